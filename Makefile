@@ -1,0 +1,159 @@
+# shardkit: tools for 3D-parallel checkpoints
+#
+# Targets   all (default: every tool into bin/), deps, test, soak, bench, demo, fuzz, lint,
+#           install, uninstall, clean, help
+# Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
+#           CC=gcc|clang           compiler          V=1  show commands
+#           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
+#           CUDA=0                 leave CUDA alone even when nvcc is found
+
+B       ?= release
+V       ?= 0
+PREFIX  ?= /usr/local
+DESTDIR ?=
+T       ?= *
+CUDA    ?= 1
+
+VERSION := 0.1.0
+TOOLS   := ckpt-inspect ds2universal
+
+O   := build/$(B)
+BIN := $(if $(filter release,$(B)),bin,$(O)/bin)
+Q   := $(if $(filter 1,$(V)),,@)
+say  = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' $(1) $(2))
+
+.DEFAULT_GOAL := all
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+# ---- libraries -----------------------------------------------------------------------
+
+PKGS     := libarchive jansson libisal liburing hdf5-serial zlib
+PKGS_TEST := cmocka
+PKGC     := pkg-config
+have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
+NO_LIBS  := clean help deps lint
+NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
+
+APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
+       libhdf5-dev zlib1g-dev libcmocka-dev
+
+# ---- flags ---------------------------------------------------------------------------
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+CPPFLAGS_ALL := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DSHARDKIT_VERSION='"$(VERSION)"' $(CPPFLAGS)
+CFLAGS_release := -O2 -g
+CFLAGS_debug   := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS_tsan    := -O1 -g -fsanitize=thread
+ifeq ($(filter $(B),release debug tsan),)
+$(error B=$(B): expected release, debug or tsan)
+endif
+CFLAGS_ALL  := -std=gnu11 $(CFLAGS_$(B)) -fopenmp $(WARN) $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
+LDFLAGS_ALL := $(CFLAGS_$(B)) -fopenmp $(LDFLAGS)
+LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
+
+# ---- what there is -------------------------------------------------------------------
+
+LIB_SRC   := $(wildcard libcommon/*/*.c)
+LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
+LIB       := $(O)/libshardkit.a
+UNIT_SRC  := $(wildcard tests/unit/test_*.c)
+UNIT_BIN  := $(UNIT_SRC:tests/unit/%.c=$(O)/tests/%)
+# Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
+TLIB_SRC  := $(wildcard tests/lib/*.c)
+TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
+BENCH_SRC := $(wildcard tests/bench/*.c tests/tools/*.c)
+BENCH_BIN := $(BENCH_SRC:%.c=$(O)/%)
+FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
+TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
+MAN       := $(wildcard docs/*.1)
+
+all: $(TOOL_BIN)
+
+# ---- rules ---------------------------------------------------------------------------
+
+FLAGS_NOW := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(LIBS)
+$(O)/flags: FORCE
+	@mkdir -p $(@D); echo '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || \
+		echo '$(subst ','\'',$(FLAGS_NOW))' > $@
+
+$(O)/%.o: %.c $(O)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+$(LIB): $(LIB_OBJ)
+	$(call say,AR,$@)
+	$(Q)rm -f $@; $(AR) rcs $@ $^
+
+define tool_rule
+$(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
+	$$(call say,LD,$$@)
+	@mkdir -p $$(@D)
+	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(LIB) $$(LIBS)
+endef
+$(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
+
+$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB_OBJ) $(LIB)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(LIB) $(LIBS) -lcmocka
+
+$(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB_OBJ) $(LIB)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(LIB) $(LIBS)
+
+# Fuzzers are clang's; they compile the library again with coverage instrumentation.
+build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
+	$(call say,FUZZ,$@)
+	@mkdir -p $(@D)
+	$(Q)clang $(CPPFLAGS_ALL) -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined \
+		$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) -o $@ $< $(LIB_SRC) $(LIBS) -fopenmp
+
+$(NEED_LIBS): | check-libs
+check-libs:
+	@missing=; for p in $(PKGS); do $(PKGC) --exists $$p 2>/dev/null || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "missing libraries:$$missing; run 'make deps'" >&2; exit 1; fi
+
+deps:
+	@sh tests/deps.sh $(APT)
+
+tests-bin: $(UNIT_BIN) $(BENCH_BIN)
+
+test:
+	$(Q)sh tests/run.sh '$(T)'
+
+soak:
+	$(Q)sh tests/soak.sh
+
+bench: all $(BENCH_BIN)
+	$(Q)sh tests/bench/run.sh
+
+demo: all $(BENCH_BIN)
+	$(Q)sh tests/demo.sh
+
+fuzz: $(FUZZ_BIN)
+
+lint:
+	$(Q)sh tests/lint.sh
+
+install: all
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+
+uninstall:
+	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
+
+clean:
+	$(Q)rm -rf build bin
+
+help:
+	@sed -n '1,/^$$/p' Makefile
+
+.PHONY: all deps test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
+.SECONDARY:
+
+-include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

@@ -1,0 +1,182 @@
+/*
+ * CRC-32 as arithmetic on polynomials over GF(2) modulo P.
+ *
+ * Numbers are reflected: bit 31 is x^0, bit 0 is x^31. Appending n zero bytes multiplies
+ * by x^(8n); P is primitive, so exponents count modulo 2^32 - 1 and any power of x is a
+ * product of four table entries, one for each byte of the exponent.
+ *
+ * Hash and copy in one pass, 1 MiB pieces out of memory, a Zen 3 core (GB/s):
+ *   crc32_gzip_refl, then memcpy        4.1 (10.5 and 6.7)
+ *   both over blocks of 32 KiB          5.7
+ *   256-bit folding, ordinary stores   10.3
+ *   256-bit folding, streaming stores  14.1   no cache line is read only to be overwritten
+ */
+#include "libcommon/base/crc.h"
+
+#include <isa-l/crc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+#define POLY 0xedb88320u
+#define ONE  0x80000000u
+#define ORDER 0xffffffffu               /* x^ORDER = 1 */
+
+/* Bytes folded at a time, and the least for which folding pays. */
+enum { FOLD_BYTES = 256, FOLD_MIN = 1024 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint32_t x_power[4][256];        /* [i][j]: x^(j << 8i) */
+static uint64_t fold_by[2];             /* carry a lane over FOLD_BYTES: its low, its high half */
+static bool can_fold;
+
+uint32_t crc_times(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+
+    for (int i = 0; i < 32; i++) {
+        r ^= b & -(a >> 31);
+        a <<= 1;
+        b = b >> 1 ^ (POLY & -(b & 1));
+    }
+    return r;
+}
+
+static uint32_t power_of_x(uint32_t e)
+{
+    uint32_t r = x_power[0][e & 255];
+
+    for (int i = 1; i < 4; i++)
+        if (e >> 8 * i & 255)
+            r = crc_times(r, x_power[i][e >> 8 * i & 255]);
+    return r;
+}
+
+static void init(void)
+{
+    uint32_t step = ONE >> 1;           /* x */
+
+    for (int i = 0; i < 4; i++) {
+        x_power[i][0] = ONE;
+        for (int j = 1; j < 256; j++)
+            x_power[i][j] = crc_times(x_power[i][j - 1], step);
+        step = crc_times(x_power[i][255], step);
+    }
+    /* A reflected product comes out one bit low; the shift puts it back. */
+    fold_by[0] = (uint64_t)power_of_x(8 * FOLD_BYTES + 32) << 1;
+    fold_by[1] = (uint64_t)power_of_x(8 * FOLD_BYTES - 32) << 1;
+#ifdef __x86_64__
+    can_fold = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+#endif
+}
+
+uint32_t crc_factor(uint64_t n_after)
+{
+    pthread_once(&once, init);
+    return power_of_x((uint32_t)(n_after % ORDER * 8 % ORDER));
+}
+
+uint32_t crc_shift(uint32_t crc, uint64_t n_after)
+{
+    return n_after ? crc_times(crc, crc_factor(n_after)) : crc;
+}
+
+uint32_t crc_bytes(uint32_t crc, const void *p, size_t n)
+{
+    /* ISA-L's function of this name takes and gives what zlib's crc32() does. */
+    return n ? crc32_gzip_refl(crc, p, n) : crc;
+}
+
+/* ---- hashing while copying ---- */
+
+static uint32_t copy_by_blocks(uint32_t crc, char *dst, const char *src, size_t n)
+{
+    while (n) {
+        size_t k = n < 32768 ? n : 32768;       /* the second pass finds it in the cache */
+
+        crc = crc_bytes(crc, src, k);
+        memcpy(dst, src, k);
+        dst += k;
+        src += k;
+        n -= k;
+    }
+    return crc;
+}
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+/*
+ * n is a multiple of FOLD_BYTES, at least one; dst is aligned to 64. Sixteen 128-bit
+ * lanes each carry their sum over to the same lane FOLD_BYTES later. What is left at the
+ * end has the same remainder modulo P as the whole, so it is hashed like a message.
+ */
+__attribute__((target("avx2,pclmul,vpclmulqdq")))
+static uint32_t copy_folding(uint32_t crc, char *dst, const char *src, size_t n)
+{
+    enum { LANES = FOLD_BYTES / 32 };
+    const __m256i by = _mm256_set_epi64x((long long)fold_by[1], (long long)fold_by[0],
+                                         (long long)fold_by[1], (long long)fold_by[0]);
+    __m256i sum[LANES];
+    unsigned char rest[FOLD_BYTES];
+
+    for (int k = 0; k < LANES; k++) {
+        sum[k] = _mm256_loadu_si256((const __m256i *)(src + 32 * k));
+        _mm256_stream_si256((__m256i *)(dst + 32 * k), sum[k]);
+    }
+    sum[0] = _mm256_xor_si256(sum[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)~crc)));
+    for (size_t at = FOLD_BYTES; at < n; at += FOLD_BYTES) {
+        for (int ahead = 1024; ahead < 1024 + FOLD_BYTES; ahead += 64)
+            _mm_prefetch(src + at + ahead, _MM_HINT_T0);
+        for (int k = 0; k < LANES; k++) {
+            __m256i x = _mm256_loadu_si256((const __m256i *)(src + at + 32 * k));
+            __m256i low = _mm256_clmulepi64_epi128(sum[k], by, 0x00);
+            __m256i high = _mm256_clmulepi64_epi128(sum[k], by, 0x11);
+
+            _mm256_stream_si256((__m256i *)(dst + at + 32 * k), x);
+            sum[k] = _mm256_xor_si256(_mm256_xor_si256(low, high), x);
+        }
+    }
+    /* Streamed bytes must be in memory before another thread or the kernel looks. */
+    _mm_sfence();
+    for (int k = 0; k < LANES; k++)
+        _mm256_storeu_si256((__m256i *)(rest + 32 * k), sum[k]);
+    /* The initial ~crc is folded in already: ~0 makes this call begin from zero. */
+    return crc_bytes(0xffffffffu, rest, sizeof rest);
+}
+#else
+static uint32_t copy_folding(uint32_t crc, char *dst, const char *src, size_t n)
+{
+    return copy_by_blocks(crc, dst, src, n);
+}
+#endif
+
+uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, size_t n)
+{
+    char *d = dst;
+    const char *s = src;
+    size_t head, middle;
+
+    pthread_once(&once, init);
+    if (!can_fold || n < FOLD_MIN)
+        return copy_by_blocks(crc, d, s, n);
+    head = -(uintptr_t)d & 63;
+    middle = (n - head) / FOLD_BYTES * FOLD_BYTES;
+    crc = copy_by_blocks(crc, d, s, head);
+    crc = copy_folding(crc, d + head, s + head, middle);
+    return copy_by_blocks(crc, d + head + middle, s + head + middle, n - head - middle);
+}
+
+uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted)
+{
+    atomic_fetch_xor(&s->acc, shifted);
+    /* After acc: whoever finds the count complete finds the sum complete too. */
+    return atomic_fetch_add(&s->seen, len) + len;
+}
+
+void crc_sum_add(struct crc_sum *s, uint64_t total, uint64_t at, uint64_t len, uint32_t crc)
+{
+    crc_sum_merge(s, len, crc_shift(crc, total - at - len));
+}

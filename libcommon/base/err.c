@@ -1,0 +1,88 @@
+#include "libcommon/base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Append to e->msg, cutting what does not fit: a message is for reading, not for parsing. */
+static void __attribute__((format(printf, 2, 0)))
+append(struct err *e, const char *fmt, va_list ap)
+{
+    size_t used = strlen(e->msg);
+
+    vsnprintf(e->msg + used, sizeof e->msg - used, fmt, ap);
+}
+
+static void PRINTF_LIKE(2, 3) appendf(struct err *e, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    append(e, fmt, ap);
+    va_end(ap);
+}
+
+/* The first failure is the cause; later ones come from clean-up. */
+static int claim(struct err *e, enum err_kind kind)
+{
+    if (e->kind != ERR_NONE)
+        return 0;
+    e->kind = kind;
+    e->sys = 0;
+    e->msg[0] = '\0';
+    return 1;
+}
+
+void err_sys(struct err *e, const char *path, const char *fmt, ...)
+{
+    int sys = errno;
+    va_list ap;
+
+    if (!claim(e, ERR_SYS))
+        return;
+    e->sys = sys;
+    appendf(e, "%s: ", path);
+    va_start(ap, fmt);
+    append(e, fmt, ap);
+    va_end(ap);
+    appendf(e, ": %s", strerror(sys));
+}
+
+void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!claim(e, ERR_DATA))
+        return;
+    appendf(e, "%s: ", path);
+    if (at != ERR_NO_BYTE)
+        appendf(e, "at byte %llu: ", (unsigned long long)at);
+    va_start(ap, fmt);
+    append(e, fmt, ap);
+    va_end(ap);
+}
+
+void err_usage(struct err *e, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!claim(e, ERR_USAGE))
+        return;
+    va_start(ap, fmt);
+    append(e, fmt, ap);
+    va_end(ap);
+}
+
+void err_stop(struct err *e)
+{
+    if (claim(e, ERR_STOP))
+        appendf(e, "stopped by a signal");
+}
+
+void err_clear(struct err *e)
+{
+    e->kind = ERR_NONE;
+    e->sys = 0;
+    e->msg[0] = '\0';
+}

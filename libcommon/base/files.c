@@ -1,0 +1,623 @@
+#include "libcommon/base/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+
+/* ---- tables whose entries never move, so readers need no lock ---- */
+
+enum { BLOCK_ITEMS = 1024, MAX_BLOCKS = 8192 };
+
+struct table {
+    size_t item_size;
+    int n;
+    char *block[MAX_BLOCKS];
+};
+
+static void *table_at(const struct table *t, int i)
+{
+    return t->block[i / BLOCK_ITEMS] + (size_t)(i % BLOCK_ITEMS) * t->item_size;
+}
+
+/* Under the lock; the entry is complete before its number is handed out. */
+static int table_add(struct table *t, const void *item)
+{
+    int b = t->n / BLOCK_ITEMS;
+
+    if (b == MAX_BLOCKS)
+        abort();                        /* 8 million records: the caller's limits are broken */
+    if (!t->block[b])
+        t->block[b] = xcalloc(BLOCK_ITEMS, t->item_size);
+    memcpy(table_at(t, t->n), item, t->item_size);
+    return t->n++;
+}
+
+static void table_free(struct table *t)
+{
+    for (int b = 0; b < MAX_BLOCKS && t->block[b]; b++)
+        free(t->block[b]);
+}
+
+/* ---- files ---- */
+
+enum { FD_NONE = -1, FD_REFUSED = -2 };
+
+/* One path on disk (or spool descriptor), shared by all the files that are windows of it. */
+struct disk {
+    char *path;                         /* NULL: a spool */
+    _Atomic int fd, fd_direct;
+    int64_t mtime_ns;
+};
+
+struct file {
+    char *name;
+    int disk;                           /* -1: memory */
+    const void *mem;
+    uint64_t base, size;
+};
+
+struct files {
+    pthread_mutex_t lock;
+    struct table disk, file, record;
+    int last_disk;                      /* windows of one tar come in a row */
+    int n_open, max_open;
+};
+
+/* A plan may touch thousands of files; the hard limit is ours to use. */
+static int raise_open_limit(void)
+{
+    struct rlimit rl;
+
+    if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
+        return 256;
+    if (rl.rlim_cur < rl.rlim_max) {
+        rl.rlim_cur = rl.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &rl) < 0)
+            getrlimit(RLIMIT_NOFILE, &rl);
+    }
+    return rl.rlim_cur > INT_MAX ? INT_MAX : (int)rl.rlim_cur;
+}
+
+struct files *files_new(void)
+{
+    struct files *f = xcalloc(1, sizeof *f);
+
+    pthread_mutex_init(&f->lock, NULL);
+    f->disk.item_size = sizeof(struct disk);
+    f->file.item_size = sizeof(struct file);
+    f->record.item_size = sizeof(struct record);
+    f->last_disk = -1;
+    f->max_open = raise_open_limit();
+    return f;
+}
+
+void files_free(struct files *f)
+{
+    if (!f)
+        return;
+    for (int i = 0; i < f->disk.n; i++) {
+        struct disk *d = table_at(&f->disk, i);
+
+        if (d->fd >= 0)
+            close(d->fd);
+        if (d->fd_direct >= 0)
+            close(d->fd_direct);
+        free(d->path);
+    }
+    for (int i = 0; i < f->file.n; i++)
+        free(((struct file *)table_at(&f->file, i))->name);
+    for (int i = 0; i < f->record.n; i++)
+        free((char *)((struct record *)table_at(&f->record, i))->name);
+    table_free(&f->disk);
+    table_free(&f->file);
+    table_free(&f->record);
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
+/* Under the lock. */
+static int add_disk(struct files *f, const char *path, int fd, int64_t mtime_ns)
+{
+    struct disk d = { .path = path ? xstrdup(path) : NULL, .fd = fd,
+                      .fd_direct = path ? FD_NONE : FD_REFUSED, .mtime_ns = mtime_ns };
+
+    return f->last_disk = table_add(&f->disk, &d);
+}
+
+static int add_file(struct files *f, int disk, const void *mem, uint64_t base, uint64_t size, const char *name)
+{
+    struct file x = { .name = xstrdup(name), .disk = disk, .mem = mem, .base = base, .size = size };
+
+    return table_add(&f->file, &x);
+}
+
+static int stat_regular(const char *path, struct stat *st, struct err *e)
+{
+    if (stat(path, st) < 0) {
+        err_sys(e, path, "cannot open");
+        return -1;
+    }
+    if (!S_ISREG(st->st_mode)) {
+        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+        return -1;
+    }
+    return 0;
+}
+
+static int64_t mtime_ns(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
+int files_add_path(struct files *f, const char *path, struct err *e)
+{
+    struct stat st;
+    int i;
+
+    if (stat_regular(path, &st, e) < 0)
+        return -1;
+    pthread_mutex_lock(&f->lock);
+    i = add_file(f, add_disk(f, path, FD_NONE, mtime_ns(&st)), NULL, 0, (uint64_t)st.st_size, path);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t size, const char *name, struct err *e)
+{
+    struct stat st;
+    uint64_t end;
+    int i, disk;
+
+    if (stat_regular(path, &st, e) < 0)
+        return -1;
+    if (!add_u64(at, size, &end) || end > (uint64_t)st.st_size) {
+        err_data(e, path, at, "%s has %llu bytes, the file ends at %llu", name,
+                 (unsigned long long)size, (unsigned long long)st.st_size);
+        return -1;
+    }
+    pthread_mutex_lock(&f->lock);
+    disk = f->last_disk;
+    if (disk < 0 || !((struct disk *)table_at(&f->disk, disk))->path ||
+        strcmp(((struct disk *)table_at(&f->disk, disk))->path, path) != 0)
+        disk = add_disk(f, path, FD_NONE, mtime_ns(&st));
+    i = add_file(f, disk, NULL, at, size, name);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+int files_add_fd(struct files *f, int fd, uint64_t size, const char *name)
+{
+    int i;
+
+    pthread_mutex_lock(&f->lock);
+    i = add_file(f, add_disk(f, NULL, fd, 0), NULL, 0, size, name);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name)
+{
+    const struct file *x = table_at(&f->file, file);
+    int i;
+
+    pthread_mutex_lock(&f->lock);
+    i = add_file(f, x->disk, x->mem ? (const char *)x->mem + at : NULL, x->base + at, size, name);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name)
+{
+    int i;
+
+    pthread_mutex_lock(&f->lock);
+    i = add_file(f, -1, p, 0, size, name);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+static const struct file *get_file(const struct files *f, int file)
+{
+    return table_at(&f->file, file);
+}
+
+int files_count(const struct files *f)
+{
+    return f->file.n;
+}
+
+const char *files_name(const struct files *f, int file)
+{
+    return get_file(f, file)->name;
+}
+
+const char *files_path(const struct files *f, int file, uint64_t *base)
+{
+    const struct file *x = get_file(f, file);
+
+    if (base)
+        *base = x->base;
+    return x->disk < 0 ? NULL : ((struct disk *)table_at(&f->disk, x->disk))->path;
+}
+
+uint64_t files_size(const struct files *f, int file)
+{
+    return get_file(f, file)->size;
+}
+
+int64_t files_mtime_ns(const struct files *f, int file)
+{
+    int disk = get_file(f, file)->disk;
+
+    return disk < 0 ? 0 : ((struct disk *)table_at(&f->disk, disk))->mtime_ns;
+}
+
+const void *files_mem(const struct files *f, int file)
+{
+    return get_file(f, file)->mem;
+}
+
+int files_fd(struct files *f, int file, bool direct, struct err *e)
+{
+    struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
+    _Atomic int *slot = direct ? &d->fd_direct : &d->fd;
+    int fd = *slot;
+
+    if (fd != FD_NONE)
+        return fd >= 0 ? fd : -1;
+    pthread_mutex_lock(&f->lock);
+    fd = *slot;
+    if (fd == FD_NONE) {
+        fd = open(d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+        if (fd >= 0)
+            f->n_open++;
+        else if (!direct)
+            err_sys(e, d->path, "cannot open");
+        else
+            fd = FD_REFUSED;
+        if (fd != -1)
+            *slot = fd;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return fd >= 0 ? fd : -1;
+}
+
+static int read_exactly(int fd, void *buf, size_t n, uint64_t at)
+{
+    char *p = buf;
+
+    while (n) {
+        ssize_t k = pread(fd, p, n < (1u << 30) ? n : 1u << 30, (off_t)at);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0) {
+            if (k == 0)
+                errno = 0;              /* end of file: the caller tells it apart */
+            return -1;
+        }
+        p += k;
+        at += (uint64_t)k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+/* Kept open while there is plenty of room, so that reading tables costs one open a file. */
+static int borrow_fd(struct files *f, int file, bool *temporary, struct err *e)
+{
+    struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
+    int fd = d->fd;
+
+    *temporary = fd < 0 && d->path && f->n_open > f->max_open / 4;
+    if (!*temporary)
+        return files_fd(f, file, false, e);
+    fd = open(d->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        err_sys(e, d->path, "cannot open");
+    return fd;
+}
+
+int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e)
+{
+    const struct file *x = get_file(f, file);
+    bool temporary;
+    int fd, rc;
+
+    if (at > x->size || n > x->size - at) {
+        err_data(e, x->name, at, "cut short: %zu bytes expected, the file has %llu", n,
+                 (unsigned long long)x->size);
+        return -1;
+    }
+    if (n == 0)
+        return 0;
+    if (x->mem) {
+        memcpy(buf, (const char *)x->mem + at, n);
+        return 0;
+    }
+    fd = borrow_fd(f, file, &temporary, e);
+    if (fd < 0)
+        return -1;
+    rc = read_exactly(fd, buf, n, x->base + at);
+    if (rc < 0 && errno == 0)
+        err_data(e, x->name, at, "cut short while we read: %zu bytes expected", n);
+    else if (rc < 0)
+        err_sys(e, x->name, "cannot read %zu bytes at byte %llu", n, (unsigned long long)at);
+    if (temporary)
+        close(fd);
+    return rc;
+}
+
+/* ---- records ---- */
+
+int files_add_record(struct files *f, int file, uint64_t at, uint64_t len, bool has_crc, uint32_t crc, const char *name)
+{
+    struct record r = { .file = file, .at = at, .len = len, .crc = crc, .has_crc = has_crc, .name = xstrdup(name) };
+    int i;
+
+    pthread_mutex_lock(&f->lock);
+    i = table_add(&f->record, &r);
+    pthread_mutex_unlock(&f->lock);
+    return i;
+}
+
+int files_n_records(const struct files *f)
+{
+    return f->record.n;
+}
+
+const struct record *files_record(const struct files *f, int record)
+{
+    return table_at(&f->record, record);
+}
+
+int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e)
+{
+    const struct record *r = files_record(f, x->record);
+
+    return files_read(f, r->file, r->at + x->at, buf, x->len, e);
+}
+
+/* ---- whole files and folders ---- */
+
+char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e)
+{
+    struct stat st;
+    char *buf = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = -1;
+
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+        goto out;
+    }
+    if ((uint64_t)st.st_size > max) {
+        err_data(e, path, ERR_NO_BYTE, "has %lld bytes, at most %llu are expected here",
+                 (long long)st.st_size, (unsigned long long)max);
+        goto out;
+    }
+    buf = xmalloc((size_t)st.st_size + 1);
+    if (read_exactly(fd, buf, (size_t)st.st_size, 0) < 0) {
+        err_sys(e, path, "cannot read %lld bytes", (long long)st.st_size);
+        goto out;
+    }
+    buf[st.st_size] = '\0';
+    *size = (uint64_t)st.st_size;
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0) {
+        free(buf);
+        buf = NULL;
+    }
+    return buf;
+}
+
+int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
+{
+    const char *p = buf;
+
+    while (n) {
+        ssize_t k = pwrite(fd, p, n < (1u << 30) ? n : 1u << 30, (off_t)at);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0) {
+            if (k == 0)
+                errno = EIO;
+            return -1;
+        }
+        p += k;
+        at += (uint64_t)k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+int file_replace(const char *path, const void *buf, size_t n, struct err *e)
+{
+    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, tmp, "cannot create");
+        goto out;
+    }
+    if (write_all_at(fd, buf, n, 0) < 0 || fsync(fd) < 0) {
+        err_sys(e, tmp, "cannot write %zu bytes", n);
+        goto out;
+    }
+    /* The name is the commit: it moves only once the bytes are on disk. */
+    if (rename(tmp, path) < 0) {
+        err_sys(e, path, "cannot rename from %s", tmp);
+        goto out;
+    }
+    rc = dir_sync(path, e);
+out:
+    if (fd >= 0) {
+        close(fd);
+        if (rc < 0)
+            unlink(tmp);
+    }
+    free(tmp);
+    return rc;
+}
+
+int dir_sync(const char *path, struct err *e)
+{
+    char *dir = path_parent(path);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+
+    /* Some network file systems refuse fsync on a directory; the rename is done all the same. */
+    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP)) {
+        err_sys(e, dir, "cannot sync the folder");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(dir);
+    return rc;
+}
+
+int dir_make(const char *path, struct err *e)
+{
+    char *p = xstrdup(path);
+    int rc = 0;
+
+    for (char *s = p + 1; rc == 0; s++) {
+        char c = *s;
+
+        if (c != '/' && c != '\0')
+            continue;
+        *s = '\0';
+        if (mkdir(p, 0777) < 0 && errno != EEXIST) {
+            err_sys(e, p, "cannot create the folder");
+            rc = -1;
+        }
+        *s = c;
+        if (c == '\0')
+            break;
+    }
+    free(p);
+    return rc;
+}
+
+static int remove_under(int parent, const char *name, const char *shown, int depth, struct err *e)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
+    DIR *d = fd >= 0 && depth < 64 ? fdopendir(fd) : NULL;
+    struct dirent *ent;
+
+    if (!d) {
+        err_sys(e, shown, "cannot open the folder");
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    while (rc == 0 && (ent = readdir(d))) {
+        char *path;
+
+        if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
+            continue;
+        if (unlinkat(fd, ent->d_name, 0) == 0)
+            continue;
+        path = path_join(shown, ent->d_name);
+        if (errno == EISDIR || errno == EPERM) {
+            rc = remove_under(fd, ent->d_name, path, depth + 1, e);
+        } else {
+            err_sys(e, path, "cannot remove");
+            rc = -1;
+        }
+        free(path);
+    }
+    closedir(d);
+    if (rc == 0 && unlinkat(parent, name, AT_REMOVEDIR) < 0) {
+        err_sys(e, shown, "cannot remove");
+        rc = -1;
+    }
+    return rc;
+}
+
+int dir_remove(const char *path, struct err *e)
+{
+    return remove_under(AT_FDCWD, path, path, 0, e);
+}
+
+char *path_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir);
+
+    return str_fmt("%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+}
+
+static size_t without_slashes(const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n;
+}
+
+char *path_parent(const char *path)
+{
+    size_t n = without_slashes(path);
+
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    if (n == 0)
+        return xstrdup(".");
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s", (int)n, path);
+}
+
+char *path_base(const char *path)
+{
+    size_t n = without_slashes(path), i = n;
+
+    while (i > 0 && path[i - 1] != '/')
+        i--;
+    return str_fmt("%.*s", (int)(n - i), path + i);
+}
+
+char *path_relative(const char *from, const char *to, struct err *e)
+{
+    char *a = realpath(from, NULL), *b = realpath(to, NULL);
+    struct strbuf sb = {0};
+    size_t i, cut = 0;
+
+    if (!a || !b) {
+        err_sys(e, a ? to : from, "cannot resolve the path");
+        free(a);
+        free(b);
+        return NULL;
+    }
+    for (i = 0; a[i] && a[i] == b[i]; i++)
+        if (a[i] == '/')
+            cut = i + 1;
+    if (!a[i] && b[i] == '/')
+        cut = i + 1;                    /* `to` lies inside `from` */
+    else
+        for (const char *s = a + (cut ? cut - 1 : 0); *s; s++)
+            if (*s == '/' && s[1])
+                strbuf_addf(&sb, "../");
+    strbuf_addf(&sb, "%s", b + cut);
+    free(a);
+    free(b);
+    return sb.buf;
+}

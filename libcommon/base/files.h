@@ -1,0 +1,91 @@
+/*
+ * files.h - the files a plan touches, the records inside them, and extents of records
+ *
+ * Three small tables that every layer shares:
+ *   file     something with bytes at offsets: a path, a member of a tar (a window of a
+ *            path), or a buffer in memory. Opened when first used, few at a time.
+ *   record   a run of one file with a known CRC: one stored storage of a .pt, one
+ *            dataset of an .h5. Readers check the CRC when they have seen it all.
+ *   extent   a run of one record; a shard is a list of extents.
+ * Numbers (file, record) are indices that stay valid until files_free().
+ * Threads: any number may add and read at the same time; entries never move.
+ */
+#ifndef SHARDKIT_BASE_FILES_H
+#define SHARDKIT_BASE_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+
+struct extent {
+    int record;
+    uint64_t at;                /* bytes from the record's start */
+    uint64_t len;               /* bytes */
+};
+
+struct record {
+    int file;
+    uint64_t at;                /* first byte in the file */
+    uint64_t len;               /* bytes */
+    uint32_t crc;
+    bool has_crc;               /* false: the writer stored none */
+    const char *name;           /* "data/3"; lives as long as the files */
+};
+
+struct files;
+struct files *files_new(void);
+void files_free(struct files *f);
+
+/* Add a regular file; its size is taken now. -1 when it is missing or no regular file. */
+MUST_CHECK int files_add_path(struct files *f, const char *path, struct err *e);
+/* Bytes [at, at+size) of the file at `path`, under its own display name ("x.tar:step20/latest"). */
+MUST_CHECK int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t size,
+                                const char *name, struct err *e);
+/* An open descriptor (an unlinked spool file); files_free() closes it. */
+int files_add_fd(struct files *f, int fd, uint64_t size, const char *name);
+/* A window of another file of the table, [at, at+size) of it. */
+int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
+/* Caller's memory, valid until files_free(). */
+int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
+
+int files_count(const struct files *f);
+const char *files_name(const struct files *f, int file);    /* for messages */
+/* The path on disk, and where the file's byte 0 lies in it; NULL for memory and spool files. */
+const char *files_path(const struct files *f, int file, uint64_t *base);
+uint64_t files_size(const struct files *f, int file);
+int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and spools */
+/* The bytes of a memory file, or NULL. */
+const void *files_mem(const struct files *f, int file);
+/*
+ * A descriptor for the file that holds `file` (add files_path's base to every offset).
+ * direct: opened with O_DIRECT, or -1 where the file system refuses that (no error).
+ * Owned by the table; valid until files_free(). -1 with *e filled when it cannot be opened.
+ */
+int files_fd(struct files *f, int file, bool direct, struct err *e);
+/* Read exactly [at, at+n) of a file; ERR_DATA when it is shorter ("cut short"). */
+MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
+
+int files_add_record(struct files *f, int file, uint64_t at, uint64_t len,
+                     bool has_crc, uint32_t crc, const char *name);
+int files_n_records(const struct files *f);
+const struct record *files_record(const struct files *f, int record);
+/* Read part of a record through an extent-relative offset; no CRC check. */
+MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
+
+/* Whole small file in malloc'd memory with a NUL behind it; refuses more than `max` bytes. */
+MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e);
+/* Replace `path` by n bytes: readers see the old file or the new one, wherever we are killed. */
+MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
+MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
+MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
+MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
+MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */
+char *path_join(const char *dir, const char *name);         /* caller frees */
+char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
+char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */
+/* `to` seen from directory `from` ("../step20/x.pt"); both must exist. Caller frees. */
+MUST_CHECK char *path_relative(const char *from, const char *to, struct err *e);
+
+#endif

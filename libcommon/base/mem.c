@@ -1,0 +1,312 @@
+#include "libcommon/base/mem.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void no_memory(size_t n)
+{
+    fprintf(stderr, "out of memory (asked for %zu bytes)\n", n);
+    abort();
+}
+
+void *xmalloc(size_t n)
+{
+    void *p = malloc(n ? n : 1);
+
+    if (!p)
+        no_memory(n);
+    return p;
+}
+
+void *xcalloc(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size ? size : 1);
+
+    if (!p)
+        no_memory(n * size);
+    return p;
+}
+
+void *xrealloc(void *old, size_t n)
+{
+    void *p = realloc(old, n ? n : 1);
+
+    if (!p)
+        no_memory(n);
+    return p;
+}
+
+char *xstrdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+
+    return memcpy(xmalloc(n), s, n);
+}
+
+char *str_fmt(const char *fmt, ...)
+{
+    va_list ap;
+    char *s;
+
+    va_start(ap, fmt);
+    if (vasprintf(&s, fmt, ap) < 0)
+        no_memory(strlen(fmt));
+    va_end(ap);
+    return s;
+}
+
+bool str_starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+bool str_ends(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), k = strlen(suffix);
+
+    return n >= k && strcmp(s + n - k, suffix) == 0;
+}
+
+/* Runs of digits compare as numbers, of any length: skip zeros, longer is larger. */
+static int digits_cmp(const char **a, const char **b)
+{
+    const char *p, *q;
+    size_t n, k;
+    int d;
+
+    while (**a == '0')
+        ++*a;
+    while (**b == '0')
+        ++*b;
+    for (p = *a; isdigit((unsigned char)*p); p++)
+        ;
+    for (q = *b; isdigit((unsigned char)*q); q++)
+        ;
+    n = (size_t)(p - *a);
+    k = (size_t)(q - *b);
+    d = n != k ? (n < k ? -1 : 1) : memcmp(*a, *b, n);
+    *a = p;
+    *b = q;
+    return d;
+}
+
+int str_natural_cmp(const char *a, const char *b)
+{
+    const char *x = a, *y = b;
+
+    while (*x && *y) {
+        if (isdigit((unsigned char)*x) && isdigit((unsigned char)*y)) {
+            int d = digits_cmp(&x, &y);
+
+            if (d)
+                return d;
+        } else if (*x != *y) {
+            return (unsigned char)*x < (unsigned char)*y ? -1 : 1;
+        } else {
+            x++;
+            y++;
+        }
+    }
+    if (*x || *y)
+        return *x ? 1 : -1;
+    return strcmp(a, b);        /* "01" and "1" differ: a total order */
+}
+
+bool mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    uint64_t v;
+
+    if (__builtin_mul_overflow(a, b, &v))
+        return false;
+    *out = v;
+    return true;
+}
+
+bool add_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    uint64_t v;
+
+    if (__builtin_add_overflow(a, b, &v))
+        return false;
+    *out = v;
+    return true;
+}
+
+uint16_t get_le16(const void *p)
+{
+    const uint8_t *b = p;
+
+    return (uint16_t)(b[0] | b[1] << 8);
+}
+
+uint32_t get_le32(const void *p)
+{
+    const uint8_t *b = p;
+
+    return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+uint64_t get_le64(const void *p)
+{
+    const uint8_t *b = p;
+
+    return get_le32(b) | (uint64_t)get_le32(b + 4) << 32;
+}
+
+void put_le16(void *p, uint16_t v)
+{
+    uint8_t *b = p;
+
+    b[0] = (uint8_t)v;
+    b[1] = (uint8_t)(v >> 8);
+}
+
+void put_le32(void *p, uint32_t v)
+{
+    put_le16(p, (uint16_t)v);
+    put_le16((uint8_t *)p + 2, (uint16_t)(v >> 16));
+}
+
+void put_le64(void *p, uint64_t v)
+{
+    put_le32(p, (uint32_t)v);
+    put_le32((uint8_t *)p + 4, (uint32_t)(v >> 32));
+}
+
+/* ---- arena ---- */
+
+enum { ARENA_BLOCK = 16 << 10, ARENA_ALIGN = 16 };
+
+struct arena_block {
+    struct arena_block *next;
+    size_t used, size;
+    _Alignas(ARENA_ALIGN) char bytes[];
+};
+
+struct arena {
+    struct arena_block *block;          /* the newest; only it has room */
+    size_t ceiling, used;
+};
+
+struct arena *arena_new(size_t ceiling_bytes)
+{
+    struct arena *a = xcalloc(1, sizeof *a);
+
+    a->ceiling = ceiling_bytes;
+    return a;
+}
+
+void arena_free(struct arena *a)
+{
+    struct arena_block *b, *next;
+
+    if (!a)
+        return;
+    for (b = a->block; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    free(a);
+}
+
+/* Blocks double up to 1 MiB, so a small object costs 16 KiB and a large one few mallocs. */
+static void new_block(struct arena *a, size_t n)
+{
+    size_t size = a->block ? 2 * a->block->size : ARENA_BLOCK;
+    struct arena_block *b;
+
+    if (size > 1 << 20)
+        size = 1 << 20;
+    if (size < n)
+        size = n;
+    b = xcalloc(1, sizeof *b + size);
+    b->size = size;
+    b->next = a->block;
+    a->block = b;
+}
+
+void *arena_alloc(struct arena *a, size_t n)
+{
+    void *p;
+
+    if (n > SIZE_MAX - ARENA_ALIGN)
+        return NULL;
+    n = (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (a->ceiling && (n > a->ceiling || a->used > a->ceiling - n))
+        return NULL;
+    if (!a->block || n > a->block->size - a->block->used)
+        new_block(a, n);
+    p = a->block->bytes + a->block->used;
+    a->block->used += n;
+    a->used += n;
+    return p;
+}
+
+char *arena_strndup(struct arena *a, const char *s, size_t n)
+{
+    char *p = n < SIZE_MAX ? arena_alloc(a, n + 1) : NULL;
+
+    if (p && n)
+        memcpy(p, s, n);
+    return p;
+}
+
+char *arena_fmt(struct arena *a, const char *fmt, ...)
+{
+    va_list ap;
+    char *s, *p;
+
+    va_start(ap, fmt);
+    if (vasprintf(&s, fmt, ap) < 0)
+        no_memory(strlen(fmt));
+    va_end(ap);
+    p = arena_strndup(a, s, strlen(s));
+    free(s);
+    return p;
+}
+
+size_t arena_used(const struct arena *a)
+{
+    return a->used;
+}
+
+/* ---- strbuf ---- */
+
+static void strbuf_room(struct strbuf *sb, size_t n)
+{
+    ARRAY_ROOM(sb->buf, sb->cap, sb->len + n + 1);
+}
+
+void strbuf_add(struct strbuf *sb, const void *p, size_t n)
+{
+    strbuf_room(sb, n);
+    if (n)
+        memcpy(sb->buf + sb->len, p, n);
+    sb->len += n;
+    sb->buf[sb->len] = '\0';
+}
+
+void strbuf_addf(struct strbuf *sb, const char *fmt, ...)
+{
+    va_list ap;
+    char *s;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&s, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        no_memory(strlen(fmt));
+    strbuf_add(sb, s, (size_t)n);
+    free(s);
+}
+
+void strbuf_free(struct strbuf *sb)
+{
+    free(sb->buf);
+    sb->buf = NULL;
+    sb->len = sb->cap = 0;
+}

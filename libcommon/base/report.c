@@ -1,0 +1,93 @@
+#include "libcommon/base/report.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+
+struct report {
+    pthread_mutex_t lock;
+    int n, cap;
+    struct finding *item;
+    int count[SEV_ERROR + 1];
+};
+
+struct report *report_new(void)
+{
+    struct report *r = xcalloc(1, sizeof *r);
+
+    pthread_mutex_init(&r->lock, NULL);
+    return r;
+}
+
+void report_free(struct report *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n; i++) {
+        free(r->item[i].file);
+        free(r->item[i].param);
+        free(r->item[i].text);
+    }
+    free(r->item);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+void report_add(struct report *r, enum severity severity, const char *code, const char *file,
+                uint64_t at, const char *param, const char *fmt, ...)
+{
+    struct finding f = {
+        .severity = severity, .code = code, .at = at,
+        .file = file ? xstrdup(file) : NULL, .param = param ? xstrdup(param) : NULL,
+    };
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (vasprintf(&f.text, fmt, ap) < 0)
+        f.text = xstrdup(fmt);
+    va_end(ap);
+    pthread_mutex_lock(&r->lock);
+    ARRAY_ROOM(r->item, r->cap, r->n + 1);
+    r->item[r->n++] = f;
+    r->count[severity]++;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void report_add_err(struct report *r, const char *code, struct err *e)
+{
+    /* The sentence already carries file and byte. */
+    report_add(r, SEV_ERROR, code, NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+    err_clear(e);
+}
+
+int report_count(const struct report *r, enum severity severity)
+{
+    return r->count[severity];
+}
+
+int report_n(const struct report *r)
+{
+    return r->n;
+}
+
+const struct finding *report_get(const struct report *r, int i)
+{
+    return &r->item[i];
+}
+
+char *finding_text(const struct finding *f)
+{
+    struct strbuf sb = {0};
+
+    if (f->file)
+        strbuf_addf(&sb, "%s: ", f->file);
+    if (f->at != ERR_NO_BYTE)
+        strbuf_addf(&sb, "at byte %llu: ", (unsigned long long)f->at);
+    if (f->param)
+        strbuf_addf(&sb, "parameter %s: ", f->param);
+    strbuf_addf(&sb, "%s", f->text);
+    return sb.buf;
+}
