@@ -1,0 +1,135 @@
+#include "libcommon/format/pickle_classes.h"
+
+#include <string.h>
+
+struct known {
+    const char *module, *name;
+    unsigned uses;
+};
+
+/* Spec sections 2.2 - 2.4. Sorted by use, not by name: it is short and read by people. */
+static const struct known known[] = {
+    {"torch._utils", "_rebuild_tensor", USE_CALL},
+    {"torch._utils", "_rebuild_tensor_v2", USE_CALL},
+    {"torch._utils", "_rebuild_parameter", USE_CALL},
+    {"torch._utils", "_rebuild_parameter_with_state", USE_CALL},
+    {"torch", "Size", USE_CALL | USE_VALUE},
+    {"torch", "device", USE_CALL | USE_VALUE},
+    {"torch.storage", "UntypedStorage", USE_VALUE},
+    {"torch", "float64", USE_VALUE},            {"torch", "float32", USE_VALUE},
+    {"torch", "float16", USE_VALUE},            {"torch", "bfloat16", USE_VALUE},
+    {"torch", "int64", USE_VALUE},              {"torch", "int32", USE_VALUE},
+    {"torch", "int16", USE_VALUE},              {"torch", "int8", USE_VALUE},
+    {"torch", "uint8", USE_VALUE},              {"torch", "bool", USE_VALUE},
+    {"torch", "complex64", USE_VALUE},          {"torch", "complex128", USE_VALUE},
+    {"collections", "OrderedDict", USE_CALL | USE_VALUE},
+    {"collections", "deque", USE_CALL | USE_VALUE},
+    {"collections", "Counter", USE_CALL | USE_VALUE},
+    {"_codecs", "encode", USE_CALL},
+    {"numpy.core.multiarray", "_reconstruct", USE_CALL},
+    {"numpy._core.multiarray", "_reconstruct", USE_CALL},
+    {"numpy.core.multiarray", "scalar", USE_CALL},
+    {"numpy._core.multiarray", "scalar", USE_CALL},
+    {"numpy", "ndarray", USE_VALUE},
+    {"numpy", "dtype", USE_CALL | USE_VALUE},
+    {"argparse", "Namespace", USE_OBJ},
+    {"deepspeed.runtime.bf16_optimizer", "fragment_address", USE_OBJ},
+    {"deepspeed.utils.tensor_fragment", "fragment_address", USE_OBJ},
+    {"deepspeed.runtime.fp16.loss_scaler", "LossScaler", USE_OBJ},
+    {"deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler", USE_OBJ},
+    {"deepspeed.runtime.zero.config", "ZeroStageEnum", USE_ENUM},
+    {"deepspeed.checkpoint.universal_checkpoint", "SubparamShape", USE_OBJ},
+    {"megatron.enums", "PositionEmbeddingType", USE_ENUM},
+};
+
+/* By dtype: "torch." + name is the storage's class. */
+static const char *const storages[DTYPE_N] = {
+    [DTYPE_F64] = "DoubleStorage", [DTYPE_F32] = "FloatStorage", [DTYPE_F16] = "HalfStorage",
+    [DTYPE_BF16] = "BFloat16Storage", [DTYPE_I64] = "LongStorage", [DTYPE_I32] = "IntStorage",
+    [DTYPE_I16] = "ShortStorage", [DTYPE_I8] = "CharStorage", [DTYPE_U8] = "ByteStorage",
+    [DTYPE_BOOL] = "BoolStorage", [DTYPE_C64] = "ComplexFloatStorage", [DTYPE_C128] = "ComplexDoubleStorage",
+};
+
+static const char *const builtins[] = {
+    "set", "frozenset", "bytes", "bytearray", "complex", "xrange", "range",
+};
+
+bool pickle_is_builtin(const struct pk *g, const char *name)
+{
+    return g && g->type == PK_GLOBAL && strcmp(g->name, name) == 0 &&
+           (strcmp(g->module, "__builtin__") == 0 || strcmp(g->module, "builtins") == 0);
+}
+
+bool pickle_storage_dtype(const struct pk *g, enum dtype *dtype, bool *raw)
+{
+    if (!g || g->type != PK_GLOBAL)
+        return false;
+    *raw = pk_is_class(g, "torch.storage", "UntypedStorage");
+    *dtype = DTYPE_U8;
+    if (*raw)
+        return true;
+    for (int t = 0; t < DTYPE_N; t++)
+        if (strcmp(g->name, storages[t]) == 0 && strcmp(g->module, "torch") == 0) {
+            *dtype = (enum dtype)t;
+            return true;
+        }
+    return false;
+}
+
+const char *pickle_storage_class(enum dtype dtype)
+{
+    return storages[dtype];
+}
+
+unsigned pickle_uses(const struct pk *g)
+{
+    if (!g || g->type != PK_GLOBAL)
+        return 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(g->name, known[i].name) == 0 && strcmp(g->module, known[i].module) == 0)
+            return known[i].uses;
+    for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++)
+        if (pickle_is_builtin(g, builtins[i]))
+            return USE_CALL | USE_VALUE;
+    return pickle_storage_dtype(g, &(enum dtype){0}, &(bool){0}) ? USE_VALUE : 0;
+}
+
+const struct pk *pickle_getattr_class(const struct pk *v)
+{
+    const struct pk *cls;
+
+    if (!v || v->type != PK_CALL || !pickle_is_builtin(v->fn, "getattr") || v->args->n != 2)
+        return NULL;
+    cls = v->args->item[0];
+    return cls->type == PK_GLOBAL && v->args->item[1]->type == PK_STR ? cls : NULL;
+}
+
+/* A call with arguments its class never has means something we do not know. */
+static bool known_call(const struct pk *v)
+{
+    unsigned uses = pickle_uses(v->fn);
+    uint32_t n = v->args->n;
+
+    if (pickle_getattr_class(v))
+        return pickle_uses(pickle_getattr_class(v)) & USE_ENUM;
+    if (uses & USE_ENUM)
+        return n == 1 && v->args->item[0]->type == PK_INT && !v->fill && !v->state;
+    if (!(uses & USE_CALL))
+        return false;
+    if (pk_is_class(v->fn, "_codecs", "encode"))
+        return n == 2 && v->args->item[0]->type == PK_STR && pk_as_str(v->args->item[1]) &&
+               strcmp(pk_as_str(v->args->item[1]), "latin1") == 0;
+    if (pk_is_class(v->fn, "collections", "OrderedDict"))
+        return n == 0 && (!v->fill || v->fill->type == PK_DICT);
+    return true;
+}
+
+bool pickle_is_opaque(const struct pk *v)
+{
+    switch (v->type) {
+    case PK_GLOBAL: return !(pickle_uses(v) & (USE_VALUE | USE_ENUM));
+    case PK_CALL:   return !known_call(v);
+    case PK_OBJ:    return !(pickle_uses(v->fn) & USE_OBJ) || v->args->n != 0;
+    default:        return false;
+    }
+}

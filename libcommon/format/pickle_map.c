@@ -1,0 +1,78 @@
+#include "libcommon/format/pickle_map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t mix(uint64_t h, const void *p, size_t n)
+{
+    const unsigned char *s = p;
+
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ s[i]) * 0x100000001b3;         /* FNV-1a */
+    return h;
+}
+
+static uint64_t hash(const struct pk *v)
+{
+    uint64_t h = 0xcbf29ce484222325;
+
+    if (v->type == PK_STR)
+        h = mix(h, v->str, v->len);
+    else if (v->type == PK_GLOBAL)
+        h = mix(mix(h, v->module, strlen(v->module) + 1), v->name, strlen(v->name));
+    else
+        h = mix(h, &v, sizeof v);
+    return h ^ h >> 32;
+}
+
+static bool same(const struct pk *a, const struct pk *b)
+{
+    if (a == b)
+        return true;
+    if (a->type != b->type)
+        return false;
+    if (a->type == PK_STR)
+        return a->len == b->len && memcmp(a->str, b->str, a->len) == 0;
+    return a->type == PK_GLOBAL && strcmp(a->name, b->name) == 0 && strcmp(a->module, b->module) == 0;
+}
+
+static struct pickle_fact *slot_of(const struct pickle_map *m, const struct pk *key)
+{
+    size_t i = hash(key) & (m->cap - 1);
+
+    while (m->slot[i].key && !same(m->slot[i].key, key))
+        i = (i + 1) & (m->cap - 1);
+    return &m->slot[i];
+}
+
+static void grow(struct pickle_map *m)
+{
+    struct pickle_map big = { .n = m->n, .cap = m->cap ? 2 * m->cap : 64 };
+
+    big.slot = xcalloc(big.cap, sizeof *big.slot);
+    for (size_t i = 0; i < m->cap; i++)
+        if (m->slot[i].key)
+            *slot_of(&big, m->slot[i].key) = m->slot[i];
+    free(m->slot);
+    *m = big;
+}
+
+struct pickle_fact *pickle_map_get(struct pickle_map *m, const struct pk *key)
+{
+    struct pickle_fact *f;
+
+    if (4 * m->n >= 3 * m->cap)
+        grow(m);
+    f = slot_of(m, key);
+    if (!f->key) {
+        f->key = key;
+        m->n++;
+    }
+    return f;
+}
+
+void pickle_map_free(struct pickle_map *m)
+{
+    free(m->slot);
+    memset(m, 0, sizeof *m);
+}

@@ -1,0 +1,768 @@
+/*
+ * The machine. A pickle is a program for a stack machine; here every opcode makes or
+ * joins nodes of a tree and none looks anything up:
+ *
+ *   stack   values waiting to be consumed; a mark is a remembered stack height
+ *   memo    index -> node, so one node can hang in several places
+ *   (, x.., t/u/e   everything above the newest mark becomes a tuple / pairs / items
+ *
+ * Phases: run() builds the tree; settle() walks it once, refuses cycles, depth and
+ * bombs, decides what is opaque, and lists what callers look for.
+ */
+#include "libcommon/format/pickle.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pickle_classes.h"
+
+enum {
+    OP_MARK = '(', OP_STOP = '.', OP_BINFLOAT = 'G', OP_BININT = 'J', OP_BININT1 = 'K',
+    OP_BININT2 = 'M', OP_NONE = 'N', OP_BINPERSID = 'Q', OP_REDUCE = 'R', OP_BINSTRING = 'T',
+    OP_SHORT_BINSTRING = 'U', OP_BINUNICODE = 'X', OP_EMPTY_LIST = ']', OP_APPEND = 'a',
+    OP_BUILD = 'b', OP_GLOBAL = 'c', OP_APPENDS = 'e', OP_BINGET = 'h', OP_LONG_BINGET = 'j',
+    OP_BINPUT = 'q', OP_LONG_BINPUT = 'r', OP_SETITEM = 's', OP_TUPLE = 't', OP_EMPTY_TUPLE = ')',
+    OP_SETITEMS = 'u', OP_EMPTY_DICT = '}', OP_PROTO = 0x80, OP_NEWOBJ = 0x81, OP_TUPLE1 = 0x85,
+    OP_TUPLE2 = 0x86, OP_TUPLE3 = 0x87, OP_NEWTRUE = 0x88, OP_NEWFALSE = 0x89, OP_LONG1 = 0x8a,
+    OP_LONG4 = 0x8b, OP_EMPTY_SET = 0x8f,
+};
+
+/* Longest module or class name; CPython has no limit, real ones stay under 100. */
+enum { MAX_NAME = 500 };
+
+struct machine {
+    const uint8_t *p;
+    size_t len, at, op_at;              /* next byte; first byte of this opcode */
+    const char *name;
+    struct err *e;
+    struct arena *a;
+    struct pk **stack;
+    uint32_t n, cap;
+    uint32_t mark[PICKLE_MAX_DEPTH];
+    uint32_t n_marks;
+    struct pk **memo;
+    uint32_t n_memo;
+};
+
+static int __attribute__((format(printf, 3, 0)))
+damaged_at(struct machine *m, uint64_t at, const char *fmt, va_list ap)
+{
+    char text[256];
+
+    vsnprintf(text, sizeof text, fmt, ap);
+    err_data(m->e, m->name, at, "damaged pickle: %s", text);
+    return -1;
+}
+
+/* Always -1. The byte is where the current opcode begins. */
+static int PRINTF_LIKE(2, 3) damaged(struct machine *m, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    damaged_at(m, m->op_at, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+static int too_big(struct machine *m)
+{
+    return damaged(m, "needs more than %zu MiB of memory", PICKLE_MAX_ARENA >> 20);
+}
+
+/* The next n bytes of the stream, or NULL at its end. */
+static const uint8_t *take(struct machine *m, uint64_t n)
+{
+    const uint8_t *p = m->p + m->at;
+
+    if (n > m->len - m->at) {
+        damaged(m, "ends inside an operand of %llu bytes", (unsigned long long)n);
+        return NULL;
+    }
+    m->at += n;
+    return p;
+}
+
+/* ---- stack and memo ---- */
+
+static struct pk *new_node(struct machine *m, enum pk_type type)
+{
+    struct pk *v = arena_alloc(m->a, sizeof *v);
+
+    if (!v) {
+        too_big(m);
+        return NULL;
+    }
+    v->type = type;
+    v->at = m->op_at;
+    return v;
+}
+
+static int push(struct machine *m, struct pk *v)
+{
+    if (!v)
+        return -1;
+    if (m->n == PICKLE_MAX_STACK)
+        return damaged(m, "more than %u values on the stack", PICKLE_MAX_STACK);
+    ARRAY_ROOM(m->stack, m->cap, m->n + 1);
+    m->stack[m->n++] = v;
+    return 0;
+}
+
+/* Values below the newest mark are out of reach until it is gone. */
+static uint32_t n_reachable(const struct machine *m)
+{
+    return m->n - (m->n_marks ? m->mark[m->n_marks - 1] : 0);
+}
+
+static struct pk *pop(struct machine *m)
+{
+    if (n_reachable(m) == 0) {
+        damaged(m, "stack underflow");
+        return NULL;
+    }
+    return m->stack[--m->n];
+}
+
+static struct pk *top(struct machine *m)
+{
+    if (n_reachable(m) == 0) {
+        damaged(m, "stack underflow");
+        return NULL;
+    }
+    return m->stack[m->n - 1];
+}
+
+static int put_mark(struct machine *m)
+{
+    if (m->n_marks == PICKLE_MAX_DEPTH)
+        return damaged(m, "nested deeper than %d", PICKLE_MAX_DEPTH);
+    m->mark[m->n_marks++] = m->n;
+    return 0;
+}
+
+/* The values above the newest mark, popped: valid until the next push. -1: no mark. */
+static int64_t pop_to_mark(struct machine *m, struct pk ***item)
+{
+    uint32_t from;
+
+    if (!m->n_marks)
+        return damaged(m, "no mark on the stack");
+    from = m->mark[--m->n_marks];
+    *item = m->stack + from;
+    from = m->n - from;
+    m->n -= from;
+    return from;
+}
+
+static int memo_put(struct machine *m, uint32_t i)
+{
+    struct pk *v = top(m);
+
+    if (!v)
+        return -1;
+    if (i >= PICKLE_MAX_MEMO)
+        return damaged(m, "memo index %u, at most %u are supported", i, PICKLE_MAX_MEMO);
+    if (i >= m->n_memo) {
+        uint32_t n = i < 1024 ? 1024 : (i + 1) * 2 < PICKLE_MAX_MEMO ? (i + 1) * 2 : PICKLE_MAX_MEMO;
+
+        m->memo = xrealloc(m->memo, n * sizeof *m->memo);
+        memset(m->memo + m->n_memo, 0, (n - m->n_memo) * sizeof *m->memo);
+        m->n_memo = n;
+    }
+    m->memo[i] = v;
+    return 0;
+}
+
+static int memo_get(struct machine *m, uint32_t i)
+{
+    if (i >= m->n_memo || !m->memo[i])
+        return damaged(m, "memo index %u was never stored", i);
+    return push(m, m->memo[i]);
+}
+
+/* ---- scalars ---- */
+
+static int push_int(struct machine *m, enum pk_type type, int64_t i)
+{
+    struct pk *v = new_node(m, type);
+
+    if (!v)
+        return -1;
+    v->i = i;
+    return push(m, v);
+}
+
+static int push_float(struct machine *m)
+{
+    const uint8_t *p = take(m, 8);
+    struct pk *v = p ? new_node(m, PK_FLOAT) : NULL;
+    uint64_t bits = 0;
+
+    if (!v)
+        return -1;
+    for (int i = 0; i < 8; i++)         /* the one big-endian number of the format */
+        bits = bits << 8 | p[i];
+    memcpy(&v->f, &bits, sizeof v->f);
+    return push(m, v);
+}
+
+static int push_string(struct machine *m, enum pk_type type, const uint8_t *p, uint64_t len)
+{
+    struct pk *v = new_node(m, type);
+
+    if (!v)
+        return -1;
+    v->len = len;
+    v->str = arena_strndup(m->a, (const char *)p, len);
+    return v->str ? push(m, v) : too_big(m);
+}
+
+/* Two's complement, little-endian, any length; what fits becomes a plain int. */
+static int push_long(struct machine *m, uint64_t n)
+{
+    const uint8_t *p = take(m, n);
+    uint64_t v = 0;
+
+    if (!p)
+        return -1;
+    while (n > 1 && (p[n - 1] == 0 || p[n - 1] == 0xff) && (p[n - 1] ^ p[n - 2]) < 0x80)
+        n--;                            /* a byte that only repeats the sign */
+    if (n > 8)
+        return push_string(m, PK_BIGINT, p, n);
+    for (uint64_t i = 0; i < n; i++)
+        v |= (uint64_t)p[i] << 8 * i;
+    if (n && n < 8 && p[n - 1] >= 0x80)
+        v |= UINT64_MAX << 8 * n;
+    return push_int(m, PK_INT, (int64_t)v);
+}
+
+/* Lone surrogates pass: Python writes them ("surrogatepass"). */
+static bool is_utf8(const uint8_t *p, uint64_t n)
+{
+    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
+
+    for (uint64_t i = 0; i < n;) {
+        int more = p[i] < 0x80 ? 0 : p[i] >> 5 == 6 ? 1 : p[i] >> 4 == 14 ? 2 : p[i] >> 3 == 30 ? 3 : -1;
+        uint32_t c = more <= 0 ? p[i] : p[i] & (0x3f >> more);
+
+        if (more < 0 || (uint64_t)more >= n - i)
+            return false;
+        for (int k = 1; k <= more; k++) {
+            if (p[i + (uint64_t)k] >> 6 != 2)
+                return false;
+            c = c << 6 | (p[i + (uint64_t)k] & 0x3f);
+        }
+        if (c < least[more] || c > 0x10ffff)
+            return false;
+        i += (uint64_t)more + 1;
+    }
+    return true;
+}
+
+static int push_unicode(struct machine *m)
+{
+    const uint8_t *p = take(m, 4);
+    uint32_t len = p ? get_le32(p) : 0;
+
+    if (!p || !(p = take(m, len)))
+        return -1;
+    if (!is_utf8(p, len))
+        return damaged(m, "a string of %u bytes is not UTF-8", len);
+    return push_string(m, PK_STR, p, len);
+}
+
+/* Python 2's str: text when it can be, else bytes. */
+static int push_str8(struct machine *m, int len_bytes)
+{
+    const uint8_t *p = take(m, (uint64_t)len_bytes);
+    uint32_t len = !p ? 0 : len_bytes == 1 ? *p : get_le32(p);
+
+    if (!p || !(p = take(m, len)))
+        return -1;
+    return push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len);
+}
+
+/* One line of GLOBAL: printable ASCII, so that it can go into a message. */
+static char *take_line(struct machine *m)
+{
+    const uint8_t *p = m->p + m->at;
+    size_t room = m->len - m->at, n = 0;
+    char *s;
+
+    while (n < room && n <= MAX_NAME && p[n] > ' ' && p[n] < 0x7f)
+        n++;
+    if (n == 0 || n == room || p[n] != '\n') {
+        damaged(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
+        return NULL;
+    }
+    m->at += n + 1;
+    s = arena_strndup(m->a, (const char *)p, n);
+    if (!s)
+        too_big(m);
+    return s;
+}
+
+static int push_global(struct machine *m)
+{
+    struct pk *v = new_node(m, PK_GLOBAL);
+
+    if (!v || !(v->module = take_line(m)) || !(v->name = take_line(m)))
+        return -1;
+    return push(m, v);
+}
+
+/* ---- containers ---- */
+
+/* Room for `more` pointers behind the first `n`. */
+static int room(struct machine *m, struct pk *v, uint32_t n, uint32_t more)
+{
+    uint64_t want = (uint64_t)n + more;
+    struct pk **item;
+
+    if (want <= v->cap)
+        return 0;
+    if (v->cap && want < 2 * (uint64_t)v->cap)
+        want = 2 * (uint64_t)v->cap;
+    item = want <= UINT32_MAX ? arena_alloc(m->a, want * sizeof *item) : NULL;
+    if (!item)
+        return too_big(m);
+    if (n)
+        memcpy(item, v->item, n * sizeof *item);
+    v->item = item;
+    v->cap = (uint32_t)want;
+    return 0;
+}
+
+static int push_tuple(struct machine *m, struct pk **item, uint32_t n)
+{
+    struct pk *v = new_node(m, PK_TUPLE);
+
+    if (!v || room(m, v, 0, n) < 0)
+        return -1;
+    if (n)
+        memcpy(v->item, item, n * sizeof *item);
+    v->n = n;
+    return push(m, v);
+}
+
+static int push_marked_tuple(struct machine *m)
+{
+    struct pk **item = NULL;
+    int64_t n = pop_to_mark(m, &item);
+
+    return n < 0 ? -1 : push_tuple(m, item, (uint32_t)n);
+}
+
+static int push_small_tuple(struct machine *m, uint32_t n)
+{
+    if (n_reachable(m) < n)
+        return damaged(m, "stack underflow");
+    m->n -= n;
+    return push_tuple(m, m->stack + m->n, n);
+}
+
+/* What items of this kind are added to: the top itself, or the fill of an object. */
+static struct pk *container(struct machine *m, enum pk_type type)
+{
+    struct pk *v = top(m);
+
+    if (!v || v->type == type)
+        return v;
+    if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state || (v->fill && v->fill->type != type)) {
+        damaged(m, "%s to a value that takes none", type == PK_LIST ? "appends" : "sets items");
+        return NULL;
+    }
+    if (!v->fill)
+        v->fill = new_node(m, type);
+    return v->fill;
+}
+
+static int add_items(struct machine *m, struct pk **item, int64_t n)
+{
+    struct pk *v = container(m, PK_LIST);
+
+    if (!v || room(m, v, v->n, (uint32_t)n) < 0)
+        return -1;
+    if (n)
+        memcpy(v->item + v->n, item, (size_t)n * sizeof *item);
+    v->n += (uint32_t)n;
+    return 0;
+}
+
+static int add_pairs(struct machine *m, struct pk **item, int64_t n)
+{
+    struct pk *v = container(m, PK_DICT);
+
+    if (!v)
+        return -1;
+    if (n % 2)
+        return damaged(m, "a key without a value");
+    if (room(m, v, 2 * v->n, (uint32_t)n) < 0)
+        return -1;
+    if (n)
+        memcpy(v->item + 2 * v->n, item, (size_t)n * sizeof *item);
+    v->n += (uint32_t)n / 2;
+    return 0;
+}
+
+static int add_marked(struct machine *m, int (*add)(struct machine *, struct pk **, int64_t))
+{
+    struct pk **item = NULL;
+    int64_t n = pop_to_mark(m, &item);
+
+    return n < 0 ? -1 : add(m, item, n);
+}
+
+static int add_top(struct machine *m, uint32_t n, int (*add)(struct machine *, struct pk **, int64_t))
+{
+    if (n_reachable(m) <= n)
+        return damaged(m, "stack underflow");
+    m->n -= n;
+    return add(m, m->stack + m->n, n);
+}
+
+/* ---- objects ---- */
+
+static int push_act(struct machine *m, enum pk_type type)
+{
+    struct pk *args = pop(m), *fn = args && type != PK_PERSID ? pop(m) : NULL, *v;
+
+    if (!args || (type != PK_PERSID && !fn))
+        return -1;
+    if (args->type != PK_TUPLE)
+        return damaged(m, "arguments that are no tuple");
+    /* A nested class is pickled as getattr(outer, 'inner'), so a call may stand here too. */
+    if (fn && fn->type != PK_GLOBAL && fn->type != PK_CALL)
+        return damaged(m, "calls something that is no global");
+    v = new_node(m, type);
+    if (!v)
+        return -1;
+    v->fn = fn;
+    v->args = args;
+    return push(m, v);
+}
+
+static int build(struct machine *m)
+{
+    struct pk *state = pop(m), *v = state ? top(m) : NULL;
+
+    if (!v)
+        return -1;
+    if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state)
+        return damaged(m, "sets the state of a value that takes none");
+    v->state = state;
+    return 0;
+}
+
+static int proto(struct machine *m)
+{
+    const uint8_t *p = take(m, 1);
+
+    if (!p)
+        return -1;
+    if (m->op_at != 0)
+        return damaged(m, "a protocol number in the middle");
+    if (*p > 2) {
+        err_data(m->e, m->name, m->op_at, "pickle protocol %d is not supported (torch.save writes 2)", *p);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- the loop ---- */
+
+static int run_memo(struct machine *m, uint8_t op)
+{
+    bool wide = op == OP_LONG_BINPUT || op == OP_LONG_BINGET;
+    const uint8_t *p = take(m, wide ? 4 : 1);
+    uint32_t i;
+
+    if (!p)
+        return -1;
+    i = wide ? get_le32(p) : *p;
+    return op == OP_BINPUT || op == OP_LONG_BINPUT ? memo_put(m, i) : memo_get(m, i);
+}
+
+static int run_int(struct machine *m, uint8_t op)
+{
+    static const uint8_t width[256] = { [OP_BININT] = 4, [OP_BININT1] = 1, [OP_BININT2] = 2,
+                                        [OP_LONG1] = 1, [OP_LONG4] = 4 };
+    const uint8_t *p = take(m, width[op]);
+
+    if (!p)
+        return -1;
+    switch (op) {
+    case OP_BININT:  return push_int(m, PK_INT, (int32_t)get_le32(p));
+    case OP_BININT1: return push_int(m, PK_INT, *p);
+    case OP_BININT2: return push_int(m, PK_INT, get_le16(p));
+    case OP_LONG1:   return push_long(m, *p);
+    default:         return push_long(m, get_le32(p));
+    }
+}
+
+static int step(struct machine *m, uint8_t op)
+{
+    switch (op) {
+    case OP_PROTO:          return proto(m);
+    case OP_MARK:           return put_mark(m);
+    case OP_NONE:           return push(m, new_node(m, PK_NONE));
+    case OP_NEWTRUE:        return push_int(m, PK_BOOL, 1);
+    case OP_NEWFALSE:       return push_int(m, PK_BOOL, 0);
+    case OP_BININT:
+    case OP_BININT1:
+    case OP_BININT2:
+    case OP_LONG1:
+    case OP_LONG4:          return run_int(m, op);
+    case OP_BINFLOAT:       return push_float(m);
+    case OP_BINUNICODE:     return push_unicode(m);
+    case OP_SHORT_BINSTRING: return push_str8(m, 1);
+    case OP_BINSTRING:      return push_str8(m, 4);
+    case OP_EMPTY_DICT:     return push(m, new_node(m, PK_DICT));
+    case OP_EMPTY_LIST:     return push(m, new_node(m, PK_LIST));
+    case OP_EMPTY_SET:      return push(m, new_node(m, PK_SET));
+    case OP_EMPTY_TUPLE:    return push(m, new_node(m, PK_TUPLE));
+    case OP_TUPLE1:
+    case OP_TUPLE2:
+    case OP_TUPLE3:         return push_small_tuple(m, op - OP_TUPLE1 + 1u);
+    case OP_TUPLE:          return push_marked_tuple(m);
+    case OP_APPEND:         return add_top(m, 1, add_items);
+    case OP_APPENDS:        return add_marked(m, add_items);
+    case OP_SETITEM:        return add_top(m, 2, add_pairs);
+    case OP_SETITEMS:       return add_marked(m, add_pairs);
+    case OP_GLOBAL:         return push_global(m);
+    case OP_REDUCE:         return push_act(m, PK_CALL);
+    case OP_NEWOBJ:         return push_act(m, PK_OBJ);
+    case OP_BINPERSID:      return push_act(m, PK_PERSID);
+    case OP_BUILD:          return build(m);
+    case OP_BINPUT:
+    case OP_LONG_BINPUT:
+    case OP_BINGET:
+    case OP_LONG_BINGET:    return run_memo(m, op);
+    default:                return damaged(m, "unsupported opcode 0x%02x", op);
+    }
+}
+
+static int run(struct machine *m)
+{
+    for (;;) {
+        m->op_at = m->at;
+        if (m->at == m->len)
+            return damaged(m, "ends without STOP");
+        if (m->p[m->at] == OP_STOP)
+            break;
+        m->at++;
+        if (step(m, m->p[m->op_at]) < 0)
+            return -1;
+    }
+    if (m->at + 1 != m->len)
+        return damaged(m, "%zu bytes after STOP", m->len - m->at - 1);
+    if (m->n != 1 || m->n_marks)
+        return damaged(m, "STOP with %u values on the stack, expected 1", m->n);
+    return 0;
+}
+
+/* ---- one walk over the finished tree ---- */
+
+enum { NEW, ON_PATH, DONE };
+
+struct lists {
+    struct machine *m;
+    const struct pk **opaque, **act;
+    uint32_t n_opaque, cap_opaque, n_acts, cap_acts;
+};
+
+/* Always -1. The byte is where the node was made. */
+static int PRINTF_LIKE(3, 4) refused(struct lists *l, const struct pk *v, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    damaged_at(l->m, v->at, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+static int key_cmp(const void *pa, const void *pb)
+{
+    const struct pk *a = *(struct pk *const *)pa, *b = *(struct pk *const *)pb;
+
+    if (a->type != b->type)
+        return a->type < b->type ? -1 : 1;
+    if (a->type == PK_INT)
+        return a->i < b->i ? -1 : a->i > b->i;
+    if (a->len != b->len)
+        return a->len < b->len ? -1 : 1;
+    return memcmp(a->str, b->str, a->len);
+}
+
+/* Python would keep the second value without a word; no writer makes such a dict. */
+static int check_keys(struct lists *l, const struct pk *dict)
+{
+    struct pk **key = xmalloc((dict->n + 1) * sizeof *key);
+    uint32_t n = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; i < dict->n && rc == 0; i++) {
+        struct pk *k = dict->item[2 * i];
+
+        if (k->type == PK_STR || k->type == PK_INT)
+            key[n++] = k;
+        else if (k->type == PK_LIST || k->type == PK_DICT || k->type == PK_SET)
+            rc = refused(l, k, "a dict key that cannot be one");
+    }
+    if (n > 1)
+        qsort(key, n, sizeof *key, key_cmp);
+    for (uint32_t i = 1; i < n && rc == 0; i++)
+        if (key_cmp(&key[i - 1], &key[i]) == 0)
+            rc = refused(l, key[i], "a key stands twice in one dict");
+    free(key);
+    return rc;
+}
+
+static int settle(struct lists *l, struct pk *v, int depth, bool called);
+
+/* Settle a child and add what it weighs and how high it is to its parent. */
+static int settle_child(struct lists *l, struct pk *v, struct pk *child, int depth, bool called)
+{
+    if (!child)
+        return 0;
+    if (settle(l, child, depth + 1, called) < 0)
+        return -1;
+    if (child->height + 1 > v->height)
+        v->height = (uint8_t)(child->height + 1);
+    v->weight = v->weight + child->weight < v->weight ? UINT32_MAX : v->weight + child->weight;
+    return 0;
+}
+
+static int settle_children(struct lists *l, struct pk *v, int depth)
+{
+    uint64_t n = 0;
+
+    switch (v->type) {
+    case PK_STR: case PK_BYTES: case PK_BIGINT:
+        v->weight += (uint32_t)(v->len / 16);
+        return 0;
+    case PK_LIST: case PK_TUPLE: case PK_SET:
+        n = v->n;
+        break;
+    case PK_DICT:
+        n = 2 * (uint64_t)v->n;
+        break;
+    case PK_CALL: case PK_OBJ: case PK_PERSID:
+        if (settle_child(l, v, v->fn, depth, true) < 0 || settle_child(l, v, v->args, depth, false) < 0 ||
+            settle_child(l, v, v->fill, depth, false) < 0)
+            return -1;
+        return settle_child(l, v, v->state, depth, false);
+    default:
+        return 0;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        if (settle_child(l, v, v->item[i], depth, false) < 0)
+            return -1;
+    return v->type == PK_DICT ? check_keys(l, v) : 0;
+}
+
+static void list_node(struct lists *l, struct pk *v, bool called)
+{
+    if (v->type == PK_CALL || v->type == PK_OBJ || v->type == PK_PERSID) {
+        ARRAY_ROOM(l->act, l->cap_acts, l->n_acts + 1);
+        l->act[l->n_acts++] = v;
+    }
+    /* A class that is called is judged with the call. */
+    if (!called && pickle_is_opaque(v)) {
+        v->opaque = true;
+        ARRAY_ROOM(l->opaque, l->cap_opaque, l->n_opaque + 1);
+        l->opaque[l->n_opaque++] = v;
+    }
+}
+
+static int settle(struct lists *l, struct pk *v, int depth, bool called)
+{
+    /* A global may be called in one place and stand as a value in another. */
+    if (v->mark == DONE && v->type == PK_GLOBAL && !called && !v->opaque)
+        list_node(l, v, false);
+    if (v->mark == DONE)
+        return depth + v->height < PICKLE_MAX_DEPTH ? 0 : refused(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
+    if (v->mark == ON_PATH)
+        return refused(l, v, "a value that contains itself");
+    if (depth >= PICKLE_MAX_DEPTH)
+        return refused(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
+    v->mark = ON_PATH;
+    v->weight = 1;
+    if (settle_children(l, v, depth) < 0)
+        return -1;
+    if (v->weight > PICKLE_MAX_WEIGHT)
+        return refused(l, v, "shared values unfold to more than %u", PICKLE_MAX_WEIGHT);
+    v->mark = DONE;
+    list_node(l, v, called && v->type == PK_GLOBAL);
+    return 0;
+}
+
+static int at_cmp(const void *pa, const void *pb)
+{
+    const struct pk *a = *(const struct pk *const *)pa, *b = *(const struct pk *const *)pb;
+
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+/* Move a list into the arena, in stream order. */
+static int keep_list(struct machine *m, const struct pk **list, uint32_t n, const struct pk ***out)
+{
+    const struct pk **kept = arena_alloc(m->a, (n + 1) * sizeof *kept);
+
+    if (!kept)
+        return too_big(m);
+    if (n) {
+        memcpy(kept, list, n * sizeof *kept);
+        qsort(kept, n, sizeof *kept, at_cmp);
+    }
+    *out = kept;
+    return 0;
+}
+
+static int finish(struct machine *m, struct pk_tree *t)
+{
+    struct lists l = { .m = m };
+    int rc = settle(&l, m->stack[0], 0, false);
+
+    if (rc == 0)
+        rc = keep_list(m, l.opaque, l.n_opaque, &t->opaque);
+    if (rc == 0)
+        rc = keep_list(m, l.act, l.n_acts, &t->act);
+    t->n_opaque = l.n_opaque;
+    t->n_acts = l.n_acts;
+    t->root = m->stack[0];
+    free(l.opaque);
+    free(l.act);
+    return rc;
+}
+
+int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
+{
+    struct machine m = { .p = bytes, .len = len, .name = name, .e = e };
+    int rc;
+
+    memset(out, 0, sizeof *out);
+    if (len > PICKLE_MAX_BYTES) {
+        err_data(e, name, ERR_NO_BYTE, "the pickle has %zu bytes, at most %zu are supported", len, PICKLE_MAX_BYTES);
+        return -1;
+    }
+    m.a = out->arena = arena_new(PICKLE_MAX_ARENA);
+    rc = run(&m);
+    if (rc == 0)
+        rc = finish(&m, out);
+    if (rc < 0)
+        pk_tree_free(out);
+    free(m.stack);
+    free(m.memo);
+    return rc;
+}
+
+void pk_tree_free(struct pk_tree *t)
+{
+    arena_free(t->arena);
+    memset(t, 0, sizeof *t);
+}

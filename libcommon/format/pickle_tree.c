@@ -1,0 +1,453 @@
+/* Reading a tree, making one, copying one. */
+#include "libcommon/format/pickle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle_map.h"
+
+/* ---- looking ---- */
+
+bool pk_is_class(const struct pk *v, const char *module, const char *name)
+{
+    if (v && (v->type == PK_CALL || v->type == PK_OBJ))
+        v = v->fn;
+    return v && v->type == PK_GLOBAL && strcmp(v->name, name) == 0 && strcmp(v->module, module) == 0;
+}
+
+const char *pk_class(const struct pk *v, char *buf, size_t size)
+{
+    if (pickle_getattr_class(v))
+        v = pickle_getattr_class(v);
+    else if (v && (v->type == PK_CALL || v->type == PK_OBJ))
+        v = pickle_getattr_class(v->fn) ? pickle_getattr_class(v->fn) : v->fn;
+    if (!v || v->type != PK_GLOBAL)
+        return NULL;
+    snprintf(buf, size, "%s.%s", v->module, v->name);
+    return buf;
+}
+
+bool pk_is_none(const struct pk *v)
+{
+    return !v || v->type == PK_NONE;
+}
+
+const char *pk_as_str(const struct pk *v)
+{
+    return v && v->type == PK_STR ? v->str : NULL;
+}
+
+/* What an empty container answers: there, and nothing in it. */
+static struct pk *nothing[1];
+
+static struct pk **pairs_of(const struct pk *dict, uint32_t *n)
+{
+    *n = dict ? dict->n : 0;
+    return dict && dict->n ? dict->item : nothing;
+}
+
+struct pk **pk_pairs(const struct pk *v, uint32_t *n)
+{
+    *n = 0;
+    if (!v || v->opaque)
+        return NULL;
+    if (v->type == PK_DICT)
+        return pairs_of(v, n);
+    if (pk_is_class(v, "collections", "OrderedDict") && v->type == PK_CALL)
+        return pairs_of(v->fill, n);
+    if (v->type == PK_OBJ && (!v->state || v->state->type == PK_DICT))
+        return pairs_of(v->state, n);
+    return NULL;
+}
+
+static bool is_key(const struct pk *k, const char *key, size_t len)
+{
+    return k->type == PK_STR && k->len == len && memcmp(k->str, key, len) == 0;
+}
+
+struct pk *pk_get(const struct pk *v, const char *key)
+{
+    size_t len = strlen(key);
+    uint32_t n;
+    struct pk **item = pk_pairs(v, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (is_key(item[2 * i], key, len))
+            return item[2 * i + 1];
+    return NULL;
+}
+
+/* The list or tuple that a call was given, or its fill. */
+static const struct pk *call_items(const struct pk *v)
+{
+    const struct pk *arg = v->args->n == 1 ? v->args->item[0] : NULL;
+
+    if (pk_is_class(v, "collections", "deque") && v->fill)
+        return v->fill;
+    if (pk_is_class(v, "torch", "Size") || pk_is_class(v, "collections", "deque") ||
+        pickle_is_builtin(v->fn, "set") || pickle_is_builtin(v->fn, "frozenset"))
+        return arg;
+    return NULL;
+}
+
+struct pk **pk_items(const struct pk *v, uint32_t *n)
+{
+    *n = 0;
+    if (!v || v->opaque)
+        return NULL;
+    if (v->type == PK_CALL) {
+        bool empty = v->args->n == 0 && !v->fill && !pk_is_class(v, "torch", "Size") &&
+                     (pk_is_class(v, "collections", "deque") || pickle_is_builtin(v->fn, "set") ||
+                      pickle_is_builtin(v->fn, "frozenset"));
+
+        if (empty)
+            return nothing;
+        v = call_items(v);
+    }
+    if (!v || (v->type != PK_LIST && v->type != PK_TUPLE && v->type != PK_SET))
+        return NULL;
+    *n = v->n;
+    return v->n ? v->item : nothing;
+}
+
+/* ---- numbers, NumPy's scalars included ---- */
+
+/* numpy.core.multiarray.scalar(dtype, bytes): up to 8 raw bytes and the type's letters ("f8"). */
+static const char *numpy_scalar(const struct pk *v, uint64_t *bits)
+{
+    const struct pk *dtype, *raw, *order;
+    const char *code;
+    uint64_t n = 0;
+
+    if (!v || v->type != PK_CALL || v->opaque || strcmp(v->fn->name, "scalar") != 0 || v->args->n != 2)
+        return NULL;
+    dtype = v->args->item[0];
+    raw = v->args->item[1];
+    if (!pk_is_class(dtype, "numpy", "dtype") || dtype->type != PK_CALL || dtype->args->n == 0 ||
+        !pk_is_class(raw, "_codecs", "encode") || raw->opaque)
+        return NULL;
+    order = dtype->state && dtype->state->type == PK_TUPLE && dtype->state->n > 1 ? dtype->state->item[1] : NULL;
+    if (order && pk_as_str(order) && *pk_as_str(order) == '>')
+        return NULL;                    /* big-endian: never written here */
+    code = pk_as_str(dtype->args->item[0]);
+    raw = raw->args->item[0];
+    *bits = 0;
+    /* latin1 text: a byte >= 0x80 is two bytes of UTF-8. */
+    for (uint64_t i = 0; i < raw->len; i++, n++) {
+        uint8_t c = (uint8_t)raw->str[i];
+
+        if (n == 8 || c > 0xc3)
+            return NULL;
+        if (c >= 0x80)
+            c = (uint8_t)(c << 6 | ((uint8_t)raw->str[++i] & 0x3f));
+        *bits |= (uint64_t)c << 8 * n;
+    }
+    return code && n && strlen(code) == 2 && (uint64_t)(code[1] - '0') == n ? code : NULL;
+}
+
+bool pk_as_int(const struct pk *v, int64_t *out)
+{
+    const char *code;
+    uint64_t bits;
+    int shift;
+
+    if (v && (v->type == PK_INT || v->type == PK_BOOL)) {
+        *out = v->i;
+        return true;
+    }
+    code = numpy_scalar(v, &bits);
+    if (!code || !strchr("iub", code[0]) || (code[0] == 'u' && bits > INT64_MAX))
+        return false;
+    shift = code[0] == 'i' ? 64 - 8 * (code[1] - '0') : 0;
+    *out = (int64_t)(bits << shift) >> shift;
+    return true;
+}
+
+bool pk_as_double(const struct pk *v, double *out)
+{
+    const char *code;
+    uint64_t bits;
+    int64_t i;
+
+    if (v && v->type == PK_FLOAT) {
+        *out = v->f;
+        return true;
+    }
+    if (pk_as_int(v, &i)) {
+        *out = (double)i;
+        return true;
+    }
+    code = numpy_scalar(v, &bits);
+    if (code && strcmp(code, "f8") == 0) {
+        memcpy(out, &bits, sizeof *out);
+        return true;
+    }
+    if (code && strcmp(code, "f4") == 0) {
+        uint32_t half = (uint32_t)bits;
+        float f;
+
+        memcpy(&f, &half, sizeof f);
+        *out = f;
+        return true;
+    }
+    return false;
+}
+
+const char *pk_enum(const struct pk *v, int64_t *value)
+{
+    int64_t none;
+
+    if (!value)
+        value = &none;
+    *value = INT64_MIN;
+    if (pickle_getattr_class(v))
+        return pk_as_str(v->args->item[1]);
+    /* An enum class we do not know looks like any class called with one int. */
+    if (v && v->type == PK_CALL && v->args->n == 1 && v->args->item[0]->type == PK_INT &&
+        (v->opaque || (pickle_uses(v->fn) & USE_ENUM)))
+        *value = v->args->item[0]->i;
+    return NULL;
+}
+
+/* ---- making ---- */
+
+static struct pk *make(struct arena *a, enum pk_type type)
+{
+    struct pk *v = arena_alloc(a, sizeof *v);
+
+    v->type = type;
+    return v;
+}
+
+struct pk *pk_none(struct arena *a)
+{
+    return make(a, PK_NONE);
+}
+
+struct pk *pk_bool(struct arena *a, bool b)
+{
+    struct pk *v = make(a, PK_BOOL);
+
+    v->i = b;
+    return v;
+}
+
+struct pk *pk_int(struct arena *a, int64_t i)
+{
+    struct pk *v = make(a, PK_INT);
+
+    v->i = i;
+    return v;
+}
+
+struct pk *pk_float(struct arena *a, double f)
+{
+    struct pk *v = make(a, PK_FLOAT);
+
+    v->f = f;
+    return v;
+}
+
+struct pk *pk_str(struct arena *a, const char *s)
+{
+    struct pk *v = make(a, PK_STR);
+
+    v->len = strlen(s);
+    v->str = arena_strndup(a, s, v->len);
+    return v;
+}
+
+struct pk *pk_list(struct arena *a)
+{
+    return make(a, PK_LIST);
+}
+
+struct pk *pk_tuple(struct arena *a)
+{
+    return make(a, PK_TUPLE);
+}
+
+struct pk *pk_dict(struct arena *a)
+{
+    return make(a, PK_DICT);
+}
+
+struct pk *pk_ordered_dict(struct arena *a)
+{
+    struct pk *v = pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
+
+    v->fill = pk_dict(a);
+    return v;
+}
+
+struct pk *pk_global(struct arena *a, const char *module, const char *name)
+{
+    struct pk *v = make(a, PK_GLOBAL);
+
+    v->module = arena_strndup(a, module, strlen(module));
+    v->name = arena_strndup(a, name, strlen(name));
+    return v;
+}
+
+struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args)
+{
+    struct pk *v = make(a, PK_CALL);
+
+    v->fn = fn;
+    v->args = args;
+    return v;
+}
+
+struct pk *pk_object(struct arena *a, const char *module, const char *name, struct pk *state)
+{
+    struct pk *v = make(a, PK_OBJ);
+
+    v->fn = pk_global(a, module, name);
+    v->args = pk_tuple(a);
+    v->state = state;
+    return v;
+}
+
+/* Pointer number `used` of v->item is about to be written. */
+static void grow(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
+{
+    struct pk **item;
+
+    if (used + more <= v->cap)
+        return;
+    v->cap = v->cap < 4 ? 4 : 2 * v->cap;
+    item = arena_alloc(a, v->cap * sizeof *item);
+    if (used)
+        memcpy(item, v->item, used * sizeof *item);
+    v->item = item;
+}
+
+void pk_add(struct arena *a, struct pk *v, struct pk *x)
+{
+    grow(a, v, v->n, 1);
+    v->item[v->n++] = x;
+}
+
+/* The dict that pairs of v live in. */
+static struct pk *dict_of(struct pk *v)
+{
+    if (v->type == PK_DICT)
+        return v;
+    return v->type == PK_CALL ? v->fill : v->state;
+}
+
+static bool same_key(const struct pk *a, const struct pk *b)
+{
+    if (a->type == PK_INT && b->type == PK_INT)
+        return a->i == b->i;
+    return a->type == PK_STR && is_key(b, a->str, a->len);
+}
+
+void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
+{
+    struct pk *d = dict_of(dict);
+
+    if (!d)
+        d = dict->fill = pk_dict(a);    /* an OrderedDict that was empty in its file */
+    for (uint32_t i = 0; i < d->n; i++)
+        if (same_key(key, d->item[2 * i])) {
+            d->item[2 * i + 1] = v;
+            return;
+        }
+    grow(a, d, 2 * d->n, 2);
+    d->item[2 * d->n] = key;
+    d->item[2 * d->n + 1] = v;
+    d->n++;
+}
+
+void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v)
+{
+    pk_set(a, dict, pk_str(a, key), v);
+}
+
+bool pk_remove(struct pk *dict, const char *key)
+{
+    struct pk *d = dict_of(dict);
+    size_t len = strlen(key);
+
+    for (uint32_t i = 0; d && i < d->n; i++)
+        if (is_key(d->item[2 * i], key, len)) {
+            memmove(d->item + 2 * i, d->item + 2 * i + 2, (size_t)(d->n - i - 1) * 2 * sizeof *d->item);
+            d->n--;
+            return true;
+        }
+    return false;
+}
+
+/* ---- copying ---- */
+
+struct copier {
+    struct arena *a;
+    struct pickle_map map;
+    struct pk *(*swap)(void *ctx, const struct pk *node);
+    void *ctx;
+};
+
+static struct pk *copy(struct copier *c, const struct pk *v);
+
+static void copy_inside(struct copier *c, struct pk *to, const struct pk *v)
+{
+    uint32_t n = v->type == PK_DICT ? 2 * v->n : v->n;
+
+    switch (v->type) {
+    case PK_STR: case PK_BYTES: case PK_BIGINT:
+        to->str = arena_strndup(c->a, v->str, v->len);
+        break;
+    case PK_GLOBAL:
+        to->module = arena_strndup(c->a, v->module, strlen(v->module));
+        to->name = arena_strndup(c->a, v->name, strlen(v->name));
+        break;
+    case PK_LIST: case PK_TUPLE: case PK_SET: case PK_DICT:
+        to->cap = n;
+        to->item = arena_alloc(c->a, n * sizeof *to->item);
+        for (uint32_t i = 0; i < n; i++)
+            to->item[i] = copy(c, v->item[i]);
+        break;
+    case PK_CALL: case PK_OBJ: case PK_PERSID:
+        to->fn = v->fn ? copy(c, v->fn) : NULL;
+        to->args = copy(c, v->args);
+        to->state = v->state ? copy(c, v->state) : NULL;
+        to->fill = v->fill ? copy(c, v->fill) : NULL;
+        break;
+    default:
+        break;
+    }
+}
+
+static struct pk *copy(struct copier *c, const struct pk *v)
+{
+    struct pk *to = pickle_map_get(&c->map, v)->copy;
+
+    if (to)
+        return to;
+    to = c->swap ? c->swap(c->ctx, v) : NULL;
+    if (!to) {
+        to = arena_alloc(c->a, sizeof *to);
+        *to = *v;
+        copy_inside(c, to, v);
+    }
+    pickle_map_get(&c->map, v)->copy = to;      /* asked again: the map may have grown */
+    return to;
+}
+
+struct pk *pk_copy_swap(struct arena *a, const struct pk *v,
+                        struct pk *(*swap)(void *ctx, const struct pk *node), void *ctx)
+{
+    struct copier c = { .a = a, .swap = swap, .ctx = ctx };
+    struct pk *to = copy(&c, v);
+
+    pickle_map_free(&c.map);
+    return to;
+}
+
+struct pk *pk_copy(struct arena *a, const struct pk *v)
+{
+    return pk_copy_swap(a, v, NULL, NULL);
+}

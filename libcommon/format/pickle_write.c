@@ -1,0 +1,276 @@
+/*
+ * Two walks: the first counts how often each node is met, the second writes. A node met
+ * again is a BINGET, so what was shared stays shared; numbers are simply repeated, and
+ * strings and globals only where the PUT and GETs cost less than the repetition.
+ */
+#include "libcommon/format/pickle.h"
+
+#include <string.h>
+
+#include "libcommon/format/pickle_map.h"
+
+struct writer {
+    struct strbuf *out;
+    struct pickle_map map;
+    uint32_t n_memo;
+};
+
+/* As many as CPython puts between a mark and its SETITEMS, so no reader's stack grows far. */
+enum { BATCH = 1000 };
+
+static bool is_scalar(const struct pk *v)
+{
+    return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
+}
+
+static void count(struct writer *w, const struct pk *v)
+{
+    uint32_t n = v->type == PK_DICT ? 2 * v->n : v->n;
+
+    if (is_scalar(v) || pickle_map_get(&w->map, v)->refs++)
+        return;
+    switch (v->type) {
+    case PK_LIST: case PK_TUPLE: case PK_SET: case PK_DICT:
+        for (uint32_t i = 0; i < n; i++)
+            count(w, v->item[i]);
+        break;
+    case PK_CALL: case PK_OBJ: case PK_PERSID:
+        if (v->fn)
+            count(w, v->fn);
+        count(w, v->args);
+        if (v->fill)
+            count(w, v->fill);
+        if (v->state)
+            count(w, v->state);
+        break;
+    default:
+        break;
+    }
+}
+
+static void put_op(struct writer *w, uint8_t op)
+{
+    strbuf_add(w->out, &op, 1);
+}
+
+static void put_op8(struct writer *w, uint8_t op, uint8_t v)
+{
+    uint8_t b[2] = { op, v };
+
+    strbuf_add(w->out, b, 2);
+}
+
+static void put_op32(struct writer *w, uint8_t op, uint32_t v)
+{
+    uint8_t b[5] = { op };
+
+    put_le32(b + 1, v);
+    strbuf_add(w->out, b, 5);
+}
+
+static void put_int(struct writer *w, int64_t v)
+{
+    uint8_t b[10] = { 0x8a }, n = 8;
+
+    if (v >= 0 && v <= 0xff) {
+        put_op8(w, 'K', (uint8_t)v);
+    } else if (v >= 0 && v <= 0xffff) {
+        b[0] = 'M';
+        put_le16(b + 1, (uint16_t)v);
+        strbuf_add(w->out, b, 3);
+    } else if (v >= INT32_MIN && v <= INT32_MAX) {
+        put_op32(w, 'J', (uint32_t)v);
+    } else {
+        put_le64(b + 2, (uint64_t)v);
+        while ((int64_t)((uint64_t)v << (72 - 8 * n)) >> (72 - 8 * n) == v)
+            n--;                        /* as long as one byte less still says it */
+        b[1] = n;
+        strbuf_add(w->out, b, 2u + n);
+    }
+}
+
+static void put_bigint(struct writer *w, const struct pk *v)
+{
+    if (v->len < 256)
+        put_op8(w, 0x8a, (uint8_t)v->len);
+    else
+        put_op32(w, 0x8b, (uint32_t)v->len);
+    strbuf_add(w->out, v->str, v->len);
+}
+
+static void put_float(struct writer *w, double f)
+{
+    uint8_t b[9] = { 'G' };
+    uint64_t bits;
+
+    memcpy(&bits, &f, sizeof bits);
+    for (int i = 0; i < 8; i++)
+        b[1 + i] = (uint8_t)(bits >> (56 - 8 * i));
+    strbuf_add(w->out, b, 9);
+}
+
+static void put_str(struct writer *w, const char *s, uint64_t len)
+{
+    put_op32(w, 'X', (uint32_t)len);
+    strbuf_add(w->out, s, len);
+}
+
+static void put_global(struct writer *w, const char *module, const char *name)
+{
+    strbuf_addf(w->out, "c%s\n%s\n", module, name);
+}
+
+/* bytes in protocol 2: _codecs.encode(text, 'latin1'). */
+static void put_bytes(struct writer *w, const struct pk *v)
+{
+    struct strbuf text = {0};
+
+    for (uint64_t i = 0; i < v->len; i++) {
+        uint8_t c = (uint8_t)v->str[i], two[2] = { 0xc0 | c >> 6, 0x80 | (c & 0x3f) };
+
+        if (c < 0x80)
+            strbuf_add(&text, &c, 1);
+        else
+            strbuf_add(&text, two, 2);
+    }
+    put_global(w, "_codecs", "encode");
+    put_str(w, text.buf ? text.buf : "", text.len);
+    put_str(w, "latin1", 6);
+    put_op(w, 0x86);
+    put_op(w, 'R');
+    strbuf_free(&text);
+}
+
+/* Would a PUT here and GETs later be shorter than writing it `refs` times? */
+static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
+{
+    uint64_t cost = next < 256 ? 2 : 5, len;
+
+    if (refs < 2)
+        return false;
+    if (v->type == PK_STR)
+        len = 5 + v->len;
+    else if (v->type == PK_GLOBAL)
+        len = 3 + strlen(v->module) + strlen(v->name);
+    else
+        return true;                    /* identity matters: two lists or one */
+    return cost * refs < len * (refs - 1);
+}
+
+static void remember(struct writer *w, const struct pk *v)
+{
+    struct pickle_fact *f;
+
+    if (is_scalar(v))
+        return;
+    f = pickle_map_get(&w->map, v);
+    if (f->memo || !worth_memo(v, f->refs, w->n_memo))
+        return;
+    if (w->n_memo < 256)
+        put_op8(w, 'q', (uint8_t)w->n_memo);
+    else
+        put_op32(w, 'r', w->n_memo);
+    f->memo = ++w->n_memo;
+}
+
+static void put(struct writer *w, const struct pk *v);
+
+/* `n` pointers in batches of `unit` each: one alone goes by `one`, more between a mark and `many`. */
+static void put_batches(struct writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
+{
+    for (uint32_t i = 0; i < v->n;) {
+        uint32_t n = v->n - i < BATCH ? v->n - i : BATCH;
+
+        if (n > 1)
+            put_op(w, '(');
+        for (uint32_t k = 0; k < n * unit; k++)
+            put(w, v->item[i * unit + k]);
+        put_op(w, n > 1 ? many : one);
+        i += n;
+    }
+}
+
+static void put_fill(struct writer *w, const struct pk *v)
+{
+    if (v->type == PK_DICT)
+        put_batches(w, v, 2, 's', 'u');
+    else
+        put_batches(w, v, 1, 'a', 'e');
+}
+
+static void put_tuple(struct writer *w, const struct pk *v)
+{
+    if (v->n > 3)
+        put_op(w, '(');
+    for (uint32_t i = 0; i < v->n; i++)
+        put(w, v->item[i]);
+    put_op(w, v->n == 0 ? ')' : v->n > 3 ? 't' : (uint8_t)(0x84 + v->n));
+}
+
+/* No opcode of protocol 2 makes a set: set([...]). */
+static void put_set(struct writer *w, const struct pk *v)
+{
+    put_global(w, "__builtin__", "set");
+    put_op(w, ']');
+    put_batches(w, v, 1, 'a', 'e');
+    put_op(w, 0x85);
+    put_op(w, 'R');
+}
+
+static void put_act(struct writer *w, const struct pk *v)
+{
+    if (v->fn)
+        put(w, v->fn);
+    put(w, v->args);
+    put_op(w, v->type == PK_CALL ? 'R' : v->type == PK_OBJ ? 0x81 : 'Q');
+}
+
+static void put(struct writer *w, const struct pk *v)
+{
+    const struct pickle_fact *f = is_scalar(v) ? NULL : pickle_map_get(&w->map, v);
+
+    if (f && f->memo) {
+        if (f->memo <= 256)
+            put_op8(w, 'h', (uint8_t)(f->memo - 1));
+        else
+            put_op32(w, 'j', f->memo - 1);
+        return;
+    }
+    switch (v->type) {
+    case PK_NONE:   put_op(w, 'N'); break;
+    case PK_BOOL:   put_op(w, v->i ? 0x88 : 0x89); break;
+    case PK_INT:    put_int(w, v->i); break;
+    case PK_BIGINT: put_bigint(w, v); break;
+    case PK_FLOAT:  put_float(w, v->f); break;
+    case PK_STR:    put_str(w, v->str, v->len); break;
+    case PK_BYTES:  put_bytes(w, v); break;
+    case PK_GLOBAL: put_global(w, v->module, v->name); break;
+    case PK_TUPLE:  put_tuple(w, v); break;
+    case PK_SET:    put_set(w, v); break;
+    case PK_LIST:   put_op(w, ']'); break;
+    case PK_DICT:   put_op(w, '}'); break;
+    case PK_CALL: case PK_OBJ: case PK_PERSID: put_act(w, v); break;
+    }
+    remember(w, v);
+    if (v->type == PK_LIST || v->type == PK_DICT)
+        put_fill(w, v);
+    if (v->type != PK_CALL && v->type != PK_OBJ)
+        return;
+    if (v->fill)
+        put_fill(w, v->fill);
+    if (v->state) {
+        put(w, v->state);
+        put_op(w, 'b');
+    }
+}
+
+void pickle_write(const struct pk *root, struct strbuf *out)
+{
+    struct writer w = { .out = out };
+
+    put_op8(&w, 0x80, 2);
+    count(&w, root);
+    put(&w, root);
+    put_op(&w, '.');
+    pickle_map_free(&w.map);
+}

@@ -1,0 +1,583 @@
+/*
+ * Opening: zip directory -> the rules of an archive (prefix, version, byte order) ->
+ * storages become records of the files -> data.pkl is parsed -> each storage reference
+ * and each view is checked against the records. Nothing later can point outside.
+ */
+#include "libcommon/format/pt.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/zip_bytes.h"
+
+/* What surrounds the tensors (version, byteorder, code of extensions) is small. */
+#define MAX_SMALL_RECORD ((uint64_t)1 << 20)
+
+/* Where an entry's unpacked bytes lie, and what the pickle said of it. */
+struct place {
+    int file;
+    uint64_t at;
+    int record;                         /* a storage's record in the files, else -1 */
+    bool typed;                         /* some tensor named it: dtype is set */
+    enum dtype dtype;
+};
+
+struct pt {
+    const char *path;
+    struct arena *arena;
+    struct zip *zip;
+    struct pk_tree tree;
+    char *prefix;
+    struct place *place;                /* of each zip entry */
+    int *storage, n_storages;           /* records */
+};
+
+struct opener {
+    struct pt *pt;
+    struct files *f;
+    int file;
+    struct err *e;
+};
+
+static int refuse(struct opener *o, const char *what)
+{
+    err_data(o->e, o->pt->path, ERR_NO_BYTE, "not a torch.save archive (%s)", what);
+    return -1;
+}
+
+static int entry_index(const struct pt *pt, const struct zip_entry *x)
+{
+    return (int)(x - zip_entry(pt->zip, 0));
+}
+
+/* The entry of record `name` ("data/3"), or NULL. */
+static const struct zip_entry *find_record(const struct pt *pt, const char *name)
+{
+    char *full = str_fmt("%s/%s", pt->prefix, name);
+    const struct zip_entry *x = zip_find(pt->zip, full);
+
+    free(full);
+    return x;
+}
+
+/* "data/3" of "prefix/data/3". */
+static const char *record_name(const struct pt *pt, const struct zip_entry *x)
+{
+    return x->name + strlen(pt->prefix) + 1;
+}
+
+static bool is_storage(const char *name)
+{
+    size_t n = strspn(name + (str_starts(name, "data/") ? 5 : 0), "0123456789");
+
+    return str_starts(name, "data/") && n > 0 && n <= 20 && name[5 + n] == '\0';
+}
+
+/* ---- records ---- */
+
+/* Compressed records go to a spool file, all in one pass; stored ones stay in place. */
+static int place_records(struct opener *o)
+{
+    struct pt *pt = o->pt;
+    struct archive_want *want = xcalloc((size_t)zip_n(pt->zip), sizeof *want);
+    int n = 0, spool = -1, rc = -1;
+
+    pt->place = arena_alloc(pt->arena, (size_t)zip_n(pt->zip) * sizeof *pt->place);
+    for (int i = 0; i < zip_n(pt->zip); i++) {
+        const struct zip_entry *x = zip_entry(pt->zip, i);
+
+        pt->place[i] = (struct place){ .file = o->file, .at = x->at, .record = -1 };
+        if (x->method != 0)
+            want[n++] = (struct archive_want){ .name = x->name, .size = x->size, .crc = x->crc };
+    }
+    if (n && (spool = archive_unpack(o->f, o->file, want, n, o->e)) < 0)
+        goto out;
+    for (int i = 0, k = 0; k < n; i++)
+        if (zip_entry(pt->zip, i)->method != 0) {
+            pt->place[i].file = spool;
+            pt->place[i].at = want[k++].at;
+        }
+    rc = 0;
+out:
+    free(want);
+    return rc;
+}
+
+static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t found, struct err *e)
+{
+    err_data(e, pt->path, x->at, "record %s is corrupt (crc %08x, expected %08x)", record_name(pt, x), found, x->crc);
+    return -1;
+}
+
+/* torch can be told to store no CRCs: then all are 0. */
+static bool has_crc(const struct zip_entry *x)
+{
+    return x->crc != 0 || x->size == 0;
+}
+
+/* A whole record in malloc'd memory with a NUL behind it, CRC checked. NULL on failure. */
+static char *read_record(struct opener *o, const struct zip_entry *x, uint64_t max)
+{
+    const struct place *p = &o->pt->place[entry_index(o->pt, x)];
+    uint32_t crc;
+    char *buf;
+
+    if (x->size > max) {
+        err_data(o->e, o->pt->path, x->at, "record %s has %llu bytes, at most %llu are expected",
+                 record_name(o->pt, x), (unsigned long long)x->size, (unsigned long long)max);
+        return NULL;
+    }
+    buf = xmalloc(x->size + 1);
+    buf[x->size] = '\0';
+    if (files_read(o->f, p->file, p->at, buf, x->size, o->e) < 0)
+        goto fail;
+    crc = crc_bytes(0, buf, x->size);
+    if (has_crc(x) && crc != x->crc) {
+        bad_crc(o->pt, x, crc, o->e);
+        goto fail;
+    }
+    return buf;
+fail:
+    free(buf);
+    return NULL;
+}
+
+/* ---- the rules of an archive ---- */
+
+static int check_prefix(struct opener *o)
+{
+    struct pt *pt = o->pt;
+    const char *first = zip_entry(pt->zip, 0)->name, *slash = strchr(first, '/');
+    size_t n;
+
+    if (!slash || slash == first)
+        return refuse(o, "its records have no prefix");
+    n = (size_t)(slash - first);
+    pt->prefix = arena_strndup(pt->arena, first, n);
+    for (int i = 0; i < zip_n(pt->zip); i++) {
+        const char *name = zip_entry(pt->zip, i)->name;
+
+        if (strncmp(name, first, n + 1) != 0) {
+            err_data(o->e, pt->path, ERR_NO_BYTE, "records under two prefixes (%s, %.*s)", pt->prefix,
+                     (int)strcspn(name, "/"), name);
+            return -1;
+        }
+    }
+    if (find_record(pt, "constants.pkl"))
+        return refuse(o, "a TorchScript program");
+    return 0;
+}
+
+/* Text of a small record without the line's end, or NULL with *e filled or no such record. */
+static char *read_word(struct opener *o, const char *name)
+{
+    const struct zip_entry *x = find_record(o->pt, name);
+    char *s = x ? read_record(o, x, MAX_SMALL_RECORD) : NULL;
+
+    if (s && x->size && s[x->size - 1] == '\n')
+        s[x->size - 1] = '\0';
+    return s;
+}
+
+static int check_version(struct opener *o)
+{
+    const char *name = find_record(o->pt, "version") ? "version" : ".data/version";
+    char *s, *end;
+    long v;
+
+    if (!find_record(o->pt, name))
+        return refuse(o, "record version missing");
+    if (!(s = read_word(o, name)))
+        return -1;
+    v = strtol(s, &end, 10);
+    if (end == s || *end || v < 1 || v > 10 || !isdigit((unsigned char)*s)) {
+        err_data(o->e, o->pt->path, ERR_NO_BYTE, "not a torch.save archive (version '%.16s', 1 to 10 expected)", s);
+        free(s);
+        return -1;
+    }
+    free(s);
+    return 0;
+}
+
+static int check_byteorder(struct opener *o)
+{
+    char *s;
+    int rc = 0;
+
+    if (!find_record(o->pt, "byteorder"))
+        return 0;
+    if (!(s = read_word(o, "byteorder")))
+        return -1;
+    if (strcmp(s, "little") != 0) {
+        err_data(o->e, o->pt->path, ERR_NO_BYTE, strcmp(s, "big") == 0 ?
+                 "big-endian checkpoint not supported" : "unknown byte order, 'little' expected");
+        rc = -1;
+    }
+    free(s);
+    return rc;
+}
+
+/* Storages become records; anything else small is read once here, for its CRC. */
+static int add_records(struct opener *o)
+{
+    struct pt *pt = o->pt;
+
+    pt->storage = arena_alloc(pt->arena, (size_t)zip_n(pt->zip) * sizeof *pt->storage);
+    for (int i = 0; i < zip_n(pt->zip); i++) {
+        const struct zip_entry *x = zip_entry(pt->zip, i);
+        const char *name = record_name(pt, x);
+        struct place *p = &pt->place[i];
+
+        if (strcmp(name, "data.pkl") == 0)
+            continue;
+        if (is_storage(name) || x->size > MAX_SMALL_RECORD) {
+            p->record = files_add_record(o->f, p->file, p->at, x->size, has_crc(x), x->crc, name);
+            pt->storage[pt->n_storages++] = p->record;
+        } else {
+            char *s = read_record(o, x, MAX_SMALL_RECORD);
+
+            if (!s)
+                return -1;
+            free(s);
+        }
+    }
+    return 0;
+}
+
+static int read_pickle(struct opener *o)
+{
+    const struct zip_entry *x = find_record(o->pt, "data.pkl");
+    char *bytes, *name;
+    int rc;
+
+    if (!x)
+        return refuse(o, "record data.pkl missing");
+    if (!(bytes = read_record(o, x, PICKLE_MAX_BYTES)))
+        return -1;
+    name = str_fmt("%s: data.pkl", o->pt->path);
+    rc = pickle_parse(bytes, x->size, name, &o->pt->tree, o->e);
+    free(name);
+    free(bytes);
+    return rc;
+}
+
+/* ---- storages and views ---- */
+
+/* The byte in the file (or in the pickle, when that is compressed) that a node came from. */
+static uint64_t file_byte(const struct pt *pt, const struct pk *v)
+{
+    const struct zip_entry *x = find_record(pt, "data.pkl");
+
+    return x->method == 0 ? x->at + v->at : v->at;
+}
+
+/*
+ * ('storage', torch.FloatStorage, '3', 'cpu', 64): its entry, type and element count.
+ * *raw: an UntypedStorage, whose elements are bytes. -1 when the tuple is something else.
+ */
+static int read_persid(const struct pt *pt, const struct pk *v, const struct zip_entry **x,
+                       enum dtype *dtype, bool *raw, int64_t *n, struct err *e)
+{
+    const struct pk *id = v->args;
+    const char *kind = id->n == 5 ? pk_as_str(id->item[0]) : NULL, *key = kind ? pk_as_str(id->item[2]) : NULL;
+    char name[32];
+
+    if (!kind || strcmp(kind, "storage") != 0 || !key || strlen(key) > 20 ||
+        !pickle_storage_dtype(id->item[1], dtype, raw) || id->item[4]->type != PK_INT || id->item[4]->i < 0) {
+        err_data(e, pt->path, file_byte(pt, v), "a storage reference that is not ('storage', type, key, location, n)");
+        return -1;
+    }
+    snprintf(name, sizeof name, "data/%s", key);
+    *x = is_storage(name) ? find_record(pt, name) : NULL;
+    *n = id->item[4]->i;
+    if (!*x) {
+        err_data(e, pt->path, file_byte(pt, v), "record data/%s missing", is_storage(name) ? key : "?");
+        return -1;
+    }
+    return 0;
+}
+
+static int check_persid(struct opener *o, const struct pk *v)
+{
+    const struct zip_entry *x;
+    struct place *p;
+    enum dtype dtype;
+    uint64_t bytes;
+    int64_t n;
+    bool raw;
+
+    if (read_persid(o->pt, v, &x, &dtype, &raw, &n, o->e) < 0)
+        return -1;
+    p = &o->pt->place[entry_index(o->pt, x)];
+    if (!mul_u64((uint64_t)n, raw ? 1 : (uint64_t)dtype_size(dtype), &bytes) || bytes != x->size) {
+        err_data(o->e, o->pt->path, file_byte(o->pt, v), "storage %s has %llu bytes, pickle expects %lld elements of %s",
+                 record_name(o->pt, x) + 5, (unsigned long long)x->size, (long long)n, raw ? "1 byte" : dtype_name(dtype));
+        return -1;
+    }
+    if (!raw && p->typed && p->dtype != dtype) {
+        err_data(o->e, o->pt->path, file_byte(o->pt, v), "storage %s is %s in one place and %s in another",
+                 record_name(o->pt, x) + 5, dtype_name(p->dtype), dtype_name(dtype));
+        return -1;
+    }
+    if (!raw) {
+        p->typed = true;
+        p->dtype = dtype;
+    }
+    return 0;
+}
+
+static bool is_torch_util(const struct pk *v, const char *name)
+{
+    return v && v->type == PK_CALL && pk_is_class(v, "torch._utils", name);
+}
+
+/* Sizes or strides: n numbers >= 0. */
+static bool read_dims(const struct pk *v, int *n, int64_t *out)
+{
+    uint32_t count;
+    struct pk **item = pk_items(v, &count);
+
+    if (!item || count > PT_MAX_DIM)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (item[i]->type != PK_INT || item[i]->i < 0)
+            return false;
+        out[i] = item[i]->i;
+    }
+    *n = (int)count;
+    return true;
+}
+
+/* Elements of the view, and the last storage element it touches plus one. false: overflow. */
+static bool measure(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
+{
+    uint64_t n = 1, step, row = 1;
+    bool empty = false;
+
+    *reach = offset;
+    for (int i = 0; i < t->ndim; i++)
+        empty = empty || t->shape[i] == 0;
+    for (int i = 0; i < t->ndim && !empty; i++)
+        if (!mul_u64(n, (uint64_t)t->shape[i], &n) || n > INT64_MAX ||
+            !mul_u64((uint64_t)t->shape[i] - 1, (uint64_t)t->stride[i], &step) || !add_u64(*reach, step, reach))
+            return false;
+    t->n_elems = empty ? 0 : (int64_t)n;
+    t->contiguous = true;
+    for (int i = t->ndim - 1; i >= 0 && !empty; i--) {
+        if (t->shape[i] != 1 && (uint64_t)t->stride[i] != row)
+            t->contiguous = false;
+        row *= (uint64_t)t->shape[i];
+    }
+    return empty || add_u64(*reach, 1, reach);
+}
+
+/* A call of _rebuild_tensor(storage, offset, size, stride) or _v2(..., requires_grad, hooks[, metadata]). */
+static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
+{
+    const struct pk *args = v->args;
+    bool v2 = is_torch_util(v, "_rebuild_tensor_v2"), raw;
+    const struct zip_entry *x;
+    int64_t storage_elems;
+    uint64_t reach;
+    int n_strides;
+
+    memset(t, 0, sizeof *t);
+    if (v2 ? args->n != 6 && args->n != 7 : args->n != 4)
+        goto odd;
+    if (args->item[0]->type != PK_PERSID || args->item[1]->type != PK_INT || args->item[1]->i < 0 ||
+        !read_dims(args->item[2], &t->ndim, t->shape) || !read_dims(args->item[3], &n_strides, t->stride) ||
+        n_strides != t->ndim || (v2 && args->item[4]->type != PK_BOOL))
+        goto odd;
+    if (read_persid(pt, args->item[0], &x, &t->dtype, &raw, &storage_elems, e) < 0)
+        return -1;
+    if (raw)
+        goto odd;
+    t->requires_grad = v2 && args->item[4]->i;
+    t->record = pt->place[entry_index(pt, x)].record;
+    if (!measure(t, (uint64_t)args->item[1]->i, &reach) || reach > (uint64_t)storage_elems) {
+        err_data(e, pt->path, file_byte(pt, v), "a tensor reaches beyond its storage %s of %lld elements",
+                 record_name(pt, x) + 5, (long long)storage_elems);
+        return -1;
+    }
+    t->at = (uint64_t)args->item[1]->i * (uint64_t)dtype_size(t->dtype);
+    return 0;
+odd:
+    err_data(e, pt->path, file_byte(pt, v), "a tensor with arguments of no known form (at most %d dimensions, "
+             "sizes and strides from 0)", PT_MAX_DIM);
+    return -1;
+}
+
+static bool is_tensor_call(const struct pk *v)
+{
+    return is_torch_util(v, "_rebuild_tensor_v2") || is_torch_util(v, "_rebuild_tensor");
+}
+
+bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
+{
+    struct err e = {0};
+
+    if ((is_torch_util(v, "_rebuild_parameter") || is_torch_util(v, "_rebuild_parameter_with_state")) &&
+        v->args->n >= 2)
+        v = v->args->item[0];
+    /* Every call of this file was checked at open; a foreign node fails here. */
+    return is_tensor_call(v) && read_tensor(pt, v, t, &e) == 0;
+}
+
+static int check_acts(struct opener *o)
+{
+    const struct pk_tree *tree = &o->pt->tree;
+    struct pt_tensor t;
+
+    for (uint32_t i = 0; i < tree->n_acts; i++) {
+        const struct pk *v = tree->act[i];
+
+        if (v->type == PK_PERSID && check_persid(o, v) < 0)
+            return -1;
+        if (is_tensor_call(v) && read_tensor(o->pt, v, &t, o->e) < 0)
+            return -1;
+        if (is_torch_util(v, "_rebuild_tensor_v3")) {
+            err_data(o->e, o->pt->path, file_byte(o->pt, v), "a tensor of a newer type (_rebuild_tensor_v3) is not supported");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- the handle ---- */
+
+struct pt *pt_open(struct files *f, int file, struct err *e)
+{
+    struct opener o = { .f = f, .file = file, .e = e };
+
+    o.pt = xcalloc(1, sizeof *o.pt);
+    o.pt->path = files_name(f, file);
+    o.pt->arena = arena_new(0);
+    o.pt->zip = zip_open(f, file, e);
+    if (!o.pt->zip || check_prefix(&o) < 0 || place_records(&o) < 0 || check_version(&o) < 0 ||
+        check_byteorder(&o) < 0 || read_pickle(&o) < 0 || add_records(&o) < 0 || check_acts(&o) < 0) {
+        pt_close(o.pt);
+        return NULL;
+    }
+    return o.pt;
+}
+
+void pt_close(struct pt *pt)
+{
+    if (!pt)
+        return;
+    zip_close(pt->zip);
+    pk_tree_free(&pt->tree);
+    arena_free(pt->arena);
+    free(pt);
+}
+
+const struct pk *pt_root(const struct pt *pt)
+{
+    return pt->tree.root;
+}
+
+const struct pk_tree *pt_tree(const struct pt *pt)
+{
+    return &pt->tree;
+}
+
+const struct zip *pt_zip(const struct pt *pt)
+{
+    return pt->zip;
+}
+
+const char *pt_prefix(const struct pt *pt)
+{
+    return pt->prefix;
+}
+
+const char *pt_dialect(const struct pt *pt)
+{
+    switch (zip_writer(pt->zip)) {
+    case ZIP_TORCH:    return find_record(pt, "byteorder") ? "torch 2" : "torch < 2";
+    case ZIP_SHARDKIT: return "shardkit";
+    default:           return "unknown";
+    }
+}
+
+int pt_n_storages(const struct pt *pt)
+{
+    return pt->n_storages;
+}
+
+int pt_storage(const struct pt *pt, int i)
+{
+    return pt->storage[i];
+}
+
+/* ---- checks for verify ---- */
+
+static bool in_list(const char *const *list, const char *word, size_t n)
+{
+    for (; *list; list++)
+        if (strlen(*list) == n && memcmp(*list, word, n) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * What an opaque node could do if Python loaded it. Making a plain object of the training
+ * stack is what these files are for; a function, and any class from elsewhere, may do anything.
+ */
+static bool is_plain(const struct pk *v)
+{
+    static const char *const stack[] = { "megatron", "deepspeed", "torch", "apex", "numpy", "transformers", NULL };
+    const struct pk *cls = pickle_getattr_class(v);
+
+    if (!cls)
+        cls = v->type == PK_GLOBAL ? v : v->fn;
+    if (!cls || cls->type != PK_GLOBAL || !in_list(stack, cls->module, strcspn(cls->module, ".")))
+        return false;
+    return v->type != PK_CALL || pickle_getattr_class(v) || isupper((unsigned char)*cls->name);
+}
+
+void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r)
+{
+    for (uint32_t i = 0; i < pt->tree.n_opaque; i++) {
+        const struct pk *v = pt->tree.opaque[i];
+        char name[1024];
+
+        if (!pk_class(v, name, sizeof name))
+            snprintf(name, sizeof name, "a nested class");
+        if (is_plain(v))
+            report_add(r, SEV_WARNING, "opaque", file_name, file_byte(pt, v), NULL,
+                       "class %s is not known here; it is carried along unread", name);
+        else
+            report_add(r, SEV_ERROR, "class", file_name, file_byte(pt, v), NULL,
+                       "refuses class %s (not on the allow-list; nothing was executed)", name);
+    }
+}
+
+int pt_check_records(const struct pt *pt, struct files *f, struct err *e)
+{
+    enum { STEP = 1 << 20 };
+    uint8_t *buf = xmalloc(STEP);
+    int rc = 0;
+
+    for (int i = 0; i < zip_n(pt->zip) && rc == 0; i++) {
+        const struct zip_entry *x = zip_entry(pt->zip, i);
+        uint32_t crc = 0;
+
+        for (uint64_t at = 0; at < x->size && rc == 0; at += STEP) {
+            uint64_t n = min_u64(STEP, x->size - at);
+
+            rc = files_read(f, pt->place[i].file, pt->place[i].at + at, buf, n, e);
+            if (rc == 0)
+                crc = crc_bytes(crc, buf, n);
+        }
+        if (rc == 0 && has_crc(x) && crc != x->crc)
+            rc = bad_crc(pt, x, crc, e);
+    }
+    free(buf);
+    return rc;
+}

@@ -1,0 +1,287 @@
+/*
+ * Writing: a tree and the sizes of its storages decide every byte but the payloads and
+ * their CRCs. Records stand in torch's order: data.pkl, data/0 .., version.
+ */
+#include "libcommon/format/pt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/pickle_classes.h"
+
+static const char version[] = "3\n";
+
+/* ---- tensors of a tree to be written ---- */
+
+/* An empty OrderedDict: where torch keeps backward hooks. */
+static struct pk *no_hooks(struct arena *a)
+{
+    return pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
+}
+
+struct pk *pt_new_tensor(struct arena *a, int storage, enum dtype dtype, int64_t storage_elems,
+                         int64_t offset_elems, int ndim, const int64_t *shape, bool requires_grad)
+{
+    struct pk *id = pk_tuple(a), *ref = pk_call(a, NULL, id), *args = pk_tuple(a);
+    struct pk *size = pk_tuple(a), *stride = pk_tuple(a);
+    int64_t step[PT_MAX_DIM], row = 1;
+
+    for (int i = ndim - 1; i >= 0; i--) {
+        step[i] = row;
+        row *= shape[i] ? shape[i] : 1;         /* as torch does: an empty tensor keeps its strides */
+    }
+    for (int i = 0; i < ndim; i++) {
+        pk_add(a, size, pk_int(a, shape[i]));
+        pk_add(a, stride, pk_int(a, step[i]));
+    }
+    ref->type = PK_PERSID;
+    pk_add(a, id, pk_str(a, "storage"));
+    pk_add(a, id, pk_global(a, "torch", pickle_storage_class(dtype)));
+    pk_add(a, id, pk_str(a, arena_fmt(a, "%d", storage)));
+    pk_add(a, id, pk_str(a, "cpu"));
+    pk_add(a, id, pk_int(a, storage_elems));
+    pk_add(a, args, ref);
+    pk_add(a, args, pk_int(a, offset_elems));
+    pk_add(a, args, size);
+    pk_add(a, args, stride);
+    pk_add(a, args, pk_bool(a, requires_grad));
+    pk_add(a, args, no_hooks(a));
+    return pk_call(a, pk_global(a, "torch._utils", "_rebuild_tensor_v2"), args);
+}
+
+/* ---- the file ---- */
+
+struct pt_image {
+    struct arena *arena;
+    int n_storages;
+    struct zip_out *record;             /* data.pkl, storages, version */
+    struct zip_layout *layout;
+    struct strbuf pickle;
+    struct zip_run *run;
+};
+
+static struct zip_out *version_record(const struct pt_image *im)
+{
+    return &im->record[im->n_storages + 1];
+}
+
+struct pt_image *pt_image_new(const char *prefix, const struct pk *root, int n_storages,
+                              const uint64_t *storage_bytes)
+{
+    struct pt_image *im = xcalloc(1, sizeof *im);
+    size_t n = (size_t)n_storages + 2;
+
+    im->arena = arena_new(0);
+    im->n_storages = n_storages;
+    im->record = arena_alloc(im->arena, n * sizeof *im->record);
+    im->run = arena_alloc(im->arena, (n + 3) * sizeof *im->run);
+    pickle_write(root, &im->pickle);
+    im->record[0] = (struct zip_out){ .name = arena_fmt(im->arena, "%s/data.pkl", prefix), .size = im->pickle.len,
+                                      .crc = crc_bytes(0, im->pickle.buf, im->pickle.len) };
+    for (int i = 0; i < n_storages; i++)
+        im->record[1 + i] = (struct zip_out){ .name = arena_fmt(im->arena, "%s/data/%d", prefix, i),
+                                              .size = storage_bytes[i] };
+    *version_record(im) = (struct zip_out){ .name = arena_fmt(im->arena, "%s/version", prefix),
+                                            .size = strlen(version), .crc = crc_bytes(0, version, strlen(version)) };
+    im->layout = zip_layout_new(im->record, (int)n);
+    return im;
+}
+
+void pt_image_free(struct pt_image *im)
+{
+    if (!im)
+        return;
+    zip_layout_free(im->layout);
+    strbuf_free(&im->pickle);
+    arena_free(im->arena);
+    free(im);
+}
+
+uint64_t pt_image_size(const struct pt_image *im)
+{
+    return zip_layout_size(im->layout);
+}
+
+uint64_t pt_image_at(const struct pt_image *im, int storage)
+{
+    return im->record[1 + storage].at;
+}
+
+void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc)
+{
+    im->record[1 + storage].crc = crc;
+}
+
+/* The container's runs, with the two payloads that are ours behind their headers. */
+int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
+{
+    const struct zip_run *header;
+    int n_headers = zip_layout_runs(im->layout, &header), n = 0;
+
+    for (int i = 0; i < n_headers; i++) {
+        im->run[n++] = header[i];
+        if (i == 0)
+            im->run[n++] = (struct zip_run){ .at = im->record[0].at, .bytes = (const uint8_t *)im->pickle.buf,
+                                             .len = im->pickle.len };
+        if (i == im->n_storages + 1)
+            im->run[n++] = (struct zip_run){ .at = version_record(im)->at, .bytes = (const uint8_t *)version,
+                                             .len = strlen(version) };
+    }
+    *runs = im->run;
+    return n;
+}
+
+/* ---- a whole small file in memory ---- */
+
+/* One tensor of the new file: all of its own storage. */
+struct packed {
+    struct pt_tensor from;
+    uint64_t bytes;
+};
+
+struct builder {
+    const struct pt *pt;
+    struct arena *arena;
+    struct packed *tensor;
+    int n, cap;
+};
+
+/* Asked for every node while the tree is copied: a view of the old file becomes a tight tensor. */
+static struct pk *pack(void *ctx, const struct pk *v)
+{
+    struct builder *b = ctx;
+    struct pt_tensor t;
+
+    /* A Parameter is copied as it is; the tensor inside it comes along by itself. */
+    if (v->type != PK_CALL || strncmp(v->fn->type == PK_GLOBAL ? v->fn->name : "", "_rebuild_tensor", 15) != 0 ||
+        !b->pt || !pt_tensor(b->pt, v, &t))
+        return NULL;
+    ARRAY_ROOM(b->tensor, b->cap, b->n + 1);
+    b->tensor[b->n].from = t;
+    b->tensor[b->n].bytes = (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype);
+    return pt_new_tensor(b->arena, b->n++, t.dtype, t.n_elems, 0, t.ndim, t.shape, t.requires_grad);
+}
+
+/* Row-major copy of a view with any strides: an odometer over the index. */
+static void gather(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
+{
+    size_t size = (size_t)dtype_size(t->dtype);
+    int64_t index[PT_MAX_DIM] = {0}, at = 0;
+
+    if (t->contiguous) {
+        if (t->n_elems)
+            memcpy(out, storage + t->at, (size_t)t->n_elems * size);
+        return;
+    }
+    for (int64_t i = 0; i < t->n_elems; i++) {
+        int d = t->ndim - 1;
+
+        memcpy(out + (size_t)i * size, storage + t->at + (size_t)at * size, size);
+        for (; d >= 0; d--) {
+            at += t->stride[d];
+            if (++index[d] < t->shape[d])
+                break;
+            at -= t->stride[d] * t->shape[d];
+            index[d] = 0;
+        }
+    }
+}
+
+/* A storage's bytes, CRC checked; malloc'd. NULL on failure. */
+static uint8_t *read_storage(struct files *f, int record, struct err *e)
+{
+    const struct record *r = files_record(f, record);
+    uint8_t *buf = xmalloc(r->len + 1);
+    uint32_t crc;
+
+    if (files_read(f, r->file, r->at, buf, r->len, e) < 0)
+        goto fail;
+    crc = crc_bytes(0, buf, r->len);
+    if (r->has_crc && crc != r->crc) {
+        err_data(e, files_name(f, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)", r->name, crc, r->crc);
+        goto fail;
+    }
+    return buf;
+fail:
+    free(buf);
+    return NULL;
+}
+
+static int fill_payloads(const struct builder *b, struct pt_image *im, struct files *f, uint8_t *file, struct err *e)
+{
+    uint8_t *storage = NULL;
+    int loaded = -1;
+
+    for (int i = 0; i < b->n; i++) {
+        const struct packed *t = &b->tensor[i];
+        uint8_t *at = file + pt_image_at(im, i);
+
+        if (t->from.record != loaded) {         /* views of one storage often follow each other */
+            free(storage);
+            storage = read_storage(f, loaded = t->from.record, e);
+            if (!storage)
+                return -1;
+        }
+        gather(&t->from, storage, at);
+        pt_image_set_crc(im, i, crc_bytes(0, at, t->bytes));
+    }
+    free(storage);
+    return 0;
+}
+
+/* "Small": a caller with more has a plan and an executor. */
+#define MAX_BUILD ((uint64_t)1 << 30)
+
+static int check_small(const struct builder *b, struct files *f, struct err *e)
+{
+    uint64_t total = 0;
+
+    for (int i = 0; i < b->n; i++) {
+        const struct record *r = files_record(f, b->tensor[i].from.record);
+
+        /* Strides of 0 let a few bytes claim to be a huge tensor. */
+        if (b->tensor[i].from.n_elems > (int64_t)MAX_BUILD || r->len > MAX_BUILD ||
+            (total += b->tensor[i].bytes) > MAX_BUILD) {
+            err_data(e, files_name(f, r->file), r->at, "tensors of more than %llu bytes in a file that should be small",
+                     (unsigned long long)MAX_BUILD);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int pt_build(const char *prefix, const struct pk *root, const struct pt *pt, struct files *f,
+             uint8_t **out, uint64_t *size, struct err *e)
+{
+    struct builder b = { .pt = pt, .arena = arena_new(0) };
+    struct pk *tree = pk_copy_swap(b.arena, root, pack, &b);
+    struct pt_image *im = NULL;
+    const struct zip_run *run;
+    uint64_t *bytes = xcalloc((size_t)b.n + 1, sizeof *bytes);
+    int rc = -1;
+
+    *out = NULL;
+    if (check_small(&b, f, e) < 0)
+        goto out;
+    for (int i = 0; i < b.n; i++)
+        bytes[i] = b.tensor[i].bytes;
+    im = pt_image_new(prefix, tree, b.n, bytes);
+    *size = pt_image_size(im);
+    *out = xcalloc(1, *size);
+    if (fill_payloads(&b, im, f, *out, e) < 0)
+        goto out;
+    for (int i = 0, n = pt_image_runs(im, &run); i < n; i++)
+        memcpy(*out + run[i].at, run[i].bytes, run[i].len);
+    rc = 0;
+out:
+    if (rc < 0) {
+        free(*out);
+        *out = NULL;
+    }
+    pt_image_free(im);
+    free(bytes);
+    free(b.tensor);
+    arena_free(b.arena);
+    return rc;
+}

@@ -1,0 +1,171 @@
+#include "libcommon/format/zip_bytes.h"
+
+#include <string.h>
+
+enum {
+    FLAG_DESCRIPTOR = 0x0008, FLAG_UTF8 = 0x0800,
+    VERSION_PLAIN = 20, VERSION_ZIP64 = 45,
+    MADE_BY_UNIX_30 = 0x031e,   /* miniz's habit, for the zip64 end record only */
+    ALIGN = 64, ALIGN_BIG = 4096, BIG = 64 << 10,
+};
+
+static bool is_wide(uint64_t v)
+{
+    return v >= UINT32_MAX;
+}
+
+static uint32_t low32(uint64_t v)
+{
+    return is_wide(v) ? UINT32_MAX : (uint32_t)v;
+}
+
+static void add16(struct strbuf *sb, uint16_t v)
+{
+    uint8_t b[2];
+
+    put_le16(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
+static void add32(struct strbuf *sb, uint32_t v)
+{
+    uint8_t b[4];
+
+    put_le32(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
+static void add64(struct strbuf *sb, uint64_t v)
+{
+    uint8_t b[8];
+
+    put_le64(b, v);
+    strbuf_add(sb, b, sizeof b);
+}
+
+/* Bytes of zip64 numbers in the local extra field, without its 4-byte head. */
+static uint16_t local64_len(enum zip_dialect d, const struct zip_item *it)
+{
+    uint16_t n = is_wide(it->size) ? 16 : 0;
+
+    /* miniz repeats the header's own offset there; nobody needs it. */
+    return d == ZIP_TORCH && is_wide(it->header_at) ? n + 8 : n;
+}
+
+void zip_put_local(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it)
+{
+    bool torch = d == ZIP_TORCH, wide = is_wide(it->size);
+    uint16_t nlen = (uint16_t)strlen(it->name), x64 = local64_len(d, it);
+    uint16_t head64 = x64 ? 4 : 0;
+    uint64_t align = !torch && it->size >= BIG ? ALIGN_BIG : ALIGN;
+    uint64_t start = it->header_at + ZIP_LOCAL_LEN + nlen + head64 + x64 + 4;
+    uint16_t filler = (uint16_t)(align_up(start, align) - start);
+    uint16_t flags = torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8;
+
+    add32(sb, ZIP_LOCAL);
+    add16(sb, torch ? 0 : wide ? VERSION_ZIP64 : VERSION_PLAIN);
+    add16(sb, flags);
+    add16(sb, 0);                               /* stored */
+    add16(sb, 0);
+    add16(sb, torch ? 0 : ZIP_OUR_DATE);
+    add32(sb, torch ? 0 : it->crc);
+    add32(sb, torch ? 0 : low32(it->size));
+    add32(sb, torch ? 0 : low32(it->size));
+    add16(sb, nlen);
+    add16(sb, head64 + x64 + 4 + filler);
+    strbuf_add(sb, it->name, nlen);
+    if (x64) {
+        add16(sb, 1);
+        add16(sb, x64);
+        if (wide) {
+            add64(sb, it->size);
+            add64(sb, torch ? 0 : it->size);
+        }
+        if (torch && is_wide(it->header_at))
+            add64(sb, it->header_at);
+    }
+    strbuf_add(sb, "FB", 2);
+    add16(sb, filler);
+    for (uint16_t i = 0; i < filler; i++)
+        strbuf_add(sb, "Z", 1);
+}
+
+void zip_put_descriptor(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it)
+{
+    if (d != ZIP_TORCH || it->size == 0)
+        return;
+    add32(sb, ZIP_DESCRIPTOR);
+    add32(sb, it->crc);
+    if (is_wide(it->size) || is_wide(it->header_at)) {
+        add64(sb, it->size);
+        add64(sb, it->size);
+    } else {
+        add32(sb, (uint32_t)it->size);
+        add32(sb, (uint32_t)it->size);
+    }
+}
+
+void zip_put_central(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it)
+{
+    bool torch = d == ZIP_TORCH, wide = is_wide(it->size), far = is_wide(it->header_at);
+    uint16_t nlen = (uint16_t)strlen(it->name), x64 = (wide ? 16 : 0) + (far ? 8 : 0);
+
+    add32(sb, ZIP_CENTRAL);
+    add16(sb, torch ? 0 : VERSION_ZIP64);       /* made by */
+    add16(sb, torch ? 0 : x64 ? VERSION_ZIP64 : VERSION_PLAIN);
+    add16(sb, torch && it->size ? FLAG_UTF8 | FLAG_DESCRIPTOR : FLAG_UTF8);
+    add16(sb, 0);
+    add16(sb, 0);
+    add16(sb, torch ? 0 : ZIP_OUR_DATE);
+    add32(sb, it->crc);
+    add32(sb, low32(it->size));
+    add32(sb, low32(it->size));
+    add16(sb, nlen);
+    add16(sb, x64 ? 4 + x64 : 0);
+    add16(sb, 0);                               /* comment */
+    add16(sb, 0);                               /* disk */
+    add16(sb, 0);                               /* attributes */
+    add32(sb, 0);
+    add32(sb, low32(it->header_at));
+    strbuf_add(sb, it->name, nlen);
+    if (x64) {
+        add16(sb, 1);
+        add16(sb, x64);
+    }
+    if (wide) {
+        add64(sb, it->size);
+        add64(sb, it->size);
+    }
+    if (far)
+        add64(sb, it->header_at);
+}
+
+void zip_put_end(struct strbuf *sb, enum zip_dialect d, uint64_t n, uint64_t dir_at, uint64_t dir_size)
+{
+    uint16_t n16 = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX;
+
+    if (d == ZIP_TORCH || n16 == UINT16_MAX || is_wide(dir_at) || is_wide(dir_size)) {
+        add32(sb, ZIP_END64);
+        add64(sb, ZIP_END64_LEN - 12);
+        add16(sb, MADE_BY_UNIX_30);
+        add16(sb, VERSION_ZIP64);
+        add32(sb, 0);
+        add32(sb, 0);
+        add64(sb, n);
+        add64(sb, n);
+        add64(sb, dir_size);
+        add64(sb, dir_at);
+        add32(sb, ZIP_LOCATOR);
+        add32(sb, 0);
+        add64(sb, dir_at + dir_size);
+        add32(sb, 1);
+    }
+    add32(sb, ZIP_END);
+    add16(sb, 0);
+    add16(sb, 0);
+    add16(sb, n16);
+    add16(sb, n16);
+    add32(sb, low32(dir_size));
+    add32(sb, low32(dir_at));
+    add16(sb, 0);
+}

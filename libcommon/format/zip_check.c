@@ -1,0 +1,174 @@
+/*
+ * Nobody reads the copies in local headers, the filler, times and descriptors, so damage
+ * there would go unseen. Here the container is generated anew from the directory, as
+ * each known writer would have written it, and compared byte by byte: the region between
+ * two payloads at a time, then everything behind the last one.
+ */
+#include "libcommon/format/zip.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/zip_bytes.h"
+
+enum { MAX_FINDINGS = 16 };     /* a foreign writer differs everywhere: say so a few times */
+
+struct checker {
+    struct files *f;
+    int file;
+    enum zip_dialect d;
+    struct report *r;           /* NULL: only count */
+    struct err *e;
+    int n_differ;
+    struct strbuf want;
+    uint8_t *found;
+    size_t found_cap;
+};
+
+/* The parts of a region, in order; the first `n` bytes are called `what` of record `name`. */
+struct part {
+    uint64_t end;
+    const char *what, *name;
+};
+
+static const char *writer_name(enum zip_dialect d)
+{
+    return d == ZIP_TORCH ? "torch.save" : "shardkit";
+}
+
+static const struct part *part_at(const struct part *part, uint64_t at)
+{
+    while (part->end <= at && part->end != UINT64_MAX)
+        part++;
+    return part;
+}
+
+static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct part *part)
+{
+    const struct part *p = part_at(part, i);
+
+    if (c->n_differ++ < MAX_FINDINGS && c->r)
+        report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + i, NULL,
+                   "%s%s: 0x%02x expected (as %s writes it), 0x%02x found", p->what, p->name,
+                   (uint8_t)c->want.buf[i], writer_name(c->d), c->found[i]);
+}
+
+static void tell_length(struct checker *c, uint64_t at, uint64_t len, const struct part *part)
+{
+    const struct part *p = part_at(part, min_u64(len, c->want.len));
+
+    if (c->n_differ++ < MAX_FINDINGS && c->r)
+        report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + min_u64(len, c->want.len), NULL,
+                   "%s%s: %llu bytes expected here (as %s writes them), %llu found", p->what, p->name,
+                   (unsigned long long)c->want.len, writer_name(c->d), (unsigned long long)len);
+}
+
+/* The file's bytes [at, at+len) against c->want; the first difference is told. */
+static int compare(struct checker *c, uint64_t at, uint64_t len, const struct part *part)
+{
+    uint64_t n = min_u64(len, c->want.len);
+
+    ARRAY_ROOM(c->found, c->found_cap, n + 1);
+    if (files_read(c->f, c->file, at, c->found, n, c->e) < 0)
+        return -1;
+    for (uint64_t i = 0; i < n; i++)
+        if ((uint8_t)c->want.buf[i] != c->found[i]) {
+            tell_byte(c, at, i, part);
+            return 0;
+        }
+    if (len != c->want.len)
+        tell_length(c, at, len, part);
+    return 0;
+}
+
+static struct zip_item item_of(const struct zip_entry *x, uint64_t header_at)
+{
+    return (struct zip_item){ .name = x->name, .size = x->size, .crc = x->crc, .header_at = header_at };
+}
+
+/* From the end of the payload before (prev, or the file's start) to x's payload. */
+static int check_local(struct checker *c, const struct zip_item *prev, struct zip_item *it,
+                       const struct zip_entry *x, uint64_t from)
+{
+    struct part part[3] = { {0, "data descriptor of record ", prev ? prev->name : ""},
+                            {0, "local header of record ", x->name},
+                            {UINT64_MAX, "filler before record ", x->name} };
+
+    c->want.len = 0;
+    if (prev)
+        zip_put_descriptor(&c->want, c->d, prev);
+    part[0].end = c->want.len;
+    *it = item_of(x, from + c->want.len);
+    zip_put_local(&c->want, c->d, it);
+    part[1].end = part[0].end + ZIP_LOCAL_LEN + strlen(x->name);
+    return compare(c, from, x->at - from, part);
+}
+
+/* Behind the last payload: descriptor, directory, end records. */
+static int check_end(struct checker *c, const struct zip_item *item, int n, uint64_t from)
+{
+    struct part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
+                            {0, "zip directory", ""},
+                            {UINT64_MAX, "zip end records", ""} };
+
+    c->want.len = 0;
+    zip_put_descriptor(&c->want, c->d, &item[n - 1]);
+    part[0].end = c->want.len;
+    for (int i = 0; i < n; i++)
+        zip_put_central(&c->want, c->d, &item[i]);
+    part[1].end = c->want.len;
+    zip_put_end(&c->want, c->d, (uint64_t)n, from + part[0].end, part[1].end - part[0].end);
+    return compare(c, from, files_size(c->f, c->file) - from, part);
+}
+
+/* The whole file as one writer would have written it. */
+static int check_as(const struct zip *z, struct checker *c)
+{
+    struct zip_item *item = xcalloc((size_t)z->n, sizeof *item);
+    uint64_t from = 0;
+    int rc = 0;
+
+    c->n_differ = 0;
+    for (int i = 0; i < z->n && rc == 0; i++) {
+        const struct zip_entry *x = &z->entry[z->by_place[i]];
+
+        rc = check_local(c, i ? &item[i - 1] : NULL, &item[i], x, from);
+        from = x->at + x->packed_size;
+    }
+    if (rc == 0)
+        rc = check_end(c, item, z->n, from);
+    free(item);
+    return rc;
+}
+
+int zip_check_container(const struct zip *z, struct files *f, int file, struct report *r, struct err *e)
+{
+    struct checker c = { .f = f, .file = file, .e = e };
+    enum zip_dialect best = ZIP_TORCH;
+    int rc, fewest;
+
+    /* One flipped bit must not make us believe in the other writer: count both. */
+    c.d = ZIP_TORCH;
+    rc = check_as(z, &c);
+    fewest = c.n_differ;
+    if (rc == 0 && fewest) {
+        c.d = ZIP_SHARDKIT;
+        rc = check_as(z, &c);
+        if (c.n_differ < fewest) {
+            best = ZIP_SHARDKIT;
+            fewest = c.n_differ;
+        }
+    }
+    if (rc == 0 && fewest) {
+        c.d = best;
+        c.r = r;
+        rc = check_as(z, &c);
+        if (c.n_differ > MAX_FINDINGS)
+            report_add(r, SEV_ERROR, "container", files_name(f, file), ERR_NO_BYTE, NULL,
+                       "%d more container regions are not as %s writes them", c.n_differ - MAX_FINDINGS,
+                       writer_name(best));
+    }
+    strbuf_free(&c.want);
+    free(c.found);
+    return rc;
+}
