@@ -1,0 +1,25 @@
+/*
+ * zero.h - how BF16_Optimizer and ZeRO-1/2 cut flat groups over data-parallel ranks
+ *
+ * Spec section 4.3: one group's parameters stand one after the other in a flat buffer of
+ * S elements, padded to F = align_up(S, 2 * DP); rank d owns [d * P, (d + 1) * P), P = F / DP.
+ */
+#ifndef SHARDKIT_MODEL_ZERO_H
+#define SHARDKIT_MODEL_ZERO_H
+
+#include <stdint.h>
+
+static inline int64_t zero_flat_elems(int64_t sum, int dp)
+{
+    int64_t a = 2 * (int64_t)dp;
+
+    return (sum + a - 1) / a * a;
+}
+
+static inline int64_t zero_partition_elems(int64_t sum, int dp) { return zero_flat_elems(sum, dp) / dp; }
+
+/* The part of a parameter at flat [first, first + n) that rank d holds. Returns its elements
+ * (0: none); *start is its offset inside the partition, *skip inside the parameter. */
+int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip);
+
+#endif

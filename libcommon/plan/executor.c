@@ -1,0 +1,756 @@
+/*
+ * The life of a chunk, all in the hands of one worker:
+ *
+ *   take_chunk   the next piece of the plan, cut so that it ends on a chunk-sized place of
+ *                the destination; a buffer for its input
+ *   read_round   as many pieces as fit that buffer, each read as the 4 KiB blocks it lies in
+ *   gather       (gather.c) hash, and copy into an output buffer; next round if pieces are left
+ *   write_chunk  whole 4 KiB blocks with O_DIRECT, what sticks out at the ends through the
+ *                page cache, so that neighbours in one block never overwrite each other
+ *   end_chunk    and, for the last of an item, end_item
+ *
+ * A worker keeps many chunks under way, at most half of its buffers reading. A chunk holds
+ * an output buffer only from gather to the end of its write, and a chunk that needs no
+ * copy (its bytes already lie right for the disk) writes from its input buffer.
+ *
+ * Nobody waits for buffers that cannot come: a chunk starts only while two are free, so
+ * there is one for some gathered chunk, and that one's write needs nothing more.
+ */
+#include "libcommon/plan/executor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/gather.h"
+#include "libcommon/plan/io_engine.h"
+#include "libcommon/plan/outputs.h"
+
+enum {
+    BLOCK = 4096,               /* O_DIRECT's unit, and the unit of ownership in a file */
+    MAX_PIECES = 64,            /* of a round */
+    MAX_READS = 32,
+    MIN_MEM = 8 << 20,
+    MIN_CHUNK = 1 << 20,
+    MAX_CHUNK = 4 << 20,
+    SLACK = 64 << 10,           /* of a buffer: room for blocks that stick out of the pieces */
+    SMALL_WRITE = 64 << 10,     /* through the page cache: two descriptors cost more */
+    MAX_BUFS = 64,              /* of a worker */
+    PLAIN_WORKERS = 4,          /* without io_uring a worker has one request under way */
+};
+
+/* ---- the run as a whole ---- */
+
+struct run {
+    struct plan *plan;
+    const struct exec_opts *o;
+    struct outputs *outputs;
+    uint64_t chunk;
+    bool uring;
+    _Atomic bool direct_reads, used_direct;
+    _Atomic uint64_t read_bytes, write_bytes;
+
+    pthread_mutex_t lock;       /* of what follows */
+    int next_item;
+    uint64_t next_at;           /* bytes of it that were handed out */
+    struct err err;
+    _Atomic bool stop;
+};
+
+static bool run_fail(struct run *x, const struct err *e)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->err.kind == ERR_NONE)
+        x->err = *e;
+    x->stop = true;
+    pthread_mutex_unlock(&x->lock);
+    return false;
+}
+
+/* Where an item's chunks end: multiples of this in the destination. */
+static uint64_t chunk_bytes(const struct run *x, const struct plan_item *it)
+{
+    uint64_t n = (uint64_t)it->map->n_slices, share;
+
+    if (it->map->op != TMAP_REPLICAS || n < 2)
+        return x->chunk;
+    /* All copies lie side by side in one buffer. */
+    share = (x->chunk + SLACK - BLOCK) / n;
+    share = share >= BLOCK ? align_down(share, BLOCK) : align_down(share, 16);
+    assert(share > 0);
+    return min_u64(share, x->chunk);
+}
+
+/* Bytes from the item's byte `at` to the end of that chunk. */
+static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint64_t at)
+{
+    uint64_t unit = chunk_bytes(x, it), place = (it->dst >= 0 ? it->dst_at : 0) + at;
+    uint64_t len = min_u64(unit - place % unit, it->len - at);
+
+    /* Replicas are compared by elements: an odd destination must not cut one. */
+    if (it->map->op == TMAP_REPLICAS && at + len < it->len) {
+        uint64_t elem = (uint64_t)dtype_size(it->map->dtype);
+
+        len = len >= elem ? align_down(at + len, elem) - at : min_u64(elem, it->len - at);
+    }
+    return len;
+}
+
+/* The next chunk in the order of items: false when there is none. */
+static bool take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len)
+{
+    bool found = false;
+
+    if (x->o->stopped && x->o->stopped()) {
+        struct err e = {0};
+
+        err_stop(&e);
+        return run_fail(x, &e);
+    }
+    pthread_mutex_lock(&x->lock);
+    while (!x->stop && x->next_item < plan_n(x->plan)) {
+        const struct plan_item *it = plan_item(x->plan, x->next_item);
+
+        if (it->done || (x->next_at == it->len && it->len)) {
+            x->next_item++;
+            x->next_at = 0;
+            continue;
+        }
+        *item = x->next_item;
+        *at = x->next_at;
+        *len = cut_chunk(x, it, *at);
+        x->next_at += *len;
+        /* An empty item is one empty chunk. */
+        x->next_item += it->len == 0;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&x->lock);
+    return found;
+}
+
+/* ---- a worker ---- */
+
+enum chunk_state { CHUNK_UNUSED, CHUNK_READING, CHUNK_READY, CHUNK_WRITING };
+
+struct chunk {
+    enum chunk_state state;
+    struct gather g;
+    struct tmap_cursor cursor;
+    bool last_round;
+    uint8_t *in, *out;          /* buffers; NULL: none held */
+    const uint8_t *result;      /* chunk byte 0 as it will be written */
+    uint64_t dst_at;
+    bool pinned;
+    int n_pieces, n_reads, n_under_way;
+    struct tmap_piece piece[MAX_PIECES];
+    const uint8_t *src[MAX_PIECES];
+    struct request {
+        struct io_req io;
+        struct chunk *chunk;
+        int file;               /* read: number, for messages */
+        bool direct;
+        size_t wanted;          /* read: bytes that must come; the rest fills up blocks */
+    } read[MAX_READS], write;
+};
+
+struct worker {
+    struct run *x;
+    struct io_engine *io;
+    uint8_t **free_buf;         /* a stack: the one used last is the warmest */
+    int n_free, n_bufs;
+    int n_active, n_reading;    /* chunks begun; of these, not yet gathered */
+    struct chunk *chunk;        /* n_bufs of them */
+    struct chunk **ready;       /* first come, first served */
+    int n_ready;
+    bool exhausted;             /* the plan has no more chunks */
+};
+
+static void give_buf(struct worker *w, uint8_t **buf)
+{
+    if (*buf)
+        w->free_buf[w->n_free++] = *buf;
+    *buf = NULL;
+}
+
+/* Nothing of it is under way any more. */
+static void drop_chunk(struct worker *w, struct chunk *c)
+{
+    w->n_reading -= c->state != CHUNK_WRITING;
+    give_buf(w, &c->in);
+    give_buf(w, &c->out);
+    if (c->pinned)
+        outputs_unpin(w->x->outputs, c->g.item->dst);
+    c->pinned = false;
+    c->state = CHUNK_UNUSED;
+    w->n_active--;
+}
+
+static bool replicas_disagree(struct run *x, const struct plan_item *it, struct err *e)
+{
+    uint64_t elem = (uint64_t)dtype_size(it->map->dtype);
+    struct tmap_cursor c;
+    struct tmap_piece pc;
+    const struct record *r;
+
+    if (it->map->op != TMAP_REPLICAS || it->policy != REPLICAS_FAIL || it->n_differ == 0)
+        return false;
+    tmap_begin(&c, it->map, it->from + it->first_differ * elem, elem, 0);
+    if (!tmap_next(&c, UINT64_MAX, &pc))
+        return false;
+    r = files_record(plan_files(x->plan), pc.src.record);
+    err_data(e, files_name(plan_files(x->plan), r->file), r->at + pc.src.at,
+             "%s: %llu of %llu elements differ between the %d tensor-parallel copies, the first is element %llu",
+             it->name, (unsigned long long)it->n_differ, (unsigned long long)(it->len / elem), it->map->n_slices,
+             (unsigned long long)(it->from / elem + it->first_differ));
+    return true;
+}
+
+static void end_item(struct run *x, struct plan_item *it)
+{
+    struct err e = {0};
+
+    if (it->dst >= 0)
+        outputs_item_done(x->outputs, it->dst);
+    if (replicas_disagree(x, it, &e) || (x->o->item_done && x->o->item_done(x->o->ctx, it, &e) < 0))
+        run_fail(x, &e);
+}
+
+static void end_chunk(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    struct plan_item *it = c->g.item;
+    uint64_t len = c->g.len, read = len * (it->map->op == TMAP_REPLICAS ? (uint64_t)it->map->n_slices : 1);
+
+    atomic_fetch_add(&x->read_bytes, read);
+    if (it->dst >= 0)
+        atomic_fetch_add(&x->write_bytes, len);
+    progress_add(x->o->progress, read);
+    drop_chunk(w, c);
+    if (atomic_fetch_sub(&it->left, len) == len)
+        end_item(x, it);
+}
+
+/* ---- reading ---- */
+
+static void start_read(struct worker *w, struct chunk *c, struct request *r)
+{
+    c->n_under_way++;
+    io_start(w->io, &r->io);
+}
+
+/* A descriptor for a source file; O_DIRECT as long as nothing refuses it. */
+static int source_fd(struct run *x, int file, bool *direct, struct err *e)
+{
+    int fd = -1;
+
+    *direct = false;
+    if (x->direct_reads) {
+        fd = files_fd(plan_files(x->plan), file, true, e);
+        *direct = fd >= 0;
+    }
+    return fd >= 0 || e->kind != ERR_NONE ? fd : files_fd(plan_files(x->plan), file, false, e);
+}
+
+/*
+ * Have the bytes of `pc` read into the input buffer, of which `used` bytes are taken.
+ * A piece that follows its forerunner on disk joins that one's read. 1: there is no room.
+ */
+static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, uint64_t *used,
+                     const uint8_t **src, struct err *e)
+{
+    const struct record *rec = files_record(plan_files(x->plan), pc->src.record);
+    struct request *r = c->n_reads ? &c->read[c->n_reads - 1] : NULL;
+    uint64_t base, at, end, room = x->chunk + SLACK - *used;
+    const uint8_t *mem = files_mem(plan_files(x->plan), rec->file);
+
+    if (mem) {
+        *src = mem + rec->at + pc->src.at;
+        return 0;
+    }
+    files_path(plan_files(x->plan), rec->file, &base);
+    at = base + rec->at + pc->src.at;
+    end = at + pc->src.len;
+    if (r && r->file == rec->file && at >= r->io.at && at <= r->io.at + r->io.len) {
+        uint64_t whole = max_u64(align_up(end, BLOCK) - r->io.at, r->io.len);
+
+        if (whole - r->io.len > room)
+            return 1;
+        *used += whole - r->io.len;
+        r->io.len = whole;
+        r->wanted = max_u64(r->wanted, end - r->io.at);
+    } else {
+        uint64_t from = align_down(at, BLOCK);
+
+        if (c->n_reads == MAX_READS || align_up(end, BLOCK) - from > room)
+            return 1;
+        r = &c->read[c->n_reads];
+        *r = (struct request){ .chunk = c, .file = rec->file, .wanted = end - from,
+                               .io = { .buf = c->in + *used, .len = align_up(end, BLOCK) - from, .at = from } };
+        r->io.fd = source_fd(x, rec->file, &r->direct, e);
+        if (r->io.fd < 0)
+            return -1;
+        *used += r->io.len;
+        c->n_reads++;
+    }
+    *src = (const uint8_t *)r->io.buf + (at - r->io.at);
+    return 0;
+}
+
+static void set_ready(struct worker *w, struct chunk *c)
+{
+    c->state = CHUNK_READY;
+    w->ready[w->n_ready++] = c;
+}
+
+/* Take pieces until the buffer is full, then start their reads. */
+static bool read_round(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    uint64_t used = 0;
+    struct err e = {0};
+    int rc = 0;
+
+    c->n_pieces = c->n_reads = c->n_under_way = 0;
+    for (;;) {
+        struct tmap_cursor before = c->cursor;
+        struct tmap_piece *pc = &c->piece[c->n_pieces];
+
+        c->last_round = !tmap_next(&c->cursor, x->chunk, pc);
+        if (c->last_round)
+            break;
+        rc = plan_read(x, c, pc, &used, &c->src[c->n_pieces], &e);
+        if (rc < 0)
+            return run_fail(x, &e);
+        if (rc > 0) {
+            c->cursor = before;         /* the first of the next round */
+            break;
+        }
+        if (++c->n_pieces == MAX_PIECES)
+            break;
+    }
+    c->state = CHUNK_READING;
+    for (int i = 0; i < c->n_reads; i++)
+        start_read(w, c, &c->read[i]);
+    if (c->n_reads == 0)
+        set_ready(w, c);
+    io_flush(w->io);
+    return true;
+}
+
+static struct chunk *unused_chunk(struct worker *w)
+{
+    struct chunk *c = w->chunk;
+
+    while (c->state != CHUNK_UNUSED)
+        c++;
+    return c;
+}
+
+/* Start one more chunk if the plan has one and the buffers allow it. */
+static bool start_chunk(struct worker *w)
+{
+    struct run *x = w->x;
+    struct chunk *c;
+    uint64_t at, len;
+    int item;
+
+    if (w->exhausted || x->stop || w->n_free < 2 || w->n_reading >= w->n_bufs / 2)
+        return false;
+    if (!take_chunk(x, &item, &at, &len)) {
+        w->exhausted = true;
+        return false;
+    }
+    c = unused_chunk(w);
+    c->state = CHUNK_READING;
+    w->n_active++;
+    w->n_reading++;
+    c->g = (struct gather){ .plan = x->plan, .item_no = item, .item = plan_item(x->plan, item),
+                            .len = len, .report = x->o->report };
+    c->g.from = c->g.item->from + at;
+    c->dst_at = c->g.item->dst_at + at;
+    c->in = w->free_buf[--w->n_free];
+    c->result = NULL;
+    gather_begin(&c->g);
+    tmap_begin(&c->cursor, c->g.item->map, c->g.from, len, -1);
+    if (len == 0) {
+        drop_chunk(w, c);
+        end_item(x, c->g.item);
+        return true;
+    }
+    if (!read_round(w, c))
+        drop_chunk(w, c);
+    return true;
+}
+
+static bool read_failed(struct run *x, const struct request *r)
+{
+    struct files *f = plan_files(x->plan);
+    struct err e = {0};
+    uint64_t base;
+
+    files_path(f, r->file, &base);
+    if (r->io.res == 0) {
+        err_data(&e, files_name(f, r->file), r->io.at - base, "cut short: %zu more bytes expected", r->wanted);
+        return run_fail(x, &e);
+    }
+    errno = (int)-r->io.res;
+    err_sys(&e, files_name(f, r->file), "cannot read %zu bytes at byte %llu", r->io.len,
+            (unsigned long long)(r->io.at - base));
+    return run_fail(x, &e);
+}
+
+/* A read came back: whole, or its rest is started, or the run fails. */
+static bool read_came(struct worker *w, struct request *r)
+{
+    struct run *x = w->x;
+    struct io_req *io = &r->io;
+    struct err e = {0};
+
+    if (io->res > 0 && (size_t)io->res >= r->wanted) {
+        if (r->direct)
+            x->used_direct = true;
+        else
+            posix_fadvise(io->fd, (off_t)io->at, (off_t)io->len, POSIX_FADV_DONTNEED);
+        return true;
+    }
+    if (io->res > 0) {
+        io->buf = (char *)io->buf + io->res;
+        io->at += (uint64_t)io->res;
+        io->len -= (size_t)io->res;
+        r->wanted -= (size_t)io->res;
+        /* O_DIRECT stops at the end of the file; the page cache tells whether this was it. */
+        r->direct = r->direct && io->at % BLOCK == 0;
+    } else if (io->res == -EINVAL && r->direct) {
+        x->direct_reads = r->direct = false;
+    } else if (io->res != -EINTR && io->res != -EAGAIN) {
+        return read_failed(x, r);
+    }
+    if (!r->direct && (io->fd = files_fd(plan_files(x->plan), r->file, false, &e)) < 0)
+        return run_fail(x, &e);
+    start_read(w, r->chunk, r);
+    return true;
+}
+
+/* ---- writing ---- */
+
+static bool write_failed(struct run *x, const struct chunk *c, uint64_t at, size_t len)
+{
+    struct err e = {0};
+
+    err_sys(&e, plan_dst(x->plan, c->g.item->dst)->path, "cannot write %zu bytes at byte %llu", len,
+            (unsigned long long)at);
+    return run_fail(x, &e);
+}
+
+/* Through the page cache, at once: bytes that do not fill a block, and small chunks. */
+static bool write_now(struct run *x, const struct chunk *c, uint64_t at, uint64_t end)
+{
+    struct err e = {0};
+    int fd;
+
+    if (at == end)
+        return true;
+    fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
+    if (fd < 0)
+        return run_fail(x, &e);
+    return write_all_at(fd, c->result + (at - c->dst_at), end - at, at) == 0 || write_failed(x, c, at, end - at);
+}
+
+/* Fill the page cache no further than needed: start this chunk's write-back, drop one long behind it. */
+static void write_behind(const struct run *x, const struct chunk *c)
+{
+    uint64_t window = 4 * x->chunk;
+    int fd = c->write.io.fd;
+
+    sync_file_range(fd, (off_t)c->dst_at, (off_t)c->g.len, SYNC_FILE_RANGE_WRITE);
+    if (c->dst_at < c->g.item->dst_at + window)
+        return;
+    sync_file_range(fd, (off_t)(c->dst_at - window), (off_t)x->chunk,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    posix_fadvise(fd, (off_t)(c->dst_at - window), (off_t)x->chunk, POSIX_FADV_DONTNEED);
+}
+
+static void start_write(struct worker *w, struct chunk *c, int fd, bool direct, uint64_t at, uint64_t end)
+{
+    c->write = (struct request){ .chunk = c, .direct = direct,
+                                 .io = { .fd = fd, .write = true, .at = at, .len = end - at,
+                                         .buf = (void *)(c->result + (at - c->dst_at)) } };
+    io_start(w->io, &c->write.io);
+    io_flush(w->io);
+}
+
+/* The result is complete. False: the run fails, nothing of the chunk is under way. */
+static bool write_chunk(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    uint64_t end = c->dst_at + c->g.len, first = align_up(c->dst_at, BLOCK), last = align_down(end, BLOCK);
+    struct err e = {0};
+    int fd;
+
+    if (c->g.len < SMALL_WRITE) {
+        if (!write_now(x, c, c->dst_at, end))
+            return false;
+        end_chunk(w, c);
+        return true;
+    }
+    fd = outputs_fd(x->outputs, c->g.item->dst, true, &e);
+    if (fd >= 0) {
+        if (!write_now(x, c, c->dst_at, first) || !write_now(x, c, last, end))
+            return false;
+        start_write(w, c, fd, true, first, last);
+        return true;
+    }
+    if (e.kind == ERR_NONE)
+        fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
+    if (fd < 0)
+        return run_fail(x, &e);
+    start_write(w, c, fd, false, c->dst_at, end);
+    return true;
+}
+
+/* A write came back: whole, or its rest is started. False: the run fails. */
+static bool write_came(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    struct request *r = &c->write;
+    struct io_req *io = &r->io;
+    struct err e = {0};
+
+    if (io->res > 0 && (size_t)io->res == io->len) {
+        if (r->direct)
+            x->used_direct = true;
+        else
+            write_behind(x, c);
+        end_chunk(w, c);
+        return true;
+    }
+    if (io->res > 0) {
+        io->buf = (char *)io->buf + io->res;
+        io->at += (uint64_t)io->res;
+        io->len -= (size_t)io->res;
+        r->direct = r->direct && io->at % BLOCK == 0;
+    } else if (io->res == -EINVAL && r->direct) {
+        outputs_refuse_direct(x->outputs, c->g.item->dst);
+        r->direct = false;
+    } else if (io->res != -EINTR && io->res != -EAGAIN) {
+        errno = io->res ? (int)-io->res : ENOSPC;
+        return write_failed(x, c, io->at, io->len);
+    }
+    if (!r->direct && (io->fd = outputs_fd(x->outputs, c->g.item->dst, false, &e)) < 0)
+        return run_fail(x, &e);
+    io_start(w->io, io);
+    return true;
+}
+
+/* ---- between the two ---- */
+
+/* Can the chunk be written from where its only piece lies? */
+static bool lies_right(struct run *x, const struct chunk *c)
+{
+    struct err e = {0};
+    int dst = c->g.item->dst;
+
+    if (c->out || !c->last_round || c->n_pieces != 1 || gather_needs_output(&c->g) || c->piece[0].src.len != c->g.len)
+        return false;
+    if (dst < 0 || c->g.len < SMALL_WRITE || outputs_fd(x->outputs, dst, true, &e) < 0)
+        return true;                    /* hashed only, or written through the page cache */
+    return ((uintptr_t)c->src[0] - c->dst_at) % outputs_mem_align(x->outputs, dst) == 0;
+}
+
+/* Settle where the chunk's output comes to lie. False: that takes a buffer and there is none now. */
+static bool find_place(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+
+    if (c->out || (c->g.item->dst < 0 && !x->o->look && !gather_needs_output(&c->g)))
+        return true;
+    if (c->g.item->dst >= 0 && !c->pinned) {
+        outputs_pin(x->outputs, c->g.item->dst);
+        c->pinned = true;
+    }
+    if (lies_right(x, c)) {
+        c->result = c->src[0];
+        return true;
+    }
+    if (w->n_free == 0)
+        return false;
+    c->out = w->free_buf[--w->n_free];
+    c->result = c->g.out = c->out + c->dst_at % BLOCK;
+    c->g.copy_stride = chunk_bytes(x, c->g.item);
+    return true;
+}
+
+/* The pieces of a round are in memory and there is a place for them. False: the run fails. */
+static bool gather_round(struct worker *w, struct chunk *c)
+{
+    struct err e = {0};
+    bool agree;
+
+    for (int i = 0; i < c->n_pieces; i++)
+        if (gather_piece(&c->g, &c->piece[i], c->src[i], &e) < 0)
+            return run_fail(w->x, &e);
+    if (!c->last_round)
+        return read_round(w, c);
+    agree = gather_end(&c->g);
+    if (w->x->o->look && w->x->o->look(w->x->o->ctx, c->g.item, c->g.from, c->result, c->g.len, &e) < 0)
+        return run_fail(w->x, &e);
+    if (!agree || c->g.item->dst < 0) {
+        end_chunk(w, c);
+        return true;
+    }
+    c->state = CHUNK_WRITING;
+    w->n_reading--;
+    if (c->out)
+        give_buf(w, &c->in);
+    return write_chunk(w, c);
+}
+
+/* ---- the loop ---- */
+
+static void request_came(struct worker *w, struct io_req *io)
+{
+    struct request *r = (struct request *)io;           /* its first member */
+    struct chunk *c = r->chunk;
+
+    if (c->state == CHUNK_WRITING) {
+        if (!write_came(w, c))
+            drop_chunk(w, c);
+        return;
+    }
+    c->n_under_way--;
+    /* After a failure the chunk still waits for its other reads; the loop drops it then. */
+    (void)read_came(w, r);
+    if (c->n_under_way == 0)
+        set_ready(w, c);
+}
+
+/* Gather the chunk that is ready longest. False: none is, or there is no place for it. */
+static bool work_on_ready(struct worker *w)
+{
+    struct chunk *c = w->ready[0];
+
+    if (w->n_ready == 0 || (!w->x->stop && !find_place(w, c)))
+        return false;
+    memmove(w->ready, w->ready + 1, (size_t)--w->n_ready * sizeof *w->ready);
+    if (w->x->stop || !gather_round(w, c))
+        drop_chunk(w, c);
+    return true;
+}
+
+/* Until the plan has no more chunks, or the run has failed, and nothing is under way. */
+static void work(struct worker *w)
+{
+    struct io_req *io;
+
+    for (;;) {
+        while ((io = io_wait(w->io, false)))
+            request_came(w, io);
+        while (start_chunk(w))
+            ;
+        if (work_on_ready(w))
+            continue;
+        if (w->n_active == 0)
+            return;
+        if ((io = io_wait(w->io, true)))
+            request_came(w, io);
+    }
+}
+
+static void run_worker(struct run *x, uint8_t *mem, int n_bufs)
+{
+    struct worker w = { .x = x, .n_bufs = n_bufs, .n_free = n_bufs };
+
+    w.io = io_open((unsigned)n_bufs * MAX_READS, x->uring);
+    w.free_buf = xcalloc((size_t)n_bufs, sizeof *w.free_buf);
+    w.chunk = xcalloc((size_t)n_bufs, sizeof *w.chunk);
+    w.ready = xcalloc((size_t)n_bufs, sizeof *w.ready);
+    for (int i = 0; i < n_bufs; i++)
+        w.free_buf[i] = mem + (size_t)(n_bufs - 1 - i) * (x->chunk + SLACK);
+    work(&w);
+    io_close(w.io);
+    free(w.free_buf);
+    free(w.chunk);
+    free(w.ready);
+}
+
+/* ---- the run ---- */
+
+static bool uring_works(const struct exec_opts *o)
+{
+    struct io_engine *io = io_open(8, !o->no_uring);
+    bool works = io_is_uring(io);
+
+    io_close(io);
+    return works;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/*
+ * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
+ * workers than can have four of the smallest. Returns the bytes of it all.
+ */
+static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
+{
+    uint64_t least = x->o->chunk_bytes ? x->o->chunk_bytes : MIN_CHUNK;
+    uint64_t mem = max_u64(max_u64(x->o->mem_bytes, MIN_MEM), 4 * (least + SLACK));
+
+    *workers = x->uring ? x->o->threads : (int)max_u64((uint64_t)x->o->threads, PLAIN_WORKERS);
+    *workers = (int)max_u64(1, min_u64((uint64_t)*workers, mem / (4 * (least + SLACK))));
+    x->chunk = least;
+    while (!x->o->chunk_bytes && x->chunk < MAX_CHUNK && mem / (uint64_t)*workers / (2 * x->chunk + SLACK) >= 8)
+        x->chunk *= 2;
+    *n_bufs = (int)min_u64(mem / (uint64_t)*workers / (x->chunk + SLACK), MAX_BUFS);
+    return (uint64_t)*workers * (uint64_t)*n_bufs * (x->chunk + SLACK);
+}
+
+int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, struct err *e)
+{
+    struct run x = { .plan = p, .o = o, .direct_reads = !o->buffered, .lock = PTHREAD_MUTEX_INITIALIZER };
+    uint64_t mem_bytes;
+    double begun = now_s();
+    int workers, n_bufs;
+    uint8_t *mem;
+
+    x.uring = uring_works(o);
+    mem_bytes = share_memory(&x, &workers, &n_bufs);
+    /* Pages come as buffers are first used: a small plan touches few. */
+    mem = mmap(NULL, mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mem == MAP_FAILED) {
+        err_sys(e, "buffers", "cannot have %llu bytes of memory", (unsigned long long)mem_bytes);
+        return -1;
+    }
+    madvise(mem, mem_bytes, MADV_HUGEPAGE);
+    x.outputs = outputs_new(p, !o->buffered);
+    for (int i = 0; i < plan_n(p); i++)
+        plan_item(p, i)->left = plan_item(p, i)->done ? 0 : plan_item(p, i)->len;
+
+    #pragma omp parallel num_threads(workers)
+    run_worker(&x, mem + (size_t)omp_get_thread_num() * (size_t)n_bufs * (x.chunk + SLACK), n_bufs);
+
+    outputs_free(x.outputs);
+    munmap(mem, mem_bytes);
+    if (st)
+        *st = (struct exec_stats){ .read_bytes = x.read_bytes, .write_bytes = x.write_bytes,
+                                   .wall_s = now_s() - begun, .used_uring = x.uring, .used_direct = x.used_direct };
+    if (x.err.kind == ERR_NONE)
+        return 0;
+    if (e->kind == ERR_NONE)
+        *e = x.err;
+    return -1;
+}

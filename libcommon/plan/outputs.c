@@ -1,0 +1,150 @@
+#include "libcommon/plan/outputs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+
+/* Idle files kept open beyond those in use. */
+enum { KEEP_OPEN = 64 };
+enum { DIRECT_ALIGN = 4096 };
+
+struct output {
+    int fd, fd_direct;                  /* -1: not open */
+    unsigned mem_align;
+    bool refused;
+    int pins, items_left;
+};
+
+struct outputs {
+    pthread_mutex_t lock;
+    struct plan *plan;
+    bool direct;
+    int n_open;
+    struct output *out;
+};
+
+struct outputs *outputs_new(struct plan *p, bool direct)
+{
+    struct outputs *o = xcalloc(1, sizeof *o);
+
+    pthread_mutex_init(&o->lock, NULL);
+    o->plan = p;
+    o->direct = direct;
+    o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
+    for (int i = 0; i < plan_n_dst(p); i++)
+        o->out[i] = (struct output){ .fd = -1, .fd_direct = -1, .refused = !direct };
+    for (int i = 0; i < plan_n(p); i++)
+        if (plan_item(p, i)->dst >= 0 && !plan_item(p, i)->done)
+            o->out[plan_item(p, i)->dst].items_left++;
+    return o;
+}
+
+/* Under the lock. */
+static void close_idle(struct outputs *o, struct output *x)
+{
+    if (x->pins || (x->fd < 0 && x->fd_direct < 0))
+        return;
+    if (x->fd >= 0)
+        close(x->fd);
+    if (x->fd_direct >= 0)
+        close(x->fd_direct);
+    x->fd = x->fd_direct = -1;
+    o->n_open--;
+}
+
+void outputs_free(struct outputs *o)
+{
+    if (!o)
+        return;
+    for (int i = 0; i < plan_n_dst(o->plan); i++) {
+        o->out[i].pins = 0;
+        close_idle(o, &o->out[i]);
+    }
+    pthread_mutex_destroy(&o->lock);
+    free(o->out);
+    free(o);
+}
+
+void outputs_pin(struct outputs *o, int dst)
+{
+    pthread_mutex_lock(&o->lock);
+    o->out[dst].pins++;
+    pthread_mutex_unlock(&o->lock);
+}
+
+void outputs_unpin(struct outputs *o, int dst)
+{
+    struct output *x = &o->out[dst];
+
+    pthread_mutex_lock(&o->lock);
+    x->pins--;
+    if (x->items_left == 0 || o->n_open > KEEP_OPEN)
+        close_idle(o, x);
+    pthread_mutex_unlock(&o->lock);
+}
+
+void outputs_item_done(struct outputs *o, int dst)
+{
+    struct output *x = &o->out[dst];
+
+    pthread_mutex_lock(&o->lock);
+    if (--x->items_left == 0)
+        close_idle(o, x);
+    pthread_mutex_unlock(&o->lock);
+}
+
+void outputs_refuse_direct(struct outputs *o, int dst)
+{
+    pthread_mutex_lock(&o->lock);
+    o->out[dst].refused = true;
+    pthread_mutex_unlock(&o->lock);
+}
+
+/* What the file system says (Linux 6.1), or a page, which suits every disk. */
+static unsigned direct_mem_align(int fd)
+{
+#ifdef STATX_DIOALIGN
+    struct statx st;
+
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
+        st.stx_mask & STATX_DIOALIGN && st.stx_dio_mem_align && st.stx_dio_mem_align <= DIRECT_ALIGN)
+        return st.stx_dio_mem_align;
+#else
+    (void)fd;
+#endif
+    return DIRECT_ALIGN;
+}
+
+unsigned outputs_mem_align(struct outputs *o, int dst)
+{
+    return o->out[dst].mem_align;
+}
+
+int outputs_fd(struct outputs *o, int dst, bool direct, struct err *e)
+{
+    struct output *x = &o->out[dst];
+    int *slot = direct ? &x->fd_direct : &x->fd, fd;
+    bool was_open;
+
+    pthread_mutex_lock(&o->lock);
+    was_open = x->fd >= 0 || x->fd_direct >= 0;
+    if (*slot < 0 && !(direct && x->refused)) {
+        *slot = open(plan_dst(o->plan, dst)->path, O_WRONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+        if (*slot < 0 && direct && errno == EINVAL)
+            x->refused = true;
+        else if (*slot < 0)
+            err_sys(e, plan_dst(o->plan, dst)->path, "cannot open for writing");
+        else if (direct)
+            x->mem_align = direct_mem_align(*slot);
+        o->n_open += !was_open && *slot >= 0;
+    }
+    fd = direct && x->refused ? -1 : *slot;
+    pthread_mutex_unlock(&o->lock);
+    return fd;
+}

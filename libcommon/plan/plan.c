@@ -1,0 +1,433 @@
+/*
+ * Which byte of a record is read by whom.
+ *
+ * plan_close() lists, for every item, the runs it reads of each record that has a CRC
+ * ("claims"), sorts them by record and place, and walks over them once:
+ *
+ *   record   |------------------------------------------|
+ *   claims    [---- a ----]   [-- b --][--- d ---]
+ *                                [-- c --]
+ *   counted   aaaaaaaaaaaaa   bbbbbbbbbdddddddddd        c is inside b and d's head behind
+ *   gaps     g             ggg                   ggggggg
+ *
+ * A claim counts from where the claims before it end, so every byte counts once and a
+ * claim needs one number to say which of its bytes do. Gaps become check-only items.
+ * Records read without overlap, that is nearly all, need no table after that.
+ */
+#include "libcommon/plan/plan.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+struct claim {
+    int record, item, slice;
+    uint64_t slice_at;          /* of its first byte in the slice: tells two reads of one item apart */
+    uint64_t at, len;           /* in the record */
+    uint64_t skip;              /* bytes at its front that count for a claim before it */
+};
+
+struct item {
+    struct plan_item pub;
+    struct plan_part *part;     /* by record, ascending */
+    int n_parts;
+    bool overlaps;              /* some of its bytes do not count */
+};
+
+struct record_state {
+    struct crc_sum sum;
+    bool touched;
+    int first_claim, n_claims;  /* of p->claim; none when all its bytes are read once */
+};
+
+/* The map of a check-only item that plan_close() made. */
+struct gap {
+    struct tmap map;
+    struct tmap_slice slice;
+    char *name;
+    struct gap *next;
+};
+
+struct plan {
+    struct files *files;
+    struct item **item;         /* each at a fixed address: callers keep pointers */
+    int n_items, cap_items;
+    struct plan_dst *dst;
+    int n_dst, cap_dst;
+    bool closed;
+    struct record_state *record;
+    int n_records;
+    struct claim *claim;        /* until the end of plan_close() all; then those of records read twice */
+    int n_claims, cap_claims;
+    struct gap *gap;
+};
+
+struct plan *plan_new(struct files *f)
+{
+    struct plan *p = xcalloc(1, sizeof *p);
+
+    p->files = f;
+    return p;
+}
+
+void plan_free(struct plan *p)
+{
+    if (!p)
+        return;
+    for (int i = 0; i < p->n_items; i++) {
+        free(p->item[i]->part);
+        free(p->item[i]);
+    }
+    for (int i = 0; i < p->n_dst; i++)
+        free(p->dst[i].path);
+    while (p->gap) {
+        struct gap *g = p->gap;
+
+        p->gap = g->next;
+        free(g->slice.extent);
+        free(g->name);
+        free(g);
+    }
+    free(p->item);
+    free(p->dst);
+    free(p->record);
+    free(p->claim);
+    free(p);
+}
+
+struct files *plan_files(const struct plan *p)
+{
+    return p->files;
+}
+
+int plan_add_dst(struct plan *p, const char *path)
+{
+    ARRAY_ROOM(p->dst, p->cap_dst, p->n_dst + 1);
+    p->dst[p->n_dst].path = xstrdup(path);
+    return p->n_dst++;
+}
+
+static int add_item(struct plan *p, struct plan_item pub)
+{
+    ARRAY_ROOM(p->item, p->cap_items, p->n_items + 1);
+    p->item[p->n_items] = xcalloc(1, sizeof **p->item);
+    p->item[p->n_items]->pub = pub;
+    p->item[p->n_items]->pub.first_differ = UINT64_MAX;
+    p->item[p->n_items]->pub.number = p->n_items;
+    return p->n_items++;
+}
+
+int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len,
+             int dst, uint64_t dst_at, enum replica_policy policy, const char *name, void *user)
+{
+    assert(!p->closed && dst < p->n_dst && from <= map->len && len <= map->len - from);
+    return add_item(p, (struct plan_item){ .map = map, .from = from, .len = len, .dst = dst, .dst_at = dst_at,
+                                           .policy = policy, .name = name, .user = user });
+}
+
+int plan_n(const struct plan *p)
+{
+    return p->n_items;
+}
+
+struct plan_item *plan_item(struct plan *p, int i)
+{
+    return &p->item[i]->pub;
+}
+
+int plan_n_dst(const struct plan *p)
+{
+    return p->n_dst;
+}
+
+const struct plan_dst *plan_dst(const struct plan *p, int i)
+{
+    return &p->dst[i];
+}
+
+uint64_t plan_read_bytes(const struct plan *p)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < p->n_items; i++) {
+        const struct plan_item *it = &p->item[i]->pub;
+
+        if (!it->done)
+            sum += it->len * (it->map->op == TMAP_REPLICAS ? (uint64_t)it->map->n_slices : 1);
+    }
+    return sum;
+}
+
+uint64_t plan_write_bytes(const struct plan *p)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < p->n_items; i++)
+        if (!p->item[i]->pub.done && p->item[i]->pub.dst >= 0)
+            sum += p->item[i]->pub.len;
+    return sum;
+}
+
+/* ---- closing: claims, overlaps, gaps ---- */
+
+/* The runs that item i reads, joined where they follow one another. */
+static void claim_item(struct plan *p, int i)
+{
+    const struct plan_item *it = &p->item[i]->pub;
+    struct claim *last = NULL;
+    struct tmap_cursor c;
+    struct tmap_piece pc;
+
+    tmap_begin(&c, it->map, it->from, it->len, -1);
+    while (tmap_next(&c, UINT64_MAX, &pc)) {
+        if (!files_record(p->files, pc.src.record)->has_crc)
+            continue;
+        if (last && last->record == pc.src.record && last->slice == pc.slice &&
+            last->slice_at + last->len == pc.at && last->at + last->len == pc.src.at) {
+            last->len += pc.src.len;
+            continue;
+        }
+        ARRAY_ROOM(p->claim, p->cap_claims, p->n_claims + 1);
+        last = &p->claim[p->n_claims++];
+        *last = (struct claim){ .record = pc.src.record, .item = i, .slice = pc.slice, .slice_at = pc.at,
+                                .at = pc.src.at, .len = pc.src.len };
+    }
+}
+
+static int cmp_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_reader(const void *va, const void *vb)
+{
+    const struct claim *a = va, *b = vb;
+
+    return a->record != b->record ? (a->record > b->record) - (a->record < b->record)
+         : a->item != b->item ? (a->item > b->item) - (a->item < b->item)
+         : a->slice != b->slice ? (a->slice > b->slice) - (a->slice < b->slice)
+         : cmp_u64(a->slice_at, b->slice_at);
+}
+
+static int by_place(const void *va, const void *vb)
+{
+    const struct claim *a = va, *b = vb;
+
+    return a->record != b->record ? (a->record > b->record) - (a->record < b->record)
+         : a->at != b->at ? cmp_u64(a->at, b->at) : by_reader(a, b);
+}
+
+static int by_record(const void *a, const void *b)
+{
+    int x = ((const struct plan_part *)a)->record, y = ((const struct plan_part *)b)->record;
+
+    return (x > y) - (x < y);
+}
+
+/* Claims [first, end) are item i's: note the records they are of, each once. */
+static void list_parts(struct plan *p, int i, int first, int end)
+{
+    struct item *it = p->item[i];
+    int n = 0;
+
+    if (first == end)
+        return;
+    it->part = xcalloc((size_t)(end - first), sizeof *it->part);
+    for (int k = first; k < end; k++)
+        it->part[k - first].record = p->claim[k].record;
+    qsort(it->part, (size_t)(end - first), sizeof *it->part, by_record);
+    for (int k = 0; k < end - first; k++)
+        if (n == 0 || it->part[n - 1].record != it->part[k].record)
+            it->part[n++].record = it->part[k].record;
+    it->n_parts = n;
+    it->part = xrealloc(it->part, (size_t)n * sizeof *it->part);
+}
+
+/* One more run that nobody reads; all of a record go to one item. */
+static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
+{
+    struct extent *x;
+
+    if (at == end)
+        return;
+    if (!*g) {
+        const struct record *r = files_record(p->files, record);
+
+        *g = xcalloc(1, sizeof **g);
+        (*g)->name = str_fmt("padding of %s in %s", r->name, files_name(p->files, r->file));
+        (*g)->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .n_slices = 1, .slice = &(*g)->slice };
+        (*g)->next = p->gap;
+        p->gap = *g;
+    }
+    (*g)->slice.extent = xrealloc((*g)->slice.extent, (size_t)((*g)->slice.n_extents + 1) * sizeof *x);
+    x = &(*g)->slice.extent[(*g)->slice.n_extents++];
+    *x = (struct extent){ .record = record, .at = at, .len = end - at };
+    (*g)->slice.len = (*g)->map.len += end - at;
+}
+
+/* The claims of one record, by place: see the drawing above. Returns whether any overlap. */
+static bool settle_record(struct plan *p, struct claim *c, int n)
+{
+    int record = c->record;
+    uint64_t pos = 0, len = files_record(p->files, record)->len;
+    struct gap *g = NULL;
+    bool overlaps = false;
+
+    p->record[record].touched = true;
+    for (int k = 0; k < n; k++) {
+        assert(c[k].at <= len && c[k].len <= len - c[k].at);
+        if (c[k].at > pos)
+            add_gap(p, &g, record, pos, c[k].at);
+        if (c[k].at < pos) {
+            c[k].skip = min_u64(pos - c[k].at, c[k].len);
+            p->item[c[k].item]->overlaps = overlaps = true;
+        }
+        pos = max_u64(pos, c[k].at + c[k].len);
+    }
+    add_gap(p, &g, record, pos, len);
+    if (g) {
+        int i = add_item(p, (struct plan_item){ .map = &g->map, .len = g->map.len, .dst = -1, .name = g->name });
+
+        p->item[i]->part = xcalloc(1, sizeof *p->item[i]->part);
+        p->item[i]->part->record = record;
+        p->item[i]->n_parts = 1;
+    }
+    return overlaps;
+}
+
+void plan_close(struct plan *p)
+{
+    int kept = 0;
+
+    assert(!p->closed);
+    p->closed = true;
+    p->n_records = files_n_records(p->files);
+    p->record = xcalloc((size_t)p->n_records + 1, sizeof *p->record);
+    for (int i = 0; i < p->n_items; i++) {
+        int first = p->n_claims;
+
+        claim_item(p, i);
+        list_parts(p, i, first, p->n_claims);
+    }
+    if (p->n_claims)
+        qsort(p->claim, (size_t)p->n_claims, sizeof *p->claim, by_place);
+    for (int k = 0, n; k < p->n_claims; k += n) {
+        struct record_state *r = &p->record[p->claim[k].record];
+
+        for (n = 1; k + n < p->n_claims && p->claim[k + n].record == p->claim[k].record; n++)
+            ;
+        if (!settle_record(p, p->claim + k, n))
+            continue;
+        qsort(p->claim + k, (size_t)n, sizeof *p->claim, by_reader);
+        memmove(p->claim + kept, p->claim + k, (size_t)n * sizeof *p->claim);
+        r->first_claim = kept;
+        r->n_claims = n;
+        kept += n;
+    }
+    p->n_claims = p->cap_claims = kept;
+    p->claim = xrealloc(p->claim, (size_t)max_u64((uint64_t)kept, 1) * sizeof *p->claim);
+}
+
+/* ---- sums of records ---- */
+
+bool plan_counts_all(const struct plan *p, int i)
+{
+    return !p->item[i]->overlaps;
+}
+
+/* The claim of item i that this piece is part of, in a record that is read twice. */
+static const struct claim *find_claim(const struct plan *p, int i, const struct tmap_piece *pc)
+{
+    const struct record_state *r = &p->record[pc->src.record];
+    const struct claim want = { .record = pc->src.record, .item = i, .slice = pc->slice, .slice_at = pc->at };
+    int lo = r->first_claim, hi = lo + r->n_claims;
+
+    /* The last one that does not begin behind the piece. */
+    while (hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (by_reader(&p->claim[mid], &want) <= 0)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &p->claim[lo];
+}
+
+uint64_t plan_counted(const struct plan *p, int i, const struct tmap_piece *pc, uint64_t skip, bool *counts)
+{
+    const struct claim *c;
+    uint64_t in_claim;
+
+    if (!files_record(p->files, pc->src.record)->has_crc) {
+        *counts = false;
+        return pc->src.len - skip;
+    }
+    *counts = true;
+    if (p->record[pc->src.record].n_claims == 0)
+        return pc->src.len - skip;
+    c = find_claim(p, i, pc);
+    in_claim = pc->src.at + skip - c->at;
+    if (in_claim >= c->skip)
+        return pc->src.len - skip;
+    *counts = false;
+    return min_u64(c->skip - in_claim, pc->src.len - skip);
+}
+
+struct crc_sum *plan_record_sum(struct plan *p, int record)
+{
+    assert(p->closed);
+    return &p->record[record].sum;
+}
+
+struct plan_part *plan_item_parts(struct plan *p, int i, int *n)
+{
+    *n = p->item[i]->n_parts;
+    return p->item[i]->part;
+}
+
+static int check_record(struct plan *p, int record, const char *reader, struct err *e)
+{
+    const struct record *r = files_record(p->files, record);
+    uint32_t crc = p->record[record].sum.acc;
+
+    if (crc == r->crc)
+        return 0;
+    err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
+             r->name, crc, r->crc, reader ? ", read for " : "", reader ? reader : "");
+    return -1;
+}
+
+int plan_record_add(struct plan *p, int i, int record, uint64_t at, uint64_t len, uint32_t crc, struct err *e)
+{
+    struct item *it = p->item[i];
+    struct plan_part *part = bsearch(&(struct plan_part){ .record = record }, it->part, (size_t)it->n_parts,
+                                     sizeof *part, by_record);
+    uint64_t total = files_record(p->files, record)->len;
+    uint32_t shifted = crc_shift(crc, total - at - len);
+
+    crc_sum_merge(&part->sum, len, shifted);
+    if (crc_sum_merge(&p->record[record].sum, len, shifted) != total)
+        return 0;
+    return check_record(p, record, it->pub.name, e);
+}
+
+int plan_check_records(struct plan *p, struct err *e)
+{
+    for (int i = 0; i < p->n_records; i++) {
+        const struct record *r = files_record(p->files, i);
+
+        if (!p->record[i].touched)
+            continue;
+        if (p->record[i].sum.seen != r->len) {
+            err_data(e, files_name(p->files, r->file), r->at, "record %s: %llu of %llu bytes were checked", r->name,
+                     (unsigned long long)p->record[i].sum.seen, (unsigned long long)r->len);
+            return -1;
+        }
+        if (check_record(p, i, NULL, e) < 0)
+            return -1;
+    }
+    return 0;
+}

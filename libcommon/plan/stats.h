@@ -1,0 +1,83 @@
+/*
+ * stats.h - what the values of a tensor look like, and how far two tensors are apart
+ *
+ * Tensors are read through their maps in chunks of fixed size, so memory does not grow
+ * with the tensor. Each chunk is summed by itself and the sums are joined in the
+ * tensor's order: equal input gives equal bits on any number of threads.
+ * NaN and infinity are counted and left out of sums, minima and maxima.
+ */
+#ifndef SHARDKIT_PLAN_STATS_H
+#define SHARDKIT_PLAN_STATS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/plan/tmap.h"
+
+struct stats {
+    uint64_t n;                 /* elements */
+    uint64_t n_nan, n_inf, n_zero, n_negative;      /* -0 is a zero, not negative */
+    double sum, sum_sq;         /* of the finite values */
+    double min, max;            /* meaningless unless stats_n_finite() > 0 */
+};
+
+struct stats_diff {
+    uint64_t n;                 /* elements compared */
+    uint64_t n_differ;          /* whose bits are not the same */
+    uint64_t first;             /* index of the first of them */
+    uint64_t max_ulps;          /* STATS_NO_ULPS when a NaN met a number, or for complex numbers */
+    double max_abs;             /* over pairs of finite values */
+    double diff_sq, ref_sq;     /* sums of (a - b)^2 and a^2 over pairs of finite values */
+};
+#define STATS_NO_ULPS UINT64_MAX
+
+/* Add n elements at p, which follow those already in *s (zero-initialised). */
+void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n);
+/* Add what comes after. */
+void stats_join(struct stats *s, const struct stats *next);
+uint64_t stats_n_finite(const struct stats *s);
+double stats_norm(const struct stats *s);       /* L2 */
+double stats_mean(const struct stats *s);       /* 0 when nothing is finite */
+
+/* Compare n elements of one type; they follow those already in *d (zero-initialised). */
+void stats_diff_add(struct stats_diff *d, enum dtype t, const void *a, const void *b, uint64_t n);
+void stats_diff_join(struct stats_diff *d, const struct stats_diff *next);
+double stats_diff_rel_l2(const struct stats_diff *d);   /* |a - b| / |a|; |a - b| when a is zero */
+/*
+ * Steps between neighbouring representable numbers from *a to *b: 0 for equal values
+ * (+0 and -0 are equal), STATS_NO_ULPS when one is NaN and the other not. Integers and
+ * bools count ones.
+ */
+uint64_t ulp_distance(enum dtype t, const void *a, const void *b);
+
+/* Bytes a chunk of the functions below holds, for each thread and tensor. */
+#define STATS_CHUNK (1u << 20)
+
+/*
+ * Read logical bytes [from, from + len) of a tensor as a converter would see them:
+ * copies that disagree are combined by the policy. No CRC check. ERR_DATA when they
+ * disagree under REPLICAS_FAIL.
+ */
+MUST_CHECK int stats_read(const struct tmap *m, struct files *f, enum replica_policy policy,
+                          uint64_t from, uint64_t len, void *buf, struct err *e);
+
+struct stats_job {
+    const struct tmap *a;
+    struct files *a_files;
+    const struct tmap *b;       /* NULL: statistics of a; else compare a with b */
+    struct files *b_files;
+    uint64_t len;               /* bytes to look at, from the start of both */
+    struct stats stats;         /* filled without b */
+    struct stats_diff diff;     /* filled with b; both must have one dtype */
+};
+
+struct stats_opts {
+    int threads;                /* >= 1 */
+    enum replica_policy replicas;
+    bool (*stopped)(void);      /* may be NULL */
+};
+
+/* Fill every job. 0, or -1 with the first failure: ERR_SYS, ERR_DATA (a file is cut short), ERR_STOP. */
+MUST_CHECK int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct err *e);
+
+#endif

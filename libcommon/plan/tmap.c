@@ -1,0 +1,289 @@
+#include "libcommon/plan/tmap.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+/* ---- pieces ---- */
+
+/* How many bytes of the cursor's slice come before logical byte `at` of an interleaved tensor. */
+static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
+{
+    uint64_t part = c->map->slice[c->slice].row_part, in_row = at % c->map->row;
+
+    in_row = in_row > c->column ? min_u64(in_row - c->column, part) : 0;
+    return at / c->map->row * part + in_row;
+}
+
+/* Find what of c->slice lies in the range asked for. */
+static void enter_slice(struct tmap_cursor *c)
+{
+    const struct tmap_slice *s = &c->map->slice[c->slice];
+    uint64_t end = c->from + c->len;
+
+    c->extent = 0;
+    c->extent_at = 0;
+    switch (c->map->op) {
+    case TMAP_CONCAT:
+        c->at = min_u64(c->from > c->column ? c->from - c->column : 0, s->len);
+        c->end = min_u64(end > c->column ? end - c->column : 0, s->len);
+        break;
+    case TMAP_INTERLEAVE:
+        c->at = slice_bytes_before(c, c->from);
+        c->end = slice_bytes_before(c, end);
+        break;
+    case TMAP_REPLICAS:
+        c->at = c->from;
+        c->end = end;
+        break;
+    }
+}
+
+static void leave_slice(struct tmap_cursor *c)
+{
+    const struct tmap_slice *s = &c->map->slice[c->slice++];
+
+    c->column += c->map->op == TMAP_CONCAT ? s->len : s->row_part;
+}
+
+void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint64_t len, int only)
+{
+    assert(from <= m->len && len <= m->len - from);
+    *c = (struct tmap_cursor){ .map = m, .from = from, .len = len };
+    c->end_slice = len == 0 ? 0 : only < 0 ? m->n_slices : only + 1;
+    while (c->slice < only)
+        leave_slice(c);
+    if (c->slice < c->end_slice)
+        enter_slice(c);
+}
+
+/* The row structure of the next n contiguous bytes of the slice: whole runs, or a partial one. */
+static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
+{
+    uint64_t part = c->map->slice[c->slice].row_part, row = c->map->row, in_run;
+
+    p->run = p->stride = n;
+    p->n = 1;
+    if (c->map->op == TMAP_CONCAT) {
+        p->dst = c->column + c->at - c->from;
+        return;
+    }
+    if (c->map->op == TMAP_REPLICAS || part == row) {
+        p->dst = c->at - c->from;
+        return;
+    }
+    in_run = c->at % part;
+    p->dst = c->at / part * row + c->column + in_run - c->from;
+    if (in_run || n < 2 * part) {
+        p->run = p->stride = min_u64(n, part - in_run);
+        return;
+    }
+    p->run = part;
+    p->stride = row;
+    p->n = n / part;
+}
+
+bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p)
+{
+    const struct tmap_slice *s;
+    uint64_t n;
+
+    while (c->slice < c->end_slice && c->at == c->end) {
+        leave_slice(c);
+        if (c->slice < c->end_slice)
+            enter_slice(c);
+    }
+    if (c->slice >= c->end_slice)
+        return false;
+    s = &c->map->slice[c->slice];
+    while (c->at - c->extent_at >= s->extent[c->extent].len) {
+        c->extent_at += s->extent[c->extent++].len;
+        assert(c->extent < s->n_extents);
+    }
+    n = c->extent_at + s->extent[c->extent].len - c->at;
+    n = min_u64(min_u64(n, c->end - c->at), most);
+    p->slice = c->slice;
+    p->at = c->at;
+    shape_piece(c, n, p);
+    p->src = (struct extent){ .record = s->extent[c->extent].record,
+                              .at = s->extent[c->extent].at + c->at - c->extent_at, .len = p->n * p->run };
+    c->at += p->src.len;
+    return true;
+}
+
+int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
+                int (*fn)(void *ctx, const struct tmap_piece *p), void *ctx)
+{
+    struct tmap_cursor c;
+    struct tmap_piece p;
+    int rc = 0;
+
+    tmap_begin(&c, m, from, len, only);
+    while (rc == 0 && tmap_next(&c, UINT64_MAX, &p))
+        rc = fn(ctx, &p);
+    return rc;
+}
+
+/* ---- reading a part ---- */
+
+enum { BOUNCE_BYTES = 1 << 20 };
+
+int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf, struct err *e)
+{
+    bool strided = m->op == TMAP_INTERLEAVE;
+    uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
+    struct tmap_cursor c;
+    struct tmap_piece p;
+    int rc = 0;
+
+    tmap_begin(&c, m, from, len, m->op == TMAP_REPLICAS ? replica : -1);
+    while (rc == 0 && tmap_next(&c, strided ? BOUNCE_BYTES : UINT64_MAX, &p)) {
+        rc = files_read_extent(f, &p.src, p.n == 1 ? out + p.dst : bounce, e);
+        if (rc < 0 || p.n == 1)
+            continue;
+        for (uint64_t i = 0; i < p.n; i++)
+            memcpy(out + p.dst + i * p.stride, bounce + i * p.run, p.run);
+    }
+    free(bounce);
+    return rc;
+}
+
+/* ---- copies that should agree ---- */
+
+/* Round to nearest even; overflow becomes infinity, NaN stays NaN. */
+static uint16_t f32_to_f16(float x)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    float a = fabsf(x);
+
+    if (isnan(x))
+        return sign | 0x7e00;
+    if (a >= 65520)
+        return sign | 0x7c00;
+    if (a < 0x1p-14f)                   /* subnormal: a count of 2^-24, exact in fp32 */
+        return sign | (uint16_t)lrintf(a * 0x1p24f);
+    int exp;
+    float man = frexpf(a, &exp);        /* a = man * 2^exp, 1/2 <= man < 1 */
+
+    /* A carry out of the mantissa raises the exponent, as it should. */
+    return sign | (uint16_t)(((exp + 13) << 10) + (int)lrintf(man * 2048));
+}
+
+/* (0 + x0 + x1 + ...) / n, one real number of each copy, at byte `at`. Others than floats have no average. */
+static bool average(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
+{
+    double d = 0;
+    float s = 0;
+
+    switch (real) {
+    case DTYPE_F64:
+        for (int k = 0; k < n; k++)
+            d += dtype_value(real, (const char *)copy[k] + at);
+        d /= n;
+        memcpy(out, &d, sizeof d);
+        return true;
+    case DTYPE_F32: case DTYPE_F16: case DTYPE_BF16:
+        for (int k = 0; k < n; k++)
+            s += (float)dtype_value(real, (const char *)copy[k] + at);
+        s /= (float)n;
+        if (real == DTYPE_F32)
+            memcpy(out, &s, sizeof s);
+        else
+            memcpy(out, &(uint16_t){ real == DTYPE_F16 ? f32_to_f16(s) : f32_to_bf16(s) }, 2);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The value most copies hold; of several, the one the lowest rank holds. */
+static int majority(const void *const *copy, int n, uint64_t at, size_t size)
+{
+    int best = 0, best_votes = 0;
+
+    for (int k = 0; k < n && best_votes <= n / 2; k++) {
+        int votes = 0;
+
+        for (int j = 0; j < n; j++)
+            votes += memcmp((const char *)copy[k] + at, (const char *)copy[j] + at, size) == 0;
+        if (votes > best_votes) {
+            best = k;
+            best_votes = votes;
+        }
+    }
+    return best;
+}
+
+static void combine_one(const void *const *copy, int n, uint64_t at, enum dtype dtype,
+                        enum replica_policy policy, char *out)
+{
+    size_t size = (size_t)dtype_size(dtype);
+    bool complex = dtype == DTYPE_C64 || dtype == DTYPE_C128;
+    enum dtype real = dtype == DTYPE_C64 ? DTYPE_F32 : dtype == DTYPE_C128 ? DTYPE_F64 : dtype;
+    char value[16];
+
+    if (policy == REPLICAS_AVERAGE && average(copy, n, at, real, value) &&
+        (!complex || average(copy, n, at + size / 2, real, value + size / 2)))
+        memcpy(out, value, size);
+    else
+        memmove(out, (const char *)copy[policy == REPLICAS_MAJORITY ? majority(copy, n, at, size) : 0] + at, size);
+}
+
+static bool all_equal(const void *const *copy, int n, uint64_t at, size_t size)
+{
+    for (int k = 1; k < n; k++)
+        if (memcmp((const char *)copy[0] + at, (const char *)copy[k] + at, size) != 0)
+            return false;
+    return true;
+}
+
+/* Copies are as good as always equal: look for the difference a block at a time. */
+enum { COMPARE_BYTES = 4096 };
+
+uint64_t replicas_first_difference(const void *const *copy, int n, uint64_t bytes, enum dtype dtype)
+{
+    uint64_t size = (uint64_t)dtype_size(dtype);
+
+    for (uint64_t at = 0; at < bytes; at += COMPARE_BYTES) {
+        uint64_t end = min_u64(at + COMPARE_BYTES, bytes);
+
+        if (all_equal(copy, n, at, end - at))
+            continue;
+        while (all_equal(copy, n, at, size))
+            at += size;
+        return at / size;
+    }
+    return UINT64_MAX;
+}
+
+uint64_t replicas_combine(const void *const *copy, int n, uint64_t bytes, enum dtype dtype,
+                          enum replica_policy policy, void *out)
+{
+    uint64_t n_differ = 0, size = (uint64_t)dtype_size(dtype);
+    bool write = policy != REPLICAS_FAIL;
+
+    for (uint64_t at = 0; at < bytes; at += COMPARE_BYTES) {
+        uint64_t end = min_u64(at + COMPARE_BYTES, bytes);
+
+        if (all_equal(copy, n, at, end - at)) {
+            if (write && out != copy[0])
+                memcpy((char *)out + at, (const char *)copy[0] + at, end - at);
+            continue;
+        }
+        for (uint64_t i = at; i < end; i += size) {
+            bool equal = all_equal(copy, n, i, size);
+
+            n_differ += !equal;
+            if (write && equal)
+                memmove((char *)out + i, (const char *)copy[0] + i, size);
+            else if (write)
+                combine_one(copy, n, i, dtype, policy, (char *)out + i);
+        }
+    }
+    if (!write && n_differ == 0 && out != copy[0])
+        memcpy(out, copy[0], bytes);
+    return n_differ;
+}

@@ -1,0 +1,87 @@
+/*
+ * tmap.h - how the row-major bytes of one logical tensor come out of its shards
+ *
+ * A tensor map names, for one state of one parameter, the extents of every slice and the
+ * way slices form the whole. Byte b of the logical tensor, 0 <= b < len, is
+ *   TMAP_CONCAT      byte b of slice 0, slice 1, ... laid end to end
+ *   TMAP_INTERLEAVE  row b / row: each slice gives row_part of its bytes to every row
+ *   TMAP_REPLICAS    byte b of every slice; copies should agree (policy decides if not)
+ * Slices hold whole elements; an extent may end anywhere on an element boundary.
+ */
+#ifndef SHARDKIT_PLAN_TMAP_H
+#define SHARDKIT_PLAN_TMAP_H
+
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/replicas.h"
+
+enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS };
+
+struct tmap_slice {
+    uint64_t len;               /* bytes: the sum of its extents */
+    uint64_t row_part;          /* INTERLEAVE: bytes of each row that come from here */
+    int n_extents;
+    struct extent *extent;
+};
+
+struct tmap {
+    enum tmap_op op;
+    enum dtype dtype;
+    uint64_t len;               /* logical bytes */
+    uint64_t row;               /* INTERLEAVE: bytes of a whole row */
+    int n_slices;
+    struct tmap_slice *slice;
+};
+
+/* One piece of a gather: `n` runs of `run` bytes; source bytes are contiguous, destination runs are `stride` apart. */
+struct tmap_piece {
+    int slice;
+    uint64_t at;                /* of its first byte in the slice */
+    struct extent src;          /* n * run bytes, contiguous in the record */
+    uint64_t dst;               /* where the first run goes, from the start of the range asked for */
+    uint64_t run, stride;
+    uint64_t n;
+};
+/*
+ * Split logical bytes [from, from + len) of slice `only` (-1: of all slices) into pieces.
+ * An extent that begins or ends inside a run is split there, so pieces always hold whole
+ * runs or one partial run. Pieces come slice by slice, each in the slice's order.
+ * REPLICAS: pieces of slice k all map onto the same destination bytes.
+ */
+struct tmap_cursor {
+    const struct tmap *map;
+    uint64_t from, len;
+    int slice, end_slice;       /* the slice we are in; where to stop */
+    int extent;
+    uint64_t extent_at;         /* first byte of that extent in the slice */
+    uint64_t at, end;           /* what of the slice is still to be given out */
+    uint64_t column;            /* of the slice: CONCAT where it begins, INTERLEAVE inside a row */
+};
+void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint64_t len, int only);
+/* The next piece of at most `most` bytes (>= 1; a strided piece may be cut inside a run). false: no more. */
+bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p);
+
+/* All of them. Calls fn for each; stops and returns its value when not 0. */
+int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
+                int (*fn)(void *ctx, const struct tmap_piece *p), void *ctx);
+
+/*
+ * Read logical bytes [from, from+len) into buf with pread, no CRC check: for looking at a
+ * part (cat, stats, diff, replicas). REPLICAS: the bytes of the slice `replica`.
+ */
+MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
+                         void *buf, struct err *e);
+
+/*
+ * Combine n copies of `bytes` bytes by the policy into out (which may be copy[0]).
+ * Returns the number of elements on which they disagree; with REPLICAS_FAIL and
+ * disagreement, out is not written. Elements on which all agree are taken as they are, so
+ * the result does not depend on how a tensor is cut. f16 and bf16 average in fp32 and
+ * round to nearest even; integers have no average: the first copy's value stands.
+ */
+uint64_t replicas_combine(const void *const *copy, int n, uint64_t bytes, enum dtype dtype,
+                          enum replica_policy policy, void *out);
+/* The lowest element they disagree on; UINT64_MAX: none. */
+uint64_t replicas_first_difference(const void *const *copy, int n, uint64_t bytes, enum dtype dtype);
+
+#endif
