@@ -1,0 +1,53 @@
+/*
+ * convert.h - source -> plan -> executor -> sink, into a folder that appears whole
+ *
+ * The one road by which every converter's data walks: the sink adds its items to a plan,
+ * the executor runs it, the journal notes what is on disk, the sink adds what surrounds
+ * the tensors, the manifest is written, and OUT.part becomes OUT. Killed anywhere, OUT is
+ * absent (or the old one) and a resumed run goes on where this one stopped.
+ */
+#ifndef SHARDKIT_LAYOUT_CONVERT_H
+#define SHARDKIT_LAYOUT_CONVERT_H
+
+#include "libcommon/base/progress.h"
+#include "libcommon/layout/layout.h"
+
+struct convert_opts {
+    const char *out;
+    const char *options_text;   /* the options that shape the output, for the fingerprint */
+    bool force, resume, verify;
+    int part, n_parts;
+    int threads;
+    uint64_t mem_bytes;
+    enum progress_mode progress;
+    bool (*stopped)(void);
+    const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL */
+    void (*warn)(void *ctx, const char *text);  /* drifted replicas and the like; may be NULL */
+    void *ctx;
+};
+
+struct convert_result {
+    uint64_t read_bytes, write_bytes;   /* tensor bytes moved by this run */
+    double wall_s;                      /* from plan to published */
+    int n_items, n_resumed;             /* plan items; done by an earlier run */
+    int n_drifted;                      /* parameter states whose replicas disagreed */
+    bool published;                     /* false: other parts are still at work */
+    bool complete;                      /* --resume found nothing to do */
+    bool used_uring, used_direct;
+};
+
+/* Disk room the result needs, and its files. Exact but for file-system slack. */
+void convert_estimate(const struct source *s, const struct sink *k, uint64_t *bytes, int *files);
+/* Free bytes on the file system that OUT would lie on. */
+MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *e);
+/* Refuse an OUT that is, contains or lies in the source (ERR_USAGE). */
+MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
+
+/*
+ * Run the conversion. On -1 OUT is as it was; OUT.part is kept for --resume unless the
+ * input is at fault (ERR_DATA), when it is removed. Consumes the sink.
+ */
+MUST_CHECK int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
+                           struct convert_result *res, struct err *e);
+
+#endif

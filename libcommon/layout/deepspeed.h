@@ -1,0 +1,223 @@
+/*
+ * deepspeed.h - reading a Megatron-DeepSpeed tag: what the deepspeed_*.c files share
+ *
+ * layout.h is the door; this header is for the room only. The order of phases:
+ *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; what is missing or extra
+ *   deepspeed_shards.c  mp_rank files -> param_shapes per stage; zero files -> one flat
+ *                       run per group and state, checked against the partition rule;
+ *                       layer files -> bf16 tensors
+ *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
+ *   deepspeed_state.c   run state, configuration, and values that all files must share
+ *
+ * Files are opened by many threads, each into a slot of its own with a report of its
+ * own; reports are merged in file order, so findings come out the same on any number of
+ * threads. The parameter list and the tensor maps are made by one thread.
+ *
+ * Codes of findings, with the row of spec section 10 (E error, W warning, N note):
+ *   missing_file E 14       a member of the grid, or a layer, is not there
+ *   extra_file E/W 14 25    a number outside the grid; a layer no stage knows; W: a .pt file
+ *                           whose name means nothing here
+ *   duplicate_file E 14     two files of one rank ("mp_rank_0_", "mp_rank_00_")
+ *   short_file E            empty, or far shorter than its peers (only when tables are not read)
+ *   degrees E 15            mp_world_size, dp_world_size, partition_count or args say otherwise
+ *   two_prefixes E 16       both zero_pp_rank_* and bf16_zero_pp_rank_*
+ *   mixed_saves E 17        iteration, versions or the optimizer step differ between files
+ *   unreadable E 1-12       the file cannot be opened, or its container or pickle is damaged
+ *   crc E 8                 the optimizer's step (the only tensor read here) fails its checksum
+ *   class E, opaque W 10    see pt_check_classes()
+ *   key E/W/N 18            a key is absent or not what it should be; N: it can be recomputed
+ *   no_optimizer W 18       saved with --no-save-optim: weights only
+ *   groups E 19             group counts differ between param_shapes, fp32, state, mappings
+ *   length E 20             fp32, exp_avg, exp_avg_sq of a group differ in length
+ *   partition E 21          lengths do not fit align_up(S, 2 DP) / DP
+ *   padding E/N 22          recorded padding is not F - S; N: it spans more than one rank
+ *   mapping E 23            param_slice_mappings differs from the partition rule
+ *   param_name E            a name that cannot be a parameter's (length, '/', control characters)
+ *   shape E 24 26           shapes differ between tensor ranks, layer file and param_shapes, or
+ *                           cannot be merged by the rule
+ *   names E 24              parameter names or their order differ between tensor ranks
+ *   stage E 25              a parameter on two stages that is not a tied embedding, or twice on one
+ *   tied_positions N        the last stage's position table is not trained: the first one is used
+ *   dtype E 26              a tensor of an unexpected or mixed dtype
+ *   strided E               a tensor that is not contiguous
+ *   unknown_key E/N 26      a layer-file tensor that param_shapes does not list; N: a buffer
+ *   missing_key E 26        a parameter without its tensor in the layer file
+ *   vocab E 32              padded rows disagree with args, or V < V0
+ *   heads E 33              heads that the tensor degree does not divide
+ *   checkpoint_version E/W 34  QKV order not supported; W: not recorded, 3.0 assumed
+ *   pattern, universal_info E/W 35  see merge_patterns_new()
+ *   merge_rule W            no rule for a name: concatenated on dim 0
+ *   optimizer E 39          not Adam: moments missing, or states besides them
+ * Rows 27 - 31 compare values and belong to verify.
+ */
+#ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
+#define SHARDKIT_LAYOUT_DEEPSPEED_H
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/layout.h"
+
+/* ---- names ---- */
+
+enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_MOE };
+
+struct ds_name {
+    enum ds_kind kind;
+    int layer, tp;              /* LAYER */
+    int mp;                     /* MP, ZERO */
+    int dp;                     /* ZERO */
+    bool bf16;                  /* ZERO: bf16_ prefix */
+    bool joined;                /* ZERO: old "...mp_rank_00optim_states.pt" */
+};
+/* What a file name says. Numbers are parsed as integers; absurd ones make it DS_OTHER. */
+struct ds_name ds_name_parse(const char *name);
+
+/* ---- tables ---- */
+
+/* The three flat states of a shard, in this order. */
+enum { DS_FP32, DS_AVG, DS_AVG_SQ, DS_STATES };
+
+/* One parameter's slice, as param_shapes lists it. */
+struct ds_slice {
+    const char *name;           /* belongs to the mp_rank file's tree */
+    int ndim;
+    int64_t shape[4];
+    int64_t n_elems;
+    int64_t first;              /* its place in the flat group */
+};
+struct ds_group {
+    int n;
+    struct ds_slice *slice;
+    int64_t sum, partition;     /* S and P of spec section 4.3 */
+};
+/* One (pp, tp): an mp_rank file. */
+struct ds_stage {
+    bool ok;                    /* param_shapes was read */
+    bool bad;                   /* ... but differs from the stage's other ranks: not usable */
+    int n_groups;
+    struct ds_group *group;
+};
+
+struct ds_run {
+    int record;                 /* -1: not usable */
+    uint64_t at;                /* bytes from the record's start */
+    int64_t n_elems;
+};
+/* One (pp, tp, dp): a zero file. */
+struct ds_shard {
+    struct ds_run (*run)[DS_STATES];    /* [groups of the stage]; NULL: the shard is not usable */
+    bool zero_stage_1;
+};
+
+/* A layer file's tensors, in its own order. */
+struct ds_tensor {
+    const char *name;           /* the parameter's: "3.input_layernorm.weight"; belongs to the index */
+    struct pt_tensor t;
+};
+struct ds_layer {
+    bool ok;                    /* the file was read */
+    int n;
+    struct ds_tensor *tensor;
+};
+
+/* Where a parameter is listed; the index is sorted by name, then stage. */
+struct ds_entry {
+    const char *name;
+    const struct ds_slice *slice;
+    int pp, group;
+};
+
+/* Values that every file of one save shares; compared as text. */
+enum ds_mark { DS_ITERATION, DS_GLOBAL_STEPS, DS_DS_VERSION, DS_CKPT_VERSION, DS_STEP, DS_MARKS };
+
+struct ds {
+    struct source *s;
+    const struct source_opts *o;
+    struct report *r;
+    struct topology topo;
+    int n_files;
+    struct ds_name *name;       /* [n_files], beside s->file */
+    char *(*mark)[DS_MARKS];    /* [n_files]; NULL: the file does not say */
+    bool bf16_prefix, joined;   /* how zero files are spelled here */
+    int n_missing;
+    int n_layers;
+    int *layer_no;              /* distinct layer numbers, ascending */
+    int *mp_file;               /* [mp] -> file, -1 missing */
+    int *zero_file;             /* [mp * DP + dp] */
+    int *layer_file;            /* [i * TP + tp], i in layer_no */
+    struct ds_stage *stage;     /* [mp] */
+    const struct ds_stage **ref;        /* [pp]: the stage table the others are compared with; NULL: none */
+    int n_entries;
+    struct ds_entry *entry;     /* every parameter of every stage's ref */
+    struct ds_shard *shard;     /* [mp * DP + dp] */
+    struct ds_layer *layer;     /* [i * TP + tp] */
+};
+
+/* Where a phase's worker writes: one file, its handle, its own report. */
+struct ds_job {
+    struct ds *d;
+    int file;                   /* in s->file */
+    struct pt *pt;
+    const char *path;           /* for findings */
+    struct report *r;
+};
+/*
+ * Open the listed files (negative numbers are passed over) with o->threads threads and
+ * call fn on each. The handles of the first n_keep stay in s->file[].pt, others are closed.
+ */
+void ds_each_file(struct ds *d, const int *file, int n, int n_keep, void (*fn)(const struct ds_job *j));
+/* The mp_rank file of the lowest rank that could be opened; there is one once degrees are settled. */
+const struct source_file *ds_first_mp(const struct ds *d);
+
+/* ---- deepspeed_files.c ---- */
+
+/* Fill s->file and d->name from the listing; -1 for layouts that are refused by name. */
+MUST_CHECK int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e);
+/* Settle the degrees from names and the first mp_rank file that opened; -1 as above. */
+MUST_CHECK int ds_degrees(struct ds *d, const struct source_file *first, struct err *e);
+/* What an mp_rank file says about degrees against what was settled. */
+void ds_check_degrees(const struct ds_job *j);
+/* Put every file into the grid; report what is missing, extra or twice. */
+void ds_grid(struct ds *d);
+/* "layer_03-model_01-model_states.pt" and friends, into buf. */
+const char *ds_layer_name(int layer, int tp, char buf[96]);
+const char *ds_mp_name(int mp, char buf[96]);
+const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
+/* Report a missing file; the first few by name, then only their number by ds_missing_rest(). */
+void ds_missing(struct ds *d, const char *name);
+void ds_missing_rest(struct ds *d);
+/* Shorter than its peers: a copy cut short, seen without opening it. */
+void ds_check_sizes(struct ds *d);
+
+/* ---- deepspeed_shards.c ---- */
+
+void ds_read_stage(const struct ds_job *j);
+/* Compare the ranks of each stage, choose d->ref, and index what they list. */
+void ds_check_stages(struct ds *d);
+/* The first entry (the owner's stage) with this name, or NULL. */
+const struct ds_entry *ds_find(const struct ds *d, const char *name);
+/* True when every stage's parameters are known: only then is an unknown name wrong. */
+bool ds_all_stages(const struct ds *d);
+void ds_read_shard(const struct ds_job *j);
+void ds_read_layer(const struct ds_job *j);
+void ds_tables_free(struct ds *d);
+
+/* ---- deepspeed_params.c ---- */
+
+/* Layers the stages list but the folder lacks, and the other way round. */
+void ds_check_layers(struct ds *d);
+/* s->param with its tensor maps. */
+void ds_make_params(struct ds *d);
+
+/* ---- deepspeed_state.c ---- */
+
+/* The marks of an mp_rank or zero file, and (mp_rank) its own idea of the degrees. */
+void ds_read_marks(const struct ds_job *j);
+void ds_check_marks(struct ds *d);
+/* Adam's step of a shard as text into the marks; checks that its groups agree. */
+void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
+/* s->run and s->config, and what they must agree with. */
+void ds_run_state(struct ds *d);
+/* The state dict of group g inside base_optimizer_state (both of its forms), or NULL. */
+const struct pk *ds_group_state(const struct pk *optimizer, int g);
+
+#endif

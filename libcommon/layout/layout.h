@@ -1,0 +1,169 @@
+/*
+ * layout.h - the two small interfaces: a source to read a checkpoint, a sink to write one
+ *
+ * A source is a layout opened for reading. Opening reads tables only; afterwards the
+ * struct is plain data: run state, configuration, and for every parameter a tensor map
+ * per state. A sink is a layout opened for writing: it takes a source, adds what it
+ * wants to a plan, and finishes files as their items complete. So every converter is
+ * source -> plan -> executor -> sink (plan/, layout/convert.h), and M + N layouts make
+ * M x N converters.
+ */
+#ifndef SHARDKIT_LAYOUT_LAYOUT_H
+#define SHARDKIT_LAYOUT_LAYOUT_H
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/report.h"
+#include "libcommon/format/pickle.h"
+#include "libcommon/model/config.h"
+#include "libcommon/model/params.h"
+#include "libcommon/model/topology.h"
+#include "libcommon/plan/plan.h"
+
+enum layout_kind {
+    LAYOUT_DEEPSPEED,           /* 3D shards: layer_*, mp_rank_*, [bf16_]zero_* */
+    LAYOUT_UNIVERSAL_PT,        /* zero/<parameter>/<state>.pt */
+    LAYOUT_UNIVERSAL_HDF5,      /* index.h5 that holds the bytes (or one .h5 a parameter) */
+    LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
+};
+const char *layout_name(enum layout_kind k);    /* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual" */
+
+/* What belongs to a file, for sizes and completeness. */
+enum file_class { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OTHER };
+
+struct source_file {
+    char *name;                 /* inside the tag folder: "mp_rank_00_model_states.pt" */
+    int file;                   /* number in source->files */
+    enum file_class cls;
+    struct pt *pt;              /* kept open for .pt files (tables only), else NULL */
+    int pp, tp, dp, layer;      /* coordinates, -1 where they do not apply */
+};
+
+struct param {
+    const char *name;           /* canonical, as the files spell it: "3.mlp.dense_4h_to_h.weight" */
+    int ndim;
+    int64_t shape[4];           /* full merged shape, padding rows included */
+    enum merge_rule merge;
+    int stage;                  /* pipeline stage that owns it; -1 where unknown */
+    int group;                  /* optimizer group on that stage; -1 where unknown */
+    struct tmap *state[STATE_N];        /* NULL: this checkpoint does not hold it */
+    struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
+    uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, where a manifest told */
+    bool has_digest[STATE_N];
+};
+
+/* Everything that is not tensor data, typed where tools use it; the trees stay in the pt handles. */
+struct run_state {
+    int64_t iteration;                  /* -1: unknown */
+    int64_t consumed_samples, consumed_tokens;      /* -1: unknown */
+    double checkpoint_version;          /* 3.0 */
+    char ds_version[64];
+    char torch_dialect[32];             /* "torch < 2", "torch 2", "shardkit": who wrote the container */
+    int64_t opt_step;                   /* Adam's counter; -1: unknown */
+    bool step_in_state;                 /* state[g]['step'] exists (torch Adam), so step.pt is due */
+    bool step_is_tensor;                /* ... as a 0-dim fp32 tensor rather than an int */
+    int n_groups;
+    const struct pk *args;              /* Namespace of mp_rank_00; belongs to the source */
+    const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or optimizer_state.pt's dict */
+    const struct pk *param_groups;      /* list of dicts, or NULL */
+    struct pt *optimizer_pt;            /* the file both live in */
+};
+
+struct source {
+    enum layout_kind kind;
+    char *path;                 /* the tag folder (or archive) as opened, "latest" already followed */
+    char *tag;                  /* its base name */
+    struct files *files;
+    struct arena *arena;
+    struct topology topo;       /* of the shards; for universal forms what mp_rank files say, 0 when unknown */
+    struct model_config config;
+    struct run_state run;
+    bool tied_embedding;        /* the last stage holds a second copy */
+    bool zero_stage_1;          /* ZeRO-1/2 shards rather than BF16_Optimizer's */
+    int n_files;
+    struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */
+    int n_params;
+    struct param *param;        /* order: embedding, layers, final LayerNorm; natural order of names inside */
+};
+
+struct source_opts {
+    bool no_tensors;            /* stop after topology, run state and the file list (the summary) */
+    bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
+    int threads;                /* for opening files; 0 = 16 */
+};
+
+/*
+ * Open `path`: a tag folder of any layout and name, a folder with `latest` (or only
+ * `latest_universal`), or a tar of a tag folder. With a report, damage that leaves the
+ * rest readable becomes findings and the open goes on; without (NULL), the first ERROR
+ * fails it. NULL and *e when nothing could be opened at all.
+ */
+MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
+                                      struct report *r, struct err *e);
+void source_close(struct source *s);                    /* NULL is fine */
+struct param *source_param(const struct source *s, const char *name);    /* NULL: none */
+const struct source_file *source_file(const struct source *s, const char *name);
+
+/*
+ * The openers behind source_open(), one per layout file. `names` lists the folder (paths
+ * relative to it) or the archive's members, already numbered in s->files.
+ */
+struct source_listing {
+    int n;
+    struct archive_member *member;      /* name relative to the tag folder, file number */
+};
+int deepspeed_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                          struct report *r, struct err *e);
+int universal_pt_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                             struct report *r, struct err *e);
+int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                               struct report *r, struct err *e);
+
+/* ---- sinks ---- */
+
+enum vocab_policy { VOCAB_KEEP, VOCAB_STRIP };
+
+struct sink_opts {
+    enum vocab_policy vocab;
+    enum replica_policy replicas;
+    bool split;                 /* hdf5: one file a parameter */
+    const char *final_path;     /* OUT as it will be called, for relative paths and names; the folder written is OUT.part */
+    int part, n_parts;          /* this process fills its share; part 0 makes shared files */
+    bool resumed;               /* OUT.part already holds an earlier run's work */
+    int threads;
+};
+
+/* What one plan item is for: item->user points here. Owned by the sink. */
+struct sink_item {
+    int param;
+    enum state state;
+    char *file;                 /* destination inside the folder: "zero/3.x/fp32.pt", "index.h5" */
+    void *priv;
+};
+
+struct sink;
+struct sink_ops {
+    const char *name;
+    /*
+     * Make what is shared in `dir` (OUT.part), and add an item to the plan for everything
+     * tensor-sized; files are created with their final length here.
+     */
+    int (*prepare)(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
+    /* An item's bytes are all written: write what surrounds them (headers with CRCs). Any thread. */
+    int (*item_done)(struct sink *k, struct plan_item *it, struct err *e);
+    /* All items of all parts are done: write what needs them all (small .pt files, attributes). Part 0 only. */
+    int (*finish)(struct sink *k, struct plan *p, struct err *e);
+    void (*close)(struct sink *k);
+    bool points_only;           /* copies no tensor bytes: the result refers to the source's files */
+};
+struct sink {
+    const struct sink_ops *ops;
+    struct sink_opts o;
+    const struct source *src;
+    char *dir;
+    void *priv;
+};
+struct sink *universal_pt_sink(const struct sink_opts *o);
+struct sink *universal_hdf5_sink(const struct sink_opts *o);
+struct sink *universal_virtual_sink(const struct sink_opts *o);
+
+#endif

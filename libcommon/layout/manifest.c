@@ -1,0 +1,430 @@
+#include "libcommon/layout/manifest.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/layout/universal.h"
+
+enum { READ_CHUNK = 1 << 20, MANIFEST_MAX = 256 << 20 };
+
+/* ---- the folder's files, sorted ---- */
+
+struct names {
+    char **name;
+    int n, cap;
+};
+
+static int name_cmp(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_free(struct names *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->name[i]);
+    free(l->name);
+}
+
+static int list_under(struct names *l, const char *dir, const char *prefix, int depth, struct err *e)
+{
+    char *path = path_join(dir, prefix);
+    DIR *d = opendir(path);
+    struct dirent *ent;
+    int rc = 0;
+
+    if (!d || depth > 16) {
+        err_sys(e, path, "cannot list the folder");
+        rc = -1;
+    }
+    while (rc == 0 && (ent = readdir(d))) {
+        char *name, *full;
+        struct stat st;
+
+        if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
+            continue;
+        name = *prefix ? path_join(prefix, ent->d_name) : xstrdup(ent->d_name);
+        full = path_join(dir, name);
+        if (lstat(full, &st) == 0 && S_ISDIR(st.st_mode)) {
+            rc = list_under(l, dir, name, depth + 1, e);
+            free(name);
+        } else if (strcmp(name, MANIFEST_NAME) == 0) {
+            free(name);
+        } else {
+            ARRAY_ROOM(l->name, l->cap, l->n + 1);
+            l->name[l->n++] = name;
+        }
+        free(full);
+    }
+    if (d)
+        closedir(d);
+    free(path);
+    return rc;
+}
+
+static int list_folder(struct names *l, const char *dir, struct err *e)
+{
+    if (list_under(l, dir, "", 0, e) < 0)
+        return -1;
+    if (l->n)
+        qsort(l->name, (size_t)l->n, sizeof *l->name, name_cmp);
+    return 0;
+}
+
+/* ---- CRC of a file, whole or around its plan items ---- */
+
+/* Add the CRC of file bytes [at, end) to the sum of the whole. */
+static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struct crc_sum *sum, char *buf, struct err *e)
+{
+    uint64_t size = files_size(f, file);
+
+    for (; at < end; at += READ_CHUNK) {
+        uint64_t n = min_u64(READ_CHUNK, end - at);
+
+        if (files_read(f, file, at, buf, n, e) < 0)
+            return -1;
+        crc_sum_add(sum, size, at, n, crc_bytes(0, buf, n));
+    }
+    return 0;
+}
+
+static int item_place_cmp(const void *a, const void *b)
+{
+    const struct plan_item *x = *(struct plan_item *const *)a, *y = *(struct plan_item *const *)b;
+
+    if (x->dst != y->dst)
+        return x->dst < y->dst ? -1 : 1;
+    return x->dst_at < y->dst_at ? -1 : x->dst_at > y->dst_at;
+}
+
+/* Items sorted by destination and place; check-only items are left out. */
+static struct plan_item **sorted_items(struct plan *p, int *n)
+{
+    struct plan_item **item = xmalloc((size_t)plan_n(p) * sizeof *item);
+
+    *n = 0;
+    for (int i = 0; i < plan_n(p); i++)
+        if (plan_item(p, i)->dst >= 0 && plan_item(p, i)->len > 0)
+            item[(*n)++] = plan_item(p, i);
+    if (*n)
+        qsort(item, (size_t)*n, sizeof *item, item_place_cmp);
+    return item;
+}
+
+struct built {
+    struct plan_item **item;            /* sorted */
+    int n_items;
+    char **dst_name;                    /* destination number -> name inside the folder */
+    int n_dst;
+    char *buf;
+};
+
+static void find_items(const struct built *b, const char *name, int *first, int *end)
+{
+    int dst = 0;
+
+    *first = *end = 0;
+    while (dst < b->n_dst && strcmp(b->dst_name[dst], name) != 0)
+        dst++;
+    if (dst == b->n_dst)
+        return;
+    while (*first < b->n_items && b->item[*first]->dst != dst)
+        ++*first;
+    for (*end = *first; *end < b->n_items && b->item[*end]->dst == dst; ++*end)
+        ;
+}
+
+static int file_crc(const struct built *b, const char *dir, const char *name, uint64_t *size, uint32_t *crc, struct err *e)
+{
+    struct files *f = files_new();
+    char *path = path_join(dir, name);
+    struct crc_sum sum = {0};
+    int first, end, rc = 0, file = files_add_path(f, path, e);
+    uint64_t at = 0;
+
+    free(path);
+    if (file < 0) {
+        files_free(f);
+        return -1;
+    }
+    *size = files_size(f, file);
+    find_items(b, name, &first, &end);
+    for (int i = first; i < end && rc == 0; i++) {
+        struct plan_item *it = b->item[i];
+
+        rc = sum_range(f, file, at, it->dst_at, &sum, b->buf, e);
+        crc_sum_add(&sum, *size, it->dst_at, it->len, it->crc.acc);
+        at = it->dst_at + it->len;
+    }
+    if (rc == 0)
+        rc = sum_range(f, file, at, *size, &sum, b->buf, e);
+    *crc = sum.acc;
+    files_free(f);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+/* Names were checked to be UTF-8 when the source was opened, so packing cannot fail. */
+static void put_line(struct strbuf *sb, json_t *o, bool last)
+{
+    char *s = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
+
+    strbuf_addf(sb, "  %s%s\n", s ? s : "null", last ? "" : ",");
+    free(s);
+    json_decref(o);
+}
+
+static void put_head(struct strbuf *sb, const struct sink *k)
+{
+    const struct source *s = k->src;
+    json_t *o = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I}", "layout", layout_name(s->kind), "tag", s->tag,
+                          "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
+                          "iteration", (json_int_t)s->run.iteration);
+    char *t = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+    strbuf_addf(sb, "{\n\"format\":\"shardkit-manifest\",\n\"version\":1,\n\"layout\":\"%s\",\n\"source\":%s,\n",
+                k->ops->name, t ? t : "null");
+    free(t);
+    json_decref(o);
+}
+
+static int put_files(struct strbuf *sb, const struct built *b, const char *dir, struct err *e)
+{
+    struct names l = {0};
+    int rc = list_folder(&l, dir, e);
+
+    strbuf_addf(sb, "\"files\":[\n");
+    for (int i = 0; i < l.n && rc == 0; i++) {
+        char hex[9];
+        uint64_t size = 0;
+        uint32_t crc = 0;
+
+        rc = file_crc(b, dir, l.name[i], &size, &crc, e);
+        snprintf(hex, sizeof hex, "%08x", crc);
+        if (rc == 0)
+            put_line(sb, json_pack("{s:s, s:I, s:s}", "name", l.name[i], "size_bytes", (json_int_t)size,
+                                   "crc32", hex), i == l.n - 1);
+    }
+    strbuf_addf(sb, "],\n");
+    names_free(&l);
+    return rc;
+}
+
+static json_t *shape_json(const int64_t *shape, int ndim)
+{
+    json_t *a = json_array();
+
+    for (int i = 0; i < ndim; i++)
+        json_array_append_new(a, json_integer(shape[i]));
+    return a;
+}
+
+static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
+{
+    int last = -1;
+
+    for (int i = 0; i < plan_n(p); i++)
+        if (plan_item(p, i)->user)
+            last = i;
+    strbuf_addf(sb, "\"tensors\":[\n");
+    for (int i = 0; i <= last; i++) {
+        const struct plan_item *pi = plan_item(p, i);
+        const struct sink_item *it = pi->user;
+        char hex[9];
+        int64_t shape[4];
+
+        if (!it)
+            continue;
+        snprintf(hex, sizeof hex, "%08x", pi->crc.acc);
+        universal_shape(k->src, &k->src->param[it->param], k->o.vocab, shape);
+        put_line(sb, json_pack("{s:s, s:s, s:s, s:o, s:s}", "name", k->src->param[it->param].name,
+                               "state", state_name(it->state), "dtype", dtype_name(pi->map->dtype),
+                               "shape", shape_json(shape, k->src->param[it->param].ndim), "crc32", hex), i == last);
+    }
+    strbuf_addf(sb, "],\n");
+}
+
+int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e)
+{
+    struct strbuf sb = {0};
+    struct built b = { .n_dst = plan_n_dst(p), .buf = xmalloc(READ_CHUNK) };
+    char *path = path_join(dir, MANIFEST_NAME);
+    size_t skip = strlen(dir) + 1;
+    int rc;
+
+    b.item = sorted_items(p, &b.n_items);
+    b.dst_name = xmalloc((size_t)b.n_dst * sizeof *b.dst_name);
+    for (int i = 0; i < b.n_dst; i++)
+        b.dst_name[i] = plan_dst(p, i)->path + skip;
+    put_head(&sb, k);
+    rc = put_files(&sb, &b, dir, e);
+    put_tensors(&sb, k, p);
+    strbuf_addf(&sb, "\"crc32\":\"%08x\"\n}\n", crc_bytes(0, sb.buf, sb.len));
+    if (rc == 0)
+        rc = file_replace(path, sb.buf, sb.len, e);
+    strbuf_free(&sb);
+    free(path);
+    free(b.item);
+    free(b.dst_name);
+    free(b.buf);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+/* The parsed manifest, its own CRC checked; NULL with a finding, or without one when there is none. */
+static json_t *load_json(const struct source *s, struct report *r, struct err *e)
+{
+    static const char tail[] = "\"crc32\":\"";
+    const struct source_file *f = source_file(s, MANIFEST_NAME);
+    uint64_t size = f ? files_size(s->files, f->file) : 0;
+    const char *name = f ? files_name(s->files, f->file) : "";
+    json_t *o = NULL;
+    json_error_t je;
+    char *buf;
+
+    if (!f)
+        return NULL;
+    if (size > MANIFEST_MAX || size < sizeof tail + 8) {
+        report_add(r, SEV_ERROR, "manifest", name, ERR_NO_BYTE, NULL, "has %llu bytes, not a manifest's size",
+                   (unsigned long long)size);
+        return NULL;
+    }
+    buf = xcalloc(1, size + 1);
+    if (files_read(s->files, f->file, 0, buf, size, e) == 0) {
+        char hex[9], *last = buf + size - (sizeof tail - 1) - 12;     /* xxxxxxxx"\n}\n */
+
+        snprintf(hex, sizeof hex, "%08x", crc_bytes(0, buf, (size_t)(last - buf)));
+        if (memcmp(last, tail, sizeof tail - 1) != 0 || memcmp(last + sizeof tail - 1, hex, 8) != 0 ||
+            memcmp(last + sizeof tail + 7, "\"\n}\n", 4) != 0)
+            report_add(r, SEV_ERROR, "manifest", name, (uint64_t)(last - buf), NULL,
+                       "the manifest's own crc does not match (expected %s)", hex);
+        else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))
+            report_add(r, SEV_ERROR, "manifest", name, (uint64_t)je.position, NULL, "no JSON: %s", je.text);
+    }
+    free(buf);
+    return o;
+}
+
+static bool hex_crc(const json_t *o, uint32_t *crc)
+{
+    const char *s = json_string_value(json_object_get(o, "crc32"));
+    char *end;
+
+    if (!s || strlen(s) != 8)
+        return false;
+    *crc = (uint32_t)strtoul(s, &end, 16);
+    return *end == '\0';
+}
+
+static void take_tensor(struct source *s, const json_t *t, const char *file, struct report *r)
+{
+    const char *name = json_string_value(json_object_get(t, "name"));
+    const char *state = json_string_value(json_object_get(t, "state"));
+    struct param *p = name ? source_param(s, name) : NULL;
+    int st = state ? state_by_name(state) : -1;
+
+    if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
+        report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s, which is not in the checkpoint",
+                   state ? state : "(none)");
+    else
+        p->has_digest[st] = true;
+}
+
+static void take_tensors(struct source *s, const json_t *o, const char *file, struct report *r)
+{
+    const json_t *list = json_object_get(o, "tensors"), *t;
+    size_t i;
+
+    json_array_foreach(list, i, t)
+        take_tensor(s, t, file, r);
+    if (json_array_size(list) == 0)     /* the virtual form: its bytes are the shards' */
+        return;
+    for (int k = 0; k < s->n_params; k++)
+        for (int st = 0; st < STATE_N; st++)
+            if (s->param[k].state[st] && st != STATE_BF16 && !s->param[k].has_digest[st])
+                report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, s->param[k].name,
+                           "state %s has no entry in the manifest", state_name((enum state)st));
+}
+
+int manifest_load(struct source *s, struct report *r, struct err *e)
+{
+    const struct source_file *f = source_file(s, MANIFEST_NAME);
+    json_t *o = load_json(s, r, e);
+
+    if (o)
+        take_tensors(s, o, files_name(s->files, f->file), r);
+    json_decref(o);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+static int check_file(struct source *s, const json_t *t, char *buf, struct report *r, struct err *e)
+{
+    const char *name = json_string_value(json_object_get(t, "name"));
+    const struct source_file *f = name ? source_file(s, name) : NULL;
+    uint64_t want = (uint64_t)json_integer_value(json_object_get(t, "size_bytes")), size;
+    struct crc_sum sum = {0};
+    uint32_t crc;
+
+    if (!name || !hex_crc(t, &crc)) {
+        report_add(r, SEV_ERROR, "manifest", MANIFEST_NAME, ERR_NO_BYTE, NULL, "an entry of files is incomplete");
+        return 0;
+    }
+    if (!f) {
+        report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
+        return 0;
+    }
+    size = files_size(s->files, f->file);
+    if (size != want) {
+        report_add(r, SEV_ERROR, "file_size", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+                   "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
+        return 0;
+    }
+    if (sum_range(s->files, f->file, 0, size, &sum, buf, e) < 0)
+        return -1;
+    if (sum.acc != crc)
+        report_add(r, SEV_ERROR, "file_crc", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+                   "is not what was written (crc %08x, expected %08x)", sum.acc, crc);
+    return 0;
+}
+
+static void find_unlisted(const struct source *s, const json_t *list, struct report *r)
+{
+    json_t *known = json_object(), *t;
+    size_t i;
+
+    json_array_foreach(list, i, t)
+        json_object_set_new(known, json_string_value(json_object_get(t, "name")), json_true());
+    for (int k = 0; k < s->n_files; k++)
+        if (strcmp(s->file[k].name, MANIFEST_NAME) != 0 && !json_object_get(known, s->file[k].name))
+            report_add(r, SEV_ERROR, "file_unlisted", files_name(s->files, s->file[k].file), ERR_NO_BYTE, NULL,
+                       "is not in the manifest");
+    json_decref(known);
+}
+
+int manifest_check(struct source *s, struct report *r, struct err *e)
+{
+    const struct source_file *f = source_file(s, MANIFEST_NAME);
+    json_t *o = load_json(s, r, e), *t;
+    const json_t *list = json_object_get(o, "files");
+    char *buf = xmalloc(READ_CHUNK);
+    size_t i;
+    int rc = e->kind == ERR_NONE ? 0 : -1;
+
+    if (o) {
+        take_tensors(s, o, files_name(s->files, f->file), r);
+        json_array_foreach(list, i, t)
+            if (rc == 0)
+                rc = check_file(s, t, buf, r, e);
+        find_unlisted(s, list, r);
+    }
+    free(buf);
+    json_decref(o);
+    return rc;
+}

@@ -1,0 +1,39 @@
+/*
+ * manifest.h - OUT/manifest.json: what a conversion wrote, provable later
+ *
+ * One JSON object, one line per entry so that grep and diff work on it:
+ *   format, version, layout, source {layout, path, tag, tp, pp, dp, iteration}
+ *   files    name, size_bytes, crc32 of every file of the folder but this one
+ *   tensors  name, state, dtype, shape, crc32 of the logical row-major bytes, which is
+ *            the same in every topology and layout
+ *   crc32    of all bytes of the manifest before this key
+ * CRCs are eight hex digits, as `crc32` and zip tools print them.
+ */
+#ifndef SHARDKIT_LAYOUT_MANIFEST_H
+#define SHARDKIT_LAYOUT_MANIFEST_H
+
+#include "libcommon/layout/layout.h"
+
+#define MANIFEST_NAME "manifest.json"
+
+/*
+ * Write `dir`/manifest.json for a folder that a finished plan and its sink filled. CRCs of
+ * plan destinations are derived from their items', so only the bytes around the tensors
+ * are read again; other files are read whole.
+ */
+MUST_CHECK int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e);
+
+/*
+ * Read `dir`/manifest.json into the source: every param's digest. 0 when there is none
+ * (has_digest stays false). Damage is an ERROR finding "manifest".
+ */
+MUST_CHECK int manifest_load(struct source *s, struct report *r, struct err *e);
+
+/*
+ * Compare every file of the folder with the manifest (name, size, CRC, one pass through
+ * all bytes); findings "file_missing", "file_size", "file_crc", "file_unlisted". When
+ * whole files are right, so are the tensors. Calls manifest_load(). 0 unless reading fails.
+ */
+MUST_CHECK int manifest_check(struct source *s, struct report *r, struct err *e);
+
+#endif

@@ -1,0 +1,251 @@
+#include "libcommon/layout/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+
+enum { FINGERPRINT_MAX = 64 << 20, WAIT_STEP_MS = 50, WAIT_LIMIT_MS = 600000 };
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0;
+}
+
+static char *job_file(const struct staging *s, const char *name)
+{
+    return path_join(s->job, name);
+}
+
+/* -1 without an error in *e: somebody else holds it. */
+static int take_lock(const struct staging *s, const char *name, struct err *e)
+{
+    char *path = job_file(s, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create the lock");
+    } else if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        fd = -1;
+    }
+    /* A file system without flock leaves us without the guard, not without the tool. */
+    free(path);
+    return fd;
+}
+
+static bool fingerprint_is(const struct staging *s, const char *fingerprint)
+{
+    char *path = job_file(s, "fingerprint"), *text;
+    struct err ignored = {0};
+    uint64_t size;
+    bool same;
+
+    text = file_slurp(path, FINGERPRINT_MAX, &size, &ignored);
+    same = text && size == strlen(fingerprint) && memcmp(text, fingerprint, size) == 0;
+    free(text);
+    free(path);
+    return same;
+}
+
+static int make_folders(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    char *path = job_file(s, "fingerprint"), name[32];
+    int rc = dir_make(s->job, e);
+
+    snprintf(name, sizeof name, "lock.%d", o->part);
+    if (rc == 0 && (s->lock_fd = take_lock(s, name, e)) < 0) {
+        if (e->kind == ERR_NONE)
+            err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
+        rc = -1;
+    }
+    if (rc == 0)
+        rc = dir_make(s->part, e);
+    if (rc == 0 && !s->resumed)
+        rc = file_replace(path, fingerprint, strlen(fingerprint), e);
+    free(path);
+    return rc;
+}
+
+/* What to do about an OUT.part that is there. 0: go on (s->resumed says how). */
+static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    bool same = fingerprint_is(s, fingerprint);
+
+    if (!exists(s->part) && !exists(s->job))
+        return 0;
+    if ((o->resume || o->n_parts > 1) && same) {
+        s->resumed = true;
+        return 0;
+    }
+    if (!o->force) {
+        err_usage(e, "%s: left by a run that did not finish%s", s->part,
+                  !o->resume ? "; --resume finishes it, --force starts over"
+                             : ", from another input or with other options; --force starts over");
+        return -1;
+    }
+    s->lock_fd = exists(s->job) ? take_lock(s, "lock.0", e) : -1;
+    if (s->lock_fd < 0 && exists(s->job)) {
+        err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
+        return -1;
+    }
+    if ((exists(s->part) && dir_remove(s->part, e) < 0) || (exists(s->job) && dir_remove(s->job, e) < 0))
+        return -1;
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    s->lock_fd = -1;
+    return 0;
+}
+
+int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    char *parent = path_parent(out), *base = path_base(out);
+    int rc = 0;
+
+    memset(s, 0, sizeof *s);
+    s->lock_fd = s->publish_fd = -1;
+    s->out = path_join(parent, base);           /* without trailing slashes */
+    s->part = str_fmt("%s.part", s->out);
+    s->job = str_fmt("%s.part.job", s->out);
+    if (exists(s->out) && o->resume && !exists(s->part)) {
+        s->complete = true;
+        if (exists(s->job))
+            rc = dir_remove(s->job, e);         /* killed between the rename and this */
+    } else if (exists(s->out) && !o->force) {
+        err_usage(e, "%s: exists already; --force replaces it", s->out);
+        rc = -1;
+    } else if (o->part == 0) {
+        rc = handle_leftovers(s, fingerprint, o, e);
+        if (rc == 0)
+            rc = make_folders(s, fingerprint, o, e);
+    }
+    free(parent);
+    free(base);
+    return rc;
+}
+
+int staging_ready(struct staging *s, struct err *e)
+{
+    char *path = job_file(s, "ready");
+    int rc = exists(path) ? 0 : file_replace(path, "", 0, e);
+
+    free(path);
+    return rc;
+}
+
+int staging_wait(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    char *path = job_file(s, "ready"), name[32];
+    int rc = -1;
+
+    for (int ms = 0; ms < WAIT_LIMIT_MS && rc < 0 && !(o->stopped && o->stopped()); ms += WAIT_STEP_MS) {
+        if (exists(path) && fingerprint_is(s, fingerprint))
+            rc = 0;
+        else
+            usleep(WAIT_STEP_MS * 1000);
+    }
+    free(path);
+    if (o->stopped && o->stopped()) {
+        err_stop(e);
+        return -1;
+    }
+    if (rc < 0) {
+        err_data(e, s->job, ERR_NO_BYTE, "part 0 has not prepared this conversion within %d s", WAIT_LIMIT_MS / 1000);
+        return -1;
+    }
+    s->resumed = true;
+    snprintf(name, sizeof name, "lock.%d", o->part);
+    s->lock_fd = take_lock(s, name, e);
+    if (s->lock_fd < 0)
+        err_data(e, s->part, ERR_NO_BYTE, "another process is writing part %d", o->part);
+    return s->lock_fd < 0 ? -1 : 0;
+}
+
+int staging_claim(struct staging *s, struct err *e)
+{
+    if (!exists(s->job))
+        return 0;
+    s->publish_fd = take_lock(s, "publish", e);
+    if (s->publish_fd < 0)
+        return e->kind == ERR_NONE ? 0 : -1;
+    return exists(s->part) ? 1 : 0;
+}
+
+/* syncfs: some thousand files and folders at once. */
+static int sync_all(const char *dir, struct err *e)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+
+    if (fd < 0 || syncfs(fd) < 0) {
+        err_sys(e, dir, "cannot sync the output");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* Readers see the old OUT or the new one; the old one's bytes go after the new name stands. */
+static int swap_in(struct staging *s, struct err *e)
+{
+    char *old = str_fmt("%s.old.part", s->out);
+    int rc = 0;
+
+    if (exists(old))
+        rc = dir_remove(old, e);
+    if (rc == 0 && exists(s->out)) {
+        if (renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
+            if (rename(s->part, old) < 0)
+                free(old), old = xstrdup(s->part);
+        } else if (rename(s->out, old) < 0 || rename(s->part, s->out) < 0) {
+            err_sys(e, s->out, "cannot replace it by %s", s->part);
+            rc = -1;
+        }
+    } else if (rc == 0 && rename(s->part, s->out) < 0) {
+        err_sys(e, s->out, "cannot rename from %s", s->part);
+        rc = -1;
+    }
+    if (rc == 0)
+        rc = dir_sync(s->out, e);
+    if (rc == 0 && exists(old))
+        rc = dir_remove(old, e);
+    free(old);
+    return rc;
+}
+
+int staging_publish(struct staging *s, struct err *e)
+{
+    if (sync_all(s->part, e) < 0 || swap_in(s, e) < 0)
+        return -1;
+    return dir_remove(s->job, e);
+}
+
+void staging_discard(struct staging *s)
+{
+    struct err ignored = {0};
+
+    if (dir_remove(s->part, &ignored) < 0 || dir_remove(s->job, &ignored) < 0)
+        return;                         /* what is left is recognisable by its name */
+}
+
+void staging_close(struct staging *s)
+{
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    if (s->publish_fd >= 0)
+        close(s->publish_fd);
+    free(s->out);
+    free(s->part);
+    free(s->job);
+    memset(s, 0, sizeof *s);
+    s->lock_fd = s->publish_fd = -1;
+}

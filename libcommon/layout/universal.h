@@ -1,0 +1,30 @@
+/*
+ * universal.h - what the universal forms share: names, the optimizer's common state, vocabulary rows
+ *
+ * Spec section 6. All three forms keep zero/optimizer_state.pt and copies of the
+ * mp_rank_*_model_states.pt files beside the tensors, so run state never gets lost.
+ */
+#ifndef SHARDKIT_LAYOUT_UNIVERSAL_H
+#define SHARDKIT_LAYOUT_UNIVERSAL_H
+
+#include "libcommon/layout/layout.h"
+
+/* The states a universal checkpoint holds, in the order the reference writes them. */
+#define UNIVERSAL_STATES 3
+extern const enum state universal_states[UNIVERSAL_STATES];
+
+/* Logical bytes of one state that go out: all rows, or the first V0 with VOCAB_STRIP. Also sets shape[0] of the result. */
+uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab, int64_t shape[4]);
+/*
+ * The bytes of zero/optimizer_state.pt: shard (0,0,0)'s optimizer_state_dict without its
+ * per-rank entries, plus param_groups. Caller frees.
+ */
+MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e);
+/* The bytes of step.pt (a bare 0-dim fp32 tensor or int); 0 bytes when the state has no step. Caller frees. */
+void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
+/* Copy the source's mp_rank files into `dir`, every record's CRC checked. */
+MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
+/* Bytes of all that, for disk-space checks. */
+uint64_t universal_extra_bytes(const struct source *s);
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * verify.h - is a checkpoint whole, undamaged and plausible?
+ *
+ * In order: open the tables (every file and rank there, mappings cover each element
+ * once), container bytes no reader uses, files that do not belong, the manifest where
+ * there is one, then every byte once: record CRCs, digests, and the values as they pass.
+ * ERROR findings are damage. WARNING findings are things a sound checkpoint should not
+ * have but can be loaded with: bf16 that is not the rounded master, copies that
+ * disagree, NaN, non-zero padding, stray files.
+ * Memory: the executor's pool, or the files themselves when they are under 8 MiB, which
+ * are read directly (about a millisecond for a tiny set).
+ */
+#ifndef SHARDKIT_LAYOUT_VERIFY_H
+#define SHARDKIT_LAYOUT_VERIFY_H
+
+#include <stdbool.h>
+
+#include "libcommon/base/progress.h"
+#include "libcommon/base/report.h"
+
+struct verify_stats {
+    const char *layout;         /* layout_name(), or "pt" for a single file; NULL when nothing could be opened */
+    int n_files;
+    uint64_t size_bytes;        /* of those files */
+};
+
+struct verify_opts {
+    bool lenient;               /* skip the container bytes no reader uses */
+    int threads;                /* >= 1 */
+    uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
+    enum progress_mode progress;
+    bool (*stopped)(void);      /* may be NULL */
+    struct verify_stats *stats; /* filled when not NULL */
+};
+
+/*
+ * Verify `path`: whatever source_open() takes, or one .pt file. Damage is told to `r`,
+ * also damage so bad that nothing can be opened. 0, or -1: ERR_SYS when the path cannot
+ * be read at all, ERR_STOP.
+ */
+MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
+
+#endif

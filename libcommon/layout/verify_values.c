@@ -1,0 +1,391 @@
+/*
+ * verify_values.c - the checks on values that verify makes while bytes go by
+ *
+ * Tensors pass one state at a time and in any order, so bf16 and its fp32 master never
+ * meet. Instead the CRC of the master's rounding is summed up beside it and compared with
+ * the bf16 tensor's CRC at the end; the same for tied copies. Only tensors that do not
+ * agree are read again, to count how far they are apart.
+ */
+#include "libcommon/layout/verify_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/layout/verify_scan.h"
+#include "libcommon/plan/stats.h"
+
+/* One state of one parameter, or the last stage's copy of it, as it goes by. */
+struct passed {
+    const struct param *param;
+    enum state state;
+    bool tied;
+    struct crc_sum rounded;     /* fp32: CRC of the bf16 values it rounds to */
+    _Atomic uint64_t n_nan, n_inf, n_negative;
+};
+
+struct values {
+    struct source *s;
+    int n;
+    struct passed *passed;      /* beside item[] */
+    struct scan_item *item;
+    char **name;
+    int (*of_param)[STATE_N];   /* item of a parameter's state, -1: none */
+    const struct verify_opts *o;
+    struct report *r;
+};
+
+/* ---- while bytes go by ---- */
+
+#define BLOCK 1024
+
+/* Returns the number of NaNs. The counters are 32 bits wide like the elements, for the vector unit. */
+static uint32_t count_f32(struct passed *p, const uint32_t *bits, size_t n)
+{
+    uint32_t nan = 0, inf = 0, negative = 0;
+
+    #pragma omp simd reduction(+:nan, inf, negative)
+    for (size_t i = 0; i < n; i++) {
+        uint32_t magnitude = bits[i] & 0x7fffffff;
+
+        nan += magnitude > 0x7f800000;
+        inf += magnitude == 0x7f800000;
+        negative += bits[i] > 0x80000000;       /* -0 is 0x80000000 itself */
+    }
+    if (nan)
+        p->n_nan += nan;
+    if (inf)
+        p->n_inf += inf;
+    /* Negative NaNs were counted too; they are reported as NaN already. */
+    if (negative && !nan && p->state == STATE_EXP_AVG_SQ)
+        p->n_negative += negative;
+    return nan;
+}
+
+static void count_bf16(struct passed *p, const uint8_t *b, size_t n)
+{
+    uint64_t nan = 0, inf = 0;
+
+    #pragma omp simd reduction(+:nan, inf)
+    for (size_t i = 0; i < n; i++) {
+        uint16_t magnitude = (uint16_t)((b[2 * i] | b[2 * i + 1] << 8) & 0x7fff);
+
+        nan += magnitude > 0x7f80;
+        inf += magnitude == 0x7f80;
+    }
+    if (nan)
+        p->n_nan += nan;
+    if (inf)
+        p->n_inf += inf;
+}
+
+/* Round to nearest even. The short way would turn some NaNs into infinity. */
+static void round_block(const uint32_t *bits, size_t n, bool any_nan, uint16_t *out)
+{
+    if (!any_nan) {
+        #pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            out[i] = (uint16_t)((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float f;
+
+        memcpy(&f, &bits[i], sizeof f);
+        out[i] = f32_to_bf16(f);
+    }
+}
+
+static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint8_t *b, uint64_t len)
+{
+    uint32_t bits[BLOCK], crc = 0;
+    uint16_t rounded[BLOCK];
+    bool want_rounded = p->state == STATE_FP32 && p->param->state[STATE_BF16] && !p->tied;
+
+    for (uint64_t at = 0; at < len; at += sizeof bits) {
+        size_t n = (size_t)min_u64(sizeof bits, len - at) / 4;
+
+        uint32_t n_nan;
+
+        memcpy(bits, b + at, n * 4);
+        n_nan = count_f32(p, bits, n);
+        if (want_rounded) {
+            round_block(bits, n, n_nan > 0, rounded);
+            crc = crc_bytes(crc, rounded, n * 2);
+        }
+    }
+    if (want_rounded)
+        crc_sum_add(&p->rounded, total / 2, from / 2, len / 2, crc);
+}
+
+static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len)
+{
+    struct values *v = ctx;
+    const struct tmap *m = v->item[item].map;
+
+    if (m->dtype == DTYPE_F32)
+        look_f32(&v->passed[item], m->len, from, bytes, len);
+    else if (m->dtype == DTYPE_BF16)
+        count_bf16(&v->passed[item], bytes, len / 2);
+}
+
+/* ---- what goes by ---- */
+
+/* The last stage's position table of a gpt2 model exists but is neither tied nor trained. */
+static bool tie_is_kept(const struct param *p)
+{
+    return !strstr(p->name, "position_embeddings");
+}
+
+static int add_item(struct values *v, const struct param *p, enum state st, bool tied)
+{
+    int i = v->n++;
+
+    v->passed[i].param = p;
+    v->passed[i].state = st;
+    v->passed[i].tied = tied;
+    v->name[i] = str_fmt("%s %s%s", p->name, state_name(st), tied ? " (last stage)" : "");
+    v->item[i].map = tied ? p->tied[st] : p->state[st];
+    v->item[i].name = v->name[i];
+    return i;
+}
+
+static void list_items(struct values *v)
+{
+    size_t room = (size_t)v->s->n_params * STATE_N * 2 + 1;
+
+    v->passed = xcalloc(room, sizeof *v->passed);
+    v->item = xcalloc(room, sizeof *v->item);
+    v->name = xcalloc(room, sizeof *v->name);
+    v->of_param = xcalloc((size_t)v->s->n_params + 1, sizeof *v->of_param);
+    for (int i = 0; i < v->s->n_params; i++) {
+        const struct param *p = &v->s->param[i];
+
+        for (int st = 0; st < STATE_N; st++) {
+            v->of_param[i][st] = p->state[st] ? add_item(v, p, (enum state)st, false) : -1;
+            if (p->tied[st])
+                add_item(v, p, (enum state)st, true);
+        }
+    }
+}
+
+static void values_free(struct values *v)
+{
+    for (int i = 0; i < v->n; i++)
+        free(v->name[i]);
+    free(v->name);
+    free(v->passed);
+    free(v->item);
+    free(v->of_param);
+}
+
+/* ---- judging ---- */
+
+/* How far two maps are apart, for a message; zeros when they cannot be read. */
+static struct stats_diff distance(struct values *v, const struct tmap *a, const struct tmap *b)
+{
+    struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
+    struct stats_opts so = { .threads = v->o->threads, .replicas = REPLICAS_FIRST, .stopped = v->o->stopped };
+    struct err e = {0};
+
+    if (stats_run(&job, 1, &so, &e) < 0)
+        memset(&job.diff, 0, sizeof job.diff);
+    return job.diff;
+}
+
+static void judge_item(struct values *v, int i)
+{
+    struct passed *p = &v->passed[i];
+    struct scan_item *it = &v->item[i];
+    const char *st = state_name(p->state), *name = p->param->name;
+    unsigned long long elems = it->map->len / (uint64_t)dtype_size(it->map->dtype);
+
+    if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
+        report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, name,
+                   "%s has digest %08x, the manifest says %08x", st, it->crc, p->param->digest[p->state]);
+    if (p->n_nan || p->n_inf)
+        report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, name,
+                   "%s%s holds %llu NaN and %llu infinite values", st, p->tied ? " of the last stage" : "",
+                   (unsigned long long)p->n_nan, (unsigned long long)p->n_inf);
+    if (p->n_negative)
+        report_add(v->r, SEV_WARNING, "negative_exp_avg_sq", NULL, ERR_NO_BYTE, name,
+                   "exp_avg_sq is negative in %llu of %llu elements", (unsigned long long)p->n_negative, elems);
+    if (it->n_differ && !p->tied)
+        report_add(v->r, SEV_WARNING, "replicas", NULL, ERR_NO_BYTE, name,
+                   "%s differs between tensor-parallel ranks in %llu of %llu elements", st,
+                   (unsigned long long)it->n_differ, elems);
+}
+
+static void judge_tied(struct values *v, int i, const struct scan_item *first)
+{
+    const struct passed *p = &v->passed[i];
+    struct stats_diff d;
+
+    if (!tie_is_kept(p->param) || !first || !first->seen || first->crc == v->item[i].crc)
+        return;
+    d = distance(v, first->map, v->item[i].map);
+    report_add(v->r, SEV_WARNING, "tied", NULL, ERR_NO_BYTE, p->param->name,
+               "%s of the last stage differs from the first stage's in %llu of %llu elements, by %.9g at most; "
+               "the first stage's copy is used", state_name(p->state), (unsigned long long)d.n_differ,
+               (unsigned long long)d.n, d.max_abs);
+}
+
+/* Elements of the bf16 tensor that are not the rounded master, first copies of replicas. */
+static uint64_t count_not_rounded(struct values *v, const struct tmap *bf16, const struct tmap *fp32)
+{
+    enum { N = 1 << 16 };
+    uint16_t *have = xmalloc(N * 2), *want = xmalloc(N * 2);
+    uint32_t *master = xmalloc(N * 4);
+    struct err e = {0};
+    uint64_t n = 0;
+
+    for (uint64_t at = 0; at < bf16->len; at += N * 2) {
+        uint64_t len = min_u64(N * 2, bf16->len - at);
+
+        if (tmap_read(bf16, v->s->files, 0, at, len, have, &e) < 0 ||
+            tmap_read(fp32, v->s->files, 0, at * 2, len * 2, master, &e) < 0)
+            break;
+        round_block(master, len / 2, true, want);
+        for (size_t i = 0; i < len / 2; i++)
+            n += have[i] != want[i];
+    }
+    free(have);
+    free(want);
+    free(master);
+    return n;
+}
+
+static void judge_rounding(struct values *v, const struct param *p, const int of_state[STATE_N])
+{
+    int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
+    const struct scan_item *bf16, *fp32;
+    bool synchronised;
+
+    if (b < 0 || m < 0)
+        return;
+    bf16 = &v->item[b];
+    fp32 = &v->item[m];
+    if (!bf16->seen || !fp32->seen || bf16->map->dtype != DTYPE_BF16 || fp32->map->dtype != DTYPE_F32 ||
+        fp32->map->len != 2 * bf16->map->len || v->passed[m].rounded.acc == bf16->crc)
+        return;
+    /* Runs with --sync-tp-duplicated-parameters average the bf16 copies at every step and
+     * leave the masters alone, so there a difference is how it should be. */
+    synchronised = p->merge == MERGE_REPLICATED && bf16->n_differ == 0 && fp32->n_differ > 0;
+    report_add(v->r, synchronised ? SEV_NOTE : SEV_WARNING, "bf16_master", NULL, ERR_NO_BYTE, p->name,
+               "bf16 differs from its rounded fp32 master in %llu of %llu elements%s",
+               (unsigned long long)count_not_rounded(v, bf16->map, fp32->map),
+               (unsigned long long)(bf16->map->len / 2),
+               synchronised ? " (bf16 copies are synchronised, the masters are not)" : "");
+}
+
+static void judge(struct values *v)
+{
+    for (int i = 0; i < v->n; i++) {
+        int param = (int)(v->passed[i].param - v->s->param);
+        int first = v->of_param[param][v->passed[i].state];
+
+        if (!v->item[i].seen)
+            continue;
+        judge_item(v, i);
+        if (v->passed[i].tied)
+            judge_tied(v, i, first >= 0 ? &v->item[first] : NULL);
+    }
+    for (int i = 0; i < v->s->n_params; i++)
+        judge_rounding(v, &v->s->param[i], v->of_param[i]);
+}
+
+/* ---- padding ---- */
+
+static int extent_cmp(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    if (x->record != y->record)
+        return x->record < y->record ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Every extent of every tensor, sorted by record and place. */
+static struct extent *all_extents(const struct values *v, size_t *n)
+{
+    struct extent *x = NULL;
+    size_t cap = 0;
+
+    *n = 0;
+    for (int i = 0; i < v->n; i++)
+        for (int k = 0; k < v->item[i].map->n_slices; k++) {
+            const struct tmap_slice *slice = &v->item[i].map->slice[k];
+
+            if (slice->n_extents == 0)
+                continue;
+            ARRAY_ROOM(x, cap, *n + (size_t)slice->n_extents);
+            memcpy(x + *n, slice->extent, (size_t)slice->n_extents * sizeof *x);
+            *n += (size_t)slice->n_extents;
+        }
+    if (*n)
+        qsort(x, *n, sizeof *x, extent_cmp);
+    return x;
+}
+
+static void check_tail(struct values *v, int record, uint64_t end)
+{
+    const struct record *rec = files_record(v->s->files, record);
+    struct extent tail = { .record = record, .at = end, .len = rec->len - end };
+    struct err e = {0};
+    uint8_t *buf;
+    uint64_t n = 0;
+
+    buf = xmalloc(tail.len);
+    if (files_read_extent(v->s->files, &tail, buf, &e) == 0)
+        for (uint64_t i = 0; i + 4 <= tail.len; i += 4)
+            n += (get_le32(buf + i) & 0x7fffffff) != 0;
+    if (n)
+        report_add(v->r, SEV_WARNING, "padding", files_name(v->s->files, rec->file), rec->at + end, NULL,
+                   "%llu of %llu padding elements of record %s are not zero", (unsigned long long)n,
+                   (unsigned long long)tail.len / 4, rec->name);
+    free(buf);
+}
+
+/*
+ * What lies behind the last parameter of a flat partition is alignment: fewer than 2 * DP
+ * elements (spec section 4.3). A longer rest is something else, no padding.
+ */
+static void check_padding(struct values *v)
+{
+    uint64_t limit = 2 * 4 * (uint64_t)(v->s->topo.dp > 0 ? v->s->topo.dp : 0), end = 0;
+    size_t n;
+    struct extent *x;
+
+    if (v->s->kind != LAYOUT_DEEPSPEED)
+        return;
+    x = all_extents(v, &n);
+    for (size_t i = 0; i < n; i++) {
+        const struct record *rec = files_record(v->s->files, x[i].record);
+        bool last = i + 1 == n || x[i + 1].record != x[i].record;
+
+        end = max_u64(end, x[i].at + x[i].len);
+        if (!last)
+            continue;
+        if (end < rec->len && rec->len - end < limit)
+            check_tail(v, x[i].record, end);
+        end = 0;
+    }
+    free(x);
+}
+
+int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+                 struct report *r, struct err *e)
+{
+    struct values v = { .s = s, .o = o, .r = r };
+    int rc;
+
+    list_items(&v);
+    rc = scan_run(s, zip, v.item, v.n, look, &v, o, r, e);
+    if (rc == 0) {
+        judge(&v);
+        check_padding(&v);
+    }
+    values_free(&v);
+    return rc;
+}

@@ -1,0 +1,19 @@
+/*
+ * verify_values.h - do the numbers of a checkpoint make sense?
+ *
+ * Runs the scan (verify_scan.h) and judges what went by: digests of a manifest (ERROR
+ * "digest"), and warnings "not_finite", "negative_exp_avg_sq", "replicas", "tied",
+ * "bf16_master", "padding".
+ */
+#ifndef SHARDKIT_LAYOUT_VERIFY_VALUES_H
+#define SHARDKIT_LAYOUT_VERIFY_VALUES_H
+
+#include "libcommon/format/zip.h"
+#include "libcommon/layout/layout.h"
+#include "libcommon/layout/verify.h"
+
+/* zip[i] belongs to s->file[i]. -1 only with ERR_STOP; files that cannot be read are findings. */
+MUST_CHECK int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+                            struct report *r, struct err *e);
+
+#endif

@@ -1,0 +1,298 @@
+/*
+ * cmd_cat.c - one tensor or a slice of it, in a fixed amount of memory
+ *
+ * A slice is a sequence of runs that lie in the tensor in ascending order. They are read
+ * through a window that moves forward, so that a slice of many short runs does not
+ * become as many reads.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/format/npy.h"
+#include "tools/ckpt-inspect/slice.h"
+#include "tools/ckpt-inspect/view.h"
+
+enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
+
+/* ---- which tensor ---- */
+
+static int not_there(const struct view *v, const char *name, struct err *e)
+{
+    const char **names = xcalloc((size_t)v->n + 1, sizeof *names), *near;
+
+    for (int i = 0; i < v->n; i++)
+        names[i] = v->tensor[i].name;
+    near = nearest_word(name, names, v->n);
+    err_data(e, v->path, ERR_NO_BYTE, "no tensor '%s'%s%s%s", name, near ? "; did you mean '" : "",
+             near ? near : "", near ? "'?" : "");
+    free(names);
+    return -1;
+}
+
+/* Where no state is asked for: the master, which says most, or what there is. */
+static int any_state(const struct view *v, const char *name)
+{
+    int i = view_find(v, name, STATE_FP32);
+
+    for (int st = 0; st < STATE_N && i < 0; st++)
+        i = view_find(v, name, st);
+    return i;
+}
+
+/* "NAME" or "NAME.STATE". */
+static int find_tensor(const struct inspect *in, const struct view *v, const char *name, struct err *e)
+{
+    const char *dot = strrchr(name, '.');
+    int state = dot ? state_by_name(dot + 1) : -1, i;
+    char *bare;
+
+    if (!v->source)
+        i = view_find(v, name, -1);
+    else if (in->state >= 0)
+        i = view_find(v, name, in->state);
+    else
+        i = any_state(v, name);
+    if (i < 0 && v->source && state >= 0 && in->state < 0) {
+        bare = str_fmt("%.*s", (int)(dot - name), name);
+        i = view_find(v, bare, state);
+        free(bare);
+    }
+    if (i < 0)
+        return not_there(v, name, e);
+    if (!v->tensor[i].map) {
+        err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", name);
+        return -1;
+    }
+    return i;
+}
+
+/* ---- where it goes ---- */
+
+struct out {
+    FILE *f;
+    char *tmp;                  /* NULL: written in place */
+    const char *path;
+};
+
+/* A regular file appears whole or not at all; a pipe or device is written as it is. */
+static int out_open(struct out *o, const struct inspect *in, struct err *e)
+{
+    struct stat st;
+    int fd;
+
+    o->path = in->output;
+    o->f = stdout;
+    if (!o->path)
+        return 0;
+    if (stat(o->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        o->f = fopen(o->path, "we");
+    } else if (stat(o->path, &st) == 0 && !in->cli.force) {
+        err_usage(e, "%s: exists already; --force replaces it", o->path);
+        return -1;
+    } else {
+        o->tmp = str_fmt("%s.%ld.part", o->path, (long)getpid());
+        fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        o->f = fd < 0 ? NULL : fdopen(fd, "w");
+    }
+    if (o->f)
+        return 0;
+    err_sys(e, o->tmp ? o->tmp : o->path, "cannot create");
+    return -1;
+}
+
+/* Keep what was written when rc is 0, else leave no trace. */
+static int out_close(struct out *o, int rc, struct err *e)
+{
+    if (o->path && o->f) {
+        if (rc == 0 && (fflush(o->f) != 0 || (o->tmp && fsync(fileno(o->f)) < 0))) {
+            err_sys(e, o->path, "cannot write");
+            rc = -1;
+        }
+        fclose(o->f);
+        if (o->tmp && rc == 0 && rename(o->tmp, o->path) < 0) {
+            err_sys(e, o->path, "cannot rename from %s", o->tmp);
+            rc = -1;
+        }
+        if (o->tmp && rc < 0)
+            unlink(o->tmp);
+    }
+    free(o->tmp);
+    return rc;
+}
+
+/* ---- how it looks ---- */
+
+struct printer {
+    FILE *f;
+    enum cat_format format;
+    bool json;
+    enum dtype dtype;
+    int64_t row;                /* text: values on a line */
+    int64_t n;                  /* values printed */
+};
+
+static void print_float(const struct printer *p, double v)
+{
+    if (p->json && !isfinite(v))
+        fputs("null", p->f);
+    else
+        /* 9 digits bring every 32-bit float back, 17 every 64-bit one. */
+        fprintf(p->f, p->dtype == DTYPE_F64 || p->dtype == DTYPE_C128 ? "%.17g" : "%.9g", v);
+}
+
+static void print_value(const struct printer *p, const uint8_t *b)
+{
+    int64_t i;
+
+    switch (p->dtype) {
+    case DTYPE_I64:
+        memcpy(&i, b, sizeof i);                /* a double would lose digits */
+        fprintf(p->f, "%" PRId64, i);
+        break;
+    case DTYPE_C64:
+    case DTYPE_C128:
+        fputs(p->json ? "[" : "(", p->f);
+        print_float(p, dtype_value(p->dtype, b));
+        fputc(',', p->f);
+        print_float(p, dtype_value(p->dtype == DTYPE_C64 ? DTYPE_F32 : DTYPE_F64, b + dtype_size(p->dtype) / 2));
+        fputs(p->json ? "]" : ")", p->f);
+        break;
+    default:
+        print_float(p, dtype_value(p->dtype, b));
+    }
+}
+
+static void print_values(struct printer *p, const uint8_t *b, uint64_t len)
+{
+    uint64_t size = (uint64_t)dtype_size(p->dtype);
+
+    if (p->format != CAT_TEXT) {
+        fwrite(b, 1, len, p->f);
+        return;
+    }
+    for (uint64_t at = 0; at < len; at += size, p->n++) {
+        if (p->json && p->n)
+            fputc(',', p->f);
+        print_value(p, b + at);
+        if (!p->json)
+            fputc((p->n + 1) % p->row == 0 ? '\n' : ' ', p->f);
+    }
+}
+
+static void print_head(const struct printer *p, const struct view *v, const struct tensor *t, const struct slice *s)
+{
+    struct strbuf sb = {0};
+
+    if (p->format == CAT_NPY) {
+        npy_header(&sb, p->dtype, s->out_ndim, s->out_shape);
+        fwrite(sb.buf, 1, sb.len, p->f);
+        strbuf_free(&sb);
+    } else if (p->json) {
+        json_t *o = json_pack("{s:o, s:o, s:o, s:s, s:o}", "path", out_text(v->source ? v->source->path : v->path),
+            "name", out_text(t->name), "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
+            "dtype", dtype_name(t->dtype), "shape", out_shape(s->out_shape, s->out_ndim));
+        char *text = json_dumps(o, JSON_COMPACT);
+
+        /* The values are too many for a tree in memory: they are put before the closing brace. */
+        fprintf(p->f, "%.*s,\"values\":[", (int)strlen(text) - 1, text);
+        free(text);
+        json_decref(o);
+    }
+}
+
+/* ---- reading ---- */
+
+struct window {
+    uint8_t *buf;
+    uint64_t from, len;         /* bytes of the tensor in buf */
+};
+
+/* Make the window begin at `at` unless it holds [at, at + need) already. */
+static int window_move(struct window *w, const struct inspect *in, const struct view *v, const struct tmap *m,
+                       uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
+{
+    if (at >= w->from && at + need <= w->from + w->len)
+        return 0;
+    w->from = at;
+    w->len = min_u64(max_u64(need, ahead), m->len - at);
+    return stats_read(m, v->files, in->cli.replicas, w->from, w->len, w->buf, e);
+}
+
+static int cat_runs(const struct inspect *in, const struct view *v, const struct tensor *t, const struct slice *s,
+                    struct printer *p, struct err *e)
+{
+    uint64_t size = (uint64_t)dtype_size(t->dtype), run = (uint64_t)s->run * size;
+    struct window w = { .buf = xmalloc(WINDOW_MAX) };
+    int64_t n_runs = s->n_elems ? s->n_elems / s->run : 0;
+    int rc = 0;
+
+    for (int64_t i = 0; i < n_runs && rc == 0; i++) {
+        uint64_t first = (uint64_t)slice_run_at(s, i) * size;
+
+        for (uint64_t at = 0; at < run && rc == 0; ) {
+            uint64_t n = min_u64(WINDOW_MAX, run - at);
+
+            if (cli_stopped())
+                err_stop(e);
+            rc = e->kind == ERR_NONE ? window_move(&w, in, v, t->map, first + at, n, WINDOW_SHORT_RUNS, e) : -1;
+            if (rc == 0)
+                print_values(p, w.buf + (first + at - w.from), n);
+            at += n;
+        }
+    }
+    free(w.buf);
+    return rc;
+}
+
+static int cat_tensor(const struct inspect *in, const struct view *v, const struct tensor *t, struct err *e)
+{
+    struct printer p = { .format = in->format, .json = in->cli.json, .dtype = t->dtype };
+    struct slice s;
+    struct out o = {0};
+    int rc;
+
+    if (slice_parse(&s, in->slice, t->ndim, t->shape, e) < 0)
+        return -1;
+    if (out_open(&o, in, e) < 0)
+        return out_close(&o, -1, e);
+    p.f = o.f;
+    p.row = s.out_ndim >= 2 ? s.out_shape[s.out_ndim - 1] : 1;
+    print_head(&p, v, t, &s);
+    rc = cat_runs(in, v, t, &s, &p, e);
+    if (p.json)
+        fputs("]}\n", p.f);
+    if (rc == 0 && ferror(p.f) && o.path) {
+        err_sys(e, o.path, "cannot write");
+        rc = -1;
+    }
+    return out_close(&o, rc, e);
+}
+
+int cmd_cat(struct inspect *in)
+{
+    struct report *r;
+    struct err e = {0};
+    struct view *v;
+    int rc, i = -1;
+
+    if (in->cli.json && in->format != CAT_TEXT)
+        return cli_usage(&in->cli, "--json goes with text only, not with --npy or --raw");
+    r = report_new();
+    v = view_open(in, in->arg[0], r, &e);
+    rc = out_open_findings(in, r);
+    if (v)
+        i = find_tensor(in, v, in->arg[1], &e);
+    if (i < 0 || cat_tensor(in, v, &v->tensor[i], &e) < 0)
+        rc = cli_fail(&in->cli, &e);
+    view_close(v);
+    report_free(r);
+    return rc;
+}

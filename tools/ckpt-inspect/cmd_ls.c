@@ -1,0 +1,178 @@
+/*
+ * cmd_ls.c - every parameter, and with -v where its pieces lie
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/progress.h"
+#include "tools/ckpt-inspect/view.h"
+
+/* ---- pieces: runs of files that make up a tensor ---- */
+
+static json_t *pieces_json(const struct view *v, const struct tmap *m)
+{
+    json_t *a = json_array();
+
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+            const struct record *rec = files_record(v->files, x->record);
+
+            json_array_append_new(a, json_pack("{s:i, s:o, s:I, s:I}", "slice", k,
+                "file", out_text(files_name(v->files, rec->file)), "byte", (json_int_t)(rec->at + x->at),
+                "size_bytes", (json_int_t)x->len));
+        }
+    return a;
+}
+
+static void print_pieces(const struct view *v, const struct tmap *m, const char *state)
+{
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+            const struct record *rec = files_record(v->files, x->record);
+
+            printf("    %-10s slice %d  %s  byte %" PRIu64 "  %" PRIu64 " bytes\n", state, k,
+                   files_name(v->files, rec->file), rec->at + x->at, x->len);
+        }
+}
+
+/* ---- a checkpoint: one line a parameter, its states together ---- */
+
+static void print_states(const struct tensor *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        printf("%s%s:%s", i ? " " : "", state_name((enum state)t[i].state), dtype_name(t[i].dtype));
+}
+
+static void print_param(const struct inspect *in, const struct view *v, const struct tensor *t, int n, int width)
+{
+    const struct param *p = t->param;
+    char shape[160], stage[16] = "-", group[16] = "-";
+
+    if (p->stage >= 0)
+        snprintf(stage, sizeof stage, "%d", p->stage);
+    if (p->group >= 0)
+        snprintf(group, sizeof group, "%d", p->group);
+    printf("%-*s  %-14s  %-15s  stage %-2s  group %-2s  ", width, p->name,
+           out_shape_text(p->shape, p->ndim, shape), merge_rule_name(p->merge), stage, group);
+    print_states(t, n);
+    putchar('\n');
+    for (int i = 0; in->cli.verbose && i < n; i++) {
+        print_pieces(v, t[i].map, state_name((enum state)t[i].state));
+        if (p->tied[t[i].state])
+            print_pieces(v, p->tied[t[i].state], "last stage");
+    }
+}
+
+static json_t *param_json(const struct inspect *in, const struct view *v, const struct tensor *t, int n)
+{
+    const struct param *p = t->param;
+    json_t *states = json_object();
+    bool tied = false;
+
+    for (int i = 0; i < n; i++) {
+        json_t *o = json_pack("{s:s, s:I}", "dtype", dtype_name(t[i].dtype), "size_bytes", (json_int_t)t[i].map->len);
+
+        if (in->cli.verbose) {
+            json_object_set_new(o, "pieces", pieces_json(v, t[i].map));
+            if (p->tied[t[i].state])
+                json_object_set_new(o, "tied_pieces", pieces_json(v, p->tied[t[i].state]));
+        }
+        tied |= p->tied[t[i].state] != NULL;
+        json_object_set_new(states, state_name((enum state)t[i].state), o);
+    }
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o}", "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
+        "merge_rule", merge_rule_name(p->merge), "stage", out_int_or_null(p->stage),
+        "group", out_int_or_null(p->group), "tied", (int)tied, "states", states);
+}
+
+/* Tensors i .. i+n-1 are the states of one parameter. */
+static int states_at(const struct view *v, int i)
+{
+    int n = 1;
+
+    while (i + n < v->n && v->tensor[i + n].param == v->tensor[i].param)
+        n++;
+    return n;
+}
+
+static int name_width(const struct view *v)
+{
+    int width = 0;
+
+    for (int i = 0; i < v->n; i++)
+        if ((int)strlen(v->tensor[i].name) > width)
+            width = (int)strlen(v->tensor[i].name);
+    return width < 72 ? width : 72;
+}
+
+static void list_params(const struct inspect *in, const struct view *v)
+{
+    json_t *a = json_array();
+    int width = name_width(v);
+
+    for (int i = 0, n; i < v->n; i += n) {
+        n = states_at(v, i);
+        if (in->cli.json)
+            json_array_append_new(a, param_json(in, v, &v->tensor[i], n));
+        else
+            print_param(in, v, &v->tensor[i], n, width);
+    }
+    if (in->cli.json)
+        out_json(json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path), "layout", layout_name(v->source->kind),
+                           "parameters", a));
+    else
+        json_decref(a);
+}
+
+/* ---- one file: one line a tensor ---- */
+
+static void list_tensors(const struct inspect *in, const struct view *v)
+{
+    json_t *a = json_array();
+    int width = name_width(v);
+
+    for (int i = 0; i < v->n; i++) {
+        const struct tensor *t = &v->tensor[i];
+        char shape[160];
+
+        if (in->cli.json) {
+            json_t *o = json_pack("{s:o, s:o, s:s, s:I}", "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
+                "dtype", dtype_name(t->dtype), "size_bytes", (json_int_t)(t->n_elems * dtype_size(t->dtype)));
+
+            if (in->cli.verbose)
+                json_object_set_new(o, "pieces", pieces_json(v, t->map));
+            json_array_append_new(a, o);
+            continue;
+        }
+        printf("%-*s  %-14s  %s\n", width, t->name, out_shape_text(t->shape, t->ndim, shape), dtype_name(t->dtype));
+        if (in->cli.verbose)
+            print_pieces(v, t->map, "");
+    }
+    if (in->cli.json)
+        out_json(json_pack("{s:o, s:o}", "path", out_text(v->path), "tensors", a));
+    else
+        json_decref(a);
+}
+
+int cmd_ls(struct inspect *in)
+{
+    struct report *r = report_new();
+    struct err e = {0};
+    struct view *v = view_open(in, in->arg[0], r, &e);
+    int rc = out_open_findings(in, r);
+
+    if (!v)
+        rc = cli_fail(&in->cli, &e);
+    else if (v->source)
+        list_params(in, v);
+    else
+        list_tensors(in, v);
+    view_close(v);
+    report_free(r);
+    return rc;
+}

@@ -1,0 +1,103 @@
+/*
+ * cmd_stats.c - what the values of every parameter and state look like
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-inspect/view.h"
+
+static void print_row(const struct tensor *t, const struct stats *s, int width)
+{
+    char *label = view_label(t);
+    bool any = stats_n_finite(s) > 0;
+
+    printf("%-*s  %11" PRIu64 "  %12.6g  %12.6g  %12.6g  %12.6g  %8" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "\n",
+           width, label, s->n, stats_norm(s), any ? s->min : 0, any ? s->max : 0, stats_mean(s),
+           s->n_zero, s->n_nan, s->n_inf);
+    free(label);
+}
+
+static json_t *row_json(const struct tensor *t, const struct stats *s)
+{
+    bool any = stats_n_finite(s) > 0;
+    json_t *o = json_pack("{s:o, s:o, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}",
+        "name", out_text(t->name), "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
+        "dtype", dtype_name(t->dtype), "n", (json_int_t)s->n, "norm", out_real(stats_norm(s)),
+        "min", any ? out_real(s->min) : json_null(), "max", any ? out_real(s->max) : json_null(),
+        "mean", any ? out_real(stats_mean(s)) : json_null(), "n_zero", (json_int_t)s->n_zero,
+        "n_negative", (json_int_t)s->n_negative, "n_nan", (json_int_t)s->n_nan, "n_inf", (json_int_t)s->n_inf);
+
+    return o;
+}
+
+static int label_width(const struct view *v)
+{
+    int width = 0;
+
+    for (int i = 0; i < v->n; i++) {
+        char *label = view_label(&v->tensor[i]);
+
+        if ((int)strlen(label) > width)
+            width = (int)strlen(label);
+        free(label);
+    }
+    return width < 72 ? width : 72;
+}
+
+static void print_all(const struct inspect *in, const struct view *v, const struct stats_job *job)
+{
+    json_t *a = json_array();
+    int width = label_width(v);
+
+    if (!in->cli.json)
+        printf("%-*s  %11s  %12s  %12s  %12s  %12s  %8s  %6s  %6s\n", width, "parameter", "elements", "norm",
+               "min", "max", "mean", "zero", "nan", "inf");
+    for (int i = 0; i < v->n; i++) {
+        if (in->cli.json)
+            json_array_append_new(a, row_json(&v->tensor[i], &job[i].stats));
+        else
+            print_row(&v->tensor[i], &job[i].stats, width);
+    }
+    if (in->cli.json)
+        out_json(json_pack("{s:o, s:o}", "path", out_text(v->source ? v->source->path : v->path), "stats", a));
+    else
+        json_decref(a);
+}
+
+/* 0 and the results in job[v->n], or -1. */
+static int run(const struct inspect *in, const struct view *v, struct stats_job *job, struct err *e)
+{
+    struct stats_opts so = { .threads = in->cli.threads, .replicas = in->cli.replicas, .stopped = cli_stopped };
+
+    for (int i = 0; i < v->n; i++) {
+        const struct tensor *t = &v->tensor[i];
+
+        if (!t->map) {
+            err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", t->name);
+            return -1;
+        }
+        job[i] = (struct stats_job){ .a = t->map, .a_files = v->files, .len = t->map->len };
+    }
+    return stats_run(job, v->n, &so, e);
+}
+
+int cmd_stats(struct inspect *in)
+{
+    struct report *r = report_new();
+    struct err e = {0};
+    struct view *v = view_open(in, in->arg[0], r, &e);
+    struct stats_job *job = v ? xcalloc((size_t)v->n + 1, sizeof *job) : NULL;
+    int rc = out_open_findings(in, r);
+
+    if (!v || run(in, v, job, &e) < 0)
+        rc = cli_fail(&in->cli, &e);
+    else
+        print_all(in, v, job);
+    free(job);
+    view_close(v);
+    report_free(r);
+    return rc;
+}

@@ -1,0 +1,233 @@
+/*
+ * cmd_summary.c - what a checkpoint is, from names and tables alone
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/progress.h"
+#include "tools/ckpt-inspect/view.h"
+
+static const char *const class_names[] = { "weights", "optimizer", "other" };
+enum { N_CLASSES = 3 };
+
+struct sizes {
+    int n[N_CLASSES + 1];
+    uint64_t bytes[N_CLASSES + 1];      /* the last is the total */
+};
+
+static struct sizes sizes_of(const struct source *s)
+{
+    struct sizes z = {0};
+
+    for (int i = 0; i < s->n_files; i++) {
+        uint64_t size = files_size(s->files, s->file[i].file);
+        int cls = s->file[i].cls;
+
+        z.n[cls]++;
+        z.n[N_CLASSES]++;
+        z.bytes[cls] += size;
+        z.bytes[N_CLASSES] += size;
+    }
+    return z;
+}
+
+/* ---- a checkpoint, for people ---- */
+
+static void say_count(const char *what, int64_t n)
+{
+    if (n < 0)
+        printf("unknown %s", what);
+    else
+        printf("%" PRId64 " %s", n, what);
+}
+
+static void print_model(const struct model_config *c)
+{
+    printf("  model       %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64,
+           c->n_layers, c->hidden, c->n_heads, c->vocab);
+    if (c->vocab_tokens)
+        printf(" (%" PRId64 " tokens)", c->vocab_tokens);
+    if (*c->position)
+        printf(", %s positions", c->position);
+    if (c->embed_layernorm)
+        printf(", embedding LayerNorm");
+    putchar('\n');
+}
+
+static void print_run(const struct source *s)
+{
+    const struct run_state *run = &s->run;
+
+    printf("  step        ");
+    if (run->iteration < 0)
+        printf("unknown");
+    else
+        printf("%" PRId64, run->iteration);
+    if (run->opt_step >= 0)
+        printf(", optimizer step %" PRId64, run->opt_step);
+    printf("\n  consumed    ");
+    say_count("samples", run->consumed_samples);
+    printf(", ");
+    say_count("tokens", run->consumed_tokens);
+    putchar('\n');
+}
+
+static void print_sizes(const struct sizes *z, int64_t n_params)
+{
+    for (int i = 0; i <= N_CLASSES; i++) {
+        char text[16];
+
+        if (z->n[i] == 0)
+            continue;
+        printf("  %-11s %d files, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i], bytes_text(z->bytes[i], text));
+        if (n_params > 0)
+            printf(", %.2f bytes a parameter", (double)z->bytes[i] / (double)n_params);
+        putchar('\n');
+    }
+}
+
+static void print_source(const struct source *s, const struct report *r)
+{
+    const struct topology *t = &s->topo;
+    int64_t n_params = model_n_params(&s->config);
+    struct sizes z = sizes_of(s);
+    int errors = report_count(r, SEV_ERROR);
+
+    printf("%s: %s checkpoint\n", s->path, layout_name(s->kind));
+    if (t->tp > 0)
+        printf("  topology    TP %d, PP %d, DP %d (%d ranks)\n", t->tp, t->pp, t->dp, topo_world(*t));
+    print_run(s);
+    print_model(&s->config);
+    if (n_params > 0)
+        printf("  parameters  %" PRId64 "\n", n_params);
+    printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
+           *s->run.ds_version ? s->run.ds_version : "unknown", s->run.checkpoint_version,
+           *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
+    print_sizes(&z, n_params);
+    if (errors)
+        printf("  damaged     %d error%s, see below\n", errors, errors == 1 ? "" : "s");
+    else
+        printf("  complete    every file is there\n");
+    out_findings_text(r, SEV_WARNING);
+}
+
+/* ---- the same as JSON ---- */
+
+static json_t *model_json(const struct model_config *c)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}",
+        "layers", (json_int_t)c->n_layers, "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->n_heads,
+        "ffn_hidden", (json_int_t)c->ffn_hidden, "seq_len", (json_int_t)c->seq_len,
+        "max_positions", (json_int_t)c->max_positions, "vocab", (json_int_t)c->vocab,
+        "vocab_tokens", (json_int_t)c->vocab_tokens, "embed_layernorm", (int)c->embed_layernorm,
+        "position", out_text(c->position));
+}
+
+static json_t *sizes_json(const struct sizes *z, int64_t n_params)
+{
+    json_t *o = json_object();
+
+    for (int i = 0; i <= N_CLASSES; i++)
+        json_object_set_new(o, i < N_CLASSES ? class_names[i] : "total",
+            json_pack("{s:i, s:I, s:o}", "n_files", z->n[i], "size_bytes", (json_int_t)z->bytes[i],
+                      "bytes_per_param", n_params > 0 ? json_real((double)z->bytes[i] / (double)n_params) : json_null()));
+    return o;
+}
+
+static json_t *source_json(const struct source *s, const struct report *r)
+{
+    int64_t n_params = model_n_params(&s->config);
+    struct sizes z = sizes_of(s);
+
+    return json_pack("{s:o, s:s, s:s, s:o, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:f, s:o}, s:o, s:b, s:o}",
+        "path", out_text(s->path), "kind", "checkpoint", "layout", layout_name(s->kind), "tag", out_text(s->tag),
+        "topology", "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
+        "iteration", out_int_or_null(s->run.iteration), "optimizer_step", out_int_or_null(s->run.opt_step),
+        "consumed_samples", out_int_or_null(s->run.consumed_samples),
+        "consumed_tokens", out_int_or_null(s->run.consumed_tokens),
+        "model", model_json(&s->config), "n_params", n_params > 0 ? json_integer(n_params) : json_null(),
+        "versions", "deepspeed", out_text(s->run.ds_version), "checkpoint", s->run.checkpoint_version,
+        "container", out_text(s->run.torch_dialect),
+        "files", sizes_json(&z, n_params), "complete", report_count(r, SEV_ERROR) == 0,
+        "findings", out_findings(r));
+}
+
+static int summarise_source(struct inspect *in, const char *path)
+{
+    struct source_opts so = { .no_tensors = true, .threads = in->cli.threads };
+    struct report *r = report_new();
+    struct err e = {0};
+    char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);
+    struct source *s = source_open(folder, &so, r, &e);
+    int rc = EXIT_BAD;
+
+    if (!s) {
+        cli_fail(&in->cli, &e);
+    } else {
+        if (in->cli.json)
+            out_json(source_json(s, r));
+        else
+            print_source(s, r);
+        rc = report_count(r, SEV_ERROR) ? EXIT_BAD : EXIT_OK;
+    }
+    source_close(s);
+    report_free(r);
+    free(folder);
+    return rc;
+}
+
+/* ---- one file ---- */
+
+static json_t *file_json(const struct view *v, uint64_t size)
+{
+    json_t *o = json_pack("{s:o, s:s, s:I, s:i}", "path", out_text(v->path), "kind", "file",
+                          "size_bytes", (json_int_t)size, "n_tensors", v->n);
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < v->n; i++)
+        bytes += (uint64_t)v->tensor[i].n_elems * (uint64_t)dtype_size(v->tensor[i].dtype);
+    json_object_set_new(o, "tensor_bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(o, "n_records", v->pt ? json_integer(zip_n(pt_zip(v->pt))) : json_null());
+    json_object_set_new(o, "prefix", v->pt ? out_text(pt_prefix(v->pt)) : json_null());
+    return o;
+}
+
+static void print_file(const struct view *v, uint64_t size)
+{
+    char text[16];
+
+    printf("%s: %s file, %s\n", v->path, v->pt ? "torch" : "HDF5", bytes_text(size, text));
+    if (v->pt)
+        printf("  container   prefix '%s', %d records\n", pt_prefix(v->pt), zip_n(pt_zip(v->pt)));
+    printf("  tensors     %d (ckpt-inspect ls lists them)\n", v->n);
+}
+
+static int summarise_file(struct inspect *in, const char *path)
+{
+    struct err e = {0};
+    struct view *v = view_open(in, path, NULL, &e);
+
+    if (!v)
+        return cli_fail(&in->cli, &e);
+    if (in->cli.json)
+        out_json(file_json(v, files_size(v->files, 0)));
+    else
+        print_file(v, files_size(v->files, 0));
+    view_close(v);
+    return EXIT_OK;
+}
+
+int cmd_summary(struct inspect *in)
+{
+    int rc = EXIT_OK;
+
+    for (int i = 0; i < in->n_args; i++) {
+        int one = view_is_file(in->arg[i]) ? summarise_file(in, in->arg[i]) : summarise_source(in, in->arg[i]);
+
+        rc = one > rc ? one : rc;               /* one bad path hides no other */
+    }
+    return rc;
+}

@@ -1,0 +1,71 @@
+/*
+ * cmd_verify.c - is the checkpoint whole and undamaged? The work is libcommon/layout/verify.h's.
+ */
+#include <stdio.h>
+
+#include "libcommon/base/progress.h"
+#include "libcommon/layout/verify.h"
+#include "tools/ckpt-inspect/inspect.h"
+
+static void print_text(const struct inspect *in, const struct report *r, const struct verify_stats *st)
+{
+    int errors = report_count(r, SEV_ERROR), warnings = report_count(r, SEV_WARNING);
+    char size[16];
+
+    out_findings_text(r, in->cli.verbose ? SEV_NOTE : in->cli.quiet ? SEV_ERROR : SEV_WARNING);
+    if (in->cli.quiet)
+        return;
+    printf("verified %d files, %s: ", st->n_files, bytes_text(st->size_bytes, size));
+    if (errors)
+        printf("%d error%s, ", errors, errors == 1 ? "" : "s");
+    if (errors || warnings)
+        printf("%d warning%s\n", warnings, warnings == 1 ? "" : "s");
+    else
+        printf("sound\n");
+}
+
+static void print_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
+{
+    out_json(json_pack("{s:o, s:s?, s:b, s:i, s:I, s:i, s:i, s:o}", "path", out_text(path), "layout", st->layout,
+        "sound", (int)sound, "n_files", st->n_files, "size_bytes", (json_int_t)st->size_bytes,
+        "n_errors", report_count(r, SEV_ERROR), "n_warnings", report_count(r, SEV_WARNING),
+        "findings", out_findings(r)));
+}
+
+static int verify_one(struct inspect *in, const char *path)
+{
+    struct verify_stats st;
+    struct verify_opts o = {
+        .lenient = in->lenient, .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes,
+        .progress = in->cli.progress, .stopped = cli_stopped, .stats = &st,
+    };
+    struct report *r = report_new();
+    struct err e = {0};
+    int rc = EXIT_BAD;
+
+    if (verify_run(path, &o, r, &e) < 0) {
+        rc = cli_fail(&in->cli, &e);
+    } else {
+        bool sound = report_count(r, SEV_ERROR) == 0 && !(in->strict && report_count(r, SEV_WARNING) > 0);
+
+        rc = sound ? EXIT_OK : EXIT_BAD;
+        if (in->cli.json)
+            print_json(path, sound, r, &st);
+        else
+            print_text(in, r, &st);
+    }
+    report_free(r);
+    return rc;
+}
+
+int cmd_verify(struct inspect *in)
+{
+    int rc = EXIT_OK;
+
+    for (int i = 0; i < in->n_args && !cli_stopped(); i++) {
+        int one = verify_one(in, in->arg[i]);
+
+        rc = one > rc ? one : rc;
+    }
+    return rc;
+}

@@ -1,0 +1,131 @@
+#include "tools/ckpt-inspect/slice.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/cli.h"
+
+static int bad(const char *text, struct err *e)
+{
+    err_usage(e, "--slice: '%s' is not a list of indices and ranges like '0:2,5' or '-1,::2'", text);
+    return -1;
+}
+
+/* The number in [*p, end) or `absent` when there is none. */
+static int number(const char *p, const char *end, int64_t absent, int64_t *out)
+{
+    char digits[24];
+
+    *out = absent;
+    if (p == end)
+        return 0;
+    if (end - p >= (int)sizeof digits)
+        return -1;
+    memcpy(digits, p, (size_t)(end - p));
+    digits[end - p] = '\0';
+    return parse_int(digits, -INT64_MAX, INT64_MAX, out);
+}
+
+static int64_t clamp(int64_t v, int64_t n)
+{
+    v = v < 0 ? v + n : v;
+    return v < 0 ? 0 : v > n ? n : v;
+}
+
+/* One part between commas, for dimension d. */
+static int parse_part(struct slice *s, int d, const char *p, const char *end, const char *text, struct err *e)
+{
+    int64_t n = s->shape[d], start, stop, step;
+    const char *colon = memchr(p, ':', (size_t)(end - p)), *second;
+
+    if (!colon) {
+        if (p == end || number(p, end, 0, &start) < 0)
+            return bad(text, e);
+        if (start < -n || start >= n) {
+            err_usage(e, "--slice: index %" PRId64 " is outside dimension %d, which has %" PRId64 " elements", start, d, n);
+            return -1;
+        }
+        s->start[d] = start < 0 ? start + n : start;
+        s->count[d] = s->step[d] = 1;
+        return 0;
+    }
+    second = memchr(colon + 1, ':', (size_t)(end - colon - 1));
+    if (number(p, colon, 0, &start) < 0 || number(colon + 1, second ? second : end, n, &stop) < 0 ||
+        number(second ? second + 1 : end, end, 1, &step) < 0)
+        return bad(text, e);
+    if (step < 1) {
+        err_usage(e, "--slice: step %" PRId64 " in '%s': only steps of 1 and more are supported", step, text);
+        return -1;
+    }
+    start = clamp(start, n);
+    stop = clamp(stop, n);
+    s->start[d] = start;
+    s->step[d] = step;
+    s->count[d] = stop > start ? (stop - start - 1) / step + 1 : 0;
+    s->out_shape[s->out_ndim++] = s->count[d];
+    return 0;
+}
+
+/* Trailing dimensions that are taken whole, and the range before them, make one run. */
+static void find_runs(struct slice *s)
+{
+    int d = s->ndim;
+
+    s->run = 1;
+    while (d > 0 && s->start[d - 1] == 0 && s->count[d - 1] == s->shape[d - 1] && s->step[d - 1] == 1)
+        s->run *= s->shape[--d];
+    if (d > 0 && (s->step[d - 1] == 1 || s->count[d - 1] == 1))
+        s->run *= s->count[--d];
+    s->outer = d;
+    s->n_elems = 1;
+    for (int i = 0; i < s->ndim; i++)
+        s->n_elems *= s->count[i];
+}
+
+int slice_parse(struct slice *s, const char *text, int ndim, const int64_t *shape, struct err *e)
+{
+    const char *p = text;
+    int d = 0;
+
+    memset(s, 0, sizeof *s);
+    s->ndim = ndim;
+    memcpy(s->shape, shape, (size_t)ndim * sizeof *shape);
+    while (p && *p) {
+        const char *end = p + strcspn(p, ",");
+
+        if (d == ndim) {
+            err_usage(e, "--slice: '%s' has more indices than the tensor's %d dimensions", text, ndim);
+            return -1;
+        }
+        if (parse_part(s, d++, p, end, text, e) < 0)
+            return -1;
+        if (*end && !end[1])
+            return bad(text, e);
+        p = *end ? end + 1 : end;
+    }
+    for (; d < ndim; d++) {
+        s->step[d] = 1;
+        s->count[d] = shape[d];
+        s->out_shape[s->out_ndim++] = shape[d];
+    }
+    find_runs(s);
+    return 0;
+}
+
+int64_t slice_run_at(const struct slice *s, int64_t i)
+{
+    int64_t at = 0, stride = 1;
+
+    for (int d = s->ndim - 1; d >= 0; d--) {
+        int64_t index = s->start[d];
+
+        if (d < s->outer) {
+            index += i % s->count[d] * s->step[d];
+            i /= s->count[d];
+        }
+        at += index * stride;
+        stride *= s->shape[d];
+    }
+    return at;
+}

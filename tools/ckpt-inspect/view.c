@@ -1,0 +1,311 @@
+#include "tools/ckpt-inspect/view.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/format/hdf5.h"
+
+/* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
+ * MAX_RUNS bounds the memory for tensors that are not contiguous (100 MB). */
+enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
+
+static bool wanted(const struct inspect *in, const char *name)
+{
+    return !in->glob || fnmatch(in->glob, name, 0) == 0;
+}
+
+static struct tensor *add_tensor(struct view *v, int *cap)
+{
+    ARRAY_ROOM(v->tensor, *cap, v->n + 1);
+    memset(&v->tensor[v->n], 0, sizeof *v->tensor);
+    v->tensor[v->n].state = -1;
+    return &v->tensor[v->n++];
+}
+
+/* ---- a checkpoint ---- */
+
+static void list_source(struct view *v, const struct inspect *in)
+{
+    int cap = 0;
+
+    for (int i = 0; i < v->source->n_params; i++) {
+        const struct param *p = &v->source->param[i];
+
+        for (int st = 0; wanted(in, p->name) && st < STATE_N; st++) {
+            struct tensor *t;
+
+            if (!p->state[st] || (in->state >= 0 && in->state != st))
+                continue;
+            t = add_tensor(v, &cap);
+            t->name = p->name;
+            t->param = p;
+            t->state = st;
+            t->map = p->state[st];
+            t->dtype = t->map->dtype;
+            t->ndim = p->ndim;
+            memcpy(t->shape, p->shape, sizeof p->shape);
+            t->n_elems = (int64_t)(t->map->len / (uint64_t)dtype_size(t->dtype));
+        }
+    }
+}
+
+/* ---- one .pt file ---- */
+
+struct walk {
+    struct view *v;
+    const struct inspect *in;
+    int cap, visits;
+    bool too_many;
+};
+
+/* Dimensions from `dim` on are stored row-major without gaps. */
+static bool tail_contiguous(const struct pt_tensor *t, int dim)
+{
+    int64_t want = 1;
+
+    for (int i = t->ndim - 1; i >= dim; i--) {
+        if (t->shape[i] != 1 && t->stride[i] != want)
+            return false;
+        want *= t->shape[i];
+    }
+    return true;
+}
+
+static uint64_t run_place(const struct pt_tensor *t, int dims, int64_t run)
+{
+    uint64_t at = 0;
+
+    for (int i = dims - 1; i >= 0; i--) {
+        at += (uint64_t)(run % t->shape[i]) * (uint64_t)t->stride[i];
+        run /= t->shape[i];
+    }
+    return t->at + at * (uint64_t)dtype_size(t->dtype);
+}
+
+/* A map of the tensor in row-major order: one extent for each contiguous run; NULL: too many of them. */
+static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
+{
+    struct tmap *m = arena_alloc(v->arena, sizeof *m);
+    int64_t n_runs = 1, room = MAX_RUNS - v->n_runs;
+    uint64_t run_bytes;
+    int dims = 0;
+
+    for (; t->n_elems > 0 && !tail_contiguous(t, dims); dims++) {
+        if (t->shape[dims] > room / n_runs)
+            return NULL;
+        n_runs *= t->shape[dims];
+    }
+    m->op = TMAP_CONCAT;
+    m->dtype = t->dtype;
+    m->len = (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
+    m->n_slices = 1;
+    m->slice = arena_alloc(v->arena, sizeof *m->slice);
+    m->slice->len = m->len;
+    if (m->len == 0)
+        return m;
+    v->n_runs += n_runs;
+    run_bytes = m->len / (uint64_t)n_runs;
+    m->slice->n_extents = (int)n_runs;
+    m->slice->extent = arena_alloc(v->arena, (size_t)n_runs * sizeof *m->slice->extent);
+    for (int64_t i = 0; i < n_runs; i++)
+        m->slice->extent[i] = (struct extent){ t->record, run_place(t, dims, i), run_bytes };
+    return m;
+}
+
+static void take_tensor(struct walk *w, const struct pt_tensor *pt, const char *name)
+{
+    struct tensor *t;
+
+    if (!wanted(w->in, name))
+        return;
+    t = add_tensor(w->v, &w->cap);
+    t->name = arena_fmt(w->v->arena, "%s", *name ? name : "(the file itself)");
+    t->dtype = pt->dtype;
+    t->ndim = pt->ndim;
+    memcpy(t->shape, pt->shape, sizeof t->shape);
+    t->n_elems = pt->n_elems;
+    t->map = map_of(w->v, pt);
+}
+
+static void walk(struct walk *w, const struct pk *v, const char *name, int depth);
+
+static void walk_below(struct walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i, int depth)
+{
+    struct strbuf sb = {0};
+
+    if (*name)
+        strbuf_addf(&sb, "%s.", name);
+    if (!key)
+        strbuf_addf(&sb, "%u", i);
+    else if (pk_as_str(key))
+        strbuf_addf(&sb, "%s", pk_as_str(key));
+    else
+        pk_text(key, &sb);
+    walk(w, v, sb.buf, depth + 1);
+    strbuf_free(&sb);
+}
+
+static void walk(struct walk *w, const struct pk *v, const char *name, int depth)
+{
+    struct pt_tensor t;
+    struct pk **item;
+    uint32_t n;
+
+    if (!v || depth > MAX_DEPTH || ++w->visits > MAX_VISITS) {
+        w->too_many |= v != NULL;
+        return;
+    }
+    if (pt_tensor(w->v->pt, v, &t)) {
+        take_tensor(w, &t, name);
+        return;
+    }
+    if ((item = pk_pairs(v, &n)))
+        for (uint32_t i = 0; i < n && !w->too_many; i++)
+            walk_below(w, item[2 * i + 1], name, item[2 * i], i, depth);
+    else if ((item = pk_items(v, &n)))
+        for (uint32_t i = 0; i < n && !w->too_many; i++)
+            walk_below(w, item[i], name, NULL, i, depth);
+}
+
+static int list_pt(struct view *v, const struct inspect *in, struct err *e)
+{
+    struct walk w = { .v = v, .in = in };
+    int file = files_add_path(v->files, v->path, e);
+
+    if (file < 0 || !(v->pt = pt_open(v->files, file, e)))
+        return -1;
+    walk(&w, pt_root(v->pt), "", 0);
+    if (w.too_many) {
+        err_data(e, v->path, ERR_NO_BYTE, "the pickle is nested deeper than %d levels or has more than %d values",
+                 MAX_DEPTH, MAX_VISITS);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- one .h5 file ---- */
+
+static int take_dataset(struct view *v, struct h5_in *h, int file, const char *name, int *cap, struct err *e)
+{
+    struct h5_dataset d;
+    struct tensor *t;
+    struct tmap *m;
+
+    if (h5_look(h, name, v->arena, &d, e) < 0)
+        return -1;
+    if (d.storage != H5_CONTIGUOUS) {
+        err_data(e, v->path, ERR_NO_BYTE, "dataset %s points into other files; name the folder instead", name);
+        return -1;
+    }
+    m = arena_alloc(v->arena, sizeof *m);
+    m->op = TMAP_CONCAT;
+    m->dtype = DTYPE_F32;
+    m->len = d.len;
+    m->n_slices = 1;
+    m->slice = arena_alloc(v->arena, sizeof *m->slice);
+    m->slice->len = d.len;
+    m->slice->n_extents = 1;
+    m->slice->extent = arena_alloc(v->arena, sizeof *m->slice->extent);
+    m->slice->extent->record = files_add_record(v->files, file, d.at, d.len, false, 0, arena_fmt(v->arena, "%s", name));
+    m->slice->extent->len = d.len;
+
+    t = add_tensor(v, cap);
+    t->name = arena_fmt(v->arena, "%s", name);
+    t->map = m;
+    t->dtype = DTYPE_F32;
+    t->ndim = d.ndim;
+    memcpy(t->shape, d.shape, sizeof d.shape);
+    t->n_elems = (int64_t)(d.len / 4);
+    return 0;
+}
+
+static int list_h5(struct view *v, const struct inspect *in, struct err *e)
+{
+    int file = files_add_path(v->files, v->path, e), cap = 0, n = -1;
+    struct h5_in *h = file < 0 ? NULL : h5_open(v->path, e);
+    const char **name;
+
+    if (h)
+        n = h5_list(h, "/", v->arena, &name, e);
+    for (int i = 0; i < n; i++)
+        if (wanted(in, name[i]) && take_dataset(v, h, file, name[i], &cap, e) < 0)
+            n = -1;
+    h5_close(h);
+    return n < 0 ? -1 : 0;
+}
+
+/* ---- open and close ---- */
+
+bool view_is_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path);
+}
+
+/* index.h5 stands for the folder it is in. */
+static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
+{
+    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16 };
+    char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);
+    struct source *s = source_open(folder, &so, r, e);
+
+    free(folder);
+    return s;
+}
+
+struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e)
+{
+    struct view *v = xcalloc(1, sizeof *v);
+    int rc = 0;
+
+    v->path = xstrdup(path);
+    if (view_is_file(path)) {
+        v->files = files_new();
+        v->arena = arena_new(0);
+        rc = str_ends(path, ".h5") ? list_h5(v, in, e) : list_pt(v, in, e);
+    } else {
+        v->source = open_source(path, in, r, e);
+        rc = v->source ? 0 : -1;
+        if (v->source) {
+            v->files = v->source->files;
+            list_source(v, in);
+        }
+    }
+    if (rc == 0)
+        return v;
+    view_close(v);
+    return NULL;
+}
+
+void view_close(struct view *v)
+{
+    if (!v)
+        return;
+    pt_close(v->pt);
+    if (v->source)
+        source_close(v->source);
+    else
+        files_free(v->files);
+    arena_free(v->arena);
+    free(v->tensor);
+    free(v->path);
+    free(v);
+}
+
+int view_find(const struct view *v, const char *name, int state)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->tensor[i].state == state && strcmp(v->tensor[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+char *view_label(const struct tensor *t)
+{
+    return t->state < 0 ? xstrdup(t->name) : str_fmt("%s %s", t->name, state_name((enum state)t->state));
+}

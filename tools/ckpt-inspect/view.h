@@ -1,0 +1,49 @@
+/*
+ * view.h - a checkpoint or a single file as a flat list of tensors
+ *
+ * ls, cat, stats and diff work alike on a checkpoint (one entry per parameter and
+ * state), on one .pt file (its tensors by their path in the pickle) and on one .h5 file.
+ */
+#ifndef SHARDKIT_CKPT_INSPECT_VIEW_H
+#define SHARDKIT_CKPT_INSPECT_VIEW_H
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/layout.h"
+#include "tools/ckpt-inspect/inspect.h"
+
+struct tensor {
+    const char *name;
+    int state;                  /* enum state, -1 in a single file */
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[PT_MAX_DIM];
+    int64_t n_elems;
+    const struct tmap *map;     /* NULL: a transposed view in too many pieces to read */
+    const struct param *param;  /* NULL in a single file */
+};
+
+struct view {
+    char *path;
+    struct source *source;      /* NULL: a single file */
+    struct pt *pt;              /* the single file, if it is a .pt */
+    struct files *files;        /* the source's, or of the single file */
+    struct arena *arena;        /* names and maps of a single file */
+    int64_t n_runs;             /* contiguous runs in those maps */
+    int n;
+    struct tensor *tensor;      /* in the checkpoint's order */
+};
+
+/* True for a path that is one .pt or .h5 file rather than a checkpoint (a folder, a tar, index.h5). */
+bool view_is_file(const char *path);
+/*
+ * Open `path`, keeping the tensors that --param and --state ask for (a state is no
+ * condition on a single file). Damage that leaves the rest readable goes to `r`.
+ */
+MUST_CHECK struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e);
+void view_close(struct view *v);                        /* NULL is fine */
+/* -1: none. */
+int view_find(const struct view *v, const char *name, int state);
+/* Name for people: "3.x.weight fp32" or, in a single file, the name alone. */
+char *view_label(const struct tensor *t);               /* caller frees */
+
+#endif

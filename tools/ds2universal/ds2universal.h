@@ -1,0 +1,26 @@
+/*
+ * ds2universal.h - one conversion: what was asked for, and doing it
+ */
+#ifndef SHARDKIT_TOOLS_DS2UNIVERSAL_H
+#define SHARDKIT_TOOLS_DS2UNIVERSAL_H
+
+#include "libcommon/base/cli.h"
+#include "libcommon/layout/convert.h"
+
+enum form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
+
+struct job {
+    struct cli cli;
+    const char *in, *out;
+    enum form form;
+    enum vocab_policy vocab;
+    bool split, verify, resume;
+};
+
+enum { JOB_HELP = 1 };
+/* 0, JOB_HELP, or -1 after saying what is wrong. */
+int job_parse(struct job *j, int argc, char **argv);
+/* Convert, or print the plan with --dry-run. Returns the exit status. */
+int job_run(struct job *j);
+
+#endif
