@@ -32,7 +32,9 @@ PKGS     := libarchive jansson libisal liburing hdf5-serial zlib
 PKGS_TEST := cmocka
 PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
-NO_LIBS  := clean help deps lint
+# These install what is missing, then build with a make of their own that finds it.
+SELF_SETUP := test soak bench demo
+NO_LIBS  := clean help deps lint ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
@@ -62,6 +64,7 @@ UNIT_BIN  := $(UNIT_SRC:tests/unit/%.c=$(O)/tests/%)
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
 TLIB_SRC  := $(wildcard tests/lib/*.c)
 TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
+TLIB      := $(O)/libtests.a
 BENCH_SRC := $(wildcard tests/bench/*.c tests/tools/*.c)
 BENCH_BIN := $(BENCH_SRC:%.c=$(O)/%)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -84,6 +87,8 @@ $(O)/%.o: %.c $(O)/flags
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
 $(LIB): $(LIB_OBJ)
+$(TLIB): $(TLIB_OBJ)
+$(LIB) $(TLIB):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -95,15 +100,15 @@ $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
 
-$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB_OBJ) $(LIB)
+$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(LIB) $(LIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(LIB) $(LIBS) -lcmocka
 
-$(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB_OBJ) $(LIB)
+$(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(LIB) $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(LIB) $(LIBS)
 
 # Fuzzers are clang's; they compile the library again with coverage instrumentation.
 build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
@@ -122,16 +127,22 @@ deps:
 
 tests-bin: $(UNIT_BIN) $(BENCH_BIN)
 
-test:
+ready-libs:
+	@$(PKGC) --exists $(PKGS) $(PKGS_TEST) 2>/dev/null || $(MAKE) --no-print-directory deps
+
+test: ready-libs
 	$(Q)sh tests/run.sh '$(T)'
 
-soak:
+soak: ready-libs
+	$(Q)$(MAKE) --no-print-directory all tests-bin
 	$(Q)sh tests/soak.sh
 
-bench: all $(BENCH_BIN)
+bench: ready-libs
+	$(Q)$(MAKE) --no-print-directory all tests-bin
 	$(Q)sh tests/bench/run.sh
 
-demo: all $(BENCH_BIN)
+demo: ready-libs
+	$(Q)$(MAKE) --no-print-directory all tests-bin
 	$(Q)sh tests/demo.sh
 
 fuzz: $(FUZZ_BIN)
@@ -153,7 +164,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
+.PHONY: all deps ready-libs test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

@@ -24,6 +24,7 @@
 
 struct claim {
     int record, item, slice;
+    int place;                  /* of the record: see rank_records() */
     uint64_t slice_at;          /* of its first byte in the slice: tells two reads of one item apart */
     uint64_t at, len;           /* in the record */
     uint64_t skip;              /* bytes at its front that count for a claim before it */
@@ -31,7 +32,7 @@ struct claim {
 
 struct item {
     struct plan_item pub;
-    struct plan_part *part;     /* by record, ascending */
+    struct plan_part *part;     /* by place, ascending */
     int n_parts;
     bool overlaps;              /* some of its bytes do not count */
 };
@@ -39,6 +40,7 @@ struct item {
 struct record_state {
     struct crc_sum sum;
     bool touched;
+    int place;
     int first_claim, n_claims;  /* of p->claim; none when all its bytes are read once */
 };
 
@@ -172,6 +174,41 @@ uint64_t plan_write_bytes(const struct plan *p)
 
 /* ---- closing: claims, overlaps, gaps ---- */
 
+struct ranked {
+    int record;
+    const char *file;
+    uint64_t at;
+};
+
+static int by_file(const void *va, const void *vb)
+{
+    const struct ranked *a = va, *b = vb;
+    int d = a->file == b->file ? 0 : strcmp(a->file, b->file);
+
+    return d ? d
+         : a->at != b->at ? (a->at > b->at) - (a->at < b->at) : (a->record > b->record) - (a->record < b->record);
+}
+
+/*
+ * Files are opened by racing threads, so a record's number differs from run to run; its
+ * place in the order of file names and offsets does not. A journal can only refer to that.
+ */
+static void rank_records(struct plan *p)
+{
+    struct ranked *r = xmalloc((size_t)p->n_records * sizeof *r);
+
+    for (int i = 0; i < p->n_records; i++) {
+        const struct record *rec = files_record(p->files, i);
+
+        r[i] = (struct ranked){ .record = i, .file = files_name(p->files, rec->file), .at = rec->at };
+    }
+    if (p->n_records)
+        qsort(r, (size_t)p->n_records, sizeof *r, by_file);
+    for (int i = 0; i < p->n_records; i++)
+        p->record[r[i].record].place = i;
+    free(r);
+}
+
 /* The runs that item i reads, joined where they follow one another. */
 static void claim_item(struct plan *p, int i)
 {
@@ -191,7 +228,7 @@ static void claim_item(struct plan *p, int i)
         }
         ARRAY_ROOM(p->claim, p->cap_claims, p->n_claims + 1);
         last = &p->claim[p->n_claims++];
-        *last = (struct claim){ .record = pc.src.record, .item = i, .slice = pc.slice, .slice_at = pc.at,
+        *last = (struct claim){ .record = pc.src.record, .place = p->record[pc.src.record].place, .item = i, .slice = pc.slice, .slice_at = pc.at,
                                 .at = pc.src.at, .len = pc.src.len };
     }
 }
@@ -205,7 +242,7 @@ static int by_reader(const void *va, const void *vb)
 {
     const struct claim *a = va, *b = vb;
 
-    return a->record != b->record ? (a->record > b->record) - (a->record < b->record)
+    return a->place != b->place ? (a->place > b->place) - (a->place < b->place)
          : a->item != b->item ? (a->item > b->item) - (a->item < b->item)
          : a->slice != b->slice ? (a->slice > b->slice) - (a->slice < b->slice)
          : cmp_u64(a->slice_at, b->slice_at);
@@ -215,13 +252,13 @@ static int by_place(const void *va, const void *vb)
 {
     const struct claim *a = va, *b = vb;
 
-    return a->record != b->record ? (a->record > b->record) - (a->record < b->record)
+    return a->place != b->place ? (a->place > b->place) - (a->place < b->place)
          : a->at != b->at ? cmp_u64(a->at, b->at) : by_reader(a, b);
 }
 
 static int by_record(const void *a, const void *b)
 {
-    int x = ((const struct plan_part *)a)->record, y = ((const struct plan_part *)b)->record;
+    int x = ((const struct plan_part *)a)->place, y = ((const struct plan_part *)b)->place;
 
     return (x > y) - (x < y);
 }
@@ -236,11 +273,11 @@ static void list_parts(struct plan *p, int i, int first, int end)
         return;
     it->part = xcalloc((size_t)(end - first), sizeof *it->part);
     for (int k = first; k < end; k++)
-        it->part[k - first].record = p->claim[k].record;
+        it->part[k - first] = (struct plan_part){ .record = p->claim[k].record, .place = p->claim[k].place };
     qsort(it->part, (size_t)(end - first), sizeof *it->part, by_record);
     for (int k = 0; k < end - first; k++)
         if (n == 0 || it->part[n - 1].record != it->part[k].record)
-            it->part[n++].record = it->part[k].record;
+            it->part[n++] = it->part[k];
     it->n_parts = n;
     it->part = xrealloc(it->part, (size_t)n * sizeof *it->part);
 }
@@ -292,6 +329,7 @@ static bool settle_record(struct plan *p, struct claim *c, int n)
 
         p->item[i]->part = xcalloc(1, sizeof *p->item[i]->part);
         p->item[i]->part->record = record;
+        p->item[i]->part->place = p->record[record].place;
         p->item[i]->n_parts = 1;
     }
     return overlaps;
@@ -305,6 +343,7 @@ void plan_close(struct plan *p)
     p->closed = true;
     p->n_records = files_n_records(p->files);
     p->record = xcalloc((size_t)p->n_records + 1, sizeof *p->record);
+    rank_records(p);
     for (int i = 0; i < p->n_items; i++) {
         int first = p->n_claims;
 
@@ -341,7 +380,7 @@ bool plan_counts_all(const struct plan *p, int i)
 static const struct claim *find_claim(const struct plan *p, int i, const struct tmap_piece *pc)
 {
     const struct record_state *r = &p->record[pc->src.record];
-    const struct claim want = { .record = pc->src.record, .item = i, .slice = pc->slice, .slice_at = pc->at };
+    const struct claim want = { .place = r->place, .item = i, .slice = pc->slice, .slice_at = pc->at };
     int lo = r->first_claim, hi = lo + r->n_claims;
 
     /* The last one that does not begin behind the piece. */
@@ -403,7 +442,7 @@ static int check_record(struct plan *p, int record, const char *reader, struct e
 int plan_record_add(struct plan *p, int i, int record, uint64_t at, uint64_t len, uint32_t crc, struct err *e)
 {
     struct item *it = p->item[i];
-    struct plan_part *part = bsearch(&(struct plan_part){ .record = record }, it->part, (size_t)it->n_parts,
+    struct plan_part *part = bsearch(&(struct plan_part){ .place = p->record[record].place }, it->part, (size_t)it->n_parts,
                                      sizeof *part, by_record);
     uint64_t total = files_record(p->files, record)->len;
     uint32_t shifted = crc_shift(crc, total - at - len);

@@ -69,6 +69,7 @@ struct crc_sum *plan_record_sum(struct plan *p, int record);
  */
 struct plan_part {
     int record;
+    int place;                  /* the record's place among all, by file and offset */
     struct crc_sum sum;
 };
 struct plan_part *plan_item_parts(struct plan *p, int i, int *n);

@@ -1,0 +1,121 @@
+/*
+ * badio.c - a disk that fails on cue: LD_PRELOAD shim for the fault scripts
+ *
+ * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename or
+ * open fail with that errno, once, and every later one too when n ends in '+'. BADIO_URING=0
+ * refuses io_uring, as containers do; without it io_uring bypasses this shim.
+ * BADIO_DIRECT=0 refuses O_DIRECT, as some network file systems do.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static atomic_long calls;
+
+/* Is it this call's turn to fail? Sets errno. */
+static int turn(const char *call)
+{
+    const char *spec = getenv("BADIO");
+    size_t n = strlen(call);
+    char *end;
+    long at, now;
+
+    if (!spec || strncmp(spec, call, n) != 0 || spec[n] != ':')
+        return 0;
+    at = strtol(spec + n + 1, &end, 10);
+    now = atomic_fetch_add(&calls, 1) + 1;
+    if (now != at && !(*end == '+' && now > at))
+        return 0;
+    errno = atoi(strrchr(spec, ':') + 1);
+    return 1;
+}
+
+static void *next(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+ssize_t pread64(int fd, void *buf, size_t n, off64_t at)
+{
+    ssize_t (*real)(int, void *, size_t, off64_t) = next("pread64");
+
+    return turn("pread") ? -1 : real(fd, buf, n, at);
+}
+
+ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t at)
+{
+    ssize_t (*real)(int, const void *, size_t, off64_t) = next("pwrite64");
+
+    return turn("pwrite") ? -1 : real(fd, buf, n, at);
+}
+
+int fsync(int fd)
+{
+    int (*real)(int) = next("fsync");
+
+    return turn("fsync") ? -1 : real(fd);
+}
+
+int syncfs(int fd)
+{
+    int (*real)(int) = next("syncfs");
+
+    return turn("fsync") ? -1 : real(fd);
+}
+
+int fallocate64(int fd, int mode, off64_t at, off64_t n)
+{
+    int (*real)(int, int, off64_t, off64_t) = next("fallocate64");
+
+    return turn("fallocate") ? -1 : real(fd, mode, at, n);
+}
+
+int rename(const char *from, const char *to)
+{
+    int (*real)(const char *, const char *) = next("rename");
+
+    return turn("rename") ? -1 : real(from, to);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    int (*real)(const char *, int, ...) = next("open64");
+    const char *direct = getenv("BADIO_DIRECT");
+    mode_t mode = 0;
+    va_list ap;
+
+    va_start(ap, flags);
+    if (flags & (O_CREAT | O_TMPFILE))
+        mode = va_arg(ap, mode_t);
+    va_end(ap);
+    if (direct && *direct == '0' && (flags & O_DIRECT)) {
+        errno = EINVAL;
+        return -1;
+    }
+    return turn("open") ? -1 : real(path, flags, mode);
+}
+
+struct io_uring_params;
+struct io_uring;
+int io_uring_queue_init(unsigned n, struct io_uring *ring, unsigned flags)
+{
+    int (*real)(unsigned, struct io_uring *, unsigned) = next("io_uring_queue_init");
+    const char *uring = getenv("BADIO_URING");
+
+    return uring && *uring == '0' ? -EPERM : real(n, ring, flags);
+}
+
+int io_uring_queue_init_params(unsigned n, struct io_uring *ring, struct io_uring_params *p)
+{
+    int (*real)(unsigned, struct io_uring *, struct io_uring_params *) = next("io_uring_queue_init_params");
+    const char *uring = getenv("BADIO_URING");
+
+    return uring && *uring == '0' ? -EPERM : real(n, ring, p);
+}

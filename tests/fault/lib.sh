@@ -1,0 +1,37 @@
+# lib.sh - what the fault scripts share; sourced. Expects $BIN (tools) and $TBIN (test tools).
+#
+# A script checks one thing after the other with `check NAME COMMAND...` and ends with
+# `finish`, which prints "N passed, N failed" and keeps the scratch folder of a failure.
+set -u
+BIN=${BIN:-$PWD/bin}
+TBIN=${TBIN:-$PWD/build/release/tests}
+PATH=$BIN:$PATH
+W=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-fault-XXXXXX")
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); }
+fail() { failed=$((failed + 1)); echo "FAIL $*"; }
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+    name=$1; shift
+    if "$@" >"$W/log" 2>&1; then pass; else fail "$name"; sed 's/^/    /' "$W/log" | head -20; fi
+}
+
+# check_exit NAME STATUS TEXT COMMAND...: exit status and a part of what it says.
+check_exit() {
+    name=$1 want=$2 text=$3; shift 3
+    "$@" >"$W/log" 2>&1; got=$?
+    if [ $got -eq "$want" ] && grep -qF -- "$text" "$W/log"; then pass
+    else fail "$name: exit $got (expected $want), expected to read '$text':"; sed 's/^/    /' "$W/log" | head -20; fi
+}
+
+# A number from 0 to $1 - 1.
+random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
+
+finish() {
+    if [ $failed -eq 0 ]; then rm -rf "$W"; else echo "kept: $W"; fi
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+    exit
+}

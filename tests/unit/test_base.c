@@ -1,0 +1,244 @@
+/*
+ * test_base.c - errors, small memory, files, words
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/cli.h"
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+
+static char scratch[] = "/tmp/shardkit-base-XXXXXX";
+
+static void errors_say_the_place_first(void **state)
+{
+    struct err e = {0};
+
+    (void)state;
+    err_data(&e, "/x/y.pt", 66816, "record %s has %d bytes", "data/3", 4096);
+    assert_string_equal(e.msg, "/x/y.pt: at byte 66816: record data/3 has 4096 bytes");
+    errno = EIO;
+    err_sys(&e, "/z", "cannot read");           /* the first error stays */
+    assert_int_equal(e.kind, ERR_DATA);
+    err_clear(&e);
+    errno = ENOENT;
+    err_sys(&e, "/z", "cannot open");
+    assert_string_equal(e.msg, "/z: cannot open: No such file or directory");
+    assert_int_equal(e.sys, ENOENT);
+}
+
+static void sizes_and_numbers(void **state)
+{
+    static const char *const bad[] = { "", "K", "12Q", "1_", "_1", "99999999999999999999", "1KB", "-1" };
+    uint64_t v;
+    int64_t n;
+
+    (void)state;
+    assert_int_equal(parse_size("96M", &v), 0);
+    assert_true(v == 96ull << 20);
+    assert_int_equal(parse_size("1_000k", &v), 0);
+    assert_true(v == 1000ull << 10);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (parse_size(bad[i], &v) == 0)
+            fail_msg("'%s' was taken for a size", bad[i]);
+    assert_int_equal(parse_int("-12", -12, 0, &n), 0);
+    assert_true(n == -12);
+    assert_int_equal(parse_int("-13", -12, 0, &n), -1);
+}
+
+static void nearest_words(void **state)
+{
+    static const char *const words[] = { "format", "force", "threads", "verify" };
+
+    (void)state;
+    assert_string_equal(nearest_word("fromat", words, 4), "format");
+    assert_string_equal(nearest_word("thread", words, 4), "threads");
+    assert_null(nearest_word("zzzzzz", words, 4));
+}
+
+static void natural_order(void **state)
+{
+    (void)state;
+    assert_true(str_natural_cmp("rank_2_mp", "rank_10_mp") < 0);
+    assert_true(str_natural_cmp("layer_99", "layer_100") < 0);
+    assert_true(str_natural_cmp("a", "a1") < 0);
+    assert_true(str_natural_cmp("01", "1") != 0);
+    assert_int_equal(str_natural_cmp("x7y", "x7y"), 0);
+}
+
+static void arenas_have_a_ceiling(void **state)
+{
+    struct arena *a = arena_new(1 << 20);
+    size_t n = 0;
+
+    (void)state;
+    assert_null(arena_alloc(a, SIZE_MAX));
+    assert_null(arena_alloc(a, SIZE_MAX - 3));
+    while (arena_alloc(a, 1000))
+        n++;
+    assert_in_range(n, 1000, 1048);
+    arena_free(a);
+}
+
+static void bf16_rounds_to_even(void **state)
+{
+    static const struct { uint32_t f32; uint16_t bf16; } cases[] = {
+        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 },
+        { 0x7f7fffff, 0x7f80 }, { 0x80000000, 0x8000 }, { 0x7f800001, 0x7fc0 }, { 0xff800000, 0xff80 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float f;
+
+        memcpy(&f, &cases[i].f32, sizeof f);
+        if (f32_to_bf16(f) != cases[i].bf16)
+            fail_msg("%08x: got %04x, want %04x", cases[i].f32, f32_to_bf16(f), cases[i].bf16);
+    }
+}
+
+static void values_of_every_type(void **state)
+{
+    static const uint8_t ones[16] = { 1, 0, 0, 0, 0, 0, 0, 0 };
+    uint16_t half = 0xc100;                     /* -2.5 */
+
+    (void)state;
+    assert_true(dtype_value(DTYPE_I64, ones) == 1 && dtype_value(DTYPE_U8, ones) == 1);
+    assert_true(dtype_value(DTYPE_F16, &half) == -2.5);
+    for (int t = 0; t < DTYPE_N; t++)
+        assert_true(dtype_size((enum dtype)t) > 0 && dtype_name((enum dtype)t));
+}
+
+static void replace_is_whole_or_nothing(void **state)
+{
+    char *path = path_join(scratch, "f"), *text;
+    struct err e = {0};
+    uint64_t n;
+
+    (void)state;
+    assert_int_equal(file_replace(path, "one", 3, &e), 0);
+    assert_int_equal(file_replace(path, "three", 5, &e), 0);
+    text = file_slurp(path, 100, &n, &e);
+    assert_string_equal(text, "three");
+    free(text);
+    assert_null(file_slurp(path, 4, &n, &e));
+    assert_non_null(strstr(e.msg, "has 5 bytes, at most 4"));
+    err_clear(&e);
+    assert_int_equal(file_replace("/nowhere/at/all", "x", 1, &e), -1);
+    free(path);
+}
+
+static void windows_and_short_files(void **state)
+{
+    char *path = path_join(scratch, "w"), buf[8] = "";
+    struct err e = {0};
+    struct files *f = files_new();
+    int file, win, rec;
+
+    (void)state;
+    assert_int_equal(file_replace(path, "0123456789", 10, &e), 0);
+    file = files_add_path(f, path, &e);
+    win = files_add_window(f, path, 4, 3, "w:inner", &e);
+    assert_int_equal(files_read(f, win, 1, buf, 2, &e), 0);
+    assert_string_equal(buf, "56");
+    assert_int_equal(files_read(f, win, 1, buf, 3, &e), -1);
+    assert_non_null(strstr(e.msg, "w:inner: at byte 1: cut short"));
+    err_clear(&e);
+    assert_int_equal(files_add_window(f, path, 8, 3, "w:past", &e), -1);
+    err_clear(&e);
+    rec = files_add_record(f, file, 2, 5, true, 7, "data/0");
+    assert_int_equal(files_read_extent(f, &(struct extent){ rec, 1, 2 }, buf, &e), 0);
+    assert_string_equal(buf, "34");
+    /* The file shrinks behind our back. */
+    assert_int_equal(truncate(path, 5), 0);
+    assert_int_equal(files_read(f, file, 0, buf, 8, &e), -1);
+    assert_non_null(strstr(e.msg, "cut short while we read"));
+    files_free(f);
+    free(path);
+}
+
+static void folders_go_without_following_links(void **state)
+{
+    char *dir = path_join(scratch, "d"), *sub = path_join(dir, "a/b"), *keep = path_join(scratch, "keep");
+    char *link = path_join(dir, "a/link"), *kept = path_join(keep, "file");
+    struct err e = {0};
+
+    (void)state;
+    assert_int_equal(dir_make(sub, &e), 0);
+    assert_int_equal(dir_make(keep, &e), 0);
+    assert_int_equal(file_replace(kept, "x", 1, &e), 0);
+    assert_int_equal(symlink(keep, link), 0);
+    if (dir_remove(dir, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_not_equal(access(dir, F_OK), 0);
+    assert_int_equal(access(kept, F_OK), 0);
+    free(kept);
+    free(link);
+    free(keep);
+    free(sub);
+    free(dir);
+}
+
+static void paths(void **state)
+{
+    static const struct { const char *path, *parent, *base; } cases[] = {
+        { "a/b/", "a", "b" }, { "a", ".", "a" }, { "/a", "/", "a" }, { "/a/b//", "/a", "b" },
+    };
+    struct err e = {0};
+    char *rel;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *p = path_parent(cases[i].path), *b = path_base(cases[i].path);
+
+        assert_string_equal(p, cases[i].parent);
+        assert_string_equal(b, cases[i].base);
+        free(p);
+        free(b);
+    }
+    rel = path_relative("/usr/bin", "/usr/lib", &e);
+    assert_string_equal(rel, "../lib");
+    free(rel);
+    rel = path_relative("/usr", "/usr/lib", &e);
+    assert_string_equal(rel, "lib");
+    free(rel);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return mkdtemp(scratch) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    struct err e = {0};
+
+    (void)state;
+    return dir_remove(scratch, &e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_say_the_place_first), cmocka_unit_test(sizes_and_numbers),
+        cmocka_unit_test(nearest_words), cmocka_unit_test(natural_order),
+        cmocka_unit_test(arenas_have_a_ceiling), cmocka_unit_test(bf16_rounds_to_even),
+        cmocka_unit_test(values_of_every_type), cmocka_unit_test(replace_is_whole_or_nothing),
+        cmocka_unit_test(windows_and_short_files), cmocka_unit_test(folders_go_without_following_links),
+        cmocka_unit_test(paths),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
