@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+void err_clean(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
 /* Append to e->msg, cutting what does not fit: a message is for reading, not for parsing. */
 static void __attribute__((format(printf, 2, 0)))
 append(struct err *e, const char *fmt, va_list ap)
@@ -12,6 +19,7 @@ append(struct err *e, const char *fmt, va_list ap)
     size_t used = strlen(e->msg);
 
     vsnprintf(e->msg + used, sizeof e->msg - used, fmt, ap);
+    err_clean(e->msg + used);
 }
 
 static void PRINTF_LIKE(2, 3) appendf(struct err *e, const char *fmt, ...)

@@ -39,5 +39,7 @@ void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...
 void err_usage(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_stop(struct err *e);
 void err_clear(struct err *e);
+/* Control characters become '?': a file's words in a message must not steer a terminal. */
+void err_clean(char *text);
 
 #endif

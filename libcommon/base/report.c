@@ -89,5 +89,6 @@ char *finding_text(const struct finding *f)
     if (f->param)
         strbuf_addf(&sb, "parameter %s: ", f->param);
     strbuf_addf(&sb, "%s", f->text);
+    err_clean(sb.buf);
     return sb.buf;
 }

@@ -367,6 +367,9 @@ void archive_list_free(struct archive_member *m, int n)
 
 /* ---- compressed records of a zip ---- */
 
+/* Deflate cannot do better than 1032 to 1. */
+enum { MAX_RATIO = 1100 };
+
 /* libarchive reads the zip through these, so that it may lie in memory or in a tar. */
 struct stream {
     struct files *f;
@@ -458,9 +461,13 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
     struct spool s = { .fd = -1 };
     const char *path = files_name(f, file);
     int left = n, number = -1;
+    uint64_t total = 0;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         by_name[i] = &want[i];
+        if (!add_u64(total, want[i].size, &total))
+            total = UINT64_MAX;
+    }
     qsort(by_name, (size_t)n, sizeof *by_name, by_want_cmp);
     in->f = f;
     in->file = file;
@@ -474,7 +481,12 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
         err_data(e, path, ERR_NO_BYTE, "compressed records cannot be decompressed: %s", archive_error_string(a));
         goto out;
     }
-    if (spool_open(&s, e) < 0 || unpack_all(&s, a, path, by_name, n, &left, e) < 0)
+    if (total / MAX_RATIO > in->size) {
+        err_data(e, path, ERR_NO_BYTE, "compressed records claim %llu bytes, which no %llu can unpack to",
+                 (unsigned long long)total, (unsigned long long)in->size);
+        goto out;
+    }
+    if (spool_open(&s, e) < 0 || spool_room(&s, total, e) < 0 || unpack_all(&s, a, path, by_name, n, &left, e) < 0)
         goto out;
     number = files_add_fd(f, s.fd, s.size, path);
     s.fd = -1;

@@ -22,6 +22,7 @@
 #include <hdf5.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/format/hdf5_seal.h"
 
 #define META_BLOCK   (64 * 1024)
 #define SMALL_BLOCK  (64 * 1024)
@@ -61,10 +62,20 @@ static void err_h5(struct err *e, const char *path, const char *what)
     }
 }
 
-/* The library prints its stack by default; our caller prints. */
-static void quiet(void)
+/*
+ * Before the first use. The library prints its error stack by default; our caller prints.
+ * And at exit it would flush files once more, which crashes when the disk was full; we
+ * close what we open.
+ */
+static void start_library(void)
 {
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    static bool started;
+
+    if (!started) {
+        H5dont_atexit();
+        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        started = true;
+    }
 }
 
 static hid_t access_list(bool write)
@@ -87,7 +98,9 @@ static hid_t access_list(bool write)
 struct h5_out {
     char *path;
     hid_t file;
-    hid_t group_list, bare_list;        /* creation properties of groups, and of datasets before their storage */
+    hid_t group_list, bare_list;        /* creation properties; of datasets before their storage is said */
+    struct h5_run *tensor;              /* places of the datasets, to be left out of the seal */
+    int n_tensors, tensor_cap;
     struct err err;
 };
 
@@ -106,7 +119,7 @@ struct h5_out *h5_create(const char *path)
     struct h5_out *h = xcalloc(1, sizeof *h);
     hid_t access, create;
 
-    quiet();
+    start_library();
     h->path = xstrdup(path);
     access = access_list(true);
     create = H5Pcreate(H5P_FILE_CREATE);
@@ -134,18 +147,9 @@ void h5_abandon(struct h5_out *h)
         H5Fclose(h->file);
     H5Pclose(h->group_list);
     H5Pclose(h->bare_list);
+    free(h->tensor);
     free(h->path);
     free(h);
-}
-
-static void sync_file(struct h5_out *h)
-{
-    int fd = open(h->path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0 || fsync(fd) < 0)
-        err_sys(&h->err, h->path, "cannot sync");
-    if (fd >= 0)
-        close(fd);
 }
 
 int h5_finish(struct h5_out *h, struct err *e)
@@ -157,9 +161,7 @@ int h5_finish(struct h5_out *h, struct err *e)
             fail(h, "cannot write");
         h->file = -1;
     }
-    if (!broken(h))
-        sync_file(h);
-    rc = broken(h) ? -1 : 0;
+    rc = broken(h) ? -1 : h5_seal_put(h->path, h->tensor, h->n_tensors, &h->err);
     if (rc < 0 && e->kind == ERR_NONE)
         *e = h->err;
     h5_abandon(h);
@@ -192,13 +194,30 @@ static hid_t new_space(int ndim, const int64_t *shape)
     return H5Screate_simple(ndim, dims, NULL);
 }
 
-static int64_t make_dataset(struct h5_out *h, int64_t in, const char *name, hid_t type, hid_t space, hid_t list)
+static int64_t make_dataset(struct h5_out *h, int64_t in, const char *name, hid_t type, hid_t space,
+                            hid_t list)
 {
     hid_t id = H5Dcreate2(place(h, in), name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
 
     if (id < 0)
         fail(h, "cannot make a dataset");
     return id;
+}
+
+/* Note where a new dataset's bytes lie. */
+static void note_place(struct h5_out *h, int64_t id)
+{
+    uint64_t len = H5Dget_storage_size(id);
+    haddr_t at = H5Dget_offset(id);
+
+    if (broken(h) || len == 0)
+        return;
+    if (at == HADDR_UNDEF) {
+        fail(h, "a dataset has no place");
+        return;
+    }
+    ARRAY_ROOM(h->tensor, h->tensor_cap, h->n_tensors + 1);
+    h->tensor[h->n_tensors++] = (struct h5_run){ at, len };
 }
 
 int64_t h5_new_dataset(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape)
@@ -213,6 +232,7 @@ int64_t h5_new_dataset(struct h5_out *h, int64_t in, const char *name, int ndim,
     H5Pset_layout(list, H5D_CONTIGUOUS);
     H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
     id = make_dataset(h, in, name, H5T_IEEE_F32LE, space, list);
+    note_place(h, id);
     H5Sclose(space);
     H5Pclose(list);
     return id;
@@ -337,7 +357,8 @@ void h5_put_link(struct h5_out *h, const char *name, const char *file)
         fail(h, "cannot make a link");
 }
 
-static void set_attribute(struct h5_out *h, int64_t object, const char *name, hid_t type, hid_t mem_type, const void *v)
+static void set_attribute(struct h5_out *h, int64_t object, const char *name, hid_t type, hid_t mem_type,
+                          const void *v)
 {
     hid_t space, id;
 
@@ -388,11 +409,8 @@ static int bad(const struct h5_in *h, const char *object, struct err *e, const c
     return -1;
 }
 
-/*
- * Older superblocks mean version-1 object headers: no checksums, so one flipped bit can
- * take the library down. What we write never has them.
- */
-static int check_superblock(struct h5_in *h, struct err *e)
+/* What must hold before the library may see the file. Older superblocks are never ours. */
+static int check_outside(struct h5_in *h, struct err *e)
 {
     static const uint8_t magic[8] = { 0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n' };
     uint8_t sb[SUPERBLOCK];
@@ -404,12 +422,14 @@ static int check_superblock(struct h5_in *h, struct err *e)
         goto out;
     }
     h->size = (uint64_t)st.st_size;
-    if (h->size < SUPERBLOCK || pread(fd, sb, sizeof sb, 0) != SUPERBLOCK || memcmp(sb, magic, sizeof magic) != 0) {
+    if (h->size < SUPERBLOCK || pread(fd, sb, sizeof sb, 0) != SUPERBLOCK ||
+        memcmp(sb, magic, sizeof magic) != 0) {
         err_data(e, h->path, 0, "no HDF5 file");
         goto out;
     }
     if ((sb[8] != 2 && sb[8] != 3) || sb[9] != 8 || sb[10] != 8) {
-        err_data(e, h->path, 8, "HDF5 superblock version %d with %d-byte addresses, expected 2 or 3 with 8", sb[8], sb[9]);
+        err_data(e, h->path, 8, "HDF5 superblock version %d with %d-byte addresses, expected 2 or 3 with 8",
+                 sb[8], sb[9]);
         goto out;
     }
     if (get_le64(sb + 12) != 0) {
@@ -421,7 +441,7 @@ static int check_superblock(struct h5_in *h, struct err *e)
                  (unsigned long long)get_le64(sb + 28), (unsigned long long)h->size);
         goto out;
     }
-    rc = 0;
+    rc = h5_seal_check(fd, h->path, h->size, get_le64(sb + 28), e);
 out:
     if (fd >= 0)
         close(fd);
@@ -433,10 +453,10 @@ struct h5_in *h5_open(const char *path, struct err *e)
     struct h5_in *h = xcalloc(1, sizeof *h);
     hid_t access;
 
-    quiet();
+    start_library();
     h->path = xstrdup(path);
     h->file = -1;
-    if (check_superblock(h, e) < 0)
+    if (check_outside(h, e) < 0)
         goto fail;
     access = access_list(false);
     h->file = H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -765,14 +785,16 @@ int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v
 }
 
 /* Open a scalar attribute of class `cls`; its type into *type. */
-static hid_t open_attribute(struct h5_in *h, const char *object, const char *name, H5T_class_t cls, hid_t *type)
+static hid_t open_attribute(struct h5_in *h, const char *object, const char *name, H5T_class_t cls,
+                            hid_t *type)
 {
     hid_t id = H5Aopen_by_name(h->file, object, name, H5P_DEFAULT, H5P_DEFAULT);
     hid_t space = id < 0 ? -1 : H5Aget_space(id);
     bool good;
 
     *type = id < 0 ? -1 : H5Aget_type(id);
-    good = space >= 0 && *type >= 0 && H5Tget_class(*type) == cls && H5Sget_simple_extent_npoints(space) == 1;
+    good = space >= 0 && *type >= 0 && H5Tget_class(*type) == cls &&
+           H5Sget_simple_extent_npoints(space) == 1;
     if (space >= 0)
         H5Sclose(space);
     if (good)
@@ -799,7 +821,8 @@ bool h5_get_str(struct h5_in *h, const char *object, const char *name, char *buf
     return good;
 }
 
-static bool get_number(struct h5_in *h, const char *object, const char *name, H5T_class_t cls, hid_t mem_type, void *v)
+static bool get_number(struct h5_in *h, const char *object, const char *name, H5T_class_t cls,
+                       hid_t mem_type, void *v)
 {
     hid_t type, id = open_attribute(h, object, name, cls, &type);
     bool good;

@@ -10,9 +10,10 @@
  * Writing is sticky: after the first failure every further call does nothing, and
  * h5_finish() tells what went wrong. Objects are numbers; H5_TOP is the root group.
  *
- * What we write keeps to metadata that carries checksums (superblock 3, version-2 object
- * headers, fixed-length strings), because HDF5 1.10 trusts what has none. Only external
- * file lists and virtual mappings have no such form.
+ * HDF5 1.10 trusts what has no checksum. So what we write keeps to metadata that has
+ * (superblock 3, version-2 object headers, fixed-length strings), and for the heaps that
+ * have not, the file ends with a seal (hdf5_seal.h) that is checked before the library
+ * sees the file. Hence only files made here can be opened.
  * Threads: the library has one global state; one thread at a time in the whole process.
  */
 #ifndef SHARDKIT_FORMAT_HDF5_H
@@ -43,7 +44,7 @@ struct h5_segment {
 struct h5_out;
 /* Make `path`, replacing it. Never NULL: a failure shows at h5_finish(). */
 struct h5_out *h5_create(const char *path);
-/* Write the tables, sync, close and free. -1 and *e when this or any call before it failed. */
+/* Write the tables, seal, close and free; nothing is synced. -1 when this or any call before it failed. */
 MUST_CHECK int h5_finish(struct h5_out *h, struct err *e);
 void h5_abandon(struct h5_out *h);              /* close and free without success; NULL is fine */
 
@@ -74,15 +75,16 @@ struct h5_in;
 /*
  * Open read-only. NULL and *e:
  *   ERR_SYS   it cannot be read
- *   ERR_DATA  no HDF5 file, cut short, a superblock older than version 2 (no checksums:
- *             not ours), or damaged
+ *   ERR_DATA  no HDF5 file, cut short, a superblock older than version 2, no seal (not
+ *             ours), or damaged
  */
 MUST_CHECK struct h5_in *h5_open(const char *path, struct err *e);
 void h5_close(struct h5_in *h);                 /* NULL is fine */
 const char *h5_path(const struct h5_in *h);
 
 /* Names in a group, dot names left out, in the order of strcmp. Returns their number or -1. */
-MUST_CHECK int h5_list(struct h5_in *h, const char *group, struct arena *a, const char ***names, struct err *e);
+MUST_CHECK int h5_list(struct h5_in *h, const char *group, struct arena *a, const char ***names,
+                       struct err *e);
 bool h5_has(struct h5_in *h, const char *path);
 /* The file behind an external link of the root group into buf, which must fit; false: it is none. */
 bool h5_link_file(struct h5_in *h, const char *name, char *buf, size_t size);
@@ -100,10 +102,12 @@ struct h5_dataset {
     const char **column;
 };
 /* Look at an f32 dataset; tables go to the arena. -1 and ERR_DATA when it is not of our kinds. */
-MUST_CHECK int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d, struct err *e);
+MUST_CHECK int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
+                       struct err *e);
 
 /* Columns of a table; they go to the arena. Return the length, or -1. */
-MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v, struct err *e);
+MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v,
+                              struct err *e);
 MUST_CHECK int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v, struct err *e);
 
 /* Attributes; false when there is none of that name and type (or the string does not fit). */

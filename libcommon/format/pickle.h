@@ -116,6 +116,8 @@ const char *pk_enum(const struct pk *v, int64_t *value);
  * "NaN", "<os.system>" for an opaque value).
  */
 void pk_text(const struct pk *v, struct strbuf *out);
+/* Where `node` hangs below root, as "optimizer.state.0.exp_avg"; false when it does not. For messages. */
+bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out);
 
 /* Making. All memory from the arena (no ceiling), so these cannot fail. */
 struct pk *pk_none(struct arena *a);

@@ -167,9 +167,12 @@ static int memo_put(struct machine *m, uint32_t i)
         return damaged(m, "memo index %u, at most %u are supported", i, PICKLE_MAX_MEMO);
     if (i >= m->n_memo) {
         uint32_t n = i < 1024 ? 1024 : (i + 1) * 2 < PICKLE_MAX_MEMO ? (i + 1) * 2 : PICKLE_MAX_MEMO;
+        struct pk **memo = xcalloc(n, sizeof *memo);    /* untouched pages of a sparse memo cost nothing */
 
-        m->memo = xrealloc(m->memo, n * sizeof *m->memo);
-        memset(m->memo + m->n_memo, 0, (n - m->n_memo) * sizeof *m->memo);
+        if (m->n_memo)
+            memcpy(memo, m->memo, m->n_memo * sizeof *memo);
+        free(m->memo);
+        m->memo = memo;
         m->n_memo = n;
     }
     m->memo[i] = v;
@@ -751,6 +754,7 @@ int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree
         return -1;
     }
     m.a = out->arena = arena_new(PICKLE_MAX_ARENA);
+    ARRAY_ROOM(m.stack, m.cap, 256);
     rc = run(&m);
     if (rc == 0)
         rc = finish(&m, out);

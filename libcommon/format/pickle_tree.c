@@ -211,6 +211,40 @@ const char *pk_enum(const struct pk *v, int64_t *value)
     return NULL;
 }
 
+/* ---- places ---- */
+
+static void add_step(struct strbuf *out, const struct pk *key, uint32_t i)
+{
+    if (out->len)
+        strbuf_add(out, ".", 1);
+    if (key && key->type == PK_STR)
+        for (uint64_t k = 0; k < key->len; k++)         /* a message must not steer a terminal */
+            strbuf_add(out, (uint8_t)key->str[k] < ' ' || key->str[k] == 0x7f ? "?" : &key->str[k], 1);
+    else
+        strbuf_addf(out, "%lld", key && key->type == PK_INT ? (long long)key->i : (long long)i);
+}
+
+/* Depth first; a tree's weight bounds the time. */
+bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
+{
+    bool dict = root && (root->type == PK_DICT || pk_is_class(root, "collections", "OrderedDict") ||
+                         (root->type == PK_OBJ && root->state && root->state->type == PK_DICT));
+    size_t len = out->len;
+    struct pk **item;
+    uint32_t n;
+
+    if (root == node)
+        return true;
+    item = dict ? pk_pairs(root, &n) : pk_items(root, &n);
+    for (uint32_t i = 0; item && i < n; i++) {
+        add_step(out, dict ? item[2 * i] : NULL, i);
+        if (pk_path(item[dict ? 2 * i + 1 : i], node, out))
+            return true;
+        out->len = len;
+    }
+    return false;
+}
+
 /* ---- making ---- */
 
 static struct pk *make(struct arena *a, enum pk_type type)

@@ -18,6 +18,9 @@
 /* What surrounds the tensors (version, byteorder, code of extensions) is small. */
 #define MAX_SMALL_RECORD ((uint64_t)1 << 20)
 
+/* Of all files together; a checkpoint of BLOOM-176B has about 10,000. */
+enum { MAX_RECORDS = 4 << 20 };
+
 /* Where an entry's unpacked bytes lie, and what the pickle said of it. */
 struct place {
     int file;
@@ -227,6 +230,10 @@ static int add_records(struct opener *o)
 {
     struct pt *pt = o->pt;
 
+    if (files_n_records(o->f) > MAX_RECORDS - zip_n(pt->zip)) {
+        err_data(o->e, pt->path, ERR_NO_BYTE, "with it the checkpoint has more than %d records", MAX_RECORDS);
+        return -1;
+    }
     pt->storage = arena_alloc(pt->arena, (size_t)zip_n(pt->zip) * sizeof *pt->storage);
     for (int i = 0; i < zip_n(pt->zip); i++) {
         const struct zip_entry *x = zip_entry(pt->zip, i);
@@ -376,6 +383,18 @@ static bool measure(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
     return empty || add_u64(*reach, 1, reach);
 }
 
+static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reach, const char *key, int64_t n,
+                          struct err *e)
+{
+    struct strbuf path = {0};
+
+    pk_path(pt->tree.root, v, &path);
+    err_data(e, pt->path, file_byte(pt, v), "tensor '%s' reaches element %llu of storage %s, which has %lld",
+             path.len ? path.buf : "", (unsigned long long)reach, key, (long long)n);
+    strbuf_free(&path);
+    return -1;
+}
+
 /* A call of _rebuild_tensor(storage, offset, size, stride) or _v2(..., requires_grad, hooks[, metadata]). */
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
@@ -399,11 +418,10 @@ static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor
         goto odd;
     t->requires_grad = v2 && args->item[4]->i;
     t->record = pt->place[entry_index(pt, x)].record;
-    if (!measure(t, (uint64_t)args->item[1]->i, &reach) || reach > (uint64_t)storage_elems) {
-        err_data(e, pt->path, file_byte(pt, v), "a tensor reaches beyond its storage %s of %lld elements",
-                 record_name(pt, x) + 5, (long long)storage_elems);
-        return -1;
-    }
+    if (!measure(t, (uint64_t)args->item[1]->i, &reach))
+        reach = UINT64_MAX;
+    if (reach > (uint64_t)storage_elems)
+        return out_of_storage(pt, v, reach, record_name(pt, x) + 5, storage_elems, e);
     t->at = (uint64_t)args->item[1]->i * (uint64_t)dtype_size(t->dtype);
     return 0;
 odd:
@@ -489,6 +507,11 @@ const struct pk_tree *pt_tree(const struct pt *pt)
 const struct zip *pt_zip(const struct pt *pt)
 {
     return pt->zip;
+}
+
+const char *pt_path(const struct pt *pt)
+{
+    return pt->path;
 }
 
 const char *pt_prefix(const struct pt *pt)

@@ -45,6 +45,7 @@ void pt_close(struct pt *pt);                           /* NULL is fine; the rec
 const struct pk *pt_root(const struct pt *pt);
 const struct pk_tree *pt_tree(const struct pt *pt);
 const struct zip *pt_zip(const struct pt *pt);
+const char *pt_path(const struct pt *pt);               /* the file's name, for messages */
 const char *pt_prefix(const struct pt *pt);             /* "mp_rank_00_model_states" */
 /* Who wrote the container: "torch < 2", "torch 2", "shardkit", "unknown". */
 const char *pt_dialect(const struct pt *pt);
@@ -85,7 +86,8 @@ int pt_image_runs(struct pt_image *im, const struct zip_run **runs);    /* valid
 
 /*
  * A whole small .pt in memory: `root` may hold tensors of `pt` (their bytes are read,
- * CRC-checked and packed tight) and values made with pk_*. Caller frees *out.
+ * CRC-checked and packed tight) and values made with pk_*. Caller frees *out. ERR_DATA
+ * for a damaged record, more than 1 GiB, or a storage held by a class we do not know.
  */
 MUST_CHECK int pt_build(const char *prefix, const struct pk *root, const struct pt *pt, struct files *f,
                         uint8_t **out, uint64_t *size, struct err *e);

@@ -145,6 +145,7 @@ struct builder {
     struct arena *arena;
     struct packed *tensor;
     int n, cap;
+    const struct pk *stray;             /* a storage that is named outside any tensor we understand */
 };
 
 /* Asked for every node while the tree is copied: a view of the old file becomes a tight tensor. */
@@ -153,6 +154,8 @@ static struct pk *pack(void *ctx, const struct pk *v)
     struct builder *b = ctx;
     struct pt_tensor t;
 
+    if (v->type == PK_PERSID)
+        b->stray = v;
     /* A Parameter is copied as it is; the tensor inside it comes along by itself. */
     if (v->type != PK_CALL || strncmp(v->fn->type == PK_GLOBAL ? v->fn->name : "", "_rebuild_tensor", 15) != 0 ||
         !b->pt || !pt_tensor(b->pt, v, &t))
@@ -233,10 +236,15 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
 /* "Small": a caller with more has a plan and an executor. */
 #define MAX_BUILD ((uint64_t)1 << 30)
 
-static int check_small(const struct builder *b, struct files *f, struct err *e)
+static int check_packed(const struct builder *b, struct files *f, struct err *e)
 {
     uint64_t total = 0;
 
+    if (b->stray) {
+        err_data(e, b->pt ? pt_path(b->pt) : "a new file", ERR_NO_BYTE,
+                 "cannot be written again: an unknown class holds a tensor's storage");
+        return -1;
+    }
     for (int i = 0; i < b->n; i++) {
         const struct record *r = files_record(f, b->tensor[i].from.record);
 
@@ -262,7 +270,7 @@ int pt_build(const char *prefix, const struct pk *root, const struct pt *pt, str
     int rc = -1;
 
     *out = NULL;
-    if (check_small(&b, f, e) < 0)
+    if (check_packed(&b, f, e) < 0)
         goto out;
     for (int i = 0; i < b.n; i++)
         bytes[i] = b.tensor[i].bytes;

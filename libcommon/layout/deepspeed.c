@@ -6,58 +6,151 @@
 
 #include "libcommon/layout/deepspeed.h"
 
-enum { THREADS_DEFAULT = 16 };      /* opening waits for the disk, not for the processor */
+enum {
+    THREADS_DEFAULT = 16,               /* opening waits for the disk, not for the processor */
+    RECORDS_MAX = 4 << 20,              /* of a whole tag; the largest known has some ten thousand */
+};
 
 /* ---- many files at once ---- */
 
-static void open_one(struct ds *d, int file, bool keep, struct report *r, void (*fn)(const struct ds_job *j))
+/* What a worker brings back of one file. */
+struct brought {
+    struct report *r;
+    struct record *record;              /* names are ours */
+    int n_records;
+    bool in_order;                      /* it must be opened among s->files, by one thread */
+};
+
+/* The source's file number `file` as the first of a table of its own; NULL for a spool, or when it is gone. */
+static struct files *files_apart(struct files *from, int file)
 {
-    struct source_file *f = &d->s->file[file];
-    const char *path = files_name(d->s->files, f->file);
-    struct ds_job j = { .d = d, .file = file, .path = path, .r = r };
+    struct files *f;
+    struct err ignored = {0};
+    uint64_t base;
+    const char *path = files_path(from, file, &base);
+
+    if (!path)
+        return NULL;
+    f = files_new();
+    if (files_add_window(f, path, base, files_size(from, file), files_name(from, file), &ignored) == 0)
+        return f;
+    files_free(f);
+    return NULL;
+}
+
+static void take_records(struct brought *b, const struct files *f)
+{
+    b->n_records = files_n_records(f);
+    b->record = xcalloc((size_t)b->n_records, sizeof *b->record);
+    for (int i = 0; i < b->n_records; i++) {
+        b->record[i] = *files_record(f, i);
+        b->record[i].name = xstrdup(b->record[i].name);
+    }
+}
+
+/* One file by a worker; fn NULL: only to have its tables read from the disk. */
+static void open_apart(struct ds *d, int file, ds_read_fn *fn, struct brought *b)
+{
+    const struct source_file *sf = &d->s->file[file];
+    struct files *f = files_apart(d->s->files, sf->file);
+    struct ds_job j = { .d = d, .file = file, .files = f, .path = files_name(d->s->files, sf->file), .r = b->r };
     struct err e = {0};
 
-    j.pt = f->pt ? f->pt : pt_open(d->s->files, f->file, &e);
+    b->in_order = !f || !fn;
+    if (!f)
+        return;
+    j.pt = pt_open(f, 0, &e);
+    /* Compressed records were unpacked into a spool that would go with this table. */
+    b->in_order |= files_count(f) > 1;
+    if (!b->in_order && !j.pt)
+        report_add_err(b->r, "unreadable", &e);
+    if (!b->in_order && j.pt) {
+        pt_check_classes(j.pt, j.path, b->r);
+        fn(&j);
+        take_records(b, f);
+    }
+    pt_close(j.pt);
+    files_free(f);
+}
+
+static void open_in_order(struct ds *d, int file, ds_read_fn *fn, bool keep)
+{
+    struct source_file *sf = &d->s->file[file];
+    struct ds_job j = { .d = d, .file = file, .files = d->s->files, .path = files_name(d->s->files, sf->file),
+                        .r = d->r };
+    struct err e = {0};
+
+    j.pt = sf->pt ? sf->pt : pt_open(d->s->files, sf->file, &e);
     if (!j.pt) {
-        report_add_err(r, "unreadable", &e);
+        report_add_err(d->r, "unreadable", &e);
         return;
     }
-    pt_check_classes(j.pt, path, r);
+    pt_check_classes(j.pt, j.path, d->r);
     fn(&j);
-    f->pt = j.pt;
-    if (!keep) {
+    sf->pt = keep ? j.pt : NULL;
+    if (!keep)
         pt_close(j.pt);
-        f->pt = NULL;
-    }
 }
 
-/* Append a worker's findings to the caller's. */
-static void merge_report(struct report *into, const struct report *from)
+/* A worker's findings and records, after those of the files before it. */
+static void join(struct ds *d, int file, struct brought *b, ds_renumber_fn *renumber)
 {
-    for (int i = 0; i < report_n(from); i++) {
-        const struct finding *f = report_get(from, i);
+    for (int i = 0; i < report_n(b->r); i++) {
+        const struct finding *f = report_get(b->r, i);
 
-        report_add(into, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+        report_add(d->r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
     }
+    d->too_many |= files_n_records(d->s->files) > RECORDS_MAX - b->n_records;
+    if (b->n_records && !d->too_many)
+        renumber(d, file, files_n_records(d->s->files));
+    for (int i = 0; i < b->n_records; i++) {
+        const struct record *x = &b->record[i];
+
+        if (!d->too_many)
+            files_add_record(d->s->files, d->s->file[file].file, x->at, x->len, x->has_crc, x->crc, x->name);
+        free((char *)x->name);
+    }
+    free(b->record);
 }
 
-void ds_each_file(struct ds *d, const int *file, int n, int n_keep, void (*fn)(const struct ds_job *j))
+static struct brought *open_all(struct ds *d, const int *file, int n, ds_read_fn *fn)
 {
-    struct report **r = xcalloc((size_t)n, sizeof *r);
+    struct brought *b = xcalloc((size_t)n, sizeof *b);
     int threads = d->o->threads > 0 ? d->o->threads : THREADS_DEFAULT;
 
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int i = 0; i < n; i++)
-        if (file[i] >= 0) {
-            r[i] = report_new();
-            open_one(d, file[i], i < n_keep, r[i], fn);
-        }
-    for (int i = 0; i < n; i++)
-        if (r[i]) {
-            merge_report(d->r, r[i]);
-            report_free(r[i]);
-        }
-    free(r);
+    for (int i = 0; i < n; i++) {
+        b[i].r = report_new();
+        if (file[i] >= 0)
+            open_apart(d, file[i], fn, &b[i]);
+    }
+    return b;
+}
+
+void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
+{
+    struct brought *b = open_all(d, file, n, fn);
+
+    for (int i = 0; i < n; i++) {
+        if (file[i] >= 0)
+            join(d, file[i], &b[i], renumber);
+        if (b[i].in_order)
+            open_in_order(d, file[i], fn, false);
+        report_free(b[i].r);
+    }
+    free(b);
+}
+
+void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
+{
+    struct brought *b = open_all(d, file, n, NULL);
+
+    for (int i = 0; i < n; i++) {
+        if (file[i] >= 0)
+            open_in_order(d, file[i], fn, true);
+        report_free(b[i].r);
+    }
+    free(b);
 }
 
 /* ---- phases ---- */
@@ -101,7 +194,7 @@ static void read_stages(struct ds *d)
         file[i] = d->o->no_tensors && seen ? -1 : d->mp_file[i];
         seen |= file[i] >= 0;
     }
-    ds_each_file(d, file, n, n, ds_read_stage);
+    ds_keep_files(d, file, n, ds_read_stage);
     free(file);
     ds_check_stages(d);
     ds_check_layers(d);
@@ -113,7 +206,10 @@ static void read_shards(struct ds *d)
 
     if (d->o->no_optimizer)
         return;
-    ds_each_file(d, d->zero_file, d->o->no_tensors ? 1 : n, 1, ds_read_shard);
+    /* The first holds what all share: run state keeps its handle. */
+    ds_keep_files(d, d->zero_file, 1, ds_read_shard);
+    if (!d->o->no_tensors)
+        ds_each_file(d, d->zero_file + 1, n - 1, ds_read_shard, ds_renumber_shard);
 }
 
 static void find_tied(struct ds *d)
@@ -150,13 +246,46 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     if (d->o->no_tensors)
         ds_check_sizes(d);
     else
-        ds_each_file(d, d->layer_file, d->n_layers * d->topo.tp, 0, ds_read_layer);
+        ds_each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
     read_shards(d);
+    if (d->too_many) {
+        err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint", RECORDS_MAX);
+        return -1;
+    }
     ds_check_marks(d);
     ds_run_state(d);
     if (!d->o->no_tensors)
         ds_make_params(d);
     return 0;
+}
+
+static void tables_free(struct ds *d)
+{
+    int n_mp = d->topo.tp * d->topo.pp;
+
+    for (int i = 0; d->stage && i < n_mp; i++) {
+        for (int g = 0; g < d->stage[i].n_groups; g++)
+            free(d->stage[i].group[g].slice);
+        free(d->stage[i].group);
+    }
+    for (int i = 0; d->shard && i < n_mp * d->topo.dp; i++)
+        free(d->shard[i].run);
+    for (int i = 0; d->layer && i < d->n_layers * d->topo.tp; i++)
+        free(d->layer[i].tensor);
+    for (int i = 0; d->mark && i < d->n_files; i++)
+        for (int m = 0; m < DS_MARKS; m++)
+            free(d->mark[i][m]);
+    free(d->stage);
+    free(d->ref);
+    free(d->entry);
+    free(d->shard);
+    free(d->layer);
+    free(d->mark);
+    free(d->name);
+    free(d->layer_no);
+    free(d->mp_file);
+    free(d->zero_file);
+    free(d->layer_file);
 }
 
 int deepspeed_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
@@ -167,6 +296,6 @@ int deepspeed_source_open(struct source *s, const struct source_listing *l, cons
 
     s->kind = LAYOUT_DEEPSPEED;
     rc = open_tag(&d, l, e);
-    ds_tables_free(&d);
+    tables_free(&d);
     return rc;
 }

@@ -3,15 +3,16 @@
  *
  * layout.h is the door; this header is for the room only. The order of phases:
  *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; what is missing or extra
- *   deepspeed_shards.c  mp_rank files -> param_shapes per stage; zero files -> one flat
- *                       run per group and state, checked against the partition rule;
- *                       layer files -> bf16 tensors
+ *   deepspeed_stages.c  mp_rank files -> param_shapes per stage, and an index of all names
+ *   deepspeed_layers.c  layer files -> bf16 tensors
+ *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
+ *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
  *   deepspeed_state.c   run state, configuration, and values that all files must share
  *
  * Files are opened by many threads, each into a slot of its own with a report of its
- * own; reports are merged in file order, so findings come out the same on any number of
- * threads. The parameter list and the tensor maps are made by one thread.
+ * own; records and reports are joined in file order, so numbers and findings come out the
+ * same on any number of threads. The parameter list and the tensor maps are made by one.
  *
  * Codes of findings, with the row of spec section 10 (E error, W warning, N note):
  *   missing_file E 14       a member of the grid, or a layer, is not there
@@ -55,6 +56,9 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
+
+/* Parameters' names become folder names and HDF5 paths, so they are short and plain. */
+enum { DS_NAME_MAX = 200 };
 
 /* ---- names ---- */
 
@@ -139,6 +143,7 @@ struct ds {
     char *(*mark)[DS_MARKS];    /* [n_files]; NULL: the file does not say */
     bool bf16_prefix, joined;   /* how zero files are spelled here */
     int n_missing;
+    bool too_many;              /* records; the open fails */
     int n_layers;
     int *layer_no;              /* distinct layer numbers, ascending */
     int *mp_file;               /* [mp] -> file, -1 missing */
@@ -152,19 +157,27 @@ struct ds {
     struct ds_layer *layer;     /* [i * TP + tp] */
 };
 
-/* Where a phase's worker writes: one file, its handle, its own report. */
+/* What a phase's function gets: one file, its handle, a report of its own. */
 struct ds_job {
     struct ds *d;
     int file;                   /* in s->file */
+    struct files *files;        /* in which pt's records are numbered */
     struct pt *pt;
     const char *path;           /* for findings */
     struct report *r;
 };
+typedef void ds_read_fn(const struct ds_job *j);
 /*
- * Open the listed files (negative numbers are passed over) with o->threads threads and
- * call fn on each. The handles of the first n_keep stay in s->file[].pt, others are closed.
+ * Open the listed files (negative numbers are passed over) by o->threads threads, call fn
+ * on each, close them. Each is opened among `files` of its own; afterwards its records
+ * join s->files in the order of the list, and `renumber` adds `base` to what fn kept.
+ * So a record has the same number in every run: a plan that is resumed, or shared out
+ * among processes, depends on that.
  */
-void ds_each_file(struct ds *d, const int *file, int n, int n_keep, void (*fn)(const struct ds_job *j));
+typedef void ds_renumber_fn(struct ds *d, int file, int base);
+void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber);
+/* The same for files whose handles stay in s->file[].pt: read ahead by many threads, opened by one. */
+void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn);
 /* The mp_rank file of the lowest rank that could be opened; there is one once degrees are settled. */
 const struct source_file *ds_first_mp(const struct ds *d);
 
@@ -188,18 +201,22 @@ void ds_missing_rest(struct ds *d);
 /* Shorter than its peers: a copy cut short, seen without opening it. */
 void ds_check_sizes(struct ds *d);
 
-/* ---- deepspeed_shards.c ---- */
+/* ---- deepspeed_stages.c ---- */
 
-void ds_read_stage(const struct ds_job *j);
+ds_read_fn ds_read_stage;
 /* Compare the ranks of each stage, choose d->ref, and index what they list. */
 void ds_check_stages(struct ds *d);
 /* The first entry (the owner's stage) with this name, or NULL. */
 const struct ds_entry *ds_find(const struct ds *d, const char *name);
 /* True when every stage's parameters are known: only then is an unknown name wrong. */
 bool ds_all_stages(const struct ds *d);
-void ds_read_shard(const struct ds_job *j);
-void ds_read_layer(const struct ds_job *j);
-void ds_tables_free(struct ds *d);
+/* "32,16", for messages, into buf. */
+const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128]);
+
+/* ---- deepspeed_layers.c, deepspeed_shards.c ---- */
+
+ds_read_fn ds_read_layer, ds_read_shard;
+ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
 
 /* ---- deepspeed_params.c ---- */
 

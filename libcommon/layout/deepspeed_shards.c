@@ -1,247 +1,18 @@
 /*
- * deepspeed_shards.c - the tables inside mp_rank, zero and layer files
+ * deepspeed_shards.c - the tables inside zero files
  *
- * mp_rank: `param_shapes` lists, per optimizer group, the rank's parameters in the order
- * in which they stand in the flat buffer. From it the place of every element follows
- * (spec 4.3), so `param_slice_mappings` of the zero files is not needed but compared.
- * zero: per group one flat fp32 tensor and two moments; a tensor's extent is kept, the
- * handle is not: thousands of shards fit in a few megabytes.
+ * Per group a shard holds one flat fp32 tensor and two moments of it. The tensors' places
+ * are kept, the handle is not: thousands of shards fit in a few megabytes. What the shard
+ * says of itself (`param_slice_mappings`, paddings, counts) follows from param_shapes, so
+ * it is not needed but compared.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/layout/deepspeed.h"
 #include "libcommon/model/zero.h"
 
-/* Names become folder names and HDF5 paths, so they are short and plain. */
-enum { PARAM_NAME_MAX = 200 };
-/* Elements in a slice or a group: 4 TiB of masters in one rank; times any degree it fits 64 bits. */
-static const int64_t elems_max = (int64_t)1 << 40;
-
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
-
-/* ---- mp_rank files ---- */
-
-static bool is_param_name(const char *s)
-{
-    size_t n = strlen(s);
-
-    if (n == 0 || n > PARAM_NAME_MAX || *s == '.')
-        return false;
-    for (; *s; s++)
-        if ((unsigned char)*s <= ' ' || *s == 0x7f || *s == '/' || *s == '\\')
-            return false;
-    return true;
-}
-
-static bool read_slice(const struct ds_job *j, const struct pk *key, const struct pk *shape, struct ds_slice *out)
-{
-    uint32_t n = 0;
-    struct pk **dim = pk_items(shape, &n);
-    uint64_t elems = 1;
-
-    out->name = pk_as_str(key);
-    if (!out->name || !is_param_name(out->name)) {
-        report_add(j->r, SEV_ERROR, "param_name", j->path, ERR_NO_BYTE, NULL,
-                   "param_shapes: '%.60s' cannot be a parameter's name", out->name ? out->name : "(no string)");
-        return false;
-    }
-    if (!dim || n < 1 || n > 4) {
-        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, out->name,
-                   "param_shapes gives it %u dimensions, 1 to 4 expected", n);
-        return false;
-    }
-    out->ndim = (int)n;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!pk_as_int(dim[i], &out->shape[i]) || out->shape[i] < 1 ||
-            !mul_u64(elems, (uint64_t)out->shape[i], &elems) || elems > (uint64_t)elems_max) {
-            report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, out->name,
-                       "param_shapes gives it an impossible shape");
-            return false;
-        }
-    }
-    out->n_elems = (int64_t)elems;
-    return true;
-}
-
-static bool read_group(const struct ds_job *j, const struct pk *shapes, struct ds_group *g)
-{
-    uint32_t n = 0;
-    struct pk **pair = pk_pairs(shapes, &n);
-
-    g->slice = xcalloc(n, sizeof *g->slice);
-    for (uint32_t i = 0; pair && i < n; i++) {
-        struct ds_slice *s = &g->slice[g->n];
-
-        if (!read_slice(j, pair[2 * i], pair[2 * i + 1], s))
-            return false;
-        s->first = g->sum;
-        g->sum += s->n_elems;
-        g->n++;
-        if (g->sum > elems_max) {
-            report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, NULL,
-                       "param_shapes: a group of more than 2^40 elements");
-            return false;
-        }
-    }
-    g->partition = zero_partition_elems(g->sum, j->d->topo.dp);
-    return true;
-}
-
-void ds_read_stage(const struct ds_job *j)
-{
-    struct ds_stage *st = &j->d->stage[j->d->name[j->file].mp];
-    struct pk *shapes = pk_get(pt_root(j->pt), "param_shapes"), **item;
-    uint32_t n = 0, n_pairs;
-
-    ds_read_marks(j);
-    ds_check_degrees(j);
-    item = pk_items(shapes, &n);
-    if (!item && pk_pairs(shapes, &n_pairs)) {      /* one group, not in a list */
-        item = &shapes;
-        n = 1;
-    }
-    if (!item || n == 0) {
-        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
-                   "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown");
-        return;
-    }
-    st->group = xcalloc(n, sizeof *st->group);
-    st->n_groups = (int)n;
-    st->ok = true;
-    for (uint32_t g = 0; g < n && st->ok; g++)
-        st->ok = read_group(j, item[g], &st->group[g]);
-}
-
-/* ---- stages against each other ---- */
-
-static bool same_shape(const struct ds_slice *a, const struct ds_slice *b)
-{
-    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
-}
-
-static const char *shape_text(int ndim, const int64_t *shape, char buf[128])
-{
-    size_t at = 0;
-
-    buf[0] = '\0';
-    for (int i = 0; i < ndim && at < 100; i++)
-        at += (size_t)snprintf(buf + at, 128 - at, "%s%lld", i ? "," : "", (long long)shape[i]);
-    return buf;
-}
-
-/* The first thing in which tensor rank b differs from rank a of the same stage. */
-static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
-{
-    const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)], *b = &d->stage[topo_mp(d->topo, pp, tp_b)];
-    const char *file = files_name(d->s->files, d->s->file[d->mp_file[topo_mp(d->topo, pp, tp_b)]].file);
-    char x[128], y[128];
-
-    if (a->n_groups != b->n_groups) {
-        report_add(d->r, SEV_ERROR, "groups", file, ERR_NO_BYTE, NULL,
-                   "%d groups in param_shapes, tensor rank %d of this stage has %d", b->n_groups, tp_a, a->n_groups);
-        return false;
-    }
-    for (int g = 0; g < a->n_groups; g++) {
-        const struct ds_group *p = &a->group[g], *q = &b->group[g];
-
-        for (int i = 0; i < p->n && i < q->n; i++) {
-            if (strcmp(p->slice[i].name, q->slice[i].name) != 0) {
-                report_add(d->r, SEV_ERROR, "names", file, ERR_NO_BYTE, q->slice[i].name,
-                           "stands where tensor rank %d of this stage has %s", tp_a, p->slice[i].name);
-                return false;
-            }
-            if (!same_shape(&p->slice[i], &q->slice[i])) {
-                report_add(d->r, SEV_ERROR, "shape", file, ERR_NO_BYTE, q->slice[i].name,
-                           "shape [%s] on tp %d, [%s] on tp %d",
-                           shape_text(p->slice[i].ndim, p->slice[i].shape, x), tp_a,
-                           shape_text(q->slice[i].ndim, q->slice[i].shape, y), tp_b);
-                return false;
-            }
-        }
-        if (p->n != q->n) {
-            report_add(d->r, SEV_ERROR, "names", file, ERR_NO_BYTE, NULL,
-                       "group %d has %d parameters, on tensor rank %d of this stage %d", g, q->n, tp_a, p->n);
-            return false;
-        }
-    }
-    return true;
-}
-
-static int by_name_and_stage(const void *a, const void *b)
-{
-    const struct ds_entry *x = a, *y = b;
-    int c = strcmp(x->name, y->name);
-
-    if (c == 0)
-        c = (x->pp > y->pp) - (x->pp < y->pp);
-    return c ? c : (x->slice > y->slice) - (x->slice < y->slice);
-}
-
-static void make_index(struct ds *d)
-{
-    int n = 0;
-
-    for (int pp = 0; pp < d->topo.pp; pp++)
-        for (int g = 0; d->ref[pp] && g < d->ref[pp]->n_groups; g++)
-            n += d->ref[pp]->group[g].n;
-    d->entry = xcalloc((size_t)n, sizeof *d->entry);
-    for (int pp = 0; pp < d->topo.pp; pp++)
-        for (int g = 0; d->ref[pp] && g < d->ref[pp]->n_groups; g++)
-            for (int i = 0; i < d->ref[pp]->group[g].n; i++) {
-                const struct ds_slice *s = &d->ref[pp]->group[g].slice[i];
-
-                d->entry[d->n_entries++] = (struct ds_entry){ s->name, s, pp, g };
-            }
-    qsort(d->entry, (size_t)d->n_entries, sizeof *d->entry, by_name_and_stage);
-}
-
-void ds_check_stages(struct ds *d)
-{
-    for (int pp = 0; pp < d->topo.pp; pp++) {
-        int first = -1;
-
-        for (int tp = 0; tp < d->topo.tp; tp++) {
-            struct ds_stage *st = &d->stage[topo_mp(d->topo, pp, tp)];
-
-            if (!st->ok)
-                continue;
-            if (first < 0) {
-                first = tp;
-                d->ref[pp] = st;
-            } else {
-                st->bad = !same_stage(d, pp, first, tp);
-            }
-        }
-    }
-    make_index(d);
-}
-
-const struct ds_entry *ds_find(const struct ds *d, const char *name)
-{
-    int lo = 0, hi = d->n_entries;
-
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-
-        if (strcmp(d->entry[mid].name, name) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < d->n_entries && strcmp(d->entry[lo].name, name) == 0 ? &d->entry[lo] : NULL;
-}
-
-bool ds_all_stages(const struct ds *d)
-{
-    for (int pp = 0; pp < d->topo.pp; pp++)
-        if (!d->ref[pp])
-            return false;
-    return true;
-}
-
-/* ---- zero files ---- */
 
 /* A shard being read, and where it stands. */
 struct shard_job {
@@ -451,15 +222,23 @@ static void check_mappings(const struct shard_job *k)
         check_mapping(k, item[g], g);
 }
 
-/* The stage number as ZeRO-1/2/3 write it: an int or an enum; 0 where BF16_Optimizer writes none. */
+/* The stage as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member; BF16_Optimizer writes none: 0. */
 static int64_t zero_stage(const struct pk *opt)
 {
+    static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
     const struct pk *v = pk_get(opt, "zero_stage");
-    int64_t stage = 0;
+    int64_t stage;
+    const char *member;
 
-    if (!v || pk_is_none(v) || pk_as_int(v, &stage))
+    if (!v || pk_is_none(v))
+        return 0;
+    if (pk_as_int(v, &stage))
         return stage;
-    return pk_enum(v, &stage) ? 0 : stage;
+    member = pk_enum(v, &stage);
+    for (int i = 0; member && i < 4; i++)
+        if (strcmp(member, members[i]) == 0)
+            return i;
+    return stage;
 }
 
 static bool shard_begins(struct shard_job *k)
@@ -472,9 +251,9 @@ static bool shard_begins(struct shard_job *k)
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "key 'optimizer_state_dict' is missing");
         return false;
     }
-    if (pk_get(k->opt, "fp32_flat_groups") || zero_stage(k->opt) > 2) {
+    if (pk_get(k->opt, "fp32_flat_groups") || zero_stage(k->opt) < 0 || zero_stage(k->opt) > 2) {
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
-                   "a shard of ZeRO stage 3, which is not supported");
+                   "a shard of ZeRO stage 3 (or an unknown one), which is not supported");
         return false;
     }
     for (int i = 0; i < 2; i++) {
@@ -514,118 +293,14 @@ void ds_read_shard(const struct ds_job *j)
     check_mappings(&k);
 }
 
-/* ---- layer files ---- */
-
-/* Layer files name tensors relative to their module: "3.<key>", or the tied embedding's. */
-static const struct ds_entry *layer_entry(const struct ds *d, int layer, const char *key)
+void ds_renumber_shard(struct ds *d, int file, int base)
 {
-    char name[PARAM_NAME_MAX + 64];
-    const struct ds_entry *hit;
+    const struct ds_name *n = &d->name[file];
+    const struct ds_stage *ref = d->ref[n->mp / d->topo.tp];
+    struct ds_shard *shard = &d->shard[n->mp * d->topo.dp + n->dp];
 
-    snprintf(name, sizeof name, "%d.%.*s", layer, PARAM_NAME_MAX, key);
-    hit = ds_find(d, name);
-    if (hit)
-        return hit;
-    snprintf(name, sizeof name, "tied_modules.embed.%.*s", PARAM_NAME_MAX, key);
-    return ds_find(d, name);
-}
-
-static void unknown_key(const struct ds_job *j, const char *key)
-{
-    /* Rotary tables are buffers: recomputed by the model, never trained. */
-    if (str_ends(key, "inv_freq"))
-        report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is a buffer: passed over", key);
-    else if (ds_all_stages(j->d))
-        report_add(j->r, SEV_ERROR, "unknown_key", j->path, ERR_NO_BYTE, NULL,
-                   "'%.100s' is in no stage's param_shapes", key);
-}
-
-static bool check_tensor(const struct ds_job *j, const struct ds_entry *en, const struct pt_tensor *t)
-{
-    char x[128], y[128];
-
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32) {
-        report_add(j->r, SEV_ERROR, "dtype", j->path, ERR_NO_BYTE, en->name, "%s weights, bf16 expected",
-                   dtype_name(t->dtype));
-        return false;
-    }
-    if (!t->contiguous) {
-        report_add(j->r, SEV_ERROR, "strided", j->path, ERR_NO_BYTE, en->name, "is not contiguous");
-        return false;
-    }
-    if (t->ndim != en->slice->ndim || memcmp(t->shape, en->slice->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
-        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, en->name, "is [%s], param_shapes says [%s]",
-                   shape_text(t->ndim, t->shape, x), shape_text(en->slice->ndim, en->slice->shape, y));
-        return false;
-    }
-    return true;
-}
-
-void ds_read_layer(const struct ds_job *j)
-{
-    struct ds *d = j->d;
-    const struct ds_name *n = &d->name[j->file];
-    const int *no = d->layer_no;
-    struct ds_layer *l;
-    uint32_t n_pairs = 0;
-    struct pk **pair = pk_pairs(pt_root(j->pt), &n_pairs);
-
-    while (*no != n->layer)
-        no++;
-    l = &d->layer[(no - d->layer_no) * d->topo.tp + n->tp];
-    if (!pair) {
-        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "holds no dictionary of tensors");
-        return;
-    }
-    l->ok = true;
-    l->tensor = xcalloc(n_pairs, sizeof *l->tensor);
-    for (uint32_t i = 0; i < n_pairs; i++) {
-        const char *key = pk_as_str(pair[2 * i]);
-        struct ds_tensor *t = &l->tensor[l->n];
-        const struct ds_entry *en;
-
-        if (!key || !pt_tensor(j->pt, pair[2 * i + 1], &t->t)) {
-            report_add(j->r, SEV_WARNING, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is no tensor",
-                       key ? key : "?");
-            continue;
-        }
-        en = layer_entry(d, n->layer, key);
-        if (!en) {
-            unknown_key(j, key);
-        } else if (check_tensor(j, en, &t->t)) {
-            t->name = en->name;
-            l->n++;
-        }
-    }
-}
-
-/* ---- the end ---- */
-
-void ds_tables_free(struct ds *d)
-{
-    int n_mp = d->topo.tp * d->topo.pp;
-
-    for (int i = 0; d->stage && i < n_mp; i++) {
-        for (int g = 0; g < d->stage[i].n_groups; g++)
-            free(d->stage[i].group[g].slice);
-        free(d->stage[i].group);
-    }
-    for (int i = 0; d->shard && i < n_mp * d->topo.dp; i++)
-        free(d->shard[i].run);
-    for (int i = 0; d->layer && i < d->n_layers * d->topo.tp; i++)
-        free(d->layer[i].tensor);
-    for (int i = 0; d->mark && i < d->n_files; i++)
-        for (int m = 0; m < DS_MARKS; m++)
-            free(d->mark[i][m]);
-    free(d->stage);
-    free(d->ref);
-    free(d->entry);
-    free(d->shard);
-    free(d->layer);
-    free(d->mark);
-    free(d->name);
-    free(d->layer_no);
-    free(d->mp_file);
-    free(d->zero_file);
-    free(d->layer_file);
+    for (int g = 0; shard->run && g < ref->n_groups; g++)
+        for (int s = 0; s < DS_STATES; s++)
+            if (shard->run[g][s].record >= 0)
+                shard->run[g][s].record += base;
 }

@@ -12,6 +12,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/run_state.h"
 
 /* ---- marks ---- */
 
@@ -129,28 +130,31 @@ struct step {
     double value;
 };
 
-/* The number in a one-element tensor, its little record checked; 0, or -1 after telling r. */
+/* The number in a one-element tensor, its record's checksum compared; 0, or -1 after telling r. */
 static int tensor_number(struct files *f, const char *path, const struct pt_tensor *t, struct report *r, double *out)
 {
     const struct record *rec = files_record(f, t->record);
-    unsigned char buf[64];
+    const struct extent number = { t->record, t->at, (uint64_t)dtype_size(t->dtype) };
+    unsigned char buf[64], value[16];
     struct err e = {0};
 
-    if (t->n_elems != 1 || rec->len > sizeof buf || t->at + (uint64_t)dtype_size(t->dtype) > rec->len) {
-        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL, "step is a tensor of %lld elements in %llu bytes, "
-                   "one number expected", (long long)t->n_elems, (unsigned long long)rec->len);
+    if (t->n_elems != 1) {
+        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL, "step is a tensor of %lld elements, one expected",
+                   (long long)t->n_elems);
         return -1;
     }
-    if (files_read(f, rec->file, rec->at, buf, rec->len, &e) < 0) {
+    /* Its storage is the number alone; were it a part of a large one, that is not read for it. */
+    if (files_read_extent(f, &number, value, &e) < 0 ||
+        (rec->len <= sizeof buf && files_read(f, rec->file, rec->at, buf, rec->len, &e) < 0)) {
         report_add_err(r, "unreadable", &e);
         return -1;
     }
-    if (rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
+    if (rec->len <= sizeof buf && rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
         report_add(r, SEV_ERROR, "crc", path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)", rec->name,
                    crc_bytes(0, buf, rec->len), rec->crc);
         return -1;
     }
-    *out = dtype_value(t->dtype, buf + t->at);
+    *out = dtype_value(t->dtype, value);
     return 0;
 }
 
@@ -186,7 +190,7 @@ static struct step find_step(struct files *f, const struct pt *pt, const char *p
 
 void ds_read_step(const struct ds_job *j, const struct pk *opt)
 {
-    struct files *f = j->d->s->files;
+    struct files *f = j->files;
     struct step first = find_step(f, j->pt, j->path, opt, 0, j->r);
 
     if (!first.found)
@@ -204,27 +208,6 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
 }
 
 /* ---- run state ---- */
-
-/* Who wrote the container: torch's payloads are followed by a descriptor, ours by the next record. */
-static const char *dialect(const struct pt *pt)
-{
-    const struct zip *z = pt_zip(pt);
-    const char *prefix = pt_prefix(pt);
-    const struct zip_entry *first = zip_n(z) > 1 ? zip_entry(z, 0) : NULL;
-    const char *word = "torch < 2";
-    char *name;
-
-    if (first && first->size > 0 && zip_entry(z, 1)->header_at >= first->at + first->packed_size &&
-        zip_entry(z, 1)->header_at - (first->at + first->packed_size) < 16)
-        return "shardkit";
-    for (int i = 0; i < 2; i++) {
-        name = str_fmt("%s/%s", prefix, i ? "byteorder" : ".format_version");
-        if (zip_find(z, name))
-            word = "torch 2";
-        free(name);
-    }
-    return word;
-}
 
 static int64_t int_or(const struct pk *v, int64_t otherwise)
 {
@@ -260,16 +243,12 @@ static void read_optimizer(struct ds *d)
 static void check_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
-    const struct pk *info = pk_get(root, "checkpoint_info"), *uni = pk_get(root, "universal_checkpoint_info");
+    int64_t noted = int_or(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
     const struct ds_entry *en = ds_find(d, "tied_modules.embed.word_embeddings.weight");
-    int64_t noted = int_or(pk_get(info, "padded_vocab_size"), int_or(pk_get(uni, "padded_vocab_size"), 0));
     int64_t rows = en ? en->slice->shape[0] * d->topo.tp : 0;
 
     if (!c->vocab)
-        c->vocab = noted > 0 ? noted : rows;
-    c->vocab_tokens = int_or(pk_get(info, "original_vocab_size"), int_or(pk_get(uni, "original_vocab_size"), c->vocab_tokens));
-    if (c->vocab_tokens < 0)
-        c->vocab_tokens = 0;
+        c->vocab = rows;
     if (noted > 0 && noted != c->vocab)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
                    "args say %lld padded vocabulary rows, checkpoint_info %lld", (long long)c->vocab, (long long)noted);
@@ -284,16 +263,14 @@ static void check_vocab(struct ds *d, const char *path, const struct pk *root)
 
 static void check_version(struct ds *d, const char *path, const struct pk *root)
 {
-    struct run_state *run = &d->s->run;
-    const struct pk *v = pk_get(root, "checkpoint_version");
+    double version;
 
-    run->checkpoint_version = 3.0;
-    if (!v || !pk_as_double(v, &run->checkpoint_version))
+    if (!pk_as_double(pk_get(root, "checkpoint_version"), &version))
         report_add(d->r, SEV_WARNING, "checkpoint_version", path, ERR_NO_BYTE, NULL,
                    "key 'checkpoint_version' is missing: the QKV order of 3.0 is assumed");
-    else if (!(run->checkpoint_version >= 2))
+    else if (!(version >= 2))
         report_add(d->r, SEV_ERROR, "checkpoint_version", path, ERR_NO_BYTE, NULL,
-                   "checkpoint_version %g stores QKV differently; not supported", run->checkpoint_version);
+                   "checkpoint_version %g stores QKV differently; not supported", version);
 }
 
 /* Weights without optimizer shards: asked for (--no-save-optim), or lost? */
@@ -316,17 +293,10 @@ void ds_run_state(struct ds *d)
 {
     const struct source_file *f = ds_first_mp(d);
     const struct pk *root = pt_root(f->pt);
-    const char *path = files_name(d->s->files, f->file), *version = pk_as_str(pk_get(root, "ds_version"));
-    struct run_state *run = &d->s->run;
+    const char *path = files_name(d->s->files, f->file);
     const struct pk *args = pk_get(root, "args");
 
-    run->args = args;
-    run->iteration = int_or(pk_get(root, "iteration"), int_or(pk_get(root, "global_steps"), -1));
-    run->consumed_samples = int_or(pk_get(args, "consumed_train_samples"), int_or(pk_get(root, "global_samples"), -1));
-    run->consumed_tokens = int_or(pk_get(root, "tokens"), int_or(pk_get(args, "consumed_train_tokens"), -1));
-    snprintf(run->ds_version, sizeof run->ds_version, "%s", version ? version : "");
-    snprintf(run->torch_dialect, sizeof run->torch_dialect, "%s", dialect(f->pt));
-    model_config_from_args(&d->s->config, args);
+    run_state_read(d->s, f->pt);
     if (!args || pk_is_none(args))
         report_add(d->r, SEV_WARNING, "key", path, ERR_NO_BYTE, NULL, "key 'args' is missing: no training arguments");
     check_version(d, path, root);

@@ -364,7 +364,31 @@ int manifest_load(struct source *s, struct report *r, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-static int check_file(struct source *s, const json_t *t, char *buf, struct report *r, struct err *e)
+/* The CRC of a whole file: known runs, and what lies between them. */
+static int sum_file(struct source *s, int file, const struct manifest_run *run, int n_runs, char *buf,
+                    struct crc_sum *sum, struct err *e)
+{
+    uint64_t size = files_size(s->files, file), at = 0;
+    int i = 0;
+
+    while (i < n_runs && run[i].file < file)
+        i++;
+    for (; i < n_runs && run[i].file == file; i++) {
+        if (sum_range(s->files, file, at, run[i].at, sum, buf, e) < 0)
+            return -1;
+        crc_sum_add(sum, size, run[i].at, run[i].len, run[i].crc);
+        at = run[i].at + run[i].len;
+    }
+    return sum_range(s->files, file, at, size, sum, buf, e);
+}
+
+struct known {
+    const struct manifest_run *run;
+    int n_runs;
+    char *buf;
+};
+
+static int check_file(struct source *s, const json_t *t, const struct known *k, struct report *r, struct err *e)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const struct source_file *f = name ? source_file(s, name) : NULL;
@@ -386,7 +410,7 @@ static int check_file(struct source *s, const json_t *t, char *buf, struct repor
                    "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
-    if (sum_range(s->files, f->file, 0, size, &sum, buf, e) < 0)
+    if (sum_file(s, f->file, k->run, k->n_runs, k->buf, &sum, e) < 0)
         return -1;
     if (sum.acc != crc)
         report_add(r, SEV_ERROR, "file_crc", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
@@ -408,23 +432,22 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
     json_decref(known);
 }
 
-int manifest_check(struct source *s, struct report *r, struct err *e)
+int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    const struct source_file *f = source_file(s, MANIFEST_NAME);
-    json_t *o = load_json(s, r, e), *t;
+    struct report *told = report_new();         /* by manifest_load(), when the source was opened */
+    json_t *o = load_json(s, told, e), *t;
     const json_t *list = json_object_get(o, "files");
-    char *buf = xmalloc(READ_CHUNK);
+    struct known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(READ_CHUNK) };
     size_t i;
     int rc = e->kind == ERR_NONE ? 0 : -1;
 
-    if (o) {
-        take_tensors(s, o, files_name(s->files, f->file), r);
-        json_array_foreach(list, i, t)
-            if (rc == 0)
-                rc = check_file(s, t, buf, r, e);
+    json_array_foreach(list, i, t)
+        if (rc == 0)
+            rc = check_file(s, t, &k, r, e);
+    if (o)
         find_unlisted(s, list, r);
-    }
-    free(buf);
+    free(k.buf);
     json_decref(o);
+    report_free(told);
     return rc;
 }

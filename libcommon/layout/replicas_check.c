@@ -12,12 +12,16 @@
 
 #define CHUNK_BYTES (256u << 10)
 
+static bool matches(const struct replicas_opts *o, const char *name, const char *kind)
+{
+    return !o->glob || fnmatch(o->glob, name, 0) == 0 || fnmatch(o->glob, kind, 0) == 0;
+}
+
 static bool wanted(const struct replicas_opts *o, const struct param *p, int st)
 {
     const struct tmap *m = p->state[st];
 
-    return m && m->op == TMAP_REPLICAS && m->n_slices > 1 && (o->state < 0 || o->state == st) &&
-           (!o->glob || fnmatch(o->glob, p->name, 0) == 0);
+    return m && m->op == TMAP_REPLICAS && m->n_slices > 1 && (o->state < 0 || o->state == st);
 }
 
 static struct replica_kind *kind_of(struct replicas *r, const char *kind)
@@ -38,15 +42,15 @@ static void list_params(const struct source *s, const struct replicas_opts *o, s
         char kind[128];
         bool any = false;
 
+        param_kind(p->name, &rp->layer, kind);
         for (int st = 0; st < STATE_N; st++) {
-            rp->state[st].compared = wanted(o, p, st);
+            rp->state[st].compared = matches(o, p->name, kind) && wanted(o, p, st);
             rp->state[st].worst_rank = -1;
             any |= rp->state[st].compared;
         }
         if (!any)
             continue;
         rp->param = p;
-        param_kind(p->name, &rp->layer, kind);
         if (!kind_of(r, kind))
             r->kind[r->n_kinds++].kind = xstrdup(kind);
         rp->kind = kind_of(r, kind)->kind;

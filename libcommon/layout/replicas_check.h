@@ -47,7 +47,7 @@ struct replicas {
 
 struct replicas_opts {
     int threads;                        /* >= 1 */
-    const char *glob;                   /* only parameters whose name matches; NULL: all */
+    const char *glob;                   /* only parameters whose name or kind matches; NULL: all */
     int state;                          /* only this one; -1: all */
     bool (*stopped)(void);              /* may be NULL */
 };

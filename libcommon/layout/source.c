@@ -113,38 +113,53 @@ static int list_entry(struct listing *l, struct files *f, const char *path, cons
     return 0;
 }
 
-static int list_folder(struct listing *l, struct files *f, const char *dir, const char *prefix,
-                       const struct dir_chain *up, struct err *e)
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names in a folder, sorted: file numbers must not depend on the order a disk keeps them in. */
+static int read_names(const char *dir, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
-    int rc = -1;
+    int cap = 0, failed;
 
     if (!d) {
         err_sys(e, dir, "cannot list");
         return -1;
     }
-    while (errno = 0, (ent = readdir(d)) != NULL) {
-        char *path, *name;
-        int entry;
-
+    while (errno = 0, (ent = readdir(d)) != NULL && *n <= LIST_MAX) {
         if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
             continue;
-        path = path_join(dir, ent->d_name);
-        name = str_fmt("%s%s", prefix, ent->d_name);
-        entry = list_entry(l, f, path, name, up, e);
+        ARRAY_ROOM(*names, cap, *n + 1);
+        (*names)[(*n)++] = xstrdup(ent->d_name);
+    }
+    failed = !ent && errno;
+    if (failed)
+        err_sys(e, dir, "cannot list");
+    closedir(d);
+    if (*n)
+        qsort(*names, (size_t)*n, sizeof **names, by_text);
+    return failed ? -1 : 0;
+}
+
+static int list_folder(struct listing *l, struct files *f, const char *dir, const char *prefix,
+                       const struct dir_chain *up, struct err *e)
+{
+    char **names = NULL;
+    int n = 0, rc = read_names(dir, &names, &n, e);
+
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]), *name = str_fmt("%s%s", prefix, names[i]);
+
+        if (rc == 0)
+            rc = list_entry(l, f, path, name, up, e);
         free(path);
         free(name);
-        if (entry < 0)
-            goto out;
+        free(names[i]);
     }
-    if (errno) {
-        err_sys(e, dir, "cannot list");
-        goto out;
-    }
-    rc = 0;
-out:
-    closedir(d);
+    free(names);
     return rc;
 }
 
@@ -359,16 +374,26 @@ out:
 
 /* ---- open and close ---- */
 
-/* Settle s->path and s->tag and list the tag's files, sorted. */
-static int list_path(struct source *s, const char *path, struct listing *l, struct err *e)
+/* "dir///" -> "dir": names below it are built and compared as text. Caller frees. */
+static char *strip_slashes(const char *path)
 {
-    char *tag_path = NULL, *base;
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s", (int)n, path);
+}
+
+/* Settle s->path and s->tag and list the tag's files, sorted. */
+static int list_path(struct source *s, const char *given, struct listing *l, struct err *e)
+{
+    char *path = strip_slashes(given), *tag_path = NULL, *base;
     struct stat st;
     int rc = -1;
 
     if (stat(path, &st) < 0) {
         err_sys(e, path, "cannot open");
-        return -1;
+        goto out;
     }
     if (S_ISDIR(st.st_mode)) {
         tag_path = is_tag_folder(path) ? xstrdup(path) : latest_follow(path, e);
@@ -392,6 +417,7 @@ static int list_path(struct source *s, const char *path, struct listing *l, stru
     }
     rc = 0;
 out:
+    free(path);
     free(tag_path);
     return rc;
 }

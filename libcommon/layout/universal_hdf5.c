@@ -151,18 +151,30 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
     }
 }
 
-int universal_hdf5_publish(const char *from, const char *to, struct err *e)
+/* Not every file system can reserve room; those that can say now when there is none. */
+static int reserve(int fd, const char *path, struct err *e)
 {
     struct stat st;
+
+    if (fstat(fd, &st) == 0 && (fallocate(fd, 0, 0, st.st_size) == 0 ||
+                                (errno != ENOSPC && errno != EFBIG && errno != EDQUOT)))
+        return 0;
+    err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)st.st_size);
+    return -1;
+}
+
+int universal_hdf5_publish(const char *from, const char *to, bool with_others, struct err *e)
+{
     int rc = -1, fd = open(from, O_WRONLY | O_CLOEXEC);
 
-    if (fd < 0 || fstat(fd, &st) < 0) {
+    if (fd < 0) {
         err_sys(e, from, "cannot open");
-        goto out;
+        return -1;
     }
-    /* Not every file system can reserve room; those that can say now when there is none. */
-    if (fallocate(fd, 0, 0, st.st_size) < 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
-        err_sys(e, from, "cannot make room for %llu bytes", (unsigned long long)st.st_size);
+    if (reserve(fd, from, e) < 0)
+        goto out;
+    if ((with_others ? syncfs(fd) : fsync(fd)) < 0) {
+        err_sys(e, from, "cannot sync");
         goto out;
     }
     if (rename(from, to) < 0) {
@@ -171,8 +183,7 @@ int universal_hdf5_publish(const char *from, const char *to, struct err *e)
     }
     rc = 0;
 out:
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return rc;
 }
 
@@ -208,26 +219,30 @@ static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const
             h5_done(h, h5_new_dataset(h, in, state_name(universal_states[j]), p->ndim, shape));
 }
 
-/* Complete under another name first. */
-static int finish_file(struct h5_out *h, const char *part, const char *path, struct err *e)
+static int reserve_path(const char *path, struct err *e)
 {
-    return h5_finish(h, e) < 0 ? -1 : universal_hdf5_publish(part, path, e);
+    int rc, fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot open");
+        return -1;
+    }
+    rc = reserve(fd, path, e);
+    close(fd);
+    return rc;
 }
 
+/* In place: nobody looks for it before the index has its name. */
 static int make_param_file(const struct sink *k, const struct param *p, const char *path, struct err *e)
 {
-    char *part = str_fmt("%s.new", path);
-    struct h5_out *h = h5_create(part);
-    int rc;
+    struct h5_out *h = h5_create(path);
 
     h5_set_str(h, H5_TOP, "format", INDEX_FORMAT);
     h5_set_int(h, H5_TOP, "format_version", INDEX_VERSION);
     h5_set_str(h, H5_TOP, "parameter", p->name);
     universal_hdf5_put_param(h, H5_TOP, k, p);
     put_states(h, H5_TOP, k, p);
-    rc = finish_file(h, part, path, e);
-    free(part);
-    return rc;
+    return h5_finish(h, e) < 0 ? -1 : reserve_path(path, e);
 }
 
 /* "zero/<parameter>.h5" with --split, else the index; inside the folder. */
@@ -271,7 +286,7 @@ static int make_index(const struct sink *k, const char *path, struct err *e)
             put_inside(h, k, &k->src->param[i]);
     }
     if (rc == 0)
-        rc = finish_file(h, part, path, e);
+        rc = h5_finish(h, e) < 0 ? -1 : universal_hdf5_publish(part, path, k->o.split, e);
     else
         h5_abandon(h);
     free(zero);
@@ -300,7 +315,8 @@ static int check_place(const struct h5_in *h, const struct h5_dataset *d, const 
     return -1;
 }
 
-static void add_item(struct sink *k, struct plan *plan, int param, enum state st, uint64_t len, int dst, uint64_t at)
+static void add_item(struct sink *k, struct plan *plan, int param, enum state st, uint64_t len, int dst,
+                     uint64_t at)
 {
     const struct param *p = &k->src->param[param];
     struct hdf5_sink *w = k->priv;
@@ -410,7 +426,9 @@ static void close_sink(struct sink *k)
     free(k);
 }
 
-static const struct sink_ops ops = { "universal-hdf5", prepare, item_done, universal_hdf5_finish, close_sink, false };
+static const struct sink_ops ops = {
+    "universal-hdf5", prepare, item_done, universal_hdf5_finish, close_sink, false
+};
 
 struct sink *universal_hdf5_sink(const struct sink_opts *o)
 {

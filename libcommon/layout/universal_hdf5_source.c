@@ -109,7 +109,8 @@ static int check_format(struct reader *rd, struct err *e)
         return -1;
     }
     if (!h5_get_int(rd->index, "/", "format_version", &version) || version != INDEX_VERSION) {
-        err_data(e, index_path(rd), ERR_NO_BYTE, "format version %lld, this program reads %d", (long long)version, INDEX_VERSION);
+        err_data(e, index_path(rd), ERR_NO_BYTE, "format version %lld, this program reads %d",
+                 (long long)version, INDEX_VERSION);
         return -1;
     }
     if (strcmp(layout, layout_name(LAYOUT_UNIVERSAL_HDF5)) == 0) {
@@ -139,7 +140,8 @@ static int64_t root_int(const struct reader *rd, const char *name, int64_t min, 
 static void root_str(const struct reader *rd, const char *name, char *buf, size_t size)
 {
     if (!h5_get_str(rd->index, "/", name, buf, size)) {
-        report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL, "attribute '%s' is absent or too long", name);
+        report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL,
+                   "attribute '%s' is absent or too long", name);
         buf[0] = '\0';
     }
 }
@@ -177,7 +179,8 @@ static void read_root(struct reader *rd)
     s->run.n_groups = (int)root_int(rd, "optimizer_n_groups", 0, INT32_MAX);
     root_str(rd, "ds_version", s->run.ds_version, sizeof s->run.ds_version);
     if (!h5_get_double(rd->index, "/", "checkpoint_version", &s->run.checkpoint_version))
-        report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL, "attribute 'checkpoint_version' is absent");
+        report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL,
+                   "attribute 'checkpoint_version' is absent");
     snprintf(s->run.torch_dialect, sizeof s->run.torch_dialect, "shardkit");
     read_model(rd);
 }
@@ -219,7 +222,8 @@ static void add_file(struct reader *rd, const struct archive_member *m)
         f->pt = open_pt(rd, m->file);
     } else if (strcmp(m->name, "zero/optimizer_state.pt") == 0) {
         s->run.optimizer_pt = f->pt = open_pt(rd, m->file);
-    } else if (strcmp(m->name, INDEX_NAME) == 0 || (rd->split && str_starts(m->name, "zero/") && str_ends(m->name, ".h5"))) {
+    } else if (strcmp(m->name, INDEX_NAME) == 0 ||
+               (rd->split && str_starts(m->name, "zero/") && str_ends(m->name, ".h5"))) {
         f->cls = FILE_OPTIMIZER;
     } else if (strcmp(m->name, MANIFEST_NAME) != 0) {
         report_add(rd->r, SEV_WARNING, "extra_file", files_name(s->files, m->file), ERR_NO_BYTE, NULL,
@@ -294,13 +298,6 @@ static void index_entries(struct shard *sh)
     qsort(sh->entry, (size_t)sh->n_entries, sizeof *sh->entry, by_place);
 }
 
-static void shard_changed(struct reader *rd, struct shard *sh, const char *what, uint64_t got, uint64_t want)
-{
-    report_add(rd->r, SEV_ERROR, "shard_changed", sh->path, ERR_NO_BYTE, NULL,
-               "%s is %llx, the index noted %llx: changed since the conversion", what,
-               (unsigned long long)got, (unsigned long long)want);
-}
-
 /* Any thread. */
 static void open_shard(struct reader *rd, struct shard *sh)
 {
@@ -313,7 +310,9 @@ static void open_shard(struct reader *rd, struct shard *sh)
     if (!sh->zip) {
         report_add_err(rd->r, "shard_missing", &e);
     } else if (zip_directory_crc(sh->zip) != sh->directory_crc) {
-        shard_changed(rd, sh, "its directory CRC", zip_directory_crc(sh->zip), sh->directory_crc);
+        report_add(rd->r, SEV_ERROR, "shard_changed", sh->path, ERR_NO_BYTE, NULL,
+                   "its directory has CRC %08x, the index noted %08x: changed since the conversion",
+                   zip_directory_crc(sh->zip), sh->directory_crc);
     } else {
         index_entries(sh);
         return;
@@ -335,7 +334,9 @@ static void find_shard_file(struct reader *rd, struct shard *sh)
     if (sh->file < 0) {
         report_add_err(rd->r, "shard_missing", &e);
     } else if (files_size(f, sh->file) != sh->size) {
-        shard_changed(rd, sh, "its size in bytes", files_size(f, sh->file), sh->size);
+        report_add(rd->r, SEV_ERROR, "shard_changed", sh->path, ERR_NO_BYTE, NULL,
+                   "has %llu bytes, the index noted %llu: changed since the conversion",
+                   (unsigned long long)files_size(f, sh->file), (unsigned long long)sh->size);
         sh->file = -1;
     }
     free(path);
@@ -355,6 +356,7 @@ static void read_shards(struct reader *rd)
     struct err e = {0};
     const char **path;
     uint64_t *at, *size, *crc;
+    int threads = rd->o->threads > 0 ? rd->o->threads : OPEN_THREADS;
     int n = h5_get_strings(rd->index, "/" INDEX_SHARDS "/path", a, &path, &e);
 
     if (n < 0 || h5_get_u64s(rd->index, "/" INDEX_SHARDS "/at", a, &at, &e) != n ||
@@ -369,11 +371,11 @@ static void read_shards(struct reader *rd)
     for (int i = 0; i < n; i++) {
         struct shard *sh = &rd->shard[i];
 
-        *sh = (struct shard){ .path = path[i], .at = at[i], .size = size[i], .directory_crc = (uint32_t)crc[i] };
+        *sh = (struct shard){ path[i], at[i], size[i], (uint32_t)crc[i], .file = -1 };
         find_shard_file(rd, sh);
     }
     qsort(rd->shard, (size_t)n, sizeof *rd->shard, shard_cmp);
-    #pragma omp parallel for schedule(dynamic) num_threads(rd->o->threads > 0 ? rd->o->threads : OPEN_THREADS)
+    #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < n; i++)
         open_shard(rd, &rd->shard[i]);
 }
@@ -402,9 +404,10 @@ static struct shard *find_shard(const struct reader *rd, const char *path, uint6
         else
             hi = mid;
     }
-    if (lo == 0 || strcmp(rd->shard[lo - 1].path, path) != 0 || at - rd->shard[lo - 1].at >= rd->shard[lo - 1].size)
+    if (lo == 0)
         return NULL;
-    return &rd->shard[lo - 1];
+    lo--;
+    return strcmp(rd->shard[lo].path, path) == 0 && at - rd->shard[lo].at < rd->shard[lo].size ? &rd->shard[lo] : NULL;
 }
 
 /* Bytes [at, at+len) of a shard as a run of one of its records. */
@@ -427,7 +430,8 @@ static bool find_record(const struct reader *rd, struct shard *sh, uint64_t at, 
     if (at - en->at >= en->size || len > en->size - (at - en->at))
         return false;
     if (sh->record[lo] < 0)
-        sh->record[lo] = files_add_record(rd->s->files, sh->file, en->at, en->size, en->crc != 0, en->crc, en->name);
+        sh->record[lo] = files_add_record(rd->s->files, sh->file, en->at, en->size, en->crc != 0, en->crc,
+                                          en->name);
     *x = (struct extent){ sh->record[lo], at - en->at, len };
     return true;
 }
@@ -468,7 +472,9 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
     sl->n_extents = d->storage == H5_EXTERNAL ? d->n_segments : d->len > 0;
     sl->extent = arena_alloc(a, (size_t)(sl->n_extents + 1) * sizeof *sl->extent);
     if (d->storage == H5_CONTIGUOUS && d->len > 0)
-        sl->extent[0] = (struct extent){ files_add_record(rd->s->files, at->file, d->at, d->len, false, 0, name), 0, d->len };
+        sl->extent[0] = (struct extent){
+            files_add_record(rd->s->files, at->file, d->at, d->len, false, 0, name), 0, d->len
+        };
     for (int i = 0; i < d->n_segments; i++) {
         const struct h5_segment *seg = &d->segment[i];
         struct shard *sh = find_shard(rd, seg->path, seg->at);
@@ -477,7 +483,8 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
             return false;               /* told already */
         if (!sh || !find_record(rd, sh, seg->at - sh->at, seg->len, &sl->extent[i])) {
             report_add(rd->r, SEV_ERROR, "shard_range", seg->path, seg->at, at->p->name,
-                       "%llu bytes of %s are not inside a record of a listed shard", (unsigned long long)seg->len, name);
+                       "%llu bytes of %s are not inside a record of a listed shard",
+                       (unsigned long long)seg->len, name);
             return false;
         }
     }
@@ -485,7 +492,8 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
 }
 
 /* A dataset that is not made of columns. */
-static struct tmap *whole_map(struct reader *rd, const struct home *at, const struct h5_dataset *d, const char *name)
+static struct tmap *whole_map(struct reader *rd, const struct home *at, const struct h5_dataset *d,
+                              const char *name)
 {
     struct tmap *m = new_map(rd->s->arena, TMAP_CONCAT, d->len, 1);
 
@@ -503,11 +511,16 @@ static bool column_fits(const struct h5_dataset *d, const struct h5_dataset *who
     return true;
 }
 
-static struct tmap *column_map(struct reader *rd, const struct home *at, const struct h5_dataset *whole, const char *name)
+static struct tmap *column_map(struct reader *rd, const struct home *at, const struct h5_dataset *whole,
+                               const char *name)
 {
     struct tmap *m = new_map(rd->s->arena, TMAP_INTERLEAVE, whole->len, whole->n_columns);
     uint64_t rows = (uint64_t)whole->shape[0];
 
+    if (whole->ndim < 2 || whole->len == 0) {
+        param_error(rd, at, "shape", "columns of something that has none");
+        return NULL;
+    }
     for (int i = 0; i < whole->n_columns; i++) {
         struct h5_dataset d;
         struct err e = {0};
@@ -546,8 +559,10 @@ static struct tmap *read_state(struct reader *rd, const struct home *at, enum st
         param_error(rd, at, "hdf5", "a state is missing");
     else if (h5_look(at->h, path, rd->s->arena, d, &e) < 0)
         report_add_err(rd->r, "hdf5", &e);
+    else if (d->storage == H5_COLUMNS)
+        m = column_map(rd, at, d, name);
     else
-        m = d->storage == H5_COLUMNS && d->ndim >= 2 && d->len > 0 ? column_map(rd, at, d, name) : whole_map(rd, at, d, name);
+        m = whole_map(rd, at, d, name);
     free(path);
     return m;
 }
@@ -669,12 +684,11 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
         goto out;
     read_root(&rd);
     read_files(&rd);
-    if (!o->no_tensors) {
-        if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
-            read_shards(&rd);
+    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+        read_shards(&rd);
+    if (!o->no_tensors)
         read_params(&rd);
-    }
-    rc = manifest_load(s, r, e);
+    rc = o->no_tensors ? 0 : manifest_load(s, r, e);
 out:
     close_shards(&rd);
     h5_close(rd.index);

@@ -374,7 +374,8 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     open_files(&u);
     take_run_state(&u);
     find_vocab(s);
-    if (!o->no_tensors)
-        check_params(&u);
+    if (o->no_tensors)
+        return 0;
+    check_params(&u);
     return manifest_load(s, r, e);
 }

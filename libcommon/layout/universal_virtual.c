@@ -34,7 +34,7 @@ enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COP
 struct shard {
     bool used;
     char *path;                 /* relative to the folder */
-    uint64_t base;              /* of a member inside its tar */
+    uint64_t base, size;        /* of a member inside its tar */
     uint32_t directory_crc;
 };
 
@@ -104,6 +104,7 @@ static int use_shard(struct sink *k, int file, struct err *e)
     sh->path = path_relative(k->dir, path, e);
     if (!sh->path)
         return -1;
+    sh->size = files_size(k->src->files, file);
     sh->used = true;
     return directory_crc(k->src, file, &sh->directory_crc, e);
 }
@@ -174,7 +175,8 @@ static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, 
     int rc = 0;
 
     if (m->n_slices > MAX_COPIES) {
-        err_data(e, k->src->path, ERR_NO_BYTE, "%d copies of one parameter, at most %d are supported", m->n_slices, MAX_COPIES);
+        err_data(e, k->src->path, ERR_NO_BYTE, "%d copies of one parameter, at most %d are supported",
+                 m->n_slices, MAX_COPIES);
         return -1;
     }
     copy = xcalloc((size_t)m->n_slices, sizeof *copy);
@@ -204,7 +206,8 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     for (int i = 1; i < c->map->n_slices; i++)
         if (memcmp(copy[0], copy[i], n) != 0) {
             /* With this policy the copies are counted, never combined. */
-            c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype, REPLICAS_FAIL, NULL);
+            c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
+                                                 REPLICAS_FAIL, NULL);
             break;
         }
     return 0;
@@ -241,8 +244,10 @@ static int compare_set(struct sink *k, int i, struct err *e)
     if (each_chunk(k, c.map, count_differences, &c, e) < 0)
         return -1;
     if (c.set->n_differ > 0 && k->o.replicas == REPLICAS_FAIL) {
-        err_data(e, k->src->path, ERR_NO_BYTE, "parameter '%s': %llu elements of %s differ between tensor-parallel ranks",
-                 k->src->param[c.set->param].name, (unsigned long long)c.set->n_differ, state_name(c.set->state));
+        err_data(e, k->src->path, ERR_NO_BYTE,
+                 "parameter '%s': %llu elements of %s differ between tensor-parallel ranks",
+                 k->src->param[c.set->param].name, (unsigned long long)c.set->n_differ,
+                 state_name(c.set->state));
         return -1;
     }
     return 0;
@@ -328,7 +333,8 @@ static int fill_chunk(void *ctx, const void *const *copy, uint64_t at, uint64_t 
     return 0;
 }
 
-static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h, int fd, struct arena *a, struct err *e)
+static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h, int fd, struct arena *a,
+                    struct err *e)
 {
     char *name = str_fmt("/%s/%s", k->src->param[r->param].name, state_name(r->state));
     struct filling f = { .sink = k, .map = set_map(k, r), .fd = fd, .path = h5_path(h) };
@@ -410,7 +416,8 @@ static int collect_segments(struct sink *k, const struct param *p, const struct 
     return -1;
 }
 
-static int put_external(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, enum state st, struct err *e)
+static int put_external(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, enum state st,
+                        struct err *e)
 {
     struct virtual_sink *w = k->priv;
     const struct tmap *m = p->state[st];
@@ -420,8 +427,10 @@ static int put_external(struct h5_out *h, int64_t in, struct sink *k, const stru
 
     if (collect_segments(k, p, m, 0, n_slices, len, e) < 0)
         return -1;
-    h5_done(h, w->n_segments ? h5_new_external(h, in, state_name(st), p->ndim, shape, w->segment, w->n_segments)
-                             : h5_new_dataset(h, in, state_name(st), p->ndim, shape));
+    if (w->n_segments)
+        h5_done(h, h5_new_external(h, in, state_name(st), p->ndim, shape, w->segment, w->n_segments));
+    else
+        h5_done(h, h5_new_dataset(h, in, state_name(st), p->ndim, shape));
     return 0;
 }
 
@@ -446,7 +455,8 @@ static int put_slices(struct h5_out *h, int64_t in, struct sink *k, const struct
 }
 
 /* How many columns each slice brings. */
-static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width, struct err *e)
+static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
+                        struct err *e)
 {
     uint64_t below = sizeof(float), sum = 0;
     bool fits = p->ndim >= 2 && m->len > 0;
@@ -480,7 +490,8 @@ static int put_columns(struct h5_out *h, int64_t in, int64_t slices, struct sink
     for (int i = 0; i < m->n_slices; i++)
         source[i] = str_fmt("/%s/%s/%s/%d", INDEX_SLICES, p->name, state_name(st), i);
     if (rc == 0)
-        h5_done(h, h5_new_columns(h, in, state_name(st), p->ndim, p->shape, (const char *const *)source, width, m->n_slices));
+        h5_done(h, h5_new_columns(h, in, state_name(st), p->ndim, p->shape, (const char *const *)source, width,
+                                  m->n_slices));
     for (int i = 0; i < m->n_slices; i++)
         free(source[i]);
     free(source);
@@ -493,7 +504,8 @@ static const char *policy_name(enum replica_policy r)
     return r == REPLICAS_AVERAGE ? "average" : r == REPLICAS_MAJORITY ? "majority" : "first";
 }
 
-static void put_combined(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p, enum state st, uint64_t differ)
+static void put_combined(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p,
+                         enum state st, uint64_t differ)
 {
     int64_t id = h5_new_dataset(h, in, state_name(st), p->ndim, p->shape);
 
@@ -502,7 +514,8 @@ static void put_combined(struct h5_out *h, int64_t in, const struct sink *k, con
     h5_done(h, id);
 }
 
-static int put_state(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, int param, enum state st, struct err *e)
+static int put_state(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, int param, enum state st,
+                     struct err *e)
 {
     const struct param *p = &k->src->param[param];
     uint64_t differ = n_differ(k->priv, param, st);
@@ -542,31 +555,46 @@ static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param
     return rc;
 }
 
-/* One row a shard; a row's numbers are as wide as the columns, however small. */
+static int by_path(const void *a, const void *b)
+{
+    const struct shard *x = a, *y = b;
+    int c = str_natural_cmp(x->path, y->path);
+
+    return c ? c : x->base < y->base ? -1 : x->base > y->base;
+}
+
+/* One row a shard, in an order that does not depend on how the folder was listed. */
 static void put_shards(struct h5_out *h, const struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
-    const char **path = xcalloc((size_t)w->n_shards + 1, sizeof *path);
-    uint64_t *v = xcalloc((size_t)w->n_shards + 1, 3 * sizeof *v);
+    size_t room = (size_t)w->n_shards + 1;
+    struct shard *row = xcalloc(room, sizeof *row);
+    const char **path = xcalloc(room, sizeof *path);
+    uint64_t *at = xcalloc(room, sizeof *at), *size = xcalloc(room, sizeof *size);
+    uint64_t *crc = xcalloc(room, sizeof *crc);
     int64_t group = h5_new_group(h, H5_TOP, INDEX_SHARDS);
-    uint64_t *at = v, *size = v + w->n_shards, *crc = size + w->n_shards;
     int n = 0;
 
-    for (int i = 0; i < w->n_shards; i++) {
-        if (!w->shard[i].used)
-            continue;
-        path[n] = w->shard[i].path;
-        at[n] = w->shard[i].base;
-        size[n] = files_size(k->src->files, i);
-        crc[n++] = w->shard[i].directory_crc;
+    for (int i = 0; i < w->n_shards; i++)
+        if (w->shard[i].used)
+            row[n++] = w->shard[i];
+    qsort(row, (size_t)n, sizeof *row, by_path);
+    for (int i = 0; i < n; i++) {
+        path[i] = row[i].path;
+        at[i] = row[i].base;
+        size[i] = row[i].size;
+        crc[i] = row[i].directory_crc;
     }
     h5_put_strings(h, group, "path", path, n);
     h5_put_u64s(h, group, "at", at, n);
     h5_put_u64s(h, group, "size", size, n);
     h5_put_u64s(h, group, "directory_crc32", crc, n);
     h5_done(h, group);
+    free(row);
     free(path);
-    free(v);
+    free(at);
+    free(size);
+    free(crc);
 }
 
 static int make_index(struct sink *k, const char *path, struct err *e)
@@ -599,7 +627,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         rc = 0;                         /* a second's work: not worth dividing */
     else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
-        rc = universal_hdf5_publish(part, path, e);
+        rc = universal_hdf5_publish(part, path, false, e);
     free(part);
     free(path);
     return rc;
@@ -625,7 +653,9 @@ static void close_sink(struct sink *k)
     free(k);
 }
 
-static const struct sink_ops ops = { "universal-virtual", prepare, item_done, universal_hdf5_finish, close_sink, true };
+static const struct sink_ops ops = {
+    "universal-virtual", prepare, item_done, universal_hdf5_finish, close_sink, true
+};
 
 struct sink *universal_virtual_sink(const struct sink_opts *o)
 {

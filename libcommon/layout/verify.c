@@ -11,7 +11,6 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
-#include "libcommon/layout/manifest.h"
 #include "libcommon/layout/verify_values.h"
 
 /* Findings about this file with this code. */
@@ -26,22 +25,34 @@ static bool is_told_as(const struct report *r, const char *name, const char *cod
     return false;
 }
 
-/* Files that came along in the folder but belong to no layout. */
+static int name_cmp(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Files that came along in the folder but belong to no layout; a virtual index's shards lie outside of it. */
 static void check_strays(const struct source *s, struct report *r)
 {
-    bool *known = xcalloc((size_t)files_count(s->files) + 1, sizeof *known);
+    int n = files_count(s->files), n_strays = 0;
+    bool *known = xcalloc((size_t)n + 1, sizeof *known);
+    const char **stray = xcalloc((size_t)n + 1, sizeof *stray);
     char *inside = str_fmt("%s/", s->path);
 
     for (int i = 0; i < s->n_files; i++)
         known[s->file[i].file] = true;
-    for (int i = 0; i < files_count(s->files); i++) {
+    for (int i = 0; i < n; i++) {
         const char *name = files_name(s->files, i);
 
-        if (!known[i] && str_starts(name, inside) && !is_told_as(r, name, "extra_file"))
-            report_add(r, SEV_WARNING, "stray_file", name, ERR_NO_BYTE, NULL,
-                       "does not belong to a %s checkpoint", layout_name(s->kind));
+        if (!known[i] && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
+            !is_told_as(r, name, "extra_file"))
+            stray[n_strays++] = name;
     }
+    qsort(stray, (size_t)n_strays, sizeof *stray, name_cmp);    /* folders list in any order */
+    for (int i = 0; i < n_strays; i++)
+        report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
+                   "does not belong to a %s checkpoint", layout_name(s->kind));
     free(inside);
+    free(stray);
     free(known);
 }
 
@@ -131,19 +142,13 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
 {
     struct source_opts so = { .threads = o->threads };
     struct source *s = source_open(path, &so, r, e);
-    int rc = -1;
+    int rc;
 
     if (!s)
         return open_failed(r, e);
     count_files(s, layout_name(s->kind), o->stats);
     check_strays(s, r);
-    if (source_file(s, MANIFEST_NAME) && manifest_check(s, r, e) < 0) {
-        if (e->kind == ERR_STOP)
-            goto out;
-        report_add_err(r, "read", e);
-    }
     rc = verify_opened(s, o, r, e);
-out:
     source_close(s);
     return rc;
 }
@@ -177,9 +182,22 @@ out:
 int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
     struct stat st;
-    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode) && !archive_is_tar(path);
+    char *folder = NULL;
+    int rc;
 
     if (o->stats)
         memset(o->stats, 0, sizeof *o->stats);
-    return file && !archive_is_tar(path) ? verify_file(path, o, r, e) : verify_source(path, o, r, e);
+    if (file && str_ends(path, ".h5") && !str_ends(path, "index.h5")) {
+        err_usage(e, "%s: one parameter's .h5 has no checksums of its own; verify the checkpoint's folder", path);
+        return -1;
+    }
+    if (file && str_ends(path, "index.h5")) {
+        folder = path_parent(path);
+        path = folder;
+        file = false;
+    }
+    rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);
+    free(folder);
+    return rc;
 }

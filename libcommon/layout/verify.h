@@ -2,8 +2,8 @@
  * verify.h - is a checkpoint whole, undamaged and plausible?
  *
  * In order: open the tables (every file and rank there, mappings cover each element
- * once), container bytes no reader uses, files that do not belong, the manifest where
- * there is one, then every byte once: record CRCs, digests, and the values as they pass.
+ * once), container bytes no reader uses, files that do not belong, then every byte once:
+ * record CRCs, a manifest's digests and files, and the values as they pass.
  * ERROR findings are damage. WARNING findings are things a sound checkpoint should not
  * have but can be loaded with: bf16 that is not the rounded master, copies that
  * disagree, NaN, non-zero padding, stray files.
@@ -34,9 +34,9 @@ struct verify_opts {
 };
 
 /*
- * Verify `path`: whatever source_open() takes, or one .pt file. Damage is told to `r`,
- * also damage so bad that nothing can be opened. 0, or -1: ERR_SYS when the path cannot
- * be read at all, ERR_STOP.
+ * Verify `path`: whatever source_open() takes, its index.h5, or one .pt file. Damage is
+ * told to `r`, also damage so bad that nothing can be opened. 0, or -1: ERR_SYS when the
+ * path cannot be read at all, ERR_USAGE for a parameter's own .h5, ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 

@@ -336,3 +336,50 @@ int scan_run(struct source *s, struct zip *const *zip, struct scan_item *item, i
     scan_direct(s, item, n, look, ctx, r);
     return 0;
 }
+
+/* ---- what is known afterwards ---- */
+
+static int run_cmp(const void *a, const void *b)
+{
+    const struct manifest_run *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* A tensor in one piece, as the universal forms keep it: its digest is the piece's CRC. */
+static const struct extent *only_extent(const struct scan_item *it)
+{
+    const struct tmap *m = it->map;
+
+    return it->seen && m->n_slices == 1 && m->slice[0].n_extents == 1 && m->len > 0 ? m->slice[0].extent : NULL;
+}
+
+int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out)
+{
+    int n_rec = files_n_records(s->files), n_runs = 0, n_kept = 0;
+    struct manifest_run *run = xcalloc((size_t)n_rec + (size_t)n + 1, sizeof *run);
+
+    for (int i = 0; i < n_rec; i++) {
+        const struct record *rec = files_record(s->files, i);
+
+        if (rec->has_crc && rec->len > 0)
+            run[n_runs++] = (struct manifest_run){ rec->file, rec->at, rec->len, rec->crc };
+    }
+    for (int i = 0; i < n; i++) {
+        const struct extent *x = only_extent(&item[i]);
+        const struct record *rec = x ? files_record(s->files, x->record) : NULL;
+
+        if (rec && !rec->has_crc)
+            run[n_runs++] = (struct manifest_run){ rec->file, rec->at + x->at, x->len, item[i].crc };
+    }
+    qsort(run, (size_t)n_runs, sizeof *run, run_cmp);
+    /* Two tables that name the same bytes would count them twice. */
+    for (int i = 0; i < n_runs; i++)
+        if (n_kept == 0 || run[n_kept - 1].file != run[i].file ||
+            run[n_kept - 1].at + run[n_kept - 1].len <= run[i].at)
+            run[n_kept++] = run[i];
+    *out = run;
+    return n_kept;
+}

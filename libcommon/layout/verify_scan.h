@@ -9,6 +9,7 @@
 
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/layout/manifest.h"
 #include "libcommon/layout/verify.h"
 
 struct scan_item {
@@ -19,6 +20,13 @@ struct scan_item {
     uint32_t crc;               /* of the logical bytes; of replicas the first copy's */
     uint64_t n_differ;          /* elements on which replicas disagree */
 };
+
+/*
+ * After scan_run(): the runs of the layout's files whose bytes it hashed, sorted, none
+ * overlapping. Where a record's CRC was wrong, a finding says so and the run has the right one.
+ * Caller frees *out.
+ */
+int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
 /* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);

@@ -374,6 +374,21 @@ static void check_padding(struct values *v)
     free(x);
 }
 
+/* Whole files against the manifest; their tensors were read already. */
+static void check_manifest(struct values *v)
+{
+    struct manifest_run *run;
+    struct err e = {0};
+    int n;
+
+    if (!source_file(v->s, MANIFEST_NAME))
+        return;
+    n = scan_runs(v->s, v->item, v->n, &run);
+    if (manifest_check(v->s, run, n, v->r, &e) < 0)
+        report_add_err(v->r, "read", &e);
+    free(run);
+}
+
 int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
@@ -385,6 +400,7 @@ int values_check(struct source *s, struct zip *const *zip, const struct verify_o
     if (rc == 0) {
         judge(&v);
         check_padding(&v);
+        check_manifest(&v);
     }
     values_free(&v);
     return rc;

@@ -1,8 +1,8 @@
 /*
  * verify_values.h - do the numbers of a checkpoint make sense?
  *
- * Runs the scan (verify_scan.h) and judges what went by: digests of a manifest (ERROR
- * "digest"), and warnings "not_finite", "negative_exp_avg_sq", "replicas", "tied",
+ * Runs the scan (verify_scan.h) and judges what went by: a manifest's digests and files
+ * (ERRORs "digest", "file_crc" and those of manifest.h), and warnings "not_finite", "negative_exp_avg_sq", "replicas", "tied",
  * "bf16_master", "padding".
  */
 #ifndef SHARDKIT_LAYOUT_VERIFY_VALUES_H

@@ -84,7 +84,7 @@ void outputs_unpin(struct outputs *o, int dst)
 
     pthread_mutex_lock(&o->lock);
     x->pins--;
-    if (x->items_left == 0 || o->n_open > KEEP_OPEN)
+    if (o->n_open > KEEP_OPEN)
         close_idle(o, x);
     pthread_mutex_unlock(&o->lock);
 }

@@ -1,0 +1,443 @@
+/* The pickle machine: what it reads, what it refuses, and that it writes what it read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "libcommon/format/pickle.h"
+#include "libcommon/format/pt.h"
+#include "tests/lib/memzip.h"
+
+/* String literals hold NUL bytes, so their size is taken from the array. */
+#define P(s) (s), sizeof(s) - 1
+
+static struct pk_tree parse(const void *bytes, size_t len)
+{
+    struct pk_tree t;
+    struct err e = {0};
+
+    if (pickle_parse(bytes, len, "t", &t, &e) < 0)
+        fail_msg("%s", e.msg);
+    return t;
+}
+
+static void expect_error(const void *bytes, size_t len, const char *want)
+{
+    struct pk_tree t;
+    struct err e = {0};
+
+    assert_int_equal(pickle_parse(bytes, len, "t", &t, &e), -1);
+    assert_int_equal(e.kind, ERR_DATA);
+    assert_string_equal(e.msg, want);
+    assert_null(t.arena);
+}
+
+static void expect_text(const struct pk *v, const char *want)
+{
+    struct strbuf sb = {0};
+
+    pk_text(v, &sb);
+    assert_string_equal(sb.buf, want);
+    strbuf_free(&sb);
+}
+
+static void parse_text(const void *bytes, size_t len, const char *want)
+{
+    struct pk_tree t = parse(bytes, len);
+
+    expect_text(t.root, want);
+    pk_tree_free(&t);
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    parse_text(P("\x80\2N."), "null");
+    parse_text(P("\x80\2(\x88\x89t."), "[true, false]");
+    parse_text(P("K\377."), "255");
+    parse_text(P("M\1\2."), "513");
+    parse_text(P("J\377\377\377\377."), "-1");
+    parse_text(P("\x8a\0."), "0");
+    parse_text(P("\x8a\2\377\0."), "255");
+    parse_text(P("\x8a\1\200."), "-128");
+    parse_text(P("\x8a\10\0\0\0\0\0\0\0\200."), "-9223372036854775808");
+    parse_text(P("\x8a\11\0\0\0\0\0\0\0\200\0."), "9223372036854775808");
+    parse_text(P("\x8b\12\0\0\0\1\0\0\0\0\0\0\0\0\0."), "1");
+    parse_text(P("G?\xf0\0\0\0\0\0\0."), "1.0");
+    parse_text(P("G\x7f\xf8\0\0\0\0\0\0."), "\"NaN\"");
+    parse_text(P("X\4\0\0\0a\"\n\1."), "\"a\\\"\\n\\u0001\"");
+    parse_text(P("U\2ab."), "\"ab\"");
+    parse_text(P("U\2a\377."), "\"<2 bytes>\"");
+    parse_text(P("](K\1K\2e."), "[1, 2]");
+    parse_text(P("}K\1K\2s."), "{\"1\": 2}");
+    parse_text(P("}(U\1aK\2U\1b]u."), "{\"a\": 2, \"b\": []}");
+    parse_text(P("K\1K\2K\3\x87."), "[1, 2, 3]");
+    parse_text(P("]q\0h\0h\0\x86\x86."), "[[], [[], []]]");
+    parse_text(P("ccollections\nOrderedDict\n)R(U\1aK\1u."), "{\"a\": 1}");
+    parse_text(P("cargparse\nNamespace\n)\x81}U\1aK\1sb."), "{\"a\": 1}");
+    parse_text(P("cos\nsystem\nU\2ls\x85R."), "\"<os.system>\"");
+    parse_text(P("ctorch\nSize\nK\2K\3\x86\x85R."), "[2, 3]");
+    parse_text(P("c__builtin__\ngetattr\ncmegatron.enums\nPositionEmbeddingType\nU\5alibi\x86R."),
+               "\"PositionEmbeddingType.alibi\"");
+    parse_text(P("cmegatron.enums\nPositionEmbeddingType\nK\3\x85R."), "\"PositionEmbeddingType(3)\"");
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    expect_error(P(""), "t: at byte 0: damaged pickle: ends without STOP");
+    expect_error(P("\x80\2N"), "t: at byte 3: damaged pickle: ends without STOP");
+    expect_error(P("N.N"), "t: at byte 1: damaged pickle: 1 bytes after STOP");
+    expect_error(P("."), "t: at byte 0: damaged pickle: STOP with 0 values on the stack, expected 1");
+    expect_error(P("NN."), "t: at byte 2: damaged pickle: STOP with 2 values on the stack, expected 1");
+    expect_error(P("(N."), "t: at byte 2: damaged pickle: STOP with 1 values on the stack, expected 1");
+    expect_error(P("\x80\4N."), "t: at byte 0: pickle protocol 4 is not supported (torch.save writes 2)");
+    expect_error(P("N\x80\2."), "t: at byte 1: damaged pickle: a protocol number in the middle");
+    expect_error(P("\x95."), "t: at byte 0: damaged pickle: unsupported opcode 0x95");
+    expect_error(P("0."), "t: at byte 0: damaged pickle: unsupported opcode 0x30");
+    expect_error(P("\x86."), "t: at byte 0: damaged pickle: stack underflow");
+    expect_error(P("N(\x85."), "t: at byte 2: damaged pickle: stack underflow");
+    expect_error(P("t."), "t: at byte 0: damaged pickle: no mark on the stack");
+    expect_error(P("Na."), "t: at byte 1: damaged pickle: stack underflow");
+    expect_error(P("NNa."), "t: at byte 2: damaged pickle: appends to a value that takes none");
+    expect_error(P("NNNs."), "t: at byte 3: damaged pickle: sets items to a value that takes none");
+    expect_error(P("}(Nu."), "t: at byte 3: damaged pickle: a key without a value");
+    expect_error(P("}]Ns."), "t: at byte 1: damaged pickle: a dict key that cannot be one");
+    expect_error(P("}U\1aNsU\1aNs."), "t: at byte 6: damaged pickle: a key stands twice in one dict");
+    expect_error(P("h\5."), "t: at byte 0: damaged pickle: memo index 5 was never stored");
+    expect_error(P("Nr\377\377\377\377."), "t: at byte 1: damaged pickle: memo index 4294967295, at most 16777216 are supported");
+    expect_error(P("q\0."), "t: at byte 0: damaged pickle: stack underflow");
+    expect_error(P("X\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
+    expect_error(P("\x8b\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
+    expect_error(P("X\1\0\0\0\377."), "t: at byte 0: damaged pickle: a string of 1 bytes is not UTF-8");
+    expect_error(P("X\2\0\0\0\300\200."), "t: at byte 0: damaged pickle: a string of 2 bytes is not UTF-8");
+    expect_error(P("cos\n."), "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
+    expect_error(P("co s\nx\n."), "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
+    expect_error(P("N)R."), "t: at byte 2: damaged pickle: calls something that is no global");
+    expect_error(P("cos\nx\nNR."), "t: at byte 7: damaged pickle: arguments that are no tuple");
+    expect_error(P("]Nb."), "t: at byte 2: damaged pickle: sets the state of a value that takes none");
+    expect_error(P("cos\nx\n)\x81NbNb."), "t: at byte 11: damaged pickle: sets the state of a value that takes none");
+}
+
+static void test_cycle(void **state)
+{
+    (void)state;
+    expect_error(P("]q\0h\0a."), "t: at byte 0: damaged pickle: a value that contains itself");
+    expect_error(P("cos\nx\n)\x81q\0h\0b."), "t: at byte 7: damaged pickle: a value that contains itself");
+}
+
+static void test_depth(void **state)
+{
+    struct strbuf sb = {0};
+    struct pk_tree t;
+
+    (void)state;
+    for (int i = 0; i < 199; i++)
+        strbuf_addf(&sb, "]");
+    for (int i = 0; i < 198; i++)
+        strbuf_addf(&sb, "a");
+    strbuf_addf(&sb, ".");
+    t = parse(sb.buf, sb.len);
+    pk_tree_free(&t);
+    sb.len = 0;
+    for (int i = 0; i < 201; i++)
+        strbuf_addf(&sb, "]");
+    for (int i = 0; i < 200; i++)
+        strbuf_addf(&sb, "a");
+    strbuf_addf(&sb, ".");
+    expect_error(sb.buf, sb.len, "t: at byte 200: damaged pickle: nested deeper than 200");
+    /* Shared levels count as well: 150 above a shared list of 100 levels seen before. */
+    sb.len = 0;
+    strbuf_addf(&sb, "(");
+    for (int i = 0; i < 100; i++)
+        strbuf_addf(&sb, "]");
+    for (int i = 0; i < 99; i++)
+        strbuf_addf(&sb, "a");
+    strbuf_addf(&sb, "q%c", 1);
+    for (int i = 0; i < 150; i++)
+        strbuf_addf(&sb, "]");
+    strbuf_addf(&sb, "h%c", 1);
+    for (int i = 0; i < 150; i++)
+        strbuf_addf(&sb, "a");
+    strbuf_addf(&sb, "t.");
+    expect_error(sb.buf, sb.len, "t: at byte 1: damaged pickle: nested deeper than 200");
+    sb.len = 0;
+    for (int i = 0; i < 201; i++)
+        strbuf_addf(&sb, "(");
+    expect_error(sb.buf, sb.len, "t: at byte 200: damaged pickle: nested deeper than 200");
+    strbuf_free(&sb);
+}
+
+/* 2^60 values in 300 bytes: each level holds the one below twice. */
+static void test_bomb(void **state)
+{
+    struct strbuf sb = {0};
+    struct pk_tree t;
+    struct err e = {0};
+
+    (void)state;
+    strbuf_addf(&sb, "]");
+    for (int i = 0; i < 60; i++)
+        strbuf_addf(&sb, "q%ch%c\x86", i + 1, i + 1);
+    strbuf_addf(&sb, ".");
+    assert_int_equal(pickle_parse(sb.buf, sb.len, "t", &t, &e), -1);
+    assert_non_null(strstr(e.msg, "shared values unfold to more than 33554432"));
+    strbuf_free(&sb);
+}
+
+/* As many values as bytes: the stack's limit stops it long before memory does. */
+static void test_flood(void **state)
+{
+    size_t len = 5 << 20;
+    char *bytes = xmalloc(len);
+
+    (void)state;
+    memset(bytes, 'N', len);
+    expect_error(bytes, len, "t: at byte 4194304: damaged pickle: more than 4194304 values on the stack");
+    free(bytes);
+}
+
+/* ---- writing ---- */
+
+static bool equal(const struct pk *a, const struct pk *b);
+
+static bool equal_items(const struct pk *a, const struct pk *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!equal(a->item[i], b->item[i]))
+            return false;
+    return true;
+}
+
+static bool equal(const struct pk *a, const struct pk *b)
+{
+    if (!a || !b)
+        return a == b;
+    if (a->type != b->type || a->opaque != b->opaque)
+        return false;
+    switch (a->type) {
+    case PK_NONE: return true;
+    case PK_BOOL: case PK_INT: return a->i == b->i;
+    case PK_FLOAT: return memcmp(&a->f, &b->f, sizeof a->f) == 0;
+    case PK_STR: case PK_BYTES: case PK_BIGINT: return a->len == b->len && memcmp(a->str, b->str, a->len) == 0;
+    case PK_GLOBAL: return strcmp(a->module, b->module) == 0 && strcmp(a->name, b->name) == 0;
+    case PK_LIST: case PK_TUPLE: case PK_SET: return a->n == b->n && equal_items(a, b, a->n);
+    case PK_DICT: return a->n == b->n && equal_items(a, b, 2 * a->n);
+    default: return equal(a->fn, b->fn) && equal(a->args, b->args) && equal(a->state, b->state) && equal(a->fill, b->fill);
+    }
+}
+
+/* Read, write, read: the same tree, and written again the same bytes (so what is shared stays so). */
+static void round_trip(const void *bytes, size_t len)
+{
+    struct pk_tree t = parse(bytes, len), u;
+    struct strbuf once = {0}, twice = {0};
+    struct arena *a = arena_new(0);
+
+    pickle_write(t.root, &once);
+    u = parse(once.buf, once.len);
+    assert_true(equal(t.root, u.root));
+    assert_int_equal(t.n_opaque, u.n_opaque);
+    pickle_write(u.root, &twice);
+    assert_int_equal(once.len, twice.len);
+    assert_memory_equal(once.buf, twice.buf, once.len);
+    twice.len = 0;
+    pickle_write(pk_copy(a, t.root), &twice);
+    assert_int_equal(once.len, twice.len);
+    assert_memory_equal(once.buf, twice.buf, once.len);
+    assert_true(once.len <= len + 16);
+    strbuf_free(&once);
+    strbuf_free(&twice);
+    arena_free(a);
+    pk_tree_free(&t);
+    pk_tree_free(&u);
+}
+
+static void round_trip_file(const char *path)
+{
+    struct files *f = files_new();
+    struct err e = {0};
+    int file = files_add_path(f, path, &e);
+    struct zip *z = zip_open(f, file, &e);
+    char *bytes;
+
+    if (!z)
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < zip_n(z); i++) {
+        const struct zip_entry *x = zip_entry(z, i);
+
+        if (!str_ends(x->name, "/data.pkl"))
+            continue;
+        bytes = xmalloc(x->size);
+        assert_int_equal(files_read(f, file, x->at, bytes, x->size, &e), 0);
+        round_trip(bytes, x->size);
+        free(bytes);
+    }
+    zip_close(z);
+    files_free(f);
+}
+
+static void test_round_trips(void **state)
+{
+    static const char *const golden[] = {
+        "tests/data/pt/layer_08.pt", "tests/data/pt/zoo_torch1.pt", "tests/data/pt/zoo_torch2.pt",
+        "tests/data/bloom-tp2pp2dp2/global_step20/mp_rank_00_model_states.pt",
+        "tests/data/bloom-tp2pp2dp2/global_step20/bf16_zero_pp_rank_1_mp_rank_03_optim_states.pt",
+        "tests/data/gpt2-tp2pp2dp1/global_step20/mp_rank_00_model_states.pt",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
+        round_trip_file(golden[i]);
+    round_trip(P("\x80\2N."));
+    round_trip(P("cos\nsystem\nU\2ls\x85R."));
+    round_trip(P("c__builtin__\ngetattr\ncm\nOuter\nU\5Inner\x86R)\x81}U\1aNsb."));
+}
+
+static void written(const struct pk *v, const void *want, size_t len)
+{
+    struct strbuf sb = {0};
+
+    pickle_write(v, &sb);
+    assert_int_equal(sb.len, len);
+    assert_memory_equal(sb.buf, want, len);
+    strbuf_free(&sb);
+}
+
+static void test_written_bytes(void **state)
+{
+    struct arena *a = arena_new(0);
+    struct pk *list = pk_list(a), *pair = pk_tuple(a), *d = pk_dict(a);
+    struct pk_tree t;
+
+    (void)state;
+    written(pk_int(a, 0), P("\x80\2K\0."));
+    written(pk_int(a, 256), P("\x80\2M\0\1."));
+    written(pk_int(a, 65536), P("\x80\2J\0\0\1\0."));
+    written(pk_int(a, -1), P("\x80\2J\377\377\377\377."));
+    written(pk_int(a, 2147483648), P("\x80\2\x8a\5\0\0\0\200\0."));
+    written(pk_int(a, -2147483649), P("\x80\2\x8a\5\377\377\377\177\377."));
+    written(pk_int(a, INT64_MIN), P("\x80\2\x8a\10\0\0\0\0\0\0\0\200."));
+    written(pk_float(a, 1.0), P("\x80\2G?\xf0\0\0\0\0\0\0."));
+    /* What protocol 2 has no opcode for. */
+    t = parse(P("\x8f."));
+    written(t.root, P("\x80\2c__builtin__\nset\n]\x85R."));
+    pk_tree_free(&t);
+    t = parse(P("U\2a\377."));
+    written(t.root, P("\x80\2c_codecs\nencode\nX\3\0\0\0a\303\277X\6\0\0\0latin1\x86R."));
+    pk_tree_free(&t);
+    /* One list in two places stays one list; equal strings are written once. */
+    pk_add(a, pair, list);
+    pk_add(a, pair, list);
+    written(pair, P("\x80\2]q\0h\0\x86."));
+    pk_set_str(a, d, "a", pk_str(a, "longer string"));
+    pk_set_str(a, d, "b", pk_str(a, "longer string"));
+    written(d, P("\x80\2}(X\1\0\0\0aX\15\0\0\0longer stringq\0X\1\0\0\0bh\0u."));
+    arena_free(a);
+}
+
+static void test_builders(void **state)
+{
+    struct arena *a = arena_new(0);
+    struct pk *od = pk_ordered_dict(a), *o, *big = pk_list(a);
+    struct strbuf sb = {0};
+    struct pk_tree t;
+    int64_t i;
+
+    (void)state;
+    pk_set_str(a, od, "x", pk_int(a, 1));
+    pk_set_str(a, od, "y", pk_int(a, 2));
+    pk_set_str(a, od, "x", pk_int(a, 3));
+    pk_set(a, od, pk_int(a, 7), pk_none(a));
+    expect_text(od, "{\"x\": 3, \"y\": 2, \"7\": null}");
+    assert_true(pk_remove(od, "x"));
+    assert_false(pk_remove(od, "x"));
+    expect_text(od, "{\"y\": 2, \"7\": null}");
+    assert_true(pk_as_int(pk_get(od, "y"), &i) && i == 2);
+    assert_null(pk_get(od, "z"));
+    assert_null(pk_get(NULL, "z"));
+    o = pk_object(a, "argparse", "Namespace", pk_dict(a));
+    pk_set_str(a, o, "lr", pk_float(a, 0.1));
+    expect_text(o, "{\"lr\": 0.1}");
+    for (int k = 0; k < 2501; k++)
+        pk_add(a, big, pk_int(a, k));
+    pk_set_str(a, od, "big", big);
+    pickle_write(od, &sb);
+    t = parse(sb.buf, sb.len);
+    assert_int_equal(pk_get(t.root, "big")->n, 2501);
+    pk_tree_free(&t);
+    strbuf_free(&sb);
+    arena_free(a);
+}
+
+/* The same values, as torch 1.13 on Python 3.11 and torch 2.11 on Python 3.12 spell them. */
+static void test_zoo(void **state)
+{
+    static const char *const files[] = { "tests/data/pt/zoo_torch1.pt", "tests/data/pt/zoo_torch2.pt" };
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct files *f = files_new();
+        struct err e = {0};
+        struct pt *pt = pt_open(f, files_add_path(f, files[k], &e), &e);
+        const struct pk *root, *v;
+        int64_t i = 0;
+        double d = 0;
+        uint32_t n;
+        char name[100];
+
+        if (!pt)
+            fail_msg("%s", e.msg);
+        root = pt_root(pt);
+        expect_text(pk_get(root, "ints"), "[0, 1, -1, 255, 256, 65535, 65536, 2147483647, 2147483648, -2147483648, "
+                    "-2147483649, 9223372036854775807, -9223372036854775808, 9223372036854775808, "
+                    "1267650600228229401496703205376, -1267650600228229401496703205376]");
+        expect_text(pk_get(root, "strings"), "[\"\", \"plain\", \"quote \\\" back \\\\\", \"line\\nbreak\", "
+                    "\"h\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\", \"\\ud800\"]");
+        expect_text(pk_get(root, "deque"), "[[1, 2], [3, 4]]");
+        expect_text(pk_get(root, "set"), "[1]");
+        expect_text(pk_get(root, "transposed"), "\"tensor f32 [6, 4]\"");
+        expect_text(pk_get(root, "dtype"), "\"torch.bfloat16\"");
+        expect_text(pk_get(root, "unknown"), "\"<megatron.curriculum.Unknown>\"");
+        assert_null(pk_get(pk_get(root, "unknown"), "field"));
+        assert_true(pk_as_int(pk_get(root, "np_int"), &i) && i == -5);
+        assert_true(pk_as_int(pk_get(root, "np_u1"), &i) && i == 200);
+        assert_true(pk_as_double(pk_get(root, "np_float"), &d) && d == 0.25);
+        assert_false(pk_as_int(pk_get(root, "np_float"), &i));
+        assert_non_null(pk_items(pk_get(root, "size"), &n));
+        assert_int_equal(n, 2);
+        v = pk_get(root, "shared");
+        assert_ptr_equal(v->item[0], v->item[1]);
+        v = pk_get(pk_get(root, "namespace"), "position");
+        if (k == 0)
+            assert_string_equal(pk_enum(v, &i), "alibi");
+        else
+            assert_true(!pk_enum(v, &i) && i == 3);
+        assert_string_equal(pk_class(v, name, sizeof name), "megatron.enums.PositionEmbeddingType");
+        assert_true(pk_as_int(pk_get(pk_get(root, "fragment"), "start"), &i) && i == 3);
+        assert_int_equal(pt_tree(pt)->n_opaque, 1);
+        pt_close(pt);
+        files_free(f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_cycle),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_written_bytes),
+        cmocka_unit_test(test_builders),
+        cmocka_unit_test(test_zoo),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

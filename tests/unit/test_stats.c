@@ -1,0 +1,329 @@
+/*
+ * test_stats.c - statistics and distances of tensors
+ *
+ * Values are small integers and halves, so that every sum is exact and comparisons are
+ * for equality; sizes lie around the edges of lanes, blocks and chunks.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/stats.h"
+
+enum { CHUNK_ELEMS = STATS_CHUNK / 4 };
+static const uint64_t sizes[] = {
+    0, 1, 3, 4, 5, 1023, 1024, 1025, 4096, CHUNK_ELEMS - 1, CHUNK_ELEMS, CHUNK_ELEMS + 1, 3 * CHUNK_ELEMS + 7,
+};
+enum { N_SIZES = sizeof sizes / sizeof *sizes };
+
+/* A map of n fp32 elements at p, over one memory file. */
+struct one {
+    struct files *files;
+    struct extent extent;
+    struct tmap_slice slice;
+    struct tmap map;
+};
+
+static void one_open(struct one *o, const float *p, uint64_t n)
+{
+    int file;
+
+    memset(o, 0, sizeof *o);
+    o->files = files_new();
+    file = files_add_mem(o->files, p, n * 4, "memory");
+    o->extent.record = files_add_record(o->files, file, 0, n * 4, false, 0, "r");
+    o->extent.len = n * 4;
+    o->slice = (struct tmap_slice){ .len = n * 4, .n_extents = 1, .extent = &o->extent };
+    o->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = n * 4, .n_slices = 1, .slice = &o->slice };
+}
+
+/* -4, -3.5 .. 3.5, and so on again. */
+static float *steps(uint64_t n)
+{
+    float *x = xmalloc(n * sizeof *x + 1);
+
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (float)(i % 16) / 2 - 4;
+    return x;
+}
+
+static struct stats run_stats(const float *x, uint64_t n, int threads)
+{
+    struct stats_opts so = { .threads = threads };
+    struct stats_job job = {0};
+    struct err e = {0};
+    struct one o;
+
+    one_open(&o, x, n);
+    job = (struct stats_job){ .a = &o.map, .a_files = o.files, .len = n * 4 };
+    if (stats_run(&job, 1, &so, &e) < 0)
+        fail_msg("%s", e.msg);
+    files_free(o.files);
+    return job.stats;
+}
+
+static void sums_are_exact(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++) {
+        uint64_t n = sizes[s], zeros = 0, negative = 0;
+        float *x = steps(n);
+        struct stats got = run_stats(x, n, 3);
+        double sum = 0, sq = 0;
+
+        for (uint64_t i = 0; i < n; i++) {
+            sum += x[i];
+            sq += (double)x[i] * x[i];
+            zeros += x[i] == 0;
+            negative += x[i] < 0;
+        }
+        if (!(got.sum == sum && got.sum_sq == sq && got.n == n && got.n_zero == zeros && got.n_negative == negative))
+            fail_msg("n=%llu: sum %.17g, want %.17g; squares %.17g, want %.17g; %llu elements, %llu zero",
+                     (unsigned long long)n, got.sum, sum, got.sum_sq, sq, (unsigned long long)got.n,
+                     (unsigned long long)got.n_zero);
+        if (n >= 16 && !(got.min == -4 && got.max == 3.5))
+            fail_msg("n=%llu: %g .. %g, want -4 .. 3.5", (unsigned long long)n, got.min, got.max);
+        free(x);
+    }
+}
+
+/* Sums of values that round: the same bits on any number of threads. One thread takes 40
+ * chunks in three waves, eight take them in one. */
+static void threads_do_not_matter(void **state)
+{
+    uint64_t n = 40 * (uint64_t)CHUNK_ELEMS + 333;
+    float *x = xmalloc(n * sizeof *x);
+    struct stats one, many;
+
+    (void)state;
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (float)(uint32_t)(i * 2654435761u) / (i % 9 < 4 ? 1e3f : 3e9f);
+    one = run_stats(x, n, 1);
+    for (int threads = 2; threads < 9; threads += 3) {
+        many = run_stats(x, n, threads);
+        assert_memory_equal(&one, &many, sizeof one);
+    }
+    free(x);
+}
+
+static void odd_values_are_counted(void **state)
+{
+    float x[] = { 1, NAN, -INFINITY, -0.0f, 0, -2, INFINITY, 3e38f };
+    struct stats s = {0};
+
+    (void)state;
+    stats_add(&s, DTYPE_F32, x, 8);
+    assert_int_equal(s.n, 8);
+    assert_int_equal(s.n_nan, 1);
+    assert_int_equal(s.n_inf, 2);
+    assert_int_equal(s.n_zero, 2);
+    assert_int_equal(s.n_negative, 1);
+    assert_int_equal(stats_n_finite(&s), 5);
+    assert_true(s.min == -2 && s.max == 3e38f);
+    assert_true(isfinite(stats_norm(&s)));          /* squares are summed as doubles */
+}
+
+static void nothing_finite(void **state)
+{
+    float x[] = { NAN, INFINITY };
+    struct stats s = {0}, more = {0};
+
+    (void)state;
+    stats_add(&s, DTYPE_F32, x, 2);
+    assert_int_equal(stats_n_finite(&s), 0);
+    assert_true(stats_mean(&s) == 0 && stats_norm(&s) == 0);
+    /* The extremes of a part without finite values must not leak into the whole. */
+    stats_add(&more, DTYPE_F32, (float[]){ 5 }, 1);
+    stats_join(&s, &more);
+    assert_true(s.min == 5 && s.max == 5);
+    stats_join(&more, &(struct stats){0});
+    assert_true(more.min == 5 && more.max == 5);
+}
+
+static void every_type_is_read(void **state)
+{
+    uint16_t bf16[] = { 0x3f80, 0xc000 }, f16[] = { 0x3c00, 0xc000 };
+    double f64[] = { 1, -2 };
+    int64_t i64[] = { 1, -2 };
+    int8_t i8[] = { 1, -2 };
+    const struct { enum dtype t; const void *p; } in[] = {
+        { DTYPE_BF16, bf16 }, { DTYPE_F16, f16 }, { DTYPE_F64, f64 }, { DTYPE_I64, i64 }, { DTYPE_I8, i8 },
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof in / sizeof *in; k++) {
+        struct stats s = {0};
+
+        stats_add(&s, in[k].t, in[k].p, 2);
+        if (!(s.sum == -1 && s.sum_sq == 5 && s.min == -2 && s.max == 1))
+            fail_msg("%s: sum %g, squares %g", dtype_name(in[k].t), s.sum, s.sum_sq);
+    }
+}
+
+static uint64_t ulps_f32(float a, float b)
+{
+    return ulp_distance(DTYPE_F32, &a, &b);
+}
+
+static uint64_t ulps_bf16(uint16_t a, uint16_t b)
+{
+    return ulp_distance(DTYPE_BF16, &a, &b);
+}
+
+static void ulps_are_steps(void **state)
+{
+    (void)state;
+    assert_int_equal(ulps_f32(1, 1), 0);
+    assert_int_equal(ulps_f32(1, nextafterf(1, 2)), 1);
+    assert_int_equal(ulps_f32(nextafterf(1, 0), nextafterf(1, 2)), 2);
+    assert_int_equal(ulps_f32(0.0f, -0.0f), 0);
+    assert_int_equal(ulps_f32(nextafterf(0, 1), nextafterf(0, -1)), 2);
+    assert_int_equal(ulps_f32(1, 2), 1 << 23);
+    assert_int_equal(ulps_f32(-1, 1), 2ull * 0x3f800000);
+    assert_int_equal(ulps_f32(-INFINITY, INFINITY), 2ull * 0x7f800000);
+    assert_true(ulps_f32(NAN, 1) == STATS_NO_ULPS);
+    assert_int_equal(ulps_f32(NAN, -NAN), 0);
+    assert_int_equal(ulps_bf16(0x3f80, 0x3f81), 1);
+    assert_int_equal(ulps_bf16(0x0001, 0x8001), 2);
+    assert_true(ulps_bf16(0x7fc0, 0x7f80) == STATS_NO_ULPS);
+    assert_int_equal(ulp_distance(DTYPE_F64, &(double){ 1 }, &(double){ nextafter(1, 2) }), 1);
+    assert_int_equal(ulp_distance(DTYPE_I64, &(int64_t){ INT64_MIN }, &(int64_t){ INT64_MAX }), UINT64_MAX);
+    assert_int_equal(ulp_distance(DTYPE_I8, &(int8_t){ -1 }, &(int8_t){ 1 }), 2);
+    assert_int_equal(ulp_distance(DTYPE_U8, &(uint8_t){ 255 }, &(uint8_t){ 1 }), 254);
+}
+
+/* One element differs, at every size's first, last and a middle place. */
+static void one_difference_is_found(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++) {
+        uint64_t n = sizes[s];
+        uint64_t places[] = { 0, n / 2, n ? n - 1 : 0 };
+        float *x = steps(n), *y = steps(n);
+        struct stats_opts so = { .threads = 2 };
+        struct one a, b;
+
+        one_open(&a, x, n);
+        one_open(&b, y, n);
+        for (int k = 0; k < 3 && n > 0; k++) {
+            struct stats_job job = { .a = &a.map, .a_files = a.files, .b = &b.map, .b_files = b.files, .len = n * 4 };
+            struct err e = {0};
+            float old = y[places[k]];
+
+            y[places[k]] = old + 0.25f;
+            assert_return_code(stats_run(&job, 1, &so, &e), 0);
+            y[places[k]] = old;
+            if (!(job.diff.n == n && job.diff.n_differ == 1 && job.diff.first == places[k] &&
+                  job.diff.max_abs == 0.25 && job.diff.diff_sq == 0.0625))
+                fail_msg("n=%llu, element %llu: %llu of %llu differ from %llu on, by %g", (unsigned long long)n,
+                         (unsigned long long)places[k], (unsigned long long)job.diff.n_differ,
+                         (unsigned long long)job.diff.n, (unsigned long long)job.diff.first, job.diff.max_abs);
+            if (n >= 16 && !(job.diff.ref_sq == run_stats(x, n, 1).sum_sq))
+                fail_msg("n=%llu: reference %.17g", (unsigned long long)n, job.diff.ref_sq);
+        }
+        files_free(a.files);
+        files_free(b.files);
+        free(x);
+        free(y);
+    }
+}
+
+static void equal_is_equal(void **state)
+{
+    float x[] = { 1, NAN, -0.0f }, y[] = { 1, NAN, 0.0f };
+    struct stats_diff d = {0};
+
+    (void)state;
+    stats_diff_add(&d, DTYPE_F32, x, x, 3);
+    assert_int_equal(d.n_differ, 0);
+    assert_true(stats_diff_rel_l2(&d) == 0);
+    /* The sign of a zero is a difference in bits, though not in value. */
+    stats_diff_add(&d, DTYPE_F32, x, y, 3);
+    assert_int_equal(d.n, 6);
+    assert_int_equal(d.n_differ, 1);
+    assert_int_equal(d.first, 5);
+    assert_int_equal(d.max_ulps, 0);
+    assert_true(d.max_abs == 0);
+}
+
+static void relative_distance(void **state)
+{
+    float a[] = { 3, 4 }, b[] = { 3, 3 }, zero[] = { 0, 0 };
+    struct stats_diff d = {0}, from_zero = {0};
+
+    (void)state;
+    stats_diff_add(&d, DTYPE_F32, a, b, 2);
+    assert_true(stats_diff_rel_l2(&d) == 0.2);
+    stats_diff_add(&from_zero, DTYPE_F32, zero, a, 2);
+    assert_true(stats_diff_rel_l2(&from_zero) == 5);
+}
+
+/* Three copies, one of them off by a step: as a converter would see them. */
+static void replicas_are_combined(void **state)
+{
+    float copies[3][4] = { { 1, 2, 3, 4 }, { 1, 2, 6, 4 }, { 1, 2, 3, 4 } }, got[4];
+    struct files *f = files_new();
+    struct extent x[3];
+    struct tmap_slice slice[3];
+    struct tmap m = { .op = TMAP_REPLICAS, .dtype = DTYPE_F32, .len = 16, .n_slices = 3, .slice = slice };
+    struct err e = {0};
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        int file = files_add_mem(f, copies[k], 16, "copy");
+
+        x[k] = (struct extent){ files_add_record(f, file, 0, 16, false, 0, "r"), 0, 16 };
+        slice[k] = (struct tmap_slice){ .len = 16, .n_extents = 1, .extent = &x[k] };
+    }
+    assert_return_code(stats_read(&m, f, REPLICAS_AVERAGE, 0, 16, got, &e), 0);
+    assert_true(got[2] == 4 && got[3] == 4);
+    assert_return_code(stats_read(&m, f, REPLICAS_MAJORITY, 8, 8, got, &e), 0);
+    assert_true(got[0] == 3 && got[1] == 4);
+    assert_return_code(stats_read(&m, f, REPLICAS_FIRST, 8, 4, got, &e), 0);
+    assert_true(got[0] == 3);
+    assert_return_code(stats_read(&m, f, REPLICAS_FAIL, 0, 8, got, &e), 0);
+    assert_int_equal(stats_read(&m, f, REPLICAS_FAIL, 0, 16, got, &e), -1);
+    assert_string_equal(e.msg, "copy: at byte 0: the 3 tensor-parallel copies disagree");
+    files_free(f);
+}
+
+static bool stop_now(void)
+{
+    return true;
+}
+
+static void stops_when_asked(void **state)
+{
+    float x[1] = { 1 };
+    struct stats_opts so = { .threads = 1, .stopped = stop_now };
+    struct stats_job job;
+    struct err e = {0};
+    struct one o;
+
+    (void)state;
+    one_open(&o, x, 1);
+    job = (struct stats_job){ .a = &o.map, .a_files = o.files, .len = 4 };
+    assert_int_equal(stats_run(&job, 1, &so, &e), -1);
+    assert_int_equal(e.kind, ERR_STOP);
+    files_free(o.files);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_exact), cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(odd_values_are_counted), cmocka_unit_test(nothing_finite),
+        cmocka_unit_test(every_type_is_read), cmocka_unit_test(ulps_are_steps),
+        cmocka_unit_test(one_difference_is_found), cmocka_unit_test(equal_is_equal),
+        cmocka_unit_test(relative_distance), cmocka_unit_test(replicas_are_combined),
+        cmocka_unit_test(stops_when_asked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
