@@ -334,6 +334,7 @@ static int publish(struct run *r, struct err *e)
     if (plan_check_records(r->plan, e) < 0 || r->sink->ops->finish(r->sink, r->plan, e) < 0)
         return -1;
     report_drift(r);
+    r->res->n_drifted += r->sink->n_drifted;
     report_tied(r);
     if (manifest_write(r->sink, r->plan, r->stage.part, e) < 0)
         return -1;

@@ -130,6 +130,8 @@ struct sink_opts {
     int part, n_parts;          /* this process fills its share; part 0 makes shared files */
     bool resumed;               /* OUT.part already holds an earlier run's work */
     int threads;
+    void (*warn)(void *ctx, const char *text);  /* about drifted copies that no plan item will tell of; may be NULL */
+    void *ctx;
 };
 
 /* What one plan item is for: item->user points here. Owned by the sink. */
@@ -160,6 +162,7 @@ struct sink {
     struct sink_opts o;
     const struct source *src;
     char *dir;
+    int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };
 struct sink *universal_pt_sink(const struct sink_opts *o);

@@ -108,12 +108,13 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
 
 int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
-    char *parent = path_parent(out), *base = path_base(out);
-    int rc = 0;
+    int n = (int)strlen(out), rc = 0;
 
     memset(s, 0, sizeof *s);
     s->lock_fd = s->publish_fd = -1;
-    s->out = path_join(parent, base);           /* without trailing slashes */
+    while (n > 1 && out[n - 1] == '/')
+        n--;
+    s->out = str_fmt("%.*s", n, out);
     s->part = str_fmt("%s.part", s->out);
     s->job = str_fmt("%s.part.job", s->out);
     if (exists(s->out) && o->resume && !exists(s->part)) {
@@ -128,8 +129,6 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
         if (rc == 0)
             rc = make_folders(s, fingerprint, o, e);
     }
-    free(parent);
-    free(base);
     return rc;
 }
 

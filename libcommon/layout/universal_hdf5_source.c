@@ -7,9 +7,9 @@
  *    its directory kept, so that runs of the file become runs of records with a CRC.
  * 4. Parameters: each dataset's place becomes a tensor map. No tensor byte is read.
  *
- * HDF5 1.10 is not made for hostile files. It is asked little (hdf5.h), files whose
- * metadata has no checksums are refused, and every place it tells is checked against the
- * file it should lie in. The manifest's CRC of index.h5 guards the rest.
+ * HDF5 1.10 is not made for damaged files, so each .h5 is checked against its seal before
+ * the library sees it (hdf5_seal.h), little is asked, and every place it tells is checked
+ * against the file it should lie in.
  *
  * Codes of findings (E error, W warning):
  *   hdf5 E            the index, or an object in it, is damaged or not what we write
@@ -407,7 +407,9 @@ static struct shard *find_shard(const struct reader *rd, const char *path, uint6
     if (lo == 0)
         return NULL;
     lo--;
-    return strcmp(rd->shard[lo].path, path) == 0 && at - rd->shard[lo].at < rd->shard[lo].size ? &rd->shard[lo] : NULL;
+    if (strcmp(rd->shard[lo].path, path) != 0 || at - rd->shard[lo].at >= rd->shard[lo].size)
+        return NULL;
+    return &rd->shard[lo];
 }
 
 /* Bytes [at, at+len) of a shard as a run of one of its records. */

@@ -101,6 +101,10 @@ static int use_shard(struct sink *k, int file, struct err *e)
                   files_name(k->src->files, file));
         return -1;
     }
+    if (str_ends(path, ".h5")) {
+        err_usage(e, "%s: the virtual form points into .pt files only; use --format hdf5", path);
+        return -1;
+    }
     sh->path = path_relative(k->dir, path, e);
     if (!sh->path)
         return -1;
@@ -615,6 +619,26 @@ static int make_index(struct sink *k, const char *path, struct err *e)
     return -1;
 }
 
+/* Copies that were combined into the index: the driver sees no plan item that tells of them. */
+static void tell_drift(struct sink *k)
+{
+    const struct virtual_sink *w = k->priv;
+
+    for (int i = 0; i < w->n_sets; i++) {
+        char *text;
+
+        if (w->set[i].n_differ == 0)
+            continue;
+        k->n_drifted++;
+        text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
+                       k->src->param[w->set[i].param].name, state_name(w->set[i].state),
+                       (unsigned long long)w->set[i].n_differ);
+        if (k->o.warn)
+            k->o.warn(k->o.ctx, text);
+        free(text);
+    }
+}
+
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     char *path = path_join(dir, INDEX_NAME), *part = str_fmt("%s.new", path);
@@ -628,6 +652,8 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(part, path, false, e);
+    if (rc == 0)
+        tell_drift(k);
     free(part);
     free(path);
     return rc;

@@ -700,7 +700,7 @@ static void test_look(void **state)
 }
 
 /* Thousands of destinations, a handful of descriptors. */
-static int most_open;
+static _Atomic int most_open;
 
 static int count_open(void *ctx, struct plan_item *it, struct err *e)
 {

@@ -204,7 +204,7 @@ static void golden(void **state)
     (void)state;
     for (int k = 0; k < 2; k++) {
         struct set s;
-        char name[16];
+        char name[32];
 
         snprintf(name, sizeof name, "golden%d", k);
         copy_golden(&s, sets[k], name);

@@ -104,7 +104,7 @@ static int out_open(struct out *o, const struct inspect *in, struct err *e)
     }
     if (o->f)
         return 0;
-    err_sys(e, o->tmp ? o->tmp : o->path, "cannot create");
+    err_sys(e, o->path, "cannot create");
     return -1;
 }
 

@@ -282,9 +282,9 @@ static void print_json(const struct inspect *in, const struct diff *d, bool equa
 
 static void print_values(const struct stats_diff *sd)
 {
-    char ulps[24];
+    char ulps[32];
 
-    printf("%" PRIu64 " of %" PRIu64 " elements differ from element %" PRIu64 " on, by %s ulps and %.9g at most, "
+    printf("%" PRIu64 " of %" PRIu64 " elements differ from element %" PRIu64 " on, by %s and %.9g at most, "
            "relative L2 %.3g\n", sd->n_differ, sd->n, sd->first, out_ulps_text(sd->max_ulps, ulps), sd->max_abs,
            stats_diff_rel_l2(sd));
 }
@@ -363,17 +363,21 @@ static void print_text(const struct inspect *in, const struct diff *d, bool equa
         printf("... and %d more (--max %d shows them)\n", total - listed, total);
     print_run_state(d);
     print_notes(d);
+    printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
     if (equal)
-        printf("compared %d tensors: equal\n", d->n);
+        printf("equal\n");
+    else if (total == 0)
+        printf("equal, but the run state differs\n");
     else
-        printf("compared %d tensors: %d differ%s\n", d->n + d->n_only_b, total,
-               json_array_size(d->run_state) ? ", and so does the run state" : "");
+        printf("%d differ%s%s\n", total, total == 1 ? "s" : "", json_array_size(d->run_state) ? ", and so does the run state" : "");
 }
 
 static int compare(struct inspect *in, struct diff *d, struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .replicas = in->cli.replicas, .stopped = cli_stopped };
 
+    if (d->a->n == 0 && view_check_match(in, d->b, e) < 0)
+        return -1;
     pair_all(d);
     d->run_state = compare_run_state(d->a, d->b);
     return stats_run(d->job, d->n_jobs, &so, e);

@@ -166,7 +166,7 @@ int cmd_ls(struct inspect *in)
     struct view *v = view_open(in, in->arg[0], r, &e);
     int rc = out_open_findings(in, r);
 
-    if (!v)
+    if (!v || view_check_match(in, v, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else if (v->source)
         list_params(in, v);

@@ -42,7 +42,7 @@ static void print_param(const struct replica_param *p, bool verbose)
 {
     for (int st = 0; st < STATE_N; st++) {
         const struct replica_state *s = &p->state[st];
-        char ulps[24];
+        char ulps[32];
 
         if (!s->compared || (s->n_differ == 0 && !verbose))
             continue;
@@ -51,7 +51,7 @@ static void print_param(const struct replica_param *p, bool verbose)
             printf("in sync on %d ranks\n", s->n_ranks);
             continue;
         }
-        printf("%" PRIu64 " of %" PRIu64 " elements differ, by %s ulps and %.9g at most, from rank 0 on", s->n_differ,
+        printf("%" PRIu64 " of %" PRIu64 " elements differ, by %s and %.9g at most, from rank 0 on", s->n_differ,
                s->n_elems, out_ulps_text(s->max_ulps, ulps), s->max_abs);
         print_ranks(s);
         putchar('\n');
@@ -69,6 +69,7 @@ static int count_out_of_sync(const struct replicas *r)
 
 static void print_text(const struct inspect *in, const struct source *s, const struct replicas *r)
 {
+    const char *plural = r->n_params == 1 ? "" : "s";
     char size[16];
 
     for (int i = 0; i < r->n_kinds && !in->cli.quiet; i++) {
@@ -79,12 +80,14 @@ static void print_text(const struct inspect *in, const struct source *s, const s
     }
     if (in->cli.quiet)
         return;
-    if (r->n_params == 0)
+    if (r->n_params == 0 && in->glob)
+        printf("%s: no parameter that '%s' matches has more than one copy\n", s->path, in->glob);
+    else if (r->n_params == 0)
         printf("%s: one copy of each parameter, nothing to compare\n", s->path);
     else if (r->in_sync)
-        printf("compared %d parameters, %s: all in sync\n", r->n_params, bytes_text(r->read_bytes, size));
+        printf("compared %d parameter%s, %s: all in sync\n", r->n_params, plural, bytes_text(r->read_bytes, size));
     else
-        printf("compared %d parameters, %s: %d out of sync\n", r->n_params, bytes_text(r->read_bytes, size),
+        printf("compared %d parameter%s, %s: %d out of sync\n", r->n_params, plural, bytes_text(r->read_bytes, size),
                count_out_of_sync(r));
 }
 

@@ -92,7 +92,7 @@ int cmd_stats(struct inspect *in)
     struct stats_job *job = v ? xcalloc((size_t)v->n + 1, sizeof *job) : NULL;
     int rc = out_open_findings(in, r);
 
-    if (!v || run(in, v, job, &e) < 0)
+    if (!v || view_check_match(in, v, &e) < 0 || run(in, v, job, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else
         print_all(in, v, job);

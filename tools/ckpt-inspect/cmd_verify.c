@@ -15,7 +15,7 @@ static void print_text(const struct inspect *in, const struct report *r, const s
     out_findings_text(r, in->cli.verbose ? SEV_NOTE : in->cli.quiet ? SEV_ERROR : SEV_WARNING);
     if (in->cli.quiet)
         return;
-    printf("verified %d files, %s: ", st->n_files, bytes_text(st->size_bytes, size));
+    printf("verified %d file%s, %s: ", st->n_files, st->n_files == 1 ? "" : "s", bytes_text(st->size_bytes, size));
     if (errors)
         printf("%d error%s, ", errors, errors == 1 ? "" : "s");
     if (errors || warnings)

@@ -48,7 +48,7 @@ json_t *out_text(const char *s);                        /* bytes that are no UTF
 json_t *out_int_or_null(int64_t v);                     /* negative is unknown: null */
 json_t *out_real(double v);                             /* null for NaN and infinity */
 json_t *out_ulps(uint64_t ulps);                        /* null for STATS_NO_ULPS */
-const char *out_ulps_text(uint64_t ulps, char buf[24]); /* "nan" for STATS_NO_ULPS */
+const char *out_ulps_text(uint64_t ulps, char buf[32]); /* "3 ulps"; "NaN" for STATS_NO_ULPS */
 json_t *out_shape(const int64_t *shape, int ndim);
 const char *out_shape_text(const int64_t *shape, int ndim, char buf[160]);      /* "[512, 64]" */
 json_t *out_findings(const struct report *r);

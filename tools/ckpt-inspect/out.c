@@ -49,11 +49,11 @@ json_t *out_ulps(uint64_t ulps)
     return ulps > INT64_MAX ? json_null() : json_integer((json_int_t)ulps);
 }
 
-const char *out_ulps_text(uint64_t ulps, char buf[24])
+const char *out_ulps_text(uint64_t ulps, char buf[32])
 {
     if (ulps == STATS_NO_ULPS)
-        return "nan";
-    snprintf(buf, 24, "%" PRIu64, ulps);
+        return "NaN";
+    snprintf(buf, 32, "%" PRIu64 " ulp%s", ulps, ulps == 1 ? "" : "s");
     return buf;
 }
 
@@ -131,7 +131,12 @@ static json_t *as_text(const struct pk *v)
     json_t *o;
 
     pk_text(v, &sb);
-    o = out_text(sb.buf ? sb.buf : "");
+    /* Enum members and tensors come as quoted strings. */
+    o = sb.buf ? json_loads(sb.buf, JSON_DECODE_ANY, NULL) : NULL;
+    if (!json_is_string(o)) {
+        json_decref(o);
+        o = out_text(sb.buf ? sb.buf : "");
+    }
     strbuf_free(&sb);
     return o;
 }

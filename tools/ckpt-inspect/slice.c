@@ -91,6 +91,8 @@ int slice_parse(struct slice *s, const char *text, int ndim, const int64_t *shap
     memset(s, 0, sizeof *s);
     s->ndim = ndim;
     memcpy(s->shape, shape, (size_t)ndim * sizeof *shape);
+    if (text && !*text)
+        return bad(text, e);
     while (p && *p) {
         const char *end = p + strcspn(p, ",");
 

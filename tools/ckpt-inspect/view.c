@@ -297,6 +297,14 @@ void view_close(struct view *v)
     free(v);
 }
 
+int view_check_match(const struct inspect *in, const struct view *v, struct err *e)
+{
+    if (v->n > 0 || !in->glob)
+        return 0;
+    err_data(e, v->path, ERR_NO_BYTE, "no tensor matches '%s'", in->glob);
+    return -1;
+}
+
 int view_find(const struct view *v, const char *name, int state)
 {
     for (int i = 0; i < v->n; i++)

@@ -41,6 +41,8 @@ bool view_is_file(const char *path);
  */
 MUST_CHECK struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e);
 void view_close(struct view *v);                        /* NULL is fine */
+/* -1 and ERR_DATA when --param matched nothing. */
+MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
 /* -1: none. */
 int view_find(const struct view *v, const char *name, int state);
 /* Name for people: "3.x.weight fp32" or, in a single file, the name alone. */

@@ -50,13 +50,14 @@ static int take_format(struct job *j, const char *arg)
 
 static int take_part(struct job *j, const char *arg)
 {
+    int part, n_parts;
     char end;
 
-    if (sscanf(arg, "%d/%d%c", &j->cli.part, &j->cli.n_parts, &end) == 2 && j->cli.part >= 0 &&
-        j->cli.part < j->cli.n_parts && j->cli.n_parts <= 1 << 20)
-        return 0;
-    j->cli.part = 0;
-    return usage(j, "--part: expected I/N with 0 <= I < N");
+    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
+        return usage(j, "--part: expected I/N with 0 <= I < N");
+    j->cli.part = part;
+    j->cli.n_parts = n_parts;
+    return 0;
 }
 
 static int take_workers(struct job *j, const char *arg)

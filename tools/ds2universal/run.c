@@ -7,11 +7,17 @@
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
 
-static struct sink *open_sink(const struct job *j)
+static void warn(void *ctx, const char *text)
+{
+    cli_warn(ctx, "%s", text);
+}
+
+static struct sink *open_sink(struct job *j)
 {
     struct sink_opts o = {
         .vocab = j->vocab, .replicas = j->cli.replicas, .split = j->split, .final_path = j->out,
         .part = j->cli.part, .n_parts = j->cli.n_parts, .threads = j->cli.threads,
+        .warn = warn, .ctx = &j->cli,
     };
 
     switch (j->form) {
@@ -20,11 +26,6 @@ static struct sink *open_sink(const struct job *j)
     case FORM_PT: break;
     }
     return universal_pt_sink(&o);
-}
-
-static void warn(void *ctx, const char *text)
-{
-    cli_warn(ctx, "%s", text);
 }
 
 static void print_json(json_t *o)
@@ -76,6 +77,9 @@ static void print_result(struct job *j, const struct source *s, const struct con
         cli_say(&j->cli, "%s is there already: nothing to do", j->out);
     else if (!r->published)
         cli_say(&j->cli, "part %d of %d done; the last part publishes %s", j->cli.part, j->cli.n_parts, j->out);
+    else if (j->form == FORM_VIRTUAL)
+        cli_say(&j->cli, "%s: %d parameters, nothing copied, %.2f s%s", j->out, s->n_params, r->wall_s,
+                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
     else
         cli_say(&j->cli, "%s: %d parameters, %s moved in %.2f s (%.2f GB/s)%s", j->out, s->n_params,
                 bytes_text(moved, a), r->wall_s, (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),

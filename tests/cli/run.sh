@@ -1,0 +1,66 @@
+#!/bin/sh
+# run.sh [PATTERN] - the tools as a user calls them
+#
+# A case is a folder here: `cmd` is a shell script, `out`, `err` and `code` are what it must
+# print and return (absent: nothing, 0). It runs in an empty scratch folder with the built
+# tools and tests/bench programs in $PATH and
+#   $DATA   tests/data, not to be written to
+#   $ROOT   the repository
+# In what it printed, the paths of $DATA and of the scratch folder become $DATA and $TMP, so
+# expectations hold anywhere. A failing case keeps its scratch folder. ACCEPT=1 rewrites
+# expectations; review the diff. Cases that need files of tests/bench build with tests-bin.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+pattern=${1:-*}
+ROOT=$PWD
+DATA=$ROOT/tests/data
+: "${BIN:=$ROOT/bin}" "${TBIN:=$ROOT/build/release/tests}"
+PATH=$BIN:$TBIN/bench:$PATH
+LC_ALL=C
+export ROOT DATA PATH LC_ALL
+unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID
+passed=0 failed=0
+for tool in ckpt-inspect ds2universal mkckpt; do
+    command -v $tool >/dev/null || { echo "$tool is not built"; echo "0 passed, 1 failed"; exit 1; }
+done
+
+# Both names of a folder: as we call it and as the system resolves it.
+plain() {   # FILE SCRATCH
+    sed -e "s|$DATA|\$DATA|g" -e "s|$2|\$TMP|g" "$1"
+}
+
+expect() {  # CASE NAME ACTUAL: does the file say what it should?
+    if [ "${ACCEPT:-0}" = 1 ]; then
+        if [ -s "$3" ]; then cp "$3" "$1/$2"; else rm -f "$1/$2"; fi
+        return 0
+    fi
+    if [ -e "$1/$2" ]; then diff -u "$1/$2" "$3"; else diff -u /dev/null "$3"; fi
+}
+
+for case in tests/cli/*/; do
+    case=${case%/}
+    name=${case##*/}
+    # shellcheck disable=SC2254
+    case $name in $pattern) ;; *) continue ;; esac
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-cli-XXXXXX")
+    mkdir "$scratch/work"
+    (cd "$scratch/work" && timeout 120 sh "$ROOT/$case/cmd") >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
+    status=$?
+    plain "$scratch/stdout" "$scratch/work" >"$scratch/out"
+    plain "$scratch/stderr" "$scratch/work" >"$scratch/err"
+    [ $status -eq 0 ] && : >"$scratch/code" || echo $status >"$scratch/code"
+    ok=1
+    for f in out err code; do
+        expect "$case" $f "$scratch/$f" >"$scratch/diff-$f" || ok=0
+    done
+    if [ $ok -eq 1 ]; then
+        passed=$((passed + 1))
+        rm -rf "$scratch"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name (kept: $scratch)"
+        head -n 30 -q "$scratch"/diff-*
+    fi
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,50 @@
+#!/bin/sh
+# lint.sh - includes follow the arrows: tools -> layout -> plan -> {format, model} -> base
+#
+# Prints each include that does not as file:line, and exits 1. Also: our headers are named
+# from the repository root, and no .c file is included.
+cd "$(dirname "$0")/.." || exit 1
+
+grep -rnE --include='*.c' --include='*.h' --include='*.cu' '^[ \t]*#[ \t]*include[ \t]*"' \
+     libcommon tools kernels tests 2>/dev/null |
+awk '
+    function bad(why) { print place ": " why ": \"" inc "\""; n++ }
+
+    # The rooms that `from` may include; a trailing slash ends each.
+    function allowed(from) {
+        if (from == "libcommon/base")   return "libcommon/base/"
+        if (from == "libcommon/comm")   return "libcommon/comm/ libcommon/base/"
+        if (from == "libcommon/format") return "libcommon/format/ libcommon/base/"
+        if (from == "libcommon/model")  return "libcommon/model/ libcommon/format/ libcommon/base/"
+        if (from == "libcommon/plan")   return "libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
+        if (from == "libcommon/layout") return "libcommon/layout/ libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
+        if (from == "kernels")          return "kernels/kernels.h libcommon/base/dev.h"
+        if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/dev.h " from "/"
+        if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"
+        if (from ~ "^tools/")           return "libcommon/ " from "/"
+        if (from ~ "^tests/")           return "libcommon/ kernels/kernels.h tests/lib/ " from "/"
+        return ""
+    }
+
+    {
+        split($0, f, ":")
+        place = f[1] ":" f[2]
+        inc = $0
+        sub(/^[^"]*"/, "", inc)
+        sub(/".*/, "", inc)
+        room = f[1]
+        sub(/\/[^\/]*$/, "", room)
+
+        if (inc ~ /^\.\.?\// || inc !~ /\//) { bad("not named from the repository root"); next }
+        if (inc ~ /\.c$/)                    { bad("includes a .c file"); next }
+        count = split(allowed(room), ok, " ")
+        for (i = 1; i <= count; i++)
+            if (index(inc, ok[i]) == 1)
+                next
+        bad(count ? room " may not include" : "a room that lint.sh does not know")
+    }
+
+    END {
+        if (n) { print "lint: " n " includes point the wrong way"; exit 1 }
+    }
+' >&2 || exit 1
