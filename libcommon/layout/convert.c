@@ -386,8 +386,8 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
     if (convert_check_paths(s, o->out, e) < 0 || staging_open(&r.stage, o->out, print, &so, e) < 0)
         goto out;
     res->complete = r.stage.complete;
-    if (res->complete) {
-        rc = 0;
+    if (res->complete) {                /* the run before this may have been killed just before the pointer moved */
+        rc = o->move_latest ? move_latest(&r.stage, o->move_latest, e) : 0;
         goto out;
     }
     begun = true;

@@ -57,6 +57,54 @@ static bool fingerprint_is(const struct staging *s, const char *fingerprint)
     return same;
 }
 
+/* Without one the run was killed before it began anything. */
+static bool has_fingerprint(const struct staging *s)
+{
+    char *path = job_file(s, "fingerprint");
+    bool there = exists(path);
+
+    free(path);
+    return there;
+}
+
+/* The inode noted when OUT.part was made, 0 when there is no note. */
+static unsigned long long noted_inode(const struct staging *s)
+{
+    char *path = job_file(s, "folder"), *text;
+    struct err ignored = {0};
+    unsigned long long ino = 0;
+    uint64_t size;
+
+    text = file_slurp(path, 64, &size, &ignored);
+    if (text)
+        ino = strtoull(text, NULL, 10);
+    free(text);
+    free(path);
+    return ino;
+}
+
+static bool has_inode(const char *path, unsigned long long ino)
+{
+    struct stat st;
+
+    return ino && lstat(path, &st) == 0 && st.st_ino == ino;
+}
+
+static int note_inode(const struct staging *s, struct err *e)
+{
+    char *path = job_file(s, "folder"), text[32];
+    struct stat st;
+    int rc = lstat(s->part, &st);
+
+    if (rc < 0)
+        err_sys(e, s->part, "cannot look at the folder");
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)st.st_ino);
+    if (rc == 0)
+        rc = file_replace(path, text, strlen(text), e);
+    free(path);
+    return rc;
+}
+
 static int make_folders(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
     char *path = job_file(s, "fingerprint"), name[32];
@@ -70,6 +118,8 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
     }
     if (rc == 0)
         rc = dir_make(s->part, e);
+    if (rc == 0 && !has_inode(s->part, noted_inode(s)))
+        rc = note_inode(s, e);
     if (rc == 0 && !s->resumed)
         rc = file_replace(path, fingerprint, strlen(fingerprint), e);
     free(path);
@@ -79,31 +129,55 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
 /* What to do about an OUT.part that is there. 0: go on (s->resumed says how). */
 static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
-    bool same = fingerprint_is(s, fingerprint);
+    bool same = fingerprint_is(s, fingerprint), begun = has_fingerprint(s);
 
     if (!exists(s->part) && !exists(s->job))
         return 0;
-    if ((o->resume || o->n_parts > 1) && same) {
-        s->resumed = true;
+    if (!exists(s->job)) {              /* every run of ours makes that first and removes it last */
+        err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
+        return -1;
+    }
+    if ((o->resume || o->n_parts > 1) && same && (!exists(s->part) || has_inode(s->part, noted_inode(s)))) {
+        s->resumed = exists(s->part);
         return 0;
     }
-    if (!o->force) {
+    if (begun && !o->force) {
         err_usage(e, "%s: left by a run that did not finish%s", s->part,
                   !o->resume ? "; --resume finishes it, --force starts over"
                              : ", from another input or with other options; --force starts over");
         return -1;
     }
-    s->lock_fd = exists(s->job) ? take_lock(s, "lock.0", e) : -1;
-    if (s->lock_fd < 0 && exists(s->job)) {
+    s->lock_fd = take_lock(s, "lock.0", e);
+    if (s->lock_fd < 0) {
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         return -1;
     }
-    if ((exists(s->part) && dir_remove(s->part, e) < 0) || (exists(s->job) && dir_remove(s->job, e) < 0))
+    if ((exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
         return -1;
-    if (s->lock_fd >= 0)
-        close(s->lock_fd);
+    close(s->lock_fd);
     s->lock_fd = -1;
     return 0;
+}
+
+static char *old_name(const struct staging *s)
+{
+    return str_fmt("%s.old.part", s->out);
+}
+
+/* A run was killed after OUT got its name: what is left is the old OUT and the job's notes. */
+static int clear_after_publish(struct staging *s, struct err *e)
+{
+    char *old = old_name(s);
+    int rc = 0;
+
+    if (exists(s->part))
+        rc = dir_remove(s->part, e);
+    if (rc == 0 && exists(old))
+        rc = dir_remove(old, e);
+    if (rc == 0)
+        rc = dir_remove(s->job, e);
+    free(old);
+    return rc;
 }
 
 int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
@@ -117,10 +191,11 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
     s->out = str_fmt("%.*s", n, out);
     s->part = str_fmt("%s.part", s->out);
     s->job = str_fmt("%s.part.job", s->out);
-    if (exists(s->out) && o->resume && !exists(s->part)) {
+    if (o->part == 0 && o->resume && has_inode(s->out, noted_inode(s))) {
         s->complete = true;
-        if (exists(s->job))
-            rc = dir_remove(s->job, e);         /* killed between the rename and this */
+        rc = clear_after_publish(s, e);
+    } else if (o->resume && exists(s->out) && !exists(s->part) && !exists(s->job) && !o->force) {
+        s->complete = true;
     } else if (exists(s->out) && !o->force) {
         err_usage(e, "%s: exists already; --force replaces it", s->out);
         rc = -1;
@@ -196,7 +271,7 @@ static int sync_all(const char *dir, struct err *e)
 /* Readers see the old OUT or the new one; the old one's bytes go after the new name stands. */
 static int swap_in(struct staging *s, struct err *e)
 {
-    char *old = str_fmt("%s.old.part", s->out);
+    char *old = old_name(s);
     int rc = 0;
 
     if (exists(old))

@@ -4,6 +4,8 @@
  *   OUT.part/       the folder being filled; renamed to OUT as the last act
  *   OUT.part.job/   what the run needs to know about itself:
  *       fingerprint   input files and options; a resumed run must find the same
+ *       folder        OUT.part's inode: a rename keeps it, so a later run can tell whether
+ *                     OUT.part is still the new folder or, after the swap, the old OUT
  *       ready         part 0 has made the shared files
  *       journal.<i>   finished items of process i (journal.h)
  *       lock.<i>      held by process i while it runs (flock: a kill releases it)
@@ -19,7 +21,7 @@
 struct staging {
     char *out, *part, *job;     /* OUT, OUT.part, OUT.part.job */
     bool resumed;               /* an earlier run's work is there */
-    bool complete;              /* OUT exists already and --resume was asked: nothing to do */
+    bool complete;              /* --resume was asked and OUT stands already: nothing to do */
     int lock_fd, publish_fd;
 };
 

@@ -46,7 +46,10 @@ while [ $i -lt $((kills / 4)) ]; do
     kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
     if diff -r "$W/out" "$W/ref-hdf5" >/dev/null || diff -r "$W/out" "$W/ref-pt" >/dev/null; then pass
     else fail "killed while replacing: OUT is neither the old nor the new one"; fi
-    rm -rf "$W/out" "$W/out.part" "$W/out.part.job" "$W/out.old.part"
+    check "killed while replacing: resume" ds2universal -q --resume --force "$in" "$W/out"
+    check "killed while replacing: the new bytes" diff -r "$W/out" "$W/ref-pt"
+    check "killed while replacing: no leftovers" [ "$(echo "$W"/out*)" = "$W/out" ]
+    rm -rf "$W"/out*
     i=$((i + 1))
 done
 
