@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/ckpt-inspect/inspect.h"
 
@@ -131,6 +132,16 @@ static const struct command *find_command(const char *word)
     return &commands[N_COMMANDS - 1];
 }
 
+/* The command that a first word was meant to be, when it is no path either; or NULL. */
+static const char *misspelt(const char *word)
+{
+    const char *names[N_COMMANDS];
+
+    for (int i = 0; i < N_COMMANDS; i++)
+        names[i] = commands[i].name;
+    return word && !strchr(word, '/') && access(word, F_OK) < 0 ? nearest_word(word, names, N_COMMANDS) : NULL;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longopts[] = {
@@ -158,6 +169,8 @@ int main(int argc, char **argv)
     in.arg = argv + optind + (argv[optind] && strcmp(argv[optind], cmd->name) == 0);
     in.n_args = (int)(argv + argc - in.arg);
     odd = misplaced(cmd, &given, longopts);
+    if (in.arg == argv + optind && misspelt(argv[optind]))
+        return cli_usage(&in.cli, "no command or path '%s'; did you mean '%s'?", argv[optind], misspelt(argv[optind]));
     if (odd)
         return cli_usage(&in.cli, "%s takes no --%s", cmd->name, odd);
     if (in.n_args < cmd->min_args)
