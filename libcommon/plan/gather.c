@@ -7,7 +7,7 @@
 
 /*
  * Interleaving, a run at a time: hash and copy in one pass, then move the run's CRC to
- * its place in the record and in the item (two products, 70 ns). Below this length two
+ * its place in the record and in the item (two products, 22 ns). Below this length two
  * passes that stay in the cache are faster.
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
@@ -16,10 +16,10 @@ void gather_begin(struct gather *g)
 {
     const struct tmap *m = g->item->map;
 
-    g->hash_output = m->op == TMAP_REPLICAS && m->n_slices > 1;
+    g->hash_output = (m->op == TMAP_REPLICAS && m->n_slices > 1) || g->item->op != PLAN_COPY;
     if (m->op != TMAP_INTERLEAVE)
         return;
-    g->hash_output = !plan_counts_all(g->plan, g->item_no);
+    g->hash_output |= !plan_counts_all(g->plan, g->item_no);
     for (int k = 0; k < m->n_slices; k++)
         if (m->slice[k].row_part < MIN_FUSED_RUN)
             g->hash_output = true;
@@ -30,10 +30,12 @@ bool gather_needs_output(const struct gather *g)
     return g->hash_output || g->item->map->op == TMAP_INTERLEAVE;
 }
 
-/* Bytes [at, at+len) of the chunk have this CRC. */
+/* Bytes [at, at+len) of the chunk, as written, have this CRC. */
 static void add_to_item(const struct gather *g, uint64_t at, uint64_t len, uint32_t crc)
 {
-    crc_sum_add(&g->item->crc, g->item->len, g->from - g->item->from + at, len, crc);
+    const struct plan_item *it = g->item;
+
+    crc_sum_add(&g->item->crc, plan_out_bytes(it, it->len), plan_out_bytes(it, g->from - it->from) + at, len, crc);
 }
 
 static int add_to_record(const struct gather *g, const struct tmap_piece *pc, uint64_t skip, uint64_t len,
@@ -47,7 +49,10 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
     return 0;
 }
 
-/* Hash piece bytes [skip, skip+n) for their record; dst != NULL: copy them too. The item gets them unless it hashes its output. */
+/*
+ * Hash piece bytes [skip, skip+n) for their record, and copy them unless dst is NULL. The
+ * item gets the same CRC unless it hashes its output.
+ */
 static int pass_run(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                     uint64_t skip, uint64_t n, uint8_t *dst, struct err *e)
 {
@@ -149,11 +154,28 @@ static bool combine(const struct gather *g)
     return !(n_differ && it->policy == REPLICAS_FAIL);
 }
 
+/* fp32 to two bytes an element, in place: the front of what is still to be read is never overtaken. */
+static void convert(const struct gather *g)
+{
+    for (uint64_t i = 0; i < g->len / sizeof(float); i++) {
+        uint16_t narrow;
+        float x;
+
+        memcpy(&x, g->out + i * sizeof x, sizeof x);
+        narrow = g->item->op == PLAN_F32_TO_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+        memcpy(g->out + i * sizeof narrow, &narrow, sizeof narrow);
+    }
+}
+
 bool gather_end(const struct gather *g)
 {
+    uint64_t len = plan_out_bytes(g->item, g->len);
+
     if (g->item->map->op == TMAP_REPLICAS && g->item->map->n_slices > 1 && !combine(g))
         return false;
+    if (g->item->op != PLAN_COPY)
+        convert(g);
     if (g->hash_output)
-        add_to_item(g, 0, g->len, crc_bytes(0, g->out, g->len));
+        add_to_item(g, 0, len, crc_bytes(0, g->out, len));
     return true;
 }

@@ -28,6 +28,9 @@ enum { TP = 4, BLOCK = 4 << 20, MAX_ROUNDS = 9, HEAD = 4096 };
 
 static const uint64_t ITEM_BYTES = 256ull << 20;       /* a parameter's state, merged */
 
+/* For the folder's input files. */
+#define DROP_CACHE "for f in %s/in/*; do dd of=$f oflag=nocache conv=notrunc,fdatasync count=0 status=none; done"
+
 static void die(const char *what)
 {
     perror(what);
@@ -219,9 +222,9 @@ int main(int argc, char **argv)
             floor_s[r] = shell("cd %s; for f in in/*; do dd if=$f of=/dev/null bs=4M iflag=direct status=none; done & "
                                "dd if=/dev/zero of=%s/floor bs=4M count=%llu oflag=direct conv=fsync status=none & wait",
                                dir, (unsigned long long)(gb * 1e9) / BLOCK);
-            shell("rm %s/floor; for f in %s/in/*; do dd of=$f oflag=nocache conv=notrunc,fdatasync count=0 status=none; done", dir, 0);
+            shell("rm %s/floor; " DROP_CACHE, dir, 0);
             cp_s[r] = shell("cp -r %s/in %s/cp", dir, 0);
-            shell("rm -r %s/cp; sync; for f in %s/in/*; do dd of=$f oflag=nocache conv=notrunc,fdatasync count=0 status=none; done", dir, 0);
+            shell("rm -r %s/cp; sync; " DROP_CACHE, dir, 0);
         }
         our_s[r] = run_ours(dir, crc, n_items, o, &cpu_s[r], &mb);
         rss = mb > rss ? mb : rss;

@@ -23,7 +23,8 @@
 
 /* ---- a world of source files ---- */
 
-enum { N_FILES = 4, FILE_LEN = 3 << 20, MAX_RECORDS = 64, MAX_MAPS = 24, MAX_SLICES = 5, N_DST = 3, DST_LEN = 12 << 20 };
+enum { N_FILES = 4, FILE_LEN = 3 << 20, MAX_RECORDS = 64, MAX_MAPS = 24, MAX_SLICES = 5 };
+enum { N_DST = 3, DST_LEN = 12 << 20 };
 
 static char dir[64];
 static unsigned char source[N_FILES][FILE_LEN];
@@ -172,7 +173,8 @@ static bool make_map(struct world *w, struct made *m)
         part = 70000;
     }
     for (int k = 0; k < m->map.n_slices; k++) {
-        uint64_t len = m->map.op == TMAP_INTERLEAVE ? rows * part : m->map.op == TMAP_REPLICAS ? size : size / 4 / (uint64_t)m->map.n_slices * 4;
+        uint64_t len = m->map.op == TMAP_INTERLEAVE ? rows * part
+                     : m->map.op == TMAP_REPLICAS ? size : size / 4 / (uint64_t)m->map.n_slices * 4;
 
         m->slice[k].row_part = part;
         if (!deal(w, &m->slice[k], len, 4, crumbs)) {
@@ -506,6 +508,21 @@ static void test_cut_short(void **state)
     }
 }
 
+/* A record that cannot be: named, and nothing outside its file is touched. */
+static void test_record_outside_file(void **state)
+{
+    static const unsigned char mem[100];
+    struct small t;
+
+    (void)state;
+    small_begin(&t, in_dir("s0"), 0, 100, 0, NULL);
+    t.x[0].record = files_add_record(t.files, files_add_mem(t.files, mem, 100, "memory"), 50, 60, false, 0, "data/9");
+    t.x[0].len = t.s[0].len = t.m.len = 60;
+    assert_int_equal(small_run(&t, REPLICAS_FAIL), -1);
+    assert_string_equal(t.e.msg, "memory: at byte 50: cut short: record data/9 ends at byte 110, the file at 100");
+    small_end(&t);
+}
+
 static void test_missing_destination(void **state)
 {
     struct small t;
@@ -783,7 +800,8 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_plans), cmocka_unit_test(test_empty), cmocka_unit_test(test_corrupt_record),
-        cmocka_unit_test(test_cut_short), cmocka_unit_test(test_missing_destination), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_cut_short), cmocka_unit_test(test_record_outside_file),
+        cmocka_unit_test(test_missing_destination), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_replicas_that_differ), cmocka_unit_test(test_callback_fails), cmocka_unit_test(test_stop),
         cmocka_unit_test(test_look), cmocka_unit_test(test_many_files),
     };
