@@ -15,7 +15,7 @@ T       ?= *
 CUDA    ?= 1
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ds2universal
+TOOLS   := ckpt-inspect ds2universal reshape preprocess
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)
@@ -28,7 +28,7 @@ say  = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' $(1) $(2))
 
 # ---- libraries -----------------------------------------------------------------------
 
-PKGS     := libarchive jansson libisal liburing hdf5-serial zlib
+PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8
 PKGS_TEST := cmocka
 PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
@@ -38,7 +38,7 @@ NO_LIBS  := clean help deps lint ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libcmocka-dev
+       libhdf5-dev zlib1g-dev libpcre2-dev libcmocka-dev
 
 # ---- flags ---------------------------------------------------------------------------
 

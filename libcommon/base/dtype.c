@@ -68,6 +68,24 @@ uint16_t f32_to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+uint16_t f32_to_f16(float x)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    float a = fabsf(x);
+
+    if (isnan(x))
+        return sign | 0x7e00;
+    if (a >= 65520)
+        return sign | 0x7c00;
+    if (a < 0x1p-14f)                   /* subnormal: a count of 2^-24, exact in fp32 */
+        return sign | (uint16_t)lrintf(a * 0x1p24f);
+    int exp;
+    float man = frexpf(a, &exp);        /* a = man * 2^exp, 1/2 <= man < 1 */
+
+    /* A carry out of the mantissa raises the exponent, as it should. */
+    return sign | (uint16_t)(((exp + 13) << 10) + (int)lrintf(man * 2048));
+}
+
 static const char *const states[STATE_N] = { "bf16", "fp32", "exp_avg", "exp_avg_sq" };
 
 const char *state_name(enum state s)

@@ -17,6 +17,7 @@ const char *dtype_name(enum dtype t);       /* "bf16", "f32": short, as safetens
 double dtype_value(enum dtype t, const void *p);
 float bf16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x);              /* round to nearest even; NaN stays NaN */
+uint16_t f32_to_f16(float x);               /* the same; overflow becomes infinity */
 
 /* Which value of a parameter. */
 enum state { STATE_BF16, STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_N };

@@ -1,6 +1,16 @@
 #include "libcommon/format/npy.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+
+enum { FIXED = 10, ALIGN = 64 };                /* magic, version, u16 length; data's alignment */
 
 /* '<c8' and so on, as NumPy's dtype strings spell them. */
 static const char *const descr[DTYPE_N] = {
@@ -9,13 +19,13 @@ static const char *const descr[DTYPE_N] = {
     [DTYPE_U8] = "|u1", [DTYPE_BOOL] = "|b1", [DTYPE_C64] = "<c8", [DTYPE_C128] = "<c16",
 };
 
-void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape)
+/* Everything before the data, for a type string and a shape. */
+static void put_header(struct strbuf *out, const char *type, int ndim, const int64_t *shape)
 {
-    enum { FIXED = 10, ALIGN = 64 };            /* magic, version, u16 length; data's alignment */
     struct strbuf dict = {0};
     uint8_t len[2];
 
-    strbuf_addf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr[dtype]);
+    strbuf_addf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", type);
     for (int i = 0; i < ndim; i++)              /* a tuple of one needs its comma */
         strbuf_addf(&dict, "%lld%s", (long long)shape[i], i < ndim - 1 ? ", " : ndim == 1 ? "," : "");
     strbuf_addf(&dict, "), }");
@@ -27,4 +37,186 @@ void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *s
     strbuf_add(out, len, sizeof len);
     strbuf_add(out, dict.buf, dict.len);
     strbuf_free(&dict);
+}
+
+void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape)
+{
+    put_header(out, descr[dtype], ndim, shape);
+}
+
+/* ---- integer arrays ---- */
+
+static const struct { const char *descr; int size; } types[] = {
+    [NPY_I32] = { "<i4", 4 }, [NPY_U32] = { "<u4", 4 }, [NPY_I64] = { "<i8", 8 },
+};
+
+static int bad(const struct npy *a, uint64_t at, struct err *e, const char *what)
+{
+    err_data(e, a->path, at, "%s", what);
+    return -1;
+}
+
+/* The dictionary is Python source; these are the only words NumPy puts into it. */
+static const char *expect(const char *p, const char *word)
+{
+    while (*p == ' ')
+        p++;
+    return strncmp(p, word, strlen(word)) == 0 ? p + strlen(word) : NULL;
+}
+
+/* "(12,)" or "(12, 2)" at p into the shape; the byte behind it, or NULL. */
+static const char *take_shape(struct npy *a, const char *p)
+{
+    p = expect(p, "(");
+    for (a->ndim = 0; p && !expect(p, ")"); a->ndim++) {
+        uint64_t v = 0;
+
+        while (*p == ' ')
+            p++;
+        if (a->ndim == 2 || *p < '0' || *p > '9')
+            return NULL;
+        for (; *p >= '0' && *p <= '9'; p++)
+            if (!mul_u64(v, 10, &v) || !add_u64(v, (uint64_t)(*p - '0'), &v) || v > INT64_MAX)
+                return NULL;
+        a->shape[a->ndim] = (int64_t)v;
+        if (*p == ',')
+            p++;
+        else if (!expect(p, ")"))
+            return NULL;
+    }
+    return p && a->ndim ? expect(p, ")") : NULL;
+}
+
+static int take_dict(struct npy *a, const char *dict, struct err *e)
+{
+    const char *p = expect(dict, "{"), *q;
+    size_t t;
+
+    p = p ? expect(p, "'descr':") : NULL;
+    if (!p)
+        return bad(a, FIXED, e, "the header does not begin with {'descr':");
+    for (t = 0; t < sizeof types / sizeof *types; t++) {
+        char word[8];
+
+        snprintf(word, sizeof word, "'%s'", types[t].descr);
+        if ((q = expect(p, word)))
+            break;
+    }
+    if (t == sizeof types / sizeof *types)
+        return bad(a, FIXED + (uint64_t)(p - dict), e, "the type is none of '<i4', '<u4', '<i8'");
+    a->type = (enum npy_type)t;
+    p = expect(q, ",");
+    q = p ? expect(p, "'fortran_order': False,") : NULL;
+    if (!q)
+        return bad(a, FIXED + (uint64_t)((p ? p : dict) - dict), e, "expected 'fortran_order': False");
+    p = expect(q, "'shape':");
+    p = p ? take_shape(a, p) : NULL;
+    if (!p)
+        return bad(a, FIXED + (uint64_t)(q - dict), e, "expected a shape of one or two dimensions");
+    q = expect(p, ",");
+    if (!expect(q ? q : p, "}"))
+        return bad(a, FIXED + (uint64_t)(p - dict), e, "expected the end of the header");
+    return 0;
+}
+
+static int take_file(struct npy *a, struct err *e)
+{
+    const uint8_t *p = a->map;
+    uint64_t at, bytes;
+    char *dict;
+    int rc;
+
+    if (a->map_bytes < FIXED || memcmp(p, "\x93NUMPY\1\0", 8) != 0)
+        return bad(a, 0, e, "no NumPy array of format 1.0");
+    at = FIXED + get_le16(p + 8);
+    if (at > a->map_bytes || at % 16)           /* older writers align to 16 */
+        return bad(a, 8, e, "the header's length is wrong");
+    dict = xmalloc(at - FIXED + 1);
+    memcpy(dict, p + FIXED, at - FIXED);
+    dict[at - FIXED] = '\0';
+    a->shape[1] = 1;
+    rc = take_dict(a, dict, e);
+    free(dict);
+    if (rc < 0)
+        return -1;
+    if (!mul_u64((uint64_t)a->shape[0], (uint64_t)a->shape[1], &bytes) ||
+        !mul_u64(bytes, (uint64_t)types[a->type].size, &bytes) || bytes != a->map_bytes - at) {
+        err_data(e, a->path, at, "%llu bytes of data, the shape (%lld, %lld) needs another number",
+                 (unsigned long long)(a->map_bytes - at), (long long)a->shape[0], (long long)a->shape[1]);
+        return -1;
+    }
+    a->data = p + at;
+    return 0;
+}
+
+int npy_open(const char *path, struct npy *a, struct err *e)
+{
+    struct stat st;
+    int rc = -1, fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    *a = (struct npy){ .path = xstrdup(path) };
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size < FIXED) {
+        bad(a, 0, e, "no NumPy array of format 1.0");
+        goto out;
+    }
+    a->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (a->map == MAP_FAILED) {
+        a->map = NULL;
+        err_sys(e, path, "cannot map %lld bytes", (long long)st.st_size);
+        goto out;
+    }
+    a->map_bytes = (uint64_t)st.st_size;
+    rc = take_file(a, e);
+out:
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        npy_close(a);
+    return rc;
+}
+
+void npy_close(struct npy *a)
+{
+    if (a->map)
+        munmap(a->map, a->map_bytes);
+    free(a->path);
+    *a = (struct npy){0};
+}
+
+int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shape, const void *data, struct err *e)
+{
+    struct strbuf head = {0};
+    size_t bytes = (size_t)types[type].size;
+    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, tmp, "cannot create");
+        goto out;
+    }
+    put_header(&head, types[type].descr, ndim, shape);
+    for (int i = 0; i < ndim; i++)
+        bytes *= (size_t)shape[i];
+    if (write_all_at(fd, head.buf, head.len, 0) < 0 || write_all_at(fd, data, bytes, head.len) < 0 || fsync(fd) < 0) {
+        err_sys(e, tmp, "cannot write %zu bytes", head.len + bytes);
+        goto out;
+    }
+    if (rename(tmp, path) < 0) {
+        err_sys(e, path, "cannot rename from %s", tmp);
+        goto out;
+    }
+    rc = dir_sync(path, e);
+out:
+    if (fd >= 0) {
+        close(fd);
+        if (rc < 0)
+            unlink(tmp);
+    }
+    strbuf_free(&head);
+    free(tmp);
+    return rc;
 }

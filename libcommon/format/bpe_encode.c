@@ -1,0 +1,424 @@
+/*
+ * From text to tokens:
+ *
+ *   text -- added tokens --> stretches -- steps --> pieces -- cache, else merging --> tokens
+ *
+ * Natural text repeats its pieces, so nearly all come out of the cache; what is left is the
+ * regular expression (about two thirds of the time) and the look-up. Merging keeps the
+ * pairs of a piece in a heap by rank, leftmost first, so a piece of a megabyte costs
+ * n log n where the usual search for the best pair would take the square.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/bpe_impl.h"
+
+enum {
+    SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,
+    MAX_CACHED = 64,                    /* bytes of a piece; longer ones seldom come again */
+};
+
+struct slot {
+    uint32_t hash;
+    uint32_t key, ids;                  /* where they begin in the cache's arrays */
+    uint16_t key_len, n;                /* key_len 0: empty */
+};
+
+/* A symbol of the piece being merged. */
+struct symbol {
+    int32_t id, prev, next;             /* next < 0: the last; id < 0: joined into its left neighbour */
+    int32_t rank;                       /* of the pair with the next one, -1 for none */
+};
+
+struct bpe_encoder {
+    const struct bpe *b;
+    struct bpe_cutter cutter;
+    struct slot *slot;                  /* [SLOTS] */
+    int n_slots;
+    char *keys;                         /* [CACHE_BYTES] */
+    int32_t *ids;                       /* [CACHE_IDS] */
+    uint32_t keys_used, ids_used;
+    struct symbol *symbol;
+    uint64_t *heap;                     /* rank << 32 | position */
+    size_t symbol_cap, heap_cap, heap_n;
+    char *prefixed[BPE_MAX_STEPS];      /* a piece with a blank put before it, by step */
+    size_t prefixed_cap[BPE_MAX_STEPS];
+};
+
+struct bpe_encoder *bpe_encoder_new(const struct bpe *b)
+{
+    struct bpe_encoder *c = xcalloc(1, sizeof *c);
+
+    c->b = b;
+    if (b->plain_bytes)
+        return c;
+    bpe_cutter_init(&c->cutter);
+    c->slot = xcalloc(SLOTS, sizeof *c->slot);
+    c->keys = xmalloc(CACHE_BYTES);
+    c->ids = xmalloc(CACHE_IDS * sizeof *c->ids);
+    return c;
+}
+
+void bpe_encoder_free(struct bpe_encoder *c)
+{
+    if (!c)
+        return;
+    bpe_cutter_free(&c->cutter);
+    for (int i = 0; i < BPE_MAX_STEPS; i++)
+        free(c->prefixed[i]);
+    free(c->slot);
+    free(c->keys);
+    free(c->ids);
+    free(c->symbol);
+    free(c->heap);
+    free(c);
+}
+
+static void put_ids(struct bpe_ids *out, const int32_t *ids, int64_t n)
+{
+    if (n == 0)
+        return;
+    ARRAY_ROOM(out->v, out->cap, out->n + n);
+    memcpy(out->v + out->n, ids, (size_t)n * sizeof *ids);
+    out->n += n;
+}
+
+static void put_id(struct bpe_ids *out, int32_t id)
+{
+    put_ids(out, &id, 1);
+}
+
+/* ---- merging ---- */
+
+static void heap_push(struct bpe_encoder *c, uint64_t v)
+{
+    size_t i = c->heap_n++;
+
+    ARRAY_ROOM(c->heap, c->heap_cap, c->heap_n);
+    for (; i && c->heap[(i - 1) / 2] > v; i = (i - 1) / 2)
+        c->heap[i] = c->heap[(i - 1) / 2];
+    c->heap[i] = v;
+}
+
+static uint64_t heap_pop(struct bpe_encoder *c)
+{
+    uint64_t top = c->heap[0], v = c->heap[--c->heap_n];
+    size_t i = 0, child;
+
+    while ((child = 2 * i + 1) < c->heap_n) {
+        if (child + 1 < c->heap_n && c->heap[child + 1] < c->heap[child])
+            child++;
+        if (v <= c->heap[child])
+            break;
+        c->heap[i] = c->heap[child];
+        i = child;
+    }
+    c->heap[i] = v;
+    return top;
+}
+
+/* What the symbol at i and its neighbour make, put on the heap. */
+static void offer(struct bpe_encoder *c, int32_t i)
+{
+    struct symbol *s = &c->symbol[i];
+    const struct bpe_merge *m = s->next < 0 ? NULL : bpe_find_merge(c->b, s->id, c->symbol[s->next].id);
+
+    s->rank = m ? m->rank : -1;
+    if (m)
+        heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)i);
+}
+
+/* The neighbour on the right becomes part of the symbol at i. */
+static void join(struct bpe_encoder *c, int32_t i)
+{
+    struct symbol *s = &c->symbol[i], *right = &c->symbol[s->next];
+
+    s->id = bpe_find_merge(c->b, s->id, right->id)->id;
+    right->id = -1;
+    s->next = right->next;
+    if (s->next >= 0)
+        c->symbol[s->next].prev = i;
+    offer(c, i);
+    if (s->prev >= 0)
+        offer(c, s->prev);
+}
+
+static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
+{
+    ARRAY_ROOM(c->symbol, c->symbol_cap, len);
+    c->heap_n = 0;
+    for (size_t i = 0; i < len; i++)
+        c->symbol[i] = (struct symbol){ .id = c->b->byte_id[(uint8_t)p[i]], .prev = (int32_t)i - 1,
+                                        .next = i + 1 < len ? (int32_t)i + 1 : -1 };
+    for (size_t i = 0; i + 1 < len; i++)
+        offer(c, (int32_t)i);
+    while (c->heap_n) {
+        uint64_t best = heap_pop(c);
+        int32_t i = (int32_t)(uint32_t)best;
+
+        /* An entry is out of date when its pair has changed since. */
+        if (c->symbol[i].id >= 0 && c->symbol[i].rank == (int32_t)(best >> 32))
+            join(c, i);
+    }
+    for (int32_t i = 0; i >= 0; i = c->symbol[i].next)
+        put_id(out, c->symbol[i].id);
+}
+
+static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
+{
+    if (c->b->ignore_merges) {
+        int32_t id = bpe_find_piece(c->b, p, len);
+
+        if (id >= 0) {
+            put_id(out, id);
+            return;
+        }
+    }
+    merge_piece(c, p, len, out);
+}
+
+/* ---- cache ---- */
+
+static void remember(struct bpe_encoder *c, struct slot *s, uint32_t hash, const char *p, size_t len,
+                     const int32_t *ids, int64_t n)
+{
+    /* Full: forget everything. What is common is back after a few thousand pieces. */
+    if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + n > CACHE_IDS) {
+        memset(c->slot, 0, SLOTS * sizeof *c->slot);
+        c->n_slots = 0;
+        c->keys_used = c->ids_used = 0;
+        s = &c->slot[hash % SLOTS];
+    }
+    *s = (struct slot){ .hash = hash, .key = c->keys_used, .ids = c->ids_used, .key_len = (uint16_t)len,
+                        .n = (uint16_t)n };
+    memcpy(c->keys + c->keys_used, p, len);
+    memcpy(c->ids + c->ids_used, ids, (size_t)n * sizeof *ids);
+    c->keys_used += (uint32_t)len;
+    c->ids_used += (uint32_t)n;
+    c->n_slots++;
+}
+
+static void encode_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
+{
+    int64_t before = out->n;
+    uint32_t hash, i;
+
+    if (len > MAX_CACHED) {
+        make_tokens(c, p, len, out);
+        return;
+    }
+    hash = bpe_hash(p, len);
+    for (i = hash % SLOTS; c->slot[i].key_len; i = (i + 1) % SLOTS) {
+        const struct slot *s = &c->slot[i];
+
+        if (s->hash == hash && s->key_len == len && memcmp(c->keys + s->key, p, len) == 0) {
+            put_ids(out, c->ids + s->ids, s->n);
+            return;
+        }
+    }
+    make_tokens(c, p, len, out);
+    remember(c, &c->slot[i], hash, p, len, out->v + before, out->n - before);
+}
+
+/* ---- steps ---- */
+
+static void put_blank_before(struct bpe_encoder *c, int step, const char **text, size_t *len)
+{
+    ARRAY_ROOM(c->prefixed[step], c->prefixed_cap[step], *len + 1);
+    c->prefixed[step][0] = ' ';
+    memcpy(c->prefixed[step] + 1, *text, *len);
+    *text = c->prefixed[step];
+    *len += 1;
+}
+
+/* Step number `step` and those after it on one piece. -1: an expression gave up. */
+static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t len, struct bpe_ids *out)
+{
+    const struct bpe_step *s = &c->b->step[step];
+    size_t from = 0, start, end;
+    int found = 0;
+
+    if (len == 0)
+        return 0;
+    if (step == c->b->n_steps) {
+        encode_piece(c, text, len, out);
+        return 0;
+    }
+    if (s->add_prefix_space && text[0] != ' ')
+        put_blank_before(c, step, &text, &len);
+    if (!s->code)
+        return cut_piece(c, step + 1, text, len, out);
+    while (from < len && (found = bpe_cut(&c->cutter, s, text, len, from, &start, &end)) > 0) {
+        if (start > from && !s->remove_gaps && cut_piece(c, step + 1, text + from, start - from, out) < 0)
+            return -1;
+        if (!s->remove_matches && cut_piece(c, step + 1, text + start, end - start, out) < 0)
+            return -1;
+        from = end;
+    }
+    if (found < 0)
+        return -1;
+    return s->remove_gaps ? 0 : cut_piece(c, step + 1, text + from, len - from, out);
+}
+
+/* ---- added tokens ---- */
+
+/* Length of the White_Space character at p, or 0. */
+static size_t space_char(const char *p, size_t n)
+{
+    static const char *const wide[] = {         /* from U+0085 to U+3000, as UTF-8 */
+        "\xc2\x85", "\xc2\xa0", "\xe1\x9a\x80", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
+        "\xe3\x80\x80",
+    };
+
+    if (n && (*p == ' ' || (*p >= '\t' && *p <= '\r')))
+        return 1;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (n >= strlen(wide[i]) && memcmp(p, wide[i], strlen(wide[i])) == 0)
+            return strlen(wide[i]);
+    /* U+2000 to U+200A */
+    return n >= 3 && memcmp(p, "\xe2\x80", 2) == 0 && (uint8_t)p[2] >= 0x80 && (uint8_t)p[2] <= 0x8a ? 3 : 0;
+}
+
+/* Bytes of white space that p[0..n) begins with, or ends with. */
+static size_t leading_space(const char *p, size_t n)
+{
+    size_t i = 0, len;
+
+    while ((len = space_char(p + i, n - i)))
+        i += len;
+    return i;
+}
+
+static size_t trailing_space(const char *p, size_t n)
+{
+    size_t i = n;
+
+    while (i) {
+        size_t start = i - 1;
+
+        while (start && ((uint8_t)p[start] & 0xc0) == 0x80)
+            start--;
+        if (space_char(p + start, i - start) != i - start)
+            break;
+        i = start;
+    }
+    return n - i;
+}
+
+/* The first added token at or after `from`; the longest where several begin. */
+static const struct bpe_added *find_added(const struct bpe *b, const char *text, size_t len, size_t from, size_t *at)
+{
+    if (b->n_added == 0)
+        return NULL;
+    for (size_t i = from; i < len; i++) {
+        if (!b->added_first[(uint8_t)text[i]])
+            continue;
+        for (int k = 0; k < b->n_added; k++)
+            if (b->added[k].len <= len - i && memcmp(text + i, b->added[k].text, b->added[k].len) == 0) {
+                *at = i;
+                return &b->added[k];
+            }
+    }
+    return NULL;
+}
+
+/*
+ * Added tokens are found in the text as it is: one made of blanks is found even where the
+ * token before it has swallowed them.
+ */
+static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out)
+{
+    const struct bpe_added *a;
+    size_t from = 0, seek = 0, at;      /* from: behind what is done */
+
+    while ((a = find_added(c->b, text, len, seek, &at))) {
+        size_t stop = at;
+
+        seek = at + a->len;
+        if (a->lstrip && at > from)
+            stop -= trailing_space(text + from, at - from);
+        if (stop > from && cut_piece(c, 0, text + from, stop - from, out) < 0)
+            return -1;
+        put_id(out, a->id);
+        from = seek;
+        if (a->rstrip)
+            from += leading_space(text + from, len - from);
+    }
+    return cut_piece(c, 0, text + from, len - from, out);
+}
+
+/* ---- all of it ---- */
+
+/* Length of the UTF-8 character at p, or 0. Overlong forms, surrogates and > U+10FFFF are none. */
+static size_t utf8_char(const uint8_t *p, size_t n)
+{
+    static const uint8_t least[] = { 0x80, 0xa0, 0x90 }, most[] = { 0xbf, 0x9f, 0x8f };
+    size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
+               : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+
+    if (len <= 1 || len > n)
+        return len > n ? 0 : len;
+    if (p[1] < least[p[0] == 0xe0 ? 1 : p[0] == 0xf0 ? 2 : 0] || p[1] > most[p[0] == 0xed ? 1 : p[0] == 0xf4 ? 2 : 0])
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    return len;
+}
+
+size_t utf8_check(const char *p, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n) {
+        uint64_t v;
+        size_t len;
+
+        if (i + 8 <= n) {
+            memcpy(&v, p + i, 8);
+            if (!(v & 0x8080808080808080u)) {
+                i += 8;
+                continue;
+            }
+        }
+        len = utf8_char((const uint8_t *)p + i, n - i);
+        if (len == 0)
+            return i;
+        i += len;
+    }
+    return n;
+}
+
+static void encode_bytes(const char *text, size_t len, struct bpe_ids *out)
+{
+    ARRAY_ROOM(out->v, out->cap, out->n + (int64_t)len);
+    for (size_t i = 0; i < len; i++)
+        out->v[out->n + (int64_t)i] = (uint8_t)text[i];
+    out->n += (int64_t)len;
+}
+
+int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out, struct err *e)
+{
+    size_t bad;
+
+    if (len > INT32_MAX) {
+        err_data(e, "text", ERR_NO_BYTE, "%zu bytes, at most %d can be taken", len, INT32_MAX);
+        return -1;
+    }
+    if (c->b->plain_bytes) {
+        encode_bytes(text, len, out);
+        return 0;
+    }
+    bad = utf8_check(text, len);
+    if (bad < len) {
+        err_data(e, "text", bad, "no UTF-8 (byte 0x%02x)", (uint8_t)text[bad]);
+        return -1;
+    }
+    put_ids(out, c->b->before, c->b->n_before);
+    if (encode_stretches(c, text, len, out) < 0) {
+        err_data(e, "text", ERR_NO_BYTE, "the tokenizer's regular expression takes too many steps");
+        return -1;
+    }
+    put_ids(out, c->b->after, c->b->n_after);
+    return 0;
+}

@@ -1,0 +1,343 @@
+/*
+ * tokenizer.json, as the tokenizers library saves it. Of its sections
+ *   model           must be a BPE over the byte alphabet
+ *   pre_tokenizer   ByteLevel, Split, Digits, and Sequences of them
+ *   added_tokens    found in texts before anything else
+ *   post_processor  ByteLevel (offsets only) and templates for a single text
+ *   normalizer      none
+ * are used; decoder, truncation and padding do not touch what is encoded here.
+ */
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/format/bpe_impl.h"
+
+struct reader {
+    const char *path;
+    struct bpe *b;
+    struct err *e;
+    bool byte_level;                    /* a ByteLevel step was seen */
+};
+
+static int PRINTF_LIKE(2, 3) bad(struct reader *r, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    err_data(r->e, r->path, ERR_NO_BYTE, "%s", text);
+    return -1;
+}
+
+static const char *type_of(const json_t *o)
+{
+    const char *s = json_string_value(json_object_get(o, "type"));
+
+    return s ? s : "none";
+}
+
+static bool flag(const json_t *o, const char *key, bool otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_boolean(v) ? json_is_true(v) : otherwise;
+}
+
+/* Set to something that is neither null, false, "" nor 0. */
+static bool asks_for(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+
+    if (json_is_string(v))
+        return json_string_length(v) > 0;
+    if (json_is_number(v))
+        return json_number_value(v) != 0;
+    return v && !json_is_null(v) && !json_is_false(v);
+}
+
+/* ---- model ---- */
+
+static int read_vocab(struct reader *r, json_t *vocab, size_t n_added, size_t n_merges)
+{
+    const char *key;
+    json_t *id;
+    size_t len;
+    int missing;
+
+    if (!json_is_object(vocab))
+        return bad(r, "model.vocab is no object");
+    bpe_size_tables(r->b, json_object_size(vocab) + n_added, n_merges);
+    json_object_keylen_foreach(vocab, key, len, id) {
+        if (!json_is_integer(id) || bpe_add_token(r->b, key, len, json_integer_value(id), false) < 0)
+            return bad(r, "model.vocab: token '%s': its number is taken, none, or above %d", key, BPE_MAX_IDS);
+    }
+    if (bpe_find_bytes(r->b, &missing) < 0)
+        return bad(r, "model.vocab: no token for byte 0x%02x: no byte-level vocabulary", missing);
+    return 0;
+}
+
+/* "left right", or since 2024 ["left", "right"]. */
+static int read_merge(struct reader *r, const json_t *m, int32_t rank)
+{
+    const char *text = json_string_value(m), *left, *right, *missing;
+    size_t n_left, n_right;
+
+    if (text) {
+        const char *gap = memchr(text, ' ', json_string_length(m));
+
+        if (!gap)
+            return bad(r, "model.merges[%d]: expected two tokens and a blank", rank);
+        left = text;
+        n_left = (size_t)(gap - text);
+        right = gap + 1;
+        n_right = json_string_length(m) - n_left - 1;
+    } else {
+        const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
+
+        if (!json_is_string(a) || !json_is_string(b) || json_array_size(m) != 2)
+            return bad(r, "model.merges[%d]: expected two tokens", rank);
+        left = json_string_value(a);
+        n_left = json_string_length(a);
+        right = json_string_value(b);
+        n_right = json_string_length(b);
+    }
+    missing = bpe_add_merge(r->b, left, n_left, right, n_right, rank);
+    return missing ? bad(r, "model.merges[%d]: the vocabulary has no token for its part: %s", rank, missing) : 0;
+}
+
+static int read_model(struct reader *r, const json_t *model, size_t n_added)
+{
+    static const char *const never[] = {
+        "dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix",
+    };
+    json_t *merges = json_object_get(model, "merges"), *m;
+    size_t i;
+
+    /* Files of before 2020 have no type. */
+    if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0))
+        return bad(r, "the model's type is %s, expected BPE", type_of(model));
+    for (i = 0; i < sizeof never / sizeof *never; i++)
+        if (asks_for(model, never[i]))
+            return bad(r, "model.%s is not supported", never[i]);
+    if (!json_is_array(merges) || json_array_size(merges) > INT32_MAX / 2)
+        return bad(r, "model.merges is no list");
+    if (read_vocab(r, json_object_get(model, "vocab"), n_added, json_array_size(merges)) < 0)
+        return -1;
+    json_array_foreach(merges, i, m)
+        if (read_merge(r, m, (int32_t)i) < 0)
+            return -1;
+    r->b->ignore_merges = flag(model, "ignore_merges", false);
+    return 0;
+}
+
+/* ---- pre_tokenizer ---- */
+
+static int add_step(struct reader *r, const char *pattern, bool remove_matches, bool remove_gaps, bool prefix)
+{
+    char why[256];
+
+    if (bpe_add_step(r->b, pattern, remove_matches, remove_gaps, prefix, why) < 0)
+        return bad(r, "pre_tokenizer: '%s': %s", pattern ? pattern : "", why);
+    return 0;
+}
+
+/* A literal string as a pattern. */
+static char *quoted(const char *text)
+{
+    struct strbuf sb = {0};
+
+    for (; *text; text++) {
+        if (strchr("\\^$.[]|()?*+{}", *text))
+            strbuf_add(&sb, "\\", 1);
+        strbuf_add(&sb, text, 1);
+    }
+    return sb.buf;
+}
+
+static int read_split(struct reader *r, const json_t *o)
+{
+    const json_t *pattern = json_object_get(o, "pattern");
+    const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+    const char *literal = json_string_value(json_object_get(pattern, "String"));
+    const char *behavior = json_string_value(json_object_get(o, "behavior"));
+    bool removed = behavior && strcmp(behavior, "Removed") == 0, invert = flag(o, "invert", false);
+    char *own = NULL;
+    int rc;
+
+    if (!behavior || (!removed && strcmp(behavior, "Isolated") != 0))
+        return bad(r, "pre_tokenizer: Split with behavior %s is not supported", behavior ? behavior : "none");
+    if (!regex && (!literal || !*literal))
+        return bad(r, "pre_tokenizer: Split without a pattern");
+    if (!regex)
+        regex = own = quoted(literal);
+    rc = add_step(r, regex, removed && !invert, removed && invert, false);
+    free(own);
+    return rc;
+}
+
+/* Sequences in sequences are bounded by the number of steps, their depth by the parser of JSON. */
+static int read_pre_tokenizer(struct reader *r, const json_t *o, int depth)
+{
+    const char *type = type_of(o);
+    const json_t *list;
+    size_t i;
+    json_t *x;
+
+    if (strcmp(type, "Sequence") == 0) {
+        list = json_object_get(o, "pretokenizers");
+        if (!json_is_array(list) || depth > BPE_MAX_STEPS)
+            return bad(r, "pre_tokenizer: Sequence without a list, or too deep");
+        json_array_foreach((json_t *)list, i, x)
+            if (read_pre_tokenizer(r, x, depth + 1) < 0)
+                return -1;
+        return 0;
+    }
+    if (strcmp(type, "ByteLevel") == 0) {
+        r->byte_level = true;
+        return add_step(r, flag(o, "use_regex", true) ? bpe_gpt2_pattern : NULL, false, false,
+                        flag(o, "add_prefix_space", true));
+    }
+    if (strcmp(type, "Split") == 0)
+        return read_split(r, o);
+    if (strcmp(type, "Digits") == 0)
+        return add_step(r, flag(o, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", false, false, false);
+    return bad(r, "pre_tokenizer: type %s is not supported", type);
+}
+
+/* ---- added tokens ---- */
+
+static int by_length(const void *a, const void *b)
+{
+    const struct bpe_added *x = a, *y = b;
+
+    return (x->len < y->len) - (x->len > y->len);
+}
+
+static int read_added(struct reader *r, json_t *list)
+{
+    struct bpe *b = r->b;
+    size_t i;
+    json_t *o;
+
+    b->added = arena_alloc(b->arena, (json_array_size(list) + 1) * sizeof *b->added);
+    json_array_foreach(list, i, o) {
+        const json_t *id = json_object_get(o, "id"), *content = json_object_get(o, "content");
+        const char *text = json_string_value(content);
+        size_t len = json_string_length(content);
+
+        if (!text || !len || !json_is_integer(id) || bpe_add_token(b, text, len, json_integer_value(id), true) < 0)
+            return bad(r, "added_tokens[%zu]: no content, or its number is taken", i);
+        if (flag(o, "single_word", false))
+            return bad(r, "added_tokens[%zu]: single_word is not supported", i);
+        b->added[b->n_added++] = (struct bpe_added){
+            .text = b->token[json_integer_value(id)].text, .len = (uint32_t)len, .id = (int32_t)json_integer_value(id),
+            .lstrip = flag(o, "lstrip", false), .rstrip = flag(o, "rstrip", false),
+        };
+        b->added_first[(uint8_t)text[0]] = true;
+    }
+    qsort(b->added, (size_t)b->n_added, sizeof *b->added, by_length);
+    return 0;
+}
+
+/* ---- post_processor ---- */
+
+/* {"SpecialToken": {"id": "<s>"}} items before and after {"Sequence": ...}. */
+static int read_template(struct reader *r, const json_t *o)
+{
+    json_t *single = json_object_get(o, "single"), *item;
+    struct bpe *b = r->b;
+    bool text_seen = false;
+    size_t i;
+
+    json_array_foreach(single, i, item) {
+        const char *token = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+        int *n = text_seen ? &b->n_after : &b->n_before;
+        int32_t id = token ? bpe_find(b, token) : -1;
+
+        if (json_object_get(item, "Sequence") && !text_seen) {
+            text_seen = true;
+            continue;
+        }
+        if (id < 0 || *n == BPE_MAX_TEMPLATE)
+            return bad(r, "post_processor: item %zu of the template is not supported", i);
+        (text_seen ? b->after : b->before)[(*n)++] = id;
+    }
+    return text_seen ? 0 : bad(r, "post_processor: a template without the text");
+}
+
+static int read_post_processor(struct reader *r, const json_t *o, int depth)
+{
+    const char *type = type_of(o);
+    size_t i;
+    json_t *x;
+
+    if (strcmp(type, "ByteLevel") == 0)
+        return 0;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return read_template(r, o);
+    if (strcmp(type, "Sequence") == 0 && depth < BPE_MAX_STEPS) {
+        json_array_foreach(json_object_get(o, "processors"), i, x)
+            if (read_post_processor(r, x, depth + 1) < 0)
+                return -1;
+        return 0;
+    }
+    return bad(r, "post_processor: type %s is not supported", type);
+}
+
+/* ---- the file ---- */
+
+static int read_sections(struct reader *r, const json_t *root)
+{
+    json_t *added = json_object_get(root, "added_tokens");
+    const json_t *pre = json_object_get(root, "pre_tokenizer"), *post = json_object_get(root, "post_processor");
+    const json_t *normalizer = json_object_get(root, "normalizer");
+
+    if (normalizer && !json_is_null(normalizer))
+        return bad(r, "a normalizer (%s) is not supported", type_of(normalizer));
+    if (read_model(r, json_object_get(root, "model"), json_array_size(added)) < 0 || read_added(r, added) < 0)
+        return -1;
+    if (!json_is_object(pre))
+        return bad(r, "no pre_tokenizer: no byte-level BPE");
+    if (read_pre_tokenizer(r, pre, 0) < 0)
+        return -1;
+    if (!r->byte_level)
+        return bad(r, "the pre_tokenizer has no ByteLevel: no byte-level BPE");
+    return post && !json_is_null(post) ? read_post_processor(r, post, 0) : 0;
+}
+
+struct bpe *bpe_open_json(const char *path, struct err *e)
+{
+    struct reader r = { .e = e };
+    struct stat st;
+    char *file = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path_join(path, "tokenizer.json") : xstrdup(path), *text;
+    json_error_t je;
+    json_t *root = NULL;
+    uint64_t size;
+    int rc = -1;
+
+    r.path = file;
+    text = file_slurp(file, BPE_MAX_FILE, &size, e);
+    if (text) {
+        root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &je);
+        free(text);
+        r.b = bpe_new();
+        if (!json_is_object(root))
+            err_data(e, file, root ? 0 : (uint64_t)je.position, "%s", root ? "no JSON object" : je.text);
+        else
+            rc = read_sections(&r, root);
+    }
+    json_decref(root);
+    free(file);
+    if (rc < 0) {
+        bpe_free(r.b);
+        return NULL;
+    }
+    return r.b;
+}

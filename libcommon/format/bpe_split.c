@@ -1,0 +1,188 @@
+/*
+ * Patterns are written for Oniguruma (tokenizer.json) or Python's regex module (GPT-2).
+ * PCRE2 differs from both in three ways that matter, and each is rewritten:
+ *   [^(\s|[.,])]   a class in a class is a union there; PCRE2 ends at the first bracket
+ *   \s             Unicode's White_Space; PCRE2's \s also takes U+180E
+ *   \h             a hexadecimal digit there, a blank here: refused, like && in classes
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/bpe_impl.h"
+
+const char bpe_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* White_Space and its complement, as the inside of a class. */
+static const char space[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
+                            "\\x{202f}\\x{205f}\\x{3000}";
+static const char no_space[] = "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"
+                               "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"
+                               "\\x{2060}-\\x{2fff}\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}";
+
+static const char *refuse(char why[256], const char *what)
+{
+    snprintf(why, 256, "%s", what);
+    return NULL;
+}
+
+/* A backslash at p; what comes of it is appended. The byte behind it, or NULL. */
+static const char *take_escape(const char *p, int depth, struct strbuf *out, char why[256])
+{
+    switch (p[1]) {
+    case '\0':
+        return refuse(why, "it ends in a backslash");
+    case 'h': case 'H': case 'R': case 'X': case 'G': case 'K': case 'y': case 'Y': case 'O': case 'N':
+        snprintf(why, 256, "\\%c is not supported", p[1]);
+        return NULL;
+    case 's':
+        strbuf_addf(out, depth ? "%s" : "[%s]", space);
+        return p + 2;
+    case 'S':
+        strbuf_addf(out, depth ? "%s" : "[%s]", no_space);
+        return p + 2;
+    }
+    strbuf_add(out, p, 2);
+    return p + 2;
+}
+
+/* Something else inside a class; *depth counts the brackets that are open. */
+static const char *take_in_class(const char *p, int *depth, struct strbuf *out, char why[256])
+{
+    if (p[0] == '&' && p[1] == '&')
+        return refuse(why, "&& in a class is not supported");
+    if (p[0] == '[' && p[1] == ':') {
+        const char *end = strstr(p, ":]");
+
+        if (!end)
+            return refuse(why, "[: without :]");
+        strbuf_add(out, p, (size_t)(end + 2 - p));
+        return end + 2;
+    }
+    if (p[0] == '[') {                  /* a union: its members join the outer class */
+        if (p[1] == '^')
+            return refuse(why, "a negated class in a class is not supported");
+        ++*depth;
+        return p + 1;
+    }
+    if (p[0] == ']') {
+        if (--*depth == 0)
+            strbuf_add(out, p, 1);
+        return p + 1;
+    }
+    strbuf_add(out, p, 1);
+    return p + 1;
+}
+
+char *bpe_pattern(const char *onig, char why[256])
+{
+    struct strbuf out = {0};
+    const char *p = onig;
+    int depth = 0;
+
+    strbuf_add(&out, "", 0);
+    while (p && *p) {
+        if (*p == '\\') {
+            p = take_escape(p, depth, &out, why);
+        } else if (depth) {
+            p = take_in_class(p, &depth, &out, why);
+        } else if (*p == '[') {
+            size_t n = p[1] == '^' ? 2 : 1;
+
+            if (p[n] == ']')            /* a literal there */
+                n++;
+            strbuf_add(&out, p, n);
+            p += n;
+            depth = 1;
+        } else {
+            strbuf_add(&out, p++, 1);
+        }
+    }
+    if (p && depth)
+        p = refuse(why, "a class has no end");
+    if (!p)
+        strbuf_free(&out);
+    return out.buf;
+}
+
+int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool remove_gaps, bool add_prefix_space,
+                 char why[256])
+{
+    struct bpe_step *s = &b->step[b->n_steps];
+    char *ours;
+    PCRE2_SIZE at;
+    int code;
+
+    if (b->n_steps == BPE_MAX_STEPS) {
+        snprintf(why, 256, "more than %d steps", BPE_MAX_STEPS);
+        return -1;
+    }
+    *s = (struct bpe_step){ .remove_matches = remove_matches, .remove_gaps = remove_gaps,
+                            .add_prefix_space = add_prefix_space };
+    if (!pattern) {
+        b->n_steps++;
+        return 0;
+    }
+    ours = bpe_pattern(pattern, why);
+    if (!ours)
+        return -1;
+    s->code = pcre2_compile((PCRE2_SPTR)ours, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                            &code, &at, NULL);
+    free(ours);
+    if (!s->code) {
+        PCRE2_UCHAR text[200];
+
+        pcre2_get_error_message(code, text, sizeof text);
+        snprintf(why, 256, "%s", (char *)text);
+        return -1;
+    }
+    s->jit = pcre2_jit_compile(s->code, PCRE2_JIT_COMPLETE) == 0;
+    b->n_steps++;
+    return 0;
+}
+
+void bpe_cutter_init(struct bpe_cutter *c)
+{
+    c->match = pcre2_match_data_create(1, NULL);
+    c->context = pcre2_match_context_create(NULL);
+    c->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
+    if (!c->match || !c->context)
+        abort();                        /* a few hundred bytes */
+    if (c->stack)
+        pcre2_jit_stack_assign(c->context, NULL, c->stack);
+    pcre2_set_heap_limit(c->context, 64 << 10);         /* KiB */
+}
+
+void bpe_cutter_free(struct bpe_cutter *c)
+{
+    pcre2_match_data_free(c->match);
+    pcre2_match_context_free(c->context);
+    pcre2_jit_stack_free(c->stack);
+}
+
+int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, size_t len, size_t from,
+            size_t *start, size_t *end)
+{
+    PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->match);
+
+    /* The text is known to be UTF-8; checking it again at every match would take quadratic time. */
+    for (;;) {
+        int rc = (s->jit ? pcre2_jit_match : pcre2_match)(s->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
+                                                          c->match, c->context);
+
+        if (rc == PCRE2_ERROR_NOMATCH)
+            return 0;
+        if (rc < 0)
+            return -1;
+        if (v[1] > v[0] && v[0] >= from) {
+            *start = v[0];
+            *end = v[1];
+            return 1;
+        }
+        /* An empty match cuts nothing: on to the next character. */
+        if (v[1] >= len)
+            return 0;
+        for (from = v[1] + 1; from < len && ((uint8_t)text[from] & 0xc0) == 0x80;)
+            from++;
+    }
+}

@@ -1,0 +1,343 @@
+#include "libcommon/format/jsonl.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libcommon/format/bpe.h"
+
+enum { MAX_DEPTH = 500 };
+
+struct parser {
+    const char *line, *p, *end;
+    struct jsonl_fault *fault;
+    struct strbuf skipped;              /* strings nobody asked for */
+};
+
+static int PRINTF_LIKE(2, 3) bad(struct parser *j, const char *fmt, ...)
+{
+    va_list ap;
+
+    j->fault->at = (size_t)(j->p - j->line);
+    va_start(ap, fmt);
+    vsnprintf(j->fault->what, sizeof j->fault->what, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+static void blanks(struct parser *j)
+{
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
+        j->p++;
+}
+
+static bool take(struct parser *j, char c)
+{
+    blanks(j);
+    if (j->p == j->end || *j->p != c)
+        return false;
+    j->p++;
+    return true;
+}
+
+/* ---- strings ---- */
+
+/* Four hexadecimal digits at p, or -1. */
+static int hex4(const char *p, const char *end)
+{
+    int v = 0;
+
+    if (end - p < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = p[i];
+        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+              : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+
+        if (d < 0)
+            return -1;
+        v = v << 4 | d;
+    }
+    return v;
+}
+
+static void put_utf8(struct strbuf *out, uint32_t c)
+{
+    char u[4];
+
+    if (c < 0x80) {
+        u[0] = (char)c;
+        strbuf_add(out, u, 1);
+    } else if (c < 0x800) {
+        u[0] = (char)(0xc0 | c >> 6);
+        u[1] = (char)(0x80 | (c & 0x3f));
+        strbuf_add(out, u, 2);
+    } else if (c < 0x10000) {
+        u[0] = (char)(0xe0 | c >> 12);
+        u[1] = (char)(0x80 | (c >> 6 & 0x3f));
+        u[2] = (char)(0x80 | (c & 0x3f));
+        strbuf_add(out, u, 3);
+    } else {
+        u[0] = (char)(0xf0 | c >> 18);
+        u[1] = (char)(0x80 | (c >> 12 & 0x3f));
+        u[2] = (char)(0x80 | (c >> 6 & 0x3f));
+        u[3] = (char)(0x80 | (c & 0x3f));
+        strbuf_add(out, u, 4);
+    }
+}
+
+/* After "\u": one character, which outside the first plane takes two escapes. */
+static int take_unicode(struct parser *j, struct strbuf *out, bool wanted)
+{
+    int c = hex4(j->p, j->end), low;
+
+    if (c < 0)
+        return bad(j, "\\u needs four hexadecimal digits");
+    if (c >= 0xd800 && c < 0xdc00 && j->end - j->p >= 6 && j->p[4] == '\\' && j->p[5] == 'u') {
+        low = hex4(j->p + 6, j->end);
+        if (low >= 0xdc00 && low < 0xe000) {
+            put_utf8(out, 0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00));
+            j->p += 10;
+            return 0;
+        }
+    }
+    /* Python lets it through and fails when the text is encoded; in a value it never keeps it is harmless. */
+    if (c >= 0xd800 && c < 0xe000 && wanted)
+        return bad(j, "the lone surrogate \\u%04x is no character", c);
+    put_utf8(out, (uint32_t)c);
+    j->p += 4;
+    return 0;
+}
+
+static int take_escape(struct parser *j, struct strbuf *out, bool wanted)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    const char *which;
+
+    if (j->p == j->end)
+        return bad(j, "a string has no end");
+    if (*j->p == 'u') {
+        j->p++;
+        return take_unicode(j, out, wanted);
+    }
+    which = *j->p ? strchr(from, *j->p) : NULL;
+    if (!which)
+        return bad(j, "an unknown escape");
+    strbuf_add(out, &to[which - from], 1);
+    j->p++;
+    return 0;
+}
+
+/* A string, unescaped, appended to `out`. */
+static int take_string(struct parser *j, struct strbuf *out, bool wanted)
+{
+    if (!take(j, '"'))
+        return bad(j, "expected a string");
+    for (;;) {
+        const char *run = j->p;
+
+        while (j->p < j->end && *j->p != '"' && *j->p != '\\' && (uint8_t)*j->p >= ' ')
+            j->p++;
+        strbuf_add(out, run, (size_t)(j->p - run));
+        if (j->p == j->end)
+            return bad(j, "a string has no end");
+        if (*j->p == '"') {
+            j->p++;
+            return 0;
+        }
+        if (*j->p != '\\')
+            return bad(j, "control character 0x%02x in a string", (uint8_t)*j->p);
+        j->p++;
+        if (take_escape(j, out, wanted) < 0)
+            return -1;
+    }
+}
+
+/* ---- other values ---- */
+
+static size_t digits(struct parser *j)
+{
+    const char *first = j->p;
+
+    while (j->p < j->end && *j->p >= '0' && *j->p <= '9')
+        j->p++;
+    return (size_t)(j->p - first);
+}
+
+static bool word(struct parser *j, const char *w)
+{
+    size_t n = strlen(w);
+
+    if ((size_t)(j->end - j->p) < n || memcmp(j->p, w, n) != 0)
+        return false;
+    j->p += n;
+    return true;
+}
+
+static int skip_number(struct parser *j)
+{
+    bool zero;
+
+    if (j->p < j->end && *j->p == '-')
+        j->p++;
+    if (word(j, "Infinity"))
+        return 0;
+    zero = j->p < j->end && *j->p == '0';
+    if (zero)
+        j->p++;
+    else if (digits(j) == 0)
+        return bad(j, "expected a value");
+    if (j->p < j->end && *j->p == '.') {
+        j->p++;
+        if (digits(j) == 0)
+            return bad(j, "expected digits");
+    }
+    if (j->p < j->end && (*j->p == 'e' || *j->p == 'E')) {
+        j->p++;
+        if (j->p < j->end && (*j->p == '+' || *j->p == '-'))
+            j->p++;
+        if (digits(j) == 0)
+            return bad(j, "expected digits");
+    }
+    return 0;
+}
+
+static int skip_string(struct parser *j)
+{
+    j->skipped.len = 0;
+    return take_string(j, &j->skipped, false);
+}
+
+static int skip_value(struct parser *j, int depth);
+
+/* The items of an array or object, behind its first bracket. */
+static int skip_items(struct parser *j, char close, int depth)
+{
+    if (depth == MAX_DEPTH)
+        return bad(j, "more than %d levels", MAX_DEPTH);
+    if (take(j, close))
+        return 0;
+    do {
+        if (close == '}' && (skip_string(j) < 0 || (!take(j, ':') && bad(j, "expected ':'") < 0)))
+            return -1;
+        if (skip_value(j, depth + 1) < 0)
+            return -1;
+    } while (take(j, ','));
+    return take(j, close) ? 0 : bad(j, "expected ',' or '%c'", close);
+}
+
+static int skip_value(struct parser *j, int depth)
+{
+    blanks(j);
+    if (j->p == j->end)
+        return bad(j, "the line ends where a value is expected");
+    switch (*j->p) {
+    case '"':
+        return skip_string(j);
+    case '{':
+        j->p++;
+        return skip_items(j, '}', depth);
+    case '[':
+        j->p++;
+        return skip_items(j, ']', depth);
+    }
+    if (word(j, "true") || word(j, "false") || word(j, "null") || word(j, "NaN"))
+        return 0;
+    return skip_number(j);
+}
+
+/* ---- the line ---- */
+
+static int take_value(struct parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
+{
+    blanks(j);
+    if (j->p == j->end || *j->p != '"')
+        return bad(j, "the value of \"%s\" is no string", key);
+    v->at = text->len;
+    if (take_string(j, text, true) < 0)
+        return -1;
+    v->len = text->len - v->at;
+    v->found = true;
+    return 0;
+}
+
+static int take_member(struct parser *j, int n, const char *const *keys, struct jsonl_value *v, struct strbuf *text)
+{
+    if (skip_string(j) < 0)
+        return -1;
+    for (int i = 0; i < n; i++)
+        if (strlen(keys[i]) == j->skipped.len && memcmp(keys[i], j->skipped.buf, j->skipped.len) == 0)
+            return take(j, ':') ? take_value(j, text, keys[i], &v[i]) : bad(j, "expected ':'");
+    return take(j, ':') ? skip_value(j, 1) : bad(j, "expected ':'");
+}
+
+static int take_object(struct parser *j, int n, const char *const *keys, struct jsonl_value *v, struct strbuf *text)
+{
+    if (!take(j, '{'))
+        return bad(j, "expected an object");
+    if (!take(j, '}')) {
+        do {
+            if (take_member(j, n, keys, v, text) < 0)
+                return -1;
+        } while (take(j, ','));
+        if (!take(j, '}'))
+            return bad(j, "expected ',' or '}'");
+    }
+    blanks(j);
+    return j->p == j->end ? 0 : bad(j, "something follows the object");
+}
+
+int jsonl_read(const char *line, size_t len, int n, const char *const *keys, struct jsonl_value *v,
+               struct strbuf *text, struct jsonl_fault *fault)
+{
+    struct parser j = { .line = line, .p = line, .end = line + len, .fault = fault };
+    size_t sound = utf8_check(line, len);
+    int rc;
+
+    memset(v, 0, (size_t)n * sizeof *v);
+    if (sound < len) {
+        j.p = line + sound;
+        return bad(&j, "no UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
+    }
+    strbuf_add(&j.skipped, "", 0);
+    rc = take_object(&j, n, keys, v, text);
+    for (int i = 0; i < n && rc == 0; i++)
+        if (!v[i].found) {
+            j.p = line;
+            rc = bad(&j, "no key \"%s\"", keys[i]);
+        }
+    strbuf_free(&j.skipped);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+size_t jsonl_quote(struct strbuf *out, const char *text, size_t len)
+{
+    size_t sound = utf8_check(text, len), n_bad = 0, run = 0;
+
+    strbuf_add(out, "\"", 1);
+    for (size_t i = 0; i < len; i++) {
+        uint8_t c = (uint8_t)text[i];
+
+        if (i != sound && c >= ' ' && c != '"' && c != '\\')
+            continue;
+        strbuf_add(out, text + run, i - run);
+        run = i + 1;
+        if (i == sound) {
+            strbuf_add(out, "\xef\xbf\xbd", 3);
+            n_bad++;
+            sound = i + 1 + utf8_check(text + i + 1, len - i - 1);
+        } else if (c == '\n' || c == '\r' || c == '\t') {
+            strbuf_add(out, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t", 2);
+        } else if (c == '"' || c == '\\') {
+            strbuf_addf(out, "\\%c", c);
+        } else {
+            strbuf_addf(out, "\\u%04x", c);
+        }
+    }
+    strbuf_add(out, text + run, len - run);
+    strbuf_add(out, "\"", 1);
+    return n_bad;
+}

@@ -1,0 +1,36 @@
+/*
+ * jsonl.h - one line of JSONL: the strings under a few keys of its object
+ *
+ * jansson builds a tree of everything at 50 MB/s, more slowly than the text is tokenized;
+ * this looks at each byte once and keeps only what was asked for. The line is checked
+ * completely, as strictly as Python's json.loads does (which takes NaN and Infinity).
+ */
+#ifndef SHARDKIT_FORMAT_JSONL_H
+#define SHARDKIT_FORMAT_JSONL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "libcommon/base/mem.h"
+
+struct jsonl_value {
+    size_t at, len;                     /* its bytes in the caller's buffer */
+    bool found;
+};
+
+struct jsonl_fault {
+    size_t at;                          /* byte of the line */
+    char what[160];
+};
+
+/*
+ * Values of keys[0..n) in the object that is line[0..len), unescaped and appended to `text`.
+ * Of a key that stands there twice the last counts. -1 and *fault: no JSON object, no UTF-8,
+ * a key is missing, its value is no string, or a lone surrogate is escaped in it.
+ */
+MUST_CHECK int jsonl_read(const char *line, size_t len, int n, const char *const *keys, struct jsonl_value *v,
+                          struct strbuf *text, struct jsonl_fault *fault);
+/* Append text[0..len) as a JSON string, quotes included. What is no UTF-8 becomes U+FFFD; returns how often. */
+size_t jsonl_quote(struct strbuf *out, const char *text, size_t len);
+
+#endif

@@ -1,0 +1,640 @@
+#include "libcommon/format/mmidx.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+
+enum { MMAP_HEADER = 34, LEGACY_HEADER = 56 };
+
+struct map {
+    char *path;
+    const uint8_t *p;
+    uint64_t size;
+};
+
+struct mmidx {
+    char *prefix;
+    struct map idx, bin;
+    enum mmidx_form form;
+    enum mmidx_type type;
+    int item;                           /* bytes of one token */
+    int64_t n, n_doc_entries, tokens;
+    /* Where the tables begin in the .idx; they are not aligned, so they are read by get_le. */
+    uint64_t at_len, at_place, at_docs;
+};
+
+/* ---- types ---- */
+
+static const struct { const char *name; int size; } types[] = {
+    [MMIDX_U8] = { "u8", 1 }, [MMIDX_I8] = { "i8", 1 }, [MMIDX_I16] = { "i16", 2 },
+    [MMIDX_I32] = { "i32", 4 }, [MMIDX_I64] = { "i64", 8 }, [MMIDX_U16] = { "u16", 2 },
+};
+
+int mmidx_type_size(enum mmidx_type t)
+{
+    return (size_t)t < sizeof types / sizeof *types ? types[t].size : 0;
+}
+
+const char *mmidx_type_name(enum mmidx_type t)
+{
+    return mmidx_type_size(t) ? types[t].name : "unknown";
+}
+
+enum mmidx_type mmidx_type_for(int64_t vocab_size)
+{
+    return vocab_size < 65500 ? MMIDX_U16 : MMIDX_I32;
+}
+
+/* ---- opening ---- */
+
+static int map_open(struct map *m, const char *prefix, const char *suffix, struct err *e)
+{
+    struct stat st;
+    int rc = -1, fd;
+
+    m->path = str_fmt("%s%s", prefix, suffix);
+    fd = open(m->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_sys(e, m->path, "cannot open");
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        err_data(e, m->path, ERR_NO_BYTE, "not a regular file");
+        goto out;
+    }
+    if (st.st_size > 0) {               /* nothing can be mapped of an empty file */
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+
+        if (p == MAP_FAILED) {
+            err_sys(e, m->path, "cannot map %lld bytes", (long long)st.st_size);
+            goto out;
+        }
+        m->p = p;
+        m->size = (uint64_t)st.st_size;
+    }
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static void map_close(struct map *m)
+{
+    if (m->p)
+        munmap((void *)m->p, m->size);
+    free(m->path);
+}
+
+static int bad(const struct mmidx *m, uint64_t at, struct err *e, const char *what, uint64_t found, uint64_t expected)
+{
+    err_data(e, m->idx.path, at, "%s is %lld, expected %lld", what, (long long)found, (long long)expected);
+    return -1;
+}
+
+static int cut_short(const struct mmidx *m, uint64_t need, struct err *e)
+{
+    err_data(e, m->idx.path, m->idx.size, "cut short: %llu bytes expected, the file has %llu",
+             (unsigned long long)need, (unsigned long long)m->idx.size);
+    return -1;
+}
+
+/* The code at byte `at` becomes the type. */
+static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
+{
+    m->item = code < 256 ? mmidx_type_size((enum mmidx_type)code) : 0;
+    if (!m->item) {
+        err_data(e, m->idx.path, at, "type code %llu, expected 1 to 5 or 8 (an integer type)",
+                 (unsigned long long)code);
+        return -1;
+    }
+    m->type = (enum mmidx_type)code;
+    return 0;
+}
+
+/* N and D, bounded so that sums of table sizes cannot overflow; each entry takes 8 bytes or more. */
+static int take_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
+{
+    uint64_t n = get_le64(m->idx.p + at_n), d = get_le64(m->idx.p + at_d);
+
+    if (n > m->idx.size / 12) {
+        err_data(e, m->idx.path, at_n, "%llu sequences in a file of %llu bytes", (unsigned long long)n,
+                 (unsigned long long)m->idx.size);
+        return -1;
+    }
+    if (d > m->idx.size / 8) {
+        err_data(e, m->idx.path, at_d, "%llu document entries in a file of %llu bytes", (unsigned long long)d,
+                 (unsigned long long)m->idx.size);
+        return -1;
+    }
+    m->n = (int64_t)n;
+    m->n_doc_entries = (int64_t)d;
+    return 0;
+}
+
+static int read_mmap_header(struct mmidx *m, struct err *e)
+{
+    uint64_t n, need;
+
+    if (m->idx.size < MMAP_HEADER)
+        return cut_short(m, MMAP_HEADER, e);
+    if (m->idx.p[8] != 0)
+        return bad(m, 8, e, "the magic's last byte", m->idx.p[8], 0);
+    if (get_le64(m->idx.p + 9) != 1)
+        return bad(m, 9, e, "the version", get_le64(m->idx.p + 9), 1);
+    if (take_type(m, m->idx.p[17], 17, e) < 0 || take_counts(m, 18, 26, e) < 0)
+        return -1;
+    n = (uint64_t)m->n;
+    m->form = MMIDX_MMAP;
+    m->at_len = MMAP_HEADER;
+    m->at_place = m->at_len + 4 * n;
+    m->at_docs = m->at_place + 8 * n;
+    need = m->at_docs + 8 * (uint64_t)m->n_doc_entries;
+    /* Newer writers of mixed text and images append one mode byte a sequence. */
+    if (m->idx.size < need)
+        return cut_short(m, need, e);
+    if (m->idx.size != need && m->idx.size != need + n) {
+        err_data(e, m->idx.path, need, "%llu bytes after the last table",
+                 (unsigned long long)(m->idx.size - need));
+        return -1;
+    }
+    return 0;
+}
+
+static int read_legacy_header(struct mmidx *m, struct err *e)
+{
+    const uint8_t *p = m->idx.p;
+    uint64_t n, need;
+
+    if (m->idx.size < LEGACY_HEADER)
+        return cut_short(m, LEGACY_HEADER, e);
+    if (get_le64(p + 8) != 1)
+        return bad(m, 8, e, "the version", get_le64(p + 8), 1);
+    if (take_type(m, get_le64(p + 16), 16, e) < 0)
+        return -1;
+    if (get_le64(p + 24) != (uint64_t)m->item)
+        return bad(m, 24, e, "the element size", get_le64(p + 24), (uint64_t)m->item);
+    if (take_counts(m, 32, 48, e) < 0)
+        return -1;
+    n = (uint64_t)m->n;
+    if (get_le64(p + 40) != n)
+        return bad(m, 40, e, "the number of sizes", get_le64(p + 40), n);
+    m->form = MMIDX_LEGACY;
+    m->at_place = LEGACY_HEADER + 8 * (n + 1);
+    m->at_len = m->at_place + 8 * (n + 1);
+    m->at_docs = m->at_len + 8 * n;
+    need = m->at_docs + 8 * (uint64_t)m->n_doc_entries;
+    if (m->idx.size < need)
+        return cut_short(m, need, e);
+    if (m->idx.size != need) {
+        err_data(e, m->idx.path, need, "%llu bytes after the last table",
+                 (unsigned long long)(m->idx.size - need));
+        return -1;
+    }
+    for (uint64_t i = 0; i <= n; i++)
+        if (get_le64(p + LEGACY_HEADER + 8 * i) != i)
+            return bad(m, LEGACY_HEADER + 8 * i, e, "a sequence's first size",
+                       get_le64(p + LEGACY_HEADER + 8 * i), i);
+    return 0;
+}
+
+static uint64_t len_at(const struct mmidx *m, int64_t seq)
+{
+    return m->form == MMIDX_MMAP ? m->at_len + 4 * (uint64_t)seq : m->at_len + 8 * (uint64_t)seq;
+}
+
+/* Bits of the file: a negative length shows as a huge one. */
+static uint64_t raw_len(const struct mmidx *m, int64_t seq)
+{
+    const uint8_t *p = m->idx.p + len_at(m, seq);
+
+    return m->form == MMIDX_MMAP ? (uint64_t)(int64_t)(int32_t)get_le32(p) : get_le64(p);
+}
+
+/* Places must be the running sum of lengths (of bytes, or of elements in the legacy form). */
+static int check_sequences(struct mmidx *m, struct err *e)
+{
+    uint64_t unit = m->form == MMIDX_MMAP ? (uint64_t)m->item : 1, room = m->bin.size / (uint64_t)m->item;
+    int64_t n_places = m->form == MMIDX_MMAP ? m->n : m->n + 1;
+
+    for (int64_t i = 0; i < n_places; i++) {
+        uint64_t at = m->at_place + 8 * (uint64_t)i, found = get_le64(m->idx.p + at);
+
+        if (found != (uint64_t)m->tokens * unit)
+            return bad(m, at, e, "a sequence's place", found, (uint64_t)m->tokens * unit);
+        if (i == m->n)
+            break;
+        if (raw_len(m, i) > INT32_MAX) {
+            err_data(e, m->idx.path, len_at(m, i), "sequence %lld has %lld tokens, expected 0 to %d",
+                     (long long)i, (long long)raw_len(m, i), INT32_MAX);
+            return -1;
+        }
+        /* Stopping here also keeps the sums far from overflow. */
+        if (raw_len(m, i) > room - (uint64_t)m->tokens) {
+            err_data(e, m->idx.path, len_at(m, i), "sequence %lld ends at byte %llu, %s has %llu bytes",
+                     (long long)i, (unsigned long long)(((uint64_t)m->tokens + raw_len(m, i)) * (uint64_t)m->item),
+                     m->bin.path, (unsigned long long)m->bin.size);
+            return -1;
+        }
+        m->tokens += (int64_t)raw_len(m, i);
+    }
+    if (m->bin.size != (uint64_t)m->tokens * (uint64_t)m->item) {
+        err_data(e, m->bin.path, (uint64_t)m->tokens * (uint64_t)m->item, "%llu bytes follow the last sequence of %s",
+                 (unsigned long long)(m->bin.size - (uint64_t)m->tokens * (uint64_t)m->item), m->idx.path);
+        return -1;
+    }
+    return 0;
+}
+
+/*
+ * Not for the legacy form: the reference's own merging of such files stored wrong document
+ * entries, and nobody reads them.
+ */
+static int check_documents(const struct mmidx *m, struct err *e)
+{
+    uint64_t last = 0;
+
+    if (m->form == MMIDX_LEGACY)
+        return 0;
+    if (m->n_doc_entries < 1)
+        return bad(m, 26, e, "the number of document entries", 0, 1);
+    for (int64_t i = 0; i < m->n_doc_entries; i++) {
+        uint64_t at = m->at_docs + 8 * (uint64_t)i, doc = get_le64(m->idx.p + at);
+
+        if (i == 0 && doc != 0)
+            return bad(m, at, e, "the first document's sequence", doc, 0);
+        if (i == m->n_doc_entries - 1 && doc != (uint64_t)m->n)
+            return bad(m, at, e, "the last document entry", doc, (uint64_t)m->n);
+        if (doc < last || doc > (uint64_t)m->n) {
+            err_data(e, m->idx.path, at, "document %lld starts at sequence %lld, expected %lld to %lld",
+                     (long long)i, (long long)doc, (long long)last, (long long)m->n);
+            return -1;
+        }
+        last = doc;
+    }
+    return 0;
+}
+
+static int read_header(struct mmidx *m, struct err *e)
+{
+    if (m->idx.size >= 8 && memcmp(m->idx.p, "MMIDIDX\0", 8) == 0)
+        return read_mmap_header(m, e);
+    if (m->idx.size >= 8 && memcmp(m->idx.p, "TNTIDX\0\0", 8) == 0)
+        return read_legacy_header(m, e);
+    err_data(e, m->idx.path, 0, "no dataset index: it begins with neither MMIDIDX nor TNTIDX");
+    return -1;
+}
+
+struct mmidx *mmidx_open(const char *prefix, struct err *e)
+{
+    struct mmidx *m = xcalloc(1, sizeof *m);
+
+    m->prefix = xstrdup(prefix);
+    if (map_open(&m->idx, prefix, ".idx", e) < 0 || map_open(&m->bin, prefix, ".bin", e) < 0 ||
+        read_header(m, e) < 0 || check_sequences(m, e) < 0 || check_documents(m, e) < 0) {
+        mmidx_close(m);
+        return NULL;
+    }
+    return m;
+}
+
+void mmidx_close(struct mmidx *m)
+{
+    if (!m)
+        return;
+    map_close(&m->idx);
+    map_close(&m->bin);
+    free(m->prefix);
+    free(m);
+}
+
+/* ---- reading ---- */
+
+const char *mmidx_prefix(const struct mmidx *m) { return m->prefix; }
+enum mmidx_form mmidx_form(const struct mmidx *m) { return m->form; }
+enum mmidx_type mmidx_type(const struct mmidx *m) { return m->type; }
+int64_t mmidx_n(const struct mmidx *m) { return m->n; }
+int64_t mmidx_n_docs(const struct mmidx *m) { return m->n_doc_entries - 1; }
+int64_t mmidx_tokens(const struct mmidx *m) { return m->tokens; }
+
+int64_t mmidx_len(const struct mmidx *m, int64_t seq)
+{
+    assert(seq >= 0 && seq < m->n);
+    return (int64_t)raw_len(m, seq);
+}
+
+void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, int64_t *out)
+{
+    uint64_t place;
+    const uint8_t *p;
+
+    assert(first >= 0 && n >= 0 && first + n <= mmidx_len(m, seq));
+    if (n == 0)
+        return;
+    place = get_le64(m->idx.p + m->at_place + 8 * (uint64_t)seq);
+    if (m->form == MMIDX_LEGACY)
+        place *= (uint64_t)m->item;
+    p = m->bin.p + place + (uint64_t)first * (uint64_t)m->item;
+    for (int64_t i = 0; i < n; i++, p += m->item)
+        switch (m->type) {
+        case MMIDX_U8: out[i] = *p; break;
+        case MMIDX_I8: out[i] = (int8_t)*p; break;
+        case MMIDX_I16: out[i] = (int16_t)get_le16(p); break;
+        case MMIDX_U16: out[i] = get_le16(p); break;
+        case MMIDX_I32: out[i] = (int32_t)get_le32(p); break;
+        case MMIDX_I64: out[i] = (int64_t)get_le64(p); break;
+        }
+}
+
+/* ---- writing ---- */
+
+enum { BUF_BYTES = 1 << 20 };
+
+/* A file under its temporary name. */
+struct out {
+    char *path, *tmp;
+    int fd;                             /* -1: not created, or closed */
+    uint8_t *buf;
+    size_t used;
+    uint64_t done;                      /* bytes handed to the system */
+};
+
+struct mmidx_writer {
+    struct out bin;
+    char *prefix;
+    enum mmidx_form form;
+    enum mmidx_type type;
+    int64_t min, max;                   /* what a token may be */
+    int32_t *len;
+    int64_t *doc;
+    int64_t n, n_docs, cap, cap_docs;
+};
+
+static int out_open(struct out *o, const char *prefix, const char *suffix, struct err *e)
+{
+    o->path = str_fmt("%s%s", prefix, suffix);
+    o->tmp = str_fmt("%s.%ld.part", o->path, (long)getpid());
+    o->fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (o->fd < 0) {
+        err_sys(e, o->tmp, "cannot create");
+        return -1;
+    }
+    o->buf = xmalloc(BUF_BYTES);
+    return 0;
+}
+
+static int out_flush(struct out *o, struct err *e)
+{
+    const uint8_t *p = o->buf;
+
+    while (o->used) {
+        ssize_t k = write(o->fd, p, o->used);
+
+        if (k < 0) {
+            if (errno == EINTR)
+                continue;
+            err_sys(e, o->tmp, "cannot write at byte %llu", (unsigned long long)o->done);
+            return -1;
+        }
+        p += k;
+        o->used -= (size_t)k;
+        o->done += (uint64_t)k;
+    }
+    return 0;
+}
+
+/* Room for n <= 8 bytes. */
+static int out_room(struct out *o, size_t n, struct err *e)
+{
+    return o->used + n > BUF_BYTES ? out_flush(o, e) : 0;
+}
+
+static int out_u64(struct out *o, uint64_t v, struct err *e)
+{
+    if (out_room(o, 8, e) < 0)
+        return -1;
+    put_le64(o->buf + o->used, v);
+    o->used += 8;
+    return 0;
+}
+
+static int out_u32(struct out *o, uint32_t v, struct err *e)
+{
+    if (out_room(o, 4, e) < 0)
+        return -1;
+    put_le32(o->buf + o->used, v);
+    o->used += 4;
+    return 0;
+}
+
+static int out_sync(struct out *o, struct err *e)
+{
+    if (out_flush(o, e) < 0)
+        return -1;
+    if (fsync(o->fd) < 0) {
+        err_sys(e, o->tmp, "cannot write");
+        return -1;
+    }
+    return 0;
+}
+
+/* Without the name it was made for, the file goes. */
+static void out_close(struct out *o, bool keep)
+{
+    if (o->fd >= 0) {
+        close(o->fd);
+        if (!keep)
+            unlink(o->tmp);
+    }
+    free(o->buf);
+    free(o->tmp);
+    free(o->path);
+}
+
+struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form form, enum mmidx_type type, struct err *e)
+{
+    static const int64_t max[] = {
+        [MMIDX_U8] = UINT8_MAX, [MMIDX_I8] = INT8_MAX, [MMIDX_I16] = INT16_MAX, [MMIDX_I32] = INT32_MAX,
+        [MMIDX_I64] = INT32_MAX, [MMIDX_U16] = UINT16_MAX,
+    };
+    struct mmidx_writer *w = xcalloc(1, sizeof *w);
+
+    assert(mmidx_type_size(type));
+    w->bin.fd = -1;
+    w->prefix = xstrdup(prefix);
+    w->form = form;
+    w->type = type;
+    w->max = max[type];
+    w->min = type == MMIDX_U8 || type == MMIDX_U16 ? 0 : -w->max - 1;
+    ARRAY_ROOM(w->doc, w->cap_docs, 64);
+    w->doc[w->n_docs++] = 0;
+    if (out_open(&w->bin, prefix, ".bin", e) < 0) {
+        mmidx_writer_free(w);
+        return NULL;
+    }
+    return w;
+}
+
+static void put_token(uint8_t *p, int size, int32_t token)
+{
+    switch (size) {
+    case 1: *p = (uint8_t)token; break;
+    case 2: put_le16(p, (uint16_t)token); break;
+    case 4: put_le32(p, (uint32_t)token); break;
+    case 8: put_le64(p, (uint64_t)(int64_t)token); break;
+    }
+}
+
+int mmidx_put(struct mmidx_writer *w, const int32_t *tokens, int64_t n, struct err *e)
+{
+    int size = mmidx_type_size(w->type);
+
+    if (n > INT32_MAX) {
+        err_data(e, w->bin.path, ERR_NO_BYTE, "sequence %lld would have %lld tokens, at most %d can be stored",
+                 (long long)w->n, (long long)n, INT32_MAX);
+        return -1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (tokens[i] < w->min || tokens[i] > w->max) {
+            err_data(e, w->bin.path, ERR_NO_BYTE, "token %d does not fit into %s", tokens[i],
+                     mmidx_type_name(w->type));
+            return -1;
+        }
+        if (out_room(&w->bin, (size_t)size, e) < 0)
+            return -1;
+        put_token(w->bin.buf + w->bin.used, size, tokens[i]);
+        w->bin.used += (size_t)size;
+    }
+    ARRAY_ROOM(w->len, w->cap, w->n + 1);
+    w->len[w->n++] = (int32_t)n;
+    return 0;
+}
+
+void mmidx_end_document(struct mmidx_writer *w)
+{
+    ARRAY_ROOM(w->doc, w->cap_docs, w->n_docs + 1);
+    w->doc[w->n_docs++] = w->n;
+}
+
+int64_t mmidx_written(const struct mmidx_writer *w)
+{
+    int64_t idx = w->form == MMIDX_MMAP ? MMAP_HEADER + 12 * w->n : LEGACY_HEADER + 16 * (w->n + 1) + 8 * w->n;
+
+    return (int64_t)(w->bin.done + w->bin.used) + idx + 8 * w->n_docs;
+}
+
+static int put_mmap_index(const struct mmidx_writer *w, struct out *o, struct err *e)
+{
+    uint64_t place = 0, size = (uint64_t)mmidx_type_size(w->type);
+
+    memcpy(o->buf, "MMIDIDX\0\0", 9);
+    put_le64(o->buf + 9, 1);
+    o->buf[17] = (uint8_t)w->type;
+    put_le64(o->buf + 18, (uint64_t)w->n);
+    put_le64(o->buf + 26, (uint64_t)w->n_docs);
+    o->used = MMAP_HEADER;
+    for (int64_t i = 0; i < w->n; i++)
+        if (out_u32(o, (uint32_t)w->len[i], e) < 0)
+            return -1;
+    for (int64_t i = 0; i < w->n; i++) {
+        if (out_u64(o, place, e) < 0)
+            return -1;
+        place += (uint64_t)w->len[i] * size;
+    }
+    return 0;
+}
+
+static int put_legacy_index(const struct mmidx_writer *w, struct out *o, struct err *e)
+{
+    uint64_t place = 0;
+    const uint64_t head[] = { 1, (uint64_t)w->type, (uint64_t)mmidx_type_size(w->type), (uint64_t)w->n,
+                              (uint64_t)w->n, (uint64_t)w->n_docs };
+
+    memcpy(o->buf, "TNTIDX\0\0", 8);
+    o->used = 8;
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        if (out_u64(o, head[i], e) < 0)
+            return -1;
+    for (int64_t i = 0; i <= w->n; i++)
+        if (out_u64(o, (uint64_t)i, e) < 0)
+            return -1;
+    for (int64_t i = 0; i <= w->n; i++) {
+        if (out_u64(o, place, e) < 0)
+            return -1;
+        place += i < w->n ? (uint64_t)w->len[i] : 0;
+    }
+    for (int64_t i = 0; i < w->n; i++)
+        if (out_u64(o, (uint64_t)w->len[i], e) < 0)
+            return -1;
+    return 0;
+}
+
+static int put_documents(const struct mmidx_writer *w, struct out *o, struct err *e)
+{
+    for (int64_t i = 0; i < w->n_docs; i++)
+        if (out_u64(o, (uint64_t)w->doc[i], e) < 0)
+            return -1;
+    return 0;
+}
+
+/*
+ * Both files are on disk under temporary names. The old index goes first: a new .bin must
+ * never stand beside an old .idx.
+ */
+static int publish(struct out *bin, struct out *idx, struct err *e)
+{
+    if (unlink(idx->path) < 0 && errno != ENOENT) {
+        err_sys(e, idx->path, "cannot replace");
+        return -1;
+    }
+    if (rename(bin->tmp, bin->path) < 0) {
+        err_sys(e, bin->path, "cannot rename from %s", bin->tmp);
+        return -1;
+    }
+    if (rename(idx->tmp, idx->path) < 0) {
+        err_sys(e, idx->path, "cannot rename from %s", idx->tmp);
+        return -1;
+    }
+    return dir_sync(idx->path, e);
+}
+
+int mmidx_commit(struct mmidx_writer *w, struct err *e)
+{
+    struct out idx = { .fd = -1 };
+    int rc = -1;
+
+    if (out_open(&idx, w->prefix, ".idx", e) < 0)
+        goto out;
+    if ((w->form == MMIDX_MMAP ? put_mmap_index : put_legacy_index)(w, &idx, e) < 0 ||
+        put_documents(w, &idx, e) < 0)
+        goto out;
+    if (out_sync(&w->bin, e) < 0 || out_sync(&idx, e) < 0 || publish(&w->bin, &idx, e) < 0)
+        goto out;
+    close(w->bin.fd);
+    w->bin.fd = -1;
+    rc = 0;
+out:
+    out_close(&idx, rc == 0);
+    return rc;
+}
+
+void mmidx_writer_free(struct mmidx_writer *w)
+{
+    if (!w)
+        return;
+    out_close(&w->bin, false);
+    free(w->prefix);
+    free(w->len);
+    free(w->doc);
+    free(w);
+}

@@ -1,0 +1,82 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/format/jsonl.h"
+#include "tools/preprocess/preprocess.h"
+
+struct decoder {
+    const struct bpe *bpe;
+    const struct mmidx *data;
+    int32_t eod;                        /* left out at a document's end; -1: there is none */
+    int64_t *ids;
+    int64_t cap;
+    struct strbuf text, line;
+    int64_t n_odd;                      /* documents that are no UTF-8 */
+};
+
+static int print_document(struct decoder *d, int64_t doc, struct err *e)
+{
+    int64_t n = mmidx_len(d->data, doc);
+
+    ARRAY_ROOM(d->ids, d->cap, n);
+    mmidx_read(d->data, doc, 0, n, d->ids);
+    if (n && d->ids[n - 1] == d->eod)
+        n--;
+    d->text.len = 0;
+    d->line.len = 0;
+    if (bpe_decode(d->bpe, d->ids, n, &d->text, e) < 0) {
+        struct err inner = *e;
+
+        err_clear(e);
+        err_data(e, mmidx_prefix(d->data), ERR_NO_BYTE, "document %lld: %.900s", (long long)doc, inner.msg);
+        return -1;
+    }
+    strbuf_addf(&d->line, "{\"text\": ");
+    d->n_odd += jsonl_quote(&d->line, d->text.buf ? d->text.buf : "", d->text.len) > 0;
+    strbuf_add(&d->line, "}\n", 2);
+    /* What standard output refuses is noticed by cli_done(). */
+    fwrite(d->line.buf, 1, d->line.len, stdout);
+    return 0;
+}
+
+static int print_all(struct job *j, struct decoder *d, struct err *e)
+{
+    if (job_eod(j, d->bpe, &d->eod, e) < 0) {
+        if (j->eod)
+            return -1;
+        err_clear(e);
+        d->eod = -1;
+    }
+    for (int64_t i = 0; i < mmidx_n(d->data) && !ferror(stdout); i++) {
+        if (cli_stopped()) {
+            err_stop(e);
+            return -1;
+        }
+        if (print_document(d, i, e) < 0)
+            return -1;
+    }
+    if (d->n_odd)
+        cli_warn(&j->cli, "%lld documents are no UTF-8; U+FFFD stands for what is not", (long long)d->n_odd);
+    return 0;
+}
+
+int job_decode(struct job *j)
+{
+    struct err e = {0};
+    struct bpe *bpe = job_tokenizer(j, &e);
+    struct mmidx *data = bpe ? mmidx_open(j->decode, &e) : NULL;
+    struct decoder d = { .bpe = bpe, .data = data };
+    int rc = EXIT_OK;
+
+    if (!data || print_all(j, &d, &e) < 0) {
+        j->cli.json = false;            /* standard output is JSON already: one object a document */
+        rc = cli_fail(&j->cli, &e);
+    }
+    free(d.ids);
+    strbuf_free(&d.text);
+    strbuf_free(&d.line);
+    mmidx_close(data);
+    bpe_free(bpe);
+    return rc;
+}

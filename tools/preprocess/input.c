@@ -1,0 +1,222 @@
+/*
+ * Files are read in large blocks; a batch holds whole documents, and what follows the last
+ * one is carried over to the next batch.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/preprocess/preprocess.h"
+
+enum { BLOCK = 1 << 20, MAX_DOCUMENT = 1 << 30 };
+
+struct input {
+    const struct job *job;
+    enum document unit;
+    int next;                           /* input to open next */
+    int fd;                             /* -1: none is open */
+    struct strbuf carry;                /* the start of a document whose end is not read yet */
+    size_t scanned;                     /* of it, what holds no end */
+    int64_t line;                       /* of the open file, at the carry's start */
+    uint64_t at;
+};
+
+struct input *input_new(const struct job *j)
+{
+    struct input *in = xcalloc(1, sizeof *in);
+
+    in->job = j;
+    in->unit = j->form == INPUT_JSONL ? DOCUMENT_LINE : j->document;
+    in->fd = -1;
+    return in;
+}
+
+void input_free(struct input *in)
+{
+    if (!in)
+        return;
+    if (in->fd > 0)
+        close(in->fd);
+    strbuf_free(&in->carry);
+    free(in);
+}
+
+const char *input_name(const struct job *j, int file)
+{
+    return strcmp(j->inputs[file], "-") == 0 ? "standard input" : j->inputs[file];
+}
+
+int input_size(const struct job *j, uint64_t *bytes, struct err *e)
+{
+    *bytes = 0;
+    for (int i = 0; i < j->n_inputs; i++) {
+        struct stat st;
+
+        if (strcmp(j->inputs[i], "-") == 0)
+            continue;
+        if (stat(j->inputs[i], &st) < 0) {
+            err_sys(e, j->inputs[i], "cannot open");
+            return -1;
+        }
+        if (S_ISDIR(st.st_mode)) {
+            errno = EISDIR;
+            err_sys(e, j->inputs[i], "cannot read");
+            return -1;
+        }
+        if (S_ISREG(st.st_mode))
+            *bytes += (uint64_t)st.st_size;
+    }
+    return 0;
+}
+
+void batch_free(struct batch *b)
+{
+    free(b->bytes);
+    free(b->doc);
+}
+
+/* The next file, if there is one. */
+static int open_next(struct input *in, struct err *e)
+{
+    const char *path = in->job->inputs[in->next];
+
+    in->fd = strcmp(path, "-") == 0 ? 0 : open(path, O_RDONLY | O_CLOEXEC);
+    if (in->fd < 0) {
+        err_sys(e, path, "cannot open");
+        return -1;
+    }
+    in->next++;
+    in->line = 1;
+    in->at = 0;
+    return 0;
+}
+
+/* Up to BLOCK more bytes of the open file at the batch's end; 0 is the file's end. */
+static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
+{
+    ssize_t n;
+
+    ARRAY_ROOM(b->bytes, b->cap, b->len + BLOCK);
+    do {
+        if (cli_stopped()) {
+            err_stop(e);
+            return -1;
+        }
+        n = read(in->fd, b->bytes + b->len, BLOCK);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0)
+        err_sys(e, input_name(in->job, in->next - 1), "cannot read");
+    else
+        b->len += (size_t)n;
+    return n;
+}
+
+/*
+ * The end of a line or paragraph in p[from..n): one behind its newline, or 0 when it is not
+ * there yet. A paragraph ends at the first line that is empty.
+ */
+static size_t find_end(enum document unit, const char *p, size_t from, size_t n)
+{
+    const char *newline;
+
+    if (unit == DOCUMENT_FILE)
+        return 0;
+    for (; from < n && (newline = memchr(p + from, '\n', n - from)); from = (size_t)(newline - p) + 1) {
+        size_t i = (size_t)(newline - p);
+
+        if (unit == DOCUMENT_LINE)
+            return i + 1;
+        if (i && p[i - 1] == '\r')
+            i--;
+        if (i == 0 || p[i - 1] == '\n')
+            return (size_t)(newline - p) + 1;
+    }
+    return 0;
+}
+
+static int64_t count_lines(const char *p, size_t n)
+{
+    const char *end = p + n;
+    int64_t lines = 0;
+
+    for (; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+        lines++;
+    return lines;
+}
+
+/* Documents do not include the line ends that separate them. */
+static void add_document(struct input *in, struct batch *b, size_t at, size_t len)
+{
+    size_t text = len;
+
+    if (in->unit != DOCUMENT_FILE)
+        while (text && (b->bytes[at + text - 1] == '\n' || b->bytes[at + text - 1] == '\r'))
+            text--;
+    if (text) {
+        ARRAY_ROOM(b->doc, b->cap_docs, b->n + 1);
+        b->doc[b->n++] = (struct document_place){ .at = at, .len = text, .file = in->next - 1, .line = in->line,
+                                                  .file_at = in->at };
+    }
+    in->line += in->unit == DOCUMENT_LINE ? 1 : count_lines(b->bytes + at, len);
+    in->at += len;
+}
+
+/* Cut what lies at [*start, len) into documents; *start moves to what has no end yet. */
+static int cut_documents(struct input *in, struct batch *b, size_t *start, bool at_end, struct err *e)
+{
+    for (;;) {
+        size_t n = b->len - *start, len = find_end(in->unit, b->bytes + *start, in->scanned, n);
+
+        if (len == 0 && at_end)
+            len = n;
+        if (len == 0 ? n > MAX_DOCUMENT : len > MAX_DOCUMENT) {
+            err_data(e, input_name(in->job, in->next - 1), in->at, "line %lld: a document of more than %d bytes",
+                     (long long)in->line, MAX_DOCUMENT);
+            return -1;
+        }
+        if (len == 0) {
+            in->scanned = n;
+            return 0;
+        }
+        in->scanned = 0;
+        add_document(in, b, *start, len);
+        *start += len;
+    }
+}
+
+int input_read(struct input *in, size_t want, struct batch *b, struct err *e)
+{
+    size_t start = 0;
+
+    b->len = 0;
+    b->n = 0;
+    b->read_bytes = 0;
+    ARRAY_ROOM(b->bytes, b->cap, in->carry.len + BLOCK);
+    if (in->carry.len)
+        memcpy(b->bytes, in->carry.buf, in->carry.len);
+    b->len = in->carry.len;
+    while (b->n == 0 || b->len < want) {
+        ssize_t n;
+
+        if (in->fd < 0 && in->next == in->job->n_inputs)
+            break;
+        if (in->fd < 0 && open_next(in, e) < 0)
+            return -1;
+        n = read_block(in, b, e);
+        if (n < 0 || cut_documents(in, b, &start, n == 0, e) < 0)
+            return -1;
+        b->read_bytes += (uint64_t)n;
+        if (n == 0) {
+            if (in->fd > 0)
+                close(in->fd);
+            in->fd = -1;
+        }
+    }
+    in->carry.len = 0;
+    strbuf_add(&in->carry, b->bytes + start, b->len - start);
+    return 0;
+}

@@ -1,0 +1,75 @@
+/*
+ * preprocess.h - one run: what was asked for, reading documents, writing datasets
+ */
+#ifndef SHARDKIT_TOOLS_PREPROCESS_H
+#define SHARDKIT_TOOLS_PREPROCESS_H
+
+#include "libcommon/base/cli.h"
+#include "libcommon/format/bpe.h"
+#include "libcommon/format/mmidx.h"
+
+enum input_form { INPUT_JSONL, INPUT_TEXT };
+enum document { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_PARAGRAPH };
+
+enum { MAX_KEYS = 64 };
+
+struct job {
+    struct cli cli;
+    char **inputs;                      /* into argv; "-" is standard input */
+    int n_inputs, cap_inputs;
+    const char *keys[MAX_KEYS];
+    int n_keys;
+    const char *prefix, *decode;
+    const char *vocab, *merges, *tokenizer, *type, *eod;
+    enum input_form form;
+    enum document document;
+    enum mmidx_form impl;
+    bool append_eod, skip_bad_lines;
+};
+
+/* ---- options.c ---- */
+
+enum { JOB_HELP = 1 };
+/* 0, JOB_HELP, or -1 after saying what is wrong. */
+int job_parse(struct job *j, int argc, char **argv);
+void job_free(struct job *j);
+
+/* ---- run.c, decode.c: the work; exit status ---- */
+
+int job_run(struct job *j);
+int job_decode(struct job *j);
+struct bpe *job_tokenizer(const struct job *j, struct err *e);
+/* The number that ends a document. ERR_USAGE when the vocabulary has none. */
+MUST_CHECK int job_eod(const struct job *j, const struct bpe *b, int32_t *eod, struct err *e);
+
+/* ---- input.c: documents, in batches ---- */
+
+struct document_place {
+    size_t at, len;                     /* in the batch's bytes */
+    int file;                           /* index into the job's inputs */
+    int64_t line;                       /* its first, from 1 */
+    uint64_t file_at;                   /* its first byte in the file */
+};
+
+struct batch {
+    char *bytes;
+    size_t len, cap;
+    struct document_place *doc;
+    int64_t n, cap_docs;
+    uint64_t read_bytes;                /* of the inputs, for progress */
+};
+
+struct input;
+struct input *input_new(const struct job *j);
+void input_free(struct input *in);
+/*
+ * The next documents, about `want` bytes of them, at least one; none is the end. Memory
+ * grows only with the longest document, which may have 1 GiB.
+ */
+MUST_CHECK int input_read(struct input *in, size_t want, struct batch *b, struct err *e);
+/* Bytes of all inputs that are files; the others do not tell. -1: one is missing. */
+MUST_CHECK int input_size(const struct job *j, uint64_t *bytes, struct err *e);
+const char *input_name(const struct job *j, int file);
+void batch_free(struct batch *b);
+
+#endif

@@ -1,0 +1,440 @@
+/*
+ * Three batches go round: while the threads encode one, the first thread writes the one
+ * before it and reads the one after it, then helps. Documents are written in the order in
+ * which they were read, so the result is the same for any number of threads.
+ */
+#include <errno.h>
+#include <jansson.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/format/jsonl.h"
+#include "tools/preprocess/preprocess.h"
+
+/* Where a document's tokens under one key are. */
+struct tokens {
+    int thread;
+    int64_t at, n;
+};
+
+struct work {
+    struct batch in;
+    struct bpe_ids *ids;                /* [threads] */
+    struct tokens *out;                 /* [documents][keys] */
+    char **bad;                         /* [documents]: what is wrong with it, or NULL */
+    size_t cap_out, cap_bad;
+};
+
+/* What one thread needs. */
+struct worker {
+    struct bpe_encoder *encoder;
+    struct strbuf text;
+    struct jsonl_value value[MAX_KEYS];
+};
+
+struct run {
+    struct job *job;
+    struct bpe *bpe;
+    struct input *input;
+    struct mmidx_writer *writer[MAX_KEYS];
+    struct progress *progress;
+    int32_t eod;                        /* -1: none is appended */
+    int n_threads;
+    size_t batch_bytes;
+    struct work work[3];
+    struct worker *worker;
+    struct err err;                     /* of reading or writing: only the first thread sets it */
+    int64_t documents[MAX_KEYS], tokens[MAX_KEYS], empty, skipped;
+    uint64_t read_bytes;
+};
+
+/* ---- tokenizer ---- */
+
+struct bpe *job_tokenizer(const struct job *j, struct err *e)
+{
+    if (j->tokenizer)
+        return bpe_open_json(j->tokenizer, e);
+    if (j->vocab)
+        return bpe_open_gpt2(j->vocab, j->merges, e);
+    return bpe_bytes();
+}
+
+int job_eod(const struct job *j, const struct bpe *b, int32_t *eod, struct err *e)
+{
+    *eod = j->eod ? bpe_find(b, j->eod) : bpe_eod(b);
+    if (*eod >= 0)
+        return 0;
+    if (j->eod)
+        err_usage(e, "--eod: the vocabulary has no token '%s'", j->eod);
+    else
+        err_usage(e, "the vocabulary has neither <|endoftext|> nor </s>; say with --eod how documents end");
+    return -1;
+}
+
+/* The older form of the index always has tokens of four bytes. */
+static enum mmidx_type token_type(const struct run *r)
+{
+    return r->job->impl == MMIDX_LEGACY ? MMIDX_I32 : mmidx_type_for(bpe_vocab_size(r->bpe));
+}
+
+/* ---- encoding ---- */
+
+/* Tokens of one text into the thread's list. */
+static int encode_text(struct run *r, struct work *w, int thread, const char *text, size_t len, struct tokens *out,
+                       struct err *e)
+{
+    struct bpe_ids *ids = &w->ids[thread];
+
+    *out = (struct tokens){ .thread = thread, .at = ids->n };
+    if (bpe_encode(r->worker[thread].encoder, text, len, ids, e) < 0)
+        return -1;
+    /* A text without tokens is no document and gets no end. */
+    if (ids->n > out->at && r->eod >= 0) {
+        ARRAY_ROOM(ids->v, ids->cap, ids->n + 1);
+        ids->v[ids->n++] = r->eod;
+    }
+    out->n = ids->n - out->at;
+    return 0;
+}
+
+static int encode_line(struct run *r, struct work *w, int thread, const char *line, size_t len, struct tokens *out,
+                       struct jsonl_fault *fault)
+{
+    struct worker *k = &r->worker[thread];
+    const struct job *j = r->job;
+
+    k->text.len = 0;
+    strbuf_add(&k->text, "", 0);
+    if (jsonl_read(line, len, j->n_keys, j->keys, k->value, &k->text, fault) < 0)
+        return -1;
+    for (int i = 0; i < j->n_keys; i++) {
+        struct err e = {0};
+
+        if (encode_text(r, w, thread, k->text.buf + k->value[i].at, k->value[i].len, &out[i], &e) < 0) {
+            fault->at = 0;
+            snprintf(fault->what, sizeof fault->what, "\"%s\": %.120s", j->keys[i], e.msg);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int encode_plain(struct run *r, struct work *w, int thread, const char *text, size_t len, struct tokens *out,
+                        struct jsonl_fault *fault)
+{
+    bool any_bytes = !r->job->vocab && !r->job->tokenizer;
+    struct err e = {0};
+
+    fault->at = any_bytes ? len : utf8_check(text, len);
+    if (fault->at < len) {
+        snprintf(fault->what, sizeof fault->what, "no UTF-8 (byte 0x%02x)", (uint8_t)text[fault->at]);
+        return -1;
+    }
+    if (encode_text(r, w, thread, text, len, out, &e) < 0) {
+        fault->at = 0;
+        snprintf(fault->what, sizeof fault->what, "%.150s", e.msg);
+        return -1;
+    }
+    return 0;
+}
+
+/* Document i of a batch; its fault, if any, is kept for when its turn to be written comes. */
+static void encode_document(struct run *r, struct work *w, int64_t i, int thread)
+{
+    const struct document_place *d = &w->in.doc[i];
+    const char *text = w->in.bytes + d->at;
+    struct tokens *out = &w->out[i * r->job->n_keys];
+    struct jsonl_fault fault;
+    struct err e = {0};
+    int64_t line = d->line;
+
+    w->bad[i] = NULL;
+    if (cli_stopped() ||
+        (r->job->form == INPUT_JSONL ? encode_line : encode_plain)(r, w, thread, text, d->len, out, &fault) == 0)
+        return;
+    for (size_t k = 0; k < fault.at && k < d->len; k++)
+        line += text[k] == '\n';
+    err_data(&e, input_name(r->job, d->file), d->file_at + fault.at, "line %lld: %s", (long long)line, fault.what);
+    w->bad[i] = xstrdup(e.msg);
+}
+
+/* ---- reading and writing, by the first thread ---- */
+
+static void read_work(struct run *r, struct work *w)
+{
+    if (r->err.kind != ERR_NONE || input_read(r->input, r->batch_bytes, &w->in, &r->err) < 0) {
+        w->in.n = 0;
+        return;
+    }
+    ARRAY_ROOM(w->out, w->cap_out, (size_t)w->in.n * (size_t)r->job->n_keys);
+    ARRAY_ROOM(w->bad, w->cap_bad, (size_t)w->in.n);
+    for (int t = 0; t < r->n_threads; t++)
+        w->ids[t].n = 0;
+}
+
+static int write_document(struct run *r, const struct work *w, int64_t i)
+{
+    for (int k = 0; k < r->job->n_keys; k++) {
+        const struct tokens *t = &w->out[i * r->job->n_keys + k];
+
+        if (t->n == 0) {
+            r->empty++;
+            continue;
+        }
+        if (mmidx_put(r->writer[k], w->ids[t->thread].v + t->at, t->n, &r->err) < 0)
+            return -1;
+        mmidx_end_document(r->writer[k]);
+        r->documents[k]++;
+        r->tokens[k] += t->n;
+    }
+    return 0;
+}
+
+/* The reference stops at a bad line; with --skip-bad-lines each is named and left out. */
+static int judge_bad(struct run *r, const char *what)
+{
+    if (r->job->skip_bad_lines) {
+        r->skipped++;
+        cli_warn(&r->job->cli, "%s", what);
+        return 0;
+    }
+    if (r->err.kind == ERR_NONE) {
+        r->err.kind = ERR_DATA;
+        snprintf(r->err.msg, sizeof r->err.msg, "%s", what);
+    }
+    return -1;
+}
+
+static void write_work(struct run *r, struct work *w)
+{
+    for (int64_t i = 0; i < w->in.n; i++) {
+        if (cli_stopped())
+            err_stop(&r->err);
+        if (r->err.kind == ERR_NONE && (w->bad[i] ? judge_bad(r, w->bad[i]) : write_document(r, w, i)) < 0)
+            w->in.read_bytes = 0;
+        free(w->bad[i]);
+    }
+    r->read_bytes += w->in.read_bytes;
+    progress_add(r->progress, w->in.read_bytes);
+    w->in.n = 0;
+}
+
+static void encode_all(struct run *r)
+{
+    int now = 0;                        /* the batch being encoded */
+
+    read_work(r, &r->work[now]);
+    #pragma omp parallel num_threads(r->n_threads)
+    while (r->work[now].in.n) {
+        struct work *w = &r->work[now];
+
+        #pragma omp master
+        {
+            write_work(r, &r->work[(now + 2) % 3]);
+            read_work(r, &r->work[(now + 1) % 3]);
+        }
+        #pragma omp for schedule(dynamic, 4)
+        for (int64_t i = 0; i < w->in.n; i++)
+            encode_document(r, w, i, omp_get_thread_num());
+        #pragma omp single
+        now = (now + 1) % 3;
+    }
+    write_work(r, &r->work[(now + 2) % 3]);
+}
+
+/* ---- results ---- */
+
+static char *output_prefix(const struct job *j, int key)
+{
+    return str_fmt("%s_%s_document", j->prefix, j->keys[key]);
+}
+
+static json_t *outputs_json(const struct run *r)
+{
+    json_t *list = json_array();
+
+    for (int k = 0; k < r->job->n_keys; k++) {
+        char *path = output_prefix(r->job, k);
+
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "prefix", path, "key", r->job->keys[k],
+                                              "documents", (json_int_t)r->documents[k],
+                                              "tokens", (json_int_t)r->tokens[k],
+                                              "size_bytes", (json_int_t)mmidx_written(r->writer[k])));
+        free(path);
+    }
+    return list;
+}
+
+static void print_json(json_t *o)
+{
+    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+    puts(s ? s : "{}");
+    free(s);
+    json_decref(o);
+}
+
+static void print_result(const struct run *r, double wall_s)
+{
+    const struct job *j = r->job;
+    char a[16], b[16];
+
+    if (j->cli.json) {
+        print_json(json_pack("{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "tool", j->cli.tool,
+                             "outputs", outputs_json(r), "type", mmidx_type_name(token_type(r)), "vocab_size",
+                             (json_int_t)bpe_vocab_size(r->bpe), "empty", (json_int_t)r->empty, "bad_lines",
+                             (json_int_t)r->skipped, "read_bytes", (json_int_t)r->read_bytes, "wall_s", wall_s));
+        return;
+    }
+    for (int k = 0; k < j->n_keys; k++) {
+        char *path = output_prefix(j, k);
+
+        cli_say(&j->cli, "%s: %lld documents, %lld tokens, %s; %s read in %.2f s (%.1f MB/s)", path,
+                (long long)r->documents[k], (long long)r->tokens[k],
+                bytes_text((uint64_t)mmidx_written(r->writer[k]), a), bytes_text(r->read_bytes, b), wall_s,
+                (double)r->read_bytes / 1e6 / (wall_s > 0 ? wall_s : 1));
+        free(path);
+    }
+    if (r->empty)
+        cli_say(&j->cli, "%lld empty texts left out", (long long)r->empty);
+    if (r->skipped)
+        cli_say(&j->cli, "%lld bad lines left out", (long long)r->skipped);
+}
+
+/* ---- start and end ---- */
+
+static int check_absent(const struct job *j, struct err *e)
+{
+    static const char *const suffixes[] = { ".bin", ".idx" };
+
+    for (int i = 0; i < 2 * j->n_keys && !j->cli.force; i++) {
+        char *prefix = output_prefix(j, i / 2), *path = str_fmt("%s%s", prefix, suffixes[i % 2]);
+        bool there = access(path, F_OK) == 0;
+
+        if (there)
+            err_usage(e, "%s is there already; --force replaces it", path);
+        free(prefix);
+        free(path);
+        if (there)
+            return -1;
+    }
+    return 0;
+}
+
+static int print_plan(const struct run *r, uint64_t in_bytes, struct err *e)
+{
+    const char *type = mmidx_type_name(token_type(r));
+    char *dir = path_parent(r->job->prefix), a[16], b[16];
+    struct statvfs fs;
+    int rc = statvfs(dir, &fs);
+
+    if (rc < 0)
+        err_sys(e, dir, "cannot ask for free space");
+    else if (r->job->cli.json)
+        print_json(json_pack("{s:s, s:b, s:s, s:I, s:s, s:I, s:I}", "tool", r->job->cli.tool, "dry_run", 1,
+                             "output_prefix", r->job->prefix, "read_bytes", (json_int_t)in_bytes, "type",
+                             type, "vocab_size", (json_int_t)bpe_vocab_size(r->bpe), "free_bytes",
+                             (json_int_t)(fs.f_bavail * fs.f_frsize)));
+    else
+        printf("%s to read; tokens of type %s (vocabulary of %lld) to %s_*; %s free\n", bytes_text(in_bytes, a),
+               type, (long long)bpe_vocab_size(r->bpe), r->job->prefix,
+               bytes_text((uint64_t)fs.f_bavail * fs.f_frsize, b));
+    free(dir);
+    return rc;
+}
+
+static int start(struct run *r, uint64_t in_bytes, struct err *e)
+{
+    const struct job *j = r->job;
+
+    for (int k = 0; k < j->n_keys; k++) {
+        char *prefix = output_prefix(j, k);
+
+        r->writer[k] = mmidx_create(prefix, j->impl, token_type(r), e);
+        free(prefix);
+        if (!r->writer[k])
+            return -1;
+    }
+    r->n_threads = j->cli.threads;
+    /* Three batches, each of text and of at most four bytes of tokens for one of text. */
+    r->batch_bytes = (size_t)min_u64(j->cli.mem_bytes / 16, 16 << 20);
+    r->input = input_new(j);
+    r->worker = xcalloc((size_t)r->n_threads, sizeof *r->worker);
+    for (int t = 0; t < r->n_threads; t++)
+        r->worker[t].encoder = bpe_encoder_new(r->bpe);
+    for (int i = 0; i < 3; i++)
+        r->work[i].ids = xcalloc((size_t)r->n_threads, sizeof *r->work[i].ids);
+    r->progress = progress_new("preprocess", in_bytes, j->cli.progress);
+    return 0;
+}
+
+static void run_free(struct run *r)
+{
+    for (int k = 0; k < r->job->n_keys; k++)
+        mmidx_writer_free(r->writer[k]);
+    for (int t = 0; t < r->n_threads; t++) {
+        bpe_encoder_free(r->worker[t].encoder);
+        strbuf_free(&r->worker[t].text);
+    }
+    for (int i = 0; i < 3; i++) {
+        for (int t = 0; t < r->n_threads; t++)
+            bpe_ids_free(&r->work[i].ids[t]);
+        free(r->work[i].ids);
+        free(r->work[i].out);
+        free(r->work[i].bad);
+        batch_free(&r->work[i].in);
+    }
+    free(r->worker);
+    input_free(r->input);
+    progress_end(r->progress);
+    bpe_free(r->bpe);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int prepare(struct run *r, uint64_t *in_bytes)
+{
+    struct job *j = r->job;
+
+    r->bpe = job_tokenizer(j, &r->err);
+    if (!r->bpe || check_absent(j, &r->err) < 0 || input_size(j, in_bytes, &r->err) < 0)
+        return -1;
+    r->eod = -1;
+    return j->append_eod ? job_eod(j, r->bpe, &r->eod, &r->err) : 0;
+}
+
+int job_run(struct job *j)
+{
+    struct run r = { .job = j };
+    double began = now_s();
+    uint64_t in_bytes;
+    int rc = prepare(&r, &in_bytes);
+
+    if (rc == 0 && j->cli.dry_run) {
+        rc = print_plan(&r, in_bytes, &r.err);
+    } else if (rc == 0 && start(&r, in_bytes, &r.err) == 0) {
+        encode_all(&r);
+        for (int k = 0; k < j->n_keys && r.err.kind == ERR_NONE; k++)
+            if (mmidx_commit(r.writer[k], &r.err) < 0)
+                break;
+        progress_end(r.progress);
+        r.progress = NULL;
+        if (r.err.kind == ERR_NONE)
+            print_result(&r, now_s() - began);
+    }
+    run_free(&r);
+    return r.err.kind != ERR_NONE ? cli_fail(&j->cli, &r.err) : EXIT_OK;
+}
