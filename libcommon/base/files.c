@@ -427,6 +427,24 @@ out:
     return buf;
 }
 
+int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0666), rc = 0;
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create");
+        return -1;
+    }
+    /* Not every file system can reserve room; the length is what readers of holes need. */
+    if (fallocate(fd, 0, 0, (off_t)size) < 0 &&
+        (errno == ENOSPC || errno == EFBIG || errno == EDQUOT || ftruncate(fd, (off_t)size) < 0)) {
+        err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)size);
+        rc = -1;
+    }
+    close(fd);
+    return rc;
+}
+
 int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
 {
     const char *p = buf;

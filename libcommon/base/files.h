@@ -78,6 +78,8 @@ MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *
 MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e);
 /* Replace `path` by n bytes: readers see the old file or the new one, wherever we are killed. */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
+/* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
+MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */

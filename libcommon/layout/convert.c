@@ -23,6 +23,10 @@ void convert_estimate(const struct source *s, const struct sink *k, uint64_t *by
     enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, the last block's slack */
     int64_t shape[4];
 
+    if (k->ops->estimate) {
+        k->ops->estimate(k, s, bytes, files);
+        return;
+    }
     *bytes = universal_extra_bytes(s);
     *files = 1;
     for (int i = 0; i < s->n_params; i++)
@@ -164,7 +168,7 @@ static void add_tied_checks(struct run *r)
             struct tmap *m = s->param[i].tied[universal_states[j]];
             uint64_t len = universal_shape(s, &s->param[i], r->sink->o.vocab, shape);
 
-            r->tied_item[i * UNIVERSAL_STATES + j] = !m || r->sink->ops->points_only ? -1 :
+            r->tied_item[i * UNIVERSAL_STATES + j] = !m || r->sink->ops->points_only || r->sink->no_optimizer ? -1 :
                 plan_add(r->plan, m, 0, len, -1, 0, REPLICAS_FIRST, s->param[i].name, NULL);
         }
 }
@@ -198,6 +202,16 @@ static int on_item(void *ctx, struct plan_item *it, struct err *e)
     return 0;
 }
 
+static int on_look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+{
+    struct run *r = ctx;
+
+    (void)e;
+    if (it->user)
+        r->sink->ops->look(r->sink, it, from, bytes, len);
+    return 0;
+}
+
 static int execute(struct run *r, struct err *e)
 {
     char *path = str_fmt("%s/journal.%d", r->stage.job, r->o->part);
@@ -210,6 +224,8 @@ static int execute(struct run *r, struct err *e)
     free(path);
     if (!r->journal)
         return -1;
+    if (r->sink->ops->look)
+        x.look = on_look;
     x.progress = progress_new("convert", plan_read_bytes(r->plan), r->o->progress);
     rc = exec_run(r->plan, &x, &st, e);
     progress_end(x.progress);
@@ -250,19 +266,28 @@ static int make_plan(struct run *r, const struct staging_opts *so, const char *p
 
 static void report_drift(struct run *r)
 {
+    uint64_t *differ = xcalloc((size_t)r->src->n_params * STATE_N + 1, sizeof *differ);
+
     for (int i = 0; i < plan_n(r->plan); i++) {
         const struct plan_item *it = plan_item(r->plan, i);
         const struct sink_item *si = it->user;
+
+        if (si && !si->repeated)
+            differ[si->param * STATE_N + (int)si->state] += it->n_differ;
+    }
+    for (int i = 0; i < r->src->n_params * STATE_N; i++) {
         char *text;
 
-        if (!it->n_differ || !si)
+        if (!differ[i])
             continue;
         r->res->n_drifted++;
         text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
-                       r->src->param[si->param].name, state_name(si->state), (unsigned long long)it->n_differ);
+                       r->src->param[i / STATE_N].name, state_name((enum state)(i % STATE_N)),
+                       (unsigned long long)differ[i]);
         warn(r, text);
         free(text);
     }
+    free(differ);
 }
 
 /* A gpt2 last stage keeps an untrained position table of its own: that one is no copy. */
@@ -273,23 +298,26 @@ static bool tied_may_differ(const struct param *p)
 
 static void report_tied(struct run *r)
 {
-    for (int i = 0; i < plan_n(r->plan); i++) {
-        const struct plan_item *it = plan_item(r->plan, i);
-        const struct sink_item *si = it->user;
-        int check = -1;
+    struct sink_tensor *t;
+    int n = manifest_tensors(r->sink, r->plan, &t);
 
-        for (int j = 0; si && j < UNIVERSAL_STATES; j++)
-            if (universal_states[j] == si->state)
-                check = r->tied_item[si->param * UNIVERSAL_STATES + j];
-        if (check >= 0 && !tied_may_differ(&r->src->param[si->param]) &&
-            plan_item(r->plan, check)->crc.acc != it->crc.acc) {
-            char *text = str_fmt("parameter %s: %s: the last stage's tied copy differs; the first stage's is used",
-                                 r->src->param[si->param].name, state_name(si->state));
+    for (int i = 0; i < n; i++) {
+        const struct plan_item *check = NULL;
+        char *text;
 
-            warn(r, text);
-            free(text);
-        }
+        for (int j = 0; j < UNIVERSAL_STATES; j++)
+            if (universal_states[j] == t[i].state && r->tied_item[t[i].param * UNIVERSAL_STATES + j] >= 0)
+                check = plan_item(r->plan, r->tied_item[t[i].param * UNIVERSAL_STATES + j]);
+        /* With other rows there is nothing to compare. */
+        if (!check || check->len != t[i].len || check->crc.acc == t[i].crc ||
+            tied_may_differ(&r->src->param[t[i].param]))
+            continue;
+        text = str_fmt("parameter %s: %s: the last stage's tied copy differs; the first stage's is used",
+                       r->src->param[t[i].param].name, state_name(t[i].state));
+        warn(r, text);
+        free(text);
     }
+    free(t);
 }
 
 static int verify_result(const char *dir, const struct convert_opts *o, struct err *e)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/manifest.h"
 
 enum {
     THREADS_DEFAULT = 16,               /* opening waits for the disk, not for the processor */
@@ -254,9 +255,11 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     }
     ds_check_marks(d);
     ds_run_state(d);
-    if (!d->o->no_tensors)
-        ds_make_params(d);
-    return 0;
+    if (d->o->no_tensors)
+        return 0;
+    ds_make_params(d);
+    /* Without the shards most of what a manifest lists is not there to be compared. */
+    return d->o->no_optimizer ? 0 : manifest_load(d->s, d->r, e);
 }
 
 static void tables_free(struct ds *d)

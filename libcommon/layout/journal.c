@@ -36,7 +36,7 @@ static void put_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
     int n;
     const struct plan_part *part = plan_item_parts(p, it->number, &n);
 
-    strbuf_addf(sb, "%d %08x %" PRIu64 " %d", it->number, it->crc.acc, it->n_differ, n);
+    strbuf_addf(sb, "%d %08x %08x %" PRIu64 " %d", it->number, it->crc.acc, it->share.acc, it->n_differ, n);
     for (int i = 0; i < n; i++)
         strbuf_addf(sb, " %" PRIu64 " %08x", part[i].sum.seen, part[i].sum.acc);
     strbuf_addf(sb, " #%08x\n", crc_bytes(0, sb->buf + start, sb->len - start));
@@ -60,7 +60,7 @@ static int take_line(char *line, struct plan *p, bool *finished)
     struct plan_item *it;
     struct plan_part *part;
     uint64_t n_differ;
-    uint32_t crc;
+    uint32_t crc, share;
     char *s = line;
     long item;
     int n;
@@ -72,12 +72,14 @@ static int take_line(char *line, struct plan *p, bool *finished)
         return 0;
     it = plan_item(p, (int)item);
     crc = (uint32_t)strtoul(s, &s, 16);
+    share = (uint32_t)strtoul(s, &s, 16);
     n_differ = strtoull(s, &s, 10);
     part = plan_item_parts(p, (int)item, &n);
     if (strtol(s, &s, 10) != n)
         return 0;                       /* another plan's: the fingerprint rules that out */
     it->crc.acc = crc;
-    it->crc.seen = it->len;
+    it->crc.seen = plan_out_bytes(it, it->len);
+    it->share.acc = share;
     it->n_differ = n_differ;
     for (int i = 0; i < n; i++) {
         part[i].sum.seen = strtoull(s, &s, 10);

@@ -139,7 +139,20 @@ struct sink_item {
     int param;
     enum state state;
     char *file;                 /* destination inside the folder: "zero/3.x/fp32.pt", "index.h5" */
+    bool repeated;              /* another item reads the same elements: disagreements are counted there */
     void *priv;
+};
+
+/* One logical tensor that a sink wrote, for the manifest: digests are those of the merged tensor. */
+struct sink_tensor {
+    const char *name;
+    int param;                  /* in the source */
+    enum state state;
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[4];
+    uint64_t len;               /* bytes */
+    uint32_t crc;
 };
 
 struct sink;
@@ -155,6 +168,15 @@ struct sink_ops {
     /* All items of all parts are done: write what needs them all (small .pt files, attributes). Part 0 only. */
     int (*finish)(struct sink *k, struct plan *p, struct err *e);
     void (*close)(struct sink *k);
+    /*
+     * For sinks whose items are not whole tensors, else NULL:
+     *   estimate   disk room and number of files, before prepare()
+     *   look       every chunk of an item as it is written (exec_opts.look)
+     *   tensors    what was written, once all items are done: how many, caller frees *out
+     */
+    void (*estimate)(const struct sink *k, const struct source *s, uint64_t *bytes, int *files);
+    void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
+    int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
     bool points_only;           /* copies no tensor bytes: the result refers to the source's files */
 };
 struct sink {
@@ -162,6 +184,7 @@ struct sink {
     struct sink_opts o;
     const struct source *src;
     char *dir;
+    bool no_optimizer;          /* leaves the flat states behind: tied copies are not compared */
     int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };

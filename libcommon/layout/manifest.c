@@ -156,10 +156,11 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
     find_items(b, name, &first, &end);
     for (int i = first; i < end && rc == 0; i++) {
         struct plan_item *it = b->item[i];
+        uint64_t len = plan_out_bytes(it, it->len);
 
         rc = sum_range(f, file, at, it->dst_at, &sum, b->buf, e);
-        crc_sum_add(&sum, *size, it->dst_at, it->len, it->crc.acc);
-        at = it->dst_at + it->len;
+        crc_sum_add(&sum, *size, it->dst_at, len, it->crc.acc);
+        at = it->dst_at + len;
     }
     if (rc == 0)
         rc = sum_range(f, file, at, *size, &sum, b->buf, e);
@@ -225,29 +226,49 @@ static json_t *shape_json(const int64_t *shape, int ndim)
     return a;
 }
 
-static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
+/* Sinks of whole tensors: every item that is theirs is one. */
+static int item_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
 {
-    int last = -1;
+    struct sink_tensor *t = xcalloc((size_t)plan_n(p) + 1, sizeof *t);
+    int n = 0;
 
-    for (int i = 0; i < plan_n(p); i++)
-        if (plan_item(p, i)->user)
-            last = i;
-    strbuf_addf(sb, "\"tensors\":[\n");
-    for (int i = 0; i <= last; i++) {
+    for (int i = 0; i < plan_n(p); i++) {
         const struct plan_item *pi = plan_item(p, i);
         const struct sink_item *it = pi->user;
-        char hex[9];
-        int64_t shape[4];
+        const struct param *from = it ? &k->src->param[it->param] : NULL;
 
         if (!it)
             continue;
-        snprintf(hex, sizeof hex, "%08x", pi->crc.acc);
-        universal_shape(k->src, &k->src->param[it->param], k->o.vocab, shape);
-        put_line(sb, json_pack("{s:s, s:s, s:s, s:o, s:s}", "name", k->src->param[it->param].name,
-                               "state", state_name(it->state), "dtype", dtype_name(pi->map->dtype),
-                               "shape", shape_json(shape, k->src->param[it->param].ndim), "crc32", hex), i == last);
+        t[n] = (struct sink_tensor){ .name = from->name, .param = it->param, .state = it->state, .dtype = pi->map->dtype,
+                                     .ndim = from->ndim, .crc = pi->crc.acc };
+        t[n].len = universal_shape(k->src, from, k->o.vocab, t[n].shape);
+        n++;
+    }
+    *out = t;
+    return n;
+}
+
+int manifest_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
+{
+    return k->ops->tensors ? k->ops->tensors(k, p, out) : item_tensors(k, p, out);
+}
+
+static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
+{
+    struct sink_tensor *t;
+    int n = manifest_tensors(k, p, &t);
+
+    strbuf_addf(sb, "\"tensors\":[\n");
+    for (int i = 0; i < n; i++) {
+        char hex[9];
+
+        snprintf(hex, sizeof hex, "%08x", t[i].crc);
+        put_line(sb, json_pack("{s:s, s:s, s:s, s:o, s:s}", "name", t[i].name, "state", state_name(t[i].state),
+                               "dtype", dtype_name(t[i].dtype), "shape", shape_json(t[i].shape, t[i].ndim),
+                               "crc32", hex), i == n - 1);
     }
     strbuf_addf(sb, "],\n");
+    free(t);
 }
 
 int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e)

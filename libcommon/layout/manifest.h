@@ -16,6 +16,9 @@
 
 #define MANIFEST_NAME "manifest.json"
 
+/* The logical tensors that a sink wrote, with digests, once all items are done: how many; caller frees *out. */
+int manifest_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out);
+
 /*
  * Write `dir`/manifest.json for a folder that a finished plan and its sink filled. CRCs of
  * plan destinations are derived from their items', so only the bytes around the tensors

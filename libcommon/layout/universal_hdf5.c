@@ -427,7 +427,8 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    "universal-hdf5", prepare, item_done, universal_hdf5_finish, close_sink, false
+    .name = "universal-hdf5", .prepare = prepare, .item_done = item_done, .finish = universal_hdf5_finish,
+    .close = close_sink,
 };
 
 struct sink *universal_hdf5_sink(const struct sink_opts *o)

@@ -9,7 +9,6 @@
  * The payload is a plan item straight into the file; the container's own bytes follow
  * when its CRC is known, so a file without its directory is an unfinished one.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,25 +100,6 @@ struct pt_sink {
     int n, cap;
 };
 
-/* Created with its final length: the disk says now whether it has room. */
-static int create_file(const char *path, uint64_t size, bool keep, struct err *e)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0666), rc = 0;
-
-    if (fd < 0) {
-        err_sys(e, path, "cannot create");
-        return -1;
-    }
-    /* Not every file system can reserve room; the length is what readers of holes need. */
-    if (fallocate(fd, 0, 0, (off_t)size) < 0 &&
-        (errno == ENOSPC || errno == EFBIG || errno == EDQUOT || ftruncate(fd, (off_t)size) < 0)) {
-        err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)size);
-        rc = -1;
-    }
-    close(fd);
-    return rc;
-}
-
 static int add_state(struct sink *k, int i, enum state st, struct plan *plan, struct err *e)
 {
     struct pt_sink *w = k->priv;
@@ -134,7 +114,7 @@ static int add_state(struct sink *k, int i, enum state st, struct plan *plan, st
     ARRAY_ROOM(w->item, w->cap, w->n + 1);
     w->item[w->n++] = it;
     if (k->o.part == 0)
-        rc = create_file(path, pt_image_size(im), k->o.resumed, e);
+        rc = file_reserve(path, pt_image_size(im), k->o.resumed, e);
     if (rc == 0)
         plan_add(plan, p->state[st], 0, universal_shape(k->src, p, k->o.vocab, shape),
                  plan_add_dst(plan, path), pt_image_at(im, 0), k->o.replicas, file, it);

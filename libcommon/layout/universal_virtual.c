@@ -680,7 +680,8 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    "universal-virtual", prepare, item_done, universal_hdf5_finish, close_sink, true
+    .name = "universal-virtual", .prepare = prepare, .item_done = item_done, .finish = universal_hdf5_finish,
+    .close = close_sink, .points_only = true,
 };
 
 struct sink *universal_virtual_sink(const struct sink_opts *o)

@@ -168,7 +168,7 @@ uint64_t plan_write_bytes(const struct plan *p)
 
     for (int i = 0; i < p->n_items; i++)
         if (!p->item[i]->pub.done && p->item[i]->pub.dst >= 0)
-            sum += p->item[i]->pub.len;
+            sum += plan_out_bytes(&p->item[i]->pub, p->item[i]->pub.len);
     return sum;
 }
 

@@ -15,16 +15,21 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/plan/tmap.h"
 
+/* What happens to an item's bytes on their way; a conversion makes four bytes two. */
+enum plan_op { PLAN_COPY, PLAN_F32_TO_BF16, PLAN_F32_TO_F16 };
+
 struct plan_item {
     const struct tmap *map;
     uint64_t from, len;         /* logical bytes [from, from + len) */
     int dst;                    /* destination file number, or -1: check only */
     uint64_t dst_at;
+    enum plan_op op;            /* set by the caller after plan_add(); PLAN_COPY unless it says otherwise */
     enum replica_policy policy; /* for TMAP_REPLICAS */
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32": for messages; outlives the plan */
     void *user;                 /* the sink's */
     int number;                 /* its index in the plan */
     struct crc_sum crc;         /* of the item's bytes as written (or checked) */
+    struct crc_sum share;       /* the sink's: what the item adds to some larger CRC; kept by the journal */
     _Atomic uint64_t n_differ;  /* elements on which replicas disagreed */
     _Atomic uint64_t first_differ;      /* the lowest of them, counted from `from`; UINT64_MAX: none */
     _Atomic uint64_t left;      /* bytes still to be done; the executor's */
@@ -46,6 +51,9 @@ int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len
              int dst, uint64_t dst_at, enum replica_policy policy, const char *name, void *user);
 /* Add check-only items for the bytes of touched records that no item reads. No plan_add() after it. */
 void plan_close(struct plan *p);
+
+/* Bytes that n map bytes of the item become. */
+static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n) { return it->op == PLAN_COPY ? n : n / 2; }
 
 int plan_n(const struct plan *p);
 struct plan_item *plan_item(struct plan *p, int i);

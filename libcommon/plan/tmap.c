@@ -86,10 +86,16 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
     p->n = n / part;
 }
 
+/* Where byte `at` of a slice lies in its extents laid end to end. */
+static uint64_t in_extents(const struct tmap_slice *s, uint64_t at)
+{
+    return s->window_row ? at / s->window_len * s->window_row + s->window_at + at % s->window_len : at;
+}
+
 bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p)
 {
     const struct tmap_slice *s;
-    uint64_t n;
+    uint64_t n, place;
 
     while (c->slice < c->end_slice && c->at == c->end) {
         leave_slice(c);
@@ -99,17 +105,20 @@ bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p)
     if (c->slice >= c->end_slice)
         return false;
     s = &c->map->slice[c->slice];
-    while (c->at - c->extent_at >= s->extent[c->extent].len) {
+    place = in_extents(s, c->at);
+    while (place - c->extent_at >= s->extent[c->extent].len) {
         c->extent_at += s->extent[c->extent++].len;
         assert(c->extent < s->n_extents);
     }
-    n = c->extent_at + s->extent[c->extent].len - c->at;
+    n = c->extent_at + s->extent[c->extent].len - place;
+    if (s->window_row)
+        n = min_u64(n, s->window_len - c->at % s->window_len);
     n = min_u64(min_u64(n, c->end - c->at), most);
     p->slice = c->slice;
     p->at = c->at;
     shape_piece(c, n, p);
     p->src = (struct extent){ .record = s->extent[c->extent].record,
-                              .at = s->extent[c->extent].at + c->at - c->extent_at, .len = p->n * p->run };
+                              .at = s->extent[c->extent].at + place - c->extent_at, .len = p->n * p->run };
     c->at += p->src.len;
     return true;
 }
@@ -152,25 +161,6 @@ int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from,
 }
 
 /* ---- copies that should agree ---- */
-
-/* Round to nearest even; overflow becomes infinity, NaN stays NaN. */
-static uint16_t f32_to_f16(float x)
-{
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    float a = fabsf(x);
-
-    if (isnan(x))
-        return sign | 0x7e00;
-    if (a >= 65520)
-        return sign | 0x7c00;
-    if (a < 0x1p-14f)                   /* subnormal: a count of 2^-24, exact in fp32 */
-        return sign | (uint16_t)lrintf(a * 0x1p24f);
-    int exp;
-    float man = frexpf(a, &exp);        /* a = man * 2^exp, 1/2 <= man < 1 */
-
-    /* A carry out of the mantissa raises the exponent, as it should. */
-    return sign | (uint16_t)(((exp + 13) << 10) + (int)lrintf(man * 2048));
-}
 
 /* (0 + x0 + x1 + ...) / n, one real number of each copy, at byte `at`. Others than floats have no average. */
 static bool average(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)

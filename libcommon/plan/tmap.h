@@ -7,6 +7,8 @@
  *   TMAP_INTERLEAVE  row b / row: each slice gives row_part of its bytes to every row
  *   TMAP_REPLICAS    byte b of every slice; copies should agree (policy decides if not)
  * Slices hold whole elements; an extent may end anywhere on an element boundary.
+ * A slice may be a window of wider rows: of every window_row bytes of its extents it is
+ * window_len bytes from window_at on (some columns of a matrix).
  */
 #ifndef SHARDKIT_PLAN_TMAP_H
 #define SHARDKIT_PLAN_TMAP_H
@@ -18,8 +20,9 @@
 enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS };
 
 struct tmap_slice {
-    uint64_t len;               /* bytes: the sum of its extents */
-    uint64_t row_part;          /* INTERLEAVE: bytes of each row that come from here */
+    uint64_t len;               /* bytes: the sum of its extents, or what windows leave of it */
+    uint64_t row_part;          /* INTERLEAVE: bytes of each row that come from here; a window is as wide */
+    uint64_t window_row, window_at, window_len; /* window_row 0: all bytes of the extents, end to end */
     int n_extents;
     struct extent *extent;
 };
@@ -53,7 +56,7 @@ struct tmap_cursor {
     uint64_t from, len;
     int slice, end_slice;       /* the slice we are in; where to stop */
     int extent;
-    uint64_t extent_at;         /* first byte of that extent in the slice */
+    uint64_t extent_at;         /* first byte of that extent among all of the slice's */
     uint64_t at, end;           /* what of the slice is still to be given out */
     uint64_t column;            /* of the slice: CONCAT where it begins, INTERLEAVE inside a row */
 };

@@ -95,7 +95,7 @@ void ckptgen_fill(uint64_t key, enum state st, bool around_one, int64_t first, i
 }
 
 /* Rounds to nearest even. Values here are finite and below 2, so neither overflow nor NaN. */
-static uint16_t f32_to_f16(uint32_t u)
+static uint16_t half_of(uint32_t u)
 {
     uint32_t sign = u >> 16 & 0x8000, m = u & 0x7fffff, half, rest;
     int exp = (int)(u >> 23 & 0xff) - 112;      /* as an fp16 exponent */
@@ -121,7 +121,7 @@ void ckptgen_narrow(bool fp16, const float *in, int64_t n, uint16_t *out)
         uint32_t u;
 
         memcpy(&u, &in[i], 4);
-        out[i] = fp16 ? f32_to_f16(u) : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+        out[i] = fp16 ? half_of(u) : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
     }
 }
 

@@ -26,14 +26,25 @@ static uint64_t below(uint64_t n)
     return n ? (uint64_t)rand() % n : 0;
 }
 
-/* A slice of len bytes, cut into extents anywhere, some of them empty. */
-static void make_slice(struct made *m, int k, uint64_t len)
+/* A slice of len bytes, cut into extents anywhere, some of them empty; now and then a window of wider rows. */
+static void make_slice(struct made *m, int k, uint64_t len, uint64_t width)
 {
+    struct tmap_slice *s = &m->slice[k];
     int n = 0;
 
+    s->window_row = 0;
+    if (width && len % width == 0 && below(3) == 0) {
+        s->window_len = width;
+        s->window_at = below(40);
+        s->window_row = s->window_at + width + below(40);
+        if (len / width * s->window_row >= RECORD_LEN)
+            s->window_row = 0;
+    }
     m->map.slice = m->slice;
     m->slice[k].len = len;
     m->slice[k].extent = m->extent[k];
+    if (s->window_row)
+        len = len / width * s->window_row;
     for (uint64_t left = len; left || n == 0;) {
         uint64_t part = n == MAX_EXTENTS - 1 || below(3) == 0 ? left : below(left + 1);
 
@@ -53,7 +64,10 @@ static void make_map(struct made *m)
 
         if (m->map.op == TMAP_INTERLEAVE)
             m->map.row += m->slice[k].row_part = part;
-        make_slice(m, k, m->map.op == TMAP_CONCAT ? below(3000) : m->map.op == TMAP_INTERLEAVE ? rows * part : 2000);
+        /* Windows of a concatenation are of any width that divides it. */
+        uint64_t len = m->map.op == TMAP_CONCAT ? below(100) * 30 : m->map.op == TMAP_INTERLEAVE ? rows * part : 2000;
+
+        make_slice(m, k, len, m->map.op == TMAP_INTERLEAVE ? part : 1 + below(2) * 9);
         m->map.len += m->slice[k].len;
     }
     if (m->map.op == TMAP_REPLICAS)
@@ -64,6 +78,8 @@ static unsigned char slice_byte(const struct tmap_slice *s, uint64_t at)
 {
     const struct extent *x = s->extent;
 
+    if (s->window_row)
+        at = at / s->window_len * s->window_row + s->window_at + at % s->window_len;
     for (; at >= x->len; x++)
         at -= x->len;
     return bytes[x->record][x->at + at];
@@ -119,7 +135,8 @@ static void test_pieces(void **state)
     for (int round = 0; round < 4000; round++) {
         srand((unsigned)round);
         make_map(&m);
-        uint64_t from = below(m.map.len + 1), len = below(m.map.len - from + 1), most = below(2) ? UINT64_MAX : 1 + below(500);
+        uint64_t from = below(m.map.len + 1), len = below(m.map.len - from + 1);
+        uint64_t most = below(2) ? UINT64_MAX : 1 + below(500);
         int only = m.map.op == TMAP_REPLICAS ? (int)below((uint64_t)m.map.n_slices) : -1;
 
         if (round % 3 == 0) {

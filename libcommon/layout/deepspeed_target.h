@@ -1,0 +1,118 @@
+/*
+ * deepspeed_target.h - a sharded checkpoint that is to be made out of a source
+ *
+ * ds_target_new() turns a wish (degrees, stages, numbering ...) into the whole shape of the
+ * result: which stage and group each parameter belongs to, in which order, how long every
+ * flat buffer is. It refuses what cannot be, so that nothing is written before that is
+ * known. deepspeed_sink() then writes it, one file per rank as the trainer would.
+ *
+ * What the source does not say is settled by these rules, and told in the notes:
+ *   stages     as in the source while PP stays; else by its pp_partition_method and the
+ *              balancing of its DeepSpeed version
+ *   V          the source's; when TP does not divide it, the next multiple of
+ *              make_vocab_size_divisible_by * TP, the new rows being zeros
+ *   RNG        rank (pp, tp) takes the states of the source's rank (pp mod PP, tp mod TP)
+ *   optimizer  the universal form of 2022 keeps neither settings nor step: they are made from the
+ *              arguments and the iteration, in a form that torch's and apex's Adam both load
+ *   tied copy  the last stage repeats the first stage's embedding, weights and moments; a
+ *              gpt2 position table of the last stage, which nobody trains, is carried over,
+ *              or made from the first stage's with zero moments where the source has none
+ */
+#ifndef SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
+#define SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
+
+#include "libcommon/layout/layout.h"
+#include "libcommon/model/pipeline.h"
+
+enum ds_numbering {
+    NUMBERING_KEEP,
+    NUMBERING_NEW,              /* Megatron-DeepSpeed since July 2022: layers from 3, final LayerNorm behind a gap of 1 */
+    NUMBERING_OLD,              /* before: a gap of 2 */
+    NUMBERING_MSMD,             /* Microsoft's fork: layers from 2, no gap */
+};
+
+struct ds_request {
+    struct topology topo;               /* 0: as the source */
+    const char *method;                 /* --pp-partition-method; NULL: see above */
+    bool balance_given;
+    enum pipeline_balance balance;
+    const int *stages;                  /* layers of each stage, or NULL */
+    int n_stages;
+    int64_t vocab;                      /* 0: see above */
+    int n_groups;                       /* 2 or 3; 0: as the source */
+    enum ds_numbering numbering;
+    const struct source *like;          /* take numbering, groups and partition method from it; or NULL */
+    bool no_optimizer;                  /* write none */
+    bool zero_moments;                  /* both moments 0, step 0 */
+    int64_t step;                       /* the iteration to claim; -1: the source's */
+    const char *const *set;             /* "args.lr=0.001" */
+    int n_set;
+};
+
+/* One parameter, in the order of the layer files. */
+struct ds_tparam {
+    int param;                          /* in src->param */
+    const struct param *from;
+    const char *name;                   /* as the target numbers layers */
+    const char *key;                    /* inside its layer file */
+    int layer;                          /* number of its layer file */
+    int ndim;
+    int64_t shape[4], slice[4];         /* merged, and of one tensor rank */
+    int64_t slice_elems;
+    bool decays;
+    int order;                          /* among its module's parameters in the layer file ... */
+    int place;                          /* ... and in the optimizer's lists */
+};
+
+/* A parameter's slice in a flat group. */
+struct ds_member {
+    int param;                          /* in ds_target->param */
+    bool tied_copy;                     /* the last stage's copy of an embedding */
+    int64_t first;                      /* in the flat group, elements */
+};
+struct ds_tgroup {
+    int n;
+    struct ds_member *member;
+    int64_t sum, partition;             /* S and P of spec 4.3 */
+};
+struct ds_tstage {
+    int n_layers;
+    struct ds_tgroup *group;
+};
+
+struct ds_target {
+    struct arena *arena;
+    const struct source *src;
+    struct topology topo;
+    int n_layers, first_layer, final_norm, embedding;   /* numbers of layer files */
+    int n_groups;
+    int64_t vocab;
+    const char *method;                 /* to be noted in args; NULL: leave */
+    int n_params;
+    struct ds_tparam *param;
+    struct ds_tstage *stage;            /* [pp] */
+    bool optimizer, zero_moments;
+    const struct pk *opt, *param_groups;        /* what the shards share; made up where the source has none */
+    bool step_in_state, step_is_tensor;
+    bool bf16_prefix, joined;           /* spelling of zero files */
+    enum dtype weights;
+    int64_t iteration, opt_step;        /* -1: as they are */
+    int local_ranks;                    /* GPUs of a node; 0: local_rank is the rank */
+    const char *const *set;
+    int n_set;
+};
+
+/*
+ * Settle everything. Notes (what is made up or left behind) and warnings go to `notes`.
+ * NULL: ERR_USAGE for a target that cannot be, ERR_DATA for a source that lacks what it
+ * takes. The strings of the request must outlive the target.
+ */
+MUST_CHECK struct ds_target *ds_target_new(const struct source *s, const struct ds_request *q, struct report *notes,
+                                           struct err *e);
+void ds_target_free(struct ds_target *t);               /* NULL is fine */
+int ds_target_n_files(const struct ds_target *t);       /* of the trainer's */
+
+/* The sink; `t` must outlive it. */
+struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t);
+
+#endif

@@ -1,0 +1,198 @@
+#include "libcommon/model/pipeline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "libcommon/base/mem.h"
+
+enum pipeline_balance pipeline_balance_of(const char *ds_version)
+{
+    int major, minor, patch;
+
+    if (sscanf(ds_version, "%4d.%4d.%4d", &major, &minor, &patch) != 3 || (major == 0 && minor == 0 && patch == 0))
+        return PIPELINE_SPREAD;
+    return major * 10000 + minor * 100 + patch < 1205 ? PIPELINE_BOTTLENECK : PIPELINE_SPREAD;
+}
+
+/* ---- before 0.12.5: bisection for the smallest bottleneck ---- */
+
+/* The first item at which the running sum reaches `sum`; n when none does. */
+static int first_reaching(const int *prefix, int n, double sum)
+{
+    int lo = 0, hi = n;
+
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (prefix[mid] < sum)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/*
+ * Fill stages from the left, each up to `bottleneck`. An item whose sum meets the limit
+ * exactly begins the next stage: the reference searches with bisect_left in inclusive sums,
+ * so a stage ends before the item that reaches the limit.
+ */
+static bool fill_greedily(const int *prefix, int n, int n_stages, double bottleneck, int *parts)
+{
+    double limit = bottleneck;
+
+    parts[0] = 0;
+    for (int p = 1; p <= n_stages; p++)
+        parts[p] = n;
+    for (int p = 1; p < n_stages; p++) {
+        parts[p] = first_reaching(prefix, n, limit);
+        if (parts[p] == n)
+            return prefix[n - 1] - prefix[parts[p - 1]] < bottleneck;
+        limit = (parts[p] ? prefix[parts[p] - 1] : prefix[n - 1]) + bottleneck;
+    }
+    return limit >= prefix[n - 1];
+}
+
+static void cut_by_bottleneck(const int *prefix, int n, int n_stages, int *parts)
+{
+    const double eps = 1e-3;
+    double lower = (double)prefix[n - 1] / n_stages, upper = prefix[n - 1];
+
+    while (upper > lower + eps) {
+        double mid = lower + (upper - lower) / 2;
+
+        if (fill_greedily(prefix, n, n_stages, mid, parts))
+            upper = mid;
+        else
+            lower = mid + eps;
+    }
+    fill_greedily(prefix, n, n_stages, upper, parts);
+}
+
+/* ---- since 0.12.5: dynamic programming over (items, stages) ---- */
+
+struct best {
+    double cost, max, min;      /* of the first i items in j stages */
+    int from;                   /* where the last of these stages begins */
+};
+
+static void try_from(struct best *b, const struct best *before, double part, int from)
+{
+    double max = before->max > part ? before->max : part, min = before->min < part ? before->min : part;
+
+    /* Of equal cuts the one with the shortest last stage wins. */
+    if (b->cost >= max - min)
+        *b = (struct best){ .cost = max - min, .max = max, .min = min, .from = from };
+}
+
+static void cut_by_spread(const int *prefix, int n, int n_stages, int *parts)
+{
+    size_t width = (size_t)n_stages + 1;
+    struct best *b = xcalloc(((size_t)n + 1) * width, sizeof *b);
+
+    for (size_t i = 0; i < ((size_t)n + 1) * width; i++)
+        b[i] = (struct best){ .cost = HUGE_VAL, .max = HUGE_VAL, .min = HUGE_VAL };
+    b[0].max = b[0].cost = 0;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= n_stages && j <= i; j++)
+            for (int k = 0; k < i; k++)
+                try_from(&b[(size_t)i * width + (size_t)j], &b[(size_t)k * width + (size_t)j - 1],
+                         prefix[i - 1] - (k ? prefix[k - 1] : 0), k);
+    parts[n_stages] = n;
+    for (int j = n_stages; j > 0; j--)
+        parts[j - 1] = b[(size_t)parts[j] * width + (size_t)j].from;
+    free(b);
+}
+
+void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts)
+{
+    int *prefix = xmalloc((size_t)n * sizeof *prefix);
+
+    for (int i = 0; i < n; i++)
+        prefix[i] = weight[i] + (i ? prefix[i - 1] : 0);
+    if (how == PIPELINE_BOTTLENECK)
+        cut_by_bottleneck(prefix, n, n_stages, parts);
+    else
+        cut_by_spread(prefix, n, n_stages, parts);
+    free(prefix);
+}
+
+/* ---- specs ---- */
+
+enum { SPECS_MAX = 4096 };      /* the newer algorithm takes n * n * stages steps */
+
+/* The words of "type:a|b": 1 transformer, 2 embedding; 0: not understood. */
+static int method_words(const char *method)
+{
+    static const char *const words[] = { "transformer", "embedding" };
+    int found = 0;
+
+    if (!str_starts(method, "type:"))
+        return 0;
+    for (const char *p = method + 4; *p; ) {
+        size_t len = strcspn(++p, "|");
+        int hit = 0;
+
+        for (int w = 0; w < 2; w++)
+            if (len == strlen(words[w]) && strncasecmp(p, words[w], len) == 0)
+                hit = 1 << w;
+        if (!hit)
+            return 0;
+        found |= hit;
+        p += len;
+    }
+    return found;
+}
+
+bool pipeline_method_known(const char *method)
+{
+    return method_words(method) & 1;
+}
+
+static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
+{
+    if (s->embedding < parts[1] && s->final_norm >= parts[n_stages - 1])
+        return 0;
+    err_usage(e, "'%s' cuts %d layers over %d stages so that the embedding or the final LayerNorm is not on the "
+              "stage that holds its tied copy; give the layers of each stage", method, s->n_layers, n_stages);
+    return -1;
+}
+
+int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
+                 int *layers, struct err *e)
+{
+    int words = method_words(method), *weight, *parts, rc;
+
+    if (!(words & 1)) {
+        err_usage(e, "partition method '%s' is not supported: expected type:transformer or type:transformer|embedding",
+                  method);
+        return -1;
+    }
+    if (s->n_layers < n_stages) {
+        err_usage(e, "%d layers cannot fill %d pipeline stages", s->n_layers, n_stages);
+        return -1;
+    }
+    if (s->n > SPECS_MAX) {
+        err_usage(e, "%d pipeline specs, at most %d supported", s->n, SPECS_MAX);
+        return -1;
+    }
+    weight = xcalloc((size_t)s->n, sizeof *weight);
+    parts = xcalloc((size_t)n_stages + 1, sizeof *parts);
+    for (int i = 0; i < s->n_layers; i++)
+        weight[s->first_layer + i] = 1;
+    if (words & 2)
+        weight[s->embedding] = weight[s->final_norm + 1] = 1;
+    pipeline_balanced(weight, s->n, n_stages, how, parts);
+    rc = check_cut(s, method, parts, n_stages, e);
+    for (int p = 0; p < n_stages; p++) {
+        layers[p] = 0;
+        for (int i = parts[p]; i < parts[p + 1]; i++)
+            layers[p] += i >= s->first_layer && i < s->first_layer + s->n_layers;
+    }
+    free(weight);
+    free(parts);
+    return rc;
+}

@@ -1,0 +1,25 @@
+/*
+ * tmap_slice.h - tensor maps of a part of a tensor, for sinks that cut tensors anew
+ *
+ * Rows of a tensor are consecutive logical bytes: a plan item takes them from the map as it
+ * is. Columns are not, so they get a map of their own, made of the same extents.
+ */
+#ifndef SHARDKIT_PLAN_TMAP_SLICE_H
+#define SHARDKIT_PLAN_TMAP_SLICE_H
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/tmap.h"
+
+/*
+ * Bytes [at, at+len) of every row of `row` bytes of the tensor that m maps. The result is
+ * in the arena and shares m's extents where it can, so m must outlive it. m has no windows.
+ */
+struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
+
+/*
+ * `len` zero bytes. They come from a record of the files, made on the first call (*record
+ * < 0) and shared by all later ones.
+ */
+struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
+
+#endif

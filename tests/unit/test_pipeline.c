@@ -1,0 +1,175 @@
+/* Layers to stages: the published cuts of both balancing algorithms, and what makes a cut right. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "libcommon/model/pipeline.h"
+
+enum { STAGES_MAX = 64 };
+
+/* The trainer's own list since July 2022: cast, embedding, transpose, layers, undo, norm, head, cast. */
+static struct pipeline_specs specs(int n_layers)
+{
+    return (struct pipeline_specs){ .n = n_layers + 7, .embedding = 1, .first_layer = 3, .n_layers = n_layers,
+                                    .final_norm = n_layers + 4 };
+}
+
+static void expect(int n_layers, int pp, const char *method, enum pipeline_balance how, const int *want)
+{
+    struct pipeline_specs s = specs(n_layers);
+    int got[STAGES_MAX];
+    struct err e = {0};
+
+    if (pipeline_cut(&s, method, how, pp, got, &e) < 0)
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < pp; i++)
+        if (got[i] != want[i])
+            fail_msg("%d layers, %d stages, %s: stage %d has %d layers, expected %d", n_layers, pp, method, i, got[i],
+                     want[i]);
+}
+
+/* The table of the format's description: BLOOM-176B, a middling model, and the worked example. */
+static void test_published_cuts(void **state)
+{
+    static const int bloom[] = { 5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5 };
+    static const int bloom_old[] = { 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 4 };
+    static const int bloom_new[] = { 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5, 5 };
+
+    (void)state;
+    expect(70, 12, "type:transformer|embedding", PIPELINE_BOTTLENECK, bloom);
+    expect(70, 12, "type:transformer|embedding", PIPELINE_SPREAD, bloom);
+    expect(70, 12, "type:transformer", PIPELINE_BOTTLENECK, bloom_old);
+    expect(70, 12, "type:transformer", PIPELINE_SPREAD, bloom_new);
+    expect(30, 4, "type:transformer", PIPELINE_BOTTLENECK, (const int[]){ 8, 8, 8, 6 });
+    expect(30, 4, "type:transformer", PIPELINE_SPREAD, (const int[]){ 8, 8, 7, 7 });
+    expect(2, 2, "type:transformer", PIPELINE_BOTTLENECK, (const int[]){ 1, 1 });
+    expect(2, 2, "type:transformer", PIPELINE_SPREAD, (const int[]){ 1, 1 });
+}
+
+/* Spec boundaries, not only layer counts. */
+static void test_boundaries(void **state)
+{
+    static const int want[] = { 0, 8, 14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 77 };
+    int weight[77] = {0}, parts[13];
+
+    (void)state;
+    for (int i = 3; i < 73; i++)
+        weight[i] = 1;
+    weight[1] = weight[75] = 1;
+    for (int how = 0; how < 2; how++) {
+        pipeline_balanced(weight, 77, 12, (enum pipeline_balance)how, parts);
+        assert_memory_equal(parts, want, sizeof want);
+    }
+    memset(weight, 0, sizeof weight);
+    weight[3] = weight[4] = 1;
+    for (int how = 0; how < 2; how++) {
+        pipeline_balanced(weight, 9, 2, (enum pipeline_balance)how, parts);
+        assert_memory_equal(parts, ((const int[]){ 0, 4, 9 }), 3 * sizeof *parts);
+    }
+}
+
+/* Heaviest and lightest stage of a cut. */
+static void extremes(const int *weight, const int *parts, int pp, int *max, int *min)
+{
+    *max = 0;
+    *min = 1 << 30;
+    for (int p = 0; p < pp; p++) {
+        int sum = 0;
+
+        assert_true(parts[p] <= parts[p + 1]);
+        for (int i = parts[p]; i < parts[p + 1]; i++)
+            sum += weight[i];
+        *max = sum > *max ? sum : *max;
+        *min = sum < *min ? sum : *min;
+    }
+}
+
+/* Try every cut: none is better by the algorithm's own measure. */
+static void best_of_all(const int *weight, int n, int pp, int *parts, int stage, int *least_max, int *least_spread)
+{
+    int max, min;
+
+    if (stage == pp) {
+        parts[pp] = n;
+        extremes(weight, parts, pp, &max, &min);
+        *least_max = max < *least_max ? max : *least_max;
+        *least_spread = max - min < *least_spread ? max - min : *least_spread;
+        return;
+    }
+    for (int at = parts[stage - 1] + 1; at <= n - (pp - stage); at++) {
+        parts[stage] = at;
+        best_of_all(weight, n, pp, parts, stage + 1, least_max, least_spread);
+    }
+}
+
+static void test_optimal(void **state)
+{
+    (void)state;
+    for (int L = 2; L <= 9; L++)
+        for (int pp = 2; pp <= 4 && pp <= L; pp++)
+            for (int ends = 0; ends < 2; ends++) {
+                int weight[16] = {0}, parts[STAGES_MAX] = {0}, n = L + 7, max, min;
+                int least_max = 1 << 30, least_spread = 1 << 30;
+
+                for (int i = 0; i < L; i++)
+                    weight[3 + i] = 1;
+                weight[1] = weight[L + 5] = ends;
+                best_of_all(weight, n, pp, parts, 1, &least_max, &least_spread);
+                pipeline_balanced(weight, n, pp, PIPELINE_BOTTLENECK, parts);
+                extremes(weight, parts, pp, &max, &min);
+                assert_int_equal(max, least_max);
+                pipeline_balanced(weight, n, pp, PIPELINE_SPREAD, parts);
+                extremes(weight, parts, pp, &max, &min);
+                assert_int_equal(max - min, least_spread);
+            }
+}
+
+static void expect_refused(struct pipeline_specs s, const char *method, int pp, const char *want)
+{
+    int got[STAGES_MAX];
+    struct err e = {0};
+
+    assert_int_equal(pipeline_cut(&s, method, PIPELINE_SPREAD, pp, got, &e), -1);
+    assert_int_equal(e.kind, ERR_USAGE);
+    assert_string_equal(e.msg, want);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    expect_refused(specs(4), "type:transformer", 5, "4 layers cannot fill 5 pipeline stages");
+    expect_refused(specs(4), "parameters", 2, "partition method 'parameters' is not supported: expected "
+                   "type:transformer or type:transformer|embedding");
+    expect_refused(specs(4), "type:transformer|", 2, "partition method 'type:transformer|' is not supported: expected "
+                   "type:transformer or type:transformer|embedding");
+    expect_refused(specs(5000), "type:transformer", 2, "5007 pipeline specs, at most 4096 supported");
+    assert_true(pipeline_method_known("type:embedding|Transformer"));
+    assert_false(pipeline_method_known("type:embedding"));
+    assert_false(pipeline_method_known("uniform"));
+    assert_false(pipeline_method_known("type:"));
+}
+
+static void test_versions(void **state)
+{
+    (void)state;
+    assert_int_equal(pipeline_balance_of("0.12.4"), PIPELINE_BOTTLENECK);
+    assert_int_equal(pipeline_balance_of("0.12.5"), PIPELINE_SPREAD);
+    assert_int_equal(pipeline_balance_of("0.7.1+abc"), PIPELINE_BOTTLENECK);
+    assert_int_equal(pipeline_balance_of("1.0.0"), PIPELINE_SPREAD);
+    assert_int_equal(pipeline_balance_of("0.0.0"), PIPELINE_SPREAD);
+    assert_int_equal(pipeline_balance_of(""), PIPELINE_SPREAD);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_published_cuts), cmocka_unit_test(test_boundaries), cmocka_unit_test(test_optimal),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,32 @@
+/*
+ * reshape.h - one change of topology: what was asked for, and doing it
+ */
+#ifndef SHARDKIT_TOOLS_RESHAPE_H
+#define SHARDKIT_TOOLS_RESHAPE_H
+
+#include "libcommon/base/cli.h"
+#include "libcommon/layout/convert.h"
+#include "libcommon/layout/deepspeed_target.h"
+
+enum { STAGES_MAX = 1024, SETS_MAX = 64 };
+
+struct job {
+    struct cli cli;
+    const char *in, *out, *like;
+    struct ds_request request;
+    int stages[STAGES_MAX];
+    const char *sets[SETS_MAX];
+    bool weights_only, set_latest, verify, resume;
+    struct strbuf shape;                /* the options that shape the output, as text */
+};
+
+enum { JOB_HELP = 1 };
+/* 0, JOB_HELP, or -1 after saying what is wrong. */
+int job_parse(struct job *j, int argc, char **argv);
+/* Reshape, or print the plan with --dry-run. Returns the exit status. */
+int job_run(struct job *j);
+/* The plan: files, stages, memory, disk; with notes on what is made up or left behind. */
+int plan_print(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes,
+               struct err *e);
+
+#endif
