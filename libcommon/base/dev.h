@@ -1,0 +1,49 @@
+/*
+ * dev.h - streams, events and memory of the device that a rank computes on
+ *
+ * Everything that works on tensors takes a stream. On the CPU the stream is NULL and work
+ * is done when the call returns; on a GPU it is queued, and order between streams comes
+ * from events only. kernels.h and comm.h both speak of these, so neither needs the other.
+ */
+#ifndef SHARDKIT_BASE_DEV_H
+#define SHARDKIT_BASE_DEV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+
+struct dev_stream;              /* NULL: the CPU, or the GPU's default stream */
+struct dev_event;               /* NULL: the CPU, where everything has already happened */
+
+struct dev_ops {
+    const char *name;           /* "cpu", "cuda" */
+    /* Device memory, 4 KiB aligned, contents undefined. NULL and ERR_SYS when there is none left. */
+    void *(*alloc)(uint64_t bytes, struct err *e);
+    void (*free)(void *p);      /* NULL is fine */
+    /* Host memory that the device copies from and to at full rate. */
+    void *(*alloc_host)(uint64_t bytes, struct err *e);
+    void (*free_host)(void *p);
+    /* Either side may be host or device memory. */
+    void (*copy)(void *dst, const void *src, uint64_t bytes, struct dev_stream *s);
+    void (*zero)(void *dst, uint64_t bytes, struct dev_stream *s);
+    struct dev_stream *(*stream_new)(void);
+    void (*stream_free)(struct dev_stream *s);
+    /* Wait until everything queued so far is done. */
+    void (*stream_sync)(struct dev_stream *s);
+    struct dev_event *(*event_new)(void);
+    void (*event_free)(struct dev_event *v);
+    void (*event_record)(struct dev_event *v, struct dev_stream *s);
+    /* `s` goes on only after what `v` recorded; the host does not wait. */
+    void (*stream_wait)(struct dev_stream *s, struct dev_event *v);
+    bool (*event_done)(struct dev_event *v);
+    /* Bytes of device memory: all, and free now. */
+    void (*memory)(uint64_t *total, uint64_t *free_now);
+    /*
+     * Work only queues, so a fault shows later: 0, or -1 with the first one since the last
+     * call. Does not wait; call it after stream_sync() to hear of everything.
+     */
+    int (*check)(struct err *e);
+};
+
+#endif

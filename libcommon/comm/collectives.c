@@ -1,0 +1,458 @@
+/*
+ * collectives.c - the CPU's collectives, over a transport
+ *
+ * Every reduction adds in rank order (reduce.h), so which of the ways below is taken
+ * changes no bit:
+ *   few bytes    everybody sends all to everybody, each adds for itself: one wait. With
+ *                more than DIRECT_MAX ranks the vectors travel in log2(n) doubling steps.
+ *   many bytes   in pieces that fit in the staging memory: member i gets everybody's i-th
+ *                part of the piece, adds, and sends the sum to all; every byte crosses the
+ *                wire 2 (n-1)/n times
+ * Ranks of one group may be many to a processor: the number of times all of them must have
+ * run matters more than the number of messages.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/comm/comm_impl.h"
+#include "libcommon/comm/reduce.h"
+
+enum {
+    DIRECT_MAX = 16,                    /* members that send to each other one by one */
+    SMALL_BYTES = 16384,                /* "few", for more than two members */
+    SMALL_PAIR_BYTES = 262144,          /* for two: the same traffic either way, one wait less */
+    BROADCAST_SPLIT_BYTES = 524288,     /* from here on the root does not send it all itself */
+    ALIGN = 64,
+};
+
+static size_t bytes_of(int64_t n, enum dtype t)
+{
+    return (size_t)n * (size_t)dtype_size(t);
+}
+
+/* The k-th other member, each starting with its neighbour so that nobody is everybody's first. */
+static int other(const struct comm *c, int k)
+{
+    return (c->rank + 1 + k) % c->size;
+}
+
+/* ---- few bytes ---- */
+
+/* slot[r] = member r's b bytes, one by one. */
+static int gather_direct(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
+{
+    struct xfer *x = c->w->xfer;
+    int n = 0;
+
+    for (int k = 0; k < c->size - 1; k++) {
+        int r = other(c, k);
+
+        slot[r] = c->w->staging + (size_t)k * stride;
+        if (post(c, &x[n++], USE_COLLECTIVE, false, r, slot[r], b, e) < 0)
+            return -1;
+    }
+    slot[c->rank] = in;
+    for (int k = 0; k < c->size - 1; k++)
+        if (post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), in, b, e) < 0)
+            return -1;
+    return wait_all(c->w, x, n, e);
+}
+
+/*
+ * The same in doubling steps: block j of the staging memory becomes that of member
+ * (rank + j) mod n; at distance d we hold d blocks and fetch up to d more.
+ */
+static int gather_doubling(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
+{
+    char *block = c->w->staging;
+    struct xfer *x = c->w->xfer;
+
+    if (b)
+        memcpy(block, in, b);
+    for (int d = 1; d < c->size; d *= 2) {
+        size_t len = (size_t)(d < c->size - d ? d : c->size - d) * stride;
+
+        if (post(c, &x[0], USE_COLLECTIVE, false, (c->rank + d) % c->size, block + (size_t)d * stride, len, e) < 0 ||
+            post(c, &x[1], USE_COLLECTIVE, true, (c->rank + c->size - d) % c->size, block, len, e) < 0 ||
+            wait_all(c->w, x, 2, e) < 0)
+            return -1;
+    }
+    for (int j = 0; j < c->size; j++)
+        slot[(c->rank + j) % c->size] = block + (size_t)j * stride;
+    return 0;
+}
+
+/* slot[r] points at member r's b bytes: in the staging memory, our own maybe at `in`. */
+static int gather_small(struct comm *c, const void *in, size_t b, const void **slot, struct err *e)
+{
+    size_t stride = align_up(b, ALIGN);
+
+    return c->size <= DIRECT_MAX ? gather_direct(c, in, b, slot, stride, e)
+                                 : gather_doubling(c, in, b, slot, stride, e);
+}
+
+static bool is_small(const struct comm *c, size_t b)
+{
+    return b <= (c->size == 2 ? SMALL_PAIR_BYTES : SMALL_BYTES) &&
+           align_up(b, ALIGN) * (size_t)c->size <= c->w->staging_bytes;
+}
+
+/* ---- many bytes ---- */
+
+/* Elements of one member's part, so that all others' fit in the staging memory. */
+static int64_t part_max(const struct comm *c, enum dtype t)
+{
+    size_t b = align_down(c->w->staging_bytes / (size_t)(c->size - 1), ALIGN);
+
+    return (int64_t)(b / (size_t)dtype_size(t));
+}
+
+/*
+ * Reduce one part: everybody sends to member r the elements at from[r], each of n[r]
+ * elements; out = the sum of ours. n[r] may be 0.
+ */
+static int reduce_part(struct comm *c, const char *const *from, const int64_t *n, void *out,
+                       enum dtype t, enum comm_op op, const void **slot, struct err *e)
+{
+    size_t own = bytes_of(n[c->rank], t), stride = align_up(own, ALIGN);
+    struct xfer *x = c->w->xfer;
+    int posted = 0;
+
+    for (int k = 0; k < c->size - 1 && own; k++) {
+        int r = other(c, k);
+
+        slot[r] = c->w->staging + (size_t)k * stride;
+        if (post(c, &x[posted++], USE_COLLECTIVE, false, r, slot[r], own, e) < 0)
+            return -1;
+    }
+    slot[c->rank] = from[c->rank];
+    for (int k = 0; k < c->size - 1; k++) {
+        int r = other(c, k);
+
+        if (n[r] && post(c, &x[posted++], USE_COLLECTIVE, true, r, from[r], bytes_of(n[r], t), e) < 0)
+            return -1;
+    }
+    if (wait_all(c->w, x, posted, e) < 0)
+        return -1;
+    if (own)
+        reduce_ranks(out, slot, c->size, n[c->rank], t, op);
+    return 0;
+}
+
+/* Everybody gets member r's n[r] elements, at to[r]; our own are there already. */
+static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
+{
+    struct xfer *x = c->w->xfer;
+    int posted = 0;
+
+    for (int k = 0; k < c->size - 1; k++) {
+        int r = other(c, k);
+
+        if (n[r] && post(c, &x[posted++], USE_COLLECTIVE, false, r, to[r], bytes_of(n[r], t), e) < 0)
+            return -1;
+    }
+    for (int k = 0; k < c->size - 1 && n[c->rank]; k++)
+        if (post(c, &x[posted++], USE_COLLECTIVE, true, other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
+            return -1;
+    return wait_all(c->w, x, posted, e);
+}
+
+/* Per member: pointers and counts of the piece at hand. */
+struct parts {
+    const void **slot;
+    char **at;
+    int64_t *n;
+};
+
+static struct parts parts_new(const struct comm *c)
+{
+    return (struct parts){
+        .slot = xcalloc((size_t)c->size, sizeof(void *)),
+        .at = xcalloc((size_t)c->size, sizeof(char *)),
+        .n = xcalloc((size_t)c->size, sizeof(int64_t)),
+    };
+}
+
+static void parts_free(struct parts *p)
+{
+    free(p->slot);
+    free(p->at);
+    free(p->n);
+}
+
+/* Cut m elements at `base` into one part for each member. */
+static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t m, enum dtype t)
+{
+    for (int r = 0; r < c->size; r++) {
+        int64_t first = m / c->size * r + m % c->size * r / c->size;
+        int64_t end = m / c->size * (r + 1) + m % c->size * (r + 1) / c->size;
+
+        p->at[r] = base + bytes_of(first, t);
+        p->n[r] = end - first;
+    }
+}
+
+static int all_reduce_large(struct comm *c, const char *in, char *out, int64_t n,
+                            enum dtype t, enum comm_op op, struct parts *p, struct err *e)
+{
+    /* Parts differ by one element, hence the one less. */
+    int64_t piece = (part_max(c, t) - 1) * c->size;
+
+    for (int64_t done = 0; done < n; done += piece) {
+        int64_t m = n - done < piece ? n - done : piece;
+        char *own;
+
+        parts_cut(p, c, out + bytes_of(done, t), m, t);
+        own = p->at[c->rank];
+        parts_cut(p, c, (char *)in + bytes_of(done, t), m, t);
+        if (reduce_part(c, (const char *const *)p->at, p->n, own, t, op, p->slot, e) < 0)
+            return -1;
+        parts_cut(p, c, out + bytes_of(done, t), m, t);
+        if (gather_parts(c, p->at, p->n, t, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int all_reduce(struct comm *c, const void *in, void *out, int64_t n,
+                      enum dtype t, enum comm_op op, struct err *e)
+{
+    struct parts p = parts_new(c);
+    int rc;
+
+    if (is_small(c, bytes_of(n, t))) {
+        rc = gather_small(c, in, bytes_of(n, t), p.slot, e);
+        if (rc == 0)
+            reduce_ranks(out, p.slot, c->size, n, t, op);
+    } else {
+        rc = all_reduce_large(c, in, out, n, t, op, &p, e);
+    }
+    parts_free(&p);
+    return rc;
+}
+
+static int reduce_scatter(struct comm *c, const char *in, char *out, int64_t n,
+                          enum dtype t, enum comm_op op, struct err *e)
+{
+    struct parts p = parts_new(c);
+    int64_t piece = part_max(c, t);
+    int rc = 0;
+
+    for (int64_t done = 0; done < n && rc == 0; done += piece) {
+        int64_t m = n - done < piece ? n - done : piece;
+
+        for (int r = 0; r < c->size; r++) {
+            p.at[r] = (char *)in + bytes_of(r * n + done, t);
+            p.n[r] = m;
+        }
+        rc = reduce_part(c, (const char *const *)p.at, p.n, out + bytes_of(done, t), t, op, p.slot, e);
+    }
+    parts_free(&p);
+    return rc;
+}
+
+/* Our own part is in `out` already. */
+static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct err *e)
+{
+    struct parts p = parts_new(c);
+    int64_t piece = (int64_t)(XFER_MAX / (size_t)dtype_size(t));
+    int rc = 0;
+
+    for (int64_t done = 0; done < n && rc == 0; done += piece) {
+        for (int r = 0; r < c->size; r++) {
+            p.at[r] = out + bytes_of(r * n + done, t);
+            p.n[r] = n - done < piece ? n - done : piece;
+        }
+        rc = gather_parts(c, p.at, p.n, t, e);
+    }
+    parts_free(&p);
+    return rc;
+}
+
+/* ---- broadcast ---- */
+
+/* Whoever has it passes it on to the rank half as far away, and so on: log2(n) steps. */
+static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct err *e)
+{
+    int v = (c->rank - root + c->size) % c->size, bit = 1, n = 0;
+    struct xfer *x = c->w->xfer;
+
+    for (; bit < c->size && !(v & bit); bit *= 2)
+        ;
+    if (v && (post(c, &x[0], USE_COLLECTIVE, false, (v - bit + root) % c->size, buf, b, e) < 0 ||
+              wait_all(c->w, x, 1, e) < 0))
+        return -1;
+    for (bit /= 2; bit; bit /= 2)
+        if (v + bit < c->size && post(c, &x[n++], USE_COLLECTIVE, true, (v + bit + root) % c->size, buf, b, e) < 0)
+            return -1;
+    return wait_all(c->w, x, n, e);
+}
+
+/* The root gives each member a part, and the members give the parts to each other. */
+static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct parts *p, struct err *e)
+{
+    struct xfer *x = c->w->xfer;
+    int n = 0;
+
+    parts_cut(p, c, buf, (int64_t)b, DTYPE_U8);
+    if (c->rank != root) {
+        if (post(c, &x[0], USE_COLLECTIVE, false, root, p->at[c->rank], (size_t)p->n[c->rank], e) < 0 ||
+            wait_all(c->w, x, 1, e) < 0)
+            return -1;
+    } else {
+        for (int k = 0; k < c->size - 1; k++)
+            if (post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), p->at[other(c, k)], (size_t)p->n[other(c, k)], e) < 0)
+                return -1;
+        if (wait_all(c->w, x, n, e) < 0)
+            return -1;
+    }
+    return gather_parts(c, p->at, p->n, DTYPE_U8, e);
+}
+
+static int broadcast(struct comm *c, char *buf, size_t b, int root, struct err *e)
+{
+    struct parts p;
+    int rc = 0;
+
+    if (b < BROADCAST_SPLIT_BYTES || c->size == 2) {
+        for (size_t done = 0; done < b && rc == 0; done += XFER_MAX)
+            rc = broadcast_tree(c, buf + done, b - done < XFER_MAX ? b - done : XFER_MAX, root, e);
+        return rc;
+    }
+    p = parts_new(c);
+    for (size_t done = 0; done < b && rc == 0; done += XFER_MAX)
+        rc = broadcast_split(c, buf + done, b - done < XFER_MAX ? b - done : XFER_MAX, root, &p, e);
+    parts_free(&p);
+    return rc;
+}
+
+/* ---- the calls of comm.h ---- */
+
+static int check_reduce(const struct comm *c, const char *call, enum dtype t, struct err *e)
+{
+    if (reduce_can(t))
+        return 0;
+    err_usage(e, "%s of group %s: cannot reduce %s", call, c->name, dtype_name(t));
+    return -1;
+}
+
+/* Nothing to tell anybody: the result is the input, or empty. */
+static bool alone(const struct comm *c, const void *in, void *out, int64_t n, enum dtype t)
+{
+    if (n > 0 && c->size > 1)
+        return false;
+    if (n > 0 && in != out)
+        memcpy(out, in, bytes_of(n, t));
+    return true;
+}
+
+static int run_all_reduce(struct comm *c, const char *name, const void *in, void *out, int64_t n,
+                          enum dtype t, enum comm_op op, struct err *e)
+{
+    uint64_t number = ++c->n_calls;
+    struct err inside = {0};
+
+    if (check_reduce(c, name, t, e) < 0)
+        return -1;
+    if (alone(c, in, out, n, t))
+        return 0;
+    call_begin(c, name, number);
+    return call_end(c, name, number, all_reduce(c, in, out, n, t, op, &inside), &inside, e);
+}
+
+static int run_all_gather(struct comm *c, const char *name, const void *in, void *out, int64_t n,
+                          enum dtype t, struct err *e)
+{
+    char *own = (char *)out + bytes_of(c->rank * n, t);
+    uint64_t number = ++c->n_calls;
+    struct err inside = {0};
+
+    if (n > 0 && in != own)
+        memcpy(own, in, bytes_of(n, t));
+    if (n == 0 || c->size == 1)
+        return 0;
+    call_begin(c, name, number);
+    return call_end(c, name, number, all_gather(c, out, n, t, &inside), &inside, e);
+}
+
+static int run_broadcast(struct comm *c, const char *name, void *buf, size_t n_bytes, int root, struct err *e)
+{
+    uint64_t number = ++c->n_calls;
+    struct err inside = {0};
+
+    if (root < 0 || root >= c->size) {
+        err_usage(e, "%s of group %s: no member %d", name, c->name, root);
+        return -1;
+    }
+    if (n_bytes == 0 || c->size == 1)
+        return 0;
+    call_begin(c, name, number);
+    return call_end(c, name, number, broadcast(c, buf, n_bytes, root, &inside), &inside, e);
+}
+
+int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                    struct dev_stream *s, struct err *e)
+{
+    (void)s;
+    return run_all_reduce(c, "all_reduce", in, out, n, t, op, e);
+}
+
+int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                        struct dev_stream *s, struct err *e)
+{
+    uint64_t number = ++c->n_calls;
+    struct err inside = {0};
+
+    (void)s;
+    if (check_reduce(c, "reduce_scatter", t, e) < 0)
+        return -1;
+    if (alone(c, in, out, n, t))
+        return 0;
+    call_begin(c, "reduce_scatter", number);
+    return call_end(c, "reduce_scatter", number, reduce_scatter(c, in, out, n, t, op, &inside), &inside, e);
+}
+
+int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                    struct dev_stream *s, struct err *e)
+{
+    (void)s;
+    return run_all_gather(c, "all_gather", in, out, n, t, e);
+}
+
+int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root, struct dev_stream *s, struct err *e)
+{
+    (void)s;
+    return run_broadcast(c, "broadcast", buf, bytes_of(n, t), root, e);
+}
+
+int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
+{
+    uint64_t number = ++c->n_calls;
+    struct err inside = {0};
+    struct parts p;
+    int rc;
+
+    (void)s;
+    if (c->size == 1)
+        return 0;
+    p = parts_new(c);
+    call_begin(c, "barrier", number);
+    rc = gather_small(c, NULL, 0, p.slot, &inside);
+    parts_free(&p);
+    return call_end(c, "barrier", number, rc, &inside, e);
+}
+
+int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t, enum comm_op op, struct err *e)
+{
+    return run_all_reduce(c, "host_all_reduce", x, x, n, t, op, e);
+}
+
+int comm_host_all_gather(struct comm *c, const void *in, void *out, size_t n_bytes, struct err *e)
+{
+    return run_all_gather(c, "host_all_gather", in, out, (int64_t)n_bytes, DTYPE_U8, e);
+}
+
+int comm_host_broadcast(struct comm *c, void *buf, size_t n_bytes, int root, struct err *e)
+{
+    return run_broadcast(c, "host_broadcast", buf, n_bytes, root, e);
+}

@@ -1,0 +1,72 @@
+/*
+ * comm_impl.h - what the parts of comm share; for libcommon/comm only
+ *
+ * world.c        opening and closing, who is where
+ * group.c        groups, waiting, wording of errors
+ * collectives.c  the CPU's collectives over a transport
+ * p2p.c          messages between two members
+ */
+#ifndef SHARDKIT_COMM_COMM_IMPL_H
+#define SHARDKIT_COMM_COMM_IMPL_H
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/comm.h"
+#include "libcommon/comm/launch.h"
+#include "libcommon/comm/transport.h"
+#include "libcommon/comm/watch_impl.h"
+
+struct comm_world {
+    struct comm_options o;
+    struct launch launch;
+    struct transport *t;        /* NULL in a world of one */
+    struct watch *watch;
+    struct comm_place *place;   /* [size] */
+    uint64_t *pid_space;        /* [size] */
+    struct arena *names;        /* of hosts and groups: the monitor reads them to the end */
+    struct comm *all;
+    uint32_t next_id;           /* for the next group: no two groups of this rank have the same */
+    /* Scratch of one collective. */
+    char *staging;
+    size_t staging_bytes;
+    struct xfer *xfer;          /* [2 * size] */
+    struct comm_req *loose;     /* sends that nobody waits for */
+};
+
+struct comm {
+    struct comm_world *w;
+    const char *name;
+    uint32_t id;
+    int rank, size;
+    int *ranks;                 /* world numbers, in group order */
+    uint64_t n_calls, n_sent, n_received;   /* numbers for messages and the watch */
+};
+
+/* Messages of different use never mix: each group has a channel for each use. */
+enum channel_use { USE_COLLECTIVE, USE_P2P, USE_HOST, N_USES };
+#define CHANNEL_SETUP 0u        /* of no group: comm_create's own words */
+static inline uint32_t comm_channel(const struct comm *c, enum channel_use use)
+{
+    return c->id * N_USES + use;
+}
+
+/* A group with its first id; no words with the other members. */
+struct comm *group_new(struct comm_world *w, const char *name, const int *ranks, int n, int own, uint32_t id);
+
+/* Start a message to or from a member. */
+MUST_CHECK int post(struct comm *c, struct xfer *x, enum channel_use use, bool is_send, int peer,
+                    const void *buf, size_t n_bytes, struct err *e);
+/* Until all n messages are done; tells the watch whom we wait for. */
+MUST_CHECK int wait_all(struct comm_world *w, const struct xfer *x, int n, struct err *e);
+void reap_loose(struct comm_world *w);  /* free the sends that have gone out */
+/* Every send that nobody waits for has gone out. */
+MUST_CHECK int drain_loose(struct comm_world *w, struct err *e);
+
+/*
+ * The frame of a call: begin() notes it for the watch; end() takes the note back and, for
+ * rc < 0, makes *e of what went wrong inside: "all_reduce #12 of group tp: rank 3: ...".
+ */
+void call_begin(struct comm *c, const char *name, uint64_t number);
+MUST_CHECK int call_end(struct comm *c, const char *name, uint64_t number, int rc,
+                        const struct err *inside, struct err *e);
+
+#endif

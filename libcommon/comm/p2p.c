@@ -1,0 +1,178 @@
+/*
+ * p2p.c - messages between two members: stage boundaries, and small values of the host
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/comm/comm_impl.h"
+
+/* One message, cut where it is longer than a transport takes at once. */
+struct comm_req {
+    struct comm *c;
+    const char *name;
+    uint64_t number;
+    struct comm_req *next;      /* of the sends that nobody waits for */
+    int n;
+    struct xfer x[];
+};
+
+static int check_peer(const struct comm *c, const char *name, int peer, struct err *e)
+{
+    if (peer >= 0 && peer < c->size && peer != c->rank)
+        return 0;
+    err_usage(e, "%s of group %s: no other member %d", name, c->name, peer);
+    return -1;
+}
+
+static struct comm_req *start(struct comm *c, const char *name, uint64_t number, enum channel_use use, bool is_send,
+                              int peer, const void *buf, size_t n_bytes, struct err *e)
+{
+    int n = n_bytes ? (int)((n_bytes + XFER_MAX - 1) / XFER_MAX) : 1;
+    struct comm_req *q;
+    struct err inside = {0};
+    int rc = 0;
+
+    if (check_peer(c, name, peer, e) < 0)
+        return NULL;
+    q = xcalloc(1, sizeof *q + (size_t)n * sizeof *q->x);
+    q->c = c;
+    q->name = name;
+    q->number = number;
+    q->n = n;
+    call_begin(c, name, number);
+    for (int i = 0; i < n && rc == 0; i++) {
+        size_t at = (size_t)i * XFER_MAX, left = n_bytes - at;
+
+        rc = post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, left < XFER_MAX ? left : XFER_MAX, &inside);
+    }
+    if (call_end(c, name, number, rc, &inside, e) < 0) {
+        /* Parts may be under way: their memory stays. */
+        return NULL;
+    }
+    return q;
+}
+
+int comm_send_start(struct comm *c, const void *buf, int64_t n, enum dtype t, int to,
+                    struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    (void)s;
+    *req = start(c, "send", ++c->n_sent, USE_P2P, true, to, buf, (size_t)n * (size_t)dtype_size(t), e);
+    return *req ? 0 : -1;
+}
+
+int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from,
+                    struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    (void)s;
+    *req = start(c, "receive", ++c->n_received, USE_P2P, false, from, buf, (size_t)n * (size_t)dtype_size(t), e);
+    return *req ? 0 : -1;
+}
+
+static bool is_done(const struct comm_req *q)
+{
+    for (int i = 0; i < q->n; i++)
+        if (!q->x[i].done)
+            return false;
+    return true;
+}
+
+int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
+{
+    struct comm_req *q = *req;
+    struct err inside = {0};
+    int rc;
+
+    (void)s;
+    if (!q)
+        return 0;
+    if (!is_done(q)) {
+        call_begin(q->c, q->name, q->number);
+        rc = wait_all(q->c->w, q->x, q->n, &inside);
+        if (call_end(q->c, q->name, q->number, rc, &inside, e) < 0)
+            return -1;
+    }
+    free(q);
+    *req = NULL;
+    return 0;
+}
+
+void comm_batch_begin(struct comm *c)
+{
+    (void)c;
+}
+
+int comm_batch_end(struct comm *c, struct err *e)
+{
+    (void)c;
+    (void)e;
+    return 0;
+}
+
+int comm_poke(struct comm_world *w, struct err *e)
+{
+    if (!w->t)
+        return 0;
+    if (w->t->progress(w->t, false, e) < 0)
+        return -1;
+    reap_loose(w);
+    return 0;
+}
+
+/* ---- small values of the host ---- */
+
+int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e)
+{
+    uint64_t number = ++c->n_sent;
+    struct comm_req *q;
+    void *copy;
+
+    if (n_bytes > COMM_HOST_MAX) {
+        err_usage(e, "host_send of group %s: %zu bytes, at most %d", c->name, n_bytes, COMM_HOST_MAX);
+        return -1;
+    }
+    copy = xmalloc(n_bytes ? n_bytes : 1);
+    if (n_bytes)
+        memcpy(copy, buf, n_bytes);
+    q = start(c, "host_send", number, USE_HOST, true, to, copy, n_bytes, e);
+    if (!q) {
+        free(copy);
+        return -1;
+    }
+    q->next = c->w->loose;
+    c->w->loose = q;
+    reap_loose(c->w);
+    return 0;
+}
+
+int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e)
+{
+    struct comm_req *q = start(c, "host_recv", ++c->n_received, USE_HOST, false, from, buf, n_bytes, e);
+
+    return q ? comm_wait(&q, NULL, e) : -1;
+}
+
+void reap_loose(struct comm_world *w)
+{
+    for (struct comm_req **at = &w->loose; *at;) {
+        struct comm_req *q = *at;
+
+        if (!is_done(q)) {
+            at = &q->next;
+            continue;
+        }
+        *at = q->next;
+        free(q->x[0].buf);
+        free(q);
+    }
+}
+
+int drain_loose(struct comm_world *w, struct err *e)
+{
+    while (w->loose) {
+        watch_waits_for(w->watch, w->loose->x[0].peer, 1);
+        if (w->t->progress(w->t, true, e) < 0)
+            return -1;
+        reap_loose(w);
+    }
+    return 0;
+}

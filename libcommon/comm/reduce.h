@@ -1,0 +1,23 @@
+/*
+ * reduce.h - add or compare the same elements of several ranks, in rank order
+ *
+ * The arithmetic of comm.h's contract, and nothing else. Each element is computed alone,
+ * so the result does not depend on how a vector is cut into pieces.
+ */
+#ifndef SHARDKIT_COMM_REDUCE_H
+#define SHARDKIT_COMM_REDUCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/dtype.h"
+#include "libcommon/comm/comm.h"
+
+bool reduce_can(enum dtype t);      /* F64 F32 BF16 I64 I32 U8 */
+/*
+ * out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs.
+ * Pointers need the alignment of the type.
+ */
+void reduce_ranks(void *out, const void *const *in, int n_ranks, int64_t n, enum dtype t, enum comm_op op);
+
+#endif

@@ -1,0 +1,246 @@
+#include "libcommon/comm/tcp_join.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/socket.h"
+
+/*
+ * All numbers little-endian; addresses as the network has them.
+ *   hello   u64 magic, u32 rank, u32 size, u32 port, u32 address
+ *   table   u64 magic, u64 token, then for each rank: u32 address, u32 port
+ *   greet   u64 token, u32 rank
+ */
+enum { HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
+#define MAGIC UINT64_C(0x314e494a4b444853)      /* "SHDKJIN1" */
+/* Whoever connects has this long to say a few bytes: a port scanner must not hold up the start. */
+#define HELLO_NS (2 * INT64_C(1000000000))
+
+struct join {
+    const struct launch *l;
+    int64_t deadline_ns;
+    double timeout_s;
+    int listener, port;
+    struct in_addr master;      /* as this rank resolved it */
+    uint8_t *table;
+    int *fd;
+};
+
+static int64_t hello_deadline(const struct join *j)
+{
+    int64_t soon = now_ns() + HELLO_NS;
+
+    return soon < j->deadline_ns ? soon : j->deadline_ns;
+}
+
+/* "ranks 3 5 6 and 12 more" that have no connection yet. */
+static void name_missing(const struct join *j, char *text, size_t room)
+{
+    int shown = 0, missing = 0;
+    size_t n = 0;
+
+    for (int r = 0; r < j->l->size; r++) {
+        if (r == j->l->rank || j->fd[r] >= 0)
+            continue;
+        missing++;
+        if (shown < 8) {
+            n += (size_t)snprintf(text + n, room - n, " %d", r);
+            shown++;
+        }
+    }
+    if (missing > shown)
+        snprintf(text + n, room - n, " and %d more", missing - shown);
+}
+
+static void say_nobody_came(const struct join *j, struct err *e)
+{
+    char missing[160] = "";
+
+    name_missing(j, missing, sizeof missing);
+    err_data(e, "start", ERR_NO_BYTE, "rank %d waited %.0f s at port %d; not connected: rank%s", j->l->rank,
+             j->timeout_s, j->port, missing);
+}
+
+/* One caller at rank 0: 0 when it is one of us, 1 when it is a stranger, -1 when the job cannot be. */
+static int hear_hello(struct join *j, int fd, struct err *e)
+{
+    uint8_t hello[HELLO_BYTES];
+    uint32_t rank, size;
+
+    if (!socket_read(fd, hello, sizeof hello, hello_deadline(j)) || get_le64(hello) != MAGIC)
+        return 1;
+    rank = get_le32(hello + 8);
+    size = get_le32(hello + 12);
+    if (size != (uint32_t)j->l->size || rank < 1 || rank >= size) {
+        err_usage(e, "start: a process says it is rank %u of %u, but rank 0 has %s=%d", rank, size,
+                  j->l->size_name, j->l->size);
+        return -1;
+    }
+    if (j->fd[rank] >= 0) {
+        err_usage(e, "start: two processes say they are rank %u of %u", rank, size);
+        return -1;
+    }
+    j->fd[rank] = fd;
+    memcpy(j->table + TABLE_HEAD + rank * TABLE_ROW, hello + 20, 4);
+    memcpy(j->table + TABLE_HEAD + rank * TABLE_ROW + 4, hello + 16, 4);
+    return 0;
+}
+
+static size_t table_bytes(const struct join *j)
+{
+    return TABLE_HEAD + (size_t)j->l->size * TABLE_ROW;
+}
+
+static int join_as_root(struct join *j, struct err *e)
+{
+    int here = 1;
+
+    while (here < j->l->size) {
+        int fd = socket_accept(j->listener, j->deadline_ns), rc;
+
+        if (fd < 0) {
+            say_nobody_came(j, e);
+            return -1;
+        }
+        rc = hear_hello(j, fd, e);
+        if (rc)
+            close(fd);
+        if (rc < 0)
+            return -1;
+        here += !rc;
+    }
+    put_le64(j->table, MAGIC);
+    if (getrandom(j->table + 8, 8, 0) != 8) {
+        err_sys(e, "start", "no random numbers");
+        return -1;
+    }
+    for (int r = 1; r < j->l->size; r++)
+        if (!socket_write(j->fd[r], j->table, table_bytes(j), j->deadline_ns)) {
+            err_data(e, "start", ERR_NO_BYTE, "rank %d went away before all had come", r);
+            return -1;
+        }
+    return 0;
+}
+
+/* Say hello to rank 0 and hear the table. */
+static int meet_root(struct join *j, struct err *e)
+{
+    uint8_t hello[HELLO_BYTES];
+    struct sockaddr_in own;
+    socklen_t len = sizeof own;
+    int fd = socket_connect(j->master, j->l->port, j->deadline_ns);
+
+    if (fd < 0) {
+        err_sys(e, "start", "rank %d: no rank 0 at %s:%d within %.0f s", j->l->rank, j->l->master, j->l->port,
+                j->timeout_s);
+        return -1;
+    }
+    j->fd[0] = fd;
+    if (getsockname(fd, (struct sockaddr *)&own, &len) < 0) {
+        err_sys(e, "start", "no address of our own");
+        return -1;
+    }
+    put_le64(hello, MAGIC);
+    put_le32(hello + 8, (uint32_t)j->l->rank);
+    put_le32(hello + 12, (uint32_t)j->l->size);
+    put_le32(hello + 16, (uint32_t)j->port);
+    memcpy(hello + 20, &own.sin_addr, 4);
+    if (!socket_write(fd, hello, sizeof hello, j->deadline_ns) ||
+        !socket_read(fd, j->table, table_bytes(j), j->deadline_ns) || get_le64(j->table) != MAGIC) {
+        err_data(e, "start", ERR_NO_BYTE, "rank %d: rank 0 at %s:%d did not let us in (it says why, unless it is no "
+                 "rank 0 of ours)", j->l->rank, j->l->master, j->l->port);
+        return -1;
+    }
+    return 0;
+}
+
+static int greet(struct join *j, int r, struct err *e)
+{
+    uint8_t word[GREET_BYTES];
+    struct in_addr a;
+
+    memcpy(&a, j->table + TABLE_HEAD + r * TABLE_ROW, 4);
+    /* Rank r sits beside rank 0 and came in by loopback: reach it where rank 0 is. */
+    if (socket_is_loopback(a))
+        a = j->master;
+    j->fd[r] = socket_connect(a, (int)get_le32(j->table + TABLE_HEAD + r * TABLE_ROW + 4), j->deadline_ns);
+    memcpy(word, j->table + 8, 8);
+    put_le32(word + 8, (uint32_t)j->l->rank);
+    if (j->fd[r] < 0 || !socket_write(j->fd[r], word, sizeof word, j->deadline_ns)) {
+        err_sys(e, "start", "rank %d cannot connect to rank %d at %s", j->l->rank, r, inet_ntoa(a));
+        return -1;
+    }
+    return 0;
+}
+
+static int meet_others(struct join *j, struct err *e)
+{
+    int missing = j->l->size - j->l->rank - 1;
+
+    for (int r = 1; r < j->l->rank; r++)
+        if (greet(j, r, e) < 0)
+            return -1;
+    while (missing) {
+        uint8_t word[GREET_BYTES];
+        int fd = socket_accept(j->listener, j->deadline_ns);
+        uint32_t r;
+
+        if (fd < 0) {
+            say_nobody_came(j, e);
+            return -1;
+        }
+        if (!socket_read(fd, word, sizeof word, hello_deadline(j)) || memcmp(word, j->table + 8, 8) != 0 ||
+            (r = get_le32(word + 8)) <= (uint32_t)j->l->rank || r >= (uint32_t)j->l->size || j->fd[r] >= 0) {
+            close(fd);
+            continue;
+        }
+        j->fd[r] = fd;
+        missing--;
+    }
+    return 0;
+}
+
+static int join(struct join *j, struct err *e)
+{
+    if (socket_resolve(j->l->master, &j->master, e) < 0)
+        return -1;
+    if (j->l->rank == 0)
+        j->port = j->l->port;
+    j->listener = socket_listen(&j->port, j->l->size, e);
+    if (j->listener < 0)
+        return -1;
+    if (j->l->rank == 0)
+        return join_as_root(j, e);
+    return meet_root(j, e) < 0 ? -1 : meet_others(j, e);
+}
+
+int tcp_join(const struct launch *l, double timeout_s, int *fd, struct err *e)
+{
+    struct join j = {.l = l, .timeout_s = timeout_s, .listener = -1, .fd = fd};
+    int rc;
+
+    if (!l->master[0] || !l->port) {
+        err_usage(e, "environment: %s=%d, but %s is not set", l->size_name, l->size,
+                  l->master[0] ? "MASTER_PORT" : "MASTER_ADDR");
+        return -1;
+    }
+    for (int r = 0; r < l->size; r++)
+        fd[r] = -1;
+    j.deadline_ns = now_ns() + (int64_t)(timeout_s * 1e9);
+    j.table = xcalloc(1, table_bytes(&j));
+    rc = join(&j, e);
+    for (int r = 0; rc < 0 && r < l->size; r++)
+        if (fd[r] >= 0)
+            close(fd[r]);
+    if (j.listener >= 0)
+        close(j.listener);
+    free(j.table);
+    return rc;
+}

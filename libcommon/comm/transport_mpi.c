@@ -1,0 +1,230 @@
+/*
+ * transport_mpi.c - messages through MPI; the channel is the tag
+ *
+ * Waiting is done here and not in MPI_Wait: Open MPI spins there, which with more ranks
+ * than processors takes the processor from the rank that everybody waits for.
+ */
+#ifdef HAVE_MPI
+#include <mpi.h>
+#endif
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/launch.h"
+#include "libcommon/comm/socket.h"
+#include "libcommon/comm/transport.h"
+
+#ifdef HAVE_MPI
+
+enum {
+    SPIN_NS = 100000,           /* look this long before the first nap */
+    CROWDED_TRIES = 4,          /* with shared processors: yield this often before it */
+    NAP_MIN_NS = 10000, NAP_MAX_NS = 200000,
+};
+
+struct mpi {
+    struct transport t;
+    MPI_Comm comm;
+    int tag_max;
+    /* Messages on their way; index i of each belongs together. */
+    int n, cap;
+    MPI_Request *request;
+    struct xfer **xfer;
+    int *ready;                 /* MPI_Testsome's answer */
+    MPI_Status *status;
+};
+
+static int failed(int code, const char *what, struct err *e)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int len = 0;
+
+    MPI_Error_string(code, text, &len);
+    err_data(e, "MPI", ERR_NO_BYTE, "%s: %s", what, text);
+    return -1;
+}
+
+static int start(struct transport *t, struct xfer *x, struct err *e)
+{
+    struct mpi *m = (struct mpi *)t;
+    int rc;
+
+    if (x->channel > (uint32_t)m->tag_max) {
+        err_data(e, "MPI", ERR_NO_BYTE, "too many groups: channel %u, tags end at %d", x->channel, m->tag_max);
+        return -1;
+    }
+    if (m->n == m->cap) {
+        m->cap = m->cap ? 2 * m->cap : 64;
+        m->request = xrealloc(m->request, (size_t)m->cap * sizeof *m->request);
+        m->xfer = xrealloc(m->xfer, (size_t)m->cap * sizeof *m->xfer);
+        m->ready = xrealloc(m->ready, (size_t)m->cap * sizeof *m->ready);
+        m->status = xrealloc(m->status, (size_t)m->cap * sizeof *m->status);
+    }
+    x->done = false;
+    rc = x->is_send
+        ? MPI_Isend(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n])
+        : MPI_Irecv(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n]);
+    if (rc != MPI_SUCCESS)
+        return failed(rc, x->is_send ? "cannot send" : "cannot receive", e);
+    m->xfer[m->n++] = x;
+    return 0;
+}
+
+/* A receive that MPI calls complete must also have its length. */
+static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *e)
+{
+    char place[32];
+    int got = 0;
+
+    snprintf(place, sizeof place, "rank %d", x->peer);
+    if (code == MPI_ERR_TRUNCATE) {
+        err_data(e, place, ERR_NO_BYTE, "sent more than the %zu bytes that were expected", x->n);
+        return -1;
+    }
+    if (code != MPI_SUCCESS)
+        return failed(code, place, e);
+    if (!x->is_send)
+        MPI_Get_count(status, MPI_BYTE, &got);
+    if (!x->is_send && (size_t)got != x->n) {
+        err_data(e, place, ERR_NO_BYTE, "sent %d bytes where %zu were expected", got, x->n);
+        return -1;
+    }
+    x->done = true;
+    return 0;
+}
+
+/* Ask MPI once; *moved counts what it completed. */
+static int test(struct mpi *m, int *moved, struct err *e)
+{
+    int n = 0, rc = MPI_Testsome(m->n, m->request, &n, m->ready, m->status), kept = 0;
+
+    *moved = 0;
+    if (rc != MPI_SUCCESS && rc != MPI_ERR_IN_STATUS)
+        return failed(rc, "cannot make progress", e);
+    if (n == MPI_UNDEFINED || n == 0)
+        return 0;
+    for (int i = 0; i < n; i++)
+        if (check_done(m->xfer[m->ready[i]], &m->status[i],
+                       rc == MPI_SUCCESS ? MPI_SUCCESS : m->status[i].MPI_ERROR, e) < 0)
+            return -1;
+    /* Order is kept: the oldest is what a caller most likely waits for. */
+    for (int i = 0; i < m->n; i++) {
+        if (m->request[i] == MPI_REQUEST_NULL)
+            continue;
+        m->request[kept] = m->request[i];
+        m->xfer[kept++] = m->xfer[i];
+    }
+    m->n = kept;
+    *moved = n;
+    return 0;
+}
+
+/* When the next try may come: at once at first, then after longer and longer naps. */
+static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
+{
+    if (m->t.crowded ? tries < CROWDED_TRIES : now_ns() - since_ns < SPIN_NS) {
+        sched_yield();
+        return;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = *nap_ns}, NULL);
+    if (*nap_ns < NAP_MAX_NS)
+        *nap_ns *= 2;
+}
+
+static int progress(struct transport *t, bool idle, struct err *e)
+{
+    struct mpi *m = (struct mpi *)t;
+    int64_t since = idle ? now_ns() : 0;
+    long nap_ns = NAP_MIN_NS;
+    int moved = 0;
+
+    if (!m->n)
+        return 0;
+    for (int tries = 0; ; tries++) {
+        if (test(m, &moved, e) < 0)
+            return -1;
+        if (moved || !idle)
+            return 0;
+        idle_wait(m, tries, since, &nap_ns);
+    }
+}
+
+static void mpi_close(struct transport *t, bool orderly)
+{
+    struct mpi *m = (struct mpi *)t;
+
+    /* Finalize waits for all ranks: only where all of them come. */
+    if (orderly) {
+        MPI_Comm_free(&m->comm);
+        MPI_Finalize();
+    }
+    free(m->request);
+    free(m->xfer);
+    free(m->ready);
+    free(m->status);
+    free(m);
+}
+
+static int check_world(const struct launch *l, int rank, int size, struct err *e)
+{
+    if (size != l->size) {
+        err_usage(e, "%s started %d tasks (%s), but MPI reaches a world of %d: the launcher belongs to another "
+                  "MPI than this program's", launch_name(l->kind), l->size, l->size_name, size);
+        return -1;
+    }
+    if (rank != l->rank) {
+        err_usage(e, "%s says this is rank %d, MPI says it is rank %d", launch_name(l->kind), l->rank, rank);
+        return -1;
+    }
+    return 0;
+}
+
+int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e)
+{
+    struct mpi *m;
+    int given, rank, size, found = 0, *tag_max = NULL, rc;
+
+    /* MPI's own waits (start and end) must yield where ranks share processors. */
+    if (l->local_size > launch_processors())
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
+    if (rc != MPI_SUCCESS)
+        return failed(rc, "cannot start", e);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (check_world(l, rank, size, e) < 0) {
+        if (size == 1)
+            MPI_Finalize();
+        return -1;
+    }
+    m = xcalloc(1, sizeof *m);
+    m->t = (struct transport){.name = "mpi", .rank = rank, .size = size,
+                              .start = start, .progress = progress, .close = mpi_close};
+    atomic_store(&m->t.lost, -1);
+    MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_get_attr(m->comm, MPI_TAG_UB, (void *)&tag_max, &found);
+    m->tag_max = found ? *tag_max : 32767;
+    /* Naps of 10 us are meant: the kernel's habit is to lengthen them by 50. */
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    *t = &m->t;
+    return 0;
+}
+
+#else
+
+int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e)
+{
+    (void)t;
+    err_usage(e, "%s started %d tasks (%s), but this program was built without MPI; set MASTER_ADDR and "
+              "MASTER_PORT to use sockets", launch_name(l->kind), l->size, l->size_name);
+    return -1;
+}
+
+#endif

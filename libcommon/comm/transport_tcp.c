@@ -1,0 +1,427 @@
+/*
+ * transport_tcp.c - one TCP connection between any two ranks
+ *
+ * A message on the wire: u32 channel, u32 magic, u64 bytes, then the bytes.
+ *
+ * What comes in goes straight into the receive that waits for it. A message nobody waits
+ * for yet stays in the kernel, which slows its sender down, so memory stays bounded. Only
+ * when a receive of another channel waits behind it on the same connection is it taken
+ * off and kept aside: otherwise two ranks could wait for each other's next message.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/socket.h"
+#include "libcommon/comm/tcp_join.h"
+#include "libcommon/comm/transport.h"
+
+enum {
+    HEAD_BYTES = 16,
+    IN_BYTES = 16384,           /* read ahead of a peer: small messages come many at a time */
+    SPIN_NS = 50000,            /* look this long before sleeping in poll() */
+    SLEEP_MS = 100,
+};
+#define MAGIC 0x6b647273u
+
+/* A message that came before its receive. */
+struct early {
+    struct early *next;
+    uint32_t channel;
+    size_t n, got;
+    char *data;
+};
+
+struct peer {
+    int fd;
+    /* Going out, oldest first. */
+    struct xfer *out, **out_end;
+    /* Receives without their message, oldest first, all channels. */
+    struct xfer *want, **want_end;
+    struct early *early, **early_end;
+    /* Bytes read and not yet looked at. */
+    uint8_t *in;
+    size_t in_at, in_end;
+    /* The message that is coming in now: whose it is, where its next byte goes. */
+    struct xfer *into;
+    struct early *into_early;
+    char *body;
+    size_t body_left;
+};
+
+struct tcp {
+    struct transport t;
+    struct peer *peer;          /* [size]; our own is unused */
+    struct pollfd *poll;        /* [size] */
+    int *polled;                /* [size]: the peer of each poll entry */
+};
+
+static int lost(struct tcp *tcp, int r, const char *what, int why, struct err *e)
+{
+    char place[32];
+
+    snprintf(place, sizeof place, "rank %d", r);
+    atomic_store(&tcp->t.lost, r);
+    if (why) {
+        errno = why;
+        err_sys(e, place, "%s", what);
+    } else {
+        err_data(e, place, ERR_NO_BYTE, "%s", what);
+    }
+    return -1;
+}
+
+static int check_length(int r, size_t got, size_t want, struct err *e)
+{
+    char place[32];
+
+    if (got == want)
+        return 0;
+    snprintf(place, sizeof place, "rank %d", r);
+    err_data(e, place, ERR_NO_BYTE, "sent %zu bytes where %zu were expected", got, want);
+    return -1;
+}
+
+/* ---- out ---- */
+
+static int flush(struct tcp *tcp, int r, struct err *e)
+{
+    struct peer *p = &tcp->peer[r];
+
+    while (p->out) {
+        struct xfer *x = p->out;
+        uint8_t head[HEAD_BYTES];
+        struct iovec iov[2];
+        struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
+        size_t head_put = x->moved < HEAD_BYTES ? x->moved : HEAD_BYTES, body_put = x->moved - head_put;
+        ssize_t k;
+
+        put_le32(head, x->channel);
+        put_le32(head + 4, MAGIC);
+        put_le64(head + 8, x->n);
+        iov[0] = (struct iovec){head + head_put, HEAD_BYTES - head_put};
+        iov[1] = (struct iovec){(char *)x->buf + body_put, x->n - body_put};
+        k = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k < 0) {
+            if (errno == EAGAIN || errno == EINTR)
+                return 0;
+            return lost(tcp, r, "cannot send", errno, e);
+        }
+        x->moved += (size_t)k;
+        if (x->moved < HEAD_BYTES + x->n)
+            continue;
+        p->out = x->next;
+        if (!p->out)
+            p->out_end = &p->out;
+        x->done = true;
+    }
+    return 0;
+}
+
+/* ---- in ---- */
+
+/* Take the oldest receive of a channel off the list. */
+static struct xfer *take_want(struct peer *p, uint32_t channel)
+{
+    for (struct xfer **at = &p->want; *at; at = &(*at)->next) {
+        struct xfer *x = *at;
+
+        if (x->channel != channel)
+            continue;
+        *at = x->next;
+        if (!x->next)
+            p->want_end = at;
+        return x;
+    }
+    return NULL;
+}
+
+static void body_done(struct peer *p)
+{
+    if (p->into)
+        p->into->done = true;
+    p->into = NULL;
+    p->into_early = NULL;
+    p->body = NULL;
+}
+
+/*
+ * A header is at the front of what was read: find where its body goes. 0 when found, 1
+ * when the message has to stay where it is, because nothing is wanted.
+ */
+static int begin_message(struct tcp *tcp, int r, struct err *e)
+{
+    struct peer *p = &tcp->peer[r];
+    const uint8_t *head = p->in + p->in_at;
+    uint32_t channel = get_le32(head);
+    uint64_t n = get_le64(head + 8);
+
+    if (get_le32(head + 4) != MAGIC || n > XFER_MAX)
+        return lost(tcp, r, "sent something that is no message of this program", 0, e);
+    p->into = take_want(p, channel);
+    if (!p->into && !p->want)
+        return 1;
+    if (p->into) {
+        if (check_length(r, n, p->into->n, e) < 0)
+            return -1;
+        p->body = p->into->buf;
+    } else {
+        struct early *k = xcalloc(1, sizeof *k);
+
+        *k = (struct early){.channel = channel, .n = n, .data = xmalloc(n ? n : 1)};
+        *p->early_end = k;
+        p->early_end = &k->next;
+        p->into_early = k;
+        p->body = k->data;
+    }
+    p->in_at += HEAD_BYTES;
+    p->body_left = n;
+    if (!n)
+        body_done(p);
+    return 0;
+}
+
+static void body_moved(struct peer *p, size_t k)
+{
+    p->body += k;
+    p->body_left -= k;
+    if (p->into_early)
+        p->into_early->got += k;
+    if (!p->body_left)
+        body_done(p);
+}
+
+/* Hand out what was read ahead. */
+static int feed(struct tcp *tcp, int r, struct err *e)
+{
+    struct peer *p = &tcp->peer[r];
+
+    for (;;) {
+        size_t have = p->in_end - p->in_at;
+
+        if (p->body) {
+            size_t k = have < p->body_left ? have : p->body_left;
+
+            if (!k)
+                return 0;
+            memcpy(p->body, p->in + p->in_at, k);
+            p->in_at += k;
+            body_moved(p, k);
+        } else if (have >= HEAD_BYTES) {
+            int rc = begin_message(tcp, r, e);
+
+            if (rc)
+                return rc < 0 ? -1 : 0;
+        } else {
+            return 0;
+        }
+    }
+}
+
+static bool wants_input(const struct peer *p)
+{
+    return p->want || p->into;
+}
+
+static int read_some(struct tcp *tcp, int r, struct err *e)
+{
+    struct peer *p = &tcp->peer[r];
+
+    while (wants_input(p)) {
+        bool straight = p->body && p->body_left >= IN_BYTES;      /* feed() has emptied the buffer */
+        size_t room;
+        ssize_t k;
+
+        if (!straight) {
+            memmove(p->in, p->in + p->in_at, p->in_end - p->in_at);
+            p->in_end -= p->in_at;
+            p->in_at = 0;
+        }
+        room = straight ? p->body_left : IN_BYTES - p->in_end;
+        k = recv(p->fd, straight ? (void *)p->body : p->in + p->in_end, room, MSG_DONTWAIT);
+        if (k == 0)
+            return lost(tcp, r, "closed its connection", 0, e);
+        if (k < 0) {
+            if (errno == EAGAIN || errno == EINTR)
+                return 0;
+            return lost(tcp, r, "cannot receive", errno, e);
+        }
+        if (straight)
+            body_moved(p, (size_t)k);
+        else
+            p->in_end += (size_t)k;
+        if (feed(tcp, r, e) < 0)
+            return -1;
+        if ((size_t)k < room)
+            return 0;           /* the kernel had no more; asking again would only cost a call */
+    }
+    return 0;
+}
+
+/* A receive whose message is already kept aside, whole or in part. */
+static int take_early(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
+{
+    struct peer *p = &tcp->peer[x->peer];
+    struct early **at = &p->early, *k;
+
+    while (*at && (*at)->channel != x->channel)
+        at = &(*at)->next;
+    k = *at;
+    *taken = k != NULL;
+    if (!k)
+        return 0;
+    if (check_length(x->peer, k->n, x->n, e) < 0)
+        return -1;
+    memcpy(x->buf, k->data, k->got);
+    if (p->into_early == k) {
+        p->into_early = NULL;
+        p->into = x;
+        p->body = (char *)x->buf + k->got;
+    } else {
+        x->done = true;
+    }
+    *at = k->next;
+    if (!k->next)
+        p->early_end = at;
+    free(k->data);
+    free(k);
+    return 0;
+}
+
+/* ---- the transport ---- */
+
+static int start(struct transport *t, struct xfer *x, struct err *e)
+{
+    struct tcp *tcp = (struct tcp *)t;
+    struct peer *p = &tcp->peer[x->peer];
+    bool taken;
+
+    x->done = false;
+    x->moved = 0;
+    x->next = NULL;
+    if (x->is_send) {
+        bool idle = !p->out;
+
+        *p->out_end = x;
+        p->out_end = &x->next;
+        return idle ? flush(tcp, x->peer, e) : 0;
+    }
+    if (take_early(tcp, x, &taken, e) < 0)
+        return -1;
+    if (!taken) {
+        *p->want_end = x;
+        p->want_end = &x->next;
+    }
+    return feed(tcp, x->peer, e);
+}
+
+static int fill_poll(struct tcp *tcp)
+{
+    int n = 0;
+
+    for (int r = 0; r < tcp->t.size; r++) {
+        const struct peer *p = &tcp->peer[r];
+        short events = (short)((wants_input(p) ? POLLIN : 0) | (p->out ? POLLOUT : 0));
+
+        if (!events)
+            continue;
+        tcp->poll[n] = (struct pollfd){.fd = p->fd, .events = events};
+        tcp->polled[n++] = r;
+    }
+    return n;
+}
+
+/* Look once, or with `idle` for a moment without sleeping and then asleep. */
+static int wait_ready(struct tcp *tcp, int n, bool idle)
+{
+    int64_t until = now_ns() + SPIN_NS;
+    int ready = poll(tcp->poll, (nfds_t)n, 0);
+
+    while (!ready && idle && !tcp->t.crowded && now_ns() < until) {
+        sched_yield();
+        ready = poll(tcp->poll, (nfds_t)n, 0);
+    }
+    return !ready && idle ? poll(tcp->poll, (nfds_t)n, SLEEP_MS) : ready;
+}
+
+static int progress(struct transport *t, bool idle, struct err *e)
+{
+    struct tcp *tcp = (struct tcp *)t;
+    int n = fill_poll(tcp);
+
+    if (!n || wait_ready(tcp, n, idle) <= 0)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        short got = tcp->poll[i].revents;
+        int r = tcp->polled[i];
+
+        if ((got & (POLLOUT | POLLERR)) && flush(tcp, r, e) < 0)
+            return -1;
+        if ((got & (POLLIN | POLLHUP | POLLERR)) && read_some(tcp, r, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void tcp_close(struct transport *t, bool orderly)
+{
+    struct tcp *tcp = (struct tcp *)t;
+
+    (void)orderly;              /* both sides of a connection end alike: nothing is left in it */
+    for (int r = 0; r < t->size; r++) {
+        struct peer *p = &tcp->peer[r];
+
+        if (p->fd >= 0)
+            close(p->fd);
+        while (p->early) {
+            struct early *k = p->early;
+
+            p->early = k->next;
+            free(k->data);
+            free(k);
+        }
+        free(p->in);
+    }
+    free(tcp->peer);
+    free(tcp->poll);
+    free(tcp->polled);
+    free(tcp);
+}
+
+int transport_tcp_open(const struct launch *l, double timeout_s, struct transport **t, struct err *e)
+{
+    size_t n = (size_t)l->size;
+    int *fd = xcalloc(n, sizeof *fd);
+    struct tcp *tcp;
+
+    if (tcp_join(l, timeout_s, fd, e) < 0) {
+        free(fd);
+        return -1;
+    }
+    tcp = xcalloc(1, sizeof *tcp);
+    tcp->t = (struct transport){.name = "tcp", .rank = l->rank, .size = l->size,
+                                .start = start, .progress = progress, .close = tcp_close};
+    atomic_store(&tcp->t.lost, -1);
+    tcp->peer = xcalloc(n, sizeof *tcp->peer);
+    tcp->poll = xcalloc(n, sizeof *tcp->poll);
+    tcp->polled = xcalloc(n, sizeof *tcp->polled);
+    for (size_t r = 0; r < n; r++) {
+        struct peer *p = &tcp->peer[r];
+
+        p->fd = fd[r];
+        p->out_end = &p->out;
+        p->want_end = &p->want;
+        p->early_end = &p->early;
+        p->in = xmalloc(IN_BYTES);
+    }
+    free(fd);
+    *t = &tcp->t;
+    return 0;
+}

@@ -1,0 +1,308 @@
+#include "libcommon/comm/watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/socket.h"
+#include "libcommon/comm/watch_impl.h"
+
+enum { LAST_WORDS_S = 3, ABORT_WAIT_S = 8 };
+
+/* ---- notes ---- */
+
+static void note_begin(struct note *n)
+{
+    atomic_fetch_add(&n->version, 1);
+}
+
+static void note_end(struct note *n)
+{
+    atomic_store(&n->since_ns, now_ns());
+    atomic_fetch_add(&n->version, 1);
+}
+
+#define PUT(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
+#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
+
+void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch)
+{
+    struct note *n = &w->note;
+
+    note_begin(n);
+    PUT(n->phase, phase);
+    PUT(n->iteration, iteration);
+    PUT(n->micro_batch, micro_batch);
+    note_end(n);
+}
+
+void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
+{
+    struct note *n = &w->note;
+
+    note_begin(n);
+    PUT(n->call, call);
+    PUT(n->group, group);
+    PUT(n->number, number);
+    PUT(n->waiting_for, -1);
+    PUT(n->n_waiting, 0);
+    note_end(n);
+}
+
+void watch_leave(struct watch *w)
+{
+    struct note *n = &w->note;
+
+    note_begin(n);
+    PUT(n->call, NULL);
+    note_end(n);
+}
+
+void watch_waits_for(struct watch *w, int rank, int how_many)
+{
+    PUT(w->note.waiting_for, rank);
+    PUT(w->note.n_waiting, how_many);
+}
+
+/* What one look at the note saw. */
+struct seen {
+    const char *phase, *call, *group;
+    int64_t iteration, since_ns;
+    uint64_t number;
+    int micro_batch, waiting_for, n_waiting;
+};
+
+static struct seen look(struct note *n)
+{
+    struct seen s;
+    unsigned before;
+
+    do {
+        before = atomic_load(&n->version);
+        s = (struct seen){
+            .phase = atomic_load(&n->phase), .call = atomic_load(&n->call), .group = atomic_load(&n->group),
+            .iteration = atomic_load(&n->iteration), .since_ns = atomic_load(&n->since_ns),
+            .number = atomic_load(&n->number), .micro_batch = atomic_load(&n->micro_batch),
+            .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting),
+        };
+    } while (before & 1 || before != atomic_load(&n->version));
+    return s;
+}
+
+static void add(char *text, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add(char *text, const char *fmt, ...)
+{
+    size_t n = strlen(text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text + n, WIRE_TEXT - n, fmt, ap);
+    va_end(ap);
+}
+
+static void add_phase(char *text, const struct seen *s)
+{
+    add(text, "%s", s->phase);
+    if (s->micro_batch >= 0)
+        add(text, " of micro-batch %d", s->micro_batch);
+    if (s->iteration >= 0)
+        add(text, " of iteration %lld", (long long)s->iteration);
+}
+
+void watch_activity(struct watch *w, struct activity *r)
+{
+    struct seen s = look(&w->note);
+    long long seconds = (now_ns() - s.since_ns) / SECOND;
+
+    memset(r, 0, sizeof *r);
+    r->in_call = s.call != NULL;
+    r->waiting_for = s.call ? s.waiting_for : -1;
+    r->for_ns = now_ns() - s.since_ns;
+    if (s.call) {
+        add(r->text, "has waited %lld s in %s #%llu of group %s", seconds, s.call, (unsigned long long)s.number, s.group);
+        if (s.waiting_for >= 0)
+            add(r->text, " for rank %d", s.waiting_for);
+        if (s.n_waiting > 1)
+            add(r->text, " and %d more", s.n_waiting - 1);
+        if (s.phase) {
+            add(r->text, ", in ");
+            add_phase(r->text, &s);
+        }
+    } else {
+        add(r->text, "is ");
+        if (s.phase) {
+            add(r->text, "in ");
+            add_phase(r->text, &s);
+        } else {
+            add(r->text, "in no known phase");
+        }
+        add(r->text, " since %lld s", seconds);
+    }
+}
+
+bool watch_is_stuck(struct watch *w)
+{
+    int64_t limit = atomic_load(&w->timeout_ns);
+    struct seen s = look(&w->note);
+
+    return limit > 0 && s.call && now_ns() - s.since_ns > limit;
+}
+
+void watch_timeout(struct watch *w, double seconds)
+{
+    atomic_store(&w->timeout_ns, seconds > 0 ? (int64_t)(seconds * 1e9) : 0);
+}
+
+/* ---- the monitor's life ---- */
+
+struct watch *watch_new(int rank, int size, const struct comm_options *o)
+{
+    struct watch *w = xcalloc(1, sizeof *w);
+
+    w->rank = rank;
+    w->size = size;
+    w->o = *o;
+    w->wake[0] = w->wake[1] = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    watch_timeout(w, o->hang_timeout_s < 0 ? 0 : o->hang_timeout_s == 0 ? 600 : o->hang_timeout_s);
+    w->conn = xcalloc(rank == 0 ? (size_t)size : 1, sizeof *w->conn);
+    for (int i = 0; i < (rank == 0 ? size : 1); i++)
+        w->conn[i].fd = -1;
+    watch_phase(w, "start", -1, -1);
+    return w;
+}
+
+int watch_run(struct watch *w, struct err *e)
+{
+    sigset_t all, before;
+    int rc;
+
+    if (pipe2(w->wake, O_CLOEXEC | O_NONBLOCK) < 0) {
+        err_sys(e, "monitor", "cannot make a pipe");
+        return -1;
+    }
+    /* Signals belong to the program's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&w->thread, NULL, w->rank == 0 ? watch_root_main : watch_rank_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc) {
+        errno = rc;
+        err_sys(e, "monitor", "cannot start its thread");
+        return -1;
+    }
+    w->running = true;
+    return 0;
+}
+
+static void wake(struct watch *w, char letter)
+{
+    /* A full pipe means that the monitor has plenty to wake up for. */
+    if (write(w->wake[1], &letter, 1) < 0)
+        return;
+}
+
+int watch_letters(struct watch *w, char *letters, int room)
+{
+    ssize_t n = read(w->wake[0], letters, (size_t)room);
+
+    return n > 0 ? (int)n : 0;
+}
+
+void watch_dump(struct watch *w)
+{
+    int before = errno;         /* a signal handler must leave it alone */
+
+    wake(w, WAKE_DUMP);
+    errno = before;
+}
+
+void watch_close(struct watch *w)
+{
+    if (!w->running)
+        return;
+    wake(w, WAKE_CLOSE);
+    pthread_join(w->thread, NULL);
+    w->running = false;
+}
+
+void watch_free(struct watch *w)
+{
+    if (!w)
+        return;
+    for (int i = 0; i < (w->rank == 0 ? w->size : 1); i++)
+        conn_close(&w->conn[i]);
+    for (int i = 0; i < 2; i++)
+        if (w->wake[i] >= 0)
+            close(w->wake[i]);
+    pthread_mutex_destroy(&w->lock);
+    free(w->conn);
+    free(w);
+}
+
+void watch_abort(struct watch *w, const char *reason, bool lost_peer)
+{
+    int64_t until = now_ns() + ABORT_WAIT_S * SECOND;
+
+    pthread_mutex_lock(&w->lock);
+    if (!w->reason[0]) {
+        snprintf(w->reason, sizeof w->reason, "%s", reason && *reason ? reason : "no reason given");
+        w->lost_peer = lost_peer;
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (w->running)
+        wake(w, WAKE_FAIL);
+    /* The monitor ends the process; if it cannot, we do. */
+    while (w->running && now_ns() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    _exit(1);
+}
+
+/* ---- words ---- */
+
+void watch_say(struct watch *w, const char *fmt, ...)
+{
+    char line[3 * WIRE_TEXT];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(line, sizeof line - 1, fmt, ap);
+    va_end(ap);
+    if (w->o.say) {
+        w->o.say(w->o.arg, line);
+        return;
+    }
+    n = n < (int)sizeof line - 1 ? n : (int)sizeof line - 2;
+    line[n++] = '\n';
+    /* One write, so that lines of several ranks do not mix; stdio's lock may be held by a stuck thread. */
+    if (write(STDERR_FILENO, line, (size_t)n) < 0)
+        return;
+}
+
+void watch_name(const struct watch *w, int rank, char *text, size_t room)
+{
+    snprintf(text, room, "rank %d (host %s, pid %ld)", rank, w->place[rank].host, w->place[rank].pid);
+}
+
+void watch_last_words(struct watch *w, const char *reason)
+{
+    sigset_t only;
+
+    if (!w->o.on_abort)
+        return;
+    /* Whatever the callback hangs in, the process ends: an alarm nobody catches. */
+    signal(SIGALRM, SIG_DFL);
+    sigemptyset(&only);
+    sigaddset(&only, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+    alarm(LAST_WORDS_S);
+    w->o.on_abort(w->o.arg, reason);
+    alarm(0);
+}

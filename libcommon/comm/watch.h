@@ -1,0 +1,54 @@
+/*
+ * watch.h - notice trouble in a job of many ranks, and end it
+ *
+ * Each rank has one monitor thread with one TCP connection to rank 0's monitor, beside
+ * whatever carries the tensors, so it still talks when MPI or NCCL hangs.
+ *
+ *   a rank dies      its connection closes without a goodbye (kill -9, crash, exit
+ *                    without comm_world_close); a dead machine is noticed by TCP
+ *                    keep-alive within about 30 s
+ *   a rank gives up  comm_abort(): it says why
+ *   a rank hangs     some rank has been inside one communication call for longer than
+ *                    the timeout: every rank is asked what it does, and the table is
+ *                    printed: who waits in which call, for whom, since when
+ *
+ * In each case rank 0 says what happened in one line (host, rank, pid, reason), tells
+ * the others, and every process exits with status 1, within about 5 s and whatever
+ * the launcher does. When rank 0 itself dies, one rank of each host says so.
+ *
+ * A job of one process has its monitor thread too, so comm_abort() and watch_dump() work alike.
+ * Threads: each call says from where it may be made. Never fork() without exec after
+ * comm_world_open(): a child that keeps the connections open hides its parent's death.
+ */
+#ifndef SHARDKIT_COMM_WATCH_H
+#define SHARDKIT_COMM_WATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+
+struct watch;                   /* comm_watch(world) gives it; it goes with the world */
+
+/*
+ * Note what this rank does now, for the table and the hang report: phase is a string
+ * constant ("forward", "save"; not copied), iteration and micro_batch are -1 where they
+ * mean nothing. Some nanoseconds; from the thread that communicates. Time is counted
+ * from this call.
+ */
+void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch);
+
+/*
+ * Seconds one communication call may last before the job is ended; 0 = for ever.
+ * Any thread. Each rank has its own limit: set it on all (a save or an evaluation on one
+ * rank makes the others wait).
+ */
+void watch_timeout(struct watch *w, double seconds);
+
+/*
+ * Ask for the table of all ranks. Only asks: rank 0's monitor prints it within 2 s, one
+ * line a rank, through comm_options.say. Async-signal-safe: meant for SIGUSR2.
+ */
+void watch_dump(struct watch *w);
+
+#endif

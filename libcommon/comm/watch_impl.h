@@ -1,0 +1,137 @@
+/*
+ * watch_impl.h - the monitor's parts; for libcommon/comm only
+ *
+ * watch.c        notes of what this rank does, and the calls of watch.h
+ * watch_wire.c   connections between monitors: making them, messages
+ * watch_rank.c   the monitor thread of ranks 1..: reports, obeys
+ * watch_root.c   the monitor thread of rank 0: collects, decides, tells
+ */
+#ifndef SHARDKIT_COMM_WATCH_IMPL_H
+#define SHARDKIT_COMM_WATCH_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "libcommon/comm/comm.h"
+
+#define SECOND INT64_C(1000000000)      /* ns */
+
+enum { WIRE_TEXT = 992 };
+
+/* ---- notes: written by the rank's thread, read by its monitor ---- */
+
+/* A sequence lock: `version` is odd while the other fields change. */
+struct note {
+    atomic_uint version;
+    _Atomic(const char *) phase;        /* NULL: none said */
+    _Atomic int64_t iteration;          /* -1: none */
+    atomic_int micro_batch;             /* -1: none */
+    _Atomic(const char *) call;         /* "all_reduce"; NULL: in no call */
+    _Atomic(const char *) group;        /* lives as long as the watch */
+    _Atomic uint64_t number;            /* of the call in its group */
+    _Atomic int64_t since_ns;           /* when phase, or call, or the computing after a call began */
+    atomic_int waiting_for, n_waiting;  /* world rank or -1, and how many are waited for */
+};
+
+void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number);
+void watch_leave(struct watch *w);
+void watch_waits_for(struct watch *w, int rank, int how_many);
+
+/* A note put into words: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
+struct activity {
+    bool in_call;
+    int waiting_for;
+    int64_t for_ns;
+    char text[WIRE_TEXT];
+};
+void watch_activity(struct watch *w, struct activity *r);
+bool watch_is_stuck(struct watch *w);   /* in one call for longer than the timeout */
+
+/* ---- messages between monitors ---- */
+
+enum wire_kind {
+    WIRE_HELLO = 1,             /* rank to root, first */
+    WIRE_GOODBYE,               /* either way: an orderly end */
+    WIRE_FAIL,                  /* rank to root: comm_abort(); a = 1 when a lost peer is behind it */
+    WIRE_HANG,                  /* rank to root: my call lasts too long */
+    WIRE_DUMP,                  /* rank to root: print the table */
+    WIRE_ASK,                   /* root to rank: what are you doing? */
+    WIRE_STATE,                 /* the answer: a = in a call, b = rank waited for */
+    WIRE_ABORT,                 /* root to rank: exit with status 1, because of text */
+};
+
+/* Both ends run the same program on the same kind of machine: sent as it lies in memory. */
+struct wire {
+    uint64_t token;
+    int32_t kind, rank, a, b;
+    char text[WIRE_TEXT];
+    uint8_t pad[8];
+};
+
+struct conn {
+    int fd;                     /* -1: closed */
+    bool goodbye;               /* it said so: closing is no fault */
+    struct wire in;             /* what has come of the next message */
+    size_t got;
+};
+
+/* Never waits; a peer that does not read for so long that its buffer is full misses it. */
+void conn_send(struct conn *c, uint64_t token, enum wire_kind kind, int rank, int a, int b, const char *text);
+/* 1: a whole message is in c->in; 0: not yet; -1: closed (*why = errno, 0 for an orderly close). */
+int conn_read(struct conn *c, uint64_t token, int *why);
+void conn_close(struct conn *c);
+
+/* ---- the monitor ---- */
+
+/* What rank 0 hands out so that the others can connect. */
+enum { OFFER_ADDRESSES = 16 };
+struct watch_offer {
+    uint64_t token;
+    int32_t port, n_addresses;
+    uint32_t address[OFFER_ADDRESSES];  /* as the network has them */
+};
+
+struct watch {
+    struct note note;
+    struct comm_options o;
+    atomic_int_least64_t timeout_ns;    /* 0: for ever */
+    int rank, size;
+    const struct comm_place *place;     /* [size]; the world's */
+    const uint64_t *pid_space;          /* [size]: equal where one rank can kill the other by its pid */
+    uint64_t token;
+    struct conn *conn;                  /* root: [size], by rank; others: [1], to the root */
+    int wake[2];                        /* a pipe: letters of enum wake */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;               /* of reason */
+    char reason[WIRE_TEXT];             /* of comm_abort(); "" = none */
+    bool lost_peer;
+};
+
+enum wake { WAKE_FAIL = 'f', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
+
+struct watch *watch_new(int rank, int size, const struct comm_options *o);
+/* Root: a listening socket for the offer; closed by watch_accept(). */
+MUST_CHECK int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e);
+MUST_CHECK int watch_accept(struct watch *w, int listener, struct err *e);
+MUST_CHECK int watch_connect(struct watch *w, const struct watch_offer *offer, struct err *e);
+MUST_CHECK int watch_run(struct watch *w, struct err *e);
+/* The orderly end: say goodbye, wait for the monitor to finish. */
+void watch_close(struct watch *w);
+void watch_free(struct watch *w);       /* NULL is fine */
+_Noreturn void watch_abort(struct watch *w, const char *reason, bool lost_peer);
+
+void *watch_root_main(void *watch);
+void *watch_rank_main(void *watch);
+/* The letters that came through the pipe, at most `room`. */
+int watch_letters(struct watch *w, char *letters, int room);
+void watch_say(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* "rank 3 (host h, pid 12)" */
+void watch_name(const struct watch *w, int rank, char *text, size_t room);
+/* on_abort, within 3 s. */
+void watch_last_words(struct watch *w, const char *reason);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * watch_rank.c - the monitor thread of ranks 1 and up
+ *
+ * Reports to rank 0 what its own rank suffers from, and does what rank 0 says. When rank
+ * 0 does not answer any more, it ends the process by itself.
+ */
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/comm/socket.h"
+#include "libcommon/comm/watch_impl.h"
+
+enum {
+    LOOK_MS = 250,              /* how often the own note is looked at */
+    ANSWER_S = 5,               /* rank 0 has this long to end the job once told why */
+    HANG_ANSWER_S = 10,         /* and this long to collect what all ranks do */
+    GOODBYE_S = 15,
+};
+
+struct rank {
+    struct watch *w;
+    int64_t deadline;           /* act alone then; 0 = nothing is due */
+    char alone[WIRE_TEXT];      /* what to say then; "" = the orderly end, just go */
+    bool closing;
+};
+
+_Noreturn static void leave(struct rank *m, const char *reason)
+{
+    watch_last_words(m->w, reason);
+    _exit(1);
+}
+
+static void expect_answer(struct rank *m, int seconds, const char *otherwise)
+{
+    if (m->deadline)
+        return;
+    m->deadline = now_ns() + seconds * SECOND;
+    snprintf(m->alone, sizeof m->alone, "%s", otherwise);
+}
+
+static void tell(struct rank *m, enum wire_kind kind, int a, int b, const char *text)
+{
+    conn_send(&m->w->conn[0], m->w->token, kind, m->w->rank, a, b, text);
+}
+
+/* One rank of each host speaks, so that a large job does not say it a thousand times. */
+static bool speaks_for_host(const struct watch *w)
+{
+    const struct comm_place *p = &w->place[w->rank];
+
+    return p->local_rank == 0 || (p->node == w->place[0].node && p->local_rank == 1);
+}
+
+_Noreturn static void root_is_gone(struct rank *m)
+{
+    char who[300], line[WIRE_TEXT];
+
+    watch_name(m->w, 0, who, sizeof who);
+    snprintf(line, sizeof line, "%s died: its connection closed without a goodbye; ending the job", who);
+    if (speaks_for_host(m->w))
+        watch_say(m->w, "%s", line);
+    leave(m, line);
+}
+
+static void hear(struct rank *m)
+{
+    struct conn *c = &m->w->conn[0];
+    struct activity r;
+    int why;
+
+    for (;;) {
+        int rc = conn_read(c, m->w->token, &why);
+
+        if (rc == 0)
+            return;
+        if (rc < 0) {
+            if (!c->goodbye)
+                root_is_gone(m);
+            conn_close(c);
+            return;
+        }
+        if (c->in.kind == WIRE_ABORT)
+            leave(m, c->in.text);
+        if (c->in.kind == WIRE_GOODBYE)
+            c->goodbye = true;
+        if (c->in.kind == WIRE_ASK) {
+            watch_activity(m->w, &r);
+            tell(m, WIRE_STATE, r.in_call, r.waiting_for, r.text);
+        }
+    }
+}
+
+static void obey(struct rank *m)
+{
+    char letters[16], line[WIRE_TEXT];
+    int n = watch_letters(m->w, letters, sizeof letters);
+
+    for (int i = 0; i < n; i++) {
+        if (letters[i] == WAKE_DUMP)
+            tell(m, WIRE_DUMP, 0, 0, NULL);
+        if (letters[i] == WAKE_FAIL) {
+            pthread_mutex_lock(&m->w->lock);
+            tell(m, WIRE_FAIL, m->w->lost_peer, 0, m->w->reason);
+            snprintf(line, sizeof line, "failed: %.*s", WIRE_TEXT - 16, m->w->reason);
+            pthread_mutex_unlock(&m->w->lock);
+            expect_answer(m, ANSWER_S, line);
+        }
+        if (letters[i] == WAKE_CLOSE) {
+            tell(m, WIRE_GOODBYE, 0, 0, NULL);
+            m->closing = true;
+            expect_answer(m, GOODBYE_S, "");
+        }
+    }
+}
+
+static void check_own_call(struct rank *m)
+{
+    struct activity r;
+
+    if (m->deadline || !watch_is_stuck(m->w))
+        return;
+    watch_activity(m->w, &r);
+    tell(m, WIRE_HANG, 0, 0, r.text);
+    expect_answer(m, HANG_ANSWER_S, r.text);
+}
+
+void *watch_rank_main(void *watch)
+{
+    struct rank m = {.w = watch};
+    struct watch *w = watch;
+    char who[300];
+
+    for (;;) {
+        struct pollfd p[2] = {{.fd = w->wake[0], .events = POLLIN}, {.fd = w->conn[0].fd, .events = POLLIN}};
+
+        poll(p, 2, LOOK_MS);
+        obey(&m);
+        if (w->conn[0].fd >= 0)
+            hear(&m);
+        if (m.closing && (w->conn[0].fd < 0 || w->conn[0].goodbye))
+            return NULL;
+        check_own_call(&m);
+        if (m.deadline && now_ns() > m.deadline) {
+            if (!m.alone[0])
+                return NULL;
+            watch_name(w, w->rank, who, sizeof who);
+            watch_say(w, "%s %s; rank 0 does not answer, leaving", who, m.alone);
+            leave(&m, m.alone);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+/*
+ * watch_root.c - the monitor thread of rank 0: it hears of every trouble and ends the job
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/comm/socket.h"
+#include "libcommon/comm/watch_impl.h"
+
+enum {
+    LOOK_MS = 250,              /* how often the own note is looked at */
+    DRAIN_S = 2,                /* the others have this long to leave before they are killed */
+    GOODBYE_S = 10,
+    NAME = 300, LINE = 2 * (WIRE_TEXT + NAME) + 16,
+};
+/* A rank that lost a peer speaks before the peer's own end is known: wait for the cause. */
+#define GRACE_NS (SECOND / 2)
+#define ASK_NS (2 * SECOND)     /* how long the ranks have to say what they do */
+
+struct answer {
+    bool known, in_call;
+    int waiting_for;
+    char text[WIRE_TEXT];
+};
+
+struct root {
+    struct watch *w;
+    /* Asking all ranks what they do. */
+    bool asking;
+    bool hanging;               /* the job ends after the table */
+    int hung;                   /* the rank that said so first */
+    int64_t ask_until;
+    struct answer *answer;       /* [size] */
+    /* A failure that is another's consequence; 0 = none. */
+    int64_t grace_until;
+    char second_hand[LINE];
+    int64_t close_until;        /* 0 = not closing */
+};
+
+/* ---- ending the job ---- */
+
+/* Wait until the others have left. Their exit closes the connections; ours must not close first:
+ * what they sent and we have not read would make the kernel reset them, and lose the reason. */
+static void drain(struct watch *w, int64_t until)
+{
+    for (;;) {
+        int open = 0, why;
+
+        for (int r = 1; r < w->size; r++) {
+            struct conn *c = &w->conn[r];
+            int rc = 1;
+
+            while (c->fd >= 0 && rc > 0)
+                rc = conn_read(c, w->token, &why);
+            if (rc < 0)
+                conn_close(c);
+            open += c->fd >= 0;
+        }
+        if (!open || now_ns() > until)
+            return;
+        poll(NULL, 0, 20);
+    }
+}
+
+/* Tell everybody, and go. */
+_Noreturn static void end_job(struct root *m, const char *reason)
+{
+    struct watch *w = m->w;
+
+    for (int r = 1; r < w->size; r++)
+        conn_send(&w->conn[r], w->token, WIRE_ABORT, 0, 0, 0, reason);
+    watch_last_words(w, reason);
+    drain(w, now_ns() + DRAIN_S * SECOND);
+    /* A stopped process hears nothing. Its connection is still open, so its pid is still its own. */
+    for (int r = 1; r < w->size; r++)
+        if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0])
+            kill((pid_t)w->place[r].pid, SIGKILL);
+    _exit(1);
+}
+
+_Noreturn static void end_because(struct root *m, int rank, const char *what)
+{
+    char who[NAME], line[LINE];
+
+    watch_name(m->w, rank, who, sizeof who);
+    snprintf(line, sizeof line, "%s %s", who, what);
+    watch_say(m->w, "%s", line);
+    end_job(m, line);
+}
+
+/* ---- what is everybody doing? ---- */
+
+static void own_answer(struct root *m)
+{
+    struct activity r;
+    struct answer *s = &m->answer[0];
+
+    watch_activity(m->w, &r);
+    *s = (struct answer){.known = true, .in_call = r.in_call, .waiting_for = r.waiting_for};
+    memcpy(s->text, r.text, sizeof s->text);
+}
+
+static void ask(struct root *m, bool hanging, int hung)
+{
+    struct watch *w = m->w;
+
+    if (hanging && !m->hanging) {
+        m->hanging = true;
+        m->hung = hung;
+    }
+    if (m->asking)
+        return;
+    m->asking = true;
+    m->ask_until = now_ns() + ASK_NS;
+    memset(m->answer, 0, (size_t)w->size * sizeof *m->answer);
+    for (int r = 1; r < w->size; r++)
+        conn_send(&w->conn[r], w->token, WIRE_ASK, 0, 0, 0, NULL);
+    own_answer(m);
+}
+
+static bool all_answered(const struct root *m)
+{
+    for (int r = 0; r < m->w->size; r++)
+        if (!m->answer[r].known && (r == 0 || m->w->conn[r].fd >= 0))
+            return false;
+    return true;
+}
+
+static const char *doing(const struct root *m, int rank)
+{
+    return m->answer[rank].known ? m->answer[rank].text : "does not answer: it is stopped, or its host is";
+}
+
+/* From the rank that waits to the one at the end of the chain that does not; or -1 for a circle. */
+static int find_culprit(const struct root *m, int rank)
+{
+    for (int steps = 0; steps <= m->w->size; steps++) {
+        const struct answer *s = &m->answer[rank];
+
+        if (!s->known || !s->in_call)
+            return rank;
+        if (s->waiting_for < 0 || s->waiting_for >= m->w->size)
+            return -1;
+        rank = s->waiting_for;
+    }
+    return -1;
+}
+
+static void print_table(struct root *m)
+{
+    char who[NAME];
+
+    for (int r = 0; r < m->w->size; r++) {
+        watch_name(m->w, r, who, sizeof who);
+        watch_say(m->w, "%s %s", who, doing(m, r));
+    }
+}
+
+_Noreturn static void end_hang(struct root *m)
+{
+    int culprit = find_culprit(m, m->hung);
+    char waits[NAME], who[NAME] = "", line[LINE];
+
+    watch_name(m->w, m->hung, waits, sizeof waits);
+    if (culprit >= 0 && culprit != m->hung) {
+        watch_name(m->w, culprit, who, sizeof who);
+        snprintf(line, sizeof line, "%s %s; %s %s", waits, doing(m, m->hung), who, doing(m, culprit));
+    } else {
+        snprintf(line, sizeof line, "%s %s; no rank is found that the others wait for", waits, doing(m, m->hung));
+    }
+    watch_say(m->w, "%s", line);
+    print_table(m);
+    end_job(m, line);
+}
+
+static void finish_asking(struct root *m)
+{
+    if (!m->asking || (!all_answered(m) && now_ns() < m->ask_until))
+        return;
+    m->asking = false;
+    if (m->hanging)
+        end_hang(m);
+    print_table(m);
+}
+
+/* ---- messages ---- */
+
+static void failed(struct root *m, int rank, bool lost_peer, const char *reason)
+{
+    char what[WIRE_TEXT + 16], who[NAME];
+
+    snprintf(what, sizeof what, "failed: %s", reason);
+    if (!lost_peer)
+        end_because(m, rank, what);
+    if (m->grace_until)
+        return;
+    watch_name(m->w, rank, who, sizeof who);
+    snprintf(m->second_hand, sizeof m->second_hand, "%s %s", who, what);
+    m->grace_until = now_ns() + GRACE_NS;
+}
+
+static void handle(struct root *m, int rank, const struct wire *in)
+{
+    struct answer *s = &m->answer[rank];
+
+    switch ((enum wire_kind)in->kind) {
+    case WIRE_GOODBYE:
+        m->w->conn[rank].goodbye = true;
+        break;
+    case WIRE_FAIL:
+        failed(m, rank, in->a, in->text);
+        break;
+    case WIRE_HANG:
+        ask(m, true, rank);
+        break;
+    case WIRE_DUMP:
+        ask(m, false, rank);
+        break;
+    case WIRE_STATE:
+        *s = (struct answer){.known = true, .in_call = in->a, .waiting_for = in->b};
+        memcpy(s->text, in->text, sizeof s->text);
+        break;
+    case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT:
+        break;
+    }
+}
+
+static void hear(struct root *m, int rank)
+{
+    struct conn *c = &m->w->conn[rank];
+    int why = 0, rc;
+
+    while ((rc = conn_read(c, m->w->token, &why)) > 0)
+        handle(m, rank, &c->in);
+    if (rc == 0)
+        return;
+    conn_close(c);
+    if (c->goodbye)
+        return;
+    if (why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH)
+        end_because(m, rank, "died: nothing is heard from its host; ending the job");
+    end_because(m, rank, "died: its connection closed without a goodbye (killed, crashed or left); ending the job");
+}
+
+static void obey(struct root *m)
+{
+    char letters[16], reason[WIRE_TEXT];
+    int n = watch_letters(m->w, letters, sizeof letters);
+    bool lost_peer;
+
+    for (int i = 0; i < n; i++) {
+        if (letters[i] == WAKE_DUMP)
+            ask(m, false, 0);
+        if (letters[i] == WAKE_CLOSE)
+            m->close_until = now_ns() + GOODBYE_S * SECOND;
+        if (letters[i] == WAKE_FAIL) {
+            pthread_mutex_lock(&m->w->lock);
+            memcpy(reason, m->w->reason, sizeof reason);
+            lost_peer = m->w->lost_peer;
+            pthread_mutex_unlock(&m->w->lock);
+            failed(m, 0, lost_peer, reason);
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+/* Everybody has said goodbye, or has had time enough to. */
+static bool may_close(struct root *m)
+{
+    struct watch *w = m->w;
+
+    if (!m->close_until || m->asking)
+        return false;
+    for (int r = 1; r < w->size; r++)
+        if (!w->conn[r].goodbye && now_ns() < m->close_until)
+            return false;
+    for (int r = 1; r < w->size; r++)
+        conn_send(&w->conn[r], w->token, WIRE_GOODBYE, 0, 0, 0, NULL);
+    return true;
+}
+
+static int wait_ms(const struct root *m)
+{
+    return m->grace_until || m->asking || m->close_until ? 10 : LOOK_MS;
+}
+
+void *watch_root_main(void *watch)
+{
+    struct watch *w = watch;
+    struct root m = {.w = w};
+    struct pollfd *p = xcalloc((size_t)w->size, sizeof *p);
+
+    m.answer = xcalloc((size_t)w->size, sizeof *m.answer);
+    do {
+        p[0] = (struct pollfd){.fd = w->wake[0], .events = POLLIN};
+        for (int r = 1; r < w->size; r++)
+            p[r] = (struct pollfd){.fd = w->conn[r].fd, .events = POLLIN};
+        poll(p, (nfds_t)w->size, wait_ms(&m));
+        for (int r = 1; r < w->size; r++)
+            if (p[r].revents)
+                hear(&m, r);
+        obey(&m);
+        if (m.grace_until && now_ns() > m.grace_until) {
+            watch_say(w, "%s", m.second_hand);
+            end_job(&m, m.second_hand);
+        }
+        if (watch_is_stuck(w))
+            ask(&m, true, 0);
+        finish_asking(&m);
+    } while (!may_close(&m));
+    free(m.answer);
+    free(p);
+    return NULL;
+}

@@ -1,0 +1,99 @@
+#!/bin/sh
+# comm.sh - jobs of several ranks under mpirun and by variables: they talk, and die together
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+demo=$TBIN/tools/commdemo
+kills=${KILLS:-3}
+[ -n "${SOAK:-}" ] && kills=50
+# A job inherits nothing of a job that runs this script.
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID COMMDEMO_TIMEOUT
+
+mpi() { mpirun --allow-run-as-root --oversubscribe -n "$@"; }
+
+# vars N COMMAND...: N ranks as torchrun starts them; status 1 when one of them fails.
+vars() {
+    n=$1 port=$((20000 + $(random 10000))) pids='' bad=0 r=0; shift
+    while [ $r -lt "$n" ]; do
+        RANK=$r WORLD_SIZE=$n LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$@" &
+        pids="$pids $!" r=$((r + 1))
+    done
+    for p in $pids; do wait "$p" || bad=1; done
+    return $bad
+}
+
+# Wait until a command is true, at most $1 tenths of a second.
+until_true() {
+    tenths=$1; shift
+    while ! "$@"; do
+        [ "$tenths" -gt 0 ] || return 1
+        tenths=$((tenths - 1)); sleep 0.1
+    done
+}
+all_started() { [ "$(grep -c '^rank [0-9]* pid' "$W/job")" -eq "$1" ]; }
+pid_of() { sed -n "s/^rank $1 pid //p" "$W/job"; }
+none_left() {
+    for p in $(sed -n 's/^rank [0-9]* pid //p' "$W/job"); do
+        # A zombie has gone; only its parent has not looked yet.
+        case $(sed 's/.*) //' "/proc/$p/stat" 2>/dev/null) in ''|Z*|X*) ;; *) return 1 ;; esac
+    done
+}
+
+# signal_one NAME SIGNAL RANK TEXT LAUNCHER N ARGS...: all have gone within 5 s, status not 0, TEXT said.
+signal_one() {
+    name=$1 signal=$2 rank=$3 text=$4; shift 4
+    launcher=$1 ranks=$2
+    "$@" >"$W/job" 2>&1 & job=$!
+    if ! until_true 300 all_started "$ranks"; then
+        fail "$name: not all ranks started"; cat "$W/job"; kill $job; wait $job; return
+    fi
+    sleep 0.2
+    pid=$(pid_of "$rank")
+    kill -"$signal" "$pid"
+    if until_true 50 none_left; then pass; else fail "$name ($launcher): ranks are left after 5 s"; fi
+    wait $job; got=$?
+    if [ $got -ne 0 ]; then pass; else fail "$name ($launcher): exit 0"; fi
+    text=$(printf "$text" "$rank" "$(uname -n)" "$pid")
+    if grep -qF "$text" "$W/job"; then pass
+    else fail "$name ($launcher): expected to read '$text':"; sed 's/^/    /' "$W/job" | head -30; fi
+}
+
+# ---- by variables: no MPI needed ----
+
+check "4 ranks by variables" vars 4 "$demo" check
+i=0
+while [ $i -lt "$kills" ]; do
+    signal_one "killed" KILL $((i % 4)) 'rank %d (host %s, pid %d) died: ' vars 4 "$demo" run
+    i=$((i + 1))
+done
+
+# ---- mpirun ----
+
+# MPI leaves memory behind; our own leaks show in the unit tests.
+export ASAN_OPTIONS=detect_leaks=0
+
+if ! command -v mpirun >/dev/null; then
+    echo "mpirun is missing: only jobs started by variables were tested"
+    finish
+fi
+if mpi 2 "$demo" where 2>&1 | grep -q "built without MPI"; then
+    echo "built without MPI: only jobs started by variables were tested"
+    finish
+fi
+check_exit "8 ranks under mpirun" 0 checked mpi 8 "$demo" check
+check_exit "3 ranks under mpirun" 0 checked mpi 3 "$demo" check large
+check_exit "who is where" 0 "rank 2 of 3, local 2 of 3, host 0 of 1" mpi 3 "$demo" where
+check_exit "one rank under mpirun" 0 "rank 0 of 1" mpi 1 "$demo" where
+check_exit "another MPI's launcher" 2 "mpirun started 4 tasks (PMI_SIZE), but" env PMI_RANK=1 PMI_SIZE=4 "$demo" where
+i=0
+while [ $i -lt "$kills" ]; do
+    signal_one "killed" KILL $((i % 8)) 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
+    i=$((i + 1))
+done
+signal_one "killed" TERM 5 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
+COMMDEMO_TIMEOUT=1; export COMMDEMO_TIMEOUT
+check_exit "a rank gives up" 1 "failed: no more data" mpi 8 "$demo" abort 3
+check_exit "the others do not" 1 "last words: rank 3 (host $(uname -n)" mpi 8 "$demo" abort 3
+check_exit "a rank sleeps" 1 "of group world for rank 5" mpi 8 "$demo" sleep 5
+check_exit "and is named" 1 "; rank 5 (host $(uname -n), pid " mpi 8 "$demo" sleep 5
+unset COMMDEMO_TIMEOUT
+check_exit "a table of all" 0 "rank 6 (host $(uname -n), pid " mpi 8 "$demo" dump
+finish

@@ -1,0 +1,273 @@
+/* Which launcher, which rank of how many; and joins that must not succeed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "libcommon/comm/comm.h"
+#include "libcommon/comm/launch.h"
+#include "tests/lib/ranks.h"
+
+/* "A=1 B=2" into an otherwise empty set of launcher variables. */
+static int find(const char *vars, struct launch *l, struct err *e)
+{
+    char text[400], *save = NULL;
+
+    ranks_clear_env();
+    snprintf(text, sizeof text, "%s", vars);
+    for (char *p = strtok_r(text, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(p, '=');
+
+        *value++ = '\0';
+        setenv(p, value, 1);
+    }
+    memset(e, 0, sizeof *e);
+    return launch_find(l, e);
+}
+
+#define IS(vars, want_kind, want_rank, want_size, want_local)                   \
+    do {                                                                        \
+        if (find(vars, &l, &e) < 0)                                             \
+            fail_msg("%s: %s", vars, e.msg);                                    \
+        assert_int_equal(l.kind, want_kind);                                    \
+        assert_int_equal(l.rank, want_rank);                                    \
+        assert_int_equal(l.size, want_size);                                    \
+        assert_int_equal(l.local_rank, want_local);                             \
+    } while (0)
+
+static void test_launchers(void **state)
+{
+    struct launch l;
+    struct err e;
+
+    (void)state;
+    IS("", LAUNCH_ALONE, 0, 1, -1);
+    IS("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+       "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2", LAUNCH_MPIRUN, 3, 8, 1);
+    assert_true(l.pmi && l.local_size == 2);
+    IS("RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 MASTER_ADDR=node1 MASTER_PORT=6000", LAUNCH_TORCHRUN, 3, 8, 3);
+    assert_string_equal(l.master, "node1");
+    assert_int_equal(l.port, 6000);
+    /* torchrun, one on each of the nodes that srun or mpirun started: the inner one counts. */
+    IS("TORCHELASTIC_RUN_ID=x RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "
+       "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", LAUNCH_TORCHRUN, 3, 8, 3);
+    IS("SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=9 SLURM_LOCALID=1 SLURM_STEP_NODELIST=r1n[07-08,12] SLURM_JOB_ID=77 "
+       "SLURM_STEP_ID=3", LAUNCH_SRUN, 9, 16, 1);
+    assert_string_equal(l.master, "r1n07");
+    assert_int_equal(l.port, 20000 + 77 * 16 + 3);
+    assert_false(l.pmi);
+    IS("SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=9 SLURM_LOCALID=1 MASTER_ADDR=a MASTER_PORT=5 PMIX_RANK=9",
+       LAUNCH_SRUN, 9, 16, 1);
+    assert_true(l.pmi && l.port == 5 && strcmp(l.master, "a") == 0);
+    /* A batch script and a step of one task are one process. */
+    IS("SLURM_NTASKS=16 SLURM_PROCID=0 SLURM_LOCALID=0", LAUNCH_ALONE, 0, 1, -1);
+    IS("SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", LAUNCH_ALONE, 0, 1, -1);
+    IS("PMI_RANK=1 PMI_SIZE=4", LAUNCH_MPIRUN, 1, 4, -1);
+    assert_string_equal(l.size_name, "PMI_SIZE");
+    IS("RANK=0 WORLD_SIZE=1", LAUNCH_TORCHRUN, 0, 1, -1);
+    unsetenv("SLURM_NTASKS");
+}
+
+static void refused(const char *vars, const char *text)
+{
+    struct launch l;
+    struct err e;
+
+    if (find(vars, &l, &e) == 0)
+        fail_msg("%s: accepted", vars);
+    assert_int_equal(e.kind, ERR_USAGE);
+    assert_string_equal(e.msg, text);
+}
+
+static void test_contradictions(void **state)
+{
+    (void)state;
+    refused("RANK=8 WORLD_SIZE=8", "environment: RANK=8 does not fit WORLD_SIZE=8");
+    refused("RANK=x WORLD_SIZE=8", "environment: RANK=x: expected a number from 0 to 2147483647");
+    refused("RANK=0 WORLD_SIZE=0", "environment: RANK=0 does not fit WORLD_SIZE=0");
+    refused("WORLD_SIZE=8", "environment: WORLD_SIZE=8 is set but RANK is not");
+    refused("OMPI_COMM_WORLD_SIZE=8", "environment: OMPI_COMM_WORLD_SIZE is set but OMPI_COMM_WORLD_RANK is not");
+    refused("RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", "environment: MASTER_PORT=70000: expected a number from 0 to 65535");
+    refused("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_STEP_NODELIST=a[1",
+            "environment: SLURM_STEP_NODELIST=a[1: no host name at its beginning");
+}
+
+static void test_first_host(void **state)
+{
+    static const char *const lists[][2] = {
+        {"a", "a"}, {"a,b", "a"}, {"n[1-4]", "n1"}, {"n[03,05-9],x", "n03"}, {"r[1-4]n[02,05]-ib,x", "r1n02-ib"},
+        {"jean-zay-iam[01-52]", "jean-zay-iam01"},
+    };
+    char host[32], tiny[4];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        assert_true(launch_first_host(lists[i][0], host, sizeof host));
+        assert_string_equal(host, lists[i][1]);
+    }
+    assert_false(launch_first_host("", host, sizeof host));
+    assert_false(launch_first_host(",a", host, sizeof host));
+    assert_false(launch_first_host("n[1", host, sizeof host));
+    assert_false(launch_first_host("n[1-", host, sizeof host));
+    assert_false(launch_first_host("abcd", tiny, sizeof tiny));
+}
+
+/* ---- joins that fail ---- */
+
+/* argument: which rank does not come, or says something else */
+static int do_join(int rank, int size, void *arg)
+{
+    struct comm_options o = {.join_timeout_s = 1};
+    const char *who = arg;
+    struct comm_world *w;
+    struct err e = {0};
+
+    (void)size;
+    if (strcmp(who, "missing") == 0 && rank == 2)
+        return 0;
+    if (strcmp(who, "root") == 0 && rank == 0)
+        return 0;
+    if (strcmp(who, "size") == 0 && rank == 1)
+        setenv("WORLD_SIZE", "4", 1);
+    if (strcmp(who, "twice") == 0 && rank == 2)
+        setenv("RANK", "1", 1);
+    if (strcmp(who, "nobody") == 0)
+        unsetenv("MASTER_ADDR");
+    if (comm_world_open(&o, &w, &e) == 0)
+        return 3;
+    fprintf(stderr, "%s\n", e.msg);
+    return e.kind == ERR_USAGE ? 2 : 1;
+}
+
+static void expect_join_fails(const char *who, int root_status, const char *text)
+{
+    char name[16], *said;
+    struct ranks j;
+
+    snprintf(name, sizeof name, "%s", who);
+    ranks_start(&j, 3, do_join, name);
+    assert_true(ranks_wait(&j, 30));
+    for (int r = 0; r < 3; r++)
+        if (WEXITSTATUS(j.status[r]) == 3)
+            fail_msg("%s: rank %d got in", who, r);
+    if (WEXITSTATUS(j.status[0]) != root_status)
+        fail_msg("%s: rank 0 ended with %d", who, WEXITSTATUS(j.status[0]));
+    said = ranks_said(&j);
+    if (!strstr(said, text))
+        fail_msg("%s: expected to read '%s' in:\n%s", who, text, said);
+    free(said);
+    ranks_end(&j);
+}
+
+static void test_joins_that_fail(void **state)
+{
+    (void)state;
+    expect_join_fails("missing", 1, "not connected: rank 2\n");
+    expect_join_fails("root", 0, "no rank 0 at 127.0.0.1:");
+    expect_join_fails("size", 2, "start: a process says it is rank 1 of 4, but rank 0 has WORLD_SIZE=3\n");
+    expect_join_fails("twice", 2, "start: two processes say they are rank 1 of 3\n");
+    expect_join_fails("nobody", 2, "environment: WORLD_SIZE=3, but MASTER_ADDR is not set\n");
+}
+
+/* Somebody else's connections to the port do no harm. */
+static int do_join_late(int rank, int size, void *arg)
+{
+    struct comm_world *w;
+    struct err e = {0};
+
+    (void)size;
+    (void)arg;
+    if (rank)
+        usleep(400000);
+    if (comm_world_open(NULL, &w, &e) < 0) {
+        fprintf(stderr, "%s\n", e.msg);
+        return 1;
+    }
+    comm_world_close(w);
+    return 0;
+}
+
+static void knock(int port, const char *word)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+
+    for (int tries = 0; tries < 100; tries++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+        if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) {
+            assert_int_equal(write(fd, word, strlen(word)), strlen(word));
+            close(fd);
+            return;
+        }
+        close(fd);
+        usleep(5000);
+    }
+    fail_msg("nobody listens");
+}
+
+static void test_strangers(void **state)
+{
+    struct ranks j;
+
+    (void)state;
+    ranks_start(&j, 3, do_join_late, NULL);
+    knock(j.port, "");
+    knock(j.port, "GET / HTTP/1.1\r\nHost: here, and long enough for a hello\r\n\r\n");
+    assert_true(ranks_wait(&j, 30));
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(j.status[r], 0);
+    ranks_end(&j);
+}
+
+/* mpirun's variables without an MPI that knows of us: eight trainings of one would start. */
+static int do_false_mpirun(int rank, int size, void *arg)
+{
+    struct comm_world *w;
+    struct err e = {0};
+
+    (void)rank;
+    (void)size;
+    (void)arg;
+    ranks_clear_env();
+    setenv("PMI_RANK", "2", 1);
+    setenv("PMI_SIZE", "4", 1);
+    if (comm_world_open(NULL, &w, &e) == 0)
+        return 3;
+    fprintf(stderr, "%s\n", e.msg);
+    _exit(e.kind == ERR_USAGE ? 2 : 1);     /* not exit(): the sanitizer would count MPI's own leaks */
+}
+
+static void test_refuses_world_of_one(void **state)
+{
+    struct ranks j;
+    char *said;
+
+    (void)state;
+    ranks_start(&j, 1, do_false_mpirun, NULL);
+    assert_true(ranks_wait(&j, 60));
+    said = ranks_said(&j);
+    assert_non_null(strstr(said, "mpirun started 4 tasks (PMI_SIZE), but "));
+    assert_int_equal(WEXITSTATUS(j.status[0]), 2);
+    free(said);
+    ranks_end(&j);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launchers), cmocka_unit_test(test_contradictions), cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_joins_that_fail), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_refuses_world_of_one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

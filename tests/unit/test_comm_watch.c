@@ -1,0 +1,297 @@
+/* Ranks that die, give up, hang or are stopped: everybody leaves soon, and it is said why. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/wait.h>
+#include <cmocka.h>
+
+#include "libcommon/comm/comm.h"
+#include "tests/lib/ranks.h"
+
+enum { SIZE = 4 };
+
+static struct comm_world *world;
+
+static void on_abort(void *arg, const char *reason)
+{
+    (void)arg;
+    fprintf(stderr, "last words of %d: %.30s\n", comm_place(world)->rank, reason);
+}
+
+static void on_abort_hang(void *arg, const char *reason)
+{
+    (void)arg;
+    (void)reason;
+    sleep(100);
+}
+
+struct trouble {
+    const char *what;           /* "run", "abort", "sleep", "leave", "dump" */
+    int who;
+    double hang_s;
+    bool hang_in_words;         /* on_abort does not return */
+};
+
+/* Small collectives until something ends it. */
+static int do_trouble(int rank, int size, void *arg)
+{
+    const struct trouble *t = arg;
+    struct comm_options o = {.hang_timeout_s = t->hang_s, .on_abort = t->hang_in_words ? on_abort_hang : on_abort};
+    struct err e = {0};
+
+    (void)size;
+    if (comm_world_open(&o, &world, &e) < 0) {
+        fprintf(stderr, "open: %s\n", e.msg);
+        return 7;
+    }
+    for (int i = 0; ; i++) {
+        float x[100] = {0};
+
+        watch_phase(comm_watch(world), "forward", 17, 5);
+        if (rank == t->who && i == 20) {
+            if (strcmp(t->what, "abort") == 0)
+                comm_abort(world, "no more data");
+            if (strcmp(t->what, "sleep") == 0)
+                sleep(100);
+            if (strcmp(t->what, "leave") == 0)
+                return 0;
+            if (strcmp(t->what, "dump") == 0)
+                watch_dump(comm_watch(world));
+        }
+        if (comm_all_reduce(comm_world_group(world), x, x, 100, DTYPE_F32, COMM_SUM, NULL, &e) < 0)
+            comm_abort(world, e.msg);
+        usleep(5000);
+    }
+}
+
+static void start(struct ranks *j, struct trouble t)
+{
+    ranks_start(j, SIZE, do_trouble, &t);
+}
+
+/* All have gone within `seconds` of `since`, none with status 0, and `text` was said. */
+static void expect_end(struct ranks *j, double since_s, double seconds, int spared, const char *text)
+{
+    bool in_time = ranks_wait(j, seconds + 20);
+    char *said = ranks_said(j);
+
+    if (!in_time)
+        fail_msg("not everybody left; said:\n%s", said);
+    for (int r = 0; r < SIZE; r++) {
+        if (j->status[r] == 0 && r != spared)
+            fail_msg("rank %d left with status 0; said:\n%s", r, said);
+        if (j->ended_s[r] > since_s + seconds)
+            fail_msg("rank %d left after %.1f s of %.1f; said:\n%s", r, j->ended_s[r] - since_s, seconds, said);
+    }
+    if (!strstr(said, text))
+        fail_msg("expected to read '%s' in:\n%s", text, said);
+    free(said);
+}
+
+static int count(const char *text, const char *word)
+{
+    int n = 0;
+
+    for (; (text = strstr(text, word)); text++)
+        n++;
+    return n;
+}
+
+static void kill_one(int who, int sig, const char *fmt)
+{
+    char host[64] = "", text[200];
+    struct ranks j;
+    double at;
+    pid_t pid;
+
+    gethostname(host, sizeof host - 1);
+    start(&j, (struct trouble){.what = "run", .who = -1});
+    usleep(700000);
+    pid = j.pid[who];
+    at = ranks_now_s() - j.start_s;
+    kill(pid, sig);
+    snprintf(text, sizeof text, fmt, who, host, (long)pid);
+    expect_end(&j, at, 5, -1, text);
+    for (int r = 0; r < SIZE; r++)
+        if (r != who)
+            assert_true(WIFEXITED(j.status[r]) && WEXITSTATUS(j.status[r]) == 1);
+    ranks_end(&j);
+}
+
+static void test_killed(void **state)
+{
+    char *said;
+    struct ranks j;
+
+    (void)state;
+    kill_one(2, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
+    kill_one(SIZE - 1, SIGTERM, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
+    /* One line, not one of every rank; and the last words of all that are left. */
+    start(&j, (struct trouble){.what = "run", .who = -1});
+    usleep(700000);
+    kill(j.pid[1], SIGKILL);
+    expect_end(&j, 0.7, 6, -1, "last words of 0: rank 1 (host");
+    said = ranks_said(&j);
+    assert_int_equal(count(said, " died: "), 1);
+    assert_int_equal(count(said, "last words of"), 3);
+    free(said);
+    ranks_end(&j);
+}
+
+static void test_root_killed(void **state)
+{
+    (void)state;
+    kill_one(0, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
+}
+
+/* Leaving with exit(0) in the middle is a death too. */
+static void test_leaves(void **state)
+{
+    struct ranks j;
+
+    (void)state;
+    start(&j, (struct trouble){.what = "leave", .who = 1});
+    expect_end(&j, 0, 15, 1, "died: its connection closed without a goodbye");
+    ranks_end(&j);
+}
+
+static void test_gives_up(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 2) {
+        char text[100], *said;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "abort", .who = who});
+        expect_end(&j, 0, 15, -1, ") failed: no more data\n");
+        said = ranks_said(&j);
+        snprintf(text, sizeof text, "rank %d (host ", who);
+        assert_non_null(strstr(said, text));
+        assert_int_equal(count(said, "failed: no more data\n"), 1);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+/* The callback of the end hangs; the end comes all the same. */
+static void test_last_words_hang(void **state)
+{
+    struct ranks j;
+
+    (void)state;
+    start(&j, (struct trouble){.what = "abort", .who = 3, .hang_in_words = true});
+    expect_end(&j, 0, 20, -1, ") failed: no more data\n");
+    ranks_end(&j);
+}
+
+static void test_hangs(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 3) {
+        char text[100], *said;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "sleep", .who = who, .hang_s = 1});
+        snprintf(text, sizeof text, "s in all_reduce #21 of group world for rank %d", who);
+        expect_end(&j, 0, 20, -1, text);
+        said = ranks_said(&j);
+        /* The headline ends with the culprit, and the table has a line of each rank. */
+        assert_non_null(strstr(said, "has waited 1 s in all_reduce #21 of group world"));
+        assert_non_null(strstr(said, ") is in forward of micro-batch 5 of iteration 17 since"));
+        snprintf(text, sizeof text, "\nrank %d (host ", who);
+        assert_non_null(strstr(said, text));
+        assert_int_equal(count(said, "has waited "), SIZE);     /* headline, and all but one of the table */
+        assert_int_equal(count(said, " since "), 2);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+/* SIGSTOP: it cannot even answer, and cannot leave by itself. */
+static void test_stopped(void **state)
+{
+    struct ranks j;
+
+    (void)state;
+    start(&j, (struct trouble){.what = "run", .who = -1, .hang_s = 1});
+    usleep(700000);
+    kill(j.pid[2], SIGSTOP);
+    expect_end(&j, 0.7, 9, -1, ") does not answer: it is stopped, or its host is");
+    assert_true(WIFSIGNALED(j.status[2]));
+    ranks_end(&j);
+}
+
+static void test_dump(void **state)
+{
+    for (int who = 0; who < SIZE; who += SIZE - 1) {
+        char text[100], *said;
+        struct ranks j;
+
+        (void)state;
+        start(&j, (struct trouble){.what = "dump", .who = who});
+        sleep(2);
+        said = ranks_said(&j);
+        for (int r = 0; r < SIZE; r++) {
+            snprintf(text, sizeof text, "rank %d (host ", r);
+            if (count(said, text) != 1)
+                fail_msg("rank %d is not in the table once:\n%s", r, said);
+        }
+        free(said);
+        kill(j.pid[0], SIGKILL);
+        assert_true(ranks_wait(&j, 10));
+        ranks_end(&j);
+    }
+}
+
+/* One process alone: the same calls. */
+static int do_alone(int rank, int size, void *arg)
+{
+    struct comm_options o = {.on_abort = on_abort};
+    struct err e = {0};
+
+    (void)rank;
+    (void)size;
+    if (comm_world_open(&o, &world, &e) < 0)
+        return 7;
+    if (!arg) {
+        comm_world_close(world);
+        return 0;
+    }
+    watch_dump(comm_watch(world));
+    usleep(300000);
+    comm_abort(world, "alone");
+}
+
+static void test_alone(void **state)
+{
+    struct ranks j;
+    char *said;
+
+    assert_true(ranks_run(1, do_alone, NULL));
+    ranks_start(&j, 1, do_alone, state);
+    assert_true(ranks_wait(&j, 10));
+    said = ranks_said(&j);
+    assert_int_equal(WEXITSTATUS(j.status[0]), 1);
+    assert_non_null(strstr(said, ") failed: alone\n"));
+    assert_non_null(strstr(said, "last words of 0"));
+    assert_non_null(strstr(said, ") is in start since"));
+    free(said);
+    ranks_end(&j);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
+        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
