@@ -1,0 +1,166 @@
+/*
+ * attention.c - causal attention forward, a tile of queries at a time
+ *
+ * After Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
+ * "FlashAttention" (2022): keys come tile by tile, each query keeps its largest score so far, the
+ * sum of exponentials below that, and the output so far, which shrinks whenever a larger
+ * score turns up. Tiles above the diagonal are never visited.
+ *
+ * Scores are computed turned, [key, query]: softmax over keys then goes down the columns, as
+ * vector code over queries, and the tile is already what the product with V reads as its A.
+ */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/philox.h"
+
+/* One thread's tiles; q, k and v are packed, behind it. */
+struct room {
+    float score[TILE * TILE];           /* [key, query], later probabilities */
+    float top[TILE], sum[TILE];         /* of each query */
+    float mask[TILE * TILE];            /* [query, key], dropout */
+    float mask_turned[TILE * TILE];
+    float q[];
+};
+
+/* The queries in hand. */
+struct item {
+    const struct kernel_attention *a;
+    int64_t sample, head, q0, nq;
+    bool bf;
+};
+
+/* Scores of keys k0 .. k0 + nk, scaled, with bias and mask; the queries' new maxima into top. */
+static void scores(struct room *r, const struct item *it, int64_t k0, int64_t nk, int64_t width, float *top)
+{
+    const float *bias = it->a->bias ? it->a->bias + it->head * it->a->s + k0 : NULL;
+    float factor = it->a->scale, unit = it->bf ? it->a->round_unit : 0;
+
+    for (int64_t j = 0; j < nk; j++) {
+        float *row = r->score + j * TILE, plus = bias ? bias[j] : 0;
+        int64_t masked = min_i64(max_i64(k0 + j - it->q0, 0), width);
+
+        for (int64_t q = 0; q < width; q++)
+            row[q] = score_f32(row[q], factor, plus, unit);
+        for (int64_t q = 0; q < masked; q++)
+            row[q] = -INFINITY;
+        for (int64_t q = 0; q < width; q++)
+            top[q] = row[q] > top[q] ? row[q] : top[q];
+    }
+}
+
+/* Scores become exp(score - top), and their sums grow. */
+static void exponentials(struct room *r, int64_t nk, int64_t width)
+{
+    for (int64_t j = 0; j < nk; j++) {
+        float *row = r->score + j * TILE;
+
+        for (int64_t q = 0; q < width; q++) {
+            row[q] = exp_f32(row[q] - r->top[q]);
+            r->sum[q] += row[q];
+        }
+    }
+}
+
+static void drop(struct room *r, const struct item *it, int64_t k0, int64_t nk)
+{
+    for (int64_t q = 0; q < it->nq; q++)
+        drop_run(r->mask + q * TILE, &it->a->drop, drop_index(it->a, it->sample, it->head, it->q0 + q) + k0, nk);
+    panel_turn(r->mask_turned, TILE, r->mask, TILE, it->nq, nk);
+    for (int64_t j = 0; j < nk; j++)
+        for (int64_t q = 0; q < it->nq; q++)
+            r->score[j * TILE + q] *= r->mask_turned[j * TILE + q];
+}
+
+/* Make the sums and outputs so far relative to the new maxima. */
+static void shrink(struct room *r, float *o, int64_t row, int64_t nq, const float *top)
+{
+    for (int64_t q = 0; q < nq; q++) {
+        float f = exp_f32(r->top[q] - top[q]);
+
+        r->sum[q] *= f;
+        for (int64_t d = 0; d < row; d++)
+            o[q * row + d] *= f;
+    }
+}
+
+ALWAYS_INLINE void store_rows(const struct room *r, const struct item *it, const float *o, int64_t row, bool bf)
+{
+    const struct kernel_attention *a = it->a;
+    struct operand out = head_out(a, a->o, it->sample, it->head, bf);
+    float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + it->q0;
+
+    for (int64_t q = 0; q < it->nq; q++) {
+        void *to = out_t((void *)out.p, (it->q0 + q) * out.ld, bf);
+        float f = 1.0f / r->sum[q];
+
+        for (int64_t d = 0; d < a->hd; d++)
+            store_t(to, d, o[q * row + d] * f, bf);
+        lse[q] = r->top[q] + logf(r->sum[q]);
+    }
+}
+
+static void query_tile(struct room *r, const struct item *it)
+{
+    const struct kernel_attention *a = it->a;
+    int64_t hd = a->hd, row = tile_row(hd), width = up_i64(it->nq, PANEL_B);
+    float *k = r->q + TILE * hd, *v = k + TILE * hd, *o = v + TILE * row;
+    struct operand q_in = head_rows(a, a->q, it->sample, it->head, it->bf);
+    struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->bf);
+    struct operand v_in = turned(head_rows(a, a->v, it->sample, it->head, it->bf));
+
+    memset(r->score, 0, sizeof r->score);       /* columns beyond the last query stay so */
+    for (int64_t q = 0; q < TILE; q++) {
+        r->top[q] = -INFINITY;
+        r->sum[q] = 0;
+    }
+    memset(o, 0, (size_t)(TILE * row) * sizeof *o);
+    tile_pack(r->q, &q_in, it->q0, it->nq, 0, hd, PANEL_B);
+
+    for (int64_t k0 = 0; k0 < it->q0 + it->nq; k0 += TILE) {
+        int64_t nk = min_i64(TILE, it->q0 + it->nq - k0);
+        float top[TILE];
+
+        tile_pack(k, &k_in, k0, nk, 0, hd, PANEL_A);
+        tile_pack(v, &v_in, 0, hd, k0, nk, PANEL_B);
+        tile_multiply(r->score, TILE, k, PANEL_A, nk, r->q, it->nq, hd, false);
+        memcpy(top, r->top, sizeof top);
+        scores(r, it, k0, nk, width, top);
+        if (k0 > 0)
+            shrink(r, o, row, it->nq, top);
+        memcpy(r->top, top, sizeof top);
+        exponentials(r, nk, width);
+        if (drop_active(&a->drop))
+            drop(r, it, k0, nk);
+        tile_multiply(o, row, r->score, TILE, it->nq, v, hd, nk, true);
+    }
+    if (it->bf)
+        store_rows(r, it, o, row, true);
+    else
+        store_rows(r, it, o, row, false);
+}
+
+static void attention(const struct kernel_attention *a, enum dtype t, struct dev_stream *s)
+{
+    int64_t tiles = (a->s + TILE - 1) / TILE, heads = (int64_t)a->b * a->heads;
+    size_t floats = (size_t)(2 * TILE * up_i64(a->hd, 16) + 2 * TILE * tile_row(a->hd));
+
+    (void)s;
+    /* Longest first: the tiles at the end of a sample see the most keys. */
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static, 1)
+    for (int64_t i = 0; i < tiles * heads; i++) {
+        struct room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));
+        int64_t q0 = (tiles - 1 - i / heads) * TILE;
+        struct item it = { a, i % heads / a->heads, i % heads % a->heads, q0, min_i64(TILE, a->s - q0),
+                           t == DTYPE_BF16 };
+
+        query_tile(r, &it);
+    }
+}
+
+void attention_fill(struct kernels *k)
+{
+    k->attention = attention;
+}

@@ -1,0 +1,81 @@
+/*
+ * attention.h - tiles of TILE queries by TILE keys, which both directions of attention work on
+ */
+#ifndef SHARDKIT_KERNELS_CPU_ATTENTION_H
+#define SHARDKIT_KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/vmath.h"
+
+#define TILE PANEL_LCM
+
+/* Floats of a row of an [.., hd] product: whole panels. */
+static inline int64_t tile_row(int64_t hd)
+{
+    return up_i64(hd, PANEL_B);
+}
+
+/* Rows i0 .. i0 + n of x, columns k0 .. k0 + nk, as panels of `width`. */
+static inline void tile_pack(float *to, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk,
+                             int width)
+{
+    for (int64_t i = 0; i < n; i += width, to += nk * width)
+        panel_pack(to, x, i0 + i, min_i64(width, n - i), k0, nk, width, false);
+}
+
+/*
+ * c [na, nb] (+)= a b^T over `slots`; whole panels are written. `a` is packed when a_step is
+ * PANEL_A, else it is a tile [slots, a_step] that holds its rows as columns.
+ */
+static inline void tile_multiply(float *c, int64_t ldc, const float *a, int64_t a_step, int64_t na, const float *b,
+                                 int64_t nb, int64_t slots, bool add)
+{
+    int64_t a_panel = a_step == PANEL_A ? slots * PANEL_A : PANEL_A;
+
+    for (int64_t j = 0; j < nb; j += PANEL_B)
+        for (int64_t i = 0; i < na; i += PANEL_A)
+            panel_multiply(slots, a + i / PANEL_A * a_panel, a_step, b + j * slots, PANEL_B, c + i * ldc + j, ldc, add);
+}
+
+/* Where this head's q, k or v of a sample begins, as rows of tokens. */
+static inline struct operand head_rows(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
+                                       bool bf)
+{
+    int64_t at = sample * a->s * a->token_stride + head * a->head_stride;
+
+    return (struct operand){ (const char *)p + at * (bf ? 2 : 4), a->token_stride, false, bf };
+}
+
+/* The same of the output and its gradient, T [b * s, heads * hd] */
+static inline struct operand head_out(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
+                                      bool bf)
+{
+    int64_t ld = (int64_t)a->heads * a->hd, at = sample * a->s * ld + head * a->hd;
+
+    return (struct operand){ (const char *)p + at * (bf ? 2 : 4), ld, false, bf };
+}
+
+static inline struct operand turned(struct operand x)
+{
+    x.across = !x.across;
+    return x;
+}
+
+/*
+ * A score from its dot product, the same bits in both directions; `unit` is round_unit, or 0
+ * with fp32, where rounding again changes nothing worth its time.
+ */
+ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit)
+{
+    float v = MADD(dot, scale, bias);
+
+    return unit != 0 ? unit * round_t(v / unit, true) : v;
+}
+
+/* Number, for dropout, of the probability of (query, key 0). */
+static inline int64_t drop_index(const struct kernel_attention *a, int64_t sample, int64_t head, int64_t query)
+{
+    return (((a->drop.row0 / a->s + sample) * a->heads_all + a->head0 + head) * a->s + query) * a->s;
+}
+
+#endif

@@ -1,0 +1,199 @@
+/*
+ * attention_back.c - the way back through attention, probabilities computed again from lse
+ *
+ * With P the probabilities, m the dropout factors and D[q] = sum over d of dO[q, d] O[q, d]:
+ *     dV = (P m)^T dO    dP = dO V^T    dS = P (dP m - D)    dQ = scale dS K    dK = scale dS^T Q
+ * One thread does a whole head of a sample: for each tile of keys, all tiles of queries that
+ * see it. dK and dV of the tile then stay in the cache; dQ gathers in the scratch, in the
+ * order of the keys.
+ */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/philox.h"
+
+/* One thread's tiles. */
+struct room {
+    float p[TILE * TILE];               /* [query, key]: scores, then P m */
+    float ds[TILE * TILE];              /* [query, key]: dP, then dS */
+    float ds_turned[TILE * TILE];       /* [key, query] */
+    float tiles[];                      /* packed operands, dk, dv: see `views` */
+};
+
+/*
+ * Packed tiles: *_rows have a token's hd elements as the sum's index, *_cols the tokens.
+ * Of the keys' tile and of the queries' tile.
+ */
+struct views {
+    float *k_rows, *v_rows, *k_cols, *dk, *dv;
+    float *q_rows, *do_rows, *q_cols, *do_cols;
+};
+#define VIEWS (sizeof(struct views) / sizeof(float *))
+
+/* The head in hand. */
+struct item {
+    const struct kernel_attention *a;
+    const struct kernel_attention_back *g;
+    int64_t sample, head;
+    struct operand q, k, v, d_o;
+    float *dq, *dot;                    /* fp32 [s, row] and D [s], in the scratch */
+    bool bf;
+};
+
+static int64_t view_floats(int64_t hd)
+{
+    return TILE * tile_row(hd);
+}
+
+static struct views views_of(struct room *r, int64_t hd)
+{
+    float *p[VIEWS];
+
+    for (size_t i = 0; i < VIEWS; i++)
+        p[i] = r->tiles + (int64_t)i * view_floats(hd);
+    return (struct views){ p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8] };
+}
+
+static void dots(const struct item *it)
+{
+    const struct kernel_attention *a = it->a;
+    struct operand o = head_out(a, a->o, it->sample, it->head, it->bf);
+
+    for (int64_t q = 0; q < a->s; q++) {
+        float sum = 0;
+
+        #pragma omp simd reduction(+ : sum)
+        for (int64_t d = 0; d < a->hd; d++)
+            sum += load_t(o.p, q * o.ld + d, it->bf) * load_t(it->d_o.p, q * o.ld + d, it->bf);
+        it->dot[q] = sum;
+    }
+}
+
+/* Rows of scores and dP become P m and dS. */
+static void softmax_back(struct room *r, const struct item *it, int64_t q0, int64_t nq, int64_t k0, int64_t nk)
+{
+    const struct kernel_attention *a = it->a;
+    const float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + q0;
+    float bias[TILE] = { 0 }, mask[TILE], unit = it->bf ? a->round_unit : 0;
+
+    if (a->bias)
+        memcpy(bias, a->bias + it->head * a->s + k0, (size_t)nk * sizeof *bias);
+    for (int64_t j = 0; j < TILE; j++)
+        mask[j] = 1;
+    for (int64_t q = 0; q < nq; q++) {
+        float *p = r->p + q * TILE, *ds = r->ds + q * TILE, down = lse[q], dot = it->dot[q0 + q];
+        int64_t seen = max_i64(min_i64(nk, q0 + q - k0 + 1), 0);
+
+        if (drop_active(&a->drop))
+            drop_run(mask, &a->drop, drop_index(a, it->sample, it->head, q0 + q) + k0, seen);
+        for (int64_t j = 0; j < seen; j++) {
+            float prob = exp_f32(score_f32(p[j], a->scale, bias[j], unit) - down);
+
+            p[j] = prob * mask[j];
+            ds[j] = prob * (ds[j] * mask[j] - dot);
+        }
+        for (int64_t j = seen; j < TILE; j++)
+            p[j] = ds[j] = 0;
+    }
+}
+
+static void tile_pair(struct room *r, const struct views *w, const struct item *it, int64_t q0, int64_t k0, int64_t nk)
+{
+    int64_t hd = it->a->hd, row = tile_row(hd), nq = min_i64(TILE, it->a->s - q0);
+    struct operand q_cols = turned(it->q), do_cols = turned(it->d_o);
+
+    tile_pack(w->q_rows, &it->q, q0, nq, 0, hd, PANEL_A);
+    tile_pack(w->do_rows, &it->d_o, q0, nq, 0, hd, PANEL_A);
+    tile_pack(w->q_cols, &q_cols, 0, hd, q0, nq, PANEL_B);
+    tile_pack(w->do_cols, &do_cols, 0, hd, q0, nq, PANEL_B);
+
+    tile_multiply(r->p, TILE, w->q_rows, PANEL_A, nq, w->k_rows, nk, hd, false);
+    tile_multiply(r->ds, TILE, w->do_rows, PANEL_A, nq, w->v_rows, nk, hd, false);
+    softmax_back(r, it, q0, nq, k0, nk);
+    tile_multiply(w->dv, row, r->p, TILE, nk, w->do_cols, hd, nq, true);
+    tile_multiply(w->dk, row, r->ds, TILE, nk, w->q_cols, hd, nq, true);
+    panel_turn(r->ds_turned, TILE, r->ds, TILE, up_i64(nq, PANEL_A), nk);
+    tile_multiply(it->dq + q0 * row, row, r->ds_turned, TILE, nq, w->k_cols, hd, nk, k0 > 0);
+}
+
+/* n rows of sums, times f, into a gradient's rows from token t0 on. */
+ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, int64_t t0, int64_t n, float f, bool bf)
+{
+    struct operand out = head_rows(it->a, p, it->sample, it->head, bf);
+    int64_t row = tile_row(it->a->hd);
+
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t d = 0; d < it->a->hd; d++)
+            store_t(out_t((void *)out.p, (t0 + i) * out.ld, bf), d, sum[i * row + d] * f, bf);
+}
+
+static void store(const struct item *it, void *p, const float *sum, int64_t t0, int64_t n, float f)
+{
+    if (it->bf)
+        store_rows(it, p, sum, t0, n, f, true);
+    else
+        store_rows(it, p, sum, t0, n, f, false);
+}
+
+static void key_tile(struct room *r, const struct item *it, int64_t k0)
+{
+    const struct kernel_attention *a = it->a;
+    int64_t hd = a->hd, nk = min_i64(TILE, a->s - k0);
+    struct views w = views_of(r, hd);
+    struct operand k_cols = turned(it->k);
+
+    tile_pack(w.k_rows, &it->k, k0, nk, 0, hd, PANEL_B);
+    tile_pack(w.v_rows, &it->v, k0, nk, 0, hd, PANEL_B);
+    tile_pack(w.k_cols, &k_cols, 0, hd, k0, nk, PANEL_B);
+    memset(w.dk, 0, (size_t)view_floats(hd) * sizeof(float));
+    memset(w.dv, 0, (size_t)view_floats(hd) * sizeof(float));
+    for (int64_t q0 = k0; q0 < a->s; q0 += TILE)
+        tile_pair(r, &w, it, q0, k0, nk);
+    store(it, it->g->dk, w.dk, k0, nk, a->scale);
+    store(it, it->g->dv, w.dv, k0, nk, 1);
+}
+
+/* Scratch of one head: dQ and D. */
+static int64_t head_floats(const struct kernel_attention *a)
+{
+    return up_i64(a->s, TILE) * (tile_row(a->hd) + 1);
+}
+
+static uint64_t attention_scratch(const struct kernel_attention *a)
+{
+    return (uint64_t)a->b * (uint64_t)a->heads * (uint64_t)head_floats(a) * sizeof(float);
+}
+
+static void attention_back(const struct kernel_attention *a, const struct kernel_attention_back *g, enum dtype t,
+                           struct dev_stream *s)
+{
+    size_t bytes = sizeof(struct room) + VIEWS * (size_t)view_floats(a->hd) * sizeof(float);
+    bool bf = t == DTYPE_BF16;
+
+    (void)s;
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static)
+    for (int64_t i = 0; i < (int64_t)a->b * a->heads; i++) {
+        struct room *r = cpu_room(omp_get_thread_num(), bytes);
+        int64_t sample = i / a->heads, head = i % a->heads;
+        struct item it = {
+            .a = a, .g = g, .sample = sample, .head = head, .bf = bf,
+            .q = head_rows(a, a->q, sample, head, bf), .k = head_rows(a, a->k, sample, head, bf),
+            .v = head_rows(a, a->v, sample, head, bf), .d_o = head_out(a, g->d_o, sample, head, bf),
+            .dq = (float *)g->scratch + i * head_floats(a),
+        };
+
+        it.dot = it.dq + up_i64(a->s, TILE) * tile_row(a->hd);
+        dots(&it);
+        for (int64_t k0 = 0; k0 < a->s; k0 += TILE)
+            key_tile(r, &it, k0);
+        store(&it, g->dq, it.dq, 0, a->s, a->scale);
+    }
+}
+
+void attention_back_fill(struct kernels *k)
+{
+    k->attention_back = attention_back;
+    k->attention_scratch = attention_scratch;
+}

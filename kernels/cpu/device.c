@@ -1,0 +1,121 @@
+/*
+ * device.c - the CPU as a device: memory is memory, and work is done when a call returns
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define PAGE      4096u
+#define HUGE_PAGE (2u << 20)
+
+static void *cpu_alloc(uint64_t bytes, struct err *e)
+{
+    /* Whole huge pages for what is large: a matrix product walks through hundreds of rows at once. */
+    size_t unit = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE;
+    void *p = NULL;
+    int sys = bytes > SIZE_MAX - unit ? ENOMEM : posix_memalign(&p, unit, (bytes + unit - 1) / unit * unit + !bytes);
+
+    if (sys) {
+        errno = sys;
+        err_sys(e, "cpu", "cannot allocate %llu bytes", (unsigned long long)bytes);
+        return NULL;
+    }
+    if (unit == HUGE_PAGE)
+        madvise(p, bytes, MADV_HUGEPAGE);       /* a wish: without them it is only slower */
+    return p;
+}
+
+static void cpu_free(void *p)
+{
+    free(p);
+}
+
+static void cpu_copy(void *dst, const void *src, uint64_t bytes, struct dev_stream *s)
+{
+    (void)s;
+    if (bytes)
+        memmove(dst, src, bytes);
+}
+
+static void cpu_zero(void *dst, uint64_t bytes, struct dev_stream *s)
+{
+    (void)s;
+    if (bytes)
+        memset(dst, 0, bytes);
+}
+
+static struct dev_stream *cpu_stream_new(void)
+{
+    return NULL;
+}
+
+static void cpu_stream_nothing(struct dev_stream *s)
+{
+    (void)s;
+}
+
+static struct dev_event *cpu_event_new(void)
+{
+    return NULL;
+}
+
+static void cpu_event_free(struct dev_event *v)
+{
+    (void)v;
+}
+
+static void cpu_event_record(struct dev_event *v, struct dev_stream *s)
+{
+    (void)v;
+    (void)s;
+}
+
+static void cpu_stream_wait(struct dev_stream *s, struct dev_event *v)
+{
+    (void)s;
+    (void)v;
+}
+
+static bool cpu_event_done(struct dev_event *v)
+{
+    (void)v;
+    return true;
+}
+
+static void cpu_memory(uint64_t *total, uint64_t *free_now)
+{
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    unsigned long long kib;
+
+    *total = *free_now = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "MemTotal: %llu", &kib) == 1)
+            *total = kib << 10;
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+            *free_now = kib << 10;
+    }
+    if (f)
+        fclose(f);
+}
+
+static int cpu_check(struct err *e)
+{
+    (void)e;
+    return 0;
+}
+
+const struct dev_ops cpu_dev = {
+    .name = "cpu",
+    .alloc = cpu_alloc, .free = cpu_free,
+    .alloc_host = cpu_alloc, .free_host = cpu_free,
+    .copy = cpu_copy, .zero = cpu_zero,
+    .stream_new = cpu_stream_new, .stream_free = cpu_stream_nothing, .stream_sync = cpu_stream_nothing,
+    .event_new = cpu_event_new, .event_free = cpu_event_free, .event_record = cpu_event_record,
+    .stream_wait = cpu_stream_wait, .event_done = cpu_event_done,
+    .memory = cpu_memory, .check = cpu_check,
+};

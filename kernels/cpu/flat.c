@@ -1,0 +1,182 @@
+/*
+ * flat.c - work on flat buffers: the optimizer, sums, conversions, initial weights
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/philox.h"
+
+#define RUN 4096                        /* elements of one work item; sums are cut here whatever the threads */
+
+/* One run after the other, each by one thread: `body` sees i .. end. */
+#define FOR_RUNS(n)                                                                 \
+    _Pragma("omp parallel for num_threads(cpu_threads) schedule(static)")           \
+    for (int64_t i = 0; i < (n); i += RUN)
+
+/* ---- sums ---- */
+
+static void weighted_sum(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s)
+{
+    double sum = 0;
+
+    (void)s;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (w ? w[i] : 1);
+    *out = sum;
+}
+
+static int64_t sumsq_scratch(int64_t n)
+{
+    return (n + RUN - 1) / RUN;
+}
+
+static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s)
+{
+    double total = 0;
+
+    (void)s;
+    FOR_RUNS(n) {
+        int64_t end = min_i64(i + RUN, n);
+        double sum = 0;
+
+        #pragma omp simd reduction(+ : sum)
+        for (int64_t j = i; j < end; j++)
+            sum += (double)x[j] * x[j];         /* exact: 24 + 24 bits fit in 53 */
+        tmp[i / RUN] = sum;
+    }
+    /* Not an omp reduction: that one adds in whatever order threads finish. */
+    for (int64_t c = 0; c < sumsq_scratch(n); c++)
+        total += tmp[c];
+    *out = total;
+}
+
+/* ---- AdamW ---- */
+
+ALWAYS_INLINE void adamw_run(float *restrict p, float *restrict m, float *restrict v, const float *restrict g,
+                             void *restrict w, int64_t n, float decay, const struct kernel_adamw *step, bool bf)
+{
+    const struct kernel_adamw a = *step;
+    float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
+
+    for (int64_t i = 0; i < n; i++) {
+        float gi = g[i] * a.grad_scale;
+        float mi = a.beta1 * m[i] + rest1 * gi;
+        float vi = a.beta2 * v[i] + rest2 * gi * gi;
+        float update = (mi / a.c1) / (sqrtf(vi / a.c2) + a.eps) + decay * p[i];
+        float pi = p[i] - a.lr * update;
+
+        m[i] = mi;
+        v[i] = vi;
+        p[i] = pi;
+        store_t(w, i, pi, bf);
+    }
+}
+
+static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
+                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
+{
+    (void)s;
+    FOR_RUNS(n) {
+        int64_t len = min_i64(RUN, n - i);
+
+        if (t == DTYPE_BF16)
+            adamw_run(p + i, m + i, v + i, g + i, out_t(w, i, true), len, decay, step, true);
+        else
+            adamw_run(p + i, m + i, v + i, g + i, out_t(w, i, false), len, decay, step, false);
+    }
+}
+
+/* ---- conversions and sums of buffers ---- */
+
+static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s)
+{
+    bool up = to == DTYPE_F32 && from == DTYPE_BF16, down = to == DTYPE_BF16 && from == DTYPE_F32;
+
+    (void)s;
+    FOR_RUNS(n) {
+        int64_t end = min_i64(i + RUN, n);
+
+        if (up)
+            for (int64_t j = i; j < end; j++)
+                ((float *)dst)[j] = load_t(src, j, true);
+        else if (down)
+            for (int64_t j = i; j < end; j++)
+                store_t(dst, j, ((const float *)src)[j], true);
+        else
+            memcpy(out_t(dst, i, to == DTYPE_BF16), at_t(src, i, to == DTYPE_BF16),
+                   (size_t)(end - i) * (to == DTYPE_BF16 ? 2 : 4));
+    }
+}
+
+static void scale(float *x, float f, int64_t n, struct dev_stream *s)
+{
+    (void)s;
+    FOR_RUNS(n)
+        for (int64_t j = i; j < min_i64(i + RUN, n); j++)
+            x[j] *= f;
+}
+
+static void add(float *y, const float *x, int64_t n, struct dev_stream *s)
+{
+    (void)s;
+    FOR_RUNS(n)
+        for (int64_t j = i; j < min_i64(i + RUN, n); j++)
+            y[j] += x[j];
+}
+
+static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream *s)
+{
+    (void)s;
+    for (int64_t i = 0; i < n; i++)     /* a handful */
+        y[i] += x[i];
+}
+
+/* ---- initial weights ---- */
+
+/* A number in (0, 1), never an end: 52 bits, and half of the last */
+static double uniform(uint32_t high, uint32_t low)
+{
+    return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+/* Deviates 2 * block, 2 * block + 1 */
+static void two_deviates(float x[2], const uint32_t w[4])
+{
+    double radius = sqrt(-2 * log(uniform(w[0], w[1]))), angle = 2 * M_PI * uniform(w[2], w[3]);
+
+    x[0] = (float)(radius * cos(angle));
+    x[1] = (float)(radius * sin(angle));
+}
+
+static void normal(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s)
+{
+    int64_t skip = first % 2;
+
+    (void)s;
+    /* i counts from the first block on; x begins `skip` later. */
+    FOR_RUNS(skip + n)
+        for (int64_t j = i; j < min_i64(i + RUN, skip + n); j += 2 * PHILOX_LANES) {
+            uint32_t word[4 * PHILOX_LANES];
+            float pair[2 * PHILOX_LANES];
+
+            philox_blocks(word, (uint64_t)(first + j) / 2, key);
+            for (int l = 0; l < PHILOX_LANES; l++)
+                two_deviates(pair + 2 * l, word + 4 * l);
+            for (int64_t l = max_i64(skip - j, 0); l < min_i64(2 * PHILOX_LANES, skip + n - j); l++)
+                x[j + l - skip] = std * pair[l];
+        }
+}
+
+void flat_fill(struct kernels *k)
+{
+    k->weighted_sum = weighted_sum;
+    k->sum_doubles = sum_doubles;
+    k->sumsq = sumsq;
+    k->sumsq_scratch = sumsq_scratch;
+    k->adamw = adamw;
+    k->cast = cast;
+    k->scale = scale;
+    k->add = add;
+    k->normal = normal;
+}

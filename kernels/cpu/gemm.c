@@ -1,0 +1,155 @@
+/*
+ * gemm.c - blocks of a matrix product, and who computes which
+ *
+ * for each block of columns of the result
+ *     all threads pack B's panels of these columns, the whole sum long
+ *     each thread, for its own rows, GEMM_ROWS at a time
+ *         for each GEMM_SLOTS of the sum
+ *             pack A's panels, multiply them with B's, add to fp32 sums
+ *         finish the rows: bias, GELU, rounding
+ *
+ * What is in which cache: a panel of B (GEMM_SLOTS * PANEL_B * 4 bytes) in the first; A's panels
+ * and the sums in the second; B's block in the third, shared by all threads. The sums leave
+ * the second cache once only, finished.
+ *
+ * A result's additions are the same wherever its tile's borders are, so the threads' rows may
+ * follow from their number; only the cuts of the sum must not.
+ */
+#include <omp.h>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/vmath.h"
+
+#ifndef GEMM_ROWS
+#define GEMM_SLOTS 256
+#define GEMM_ROWS  (2 * PANEL_LCM)
+#define GEMM_COLS  1024                 /* of a block, at most */
+#define GEMM_BLOCK (2 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
+#endif
+#define GEMM_LD    (GEMM_COLS + 32)     /* floats from row to row of the sums: no power of two, for the caches' sake */
+
+/* One thread's */
+struct room {
+    uint32_t a[GEMM_ROWS * GEMM_SLOTS];
+    float sum[GEMM_ROWS * GEMM_LD];
+};
+
+/* A block of columns, j0 .. j0 + n, as every thread sees it */
+struct block {
+    const struct gemm *g;
+    bool pairs;
+    int64_t j0, n, slots;               /* slots of the whole sum */
+    uint32_t *b;                        /* [cut of the sum][panel][slot of the cut][PANEL_B] */
+};
+
+/* One thread's panels: first and one past the last. */
+struct part {
+    int64_t a0, a1, b0, b1;
+};
+
+/*
+ * Cut na x nb panels into `all` rectangles so that the largest is smallest; packing a panel of A
+ * costs as much as a tile, and threads with the same rows all do it.
+ */
+static struct part part_of(int64_t na, int64_t nb, int me, int all)
+{
+    int best = 1;
+    int64_t least = INT64_MAX;
+
+    for (int rows = 1; rows <= all; rows++) {
+        int64_t cols = all / rows, size;
+
+        if (all % rows)
+            continue;
+        size = ((na + rows - 1) / rows) * ((nb + cols - 1) / cols + 1);
+        if (size < least) {
+            least = size;
+            best = rows;
+        }
+    }
+    int cols = all / best, row = me / cols, col = me % cols;
+
+    return (struct part){ na * row / best, na * (row + 1) / best, nb * col / cols, nb * (col + 1) / cols };
+}
+
+/* Panels first .. end of x, rows i0 on, over slots s0 .. s0 + slots of the sum */
+static void pack(uint32_t *to, const struct operand *x, int64_t i0, int64_t n, int64_t first, int64_t end, int64_t k,
+                 int64_t s0, int64_t slots, int width, bool pairs)
+{
+    int64_t k0 = pairs ? 2 * s0 : s0, nk = min_i64(pairs ? 2 * slots : slots, k - k0);
+
+    for (int64_t p = first; p < end; p++)
+        panel_pack(to + p * slots * width, x, i0 + p * width, min_i64(width, n - p * width), k0, nk, width, pairs);
+}
+
+static void pack_b(const struct block *b, int me, int all)
+{
+    int64_t panels = (b->n + PANEL_B - 1) / PANEL_B;
+
+    for (int64_t s = 0; s < b->slots; s += GEMM_SLOTS)
+        pack(b->b + s * panels * PANEL_B, &b->g->b, b->j0, b->n, panels * me / all, panels * (me + 1) / all, b->g->k, s,
+             min_i64(GEMM_SLOTS, b->slots - s), PANEL_B, b->pairs);
+}
+
+static void multiply(struct room *r, const struct block *b, const struct part *t, int64_t panels_a, int64_t s,
+                     int64_t slots)
+{
+    const uint32_t *b_cut = b->b + s * ((b->n + PANEL_B - 1) / PANEL_B * PANEL_B);
+
+    for (int64_t j = t->b0; j < t->b1; j++)
+        for (int64_t i = 0; i < panels_a; i++) {
+            const uint32_t *pa = r->a + i * slots * PANEL_A, *pb = b_cut + j * slots * PANEL_B;
+            float *c = r->sum + i * PANEL_A * GEMM_LD + (j - t->b0) * PANEL_B;
+
+            if (b->pairs)
+                panel_multiply_pairs(slots, pa, pb, c, GEMM_LD, s > 0);
+            else
+                panel_multiply(slots, (const float *)pa, PANEL_A, (const float *)pb, PANEL_B, c, GEMM_LD, s > 0);
+        }
+}
+
+/* Rows of the panels a .. a + panels of A, this thread's columns */
+static void rows(struct room *r, const struct block *b, const struct part *t, int64_t a, int64_t panels)
+{
+    const struct gemm *g = b->g;
+    int64_t i0 = a * PANEL_A, n = min_i64(panels * PANEL_A, g->m - i0);
+    int64_t col = t->b0 * PANEL_B, width = min_i64(t->b1 * PANEL_B, b->n) - col, s = 0;
+
+    do {                                /* once even for k = 0: the sums are zeros */
+        int64_t slots = min_i64(GEMM_SLOTS, b->slots - s);
+
+        pack(r->a, &g->a, i0, n, 0, panels, g->k, s, slots, PANEL_A, b->pairs);
+        multiply(r, b, t, panels, s, slots);
+        s += GEMM_SLOTS;
+    } while (s < b->slots);
+    for (int64_t i = 0; i < n; i++)
+        g->finish(g->arg, r->sum + i * GEMM_LD, i0 + i, b->j0 + col, width);
+}
+
+/* Every thread of the region calls it. */
+static void block(const struct block *b)
+{
+    int me = omp_get_thread_num(), all = omp_get_num_threads();
+    struct room *r = cpu_room(me, sizeof *r);
+    struct part t = part_of((b->g->m + PANEL_A - 1) / PANEL_A, (b->n + PANEL_B - 1) / PANEL_B, me, all);
+    int64_t chunks = (t.a1 - t.a0 + GEMM_ROWS / PANEL_A - 1) / (GEMM_ROWS / PANEL_A), mine = t.a1 - t.a0;
+
+    pack_b(b, me, all);
+    #pragma omp barrier
+    /* Chunks of equal size: a last one of a few rows would use B's panels for too little. */
+    for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
+        rows(r, b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks);
+    #pragma omp barrier                 /* nobody packs over panels still in use */
+}
+
+void gemm_run(const struct gemm *g)
+{
+    bool pairs = PANEL_PAIRS && g->a.bf;
+    int64_t slots = pairs ? (g->k + 1) / 2 : g->k, fit = GEMM_BLOCK / max_i64(slots, 1) / PANEL_B * PANEL_B;
+    int64_t cols = min_i64(max_i64(fit, PANEL_B), GEMM_COLS);
+    uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * up_i64(min_i64(cols, g->n), PANEL_B)) * sizeof *b);
+
+    #pragma omp parallel num_threads(cpu_threads)
+    for (int64_t j = 0; j < g->n; j += cols)
+        block(&(struct block){ g, pairs, j, min_i64(cols, g->n - j), slots, b });
+}

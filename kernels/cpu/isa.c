@@ -1,0 +1,15 @@
+/*
+ * isa.c - one instruction set's functions together
+ */
+#include "kernels/cpu/cpu.h"
+
+void ISA_NAME(cpu_fill)(struct kernels *k)
+{
+    linear_fill(k);
+    norm_fill(k);
+    attention_fill(k);
+    attention_back_fill(k);
+    embed_fill(k);
+    xent_fill(k);
+    flat_fill(k);
+}

@@ -1,0 +1,199 @@
+/*
+ * linear.c - linear layers: the matrix product and what is done to each result before it is rounded
+ */
+#include <string.h>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/vmath.h"
+
+struct out {
+    void *y;
+    void *pre;                          /* GELU: written on the way forward, read on the way back; NULL: none */
+    const void *bias;
+    int64_t ld;
+    bool add;
+};
+
+static struct operand operand(const void *p, int64_t ld, bool across, enum dtype t)
+{
+    return (struct operand){ p, ld, across, t == DTYPE_BF16 };
+}
+
+/* ---- finishing a piece of a row ---- */
+
+ALWAYS_INLINE void finish_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+{
+    void *y = out_t(o->y, row * o->ld + col, bf);
+    const void *bias = o->bias ? at_t(o->bias, col, bf) : NULL;
+
+    if (bias)
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            store_t(y, j, acc[j] + load_t(bias, j, bf), bf);
+    else if (o->add)
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            store_t(y, j, load_t(y, j, bf) + acc[j], bf);
+    else
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            store_t(y, j, acc[j], bf);
+}
+
+ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+{
+    void *y = out_t(o->y, row * o->ld + col, bf);
+    void *pre = o->pre ? out_t(o->pre, row * o->ld + col, bf) : y;      /* y: only for a while */
+
+    if (o->bias)
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            store_t(pre, j, acc[j] + load_t(at_t(o->bias, col, bf), j, bf), bf);
+    else
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            store_t(pre, j, acc[j], bf);
+    /* gelu of the rounded value: recomputation, which has only that, finds the same y. */
+    #pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        store_t(y, j, gelu_f32(load_t(pre, j, bf)), bf);
+}
+
+ALWAYS_INLINE void finish_slope(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+{
+    void *y = out_t(o->y, row * o->ld + col, bf);
+    const void *pre = at_t(o->pre, row * o->ld + col, bf);
+
+    #pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        store_t(y, j, acc[j] * gelu_slope_f32(load_t(pre, j, bf)), bf);
+}
+
+#define FINISH(name)                                                                                    \
+    static void name##_bf16(const void *o, const float *acc, int64_t row, int64_t col, int64_t n)       \
+    {                                                                                                   \
+        name(o, acc, row, col, n, true);                                                                \
+    }                                                                                                   \
+    static void name##_f32(const void *o, const float *acc, int64_t row, int64_t col, int64_t n)        \
+    {                                                                                                   \
+        name(o, acc, row, col, n, false);                                                               \
+    }
+FINISH(finish_plain)
+FINISH(finish_gelu)
+FINISH(finish_slope)
+#define PICK(name, t) ((t) == DTYPE_BF16 ? name##_bf16 : name##_f32)
+
+/* ---- the layers ---- */
+
+static void linear(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
+                   enum dtype t, struct dev_stream *s)
+{
+    struct out o = { .y = y, .bias = bias, .ld = n };
+    struct gemm g = { operand(x, k, false, t), operand(w, k, false, t), m, n, k, PICK(finish_plain, t), &o };
+
+    (void)s;
+    gemm_run(&g);
+}
+
+static void linear_gelu(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
+                        int64_t k, enum dtype t, struct dev_stream *s)
+{
+    struct out o = { .y = y, .pre = pre, .bias = bias, .ld = n };
+    struct gemm g = { operand(x, k, false, t), operand(w, k, false, t), m, n, k, PICK(finish_gelu, t), &o };
+
+    (void)s;
+    gemm_run(&g);
+}
+
+static void linear_dx(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
+                      enum dtype t, struct dev_stream *s)
+{
+    struct out o = { .y = dx, .ld = k, .add = add };
+    struct gemm g = { operand(dy, n, false, t), operand(w, k, true, t), m, k, n, PICK(finish_plain, t), &o };
+
+    (void)s;
+    gemm_run(&g);
+}
+
+static void linear_dx_gelu(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
+                           enum dtype t, struct dev_stream *s)
+{
+    struct out o = { .y = dx, .pre = (void *)pre, .ld = k };
+    struct gemm g = { operand(dy, n, false, t), operand(w, k, true, t), m, k, n, PICK(finish_slope, t), &o };
+
+    (void)s;
+    gemm_run(&g);
+}
+
+#define SUM_COLS 64                     /* columns of one work item */
+#define SUM_ROWS 32                     /* rows of a partial sum: shorter chains of roundings */
+
+/* Sums of columns col .. col + n of dy [m, ld], n <= SUM_COLS */
+ALWAYS_INLINE void column_sums(float *sum, const void *dy, int64_t m, int64_t ld, int64_t col, int64_t n, bool bf)
+{
+    for (int64_t row = 0; row < m; row += SUM_ROWS) {
+        float part[SUM_COLS] = { 0 };
+
+        for (int64_t i = row; i < min_i64(row + SUM_ROWS, m); i++)
+            for (int64_t j = 0; j < n; j++)
+                part[j] += load_t(at_t(dy, i * ld + col, bf), j, bf);
+        for (int64_t j = 0; j < n; j++)
+            sum[j] += part[j];
+    }
+}
+
+static void bias_back(float *dbias, const void *dy, int64_t m, int64_t n, bool add, bool bf)
+{
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static)
+    for (int64_t col = 0; col < n; col += SUM_COLS) {
+        int64_t width = min_i64(SUM_COLS, n - col);
+        float sum[SUM_COLS] = { 0 };
+
+        if (bf)
+            column_sums(sum, dy, m, n, col, width, true);
+        else
+            column_sums(sum, dy, m, n, col, width, false);
+        for (int64_t j = 0; j < width; j++)
+            dbias[col + j] = (add ? dbias[col + j] : 0) + sum[j];
+    }
+}
+
+static void linear_dw(float *dw, float *dbias, const void *dy, const void *x, int64_t m, int64_t n, int64_t k,
+                      bool add, enum dtype t, struct dev_stream *s)
+{
+    struct out o = { .y = dw, .ld = k, .add = add };
+    struct gemm g = { operand(dy, n, true, t), operand(x, k, true, t), n, k, m, finish_plain_f32, &o };
+
+    (void)s;
+    gemm_run(&g);
+    if (dbias)
+        bias_back(dbias, dy, m, n, add, t == DTYPE_BF16);
+}
+
+#define GELU_RUN 4096
+
+static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s)
+{
+    (void)s;
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static)
+    for (int64_t i = 0; i < n; i += GELU_RUN) {
+        int64_t end = min_i64(i + GELU_RUN, n);
+
+        if (t == DTYPE_BF16)
+            for (int64_t j = i; j < end; j++)
+                store_t(y, j, gelu_f32(load_t(pre, j, true)), true);
+        else
+            for (int64_t j = i; j < end; j++)
+                store_t(y, j, gelu_f32(load_t(pre, j, false)), false);
+    }
+}
+
+void linear_fill(struct kernels *k)
+{
+    k->linear = linear;
+    k->linear_gelu = linear_gelu;
+    k->linear_dx = linear_dx;
+    k->linear_dx_gelu = linear_dx_gelu;
+    k->linear_dw = linear_dw;
+    k->gelu = gelu;
+}

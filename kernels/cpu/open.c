@@ -1,0 +1,119 @@
+/*
+ * open.c - which set of functions this machine gets, and the rooms they work in
+ */
+#include <assert.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "libcommon/base/mem.h"
+
+int cpu_threads = 1;
+
+/* ---- rooms ---- */
+
+static struct room {
+    void *p;
+    uint64_t bytes;
+} *rooms, gemm_room;
+
+static void *room_get(struct room *r, uint64_t bytes)
+{
+    struct err e = {0};
+
+    if (r->bytes >= bytes)
+        return r->p;
+    cpu_dev.free(r->p);
+    r->p = cpu_dev.alloc(bytes, &e);
+    if (!r->p) {                        /* a few megabytes: no caller could do better */
+        fprintf(stderr, "%s\n", e.msg);
+        abort();
+    }
+    r->bytes = bytes;
+    return r->p;
+}
+
+void *cpu_room(int me, uint64_t bytes)
+{
+    assert(me < cpu_threads);
+    return room_get(&rooms[me], bytes);
+}
+
+void *cpu_gemm_room(uint64_t bytes)
+{
+    return room_get(&gemm_room, bytes);
+}
+
+static void cpu_close(const struct kernels *k)
+{
+    (void)k;
+    for (int i = 0; i < cpu_threads; i++)
+        cpu_dev.free(rooms[i].p);
+    free(rooms);
+    cpu_dev.free(gemm_room.p);
+    rooms = NULL;
+    gemm_room = (struct room){0};
+}
+
+/* ---- instruction sets ---- */
+
+#ifdef __x86_64__
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+static bool has_bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+static bool always(void)
+{
+    return true;
+}
+
+/* Best first. */
+static const struct {
+    const char *name;
+    bool (*usable)(void);
+    void (*fill)(struct kernels *k);
+} isas[] = {
+#ifdef __x86_64__
+    { "avx512bf16", has_bf16, cpu_fill_avx512bf16 },
+    { "avx512", has_avx512, cpu_fill_avx512 },
+    { "avx2", has_avx2, cpu_fill_avx2 },
+#endif
+    { "base", always, cpu_fill_base },
+};
+#define N_ISAS (sizeof isas / sizeof *isas)
+
+const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *e)
+{
+    static struct kernels k;
+    const char *want = getenv("SHARDKIT_CPU_ISA");
+    size_t i = 0;
+
+    while (i < N_ISAS && (!isas[i].usable() || (want && strcmp(want, isas[i].name) != 0)))
+        i++;
+    if (i == N_ISAS) {
+        err_usage(e, "SHARDKIT_CPU_ISA=%s: this machine has no such instruction set (base, avx2, avx512, avx512bf16)",
+                  want);
+        return NULL;
+    }
+    cpu_threads = o->threads > 0 ? o->threads : omp_get_max_threads();
+    rooms = xcalloc((size_t)cpu_threads, sizeof *rooms);
+    k = (struct kernels){ .dev = &cpu_dev, .close = cpu_close };
+    isas[i].fill(&k);
+    return &k;
+}

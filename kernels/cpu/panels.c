@@ -1,0 +1,276 @@
+/*
+ * panels.c - packing and the micro-kernels, see panels.h
+ */
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/vmath.h"
+
+#if defined(__AVX512F__)
+#define LANES 16
+typedef __m512 vec;
+#define SPLAT(x)          _mm512_set1_ps(x)
+#define FUSED(a, b, c)    _mm512_fmadd_ps(a, b, c)
+#elif defined(__AVX2__) && defined(__FMA__)
+#define LANES 8
+typedef __m256 vec;
+#define SPLAT(x)          _mm256_set1_ps(x)
+#define FUSED(a, b, c)    _mm256_fmadd_ps(a, b, c)
+#else
+#define LANES 4
+typedef float vec __attribute__((vector_size(16)));
+#define SPLAT(x)          ((vec){ (x), (x), (x), (x) })
+#define FUSED(a, b, c)    ((a) * (b) + (c))
+#endif
+
+ALWAYS_INLINE vec vec_load(const float *p)
+{
+    vec v;
+
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+ALWAYS_INLINE void vec_store(float *p, vec v)
+{
+    __builtin_memcpy(p, &v, sizeof v);
+}
+
+/* The tile's old sums are far away and wanted only at the end: ask for them now. */
+ALWAYS_INLINE void sums_fetch(const float *c, int64_t ldc)
+{
+    for (int i = 0; i < PANEL_A; i++)
+        for (int j = 0; j < PANEL_B; j += 16)
+            __builtin_prefetch(c + i * ldc + j, 1);
+}
+
+ALWAYS_INLINE void sums_store(vec sum[PANEL_A][2], float *c, int64_t ldc, bool add)
+{
+    #pragma GCC unroll 12
+    for (int i = 0; i < PANEL_A; i++)
+        for (int j = 0; j < 2; j++) {
+            float *to = c + i * ldc + j * LANES;
+            vec v = sum[i][j];
+
+            if (add)
+                v += vec_load(to);
+            vec_store(to, v);
+        }
+}
+
+void panel_multiply(int64_t slots, const float *a, int64_t a_step, const float *b, int64_t b_step, float *c,
+                    int64_t ldc, bool add)
+{
+    vec sum[PANEL_A][2];
+
+    sums_fetch(c, ldc);
+    for (int i = 0; i < PANEL_A; i++)
+        sum[i][0] = sum[i][1] = SPLAT(0.0f);
+    for (int64_t s = 0; s < slots; s++, a += a_step, b += b_step) {
+        vec b0 = vec_load(b), b1 = vec_load(b + LANES);
+
+        #pragma GCC unroll 12
+        for (int i = 0; i < PANEL_A; i++) {
+            vec x = SPLAT(a[i]);
+
+            sum[i][0] = FUSED(x, b0, sum[i][0]);
+            sum[i][1] = FUSED(x, b1, sum[i][1]);
+        }
+    }
+    sums_store(sum, c, ldc, add);
+}
+
+#if PANEL_PAIRS
+void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add)
+{
+    vec sum[PANEL_A][2];
+
+    sums_fetch(c, ldc);
+    for (int i = 0; i < PANEL_A; i++)
+        sum[i][0] = sum[i][1] = SPLAT(0.0f);
+    for (int64_t s = 0; s < slots; s++, a += PANEL_A, b += PANEL_B) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + LANES);
+
+        #pragma GCC unroll 12
+        for (int i = 0; i < PANEL_A; i++) {
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[i]);
+
+            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, b0);
+            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b1);
+        }
+    }
+    sums_store(sum, c, ldc, add);
+}
+#else
+void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add)
+{
+    (void)slots, (void)a, (void)b, (void)c, (void)ldc, (void)add;
+    __builtin_unreachable();            /* nobody packs pairs for this machine */
+}
+#endif
+
+/* ---- packing ---- */
+
+enum form { FORM_F32, FORM_BF16, FORM_PAIRS };
+
+/* The slot of one row: `p` at its first element, the second of a pair `next` elements on. */
+ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum form form)
+{
+    if (form == FORM_F32)
+        return ((const uint32_t *)p)[at];
+    if (form == FORM_BF16)
+        return (uint32_t)((const uint16_t *)p)[at] << 16;
+    return ((const uint16_t *)p)[at] | (uint32_t)((const uint16_t *)p)[at + next] << 16;
+}
+
+#ifdef __AVX2__
+/*
+ * Eight slots of `rows` <= 8 rows that lie along: to[slot * step + row]. Always stores 8 numbers a
+ * slot, slots in order, so with fewer rows the rest must be somebody's who comes later.
+ */
+ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
+{
+    __m256 r[8], t[8];
+
+    #pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const void *at = at_t(p, i * ld, form != FORM_F32);
+
+        r[i] = i >= rows ? _mm256_setzero_ps()
+             : form == FORM_BF16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16))
+             : _mm256_loadu_ps(at);
+    }
+    #pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    #pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    #pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        _mm256_storeu_ps((float *)to + i * step, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    #pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        _mm256_storeu_ps((float *)to + (i + 4) * step, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+}
+
+/*
+ * As many slots of a whole panel as go by eights; returns how many. The last is never among
+ * them, so what is stored beyond a slot is always overwritten by the next one. The rows that
+ * do not fill eight come first, for the same reason.
+ */
+ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
+{
+    int64_t step = form == FORM_PAIRS ? 2 : 1, done = 0;
+    int odd = width % 8;
+
+    for (; done + 8 < slots; done += 8) {
+        const void *at = at_t(p, done * step, form != FORM_F32);
+
+        if (odd)
+            turn_8x8(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form != FORM_F32), ld, odd,
+                     form);
+        for (int i = 0; i + 8 <= width; i += 8)
+            turn_8x8(to + done * width + i, width, at_t(at, i * ld, form != FORM_F32), ld, 8, form);
+    }
+    return done;
+}
+#else
+ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
+{
+    (void)to, (void)p, (void)ld, (void)slots, (void)width, (void)form;
+    return 0;
+}
+#endif
+
+void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols)
+{
+    int64_t i = 0, j;
+
+#ifdef __AVX2__
+    for (; i + 8 <= rows; i += 8) {
+        for (j = 0; j + 8 <= cols; j += 8)
+            turn_8x8((uint32_t *)to + j * to_step + i, to_step, from + i * ld + j, ld, 8, FORM_F32);
+        for (; j < cols; j++)
+            for (int l = 0; l < 8; l++)
+                to[j * to_step + i + l] = from[(i + l) * ld + j];
+    }
+#endif
+    for (; i < rows; i++)
+        for (j = 0; j < cols; j++)
+            to[j * to_step + i] = from[i * ld + j];
+}
+
+/* Whole panels: the inner loops' bounds are constant, so they become vector code. */
+ALWAYS_INLINE void pack_full(uint32_t *to, const void *p, int64_t ld, int64_t slots, bool across, int width,
+                             enum form form)
+{
+    int64_t step = form == FORM_PAIRS ? 2 : 1, s = across ? 0 : turn_panel(to, p, ld, slots, width, form);
+
+    for (to += s * width; s < slots; s++, to += width)
+        for (int i = 0; i < width; i++)
+            to[i] = across ? slot_of(p, s * step * ld + i, ld, form) : slot_of(p, i * ld + s * step, 1, form);
+}
+
+/* Panels at an edge: rows that are not there, and the half pair at an odd end, are zeros. */
+static void pack_edge(uint32_t *to, const void *p, int64_t ld, int64_t n, int64_t first, int64_t nk, bool across,
+                      int width, enum form form)
+{
+    int64_t step = form == FORM_PAIRS ? 2 : 1;
+
+    for (int64_t k = first; k < nk; k += step, to += width)
+        for (int i = 0; i < width; i++) {
+            int64_t at = across ? k * ld + i : i * ld + k;
+
+            to[i] = i >= n ? 0 : form == FORM_PAIRS && k + 1 == nk ? ((const uint16_t *)p)[at]
+                  : slot_of(p, at, across ? ld : 1, form);
+        }
+}
+
+ALWAYS_INLINE void pack_form(uint32_t *to, const void *p, int64_t ld, int64_t n, int64_t nk, bool across, int width,
+                             enum form form)
+{
+    int64_t whole = form == FORM_PAIRS ? nk / 2 : nk;
+
+    if (n < width) {
+        pack_edge(to, p, ld, n, 0, nk, across, width, form);
+        return;
+    }
+    if (across)
+        pack_full(to, p, ld, whole, true, width, form);
+    else
+        pack_full(to, p, ld, whole, false, width, form);
+    if (form == FORM_PAIRS && nk % 2)
+        pack_edge(to + whole * width, p, ld, n, nk - 1, nk, across, width, form);
+}
+
+ALWAYS_INLINE void pack_width(uint32_t *to, const void *p, const struct operand *x, int64_t n, int64_t nk, int width,
+                              enum form form)
+{
+    if (form == FORM_F32)
+        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_F32);
+    else if (form == FORM_BF16)
+        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_BF16);
+    else
+        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_PAIRS);
+}
+
+void panel_pack(void *panel, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
+                bool pairs)
+{
+    const void *p = at_t(x->p, x->across ? k0 * x->ld + i0 : i0 * x->ld + k0, x->bf);
+    enum form form = pairs ? FORM_PAIRS : x->bf ? FORM_BF16 : FORM_F32;
+
+    if (width == PANEL_A)
+        pack_width(panel, p, x, n, nk, PANEL_A, form);
+    else
+        pack_width(panel, p, x, n, nk, PANEL_B, form);
+}

@@ -1,0 +1,69 @@
+/*
+ * panels.h - the innermost part of every matrix product
+ *
+ * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and BLIS:
+ * operands are copied into panels in the order in which the micro-kernel reads them, which
+ * is also where bf16 becomes fp32, and where a transposed operand stops being one. The
+ * micro-kernel then keeps a PANEL_A x PANEL_B tile of the result in registers.
+ *
+ * A panel of width W holds W rows of an operand, one slot after the other:
+ *     slot 0: row 0, row 1, .. row W-1;  slot 1: row 0, ..
+ * A slot is one fp32 of each row, or, for the machines that multiply bf16 (PANEL_PAIRS),
+ * two consecutive bf16. Rows beyond the operand's last are zeros.
+ */
+#ifndef SHARDKIT_KERNELS_CPU_PANELS_H
+#define SHARDKIT_KERNELS_CPU_PANELS_H
+
+#include "kernels/cpu/cpu.h"
+
+/* Registers: PANEL_A * 2 sums, 2 of B, one of A; 32 of them with AVX-512, else 16. */
+#if defined(__AVX512F__)
+#define PANEL_A 12
+#define PANEL_B 32
+#elif defined(__AVX2__) && defined(__FMA__)
+#define PANEL_A 6
+#define PANEL_B 16
+#else
+#define PANEL_A 4
+#define PANEL_B 8
+#endif
+#define PANEL_LCM 96                    /* a multiple of every PANEL_A and PANEL_B */
+
+#ifdef __AVX512BF16__
+#define PANEL_PAIRS 1
+#else
+#define PANEL_PAIRS 0
+#endif
+
+/* Element (i, k) of an operand, k the index that is summed over: p[i * ld + k], or p[k * ld + i] when `across`. */
+struct operand {
+    const void *p;
+    int64_t ld;
+    bool across;
+    bool bf;                            /* bf16, else fp32 */
+};
+
+/*
+ * Rows i0 .. i0 + n, n <= width, and columns k0 .. k0 + nk of x as one panel of `width` = PANEL_A or PANEL_B.
+ * `pairs`: slots of two bf16, an odd nk filled up with zero.
+ */
+#define panel_pack ISA_NAME(panel_pack)
+void panel_pack(void *panel, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
+                bool pairs);
+
+/* to [cols, to_step] = the first `cols` columns of from [rows, ld], fp32, turned. */
+#define panel_turn ISA_NAME(panel_turn)
+void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
+
+/*
+ * c [PANEL_A, PANEL_B] = (add ? c : 0) + sum over slots of a's rows times b's. a_step and b_step are
+ * floats from slot to slot: the width for packed panels.
+ */
+#define panel_multiply ISA_NAME(panel_multiply)
+void panel_multiply(int64_t slots, const float *a, int64_t a_step, const float *b, int64_t b_step, float *c,
+                    int64_t ldc, bool add);
+/* The same for panels of pairs. */
+#define panel_multiply_pairs ISA_NAME(panel_multiply_pairs)
+void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
+
+#endif

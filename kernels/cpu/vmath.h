@@ -1,0 +1,146 @@
+/*
+ * vmath.h - elementary functions written so that a loop over them becomes vector code
+ *
+ * No branches, no calls, no tables. NaN stays NaN everywhere: a run that has gone wrong
+ * must show it.
+ */
+#ifndef SHARDKIT_KERNELS_CPU_VMATH_H
+#define SHARDKIT_KERNELS_CPU_VMATH_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* a * b + c, with one rounding where the machine can; the same choice in vector and scalar code. */
+#ifdef __FMA__
+#define MADD(a, b, c) __builtin_fmaf((a), (b), (c))
+#else
+#define MADD(a, b, c) ((a) * (b) + (c))
+#endif
+
+ALWAYS_INLINE uint32_t f32_bits(float f)
+{
+    uint32_t u;
+
+    __builtin_memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+ALWAYS_INLINE float bits_f32(uint32_t u)
+{
+    float f;
+
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+ALWAYS_INLINE float bf16_up(uint16_t x)
+{
+    return bits_f32((uint32_t)x << 16);
+}
+
+ALWAYS_INLINE uint16_t bf16_round(float x)
+{
+    uint32_t u = f32_bits(x);
+    uint32_t even = u + 0x7fff + (u >> 16 & 1);
+
+    return (uint16_t)((x == x ? even : u | 0x400000) >> 16);
+}
+
+/* Element i of a tensor of T; `bf` is a constant wherever these are inlined. */
+ALWAYS_INLINE float load_t(const void *p, int64_t i, bool bf)
+{
+    return bf ? bf16_up(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+ALWAYS_INLINE void store_t(void *p, int64_t i, float v, bool bf)
+{
+    if (bf)
+        ((uint16_t *)p)[i] = bf16_round(v);
+    else
+        ((float *)p)[i] = v;
+}
+
+/* v as T would hold it */
+ALWAYS_INLINE float round_t(float v, bool bf)
+{
+    return bf ? bf16_up(bf16_round(v)) : v;
+}
+
+/* Address of element i of a tensor of T. */
+ALWAYS_INLINE const void *at_t(const void *p, int64_t i, bool bf)
+{
+    return (const char *)p + (bf ? 2 : 4) * i;
+}
+
+ALWAYS_INLINE void *out_t(void *p, int64_t i, bool bf)
+{
+    return (char *)p + (bf ? 2 : 4) * i;
+}
+
+/*
+ * e^x within 2 ulp; below the normal numbers it is 0. x = n ln 2 + r, |r| <= ln 2 / 2; e^r by
+ * its minimax polynomial (the coefficients of Moshier's Cephes expf), 2^n by adding to the exponent.
+ */
+ALWAYS_INLINE float exp_f32(float x)
+{
+    const float magic = 12582912.0f;            /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+    float n = MADD(x, 1.44269504088896341f, magic);
+    uint32_t shift = f32_bits(n) << 23;
+    float r, p;
+
+    n -= magic;
+    r = MADD(n, -0.693359375f, x);              /* ln 2 in two pieces; n times the first is exact */
+    r = MADD(n, 2.12194440e-4f, r);
+    p = MADD(1.9875691500e-4f, r, 1.3981999507e-3f);
+    p = MADD(p, r, 8.3334519073e-3f);
+    p = MADD(p, r, 4.1665795894e-2f);
+    p = MADD(p, r, 1.6666665459e-1f);
+    p = MADD(p, r, 5.0000001201e-1f);
+    p = MADD(p, r * r, r) + 1.0f;
+    p = bits_f32(f32_bits(p) + shift);
+    p = x < -87.3365447f ? 0.0f : p;
+    p = x > 88.7228317f ? INFINITY : p;
+    return x == x ? p : x;
+}
+
+/*
+ * GELU in its tanh form (spec of the trainer, section 1.6). With T = tanh(u) and
+ * sig = 1 / (1 + e^-2u): (1 + T) / 2 = sig and (1 - T^2) / 4 = sig (1 - sig), which lose no digits
+ * where T is near -1. *e is e^-2u, kept below 2^126 so that 1 - sig = e * sig holds.
+ */
+#define GELU_2C    1.59576912f                  /* 2 * 0.79788456 */
+#define GELU_CUBIC 0.044715f
+
+ALWAYS_INLINE float gelu_sigmoid(float x, float *e)
+{
+    float z = x * -GELU_2C * MADD(GELU_CUBIC * x, x, 1.0f);
+
+    *e = exp_f32(z > 87.0f ? 87.0f : z);
+    return 1.0f / (1.0f + *e);
+}
+
+ALWAYS_INLINE float gelu_f32(float x)
+{
+    float e;
+
+    return x * gelu_sigmoid(x, &e);
+}
+
+ALWAYS_INLINE float gelu_slope_f32(float x)
+{
+    float e, sig, du2;
+
+    x = x < -100.0f ? -100.0f : x;      /* constant from there on; x^2 of more could be infinite */
+    x = x > 100.0f ? 100.0f : x;
+    sig = gelu_sigmoid(x, &e);
+    du2 = MADD(3 * GELU_2C * GELU_CUBIC * x, x, GELU_2C);    /* d(2u)/dx */
+
+    return MADD(x * sig, e * sig * du2, sig);
+}
+
+#endif

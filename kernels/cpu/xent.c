@@ -1,0 +1,97 @@
+/*
+ * xent.c - cross entropy over a vocabulary that may be split over ranks
+ */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vmath.h"
+
+#define XENT_RUN 1024                   /* exponentials added in fp32 before a double takes them */
+
+ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, bool bf)
+{
+    float top = -INFINITY;
+    double sum = 0;
+
+    #pragma omp simd reduction(max : top)
+    for (int64_t j = 0; j < v; j++) {
+        float z = load_t(x, j, bf);
+
+        top = z > top ? z : top;                /* a NaN is passed over here and met again in the sum */
+    }
+    for (int64_t j0 = 0; j0 < v; j0 += XENT_RUN) {
+        int64_t end = min_i64(j0 + XENT_RUN, v);
+        float part = 0;
+
+        #pragma omp simd reduction(+ : part)
+        for (int64_t j = j0; j < end; j++)
+            part += exp_f32(load_t(x, j, bf) - top);
+        sum += part;
+    }
+    stat[0] = top;
+    stat[1] = (float)sum;
+    stat[2] = target >= 0 && target < v ? load_t(x, target, bf) : 0;
+}
+
+static void xent_stat(float *stat, const void *logits, const int32_t *target, int64_t first, int64_t m, int64_t v,
+                      enum dtype t, struct dev_stream *s)
+{
+    (void)s;
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static)
+    for (int64_t i = 0; i < m; i++)
+        if (t == DTYPE_BF16)
+            row_xent(stat + 3 * i, at_t(logits, i * v, true), target[i] - first, v, true);
+        else
+            row_xent(stat + 3 * i, at_t(logits, i * v, false), target[i] - first, v, false);
+}
+
+static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s)
+{
+    (void)s;
+    for (int64_t i = 0; i < m; i++) {
+        double top = -INFINITY, sum = 0, logit = 0, all;
+
+        for (int r = 0; r < tp; r++)
+            top = fmax(top, stat[(r * m + i) * 3]);
+        for (int r = 0; r < tp; r++) {
+            const float *of = stat + (r * m + i) * 3;
+
+            sum += of[1] * exp(of[0] - top);
+            logit += of[2];
+        }
+        all = top + log(sum);
+        lse[i] = (float)all;
+        loss[i] = (float)(all - logit);
+    }
+}
+
+ALWAYS_INLINE void row_xent_back(void *x, int64_t target, float lse, float scale, int64_t v, bool bf)
+{
+    float at_target = 0;
+
+    if (target >= 0 && target < v)
+        at_target = (exp_f32(load_t(x, target, bf) - lse) - 1.0f) * scale;
+    for (int64_t j = 0; j < v; j++)
+        store_t(x, j, exp_f32(load_t(x, j, bf) - lse) * scale, bf);
+    if (target >= 0 && target < v)
+        store_t(x, target, at_target, bf);
+}
+
+static void xent_back(void *logits, const int32_t *target, const float *lse, const float *scale, int64_t first,
+                      int64_t m, int64_t v, enum dtype t, struct dev_stream *s)
+{
+    (void)s;
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static)
+    for (int64_t i = 0; i < m; i++)
+        if (t == DTYPE_BF16)
+            row_xent_back(out_t(logits, i * v, true), target[i] - first, lse[i], scale[i], v, true);
+        else
+            row_xent_back(out_t(logits, i * v, false), target[i] - first, lse[i], scale[i], v, false);
+}
+
+void xent_fill(struct kernels *k)
+{
+    k->xent_stat = xent_stat;
+    k->xent_loss = xent_loss;
+    k->xent_back = xent_back;
+}

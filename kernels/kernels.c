@@ -1,0 +1,10 @@
+/*
+ * kernels.c - what does not depend on the device
+ */
+#include "kernels/kernels.h"
+
+void kernels_close(const struct kernels *k)
+{
+    if (k)
+        k->close(k);
+}

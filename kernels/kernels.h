@@ -1,0 +1,202 @@
+/*
+ * kernels.h - the mathematics of a transformer, one contract for every device
+ *
+ * cpu/ is the reference: it follows the formulas. cuda/ is the fast one and queues its work
+ * on the stream it is given; neither waits, prints or fails half-way: a launch that is
+ * refused is told by dev_ops.check(). Shapes and dtypes are the caller's promise and only
+ * asserted. Formulas: docs/training.md, sections 1 and 3 of which name the sources.
+ *
+ * Words used in all contracts:
+ *   T        the dtype of weights and activations, DTYPE_BF16 or DTYPE_F32, `t` in calls
+ *   m        rows, one per token: sample-major, row = sample * s + position
+ *   [a, b]   row-major, b contiguous
+ * Arithmetic is fp32 (or better) whatever T is; each result is rounded to T once, to nearest
+ * even. Gradients of parameters are fp32 and are added to when `add` is set, else
+ * overwritten. Equal input gives equal bits on every run and any number of threads: no
+ * order of additions depends on timing. Pointers are the device's and aligned to 16 bytes;
+ * outputs do not overlap inputs unless the contract says so.
+ */
+#ifndef SHARDKIT_KERNELS_KERNELS_H
+#define SHARDKIT_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libcommon/base/dev.h"
+#include "libcommon/base/dtype.h"
+
+/*
+ * Dropout by counter: element i of a tensor is kept iff the random number of (key, i) says so,
+ * so a mask needs no memory and recomputation finds it again. Random number: word i % 4 of
+ * Philox4x32-10 (Salmon et al. 2011) with counter (i / 4 low, i / 4 high, 0, 0) and key; kept iff
+ * word >= (uint32_t)(p * 2^32). Kept elements are multiplied by 1 / (1 - p). p = 0: no dropout.
+ * i is counted in the whole global batch, so a mask does not depend on the topology:
+ * hidden tensors  i = (row0 + row) * columns + column
+ * attention       i = (((sample0 + sample) * n_heads_all + head0 + head) * s + query) * s + key
+ */
+struct kernel_dropout {
+    float p;
+    uint32_t key[2];
+    int64_t row0;                       /* number of row 0 in the global batch (attention: of sample 0, times s) */
+};
+
+/* Causal attention over b samples of s tokens; only this rank's heads. */
+struct kernel_attention {
+    int b, s;
+    int heads, hd;                      /* local heads, their dimension */
+    int head0, heads_all;               /* number of the first local head, heads of the model: for dropout */
+    /*
+     * q, k, v of (sample, token, head) at q[(sample * s + token) * token_stride + head * head_stride]:
+     * Megatron's per-head packing [heads, 3, hd] is token_stride 3 * heads * hd, head_stride 3 * hd.
+     */
+    const void *q, *k, *v;
+    int64_t token_stride, head_stride;  /* elements */
+    void *o;                            /* T [b * s, heads * hd] */
+    float *lse;                         /* fp32 [b, heads, s]: log of the sum of exponentials of scores */
+    float scale;                        /* of q . k: 1 / sqrt(hd) */
+    /*
+     * Added to the score of key position j in head i: bias[i * s + j], or NULL. ALiBi gives
+     * slope * j, rounded to T as the reference rounds it (spec of the trainer, section 1.5).
+     */
+    const float *bias;
+    /*
+     * Unless 0, scores x = scale * q . k + bias become round_unit * T(x / round_unit) before the
+     * softmax, both ways: what is left of the reference's query-key layer scaling, which
+     * stores x / unit in T. Its losses show it (1.5e-3 at one step in ten of a small model). The fast
+     * kernels of cuda (head dims 64, 80, 96, 128) keep fp32 whatever this says; all others obey.
+     */
+    float round_unit;
+    struct kernel_dropout drop;
+};
+struct kernel_attention_back {
+    const void *d_o;                    /* T [b * s, heads * hd] */
+    void *dq, *dk, *dv;                 /* T, strides as q, k, v */
+    void *scratch;                      /* attention_scratch() bytes */
+};
+
+/* One step of AdamW (spec of the trainer, section 3.5); in device memory, so that queued work may read it late. */
+struct kernel_adamw {
+    float lr, beta1, beta2, eps;
+    float c1, c2;                       /* 1 - beta^t, from double */
+    float grad_scale;                   /* every gradient is multiplied by this first: clipping */
+};
+
+struct kernels {
+    const struct dev_ops *dev;
+
+    /* ---- linear layers: w T [n, k] as PyTorch stores it, x T [m, k], bias T [n] or NULL ---- */
+    /* y [m, n] = x w^T + bias */
+    void (*linear)(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
+                   enum dtype t, struct dev_stream *s);
+    /* pre [m, n] = x w^T + bias, rounded to T; y [m, n] = gelu(pre), tanh form. pre may be NULL when nobody goes back. */
+    void (*linear_gelu)(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
+                        int64_t k, enum dtype t, struct dev_stream *s);
+    /* dx [m, k] = dy w, + dx when `add` */
+    void (*linear_dx)(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
+                      enum dtype t, struct dev_stream *s);
+    /* dx [m, k] = (dy w) * gelu'(pre), pre [m, k]: the data gradient of the layer behind the GELU, and the GELU's */
+    void (*linear_dx_gelu)(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
+                           enum dtype t, struct dev_stream *s);
+    /* dw fp32 [n, k] (+)= dy^T x; dbias fp32 [n] (+)= column sums of dy, unless NULL */
+    void (*linear_dw)(float *dw, float *dbias, const void *dy, const void *x, int64_t m, int64_t n, int64_t k,
+                      bool add, enum dtype t, struct dev_stream *s);
+    /* y = gelu(pre), n elements: recomputation */
+    void (*gelu)(void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s);
+
+    /* ---- LayerNorm over h, gamma and beta T [h] ---- */
+    /* y [m, h] = LN(x); mean, rstd fp32 [m] for the way back (NULL: none) */
+    void (*layernorm)(void *y, float *mean, float *rstd, const void *x, const void *gamma, const void *beta,
+                      int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s);
+    /*
+     * dx [m, h] = LN'(dy) + add_dx (NULL: 0; add_dx and dy may each be dx itself); dgamma, dbeta fp32 [h] (+)=.
+     * scratch: layernorm_scratch() bytes.
+     */
+    void (*layernorm_back)(void *dx, float *dgamma, float *dbeta, const void *dy, const void *x, const void *gamma,
+                           const float *mean, const float *rstd, const void *add_dx, int64_t m, int64_t h, bool add,
+                           void *scratch, enum dtype t, struct dev_stream *s);
+    uint64_t (*layernorm_scratch)(int64_t m, int64_t h);
+    /*
+     * z [m, h] = residual + dropout(a + bias), rounded to T; then, unless gamma is NULL,
+     * y = LN(z) with mean and rstd as layernorm() gives. bias T [h]; z may be `residual` or `a`.
+     */
+    void (*residual_norm)(void *z, void *y, float *mean, float *rstd, const void *a, const void *bias,
+                          const void *residual, const struct kernel_dropout *drop, const void *gamma,
+                          const void *beta, int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s);
+    /*
+     * The way back through the dropout: da [m, h] = dz * mask / (1 - p) (da may be dz; with
+     * p = 0 and da == dz nothing is moved); dbias fp32 [h] (+)= column sums of da (NULL: none). scratch as layernorm_back.
+     */
+    void (*dropout_back)(void *da, float *dbias, const void *dz, const struct kernel_dropout *drop, int64_t m,
+                         int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s);
+
+    /* ---- attention ---- */
+    void (*attention)(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
+    void (*attention_back)(const struct kernel_attention *a, const struct kernel_attention_back *g, enum dtype t,
+                           struct dev_stream *s);
+    uint64_t (*attention_scratch)(const struct kernel_attention *a);
+
+    /* ---- embedding: table T [rows, h] holds rows first .. first + rows of the vocabulary ---- */
+    /* y [m, h] = table[id - first], or zeros where the id is another rank's */
+    void (*embed)(void *y, const int32_t *id, const void *table, int64_t first, int64_t rows, int64_t m, int64_t h,
+                  enum dtype t, struct dev_stream *s);
+    /* dtable fp32 [rows, h] (+)= sum of dy over the tokens of each row. scratch: embed_scratch() bytes */
+    void (*embed_back)(float *dtable, const int32_t *id, const void *dy, int64_t first, int64_t rows, int64_t m,
+                       int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s);
+    uint64_t (*embed_scratch)(int64_t m, int64_t rows);
+    /* y [m, h] = dropout(x + position[pos]), position T [.., h] or NULL; pos int32 [m], NULL: row % s. y may be x. */
+    void (*embed_finish)(void *y, const void *x, const void *position, const int32_t *pos, int64_t s_len,
+                         const struct kernel_dropout *drop, int64_t m, int64_t h, enum dtype t, struct dev_stream *s);
+    /* dposition fp32 [n_pos, h] (+)= sum of dx over the tokens at each position (dropout already undone) */
+    void (*position_back)(float *dposition, int64_t n_pos, const void *dx, const int32_t *pos, int64_t s_len, int64_t m,
+                          int64_t h, bool add, enum dtype t, struct dev_stream *s);
+
+    /* ---- vocabulary-parallel cross entropy; logits T [m, v] are columns first .. first + v ---- */
+    /* stat fp32 [m, 3]: maximum, sum of exp(logit - maximum), the target's logit (0 when it is another rank's) */
+    void (*xent_stat)(float *stat, const void *logits, const int32_t *target, int64_t first, int64_t m, int64_t v,
+                      enum dtype t, struct dev_stream *s);
+    /* From the stats of all tp ranks, [tp, m, 3]: lse fp32 [m], and loss fp32 [m] = lse - target's logit */
+    void (*xent_loss)(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s);
+    /* In place: logits = (exp(logit - lse) - [column is target]) * scale[row]; scale fp32 [m] = mask / (sum mask * M) */
+    void (*xent_back)(void *logits, const int32_t *target, const float *lse, const float *scale, int64_t first,
+                      int64_t m, int64_t v, enum dtype t, struct dev_stream *s);
+    /* *out fp64 = sum of x[i] * w[i] (w NULL: 1), added in an order that depends on n alone */
+    void (*weighted_sum)(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s);
+    /* y[i] += x[i], fp64 [n]: a running sum of losses */
+    void (*sum_doubles)(double *y, const double *x, int64_t n, struct dev_stream *s);
+
+    /* ---- optimizer, over flat buffers ---- */
+    /* *out fp64 = sum of x[i]^2. tmp fp64 [sumsq_scratch(n)] */
+    void (*sumsq)(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s);
+    int64_t (*sumsq_scratch)(int64_t n);
+    /*
+     * g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
+     * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. All fp32 [n] but w.
+     */
+    void (*adamw)(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
+                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s);
+    /* dst = src in another dtype (F32 <-> BF16, F32 -> F32) */
+    void (*cast)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s);
+    /* x *= f, fp32; y += x, fp32 */
+    void (*scale)(float *x, float f, int64_t n, struct dev_stream *s);
+    void (*add)(float *y, const float *x, int64_t n, struct dev_stream *s);
+    /*
+     * Normal deviates for initial weights: x[i] = std * g(first + i), two per Philox block by Box-Muller in fp64:
+     * with words w0..w3 of block j / 2, u(a, b) = (((a << 32 | b) >> 12) + 0.5) / 2^52 and
+     * r = sqrt(-2 ln u(w0, w1)), g(j) rounded to fp32 = r cos(2 pi u(w2, w3)) for even j, r sin() for odd.
+     */
+    void (*normal)(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s);
+
+    void (*close)(const struct kernels *k);     /* kernels_close() calls it */
+};
+
+struct kernel_opts {
+    int threads;                        /* cpu: OpenMP threads; 0 = what OpenMP says */
+    int device;                         /* cuda: ordinal */
+};
+/* The process's one instance of a device's kernels. NULL and *e when the device cannot be had. */
+MUST_CHECK const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *e);
+MUST_CHECK const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err *e);
+void kernels_close(const struct kernels *k);    /* NULL is fine */
+
+#endif

@@ -1,0 +1,353 @@
+/*
+ * bench_kernels.c - how fast the CPU kernels are, beside OpenBLAS and memcpy in the same run
+ *
+ * Usage: bench_kernels [THREADS [products|memory|attention]]. Best of several runs each, random data. OpenBLAS is loaded
+ * when it is there (libopenblas.so.0), with the same number of threads; set OPENBLAS_CORETYPE for
+ * a machine that it takes for an older one.
+ */
+#include <dlfcn.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/kernels.h"
+
+static const struct kernels *k;
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Random numbers around 0, of dtype t, in device memory */
+static void *numbers(int64_t n, enum dtype t)
+{
+    static const uint32_t key[2] = { 1, 2 };
+    struct err e = {0};
+    float *x = k->dev->alloc((uint64_t)n * 4, &e);
+    void *y = k->dev->alloc((uint64_t)n * 4, &e);
+
+    if (!x || !y) {
+        fprintf(stderr, "bench_kernels: %s\n", e.msg);
+        exit(1);
+    }
+    k->normal(x, 0, n, 0.5f, key, NULL);
+    k->cast(y, t, x, DTYPE_F32, n, NULL);
+    k->dev->free(x);
+    return y;
+}
+
+/* Seconds of the fastest of several calls of f(arg) */
+static double best(void (*f)(void *arg), void *arg)
+{
+    double least = 1e30, start = now();
+
+    f(arg);
+    for (int i = 0; i < 100 && (i < 3 || now() - start < 0.7); i++) {
+        double t0 = now(), t;
+
+        f(arg);
+        t = now() - t0;
+        least = t < least ? t : least;
+    }
+    return least;
+}
+
+/* ---- OpenBLAS ---- */
+
+typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                      const float *b, int ldb, float beta, float *c, int ldc);
+static sgemm_fn *sgemm;
+
+static void load_openblas(int threads)
+{
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
+    void (*set_threads)(int);
+    char *(*config)(void);
+
+    if (!lib) {
+        printf("no OpenBLAS here (%s)\n", dlerror());
+        return;
+    }
+    *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
+    *(void **)&set_threads = dlsym(lib, "openblas_set_num_threads");
+    *(void **)&config = dlsym(lib, "openblas_get_config");
+    if (set_threads)
+        set_threads(threads);
+    if (config)
+        printf("%s\n", config());
+}
+
+/* ---- matrix products ---- */
+
+struct product {
+    const char *name;
+    int64_t m, n, k;
+    enum dtype t;
+    void *x, *w, *y;                    /* [m, k], [n, k], [m, n] */
+    float *dw;
+};
+
+static void run_linear(void *arg)
+{
+    struct product *p = arg;
+
+    k->linear(p->y, p->x, p->w, NULL, p->m, p->n, p->k, p->t, NULL);
+}
+
+static void run_dx(void *arg)
+{
+    struct product *p = arg;
+
+    k->linear_dx(p->x, p->y, p->w, p->m, p->n, p->k, false, p->t, NULL);
+}
+
+static void run_dw(void *arg)
+{
+    struct product *p = arg;
+
+    k->linear_dw(p->dw, NULL, p->y, p->x, p->m, p->n, p->k, true, p->t, NULL);
+}
+
+enum { ROW = 101, AS_IS = 111, TURNED = 112 };
+
+static void blas_linear(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
+
+    sgemm(ROW, AS_IS, TURNED, m, n, l, 1, p->x, l, p->w, l, 0, p->y, n);
+}
+
+static void blas_dx(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
+
+    sgemm(ROW, AS_IS, AS_IS, m, l, n, 1, p->y, n, p->w, l, 0, p->x, l);
+}
+
+static void blas_dw(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
+
+    sgemm(ROW, TURNED, AS_IS, n, l, m, 1, p->y, n, p->x, l, 1, p->dw, l);
+}
+
+static void bench_products(const char *name, int64_t m, int64_t n, int64_t l)
+{
+    static const struct {
+        const char *name;
+        void (*own)(void *), (*blas)(void *);
+    } kinds[] = { { "y", run_linear, blas_linear }, { "dx", run_dx, blas_dx }, { "dw", run_dw, blas_dw } };
+
+    for (size_t i = 0; i < 3; i++) {
+        struct product p = { name, m, n, l, DTYPE_F32, numbers(m * l, DTYPE_F32), numbers(n * l, DTYPE_F32),
+                             numbers(m * n, DTYPE_F32), numbers(n * l, DTYPE_F32) };
+        struct product h = { name, m, n, l, DTYPE_BF16, numbers(m * l, DTYPE_BF16), numbers(n * l, DTYPE_BF16),
+                             numbers(m * n, DTYPE_BF16), p.dw };
+        double flop = 2e-9 * (double)m * (double)n * (double)l;
+        double f32 = flop / best(kinds[i].own, &p), bf16 = flop / best(kinds[i].own, &h);
+        double blas = sgemm ? flop / best(kinds[i].blas, &p) : NAN;
+
+        printf("%-12s %-3s m %5lld n %6lld k %5lld  fp32 %7.1f  bf16 %7.1f  sgemm %7.1f GFLOP/s  ratio %.2f %.2f\n",
+               name, kinds[i].name, (long long)m, (long long)n, (long long)l, f32, bf16, blas, f32 / blas, bf16 / blas);
+        k->dev->free(p.x), k->dev->free(p.w), k->dev->free(p.y), k->dev->free(p.dw);
+        k->dev->free(h.x), k->dev->free(h.w), k->dev->free(h.y);
+    }
+}
+
+/* ---- memory ---- */
+
+struct flat {
+    int64_t m, h;
+    enum dtype t;
+    void *a, *b, *c, *d;
+    float *mean, *rstd, *gamma_grad;
+    void *scratch;
+    struct kernel_adamw step;
+    struct kernel_dropout drop;
+};
+
+static void run_copy(void *arg)
+{
+    struct flat *f = arg;
+    int64_t bytes = f->m * f->h * 4, part = bytes / omp_get_max_threads();
+
+    #pragma omp parallel for schedule(static)
+    for (int i = 0; i < omp_get_max_threads(); i++)
+        memcpy((char *)f->a + i * part, (char *)f->b + i * part, (size_t)part);
+}
+
+static void run_layernorm(void *arg)
+{
+    struct flat *f = arg;
+
+    k->layernorm(f->a, f->mean, f->rstd, f->b, f->c, f->c, f->m, f->h, 1e-5f, f->t, NULL);
+}
+
+static void run_layernorm_back(void *arg)
+{
+    struct flat *f = arg;
+
+    k->layernorm_back(f->a, f->gamma_grad, f->gamma_grad + f->h, f->b, f->d, f->c, f->mean, f->rstd, NULL, f->m, f->h,
+                      true, f->scratch, f->t, NULL);
+}
+
+static void run_residual(void *arg)
+{
+    struct flat *f = arg;
+
+    k->residual_norm(f->a, f->d, f->mean, f->rstd, f->b, f->c, f->a, &f->drop, f->c, f->c, f->m, f->h, 1e-5f, f->t,
+                     NULL);
+}
+
+static void run_gelu(void *arg)
+{
+    struct flat *f = arg;
+
+    k->gelu(f->a, f->b, f->m * f->h, f->t, NULL);
+}
+
+static void run_adamw(void *arg)
+{
+    struct flat *f = arg;
+
+    k->adamw(f->a, f->b, (float *)f->c, (float *)f->d, f->scratch, f->m * f->h, 0.1f, &f->step, f->t, NULL);
+}
+
+static void run_sumsq(void *arg)
+{
+    struct flat *f = arg;
+    double out;
+
+    k->sumsq(&out, f->a, f->m * f->h, f->scratch, NULL);
+}
+
+static void run_xent(void *arg)
+{
+    struct flat *f = arg;
+    static int32_t target[4096];
+
+    k->xent_stat(f->mean, f->a, target, 0, f->m, f->h, f->t, NULL);
+    k->xent_back(f->a, target, f->mean, f->mean + f->m, 0, f->m, f->h, f->t, NULL);
+}
+
+static void bench_memory(void)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void *);
+        double bf16, f32;               /* bytes an element that must move */
+    } kinds[] = {
+        { "layernorm", run_layernorm, 4, 8 }, { "layernorm_back", run_layernorm_back, 6, 12 },
+        { "residual_norm, p 0.1", run_residual, 8, 16 }, { "gelu", run_gelu, 4, 8 },
+        { "adamw", run_adamw, 30, 32 }, { "sumsq", run_sumsq, 4, 4 }, { "xent stat + back", run_xent, 6, 12 },
+    };
+    int64_t m = 4096, h = 2048, n = m * h;
+    double copy = 0;
+
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = i ? DTYPE_BF16 : DTYPE_F32;
+        struct flat f = { m, h, t, numbers(n, t), numbers(n, t), numbers(n, t), numbers(n, t), numbers(3 * n, DTYPE_F32),
+                          numbers(n, DTYPE_F32), numbers(n, DTYPE_F32), numbers(n, DTYPE_F32),
+                          { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, { 0.1f, { 1, 2 }, 0 } };
+
+        if (!i)
+            printf("memcpy %.1f GB/s (bytes read and written)\n", copy = 8e-9 * (double)n / best(run_copy, &f));
+        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) {
+            double rate = 1e-9 * (i ? kinds[j].bf16 : kinds[j].f32) * (double)n / best(kinds[j].run, &f);
+
+            printf("%-22s %-4s %6.1f GB/s  ratio to memcpy %.2f\n", kinds[j].name, dtype_name(t), rate, rate / copy);
+        }
+        k->dev->free(f.a), k->dev->free(f.b), k->dev->free(f.c), k->dev->free(f.d), k->dev->free(f.mean);
+        k->dev->free(f.rstd), k->dev->free(f.gamma_grad), k->dev->free(f.scratch);
+    }
+}
+
+/* ---- attention ---- */
+
+struct pair {
+    struct kernel_attention a;
+    struct kernel_attention_back g;
+    enum dtype t;
+};
+
+static void run_attention(void *arg)
+{
+    struct pair *p = arg;
+
+    k->attention(&p->a, p->t, NULL);
+}
+
+static void run_attention_back(void *arg)
+{
+    struct pair *p = arg;
+
+    k->attention_back(&p->a, &p->g, p->t, NULL);
+}
+
+static void bench_attention(int b, int s, int heads, int hd, float p, enum dtype t)
+{
+    int64_t ld = (int64_t)heads * hd, n = (int64_t)b * s * ld, size = dtype_size(t);
+    char *qkv = numbers(3 * n, t), *grad = numbers(3 * n, t);
+    struct pair x = {
+        .a = { .b = b, .s = s, .heads = heads, .hd = hd, .heads_all = heads, .q = qkv, .k = qkv + hd * size,
+               .v = qkv + 2 * hd * size, .token_stride = 3 * ld, .head_stride = 3 * hd, .o = numbers(n, t),
+               .lse = numbers((int64_t)b * heads * s, DTYPE_F32), .scale = (float)(1 / sqrt(hd)),
+               .drop = { p, { 1, 2 }, 0 } },
+        .g = { .d_o = numbers(n, t), .dq = grad, .dk = grad + hd * size, .dv = grad + 2 * hd * size },
+        .t = t,
+    };
+    /* Causal: half of the s x s scores; 2 products forward, 5 back. */
+    double flop = 2e-9 * b * heads * 0.5 * s * s * hd;
+
+    x.g.scratch = numbers((int64_t)k->attention_scratch(&x.a) / 4 + 1, DTYPE_F32);
+    printf("attention b %d s %4d heads %2d hd %3d p %.1f %-4s  forward %6.1f", b, s, heads, hd, p, dtype_name(t),
+           2 * flop / best(run_attention, &x));
+    printf("  back %6.1f GFLOP/s\n", 5 * flop / best(run_attention_back, &x));
+    k->dev->free(qkv), k->dev->free(grad), k->dev->free(x.a.o), k->dev->free(x.a.lse);
+    k->dev->free((void *)x.g.d_o), k->dev->free(x.g.scratch);
+}
+
+int main(int argc, char **argv)
+{
+    struct kernel_opts o = { .threads = argc > 1 ? atoi(argv[1]) : 0 };
+    const char *only = argc > 2 ? argv[2] : NULL;
+    struct err e = {0};
+
+    k = kernels_cpu_open(&o, &e);
+    if (!k) {
+        fprintf(stderr, "bench_kernels: %s\n", e.msg);
+        return 1;
+    }
+    if (o.threads)
+        omp_set_num_threads(o.threads);
+    load_openblas(omp_get_max_threads());
+    if (!only || !strcmp(only, "products")) {
+        bench_products("square", 1024, 1024, 1024);
+        bench_products("qkv 560m", 2048, 3072, 1024);
+        bench_products("fc1 560m", 2048, 4096, 1024);
+        bench_products("fc2 560m", 2048, 1024, 4096);
+        bench_products("head", 1024, 32000, 1024);
+        bench_products("toy", 256, 192, 64);
+    }
+    if (!only || !strcmp(only, "memory"))
+        bench_memory();
+    if (!only || !strcmp(only, "attention")) {
+        bench_attention(1, 2048, 16, 64, 0, DTYPE_F32);
+        bench_attention(1, 2048, 16, 64, 0, DTYPE_BF16);
+        bench_attention(1, 2048, 16, 64, 0.1f, DTYPE_BF16);
+        bench_attention(1, 2048, 8, 128, 0, DTYPE_BF16);
+        bench_attention(8, 256, 12, 64, 0, DTYPE_F32);
+    }
+    kernels_close(k);
+    return 0;
+}

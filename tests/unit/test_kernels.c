@@ -1,0 +1,440 @@
+/*
+ * Linear layers and flat buffers on every device against fp64. A sum of n fp32 products in any
+ * order is off by at most n * 2^-24 times the sum of their sizes (Higham, "Accuracy and Stability
+ * of Numerical Algorithms", 3.1); the rounding to T adds its own.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/kernel_test.h"
+#include "tests/lib/ref_kernels.h"
+
+static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16 };
+
+/* Around the edges of panels (4..32), of the cut of k (256, 512) and of blocks (960, 1024). */
+static const struct size { int64_t m, n, k; } sizes[] = {
+    { 1, 1, 1 }, { 5, 7, 3 }, { 12, 32, 2 }, { 33, 65, 17 }, { 97, 130, 259 }, { 64, 96, 512 }, { 20, 50, 1031 },
+    { 961, 33, 40 }, { 13, 1030, 21 }, { 963, 1027, 5 }, { 7, 5, 1200 },
+};
+#define N_SIZES (sizeof sizes / sizeof *sizes)
+
+static double *sizes_of(const double *x, int64_t n)
+{
+    double *y = kt_zeros(n);
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fabs(x[i]);
+    return y;
+}
+
+/* n_terms * 2^-24 * (|a| |b|^T + |c|): what rounding may do to a b^T + c */
+static double *slack_of(const double *a, const double *b, const double *c, int64_t m, int64_t n, int64_t k)
+{
+    double *slack = kt_zeros(m * n);
+
+    ref_linear(slack, sizes_of(a, m * k), sizes_of(b, n * k), c ? sizes_of(c, n) : NULL, m, n, k);
+    for (int64_t i = 0; i < m * n; i++)
+        slack[i] *= (double)(k + 2) * EPS_F32;
+    return slack;
+}
+
+static double *transposed(const double *x, int64_t rows, int64_t cols)
+{
+    double *y = kt_zeros(rows * cols);
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            y[j * rows + i] = x[i * cols + j];
+    return y;
+}
+
+/* ---- forward ---- */
+
+static void check_linear(struct size z, enum dtype t, bool with_bias)
+{
+    double *x = kt_random(z.m * z.k, -1, 1), *w = kt_random(z.n * z.k, -1, 1), *bias = kt_random(z.n, -1, 1);
+    void *dx = kt_in(x, z.m * z.k, t), *dw = kt_in(w, z.n * z.k, t), *db = kt_in(bias, z.n, t);
+    void *y = kt_out(z.m * z.n, t), *act = kt_out(z.m * z.n, t), *pre = kt_out(z.m * z.n, t), *alone = kt_out(z.m * z.n, t);
+    void *again = kt_out(z.m * z.n, t);
+    double *want = kt_zeros(z.m * z.n);
+    const double *b = with_bias ? bias : NULL, *got, *got_pre;
+
+    if (!with_bias)
+        db = NULL;
+    ref_linear(want, x, w, b, z.m, z.n, z.k);
+    kt->linear(y, dx, dw, db, z.m, z.n, z.k, t, NULL);
+    got = kt_get(y, z.m * z.n, t);
+    kt_within("linear", got, want, slack_of(x, w, b, z.m, z.n, z.k), z.m * z.n, kt_eps(t));
+
+    kt->linear_gelu(act, pre, dx, dw, db, z.m, z.n, z.k, t, NULL);
+    kt->linear_gelu(alone, NULL, dx, dw, db, z.m, z.n, z.k, t, NULL);
+    kt->gelu(again, pre, z.m * z.n, t, NULL);
+    got_pre = kt_get(pre, z.m * z.n, t);
+    kt_close("linear_gelu's pre", got_pre, got, z.m * z.n, 0, 0);
+    for (int64_t i = 0; i < z.m * z.n; i++)
+        want[i] = ref_gelu(got_pre[i]);
+    /* As in test_gelu_range(); 1e-14 is what tanh in fp64 leaves of 1 + tanh, times pre. */
+    got = kt_get(act, z.m * z.n, t);
+    kt_close("linear_gelu", got, want, z.m * z.n, 1e-14, kt_eps(t) + 3 * 87 * EPS_F32);
+    kt_close("linear_gelu without pre", kt_get(alone, z.m * z.n, t), got, z.m * z.n, 0, 0);
+    kt_close("gelu of pre", kt_get(again, z.m * z.n, t), got, z.m * z.n, 0, 0);
+}
+
+static void test_linear(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++)
+        for (int j = 0; j < 4; j++)
+            check_linear(sizes[i], types[j / 2], j % 2);
+}
+
+/* ---- back ---- */
+
+static void check_dx(struct size z, enum dtype t)
+{
+    double *dy = kt_random(z.m * z.n, -1, 1), *w = kt_random(z.n * z.k, -1, 1), *pre = kt_random(z.m * z.k, -4, 4);
+    double *old = kt_random(z.m * z.k, -1, 1), *want = kt_zeros(z.m * z.k), *slack;
+    void *d_dy = kt_in(dy, z.m * z.n, t), *d_w = kt_in(w, z.n * z.k, t), *d_pre = kt_in(pre, z.m * z.k, t);
+    void *dx = kt_out(z.m * z.k, t), *dx_gelu = kt_out(z.m * z.k, t), *dx_add = kt_in(old, z.m * z.k, t);
+
+    ref_linear_back(want, NULL, NULL, dy, NULL, w, z.m, z.n, z.k);
+    slack = slack_of(dy, transposed(w, z.n, z.k), NULL, z.m, z.k, z.n);
+    kt->linear_dx(dx, d_dy, d_w, z.m, z.n, z.k, false, t, NULL);
+    kt_within("linear_dx", kt_get(dx, z.m * z.k, t), want, slack, z.m * z.k, kt_eps(t));
+
+    for (int64_t i = 0; i < z.m * z.k; i++) {
+        want[i] += old[i];
+        slack[i] += EPS_F32 * fabs(old[i]);
+    }
+    kt->linear_dx(dx_add, d_dy, d_w, z.m, z.n, z.k, true, t, NULL);
+    kt_within("linear_dx, added", kt_get(dx_add, z.m * z.k, t), want, slack, z.m * z.k, kt_eps(t));
+
+    /* The slope is at most 1.13 and its terms, up to 3, are each good to 64 ulp. */
+    for (int64_t i = 0; i < z.m * z.k; i++) {
+        double sum = want[i] - old[i];
+
+        want[i] = sum * ref_gelu_slope(pre[i]);
+        slack[i] = 1.2 * slack[i] + fabs(sum) * 3 * 64 * EPS_F32;
+    }
+    kt->linear_dx_gelu(dx_gelu, d_dy, d_w, d_pre, z.m, z.n, z.k, t, NULL);
+    kt_within("linear_dx_gelu", kt_get(dx_gelu, z.m * z.k, t), want, slack, z.m * z.k, kt_eps(t));
+}
+
+static void check_dw(struct size z, enum dtype t)
+{
+    double *dy = kt_random(z.m * z.n, -1, 1), *x = kt_random(z.m * z.k, -1, 1);
+    double *want = kt_zeros(z.n * z.k), *want_bias = kt_zeros(z.n), *slack;
+    double *old = kt_random(z.n * z.k, -1, 1), *old_bias = kt_random(z.n, -1, 1);
+    void *d_dy = kt_in(dy, z.m * z.n, t), *d_x = kt_in(x, z.m * z.k, t);
+    void *dw = kt_out(z.n * z.k, DTYPE_F32), *dbias = kt_out(z.n, DTYPE_F32), *no_bias = kt_out(z.n * z.k, DTYPE_F32);
+    void *dw_add = kt_in(old, z.n * z.k, DTYPE_F32), *dbias_add = kt_in(old_bias, z.n, DTYPE_F32);
+    double bias_slack = (double)(z.m + 1) * EPS_F32 * (double)(z.m + 1);
+
+    ref_linear_back(NULL, want, want_bias, dy, x, NULL, z.m, z.n, z.k);
+    slack = slack_of(transposed(dy, z.m, z.n), transposed(x, z.m, z.k), NULL, z.n, z.k, z.m);
+    kt->linear_dw(dw, dbias, d_dy, d_x, z.m, z.n, z.k, false, t, NULL);
+    kt->linear_dw(no_bias, NULL, d_dy, d_x, z.m, z.n, z.k, false, t, NULL);
+    kt_within("linear_dw", kt_get(dw, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
+    kt_within("linear_dw alone", kt_get(no_bias, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
+    kt_close("dbias", kt_get(dbias, z.n, DTYPE_F32), want_bias, z.n, bias_slack, EPS_F32);
+
+    for (int64_t i = 0; i < z.n * z.k; i++)
+        want[i] += old[i];
+    for (int64_t i = 0; i < z.n; i++)
+        want_bias[i] += old_bias[i];
+    kt->linear_dw(dw_add, dbias_add, d_dy, d_x, z.m, z.n, z.k, true, t, NULL);
+    kt_within("linear_dw, added", kt_get(dw_add, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, 2 * EPS_F32);
+    kt_close("dbias, added", kt_get(dbias_add, z.n, DTYPE_F32), want_bias, z.n, bias_slack, 2 * EPS_F32);
+}
+
+static void test_linear_back(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++)
+        for (int j = 0; j < 2; j++) {
+            check_dx(sizes[i], types[j]);
+            check_dw(sizes[i], types[j]);
+        }
+}
+
+/* No tokens: gradients that are overwritten become zeros. */
+static void test_no_tokens(void)
+{
+    double zeros[35] = { 0 };
+    void *dw = kt_out(35, DTYPE_F32), *dbias = kt_out(5, DTYPE_F32), *none = kt_out(1, DTYPE_F32);
+
+    kt->linear_dw(dw, dbias, none, none, 0, 5, 7, false, DTYPE_F32, NULL);
+    kt->linear(none, none, dw, NULL, 0, 5, 7, DTYPE_F32, NULL);
+    kt_close("dw", kt_get(dw, 35, DTYPE_F32), zeros, 35, 0, 0);
+    kt_close("dbias", kt_get(dbias, 5, DTYPE_F32), zeros, 5, 0, 0);
+}
+
+/* One NaN or infinity in x shows in its row of y, and in no other. */
+static void test_not_finite(void)
+{
+    enum { M = 100, N = 70, K = 300 };
+
+    for (int i = 0; i < 4; i++) {
+        enum dtype t = types[i / 2];
+        double *x = kt_random(M * K, -1, 1), *w = kt_random(N * K, -1, 1), *y;
+        void *dw = kt_in(w, N * K, t), *out = kt_out(M * N, t), *act = kt_out(M * N, t);
+
+        x[37 * K + 299] = i % 2 ? INFINITY : NAN;
+        void *dx = kt_in(x, M * K, t);
+
+        kt->linear(out, dx, dw, NULL, M, N, K, t, NULL);
+        y = kt_get(out, M * N, t);
+        for (int j = 0; j < M * N; j++)
+            if (isfinite(y[j]) != (j / N != 37))
+                fail_msg("%s: element %d is %g", kt_name, j, y[j]);
+        if (i % 2)
+            continue;
+        kt->gelu(act, out, M * N, t, NULL);
+        y = kt_get(act, M * N, t);
+        for (int j = 0; j < M * N; j++)
+            if (isfinite(y[j]) != (j / N != 37))
+                fail_msg("%s: gelu: element %d is %g", kt_name, j, y[j]);
+    }
+}
+
+/* ---- GELU: the specification's numbers, and the whole range ---- */
+
+static void test_gelu_vectors(void)
+{
+    static const double x[] = { -3, -1, 0.5, 1, 2 };
+    static const double want[] = { -0.003637392, -0.158808010, 0.345714010, 0.841191990, 1.954597694 };
+    static const double slope[] = { -0.011584167, -0.082964084, 0.867369903, 1.082964084, 1.086099257 };
+    double in[5], one[5] = { 1, 1, 1, 1, 1 }, unit[1] = { 1 };
+
+    memcpy(in, x, sizeof x);
+    void *dx = kt_in(in, 5, DTYPE_F32), *y = kt_out(5, DTYPE_F32), *d = kt_out(5, DTYPE_F32);
+
+    kt->gelu(y, dx, 5, DTYPE_F32, NULL);
+    /* dy = 1 through a 1 x 1 weight of 1: what comes out is the slope. */
+    kt->linear_dx_gelu(d, kt_in(one, 5, DTYPE_F32), kt_in(unit, 1, DTYPE_F32), dx, 5, 1, 1, DTYPE_F32, NULL);
+    kt_close("gelu", kt_get(y, 5, DTYPE_F32), want, 5, 2e-9, 4e-7);
+    kt_close("gelu's slope", kt_get(d, 5, DTYPE_F32), slope, 5, 2e-9, 4e-7);
+}
+
+static void test_gelu_range(void)
+{
+    enum { N = 40001 };
+    double *x = kt_zeros(N), *want = kt_zeros(N), *slope = kt_zeros(N), *one = kt_zeros(N), *slack = kt_zeros(N);
+    double unit[1] = { 1 };
+
+    for (int i = 0; i < N; i++) {
+        x[i] = (i - 20000) * 5e-4;
+        one[i] = 1;
+    }
+    x[0] = -1e30, x[1] = -300, x[N - 2] = 300, x[N - 1] = 1e30;
+    void *dx = kt_in(x, N, DTYPE_F32), *y = kt_out(N, DTYPE_F32), *d = kt_out(N, DTYPE_F32);
+
+    for (int i = 0; i < N; i++) {
+        want[i] = ref_gelu(x[i]);
+        slope[i] = fabs(x[i]) > 100 ? x[i] > 0 : ref_gelu_slope(x[i]);
+        /*
+         * The exponent 2u, up to 87, is good to 3 roundings, so e^2u to 3 * 87 of them; beyond,
+         * gelu is 0 but for 1e-37 |x|. tanh in fp64 itself loses 1e-16.
+         */
+        slack[i] = 2e-16 * fabs(x[i]) + 2e-38 * fabs(x[i]);
+    }
+    kt->gelu(y, dx, N, DTYPE_F32, NULL);
+    kt->linear_dx_gelu(d, kt_in(one, N, DTYPE_F32), kt_in(unit, 1, DTYPE_F32), dx, N, 1, 1, DTYPE_F32, NULL);
+    kt_within("gelu", kt_get(y, N, DTYPE_F32), want, slack, N, 3 * 87 * EPS_F32);
+    kt_close("gelu's slope", kt_get(d, N, DTYPE_F32), slope, N, 64 * EPS_F32, 3 * 87 * EPS_F32);
+}
+
+/* ---- flat buffers ---- */
+
+static const int64_t lengths[] = { 0, 1, 255, 4095, 4096, 4097, 3 * 4096 + 7 };
+#define N_LENGTHS (sizeof lengths / sizeof *lengths)
+
+static double number_at(const void *dev)
+{
+    return *kt_get(dev, 1, DTYPE_F64);
+}
+
+static void test_sums(void)
+{
+    for (size_t l = 0; l < N_LENGTHS; l++) {
+        int64_t n = lengths[l];
+        double *x = kt_random(n, -1, 1), *w = kt_random(n, 0, 1), squares = 0, sum = 0, weighted = 0, got;
+        void *dx = kt_in(x, n, DTYPE_F32), *dw = kt_in(w, n, DTYPE_F32), *out = kt_out(1, DTYPE_F64);
+        void *tmp = kt_scratch((uint64_t)kt->sumsq_scratch(n) * 8);
+
+        for (int64_t i = 0; i < n; i++) {
+            squares += x[i] * x[i];
+            sum += x[i];
+            weighted += x[i] * w[i];
+        }
+        /* fp64 sums in another order: n * 2^-53 of the sum of sizes, which is at most n. */
+        kt->sumsq(out, dx, n, tmp, NULL);
+        got = number_at(out);
+        kt_close("sumsq", &got, &squares, 1, 1e-16 * (double)(n * n), 0);
+        kt->weighted_sum(out, dx, NULL, n, NULL);
+        got = number_at(out);
+        kt_close("sum", &got, &sum, 1, 1e-16 * (double)(n * n), 0);
+        kt->weighted_sum(out, dx, dw, n, NULL);
+        got = number_at(out);
+        kt_close("weighted sum", &got, &weighted, 1, 1e-16 * (double)(n * n), 0);
+    }
+}
+
+static void check_adamw(int64_t n, enum dtype t)
+{
+    struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f, 0.37f };
+    double *p = kt_random(n, -1, 1), *m = kt_random(n, -0.1, 0.1), *v = kt_random(n, 0.001, 0.01);
+    double *g = kt_random(n, -1, 1), *got;
+    void *dp = kt_in(p, n, DTYPE_F32), *dm = kt_in(m, n, DTYPE_F32), *dv = kt_in(v, n, DTYPE_F32);
+    void *dg = kt_in(g, n, DTYPE_F32), *w = kt_out(n, t), *ds = kt_bytes(&step, sizeof step);
+
+    kt->adamw(dp, dm, dv, dg, w, n, 0.1f, ds, t, NULL);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = ref_adamw(p[i], &m[i], &v[i], g[i], 0.1f, &step);
+    got = kt_get(dp, n, DTYPE_F32);
+    /* The update is lr times at most 4 and is good to 10 roundings; p itself to one. */
+    kt_close("p", got, p, n, 10 * EPS_F32 * 4e-3, EPS_F32);
+    kt_close("m", kt_get(dm, n, DTYPE_F32), m, n, 4 * EPS_F32 * 0.2, 0);
+    kt_close("v", kt_get(dv, n, DTYPE_F32), v, n, 4 * EPS_F32 * 0.1, 0);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = t == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16((float)got[i])) : got[i];
+    kt_close("w", kt_get(w, n, t), p, n, 0, 0);
+}
+
+static void test_adamw(void)
+{
+    for (size_t l = 0; l < N_LENGTHS; l++)
+        for (int j = 0; j < 2; j++)
+            check_adamw(lengths[l], types[j]);
+}
+
+/* The specification's numbers: three steps from p = 1, with the counter beginning at 1 and at 2. */
+static void test_adamw_vectors(void)
+{
+    static const double want[2][3] = { { 0.9988999963, 0.9991635084, 0.9992008209 },
+                                       { 0.9991650581, 0.9993732572, 0.9993966222 } };
+    static const double g[] = { 0.1, -0.2, 0.05 };
+
+    for (int first = 1; first <= 2; first++) {
+        double one[1] = { 1 }, zero[1] = { 0 }, m_end = -0.0049, v_end = 0.00247625;
+        void *p = kt_in(one, 1, DTYPE_F32), *m = kt_in(zero, 1, DTYPE_F32), *v = kt_in(zero, 1, DTYPE_F32);
+        void *w = kt_out(1, DTYPE_F32);
+
+        for (int i = 0; i < 3; i++) {
+            struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, (float)(1 - pow(0.9, first + i)),
+                                         (float)(1 - pow(0.95, first + i)), 1 };
+            double gi[1] = { g[i] };
+
+            kt->adamw(p, m, v, kt_in(gi, 1, DTYPE_F32), w, 1, 0.1f, kt_bytes(&step, sizeof step), DTYPE_F32, NULL);
+            /* The numbers are given with ten digits, p is fp32. */
+            kt_close("p", kt_get(p, 1, DTYPE_F32), &want[first - 1][i], 1, 5e-11, 2 * EPS_F32);
+        }
+        kt_close("m", kt_get(m, 1, DTYPE_F32), &m_end, 1, 0, 8 * EPS_F32);
+        kt_close("v", kt_get(v, 1, DTYPE_F32), &v_end, 1, 0, 8 * EPS_F32);
+    }
+}
+
+static void test_cast(void)
+{
+    static const uint32_t odd[] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000, 0x7fc00000, 0x7f800001,
+                                    0x00000001, 0x80000000, 0x7fffffff };
+    static const uint16_t want[] = { 0x3f80, 0x3f82, 0x3f81, 0x7f80, 0xff80, 0x7fc0, 0x7fc0, 0, 0x8000, 0x7fff };
+    uint16_t half[10];
+    void *d = kt_out(10, DTYPE_BF16);
+
+    kt->cast(d, DTYPE_BF16, kt_bytes(odd, sizeof odd), DTYPE_F32, 10, NULL);
+    kt->dev->copy(half, d, sizeof half, NULL);
+    kt->dev->stream_sync(NULL);
+    assert_memory_equal(half, want, sizeof want);
+
+    for (size_t l = 0; l < N_LENGTHS; l++) {
+        int64_t n = lengths[l];
+        double *x = kt_random(n, -1, 1), *same;
+        void *dx = kt_in(x, n, DTYPE_F32), *h = kt_out(n, DTYPE_BF16), *up = kt_out(n, DTYPE_F32), *y = kt_out(n, DTYPE_F32);
+
+        kt->cast(h, DTYPE_BF16, dx, DTYPE_F32, n, NULL);
+        kt->cast(up, DTYPE_F32, h, DTYPE_BF16, n, NULL);
+        kt->cast(y, DTYPE_F32, dx, DTYPE_F32, n, NULL);
+        same = kt_get(h, n, DTYPE_BF16);
+        kt_close("to bf16", same, x, n, 0, EPS_BF16);
+        kt_close("and back", kt_get(up, n, DTYPE_F32), same, n, 0, 0);
+        kt_close("f32 to f32", kt_get(y, n, DTYPE_F32), x, n, 0, 0);
+    }
+}
+
+static void test_scale_add(void)
+{
+    for (size_t l = 0; l < N_LENGTHS; l++) {
+        int64_t n = lengths[l];
+        double *x = kt_random(n, -1, 1), *y = kt_random(n, -1, 1);
+        void *dx = kt_in(x, n, DTYPE_F32), *dy = kt_in(y, n, DTYPE_F32);
+
+        kt->scale(dx, 0.3f, n, NULL);
+        kt->add(dy, dx, n, NULL);
+        for (int64_t i = 0; i < n; i++) {
+            x[i] *= 0.3f;
+            y[i] += x[i];
+        }
+        kt_close("scale", kt_get(dx, n, DTYPE_F32), x, n, 0, EPS_F32);
+        kt_close("add", kt_get(dy, n, DTYPE_F32), y, n, EPS_F32 * 0.31, EPS_F32);
+    }
+}
+
+static void test_normal(void)
+{
+    static const int64_t firsts[] = { 0, 7, (1ll << 33) + 1 };
+    enum { N = 10001 };
+    uint32_t key[2] = { 1, 0xdeadbeef };
+
+    for (size_t f = 0; f < 3; f++) {
+        double *want = kt_zeros(N), sum = 0, squares = 0, *got;
+        void *x = kt_out(N, DTYPE_F32);
+
+        for (int i = 0; i < N; i++) {
+            want[i] = 0.02f * ref_normal(key, firsts[f] + i);
+            sum += want[i] / 0.02;
+            squares += want[i] * want[i] / 0.0004;
+        }
+        kt->normal(x, firsts[f], N, 0.02f, key, NULL);
+        got = kt_get(x, N, DTYPE_F32);
+        kt_close("normal", got, want, N, 0, 2 * EPS_F32);
+        /* Five standard errors: 1 / sqrt(N) of the mean, sqrt(2 / N) of the variance */
+        assert_true(fabs(sum / N) < 5e-2);
+        assert_true(fabs(squares / N - 1) < 7.1e-2);
+    }
+}
+
+/* The known answers that come with Random123, the authors' library */
+static void test_philox_vectors(void)
+{
+    static const uint32_t in[3][6] = {
+        { 0 }, { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u },
+        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0 },
+    };
+    static const uint32_t want[3][4] = {
+        { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+        { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+    };
+
+    for (int i = 0; i < 3; i++) {
+        uint32_t got[4];
+
+        ref_philox(got, in[i], in[i] + 4);
+        assert_memory_equal(got, want[i], sizeof got);
+    }
+}
+
+int main(void)
+{
+    static const struct kt_case cases[] = {
+        KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
+        KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
+        KT_CASE(test_adamw_vectors), KT_CASE(test_cast), KT_CASE(test_scale_add), KT_CASE(test_normal),
+        KT_CASE(test_philox_vectors),
+    };
+
+    return kt_run_all(cases, sizeof cases / sizeof *cases);
+}
