@@ -15,7 +15,7 @@ T       ?= *
 CUDA    ?= 1
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ds2universal reshape preprocess
+TOOLS   := ckpt-inspect ds2universal reshape preprocess train
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)
@@ -38,7 +38,10 @@ NO_LIBS  := clean help deps lint ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libpcre2-dev libcmocka-dev
+       libhdf5-dev zlib1g-dev libpcre2-dev libcmocka-dev libopenmpi-dev openmpi-bin
+# Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
+MPI      := $(call have,ompi-c)
+MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))
 
 # ---- flags ---------------------------------------------------------------------------
 
@@ -51,6 +54,10 @@ ifeq ($(filter $(B),release debug tsan),)
 $(error B=$(B): expected release, debug or tsan)
 endif
 CFLAGS_ALL  := -std=gnu11 $(CFLAGS_$(B)) -fopenmp $(WARN) $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
+ifeq ($(MPI),yes)
+CPPFLAGS_ALL += -DHAVE_MPI
+CFLAGS_ALL   += $(shell $(PKGC) --cflags ompi-c)
+endif
 LDFLAGS_ALL := $(CFLAGS_$(B)) -fopenmp $(LDFLAGS)
 LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 
@@ -59,6 +66,22 @@ LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 LIB_SRC   := $(wildcard libcommon/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
 LIB       := $(O)/libshardkit.a
+# Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/open.c picks one set at run time.
+KERNEL_ONCE := $(wildcard kernels/*.c) kernels/cpu/open.c kernels/cpu/device.c
+KERNEL_EACH := $(filter-out $(KERNEL_ONCE),$(wildcard kernels/cpu/*.c))
+ISA_LIST    := base $(if $(filter x86_64,$(shell uname -m)),avx2 avx512 avx512bf16)
+ISA_base       :=
+ISA_avx2       := -march=x86-64-v3
+ISA_avx512     := -march=x86-64-v4 -mprefer-vector-width=512
+ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
+KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:%.c=$(O)/%.$(i).o))
+# Whether an element lies in a vector loop's body or tail must not change its bits: no contraction.
+KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math
+KERNELS   := $(O)/libkernels.a
+# The trainer without its main(), for unit tests.
+TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c))
+TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
+TRAIN     := $(O)/libtrain.a
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 UNIT_BIN  := $(UNIT_SRC:tests/unit/%.c=$(O)/tests/%)
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
@@ -86,9 +109,19 @@ $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
+define isa_rule
+$(O)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(O)/flags
+	$$(call say,CC,$$<:$(1))
+	@mkdir -p $$(@D)
+	$(Q)$$(CC) $$(CPPFLAGS_ALL) $$(CFLAGS_ALL) $(KERNEL_CFLAGS) $(ISA_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach i,$(ISA_LIST),$(eval $(call isa_rule,$(i))))
+
 $(LIB): $(LIB_OBJ)
 $(TLIB): $(TLIB_OBJ)
-$(LIB) $(TLIB):
+$(KERNELS): $(KERNEL_OBJ)
+$(TRAIN): $(TRAIN_OBJ)
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -96,19 +129,21 @@ define tool_rule
 $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
 	$$(call say,LD,$$@)
 	@mkdir -p $$(@D)
-	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(LIB) $$(LIBS)
+	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(2) $(LIB) $$(LIBS) $(3)
 endef
-$(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
+$(foreach t,$(filter-out train,$(TOOLS)),$(eval $(call tool_rule,$(t))))
+$(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS)))
+$(BIN)/train: $(KERNELS)
 
-$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(LIB)
+$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(LIB) $(LIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -lcmocka
 
-$(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(LIB)
+$(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(LIB) $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS)
 
 # Fuzzers are clang's; they compile the library again with coverage instrumentation.
 build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
@@ -167,4 +202,4 @@ help:
 .PHONY: all deps ready-libs test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
+-include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

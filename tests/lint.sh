@@ -18,11 +18,11 @@ awk '
         if (from == "libcommon/model")  return "libcommon/model/ libcommon/format/ libcommon/base/"
         if (from == "libcommon/plan")   return "libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
         if (from == "libcommon/layout") return "libcommon/layout/ libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
-        if (from == "kernels")          return "kernels/kernels.h libcommon/base/dev.h"
-        if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/dev.h " from "/"
+        if (from == "kernels")          return "kernels/kernels.h libcommon/base/"
+        if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/ " from "/"
         if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"
         if (from ~ "^tools/")           return "libcommon/ " from "/"
-        if (from ~ "^tests/")           return "libcommon/ kernels/kernels.h tests/lib/ " from "/"
+        if (from ~ "^tests/")           return "libcommon/ kernels/kernels.h tools/train/ tests/lib/ " from "/"
         return ""
     }
 

@@ -187,12 +187,12 @@ static int choose(struct cli *cli, const char *option, const char *arg, const ch
     return bad_value(cli, option, arg, expected);
 }
 
-static int print_version(const struct cli *cli)
+int cli_version(const char *tool)
 {
     unsigned major, minor, release;
 
     H5get_libversion(&major, &minor, &release);
-    printf("%s (shardkit) %s\n", cli->tool, SHARDKIT_VERSION);
+    printf("%s (shardkit) %s\n", tool, SHARDKIT_VERSION);
     printf("compiler %s; HDF5 %u.%u.%u, %s, jansson %s, zlib %s, ISA-L %d.%d.%d\n", __VERSION__, major, minor,
            release, archive_version_string(), jansson_version_str(), zlibVersion(),
            ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
@@ -217,7 +217,7 @@ int cli_option(struct cli *cli, int c, const char *arg)
 
     switch (c) {
     case OPT_VERSION:
-        exit(print_version(cli));
+        exit(cli_version(cli->tool));
     case OPT_JSON:
         cli->json = true;
         return 0;

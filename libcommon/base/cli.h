@@ -73,6 +73,7 @@ int cli_option(struct cli *cli, int c, const char *arg);
  */
 int cli_getopt(struct cli *cli, int argc, char **argv, const char *shorts, const struct option *longs);
 int cli_help(const char *text);                                 /* stdout; returns EXIT_OK */
+int cli_version(const char *tool);                              /* stdout; returns EXIT_OK */
 /* "TOOL: what" (NULL: already said) and "Try 'TOOL --help'"; returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the error, or as a JSON object on stdout with --json; returns EXIT_BAD (EXIT_USAGE for ERR_USAGE). */

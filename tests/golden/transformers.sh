@@ -1,0 +1,59 @@
+#!/bin/sh
+# transformers.sh - what export-hf writes loads in Transformers, computes the same, and has its converter's bytes
+#
+# With torch alone every tensor is compared with a merge of its own; with Transformers too
+# (PYTHON, default python3, then /usr/bin/python3) the folders are loaded and logits compared.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
+script=$PWD/tests/golden/transformers_check.py
+first_with() {  # MODULES: the first Python that has them
+    for python in ${PYTHON:-} python3 /usr/bin/python3; do
+        "$python" -c "import $1" 2>/dev/null && { echo "$python"; return; }
+    done
+}
+torch=$(first_with torch) full=$(first_with "torch, transformers")
+if [ -z "$torch" ]; then
+    rm -rf "$W"
+    echo "no Python with torch here: skipped"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+[ -n "$full" ] || echo "no Python with transformers here: bytes are compared, loading is skipped"
+
+bloom=tests/data/bloom-tp2pp2dp2/global_step20 gpt2=tests/data/gpt2-tp2pp2dp1/global_step20
+# One folder: [load it,] and compare every tensor.
+look() {    # NAME FOLDER TAG [ROWS]
+    name=$1
+    shift
+    check "$name: tensors" "$torch" "$script" bytes "$@"
+    [ -z "$full" ] || check "$name: loads, same logits" "$full" "$script" load "$@"
+}
+for model in bloom gpt2; do
+    tag=$(eval echo \$$model)
+    check "$model" export-hf -q "$tag" "$W/$model"
+    look "$model" "$W/$model" "$tag"
+    check "$model in files" export-hf -q --max-shard-size 100KB "$tag" "$W/$model-files"
+    look "$model in files" "$W/$model-files" "$tag"
+    check "$model by layer" export-hf -q --per-layer --no-prefix "$tag" "$W/$model-layers"
+    look "$model by layer" "$W/$model-layers" "$tag"
+    check "$model pickled" export-hf -q --format bin "$tag" "$W/$model-bin"
+    look "$model pickled" "$W/$model-bin" "$tag"
+    check "$model stripped" export-hf -q --strip-vocab-padding "$tag" "$W/$model-strip"
+    look "$model stripped" "$W/$model-strip" "$tag" 257
+    # A briefly trained model hides most mistakes.
+    check "$model with strong weights" "$torch" "$script" strong "$tag" "$W/$model-strong.in"
+    check "$model, strong" export-hf -q "$W/$model-strong.in" "$W/$model-strong"
+    look "$model, strong" "$W/$model-strong" "$W/$model-strong.in"
+done
+[ -z "$full" ] || check "bytes of the converter" "$full" "$script" converter "$W/bloom" "$bloom"
+[ -z "$full" ] || { check "by layer" "$full" "$script" converter "$W/bloom-layers" "$bloom"; }
+for kind in fp32 fp16; do
+    check "$kind" export-hf -q --dtype $kind "$gpt2" "$W/gpt2-$kind"
+    [ -z "$full" ] || check "$kind is loaded" "$full" - "$W/gpt2-$kind" <<'END'
+import sys, transformers
+m, info = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype="auto", output_loading_info=True)
+assert not any(info.values()), info
+assert str(m.dtype) == "torch.float" + sys.argv[1][-2:], m.dtype
+END
+done
+finish

@@ -1,0 +1,152 @@
+/*
+ * checkpoint_meet.c - writers tell each other how far they are, and rank 0 publishes
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/layout/staging.h"
+#include "tools/train/checkpoint_write.h"
+
+enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
+
+void meeting_open(struct meeting *m, const struct save_order *o, struct topology topo, int rank,
+                  bool (*gone)(void *ctx), void *ctx)
+{
+    *m = (struct meeting){ .o = o, .rank = rank, .size = topo_world(topo), .gone = gone, .ctx = ctx };
+    m->part = path_join(o->dir, o->part);
+    m->job = str_fmt("%s.job", m->part);
+}
+
+void meeting_close(struct meeting *m)
+{
+    free(m->part);
+    free(m->job);
+}
+
+static char *told_path(const struct meeting *m, const char *word, int rank)
+{
+    return str_fmt("%s/%s.%d", m->job, word, rank);
+}
+
+/* Whole or not at all, like file_replace(); but nobody needs it after a crash, so nothing is synced. */
+int meeting_tell(const struct meeting *m, const char *word, const void *text, size_t n, struct err *e)
+{
+    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.part", path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
+
+    if (fd >= 0 && write_all_at(fd, text, n, 0) == 0 && rename(tmp, path) == 0)
+        rc = 0;
+    else
+        err_sys(e, path, "cannot write");
+    if (fd >= 0)
+        close(fd);
+    free(tmp);
+    free(path);
+    return rc;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0;
+}
+
+/* Somebody's failed.<rank>: as the error here. */
+static bool hear_failure(const struct meeting *m, struct err *e)
+{
+    DIR *d = opendir(m->job);
+    const struct dirent *ent;
+    bool failed = false;
+
+    if (!d) {
+        err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
+        return true;
+    }
+    while (!failed && (ent = readdir(d)))
+        if (str_starts(ent->d_name, "failed.") && !strstr(ent->d_name, ".part")) {
+            char *path = path_join(m->job, ent->d_name), *text;
+            struct err ignored = {0};
+            uint64_t n;
+
+            text = file_slurp(path, 4096, &n, &ignored);
+            err_data(e, m->part, ERR_NO_BYTE, "rank %s could not write its part: %s", ent->d_name + strlen("failed."),
+                     text ? text : "(reason unknown)");
+            failed = true;
+            free(text);
+            free(path);
+        }
+    closedir(d);
+    return failed;
+}
+
+char *meeting_hear(const struct meeting *m, const char *word, int rank, struct err *e)
+{
+    char *path = told_path(m, word, rank), *text = NULL;
+    useconds_t step = WAIT_FIRST_US;
+    time_t orphan = 0;
+    uint64_t n;
+
+    while (!exists(path)) {
+        if (hear_failure(m, e))
+            goto out;
+        if (!orphan && m->gone(m->ctx))
+            orphan = time(NULL);
+        if (orphan && time(NULL) - orphan > ORPHAN_WAIT_S) {
+            err_data(e, m->part, ERR_NO_BYTE, "training has ended, and rank %d's part does not come", rank);
+            goto out;
+        }
+        usleep(step);
+        step = step < WAIT_MOST_US ? step * 2 : WAIT_MOST_US;
+    }
+    text = file_slurp(path, TOLD_MAX, &n, e);
+out:
+    free(path);
+    return text;
+}
+
+/* `latest.next` lets a run that starts after a kill see that the rename below has happened. */
+static int announce(const struct meeting *m, const char *next, struct err *e)
+{
+    char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
+    int rc = file_replace(next, text, strlen(text), e);
+
+    free(text);
+    return rc;
+}
+
+int meeting_publish(const struct meeting *m, struct err *e)
+{
+    char *next = path_join(m->o->dir, "latest.next"), *latest = path_join(m->o->dir, "latest");
+    struct staging s = { .out = path_join(m->o->dir, m->o->tag), .part = m->part, .job = m->job, .lock_fd = -1,
+                         .publish_fd = -1 };
+    int rc = announce(m, next, e);
+
+    if (rc == 0)
+        rc = staging_publish(&s, e);
+    if (rc == 0)
+        rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
+    /* While the folder still has its old name the note means nothing, and misleads nobody. */
+    if (rc == 0 || exists(m->part))
+        unlink(next);
+    free(s.out);
+    free(next);
+    free(latest);
+    return rc;
+}
+
+void meeting_discard(const struct meeting *m)
+{
+    struct err ignored = {0};
+
+    /* What cannot be removed now has a name that the next save removes. */
+    if (dir_remove(m->job, &ignored) < 0 || dir_remove(m->part, &ignored) < 0)
+        return;
+}

@@ -1,0 +1,198 @@
+/* train - pre-training with tensor, pipeline and data parallelism; the run's frame */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/cli.h"
+#include "libcommon/base/files.h"
+#include "tools/train/trainer.h"
+
+static struct trainer train;            /* one a process: signal handlers and monitors reach it */
+
+static int fail(const struct err *e)
+{
+    fprintf(stderr, "train: %s\n", e->msg);
+    return e->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+}
+
+static void dump(int sig)
+{
+    (void)sig;
+    if (train.world)
+        watch_dump(comm_watch(train.world));
+}
+
+/* The job is being ended: leave the reason where watchers look. */
+static void on_abort(void *arg, const char *reason)
+{
+    struct err e = {0};
+
+    (void)arg;
+    if (!train.status_path)
+        return;
+    train.status.reason = STATUS_FAILED;
+    train.status.message = reason;
+    if (status_write(train.status_path, &train.status, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+}
+
+static int join(struct trainer *t, struct err *e)
+{
+    const struct comm_options co = {
+        .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
+    };
+    double start = -status_process_start();
+
+    if (comm_world_open(&co, &t->world, e) < 0)
+        return -1;
+    t->place = comm_place(t->world);
+    status_catch_signals(dump);
+    if (comm_host_all_reduce(comm_world_group(t->world), &start, 1, DTYPE_F64, COMM_MAX, e) < 0)
+        return -1;
+    t->start_s = -start;
+    return 0;
+}
+
+/* Log, events and status file of rank 0. */
+static int open_log(struct trainer *t, struct err *e)
+{
+    t->status.loss = NAN;
+    t->status.lr = t->status.iteration_s = -1;
+    if (!speaks(t))
+        return 0;
+    t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
+    if (!t->log)
+        return -1;
+    if (t->o.dry_run)
+        return 0;
+    if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size, e)))
+        return -1;
+    if (t->o.save && dir_make(t->o.save, e) < 0)
+        return -1;
+    if (t->o.status_file)
+        t->status_path = xstrdup(t->o.status_file);
+    else if (t->o.save)
+        t->status_path = path_join(t->o.save, "status.json");
+    return 0;
+}
+
+/* The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early. */
+static int killed_at_start(struct trainer *t, enum status_reason *why, struct err *e)
+{
+    int64_t there[2] = { speaks(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
+    struct strbuf sb = {0};
+
+    if (comm_host_all_reduce(comm_world_group(t->world), there, 2, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    if (there[0] || there[1])
+        *why = there[0] ? STATUS_KILL_SWITCH : STATUS_SIGNAL;
+    t->status.signal = (int)there[1];
+    if (there[0] && speaks(t))
+        trainlog_add_kill_switch(&sb, t->o.kill_switch_path, time(NULL));
+    else if (there[1] && speaks(t))
+        trainlog_add_exit_signal(&sb, (int)there[1], time(NULL));
+    if (speaks(t))
+        trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+    return 0;
+}
+
+static int run(struct trainer *t, enum status_reason *why, struct err *e)
+{
+    *why = STATUS_FAILED;
+    /* Wrong usage touches nothing. */
+    if (options_check(&t->o, t->place->size, OPTIONS_BEFORE_LOAD, e) < 0 || open_log(t, e) < 0 || killed_at_start(t, why, e) < 0)
+        return -1;
+    if (*why != STATUS_FAILED)
+        return 0;
+    set_phase(t, "start");
+    if (trainer_setup(t, e) < 0)
+        return -1;
+    if (t->o.dry_run) {
+        *why = STATUS_FINISHED;
+        return 0;
+    }
+    return trainer_run(t, why, e);
+}
+
+static void end_log(struct trainer *t, enum status_reason why)
+{
+    struct err e = {0};
+
+    t->status.reason = why;
+    set_phase(t, "stop");
+    if (tfevents_close(t->events, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    trainlog_close(t->log);
+}
+
+/*
+ * A failure that every rank has seen (a wrong option, a gradient that is not finite): one rank
+ * says it, the save under way is waited for, and all leave in order.
+ */
+static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
+{
+    struct err e = {0};
+    int rc = speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+
+    t->status.message = said->msg;
+    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || save_finish(t, &e) < 0)
+        comm_abort(t->world, e.msg);
+    end_log(t, why);
+    trainer_free(t);
+    comm_world_close(t->world);
+    return rc;
+}
+
+static int train_main(struct trainer *t)
+{
+    struct err e = {0};
+    enum status_reason why;
+
+    if (join(t, &e) < 0)
+        return fail(&e);
+    if (run(t, &why, &e) < 0) {
+        if (why == STATUS_NAN || e.kind == ERR_USAGE)
+            return leave_together(t, why, &e);
+        comm_abort(t->world, e.msg);
+    }
+    end_log(t, why);
+    trainer_free(t);
+    comm_world_close(t->world);
+    return status_exit_code(why);
+}
+
+int main(int argc, char **argv)
+{
+    struct trainer *t = &train;
+    struct strbuf sb = {0};
+    struct err e = {0};
+    int rc;
+
+    if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
+        rc = fail(&e);
+        fprintf(stderr, "Try 'train --help'.\n");
+        options_free(&t->o);
+        return rc;
+    }
+    if (t->o.help) {
+        options_help(&sb);
+        return cli_help(sb.buf);
+    }
+    if (t->o.version)
+        return cli_version("train");
+    if (t->o.umask >= 0)
+        umask((mode_t)t->o.umask);
+    /* Before anything that takes time, and again once MPI has installed handlers of its own. */
+    status_catch_signals(dump);
+    if (t->o.save && !t->o.dry_run && !(t->writer = writer_start(&e)))
+        return fail(&e);
+    rc = train_main(t);
+    writer_end(t->writer);
+    options_free(&t->o);
+    return rc;
+}

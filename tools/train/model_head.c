@@ -1,0 +1,43 @@
+/*
+ * model_head.c - logits, loss, and the gradients of both
+ *
+ * Rows are worked on in chunks. Of each chunk the tensor ranks exchange three numbers a
+ * row (maximum, sum of exponentials, the target's logit), in place of the reference's
+ * three reductions; everybody then knows the same loss, to the bit.
+ */
+#include "tools/train/model_impl.h"
+
+static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, int64_t rows, struct dev_stream *s,
+                 struct err *e)
+{
+    const struct kernels *k = m->k;
+    const enum dtype t = m->o.t;
+    const int64_t first = m->g->tp * m->v, at = row0 * m->h * dtype_size(t);
+    const void *word = weight_of(m, -1, ROLE_WORD);
+    float *grad;
+
+    k->linear(m->logits, (char *)m->fin + at, word, NULL, rows, m->v, m->h, t, s);
+    if (m->look)
+        m->look(m->look_ctx, row0, rows, m->logits);
+    k->xent_stat(m->stat, m->logits, mb->labels + row0, first, rows, m->v, t, s);
+    if (m->stats && comm_all_gather(m->tp, m->stat, m->stats, rows * 3, DTYPE_F32, s, e) < 0)
+        return -1;
+    k->xent_loss(m->loss_rows + row0, m->lse, m->stats ? m->stats : m->stat, m->g->topo.tp, rows, s);
+    if (!mb->training)
+        return 0;
+    grad = m->head_grad ? m->head_grad : grad_of(m, -1, ROLE_WORD);
+    k->xent_back(m->logits, mb->labels + row0, m->lse, mb->grad_weight + row0, first, rows, m->v, t, s);
+    k->linear_dw(grad, NULL, m->logits, (char *)m->fin + at, rows, m->v, m->h, mb->add || row0 > 0, t, s);
+    k->linear_dx((char *)m->d_fin + at, m->logits, word, rows, m->v, m->h, false, t, s);
+    return 0;
+}
+
+int head(struct model *m, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
+{
+    for (int64_t row = 0; row < m->m; row += m->head_rows)
+        if (chunk(m, mb, row, m->m - row < m->head_rows ? m->m - row : m->head_rows, s, e) < 0)
+            return -1;
+    m->k->weighted_sum(m->loss + 1, m->loss_rows, mb->weight, m->m, s);
+    m->k->sum_doubles(m->loss, m->loss + 1, 1, s);
+    return mb->training ? tp_sum(m, m->d_fin, s, e) : 0;
+}

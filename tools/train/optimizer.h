@@ -1,0 +1,47 @@
+/*
+ * optimizer.h - from accumulated gradients to new weights: BF16_Optimizer with ZeRO-1
+ *
+ * In order (docs/training.md section 3): the tied embedding's two gradients are added; each
+ * bucket is reduced over data-parallel ranks, of which each keeps its part; the norm over
+ * all parameters, each counted once; clipping, AdamW on this rank's masters, and rounding to
+ * weights; weights are gathered from all data-parallel ranks.
+ *
+ * Parameters that tensor ranks hold copies of see the same gradients, norm and arithmetic on
+ * each of them, so copies stay equal to the bit. The norm is added up parameter by
+ * parameter in the model's order, so it does not depend on the pipeline's cut.
+ */
+#ifndef SHARDKIT_TRAIN_OPTIMIZER_H
+#define SHARDKIT_TRAIN_OPTIMIZER_H
+
+#include "kernels/kernels.h"
+#include "libcommon/comm/comm.h"
+#include "tools/train/stage.h"
+
+struct optimizer_opts {
+    enum dtype t;               /* of the weights */
+    enum dtype reduce;          /* DTYPE_BF16: gradients travel, are added and averaged in bf16, as the reference does */
+    float beta1, beta2, eps, weight_decay;
+    double clip;                /* 0: none */
+};
+
+struct optimizer_groups {       /* all may be of one rank */
+    struct comm *world, *dp;
+    struct comm *tied;          /* first and last stage, for ranks that hold the embedding; NULL for the others and when PP = 1 */
+};
+
+struct optimizer;
+MUST_CHECK struct optimizer *optimizer_new(const struct stage *g, const struct stage_state *st,
+                                           const struct kernels *k, const struct optimizer_groups *c,
+                                           const struct optimizer_opts *o, struct err *e);
+void optimizer_free(struct optimizer *p);       /* NULL is fine */
+uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o);
+/*
+ * One update. head_grad: the head's share of the word embedding's gradient where one rank
+ * holds both uses, else NULL. t: Adam's counter of this update (1, or 2 for the reference's
+ * first). *norm: of the averaged gradients, before clipping, on every rank; when it is not finite or is 0
+ * nothing is updated and 1 is returned.
+ */
+MUST_CHECK int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
+                              struct dev_stream *s, struct err *e);
+
+#endif

@@ -1,0 +1,166 @@
+/* saving.c - checkpoints on their way to disk, and what is said of them */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/options_impl.h"
+#include "tools/train/trainer.h"
+
+/* One option as a value of the saved arguments. False: it has none of its own. */
+static bool option_value(const struct train_opts *o, const struct row *r, struct checkpoint_value *v)
+{
+    const void *at = options_at_const(o, r);
+    const bool given = options_source(o, r->field) > FROM_DEFAULT || r->def;
+    const struct opts_list *list = at;
+
+    *v = (struct checkpoint_value){ .name = r->dest, .type = CHECKPOINT_NONE };
+    switch (r->kind) {
+    case KIND_FLAG:
+    case KIND_UNFLAG:
+    case KIND_BOOL:
+        v->type = CHECKPOINT_BOOL;
+        v->i = *(const bool *)at;
+        return true;
+    case KIND_INT:
+    case KIND_OCTAL:
+        v->i = *(const int64_t *)at;
+        v->type = given || v->i ? CHECKPOINT_INT : CHECKPOINT_NONE;
+        return true;
+    case KIND_REAL:
+        v->f = *(const double *)at;
+        v->type = given ? CHECKPOINT_FLOAT : CHECKPOINT_NONE;
+        return true;
+    case KIND_TEXT:
+        v->s = *(const char *const *)at;
+        v->type = v->s ? CHECKPOINT_STR : CHECKPOINT_NONE;
+        return true;
+    case KIND_WORD:
+        v->s = r->words[*(const int *)at];
+        v->type = CHECKPOINT_STR;
+        return true;
+    case KIND_LIST:
+        v->type = list->n ? CHECKPOINT_STRS : CHECKPOINT_NONE;
+        v->strs = (const char *const *)list->v;
+        v->n_strs = list->n;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Options of this program alone do not belong among the reference's arguments. */
+static bool ours_alone(const struct row *r) { return r->group == GROUP_PROGRAM; }
+
+int saver_open(struct trainer *t, struct err *e)
+{
+    struct checkpoint_value *args = xcalloc((size_t)options_n_rows, sizeof *args);
+    struct report *notes = report_new();
+    struct checkpoint_saver_opts o = {
+        .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
+        .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
+        .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
+        .local_rank = t->place->local_rank, .ds_config = t->o.deepspeed_config, .args = args,
+    };
+
+    for (int i = 0; i < options_n_rows; i++)
+        if (options_rows[i].dest && !ours_alone(&options_rows[i]) &&
+            option_value(&t->o, &options_rows[i], &args[o.n_args]))
+            o.n_args++;
+    t->saver = checkpoint_saver_new(&o, notes, e);
+    show_report(t, notes);
+    report_free(notes);
+    free(args);
+    return t->saver ? 0 : -1;
+}
+
+static struct checkpoint_now present(const struct trainer *t)
+{
+    const struct schedule_lr *lr = &t->schedule.lr;
+    struct checkpoint_now now = {
+        .iteration = t->iteration, .consumed_train_samples = t->consumed_samples,
+        .consumed_valid_samples = t->consumed_valid_samples, .consumed_tokens = t->consumed_tokens,
+        .gigaflos = t->gigaflos, .opt_step = t->opt_step, .clip_grad = t->o.clip_grad,
+        .schedule = {
+            .present = true, .max_lr = lr->max_lr, .min_lr = lr->min_lr, .warmup_steps = (int64_t)lr->warmup_steps,
+            .num_steps = lr->num_steps, .decay_steps = lr->decay_steps, .warmup_tokens = lr->warmup_tokens,
+            .num_tokens = lr->num_tokens,
+        },
+        .decay = { .lr = schedule_lr_now(lr), .beta1 = t->o.adam_beta1, .beta2 = t->o.adam_beta2,
+                   .eps = t->o.adam_eps, .weight_decay = t->o.weight_decay },
+    };
+
+    snprintf(now.schedule.decay_style, sizeof now.schedule.decay_style, "%s", schedule_style_name(lr->style));
+    now.no_decay = now.decay;
+    now.no_decay.weight_decay = 0;
+    return now;
+}
+
+/* What became of a save; an error of one is told, and the run goes on: the one before still stands. */
+static void tell(struct trainer *t, const struct checkpoint_saved *s)
+{
+    struct strbuf sb = {0};
+
+    if (s->iteration < 0 || !speaks(t))
+        return;
+    if (s->ok) {
+        snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
+        trainlog_add_saved(&sb, s->iteration, t->o.save);
+        trainlog_flush(t->log, &sb);
+    } else {
+        say(t, "error: checkpoint of iteration %lld: %s", (long long)s->iteration, s->err.msg);
+    }
+    t->status.saving_tag = NULL;
+    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    strbuf_free(&sb);
+}
+
+int save_now(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_now now = present(t);
+    struct checkpoint_saved before = { .iteration = -1 };
+    struct strbuf sb = {0};
+    struct trainlog_timer timer = { "save-checkpoint", 0 };
+    double stall_s = 0;
+    int rc;
+
+    set_phase(t, "save");
+    if (speaks(t)) {
+        trainlog_add_saving(&sb, t->iteration, t->o.save);
+        trainlog_flush(t->log, &sb);
+    }
+    rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    tell(t, &before);
+    t->saved_iteration = t->iteration;
+    if (rc == 0 && speaks(t)) {
+        timer.ms = stall_s * 1e3;
+        trainlog_add_timers(&sb, &timer, 1);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    set_phase(t, "train");
+    return rc;
+}
+
+int save_poll(struct trainer *t, struct err *e)
+{
+    struct checkpoint_saved s = { .iteration = -1 };
+    int rc = t->saver ? checkpoint_save_poll(t->saver, &s) : 0;
+
+    (void)e;
+    if (rc == 1)
+        tell(t, &s);
+    return 0;
+}
+
+int save_finish(struct trainer *t, struct err *e)
+{
+    struct checkpoint_saved s = { .iteration = -1 };
+    int rc;
+
+    if (!t->saver)
+        return 0;
+    set_phase(t, "save");
+    rc = checkpoint_save_wait(t->saver, &s, e);
+    tell(t, &s);
+    return rc;
+}

@@ -1,0 +1,130 @@
+/* show.c - what a run says before its first step, and the plan of --dry-run */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/progress.h"
+#include "tools/train/trainer.h"
+
+void say(struct trainer *t, const char *fmt, ...)
+{
+    struct strbuf sb = {0};
+    char text[1024];
+    va_list ap;
+
+    if (!speaks(t))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    strbuf_addf(&sb, "%s\n", text);
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}
+
+void show_report(struct trainer *t, struct report *r)
+{
+    static const char *const prefix[] = { "note: ", "warning: ", "error: " };
+
+    for (int i = 0; i < report_n(r) && speaks(t); i++) {
+        char *text = finding_text(report_get(r, i));
+
+        say(t, "%s%s", prefix[report_get(r, i)->severity], text);
+        free(text);
+    }
+}
+
+void set_phase(struct trainer *t, const char *phase)
+{
+    struct err e = {0};
+
+    watch_phase(comm_watch(t->world), phase, t->iteration, -1);
+    if (!speaks(t) || !t->status_path)
+        return;
+    t->status.phase = phase;
+    t->status.iteration = t->iteration;
+    t->status.train_iters = t->schedule.train_iters;
+    t->status.consumed_samples = t->consumed_samples;
+    t->status.consumed_tokens = t->consumed_tokens;
+    t->status.world_size = t->place->size;
+    /* A status that cannot be written is no reason to stop; it is said once. */
+    if (status_write(t->status_path, &t->status, &e) < 0) {
+        say(t, "warning: %s", e.msg);
+        free(t->status_path);
+        t->status_path = NULL;
+    }
+}
+
+/* Parameters of the model without both embeddings: what the reference's FLOP counts are of. */
+static double params_no_embeds(const struct model_config *c)
+{
+    const double h = (double)c->hidden, f = (double)c->ffn_hidden;
+
+    return (double)c->n_layers * (4 * h * h + 2 * h * f + f + 9 * h) + 2 * h;
+}
+
+void show_settings(struct trainer *t)
+{
+    struct strbuf sb = {0};
+
+    t->params_no_embeds = params_no_embeds(&t->model_config);
+    if (!speaks(t))
+        return;
+    trainlog_add_world(&sb, t->place->size, t->topo.dp, t->topo.tp, t->topo.pp);
+    options_print(&t->o, t->o.verbose, &sb);
+    for (int i = 0; i < t->o.n_notes; i++)
+        strbuf_addf(&sb, "note: %s\n", t->o.note[i]);
+    strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->model_config.vocab,
+                (long long)t->model_config.vocab_tokens);
+    for (int i = 0, first = 0; i < t->topo.pp; first += t->blocks[i++])
+        strbuf_addf(&sb, "stage %d: %sblocks %d to %d%s\n", i, i == 0 ? "embedding, " : "", first,
+                    first + t->blocks[i] - 1, i == t->topo.pp - 1 ? ", final norm, head" : "");
+    trainlog_add_iterations(&sb, t->schedule.train_iters);
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}
+
+/* One stage's memory; every rank of a stage has the same. */
+static void plan_of_stage(struct trainer *t, int pp, struct strbuf *sb)
+{
+    struct stage *g = stage_new(&t->model_config, t->topo, pp, 0, 0, t->blocks);
+    struct model_opts mo = t->model_opts;
+    struct batches_opts bo = { .b = mo.b, .s = mo.s, .n_slots = pipeline_slots(t->topo, pp) };
+    const int size = dtype_size(t->t);
+    uint64_t part[6], total = 0;
+    static const char *const name[6] = { "weights", "gradients", "masters and moments", "activations", "optimizer",
+                                         "batches" };
+    char text[16];
+
+    mo.n_slots = bo.n_slots;
+    part[0] = (uint64_t)g->flat_n * (uint64_t)size;
+    part[1] = (uint64_t)g->flat_n * 4;
+    part[2] = (uint64_t)g->shard_n * 12;
+    part[3] = model_bytes(g, t->k, &mo) + pipeline_bytes(g, &mo);
+    part[4] = optimizer_bytes(g, &t->optimizer_opts);
+    part[5] = batches_bytes(&bo);
+    for (int i = 0; i < 6; i++)
+        total += part[i];
+    strbuf_addf(sb, "memory of a rank of stage %d: %s", pp, bytes_text(total, text));
+    for (int i = 0; i < 6; i++)
+        strbuf_addf(sb, "%s %s %s", i ? "," : ":", name[i], bytes_text(part[i], text));
+    strbuf_addf(sb, "\n");
+    stage_free(g);
+}
+
+void show_plan(struct trainer *t)
+{
+    struct strbuf sb = {0};
+    const uint64_t n = (uint64_t)model_n_params(&t->model_config);
+    char text[16];
+
+    if (!speaks(t))
+        return;
+    strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
+    for (int i = 0; i < t->topo.pp; i++)
+        plan_of_stage(t, i, &sb);
+    strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}

@@ -1,0 +1,126 @@
+/*
+ * trainer.h - one rank of a training run: what it holds, from start to end
+ *
+ *   main.c       options, the writer process, joining the job
+ *   setup.c      checkpoint and options -> stage, memory, groups, weights, data
+ *   shape.c      ... -> sizes of the model, vocabulary, blocks of each stage
+ *   fresh.c      initial weights
+ *   loop.c       iterations: step, log, evaluate, save, stop
+ *   evaluate.c   validation and test sets
+ *   saving.c     checkpoints on their way to disk
+ *   show.c       the plan of --dry-run, and what is printed before the first step
+ *   nan.c        what is written when a gradient is not finite
+ */
+#ifndef SHARDKIT_TRAIN_TRAINER_H
+#define SHARDKIT_TRAIN_TRAINER_H
+
+#include "kernels/kernels.h"
+#include "libcommon/comm/comm.h"
+#include "tools/train/batches.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/model.h"
+#include "tools/train/optimizer.h"
+#include "tools/train/options.h"
+#include "tools/train/pipeline.h"
+#include "tools/train/schedule.h"
+#include "tools/train/stage.h"
+#include "tools/train/status.h"
+#include "tools/train/trainlog.h"
+
+/* A named set that is evaluated. */
+struct eval_set {
+    char *name;
+    struct dataset *data;       /* NULL on ranks that read no data */
+    int64_t at;                 /* next sample */
+};
+
+struct trainer {
+    struct train_opts o;
+    struct writer *writer;
+    struct comm_world *world;
+    const struct comm_place *place;
+    struct comm *tp, *dp, *pipe, *tied;         /* tied: NULL where there is none */
+    struct topology topo;
+    int rank_pp, rank_dp, rank_tp;
+    const struct kernels *k;
+    enum dtype t;
+
+    struct model_config model_config;
+    char *saved_method;         /* the checkpoint's partition method, where the options do not give one */
+    int *blocks;                /* [pp] transformer blocks of each stage */
+    struct stage *stage;
+    struct stage_state state;
+    char *state_pool;           /* what the state's buffers are cut from */
+    struct model_opts model_opts;
+    struct model *model;
+    struct pipeline *pipeline;
+    struct optimizer_opts optimizer_opts;
+    struct optimizer *optimizer;
+    struct batches *batches;
+    struct checkpoint *from;    /* while setting up; NULL from scratch */
+    struct checkpoint_saver *saver;             /* NULL without --save */
+
+    struct dataset *train;
+    int n_valid, n_test;
+    struct eval_set *valid, *test;
+
+    struct schedule schedule;
+    int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
+    double gigaflos;
+    int64_t skew;               /* samples that skipped iterations passed over */
+    int64_t opt_step;           /* Adam's counter of the last update */
+    double stored_lr;           /* of a checkpoint's groups: the first update's with --override-lr-scheduler; negative: none */
+    int64_t micro_batches;      /* of the last step */
+
+    struct trainlog *log;       /* rank 0 only, as are the next two */
+    struct tfevents *events;
+    struct status status;
+    char *status_path;
+    double start_s;             /* the job's: the earliest of its processes */
+    int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
+    char complete_tag[64];      /* what `latest` names, as far as this run knows */
+    double params_no_embeds;    /* of the whole model, without both embeddings */
+};
+
+static inline bool speaks(const struct trainer *t) { return t->place->rank == 0; }
+
+/* Everything up to the first step. ERR_USAGE: exit 2. */
+MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
+void trainer_free(struct trainer *t);
+/* Architecture that the options leave open, from t->from; ERR_USAGE where both say something else. */
+MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
+/* t->model_config, t->blocks. *eod: the tokenizer's end of document, or -1. */
+MUST_CHECK int shape_settle(struct trainer *t, int64_t *eod, struct err *e);
+/* Set this rank's weights and masters from the seed: the same values in every topology. */
+void fresh_weights(struct trainer *t);
+/* Until it is done or told to stop. *reason says why; -1 for a failure. */
+MUST_CHECK int trainer_run(struct trainer *t, enum status_reason *reason, struct err *e);
+
+/* All validation sets (or test sets), logged under `where`: "iteration 20". */
+MUST_CHECK int evaluate_all(struct trainer *t, struct eval_set *set, int n, const char *where, bool count,
+                            struct err *e);
+/* The step's loss on every rank: mean over its micro-batches and data-parallel ranks. */
+MUST_CHECK int trainer_loss(struct trainer *t, int64_t micro_batches, double *loss, struct err *e);
+/* --dump-logits: the first micro-batch of the first validation set. */
+MUST_CHECK int dump_logits(struct trainer *t, struct err *e);
+
+/* Begin a save of the present iteration. */
+MUST_CHECK int save_now(struct trainer *t, struct err *e);
+/* Tell of a save that has ended, if one has. */
+MUST_CHECK int save_poll(struct trainer *t, struct err *e);
+MUST_CHECK int save_finish(struct trainer *t, struct err *e);
+MUST_CHECK int saver_open(struct trainer *t, struct err *e);
+
+/* Print a report's notes and warnings, from rank 0. */
+void show_report(struct trainer *t, struct report *r);
+void show_settings(struct trainer *t);
+/* Bytes of device memory by use, and the pipeline's cut. */
+void show_plan(struct trainer *t);
+/* One line from rank 0, to the log. */
+void say(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void set_phase(struct trainer *t, const char *phase);
+
+/* Write SAVE/nan_iteration<N>.rank<R>.json: where the first value that is not finite appeared. */
+void write_nan_dump(struct trainer *t, double norm, double loss);
+
+#endif
