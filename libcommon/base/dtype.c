@@ -49,6 +49,20 @@ double dtype_value(enum dtype t, const void *p)
     return NAN;
 }
 
+float f16_to_f32(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, exp = x >> 10 & 31, man = x & 1023, u;
+    float f;
+
+    if (exp == 0) {                     /* a subnormal counts in steps of 2^-24, exactly */
+        f = (float)man * 0x1p-24f;
+        return sign ? -f : f;
+    }
+    u = sign | (exp == 31 ? 0x7f800000 : (exp + 112) << 23) | man << 13;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
 float bf16_to_f32(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;

@@ -16,6 +16,7 @@ const char *dtype_name(enum dtype t);       /* "bf16", "f32": short, as safetens
 /* One element as a double (complex: the real part). p need not be aligned. */
 double dtype_value(enum dtype t, const void *p);
 float bf16_to_f32(uint16_t x);
+float f16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x);              /* round to nearest even; NaN stays NaN */
 uint16_t f32_to_f16(float x);               /* the same; overflow becomes infinity */
 

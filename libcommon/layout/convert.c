@@ -368,6 +368,8 @@ static int publish(struct run *r, struct err *e)
         return -1;
     if (r->o->verify && verify_result(r->stage.part, r->o, e) < 0)
         return -1;
+    if (r->o->inspect && r->o->inspect(r->o->ctx, r->stage.part, e) < 0)
+        return -1;
     if (r->o->stopped && r->o->stopped()) {
         err_stop(e);
         return -1;

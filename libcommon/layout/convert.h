@@ -21,6 +21,11 @@ struct convert_opts {
     uint64_t mem_bytes;
     enum progress_mode progress;
     bool (*stopped)(void);
+    /*
+     * Shown the finished folder before it gets its name, by the process that publishes; -1 with
+     * *e filled keeps it from that. May be NULL.
+     */
+    int (*inspect)(void *ctx, const char *dir, struct err *e);
     const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL */
     void (*warn)(void *ctx, const char *text);  /* drifted replicas and the like; may be NULL */
     void *ctx;

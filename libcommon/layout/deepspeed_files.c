@@ -17,6 +17,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/deepspeed.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/layout/repair.h"
 
 /* Ranks in one number or product; far above any cluster, far below memory trouble. */
 enum { RANK_MAX = 1 << 20, MISSING_NAMED = 256 };
@@ -164,8 +165,8 @@ static void settle_prefix(struct ds *d)
                    n[0], n[1]);
 }
 
-/* What reshape wrote beside the trainer's files: in the list, but behind those with ranks. */
-static void add_manifest(struct source *s, const struct archive_member *m)
+/* What our tools wrote beside the trainer's files: in the list, but behind those with ranks. */
+static void add_ours(struct source *s, const struct archive_member *m)
 {
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", m->name), .file = m->file,
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
@@ -192,8 +193,8 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
     }
     d->n_files = s->n_files;
     for (int i = 0; i < l->n; i++)
-        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0)
-            add_manifest(s, &l->member[i]);
+        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, REPAIR_LOG_NAME) == 0)
+            add_ours(s, &l->member[i]);
     settle_prefix(d);
     return 0;
 }

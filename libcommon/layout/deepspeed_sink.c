@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/repair.h"
 
 /* ---- the files ---- */
 
@@ -38,6 +39,7 @@ static void list_layers(struct dss *w)
 
             f->layer = t->param[i].layer;
             f->tp = tp;
+            f->next_tp = 1;
         }
 }
 
@@ -56,6 +58,7 @@ static void list_shards(struct dss *w)
                 f->pp = pp;
                 f->tp = tp;
                 f->dp = dp;
+                f->next_tp = t->topo.dp;
             }
 }
 
@@ -99,7 +102,7 @@ static void estimate(const struct sink *k, const struct source *s, uint64_t *byt
 
     list_files(w);
     *bytes = 1 << 20;                   /* manifest, folders */
-    *files = ds_target_n_files(w->t) + 1;
+    *files = ds_target_n_files(w->t) + 1 + (w->t->repair_log != NULL);
     for (int i = 0; i < w->n_files; i++) {
         struct ds_tree x;
         struct pt_image *im;
@@ -126,14 +129,15 @@ static int lay_out(struct sink *k, struct dss_file *f, struct plan *plan, struct
     im = make_image(f, &x);
     f->n = x.n;
     f->sum = arena_alloc(w->arena, (size_t)x.n * sizeof *f->sum);
-    f->len = arena_alloc(w->arena, (size_t)x.n * sizeof *f->len);
-    for (int i = 0; i < x.n; i++)
-        f->len[i] = x.storage[i].len;
+    f->at = arena_alloc(w->arena, (size_t)x.n * sizeof *f->at);
+    f->storage = arena_alloc(w->arena, (size_t)x.n * sizeof *f->storage);
+    for (int i = 0; i < x.n; i++) {
+        f->storage[i] = x.storage[i];
+        f->at[i] = pt_image_at(im, i);
+    }
     f->dst = plan_add_dst(plan, path);
     if (k->o.part == 0)
         rc = file_reserve(path, pt_image_size(im), k->o.resumed, e);
-    if (rc == 0)
-        dss_plan_file(k, f, &x, im, plan);
     pt_image_free(im);
     ds_tree_free(&x);
     free(path);
@@ -151,6 +155,8 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     for (int i = 0; i < w->n_files; i++)
         if (lay_out(k, &w->file[i], plan, e) < 0)
             return -1;
+    for (int i = 0; i < w->n_files; i++)
+        dss_plan_file(k, &w->file[i], plan);
     return 0;
 }
 
@@ -174,8 +180,9 @@ static void sum_storages(struct dss *w, struct plan *plan)
         const struct dss_item *it = pi->user;
         struct dss_file *f = it ? &w->file[it->file] : NULL;
 
-        if (f)
-            crc_sum_add(&f->sum[it->storage], f->len[it->storage], it->at, plan_out_bytes(pi, pi->len), pi->crc.acc);
+        for (int k = 0; f && k < (pi->n_outs ? pi->n_outs : 1); k++, f += f->next_tp)
+            crc_sum_add(&f->sum[it->storage], f->storage[it->storage].len, it->at, plan_share(pi),
+                        pi->n_outs ? pi->out[k].crc.acc : pi->crc.acc);
     }
 }
 
@@ -233,6 +240,15 @@ static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
     return rc;
 }
 
+static int write_repair_log(struct sink *k, const struct strbuf *log, struct err *e)
+{
+    char *path = path_join(k->dir, REPAIR_LOG_NAME);
+    int rc = file_replace(path, log->buf, log->len, e);
+
+    free(path);
+    return rc;
+}
+
 static int finish(struct sink *k, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
@@ -245,7 +261,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
         for (int tp = 0; tp < w->t->topo.tp; tp++)
             if (write_mp_rank(k, pp, tp, e) < 0)
                 return -1;
-    return 0;
+    return w->t->repair_log ? write_repair_log(k, w->t->repair_log, e) : 0;
 }
 
 /* ---- digests ---- */

@@ -155,6 +155,21 @@ static int find_layers(const struct source *s, struct origin *o, struct err *e)
     return 0;
 }
 
+/* An output head of its own, or an embedding that is one stage's alone: the last stage's copies are not made so. */
+static int refuse_untied(const struct source *s, const struct origin *o, struct err *e)
+{
+    for (int i = 0; i < o->n; i++) {
+        const char *name = o->entry[i].name;
+
+        if (!str_ends(name, "lm_head.weight") && (number_of(name) < 0 || !str_ends(name, ".word_embeddings.weight")))
+            continue;
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: embedding and output head are untied; only tied ones can be "
+                 "resharded", name);
+        return -1;
+    }
+    return 0;
+}
+
 static int origin_read(const struct source *s, struct origin *o, struct err *e)
 {
     int cap = 0;
@@ -175,7 +190,7 @@ static int origin_read(const struct source *s, struct origin *o, struct err *e)
         err_data(e, s->path, ERR_NO_BYTE, "%d optimizer groups; 2 or 3 are supported", o->n_groups);
         return -1;
     }
-    return find_layers(s, o, e);
+    return refuse_untied(s, o, e) < 0 ? -1 : find_layers(s, o, e);
 }
 
 /* ---- the parameters ---- */
@@ -264,7 +279,7 @@ static int check_states(struct ds_target *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++) {
         const struct param *p = t->param[i].from;
-        bool flat = p->state[STATE_FP32] && p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ];
+        bool flat = p->state[STATE_FP32] && (t->zero_moments || (p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ]));
 
         if (p->state[STATE_BF16])
             t->weights = p->state[STATE_BF16]->dtype;
@@ -383,6 +398,17 @@ static int given_stages(const struct ds_target *t, const struct ds_request *q, i
     return -1;
 }
 
+/* Elements that one tensor rank trains in a spec; the embedding's LayerNorm is not counted (pipeline.h). */
+static int64_t spec_elems(const struct ds_target *t, int layer)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < t->n_params; i++)
+        if (t->param[i].layer == layer && !strstr(t->param[i].name, "word_embeddings.norm."))
+            n += t->param[i].slice_elems;
+    return n;
+}
+
 static int method_stages(struct ds_target *t, const struct ds_request *q, int *layers, struct report *notes,
                          struct err *e)
 {
@@ -390,7 +416,10 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
     const char *saved = pk_as_str(pk_get(of->run.args, "pp_partition_method"));
     enum pipeline_balance how = q->balance_given ? q->balance : pipeline_balance_of(of->run.ds_version);
     struct pipeline_specs specs = { .n = t->final_norm + 3, .embedding = t->embedding, .first_layer = t->first_layer,
-                                    .n_layers = t->n_layers, .final_norm = t->final_norm };
+                                    .n_layers = t->n_layers, .final_norm = t->final_norm,
+                                    .embedding_elems = spec_elems(t, t->embedding),
+                                    .layer_elems = spec_elems(t, t->first_layer),
+                                    .final_norm_elems = spec_elems(t, t->final_norm) };
 
     if (q->method || q->like)
         t->method = q->method ? q->method : saved;
@@ -639,9 +668,8 @@ static int settle(struct ds_target *t, const struct ds_request *q, struct origin
     t->n_groups = q->n_groups ? q->n_groups : q->like ? like->n_groups : o->n_groups;
     layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
     weights_dtype(t);
-    if (settle_stages(t, o, q, layers, notes, e) < 0 || settle_vocab(t, q, notes, e) < 0 ||
-        take_params(t, o, e) < 0 || settle_slices(t, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
-        check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
+    if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
+        settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 || check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
         goto out;
     settle_spelling(t);
     settle_nodes(t);

@@ -21,6 +21,7 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
 
+#include "libcommon/base/mem.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/pipeline.h"
 
@@ -100,6 +101,7 @@ struct ds_target {
     int local_ranks;                    /* GPUs of a node; 0: local_rank is the rank */
     const char *const *set;
     int n_set;
+    const struct strbuf *repair_log;    /* to be written beside the files, as repair.h's REPAIR_LOG_NAME; NULL: none */
 };
 
 /*

@@ -235,6 +235,12 @@ static struct pk *slice_mapping(struct shard *k, const char *module, int g)
     return d;
 }
 
+/* Keys of the elastic form, which says otherwise than a plain one where state and counter are. */
+static bool is_elastic(const char *key)
+{
+    return strcmp(key, "base_optimizer_state_step") == 0 || strcmp(key, "elastic_checkpoint") == 0;
+}
+
 enum part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_KEEP };
 
 static enum part part_of(const char *key)
@@ -280,7 +286,7 @@ static struct pk *optimizer_state_dict(struct shard *k)
         enum part part = part_of(key);
         struct pk *v = part == PART_KEEP ? pk_copy(a, pair[2 * i + 1]) : make_part(k, part);
 
-        if (!whole && strcmp(key, "param_groups") == 0)
+        if (!whole && (strcmp(key, "param_groups") == 0 || is_elastic(key)))
             continue;
         if (v)
             pk_set_str(a, d, key, v);
@@ -373,7 +379,7 @@ static const char *odd_value(const struct pk *dict, const char *const *ours, int
         bool rebuilt = false;
 
         for (int k = 0; k < n_ours; k++)
-            rebuilt |= strcmp(key, ours[k]) == 0;
+            rebuilt |= strcmp(key, ours[k]) == 0 || is_elastic(key);
         if (!rebuilt && !is_plain(pair[2 * i + 1]))
             return key;
     }
@@ -395,13 +401,14 @@ static int check_optimizer(const struct source *s, struct err *e)
         err_data(e, path, ERR_NO_BYTE, "has no optimizer shards; --weights-only does without");
         return -1;
     }
+    if (base && !pk_get(base, "state")) {
+        err_data(e, path, ERR_NO_BYTE, "elastic ZeRO shards (elastic_checkpoint) cannot be written again; ds2universal "
+                 "reads them, and what it makes can be reshaped");
+        return -1;
+    }
     /* A universal form may lack them: they are made up then. */
     if (!(universal && !item) && (universal ? n != 2 && n != 3 : (int)n != r->n_groups)) {
         err_data(e, path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, r->n_groups);
-        return -1;
-    }
-    if (base && !pk_get(base, "state")) {
-        err_data(e, path, ERR_NO_BYTE, "ZeRO shards in the elastic form; reshape what ds2universal makes of them");
         return -1;
     }
     if (r->step_in_state && r->opt_step < 0) {

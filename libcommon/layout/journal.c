@@ -39,6 +39,8 @@ static void put_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
     strbuf_addf(sb, "%d %08x %08x %" PRIu64 " %d", it->number, it->crc.acc, it->share.acc, it->n_differ, n);
     for (int i = 0; i < n; i++)
         strbuf_addf(sb, " %" PRIu64 " %08x", part[i].sum.seen, part[i].sum.acc);
+    for (int i = 0; i < it->n_outs; i++)
+        strbuf_addf(sb, " %08x", it->out[i].crc.acc);
     strbuf_addf(sb, " #%08x\n", crc_bytes(0, sb->buf + start, sb->len - start));
 }
 
@@ -86,6 +88,10 @@ static int take_line(char *line, struct plan *p, bool *finished)
         part[i].sum.acc = (uint32_t)strtoul(s, &s, 16);
         crc_sum_merge(plan_record_sum(p, part[i].record), part[i].sum.seen, part[i].sum.acc);
     }
+    for (int i = 0; i < it->n_outs; i++) {
+        it->out[i].crc.acc = (uint32_t)strtoul(s, &s, 16);
+        it->out[i].crc.seen = plan_share(it);
+    }
     it->done = finished[item] = true;
     return 1;
 }
@@ -105,23 +111,35 @@ static int sync_path(const char *path, struct err *e)
     return rc;
 }
 
+/* The k-th file that an item writes to, of item_files() ones. */
+static int item_file(const struct plan_item *it, int k)
+{
+    return it->n_outs ? it->out[k].dst : it->dst;
+}
+
+static int item_files(const struct plan_item *it)
+{
+    return it->n_outs ? it->n_outs : it->dst >= 0;
+}
+
 static int sync_batch(struct journal *j, struct plan_item **it, int n, struct err *e)
 {
     int last = -1, files = 0, rc = 0;
 
     for (int i = 0; i < n; i++)
-        files += it[i]->dst >= 0;
+        files += item_files(it[i]);
     if (files > FSYNC_EACH_MAX) {
         if (syncfs(j->dir_fd) == 0)
             return 0;
         err_sys(e, j->path, "cannot sync the output's file system");
         return -1;
     }
-    for (int i = 0; i < n && rc == 0; i++)
-        if (it[i]->dst >= 0 && it[i]->dst != last) {
-            last = it[i]->dst;
-            rc = sync_path(plan_dst(j->plan, last)->path, e);
-        }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < item_files(it[i]) && rc == 0; k++)
+            if (item_file(it[i], k) != last) {
+                last = item_file(it[i], k);
+                rc = sync_path(plan_dst(j->plan, last)->path, e);
+            }
     return rc;
 }
 

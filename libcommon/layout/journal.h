@@ -5,7 +5,9 @@
  * per finished item, appended only after the item's bytes were synced. A line carries
  * the CRCs the item contributed, so a later run, or the process that publishes, knows
  * every record's and every tensor's CRC without reading the data again:
- *     <item> <crc> <share> <elements that differed> <n> { <bytes> <contribution to its record's CRC> } ... #<crc of the line>
+ *     <item> <crc> <share> <elements that differed> <n> { <bytes> <contribution to its record's CRC> } ...
+ *     { <crc of what went to a destination> } ... #<crc of the line>
+ * The second list is there for items that are dealt out by columns.
  * A torn last line is ignored: its item is done again.
  */
 #ifndef SHARDKIT_LAYOUT_JOURNAL_H

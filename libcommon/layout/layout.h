@@ -24,8 +24,9 @@ enum layout_kind {
     LAYOUT_UNIVERSAL_PT,        /* zero/<parameter>/<state>.pt */
     LAYOUT_UNIVERSAL_HDF5,      /* index.h5 that holds the bytes (or one .h5 a parameter) */
     LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
+    LAYOUT_HF,                  /* a model folder of Hugging Face Transformers: hf_source.h */
 };
-const char *layout_name(enum layout_kind k);    /* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual" */
+const char *layout_name(enum layout_kind k);    /* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf" */
 
 /* What belongs to a file, for sizes and completeness. */
 enum file_class { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OTHER };

@@ -76,7 +76,7 @@ static int list_folder(struct names *l, const char *dir, struct err *e)
     return 0;
 }
 
-/* ---- CRC of a file, whole or around its plan items ---- */
+/* ---- CRC of a file, whole or around what plan items filled ---- */
 
 /* Add the CRC of file bytes [at, end) to the sum of the whole. */
 static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struct crc_sum *sum, char *buf, struct err *e)
@@ -93,38 +93,54 @@ static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struc
     return 0;
 }
 
-static int item_place_cmp(const void *a, const void *b)
+/* Bytes that one item put into one file. */
+struct filled {
+    int dst;
+    uint64_t at, len;
+    uint32_t crc;
+};
+
+static int by_dst_place(const void *a, const void *b)
 {
-    const struct plan_item *x = *(struct plan_item *const *)a, *y = *(struct plan_item *const *)b;
+    const struct filled *x = a, *y = b;
 
     if (x->dst != y->dst)
         return x->dst < y->dst ? -1 : 1;
-    return x->dst_at < y->dst_at ? -1 : x->dst_at > y->dst_at;
+    return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Items sorted by destination and place; check-only items are left out. */
-static struct plan_item **sorted_items(struct plan *p, int *n)
+/* What items wrote, sorted by destination and place. */
+static struct filled *sorted_runs(struct plan *p, int *n)
 {
-    struct plan_item **item = xmalloc((size_t)plan_n(p) * sizeof *item);
+    struct filled *run = NULL;
+    int cap = 0;
 
     *n = 0;
-    for (int i = 0; i < plan_n(p); i++)
-        if (plan_item(p, i)->dst >= 0 && plan_item(p, i)->len > 0)
-            item[(*n)++] = plan_item(p, i);
+    for (int i = 0; i < plan_n(p); i++) {
+        const struct plan_item *it = plan_item(p, i);
+        int n_runs = it->n_outs ? it->n_outs : it->dst >= 0;
+
+        for (int k = 0; k < n_runs && it->len > 0; k++) {
+            ARRAY_ROOM(run, cap, *n + 1);
+            run[(*n)++] = it->n_outs
+                ? (struct filled){ it->out[k].dst, it->out[k].at, plan_share(it), it->out[k].crc.acc }
+                : (struct filled){ it->dst, it->dst_at, plan_share(it), it->crc.acc };
+        }
+    }
     if (*n)
-        qsort(item, (size_t)*n, sizeof *item, item_place_cmp);
-    return item;
+        qsort(run, (size_t)*n, sizeof *run, by_dst_place);
+    return run;
 }
 
 struct built {
-    struct plan_item **item;            /* sorted */
-    int n_items;
+    struct filled *run;                 /* sorted */
+    int n_runs;
     char **dst_name;                    /* destination number -> name inside the folder */
     int n_dst;
     char *buf;
 };
 
-static void find_items(const struct built *b, const char *name, int *first, int *end)
+static void find_runs(const struct built *b, const char *name, int *first, int *end)
 {
     int dst = 0;
 
@@ -133,9 +149,9 @@ static void find_items(const struct built *b, const char *name, int *first, int 
         dst++;
     if (dst == b->n_dst)
         return;
-    while (*first < b->n_items && b->item[*first]->dst != dst)
+    while (*first < b->n_runs && b->run[*first].dst != dst)
         ++*first;
-    for (*end = *first; *end < b->n_items && b->item[*end]->dst == dst; ++*end)
+    for (*end = *first; *end < b->n_runs && b->run[*end].dst == dst; ++*end)
         ;
 }
 
@@ -153,14 +169,13 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
         return -1;
     }
     *size = files_size(f, file);
-    find_items(b, name, &first, &end);
+    find_runs(b, name, &first, &end);
     for (int i = first; i < end && rc == 0; i++) {
-        struct plan_item *it = b->item[i];
-        uint64_t len = plan_out_bytes(it, it->len);
+        const struct filled *x = &b->run[i];
 
-        rc = sum_range(f, file, at, it->dst_at, &sum, b->buf, e);
-        crc_sum_add(&sum, *size, it->dst_at, len, it->crc.acc);
-        at = it->dst_at + len;
+        rc = sum_range(f, file, at, x->at, &sum, b->buf, e);
+        crc_sum_add(&sum, *size, x->at, x->len, x->crc);
+        at = x->at + x->len;
     }
     if (rc == 0)
         rc = sum_range(f, file, at, *size, &sum, b->buf, e);
@@ -279,7 +294,7 @@ int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct
     size_t skip = strlen(dir) + 1;
     int rc;
 
-    b.item = sorted_items(p, &b.n_items);
+    b.run = sorted_runs(p, &b.n_runs);
     b.dst_name = xmalloc((size_t)b.n_dst * sizeof *b.dst_name);
     for (int i = 0; i < b.n_dst; i++)
         b.dst_name[i] = plan_dst(p, i)->path + skip;
@@ -291,7 +306,7 @@ int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct
         rc = file_replace(path, sb.buf, sb.len, e);
     strbuf_free(&sb);
     free(path);
-    free(b.item);
+    free(b.run);
     free(b.dst_name);
     free(b.buf);
     return rc;

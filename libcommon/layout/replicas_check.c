@@ -17,9 +17,14 @@ static bool matches(const struct replicas_opts *o, const char *name, const char 
     return !o->glob || fnmatch(o->glob, name, 0) == 0 || fnmatch(o->glob, kind, 0) == 0;
 }
 
-static bool wanted(const struct replicas_opts *o, const struct param *p, int st)
+struct tmap *replica_map(const struct replica_param *p, int state)
 {
-    const struct tmap *m = p->state[st];
+    return p->last_stage ? p->param->tied[state] : p->param->state[state];
+}
+
+static bool wanted(const struct replicas_opts *o, const struct replica_param *p, int st)
+{
+    const struct tmap *m = replica_map(p, st);
 
     return m && m->op == TMAP_REPLICAS && m->n_slices > 1 && (o->state < 0 || o->state == st);
 }
@@ -32,29 +37,35 @@ static struct replica_kind *kind_of(struct replicas *r, const char *kind)
     return NULL;
 }
 
+/* Add one parameter's copies, unless there is nothing to compare. */
+static void list_param(const struct replicas_opts *o, const struct param *p, bool last_stage, struct replicas *r)
+{
+    struct replica_param *rp = &r->param[r->n_params];
+    char kind[128];
+    bool any = false;
+
+    *rp = (struct replica_param){ .param = p, .last_stage = last_stage };
+    param_kind(p->name, &rp->layer, kind);
+    for (int st = 0; st < STATE_N; st++) {
+        rp->state[st].compared = matches(o, p->name, kind) && wanted(o, rp, st);
+        rp->state[st].worst_rank = -1;
+        any |= rp->state[st].compared;
+    }
+    if (!any)
+        return;
+    if (!kind_of(r, kind))
+        r->kind[r->n_kinds++].kind = xstrdup(kind);
+    rp->kind = kind_of(r, kind)->kind;
+    r->n_params++;
+}
+
 static void list_params(const struct source *s, const struct replicas_opts *o, struct replicas *r)
 {
-    r->param = xcalloc((size_t)s->n_params + 1, sizeof *r->param);
+    r->param = xcalloc(2 * (size_t)s->n_params + 1, sizeof *r->param);
     r->kind = xcalloc((size_t)s->n_params + 1, sizeof *r->kind);
     for (int i = 0; i < s->n_params; i++) {
-        struct replica_param *rp = &r->param[r->n_params];
-        const struct param *p = &s->param[i];
-        char kind[128];
-        bool any = false;
-
-        param_kind(p->name, &rp->layer, kind);
-        for (int st = 0; st < STATE_N; st++) {
-            rp->state[st].compared = matches(o, p->name, kind) && wanted(o, p, st);
-            rp->state[st].worst_rank = -1;
-            any |= rp->state[st].compared;
-        }
-        if (!any)
-            continue;
-        rp->param = p;
-        if (!kind_of(r, kind))
-            r->kind[r->n_kinds++].kind = xstrdup(kind);
-        rp->kind = kind_of(r, kind)->kind;
-        r->n_params++;
+        list_param(o, &s->param[i], false, r);
+        list_param(o, &s->param[i], true, r);
     }
 }
 
@@ -131,7 +142,7 @@ static int compare_param(const struct source *s, const struct replicas_opts *o, 
         return -1;
     }
     for (int st = 0; st < STATE_N; st++)
-        if (rp->state[st].compared && compare_state(rp->param->state[st], s->files, &rp->state[st], e) < 0)
+        if (rp->state[st].compared && compare_state(replica_map(rp, st), s->files, &rp->state[st], e) < 0)
             return -1;
     return 0;
 }
@@ -151,7 +162,7 @@ static void count_kinds(struct replicas *r)
             k->n[st]++;
             k->n_in_sync[st] += rs->n_differ == 0;
             in_sync &= rs->n_differ == 0;
-            r->read_bytes += r->param[i].param->state[st]->len * (uint64_t)rs->n_ranks;
+            r->read_bytes += replica_map(&r->param[i], st)->len * (uint64_t)rs->n_ranks;
         }
         k->n_params++;
         k->n_params_in_sync += in_sync;
@@ -180,6 +191,15 @@ int replicas_check(const struct source *s, const struct replicas_opts *o, struct
     }
     count_kinds(out);
     return 0;
+}
+
+int replicas_out_of_sync(const struct replicas *r)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n_kinds; i++)
+        n += r->kind[i].n_params - r->kind[i].n_params_in_sync;
+    return n;
 }
 
 void replicas_free(struct replicas *r)

@@ -1,9 +1,9 @@
 /*
  * replicas_check.h - do the tensor-parallel copies of replicated parameters agree?
  *
- * LayerNorms, biases of row-parallel layers and position tables exist once on every
- * tensor-parallel rank and should be equal in all four states; BLOOM's were not for a
- * while. Only these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
+ * LayerNorms, biases of row-parallel layers and position tables (the last stage's own one
+ * too) exist once on every tensor-parallel rank and should be equal in all four states;
+ * BLOOM's were not for a while. Only these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
  */
 #ifndef SHARDKIT_LAYOUT_REPLICAS_CHECK_H
 #define SHARDKIT_LAYOUT_REPLICAS_CHECK_H
@@ -24,6 +24,7 @@ struct replica_state {
 
 struct replica_param {
     const struct param *param;
+    bool last_stage;            /* the last stage's copy of a tied parameter: param->tied, not param->state */
     const char *kind;           /* param_kind(): "input_layernorm.weight" */
     int layer;                  /* spec index, -1: none */
     struct replica_state state[STATE_N];
@@ -39,7 +40,7 @@ struct replica_kind {
 
 struct replicas {
     int n_params, n_kinds;
-    struct replica_param *param;        /* in the source's order */
+    struct replica_param *param;        /* in the source's order; a last stage's copy follows the first's */
     struct replica_kind *kind;          /* in order of first appearance */
     bool in_sync;                       /* all of them, in all states */
     uint64_t read_bytes;
@@ -60,5 +61,8 @@ struct replicas_opts {
 MUST_CHECK int replicas_check(const struct source *s, const struct replicas_opts *o, struct replicas *out,
                               struct err *e);
 void replicas_free(struct replicas *r);
+/* The copies that were compared; NULL where the checkpoint lacks the state. */
+struct tmap *replica_map(const struct replica_param *p, int state);
+int replicas_out_of_sync(const struct replicas *r);     /* parameters, last stage's copies counted apart */
 
 #endif

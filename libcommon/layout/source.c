@@ -29,6 +29,7 @@ const char *layout_name(enum layout_kind k)
     static const char *const names[] = {
         [LAYOUT_DEEPSPEED] = "deepspeed", [LAYOUT_UNIVERSAL_PT] = "universal-pt",
         [LAYOUT_UNIVERSAL_HDF5] = "universal-hdf5", [LAYOUT_UNIVERSAL_VIRTUAL] = "universal-virtual",
+        [LAYOUT_HF] = "hf",
     };
 
     return names[k];

@@ -10,6 +10,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/certificate.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/verify_values.h"
 
@@ -148,7 +149,9 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
         return open_failed(r, e);
     count_files(s, layout_name(s->kind), o->stats);
     check_strays(s, r);
-    rc = verify_opened(s, o, r, e);
+    rc = o->certificate ? certificate_expect(s, o->certificate, r, e) : 0;
+    if (rc == 0)
+        rc = verify_opened(s, o, r, e);
     source_close(s);
     return rc;
 }
@@ -196,6 +199,10 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
         folder = path_parent(path);
         path = folder;
         file = false;
+    }
+    if (file && o->certificate) {
+        err_usage(e, "%s: a certificate is of a whole checkpoint", path);
+        return -1;
     }
     rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);
     free(folder);

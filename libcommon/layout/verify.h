@@ -26,6 +26,7 @@ struct verify_stats {
 
 struct verify_opts {
     bool lenient;               /* skip the container bytes no reader uses */
+    const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
     enum progress_mode progress;

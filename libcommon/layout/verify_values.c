@@ -203,7 +203,7 @@ static void judge_item(struct values *v, int i)
 
     if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
         report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, name,
-                   "%s has digest %08x, the manifest says %08x", st, it->crc, p->param->digest[p->state]);
+                   "%s has digest %08x, expected %08x", st, it->crc, p->param->digest[p->state]);
     if (p->n_nan || p->n_inf)
         report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, name,
                    "%s%s holds %llu NaN and %llu infinite values", st, p->tied ? " of the last stage" : "",

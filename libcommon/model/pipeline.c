@@ -1,5 +1,6 @@
 #include "libcommon/model/pipeline.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,9 +148,79 @@ static int method_words(const char *method)
     return found;
 }
 
+/* What a method weighs specs by; the trainer looks at its lower-case spelling. */
+enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM };
+
+static enum rule rule_of(const char *method)
+{
+    if (strcasecmp(method, "parameters") == 0)
+        return RULE_PARAMETERS;
+    if (strcasecmp(method, "uniform") == 0)
+        return RULE_UNIFORM;
+    return method_words(method) & 1 ? RULE_TYPE : RULE_UNKNOWN;
+}
+
 bool pipeline_method_known(const char *method)
 {
-    return method_words(method) & 1;
+    return rule_of(method) != RULE_UNKNOWN;
+}
+
+/* Equal numbers of specs. Before 0.12.5 the rest went to the last stage, since then one each to the first ones. */
+static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *parts)
+{
+    int each = n / n_stages, rest = n % n_stages;
+
+    for (int p = 0; p < n_stages; p++)
+        parts[p] = p * each + (how == PIPELINE_SPREAD ? (p < rest ? p : rest) : 0);
+    parts[n_stages] = n;
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* Numbers of elements pass 32 bits; what the cut depends on is their proportion. */
+static int weigh_elements(const struct pipeline_specs *s, int *weight, struct err *e)
+{
+    int64_t unit = gcd(gcd(s->embedding_elems, s->layer_elems), s->final_norm_elems);
+
+    if (s->embedding_elems <= 0 || s->layer_elems <= 0 || s->final_norm_elems <= 0 ||
+        (s->embedding_elems / unit * 2 + s->layer_elems / unit * s->n_layers) > INT_MAX) {
+        err_usage(e, "partition method 'parameters': the model's sizes do not tell what layers weigh");
+        return -1;
+    }
+    for (int i = 0; i < s->n_layers; i++)
+        weight[s->first_layer + i] = (int)(s->layer_elems / unit);
+    weight[s->embedding] = weight[s->final_norm + 1] = (int)(s->embedding_elems / unit);
+    weight[s->final_norm] = (int)(s->final_norm_elems / unit);
+    return 0;
+}
+
+/* parts[0 .. n_stages] by the method. */
+static int cut_specs(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
+                     int *parts, struct err *e)
+{
+    enum rule rule = rule_of(method);
+    int *weight, rc = 0;
+
+    if (rule == RULE_UNIFORM) {
+        cut_by_number(s->n, n_stages, how, parts);
+        return 0;
+    }
+    weight = xcalloc((size_t)s->n, sizeof *weight);
+    if (rule == RULE_PARAMETERS) {
+        rc = weigh_elements(s, weight, e);
+    } else {
+        for (int i = 0; i < s->n_layers; i++)
+            weight[s->first_layer + i] = 1;
+        if (method_words(method) & 2)
+            weight[s->embedding] = weight[s->final_norm + 1] = 1;
+    }
+    if (rc == 0)
+        pipeline_balanced(weight, s->n, n_stages, how, parts);
+    free(weight);
+    return rc;
 }
 
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
@@ -164,11 +235,11 @@ static int check_cut(const struct pipeline_specs *s, const char *method, const i
 int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                  int *layers, struct err *e)
 {
-    int words = method_words(method), *weight, *parts, rc;
+    int *parts, rc;
 
-    if (!(words & 1)) {
-        err_usage(e, "partition method '%s' is not supported: expected type:transformer or type:transformer|embedding",
-                  method);
+    if (!pipeline_method_known(method)) {
+        err_usage(e, "partition method '%s' is not supported: expected type:transformer, type:transformer|embedding, "
+                  "parameters or uniform", method);
         return -1;
     }
     if (s->n_layers < n_stages) {
@@ -179,20 +250,15 @@ int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeli
         err_usage(e, "%d pipeline specs, at most %d supported", s->n, SPECS_MAX);
         return -1;
     }
-    weight = xcalloc((size_t)s->n, sizeof *weight);
     parts = xcalloc((size_t)n_stages + 1, sizeof *parts);
-    for (int i = 0; i < s->n_layers; i++)
-        weight[s->first_layer + i] = 1;
-    if (words & 2)
-        weight[s->embedding] = weight[s->final_norm + 1] = 1;
-    pipeline_balanced(weight, s->n, n_stages, how, parts);
-    rc = check_cut(s, method, parts, n_stages, e);
+    rc = cut_specs(s, method, how, n_stages, parts, e);
+    if (rc == 0)
+        rc = check_cut(s, method, parts, n_stages, e);
     for (int p = 0; p < n_stages; p++) {
         layers[p] = 0;
         for (int i = parts[p]; i < parts[p + 1]; i++)
             layers[p] += i >= s->first_layer && i < s->first_layer + s->n_layers;
     }
-    free(weight);
     free(parts);
     return rc;
 }

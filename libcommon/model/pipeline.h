@@ -1,11 +1,12 @@
 /*
  * pipeline.h - which layers a pipeline stage holds
  *
- * DeepSpeed cuts the model's list of specs (spec 4.1): function-only specs weigh nothing,
- * each transformer layer one unit, and with "type:transformer|embedding" the embedding and
- * the tied head one unit each. How equal weights are dealt out changed in DeepSpeed 0.12.5;
- * both algorithms are here, because a trainer that resumes computes the cut again and must
- * find what the files hold.
+ * DeepSpeed cuts the model's list of specs (spec 4.1). With "type:transformer" each layer
+ * weighs one unit and function-only specs nothing; "type:transformer|embedding" gives the
+ * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
+ * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.
+ * How weights are dealt out changed in DeepSpeed 0.12.5; both algorithms are here, because a
+ * trainer that resumes computes the cut again and must find what the files hold.
  */
 #ifndef SHARDKIT_MODEL_PIPELINE_H
 #define SHARDKIT_MODEL_PIPELINE_H
@@ -28,6 +29,12 @@ struct pipeline_specs {
     int embedding;              /* 1 */
     int first_layer, n_layers;
     int final_norm;             /* the tied head follows it */
+    /*
+     * For "parameters", elements of one tensor rank; 0: not known. The embedding's without its
+     * LayerNorm, which only the first stage's ranks would count: where that mattered they would
+     * cut otherwise than the rest, and no such run exists.
+     */
+    int64_t embedding_elems, layer_elems, final_norm_elems;
 };
 
 /*
@@ -36,13 +43,13 @@ struct pipeline_specs {
  */
 void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts);
 
-/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order)? */
+/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform"? */
 bool pipeline_method_known(const char *method);
 
 /*
  * Transformer layers of each stage, layers[0 .. n_stages-1], by a method. ERR_USAGE when the
- * method is unknown, there are fewer layers than stages, or the cut would put the embedding
- * behind the first stage or the final LayerNorm before the last one.
+ * method is unknown or lacks the numbers it needs, there are fewer layers than stages, or the
+ * cut would put the embedding behind the first stage or the final LayerNorm before the last one.
  */
 MUST_CHECK int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how,
                             int n_stages, int *layers, struct err *e);

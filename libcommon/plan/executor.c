@@ -4,9 +4,12 @@
  *   take_chunk   the next piece of the plan, cut so that it ends on a chunk-sized place of
  *                the destination; a buffer for its input
  *   read_round   as many pieces as fit that buffer, each read as the 4 KiB blocks it lies in
- *   gather       (gather.c) hash, and copy into an output buffer; next round if pieces are left
+ *   gather       (gather.c) hash, and copy into an output buffer; next round if pieces are left;
+ *                convert and transpose there
  *   write_chunk  whole 4 KiB blocks with O_DIRECT, what sticks out at the ends through the
- *                page cache, so that neighbours in one block never overwrite each other
+ *                page cache, so that neighbours in one block never overwrite each other. An
+ *                item that is dealt out by columns goes through the chunk's other buffer,
+ *                where each destination's bytes come to lie together
  *   end_chunk    and, for the last of an item, end_item
  *
  * A worker keeps many chunks under way, at most half of its buffers reading. A chunk holds
@@ -37,13 +40,14 @@
 enum {
     BLOCK = 4096,               /* O_DIRECT's unit, and the unit of ownership in a file */
     MAX_PIECES = 64,            /* of a round */
-    MAX_READS = 32,
+    MAX_REQS = 32,              /* of a chunk, under way */
     MIN_MEM = 8 << 20,
     MIN_CHUNK = 1 << 20,
     MAX_CHUNK = 4 << 20,
     SLACK = 64 << 10,           /* of a buffer: room for blocks that stick out of the pieces */
     SMALL_WRITE = 64 << 10,     /* through the page cache: two descriptors cost more */
     MAX_BUFS = 8,               /* of a worker; more is no faster, and a VM gives new memory at 0.3 GB/s */
+    CACHE_BYTES = 32 << 10,
     PLAIN_WORKERS = 4,          /* without io_uring a worker has one request under way */
 };
 
@@ -75,6 +79,22 @@ static bool run_fail(struct run *x, const struct err *e)
     return false;
 }
 
+/*
+ * Dealt out by columns: whole rows, whose parts for each destination fit a buffer side by
+ * side, each with a block to spare at either end; blocks, where a few rows make whole ones.
+ */
+static uint64_t column_chunk(const struct run *x, const struct plan_item *it)
+{
+    uint64_t n = (uint64_t)it->n_outs, row = n * it->part, part = plan_out_bytes(it, it->part);
+    uint64_t room = min_u64(x->chunk, x->chunk + SLACK - n * 2 * BLOCK), rows = room / max_u64(row, n * part);
+    uint64_t whole = BLOCK;
+
+    assert(rows > 0 && it->map->op != TMAP_REPLICAS && !it->transpose_row);
+    while (whole > 1 && part * (whole / 2) % BLOCK == 0)
+        whole /= 2;
+    return (rows < whole ? rows : align_down(rows, whole)) * row;
+}
+
 /* Where an item's chunks end: multiples of this in the destination. */
 static uint64_t chunk_bytes(const struct run *x, const struct plan_item *it)
 {
@@ -92,14 +112,21 @@ static uint64_t chunk_bytes(const struct run *x, const struct plan_item *it)
 /* Bytes from the item's byte `at` to the end of that chunk. */
 static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint64_t at)
 {
-    /* Counted in map bytes: a conversion's destination is half as long. */
-    uint64_t scale = it->op == PLAN_COPY ? 1 : 2;
-    uint64_t unit = chunk_bytes(x, it), place = (it->dst >= 0 ? it->dst_at * scale : 0) + at;
+    /* Counted in map bytes, of which a conversion may make half or twice as many: its output must fit a buffer too. */
+    bool wider = plan_out_bytes(it, 2) > 2, narrower = plan_out_bytes(it, 2) < 2;
+    uint64_t unit = chunk_bytes(x, it) / (wider ? 2 : 1);
+    uint64_t place = (it->dst < 0 ? 0 : wider ? it->dst_at / 2 : narrower ? 2 * it->dst_at : it->dst_at) + at;
     uint64_t len = min_u64(unit - place % unit, it->len - at);
 
+    if (it->transpose_row) {            /* whole rows: each becomes an element of every run */
+        assert(it->transpose_row <= unit && it->len % it->transpose_row == 0 && it->dst >= 0);
+        return min_u64(align_down(unit, it->transpose_row), it->len - at);
+    }
+    if (it->n_outs)
+        return min_u64(column_chunk(x, it), it->len - at);
     /* Replicas are compared, and numbers converted, by elements: an odd destination must not cut one. */
     if ((it->map->op == TMAP_REPLICAS || it->op != PLAN_COPY) && at + len < it->len) {
-        uint64_t elem = (uint64_t)dtype_size(it->map->dtype);
+        uint64_t elem = plan_elem_bytes(it);
 
         len = len >= elem ? align_down(at + len, elem) - at : min_u64(elem, it->len - at);
     }
@@ -151,17 +178,25 @@ struct chunk {
     uint8_t *in, *out;          /* buffers; NULL: none held */
     const uint8_t *result;      /* chunk byte 0 as it will be written */
     uint64_t dst_at;
-    bool pinned;
-    int n_pieces, n_reads, n_under_way;
+    bool pinned, failed;
+    int n_pieces, n_reqs, n_under_way;
     struct tmap_piece piece[MAX_PIECES];
     const uint8_t *src[MAX_PIECES];
     struct request {
         struct io_req io;
         struct chunk *chunk;
-        int file;               /* read: number, for messages */
+        int file;               /* read: number, for messages; write: the destination's */
         bool direct;
         size_t wanted;          /* read: bytes that must come; the rest fills up blocks */
-    } read[MAX_READS], write;
+        uint64_t first, origin; /* write: where it begins in the file, and where the item does */
+    } req[MAX_REQS];            /* reads of a round, then writes */
+};
+
+/* Bytes of a chunk that go to one file: [at, end) of it. */
+struct span {
+    int dst;
+    const uint8_t *buf;
+    uint64_t at, end, origin;
 };
 
 struct worker {
@@ -183,6 +218,15 @@ static void give_buf(struct worker *w, uint8_t **buf)
     *buf = NULL;
 }
 
+/* Call `pin` for each of an item's destinations. */
+static void pin_outputs(struct run *x, const struct plan_item *it, void (*pin)(struct outputs *o, int dst))
+{
+    if (it->dst >= 0)
+        pin(x->outputs, it->dst);
+    for (int i = 0; i < it->n_outs; i++)
+        pin(x->outputs, it->out[i].dst);
+}
+
 /* Nothing of it is under way any more. */
 static void drop_chunk(struct worker *w, struct chunk *c)
 {
@@ -190,8 +234,8 @@ static void drop_chunk(struct worker *w, struct chunk *c)
     give_buf(w, &c->in);
     give_buf(w, &c->out);
     if (c->pinned)
-        outputs_unpin(w->x->outputs, c->g.item->dst);
-    c->pinned = false;
+        pin_outputs(w->x, c->g.item, outputs_unpin);
+    c->pinned = c->failed = false;
     c->state = CHUNK_UNUSED;
     w->n_active--;
 }
@@ -220,8 +264,7 @@ static void end_item(struct run *x, struct plan_item *it)
 {
     struct err e = {0};
 
-    if (it->dst >= 0)
-        outputs_item_done(x->outputs, it->dst);
+    pin_outputs(x, it, outputs_item_done);
     if (replicas_disagree(x, it, &e) || (x->o->item_done && x->o->item_done(x->o->ctx, it, &e) < 0))
         run_fail(x, &e);
 }
@@ -233,7 +276,7 @@ static void end_chunk(struct worker *w, struct chunk *c)
     uint64_t len = c->g.len, read = len * (it->map->op == TMAP_REPLICAS ? (uint64_t)it->map->n_slices : 1);
 
     atomic_fetch_add(&x->read_bytes, read);
-    if (it->dst >= 0)
+    if (plan_writes(it))
         atomic_fetch_add(&x->write_bytes, plan_out_bytes(it, len));
     progress_add(x->o->progress, read);
     drop_chunk(w, c);
@@ -270,7 +313,7 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
                      const uint8_t **src, struct err *e)
 {
     const struct record *rec = files_record(plan_files(x->plan), pc->src.record);
-    struct request *r = c->n_reads ? &c->read[c->n_reads - 1] : NULL;
+    struct request *r = c->n_reqs ? &c->req[c->n_reqs - 1] : NULL;
     uint64_t base, at, end, room = x->chunk + SLACK - *used;
     const uint8_t *mem = files_mem(plan_files(x->plan), rec->file);
     uint64_t size = files_size(plan_files(x->plan), rec->file);
@@ -300,16 +343,16 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
     } else {
         uint64_t from = align_down(at, BLOCK);
 
-        if (c->n_reads == MAX_READS || align_up(end, BLOCK) - from > room)
+        if (c->n_reqs == MAX_REQS || align_up(end, BLOCK) - from > room)
             return 1;
-        r = &c->read[c->n_reads];
+        r = &c->req[c->n_reqs];
         *r = (struct request){ .chunk = c, .file = rec->file, .wanted = end - from,
                                .io = { .buf = c->in + *used, .len = align_up(end, BLOCK) - from, .at = from } };
         r->io.fd = source_fd(x, rec->file, &r->direct, e);
         if (r->io.fd < 0)
             return -1;
         *used += r->io.len;
-        c->n_reads++;
+        c->n_reqs++;
     }
     *src = (const uint8_t *)r->io.buf + (at - r->io.at);
     return 0;
@@ -329,7 +372,7 @@ static bool read_round(struct worker *w, struct chunk *c)
     struct err e = {0};
     int rc = 0;
 
-    c->n_pieces = c->n_reads = c->n_under_way = 0;
+    c->n_pieces = c->n_reqs = c->n_under_way = 0;
     for (;;) {
         struct tmap_cursor before = c->cursor;
         struct tmap_piece *pc = &c->piece[c->n_pieces];
@@ -348,9 +391,9 @@ static bool read_round(struct worker *w, struct chunk *c)
             break;
     }
     c->state = CHUNK_READING;
-    for (int i = 0; i < c->n_reads; i++)
-        start_read(w, c, &c->read[i]);
-    if (c->n_reads == 0)
+    for (int i = 0; i < c->n_reqs; i++)
+        start_read(w, c, &c->req[i]);
+    if (c->n_reqs == 0)
         set_ready(w, c);
     io_flush(w->io);
     return true;
@@ -386,7 +429,7 @@ static bool start_chunk(struct worker *w)
     c->g = (struct gather){ .plan = x->plan, .item_no = item, .item = plan_item(x->plan, item),
                             .len = len, .report = x->o->report };
     c->g.from = c->g.item->from + at;
-    c->dst_at = c->g.item->dst_at + plan_out_bytes(c->g.item, at);
+    c->dst_at = c->g.item->dst_at + (c->g.item->transpose_row ? gather_matrix(&c->g).at : plan_out_bytes(c->g.item, at));
     c->in = w->free_buf[--w->n_free];
     c->result = NULL;
     gather_begin(&c->g);
@@ -452,27 +495,26 @@ static bool read_came(struct worker *w, struct request *r)
 
 /* ---- writing ---- */
 
-static bool write_failed(struct run *x, const struct chunk *c, uint64_t at, size_t len)
+static bool write_failed(struct run *x, int dst, uint64_t at, size_t len)
 {
     struct err e = {0};
 
-    err_sys(&e, plan_dst(x->plan, c->g.item->dst)->path, "cannot write %zu bytes at byte %llu", len,
-            (unsigned long long)at);
+    err_sys(&e, plan_dst(x->plan, dst)->path, "cannot write %zu bytes at byte %llu", len, (unsigned long long)at);
     return run_fail(x, &e);
 }
 
-/* Through the page cache, at once: bytes that do not fill a block, and small chunks. */
-static bool write_now(struct run *x, const struct chunk *c, uint64_t at, uint64_t end)
+/* [at, end) of a span through the page cache, at once: bytes that do not fill a block, and small runs. */
+static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t end)
 {
     struct err e = {0};
     int fd;
 
     if (at == end)
         return true;
-    fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
+    fd = outputs_fd(x->outputs, s->dst, false, &e);
     if (fd < 0)
         return run_fail(x, &e);
-    return write_all_at(fd, c->result + (at - c->dst_at), end - at, at) == 0 || write_failed(x, c, at, end - at);
+    return write_all_at(fd, s->buf + (at - s->at), end - at, at) == 0 || write_failed(x, s->dst, at, end - at);
 }
 
 /* Bytes of the chunk as they will be written. */
@@ -481,63 +523,146 @@ static uint64_t out_len(const struct chunk *c)
     return plan_out_bytes(c->g.item, c->g.len);
 }
 
-/* Fill the page cache no further than needed: start this chunk's write-back, drop one long behind it. */
-static void write_behind(const struct run *x, const struct chunk *c)
+/* Fill the page cache no further than needed: start this run's write-back, drop one long behind it. */
+static void write_behind(const struct run *x, const struct request *r)
 {
-    uint64_t window = 4 * x->chunk;
-    int fd = c->write.io.fd;
+    uint64_t window = 4 * x->chunk, end = r->io.at + r->io.len;
+    int fd = r->io.fd;
 
-    sync_file_range(fd, (off_t)c->dst_at, (off_t)out_len(c), SYNC_FILE_RANGE_WRITE);
-    if (c->dst_at < c->g.item->dst_at + window)
+    sync_file_range(fd, (off_t)r->first, (off_t)(end - r->first), SYNC_FILE_RANGE_WRITE);
+    if (r->first < r->origin + window)
         return;
-    sync_file_range(fd, (off_t)(c->dst_at - window), (off_t)x->chunk,
+    sync_file_range(fd, (off_t)(r->first - window), (off_t)x->chunk,
                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    posix_fadvise(fd, (off_t)(c->dst_at - window), (off_t)x->chunk, POSIX_FADV_DONTNEED);
+    posix_fadvise(fd, (off_t)(r->first - window), (off_t)x->chunk, POSIX_FADV_DONTNEED);
 }
 
-static void start_write(struct worker *w, struct chunk *c, int fd, bool direct, uint64_t at, uint64_t end)
+/*
+ * A chunk of a transposed matrix: one run of each destination row. They are short, so they
+ * gather in the page cache until their neighbours are there. False: the run fails.
+ */
+static bool write_runs(struct run *x, const struct chunk *c)
 {
-    c->write = (struct request){ .chunk = c, .direct = direct,
-                                 .io = { .fd = fd, .write = true, .at = at, .len = end - at,
-                                         .buf = (void *)(c->result + (at - c->dst_at)) } };
-    io_start(w->io, &c->write.io);
+    struct gather_matrix m = gather_matrix(&c->g);
+    struct err e = {0};
+    int fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
+
+    if (fd < 0)
+        return run_fail(x, &e);
+    for (uint64_t i = 0; i < m.n; i++)
+        if (write_all_at(fd, c->result + i * m.run, m.run, c->dst_at + i * m.stride) < 0)
+            return write_failed(x, c->g.item->dst, c->dst_at + i * m.stride, m.run);
+    return true;
+}
+
+static void start_write(struct worker *w, struct chunk *c, const struct span *s, int fd, bool direct, uint64_t at,
+                        uint64_t end)
+{
+    struct request *r = &c->req[c->n_reqs++];
+
+    *r = (struct request){ .chunk = c, .file = s->dst, .direct = direct, .first = at, .origin = s->origin,
+                           .io = { .fd = fd, .write = true, .at = at, .len = end - at,
+                                   .buf = (void *)(s->buf + (at - s->at)) } };
+    c->n_under_way++;
+    io_start(w->io, &r->io);
     io_flush(w->io);
+}
+
+/* Write a span, or start to. False: the run fails. */
+static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
+{
+    struct run *x = w->x;
+    uint64_t first = align_up(s->at, BLOCK), last = align_down(s->end, BLOCK);
+    struct err e = {0};
+    int fd;
+
+    if (s->end - s->at < SMALL_WRITE || c->n_reqs == MAX_REQS)
+        return write_now(x, s, s->at, s->end);
+    fd = outputs_fd(x->outputs, s->dst, true, &e);
+    if (fd >= 0) {
+        if (!write_now(x, s, s->at, first) || !write_now(x, s, last, s->end))
+            return false;
+        start_write(w, c, s, fd, true, first, last);
+        return true;
+    }
+    if (e.kind == ERR_NONE)
+        fd = outputs_fd(x->outputs, s->dst, false, &e);
+    if (fd < 0)
+        return run_fail(x, &e);
+    start_write(w, c, s, fd, false, s->at, s->end);
+    return true;
+}
+
+/* Part i of the chunk's rows, gathered where its write needs it; *to moves on behind it. */
+static struct span deal_column(struct chunk *c, int i, uint8_t **to)
+{
+    struct plan_item *it = c->g.item;
+    struct plan_out *out = &it->out[i];
+    uint64_t part = plan_out_bytes(it, it->part), row = part * (uint64_t)it->n_outs, rows = out_len(c) / row;
+    uint64_t at = plan_out_bytes(it, c->g.from - it->from) / (uint64_t)it->n_outs;
+    uint64_t some = max_u64(CACHE_BYTES / part, 1), n;
+    struct span s = { .dst = out->dst, .at = out->at + at, .origin = out->at, .end = out->at + at + rows * part };
+    uint8_t *p = *to + s.at % BLOCK;
+    const uint8_t *from = c->result + (uint64_t)i * part;
+    uint32_t crc = 0;
+
+    s.buf = p;
+    for (uint64_t r = 0; r < rows; r += n) {            /* hashed while it is in the cache */
+        n = min_u64(some, rows - r);
+        for (uint64_t k = 0; k < n; k++)
+            memcpy(p + k * part, from + (r + k) * row, part);
+        crc = crc_bytes(crc, p, n * part);
+        p += n * part;
+    }
+    crc_sum_add(&out->crc, plan_share(it), at, rows * part, crc);
+    *to += align_up((uint64_t)(p - *to), BLOCK);
+    return s;
+}
+
+/* Deal the result out into the buffer that it does not lie in, and write each part. */
+static bool write_columns(struct worker *w, struct chunk *c)
+{
+    bool in_out = c->result == c->g.out;
+    uint8_t *to = in_out ? c->in : c->out;
+
+    for (int i = 0; i < c->g.item->n_outs; i++) {
+        struct span s = deal_column(c, i, &to);
+
+        if (!write_span(w, c, &s))
+            return false;
+    }
+    give_buf(w, in_out ? &c->out : &c->in);
+    return true;
+}
+
+static bool write_result(struct worker *w, struct chunk *c)
+{
+    const struct plan_item *it = c->g.item;
+    struct span s = { .dst = it->dst, .buf = c->result, .at = c->dst_at, .end = c->dst_at + out_len(c),
+                      .origin = it->dst_at };
+
+    if (it->n_outs)
+        return write_columns(w, c);
+    if (c->out)
+        give_buf(w, &c->in);
+    /* A transposed matrix that is one chunk lies there as it will on disk. */
+    return it->transpose_row && c->g.len < it->len ? write_runs(w->x, c) : write_span(w, c, &s);
 }
 
 /* The result is complete. False: the run fails, nothing of the chunk is under way. */
 static bool write_chunk(struct worker *w, struct chunk *c)
 {
-    struct run *x = w->x;
-    uint64_t end = c->dst_at + out_len(c), first = align_up(c->dst_at, BLOCK), last = align_down(end, BLOCK);
-    struct err e = {0};
-    int fd;
-
-    if (out_len(c) < SMALL_WRITE) {
-        if (!write_now(x, c, c->dst_at, end))
-            return false;
+    c->n_reqs = 0;
+    c->failed = !write_result(w, c);
+    if (c->n_under_way == 0 && !c->failed)
         end_chunk(w, c);
-        return true;
-    }
-    fd = outputs_fd(x->outputs, c->g.item->dst, true, &e);
-    if (fd >= 0) {
-        if (!write_now(x, c, c->dst_at, first) || !write_now(x, c, last, end))
-            return false;
-        start_write(w, c, fd, true, first, last);
-        return true;
-    }
-    if (e.kind == ERR_NONE)
-        fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
-    if (fd < 0)
-        return run_fail(x, &e);
-    start_write(w, c, fd, false, c->dst_at, end);
-    return true;
+    return c->n_under_way > 0 || !c->failed;
 }
 
 /* A write came back: whole, or its rest is started. False: the run fails. */
-static bool write_came(struct worker *w, struct chunk *c)
+static bool write_came(struct worker *w, struct request *r)
 {
     struct run *x = w->x;
-    struct request *r = &c->write;
     struct io_req *io = &r->io;
     struct err e = {0};
 
@@ -545,8 +670,7 @@ static bool write_came(struct worker *w, struct chunk *c)
         if (r->direct)
             x->used_direct = true;
         else
-            write_behind(x, c);
-        end_chunk(w, c);
+            write_behind(x, r);
         return true;
     }
     if (io->res > 0) {
@@ -555,19 +679,27 @@ static bool write_came(struct worker *w, struct chunk *c)
         io->len -= (size_t)io->res;
         r->direct = r->direct && io->at % BLOCK == 0;
     } else if (io->res == -EINVAL && r->direct) {
-        outputs_refuse_direct(x->outputs, c->g.item->dst);
+        outputs_refuse_direct(x->outputs, r->file);
         r->direct = false;
     } else if (io->res != -EINTR && io->res != -EAGAIN) {
         errno = io->res ? (int)-io->res : ENOSPC;
-        return write_failed(x, c, io->at, io->len);
+        return write_failed(x, r->file, io->at, io->len);
     }
-    if (!r->direct && (io->fd = outputs_fd(x->outputs, c->g.item->dst, false, &e)) < 0)
+    if (!r->direct && (io->fd = outputs_fd(x->outputs, r->file, false, &e)) < 0)
         return run_fail(x, &e);
+    r->chunk->n_under_way++;
     io_start(w->io, io);
     return true;
 }
 
 /* ---- between the two ---- */
+
+/* Is the chunk one piece whose bytes go as they are? */
+static bool lies_together(const struct chunk *c)
+{
+    return !c->out && c->last_round && c->n_pieces == 1 && !gather_needs_output(&c->g) &&
+           c->piece[0].src.len == c->g.len;
+}
 
 /* Can the chunk be written from where its only piece lies? */
 static bool lies_right(struct run *x, const struct chunk *c)
@@ -575,7 +707,7 @@ static bool lies_right(struct run *x, const struct chunk *c)
     struct err e = {0};
     int dst = c->g.item->dst;
 
-    if (c->out || !c->last_round || c->n_pieces != 1 || gather_needs_output(&c->g) || c->piece[0].src.len != c->g.len)
+    if (!lies_together(c) || c->g.item->n_outs)
         return false;
     if (dst < 0 || c->g.len < SMALL_WRITE || outputs_fd(x->outputs, dst, true, &e) < 0)
         return true;                    /* hashed only, or written through the page cache */
@@ -587,12 +719,13 @@ static bool find_place(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
 
-    if (c->out || (c->g.item->dst < 0 && !x->o->look && !gather_needs_output(&c->g)))
+    bool together = lies_together(c);
+
+    if (c->out || (!plan_writes(c->g.item) && !x->o->look && !gather_needs_output(&c->g)))
         return true;
-    if (c->g.item->dst >= 0 && !c->pinned) {
-        outputs_pin(x->outputs, c->g.item->dst);
-        c->pinned = true;
-    }
+    if (!c->pinned)
+        pin_outputs(x, c->g.item, outputs_pin);
+    c->pinned = true;
     if (lies_right(x, c)) {
         c->result = c->src[0];
         return true;
@@ -600,6 +733,10 @@ static bool find_place(struct worker *w, struct chunk *c)
     if (w->n_free == 0)
         return false;
     c->out = w->free_buf[--w->n_free];
+    if (c->g.item->n_outs && together) {        /* the other buffer is for dealing */
+        c->result = c->src[0];
+        return true;
+    }
     c->result = c->g.out = c->out + c->dst_at % BLOCK;
     c->g.copy_stride = chunk_bytes(x, c->g.item);
     return true;
@@ -617,17 +754,23 @@ static bool gather_round(struct worker *w, struct chunk *c)
     if (!c->last_round)
         return read_round(w, c);
     agree = gather_end(&c->g);
-    if (w->x->o->look && w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result,
+    if (agree && c->g.item->transpose_row) {
+        uint8_t *in = c->in;            /* its bytes have been gathered: room for the result */
+
+        c->result = in + c->dst_at % BLOCK;
+        gather_transpose(&c->g, in + c->dst_at % BLOCK);
+        c->in = c->out;
+        c->out = in;
+    }
+    if (w->x->o->look && !c->g.item->transpose_row && w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result,
                                        out_len(c), &e) < 0)
         return run_fail(w->x, &e);
-    if (!agree || c->g.item->dst < 0) {
+    if (!agree || !plan_writes(c->g.item)) {
         end_chunk(w, c);
         return true;
     }
     c->state = CHUNK_WRITING;
     w->n_reading--;
-    if (c->out)
-        give_buf(w, &c->in);
     return write_chunk(w, c);
 }
 
@@ -638,14 +781,18 @@ static void request_came(struct worker *w, struct io_req *io)
     struct request *r = (struct request *)io;           /* its first member */
     struct chunk *c = r->chunk;
 
+    c->n_under_way--;
+    /* After a failure the chunk still waits for its other requests. */
     if (c->state == CHUNK_WRITING) {
-        if (!write_came(w, c))
+        if (!write_came(w, r))
+            c->failed = true;
+        if (c->n_under_way == 0 && c->failed)
             drop_chunk(w, c);
+        else if (c->n_under_way == 0)
+            end_chunk(w, c);
         return;
     }
-    c->n_under_way--;
-    /* After a failure the chunk still waits for its other reads; the loop drops it then. */
-    (void)read_came(w, r);
+    (void)read_came(w, r);              /* the loop drops it then */
     if (c->n_under_way == 0)
         set_ready(w, c);
 }
@@ -686,7 +833,7 @@ static void run_worker(struct run *x, uint8_t *mem, int n_bufs)
 {
     struct worker w = { .x = x, .n_bufs = n_bufs, .n_free = n_bufs };
 
-    w.io = io_open((unsigned)n_bufs * MAX_READS, x->uring);
+    w.io = io_open((unsigned)n_bufs * MAX_REQS, x->uring);
     w.free_buf = xcalloc((size_t)n_bufs, sizeof *w.free_buf);
     w.chunk = xcalloc((size_t)n_bufs, sizeof *w.chunk);
     w.ready = xcalloc((size_t)n_bufs, sizeof *w.ready);
@@ -718,13 +865,28 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* What a chunk must hold for a row of every item that is dealt out by columns. */
+static uint64_t widest_columns(struct plan *p)
+{
+    uint64_t most = 0;
+
+    for (int i = 0; i < plan_n(p); i++) {
+        const struct plan_item *it = plan_item(p, i);
+        uint64_t n = (uint64_t)it->n_outs;
+
+        if (n)
+            most = max_u64(most, n * (max_u64(it->part, plan_out_bytes(it, it->part)) + 2 * BLOCK));
+    }
+    return align_up(most, BLOCK);
+}
+
 /*
  * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
  * workers than can have four of the smallest. Returns the bytes of it all.
  */
 static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
 {
-    uint64_t least = x->o->chunk_bytes ? x->o->chunk_bytes : MIN_CHUNK;
+    uint64_t least = max_u64(x->o->chunk_bytes ? x->o->chunk_bytes : MIN_CHUNK, widest_columns(x->plan));
     uint64_t mem = max_u64(max_u64(x->o->mem_bytes, MIN_MEM), 4 * (least + SLACK));
 
     *workers = x->uring ? x->o->threads : (int)max_u64((uint64_t)x->o->threads, PLAIN_WORKERS);

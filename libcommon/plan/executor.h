@@ -35,7 +35,8 @@ struct exec_opts {
      * Shown every chunk of an item in the order of the logical tensor (replicas already
      * combined, elements converted), by any thread, each byte once; `from` and `len` count
      * bytes as written, from the tensor's start, not the item's. For checks that want the
-     * values as they pass. -1 with *e filled ends the run. May be NULL.
+     * values as they pass; items that are transposed do not pass here. -1 with *e filled ends
+     * the run. May be NULL.
      */
     int (*look)(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes,
                 uint64_t len, struct err *e);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/plan/elements.h"
 
 /*
  * Interleaving, a run at a time: hash and copy in one pass, then move the run's CRC to
@@ -16,7 +17,8 @@ void gather_begin(struct gather *g)
 {
     const struct tmap *m = g->item->map;
 
-    g->hash_output = (m->op == TMAP_REPLICAS && m->n_slices > 1) || g->item->op != PLAN_COPY;
+    g->hash_output = (m->op == TMAP_REPLICAS && m->n_slices > 1) || g->item->op != PLAN_COPY ||
+                     g->item->transpose_row;
     if (m->op != TMAP_INTERLEAVE)
         return;
     g->hash_output |= !plan_counts_all(g->plan, g->item_no);
@@ -154,17 +156,13 @@ static bool combine(const struct gather *g)
     return !(n_differ && it->policy == REPLICAS_FAIL);
 }
 
-/* fp32 to two bytes an element, in place: the front of what is still to be read is never overtaken. */
 static void convert(const struct gather *g)
 {
-    for (uint64_t i = 0; i < g->len / sizeof(float); i++) {
-        uint16_t narrow;
-        float x;
+    struct elements_loss loss = {0};
 
-        memcpy(&x, g->out + i * sizeof x, sizeof x);
-        narrow = g->item->op == PLAN_F32_TO_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
-        memcpy(g->out + i * sizeof narrow, &narrow, sizeof narrow);
-    }
+    elements_convert(g->item->op, g->out, g->len / plan_elem_bytes(g->item), &loss);
+    atomic_fetch_add(&g->item->n_overflow, loss.n_overflow);
+    atomic_fetch_add(&g->item->n_flushed, loss.n_flushed);
 }
 
 bool gather_end(const struct gather *g)
@@ -175,7 +173,29 @@ bool gather_end(const struct gather *g)
         return false;
     if (g->item->op != PLAN_COPY)
         convert(g);
-    if (g->hash_output)
+    if (g->hash_output && !g->item->transpose_row)
         add_to_item(g, 0, len, crc_bytes(0, g->out, len));
     return true;
+}
+
+struct gather_matrix gather_matrix(const struct gather *g)
+{
+    const struct plan_item *it = g->item;
+    uint64_t row = it->transpose_row, in = plan_elem_bytes(it), out = plan_out_bytes(it, in);
+
+    return (struct gather_matrix){ .run = g->len / row * out, .stride = it->len / row * out,
+                                   .at = (g->from - it->from) / row * out, .n = row / in };
+}
+
+void gather_transpose(const struct gather *g, uint8_t *to)
+{
+    struct gather_matrix m = gather_matrix(g);
+    uint64_t end = m.at + (m.n - 1) * m.stride + m.run;
+    uint32_t sum = 0, by_stride = crc_factor(m.stride);
+
+    elements_transpose(to, g->out, g->len / g->item->transpose_row, m.n, (int)(m.run / (g->len / g->item->transpose_row)));
+    /* Horner's rule: what came before moves on by a stride before a run is added. */
+    for (uint64_t i = 0; i < m.n; i++)
+        sum = crc_times(sum, by_stride) ^ crc_bytes(0, to + i * m.run, m.run);
+    crc_sum_merge(&g->item->crc, m.n * m.run, crc_shift(sum, plan_out_bytes(g->item, g->item->len) - end));
 }

@@ -28,7 +28,15 @@ void gather_begin(struct gather *g);
 bool gather_needs_output(const struct gather *g);
 /* The bytes of one piece are at src. -1 with ERR_DATA: they complete a corrupt record. */
 MUST_CHECK int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src, struct err *e);
-/* All pieces are in: combine replicas, hash what was not hashed yet. False: REPLICAS_FAIL, do not write. */
+/* All pieces are in: combine replicas, convert, hash what was not hashed yet. False: REPLICAS_FAIL, do not write. */
 bool gather_end(const struct gather *g);
+
+/* Where the chunk of a transposed item goes: n runs of `run` bytes, `stride` apart, the first at item byte `at`. */
+struct gather_matrix {
+    uint64_t n, run, stride, at;
+};
+struct gather_matrix gather_matrix(const struct gather *g);
+/* After gather_end(): put those runs one after the other at `to`, and hash them. */
+void gather_transpose(const struct gather *g, uint8_t *to);
 
 #endif

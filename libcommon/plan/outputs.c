@@ -39,9 +39,16 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
     for (int i = 0; i < plan_n_dst(p); i++)
         o->out[i] = (struct output){ .fd = -1, .fd_direct = -1, .refused = !direct };
-    for (int i = 0; i < plan_n(p); i++)
-        if (plan_item(p, i)->dst >= 0 && !plan_item(p, i)->done)
-            o->out[plan_item(p, i)->dst].items_left++;
+    for (int i = 0; i < plan_n(p); i++) {
+        const struct plan_item *it = plan_item(p, i);
+
+        if (it->done)
+            continue;
+        if (it->dst >= 0)
+            o->out[it->dst].items_left++;
+        for (int k = 0; k < it->n_outs; k++)
+            o->out[it->out[k].dst].items_left++;
+    }
     return o;
 }
 

@@ -79,6 +79,7 @@ void plan_free(struct plan *p)
     if (!p)
         return;
     for (int i = 0; i < p->n_items; i++) {
+        free(p->item[i]->pub.out);
         free(p->item[i]->part);
         free(p->item[i]);
     }
@@ -129,9 +130,36 @@ int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len
                                            .policy = policy, .name = name, .user = user });
 }
 
+int plan_add_columns(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len, uint64_t part,
+                     const struct plan_out *out, int n_outs, enum replica_policy policy, const char *name, void *user)
+{
+    int i = plan_add(p, map, from, len, -1, 0, policy, name, user);
+    struct plan_item *it = plan_item(p, i);
+
+    assert(n_outs > 0 && part > 0 && len % (part * (uint64_t)n_outs) == 0);
+    it->n_outs = n_outs;
+    it->part = part;
+    it->out = xmalloc((size_t)n_outs * sizeof *it->out);
+    memcpy(it->out, out, (size_t)n_outs * sizeof *it->out);
+    return i;
+}
+
 int plan_n(const struct plan *p)
 {
     return p->n_items;
+}
+
+int plan_op_of(enum dtype from, enum dtype to)
+{
+    if (from == to)
+        return PLAN_COPY;
+    if (from == DTYPE_F32)
+        return to == DTYPE_BF16 ? PLAN_F32_TO_BF16 : to == DTYPE_F16 ? PLAN_F32_TO_F16 : -1;
+    if (from == DTYPE_BF16)
+        return to == DTYPE_F32 ? PLAN_BF16_TO_F32 : to == DTYPE_F16 ? PLAN_BF16_TO_F16 : -1;
+    if (from == DTYPE_F16)
+        return to == DTYPE_F32 ? PLAN_F16_TO_F32 : to == DTYPE_BF16 ? PLAN_F16_TO_BF16 : -1;
+    return -1;
 }
 
 struct plan_item *plan_item(struct plan *p, int i)
@@ -167,7 +195,7 @@ uint64_t plan_write_bytes(const struct plan *p)
     uint64_t sum = 0;
 
     for (int i = 0; i < p->n_items; i++)
-        if (!p->item[i]->pub.done && p->item[i]->pub.dst >= 0)
+        if (!p->item[i]->pub.done && plan_writes(&p->item[i]->pub))
             sum += plan_out_bytes(&p->item[i]->pub, p->item[i]->pub.len);
     return sum;
 }

@@ -2,7 +2,8 @@
  * plan.h - what has to be moved where, known to the byte before it starts
  *
  * A plan is a list of items. An item takes a range of one logical tensor (a tmap) and
- * either writes it to consecutive bytes of a destination file or only checks it. After
+ * writes it to consecutive bytes of a destination file, or deals its columns out to several
+ * of them, or only checks it. After
  * the last item plan_close() adds check-only items for every byte of a touched record
  * that nobody wanted (padding, the tied copy), so that each record's CRC can close.
  * Building is for one thread; executor.h runs it.
@@ -15,15 +16,39 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/plan/tmap.h"
 
-/* What happens to an item's bytes on their way; a conversion makes four bytes two. */
-enum plan_op { PLAN_COPY, PLAN_F32_TO_BF16, PLAN_F32_TO_F16 };
+/* What happens to an item's elements on their way; see plan_out_bytes() for what they become. */
+enum plan_op {
+    PLAN_COPY,
+    PLAN_F32_TO_BF16, PLAN_F32_TO_F16,
+    PLAN_BF16_TO_F32, PLAN_F16_TO_F32,
+    PLAN_BF16_TO_F16, PLAN_F16_TO_BF16,
+};
+/* The conversion from one dtype to another: -1 when there is none. */
+int plan_op_of(enum dtype from, enum dtype to);
+
+/* One destination of an item that is dealt out by columns. */
+struct plan_out {
+    int dst;
+    uint64_t at;
+    struct crc_sum crc;         /* of the bytes that go there */
+};
 
 struct plan_item {
     const struct tmap *map;
     uint64_t from, len;         /* logical bytes [from, from + len) */
-    int dst;                    /* destination file number, or -1: check only */
+    int dst;                    /* destination file number, or -1: check only, or dealt out */
     uint64_t dst_at;
+    int n_outs;                 /* dealt out to so many destinations; else 0 */
+    struct plan_out *out;       /* [n_outs] */
+    uint64_t part;              /* map bytes of every row that go to each */
     enum plan_op op;            /* set by the caller after plan_add(); PLAN_COPY unless it says otherwise */
+    /*
+     * 0; or bytes of a row: the map is a matrix, and the destination its transpose. Set by
+     * the caller; the item begins at a row and has whole ones of at most PLAN_ROW_MAX bytes
+     * (wider matrices are several items, each some columns: tmap_slice_columns()), it has
+     * no replicas to combine and is not shown to `look`.
+     */
+    uint64_t transpose_row;
     enum replica_policy policy; /* for TMAP_REPLICAS */
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32": for messages; outlives the plan */
     void *user;                 /* the sink's */
@@ -32,6 +57,7 @@ struct plan_item {
     struct crc_sum share;       /* the sink's: what the item adds to some larger CRC; kept by the journal */
     _Atomic uint64_t n_differ;  /* elements on which replicas disagreed */
     _Atomic uint64_t first_differ;      /* the lowest of them, counted from `from`; UINT64_MAX: none */
+    _Atomic uint64_t n_overflow, n_flushed;     /* to fp16: finite numbers that became infinite; others than 0 that became 0 */
     _Atomic uint64_t left;      /* bytes still to be done; the executor's */
     bool done;                  /* resumed: an earlier run finished it; not executed again */
 };
@@ -49,11 +75,43 @@ int plan_add_dst(struct plan *p, const char *path);
 /* Returns the item's number. dst < 0: check only. */
 int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len,
              int dst, uint64_t dst_at, enum replica_policy policy, const char *name, void *user);
+/*
+ * An item of whole rows that are cut into n_outs parts of `part` bytes: part i of every row
+ * goes to out[i], one after the other. So bytes that several files share are read once, in
+ * large runs. len is a multiple of n_outs * part; `out` is copied.
+ */
+int plan_add_columns(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len, uint64_t part,
+                     const struct plan_out *out, int n_outs, enum replica_policy policy, const char *name, void *user);
 /* Add check-only items for the bytes of touched records that no item reads. No plan_add() after it. */
 void plan_close(struct plan *p);
 
+enum { PLAN_ROW_MAX = 8192 };
+
+/* Bytes of an element of the item's map. A conversion knows its own: zeros have no dtype of theirs. */
+static inline uint64_t plan_elem_bytes(const struct plan_item *it)
+{
+    switch (it->op) {
+    case PLAN_COPY: return (uint64_t)dtype_size(it->map->dtype);
+    case PLAN_F32_TO_BF16: case PLAN_F32_TO_F16: return 4;
+    default: return 2;
+    }
+}
+
 /* Bytes that n map bytes of the item become. */
-static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n) { return it->op == PLAN_COPY ? n : n / 2; }
+static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n)
+{
+    switch (it->op) {
+    case PLAN_F32_TO_BF16: case PLAN_F32_TO_F16: return n / 2;
+    case PLAN_BF16_TO_F32: case PLAN_F16_TO_F32: return 2 * n;
+    default: return n;
+    }
+}
+static inline bool plan_writes(const struct plan_item *it) { return it->dst >= 0 || it->n_outs > 0; }
+/* Bytes of the item that go to each of its destinations. */
+static inline uint64_t plan_share(const struct plan_item *it)
+{
+    return plan_out_bytes(it, it->n_outs ? it->len / (uint64_t)it->n_outs : it->len);
+}
 
 int plan_n(const struct plan *p);
 struct plan_item *plan_item(struct plan *p, int i);

@@ -128,6 +128,50 @@ static void test_optimal(void **state)
             }
 }
 
+/* What a tensor rank trains of each spec: h, V and TP are those of the model. */
+static struct pipeline_specs sized(int n_layers, int64_t h, int64_t V, int64_t tp)
+{
+    struct pipeline_specs s = specs(n_layers);
+
+    s.embedding_elems = V / tp * h;
+    s.layer_elems = 12 * h * h / tp + 7 * h / tp + 6 * h;
+    s.final_norm_elems = 2 * h;
+    return s;
+}
+
+static void expect_cut(struct pipeline_specs s, int pp, const char *method, enum pipeline_balance how, const int *want)
+{
+    int got[STAGES_MAX];
+    struct err e = {0};
+
+    if (pipeline_cut(&s, method, how, pp, got, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(got, want, (size_t)pp * sizeof *got);
+}
+
+/* Worked out with the reference's functions as the format's description tells them. */
+static void test_parameters(void **state)
+{
+    static const int bloom[] = { 5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5 };
+
+    (void)state;
+    for (int how = PIPELINE_BOTTLENECK; how <= PIPELINE_SPREAD; how++) {
+        expect_cut(sized(70, 14336, 250880, 4), 12, "parameters", (enum pipeline_balance)how, bloom);
+        expect_cut(sized(24, 1024, 50304, 2), 3, "Parameters", (enum pipeline_balance)how, (const int[]){ 7, 11, 6 });
+    }
+}
+
+/* 15 specs: 7 and 8, or 8 and 7; 5, 5, 5. */
+static void test_uniform(void **state)
+{
+    (void)state;
+    expect_cut(specs(8), 2, "uniform", PIPELINE_BOTTLENECK, (const int[]){ 4, 4 });
+    expect_cut(specs(8), 2, "Uniform", PIPELINE_SPREAD, (const int[]){ 5, 3 });
+    expect_cut(specs(8), 3, "uniform", PIPELINE_SPREAD, (const int[]){ 2, 5, 1 });
+    expect_cut(specs(70), 12, "uniform", PIPELINE_BOTTLENECK, (const int[]){ 3, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 7 });
+    expect_cut(specs(70), 12, "uniform", PIPELINE_SPREAD, (const int[]){ 4, 7, 7, 7, 7, 6, 6, 6, 6, 6, 6, 2 });
+}
+
 static void expect_refused(struct pipeline_specs s, const char *method, int pp, const char *want)
 {
     int got[STAGES_MAX];
@@ -142,14 +186,20 @@ static void test_refusals(void **state)
 {
     (void)state;
     expect_refused(specs(4), "type:transformer", 5, "4 layers cannot fill 5 pipeline stages");
-    expect_refused(specs(4), "parameters", 2, "partition method 'parameters' is not supported: expected "
-                   "type:transformer or type:transformer|embedding");
+    expect_refused(specs(4), "profile", 2, "partition method 'profile' is not supported: expected "
+                   "type:transformer, type:transformer|embedding, parameters or uniform");
     expect_refused(specs(4), "type:transformer|", 2, "partition method 'type:transformer|' is not supported: expected "
-                   "type:transformer or type:transformer|embedding");
+                   "type:transformer, type:transformer|embedding, parameters or uniform");
+    expect_refused(specs(4), "parameters", 2, "partition method 'parameters': the model's sizes do not tell what layers "
+                   "weigh");
+    expect_refused(specs(4), "uniform", 4, "'uniform' cuts 4 layers over 4 stages so that the embedding or the final "
+                   "LayerNorm is not on the stage that holds its tied copy; give the layers of each stage");
     expect_refused(specs(5000), "type:transformer", 2, "5007 pipeline specs, at most 4096 supported");
     assert_true(pipeline_method_known("type:embedding|Transformer"));
     assert_false(pipeline_method_known("type:embedding"));
-    assert_false(pipeline_method_known("uniform"));
+    assert_true(pipeline_method_known("uniform"));
+    assert_true(pipeline_method_known("PARAMETERS"));
+    assert_false(pipeline_method_known("profile"));
     assert_false(pipeline_method_known("type:"));
 }
 
@@ -168,7 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_cuts), cmocka_unit_test(test_boundaries), cmocka_unit_test(test_optimal),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_uniform), cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

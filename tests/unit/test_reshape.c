@@ -526,6 +526,32 @@ static void grid(void **state)
     }
 }
 
+/* Tensor degrees of which neither divides the other: groups of columns, and rows that partitions cut. */
+static void uneven_tensor_ranks(void **state)
+{
+    static const struct topology from[] = { {4, 2, 1}, {3, 1, 5}, {1, 2, 7} };
+    /* DP 61 and 97: partitions that end inside a row which another began. */
+    static const struct topology to[] = { {6, 1, 61}, {4, 2, 3}, {2, 1, 97}, {12, 1, 2}, {3, 2, 1} };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+        struct ckptgen g = small_model(from[i].tp, from[i].pp, from[i].dp);
+        char *in, *a0 = in_scratch("a0");
+        struct ds_request q = to_topology(0, 0, 0);
+
+        g.hidden = 24;
+        g.n_heads = 12;
+        g.n_layers = 3;
+        in = generate(&g, "a");
+        reshape(in, a0, &q);
+        expect_sound(a0);
+        for (size_t k = 0; k < sizeof to / sizeof *to; k++)
+            there_and_back(a0, from[i], to[k]);
+        free(in);
+        free(a0);
+    }
+}
+
 static void golden_there_and_back(void **state)
 {
     char *a0 = in_scratch("bloom");
@@ -796,9 +822,12 @@ static void refusals(void **state)
     q.n_stages = 2;
     expect_refused(in, q, ERR_USAGE, "the stages given hold 5 layers, the model has 8");
     q = to_topology(0, 0, 0);
-    q.method = "parameters";
-    expect_refused(in, q, ERR_USAGE, "partition method 'parameters' is not supported: expected type:transformer or "
-                   "type:transformer|embedding");
+    q.method = "uniform";
+    q.topo.pp = 4;
+    expect_refused(in, q, ERR_USAGE, "stage 3 would have 0 layers and no parameter in optimizer group 0");
+    q.method = "profile";
+    expect_refused(in, q, ERR_USAGE, "partition method 'profile' is not supported: expected type:transformer, "
+                   "type:transformer|embedding, parameters or uniform");
     q = to_topology(0, 3, 0);
     q.stages = (const int[]){ 4, 0, 4 };
     q.n_stages = 3;
@@ -808,6 +837,102 @@ static void refusals(void **state)
     q.method = "type:transformer|embedding";
     expect_refused(in, q, ERR_USAGE, "'type:transformer|embedding' cuts 8 layers over 6 stages so that the embedding "
                    "or the final LayerNorm is not on the stage that holds its tied copy; give the layers of each stage");
+    free(in);
+}
+
+/* Write a file again with another tree. */
+static void rewrite(const char *dir, const char *name, void (*edit)(struct arena *a, struct pk *root))
+{
+    struct side s = open_side(dir, name);
+    struct arena *a = arena_new(0);
+    struct pk *root = pk_copy(a, pt_root(s.pt));
+    char *path = path_join(dir, name), *prefix = str_fmt("%.*s", (int)strlen(name) - 3, name);
+    uint8_t *bytes;
+    uint64_t size;
+    struct err e = {0};
+
+    edit(a, root);
+    must(pt_build(prefix, root, s.pt, s.f, &bytes, &size, &e) == 0, &e);
+    must(file_replace(path, bytes, size, &e) == 0, &e);
+    free(bytes);
+    free(path);
+    free(prefix);
+    arena_free(a);
+    close_side(&s);
+}
+
+/* ZeRO-1 with elastic_checkpoint: a list of states, and the step beside it. */
+static void make_elastic(struct arena *a, struct pk *root)
+{
+    struct pk *opt = pk_get(root, "optimizer_state_dict"), *list = pk_list(a);
+    uint32_t n;
+    struct pk **pair = pk_pairs(pk_get(pk_get(opt, "base_optimizer_state"), "state"), &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        pk_remove(pair[2 * i + 1], "step");
+        pk_add(a, list, pair[2 * i + 1]);
+    }
+    pk_set_str(a, opt, "base_optimizer_state", list);
+    pk_set_str(a, opt, "base_optimizer_state_step", pk_int(a, 21));
+}
+
+static void elastic_zero(void **state)
+{
+    struct ckptgen g = small_model(1, 1, 2);
+    struct ds_request q = to_topology(1, 1, 1);
+    char *in, *mid = in_scratch("mid"), *out = in_scratch("out"), *want = in_scratch("want"), *msg, **names;
+    int n;
+
+    (void)state;
+    g.zero1 = true;
+    in = generate(&g, "a");
+    reshape(in, want, &q);
+    n = list(in, &names);
+    for (int i = 0; i < n; i++)
+        if (strstr(names[i], "zero"))
+            rewrite(in, names[i], make_elastic);
+    free_list(names, n);
+    msg = str_fmt("%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: elastic ZeRO shards (elastic_checkpoint) cannot be written "
+                  "again; ds2universal reads them, and what it makes can be reshaped", in);
+    expect_refused(in, q, ERR_DATA, msg);
+    /* And so it is. */
+    to_universal(in, mid, universal_pt_sink);
+    reshape(mid, out, &q);
+    expect_sound(out);
+    same_digests(want, out);
+    free(msg);
+    free(in);
+    free(mid);
+    free(out);
+    free(want);
+}
+
+/* As Microsoft's fork lists them with --untie-embeddings-and-output-weights. */
+static void untie(struct arena *a, struct pk *root)
+{
+    struct pk *group = pk_items(pk_get(root, "param_shapes"), &(uint32_t){0})[0];
+    uint32_t n;
+    struct pk **pair = pk_pairs(group, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(pk_as_str(pair[2 * i]), "tied_modules.embed.word_embeddings.weight") == 0)
+            pair[2 * i] = pk_str(a, "1.word_embeddings.weight");
+}
+
+static void untied_embeddings(void **state)
+{
+    struct ckptgen g = small_model(1, 1, 1);
+    struct ds_request q = to_topology(2, 1, 1);
+    char *in, *msg;
+
+    (void)state;
+    g.no_mappings = true;
+    in = generate(&g, "a");
+    rewrite(in, "mp_rank_00_model_states.pt", untie);
+    msg = str_fmt("%s: parameter 1.word_embeddings.weight: embedding and output head are untied; only tied ones can be "
+                  "resharded", in);
+    expect_refused(in, q, ERR_DATA, msg);
+    free(msg);
     free(in);
 }
 
@@ -851,6 +976,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_own_topology), cmocka_unit_test(golden_there_and_back),
         cmocka_unit_test(like_generated), cmocka_unit_test(like_generated_variants), cmocka_unit_test(grid),
+        cmocka_unit_test(uneven_tensor_ranks), cmocka_unit_test(elastic_zero), cmocka_unit_test(untied_embeddings),
         cmocka_unit_test(from_universal), cmocka_unit_test(from_reference_universal),
         cmocka_unit_test(vocabulary), cmocka_unit_test(conventions),
         cmocka_unit_test(surgery), cmocka_unit_test(refusals), cmocka_unit_test(drifted_replicas),

@@ -13,7 +13,8 @@ static const char help[] =
     "a run that is killed leaves no OUT.\n"
     "\nTopology:\n"
     "      --target-tp T --target-pp P --target-dp D\n"
-    "      --pp-partition-method M  type:transformer or type:transformer|embedding\n"
+    "      --pp-partition-method M  type:transformer, type:transformer|embedding, parameters\n"
+    "                         or uniform\n"
     "      --pp-balance WHEN  deal layers out as DeepSpeed does: old (before 0.12.5) or new\n"
     "      --stages A,B,C     transformer layers of each stage\n"
     "      --pad-vocab-size-to V  rows of the word embedding\n"
@@ -29,6 +30,7 @@ static const char help[] =
     "\nRunning:\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "      --verify           read OUT back before it gets its name\n"
+    "      --certificate FILE  write there the digest of every tensor before and after\n"
     "      --resume           finish what a killed run began\n"
     "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n"
     "                         found by itself under mpirun and srun\n"
@@ -51,5 +53,6 @@ int main(int argc, char **argv)
     else
         rc = rc == JOB_HELP ? cli_help(help) : EXIT_USAGE;
     strbuf_free(&job.shape);
+    strbuf_free(&job.proof);
     return rc;
 }

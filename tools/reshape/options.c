@@ -8,6 +8,7 @@
 enum {
     OPT_TP = OPT_TOOL, OPT_PP, OPT_DP, OPT_METHOD, OPT_BALANCE, OPT_STAGES, OPT_VOCAB, OPT_GROUPS, OPT_NUMBERING,
     OPT_LIKE, OPT_WEIGHTS, OPT_DROP, OPT_ZERO, OPT_STEP, OPT_SET, OPT_LATEST, OPT_VERIFY, OPT_RESUME, OPT_PART,
+    OPT_CERTIFICATE,
 };
 
 static const struct option longopts[] = {
@@ -32,6 +33,7 @@ static const struct option longopts[] = {
     {"verify", no_argument, 0, OPT_VERIFY},
     {"resume", no_argument, 0, OPT_RESUME},
     {"part", required_argument, 0, OPT_PART},
+    {"certificate", required_argument, 0, OPT_CERTIFICATE},
     {0},
 };
 
@@ -152,6 +154,7 @@ static int take_option(struct job *j, int c)
     case OPT_VERIFY: j->verify = true; return 0;
     case OPT_RESUME: j->resume = true; return 0;
     case OPT_PART: return take_part(j, optarg);
+    case OPT_CERTIFICATE: j->certificate = optarg; return 0;
     }
     if (cli_option(&j->cli, c, optarg) == 0)
         return 0;

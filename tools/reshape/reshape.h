@@ -5,6 +5,7 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/base/cli.h"
+#include "libcommon/layout/certificate.h"
 #include "libcommon/layout/convert.h"
 #include "libcommon/layout/deepspeed_target.h"
 
@@ -12,12 +13,14 @@ enum { STAGES_MAX = 1024, SETS_MAX = 64 };
 
 struct job {
     struct cli cli;
-    const char *in, *out, *like;
+    const char *in, *out, *like, *certificate;
     struct ds_request request;
     int stages[STAGES_MAX];
     const char *sets[SETS_MAX];
     bool weights_only, set_latest, verify, resume;
     struct strbuf shape;                /* the options that shape the output, as text */
+    const struct ds_target *target;
+    struct strbuf proof;                /* the certificate's text */
 };
 
 enum { JOB_HELP = 1 };
@@ -25,8 +28,4 @@ enum { JOB_HELP = 1 };
 int job_parse(struct job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct job *j);
-/* The plan: files, stages, memory, disk; with notes on what is made up or left behind. */
-int plan_print(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes,
-               struct err *e);
-
 #endif

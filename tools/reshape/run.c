@@ -1,13 +1,17 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/deepspeed_preview.h"
 #include "tools/reshape/reshape.h"
 
 static void warn(void *ctx, const char *text)
 {
-    cli_warn(ctx, "%s", text);
+    const struct job *j = ctx;
+
+    cli_warn(&j->cli, "%s", text);
 }
 
 static void print_json(json_t *o)
@@ -70,20 +74,69 @@ static int first_error(const struct report *r, struct err *e)
     return 0;
 }
 
-static int write_out(struct job *j, struct source *s, const struct ds_target *t, struct sink *k, struct err *e)
+/* ---- the certificate ---- */
+
+static int certify(void *ctx, const char *dir, struct err *e)
+{
+    struct job *j = ctx;
+    struct certificate_opts o = { .out = j->out, .replicas = j->cli.replicas, .threads = j->cli.threads,
+                                  .mem_bytes = j->cli.mem_bytes, .stopped = cli_stopped };
+
+    return certificate_make(j->target, NULL, dir, &o, &j->proof, e);
+}
+
+/* Beside a finished OUT: what was proved before it got its name, or what can still be proved. */
+static int write_certificate(struct job *j, const struct convert_result *r, struct err *e)
+{
+    if (!j->certificate || (!r->published && !r->complete))
+        return 0;
+    if (r->complete && certify(j, j->out, e) < 0)
+        return -1;
+    return file_replace(j->certificate, j->proof.buf, j->proof.len, e);
+}
+
+static int check_certificate_path(const struct job *j, struct err *e)
+{
+    if (!j->certificate || j->cli.force || j->resume || access(j->certificate, F_OK) < 0)
+        return 0;
+    err_usage(e, "%s: exists already; --force replaces it", j->certificate);
+    return -1;
+}
+
+/* ---- doing it ---- */
+
+static int write_out(struct job *j, struct source *s, struct sink *k, struct err *e)
 {
     struct convert_opts o = {
         .out = j->out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .verify = j->verify,
         .part = j->cli.part, .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
         .progress = j->cli.progress, .stopped = cli_stopped, .move_latest = j->set_latest ? "latest" : NULL,
-        .warn = warn, .ctx = &j->cli,
+        .inspect = j->certificate ? certify : NULL, .warn = warn, .ctx = j,
     };
     struct convert_result res;
     int rc = convert_run(s, k, &o, &res, e);
 
     if (rc == 0)
-        print_result(j, t, &res);
+        rc = write_certificate(j, &res, e);
+    if (rc == 0)
+        print_result(j, j->target, &res);
     return rc;
+}
+
+static int print_plan(struct job *j, struct sink *k, const struct report *notes, struct err *e)
+{
+    struct ds_preview p;
+    struct strbuf sb = {0};
+    int rc = ds_preview_make(j->target, k, j->out, &p, e);
+
+    if (rc == 0 && j->cli.json) {
+        print_json(ds_preview_json(j->target, &p, j->cli.tool, j->out, notes));
+    } else if (rc == 0) {
+        ds_preview_text(j->target, &p, j->out, notes, &sb);
+        fputs(sb.buf, stdout);
+    }
+    strbuf_free(&sb);
+    return rc < 0 ? -1 : p.free_bytes < p.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 static int reshape(struct job *j, struct source *s, struct err *e)
@@ -91,17 +144,18 @@ static int reshape(struct job *j, struct source *s, struct err *e)
     struct report *notes = report_new();
     struct ds_target *t = ds_target_new(s, &j->request, notes, e);
     struct sink_opts so = { .replicas = j->cli.replicas, .final_path = j->out, .part = j->cli.part,
-                            .n_parts = j->cli.n_parts, .threads = j->cli.threads, .warn = warn, .ctx = &j->cli };
+                            .n_parts = j->cli.n_parts, .threads = j->cli.threads, .warn = warn, .ctx = j };
     int rc = -1;
 
+    j->target = t;
     if (t && j->cli.dry_run) {
         struct sink *k = deepspeed_sink(&so, t);
 
-        rc = plan_print(j, t, k, notes, e);
+        rc = print_plan(j, k, notes, e);
         k->ops->close(k);
-    } else if (t) {
+    } else if (t && check_certificate_path(j, e) == 0) {
         print_warnings(j, notes);
-        rc = write_out(j, s, t, deepspeed_sink(&so, t), e);
+        rc = write_out(j, s, deepspeed_sink(&so, t), e);
     }
     ds_target_free(t);
     report_free(notes);

@@ -1,0 +1,104 @@
+/*
+ * safetensors_write.c - everything of a .safetensors file but the data
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/safetensors.h"
+
+enum { LENGTH_BYTES = 8, ALIGN = 8 };
+
+/* In the reference's order: the last ones come first in a file. */
+static const struct { enum dtype dtype; const char *name; } types[] = {
+    { DTYPE_BOOL, "BOOL" }, { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" }, { DTYPE_I16, "I16" }, { DTYPE_F16, "F16" },
+    { DTYPE_BF16, "BF16" }, { DTYPE_I32, "I32" }, { DTYPE_F32, "F32" }, { DTYPE_C64, "C64" }, { DTYPE_F64, "F64" },
+    { DTYPE_I64, "I64" },
+};
+
+static int type_number(enum dtype dtype)
+{
+    int i = 0;
+
+    while (types[i].dtype != dtype)
+        i++;
+    return i;
+}
+
+/* Then names, as bytes. */
+static int by_file_order(const void *a, const void *b)
+{
+    const struct safetensors_out *x = a, *y = b;
+    int d = type_number(y->dtype) - type_number(x->dtype);
+
+    return d ? d : strcmp(x->name, y->name);
+}
+
+/* Escapes as the reference's writer has them. */
+static void put_string(struct strbuf *sb, const char *s)
+{
+    static const char plain[] = "\b\f\n\r\t", letter[] = "bfnrt";
+
+    strbuf_add(sb, "\"", 1);
+    for (; *s; s++) {
+        const char *found = strchr(plain, *s);
+
+        if (*s == '"' || *s == '\\')
+            strbuf_addf(sb, "\\%c", *s);
+        else if (found)
+            strbuf_addf(sb, "\\%c", letter[found - plain]);
+        else if ((unsigned char)*s < 0x20)
+            strbuf_addf(sb, "\\u%04x", (unsigned)*s);
+        else
+            strbuf_add(sb, s, 1);
+    }
+    strbuf_add(sb, "\"", 1);
+}
+
+static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
+{
+    put_string(sb, t->name);
+    strbuf_addf(sb, ":{\"dtype\":\"%s\",\"shape\":[", types[type_number(t->dtype)].name);
+    for (int i = 0; i < t->ndim; i++)
+        strbuf_addf(sb, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));
+}
+
+int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header, uint64_t *size,
+                       struct err *e)
+{
+    size_t start = header->len;
+    uint64_t at = 0, text;
+    uint8_t raw[LENGTH_BYTES] = {0};
+
+    if (n)
+        qsort(t, (size_t)n, sizeof *t, by_file_order);
+    strbuf_add(header, raw, sizeof raw);
+    strbuf_addf(header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int i = 0; i < n; i++) {
+        if (i && strcmp(t[i - 1].name, t[i].name) == 0) {
+            err_data(e, path, ERR_NO_BYTE, "tensor %.200s: stands twice", t[i].name);
+            return -1;
+        }
+        t[i].len = (uint64_t)dtype_size(t[i].dtype);
+        for (int d = 0; d < t[i].ndim; d++)
+            t[i].len *= (uint64_t)t[i].shape[d];
+        t[i].at = at;
+        at += t[i].len;
+        strbuf_add(header, ",", 1);
+        put_tensor(header, &t[i]);
+    }
+    strbuf_add(header, "}", 1);
+    while ((header->len - start) % ALIGN)
+        strbuf_add(header, " ", 1);
+    text = header->len - start - LENGTH_BYTES;
+    if (text > SAFETENSORS_MAX_HEADER) {
+        err_data(e, path, ERR_NO_BYTE, "a header of %llu bytes, at most %u are possible", (unsigned long long)text,
+                 SAFETENSORS_MAX_HEADER);
+        return -1;
+    }
+    put_le64(header->buf + start, text);
+    for (int i = 0; i < n; i++)
+        t[i].at += LENGTH_BYTES + text;
+    *size = LENGTH_BYTES + text + at;
+    return 0;
+}

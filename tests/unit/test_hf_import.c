@@ -1,0 +1,480 @@
+/*
+ * test_hf_import.c - in from Transformers: identity there and back, and what is refused
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/layout/verify.h"
+#include "tests/lib/ckptgen.h"
+#include "tests/lib/hfdo.h"
+
+static char scratch[64];
+
+static void must(int ok, const struct err *e)
+{
+    if (!ok)
+        fail_msg("%s", e->msg);
+}
+
+static char *in_scratch(const char *name)
+{
+    return path_join(scratch, name);
+}
+
+static char *generated(bool gpt2, const char *name)
+{
+    char *dir = in_scratch(name), *tag;
+    struct ckptgen g;
+    struct err e = {0};
+
+    ckptgen_defaults(&g);
+    g.topo = (struct topology){ .tp = 2, .pp = 1, .dp = 1 };
+    g.n_layers = 6;
+    g.hidden = 48;
+    g.n_heads = 8;
+    g.seq_len = 24;
+    g.vocab_tokens = 90;
+    g.vocab = 128;
+    g.slim = true;
+    g.absolute_positions = gpt2;
+    g.embed_layernorm = !gpt2;
+    g.threads = 2;
+    must(dir_remove(dir, &e) == 0 || access(dir, F_OK) != 0, &e);
+    err_clear(&e);
+    must(ckptgen_make(&g, dir, &e) == 0, &e);
+    tag = str_fmt("%s/global_step%d", dir, (int)g.iteration);
+    free(dir);
+    return tag;
+}
+
+static void same_file(const char *a, const char *b, const char *name)
+{
+    char *pa = path_join(a, name), *pb = path_join(b, name), *ta, *tb;
+    uint64_t na, nb;
+    struct err e = {0};
+
+    ta = file_slurp(pa, 1 << 28, &na, &e);
+    tb = file_slurp(pb, 1 << 28, &nb, &e);
+    must(ta && tb, &e);
+    if (na != nb || memcmp(ta, tb, na) != 0)
+        fail_msg("%s differs between %s and %s", name, a, b);
+    free(pa);
+    free(pb);
+    free(ta);
+    free(tb);
+}
+
+static void expect_sound(const char *dir)
+{
+    struct verify_opts o = { .threads = 2, .mem_bytes = 8 << 20 };
+    struct report *r = report_new();
+    struct err e = {0};
+
+    must(verify_run(dir, &o, r, &e) == 0, &e);
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity != SEV_NOTE) {
+            char *text = finding_text(report_get(r, i));
+
+            fail_msg("%s: %s", dir, text);
+        }
+    report_free(r);
+}
+
+static struct ds_request to_topology(int tp, int pp, int dp)
+{
+    return (struct ds_request){ .topo = { tp, pp, dp }, .step = -1, .zero_moments = true };
+}
+
+/* ---- there and back ---- */
+
+static void identity(void **state)
+{
+    static const struct topology topos[] = { { 1, 1, 1 }, { 2, 2, 2 }, { 4, 3, 1 }, { 8, 1, 3 }, { 2, 5, 4 }, { 1, 6, 5 } };
+    static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    char *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    struct err e = {0};
+
+    (void)state;
+    for (int gpt2 = 0; gpt2 < 2; gpt2++) {
+        char *in = generated(gpt2, "in");
+
+        for (size_t i = 0; i < sizeof topos / sizeof *topos; i++) {
+            struct ds_request q = to_topology(topos[i].tp, topos[i].pp, topos[i].dp);
+            struct hfdo h = hfdo_defaults();
+
+            q.numbering = (enum ds_numbering)(NUMBERING_NEW + i % 3);
+            q.n_groups = 2 + (int)(i & 1);
+            h.dtype = (int)dtypes[i % 3];
+            must(hfdo_export(in, a, &h, &e) == 0, &e);
+            must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
+            expect_sound(ds);
+            must(hfdo_export(ds, b, &h, &e) == 0, &e);
+            same_file(a, b, "model.safetensors");
+            /* Weights alone, rounded from what the folder holds. */
+            q.no_optimizer = true;
+            q.zero_moments = false;
+            h.dtype = DTYPE_BF16;
+            must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
+            must(hfdo_export(in, a, &h, &e) == 0 && hfdo_export(ds, b, &h, &e) == 0, &e);
+            if (dtypes[i % 3] != DTYPE_F16)             /* rounded twice */
+                same_file(a, b, "model.safetensors");
+        }
+        free(in);
+    }
+    free(a);
+    free(b);
+    free(ds);
+}
+
+/* Every way of cutting a model into files reads the same. */
+static void containers(void **state)
+{
+    char *in = generated(true, "in"), *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    struct ds_request q = to_topology(2, 2, 1);
+    struct err e = {0};
+    struct hfdo plain = hfdo_defaults();
+
+    (void)state;
+    must(hfdo_export(in, a, &plain, &e) == 0, &e);
+    for (int v = 0; v < 6; v++) {
+        struct hfdo h = hfdo_defaults();
+
+        h.q.format = v & 1 ? HF_BIN : HF_SAFETENSORS;
+        h.q.per_layer = v / 2 == 1;
+        h.q.bare_names = v / 2 == 1;
+        h.q.max_shard_bytes = v / 2 == 2 ? 5000 : 1 << 30;
+        must(hfdo_export(in, b, &h, &e) == 0, &e);
+        must(hfdo_import(b, ds, &q, 0, &e) == 0, &e);
+        must(hfdo_export(ds, b, &plain, &e) == 0, &e);
+        same_file(a, b, "model.safetensors");
+    }
+    free(in);
+    free(a);
+    free(b);
+    free(ds);
+}
+
+/* Rows that only padding needs are zeros, or the last row again. */
+static void new_rows(void **state)
+{
+    char *in = generated(false, "in"), *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    struct hfdo h = hfdo_defaults();
+    struct err e = {0};
+
+    (void)state;
+    h.strip = true;                     /* 90 rows */
+    must(hfdo_export(in, a, &h, &e) == 0, &e);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        struct ds_request q = to_topology(2, 1, 1);
+        struct hfdo all = hfdo_defaults();
+        struct hfdo_tensor t;
+
+        q.vocab = 100;
+        must(hfdo_import(a, ds, &q, repeat ? 100 : 0, &e) == 0, &e);
+        must(hfdo_export(ds, b, &all, &e) == 0, &e);
+        must(hfdo_tensor(b, "transformer.word_embeddings.weight", &t, &e) == 0, &e);
+        assert_int_equal(t.shape[0], 100);
+        for (int row = 90; row < 100; row++)
+            for (int i = 0; i < 48 * 2; i++)
+                assert_int_equal(t.bytes[row * 48 * 2 + i], repeat ? t.bytes[89 * 48 * 2 + i] : 0);
+        free(t.bytes);
+        /* Tokens are still those of the import. */
+        must(hfdo_export(ds, b, &h, &e) == 0, &e);
+        same_file(a, b, "model.safetensors");
+    }
+    free(in);
+    free(a);
+    free(b);
+    free(ds);
+}
+
+/* ---- folders made by hand ---- */
+
+enum { H = 4, HEADS = 2, V = 6, POSITIONS = 5, MOST = 40 };
+
+/* A GPT-2 of one layer in fp32, to be spoiled by each test. */
+struct hand {
+    int n;
+    struct safetensors_out t[MOST];
+    const void *bytes[MOST];
+    char config[400];
+};
+
+static const int64_t shapes[][2] = { { V, H }, { POSITIONS, H }, { H, 0 }, { H, 3 * H }, { 3 * H, 0 }, { H, H }, { H, 4 * H },
+                                     { 4 * H, 0 }, { 4 * H, H } };
+static float values[MOST][4 * H * H];
+
+static void hand_add(struct hand *m, const char *name, int shape)
+{
+    m->t[m->n] = (struct safetensors_out){ .name = name, .dtype = DTYPE_F32, .ndim = shapes[shape][1] ? 2 : 1, .shape = shapes[shape] };
+    m->bytes[m->n] = values[m->n];
+    m->n++;
+}
+
+static void hand_start(struct hand *m)
+{
+    m->n = 0;
+    for (int i = 0; i < MOST; i++)
+        for (int k = 0; k < 4 * H * H; k++)
+            values[i][k] = (float)(i + 1) + (float)k / 256;
+    snprintf(m->config, sizeof m->config, "{\"model_type\":\"gpt2\",\"vocab_size\":%d,\"n_embd\":%d,\"n_layer\":1,\"n_head\":%d,"
+             "\"n_positions\":%d}", V, H, HEADS, POSITIONS);
+    hand_add(m, "wte.weight", 0);
+    hand_add(m, "wpe.weight", 1);
+    hand_add(m, "h.0.ln_1.weight", 2);
+    hand_add(m, "h.0.ln_1.bias", 2);
+    hand_add(m, "h.0.attn.c_attn.weight", 3);
+    hand_add(m, "h.0.attn.c_attn.bias", 4);
+    hand_add(m, "h.0.attn.c_proj.weight", 5);
+    hand_add(m, "h.0.attn.c_proj.bias", 2);
+    hand_add(m, "h.0.ln_2.weight", 2);
+    hand_add(m, "h.0.ln_2.bias", 2);
+    hand_add(m, "h.0.mlp.c_fc.weight", 6);
+    hand_add(m, "h.0.mlp.c_fc.bias", 7);
+    hand_add(m, "h.0.mlp.c_proj.weight", 8);
+    hand_add(m, "h.0.mlp.c_proj.bias", 2);
+    hand_add(m, "ln_f.weight", 2);
+    hand_add(m, "ln_f.bias", 2);
+}
+
+static int hand_import(const struct hand *m, const char *ds, struct err *e)
+{
+    char *dir = in_scratch("hand");
+    struct ds_request q = to_topology(1, 1, 1);
+    struct err e2 = {0};
+    int rc;
+
+    must(hfdo_write(dir, m->config, m->t, m->bytes, m->n, &e2) == 0, &e2);
+    rc = hfdo_import(dir, ds, &q, 0, e);
+    free(dir);
+    return rc;
+}
+
+static void hand_accepted(const struct hand *m)
+{
+    char *ds = in_scratch("hand-ds");
+    struct err e = {0};
+
+    must(hand_import(m, ds, &e) == 0, &e);
+    free(ds);
+}
+
+static void hand_refused(const struct hand *m, const char *want)
+{
+    char *ds = in_scratch("hand-refused");
+    struct err e = {0};
+
+    assert_int_equal(hand_import(m, ds, &e), -1);
+    if (!strstr(e.msg, want))
+        fail_msg("'%s', expected '%s'", e.msg, want);
+    assert_int_equal(e.kind, ERR_DATA);
+    assert_int_not_equal(access(ds, F_OK), 0);
+    free(ds);
+}
+
+/* Where each element of a transposed, reordered weight lands, by the formula. */
+static void by_hand(void **state)
+{
+    enum { D = H / HEADS };
+    char *ds = in_scratch("hand-ds");
+    struct hand m;
+    struct err e = {0};
+    struct source *s;
+    struct param *p;
+    float got[3 * H * H], bias[3 * H];
+
+    (void)state;
+    hand_start(&m);
+    hand_accepted(&m);
+    s = source_open(ds, NULL, NULL, &e);
+    must(s != NULL, &e);
+    p = source_param(s, "3.self_attention.query_key_value.weight");
+    must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof got, got, &e) == 0, &e);
+    for (int kind = 0; kind < 3; kind++)
+        for (int head = 0; head < HEADS; head++)
+            for (int lane = 0; lane < D; lane++)
+                for (int r = 0; r < H; r++)
+                    assert_true(got[((head * 3 + kind) * D + lane) * H + r] == values[4][r * 3 * H + kind * H + head * D + lane]);
+    p = source_param(s, "3.self_attention.query_key_value.bias");
+    must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof bias, bias, &e) == 0, &e);
+    for (int i = 0; i < 3 * H; i++)
+        assert_true(bias[(i % H / D * 3 + i / H) * D + i % D] == values[5][i]);
+    source_close(s);
+    free(ds);
+}
+
+static void tolerated(void **state)
+{
+    static const int64_t mask[] = { 1, 1 };
+    struct hand m;
+
+    (void)state;
+    hand_start(&m);                     /* masks, as releases before 4.30 saved them */
+    m.t[m.n] = (struct safetensors_out){ .name = "h.0.attn.bias", .dtype = DTYPE_BOOL, .ndim = 2, .shape = mask };
+    m.bytes[m.n] = values[m.n];
+    m.n++;
+    hand_accepted(&m);
+    hand_start(&m);                     /* the head, equal to the embedding */
+    hand_add(&m, "lm_head.weight", 0);
+    m.bytes[m.n - 1] = values[0];
+    hand_accepted(&m);
+    hand_start(&m);                     /* some names with the prefix */
+    m.t[0].name = "transformer.wte.weight";
+    hand_accepted(&m);
+}
+
+static void refusals(void **state)
+{
+    struct hand m;
+
+    (void)state;
+    hand_start(&m);
+    m.n--;
+    hand_refused(&m, "tensor ln_f.bias is missing");
+    hand_start(&m);
+    hand_add(&m, "h.0.crossattention.c_attn.weight", 3);
+    hand_add(&m, "h.1.ln_1.weight", 2);
+    hand_refused(&m, "2 tensors without a place in Megatron: h.0.crossattention.c_attn.weight, h.1.ln_1.weight");
+    hand_start(&m);
+    m.t[6].shape = shapes[6];
+    hand_refused(&m, "tensor h.0.attn.c_proj.weight: shape [4, 16] where config.json means [4, 4]");
+    hand_start(&m);
+    m.t[2].dtype = DTYPE_I32;
+    hand_refused(&m, "tensor h.0.ln_1.weight: neither bf16, fp16 nor fp32");
+    hand_start(&m);
+    hand_add(&m, "lm_head.weight", 0);
+    hand_refused(&m, "lm_head.weight differs from the embedding");
+    hand_start(&m);
+    hand_add(&m, "transformer.ln_f.bias", 2);
+    hand_refused(&m, "tensor ln_f.bias is there twice");
+}
+
+static void refused_configs(void **state)
+{
+    static const char *const cases[][2] = {
+        { "", "no JSON" }, { "[]", "no JSON object" }, { "{}", "'model_type' is 'absent'" },
+        { "{\"model_type\":\"llama\"}", "'model_type' is 'llama': bloom and gpt2 can be imported" },
+        { "{\"model_type\":\"gpt2\"}", "'vocab_size' is absent" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":\"5\"}",
+          "'n_positions' is none, a number of 1 or more is expected" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":3,\"n_positions\":5}",
+          "hidden size 4 is not divisible by 3 heads" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1000000000000,\"n_head\":2,\"n_positions\":5}",
+          "config.json has 1000000000000 layers, the files 16 tensors" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
+          "\"activation_function\":\"relu\"}", "'activation_function' is 'relu': Megatron has GELU only" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
+          "\"tie_word_embeddings\":false}", "'tie_word_embeddings' is false" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
+          "\"add_cross_attention\":true}", "'add_cross_attention' is true" },
+        { "{\"model_type\":\"bloom\",\"vocab_size\":6,\"hidden_size\":4,\"n_layer\":1,\"n_head\":2,"
+          "\"layer_norm_epsilon\":1e-6}", "'layer_norm_epsilon' is 1e-06" },
+    };
+    struct hand m;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hand_start(&m);
+        snprintf(m.config, sizeof m.config, "%s", cases[i][0]);
+        hand_refused(&m, cases[i][1]);
+    }
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char *path = path_join(dir, name);
+    struct err e = {0};
+
+    must(file_replace(path, text, strlen(text), &e) == 0, &e);
+    free(path);
+}
+
+static void refused_indices(void **state)
+{
+    static const char *const cases[][2] = {
+        { "{", "no JSON" }, { "{}", "has no weight_map" },
+        { "{\"weight_map\":{\"a\":\"../m.safetensors\"}}", "'../m.safetensors' is no file beside the index" },
+        { "{\"weight_map\":{\"a\":\"m.bin\"}}", "'m.bin' is no file beside the index" },
+        { "{\"weight_map\":{\"a\":1}}", "'?' is no file beside the index" },
+        { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map says nothing" },
+    };
+    char *dir = in_scratch("index"), *ds = in_scratch("index-ds"), *from, *to;
+    struct ds_request q = to_topology(1, 1, 1);
+    struct hand m;
+    struct err e = {0};
+
+    (void)state;
+    hand_start(&m);
+    must(hfdo_write(dir, m.config, m.t, m.bytes, m.n, &e) == 0, &e);
+    from = path_join(dir, "model.safetensors");
+    to = path_join(dir, "m.safetensors");
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(hfdo_import(dir, ds, &q, 0, &e), -1);
+    assert_non_null(strstr(e.msg, "no model here"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        err_clear(&e);
+        put(dir, "model.safetensors.index.json", cases[i][0]);
+        assert_int_equal(hfdo_import(dir, ds, &q, 0, &e), -1);
+        if (!strstr(e.msg, cases[i][1]))
+            fail_msg("'%s', expected '%s'", e.msg, cases[i][1]);
+    }
+    free(dir);
+    free(ds);
+    free(from);
+    free(to);
+}
+
+/* fp16 cannot hold what fp32 can. */
+static void lossy(void **state)
+{
+    char *ds = in_scratch("hand-ds"), *out = in_scratch("lossy");
+    struct hfdo h = hfdo_defaults();
+    struct hand m;
+    struct hfdo_tensor t;
+    struct err e = {0};
+
+    (void)state;
+    hand_start(&m);
+    values[14][1] = 1e6f;
+    values[14][2] = 65519.0f;           /* rounds down to 65504 */
+    values[14][3] = 1e-9f;
+    hand_accepted(&m);
+    h.dtype = DTYPE_F16;
+    assert_int_equal(hfdo_export(ds, out, &h, &e), -1);
+    assert_non_null(strstr(e.msg, "parameter 5.weight: 1 values are beyond 65504"));
+    assert_int_not_equal(access(out, F_OK), 0);
+    err_clear(&e);
+    h.q.lossy = true;
+    must(hfdo_export(ds, out, &h, &e) == 0, &e);
+    must(hfdo_tensor(out, "transformer.ln_f.weight", &t, &e) == 0, &e);
+    assert_int_equal(get_le16(t.bytes + 2), 0x7c00);
+    assert_int_equal(get_le16(t.bytes + 4), 0x7bff);
+    assert_int_equal(get_le16(t.bytes + 6), 0);
+    free(t.bytes);
+    free(ds);
+    free(out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(identity), cmocka_unit_test(containers), cmocka_unit_test(new_rows), cmocka_unit_test(by_hand),
+        cmocka_unit_test(tolerated), cmocka_unit_test(refusals), cmocka_unit_test(refused_configs),
+        cmocka_unit_test(refused_indices), cmocka_unit_test(lossy),
+    };
+    struct err e = {0};
+    int rc;
+
+    snprintf(scratch, sizeof scratch, "/tmp/shardkit-hf-import-XXXXXX");
+    if (!mkdtemp(scratch))
+        return 1;
+    rc = cmocka_run_group_tests(tests, NULL, NULL);
+    return dir_remove(scratch, &e) < 0 ? 1 : rc;
+}

@@ -1,0 +1,65 @@
+/*
+ * export.h - one export to, or import from, a Transformers model folder
+ */
+#ifndef SHARDKIT_TOOLS_EXPORT_HF_EXPORT_H
+#define SHARDKIT_TOOLS_EXPORT_HF_EXPORT_H
+
+#include <jansson.h>
+
+#include "libcommon/base/cli.h"
+#include "libcommon/layout/convert.h"
+#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/layout/hf_sink.h"
+
+enum { SETS_MAX = 64, STAGES_MAX = 1024 };
+
+struct job {
+    struct cli cli;
+    const char *in, *out;
+    bool import, all_steps, verify, resume, set_latest;
+    struct strbuf shape;                /* the options that shape the output, as text */
+
+    /* export */
+    int arch, dtype;                    /* -1: not given */
+    struct hf_request hf;
+    bool strip_vocab;
+    int64_t vocab_tokens;               /* 0: the checkpoint knows */
+    const char *tokenizer;
+    json_t *config;                     /* of --config, or NULL */
+
+    /* import */
+    struct ds_request ds;
+    int stages[STAGES_MAX];
+    const char *sets[SETS_MAX];
+    bool repeat_last;
+};
+
+enum { JOB_HELP = 1 };
+/* 0, JOB_HELP, or -1 after saying what is wrong. */
+int job_parse(struct job *j, int argc, char **argv);
+/* Do it, or print the plan with --dry-run. Return the exit status. */
+int job_export(struct job *j);
+int job_export_all(struct job *j);
+int job_import(struct job *j);
+
+/* ---- talk.c ---- */
+
+/* Warnings of a report, on stderr. */
+void talk_warnings(const struct job *j, const struct report *r);
+/* sink_opts.warn and convert_opts.warn; ctx is the cli. */
+void talk_warn(void *cli, const char *text);
+/* The first ERROR of a report as the failure. */
+int talk_first_error(const struct report *r, struct err *e);
+/* One line of JSON on stdout; consumes o. */
+void talk_json(json_t *o);
+json_t *talk_notes(const struct report *notes);
+/* What an export would write. */
+void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes, uint64_t need,
+               uint64_t room, int files);
+void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r);
+/* What an import would write; did. */
+void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need, uint64_t room,
+                      int files);
+void talk_import_result(const struct job *j, const struct ds_target *t, const struct convert_result *r);
+
+#endif

@@ -1,0 +1,145 @@
+/*
+ * import.c - from Transformers to a sharded checkpoint
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/layout/hf_source.h"
+#include "tools/export-hf/export.h"
+
+enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
+
+static int write_out(struct job *j, struct source *s, const struct ds_target *t, struct sink *k, struct err *e)
+{
+    struct convert_opts o = {
+        .out = j->out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .verify = j->verify,
+        .part = j->cli.part, .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
+        .progress = j->cli.progress, .stopped = cli_stopped, .move_latest = j->set_latest ? "latest" : NULL,
+        .warn = talk_warn, .ctx = &j->cli,
+    };
+    struct convert_result res;
+    int rc = convert_run(s, k, &o, &res, e);
+
+    if (rc == 0)
+        talk_import_result(j, t, &res);
+    return rc;
+}
+
+static int print_plan(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes, struct err *e)
+{
+    uint64_t need, room = 0;
+    int files;
+
+    convert_estimate(t->src, k, &need, &files);
+    if (convert_free_space(j->out, &room, e) < 0 || convert_check_paths(t->src, j->out, e) < 0)
+        return -1;
+    talk_import_plan(j, t, notes, need, room, files);
+    return room < need ? EXIT_BAD : EXIT_OK;
+}
+
+/* Said before a spool file is filled, rather than after. */
+static bool stands_already(const struct job *j, struct err *e)
+{
+    struct stat st;
+
+    if (j->cli.force || j->resume || j->cli.dry_run || stat(j->out, &st) < 0)
+        return false;
+    err_usage(e, "%s: exists already; --force replaces it", j->out);
+    return true;
+}
+
+/* Rows of the embedding: what was asked for, or as Megatron pads. */
+static int64_t padded_rows(const struct job *j, int64_t rows)
+{
+    int64_t unit = DIVISIBLE_BY * (int64_t)(j->ds.topo.tp ? j->ds.topo.tp : 1);
+
+    return j->ds.vocab ? j->ds.vocab : (rows + unit - 1) / unit * unit;
+}
+
+/* config.json alone, for the rows that the source will have. */
+static int read_rows(const struct job *j, int64_t *rows, struct err *e)
+{
+    char *path = path_join(j->in, "config.json"), *text;
+    struct hf_config c;
+    uint64_t len;
+    int rc = -1;
+
+    text = file_slurp(path, 1 << 24, &len, e);
+    if (text && hf_config_read(path, text, len, &c, e) == 0) {
+        *rows = c.vocab;
+        rc = 0;
+    }
+    free(text);
+    free(path);
+    return rc;
+}
+
+/* What a target says of any source without an optimizer or random states is said here by one note. */
+static struct report *told(const struct report *from)
+{
+    struct report *to = report_new();
+
+    for (int i = 0; i < report_n(from); i++) {
+        const struct finding *f = report_get(from, i);
+
+        if (strcmp(f->code, "optimizer") != 0 && strcmp(f->code, "rng") != 0)
+            report_add(to, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    return to;
+}
+
+static int import(struct job *j, struct source *s, struct report *all, struct err *e)
+{
+    struct sink_opts so = { .replicas = REPLICAS_FIRST, .final_path = j->out, .part = j->cli.part, .n_parts = j->cli.n_parts,
+                            .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
+    struct report *notes;
+    struct ds_target *t;
+    int rc = -1;
+
+    j->ds.zero_moments = !j->ds.no_optimizer;
+    t = ds_target_new(s, &j->ds, all, e);
+    notes = told(all);
+    if (t && j->cli.dry_run) {
+        struct sink *k = deepspeed_sink(&so, t);
+
+        rc = print_plan(j, t, k, notes, e);
+        k->ops->close(k);
+    } else if (t) {
+        talk_warnings(j, notes);
+        rc = write_out(j, s, t, deepspeed_sink(&so, t), e);
+    }
+    report_free(notes);
+    ds_target_free(t);
+    return rc;
+}
+
+int job_import(struct job *j)
+{
+    struct hf_source_opts o = { .n_groups = j->ds.n_groups ? j->ds.n_groups : 3, .vocab_tokens = j->vocab_tokens,
+                                .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress,
+                                .stopped = cli_stopped };
+    struct report *notes = report_new();
+    struct err e = {0};
+    struct source *s = NULL;
+    char *parent = path_parent(j->out);
+    int64_t rows = 0;
+    int rc = -1;
+
+    if (!stands_already(j, &e) && read_rows(j, &rows, &e) == 0) {
+        j->ds.vocab = padded_rows(j, rows);
+        o.repeat_to = j->repeat_last ? j->ds.vocab : 0;
+        o.spool_dir = j->cli.dry_run ? NULL : parent;
+        if (j->cli.dry_run || dir_make(parent, &e) == 0)
+            s = hf_source_open(j->in, &o, notes, &e);
+    }
+    if (s)
+        rc = import(j, s, notes, &e);
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    source_close(s);
+    report_free(notes);
+    free(parent);
+    return rc;
+}

@@ -1,0 +1,203 @@
+/*
+ * run.c - out to Transformers: one tag, or all of a run
+ */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/export-hf/export.h"
+
+static int write_out(struct job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k, struct err *e)
+{
+    struct convert_opts o = {
+        .out = out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .part = j->cli.part,
+        .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress,
+        .stopped = cli_stopped, .warn = talk_warn, .ctx = &j->cli,
+    };
+    struct convert_result res;
+    int rc = convert_run(s, k, &o, &res, e);
+
+    if (rc == 0)
+        talk_result(j, out, t, &res);
+    return rc;
+}
+
+static int print_plan(struct job *j, const char *out, const struct hf_target *t, const struct sink *k,
+                      const struct report *notes, struct err *e)
+{
+    uint64_t need, room = 0;
+    int files;
+
+    convert_estimate(t->src, k, &need, &files);
+    if (convert_free_space(out, &room, e) < 0 || convert_check_paths(t->src, out, e) < 0)
+        return -1;
+    talk_plan(j, out, t, notes, need, room, files);
+    return room < need ? EXIT_BAD : EXIT_OK;
+}
+
+/* The dtype that the trainer kept its weights in. */
+static enum dtype weights_dtype(const struct source *s)
+{
+    const struct pk *v = pk_get(s->run.args, "params_dtype");
+
+    if (s->n_params && s->param[0].state[STATE_BF16])
+        return s->param[0].state[STATE_BF16]->dtype;
+    return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
+}
+
+static int settle_rows(struct job *j, const struct source *s, struct err *e)
+{
+    j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
+    if (!j->strip_vocab || j->hf.vocab > 0)
+        return 0;
+    err_usage(e, "--strip-vocab-padding: the checkpoint does not say how many rows are tokens; --vocab-tokens N does");
+    return -1;
+}
+
+static int export(struct job *j, const char *out, struct source *s, struct report *notes, struct err *e)
+{
+    struct sink_opts so = { .replicas = j->cli.replicas, .final_path = out, .part = j->cli.part, .n_parts = j->cli.n_parts,
+                            .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
+    struct hf_tokenizer tok = {0};
+    struct hf_target *t = NULL;
+    int rc = -1;
+
+    if (hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
+        return -1;
+    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
+    if (j->tokenizer) {
+        if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
+            return -1;
+        if (tok.names_tokens)
+            memcpy(j->hf.config.token, tok.token, sizeof tok.token);
+        j->hf.tokenizer = &tok;
+    }
+    t = hf_target_new(s, &j->hf, notes, e);
+    if (t && j->cli.dry_run) {
+        struct sink *k = hf_sink(&so, t);
+
+        rc = print_plan(j, out, t, k, notes, e);
+        k->ops->close(k);
+    } else if (t) {
+        talk_warnings(j, notes);
+        rc = write_out(j, out, s, t, hf_sink(&so, t), e);
+    }
+    hf_target_free(t);
+    hf_tokenizer_free(&tok);
+    return rc;
+}
+
+/* The optimizer shards, far the larger part, are opened only where masters are wanted. */
+static struct source *open_input(struct job *j, const char *in, struct report **r, struct err *e)
+{
+    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32 };
+    struct source *s = source_open(in, &so, *r, e);
+
+    if (!s || !so.no_optimizer || j->dtype < 0 || s->n_params == 0 || (enum dtype)j->dtype == weights_dtype(s))
+        return s;
+    source_close(s);
+    report_free(*r);
+    *r = report_new();
+    so.no_optimizer = false;
+    return source_open(in, &so, *r, e);
+}
+
+static int export_one(struct job *j, const char *in, const char *out)
+{
+    struct report *r = report_new(), *notes = report_new();
+    struct err e = {0};
+    struct source *s = open_input(j, in, &r, &e);
+    int rc = -1;
+
+    if (s) {
+        talk_warnings(j, r);
+        if (talk_first_error(r, &e) == 0)
+            rc = export(j, out, s, notes, &e);
+    }
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    source_close(s);
+    report_free(r);
+    report_free(notes);
+    return rc;
+}
+
+int job_export(struct job *j)
+{
+    return export_one(j, j->in, j->out);
+}
+
+/* ---- all tags ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A tag as the trainer names it; what a conversion put beside it is the same step again. */
+static bool is_tag(const char *dir, const char *name)
+{
+    char *path;
+    struct stat st;
+    bool yes;
+
+    if (!str_starts(name, "global_step") || str_ends(name, "_universal") || strchr(name, '.'))
+        return false;
+    path = path_join(dir, name);
+    yes = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    free(path);
+    return yes;
+}
+
+static int list_tags(const char *dir, char ***tags, struct err *e)
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    int n = 0, cap = 0;
+
+    if (!d) {
+        err_sys(e, dir, "cannot list");
+        return -1;
+    }
+    while ((ent = readdir(d)))
+        if (is_tag(dir, ent->d_name)) {
+            ARRAY_ROOM(*tags, cap, n + 1);
+            (*tags)[n++] = xstrdup(ent->d_name);
+        }
+    closedir(d);
+    if (n == 0) {
+        err_data(e, dir, ERR_NO_BYTE, "no global_step* folder here");
+        return -1;
+    }
+    qsort(*tags, (size_t)n, sizeof **tags, by_name);
+    return n;
+}
+
+/* One bad tag hides no other; the worst status counts. */
+int job_export_all(struct job *j)
+{
+    char **tags = NULL;
+    struct err e = {0};
+    int n = list_tags(j->in, &tags, &e), rc = EXIT_OK;
+
+    if (n > 0 && !j->cli.dry_run && dir_make(j->out, &e) < 0)
+        rc = -1;
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    for (int i = 0; i < n; i++) {
+        char *in = path_join(j->in, tags[i]), *out = path_join(j->out, tags[i]);
+
+        if (e.kind == ERR_NONE && !cli_stopped()) {
+            int one = export_one(j, in, out);
+
+            rc = one > rc ? one : rc;
+        }
+        free(in);
+        free(out);
+        free(tags[i]);
+    }
+    free(tags);
+    return rc;
+}

@@ -1,0 +1,32 @@
+/*
+ * merge.h - one merge of tensor-parallel ranks: what was asked for, and doing it
+ */
+#ifndef SHARDKIT_TOOLS_MERGE_H
+#define SHARDKIT_TOOLS_MERGE_H
+
+#include "libcommon/base/cli.h"
+#include "libcommon/layout/certificate.h"
+#include "libcommon/layout/convert.h"
+#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/layout/repair.h"
+#include "libcommon/layout/replicas_check.h"
+
+struct job {
+    struct cli cli;
+    const char *in, *out, *certificate;
+    int target_tp;                      /* 0: not given */
+    bool check, repair, set_latest, verify, resume;
+    struct strbuf shape;                /* the options that shape the output, as text */
+    const struct ds_target *target;
+    struct replicas replicas;
+    struct repair repaired;             /* n 0: nothing had to be */
+    struct strbuf log, proof;           /* the repair's journal; the certificate */
+};
+
+enum { JOB_HELP = 1 };
+/* 0, JOB_HELP, or -1 after saying what is wrong. */
+int job_parse(struct job *j, int argc, char **argv);
+/* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
+int job_run(struct job *j);
+
+#endif
