@@ -15,7 +15,7 @@ T       ?= *
 CUDA    ?= 1
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ds2universal reshape preprocess train
+TOOLS   := ckpt-inspect ds2universal reshape merge-tp export-hf preprocess train
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)

@@ -22,7 +22,7 @@ awk '
         if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/ " from "/"
         if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"
         if (from ~ "^tools/")           return "libcommon/ " from "/"
-        if (from ~ "^tests/")           return "libcommon/ kernels/kernels.h tools/train/ tests/lib/ " from "/"
+        if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tests/lib/ " from "/"
         return ""
     }
 

@@ -300,9 +300,12 @@ static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct
             wait_all(c->w, x, 1, e) < 0)
             return -1;
     } else {
-        for (int k = 0; k < c->size - 1; k++)
-            if (post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), p->at[other(c, k)], (size_t)p->n[other(c, k)], e) < 0)
+        for (int k = 0; k < c->size - 1; k++) {
+            int r = other(c, k);
+
+            if (post(c, &x[n++], USE_COLLECTIVE, true, r, p->at[r], (size_t)p->n[r], e) < 0)
                 return -1;
+        }
         if (wait_all(c->w, x, n, e) < 0)
             return -1;
     }

@@ -144,7 +144,8 @@ static int agree(struct comm *c, struct err *e)
         char place[32];
 
         snprintf(place, sizeof place, "rank %d", p.differs);
-        err_data(e, place, ERR_NO_BYTE, "makes a group with other members, or another name, than rank %d", c->ranks[0]);
+        err_data(e, place, ERR_NO_BYTE, "makes a group with other members, or another name, than rank %d",
+                 c->ranks[0]);
         return -1;
     }
     c->id = p.id;

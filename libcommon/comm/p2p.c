@@ -43,7 +43,7 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
     for (int i = 0; i < n && rc == 0; i++) {
         size_t at = (size_t)i * XFER_MAX, left = n_bytes - at;
 
-        rc = post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, left < XFER_MAX ? left : XFER_MAX, &inside);
+        rc = post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, min_u64(left, XFER_MAX), &inside);
     }
     if (call_end(c, name, number, rc, &inside, e) < 0) {
         /* Parts may be under way: their memory stays. */

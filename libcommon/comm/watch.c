@@ -59,9 +59,15 @@ void watch_leave(struct watch *w)
 {
     struct note *n = &w->note;
 
+    w->in_calls_ns += now_ns() - GET(n->since_ns);
     note_begin(n);
     PUT(n->call, NULL);
     note_end(n);
+}
+
+double watch_seconds_in_calls(const struct watch *w)
+{
+    return (double)w->in_calls_ns * 1e-9;
 }
 
 void watch_waits_for(struct watch *w, int rank, int how_many)
@@ -125,7 +131,8 @@ void watch_activity(struct watch *w, struct activity *r)
     r->waiting_for = s.call ? s.waiting_for : -1;
     r->for_ns = now_ns() - s.since_ns;
     if (s.call) {
-        add(r->text, "has waited %lld s in %s #%llu of group %s", seconds, s.call, (unsigned long long)s.number, s.group);
+        add(r->text, "has waited %lld s in %s #%llu of group %s", seconds, s.call,
+            (unsigned long long)s.number, s.group);
         if (s.waiting_for >= 0)
             add(r->text, " for rank %d", s.waiting_for);
         if (s.n_waiting > 1)

@@ -46,6 +46,12 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
 void watch_timeout(struct watch *w, double seconds);
 
 /*
+ * Seconds that this rank has spent in communication calls so far, on the CPU that is waiting
+ * and copying; on a GPU, where calls only queue, next to nothing. From the thread that communicates.
+ */
+double watch_seconds_in_calls(const struct watch *w);
+
+/*
  * Ask for the table of all ranks. Only asks: rank 0's monitor prints it within 2 s, one
  * line a rank, through comm_options.say. Async-signal-safe: meant for SIGUSR2.
  */

@@ -96,6 +96,7 @@ struct watch_offer {
 
 struct watch {
     struct note note;
+    int64_t in_calls_ns;                /* the rank's thread only */
     struct comm_options o;
     atomic_int_least64_t timeout_ns;    /* 0: for ever */
     int rank, size;

@@ -165,7 +165,8 @@ int watch_connect(struct watch *w, const struct watch_offer *offer, struct err *
     w->token = offer->token;
     w->conn[0].fd = reach_root(w, offer);
     if (w->conn[0].fd < 0 || !socket_write(w->conn[0].fd, &hello, sizeof hello, now_ns() + JOIN_S * SECOND)) {
-        err_sys(e, "monitor", "rank %d cannot connect to rank 0 on %s, port %d", w->rank, w->place[0].host, offer->port);
+        err_sys(e, "monitor", "rank %d cannot connect to rank 0 on %s, port %d", w->rank, w->place[0].host,
+                offer->port);
         return -1;
     }
     return 0;

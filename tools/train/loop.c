@@ -172,12 +172,39 @@ static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
     return 0;
 }
 
+/* ---- who is slow ---- */
+
+/* Where each rank's time went since the last such line; said by rank 0. */
+static int tell_straggler(struct trainer *t, struct err *e)
+{
+    const double now = status_now(), calls = watch_seconds_in_calls(comm_watch(t->world));
+    const double wait = calls - t->calls_s, all = now - t->told_s;
+    struct trainlog_rank me = { t->place->rank, t->rank_pp, t->rank_dp, t->rank_tp, "", all - wait, wait };
+    struct trainlog_rank *every = xcalloc((size_t)t->place->size, sizeof *every);
+    struct strbuf sb = {0};
+    int rc;
+
+    snprintf(me.host, sizeof me.host, "%s", t->place->host);
+    t->told_s = now;
+    t->calls_s = calls;
+    rc = comm_host_all_gather(comm_world_group(t->world), &me, every, sizeof me, e);
+    if (rc == 0 && speaks(t)) {
+        trainlog_add_straggler(&sb, t->iteration, every, t->place->size);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    free(every);
+    return rc;
+}
+
 /* ---- the loop ---- */
 
 static int after_step(struct trainer *t, struct err *e)
 {
     char where[48];
 
+    if (on(t->o.log_straggler_interval, t->iteration) && tell_straggler(t, e) < 0)
+        return -1;
     if (on(t->o.eval_interval, t->iteration) && t->n_valid > 0) {
         snprintf(where, sizeof where, "iteration %lld", (long long)t->iteration);
         if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
@@ -195,6 +222,9 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     struct telling tell = { .since = status_now() };
     struct step x;
     int rc;
+
+    t->told_s = tell.since;
+    t->calls_s = watch_seconds_in_calls(comm_watch(t->world));
 
     while (t->iteration < t->schedule.train_iters) {
         if (skip(t, e) < 0 || (rc = train_step(t, &x, e)) < 0)

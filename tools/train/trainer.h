@@ -79,6 +79,7 @@ struct trainer {
     double start_s;             /* the job's: the earliest of its processes */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
+    double told_s, calls_s;     /* the last straggler line: when, and the time in communication until then */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 
