@@ -6,6 +6,7 @@
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
 #           CUDA=0                 leave CUDA alone even when nvcc is found
+#           CUDA_HOME= CUDA_ARCH=  where it is; nvcc's -gencode options
 
 B       ?= release
 V       ?= 0
@@ -13,6 +14,8 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 T       ?= *
 CUDA    ?= 1
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80
 
 VERSION := 0.1.0
 TOOLS   := ckpt-inspect ds2universal reshape merge-tp export-hf preprocess train
@@ -78,6 +81,10 @@ KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:
 # Whether an element lies in a vector loop's body or tail must not change its bits: no contraction.
 KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math
 KERNELS   := $(O)/libkernels.a
+# The GPU's kernels: a library that train loads when it finds a GPU, built where there is an nvcc.
+NVCC      := $(if $(filter 1,$(CUDA)),$(if $(filter release,$(B)),$(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))))
+CUDA_OBJ  := $(patsubst %.cu,$(O)/%.o,$(wildcard kernels/cuda/*.cu))
+CUDA_LIB  := $(if $(NVCC),$(BIN)/shardkit-cuda.so)
 # The trainer without its main(), for unit tests.
 TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c))
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
@@ -95,7 +102,7 @@ FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
 MAN       := $(wildcard docs/*.1)
 
-all: $(TOOL_BIN)
+all: $(TOOL_BIN) $(CUDA_LIB)
 
 # ---- rules ---------------------------------------------------------------------------
 
@@ -117,6 +124,17 @@ $(O)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(O)/flags
 endef
 $(foreach i,$(ISA_LIST),$(eval $(call isa_rule,$(i))))
 
+$(O)/kernels/cuda/%.o: kernels/cuda/%.cu $(O)/flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -I. -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
+
+# What it needs of libcommon/base it finds in the program that loads it.
+$(BIN)/shardkit-cuda.so: $(CUDA_OBJ)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt
+
 $(LIB): $(LIB_OBJ)
 $(TLIB): $(TLIB_OBJ)
 $(KERNELS): $(KERNEL_OBJ)
@@ -132,7 +150,8 @@ $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
 	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(2) $(LIB) $$(LIBS) $(3)
 endef
 $(foreach t,$(filter-out train,$(TOOLS)),$(eval $(call tool_rule,$(t))))
-$(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS)))
+# -rdynamic: shardkit-cuda.so finds the errors' functions in the program.
+$(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS) -ldl -rdynamic))
 $(BIN)/train: $(KERNELS)
 
 $(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
@@ -188,9 +207,11 @@ lint:
 install: all
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
 	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
+	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
 
 uninstall:
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
 
 clean:
@@ -202,4 +223,4 @@ help:
 .PHONY: all deps ready-libs test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
+-include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

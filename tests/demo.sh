@@ -1,14 +1,21 @@
 #!/bin/sh
-# demo.sh - what `make demo` does: makes a checkpoint, looks into it, converts it, compares
+# demo.sh - what `make demo` does: trains a small model, stops it, looks into its checkpoint, goes on
+# with half the ranks; then converts a larger checkpoint every way
 #
-# Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it.
+# Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it. The plot of
+# the training stays as build/demo.svg. BIN and TBIN are the folders of tools and of test programs.
 set -u
+export LC_ALL=C                         # numbers with a point, sorting by byte
 cd "$(dirname "$0")/.." || exit 1
-bin=$PWD/bin bench=$PWD/build/release/tests/bench
+root=$PWD
+BIN=${BIN:-$root/bin}
+TBIN=${TBIN:-$root/build/release/tests}
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-demo-XXXXXX")
 trap '[ -n "${KEEP:-}" ] || rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-PATH=$bin:$PATH
+W=$work/.train
+. tests/lib/train.sh                    # launch
+PATH=$BIN:$PATH
 cd "$work" || exit 1
 problems=0
 done_list=$work/.done
@@ -16,55 +23,229 @@ done_list=$work/.done
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
 
-# show WANTED-STATUS WHAT COMMAND...: print the command, run it, keep its time for the end.
-show() {
+problem() {
+    echo "demo: $*" >&2
+    problems=$((problems + 1))
+}
+
+# step WANTED-STATUS WHAT COMMAND...: run the command, keep its time for the end.
+step() {
     want=$1 what=$2
     shift 2
-    printf '$ %s\n' "$*"
     begin=$(date +%s%N)
     "$@"
     got=$?
     ms=$((($(date +%s%N) - begin) / 1000000))
     printf '%6d.%03d s  %s\n' $((ms / 1000)) $((ms % 1000)) "$what" >>"$done_list"
-    if [ $got -ne "$want" ]; then
-        echo "demo: exit status $got, expected $want" >&2
-        problems=$((problems + 1))
-    fi
+    [ $got -eq "$want" ] || problem "exit status $got, expected $want"
 }
 
-shape="--layers 4 --hidden 512 --heads 8 --seq 512 --vocab 8000 --tp 2 --pp 2 --dp 2"
-say "A training checkpoint: BLOOM-shaped, tensor parallel 2, pipeline 2, data parallel 2"
-# shellcheck disable=SC2086
-show 0 "make a checkpoint" "$bench/mkckpt" $shape ckpt
-files=$(find ckpt -type f | wc -l)
-echo "$files files, $(du -sh ckpt | cut -f1)"
+# The same, with the command printed first.
+show() {
+    printf '$ '
+    (shift 2; echo "$*")
+    step "$@"
+}
 
-say "What is it?"
-show 0 "summary of $files files" ckpt-inspect ckpt
+# ---- training ------------------------------------------------------------------------
+
+# digest KILL_AT: the trainer's log on stdin, cut down to one line an evaluation. What it does not
+# know it prints as it is. Makes the kill switch once iteration KILL_AT is over.
+digest() {
+    iteration=0 samples=0 loss=0 valid='' sets=0
+    header='  iteration  samples   loss  | English   German   French  Spanish
+'
+    while IFS= read -r line; do
+        case $line in
+        " iteration "*)
+            # shellcheck disable=SC2086
+            set -- "$1" $line           # iteration N/ TOTAL | consumed samples: S | ...
+            iteration=${3%/} samples=$8 loss=${line#*lm loss: }
+            if [ "$iteration" -eq "$1" ]; then
+                : >kill-switch
+                echo "  (iteration $iteration: somebody runs \"touch kill-switch\")"
+            fi ;;
+        *" loss at iteration "*)
+            valid="$valid $(printf '%8.3f' "${line##*value: }" 2>/dev/null)" sets=$((sets + 1))
+            if [ $sets -eq 4 ]; then
+                printf '%s  %9d %8d %6.3f  |%s\n' "$header" "$iteration" "$samples" "${loss%% *}" "${valid# }"
+                header='' valid='' sets=0
+            fi ;;
+        *" loss at the end of training "* | ---* | "  "*" ..."* | "time (ms)"* | "using world size"* | \
+        "setting training"* | "[before the start"* | " checkpoint version"* | " > using checkpoint"* | "")
+            ;;
+        *) printf '  %s\n' "${line#  }" ;;
+        esac
+    done
+}
+
+# train_on RANKS LOG KILL_AT OPTION...: one training run; its exit status.
+train_on() {
+    ranks=$1 log=$2 kill_at=$3
+    shift 3
+    if [ "$ranks" -eq 1 ]; then printf '$ train'
+    elif [ "${LAUNCH:-}" != sockets ] && command -v mpirun >/dev/null; then printf '$ mpirun -n %d train' "$ranks"
+    else printf '$ RANK=0..%d WORLD_SIZE=%d train' $((ranks - 1)) "$ranks"; fi
+    printf ' %s' --config train.conf
+    for option; do
+        case $option in -*) printf ' \\\n     ' ;; esac
+        printf ' %s' "$option"
+    done
+    echo
+    { launch "$ranks" --config train.conf "$@" 2>&1; echo $? >.status; } | tee "$log" | digest "$kill_at"
+    return "$(cat .status)"
+}
+
+# entropy WEIGHT PREFIX ...: nats per token of a blend when only the tokens' frequencies are known.
+entropy() {
+    while [ $# -gt 0 ]; do
+        od -An -v -tu2 -w2 "$2.bin" | awk -v w="$1" '
+            { n[$1]++ }
+            END { for (t in n) print t, w * n[t] / NR }'
+        shift 2
+    done | awk '{ p[$1] += $2 } END { for (t in p) h -= p[t] * log(p[t]); printf "%.3f\n", h }'
+}
+
+# losses LOG: "iteration loss" of each training line.
+losses() { sed -n 's/^ iteration *\([0-9]*\)\/.*lm loss: \([^ ]*\) .*/\1 \2/p' "$1"; }
+
+say "Real text: 222 paragraphs of a book in four languages, one dataset each"
+for language in en de fr es; do
+    show 0 "preprocess $language" preprocess --input "$root/tests/data/demo/$language.txt" --document line \
+        --append-eod --output-prefix $language
+done
+en=en_text_document de=de_text_document fr=fr_text_document es=es_text_document
+floor=$(entropy 0.4 $en 0.2 $de 0.2 $fr 0.2 $es)
+echo "Entropy of single bytes, in nats: en $(entropy 1 $en), de $(entropy 1 $de), fr $(entropy 1 $fr)," \
+    "es $(entropy 1 $es), the blend $floor."
+echo "A model that learns nothing but how often each byte occurs ends there."
+
+say "A BLOOM of 0.2 M parameters; the last tenth of each language is for validation"
+cat >train.conf <<EOF
+# the model
+num_layers = 4
+hidden_size = 64
+num_attention_heads = 4
+seq_length = 128
+max_position_embeddings = 128
+position_embedding_type = alibi
+embed_layernorm
+init_method_std = 0.07
+pp_partition_method = type:transformer|embedding
+bf16
+# bytes, and one token that ends a document
+vocab_size = 257
+eod_id = 256
+make_vocab_size_divisible_by = 8
+train_weighted_split_paths = "TRAIN: 0.4 0:0.9 $en, 0.2 0:0.9 $de, 0.2 0:0.9 $fr, 0.2 0:0.9 $es"
+valid_weighted_split_paths = "English: 1 0.9:1 $en" "German: 1 0.9:1 $de" "French: 1 0.9:1 $fr" "Spanish: 1 0.9:1 $es"
+# the run
+train_samples = 4800
+micro_batch_size = 4
+global_batch_size = 16
+rampup_batch_size = 8 8 960
+lr = 4e-3
+min_lr = 4e-4
+lr_decay_style = cosine
+lr_warmup_samples = 320
+adam_beta2 = 0.95
+weight_decay = 0.1
+attention_dropout = 0
+hidden_dropout = 0
+seed = 42
+eval_interval = 40
+eval_iters = 3
+save_interval = 1000
+kill_switch_path = kill-switch
+log_interval = 1
+threads = 1
+EOF
+sed 's/^/    /' train.conf | fold -s -w 79
+
+say "Train on 8 ranks: tensor parallel 2, pipeline 2, data 2. Somebody will stop it"
+step 0 "train on 8 ranks until the kill switch" train_on 8 first.log 170 \
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --save ckpt
+[ -f ckpt/latest ] || { tail -n 20 first.log; echo "demo: training left no checkpoint to go on with" >&2; exit 1; }
+tag=$(cat ckpt/latest) stopped_at=${tag#global_step}
+echo "The log has Megatron's lines, as this one (folded here):"
+grep '^ iteration' first.log | tail -n 1 | fold -s -w 79
+grep -q '"stop_reason":"kill-switch"' ckpt/status.json || problem "status.json does not say kill-switch"
+
+say "What did it leave? Is it whole, are its copies the same?"
+show 0 "inspect the checkpoint" ckpt-inspect ckpt
+show 0 "verify it" ckpt-inspect verify ckpt
+show 0 "compare its tensor-parallel copies" ckpt-inspect replicas ckpt
+
+say "Convert it: one tensor a parameter, for any other topology or program"
+show 0 "convert it" ds2universal "ckpt/$tag" "ckpt/${tag}_universal"
+show 0 "compare: shards and converted" ckpt-inspect diff "ckpt/$tag" "ckpt/${tag}_universal"
+
+say "Half of the nodes are gone: go on with 4 ranks, directly from the checkpoint of 8"
+show 0 "take the kill switch away" rm kill-switch
+step 0 "train on 4 ranks to the end" train_on 4 second.log 0 \
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --load ckpt --save half
+
+say "As if nothing had happened?"
+"$TBIN/tools/lossplot" --svg "$root/build/demo.svg" --level "entropy of single bytes=$floor" \
+    --title "A small BLOOM on four languages, stopped and continued with half the ranks" \
+    "8 ranks (TP 2, PP 2, DP 2)=first.log" "4 ranks (TP 2, PP 2, DP 1)=second.log" ||
+    problem "no plot"
+echo
+echo "  The same as SVG: build/demo.svg"
+last=$(losses second.log | tail -n 10 | awk '{ s += $2 } END { printf "%.3f", s / NR }')
+echo "  Mean loss of the last 10 iterations: $last; the entropy of single bytes is $floor"
+awk "BEGIN { exit !($last < $floor - 0.5) }" || problem "the loss is not clearly below the unigram entropy"
+
+say "The same ten iterations from that checkpoint on 8, 4 and 1 ranks"
+upto=$((stopped_at + 10))
+step 0 "train 10 iterations on 8 ranks" train_on 8 eight.log 0 --load ckpt --exit-interval $upto --eval-iters 0 \
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+step 0 "train 10 iterations on 1 rank" train_on 1 one.log 0 --load ckpt --exit-interval $upto --eval-iters 0
+for log in eight second one; do
+    losses $log.log | sed "s/^/$log /"
+done | awk -v last=$upto '
+    { loss[$1, $2] = $3 }
+    END {
+        print "  iteration   8 ranks   4 ranks    1 rank"
+        for (i = last - 9; i <= last; i++) {
+            e = loss["eight", i]; s = loss["second", i]; o = loss["one", i]
+            printf "  %9d %9.5f %9.5f %9.5f\n", i, e, s, o
+            if (e == "" || s == "" || o == "") missing = 1
+            most = e > most + s ? e - s : s > most + e ? s - e : most
+            most = e > most + o ? e - o : o > most + e ? o - e : most
+        }
+        printf "  largest difference %.5f: sums of bf16 are rounded in another order\n", most
+        exit missing || most > 0.01
+    }' || problem "the runs do not agree"
+
+# ---- a larger checkpoint ---------------------------------------------------------------
+
+shape="--layers 4 --hidden 512 --heads 8 --seq 512 --vocab 8000 --tp 2 --pp 2 --dp 2"
+say "A larger checkpoint of the same topology"
+# shellcheck disable=SC2086
+show 0 "make a larger checkpoint" "$TBIN/bench/mkckpt" $shape big
+show 0 "inspect it" ckpt-inspect big
 
 say "Where do the pieces of a parameter lie?"
-show 0 "ls of two parameters" ckpt-inspect ls -v --param '3.self_attention.dense.*' ckpt
+show 0 "ls of two parameters" ckpt-inspect ls -v --param '3.self_attention.dense.*' big
 
 say "Is it whole? Every file, rank, checksum, slice mapping and value"
-show 0 "verify" ckpt-inspect verify ckpt
-
-say "Are the tensor-parallel copies of LayerNorms and biases the same?"
-show 0 "replicas" ckpt-inspect replicas ckpt
+show 0 "verify" ckpt-inspect verify big
 
 say "To the universal form, three ways"
-show 0 "convert to .pt files for DeepSpeed" ds2universal ckpt/global_step20 universal-pt
-show 0 "convert to one HDF5 file" ds2universal --format hdf5 ckpt/global_step20 universal-hdf5
-show 0 "convert to an HDF5 index that copies nothing" ds2universal --format virtual ckpt/global_step20 universal-virtual
+show 0 "convert to .pt files for DeepSpeed" ds2universal big/global_step20 universal-pt
+show 0 "convert to one HDF5 file" ds2universal --format hdf5 big/global_step20 universal-hdf5
+show 0 "convert to an HDF5 index that copies nothing" ds2universal --format virtual big/global_step20 universal-virtual
 du -sh universal-* | sed 's/^/    /'
 
 say "All hold the same tensors"
-show 0 "diff: 3D shards and .pt" ckpt-inspect diff ckpt/global_step20 universal-pt
+show 0 "diff: 3D shards and .pt" ckpt-inspect diff big/global_step20 universal-pt
 show 0 "diff: .pt and HDF5" ckpt-inspect diff universal-pt universal-hdf5
 show 0 "diff: .pt and the index" ckpt-inspect diff universal-pt universal-virtual
 
-say "A second run, in which one LayerNorm of rank 1 has drifted by the last bit of 300 elements"
+say "A run in which one LayerNorm of rank 1 has drifted by the last bit of 300 elements"
 # shellcheck disable=SC2086
-"$bench/mkckpt" $shape --drift 4.post_attention_layernorm.weight:fp32:1:300 drifted 2>/dev/null
+"$TBIN/bench/mkckpt" $shape --drift 4.post_attention_layernorm.weight:fp32:1:300 drifted 2>/dev/null
 show 1 "replicas finds the drift (exit status 1)" ckpt-inspect replicas --state fp32 drifted
 
 say "Done"

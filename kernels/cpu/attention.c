@@ -117,14 +117,14 @@ static void query_tile(struct room *r, const struct item *it)
         r->sum[q] = 0;
     }
     memset(o, 0, (size_t)(TILE * row) * sizeof *o);
-    tile_pack(r->q, &q_in, it->q0, it->nq, 0, hd, PANEL_B);
+    panels_pack(r->q, &q_in, it->q0, it->nq, 0, hd, PANEL_B, false);
 
     for (int64_t k0 = 0; k0 < it->q0 + it->nq; k0 += TILE) {
         int64_t nk = min_i64(TILE, it->q0 + it->nq - k0);
         float top[TILE];
 
-        tile_pack(k, &k_in, k0, nk, 0, hd, PANEL_A);
-        tile_pack(v, &v_in, 0, hd, k0, nk, PANEL_B);
+        panels_pack(k, &k_in, k0, nk, 0, hd, PANEL_A, false);
+        panels_pack(v, &v_in, 0, hd, k0, nk, PANEL_B, false);
         tile_multiply(r->score, TILE, k, PANEL_A, nk, r->q, it->nq, hd, false);
         memcpy(top, r->top, sizeof top);
         scores(r, it, k0, nk, width, top);

@@ -15,14 +15,6 @@ static inline int64_t tile_row(int64_t hd)
     return up_i64(hd, PANEL_B);
 }
 
-/* Rows i0 .. i0 + n of x, columns k0 .. k0 + nk, as panels of `width`. */
-static inline void tile_pack(float *to, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk,
-                             int width)
-{
-    for (int64_t i = 0; i < n; i += width, to += nk * width)
-        panel_pack(to, x, i0 + i, min_i64(width, n - i), k0, nk, width, false);
-}
-
 /*
  * c [na, nb] (+)= a b^T over `slots`; whole panels are written. `a` is packed when a_step is
  * PANEL_A, else it is a tile [slots, a_step] that holds its rows as columns.

@@ -104,10 +104,10 @@ static void tile_pair(struct room *r, const struct views *w, const struct item *
     int64_t hd = it->a->hd, row = tile_row(hd), nq = min_i64(TILE, it->a->s - q0);
     struct operand q_cols = turned(it->q), do_cols = turned(it->d_o);
 
-    tile_pack(w->q_rows, &it->q, q0, nq, 0, hd, PANEL_A);
-    tile_pack(w->do_rows, &it->d_o, q0, nq, 0, hd, PANEL_A);
-    tile_pack(w->q_cols, &q_cols, 0, hd, q0, nq, PANEL_B);
-    tile_pack(w->do_cols, &do_cols, 0, hd, q0, nq, PANEL_B);
+    panels_pack(w->q_rows, &it->q, q0, nq, 0, hd, PANEL_A, false);
+    panels_pack(w->do_rows, &it->d_o, q0, nq, 0, hd, PANEL_A, false);
+    panels_pack(w->q_cols, &q_cols, 0, hd, q0, nq, PANEL_B, false);
+    panels_pack(w->do_cols, &do_cols, 0, hd, q0, nq, PANEL_B, false);
 
     tile_multiply(r->p, TILE, w->q_rows, PANEL_A, nq, w->k_rows, nk, hd, false);
     tile_multiply(r->ds, TILE, w->do_rows, PANEL_A, nq, w->v_rows, nk, hd, false);
@@ -144,9 +144,9 @@ static void key_tile(struct room *r, const struct item *it, int64_t k0)
     struct views w = views_of(r, hd);
     struct operand k_cols = turned(it->k);
 
-    tile_pack(w.k_rows, &it->k, k0, nk, 0, hd, PANEL_B);
-    tile_pack(w.v_rows, &it->v, k0, nk, 0, hd, PANEL_B);
-    tile_pack(w.k_cols, &k_cols, 0, hd, k0, nk, PANEL_B);
+    panels_pack(w.k_rows, &it->k, k0, nk, 0, hd, PANEL_B, false);
+    panels_pack(w.v_rows, &it->v, k0, nk, 0, hd, PANEL_B, false);
+    panels_pack(w.k_cols, &k_cols, 0, hd, k0, nk, PANEL_B, false);
     memset(w.dk, 0, (size_t)view_floats(hd) * sizeof(float));
     memset(w.dv, 0, (size_t)view_floats(hd) * sizeof(float));
     for (int64_t q0 = k0; q0 < a->s; q0 += TILE)

@@ -20,12 +20,10 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/vmath.h"
 
-#ifndef GEMM_ROWS
 #define GEMM_SLOTS 256
 #define GEMM_ROWS  (2 * PANEL_LCM)
 #define GEMM_COLS  1024                 /* of a block, at most */
-#define GEMM_BLOCK (2 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
-#endif
+#define GEMM_BLOCK (4 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
 #define GEMM_LD    (GEMM_COLS + 32)     /* floats from row to row of the sums: no power of two, for the caches' sake */
 
 /* One thread's */
@@ -72,14 +70,14 @@ static struct part part_of(int64_t na, int64_t nb, int me, int all)
     return (struct part){ na * row / best, na * (row + 1) / best, nb * col / cols, nb * (col + 1) / cols };
 }
 
-/* Panels first .. end of x, rows i0 on, over slots s0 .. s0 + slots of the sum */
+/* Panels first .. end of the n rows i0 .. of x, over slots s0 .. s0 + slots of the sum */
 static void pack(uint32_t *to, const struct operand *x, int64_t i0, int64_t n, int64_t first, int64_t end, int64_t k,
                  int64_t s0, int64_t slots, int width, bool pairs)
 {
-    int64_t k0 = pairs ? 2 * s0 : s0, nk = min_i64(pairs ? 2 * slots : slots, k - k0);
+    int64_t k0 = pairs ? 2 * s0 : s0, nk = min_i64(pairs ? 2 * slots : slots, k - k0), row = first * width;
 
-    for (int64_t p = first; p < end; p++)
-        panel_pack(to + p * slots * width, x, i0 + p * width, min_i64(width, n - p * width), k0, nk, width, pairs);
+    if (first < end)
+        panels_pack(to + first * slots * width, x, i0 + row, min_i64(end * width, n) - row, k0, nk, width, pairs);
 }
 
 static void pack_b(const struct block *b, int me, int all)

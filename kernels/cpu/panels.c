@@ -252,25 +252,43 @@ ALWAYS_INLINE void pack_form(uint32_t *to, const void *p, int64_t ld, int64_t n,
         pack_edge(to + whole * width, p, ld, n, nk - 1, nk, across, width, form);
 }
 
-ALWAYS_INLINE void pack_width(uint32_t *to, const void *p, const struct operand *x, int64_t n, int64_t nk, int width,
+/*
+ * Panels of n rows. Rows that lie along are packed a panel at a time. Rows that lie across are
+ * packed some slots of all panels at a time: each line of memory is then used up when it comes.
+ */
+#define ACROSS_RUN 16
+
+ALWAYS_INLINE void pack_all(uint32_t *to, const char *p, const struct operand *x, int64_t n, int64_t nk, int width,
+                            enum form form)
+{
+    int64_t per_slot = form == FORM_PAIRS ? 2 : 1, slots = (nk + per_slot - 1) / per_slot, size = x->bf ? 2 : 4;
+    int64_t run = x->across ? ACROSS_RUN * per_slot : nk;
+
+    for (int64_t k = 0; k < nk; k += run)
+        for (int64_t i = 0; i < n; i += width)
+            pack_form(to + i * slots + k / per_slot * width, p + (x->across ? k * x->ld + i : i * x->ld + k) * size,
+                      x->ld, min_i64(width, n - i), min_i64(run, nk - k), x->across, width, form);
+}
+
+ALWAYS_INLINE void pack_width(void *to, const void *p, const struct operand *x, int64_t n, int64_t nk, int width,
                               enum form form)
 {
     if (form == FORM_F32)
-        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_F32);
+        pack_all(to, p, x, n, nk, width, FORM_F32);
     else if (form == FORM_BF16)
-        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_BF16);
+        pack_all(to, p, x, n, nk, width, FORM_BF16);
     else
-        pack_form(to, p, x->ld, n, nk, x->across, width, FORM_PAIRS);
+        pack_all(to, p, x, n, nk, width, FORM_PAIRS);
 }
 
-void panel_pack(void *panel, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
-                bool pairs)
+void panels_pack(void *panels, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
+                 bool pairs)
 {
     const void *p = at_t(x->p, x->across ? k0 * x->ld + i0 : i0 * x->ld + k0, x->bf);
     enum form form = pairs ? FORM_PAIRS : x->bf ? FORM_BF16 : FORM_F32;
 
     if (width == PANEL_A)
-        pack_width(panel, p, x, n, nk, PANEL_A, form);
+        pack_width(panels, p, x, n, nk, PANEL_A, form);
     else
-        pack_width(panel, p, x, n, nk, PANEL_B, form);
+        pack_width(panels, p, x, n, nk, PANEL_B, form);
 }

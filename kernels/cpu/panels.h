@@ -44,12 +44,12 @@ struct operand {
 };
 
 /*
- * Rows i0 .. i0 + n, n <= width, and columns k0 .. k0 + nk of x as one panel of `width` = PANEL_A or PANEL_B.
- * `pairs`: slots of two bf16, an odd nk filled up with zero.
+ * Rows i0 .. i0 + n and columns k0 .. k0 + nk of x as panels of `width` = PANEL_A or PANEL_B, one after the
+ * other. `pairs`: slots of two bf16, an odd nk filled up with zero.
  */
-#define panel_pack ISA_NAME(panel_pack)
-void panel_pack(void *panel, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
-                bool pairs);
+#define panels_pack ISA_NAME(panels_pack)
+void panels_pack(void *panels, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
+                 bool pairs);
 
 /* to [cols, to_step] = the first `cols` columns of from [rows, ld], fp32, turned. */
 #define panel_turn ISA_NAME(panel_turn)

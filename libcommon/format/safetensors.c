@@ -448,7 +448,8 @@ static int check_places(struct scan *s, uint64_t file_size)
         uint64_t len = 0;
 
         if (t->begin != at || t->end < t->begin)
-            return bad_tensor(s, t, "data_offsets %llu to %llu where one tensor before ends at %llu: a gap or an overlap",
+            return bad_tensor(s, t,
+                              "data_offsets %llu to %llu where one tensor before ends at %llu: a gap or an overlap",
                               (unsigned long long)t->begin, (unsigned long long)t->end, (unsigned long long)at);
         if (tensor_bytes(s, t, &len) < 0)
             return -1;
@@ -503,7 +504,8 @@ static int check_length(struct files *f, int file, uint64_t *n, struct err *e)
     *n = get_le64(raw);
     if (*n <= SAFETENSORS_MAX_HEADER && *n <= size - LENGTH_BYTES)
         return 0;
-    err_data(e, files_name(f, file), 0, "a header of %llu bytes, at most %llu are possible: no safetensors file, or cut short",
+    err_data(e, files_name(f, file), 0,
+             "a header of %llu bytes, at most %llu are possible: no safetensors file, or cut short",
              (unsigned long long)*n, (unsigned long long)min_u64(size - LENGTH_BYTES, SAFETENSORS_MAX_HEADER));
     return -1;
 }

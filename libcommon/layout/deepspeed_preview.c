@@ -9,7 +9,7 @@
 
 /* ---- time ---- */
 
-enum { PROBE_BLOCK = 4 << 20, PROBE_BLOCKS = 32, MOMENT_BYTES = 256 << 20 };
+enum { PROBE_BLOCK = 16 << 20, PROBE_BLOCKS = 8, MOMENT_BYTES = 256 << 20 };
 
 static double now_s(void)
 {

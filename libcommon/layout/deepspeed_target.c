@@ -600,6 +600,15 @@ static void settle_nodes(struct ds_target *t)
     t->local_ranks = eight ? 8 : plain ? 0 : (int)apart;
 }
 
+static bool has_dropout(const struct source *s)
+{
+    double hidden = 0, attention = 0;
+
+    pk_as_double(pk_get(s->run.args, "hidden_dropout"), &hidden);
+    pk_as_double(pk_get(s->run.args, "attention_dropout"), &attention);
+    return hidden > 0 || attention > 0;
+}
+
 static void note_losses(const struct ds_target *t, struct report *notes)
 {
     const struct topology from = t->src->topo, to = t->topo;
@@ -613,6 +622,10 @@ static void note_losses(const struct ds_target *t, struct report *notes)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
                    "random states of the source's ranks beyond PP %d, TP %d are left behind",
                    to.pp < from.pp ? to.pp : from.pp, to.tp < from.tp ? to.tp : from.tp);
+    if ((to.pp != from.pp || to.tp != from.tp) && has_dropout(t->src))
+        report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
+                   "dropout: the masks that TP %d, PP %d would have drawn next cannot be drawn by TP %d, PP %d", from.tp,
+                   from.pp, to.tp, to.pp);
     if (batch > 0 && micro > 0 && batch % (micro * to.dp))
         report_add(notes, SEV_WARNING, "batch", NULL, ERR_NO_BYTE, NULL,
                    "global batch %lld is not divisible by micro-batch %lld x DP %d: the trainer needs another",

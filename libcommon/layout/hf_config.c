@@ -96,7 +96,8 @@ static void check_bloom(struct check *k, const struct hf_config *c)
         warn(k, "arguments bias_gelu_fusion and openai_gelu are false: trained with the erf form of GELU, Transformers "
                 "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
     if (c->epsilon != 1e-5)
-        warn(k, "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was trained with 1e-05 all the same, "
+        warn(k,
+             "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was trained with 1e-05 all the same, "
                 "Transformers has one value for all");
 }
 
@@ -118,7 +119,9 @@ static const char *activation(const struct source *s)
 {
     if (arg_flag(s, "onnx_safe", false))
         return "gelu";
-    return arg_flag(s, "bias_gelu_fusion", true) ? "gelu_fast" : arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
+    if (arg_flag(s, "bias_gelu_fusion", true))
+        return "gelu_fast";
+    return arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
 }
 
 /* Ids when no tokenizer is at hand: the end of a document is the last token of GPT-2's vocabularies. */
@@ -150,7 +153,8 @@ int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct r
     const struct model_config *m = &s->config;
 
     if (!s->run.args || m->hidden <= 0 || m->n_layers <= 0 || m->n_heads <= 0 || m->hidden % m->n_heads) {
-        err_data(e, s->path, ERR_NO_BYTE, "its training arguments do not tell the model's layers, hidden size and heads");
+        err_data(e, s->path, ERR_NO_BYTE,
+                 "its training arguments do not tell the model's layers, hidden size and heads");
         return -1;
     }
     *c = (struct hf_config){
@@ -223,7 +227,8 @@ static int read_activation(const struct reading *x, struct hf_config *c)
 {
     /* Transformers' names of the three forms Megatron has. */
     static const char *const names[][2] = {
-        { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" }, { "gelu", "gelu" },
+        { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
+        { "gelu", "gelu" },
     };
     const char *said = json_string_value(value_of(x, "activation_function", NULL));
 
@@ -250,7 +255,8 @@ static void read_tokens(const struct reading *x, struct hf_config *c)
 
 static int read_bloom(const struct reading *x, struct hf_config *c)
 {
-    if (read_dim(x, "hidden_size", "n_embed", &c->hidden) < 0 || read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
+    if (read_dim(x, "hidden_size", "n_embed", &c->hidden) < 0 ||
+        read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
         read_dim(x, "n_head", "num_attention_heads", &c->n_heads) < 0)
         return -1;
     c->ffn = 4 * c->hidden;
@@ -264,7 +270,8 @@ static int read_bloom(const struct reading *x, struct hf_config *c)
 
 static int read_gpt2(const struct reading *x, struct hf_config *c)
 {
-    if (read_dim(x, "n_embd", "hidden_size", &c->hidden) < 0 || read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
+    if (read_dim(x, "n_embd", "hidden_size", &c->hidden) < 0 ||
+        read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
         read_dim(x, "n_head", "num_attention_heads", &c->n_heads) < 0 ||
         read_dim(x, "n_positions", "max_position_embeddings", &c->positions) < 0)
         return -1;
@@ -283,7 +290,8 @@ static int read_object(const struct reading *x, struct hf_config *c)
     int arch = type ? hf_arch_by_name(type) : -1;
 
     if (arch < 0) {
-        err_data(x->e, x->path, ERR_NO_BYTE, "'model_type' is '%.60s': bloom and gpt2 can be imported", type ? type : "absent");
+        err_data(x->e, x->path, ERR_NO_BYTE, "'model_type' is '%.60s': bloom and gpt2 can be imported",
+                 type ? type : "absent");
         return -1;
     }
     *c = (struct hf_config){ .arch = (enum hf_arch)arch, .tp = 1 };

@@ -146,7 +146,8 @@ static json_t *bloom(const struct hf_config *c)
 
 static json_t *gpt2(const struct hf_config *c)
 {
-    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:b, s:b, s:b, s:s, s:n, s:b, s:b}", "architectures", "GPT2LMHeadModel",
+    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:b, s:b, s:b, s:s, s:n, s:b, s:b}", "architectures",
+                          "GPT2LMHeadModel",
                           "model_type", "gpt2", "activation_function", c->activation,
                           "reorder_and_upcast_attn", 0, "scale_attn_by_inverse_layer_idx", 0, "scale_attn_weights", 1,
                           "use_cache", 1, "summary_type", "cls_index", "summary_activation",

@@ -44,7 +44,8 @@ static void estimate(const struct sink *k, const struct source *s, uint64_t *byt
     }
 }
 
-static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at, struct plan *plan)
+static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at,
+                                  struct plan *plan)
 {
     struct hfs *w = k->priv;
     const struct hf_tensor *t = &w->t->tensor[tensor];
@@ -84,7 +85,8 @@ static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
     if (t->rule->change == HF_TRANSPOSE || t->rule->change == HF_QKV_TRANSPOSE)
         plan_transposed(k, tensor, plan);
     else
-        add_item(k, tensor, t->map, t->len / (uint64_t)dtype_size(x->q.config.dtype) * (uint64_t)dtype_size(t->map->dtype),
+        add_item(k, tensor, t->map,
+                 t->len / (uint64_t)dtype_size(x->q.config.dtype) * (uint64_t)dtype_size(t->map->dtype),
                  0, plan);
 }
 
@@ -117,7 +119,8 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 
     if (pi->n_overflow == 0 || t->q.lossy)
         return 0;
-    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16; --lossy makes "
+    err_data(e, t->src->path, ERR_NO_BYTE,
+             "parameter %s: %llu values are beyond 65504, the largest of fp16; --lossy makes "
              "them infinite", t->src->param[it->pub.param].name, (unsigned long long)pi->n_overflow);
     return -1;
 }
@@ -208,7 +211,8 @@ static void tell_flushed(const struct sink *k, struct plan *plan)
 
 /* ---- reading back ---- */
 
-static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, size_t size, struct err *e)
+static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, size_t size,
+                        struct err *e)
 {
     uint32_t got = 0;
 
@@ -235,8 +239,9 @@ static int check_header(struct files *f, int file, const struct hf_target *t, in
         const struct hf_tensor *x = &t->tensor[i];
         const struct safetensors_tensor *got = x->file == number ? safetensors_find(st, x->name) : NULL;
 
-        same = x->file != number || (got && got->at == x->at && got->len == x->len && got->dtype == t->q.config.dtype &&
-                                     got->ndim == x->ndim && memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0);
+        same = x->file != number || (got && got->at == x->at && got->len == x->len && got->ndim == x->ndim &&
+                                     got->dtype == t->q.config.dtype &&
+                                     memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0);
     }
     if (st && !same)
         err_data(e, files_name(f, file), 0, "its header does not list what was written");

@@ -23,7 +23,7 @@ struct hf_request {
     enum hf_format format;
     bool bare_names;                    /* without "transformer." */
     bool per_layer;                     /* one file a layer, as the published BLOOM has them */
-    uint64_t max_shard_bytes;           /* else: files of at most so many tensor bytes; one larger tensor has a file of its own */
+    uint64_t max_shard_bytes;           /* else: of a file; one larger tensor has a file of its own */
     int64_t vocab;                      /* rows of the embedding to keep; 0: all */
     bool lossy;                         /* fp16: write infinities where numbers do not fit */
     bool verify;                        /* read everything back before it is published */

@@ -34,7 +34,8 @@ static int lay_safetensors(struct hf_image *im, struct err *e)
     for (int i = 0; i < im->n; i++) {
         const struct hf_tensor *t = &im->t->tensor[im->tensor[i]];
 
-        out[i] = (struct safetensors_out){ .name = t->name, .dtype = im->t->q.config.dtype, .ndim = t->ndim, .shape = t->shape };
+        out[i] = (struct safetensors_out){ .name = t->name, .dtype = im->t->q.config.dtype, .ndim = t->ndim,
+                                           .shape = t->shape };
     }
     rc = safetensors_layout(out, im->n, im->t->src->path, &im->header, &im->size, e);
     /* Sorted now; names are pointers to the tensors' own. */
@@ -56,10 +57,11 @@ static void lay_bin(struct hf_image *im)
     for (int i = 0; i < im->n; i++) {
         const struct hf_tensor *t = &im->t->tensor[im->tensor[i]];
         enum dtype dtype = im->t->q.config.dtype;
+        int64_t n;
 
         size[i] = t->len;
-        pk_set_str(a, root, t->name, pt_new_tensor(a, i, dtype, (int64_t)(t->len / (uint64_t)dtype_size(dtype)), 0, t->ndim,
-                                                   t->shape, false));
+        n = (int64_t)(t->len / (uint64_t)dtype_size(dtype));
+        pk_set_str(a, root, t->name, pt_new_tensor(a, i, dtype, n, 0, t->ndim, t->shape, false));
     }
     im->pt = pt_image_new("pytorch_model", root, im->n, size);
     im->size = pt_image_size(im->pt);

@@ -22,7 +22,7 @@ static int by_number(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Blocks count from 0 by the rank of their numbers: those begin at 2 or 3, and the last LayerNorm leaves a gap or none. */
+/* Blocks count from 0 by the rank of their numbers, which begin at 2 or 3; the last LayerNorm leaves a gap or none. */
 static int find_layers(const struct hf_target *t, struct layers *l, struct err *e)
 {
     const struct source *s = t->src;
@@ -50,7 +50,8 @@ static int find_layers(const struct hf_target *t, struct layers *l, struct err *
             l->number[l->n++] = l->number[i];
     if (l->n == t->q.config.n_layers)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "%d layers are there, the arguments say %lld", l->n, (long long)t->q.config.n_layers);
+    err_data(e, s->path, ERR_NO_BYTE, "%d layers are there, the arguments say %lld", l->n,
+             (long long)t->q.config.n_layers);
     return -1;
 }
 
@@ -98,7 +99,8 @@ static int check_shape(const struct hf_target *t, const struct hf_rule *r, const
         return 0;
     for (int d = 0; d < p->ndim; d++)
         strbuf_addf(&shape, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
-    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: its shape [%s] does not follow from the arguments (hidden %lld, "
+    err_data(e, t->src->path, ERR_NO_BYTE,
+             "parameter %s: its shape [%s] does not follow from the arguments (hidden %lld, "
              "ffn %lld, positions %lld)", p->name, shape.buf ? shape.buf : "", (long long)t->q.config.hidden,
              (long long)t->q.config.ffn, (long long)t->q.config.positions);
     strbuf_free(&shape);
@@ -119,7 +121,8 @@ static const struct tmap *reorder_rows(const struct hf_target *t, const struct t
 {
     int64_t n = t->q.config.n_heads;
     struct arena *scratch = arena_new(0);
-    const struct tmap *to = tmap_permute(t->arena, m, m->len / (uint64_t)(3 * n), tmap_permute_transposed(scratch, n, 3));
+    int64_t *order = tmap_permute_transposed(scratch, n, 3);
+    const struct tmap *to = tmap_permute(t->arena, m, m->len / (uint64_t)(3 * n), order);
 
     arena_free(scratch);
     return to;
@@ -139,15 +142,18 @@ static int take_tensor(struct hf_target *t, const struct hf_rule *r, int block, 
     }
     if (check_shape(t, r, p, e) < 0)
         goto out;
-    *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .rule = r, .param = (int)(p - t->src->param), .ndim = r->ndim };
+    *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .rule = r, .param = (int)(p - t->src->param),
+                              .ndim = r->ndim };
     to->map = choose_state(t, p, &to->state);
     if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name, to->map ? "is of no floating dtype" : "has no weights");
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
+                 to->map ? "is of no floating dtype" : "has no weights");
         goto out;
     }
     if (r->change == HF_QKV_ROWS || r->change == HF_QKV_TRANSPOSE) {
         if (to->map->op != TMAP_CONCAT) {
-            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is not cut by rows, as query, key and value are", p->name);
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is not cut by rows, as query, key and value are",
+                     p->name);
             goto out;
         }
         to->map = reorder_rows(t, to->map);
@@ -247,12 +253,14 @@ static void share_by_layer(struct hf_target *t)
 
 static void name_files(struct hf_target *t)
 {
-    const char *base = t->q.format == HF_BIN ? "pytorch_model" : "model", *end = t->q.format == HF_BIN ? "bin" : "safetensors";
+    bool bin = t->q.format == HF_BIN;
+    const char *base = bin ? "pytorch_model" : "model", *end = bin ? "bin" : "safetensors";
 
     t->file = arena_alloc(t->arena, (size_t)t->n_files * sizeof *t->file);
     for (int i = 0; i < t->n_files; i++)
         t->file[i].name = t->n_files == 1 ? arena_fmt(t->arena, "%s.%s", base, end)
-                        : arena_fmt(t->arena, "%s%c%05d-of-%05d.%s", base, t->q.per_layer ? '_' : '-', i + 1, t->n_files, end);
+                        : arena_fmt(t->arena, "%s%c%05d-of-%05d.%s", base, t->q.per_layer ? '_' : '-', i + 1,
+                                    t->n_files, end);
     for (int i = 0; i < t->n_tensors; i++)
         t->file[t->tensor[i].file].n++;
 }
@@ -275,7 +283,9 @@ static int place_tensors(struct hf_target *t, struct err *e)
 
 const char *hf_index_name(const struct hf_target *t)
 {
-    return t->n_files == 1 ? NULL : t->q.format == HF_BIN ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
+    if (t->n_files == 1)
+        return NULL;
+    return t->q.format == HF_BIN ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
 }
 
 /* ---- the target ---- */
@@ -292,12 +302,14 @@ static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e
     t->q.config.vocab = t->q.vocab ? t->q.vocab : rows;
     for (int i = 0; i < HF_TOKENS; i++)
         if (t->q.config.token[i] >= t->q.config.vocab) {
-            report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL, "token id %lld is not below vocab_size %lld: "
+            report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
+                       "token id %lld is not below vocab_size %lld: "
                        "left out of config.json", (long long)t->q.config.token[i], (long long)t->q.config.vocab);
             t->q.config.token[i] = -1;
         }
     if (t->q.tokenizer && t->q.tokenizer->largest_id >= t->q.config.vocab)
-        report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL, "the tokenizer has id %lld, vocab_size is %lld",
+        report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
+                   "the tokenizer has id %lld, vocab_size is %lld",
                    (long long)t->q.tokenizer->largest_id, (long long)t->q.config.vocab);
     return 0;
 }

@@ -40,7 +40,8 @@ static int check_head(struct opening *x)
 {
     enum { CHUNK = 1 << 20 };
     struct hf_stored *head = hf_folder_find(&x->folder, "lm_head.weight");
-    const struct hf_stored *table = hf_folder_find(&x->folder, x->c.arch == HF_BLOOM ? "word_embeddings.weight" : "wte.weight");
+    const struct hf_stored *table = hf_folder_find(&x->folder,
+                                                   x->c.arch == HF_BLOOM ? "word_embeddings.weight" : "wte.weight");
     char *a, *b;
     int rc = 0;
 
@@ -48,7 +49,8 @@ static int check_head(struct opening *x)
         return 0;
     head->used = true;
     if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "lm_head.weight is not like the embedding: Megatron's head is the embedding");
+        err_data(x->e, x->s->path, ERR_NO_BYTE,
+                 "lm_head.weight is not like the embedding: Megatron's head is the embedding");
         return -1;
     }
     a = xmalloc(CHUNK);
@@ -134,7 +136,8 @@ static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
 {
     int64_t n = x->c.n_heads;
     struct arena *scratch = arena_new(0);
-    struct tmap *to = tmap_permute(x->s->arena, m, m->len / (uint64_t)(3 * n), tmap_permute_transposed(scratch, 3, n));
+    int64_t *order = tmap_permute_transposed(scratch, 3, n);
+    struct tmap *to = tmap_permute(x->s->arena, m, m->len / (uint64_t)(3 * n), order);
 
     arena_free(scratch);
     return to;
@@ -205,7 +208,8 @@ static int check_unused(struct opening *x)
         if (!x->folder.tensor[i].used && !is_buffer(x->folder.tensor[i].name))
             strbuf_addf(&names, "%s%.100s", n++ ? ", " : "", x->folder.tensor[i].name);
     if (n)
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without a place in Megatron: %s", n, n == 1 ? "" : "s", names.buf);
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without a place in Megatron: %s", n, n == 1 ? "" : "s",
+                 names.buf);
     strbuf_free(&names);
     return n ? -1 : 0;
 }
@@ -218,12 +222,14 @@ static int take_params(struct opening *x)
     hf_rules(x->c.arch, &n);
     /* No more layers than tensors: a number from a file must not decide how much memory we take. */
     if (x->c.n_layers > x->folder.n) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors", (long long)x->c.n_layers,
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
+                 (long long)x->c.n_layers,
                  x->folder.n);
         return -1;
     }
     if (x->o->repeat_to > x->c.vocab + MOST_NEW_ROWS) {
-        err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)x->o->repeat_to, (long long)x->c.vocab);
+        err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)x->o->repeat_to,
+                  (long long)x->c.vocab);
         return -1;
     }
     most = (size_t)n * ((size_t)x->c.n_layers + 2);
@@ -272,7 +278,8 @@ static int read_config(struct opening *x)
     int rc = -1;
 
     text = file_slurp(path, 1 << 24, &len, x->e);
-    if (text && hf_config_read(path, text, len, &x->c, x->e) == 0 && hf_folder_add(x->s, "config.json", FILE_OTHER, x->e) >= 0)
+    if (text && hf_config_read(path, text, len, &x->c, x->e) == 0 &&
+        hf_folder_add(x->s, "config.json", FILE_OTHER, x->e) >= 0)
         rc = 0;
     free(text);
     free(path);
@@ -281,10 +288,12 @@ static int read_config(struct opening *x)
 
 static void note_freshness(struct opening *x)
 {
-    report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL, "iteration 0, no learning-rate schedule, no random states: "
+    report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
+               "iteration 0, no learning-rate schedule, no random states: "
                "start the trainer with --finetune, or with --override-lr-scheduler --no-load-rng");
     if (!x->all_bf16)
-        report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL, "weights are rounded to bf16, masters keep what the "
+        report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
+                   "weights are rounded to bf16, masters keep what the "
                    "files hold");
 }
 

@@ -32,6 +32,7 @@ struct hf_source_opts {
  * tensor is missing, unknown (each is named) or has another shape than config.json says,
  * when the head is not the embedding, or when Megatron has no such model.
  */
-MUST_CHECK struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r, struct err *e);
+MUST_CHECK struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r,
+                                         struct err *e);
 
 #endif

@@ -44,7 +44,8 @@ static const char *base_name(const struct hf_folder *f, const char *name)
     return arena_fmt(f->s->arena, "%s", str_starts(name, prefix) ? name + sizeof prefix - 1 : name);
 }
 
-static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim, const int64_t *shape)
+static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
+                                    const int64_t *shape)
 {
     struct hf_stored *t;
 
@@ -63,7 +64,8 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
         struct hf_stored *t = add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
-        t->x = (struct extent){ files_add_record(f->s->files, file, from->at, from->len, false, 0, t->name), 0, from->len };
+        t->x = (struct extent){ files_add_record(f->s->files, file, from->at, from->len, false, 0, t->name), 0,
+                                from->len };
     }
     safetensors_close(st);
     return st ? 0 : -1;
@@ -84,7 +86,8 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         struct hf_stored *t;
 
         if (!name || !pt_tensor(pt, pair[2 * i + 1], &from) || !from.contiguous) {
-            err_data(e, pt_path(pt), ERR_NO_BYTE, "%.100s is no contiguous tensor", name ? name : "a key that is no string");
+            err_data(e, pt_path(pt), ERR_NO_BYTE, "%.100s is no contiguous tensor",
+                     name ? name : "a key that is no string");
             rc = -1;
             continue;
         }
@@ -127,8 +130,10 @@ static int files_of_index(const json_t *map, const char *path, const char *exten
     json_object_foreach((json_t *)map, key, v) {
         const char *name = json_string_value(v);
 
-        if (!name || strchr(name, '/') || strchr(name, '\\') || *name == '.' || !str_ends(name, extension) || n == FILES_MAX) {
-            err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s: '%.100s' is no file beside the index", key, name ? name : "?");
+        if (!name || strchr(name, '/') || strchr(name, '\\') || *name == '.' || !str_ends(name, extension) ||
+            n == FILES_MAX) {
+            err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s: '%.100s' is no file beside the index", key,
+                     name ? name : "?");
             return -1;
         }
         if (is_listed(*names, n, name))
@@ -142,7 +147,8 @@ static int files_of_index(const json_t *map, const char *path, const char *exten
 }
 
 /* Tensors that came from file `name`, from number `first` on, must be those of the map. */
-static int check_listed(const struct hf_folder *f, int first, const json_t *map, const char *path, const char *name, struct err *e)
+static int check_listed(const struct hf_folder *f, int first, const json_t *map, const char *path, const char *name,
+                        struct err *e)
 {
     for (int i = first; i < f->n; i++) {
         char *full = str_fmt("%s%s", prefix, f->tensor[i].name);
@@ -234,7 +240,8 @@ int hf_folder_read(struct hf_folder *f, struct err *e)
     else if (exists(f->s, "pytorch_model.bin.index.json"))
         rc = read_index(f, "pytorch_model.bin.index.json", ".bin", e);
     else {
-        err_data(e, f->s->path, ERR_NO_BYTE, "no model here: model.safetensors, pytorch_model.bin or an index of either is "
+        err_data(e, f->s->path, ERR_NO_BYTE,
+                 "no model here: model.safetensors, pytorch_model.bin or an index of either is "
                  "expected");
         rc = -1;
     }

@@ -36,7 +36,8 @@ struct hf_matrix {
     const struct hf_stored *from;
     struct tmap **to;                   /* filled in: the turned matrix */
 };
-MUST_CHECK int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf_source_opts *o, struct err *e);
+MUST_CHECK int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf_source_opts *o,
+                        struct err *e);
 /* A map of one extent, in the source's arena. */
 struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
 

@@ -187,7 +187,13 @@ static struct pk *schedule(struct arena *a)
     return d;
 }
 
-static struct pk *mp_rank(const struct source *s, struct arena *a, const struct hf_config *c, int64_t tokens, int n_groups)
+static struct pk *empty_set(struct arena *a)
+{
+    return pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of_one(a, pk_list(a)));
+}
+
+static struct pk *mp_rank(const struct source *s, struct arena *a, const struct hf_config *c, int64_t tokens,
+                          int n_groups)
 {
     static const char *const zeros[] = { "skipped_steps", "global_steps", "global_samples" };
     struct pk *d = pk_dict(a), *info = pk_dict(a);
@@ -202,7 +208,7 @@ static struct pk *mp_rank(const struct source *s, struct arena *a, const struct 
     pk_set_str(a, d, "lr_scheduler", schedule(a));
     pk_set_str(a, d, "data_sampler", pk_none(a));
     pk_set_str(a, d, "random_ltd", pk_none(a));
-    pk_set_str(a, d, "sparse_tensor_module_names", pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of_one(a, pk_list(a))));
+    pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
     for (int i = 0; i < 3; i++)
         set_int(a, d, zeros[i], 0);
     set_int(a, d, "dp_world_size", 1);
@@ -236,8 +242,9 @@ int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, i
     free(bytes);
     grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
     memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
-    grown[s->n_files] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .cls = FILE_OTHER, .pp = 0, .tp = 0,
-                                              .dp = -1, .layer = -1, .file = files_add_mem(s->files, kept, size, name) };
+    grown[s->n_files] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .cls = FILE_OTHER,
+                                              .pp = 0, .tp = 0, .dp = -1, .layer = -1 };
+    grown[s->n_files].file = files_add_mem(s->files, kept, size, name);
     grown[s->n_files].pt = pt_open(s->files, grown[s->n_files].file, e);
     s->file = grown;
     if (!s->file[s->n_files++].pt)

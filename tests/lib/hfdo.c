@@ -64,7 +64,8 @@ int hfdo_import(const char *in, const char *out, const struct ds_request *q, int
 
 /* ---- looking ---- */
 
-static int each_file(const char *dir, int (*fn)(struct files *f, struct safetensors *st, int file, void *ctx), void *ctx)
+static int each_file(const char *dir, int (*fn)(struct files *f, struct safetensors *st, int file, void *ctx),
+                     void *ctx)
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
@@ -141,7 +142,8 @@ int hfdo_count(const char *dir)
 
 /* ---- by hand ---- */
 
-int hfdo_write(const char *dir, const char *config, const struct safetensors_out *t, const void *const *bytes, int n, struct err *e)
+int hfdo_write(const char *dir, const char *config, const struct safetensors_out *t, const void *const *bytes, int n,
+               struct err *e)
 {
     struct safetensors_out *placed = malloc((size_t)n * sizeof *placed + 1);
     char *path = path_join(dir, "config.json"), *model = path_join(dir, "model.safetensors");

@@ -19,7 +19,8 @@ struct hfdo {
 /* bf16 as it is, one file, all rows. */
 struct hfdo hfdo_defaults(void);
 MUST_CHECK int hfdo_export(const char *in, const char *out, const struct hfdo *h, struct err *e);
-MUST_CHECK int hfdo_import(const char *in, const char *out, const struct ds_request *q, int64_t repeat_to, struct err *e);
+MUST_CHECK int hfdo_import(const char *in, const char *out, const struct ds_request *q, int64_t repeat_to,
+                           struct err *e);
 
 /* A tensor of a model folder, by its name there; all safetensors files are searched. Caller frees *bytes. */
 struct hfdo_tensor {
@@ -34,7 +35,8 @@ MUST_CHECK int hfdo_tensor(const char *dir, const char *name, struct hfdo_tensor
 int hfdo_count(const char *dir);
 
 /* A folder by hand: config.json's text, and tensors that safetensors_layout() places; values are bytes of each. */
-MUST_CHECK int hfdo_write(const char *dir, const char *config, const struct safetensors_out *t, const void *const *bytes, int n,
+MUST_CHECK int hfdo_write(const char *dir, const char *config, const struct safetensors_out *t,
+                          const void *const *bytes, int n,
                           struct err *e);
 
 #endif

@@ -263,6 +263,52 @@ static void test_messages(void **state)
     assert_true(ranks_run(4, do_messages, NULL));
 }
 
+/*
+ * A long message that came in part, because one of another group was waited for behind
+ * it, and whose receive is started only then.
+ */
+static int do_overtaken(int rank, int size, void *arg)
+{
+    const int both[] = {0, 1};
+    struct comm_req *long_one = NULL, *short_one = NULL;
+    struct err e = {0};
+    struct comm_world *w;
+    struct comm *a, *b;
+    uint8_t *x = xmalloc(4 * BIG), word = 7;
+
+    (void)size;
+    (void)arg;
+    EXPECT(open_world(&w, &e) == 0);
+    EXPECT((a = comm_create(w, "a", both, 2, &e)) && (b = comm_create(w, "b", both, 2, &e)));
+    for (int i = 0; i < 4 * BIG; i++)
+        x[i] = rank ? 0 : (uint8_t)(i * 31 >> 3);
+    if (rank == 0) {
+        EXPECT(comm_send_start(a, x, 4 * BIG, DTYPE_U8, 1, NULL, &long_one, &e) == 0);
+        EXPECT(comm_send_start(b, &word, 1, DTYPE_U8, 1, NULL, &short_one, &e) == 0);
+    } else {
+        word = 0;
+        EXPECT(comm_recv_start(b, &word, 1, DTYPE_U8, 0, NULL, &short_one, &e) == 0);
+        usleep(100000);
+        EXPECT(comm_poke(w, &e) == 0);
+        EXPECT(comm_recv_start(a, x, 4 * BIG, DTYPE_U8, 0, NULL, &long_one, &e) == 0);
+    }
+    EXPECT(comm_wait(&short_one, NULL, &e) == 0 && word == 7);
+    EXPECT(comm_wait(&long_one, NULL, &e) == 0);
+    for (int i = 0; i < 4 * BIG; i++)
+        EXPECT(x[i] == (uint8_t)(i * 31 >> 3));
+    comm_close(a);
+    comm_close(b);
+    comm_world_close(w);
+    free(x);
+    return 0;
+}
+
+static void test_overtaken(void **state)
+{
+    (void)state;
+    assert_true(ranks_run(2, do_overtaken, NULL));
+}
+
 /* Receives that are started together and waited for in another order. */
 static int do_out_of_order(int rank, int size, void *arg)
 {
@@ -462,7 +508,8 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bf16_rounds_once), cmocka_unit_test(test_bf16_all_values),
         cmocka_unit_test(test_order_and_wrap), cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_ranks),
-        cmocka_unit_test(test_barrier), cmocka_unit_test(test_messages), cmocka_unit_test(test_out_of_order),
+        cmocka_unit_test(test_barrier), cmocka_unit_test(test_messages), cmocka_unit_test(test_overtaken),
+        cmocka_unit_test(test_out_of_order),
         cmocka_unit_test(test_host_values), cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_lists_differ),
         cmocka_unit_test(test_lengths_differ), cmocka_unit_test(test_group_of_one),
     };

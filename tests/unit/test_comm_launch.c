@@ -198,8 +198,9 @@ static int do_join_late(int rank, int size, void *arg)
 
 static void knock(int port, const char *word)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (int tries = 0; tries < 100; tries++) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
 

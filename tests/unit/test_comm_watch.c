@@ -187,6 +187,8 @@ static void test_last_words_hang(void **state)
     (void)state;
     start(&j, (struct trouble){.what = "abort", .who = 3, .hang_in_words = true});
     expect_end(&j, 0, 20, -1, ") failed: no more data\n");
+    for (int r = 0; r < SIZE; r++)
+        assert_true(WIFSIGNALED(j.status[r]) && WTERMSIG(j.status[r]) == SIGALRM);
     ranks_end(&j);
 }
 

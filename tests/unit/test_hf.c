@@ -106,7 +106,8 @@ static void matches_list(const char *dir, const char *list)
 
 static void golden(void **state)
 {
-    static const char *const sets[][2] = { { BLOOM, "tests/data/hf/bloom.tensors" }, { GPT2, "tests/data/hf/gpt2.tensors" } };
+    static const char *const sets[][2] = { { BLOOM, "tests/data/hf/bloom.tensors" }, { GPT2,
+                                                                                       "tests/data/hf/gpt2.tensors" } };
     struct hfdo h = hfdo_defaults();
     char *out = in_scratch("golden");
 
@@ -155,7 +156,8 @@ static char *generate(const struct ckptgen *g, const char *name)
 }
 
 /* Element of the merged Megatron parameter that Transformers' element (row, col) of a GPT-2 tensor is. */
-static int64_t gpt2_element(const struct ckptgen *g, const struct hf_rule *r, int64_t rows, int64_t cols, int64_t row, int64_t col)
+static int64_t gpt2_element(const struct ckptgen *g, const struct hf_rule *r, int64_t rows, int64_t cols, int64_t row,
+                            int64_t col)
 {
     int64_t d = g->hidden / g->n_heads, h = g->hidden, o = r->change == HF_QKV_ROWS ? row * cols + col : col;
     int64_t s = o / h, i = o % h / d, lane = o % d, source_row = (i * 3 + s) * d + lane;
@@ -168,7 +170,8 @@ static int64_t gpt2_element(const struct ckptgen *g, const struct hf_rule *r, in
     }
 }
 
-static void check_tensor(const struct ckptgen *g, const struct ckptgen_set *set, int param, const char *dir, enum dtype dtype)
+static void check_tensor(const struct ckptgen *g, const struct ckptgen_set *set, int param, const char *dir,
+                         enum dtype dtype)
 {
     const struct ckptgen_param *p = ckptgen_param(set, param);
     int layer, first = g->lnum == CKPTGEN_LNUM_MSMD ? 2 : 3;
@@ -276,7 +279,8 @@ static void to_universal(const char *in, const char *out, struct sink *(*make)(c
 /* The same bytes out of every form. */
 static void forms(void **state)
 {
-    static struct sink *(*const makes[])(const struct sink_opts *) = { universal_pt_sink, universal_hdf5_sink, universal_virtual_sink };
+    static struct sink *(*const makes[])(const struct sink_opts *) = { universal_pt_sink, universal_hdf5_sink,
+                                                                       universal_virtual_sink };
     char *a = in_scratch("a"), *b = in_scratch("b"), *uni = in_scratch("uni");
     struct hfdo h = hfdo_defaults();
 
@@ -446,7 +450,8 @@ static void refusals(void **state)
     (void)state;
     g.embed_layernorm = false;
     in = generate(&g, "in");
-    expect_refused(in, &h, ERR_DATA, "argument embed_layernorm is false: BLOOM always has a LayerNorm behind its embedding");
+    expect_refused(in, &h, ERR_DATA,
+                   "argument embed_layernorm is false: BLOOM always has a LayerNorm behind its embedding");
     h.arch = HF_BLOOM;
     expect_refused(in, &h, ERR_DATA, "parameter tied_modules.embed.word_embeddings.norm.weight is not there");
     h.arch = HF_GPT2;
@@ -476,7 +481,8 @@ static void spoiled_positions(void **state)
     to_universal(in, uni, universal_pt_sink);
     manifest = path_join(uni, "manifest.json");
     assert_int_equal(unlink(manifest), 0);
-    expect_refused(uni, &h, ERR_DATA, "position_embeddings.weight: the converter that made this universal checkpoint spoils "
+    expect_refused(uni, &h, ERR_DATA,
+                   "position_embeddings.weight: the converter that made this universal checkpoint spoils "
                    "position tables");
     free(manifest);
     free(in);
@@ -528,7 +534,8 @@ static void tokenizers(void **state)
     err_clear(&e);
     put(dir, "tokenizer.json", "{\"added_tokens\":[{\"id\":7,\"content\":\"<s>\"},{\"id\":300,\"content\":\"<pad>\"}],"
         "\"model\":{\"vocab\":{\"a\":0,\"</s>\":9}}}");
-    put(dir, "tokenizer_config.json", "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"unk_token\":null}");
+    put(dir, "tokenizer_config.json",
+        "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"unk_token\":null}");
     put(dir, "special_tokens_map.json", "{\"pad_token\":\"<pad>\"}");
     put(dir, "secret.bin", "not a tokenizer's");
     must(hf_tokenizer_open(&t, dir, NULL, &e) == 0, &e);
@@ -551,8 +558,9 @@ static void tokenizers(void **state)
 static void reals(void **state)
 {
     static const struct { double v; const char *text; } cases[] = {
-        { 0, "0.0" }, { 1, "1.0" }, { 0.02, "0.02" }, { 1e-5, "1e-05" }, { 1e-4, "0.0001" }, { 10.5, "10.5" }, { 1e15, "1000000000000000.0" },
-        { 1e16, "1e+16" }, { 0.1 + 0.2, "0.30000000000000004" }, { -2.5, "-2.5" }, { 12345.678, "12345.678" }, { 100, "100.0" },
+        { 0, "0.0" }, { 1, "1.0" }, { 0.02, "0.02" }, { 1e-5, "1e-05" }, { 1e-4, "0.0001" }, { 10.5, "10.5" },
+        { 1e15, "1000000000000000.0" }, { 1e16, "1e+16" }, { 0.1 + 0.2, "0.30000000000000004" }, { -2.5, "-2.5" },
+        { 12345.678, "12345.678" }, { 100, "100.0" },
     };
 
     (void)state;

@@ -96,7 +96,8 @@ static struct ds_request to_topology(int tp, int pp, int dp)
 
 static void identity(void **state)
 {
-    static const struct topology topos[] = { { 1, 1, 1 }, { 2, 2, 2 }, { 4, 3, 1 }, { 8, 1, 3 }, { 2, 5, 4 }, { 1, 6, 5 } };
+    static const struct topology topos[] = { { 1, 1, 1 }, { 2, 2, 2 }, { 4, 3, 1 }, { 8, 1, 3 }, { 2, 5, 4 }, { 1, 6,
+                                                                                                                5 } };
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
     char *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
     struct err e = {0};
@@ -207,13 +208,14 @@ struct hand {
     char config[400];
 };
 
-static const int64_t shapes[][2] = { { V, H }, { POSITIONS, H }, { H, 0 }, { H, 3 * H }, { 3 * H, 0 }, { H, H }, { H, 4 * H },
-                                     { 4 * H, 0 }, { 4 * H, H } };
+static const int64_t shapes[][2] = { { V, H }, { POSITIONS, H }, { H, 0 }, { H, 3 * H }, { 3 * H, 0 }, { H, H },
+                                     { H, 4 * H }, { 4 * H, 0 }, { 4 * H, H } };
 static float values[MOST][4 * H * H];
 
 static void hand_add(struct hand *m, const char *name, int shape)
 {
-    m->t[m->n] = (struct safetensors_out){ .name = name, .dtype = DTYPE_F32, .ndim = shapes[shape][1] ? 2 : 1, .shape = shapes[shape] };
+    m->t[m->n] = (struct safetensors_out){ .name = name, .dtype = DTYPE_F32, .ndim = shapes[shape][1] ? 2 : 1,
+                                           .shape = shapes[shape] };
     m->bytes[m->n] = values[m->n];
     m->n++;
 }
@@ -224,7 +226,8 @@ static void hand_start(struct hand *m)
     for (int i = 0; i < MOST; i++)
         for (int k = 0; k < 4 * H * H; k++)
             values[i][k] = (float)(i + 1) + (float)k / 256;
-    snprintf(m->config, sizeof m->config, "{\"model_type\":\"gpt2\",\"vocab_size\":%d,\"n_embd\":%d,\"n_layer\":1,\"n_head\":%d,"
+    snprintf(m->config, sizeof m->config,
+             "{\"model_type\":\"gpt2\",\"vocab_size\":%d,\"n_embd\":%d,\"n_layer\":1,\"n_head\":%d,"
              "\"n_positions\":%d}", V, H, HEADS, POSITIONS);
     hand_add(m, "wte.weight", 0);
     hand_add(m, "wpe.weight", 1);
@@ -301,7 +304,8 @@ static void by_hand(void **state)
         for (int head = 0; head < HEADS; head++)
             for (int lane = 0; lane < D; lane++)
                 for (int r = 0; r < H; r++)
-                    assert_true(got[((head * 3 + kind) * D + lane) * H + r] == values[4][r * 3 * H + kind * H + head * D + lane]);
+                    assert_true(got[((head * 3 + kind) * D + lane) * H + r] ==
+                                values[4][r * 3 * H + kind * H + head * D + lane]);
     p = source_param(s, "3.self_attention.query_key_value.bias");
     must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof bias, bias, &e) == 0, &e);
     for (int i = 0; i < 3 * H; i++)
@@ -424,6 +428,20 @@ static void refused_indices(void **state)
         assert_int_equal(hfdo_import(dir, ds, &q, 0, &e), -1);
         if (!strstr(e.msg, cases[i][1]))
             fail_msg("'%s', expected '%s'", e.msg, cases[i][1]);
+    }
+    /* Right, and with one name too many. */
+    for (int extra = 0; extra < 2; extra++) {
+        struct strbuf sb = {0};
+
+        strbuf_addf(&sb, "{\"weight_map\":{");
+        for (int i = 0; i < m.n; i++)
+            strbuf_addf(&sb, "%s\"%s\":\"m.safetensors\"", i ? "," : "", m.t[i].name);
+        strbuf_addf(&sb, "%s}}", extra ? ",\"ln_f.more\":\"m.safetensors\"" : "");
+        put(dir, "model.safetensors.index.json", sb.buf);
+        err_clear(&e);
+        assert_int_equal(hfdo_import(dir, ds, &q, 0, &e), extra ? -1 : 0);
+        assert_true(!extra || strstr(e.msg, "weight_map lists 17 tensors, its files hold 16"));
+        strbuf_free(&sb);
     }
     free(dir);
     free(ds);

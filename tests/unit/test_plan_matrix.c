@@ -34,12 +34,13 @@ static void put_value(enum dtype t, uint8_t *to, float v)
         memcpy(to, &half, sizeof half);
 }
 
-/* Element i as the source holds it: all exponents, so fp16 overflows and flushes; every value is 0 or normal in its type. */
+/* Element i as the source holds it: large and small ones, so fp16 overflows and flushes. */
 static void fill(enum dtype t, uint8_t *src)
 {
     for (int i = 0; i < ELEMS; i++) {
         uint32_t u = (uint32_t)i * 2654435761u;
-        float v = ((float)(u >> 8) / (1 << 24) - 0.5f) * (t == DTYPE_F16 ? 4.0f : (i % 3 ? 1.0f : i % 2 ? 1e7f : 1e-12f));
+        float scale = t == DTYPE_F16 ? 4.0f : i % 3 ? 1.0f : i % 2 ? 1e7f : 1e-12f;
+        float v = ((float)(u >> 8) / (1 << 24) - 0.5f) * scale;
 
         put_value(t, src + (size_t)i * (size_t)dtype_size(t), v);
     }
@@ -82,7 +83,8 @@ static void begin(struct run *r, const char *src, uint64_t bytes, enum dtype typ
     r->p = plan_new(r->f);
     file = files_add_path(r->f, src, &e);
     assert_true(file >= 0);
-    r->x = (struct extent){ files_add_record(r->f, file, 0, bytes, true, crc_bytes(0, content, bytes), "data/0"), 0, bytes };
+    r->x = (struct extent){ files_add_record(r->f, file, 0, bytes, true, crc_bytes(0, content, bytes), "data/0"), 0,
+                            bytes };
     r->slice = (struct tmap_slice){ .len = bytes, .n_extents = 1, .extent = &r->x };
     r->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = type, .len = bytes, .n_slices = 1, .slice = &r->slice };
 }
@@ -208,7 +210,8 @@ static void test_permute(void **state)
     int rec = files_add_record(f, files_add_mem(f, src, sizeof src, "m"), 0, sizeof src, false, 0, "r");
     /* Borders of extents and slices that are no borders of runs. */
     struct extent x[] = { { rec, 0, 7 }, { rec, 7, 50 }, { rec, 57, 63 } };
-    struct tmap_slice s[] = { { .len = 57, .n_extents = 2, .extent = x }, { .len = 63, .n_extents = 1, .extent = x + 2 } };
+    struct tmap_slice s[] = { { .len = 57, .n_extents = 2, .extent = x }, { .len = 63, .n_extents = 1,
+                                                                            .extent = x + 2 } };
     struct tmap m = { .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = sizeof src, .n_slices = 2, .slice = s };
     int64_t from[N];
     struct tmap *p;

@@ -174,7 +174,8 @@ static void test_deep(void **state)
 static void test_reads(void **state)
 {
     struct opened o = open_text("{\"__metadata__\":{\"format\":\"tf\",\"format\":\"pt\"},"
-                                TENSOR("z", "F16", "3,2", 4, 16) "," TENSOR("\\u00e9\\ud83d\\ude00\\n", "F8_E4M3", "4", 0, 4)
+                                TENSOR("z", "F16", "3,2", 4, 16) "," TENSOR("\\u00e9\\ud83d\\ude00\\n", "F8_E4M3",
+                                                                            "4", 0, 4)
                                 "}", 16);
     const struct safetensors_tensor *t;
 
@@ -209,7 +210,8 @@ static const struct { const char *name; int ndim; const int64_t *shape; uint64_t
     { "input_layernorm.bias", 1, shape_h, 0, 32 }, { "input_layernorm.weight", 1, shape_h, 32, 64 },
     { "mlp.dense_4h_to_h.bias", 1, shape_h, 64, 96 }, { "mlp.dense_4h_to_h.weight", 2, shape_h4h, 96, 2144 },
     { "mlp.dense_h_to_4h.bias", 1, shape_4h, 2144, 2272 }, { "mlp.dense_h_to_4h.weight", 2, shape_4hh, 2272, 4320 },
-    { "post_attention_layernorm.bias", 1, shape_h, 4320, 4352 }, { "post_attention_layernorm.weight", 1, shape_h, 4352, 4384 },
+    { "post_attention_layernorm.bias", 1, shape_h, 4320, 4352 }, { "post_attention_layernorm.weight", 1, shape_h,
+                                                                   4352, 4384 },
     { "self_attention.dense.bias", 1, shape_h, 4384, 4416 }, { "self_attention.dense.weight", 2, shape_hh, 4416, 4928 },
     { "self_attention.query_key_value.bias", 1, shape_3h, 4928, 5024 },
     { "self_attention.query_key_value.weight", 2, shape_qkv, 5024, 6560 },
@@ -236,7 +238,8 @@ static void test_layout(void **state)
     (void)state;
     /* Backwards: the order asked for does not matter. */
     for (int i = N_ENDS - 1; i >= 0; i--)
-        t[n++] = (struct safetensors_out){ .name = ends[i].name, .dtype = DTYPE_BF16, .ndim = ends[i].ndim, .shape = ends[i].shape };
+        t[n++] = (struct safetensors_out){ .name = ends[i].name, .dtype = DTYPE_BF16, .ndim = ends[i].ndim,
+                                           .shape = ends[i].shape };
     for (int i = 0; i < 2 * N_BLOCK; i++) {
         snprintf(names[i], sizeof names[i], "transformer.h.%d.%s", i / N_BLOCK, block[i % N_BLOCK].name);
         t[n++] = (struct safetensors_out){ .name = names[i], .dtype = DTYPE_BF16, .ndim = block[i % N_BLOCK].ndim,
@@ -256,7 +259,8 @@ static void test_layout(void **state)
 
         assert_non_null(got);
         assert_int_equal(got->at, 3000 + base + (in_block ? block[i % N_BLOCK].from : ends[i - 2 * N_BLOCK].from));
-        assert_int_equal(got->at + got->len, 3000 + base + (in_block ? block[i % N_BLOCK].to : ends[i - 2 * N_BLOCK].to));
+        assert_int_equal(got->at + got->len,
+                         3000 + base + (in_block ? block[i % N_BLOCK].to : ends[i - 2 * N_BLOCK].to));
         assert_int_equal(got->at, t[i].at);
     }
     done(&o);
@@ -275,7 +279,8 @@ static void test_layout_order(void **state)
 {
     static const int64_t one[] = { 1 };
     struct safetensors_out t[] = { { "b", DTYPE_F16, 1, one, 0, 0 }, { "a", DTYPE_F16, 1, one, 0, 0 },
-                                   { "\"\\\n\1\xc3\xa9", DTYPE_I64, 0, NULL, 0, 0 }, { "z", DTYPE_BF16, 1, one, 0, 0 } };
+                                   { "\"\\\n\1\xc3\xa9", DTYPE_I64, 0, NULL, 0, 0 }, { "z", DTYPE_BF16, 1, one, 0,
+                                                                                       0 } };
     static const char want[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\\\"\\\\\\n\\u0001\xc3\xa9\":{\"dtype\":\"I64\",\"shape\":[],"
         "\"data_offsets\":[0,8]}," TENSOR("z", "BF16", "1", 8, 10) "," TENSOR("a", "F16", "1", 10, 12) ","
         TENSOR("b", "F16", "1", 12, 14) "}";

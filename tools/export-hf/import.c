@@ -27,7 +27,8 @@ static int write_out(struct job *j, struct source *s, const struct ds_target *t,
     return rc;
 }
 
-static int print_plan(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes, struct err *e)
+static int print_plan(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes,
+                      struct err *e)
 {
     uint64_t need, room = 0;
     int files;
@@ -92,7 +93,8 @@ static struct report *told(const struct report *from)
 
 static int import(struct job *j, struct source *s, struct report *all, struct err *e)
 {
-    struct sink_opts so = { .replicas = REPLICAS_FIRST, .final_path = j->out, .part = j->cli.part, .n_parts = j->cli.n_parts,
+    struct sink_opts so = { .replicas = REPLICAS_FIRST, .final_path = j->out, .part = j->cli.part,
+                            .n_parts = j->cli.n_parts,
                             .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
     struct report *notes;
     struct ds_target *t;

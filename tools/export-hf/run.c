@@ -9,7 +9,8 @@
 #include "libcommon/base/mem.h"
 #include "tools/export-hf/export.h"
 
-static int write_out(struct job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k, struct err *e)
+static int write_out(struct job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
+                     struct err *e)
 {
     struct convert_opts o = {
         .out = out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .part = j->cli.part,
@@ -58,7 +59,8 @@ static int settle_rows(struct job *j, const struct source *s, struct err *e)
 
 static int export(struct job *j, const char *out, struct source *s, struct report *notes, struct err *e)
 {
-    struct sink_opts so = { .replicas = j->cli.replicas, .final_path = out, .part = j->cli.part, .n_parts = j->cli.n_parts,
+    struct sink_opts so = { .replicas = j->cli.replicas, .final_path = out, .part = j->cli.part,
+                            .n_parts = j->cli.n_parts,
                             .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
     struct hf_tokenizer tok = {0};
     struct hf_target *t = NULL;

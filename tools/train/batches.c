@@ -1,7 +1,11 @@
 /* batches.c - samples into tokens, labels, positions and loss weights */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "tools/train/batches.h"
+
+/* One slot: tokens, labels, positions, weights, gradient weights; m of 4 bytes each. */
+enum { PARTS = 5, HOST_ROOMS = 4 };
 
 struct batches {
     const struct kernels *k;
@@ -11,17 +15,19 @@ struct batches {
     int64_t first;
     int n;
     int64_t *sample;            /* [s + 1] */
-    char *host, *device;        /* one slot; n_slots of them */
+    char *device;               /* [n_slots] of slot_bytes */
+    char *host;                 /* [HOST_ROOMS]: a copy may still be queued when the next batch is made */
+    struct dev_event *copied[HOST_ROOMS];
+    int room;
     uint64_t slot_bytes;
 };
 
-/* One slot: tokens, labels, positions, weights, gradient weights; m of 4 bytes each. */
-enum { PARTS = 5 };
-
-uint64_t batches_bytes(const struct batches_opts *o)
+static uint64_t slot_bytes(const struct batches_opts *o)
 {
-    return align_up((uint64_t)o->b * o->s * 4 * PARTS, 256) * (uint64_t)o->n_slots;
+    return align_up((uint64_t)o->b * o->s * 4 * PARTS, 256);
 }
+
+uint64_t batches_bytes(const struct batches_opts *o) { return slot_bytes(o) * (uint64_t)o->n_slots; }
 
 struct batches *batches_new(const struct kernels *k, const struct batches_opts *o, struct err *e)
 {
@@ -30,10 +36,12 @@ struct batches *batches_new(const struct kernels *k, const struct batches_opts *
     b->k = k;
     b->o = *o;
     b->m = (int64_t)o->b * o->s;
-    b->slot_bytes = batches_bytes(o) / (uint64_t)o->n_slots;
+    b->slot_bytes = slot_bytes(o);
     b->sample = xmalloc((size_t)(o->s + 1) * sizeof *b->sample);
-    b->host = k->dev->alloc_host(batches_bytes(o), e);
+    b->host = k->dev->alloc_host(b->slot_bytes * HOST_ROOMS, e);
     b->device = b->host ? k->dev->alloc(batches_bytes(o), e) : NULL;
+    for (int i = 0; i < HOST_ROOMS; i++)
+        b->copied[i] = k->dev->event_new();
     if (!b->device) {
         batches_free(b);
         return NULL;
@@ -45,6 +53,8 @@ void batches_free(struct batches *b)
 {
     if (!b)
         return;
+    for (int i = 0; i < HOST_ROOMS; i++)
+        b->k->dev->event_free(b->copied[i]);
     b->k->dev->free(b->device);
     b->k->dev->free_host(b->host);
     free(b->sample);
@@ -91,11 +101,20 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
     return 0;
 }
 
+/* The next room of host memory, once what was last in it has been copied. */
+static int32_t *take_room(struct batches *b)
+{
+    b->room = (b->room + 1) % HOST_ROOMS;
+    while (!b->k->dev->event_done(b->copied[b->room]))
+        sched_yield();
+    return (int32_t *)(void *)(b->host + (uint64_t)b->room * b->slot_bytes);
+}
+
 int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e)
 {
     struct batches *b = ctx;
     const int64_t in_step = ((int64_t)i * b->o.dp + b->o.d) * b->o.b;
-    int32_t *part = (int32_t *)(void *)(b->host + (uint64_t)slot * b->slot_bytes);
+    int32_t *part = take_room(b);
     float *weight = (float *)(void *)(part + 3 * b->m), *grad_weight = weight + b->m;
     char *device = b->device + (uint64_t)slot * b->slot_bytes;
     int64_t sum = 0;
@@ -117,6 +136,7 @@ int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *
         grad_weight[j] = weight[j] / (float)b->n;
     }
     b->k->dev->copy(device, part, b->slot_bytes, NULL);
+    b->k->dev->event_record(b->copied[b->room], NULL);
     *mb = (struct micro_batch){
         .tokens = (int32_t *)(void *)device, .labels = (int32_t *)(void *)device + b->m,
         .positions = b->o.reset_positions ? (int32_t *)(void *)device + 2 * b->m : NULL,

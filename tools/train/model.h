@@ -30,7 +30,7 @@ struct model_opts {
     float hidden_dropout, attention_dropout;
     float eps;                  /* of block and final LayerNorms; the embedding's is 1e-5 */
     uint64_t seed;              /* of dropout */
-    int head_rows;              /* rows of a head chunk; 0: chosen so that a chunk of logits takes 256 MB at most */
+    int head_rows;              /* rows of a head chunk; 0: chosen by the device and V */
 };
 
 /* A micro-batch, in device memory. What a stage does not need may be NULL. */

@@ -1,0 +1,387 @@
+/*
+ * attention_back_kv.cu - the gradients of keys and values, on Hopper
+ *
+ *     P = exp(score - lse)    dS = P (dP m - D)    dV = (P m)^T dO    dK = scale dS^T Q
+ * with dP = dO V^T, m the dropout factors and D as attention_back_q.cu left it. A warpgroup keeps dK and dV of 64 keys
+ * in registers while the queries that see them pass by, from the diagonal on. All tiles are turned, [key, query]: then
+ * P^T and dS^T are already, as they lie in registers, the left sides of the products that sum up dV and dK.
+ */
+#include "kernels/cuda/attention_tile.cuh"
+
+template <int HD> struct back_kv_shape {
+    static const int groups = 2, keys = 64 * groups, queries = 64;
+    static const int stages = HD == 128 ? 3 : 4;
+    static const bool in_registers = HD <= 80;  /* k and v: left sides from registers halve what products read */
+};
+
+template <int HD> struct back_kv_room {
+    typedef back_kv_shape<HD> shape;
+    static const int row = head_row<HD>::padded;
+
+    alignas(1024) bf16 k[2][shape::keys * row];         /* dk and dv leave through them */
+    alignas(1024) bf16 v[2][shape::keys * row];
+    alignas(1024) bf16 q[shape::stages][shape::queries * row];
+    alignas(1024) bf16 d_o[shape::stages][shape::queries * row];
+    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite beyond the last query */
+    alignas(16) float dot[shape::stages][shape::queries];
+    barrier kv_full[2], kv_empty[2], full[shape::stages], empty[shape::stages];
+    int item[2];                                        /* with k and v; -1: no more */
+};
+
+struct back_kv_args {
+    CUtensorMap q, k, v, d_o, dk, dv;
+    struct attention_work work;
+};
+
+#if HOPPER
+
+/* ---- fetching ---- */
+
+template <int HD>
+static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD> &room, const struct back_kv_args &a)
+{
+    typedef back_kv_shape<HD> shape;
+    const uint32_t row_bytes = head_row<HD>::padded * 2;
+    ring<shape::stages> at = { 0, 1 };
+    ring<2> own = { 0, 1 };
+    int item = blockIdx.x;
+
+    while (item < a.work.n_heads * a.work.tiles) {
+        int next = queue_take(a.work);
+        struct place p = place_of(a.work, item, false);
+
+        barrier_wait(&room.kv_empty[own.at], own.parity);
+        room.item[own.at] = item;
+        barrier_expect(&room.kv_full[own.at], 2 * shape::keys * row_bytes);
+        fetch_rows<HD>(room.k[own.at], &a.k, &room.kv_full[own.at], shape::keys, p, p.tile * shape::keys);
+        fetch_rows<HD>(room.v[own.at], &a.v, &room.kv_full[own.at], shape::keys, p, p.tile * shape::keys);
+        own.next();
+        for (int t0 = p.tile * shape::keys; t0 < a.work.s; t0 += shape::queries, at.next()) {
+            barrier_wait(&room.empty[at.at], at.parity);
+            barrier_expect(&room.full[at.at], 2 * shape::queries * row_bytes);
+            fetch_rows<HD>(room.q[at.at], &a.q, &room.full[at.at], shape::queries, p, t0);
+            fetch_rows<HD>(room.d_o[at.at], &a.d_o, &room.full[at.at], shape::queries, p, t0);
+        }
+        item = next;
+    }
+    barrier_wait(&room.kv_empty[own.at], own.parity);
+    room.item[own.at] = -1;
+    barrier_arrive(&room.kv_full[own.at]);
+    queue_leave(a.work);
+}
+
+template <int HD>
+static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD> &room, const struct back_kv_args &a)
+{
+    typedef back_kv_shape<HD> shape;
+    ring<shape::stages> at = { 0, 1 };
+    ring<2> own = { 0, 0 };
+    int lane = threadIdx.x % 32;
+
+    for (;; own.next()) {
+        barrier_wait(&room.kv_full[own.at], own.parity);
+        int item = room.item[own.at];
+        if (item < 0)
+            return;
+        give_back_stage(&room.kv_empty[own.at]);
+        struct place p = place_of(a.work, item, false);
+        int64_t first = (int64_t)p.row * a.work.s;
+
+        for (int t0 = p.tile * shape::keys; t0 < a.work.s; t0 += shape::queries, at.next()) {
+            float lse[shape::queries / 32], dot[shape::queries / 32];
+
+            #pragma unroll
+            for (int i = 0; i < shape::queries / 32; i++) {
+                int query = t0 + 32 * i + lane;
+                bool there = query < a.work.s;
+
+                lse[i] = there ? a.work.lse[first + query] * LOG2E : INFINITY;
+                dot[i] = there ? a.work.dot[first + query] : 0;
+            }
+            barrier_wait(&room.empty[at.at], at.parity);
+            #pragma unroll
+            for (int i = 0; i < shape::queries / 32; i++) {
+                room.lse[at.at][32 * i + lane] = lse[i];
+                room.dot[at.at][32 * i + lane] = dot[i];
+            }
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(&room.full[at.at]);
+        }
+    }
+}
+
+/* ---- computing ---- */
+
+/*
+ * Turned scores become probabilities. bias: of the thread's two keys, times log2(e); lse: of its first query's;
+ * `hidden`: columns 8 j + c below it do not see row half 0.
+ */
+template <bool MASK, int N>
+static __device__ __forceinline__ void probabilities(float (&s)[N], const float (&bias)[2], const float *lse,
+                                                     float scale2, int hidden)
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 down = *(const float2 *)(lse + 8 * j);
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = i / 2, c = i % 2;
+            float x = exp2_fast(fmaf(s[4 * j + i], scale2, bias[r] - (c ? down.y : down.x)));
+
+            s[4 * j + i] = MASK && 8 * j + c < hidden + 8 * r ? 0 : x;
+        }
+    }
+}
+
+/* s = dS from s = P and dP; `keep` as keep_bits() has it */
+template <bool HAS_DROP, int N>
+static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot, uint64_t keep,
+                                                 float factor)
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 less = *(const float2 *)(dot + 8 * j);
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = dp[4 * j + i];
+
+            if (HAS_DROP)
+                x = keep >> (4 * j + i) & 1 ? x * factor : 0;
+            s[4 * j + i] *= x - (i % 2 ? less.y : less.x);
+        }
+    }
+}
+
+/* The left side of dV's product: probabilities, without those that were dropped. */
+template <bool HAS_DROP, int N>
+static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2], uint64_t keep)
+{
+    #pragma unroll
+    for (int k = 0; k < N / 16; k++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int e = 8 * k + 2 * i;
+            float x = s[e], y = s[e + 1];
+
+            if (HAS_DROP) {
+                x = keep >> e & 1 ? x : 0;
+                y = keep >> (e + 1) & 1 ? y : 0;
+            }
+            p[k][i] = pack_pair(x, y);
+        }
+}
+
+/*
+ * A use after the loop, never made (s is not negative). ptxas of CUDA 13.0 takes left sides that only the top of a loop
+ * uses for dead in the rest of it, and gives their registers to others.
+ */
+template <int HD> static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD> &room, int s,
+                                                                   const uint32_t (&a)[HD / 16][4])
+{
+    if (s < 0)
+        #pragma unroll
+        for (int i = 0; i < HD / 4; i++)
+            ((volatile uint32_t *)room.k[0])[threadIdx.x] = a[i / 4][i % 4];
+}
+
+/* By the warpgroup's thread that stores: what it stored last has left. */
+static __device__ __forceinline__ void give_back_left(barrier *empty)
+{
+    if (threadIdx.x % 128 == 0) {
+        tma_wait_read();
+        barrier_arrive(empty);
+    }
+}
+
+template <int HD, bool HAS_DROP>
+static __device__ __forceinline__ void compute(struct back_kv_room<HD> &room, const struct back_kv_args &a, int group)
+{
+    typedef back_kv_shape<HD> shape;
+    const int queries = shape::queries;
+    ring<shape::stages> at = { 0, 0 };
+    ring<2> own = { 0, 0 };
+    int lane = threadIdx.x % 32, column = lane % 4 * 2;
+    barrier *leaving = NULL;            /* of the last item's k and v, until dk and dv have left them */
+
+    for (;; own.next()) {
+        barrier_wait(&room.kv_full[own.at], own.parity);
+        int item = room.item[own.at];
+        if (item < 0)
+            return;
+        struct place p = place_of(a.work, item, false);
+        int first_key = p.tile * shape::keys + group * 64, key = first_key + threadIdx.x % 128 / 32 * 16 + lane / 4;
+        int t0 = p.tile * shape::keys;
+        int before = -1;                /* the stage whose last products are still going on */
+        float dk[HD / 2], dv[HD / 2], bias[2];
+        int64_t number = HAS_DROP ? drop_row(a.work, p, column) + key : 0;
+        uint32_t k[HD / 16][4], v[HD / 16][4];
+
+        #pragma unroll
+        for (int r = 0; r < 2; r++)
+            bias[r] = a.work.bias ? a.work.bias[(int64_t)p.head * a.work.s + min(key + 8 * r, a.work.s - 1)] * LOG2E : 0;
+        #pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            dk[i] = dv[i] = 0;
+
+        if (shape::in_registers) {
+            load_rows<HD>(k, room.k[own.at], shape::keys, group * 64);
+            load_rows<HD>(v, room.v[own.at], shape::keys, group * 64);
+        }
+
+        /* Queries that see only the block's earlier keys. */
+        for (; t0 < first_key && t0 < a.work.s; t0 += queries, at.next()) {
+            barrier_wait(&room.full[at.at], at.parity);
+            give_back_stage(&room.empty[at.at]);
+        }
+        for (; t0 < a.work.s; t0 += queries) {
+            float s[queries / 2], dp[queries / 2];
+            uint32_t prob[queries / 16][4], ds[queries / 16][4];
+            uint64_t keep = 0;
+
+            barrier_wait(&room.full[at.at], at.parity);
+            wgmma_begin();
+            if (shape::in_registers)
+                multiply_rows<HD, queries>(s, k, room.q[at.at]);
+            else
+                multiply_rows<HD, queries>(s, room.k[own.at], shape::keys, group * 64, room.q[at.at], false);
+            wgmma_commit();
+            if (shape::in_registers)
+                multiply_rows<HD, queries>(dp, v, room.d_o[at.at]);
+            else
+                multiply_rows<HD, queries>(dp, room.v[own.at], shape::keys, group * 64, room.d_o[at.at], false);
+            wgmma_commit();
+            if (HAS_DROP)
+                keep = keep_bits<queries>(a.work.drop, number + (int64_t)t0 * a.work.s, 8, a.work.s);
+            wgmma_wait<2>();
+            if (before >= 0)
+                give_back_stage(&room.empty[before]);
+            else if (leaving)
+                give_back_left(leaving);
+            wgmma_wait<1>();
+            wgmma_settle(s);
+            if (t0 == first_key)
+                probabilities<true>(s, bias, &room.lse[at.at][column], a.work.scale2, key - t0 - column);
+            else
+                probabilities<false>(s, bias, &room.lse[at.at][column], a.work.scale2, 0);
+            pack_kept<HAS_DROP, queries>(prob, s, keep);
+            wgmma_begin();
+            multiply_across<HD, queries>(dv, prob, room.d_o[at.at]);
+            wgmma_commit();
+            wgmma_wait<1>();
+            wgmma_settle(dp);
+            gradients<HAS_DROP>(s, dp, &room.dot[at.at][column], keep, a.work.drop.keep);
+            pack_rows<queries>(ds, s);
+            wgmma_wait<0>();            /* frees prob: with it the next tile's scores would not find registers */
+            wgmma_begin();
+            multiply_across<HD, queries>(dk, ds, room.q[at.at]);
+            wgmma_commit();
+            before = at.at;
+            at.next();
+        }
+        if (shape::in_registers) {
+            hold_rows<HD>(room, a.work.s, k);
+            hold_rows<HD>(room, a.work.s, v);
+        }
+        wgmma_wait<0>();
+        wgmma_settle(dk);
+        wgmma_settle(dv);
+        if (before >= 0)
+            give_back_stage(&room.empty[before]);
+        float factor = HAS_DROP ? a.work.drop.keep : 1;
+        if (before < 0 && leaving)
+            give_back_left(leaving);
+        store_tile<HD>(&a.dk, room.k[own.at], shape::keys, group * 64, 1 + group, dk, a.work.scale, a.work.scale, p, first_key);
+        store_tile<HD>(&a.dv, room.v[own.at], shape::keys, group * 64, 1 + group, dv, factor, factor, p, first_key);
+        leaving = &room.kv_empty[own.at];
+    }
+}
+
+template <int HD> static __device__ __forceinline__ void prepare(struct back_kv_room<HD> &room)
+{
+    typedef back_kv_shape<HD> shape;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&room.kv_full[i], 1);
+            barrier_init(&room.kv_empty[i], shape::groups + 1);
+        }
+        for (int i = 0; i < shape::stages; i++) {
+            barrier_init(&room.full[i], 2);
+            barrier_init(&room.empty[i], 4 * shape::groups);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+}
+
+#endif
+
+template <int HD, bool HAS_DROP>
+__global__ void __launch_bounds__(128 * (1 + back_kv_shape<HD>::groups), 1)
+back_kv(const __grid_constant__ struct back_kv_args a)
+{
+#if HOPPER
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct back_kv_room<HD> &room = *(struct back_kv_room<HD> *)shared;
+
+    prepare<HD>(room);
+    if (threadIdx.x < 128) {
+        registers_give<24>();
+        if (threadIdx.x == 0)
+            fetch_tiles<HD>(room, a);
+        else if (threadIdx.x / 32 == 1)
+            fetch_stats<HD>(room, a);
+    } else {
+        registers_take<240>();
+        compute<HD, HAS_DROP>(room, a, (int)threadIdx.x / 128 - 1);
+        if (threadIdx.x % 128 == 0)
+            tma_wait_read();            /* shared memory stays until the last rows have left */
+    }
+#endif
+}
+
+/* ---- the host's side ---- */
+
+template <int HD>
+static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
+                   struct dev_stream *s)
+{
+    typedef back_kv_shape<HD> shape;
+    const int threads = 128 * (1 + shape::groups);
+    const size_t room = sizeof(struct back_kv_room<HD>);
+    struct back_kv_args args;
+
+    if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
+        !attention_map(&args.d_o, a, g->d_o, (int64_t)a->heads * a->hd, a->hd, shape::queries) ||
+        !attention_map(&args.k, a, a->k, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.v, a, a->v, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.dk, a, g->dk, a->token_stride, a->head_stride, 64) ||
+        !attention_map(&args.dv, a, g->dv, a->token_stride, a->head_stride, 64))
+        return false;
+    args.work = attention_work_of(a, (a->s + shape::keys - 1) / shape::keys, dot);
+    if (args.work.drop.keep > 0)
+        attention_launch(back_kv<HD, true>, args, threads, room, s, "attention's dk and dv");
+    else
+        attention_launch(back_kv<HD, false>, args, threads, room, s, "attention's dk and dv");
+    return true;
+}
+
+extern "C" bool attention_back_kv_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
+                                       float *dot, struct dev_stream *s)
+{
+    switch (a->hd) {
+    case 64:
+        return launch<64>(a, g, dot, s);
+    case 80:
+        return launch<80>(a, g, dot, s);
+    case 96:
+        return launch<96>(a, g, dot, s);
+    case 128:
+        return launch<128>(a, g, dot, s);
+    default:
+        return false;
+    }
+}

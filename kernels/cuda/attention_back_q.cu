@@ -1,0 +1,384 @@
+/*
+ * attention_back_q.cu - the gradient of queries, on Hopper
+ *
+ *     P = exp(score - lse)    dS = P (dP m - D)    dQ = scale dS K
+ * with dP = dO V^T, m the dropout factors and D = sum over a row of dO * O, which the other way back also needs and
+ * finds in `dot` afterwards. Of the two ways back,
+ * this one computes scores a second time so that dQ is summed in registers, in one order: adding it up
+ * in memory from the key tiles would need either atomics, which change from run to run, or
+ * waiting. Seven products instead of five, but each block is alone with its results.
+ *
+ * A warpgroup keeps its 64 queries and their dO in registers as left sides, which halves
+ * what the tensor cores read from shared memory.
+ */
+#include "kernels/cuda/attention_tile.cuh"
+
+template <int HD> struct back_q_shape {
+    static const int groups = 2, queries = 64 * groups;
+    static const int keys = 64;
+    static const int stages = HD == 128 ? 3 : 4;
+};
+
+template <int HD> struct back_q_room {
+    typedef back_q_shape<HD> shape;
+    static const int row = head_row<HD>::padded;
+
+    alignas(1024) bf16 q[shape::queries * row];
+    alignas(1024) bf16 d_o[shape::queries * row];
+    alignas(1024) bf16 o[shape::queries * row];
+    alignas(1024) bf16 k[shape::stages][shape::keys * row];
+    alignas(1024) bf16 v[shape::stages][shape::keys * row];
+    alignas(1024) bf16 dq[shape::queries * row];
+    alignas(16) float bias[shape::stages][shape::keys]; /* times log2(e) */
+    barrier q_full, q_empty, full[shape::stages], empty[shape::stages];
+    int item;                                           /* with q; -1: no more */
+};
+
+struct back_q_args {
+    CUtensorMap q, k, v, o, d_o, dq;
+    struct attention_work work;
+};
+
+enum back_q_kind { PLAIN, BIAS, DROP };                 /* DROP: bias as it comes, and dropout */
+
+#if HOPPER
+
+template <int HD> static __device__ __forceinline__ int last_tile(const struct attention_work &w, int tile)
+{
+    typedef back_q_shape<HD> shape;
+
+    return (min((tile + 1) * shape::queries, w.s) - 1) / shape::keys;
+}
+
+/* ---- fetching ---- */
+
+template <int HD>
+static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD> &room, const struct back_q_args &a)
+{
+    typedef back_q_shape<HD> shape;
+    const uint32_t row_bytes = head_row<HD>::padded * 2;
+    ring<shape::stages> at = { 0, 1 };
+    uint32_t q_parity = 1;
+    int item = blockIdx.x;
+
+    while (item < a.work.n_heads * a.work.tiles) {
+        int next = queue_take(a.work);
+        struct place p = place_of(a.work, item, true);
+
+        barrier_wait(&room.q_empty, q_parity);
+        q_parity ^= 1;
+        room.item = item;
+        barrier_expect(&room.q_full, 3 * shape::queries * row_bytes);
+        fetch_rows<HD>(room.q, &a.q, &room.q_full, shape::queries, p, p.tile * shape::queries);
+        fetch_rows<HD>(room.d_o, &a.d_o, &room.q_full, shape::queries, p, p.tile * shape::queries);
+        fetch_rows<HD>(room.o, &a.o, &room.q_full, shape::queries, p, p.tile * shape::queries);
+        for (int n = last_tile<HD>(a.work, p.tile); n >= 0; n--, at.next()) {
+            barrier_wait(&room.empty[at.at], at.parity);
+            barrier_expect(&room.full[at.at], 2 * shape::keys * row_bytes);
+            fetch_rows<HD>(room.k[at.at], &a.k, &room.full[at.at], shape::keys, p, n * shape::keys);
+            fetch_rows<HD>(room.v[at.at], &a.v, &room.full[at.at], shape::keys, p, n * shape::keys);
+        }
+        item = next;
+    }
+    barrier_wait(&room.q_empty, q_parity);
+    room.item = -1;
+    barrier_arrive(&room.q_full);
+    queue_leave(a.work);
+}
+
+template <int HD>
+static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD> &room, const struct back_q_args &a)
+{
+    typedef back_q_shape<HD> shape;
+    ring<shape::stages> at = { 0, 1 };
+    uint32_t q_parity = 0;
+    int lane = threadIdx.x % 32;
+
+    for (;;) {
+        barrier_wait(&room.q_full, q_parity);
+        q_parity ^= 1;
+        int item = room.item;
+        if (item < 0)
+            return;
+        give_back_stage(&room.q_empty);
+        struct place p = place_of(a.work, item, true);
+        const float *bias = a.work.bias + (int64_t)p.head * a.work.s;
+
+        for (int n = last_tile<HD>(a.work, p.tile); n >= 0; n--, at.next()) {
+            float x[shape::keys / 32];
+
+            #pragma unroll
+            for (int i = 0; i < shape::keys / 32; i++) {
+                int key = n * shape::keys + 32 * i + lane;
+
+                x[i] = a.work.bias && key < a.work.s ? bias[key] * LOG2E : 0;
+            }
+            barrier_wait(&room.empty[at.at], at.parity);
+            #pragma unroll
+            for (int i = 0; i < shape::keys / 32; i++)
+                room.bias[at.at][32 * i + lane] = x[i];
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(&room.full[at.at]);
+        }
+    }
+}
+
+/* ---- computing ---- */
+
+/* lse, times log2(e), and D of a thread's two rows. */
+struct row_stats {
+    float lse[2], dot[2];
+};
+
+/* Products of two bf16 pairs, added to `sum`. */
+static __device__ __forceinline__ float add_products(uint32_t x, uint32_t y, float sum)
+{
+    sum = fmaf(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
+    return fmaf(__uint_as_float(x & 0xFFFF0000), __uint_as_float(y & 0xFFFF0000), sum);
+}
+
+/* lse and D of a thread's rows `row` and row + 8, from the item's tiles; D is kept for the gradients of keys, too. */
+template <int HD>
+static __device__ __forceinline__ struct row_stats stats_of(struct back_q_room<HD> &room, const struct attention_work &w,
+                                                            const struct place &p, int group, int row,
+                                                            const uint32_t (&d_o)[HD / 16][4])
+{
+    struct row_stats stat = {};
+
+    #pragma unroll
+    for (int k = 0; k < HD / 16; k++) {
+        uint32_t o[4];
+
+        load_step<HD>(o, room.o, back_q_shape<HD>::queries, group * 64, k);
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            stat.dot[i % 2] = add_products(o[i], d_o[k][i], stat.dot[i % 2]);
+    }
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t at = (int64_t)p.row * w.s + min(row + 8 * r, w.s - 1);
+
+        stat.dot[r] += __shfl_xor_sync(0xffffffffu, stat.dot[r], 1);
+        stat.dot[r] += __shfl_xor_sync(0xffffffffu, stat.dot[r], 2);
+        stat.lse[r] = w.lse[at] * LOG2E;
+        if (threadIdx.x % 4 == 0 && row + 8 * r < w.s)
+            w.dot[at] = stat.dot[r];
+    }
+    return stat;
+}
+
+/* Scores become probabilities. `seen`: columns 8 j + c up to it are seen by row half 0. */
+template <bool MASK, bool HAS_BIAS, int N>
+static __device__ __forceinline__ void probabilities(float (&s)[N], const struct row_stats &stat, const float *bias,
+                                                     float scale2, int seen)
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 b = HAS_BIAS ? *(const float2 *)(bias + 8 * j) : make_float2(0, 0);
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = i / 2, c = i % 2;
+            float down = HAS_BIAS ? (c ? b.y : b.x) - stat.lse[r] : -stat.lse[r];
+            float x = exp2_fast(fmaf(s[4 * j + i], scale2, down));
+
+            s[4 * j + i] = MASK && 8 * j + c > seen + 8 * r ? 0 : x;
+        }
+    }
+}
+
+/* s = dS from s = P and dP; `keep` as keep_bits() has it */
+template <bool HAS_DROP, int N>
+static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const struct row_stats &stat,
+                                                 uint64_t keep, float factor)
+{
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        float x = dp[i];
+
+        if (HAS_DROP)
+            x = keep >> i & 1 ? x * factor : 0;
+        s[i] *= x - stat.dot[i / 2 % 2];
+    }
+}
+
+template <int HD, int KIND>
+static __device__ __forceinline__ void compute(struct back_q_room<HD> &room, const struct back_q_args &a, int group)
+{
+    typedef back_q_shape<HD> shape;
+    const int keys = shape::keys;
+    const bool has_bias = KIND != PLAIN, has_drop = KIND == DROP;
+    ring<shape::stages> at = { 0, 0 };
+    uint32_t q_parity = 0;
+    int lane = threadIdx.x % 32, column = lane % 4 * 2;
+
+    for (;;) {
+        barrier_wait(&room.q_full, q_parity);
+        q_parity ^= 1;
+        int item = room.item;
+        if (item < 0)
+            return;
+        struct place p = place_of(a.work, item, true);
+        int last = last_tile<HD>(a.work, p.tile), first_row = p.tile * shape::queries + group * 64;
+        int row = first_row + threadIdx.x % 128 / 32 * 16 + lane / 4, n = min(last, (first_row + 63) / keys);
+        float s[keys / 2], dp[keys / 2], dq[HD / 2];
+        uint32_t q[HD / 16][4], d_o[HD / 16][4], ds[keys / 16][4];
+        int64_t number = has_drop ? drop_row(a.work, p, row) + column : 0, row_step = 8 * (int64_t)a.work.s;
+        uint64_t keep = 0;
+
+        load_rows<HD>(q, room.q, shape::queries, group * 64);
+        load_rows<HD>(d_o, room.d_o, shape::queries, group * 64);
+        struct row_stats stat = stats_of<HD>(room, a.work, p, group, row, d_o);
+        give_back_stage(&room.q_empty);
+        for (int skip = last - n; skip > 0; skip--, at.next()) {
+            barrier_wait(&room.full[at.at], at.parity);
+            give_back_stage(&room.empty[at.at]);
+        }
+        #pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            dq[i] = 0;
+
+        barrier_wait(&room.full[at.at], at.parity);
+        wgmma_begin();
+        multiply_rows<HD, keys>(s, q, room.k[at.at]);
+        wgmma_commit();
+        multiply_rows<HD, keys>(dp, d_o, room.v[at.at]);
+        wgmma_commit();
+        if (has_drop)
+            keep = keep_bits<keys>(a.work.drop, number + n * keys, row_step, 1);
+        wgmma_wait<1>();
+        wgmma_settle(s);
+        probabilities<true, has_bias>(s, stat, &room.bias[at.at][column], a.work.scale2, row - n * keys - column);
+        finish_first(s, &room.full[at.at], at.parity);
+        wgmma_wait<0>();
+        wgmma_settle(dp);
+        gradients<has_drop>(s, dp, stat, keep, a.work.drop.keep);
+        pack_rows<keys>(ds, s);
+
+        for (n--; n >= 0; n--) {
+            ring<shape::stages> before = at;
+
+            at.next();
+            barrier_wait(&room.full[at.at], at.parity);
+            wgmma_begin();
+            multiply_rows<HD, keys>(s, q, room.k[at.at]);
+            wgmma_commit();
+            multiply_rows<HD, keys>(dp, d_o, room.v[at.at]);
+            wgmma_commit();
+            multiply_across<HD, keys>(dq, ds, room.k[before.at]);
+            wgmma_commit();
+            if (has_drop)
+                keep = keep_bits<keys>(a.work.drop, number + n * keys, row_step, 1);
+            wgmma_wait<2>();
+            wgmma_settle(s);
+            probabilities<false, has_bias>(s, stat, &room.bias[at.at][column], a.work.scale2, 0);
+            finish_first(s, &room.full[at.at], at.parity);
+            wgmma_wait<1>();
+            wgmma_settle(dp);
+            gradients<has_drop>(s, dp, stat, keep, a.work.drop.keep);
+            finish_first(s, &room.full[at.at], at.parity);
+            wgmma_wait<0>();
+            wgmma_settle(dq);
+            give_back_stage(&room.empty[before.at]);
+            pack_rows<keys>(ds, s);
+        }
+        wgmma_begin();
+        multiply_across<HD, keys>(dq, ds, room.k[at.at]);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_settle(dq);
+        give_back_stage(&room.empty[at.at]);
+        at.next();
+        if (threadIdx.x % 128 == 0)
+            tma_wait_read();            /* the last item's rows have left room.dq */
+        store_tile<HD>(&a.dq, room.dq, shape::queries, group * 64, 1 + group, dq, a.work.scale, a.work.scale, p, first_row);
+    }
+}
+
+template <int HD> static __device__ __forceinline__ void prepare(struct back_q_room<HD> &room, bool has_bias)
+{
+    typedef back_q_shape<HD> shape;
+
+    if (threadIdx.x == 0) {
+        barrier_init(&room.q_full, 1);
+        barrier_init(&room.q_empty, 4 * shape::groups + has_bias);
+        for (int i = 0; i < shape::stages; i++) {
+            barrier_init(&room.full[i], 1 + has_bias);
+            barrier_init(&room.empty[i], 4 * shape::groups);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+}
+
+#endif
+
+template <int HD, int KIND>
+__global__ void __launch_bounds__(128 * (1 + back_q_shape<HD>::groups), 1)
+back_q(const __grid_constant__ struct back_q_args a)
+{
+#if HOPPER
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct back_q_room<HD> &room = *(struct back_q_room<HD> *)shared;
+
+    prepare<HD>(room, KIND != PLAIN);
+    if (threadIdx.x < 128) {
+        registers_give<24>();
+        if (threadIdx.x == 0)
+            fetch_tiles<HD>(room, a);
+        else if (threadIdx.x / 32 == 1 && KIND != PLAIN)
+            fetch_bias<HD>(room, a);
+    } else {
+        registers_take<240>();
+        compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
+        if (threadIdx.x % 128 == 0)
+            tma_wait_read();            /* shared memory stays until the last rows have left */
+    }
+#endif
+}
+
+/* ---- the host's side ---- */
+
+template <int HD>
+static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
+                   struct dev_stream *s)
+{
+    typedef back_q_shape<HD> shape;
+    const int threads = 128 * (1 + shape::groups);
+    const size_t room = sizeof(struct back_q_room<HD>);
+    struct back_q_args args;
+
+    if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
+        !attention_map(&args.o, a, a->o, (int64_t)a->heads * a->hd, a->hd, shape::queries) ||
+        !attention_map(&args.d_o, a, g->d_o, (int64_t)a->heads * a->hd, a->hd, shape::queries) ||
+        !attention_map(&args.k, a, a->k, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.v, a, a->v, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.dq, a, g->dq, a->token_stride, a->head_stride, 64))
+        return false;
+    args.work = attention_work_of(a, (a->s + shape::queries - 1) / shape::queries, dot);
+    if (args.work.drop.keep > 0)
+        attention_launch(back_q<HD, DROP>, args, threads, room, s, "attention's dq");
+    else if (a->bias)
+        attention_launch(back_q<HD, BIAS>, args, threads, room, s, "attention's dq");
+    else
+        attention_launch(back_q<HD, PLAIN>, args, threads, room, s, "attention's dq");
+    return true;
+}
+
+extern "C" bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
+                                      float *dot, struct dev_stream *s)
+{
+    switch (a->hd) {
+    case 64:
+        return launch<64>(a, g, dot, s);
+    case 80:
+        return launch<80>(a, g, dot, s);
+    case 96:
+        return launch<96>(a, g, dot, s);
+    case 128:
+        return launch<128>(a, g, dot, s);
+    default:
+        return false;
+    }
+}

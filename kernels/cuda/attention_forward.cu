@@ -1,0 +1,428 @@
+/*
+ * attention_forward.cu - causal attention forward on Hopper
+ *
+ * After Shah et al., "FlashAttention-3" (2024): keys and values come through rings of tiles; each
+ * computing warpgroup keeps 64 queries' output in registers, and while the tensor cores
+ * work on its scores of the next keys and its output of the last, it is another warpgroup's turn
+ * to do exponentials. Tiles go from the diagonal to the left: only the first needs the
+ * mask, and with ALiBi the largest scores come first, so outputs rarely have to shrink.
+ */
+#include "kernels/cuda/attention_tile.cuh"
+
+template <int HD> struct forward_shape {
+    static const int groups = HD == 64 ? 3 : 2;         /* of 64 queries each */
+    static const int queries = 64 * groups, keys = 128;
+    static const int stages = HD == 128 ? 2 : HD == 64 ? 4 : 3;
+    static const int give = groups == 3 ? 32 : 24, take = groups == 3 ? 160 : 240;
+};
+
+template <int HD> struct forward_room {
+    typedef forward_shape<HD> shape;
+    static const int row = head_row<HD>::padded;
+
+    alignas(1024) bf16 q[2][shape::queries * row];
+    alignas(1024) bf16 k[shape::stages][shape::keys * row];
+    alignas(1024) bf16 v[shape::stages][shape::keys * row];
+    alignas(1024) bf16 o[shape::queries * row];
+    alignas(16) float bias[shape::stages][shape::keys]; /* with k; see bias_at() */
+    barrier q_full[2], q_empty[2], k_full[shape::stages], k_empty[shape::stages], v_full[shape::stages],
+        v_empty[shape::stages];
+    int item[2];                                        /* with q; -1: no more */
+};
+
+struct forward_args {
+    CUtensorMap q, k, v, o;
+    struct attention_work work;
+};
+
+enum forward_kind { PLAIN, BIAS, DROP };                /* DROP: bias as it comes, and dropout */
+
+#if HOPPER
+
+/* The last tile of keys that a block's queries see. */
+template <int HD> static __device__ __forceinline__ int last_tile(const struct attention_work &w, int tile)
+{
+    typedef forward_shape<HD> shape;
+
+    return min((tile + 1) * shape::queries, w.s) - 1 >> 7;
+}
+
+/* ---- fetching ---- */
+
+template <int HD, bool HAS_BIAS>
+static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD> &room, const struct forward_args &a)
+{
+    typedef forward_shape<HD> shape;
+    const uint32_t bytes = shape::keys * head_row<HD>::padded * 2;
+    ring<shape::stages> at = { 0, 1 };
+    ring<2> at_q = { 0, 1 };
+    int item = blockIdx.x;
+
+    while (item < a.work.n_heads * a.work.tiles) {
+        int next = queue_take(a.work);
+        struct place p = place_of(a.work, item, true);
+        int last = last_tile<HD>(a.work, p.tile);
+
+        for (int n = last; n >= 0; n--, at.next()) {
+            barrier_wait(&room.k_empty[at.at], at.parity);
+            barrier_expect(&room.k_full[at.at], bytes);
+            fetch_rows<HD>(room.k[at.at], &a.k, &room.k_full[at.at], shape::keys, p, n * shape::keys);
+            if (n == last) {
+                barrier_wait(&room.q_empty[at_q.at], at_q.parity);
+                room.item[at_q.at] = item;
+                barrier_expect(&room.q_full[at_q.at], shape::queries * head_row<HD>::padded * 2);
+                fetch_rows<HD>(room.q[at_q.at], &a.q, &room.q_full[at_q.at], shape::queries, p, p.tile * shape::queries);
+                at_q.next();
+            }
+            barrier_wait(&room.v_empty[at.at], at.parity);
+            barrier_expect(&room.v_full[at.at], bytes);
+            fetch_rows<HD>(room.v[at.at], &a.v, &room.v_full[at.at], shape::keys, p, n * shape::keys);
+        }
+        item = next;
+    }
+    barrier_wait(&room.q_empty[at_q.at], at_q.parity);
+    room.item[at_q.at] = -1;
+    barrier_arrive(&room.q_full[at_q.at]);
+    queue_leave(a.work);
+}
+
+/*
+ * Scores begin as the bias, in units of q . k; the product adds to that. What counts is a bias' distance from that of the
+ * item's first query: far away it is large, but there probabilities vanish, and near by no bits are lost.
+ */
+template <int HD>
+static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct place &p, int key)
+{
+    return w.bias && key < w.s ? w.bias[(int64_t)p.head * w.s + key] : 0;
+}
+
+template <int HD>
+static __device__ __forceinline__ void fetch_bias(struct forward_room<HD> &room, const struct forward_args &a)
+{
+    typedef forward_shape<HD> shape;
+    ring<shape::stages> at = { 0, 1 };
+    ring<2> at_q = { 0, 0 };
+    int lane = threadIdx.x % 32;
+
+    for (;; at_q.next()) {
+        barrier_wait(&room.q_full[at_q.at], at_q.parity);
+        int item = room.item[at_q.at];
+        if (item < 0)
+            return;
+        give_back_stage(&room.q_empty[at_q.at]);
+        struct place p = place_of(a.work, item, true);
+        float origin = bias_at<HD>(a.work, p, p.tile * shape::queries), unit = 1 / a.work.scale;
+
+        for (int n = last_tile<HD>(a.work, p.tile); n >= 0; n--, at.next()) {
+            float x[shape::keys / 32];
+
+            #pragma unroll
+            for (int i = 0; i < shape::keys / 32; i++)
+                x[i] = (bias_at<HD>(a.work, p, n * shape::keys + 32 * i + lane) - origin) * unit;
+            barrier_wait(&room.k_empty[at.at], at.parity);
+            #pragma unroll
+            for (int i = 0; i < shape::keys / 32; i++)
+                room.bias[at.at][32 * i + lane] = x[i];
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(&room.k_full[at.at]);
+        }
+    }
+}
+
+/* ---- computing ---- */
+
+/* Softmax so far of a thread's two rows. */
+struct softmax {
+    float top[2], sum[2];
+};
+
+/*
+ * Scores of a tile become exp2(score - top), unless masked; the sums grow. shrink[r] is what row r's earlier results must be
+ * multiplied by; true when it is not 1 for a row of this warp.
+ * A top may lie up to 2^8 below the true maximum: nothing overflows, and outputs shrink less often.
+ * `seen`: columns 8 j + c up to it are seen by row half 0.
+ */
+template <bool MASK, int N>
+static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softmax &soft, float (&shrink)[2], float scale2,
+                                                    int seen)
+{
+    float high[2] = { -INFINITY, -INFINITY };
+    bool moved = false;
+
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        int r = i / 2 % 2, c = i / 4 * 8 + i % 2;
+
+        if (MASK && c > seen + 8 * r)
+            s[i] = -INFINITY;
+        high[r] = fmaxf(high[r], s[i]);
+    }
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
+        high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2)) * scale2;
+        shrink[r] = 1;
+        if (high[r] > soft.top[r] + 8) {
+            shrink[r] = exp2_fast(soft.top[r] - high[r]);
+            soft.top[r] = high[r];
+            soft.sum[r] *= shrink[r];
+            moved = true;
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        int r = i / 2 % 2;
+
+        s[i] = exp2_fast(fmaf(s[i], scale2, -soft.top[r]));
+        soft.sum[r] += s[i];
+    }
+    return __any_sync(0xffffffffu, moved);
+}
+
+/* Where scores begin. bias: of a thread's first column */
+template <int N> static __device__ __forceinline__ void set_bias(float (&s)[N], const float *bias)
+{
+    #pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        float2 b = *(const float2 *)(bias + 8 * j);
+
+        s[4 * j] = s[4 * j + 2] = b.x;
+        s[4 * j + 1] = s[4 * j + 3] = b.y;
+    }
+}
+
+template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N], uint64_t keep)
+{
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        s[i] = keep >> i & 1 ? s[i] : 0;
+}
+
+/*
+ * Turns: a warpgroup queues its products when it holds the turn and passes it on. All warpgroups
+ * take as many turns an item, so the turn comes round.
+ */
+template <int GROUPS> static __device__ __forceinline__ void turn_wait(int group)
+{
+    group_sync(1 + group, 256);
+}
+template <int GROUPS> static __device__ __forceinline__ void turn_pass(int group)
+{
+    group_arrive(1 + (group + 1) % GROUPS, 256);
+}
+
+template <int HD>
+static __device__ __forceinline__ void finish_item(struct forward_room<HD> &room, const struct forward_args &a,
+                                                   const struct place &p, int group, int row,
+                                                   const float (&o)[HD / 2], struct softmax &soft)
+{
+    typedef forward_shape<HD> shape;
+    float f[2];
+
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = soft.sum[r];
+
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        f[r] = (a.work.drop.keep > 0 ? a.work.drop.keep : 1) / sum;
+        if (threadIdx.x % 4 == 0 && row + 8 * r < a.work.s)
+            a.work.lse[(int64_t)p.row * a.work.s + row + 8 * r] =
+                fmaf(soft.top[r] + log2f(sum), LN2, bias_at<HD>(a.work, p, p.tile * shape::queries));
+    }
+    if (threadIdx.x % 128 == 0)
+        tma_wait_read();                /* the last item's rows have left room.o */
+    store_tile<HD>(&a.o, room.o, shape::queries, group * 64, 1 + shape::groups + group, o, f[0], f[1], p,
+                   p.tile * shape::queries + group * 64);
+}
+
+template <int HD, int KIND>
+static __device__ __forceinline__ void compute(struct forward_room<HD> &room, const struct forward_args &a, int group)
+{
+    typedef forward_shape<HD> shape;
+    const int keys = shape::keys;
+    const bool has_bias = KIND != PLAIN;
+    ring<shape::stages> at_k = { 0, 0 }, at_v = { 0, 0 };
+    ring<2> at_q = { 0, 0 };
+    int lane = threadIdx.x % 32, column = lane % 4 * 2;
+
+    if (group == shape::groups - 1)
+        turn_pass<shape::groups>(group);        /* the first turn is group 0's */
+    for (;; at_q.next()) {
+        barrier_wait(&room.q_full[at_q.at], at_q.parity);
+        int item = room.item[at_q.at];
+        if (item < 0)
+            return;
+        struct place p = place_of(a.work, item, true);
+        int last = last_tile<HD>(a.work, p.tile), first_row = p.tile * shape::queries + group * 64;
+        int row = first_row + threadIdx.x % 128 / 32 * 16 + lane / 4, n = min(last, (first_row + 63) / keys);
+        float s[keys / 2], o[HD / 2], shrink[2];
+        uint32_t prob[keys / 16][4];
+        struct softmax soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
+        int64_t number = KIND == DROP ? drop_row(a.work, p, row) + column : 0;
+
+        /* Keys that only the block's later queries see. */
+        for (int skip = last - n; skip > 0; skip--, at_k.next(), at_v.next()) {
+            barrier_wait(&room.k_full[at_k.at], at_k.parity);
+            give_back_stage(&room.k_empty[at_k.at]);
+            barrier_wait(&room.v_full[at_v.at], at_v.parity);
+            give_back_stage(&room.v_empty[at_v.at]);
+            turn_wait<shape::groups>(group);
+            turn_pass<shape::groups>(group);
+        }
+        #pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            o[i] = 0;
+
+        barrier_wait(&room.k_full[at_k.at], at_k.parity);
+        if (has_bias)
+            set_bias(s, &room.bias[at_k.at][column]);
+        wgmma_begin();
+        multiply_rows<HD, keys>(s, room.q[at_q.at], shape::queries, group * 64, room.k[at_k.at], has_bias);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_settle(s);
+        give_back_stage(&room.k_empty[at_k.at]);
+        at_k.next();
+        exponentials<true>(s, soft, shrink, a.work.scale2, row - n * keys - column);
+        if (KIND == DROP)
+            drop_rows(s, keep_bits<keys>(a.work.drop, number + n * keys, 8 * (int64_t)a.work.s, 1));
+        pack_rows<keys>(prob, s);
+
+        for (n--; n >= 0; n--) {
+            uint64_t keep = 0;
+            bool moved;
+
+            barrier_wait(&room.k_full[at_k.at], at_k.parity);
+            if (has_bias)
+                set_bias(s, &room.bias[at_k.at][column]);
+            turn_wait<shape::groups>(group);
+            wgmma_begin();
+            multiply_rows<HD, keys>(s, room.q[at_q.at], shape::queries, group * 64, room.k[at_k.at], has_bias);
+            wgmma_commit();
+            barrier_wait(&room.v_full[at_v.at], at_v.parity);
+            wgmma_begin();
+            multiply_across<HD, keys>(o, prob, room.v[at_v.at]);
+            wgmma_commit();
+            turn_pass<shape::groups>(group);
+            if (KIND == DROP)
+                keep = keep_bits<keys>(a.work.drop, number + n * keys, 8 * (int64_t)a.work.s, 1);
+            wgmma_wait<1>();
+            wgmma_settle(s);
+            give_back_stage(&room.k_empty[at_k.at]);
+            at_k.next();
+            moved = exponentials<false>(s, soft, shrink, a.work.scale2, 0);
+            if (KIND == DROP)
+                drop_rows(s, keep);
+            finish_first(s, &room.q_full[at_q.at], at_q.parity);
+            wgmma_wait<0>();
+            wgmma_settle(o);
+            give_back_stage(&room.v_empty[at_v.at]);
+            at_v.next();
+            pack_rows<keys>(prob, s);
+            if (moved) {
+                #pragma unroll
+                for (int i = 0; i < HD / 2; i++)
+                    o[i] *= shrink[i / 2 % 2];
+            }
+        }
+        give_back_stage(&room.q_empty[at_q.at]);
+        barrier_wait(&room.v_full[at_v.at], at_v.parity);
+        wgmma_begin();
+        multiply_across<HD, keys>(o, prob, room.v[at_v.at]);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_settle(o);
+        give_back_stage(&room.v_empty[at_v.at]);
+        at_v.next();
+        finish_item<HD>(room, a, p, group, row, o, soft);
+    }
+}
+
+template <int HD>
+static __device__ __forceinline__ void prepare(struct forward_room<HD> &room, bool has_bias)
+{
+    typedef forward_shape<HD> shape;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&room.q_full[i], 1);
+            barrier_init(&room.q_empty[i], 4 * shape::groups + has_bias);
+        }
+        for (int i = 0; i < shape::stages; i++) {
+            barrier_init(&room.k_full[i], 1 + has_bias);
+            barrier_init(&room.v_full[i], 1);
+            barrier_init(&room.k_empty[i], 4 * shape::groups);
+            barrier_init(&room.v_empty[i], 4 * shape::groups);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+}
+
+#endif
+
+template <int HD, int KIND>
+__global__ void __launch_bounds__(128 * (1 + forward_shape<HD>::groups), 1)
+forward(const __grid_constant__ struct forward_args a)
+{
+#if HOPPER
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct forward_room<HD> &room = *(struct forward_room<HD> *)shared;
+
+    prepare<HD>(room, KIND != PLAIN);
+    if (threadIdx.x < 128) {
+        registers_give<forward_shape<HD>::give>();
+        if (threadIdx.x == 0)
+            fetch_tiles<HD, KIND != PLAIN>(room, a);
+        else if (threadIdx.x / 32 == 1 && KIND != PLAIN)
+            fetch_bias<HD>(room, a);
+    } else {
+        registers_take<forward_shape<HD>::take>();
+        compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
+        if (threadIdx.x % 128 == 0)
+            tma_wait_read();            /* shared memory stays until the last rows have left */
+    }
+#endif
+}
+
+/* ---- the host's side ---- */
+
+template <int HD> static bool launch(const struct kernel_attention *a, struct dev_stream *s)
+{
+    typedef forward_shape<HD> shape;
+    const int threads = 128 * (1 + shape::groups);
+    const size_t room = sizeof(struct forward_room<HD>);
+    struct forward_args args;
+
+    if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
+        !attention_map(&args.k, a, a->k, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.v, a, a->v, a->token_stride, a->head_stride, shape::keys) ||
+        !attention_map(&args.o, a, a->o, (int64_t)a->heads * a->hd, a->hd, 64))
+        return false;
+    args.work = attention_work_of(a, (a->s + shape::queries - 1) / shape::queries, NULL);
+    if (args.work.drop.keep > 0)
+        attention_launch(forward<HD, DROP>, args, threads, room, s, "attention");
+    else if (a->bias)
+        attention_launch(forward<HD, BIAS>, args, threads, room, s, "attention");
+    else
+        attention_launch(forward<HD, PLAIN>, args, threads, room, s, "attention");
+    return true;
+}
+
+extern "C" bool attention_forward_fast(const struct kernel_attention *a, struct dev_stream *s)
+{
+    switch (a->hd) {
+    case 64:
+        return launch<64>(a, s);
+    case 80:
+        return launch<80>(a, s);
+    case 96:
+        return launch<96>(a, s);
+    case 128:
+        return launch<128>(a, s);
+    default:
+        return false;
+    }
+}

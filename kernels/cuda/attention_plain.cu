@@ -1,0 +1,353 @@
+/*
+ * attention_plain.cu - causal attention for every head dimension, dtype and GPU, without haste
+ *
+ * Formulas as in kernels/cpu. A block holds a tile of TILE tokens of the other side in shared
+ * memory as fp32; a warp works for one token of its own: lane j does the score with the tile's token j, then
+ * each lane sums its share of the head's dimension over the tile.
+ */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.cuh"
+
+#define TILE  32                        /* tokens of the other side: one a lane */
+#define WARPS 8                         /* own tokens of a block */
+#define SHARE (CUDA_ATTENTION_MAX_HD / 32)      /* elements of a head that a lane holds */
+
+struct plain_args {
+    const void *q, *k, *v, *o, *d_o;
+    void *out, *dq, *dk, *dv;
+    const float *bias, *dot;
+    float *lse;
+    int s, heads, hd;
+    int64_t token_stride, head_stride;
+    float scale;
+    struct dropout drop;
+    int64_t sample0;
+    int head0, heads_all;
+};
+
+/* ---- where things are ---- */
+
+/* The block's head of a sample, and its warp's token. */
+struct plain_place {
+    int sample, head, row, token, lane;
+};
+
+static __device__ __forceinline__ struct plain_place plain_place_of(const struct plain_args &a)
+{
+    struct plain_place p;
+
+    p.row = (int)blockIdx.y;
+    p.sample = p.row / a.heads;
+    p.head = p.row % a.heads;
+    p.token = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+    p.lane = (int)threadIdx.x % 32;
+    return p;
+}
+
+/* First element of q's, k's or v's row, and of o's. */
+static __device__ __forceinline__ int64_t in_row(const struct plain_args &a, const struct plain_place &p, int token)
+{
+    return ((int64_t)p.sample * a.s + token) * a.token_stride + p.head * a.head_stride;
+}
+static __device__ __forceinline__ int64_t out_row(const struct plain_args &a, const struct plain_place &p, int token)
+{
+    return (((int64_t)p.sample * a.s + token) * a.heads + p.head) * a.hd;
+}
+
+/* The dropout factor of (query, key). */
+static __device__ __forceinline__ float keep_factor(const struct plain_args &a, const struct plain_place &p, int query,
+                                                    int key)
+{
+    float f[1] = { 1 };
+
+    if (a.drop.keep > 0)
+        drop(f, a.drop, (((a.sample0 + p.sample) * a.heads_all + a.head0 + p.head) * a.s + query) * a.s + key);
+    return f[0];
+}
+
+/* ---- pieces of work ---- */
+
+/* Rows t0 .. t0 + TILE to shared memory, zeros beyond s; rows are hd + 1 apart, so that lanes meet different banks. */
+template <typename T, bool OUT>
+static __device__ void tile_load(float *to, const struct plain_args &a, const struct plain_place &p, const void *from, int t0)
+{
+    for (int i = (int)threadIdx.x; i < TILE * a.hd; i += 32 * WARPS) {
+        int token = t0 + i / a.hd, d = i % a.hd;
+        int64_t at = OUT ? out_row(a, p, token) : in_row(a, p, token);
+
+        to[i / a.hd * (a.hd + 1) + d] = token < a.s ? up(((const T *)from)[at + d]) : 0;
+    }
+}
+
+/* A row to a warp's own shared memory. */
+template <typename T> static __device__ void row_load(float *to, const void *from, int64_t at, int hd, int lane)
+{
+    for (int d = lane; d < hd; d += 32)
+        to[d] = up(((const T *)from)[at + d]);
+}
+
+static __device__ float dot_rows(const float *x, const float *y, int hd)
+{
+    float sum = 0;
+
+    for (int d = 0; d < hd; d++)
+        sum = fmaf(x[d], y[d], sum);
+    return sum;
+}
+
+/* sum[.] += over the tile's rows j of f (lane j's) * row j */
+static __device__ __forceinline__ void add_rows(float (&sum)[SHARE], float f, const float *tile, int hd, int lane)
+{
+    for (int j = 0; j < TILE; j++) {
+        float fj = __shfl_sync(0xffffffffu, f, j);
+
+        #pragma unroll
+        for (int i = 0; i < SHARE; i++)
+            if (lane + 32 * i < hd)
+                sum[i] = fmaf(fj, tile[j * (hd + 1) + lane + 32 * i], sum[i]);
+    }
+}
+
+template <typename T> static __device__ __forceinline__ void row_store(void *to, int64_t at, const float (&x)[SHARE],
+                                                                       float f, int hd, int lane)
+{
+    #pragma unroll
+    for (int i = 0; i < SHARE; i++)
+        if (lane + 32 * i < hd)
+            ((T *)to)[at + lane + 32 * i] = down<T>(x[i] * f);
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+    #pragma unroll
+    for (int d = 16; d > 0; d /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+/* ---- kernels: shared memory is tiles of TILE * (hd + 1), then a row or two a warp ---- */
+
+template <typename T> static __global__ void plain_forward(struct plain_args a)
+{
+    extern __shared__ float room[];
+    struct plain_place p = plain_place_of(a);
+    float *k = room, *v = k + TILE * (a.hd + 1), *q = v + TILE * (a.hd + 1) + (int)threadIdx.x / 32 * a.hd;
+    float top = -INFINITY, sum = 0, o[SHARE] = {};
+    int end = min((int)(blockIdx.x + 1) * WARPS, a.s);
+
+    if (p.token < a.s)
+        row_load<T>(q, a.q, in_row(a, p, p.token), a.hd, p.lane);
+    for (int k0 = 0; k0 < end; k0 += TILE) {
+        int key = k0 + p.lane;
+
+        __syncthreads();
+        tile_load<T, false>(k, a, p, a.k, k0);
+        tile_load<T, false>(v, a, p, a.v, k0);
+        __syncthreads();
+        if (p.token >= a.s || k0 > p.token)
+            continue;
+        float score = -INFINITY;
+        if (key <= p.token)
+            score = fmaf(dot_rows(q, k + p.lane * (a.hd + 1), a.hd), a.scale, a.bias ? a.bias[(int64_t)p.head * a.s + key] : 0);
+        float high = fmaxf(top, warp_max(score)), shrink = expf(top - high), prob = expf(score - high);
+
+        top = high;
+        sum = sum * shrink + warp_sum(prob);
+        #pragma unroll
+        for (int i = 0; i < SHARE; i++)
+            o[i] *= shrink;
+        add_rows(o, prob * (key <= p.token ? keep_factor(a, p, p.token, key) : 0), v, a.hd, p.lane);
+    }
+    if (p.token >= a.s)
+        return;
+    row_store<T>(a.out, out_row(a, p, p.token), o, 1 / sum, a.hd, p.lane);
+    if (p.lane == 0)
+        a.lse[(int64_t)p.row * a.s + p.token] = top + logf(sum);
+}
+
+template <typename T> static __global__ void plain_back_q(struct plain_args a)
+{
+    extern __shared__ float room[];
+    struct plain_place p = plain_place_of(a);
+    float *k = room, *v = k + TILE * (a.hd + 1), *q = v + TILE * (a.hd + 1) + (int)threadIdx.x / 32 * 2 * a.hd;
+    float *d_o = q + a.hd, dq[SHARE] = {}, lse = 0, dot = 0;
+    int end = min((int)(blockIdx.x + 1) * WARPS, a.s);
+
+    if (p.token < a.s) {
+        row_load<T>(q, a.q, in_row(a, p, p.token), a.hd, p.lane);
+        row_load<T>(d_o, a.d_o, out_row(a, p, p.token), a.hd, p.lane);
+        lse = a.lse[(int64_t)p.row * a.s + p.token];
+        dot = a.dot[(int64_t)p.row * a.s + p.token];
+    }
+    for (int k0 = 0; k0 < end; k0 += TILE) {
+        int key = k0 + p.lane;
+        float ds = 0;
+
+        __syncthreads();
+        tile_load<T, false>(k, a, p, a.k, k0);
+        tile_load<T, false>(v, a, p, a.v, k0);
+        __syncthreads();
+        if (p.token >= a.s || k0 > p.token)
+            continue;
+        if (key <= p.token) {
+            float bias = a.bias ? a.bias[(int64_t)p.head * a.s + key] : 0;
+            float prob = expf(fmaf(dot_rows(q, k + p.lane * (a.hd + 1), a.hd), a.scale, bias) - lse);
+
+            ds = prob * (dot_rows(d_o, v + p.lane * (a.hd + 1), a.hd) * keep_factor(a, p, p.token, key) - dot);
+        }
+        add_rows(dq, ds, k, a.hd, p.lane);
+    }
+    if (p.token < a.s)
+        row_store<T>(a.dq, in_row(a, p, p.token), dq, a.scale, a.hd, p.lane);
+}
+
+/* A warp's token is a key here, the tile's are queries. */
+template <typename T> static __global__ void plain_back_kv(struct plain_args a)
+{
+    extern __shared__ float room[];
+    struct plain_place p = plain_place_of(a);
+    float *q = room, *d_o = q + TILE * (a.hd + 1), *k = d_o + TILE * (a.hd + 1) + (int)threadIdx.x / 32 * 2 * a.hd;
+    float *v = k + a.hd, dk[SHARE] = {}, dv[SHARE] = {}, bias = 0;
+
+    if (p.token < a.s) {
+        row_load<T>(k, a.k, in_row(a, p, p.token), a.hd, p.lane);
+        row_load<T>(v, a.v, in_row(a, p, p.token), a.hd, p.lane);
+        bias = a.bias ? a.bias[(int64_t)p.head * a.s + p.token] : 0;
+    }
+    for (int q0 = (int)blockIdx.x * WARPS / TILE * TILE; q0 < a.s; q0 += TILE) {
+        int query = q0 + p.lane;
+        float prob = 0, ds = 0;
+
+        __syncthreads();
+        tile_load<T, false>(q, a, p, a.q, q0);
+        tile_load<T, true>(d_o, a, p, a.d_o, q0);
+        __syncthreads();
+        if (p.token >= a.s || q0 + TILE <= p.token)
+            continue;
+        if (query < a.s && query >= p.token) {
+            int64_t at = (int64_t)p.row * a.s + query;
+            float keep = keep_factor(a, p, query, p.token);
+
+            prob = expf(fmaf(dot_rows(q + p.lane * (a.hd + 1), k, a.hd), a.scale, bias) - a.lse[at]);
+            ds = prob * (dot_rows(d_o + p.lane * (a.hd + 1), v, a.hd) * keep - a.dot[at]);
+            prob *= keep;
+        }
+        add_rows(dv, prob, d_o, a.hd, p.lane);
+        add_rows(dk, ds, q, a.hd, p.lane);
+    }
+    if (p.token >= a.s)
+        return;
+    row_store<T>(a.dk, in_row(a, p, p.token), dk, a.scale, a.hd, p.lane);
+    row_store<T>(a.dv, in_row(a, p, p.token), dv, 1, a.hd, p.lane);
+}
+
+/* 16 lanes a row; rows are (token, head) as they lie, N elements move at a time. */
+template <typename T, int N>
+static __global__ void dots(float *dot, const T *o, const T *d_o, int64_t rows, int heads, int hd, int s)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 16;
+    int lane = (int)threadIdx.x % 16;
+    float sum = 0;
+
+    if (row < rows)
+        for (int d = lane * N; d < hd; d += 16 * N) {
+            float x[N], y[N];
+
+            load(x, o + row * hd + d);
+            load(y, d_o + row * hd + d);
+            #pragma unroll
+            for (int i = 0; i < N; i++)
+                sum = fmaf(x[i], y[i], sum);
+        }
+    #pragma unroll
+    for (int i = 8; i > 0; i /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    if (row < rows && lane == 0) {
+        int64_t token = row / heads;
+
+        dot[(token / s * heads + row % heads) * s + token % s] = sum;
+    }
+}
+
+/* ---- the host's side ---- */
+
+static struct plain_args plain_args_of(const struct kernel_attention *a)
+{
+    struct plain_args p = {};
+
+    p.q = a->q;
+    p.k = a->k;
+    p.v = a->v;
+    p.out = a->o;
+    p.lse = a->lse;
+    p.bias = a->bias;
+    p.s = a->s;
+    p.heads = a->heads;
+    p.hd = a->hd;
+    p.token_stride = a->token_stride;
+    p.head_stride = a->head_stride;
+    p.scale = a->scale;
+    p.drop = dropout_of(&a->drop);
+    p.sample0 = a->drop.row0 / a->s;
+    p.head0 = a->head0;
+    p.heads_all = a->heads_all;
+    return p;
+}
+
+/* `rows`: rows of shared memory a warp has for itself. */
+static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_attention *a, const struct plain_args *p,
+                         int rows, struct dev_stream *s, const char *what)
+{
+    dim3 grid((unsigned)ceil_div(a->s, WARPS), (unsigned)(a->b * a->heads));
+    size_t shared = (size_t)(2 * TILE * (a->hd + 1) + WARPS * rows * a->hd) * sizeof(float);
+
+    cuda_note(what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    kernel<<<grid, 32 * WARPS, shared, cuda_stream(s)>>>(*p);
+    cuda_launched(what);
+}
+
+extern "C" void attention_forward_plain(const struct kernel_attention *a, enum dtype t, struct dev_stream *s)
+{
+    struct plain_args p = plain_args_of(a);
+
+    WITH_T(t, plain_launch(plain_forward<T>, a, &p, 1, s, "attention"));
+}
+
+extern "C" void attention_back_q_plain(const struct kernel_attention *a, const struct kernel_attention_back *g,
+                                       const float *dot, enum dtype t, struct dev_stream *s)
+{
+    struct plain_args p = plain_args_of(a);
+
+    p.d_o = g->d_o;
+    p.dq = g->dq;
+    p.dot = dot;
+    WITH_T(t, plain_launch(plain_back_q<T>, a, &p, 2, s, "attention's dq"));
+}
+
+extern "C" void attention_back_kv_plain(const struct kernel_attention *a, const struct kernel_attention_back *g,
+                                        const float *dot, enum dtype t, struct dev_stream *s)
+{
+    struct plain_args p = plain_args_of(a);
+
+    p.d_o = g->d_o;
+    p.dk = g->dk;
+    p.dv = g->dv;
+    p.dot = dot;
+    WITH_T(t, plain_launch(plain_back_kv<T>, a, &p, 2, s, "attention's dk and dv"));
+}
+
+extern "C" void attention_dots(float *dot, const struct kernel_attention *a, const struct kernel_attention_back *g,
+                               enum dtype t, struct dev_stream *s)
+{
+    const int threads = 256;
+    int64_t rows = (int64_t)a->b * a->s * a->heads;
+    unsigned blocks = (unsigned)ceil_div(rows * 16, threads);
+
+    WITH_T(t, if (a->hd % wide<T>::n == 0)
+                  dots<T, wide<T>::n><<<blocks, threads, 0, cuda_stream(s)>>>(dot, (const T *)a->o, (const T *)g->d_o,
+                                                                              rows, a->heads, a->hd, a->s);
+              else
+                  dots<T, 1><<<blocks, threads, 0, cuda_stream(s)>>>(dot, (const T *)a->o, (const T *)g->d_o, rows,
+                                                                     a->heads, a->hd, a->s));
+    cuda_launched("attention's dots");
+}

@@ -1,0 +1,314 @@
+/*
+ * attention_tile.cuh - what the three attention kernels for Hopper share
+ *
+ * All three have one shape. A block stays on its multiprocessor and takes items (a tile of
+ * queries or keys of one head) from a queue until there are none. Its first warpgroup
+ * fetches: one thread drives the copy engine through rings of tiles, one warp brings the few
+ * floats that go with them. The other warpgroups compute, 64 rows each, in registers.
+ *
+ * Scores are kept times log2(e), so that exponentials are ex2 alone.
+ */
+#ifndef SHARDKIT_KERNELS_CUDA_ATTENTION_TILE_CUH
+#define SHARDKIT_KERNELS_CUDA_ATTENTION_TILE_CUH
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* How rows of a head lie in shared memory; see wgmma.cuh. Dimension 80 has 16 zeros behind it. */
+template <int HD> struct head_row {
+    static const int width = HD % 64 == 0 ? 64 : 32;
+    static const int columns = (HD + width - 1) / width;
+    static const int padded = columns * width;
+};
+
+/* What a kernel is told beside its tensor maps. */
+struct attention_work {
+    const float *bias;                  /* [heads, s], or NULL */
+    float *lse;                         /* [b, heads, s] */
+    float *dot;                         /* the same; way back only */
+    int s, heads;
+    int n_heads;                        /* b * heads */
+    int tiles;                          /* items of a head */
+    int section;                        /* heads that are worked on at a time */
+    float scale, scale2;                /* of q . k; times log2(e) */
+    struct dropout drop;
+    int64_t sample0;                    /* number of sample 0, for dropout */
+    int head0, heads_all;
+    int queue;
+};
+
+/* ---- items ---- */
+
+/*
+ * Queues are zero when nobody uses them: whoever leaves last cleans up. A launch takes the next
+ * one, so those that overlap in different streams do not meet.
+ */
+#define QUEUES 256
+struct attention_queue {
+    unsigned taken, left;
+};
+static __device__ struct attention_queue attention_queues[QUEUES];
+
+static __device__ __forceinline__ int queue_take(const struct attention_work &w)
+{
+    return (int)(gridDim.x + atomicAdd(&attention_queues[w.queue].taken, 1));
+}
+
+/* Once a block, after its last queue_take(). */
+static __device__ __forceinline__ void queue_leave(const struct attention_work &w)
+{
+    struct attention_queue *q = &attention_queues[w.queue];
+
+    __threadfence();
+    if (atomicAdd(&q->left, 1) == gridDim.x - 1) {
+        q->taken = 0;
+        q->left = 0;
+    }
+}
+
+struct place {
+    int tile, head, sample;
+    int row;                            /* sample * heads + head: of lse */
+};
+
+/*
+ * Item i. Long items come first, so that the last ones to end are short; but heads come in
+ * sections whose tensors fit the L2 cache together, or each tile would come from memory.
+ */
+static __device__ __forceinline__ struct place place_of(const struct attention_work &w, int i, bool last_is_long)
+{
+    int per = w.section * w.tiles, section = i / per, rest = i - section * per;
+    int n = min(w.section, w.n_heads - section * w.section), rank = rest / n;
+    struct place p;
+
+    p.tile = last_is_long ? w.tiles - 1 - rank : rank;
+    p.row = section * w.section + rest - rank * n;
+    p.sample = p.row / w.heads;
+    p.head = p.row - p.sample * w.heads;
+    return p;
+}
+
+/* ---- fetching ---- */
+
+/* `rows` rows of a head from token t0 on, as the map's boxes cut them. */
+template <int HD> __device__ __forceinline__ void fetch_rows(bf16 *to, const CUtensorMap *map, barrier *b, int rows,
+                                                             const struct place &p, int t0)
+{
+    #pragma unroll
+    for (int c = 0; c < head_row<HD>::columns; c++)
+        tma_load(to + c * rows * head_row<HD>::width, map, b, c * head_row<HD>::width, p.head, t0, p.sample);
+}
+
+/* One of a warp arrives for it, when all its lanes have read what they give back. */
+static __device__ __forceinline__ void give_back_stage(barrier *empty)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(empty);
+}
+
+/* ---- products of a warpgroup ---- */
+
+/* d (+)= a b^T over a head's dimension; a from row a_row of a tile of a_rows, b a tile of N rows */
+template <int HD, int N>
+__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const bf16 *a, int a_rows, int a_row, const bf16 *b,
+                                              bool add)
+{
+    const int width = head_row<HD>::width;
+    uint64_t a_at = wgmma_operand<width>(shared_address(a + a_row * width), a_rows);
+    uint64_t b_at = wgmma_operand<width>(shared_address(b), N);
+
+    #pragma unroll
+    for (int k = 0; k < HD / 16; k++)
+        wgmma<N>::template ss<0>(d, a_at + wgmma_along<width>(k, a_rows), b_at + wgmma_along<width>(k, N),
+                                 add || k > 0);
+}
+
+/* The same with a's rows in registers. */
+template <int HD, int N>
+__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const bf16 *b)
+{
+    const int width = head_row<HD>::width;
+    uint64_t b_at = wgmma_operand<width>(shared_address(b), N);
+
+    #pragma unroll
+    for (int k = 0; k < HD / 16; k++)
+        wgmma<N>::template rs<0>(d, a[k], b_at + wgmma_along<width>(k, N), k > 0);
+}
+
+/* d [64, HD] += p [64, N] b; b a tile of N rows */
+template <int HD, int N>
+__device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32_t (&p)[N / 16][4], const bf16 *b)
+{
+    const int width = head_row<HD>::width;
+    uint64_t b_at = wgmma_operand<width>(shared_address(b), N);
+
+    #pragma unroll
+    for (int k = 0; k < N / 16; k++)
+        wgmma<HD>::template rs<1>(d, p[k], b_at + wgmma_across<width>(k), 1);
+}
+
+/*
+ * Of rows row .. row + 64 of a tile of `rows`: the left side of step k of multiply_rows(). Half r of a thread's rows is in a[r] and
+ * a[r + 2], two elements each.
+ */
+template <int HD> __device__ __forceinline__ void load_step(uint32_t (&a)[4], const bf16 *tile, int rows, int row, int k)
+{
+    const int width = head_row<HD>::width;
+    int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
+    uint32_t turn = width == 64 ? r % 8 : r / 2 % 4, unit = (uint32_t)(k * 16 % width / 8 + lane / 16) ^ turn;
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(shared_address(tile + r * width) + k * 16 / width * rows * width * 2 + unit * 16)
+                 : "memory");
+}
+
+template <int HD>
+__device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const bf16 *tile, int rows, int row)
+{
+    #pragma unroll
+    for (int k = 0; k < HD / 16; k++)
+        load_step<HD>(a[k], tile, rows, row, k);
+}
+
+/*
+ * What leads to d is done before this place. Arithmetic that should overlap products ptxas else lets sink below
+ * the wait for them; but it moves nothing across the loop that waits for a barrier, so this waits for
+ * a phase (of a stage that is not given back yet) known to have ended.
+ */
+template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], barrier *b, uint32_t parity)
+{
+    wgmma_settle(d);
+    barrier_wait(b, parity);
+}
+
+static __device__ __forceinline__ uint32_t pack_pair(float low, float high)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+/* An accumulator [64, N] becomes the left side of multiply_across(). */
+template <int N> __device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 16][4], const float (&s)[N / 2])
+{
+    #pragma unroll
+    for (int k = 0; k < N / 16; k++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[k][i] = pack_pair(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+}
+
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- results ---- */
+
+/*
+ * Write a warpgroup's d [64, HD], row halves times f0 and f1, to rows t0 .. t0 + 64 of a head, by way of rows row .. row + 64
+ * of a tile that only this warpgroup uses. `id`: its named barrier. The tile is in use until tma_wait_read() of the
+ * warpgroup's thread 0.
+ */
+template <int HD>
+__device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, int rows, int row, int id,
+                                           const float (&d)[HD / 2], float f0, float f1, const struct place &p, int t0)
+{
+    const int width = head_row<HD>::width;
+    int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
+    uint32_t at = shared_address(tile + r * width), turn = width == 64 ? r % 8 : r / 2 % 4;
+
+    group_sync(id, 128);                /* nobody needs what was there */
+    #pragma unroll
+    for (int k = 0; k < HD / 16; k++) {
+        uint32_t unit = ((uint32_t)(k * 16 % width / 8 + lane / 16)) ^ turn;
+
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         at + k * 16 / width * rows * width * 2 + unit * 16),
+                     "r"(pack_pair(d[8 * k] * f0, d[8 * k + 1] * f0)),
+                     "r"(pack_pair(d[8 * k + 2] * f1, d[8 * k + 3] * f1)),
+                     "r"(pack_pair(d[8 * k + 4] * f0, d[8 * k + 5] * f0)),
+                     "r"(pack_pair(d[8 * k + 6] * f1, d[8 * k + 7] * f1))
+                     : "memory");
+    }
+    tma_publish();
+    group_sync(id, 128);
+    if (threadIdx.x % 128 == 0) {
+        #pragma unroll
+        for (int c = 0; c < head_row<HD>::columns; c++)
+            tma_store(map, tile + (c * rows + row) * width, c * width, p.head, t0, p.sample);
+        tma_commit();
+    }
+}
+
+/* ---- dropout ---- */
+
+/* Number of the probability of (query, key 0) of an item's head. */
+static __device__ __forceinline__ int64_t drop_row(const struct attention_work &w, const struct place &p, int query)
+{
+    return (((w.sample0 + p.sample) * w.heads_all + w.head0 + p.head) * w.s + query) * w.s;
+}
+
+/*
+ * Bit 4 j + 2 r + c of the answer: is the thread's element of row half r, column 8 j + c kept? Element (r, j, c)
+ * has number i + r * row_step + (8 j + c) * column_step. A loop, not unrolled: ten rounds of Philox are long.
+ */
+template <int N>
+__device__ __forceinline__ uint64_t keep_bits(const struct dropout &d, int64_t i, int64_t row_step, int64_t column_step)
+{
+    uint64_t bits = 0;
+
+    #pragma unroll 1
+    for (int e = 0; e < N / 4; e++) {   /* e = 2 j + r */
+        int64_t at = i + e % 2 * row_step + e / 2 * 8 * column_step, next = at + column_step;
+        uint4 block = philox((uint64_t)at / 4, d.k0, d.k1);
+        uint64_t pair = word_of(block, (int)(at % 4)) >= d.limit;
+
+        if (next / 4 != at / 4)
+            block = philox((uint64_t)next / 4, d.k0, d.k1);
+        pair |= (uint64_t)(word_of(block, (int)(next % 4)) >= d.limit) << 1;
+        bits |= pair << 2 * e;
+    }
+    return bits;
+}
+
+/* ---- the host's side ---- */
+
+/*
+ * Describe [b, s, heads, hd] with these strides, in boxes of `rows` tokens by one swizzled column. False when
+ * it cannot be.
+ */
+bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const void *p, int64_t token_stride,
+                   int64_t head_stride, int rows);
+/* `tiles` items a head; the way back passes `dot`. */
+struct attention_work attention_work_of(const struct kernel_attention *a, int tiles, float *dot);
+
+/* Blocks of a launch: one a multiprocessor, no more than there are items. */
+static inline unsigned attention_blocks(const struct attention_work *w)
+{
+    return (unsigned)min_i64(cuda_sm_count(), (int64_t)w->n_heads * w->tiles);
+}
+
+/* A kernel that needs more shared memory than the default says so, once. */
+template <typename K, typename A>
+void attention_launch(K *kernel, const A &args, int threads, size_t shared, struct dev_stream *s, const char *what)
+{
+    cuda_note(what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    kernel<<<attention_blocks(&args.work), threads, shared, cuda_stream(s)>>>(args);
+    cuda_launched(what);
+}
+
+#endif

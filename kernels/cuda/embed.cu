@@ -1,0 +1,399 @@
+/*
+ * embed.cu - rows of a table by token, and gradients back into them
+ *
+ * Back: tokens are sorted by row (stable, so ascending within a row), then a row's tokens are added
+ * in that order by whoever owns the row: a warp, or, where a word is so frequent that one warp
+ * would still be at it when all others are done, a block for each few columns.
+ */
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/device.cuh"
+
+#define THREADS 256
+
+/* ---- forward ---- */
+
+/* N elements a thread; a row is `packs` of them. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+gather(T *y, const int32_t *id, const T *table, int64_t first, int64_t rows, int64_t m, int64_t packs)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, token = i / packs, col = i % packs * N;
+
+    if (token >= m)
+        return;
+    int64_t row = id[token] - first;
+    pack<T, N> v = {};
+
+    if (row >= 0 && row < rows)
+        v = *(const pack<T, N> *)(table + row * packs * N + col);
+    *(pack<T, N> *)(y + token * packs * N + col) = v;
+}
+
+static void embed(void *y, const int32_t *id, const void *table, int64_t first, int64_t rows, int64_t m, int64_t h,
+                  enum dtype t, struct dev_stream *s)
+{
+    if (!m || !h)
+        return;
+    WITH_T(t, {
+        const int N = wide<T>::n;
+        bool whole = h % N == 0;
+        int64_t packs = whole ? h / N : h;
+        unsigned blocks = (unsigned)ceil_div(m * packs, THREADS);
+
+        if (whole)
+            gather<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, id, (const T *)table, first, rows, m, packs);
+        else
+            gather<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, id, (const T *)table, first, rows, m, packs);
+    });
+    cuda_launched("embed");
+}
+
+/* ---- back ---- */
+
+#define LONG 16                         /* tokens of a row from which several threads share a column */
+
+/* Keys are rows, or `rows` for tokens of other ranks, which the sort puts last. */
+struct sorted {
+    uint32_t *key_in, *key, *token_in, *token;
+    void *temp;
+    size_t temp_bytes;
+};
+
+static size_t sort_temp(int64_t m)
+{
+    size_t bytes = 0;
+
+    /* 32 bits: the most that a sort of m can ask for. */
+    cuda_note("sort", cub::DeviceRadixSort::SortPairs(NULL, bytes, (const uint32_t *)NULL, (uint32_t *)NULL,
+                                                      (const uint32_t *)NULL, (uint32_t *)NULL, (int)m, 0, 32));
+    return bytes;
+}
+
+static int64_t array_bytes(int64_t m)
+{
+    return ceil_div(m * 4, 256) * 256;
+}
+
+static uint64_t embed_scratch(int64_t m, int64_t rows)
+{
+    (void)rows;
+    return 4 * (uint64_t)array_bytes(m) + sort_temp(m);
+}
+
+static struct sorted sorted_in(void *scratch, int64_t m)
+{
+    char *p = (char *)scratch;
+    int64_t step = array_bytes(m);
+
+    return { (uint32_t *)p, (uint32_t *)(p + step), (uint32_t *)(p + 2 * step), (uint32_t *)(p + 3 * step),
+             p + 4 * step, sort_temp(m) };
+}
+
+static __global__ void make_keys(struct sorted a, const int32_t *id, int64_t first, int64_t rows, int64_t m)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i >= m)
+        return;
+    int64_t row = id[i] - first;
+
+    a.key_in[i] = (uint32_t)(row >= 0 && row < rows ? row : rows);
+    a.token_in[i] = (uint32_t)i;
+}
+
+/* End of the run of equal keys that holds `at`; keys are sorted, so by bisection. */
+static __device__ int64_t run_end(const uint32_t *key, int64_t at, int64_t m)
+{
+    uint32_t row = key[at];
+    int64_t low = at, high = m;         /* key[low] is in the run, key[high] is not */
+
+    while (high - low > 1) {
+        int64_t mid = (low + high) / 2;
+
+        if (key[mid] == row)
+            low = mid;
+        else
+            high = mid;
+    }
+    return high;
+}
+
+static __device__ int64_t run_start(const uint32_t *key, int64_t at)
+{
+    uint32_t row = key[at];
+    int64_t low = -1, high = at;        /* key[low] is not in the run, key[high] is */
+
+    while (high - low > 1) {
+        int64_t mid = (low + high) / 2;
+
+        if (key[mid] == row)
+            high = mid;
+        else
+            low = mid;
+    }
+    return high;
+}
+
+/* A block for each sorted token and THREADS packs; the first token of a row does the row, if it has at most LONG. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
+{
+    int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N;
+    uint32_t row = a.key[at];
+    int n = 1;
+
+    if (col >= h || row >= rows || (at > 0 && a.key[at - 1] == row) || (at + LONG < m && a.key[at + LONG] == row))
+        return;
+    while (at + n < m && a.key[at + n] == row)
+        n++;
+    float *to = dtable + (int64_t)row * h + col, sum[N] = {};
+
+    if (add)
+        load(sum, to);
+    #pragma unroll 4
+    for (int i = 0; i < n; i++) {
+        float v[N];
+
+        load(v, dy + (int64_t)a.token[at + i] * h + col);
+        #pragma unroll
+        for (int j = 0; j < N; j++)
+            sum[j] += v[j];
+    }
+    store(to, sum);
+}
+
+#define LONG_PACKS 8
+#define LONG_ROWS  (THREADS / LONG_PACKS)
+
+/*
+ * A run of more than LONG covers a multiple of LONG: block x looks at sorted token x * LONG, and does
+ * the row if that is the run's first such token. Block y: LONG_PACKS packs of columns.
+ */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+long_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
+{
+    __shared__ float room[LONG_ROWS][LONG_PACKS * N + 1];
+    int64_t at = (int64_t)blockIdx.x * LONG, first = (int64_t)blockIdx.y * LONG_PACKS * N;
+    int lane = threadIdx.x / LONG_PACKS, col = threadIdx.x % LONG_PACKS * N;
+    uint32_t row = a.key[at];
+    float sum[N] = {}, all = 0;
+
+    if (row >= rows || (at > 0 && a.key[at - LONG] == row))
+        return;
+    int64_t start = run_start(a.key, at), end = run_end(a.key, at, m);
+
+    if (end - start <= LONG)
+        return;
+    if (first + col < h) {
+        #pragma unroll 4
+        for (int64_t i = start + lane; i < end; i += LONG_ROWS) {
+            float v[N];
+
+            load(v, dy + (int64_t)a.token[i] * h + first + col);
+            #pragma unroll
+            for (int j = 0; j < N; j++)
+                sum[j] += v[j];
+        }
+    }
+    #pragma unroll
+    for (int j = 0; j < N; j++)
+        room[lane][col + j] = sum[j];
+    __syncthreads();
+    col = threadIdx.x;
+    if (col >= LONG_PACKS * N || first + col >= h)
+        return;
+    for (int r = 0; r < LONG_ROWS; r++)
+        all += room[r][col];
+    dtable[(int64_t)row * h + first + col] = (add ? dtable[(int64_t)row * h + first + col] : 0) + all;
+}
+
+template <typename T, int N>
+static void add_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add,
+                     cudaStream_t s)
+{
+    dim3 each((unsigned)m, (unsigned)ceil_div(h, THREADS * N));
+    dim3 some((unsigned)ceil_div(m, LONG), (unsigned)ceil_div(h, LONG_PACKS * N));
+
+    short_rows<T, N><<<each, THREADS, 0, s>>>(dtable, a, dy, rows, m, h, add);
+    long_rows<T, N><<<some, THREADS, 0, s>>>(dtable, a, dy, rows, m, h, add);
+}
+
+static int bits_of(int64_t x)
+{
+    int n = 0;
+
+    for (; x; x >>= 1)
+        n++;
+    return n;
+}
+
+static void embed_back(float *dtable, const int32_t *id, const void *dy, int64_t first, int64_t rows, int64_t m,
+                       int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s)
+{
+    struct sorted a = sorted_in(scratch, m);
+    cudaStream_t on = cuda_stream(s);
+
+    if (!add)
+        cuda_dev.zero(dtable, (uint64_t)rows * (uint64_t)h * sizeof(float), s);
+    if (!m || !h)
+        return;
+    make_keys<<<(unsigned)ceil_div(m, THREADS), THREADS, 0, on>>>(a, id, first, rows, m);
+    cuda_note("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in, a.token, (int)m,
+                                                      0, bits_of(rows), on));
+    WITH_T(t, {
+        if (h % wide<T>::n == 0)
+            add_rows<T, wide<T>::n>(dtable, a, (const T *)dy, rows, m, h, add, on);
+        else
+            add_rows<T, 1>(dtable, a, (const T *)dy, rows, m, h, add, on);
+    });
+    cuda_launched("embed_back");
+}
+
+/* ---- positions ---- */
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+finish(T *y, const T *x, const T *position, const int32_t *pos, int64_t s_len, struct dropout d, int64_t m,
+       int64_t packs)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, token = i / packs, col = i % packs * N;
+    float v[N], p[N];
+
+    if (token >= m)
+        return;
+    load(v, x + i * N);
+    if (position) {
+        load(p, position + (pos ? pos[token] : token % s_len) * packs * N + col);
+        #pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] += p[j];
+    }
+    if (d.keep != 0)
+        drop(v, d, (d.row0 + token) * packs * N + col);
+    store(y + i * N, v);
+}
+
+static void embed_finish(void *y, const void *x, const void *position, const int32_t *pos, int64_t s_len,
+                         const struct kernel_dropout *drop, int64_t m, int64_t h, enum dtype t, struct dev_stream *s)
+{
+    struct dropout d = dropout_of(drop);
+
+    if ((x == y && !position && d.keep == 0) || !m || !h)
+        return;
+    WITH_T(t, {
+        const int N = wide<T>::n;
+        bool whole = h % N == 0;
+        int64_t packs = whole ? h / N : h;
+        unsigned blocks = (unsigned)ceil_div(m * packs, THREADS);
+
+        if (whole)
+            finish<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, (const T *)x, (const T *)position, pos, s_len,
+                                                                 d, m, packs);
+        else
+            finish<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, (const T *)x, (const T *)position, pos, s_len,
+                                                                 d, m, packs);
+    });
+    cuda_launched("embed_finish");
+}
+
+/*
+ * One block a position. It walks through the tokens THREADS at a time, notes in order those at its
+ * position, and adds their rows; `pos` is read n_pos times, from the L2.
+ */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+position_rows(float *dposition, const T *dx, const int32_t *pos, int64_t s_len, int64_t m, int64_t h, bool add)
+{
+    __shared__ int32_t hits[THREADS];
+    __shared__ int count[THREADS / 32];
+    float *to = dposition + blockIdx.x * h;
+    int warp = threadIdx.x / 32;
+
+    for (int64_t j = threadIdx.x; j < h && !add; j += THREADS)
+        to[j] = 0;
+    for (int64_t base = 0; base < m; base += THREADS) {
+        int64_t i = base + threadIdx.x;
+        bool hit = i < m && (pos ? pos[i] : i % s_len) == blockIdx.x;
+        unsigned votes = __ballot_sync(0xffffffffu, hit);
+        int before = 0, all = 0;
+
+        if (!__syncthreads_or(hit))     /* also: the last hits are done with */
+            continue;
+        if (threadIdx.x % 32 == 0)
+            count[warp] = __popc(votes);
+        __syncthreads();
+        for (int w = 0; w < THREADS / 32; w++) {
+            before += w < warp ? count[w] : 0;
+            all += count[w];
+        }
+        if (hit)
+            hits[before + __popc(votes & ((1u << threadIdx.x % 32) - 1))] = (int32_t)threadIdx.x;
+        __syncthreads();
+        for (int64_t j = threadIdx.x; j < h; j += THREADS) {
+            float sum = to[j];
+
+            for (int k = 0; k < all; k++)
+                sum += up(dx[(base + hits[k]) * h + j]);
+            to[j] = sum;
+        }
+    }
+}
+
+/* Positions in order: those of row % s_len, where the tokens are known. N columns a thread. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+position_strides(float *dposition, const T *dx, int64_t n_pos, int64_t s_len, int64_t m, int64_t packs, bool add)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, p = i / packs;
+    float sum[N] = {}, v[N];
+
+    if (p >= n_pos)
+        return;
+    if (add)
+        load(sum, dposition + i * N);
+    if (p < s_len) {
+        #pragma unroll 4
+        for (int64_t token = p; token < m; token += s_len) {
+            load(v, dx + token * packs * N + i % packs * N);
+            #pragma unroll
+            for (int j = 0; j < N; j++)
+                sum[j] += v[j];
+        }
+    }
+    store(dposition + i * N, sum);
+}
+
+static void position_back(float *dposition, int64_t n_pos, const void *dx, const int32_t *pos, int64_t s_len, int64_t m,
+                          int64_t h, bool add, enum dtype t, struct dev_stream *s)
+{
+    bool whole = h % 4 == 0;
+    int64_t packs = whole ? h / 4 : h;
+    unsigned blocks = (unsigned)ceil_div(n_pos * packs, THREADS);
+    cudaStream_t on = cuda_stream(s);
+
+    if (!n_pos || !h)
+        return;
+    WITH_T(t, {
+        const T *x = (const T *)dx;
+
+        if (pos)
+            position_rows<T><<<(unsigned)n_pos, THREADS, 0, on>>>(dposition, x, pos, s_len, m, h, add);
+        else if (whole)
+            position_strides<T, 4><<<blocks, THREADS, 0, on>>>(dposition, x, n_pos, s_len, m, packs, add);
+        else
+            position_strides<T, 1><<<blocks, THREADS, 0, on>>>(dposition, x, n_pos, s_len, m, packs, add);
+    });
+    cuda_launched("position_back");
+}
+
+void cuda_embed_fill(struct kernels *k)
+{
+    k->embed = embed;
+    k->embed_back = embed_back;
+    k->embed_scratch = embed_scratch;
+    k->embed_finish = embed_finish;
+    k->position_back = position_back;
+}

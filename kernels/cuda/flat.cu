@@ -1,0 +1,314 @@
+/*
+ * flat.cu - work on flat buffers: the optimizer, sums, conversions, initial weights
+ *
+ * All of it is bound by memory. A thread takes 16 bytes of fp32 at a time and GROUP of those,
+ * a block's width apart, so that several loads are on their way at once.
+ */
+#include <math.h>
+
+#include "kernels/cuda/device.cuh"
+
+#define THREADS 256
+#define QUAD    4                       /* fp32 of 16 bytes */
+
+/* Blocks for n elements of which a thread takes `each`. */
+static unsigned blocks_for(int64_t n, int64_t each)
+{
+    return (unsigned)max_i64(1, ceil_div(n, THREADS * each));
+}
+
+/* ---- AdamW: the CPU's roundings, so the same bits; 30 bytes an element ---- */
+
+struct moments {
+    float p, m, v;
+};
+
+static __device__ __forceinline__ struct moments adamw_one(struct moments x, float g, const struct kernel_adamw &a,
+                                                           float decay)
+{
+    float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, update;
+    struct moments y;
+
+    /* Intrinsics keep the compiler from fusing multiply and add, as -ffp-contract=off does for the CPU. */
+    g = __fmul_rn(g, a.grad_scale);
+    y.m = __fadd_rn(__fmul_rn(a.beta1, x.m), __fmul_rn(rest1, g));
+    y.v = __fadd_rn(__fmul_rn(a.beta2, x.v), __fmul_rn(__fmul_rn(rest2, g), g));
+    update = __fdiv_rn(__fdiv_rn(y.m, a.c1), __fadd_rn(__fsqrt_rn(__fdiv_rn(y.v, a.c2)), a.eps));
+    update = __fadd_rn(update, __fmul_rn(decay, x.p));
+    y.p = __fsub_rn(x.p, __fmul_rn(a.lr, update));
+    return y;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+adamw_quads(float *p, float *m, float *v, const float *g, T *w, int64_t quads, float decay,
+            const struct kernel_adamw *step)
+{
+    const struct kernel_adamw a = *step;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * QUAD;
+
+    if (i >= quads * QUAD)
+        return;
+    float xp[QUAD], xm[QUAD], xv[QUAD], xg[QUAD];
+
+    load(xp, p + i);
+    load(xm, m + i);
+    load(xv, v + i);
+    load(xg, g + i);
+    #pragma unroll
+    for (int j = 0; j < QUAD; j++) {
+        struct moments y = adamw_one({ xp[j], xm[j], xv[j] }, xg[j], a, decay);
+
+        xp[j] = y.p;
+        xm[j] = y.m;
+        xv[j] = y.v;
+    }
+    store(p + i, xp);
+    store(m + i, xm);
+    store(v + i, xv);
+    store(w + i, xp);
+}
+
+/* What is left over after the quads: fewer than QUAD elements */
+template <typename T>
+static __global__ void adamw_rest(float *p, float *m, float *v, const float *g, T *w, float decay,
+                                  const struct kernel_adamw *step)
+{
+    int i = threadIdx.x;
+    struct moments y = adamw_one({ p[i], m[i], v[i] }, g[i], *step, decay);
+
+    p[i] = y.p;
+    m[i] = y.m;
+    v[i] = y.v;
+    w[i] = down<T>(y.p);
+}
+
+static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
+                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
+{
+    int64_t quads = n / QUAD, at = quads * QUAD;
+    cudaStream_t on = cuda_stream(s);
+
+    WITH_T(t, {
+        if (quads)
+            adamw_quads<T><<<blocks_for(quads, 1), THREADS, 0, on>>>(p, m, v, g, (T *)w, quads, decay, step);
+        if (n > at)
+            adamw_rest<T><<<1, (unsigned)(n - at), 0, on>>>(p + at, m + at, v + at, g + at, (T *)w + at, decay, step);
+    });
+    cuda_launched("adamw");
+}
+
+/* ---- sums in fp64 ---- */
+
+#define SUM_THREADS 512
+#define SUM_CHUNK   (SUM_THREADS * QUAD * 8)    /* of one block */
+
+/* Squares of chunk blockIdx.x */
+static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks(double *tmp, const float *x, int64_t n)
+{
+    __shared__ double room[SUM_THREADS / 32];
+    int64_t first = (int64_t)blockIdx.x * SUM_CHUNK, end = min(first + SUM_CHUNK, n);
+    double sum = 0;
+
+    if (end - first == SUM_CHUNK) {
+        float v[8][QUAD];
+
+        #pragma unroll
+        for (int k = 0; k < 8; k++)
+            load(v[k], x + first + (k * SUM_THREADS + threadIdx.x) * QUAD);
+        #pragma unroll
+        for (int k = 0; k < 8; k++)
+            #pragma unroll
+            for (int j = 0; j < QUAD; j++)
+                sum += (double)v[k][j] * v[k][j];       /* exact: 24 + 24 bits fit in 53 */
+    } else {
+        for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
+            sum += (double)x[i] * x[i];
+    }
+    sum = block_sum<SUM_THREADS / 32>(sum, room);
+    if (threadIdx.x == 0)
+        tmp[blockIdx.x] = sum;
+}
+
+/* *out = sum of the n numbers of x, each times w unless that is NULL: one block, a fixed order */
+template <typename V>
+static __global__ void __launch_bounds__(1024) sum_all(double *out, const V *x, const float *w, int64_t n)
+{
+    __shared__ double room[32];
+    double sum = 0;
+
+    #pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n; i += 1024)
+        sum += (double)x[i] * (w ? w[i] : 1.0f);
+    sum = block_sum<32>(sum, room);
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
+static int64_t sumsq_scratch(int64_t n)
+{
+    return ceil_div(n, SUM_CHUNK);
+}
+
+static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s)
+{
+    int64_t chunks = sumsq_scratch(n);
+
+    if (chunks)
+        sumsq_chunks<<<(unsigned)chunks, SUM_THREADS, 0, cuda_stream(s)>>>(tmp, x, n);
+    sum_all<<<1, 1024, 0, cuda_stream(s)>>>(out, tmp, NULL, chunks);
+    cuda_launched("sumsq");
+}
+
+static void weighted_sum(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s)
+{
+    sum_all<<<1, 1024, 0, cuda_stream(s)>>>(out, x, w, n);
+    cuda_launched("weighted_sum");
+}
+
+static __global__ void doubles_add(double *y, const double *x, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        y[i] += x[i];
+}
+
+static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream *s)
+{
+    doubles_add<<<blocks_for(n, 1), THREADS, 0, cuda_stream(s)>>>(y, x, n);
+    cuda_launched("sum_doubles");
+}
+
+/* ---- conversions and sums of buffers ---- */
+
+/*
+ * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements a thread, whole packs only;
+ * with N = 1 it does what is left.
+ */
+template <typename TO, typename FROM, int N>
+static __global__ void __launch_bounds__(THREADS) cast_packs(TO *y, const FROM *x, int64_t packs)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float v[N];
+
+    if (i >= packs)
+        return;
+    load(v, x + i * N);
+    store(y + i * N, v);
+}
+
+template <int N> static __global__ void __launch_bounds__(THREADS) scale_packs(float *y, float f, int64_t packs)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float v[N];
+
+    if (i >= packs)
+        return;
+    load(v, y + i * N);
+    #pragma unroll
+    for (int j = 0; j < N; j++)
+        v[j] *= f;
+    store(y + i * N, v);
+}
+
+template <int N> static __global__ void __launch_bounds__(THREADS) add_packs(float *y, const float *x, int64_t packs)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float v[N], w[N];
+
+    if (i >= packs)
+        return;
+    load(v, y + i * N);
+    load(w, x + i * N);
+    #pragma unroll
+    for (int j = 0; j < N; j++)
+        v[j] += w[j];
+    store(y + i * N, v);
+}
+
+/* Launch a kernel over whole packs of N, and the same one over what is left: KERNEL(N, first element, how many packs). */
+#define OVER_PACKS(N, n, LAUNCH)                                    \
+    do {                                                            \
+        int64_t whole_ = (n) / (N), rest_ = (n) - whole_ * (N);     \
+        if (whole_)                                                 \
+            LAUNCH(N, (int64_t)0, whole_);                          \
+        if (rest_)                                                  \
+            LAUNCH(1, whole_ * (N), rest_);                         \
+    } while (0)
+
+template <typename TO, typename FROM> static void cast_as(void *dst, const void *src, int64_t n, struct dev_stream *s)
+{
+#define CAST(N, at, packs) \
+    cast_packs<TO, FROM, N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>((TO *)dst + (at), (const FROM *)src + (at), packs)
+    OVER_PACKS(4, n, CAST);
+#undef CAST
+}
+
+static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s)
+{
+    if (to == from) {
+        cuda_dev.copy(dst, src, (uint64_t)n * (to == DTYPE_BF16 ? 2 : 4), s);
+        return;
+    }
+    if (to == DTYPE_F32)
+        cast_as<float, bf16>(dst, src, n, s);
+    else
+        cast_as<bf16, float>(dst, src, n, s);
+    cuda_launched("cast");
+}
+
+static void scale(float *x, float f, int64_t n, struct dev_stream *s)
+{
+#define SCALE(N, at, packs) scale_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(x + (at), f, packs)
+    OVER_PACKS(QUAD, n, SCALE);
+#undef SCALE
+    cuda_launched("scale");
+}
+
+static void add(float *y, const float *x, int64_t n, struct dev_stream *s)
+{
+#define ADD(N, at, packs) add_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(y + (at), x + (at), packs)
+    OVER_PACKS(QUAD, n, ADD);
+#undef ADD
+    cuda_launched("add");
+}
+
+/* ---- initial weights ---- */
+
+/* A number in (0, 1), never an end: 52 bits, and half of the last */
+static __device__ double uniform(uint32_t high, uint32_t low)
+{
+    return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+static __global__ void normal_each(float *x, int64_t first, int64_t n, float std, uint32_t k0, uint32_t k1)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, at = first + i;
+
+    if (i >= n)
+        return;
+    uint4 w = philox((uint64_t)at / 2, k0, k1);
+    double radius = sqrt(-2 * log(uniform(w.x, w.y))), angle = 2 * M_PI * uniform(w.z, w.w);
+
+    x[i] = std * (float)(radius * (at % 2 ? sin(angle) : cos(angle)));
+}
+
+static void normal(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s)
+{
+    normal_each<<<blocks_for(n, 1), THREADS, 0, cuda_stream(s)>>>(x, first, n, std, key[0], key[1]);
+    cuda_launched("normal");
+}
+
+void cuda_flat_fill(struct kernels *k)
+{
+    k->weighted_sum = weighted_sum;
+    k->sum_doubles = sum_doubles;
+    k->sumsq = sumsq;
+    k->sumsq_scratch = sumsq_scratch;
+    k->adamw = adamw;
+    k->cast = cast;
+    k->scale = scale;
+    k->add = add;
+    k->normal = normal;
+}

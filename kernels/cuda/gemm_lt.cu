@@ -1,0 +1,218 @@
+/*
+ * gemm_lt.cu - matrix products through cuBLASLt
+ *
+ * cuBLASLt is asked once for each kind of product (shape, layout, types, epilogue); its answer is kept.
+ * It sees everything turned: our row-major [m, n] is its column-major [n, m], so
+ *     y^T [n, m] = b [n, k] a^T [k, m]
+ * with b as its A and a as its B, and bias along its rows, which is the direction it has.
+ *
+ * The first answer is always taken: choosing by time would give other bits on another day. It
+ * splits k only with a workspace and adds the parts in a fixed order; the room is the stream's
+ * own, so streams do not meet in it.
+ */
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/gemm.h"
+
+/* What tells two kinds of product apart. Compared as bytes: zeroed before it is filled. */
+struct kind {
+    int64_t m, n, k;
+    int in, out, finish;
+    char a_across, b_across, add, bias, pre, sums;
+};
+
+struct plan {
+    struct kind kind;
+    bool usable;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, y;
+    cublasLtMatmulAlgo_t algo;
+};
+
+static cublasLtHandle_t handle;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct plan *plans;
+static size_t n_plans, cap_plans;
+
+int cuda_gemm_lt_open(struct err *e)
+{
+    cublasStatus_t status = cublasLtCreate(&handle);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    err_usage(e, "cuBLASLt: %s", cublasLtGetStatusString(status));
+    return -1;
+}
+
+static void plan_free(struct plan *p)
+{
+    if (p->desc)
+        cublasLtMatmulDescDestroy(p->desc);
+    if (p->a)
+        cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        cublasLtMatrixLayoutDestroy(p->b);
+    if (p->y)
+        cublasLtMatrixLayoutDestroy(p->y);
+}
+
+void cuda_gemm_lt_close(void)
+{
+    for (size_t i = 0; i < n_plans; i++)
+        plan_free(&plans[i]);
+    free(plans);
+    plans = NULL;
+    n_plans = cap_plans = 0;
+    if (handle)
+        cublasLtDestroy(handle);
+    handle = NULL;
+}
+
+/* ---- making a plan ---- */
+
+static cudaDataType_t lt_type(int t)
+{
+    return t == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static cublasLtEpilogue_t epilogue_of(const struct kind *k)
+{
+    switch (k->finish) {
+    case GEMM_GELU:
+        if (k->pre)
+            return k->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        return k->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case GEMM_SLOPE:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        if (k->sums)
+            return CUBLASLT_EPILOGUE_BGRADB;
+        return k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+#define SET(desc, what, value) cublasLtMatmulDescSetAttribute(desc, what, &(value), sizeof(value))
+
+/* Does what it can; a failure leaves usable false. */
+static void describe(struct plan *p)
+{
+    const struct kind *k = &p->kind;
+    cublasOperation_t turn_b = k->b_across ? CUBLAS_OP_N : CUBLAS_OP_T, turn_a = k->a_across ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = epilogue_of(k);
+    uint64_t n = (uint64_t)k->n, m = (uint64_t)k->m, d = (uint64_t)k->k;
+    cudaDataType_t in = lt_type(k->in), out = lt_type(k->out);
+
+    if (cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS)
+        return;
+    SET(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, turn_b);
+    SET(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, turn_a);
+    SET(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (k->pre)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->n);
+    if (k->b_across)
+        cublasLtMatrixLayoutCreate(&p->a, in, n, d, k->n);
+    else
+        cublasLtMatrixLayoutCreate(&p->a, in, d, n, k->k);
+    if (k->a_across)
+        cublasLtMatrixLayoutCreate(&p->b, in, m, d, k->m);
+    else
+        cublasLtMatrixLayoutCreate(&p->b, in, d, m, k->k);
+    cublasLtMatrixLayoutCreate(&p->y, out, n, m, k->n);
+}
+
+static void choose(struct plan *p)
+{
+    cublasLtMatmulPreference_t want = NULL;
+    cublasLtMatmulHeuristicResult_t found[16];
+    size_t room = CUDA_ROOM_BYTES;
+    int n = 0, rank = getenv("LT_RANK") ? atoi(getenv("LT_RANK")) : 0;
+
+    if (cublasLtMatmulPreferenceCreate(&want) != CUBLAS_STATUS_SUCCESS)
+        return;
+    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, 16, found, &n) ==
+            CUBLAS_STATUS_SUCCESS && n > rank && found[rank].state == CUBLAS_STATUS_SUCCESS) {
+        p->algo = found[rank].algo;
+        p->usable = true;
+    }
+    cublasLtMatmulPreferenceDestroy(want);
+}
+
+static struct plan *plan_for(const struct kind *kind)
+{
+    struct plan p;
+
+    for (size_t i = 0; i < n_plans; i++)
+        if (memcmp(&plans[i].kind, kind, sizeof *kind) == 0)
+            return &plans[i];
+    memset(&p, 0, sizeof p);
+    p.kind = *kind;
+    describe(&p);
+    if (p.y)
+        choose(&p);
+    if (n_plans == cap_plans) {
+        cap_plans = cap_plans ? 2 * cap_plans : 64;
+        plans = (struct plan *)realloc(plans, cap_plans * sizeof *plans);
+        if (!plans) {                   /* a few kilobytes: no caller could do better */
+            fprintf(stderr, "out of memory\n");
+            abort();
+        }
+    }
+    plans[n_plans] = p;
+    return &plans[n_plans++];
+}
+
+/* ---- running it ---- */
+
+/* Rows of whole 16 bytes at whole 16 bytes: what its fast kernels want; the rest is for the plain one. */
+static bool fits(const struct gemm *g)
+{
+    int64_t unit = g->in == DTYPE_BF16 ? 8 : 4;
+    uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->y | (uintptr_t)g->pre | (uintptr_t)g->bias;
+
+    return g->m && g->n && g->k && g->n % unit == 0 && (g->a_across ? g->m : g->k) % unit == 0 &&
+           (g->b_across || g->k % unit == 0) && all % 16 == 0;
+}
+
+bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s)
+{
+    struct kind kind;
+    float one = 1, beta = g->add;
+    cublasStatus_t status;
+    struct plan *p;
+    void *room;
+
+    if (!fits(g))
+        return false;
+    room = cuda_room(s);
+    if (!room)
+        return true;                    /* noted */
+    memset(&kind, 0, sizeof kind);
+    kind.m = g->m, kind.n = g->n, kind.k = g->k;
+    kind.in = g->in, kind.out = g->out, kind.finish = g->finish;
+    kind.a_across = g->a_across, kind.b_across = g->b_across, kind.add = g->add;
+    kind.bias = g->bias != NULL, kind.pre = g->pre != NULL, kind.sums = g->sums != NULL;
+
+    pthread_mutex_lock(&lock);
+    p = plan_for(&kind);
+    if (!p->usable) {
+        pthread_mutex_unlock(&lock);
+        return false;
+    }
+    if (g->bias)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+    if (g->sums)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->sums);
+    if (g->pre)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->pre);
+    status = cublasLtMatmul(handle, p->desc, &one, g->b, p->a, g->a, p->b, &beta, g->y, p->y, g->y, p->y, &p->algo, room,
+                            CUDA_ROOM_BYTES, cuda_stream(s));
+    pthread_mutex_unlock(&lock);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        cuda_note_text("cublasLtMatmul", cublasLtGetStatusString(status));
+    return true;
+}

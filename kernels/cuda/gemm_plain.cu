@@ -1,0 +1,103 @@
+/*
+ * gemm_plain.cu - a matrix product of any size and alignment
+ *
+ * For toy models and odd shapes, which cuBLASLt refuses: a 64 x 64 tile of the result a block, 4 x 4
+ * of it a thread, operands through shared memory as fp32. Each result is summed in the order of k.
+ */
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm.h"
+
+#define TILE  64
+#define DEPTH 16                        /* of k at a time */
+#define EACH  4
+#define SIDE  (TILE / EACH)
+
+/* Rows at .. at + TILE, slots k0 .. k0 + DEPTH of an operand of n rows; zeros beyond its edges. */
+template <typename T>
+__device__ __forceinline__ void fetch(float (&tile)[DEPTH][TILE + 4], const T *x, bool across, int64_t at, int64_t n,
+                                      int64_t k0, int64_t k)
+{
+    for (int i = threadIdx.x; i < TILE * DEPTH; i += SIDE * SIDE) {
+        /* Neighbours in memory go to neighbouring threads. */
+        int slot = across ? i / TILE : i % DEPTH, row = across ? i % TILE : i / DEPTH;
+        int64_t r = at + row, c = k0 + slot;
+
+        tile[slot][row] = r < n && c < k ? up(x[across ? c * n + r : r * k + c]) : 0.0f;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void finish(const struct gemm &g, float sum, int64_t i, int64_t j)
+{
+    int64_t at = i * g.n + j;
+    T *y = (T *)g.y, *pre = (T *)g.pre;
+
+    if (g.bias)
+        sum += up(((const T *)g.bias)[j]);
+    if (g.finish == GEMM_SLOPE)
+        sum *= gelu_slope<T>(up(pre[at]));
+    if (g.add)
+        sum += up(y[at]);
+    if (g.finish == GEMM_GELU) {
+        T rounded = down<T>(sum);
+
+        if (pre)
+            pre[at] = rounded;
+        /* gelu of the rounded value: recomputation, which has only that, finds the same y. */
+        sum = gelu_of<T>(up(rounded));
+    }
+    y[at] = down<T>(sum);
+}
+
+template <typename TI, typename TO> static __global__ void __launch_bounds__(SIDE * SIDE) product(const struct gemm g)
+{
+    __shared__ float a[DEPTH][TILE + 4], b[DEPTH][TILE + 4];
+    int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
+    int ti = threadIdx.x / SIDE * EACH, tj = threadIdx.x % SIDE * EACH;
+    float sum[EACH][EACH] = {};
+
+    for (int64_t k0 = 0; k0 < g.k; k0 += DEPTH) {
+        fetch(a, (const TI *)g.a, g.a_across, i0, g.m, k0, g.k);
+        fetch(b, (const TI *)g.b, g.b_across, j0, g.n, k0, g.k);
+        __syncthreads();
+        #pragma unroll
+        for (int slot = 0; slot < DEPTH; slot++)
+            #pragma unroll
+            for (int i = 0; i < EACH; i++)
+                #pragma unroll
+                for (int j = 0; j < EACH; j++)
+                    sum[i][j] = fmaf(a[slot][ti + i], b[slot][tj + j], sum[i][j]);
+        __syncthreads();
+    }
+    #pragma unroll
+    for (int i = 0; i < EACH; i++)
+        #pragma unroll
+        for (int j = 0; j < EACH; j++)
+            if (i0 + ti + i < g.m && j0 + tj + j < g.n)
+                finish<TO>(g, sum[i][j], i0 + ti + i, j0 + tj + j);
+}
+
+/* Rows of tiles beyond this many go to further launches: the y of a grid has 16 bits. */
+#define MAX_GRID_Y 65535
+
+void cuda_gemm_plain(const struct gemm *g, struct dev_stream *s)
+{
+    struct gemm part = *g;
+    int64_t most = (int64_t)MAX_GRID_Y * TILE;
+
+    if (!g->m || !g->n)
+        return;
+    if (g->m > most) {
+        cuda_note_text("gemm", "more rows than the plain kernel takes");
+        return;
+    }
+    dim3 grid((unsigned)ceil_div(g->n, TILE), (unsigned)ceil_div(g->m, TILE));
+
+    if (g->in == DTYPE_BF16 && g->out == DTYPE_BF16)
+        product<bf16, bf16><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+    else if (g->in == DTYPE_BF16)
+        product<bf16, float><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+    else
+        product<float, float><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+    cuda_launched("gemm");
+}

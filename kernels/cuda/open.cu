@@ -1,0 +1,37 @@
+/*
+ * open.cu - the GPU's door
+ */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/common.h"
+#include "kernels/cuda/gemm.h"
+
+static void cuda_close(const struct kernels *k)
+{
+    (void)k;
+    cudaDeviceSynchronize();
+    cuda_gemm_lt_close();
+    cuda_device_close();
+}
+
+const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err *e)
+{
+    static struct kernels k;
+
+    if (cuda_device_open(o->device, e) < 0)
+        return NULL;
+    if (cuda_gemm_lt_open(e) < 0) {
+        cuda_device_close();
+        return NULL;
+    }
+    k.dev = &cuda_dev;
+    k.close = cuda_close;
+    cuda_flat_fill(&k);
+    cuda_norm_fill(&k);
+    cuda_linear_fill(&k);
+    cuda_embed_fill(&k);
+    cuda_xent_fill(&k);
+    k.attention = cuda_attention;
+    k.attention_back = cuda_attention_back;
+    k.attention_scratch = cuda_attention_scratch;
+    return &k;
+}

@@ -1,0 +1,149 @@
+/*
+ * tma.cuh - Hopper's copy engine, and the barriers in shared memory that tell when it is done
+ *
+ * A tile is described once on the host (tma_tiles) and fetched by one thread; its elements
+ * outside of the tensor arrive as zeros, and are not written on the way back. See PTX ISA,
+ * "mbarrier" and "cp.async.bulk.tensor".
+ */
+#ifndef SHARDKIT_KERNELS_CUDA_TMA_CUH
+#define SHARDKIT_KERNELS_CUDA_TMA_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+#include "kernels/cuda/wgmma.cuh"
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers: a phase ends when `count` have arrived and all bytes announced are there ---- */
+
+typedef uint64_t barrier;
+
+static __device__ __forceinline__ void barrier_init(barrier *b, int count)
+{
+#if HOPPER
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+#endif
+}
+/* Once all are initialised, before the block's __syncthreads(): the copy engine must see them too. */
+static __device__ __forceinline__ void barrier_init_done(void)
+{
+#if HOPPER
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void barrier_arrive(barrier *b)
+{
+#if HOPPER
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+#endif
+}
+/* Arrive, and keep the phase open until `bytes` more have been copied. */
+static __device__ __forceinline__ void barrier_expect(barrier *b, uint32_t bytes)
+{
+#if HOPPER
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+#endif
+}
+/* Until the phase of this parity has ended: the first is 0; waiting for 1 on a new barrier returns at once. */
+static __device__ __forceinline__ void barrier_wait(barrier *b, uint32_t parity)
+{
+#if HOPPER
+    uint32_t done = 0;
+
+    while (!done)
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done)
+                     : "r"(shared_address(b)), "r"(parity)
+                     : "memory");
+#endif
+}
+
+/* A place in a ring of N stages, each with its barriers, and the parity of this time round. */
+template <int N> struct ring {
+    int at;
+    uint32_t parity;
+
+    __device__ __forceinline__ void next(void)
+    {
+        if (++at == N) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* ---- named barriers of some of a block's warps; 0 is __syncthreads() ---- */
+
+static __device__ __forceinline__ void group_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void group_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- tiles ---- */
+
+/* Fetch the tile whose first element is (element, head, token, sample). */
+static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, barrier *b, int element, int head,
+                                                int token, int sample)
+{
+#if HOPPER
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(element), "r"(head), "r"(token), "r"(sample)
+                 : "memory");
+#endif
+}
+/* What this thread's group wrote to shared memory before a barrier, the copy engine may read after this and the barrier. */
+static __device__ __forceinline__ void tma_publish(void)
+{
+#if HOPPER
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void tma_store(const CUtensorMap *map, const void *from, int element, int head,
+                                                 int token, int sample)
+{
+#if HOPPER
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(shared_address(from)), "r"(element), "r"(head), "r"(token), "r"(sample)
+                 : "memory");
+#endif
+}
+static __device__ __forceinline__ void tma_commit(void)
+{
+#if HOPPER
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+/* Until what this thread's stores read may be overwritten. */
+static __device__ __forceinline__ void tma_wait_read(void)
+{
+#if HOPPER
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+/* ---- registers: a warpgroup gives up or takes what the block's others gave up ---- */
+
+template <int N> __device__ __forceinline__ void registers_give(void)
+{
+#if HOPPER
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+#endif
+}
+template <int N> __device__ __forceinline__ void registers_take(void)
+{
+#if HOPPER
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+#endif
+}
+
+#endif
