@@ -66,7 +66,8 @@ digest() {
                 echo "  (iteration $iteration: somebody runs \"touch kill-switch\")"
             fi ;;
         *" loss at iteration "*)
-            valid="$valid $(printf '%8.3f' "${line##*value: }" 2>/dev/null)" sets=$((sets + 1))
+            value=${line##*value: }
+            valid="$valid $(printf '%8.3f' "${value%% *}")" sets=$((sets + 1))
             if [ $sets -eq 4 ]; then
                 printf '%s  %9d %8d %6.3f  |%s\n' "$header" "$iteration" "$samples" "${loss%% *}" "${valid# }"
                 header='' valid='' sets=0
@@ -186,6 +187,7 @@ step 0 "train on 4 ranks to the end" train_on 4 second.log 0 \
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --load ckpt --save half
 
 say "As if nothing had happened?"
+mkdir -p "$root/build"
 "$TBIN/tools/lossplot" --svg "$root/build/demo.svg" --level "entropy of single bytes=$floor" \
     --title "A small BLOOM on four languages, stopped and continued with half the ranks" \
     "8 ranks (TP 2, PP 2, DP 2)=first.log" "4 ranks (TP 2, PP 2, DP 1)=second.log" ||

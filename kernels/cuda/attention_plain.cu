@@ -19,11 +19,19 @@ struct plain_args {
     float *lse;
     int s, heads, hd;
     int64_t token_stride, head_stride;
-    float scale;
+    float scale, round_unit;
     struct dropout drop;
     int64_t sample0;
     int head0, heads_all;
 };
+
+/* A score from its dot product, the same bits both ways; rounded to T as the reference stores it where that is asked for. */
+template <typename T> static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
+{
+    float x = fmaf(dot, a.scale, bias);
+
+    return sizeof(T) == 2 && a.round_unit != 0 ? a.round_unit * (float)down<T>(x / a.round_unit) : x;
+}
 
 /* ---- where things are ---- */
 
@@ -148,7 +156,8 @@ template <typename T> static __global__ void plain_forward(struct plain_args a)
             continue;
         float score = -INFINITY;
         if (key <= p.token)
-            score = fmaf(dot_rows(q, k + p.lane * (a.hd + 1), a.hd), a.scale, a.bias ? a.bias[(int64_t)p.head * a.s + key] : 0);
+            score = plain_score<T>(a, dot_rows(q, k + p.lane * (a.hd + 1), a.hd),
+                                   a.bias ? a.bias[(int64_t)p.head * a.s + key] : 0);
         float high = fmaxf(top, warp_max(score)), shrink = expf(top - high), prob = expf(score - high);
 
         top = high;
@@ -191,7 +200,7 @@ template <typename T> static __global__ void plain_back_q(struct plain_args a)
             continue;
         if (key <= p.token) {
             float bias = a.bias ? a.bias[(int64_t)p.head * a.s + key] : 0;
-            float prob = expf(fmaf(dot_rows(q, k + p.lane * (a.hd + 1), a.hd), a.scale, bias) - lse);
+            float prob = expf(plain_score<T>(a, dot_rows(q, k + p.lane * (a.hd + 1), a.hd), bias) - lse);
 
             ds = prob * (dot_rows(d_o, v + p.lane * (a.hd + 1), a.hd) * keep_factor(a, p, p.token, key) - dot);
         }
@@ -228,7 +237,7 @@ template <typename T> static __global__ void plain_back_kv(struct plain_args a)
             int64_t at = (int64_t)p.row * a.s + query;
             float keep = keep_factor(a, p, query, p.token);
 
-            prob = expf(fmaf(dot_rows(q + p.lane * (a.hd + 1), k, a.hd), a.scale, bias) - a.lse[at]);
+            prob = expf(plain_score<T>(a, dot_rows(q + p.lane * (a.hd + 1), k, a.hd), bias) - a.lse[at]);
             ds = prob * (dot_rows(d_o + p.lane * (a.hd + 1), v, a.hd) * keep - a.dot[at]);
             prob *= keep;
         }
@@ -287,6 +296,7 @@ static struct plain_args plain_args_of(const struct kernel_attention *a)
     p.token_stride = a->token_stride;
     p.head_stride = a->head_stride;
     p.scale = a->scale;
+    p.round_unit = a->round_unit;
     p.drop = dropout_of(&a->drop);
     p.sample0 = a->drop.row0 / a->s;
     p.head0 = a->head0;

@@ -181,7 +181,7 @@ void *cuda_room(struct dev_stream *s)
     pthread_mutex_unlock(&lock);
     if (p)
         return p;
-    p = dev_alloc(CUDA_ROOM_BYTES + (8u << 20), &e);
+    p = dev_alloc(CUDA_ROOM_BYTES, &e);
     if (!p)
         cuda_note_text("room", e.msg);
     pthread_mutex_lock(&lock);

@@ -182,20 +182,33 @@ static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream
 
 /* ---- conversions and sums of buffers ---- */
 
+/* A NaN keeps its sign and leading bits, as on the CPU; the conversion's own has none of its own. */
+static __device__ __forceinline__ bf16 cast_down(float x)
+{
+    return x == x ? __float2bfloat16_rn(x) : __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) | 0x400000) >> 16));
+}
+
 /*
  * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements a thread, whole packs only;
  * with N = 1 it does what is left.
  */
+static __device__ __forceinline__ void cast_one(float *y, bf16 x) { *y = __uint_as_float((unsigned)__bfloat16_as_ushort(x) << 16); }
+static __device__ __forceinline__ void cast_one(bf16 *y, float x) { *y = cast_down(x); }
+
 template <typename TO, typename FROM, int N>
 static __global__ void __launch_bounds__(THREADS) cast_packs(TO *y, const FROM *x, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    float v[N];
 
     if (i >= packs)
         return;
-    load(v, x + i * N);
-    store(y + i * N, v);
+    pack<FROM, N> from = *(const pack<FROM, N> *)(x + i * N);
+    pack<TO, N> to;
+
+    #pragma unroll
+    for (int j = 0; j < N; j++)
+        cast_one(&to.v[j], from.v[j]);
+    *(pack<TO, N> *)(y + i * N) = to;
 }
 
 template <int N> static __global__ void __launch_bounds__(THREADS) scale_packs(float *y, float f, int64_t packs)

@@ -1,22 +1,10 @@
 /*
  * linear.cu - linear layers: which product, and what is done to each result before it is rounded
  */
-#include <stdlib.h>
-#include <stdio.h>
-
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/gemm.h"
 
 #define THREADS 256
-
-static int fuse(int bit)
-{
-    static int mask = -1;
-
-    if (mask < 0)
-        mask = getenv("FUSE") ? atoi(getenv("FUSE")) : 3;
-    return mask & bit;
-}
 
 /* ---- GELU by itself ---- */
 
@@ -74,16 +62,19 @@ static void linear(void *y, const void *x, const void *w, const void *bias, int6
     run(&g, s);
 }
 
+/* fp32 wants an exact GELU, which cuBLASLt's is not. What has odd sizes goes to the plain kernel, which fuses too. */
 static void linear_gelu(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
                         int64_t k, enum dtype t, struct dev_stream *s)
 {
-    if (t == DTYPE_BF16 && fuse(1)) {
-        struct gemm g = { m, n, k, x, w, false, false, t, t, y, pre, bias, false, GEMM_GELU };
-        run(&g, s);
+    struct gemm g = { m, n, k, x, w, false, false, t, t, y, pre, bias, false, GEMM_GELU };
+
+    if (t == DTYPE_BF16 && cuda_gemm_lt(&g, s))
         return;
-    }
-    linear(pre ? pre : y, x, w, bias, m, n, k, t, s);
-    gelu(y, pre ? pre : y, m * n, t, s);
+    g.y = pre ? pre : y;
+    g.pre = NULL;
+    g.finish = GEMM_PLAIN;
+    run(&g, s);
+    gelu(y, g.y, m * n, t, s);
 }
 
 static void linear_dx(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
@@ -97,12 +88,15 @@ static void linear_dx(void *dx, const void *dy, const void *w, int64_t m, int64_
 static void linear_dx_gelu(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
                            enum dtype t, struct dev_stream *s)
 {
-    if (t == DTYPE_BF16 && fuse(2)) {
-        struct gemm g = { m, k, n, dy, w, false, true, t, t, dx, (void *)pre, NULL, false, GEMM_SLOPE };
+    struct gemm g = { m, k, n, dy, w, false, true, t, t, dx, (void *)pre, NULL, false, GEMM_SLOPE };
+
+    if (t == DTYPE_BF16) {
         run(&g, s);
         return;
     }
-    linear_dx(dx, dy, w, m, n, k, false, t, s);
+    g.pre = NULL;
+    g.finish = GEMM_PLAIN;
+    run(&g, s);
     gelu_launch<true>(dx, pre, m * k, t, s);
 }
 
@@ -111,18 +105,6 @@ static void linear_dw(float *dw, float *dbias, const void *dy, const void *x, in
 {
     struct gemm g = { n, k, m, dy, x, true, true, t, DTYPE_F32, dw, NULL, NULL, add, GEMM_PLAIN };
 
-    if (dbias && t == DTYPE_BF16 && fuse(4)) {
-        char *room = (char *)cuda_room(s);
-
-        g.sums = add ? (float *)(room + CUDA_ROOM_BYTES) : dbias;
-        if (cuda_gemm_lt(&g, s)) {
-            if (add)
-                cuda_add_chunks(dbias, NULL, g.sums, 1, n, n, true, s);
-            return;
-        }
-        g.sums = NULL;
-        fprintf(stderr, "no bgrad\n");
-    }
     run(&g, s);
     if (dbias)
         cuda_column_sums(dbias, dy, m, n, add, t, s);

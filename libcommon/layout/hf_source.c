@@ -223,8 +223,7 @@ static int take_params(struct opening *x)
     /* No more layers than tensors: a number from a file must not decide how much memory we take. */
     if (x->c.n_layers > x->folder.n) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
-                 (long long)x->c.n_layers,
-                 x->folder.n);
+                 (long long)x->c.n_layers, x->folder.n);
         return -1;
     }
     if (x->o->repeat_to > x->c.vocab + MOST_NEW_ROWS) {

@@ -36,7 +36,6 @@ int hfdo_count(const char *dir);
 
 /* A folder by hand: config.json's text, and tensors that safetensors_layout() places; values are bytes of each. */
 MUST_CHECK int hfdo_write(const char *dir, const char *config, const struct safetensors_out *t,
-                          const void *const *bytes, int n,
-                          struct err *e);
+                          const void *const *bytes, int n, struct err *e);
 
 #endif

@@ -55,13 +55,11 @@ void talk_json(json_t *o);
 json_t *talk_notes(const struct report *notes);
 /* What an export would write. */
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               uint64_t need,
-               uint64_t room, int files);
+               uint64_t need, uint64_t room, int files);
 void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r);
 /* What an import would write; did. */
 void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need,
-                      uint64_t room,
-                      int files);
+                      uint64_t room, int files);
 void talk_import_result(const struct job *j, const struct ds_target *t, const struct convert_result *r);
 
 #endif

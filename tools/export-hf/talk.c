@@ -83,8 +83,7 @@ static void print_tensors(const struct hf_target *t)
 }
 
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               uint64_t need,
-               uint64_t room, int files)
+               uint64_t need, uint64_t room, int files)
 {
     const struct hf_config *c = &t->q.config;
     char *config = hf_config_text(c, t->q.override), a[16], b[16], d[16];
@@ -104,8 +103,7 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
     printf("model    %s, %lld layers, hidden %lld, %lld heads, %lld rows of vocabulary, %s\n", hf_arch_name(c->arch),
            (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab, dtype_name(c->dtype));
     printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", files, bytes_text(t->tensor_bytes, a),
-           t->n_files,
-           bytes_text(need, b), bytes_text(room, d), room < need ? ": not enough" : "");
+           t->n_files, bytes_text(need, b), bytes_text(room, d), room < need ? ": not enough" : "");
     print_notes(notes);
     if (j->cli.verbose) {
         print_tensors(t);
@@ -120,8 +118,7 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
     char a[16];
 
     if (j->cli.json)
-        talk_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:i, s:I, s:I, s:f, s:i, s:i, s:i}", "tool",
-                            j->cli.tool,
+        talk_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:i, s:I, s:I, s:f, s:i, s:i, s:i}", "tool", j->cli.tool,
                             "input", t->src->path, "output", out, "architecture", hf_arch_name(t->q.config.arch),
                             "dtype", dtype_name(t->q.config.dtype), "published", r->published, "complete", r->complete,
                             "tensors", t->n_tensors, "files", t->n_files, "read_bytes", (json_int_t)r->read_bytes,
@@ -142,8 +139,7 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
 /* ---- import ---- */
 
 void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need,
-                      uint64_t room,
-                      int files)
+                      uint64_t room, int files)
 {
     char a[16], b[16];
 
