@@ -79,7 +79,9 @@ ISA_avx512     := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:%.c=$(O)/%.$(i).o))
 # Whether an element lies in a vector loop's body or tail must not change its bits: no contraction.
-KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math
+# A loop that clang leaves as it is, is slower, not wrong.
+KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math \
+                 -Wno-pass-failed
 KERNELS   := $(O)/libkernels.a
 # The GPU's kernels: a library that train loads when it finds a GPU, built where there is an nvcc.
 NVCC      := $(if $(filter 1,$(CUDA)),$(if $(filter release,$(B)),$(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))))

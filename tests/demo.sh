@@ -217,7 +217,7 @@ done | awk -v last=$upto '
             most = e > most + o ? e - o : o > most + e ? o - e : most
         }
         printf "  largest difference %.5f: sums of bf16 are rounded in another order\n", most
-        exit missing || most > 0.01
+        exit missing || most > 0.005
     }' || problem "the runs do not agree"
 
 # ---- a larger checkpoint ---------------------------------------------------------------

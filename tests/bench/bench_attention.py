@@ -1,6 +1,6 @@
 """Attention on one GPU: our kernels beside PyTorch's (cuDNN and flash SDPA, flex attention with ALiBi).
 
-Usage: bench_attention.py LIBRARY [HD...]     LIBRARY: kernels/cuda/attention*.cu as a shared library
+Usage: bench_attention.py LIBRARY [HD...]     LIBRARY: kernels/cuda as a shared library
 Batch 8, s 2048, causal, bf16, random data, medians; flops as in bench_attention.cu. JSON lines.
 """
 import ctypes
@@ -26,12 +26,11 @@ class Attention(ctypes.Structure):
                 ("q", ctypes.c_void_p), ("k", ctypes.c_void_p), ("v", ctypes.c_void_p),
                 ("token_stride", ctypes.c_int64), ("head_stride", ctypes.c_int64),
                 ("o", ctypes.c_void_p), ("lse", ctypes.c_void_p), ("scale", ctypes.c_float),
-                ("bias", ctypes.c_void_p), ("drop", Dropout)]
+                ("bias", ctypes.c_void_p), ("round_unit", ctypes.c_float), ("drop", Dropout)]
 
 
 class AttentionBack(ctypes.Structure):
-    _fields_ = [("d_o", ctypes.c_void_p), ("dq", ctypes.c_void_p), ("dk", ctypes.c_void_p), ("dv", ctypes.c_void_p),
-                ("scratch", ctypes.c_void_p)]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("d_o", "dq", "dk", "dv", "scratch")]
 
 
 def median_ms(call, n=20, warm=5):
@@ -50,8 +49,8 @@ def median_ms(call, n=20, warm=5):
 
 def report(impl, heads, hd, alibi, fwd, bwd):
     flops = 2 * B * heads * S * S * hd
-    print(json.dumps(dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi, fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3),
-                          fwd_tflops=round(flops / fwd / 1e9), bwd_tflops=round(2.5 * flops / bwd / 1e9))), flush=True)
+    print(json.dumps(dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi,
+                          fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3), fwd_tflops=round(flops / fwd / 1e9), bwd_tflops=round(2.5 * flops / bwd / 1e9))), flush=True)
 
 
 def ours(lib, heads, hd, bias):
@@ -77,7 +76,8 @@ def peers(heads, hd, slopes):
         try:
             fwd = median_ms(call)
             o = call()
-            report(impl, heads, hd, alibi, fwd, median_ms(lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True)))
+            bwd = median_ms(lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True))
+            report(impl, heads, hd, alibi, fwd, bwd)
         except Exception as e:
             print(json.dumps(dict(op="attention", impl=impl, hd=hd, heads=heads, error=str(e)[:100])), flush=True)
 

@@ -239,7 +239,8 @@ static void draw_text(const struct plot *p, const struct axis *x, const struct a
 
 /* ---- SVG ---- */
 
-enum { SVG_W = 960, SVG_LEFT = 70, SVG_RIGHT = 800, SVG_TOP = 70, TRAIN_H = 320, GAP = 60, VALID_H = 220, SVG_FOOT = 56 };
+enum { SVG_W = 960, SVG_LEFT = 70, SVG_RIGHT = 800, SVG_TOP = 70, SVG_FOOT = 56 };
+enum { TRAIN_H = 320, GAP = 60, VALID_H = 220 };
 /* Okabe and Ito's colours, which colour-blind readers can tell apart. */
 static const char *const run_colour[RUNS_MAX] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7" };
 static const char *const set_colour[SETS_MAX] = { "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00",
@@ -290,13 +291,14 @@ static void svg_frame(const struct panel *n, const char *heading)
     }
     fprintf(n->f, "<path d=\"M%d %.1fV%.1fH%d\" stroke=\"#333\" fill=\"none\"/>\n", SVG_LEFT, n->top, n->bottom,
             SVG_RIGHT);
-    fprintf(n->f, "<text transform=\"translate(22 %.1f) rotate(-90)\" text-anchor=\"middle\">loss, nats per token</text>\n",
-            (n->top + n->bottom) / 2);
+    fprintf(n->f, "<text transform=\"translate(22 %.1f) rotate(-90)\" text-anchor=\"middle\">"
+            "loss, nats per token</text>\n", (n->top + n->bottom) / 2);
 }
 
 static void svg_series(const struct panel *n, const struct series *s, const char *colour, bool dots)
 {
-    fprintf(n->f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" stroke-linejoin=\"round\" points=\"", colour);
+    fprintf(n->f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" stroke-linejoin=\"round\" points=\"",
+            colour);
     for (int k = 0; k < s->n; k++)
         fprintf(n->f, "%.1f,%.1f ", svg_x(n, s->p[k].samples), svg_y(n, s->p[k].loss));
     fprintf(n->f, "\"/>\n");

@@ -1,0 +1,566 @@
+/*
+ * cuda_check - every kernel of the GPU against the CPU's
+ *
+ * cuda_check [SEED]: fresh random inputs, sizes around the edges of packs, tiles and chunks and as large
+ * as real models; outputs poisoned with NaNs and followed by a border that must stay. Each GPU
+ * kernel runs twice and must give the same bits. Exit 1 when anything differs.
+ *
+ * Tolerances. Inputs of sums are multiples of 2^-6 of few bits, so that fp32 sums are exact in any
+ * order and both devices must give the same bits (tolerance 0). Where a root, an exponential or a
+ * quotient comes in, both sides are good to some roundings of 2^-24 (U), said at each case.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#define U      0x1p-24
+#define SLOTS  16
+#define BORDER 64
+
+typedef void (*call_fn)(const struct kernels *k, void **p);
+
+static const struct kernels *kernels[2];        /* CPU, GPU */
+static struct slot {
+    void *start;                        /* what the call finds, on the host: input, or poison */
+    uint64_t bytes;
+    int64_t n;
+    enum dtype t;
+    void *got[3];                       /* CPU, GPU, GPU again */
+} slots[SLOTS];
+static uint64_t state;
+static int failures, checks;
+static const char *what;
+static char sizes[120];
+
+static void *must(void *p)
+{
+    if (!p) {
+        fprintf(stderr, "cuda_check: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t random_word(void)
+{
+    uint64_t z = state += 0x9e3779b97f4a7c15;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+static struct slot *slot_for(int i, int64_t n, enum dtype t)
+{
+    struct slot *s = &slots[i];
+
+    *s = (struct slot){ .bytes = (uint64_t)(n * dtype_size(t)), .n = n, .t = t };
+    s->start = must(malloc(s->bytes + BORDER));
+    memset(s->start, 0xff, s->bytes + BORDER);
+    return s;
+}
+
+static void put(struct slot *s, int64_t i, double x)
+{
+    if (s->t == DTYPE_BF16)
+        ((uint16_t *)s->start)[i] = f32_to_bf16((float)x);
+    else if (s->t == DTYPE_F64)
+        ((double *)s->start)[i] = x;
+    else if (s->t == DTYPE_I32)
+        ((int32_t *)s->start)[i] = (int32_t)x;
+    else
+        ((float *)s->start)[i] = (float)x;
+}
+
+/* Output: NaNs */
+static void out(int i, int64_t n, enum dtype t)
+{
+    slot_for(i, n, t);
+}
+
+static void in(int i, int64_t n, enum dtype t, double lo, double hi)
+{
+    struct slot *s = slot_for(i, n, t);
+
+    for (int64_t j = 0; j < n; j++)
+        put(s, j, lo + (hi - lo) * (double)(random_word() >> 11) * 0x1p-53);
+}
+
+/* Multiples of 1 / 8 in -1 .. 1: a sum of fewer than 2^17 products of two is exact in fp32. */
+static void exact(int i, int64_t n, enum dtype t)
+{
+    struct slot *s = slot_for(i, n, t);
+
+    for (int64_t j = 0; j < n; j++)
+        put(s, j, (double)((int)(random_word() >> 33) % 9 - 4 + 0.0) / 4);
+}
+
+static void ids(int i, int64_t n, int64_t lo, int64_t hi)
+{
+    struct slot *s = slot_for(i, n, DTYPE_I32);
+
+    for (int64_t j = 0; j < n; j++)
+        put(s, j, (double)(lo + (int64_t)(random_word() % (uint64_t)(hi - lo))));
+}
+
+/* ---- running ---- */
+
+static void run_on(const struct kernels *k, call_fn call, int which)
+{
+    void *p[SLOTS] = { 0 };
+    struct err e = {0};
+
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].start) {
+            p[i] = k->dev->alloc(slots[i].bytes + BORDER, &e);
+            if (!p[i]) {
+                fprintf(stderr, "cuda_check: %s\n", e.msg);
+                exit(1);
+            }
+            k->dev->copy(p[i], slots[i].start, slots[i].bytes + BORDER, NULL);
+        }
+    call(k, p);
+    k->dev->stream_sync(NULL);
+    if (k->dev->check(&e) < 0) {
+        printf("%s: %s\n", what, e.msg);
+        exit(1);                        /* nothing after this is worth anything */
+    }
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].start) {
+            slots[i].got[which] = must(malloc(slots[i].bytes + BORDER));
+            k->dev->copy(slots[i].got[which], p[i], slots[i].bytes + BORDER, NULL);
+            k->dev->stream_sync(NULL);
+            k->dev->free(p[i]);
+        }
+}
+
+static void fail(const char *name, const char *why)
+{
+    printf("%s: %s: %s: %s\n", what, sizes, name, why);
+    failures++;
+}
+
+static void run(const char *name, call_fn call)
+{
+    what = name;
+    run_on(kernels[0], call, 0);
+    run_on(kernels[1], call, 1);
+    run_on(kernels[1], call, 2);
+}
+
+/* Slot i of both devices: |difference| <= tol + rel * |the CPU's|; NaN fails. */
+static void same(const char *name, int i, double tol, double rel)
+{
+    struct slot *s = &slots[i];
+    int size = dtype_size(s->t);
+    char why[200];
+
+    checks++;
+    if (memcmp(s->got[1], s->got[2], s->bytes) != 0)
+        fail(name, "not the same bits on a second run");
+    for (int j = 0; j < BORDER; j++)
+        if (((unsigned char *)s->got[1])[s->bytes + (uint64_t)j] != 0xff) {
+            fail(name, "wrote behind its end");
+            break;
+        }
+    for (int64_t j = 0; j < s->n; j++) {
+        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size), gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
+
+        if (!(fabs(gpu - cpu) <= tol + rel * fabs(cpu))) {
+            snprintf(why, sizeof why, "element %lld of %lld: GPU %.9g, CPU %.9g, may differ by %.3g", (long long)j,
+                     (long long)s->n, gpu, cpu, tol + rel * fabs(cpu));
+            fail(name, why);
+            return;
+        }
+    }
+}
+
+/* || difference || <= rel * || the CPU's ||, for what is rounded in between on either side */
+static void near(const char *name, int i, double rel)
+{
+    struct slot *s = &slots[i];
+    int size = dtype_size(s->t);
+    double apart = 0, norm = 0;
+    char why[200];
+
+    checks++;
+    if (memcmp(s->got[1], s->got[2], s->bytes) != 0)
+        fail(name, "not the same bits on a second run");
+    for (int64_t j = 0; j < s->n; j++) {
+        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size), gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
+
+        apart += (gpu - cpu) * (gpu - cpu);
+        norm += cpu * cpu;
+    }
+    if (!(sqrt(apart) <= rel * sqrt(norm))) {
+        snprintf(why, sizeof why, "differs by %.3g of its norm, may by %.3g", sqrt(apart / norm), rel);
+        fail(name, why);
+    }
+}
+
+static void done(void)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        free(slots[i].start);
+        for (int j = 0; j < 3; j++)
+            free(slots[i].got[j]);
+        slots[i] = (struct slot){0};
+    }
+}
+
+/* ---- what the calls read: sizes of the case in hand ---- */
+
+static struct {
+    int64_t m, n, k, h, v, first, rows;
+    bool add, bias;
+    enum dtype t;
+    struct kernel_dropout drop;
+    struct kernel_attention a;
+} c;
+
+static double eps(void)
+{
+    return c.t == DTYPE_BF16 ? 0x1p-8 : 2 * U;          /* a rounding on each side */
+}
+
+#define CALL(name, body) static void name(const struct kernels *k, void **p) { body; }
+
+/* ---- linear layers ---- */
+
+CALL(call_linear, k->linear(p[2], p[0], p[1], c.bias ? p[3] : NULL, c.m, c.n, c.k, c.t, NULL))
+CALL(call_gelu, k->linear_gelu(p[2], p[4], p[0], p[1], c.bias ? p[3] : NULL, c.m, c.n, c.k, c.t, NULL))
+CALL(call_gelu_only, k->linear_gelu(p[2], NULL, p[0], p[1], p[3], c.m, c.n, c.k, c.t, NULL))
+CALL(call_dx, k->linear_dx(p[0], p[2], p[1], c.m, c.n, c.k, c.add, c.t, NULL))
+CALL(call_dx_gelu, k->linear_dx_gelu(p[0], p[2], p[1], p[4], c.m, c.n, c.k, c.t, NULL))
+CALL(call_dw, k->linear_dw(p[1], p[3], p[2], p[0], c.m, c.n, c.k, c.add, c.t, NULL))
+
+static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
+{
+    double reach = sqrt((double)k);                     /* of a sum, times a few */
+
+    c.m = m, c.n = n, c.k = k, c.t = t;
+    for (int i = 0; i < 2; i++) {
+        c.add = c.bias = i;
+        snprintf(sizes, sizeof sizes, "m %lld n %lld k %lld %s%s", (long long)m, (long long)n, (long long)k, dtype_name(t),
+                 i ? ", bias, add" : "");
+        exact(0, m * k, t), exact(1, n * k, t), exact(3, n, t), out(2, m * n, t);
+        run("linear", call_linear);
+        same("y", 2, 0, 0);
+        done();
+
+        /* gelu of pre or of what pre was rounded from: half an ulp of pre times a slope of at most 1.13 */
+        exact(0, m * k, t), exact(1, n * k, t), exact(3, n, t), out(2, m * n, t), out(4, m * n, t);
+        run("linear_gelu", call_gelu);
+        same("pre", 4, 0, 0);
+        same("y", 2, t == DTYPE_BF16 ? 1.2 * 0x1p-9 * 4 * reach : 8 * U, eps() + 3 * 87 * U);
+        done();
+
+        exact(2, m * n, t), exact(1, n * k, t), exact(0, m * k, t);
+        run("linear_dx", call_dx);
+        same("dx", 0, 0, 0);
+        done();
+
+        exact(2, m * n, t), exact(0, m * k, t), exact(1, n * k, DTYPE_F32), exact(3, n, DTYPE_F32);
+        run("linear_dw", call_dw);
+        same("dw", 1, 0, 0);
+        same("dbias", 3, 0, 0);
+        done();
+    }
+    exact(0, m * k, t), exact(1, n * k, t), exact(3, n, t), out(2, m * n, t);
+    run("linear_gelu, no pre", call_gelu_only);
+    same("y", 2, t == DTYPE_BF16 ? 1.2 * 0x1p-9 * 4 * reach : 8 * U, eps() + 3 * 87 * U);
+    done();
+
+    /* The slope is good to some 64 U on the CPU; cuBLASLt's comes from tanh.approx, 2^-11. */
+    exact(2, m * n, t), exact(1, n * k, t), in(4, m * k, t, -4, 4), out(0, m * k, t);
+    run("linear_dx_gelu", call_dx_gelu);
+    same("dx", 0, t == DTYPE_BF16 ? 0x1p-10 * 4 * sqrt((double)n) : 512 * U * sqrt((double)n), eps());
+    done();
+}
+
+/* ---- rows ---- */
+
+#define EPS 1e-5f
+CALL(call_norm, k->layernorm(p[3], p[4], p[5], p[0], p[1], p[2], c.m, c.h, EPS, c.t, NULL))
+CALL(call_residual, k->residual_norm(p[6], p[3], p[4], p[5], p[0], p[7], p[8], &c.drop, p[1], p[2], c.m, c.h, EPS, c.t,
+                                     NULL))
+static void call_norm_back(const struct kernels *k, void **p)
+{
+    struct err e = {0};
+    void *scratch = k->dev->alloc(k->layernorm_scratch(c.m, c.h), &e);
+
+    k->layernorm(p[3], p[4], p[5], p[0], p[1], p[2], c.m, c.h, EPS, c.t, NULL);
+    k->layernorm_back(p[9], p[10], p[11], p[7], p[0], p[1], p[4], p[5], c.bias ? p[8] : NULL, c.m, c.h, c.add, scratch,
+                      c.t, NULL);
+    k->dev->stream_sync(NULL);
+    k->dev->free(scratch);
+}
+
+static void call_drop_back(const struct kernels *k, void **p)
+{
+    struct err e = {0};
+    void *scratch = k->dev->alloc(k->layernorm_scratch(c.m, c.h), &e);
+
+    k->dropout_back(p[1], p[2], p[0], &c.drop, c.m, c.h, c.add, scratch, c.t, NULL);
+    k->dev->stream_sync(NULL);
+    k->dev->free(scratch);
+}
+
+static void norm_case(int64_t m, int64_t h, enum dtype t)
+{
+    /* Values 2 .. 4: rstd is 4 at most unless rows are tiny; statistics are good to 64 U * 4. */
+    double rstd = h < 16 ? 316 : 4, xhat = 64 * U * 4 * rstd * (h < 16 ? 4 : 1);
+
+    c.m = m, c.h = h, c.t = t, c.drop = (struct kernel_dropout){ 0.1f, { 7, 9 }, 3 };
+    snprintf(sizes, sizeof sizes, "m %lld h %lld %s", (long long)m, (long long)h, dtype_name(t));
+    in(0, m * h, t, 2, 4), in(1, h, t, 0.5, 1.5), in(2, h, t, -1, 1), out(3, m * h, t), out(4, m, DTYPE_F32);
+    out(5, m, DTYPE_F32);
+    run("layernorm", call_norm);
+    same("y", 3, 2 * xhat, eps());
+    same("mean", 4, 0, 64 * U);
+    same("rstd", 5, 0, 256 * U + xhat * rstd);
+    done();
+
+    /* The same roundings in the same order: bits. */
+    in(0, m * h, t, 2, 4), in(1, h, t, 0.5, 1.5), in(2, h, t, -1, 1), out(3, m * h, t), out(4, m, DTYPE_F32);
+    out(5, m, DTYPE_F32), out(6, m * h, t), in(7, h, t, -1, 1), in(8, m * h, t, -1, 1);
+    run("residual_norm", call_residual);
+    same("z", 6, 0, 0);
+    same("y", 3, 4 * xhat, eps());
+    done();
+
+    for (int i = 0; i < 2; i++) {
+        c.add = c.bias = i;
+        in(0, m * h, t, 2, 4), in(1, h, t, 0.5, 1.5), in(2, h, t, -1, 1), out(3, m * h, t), out(4, m, DTYPE_F32);
+        out(5, m, DTYPE_F32), exact(7, m * h, t), exact(8, m * h, t), out(9, m * h, t);
+        exact(10, h, DTYPE_F32), exact(11, h, DTYPE_F32);
+        run(i ? "layernorm_back, added" : "layernorm_back", call_norm_back);
+        same("dx", 9, 16 * rstd * xhat + 64 * U * rstd, eps());
+        same("dgamma", 10, (double)m * 8 * xhat + (double)m * (double)m * 4 * U, 4 * U);
+        same("dbeta", 11, 0, 0);
+        done();
+
+        /* p = 1/2 doubles what is kept, exactly. */
+        c.drop.p = i ? 0.5f : 0;
+        exact(0, m * h, t), out(1, m * h, t), exact(2, h, DTYPE_F32);
+        run("dropout_back", call_drop_back);
+        same("da", 1, 0, 0);
+        same("dbias", 2, 0, 0);
+        done();
+    }
+}
+
+/* ---- embedding ---- */
+
+CALL(call_embed, k->embed(p[2], p[0], p[1], c.first, c.rows, c.m, c.h, c.t, NULL))
+CALL(call_finish, k->embed_finish(p[2], p[0], p[1], c.bias ? p[3] : NULL, 48, &c.drop, c.m, c.h, c.t, NULL))
+CALL(call_position, k->position_back(p[1], 48, p[0], c.bias ? p[3] : NULL, 48, c.m, c.h, c.add, c.t, NULL))
+static void call_embed_back(const struct kernels *k, void **p)
+{
+    struct err e = {0};
+    void *scratch = k->dev->alloc(k->embed_scratch(c.m, c.rows), &e);
+
+    k->embed_back(p[1], p[0], p[2], c.first, c.rows, c.m, c.h, c.add, scratch, c.t, NULL);
+    k->dev->stream_sync(NULL);
+    k->dev->free(scratch);
+}
+
+/* Ids of 0 .. vocab, of which rows first .. first + rows are ours */
+static void embed_case(int64_t m, int64_t h, int64_t vocab, int64_t first, int64_t rows, enum dtype t)
+{
+    c.m = m, c.h = h, c.first = first, c.rows = rows, c.t = t, c.drop = (struct kernel_dropout){ 0.3f, { 1, 2 }, 5 };
+    snprintf(sizes, sizeof sizes, "m %lld h %lld vocabulary %lld, rows %lld from %lld %s", (long long)m, (long long)h,
+             (long long)vocab, (long long)rows, (long long)first, dtype_name(t));
+    ids(0, m, 0, vocab), in(1, rows * h, t, -1, 1), out(2, m * h, t);
+    run("embed", call_embed);
+    same("y", 2, 0, 0);
+    done();
+    for (int i = 0; i < 2; i++) {
+        c.add = c.bias = i;
+        ids(0, m, 0, vocab), exact(2, m * h, t), exact(1, rows * h, DTYPE_F32);
+        run("embed_back", call_embed_back);
+        same("dtable", 1, 0, 0);
+        done();
+        in(0, m * h, t, -1, 1), in(1, 48 * h, t, -1, 1), out(2, m * h, t), ids(3, m, 0, 48);
+        run("embed_finish", call_finish);
+        same("y", 2, 0, 0);
+        done();
+        exact(0, m * h, t), exact(1, 48 * h, DTYPE_F32), ids(3, m, 0, 48);
+        run("position_back", call_position);
+        same("dposition", 1, 0, 0);
+        done();
+    }
+}
+
+/* ---- loss ---- */
+
+CALL(call_stat, k->xent_stat(p[2], p[0], p[1], c.first, c.m, c.v, c.t, NULL))
+CALL(call_loss, k->xent_loss(p[1], p[2], p[0], 3, c.m, NULL))
+CALL(call_xent_back, k->xent_back(p[0], p[1], p[2], p[3], c.first, c.m, c.v, c.t, NULL))
+
+static void xent_case(int64_t m, int64_t v, int64_t first, enum dtype t)
+{
+    c.m = m, c.v = v, c.first = first, c.t = t;
+    snprintf(sizes, sizeof sizes, "m %lld v %lld from %lld %s", (long long)m, (long long)v, (long long)first, dtype_name(t));
+    /* Logits up to 20: an exponent x log2 e is good to 30 U, and so is each term of the sum. */
+    in(0, m * v, t, -20, 20), ids(1, m, 0, first + v + 5), out(2, 3 * m, DTYPE_F32);
+    run("xent_stat", call_stat);
+    same("stat", 2, 0, 128 * U);
+    done();
+    in(0, 9 * m, DTYPE_F32, 1, 20), out(1, m, DTYPE_F32), out(2, m, DTYPE_F32);
+    run("xent_loss", call_loss);
+    same("loss", 1, 64 * U, 4 * U);
+    same("lse", 2, 0, 4 * U);
+    done();
+    in(0, m * v, t, -20, 20), ids(1, m, 0, first + v + 5), in(2, m, DTYPE_F32, 20, 25), in(3, m, DTYPE_F32, 0, 1e-3);
+    run("xent_back", call_xent_back);
+    same("dlogits", 0, 1e-3 * 128 * U, eps() + 256 * U);
+    done();
+}
+
+/* ---- flat buffers ---- */
+
+static struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.19f, 0.0975f, 0.37f };
+
+CALL(call_sum, k->weighted_sum(p[1], p[0], p[2], c.n, NULL); k->sum_doubles(p[3], p[4], c.n, NULL))
+CALL(call_cast, k->cast(p[1], c.t, p[0], DTYPE_F32, c.n, NULL); k->cast(p[2], DTYPE_F32, p[1], c.t, c.n, NULL))
+CALL(call_scale_add, k->scale(p[0], 0.7f, c.n, NULL); k->add(p[1], p[0], c.n, NULL))
+CALL(call_normal, k->normal(p[0], 12345678901, c.n, 0.02f, c.drop.key, NULL))
+CALL(call_gelu_flat, k->gelu(p[1], p[0], c.n, c.t, NULL))
+static void call_adamw(const struct kernels *k, void **p)
+{
+    k->dev->copy(p[5], &step, sizeof step, NULL);
+    k->adamw(p[0], p[1], p[2], p[3], p[4], c.n, 0.1f, p[5], c.t, NULL);
+}
+
+static void call_sumsq(const struct kernels *k, void **p)
+{
+    struct err e = {0};
+    void *tmp = k->dev->alloc((uint64_t)k->sumsq_scratch(c.n) * 8, &e);
+
+    k->sumsq(p[1], p[0], c.n, tmp, NULL);
+    k->dev->stream_sync(NULL);
+    k->dev->free(tmp);
+}
+
+static void flat_case(int64_t n, enum dtype t)
+{
+    c.n = n, c.t = t;
+    snprintf(sizes, sizeof sizes, "n %lld %s", (long long)n, dtype_name(t));
+    in(0, n, DTYPE_F32, -1, 1), out(1, 1, DTYPE_F64);
+    run("sumsq", call_sumsq);
+    same("sum", 1, 0, 1e-12);
+    done();
+    in(0, n, DTYPE_F32, 0, 1), out(1, 1, DTYPE_F64), in(2, n, DTYPE_F32, 0, 1), in(3, n, DTYPE_F64, 0, 1);
+    in(4, n, DTYPE_F64, 0, 1);
+    run("weighted_sum, sum_doubles", call_sum);
+    same("sum", 1, 0, 1e-12);
+    same("doubles", 3, 0, 0);
+    done();
+    in(0, n, DTYPE_F32, -1, 1), in(1, n, DTYPE_F32, -0.1, 0.1), in(2, n, DTYPE_F32, 0, 0.01), in(3, n, DTYPE_F32, -1, 1);
+    out(4, n, t), out(5, sizeof step / 4, DTYPE_F32);
+    run("adamw", call_adamw);
+    same("p", 0, 0, 0), same("m", 1, 0, 0), same("v", 2, 0, 0), same("w", 4, 0, 0);
+    done();
+    in(0, n, DTYPE_F32, -1, 1), out(1, n, t), out(2, n, DTYPE_F32);
+    run("cast", call_cast);
+    same("T", 1, 0, 0), same("fp32", 2, 0, 0);
+    done();
+    in(0, n, DTYPE_F32, -1, 1), in(1, n, DTYPE_F32, -1, 1);
+    run("scale, add", call_scale_add);
+    same("x", 0, 0, 0), same("y", 1, 0, 0);
+    done();
+    out(0, n, DTYPE_F32);
+    run("normal", call_normal);
+    same("x", 0, 0, 2 * U);                     /* fp64 functions of both sides, rounded: rarely the other neighbour */
+    done();
+    in(0, n, t, -9, 9), out(1, n, t);
+    run("gelu", call_gelu_flat);
+    same("y", 1, 1e-12, eps() + 3 * 87 * U);
+    done();
+}
+
+/* ---- attention ---- */
+
+static void call_attention(const struct kernels *k, void **p)
+{
+    struct kernel_attention a = c.a;
+    struct err e = {0};
+    int64_t size = dtype_size(c.t);
+    char *qkv = p[0], *grad = p[5];
+    struct kernel_attention_back g = { p[4], grad, grad + a.hd * size, grad + 2 * a.hd * size, NULL };
+
+    a.q = qkv, a.k = qkv + a.hd * size, a.v = qkv + 2 * a.hd * size;
+    a.o = p[1], a.lse = p[2], a.bias = c.bias ? p[3] : NULL;
+    g.scratch = k->dev->alloc(k->attention_scratch(&a), &e);
+    k->attention(&a, c.t, NULL);
+    k->attention_back(&a, &g, c.t, NULL);
+    k->dev->stream_sync(NULL);
+    k->dev->free(g.scratch);
+}
+
+static void attention_case(int b, int s, int heads, int hd, float p, bool bias, enum dtype t)
+{
+    int64_t n = (int64_t)b * s * heads * hd;
+    double rel = t == DTYPE_BF16 ? 1e-2 : 1e-5;         /* bf16: probabilities and dS are rounded on the way */
+
+    c.t = t, c.bias = bias;
+    c.a = (struct kernel_attention){ .b = b, .s = s, .heads = heads, .hd = hd, .head0 = 1, .heads_all = heads + 2,
+                                     .token_stride = 3 * heads * hd, .head_stride = 3 * hd,
+                                     .scale = 1 / sqrtf((float)hd), .drop = { p, { 3, 4 }, 2 * s } };
+    snprintf(sizes, sizeof sizes, "b %d s %d heads %d hd %d p %.1f%s %s", b, s, heads, hd, p, bias ? ", bias" : "",
+             dtype_name(t));
+    in(0, 3 * n, t, -2, 2), out(1, n, t), out(2, (int64_t)b * heads * s, DTYPE_F32), in(3, heads * s, DTYPE_F32, -3, 3);
+    in(4, n, t, -1, 1), out(5, 3 * n, t);
+    run("attention", call_attention);
+    near("o", 1, rel);
+    near("lse", 2, t == DTYPE_BF16 ? 1e-4 : 1e-5);
+    near("dq, dk, dv", 5, rel);
+    done();
+}
+
+int main(int argc, char **argv)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16 };
+    static const int64_t products[][3] = { { 1, 8, 8 }, { 5, 7, 3 }, { 77, 72, 264 }, { 130, 200, 65 }, { 300, 1000, 520 },
+                                           { 513, 2056, 1032 }, { 2048, 3072, 1024 }, { 129, 4104, 96 } };
+    static const int64_t rows[][2] = { { 1, 1 }, { 3, 7 }, { 700, 64 }, { 65, 80 }, { 33, 1023 }, { 1030, 1024 },
+                                       { 515, 2048 }, { 40, 2560 }, { 133, 4096 }, { 17, 14336 }, { 9, 16392 } };
+    static const int64_t flats[] = { 1, 3, 4, 1023, 16384, 16385, 1000003 };
+    static const int dims[] = { 16, 64, 80, 96, 128, 40 };
+    struct kernel_opts o = {0};
+    struct err e = {0};
+
+    state = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+    kernels[0] = kernels_cpu_open(&o, &e);
+    kernels[1] = kernels[0] ? kernels_cuda_open(&o, &e) : NULL;
+    if (!kernels[1]) {
+        fprintf(stderr, "cuda_check: %s\n", e.msg);
+        return 1;
+    }
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = types[i];
+
+        for (size_t j = 0; j < sizeof products / sizeof *products; j++)
+            linear_case(products[j][0], products[j][1], products[j][2], t);
+        for (size_t j = 0; j < sizeof rows / sizeof *rows; j++)
+            norm_case(rows[j][0], rows[j][1], t);
+        embed_case(500, 64, 90, 30, 40, t), embed_case(1, 7, 3, 0, 3, t), embed_case(4099, 33, 5, 0, 5, t);
+        embed_case(2048, 1024, 50257, 20000, 30257, t);
+        xent_case(3, 5, 0, t), xent_case(40, 1003, 100, t), xent_case(17, 50257, 0, t), xent_case(9, 125440, 125440, t);
+        for (size_t j = 0; j < sizeof flats / sizeof *flats; j++)
+            flat_case(flats[j], t);
+        for (size_t j = 0; j < sizeof dims / sizeof *dims; j++) {
+            attention_case(2, 77, 3, dims[j], 0, true, t), attention_case(1, 300, 2, dims[j], 0.2f, true, t);
+            attention_case(2, 256, 2, dims[j], 0, false, t);
+        }
+    }
+    printf("cuda_check: %d outputs compared, %d failures\n", checks, failures);
+    kernels_close(kernels[1]);
+    kernels_close(kernels[0]);
+    return failures != 0;
+}
