@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "libcommon/base/dev.h"
+#include "libcommon/base/dev_net.h"
 #include "libcommon/base/dtype.h"
 
 /*
@@ -187,12 +188,14 @@ struct kernels {
      */
     void (*normal)(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s);
 
+    /* What carries messages between such devices, for comm_use_device(); NULL: ranks talk over the host. */
+    const struct dev_net *(*net)(struct err *e);
     void (*close)(const struct kernels *k);     /* kernels_close() calls it */
 };
 
 struct kernel_opts {
     int threads;                        /* cpu: OpenMP threads; 0 = what OpenMP says */
-    int device;                         /* cuda: ordinal */
+    int device;                         /* cuda: ordinal; of no account where only one is visible */
 };
 /* The process's one instance of a device's kernels. NULL and *e when the device cannot be had. */
 MUST_CHECK const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *e);

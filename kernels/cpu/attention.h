@@ -26,7 +26,8 @@ static inline void tile_multiply(float *c, int64_t ldc, const float *a, int64_t 
 
     for (int64_t j = 0; j < nb; j += PANEL_B)
         for (int64_t i = 0; i < na; i += PANEL_A)
-            panel_multiply(slots, a + i / PANEL_A * a_panel, a_step, b + j * slots, PANEL_B, c + i * ldc + j, ldc, add);
+            panel_multiply(slots, a + i / PANEL_A * a_panel, a_step, b + j * slots, PANEL_B, c + i * ldc + j, ldc,
+                           add);
 }
 
 /* Where this head's q, k or v of a sample begins, as rows of tokens. */

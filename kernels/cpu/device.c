@@ -14,10 +14,10 @@
 
 static void *cpu_alloc(uint64_t bytes, struct err *e)
 {
-    /* Whole huge pages for what is large: a matrix product walks through hundreds of rows at once. */
+    /* Huge pages for what is large: a matrix product walks through hundreds of rows at once. */
     size_t unit = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE;
     void *p = NULL;
-    int sys = bytes > SIZE_MAX - unit ? ENOMEM : posix_memalign(&p, unit, (bytes + unit - 1) / unit * unit + !bytes);
+    int sys = bytes > SIZE_MAX / 2 ? ENOMEM : posix_memalign(&p, unit, bytes + !bytes);
 
     if (sys) {
         errno = sys;

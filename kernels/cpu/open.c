@@ -123,7 +123,8 @@ const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *
     const struct isa *isa = isa_find(name);
 
     if (!isa) {
-        err_usage(e, "SHARDKIT_CPU_ISA=%s: expected base, avx2, avx512 or avx512bf16, and a machine that has it", name);
+        err_usage(e, "SHARDKIT_CPU_ISA=%s: expected base, avx2, avx512 or avx512bf16, and a machine that has it",
+                  name);
         return NULL;
     }
     cpu_threads = o->threads > 0 ? o->threads : omp_get_max_threads();

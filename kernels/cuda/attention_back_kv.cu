@@ -2,16 +2,25 @@
  * attention_back_kv.cu - the gradients of keys and values, on Hopper
  *
  *     P = exp(score - lse)    dS = P (dP m - D)    dV = (P m)^T dO    dK = scale dS^T Q
- * with dP = dO V^T, m the dropout factors and D as attention_back_q.cu left it. A warpgroup keeps dK and dV of 64 keys
- * in registers while the queries that see them pass by, from the diagonal on. All tiles are turned, [key, query]: then
- * P^T and dS^T are already, as they lie in registers, the left sides of the products that sum up dV and dK.
+ * with dP = dO V^T, m the dropout factors and D as attention_back_q.cu left it. A warpgroup keeps
+ * dK and dV of 64 keys in registers while the queries that see them pass by, from the diagonal on. All
+ * tiles are turned, [key, query]: then P^T and dS^T are already, as they lie in registers, the left
+ * sides of the products that sum up dV and dK. Keys and values have two rooms: the next item's arrive while
+ * this one's gradients leave, through the rows where its keys and values were.
+ *
+ * Milliseconds on an H200, batch 8, 16 heads, s 2048, ALiBi, hd 128 / 64 / 80:
+ *   0.489 / 0.302 / 0.354  k and v read from shared memory by every product
+ *   0.449 / 0.262 / 0.350  hd 64: k and v in registers
+ *   0.447 / 0.262 / 0.325  hd 80 too; two rooms: four products at 610 / 525 / 530 TFLOP/s
+ * Runs differ by 4 %: the card's power limit. hd 96 and 128 have no registers left for k and v, nor hd 128 for a
+ * tile's products to begin before dV of the last is summed.
  */
 #include "kernels/cuda/attention_tile.cuh"
 
 template <int HD> struct back_kv_shape {
     static const int groups = 2, keys = 64 * groups, queries = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    static const bool in_registers = HD <= 80;  /* k and v: left sides from registers halve what products read */
+    static const bool in_registers = HD <= 80;  /* k and v; see back_q */
 };
 
 template <int HD> struct back_kv_room {
@@ -22,7 +31,7 @@ template <int HD> struct back_kv_room {
     alignas(1024) bf16 v[2][shape::keys * row];
     alignas(1024) bf16 q[shape::stages][shape::queries * row];
     alignas(1024) bf16 d_o[shape::stages][shape::queries * row];
-    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite beyond the last query */
+    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite beyond s */
     alignas(16) float dot[shape::stages][shape::queries];
     barrier kv_full[2], kv_empty[2], full[shape::stages], empty[shape::stages];
     int item[2];                                        /* with k and v; -1: no more */
@@ -44,7 +53,7 @@ static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD> &room
     const uint32_t row_bytes = head_row<HD>::padded * 2;
     ring<shape::stages> at = { 0, 1 };
     ring<2> own = { 0, 1 };
-    int item = blockIdx.x;
+    int item = queue_take(a.work);
 
     while (item < a.work.n_heads * a.work.tiles) {
         int next = queue_take(a.work);
@@ -137,8 +146,8 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const float 
 
 /* s = dS from s = P and dP; `keep` as keep_bits() has it */
 template <bool HAS_DROP, int N>
-static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot, uint64_t keep,
-                                                 float factor)
+static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot,
+                                                 uint64_t keep, float factor)
 {
     #pragma unroll
     for (int j = 0; j < N / 4; j++) {
@@ -175,8 +184,8 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
 }
 
 /*
- * A use after the loop, never made (s is not negative). ptxas of CUDA 13.0 takes left sides that only the top of a loop
- * uses for dead in the rest of it, and gives their registers to others.
+ * A use after the loop, never made (s is not negative). ptxas of CUDA 13.0 takes left sides that only
+ * the top of a loop uses for dead in the rest of it, and gives their registers to others.
  */
 template <int HD> static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD> &room, int s,
                                                                    const uint32_t (&a)[HD / 16][4])
@@ -196,106 +205,166 @@ static __device__ __forceinline__ void give_back_left(barrier *empty)
     }
 }
 
+/* A thread of a computing warpgroup, and its share of the item in hand. */
+template <int HD> struct back_kv_thread {
+    typedef back_kv_shape<HD> shape;
+
+    int group;
+    ring<2> own;
+    ring<shape::stages> at;
+    int before;                         /* the stage whose last products are still going on, or -1 */
+    barrier *leaving;                   /* of the last item's k and v, while dk and dv leave; or NULL */
+    struct place p;
+    int first_key, key, column;         /* first key of the warpgroup; of the thread's rows `key` and key + 8 */
+    int64_t number;                     /* of (query `column`, key), for dropout */
+    float bias[2];                      /* times log2(e) */
+    float dk[HD / 2], dv[HD / 2];
+    uint32_t k[HD / 16][4], v[HD / 16][4];      /* when they are in registers */
+};
+
+/* Queue a tile's scores and dP. */
+template <int HD>
+static __device__ __forceinline__ void start_scores(struct back_kv_room<HD> &room, struct back_kv_thread<HD> &t,
+                                                    float (&s)[back_kv_shape<HD>::queries / 2],
+                                                    float (&dp)[back_kv_shape<HD>::queries / 2])
+{
+    typedef back_kv_shape<HD> shape;
+    const int queries = shape::queries;
+
+    barrier_wait(&room.full[t.at.at], t.at.parity);
+    wgmma_begin();
+    if (shape::in_registers)
+        multiply_rows<HD, queries>(s, t.k, room.q[t.at.at]);
+    else
+        multiply_rows<HD, queries>(s, room.k[t.own.at], shape::keys, t.group * 64, room.q[t.at.at], false);
+    wgmma_commit();
+    if (shape::in_registers)
+        multiply_rows<HD, queries>(dp, t.v, room.d_o[t.at.at]);
+    else
+        multiply_rows<HD, queries>(dp, room.v[t.own.at], shape::keys, t.group * 64, room.d_o[t.at.at], false);
+    wgmma_commit();
+}
+
+/* One tile of queries, from t0 on. On return its last product is still going on. */
+template <int HD, bool HAS_DROP>
+static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+                                                struct back_kv_thread<HD> &t, int t0)
+{
+    const int queries = back_kv_shape<HD>::queries;
+    const float *lse = &room.lse[t.at.at][t.column], *dot = &room.dot[t.at.at][t.column];
+    float s[queries / 2], dp[queries / 2];
+    uint32_t prob[queries / 16][4], ds[queries / 16][4];
+    uint64_t keep = 0;
+
+    start_scores<HD>(room, t, s, dp);
+    if (HAS_DROP)
+        keep = keep_bits<queries>(a.work.drop, t.number + (int64_t)t0 * a.work.s, 8, a.work.s);
+    wgmma_wait<2>();
+    if (t.before >= 0)
+        give_back_stage(&room.empty[t.before]);
+    else if (t.leaving)
+        give_back_left(t.leaving);
+    wgmma_wait<1>();
+    wgmma_settle(s);
+    if (t0 == t.first_key)
+        probabilities<true>(s, t.bias, lse, a.work.scale2, t.key - t0 - t.column);
+    else
+        probabilities<false>(s, t.bias, lse, a.work.scale2, 0);
+    pack_kept<HAS_DROP, queries>(prob, s, keep);
+    wgmma_begin();
+    multiply_across<HD, queries>(t.dv, prob, room.d_o[t.at.at]);
+    wgmma_commit();
+    wgmma_wait<1>();
+    wgmma_settle(dp);
+    gradients<HAS_DROP>(s, dp, dot, keep, a.work.drop.keep);
+    pack_rows<queries>(ds, s);
+    wgmma_wait<0>();                    /* frees prob's registers: the next tile's scores need them */
+    wgmma_begin();
+    multiply_across<HD, queries>(t.dk, ds, room.q[t.at.at]);
+    wgmma_commit();
+    t.before = t.at.at;
+    t.at.next();
+}
+
+template <int HD>
+static __device__ __forceinline__ void start_item(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+                                                  struct back_kv_thread<HD> &t, int item)
+{
+    typedef back_kv_shape<HD> shape;
+    int lane = threadIdx.x % 32;
+
+    t.before = -1;
+    t.p = place_of(a.work, item, false);
+    t.first_key = t.p.tile * shape::keys + t.group * 64;
+    t.key = t.first_key + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t key = min(t.key + 8 * r, a.work.s - 1);
+
+        t.bias[r] = a.work.bias ? a.work.bias[(int64_t)t.p.head * a.work.s + key] * LOG2E : 0;
+    }
+    #pragma unroll
+    for (int i = 0; i < HD / 2; i++)
+        t.dk[i] = t.dv[i] = 0;
+    if (shape::in_registers) {
+        load_rows<HD>(t.k, room.k[t.own.at], shape::keys, t.group * 64);
+        load_rows<HD>(t.v, room.v[t.own.at], shape::keys, t.group * 64);
+    }
+}
+
+template <int HD>
+static __device__ __forceinline__ void finish_item(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+                                                   struct back_kv_thread<HD> &t, float factor)
+{
+    typedef back_kv_shape<HD> shape;
+
+    if (shape::in_registers) {
+        hold_rows<HD>(room, a.work.s, t.k);
+        hold_rows<HD>(room, a.work.s, t.v);
+    }
+    wgmma_wait<0>();
+    wgmma_settle(t.dk);
+    wgmma_settle(t.dv);
+    if (t.before >= 0)
+        give_back_stage(&room.empty[t.before]);
+    else if (t.leaving)
+        give_back_left(t.leaving);
+    store_tile<HD>(&a.dk, room.k[t.own.at], shape::keys, t.group * 64, 1 + t.group, t.dk, a.work.scale, a.work.scale,
+                   t.p, t.first_key);
+    store_tile<HD>(&a.dv, room.v[t.own.at], shape::keys, t.group * 64, 1 + t.group, t.dv, factor, factor, t.p,
+                   t.first_key);
+    t.leaving = &room.kv_empty[t.own.at];
+}
+
 template <int HD, bool HAS_DROP>
 static __device__ __forceinline__ void compute(struct back_kv_room<HD> &room, const struct back_kv_args &a, int group)
 {
     typedef back_kv_shape<HD> shape;
-    const int queries = shape::queries;
-    ring<shape::stages> at = { 0, 0 };
-    ring<2> own = { 0, 0 };
-    int lane = threadIdx.x % 32, column = lane % 4 * 2;
-    barrier *leaving = NULL;            /* of the last item's k and v, until dk and dv have left them */
+    struct back_kv_thread<HD> t;
 
-    for (;; own.next()) {
-        barrier_wait(&room.kv_full[own.at], own.parity);
-        int item = room.item[own.at];
+    t.group = group;
+    t.own = { 0, 0 };
+    t.at = { 0, 0 };
+    t.leaving = NULL;
+    t.column = threadIdx.x % 4 * 2;
+    for (;; t.own.next()) {
+        barrier_wait(&room.kv_full[t.own.at], t.own.parity);
+        int item = room.item[t.own.at];
         if (item < 0)
             return;
-        struct place p = place_of(a.work, item, false);
-        int first_key = p.tile * shape::keys + group * 64, key = first_key + threadIdx.x % 128 / 32 * 16 + lane / 4;
-        int t0 = p.tile * shape::keys;
-        int before = -1;                /* the stage whose last products are still going on */
-        float dk[HD / 2], dv[HD / 2], bias[2];
-        int64_t number = HAS_DROP ? drop_row(a.work, p, column) + key : 0;
-        uint32_t k[HD / 16][4], v[HD / 16][4];
+        start_item<HD>(room, a, t, item);
+        t.number = HAS_DROP ? drop_row(a.work, t.p, t.column) + t.key : 0;
 
-        #pragma unroll
-        for (int r = 0; r < 2; r++)
-            bias[r] = a.work.bias ? a.work.bias[(int64_t)p.head * a.work.s + min(key + 8 * r, a.work.s - 1)] * LOG2E : 0;
-        #pragma unroll
-        for (int i = 0; i < HD / 2; i++)
-            dk[i] = dv[i] = 0;
-
-        if (shape::in_registers) {
-            load_rows<HD>(k, room.k[own.at], shape::keys, group * 64);
-            load_rows<HD>(v, room.v[own.at], shape::keys, group * 64);
-        }
+        int t0 = t.p.tile * shape::keys;
 
         /* Queries that see only the block's earlier keys. */
-        for (; t0 < first_key && t0 < a.work.s; t0 += queries, at.next()) {
-            barrier_wait(&room.full[at.at], at.parity);
-            give_back_stage(&room.empty[at.at]);
+        for (; t0 < t.first_key && t0 < a.work.s; t0 += shape::queries, t.at.next()) {
+            barrier_wait(&room.full[t.at.at], t.at.parity);
+            give_back_stage(&room.empty[t.at.at]);
         }
-        for (; t0 < a.work.s; t0 += queries) {
-            float s[queries / 2], dp[queries / 2];
-            uint32_t prob[queries / 16][4], ds[queries / 16][4];
-            uint64_t keep = 0;
-
-            barrier_wait(&room.full[at.at], at.parity);
-            wgmma_begin();
-            if (shape::in_registers)
-                multiply_rows<HD, queries>(s, k, room.q[at.at]);
-            else
-                multiply_rows<HD, queries>(s, room.k[own.at], shape::keys, group * 64, room.q[at.at], false);
-            wgmma_commit();
-            if (shape::in_registers)
-                multiply_rows<HD, queries>(dp, v, room.d_o[at.at]);
-            else
-                multiply_rows<HD, queries>(dp, room.v[own.at], shape::keys, group * 64, room.d_o[at.at], false);
-            wgmma_commit();
-            if (HAS_DROP)
-                keep = keep_bits<queries>(a.work.drop, number + (int64_t)t0 * a.work.s, 8, a.work.s);
-            wgmma_wait<2>();
-            if (before >= 0)
-                give_back_stage(&room.empty[before]);
-            else if (leaving)
-                give_back_left(leaving);
-            wgmma_wait<1>();
-            wgmma_settle(s);
-            if (t0 == first_key)
-                probabilities<true>(s, bias, &room.lse[at.at][column], a.work.scale2, key - t0 - column);
-            else
-                probabilities<false>(s, bias, &room.lse[at.at][column], a.work.scale2, 0);
-            pack_kept<HAS_DROP, queries>(prob, s, keep);
-            wgmma_begin();
-            multiply_across<HD, queries>(dv, prob, room.d_o[at.at]);
-            wgmma_commit();
-            wgmma_wait<1>();
-            wgmma_settle(dp);
-            gradients<HAS_DROP>(s, dp, &room.dot[at.at][column], keep, a.work.drop.keep);
-            pack_rows<queries>(ds, s);
-            wgmma_wait<0>();            /* frees prob: with it the next tile's scores would not find registers */
-            wgmma_begin();
-            multiply_across<HD, queries>(dk, ds, room.q[at.at]);
-            wgmma_commit();
-            before = at.at;
-            at.next();
-        }
-        if (shape::in_registers) {
-            hold_rows<HD>(room, a.work.s, k);
-            hold_rows<HD>(room, a.work.s, v);
-        }
-        wgmma_wait<0>();
-        wgmma_settle(dk);
-        wgmma_settle(dv);
-        if (before >= 0)
-            give_back_stage(&room.empty[before]);
-        float factor = HAS_DROP ? a.work.drop.keep : 1;
-        if (before < 0 && leaving)
-            give_back_left(leaving);
-        store_tile<HD>(&a.dk, room.k[own.at], shape::keys, group * 64, 1 + group, dk, a.work.scale, a.work.scale, p, first_key);
-        store_tile<HD>(&a.dv, room.v[own.at], shape::keys, group * 64, 1 + group, dv, factor, factor, p, first_key);
-        leaving = &room.kv_empty[own.at];
+        for (; t0 < a.work.s; t0 += shape::queries)
+            add_tile<HD, HAS_DROP>(room, a, t, t0);
+        finish_item<HD>(room, a, t, HAS_DROP ? a.work.drop.keep : 1);
     }
 }
 

@@ -25,8 +25,9 @@ struct plain_args {
     int head0, heads_all;
 };
 
-/* A score from its dot product, the same bits both ways; rounded to T as the reference stores it where that is asked for. */
-template <typename T> static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
+/* A score from its dot product, the same bits both ways; rounded to T where round_unit asks for it. */
+template <typename T>
+static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
 {
     float x = fmaf(dot, a.scale, bias);
 
@@ -75,9 +76,10 @@ static __device__ __forceinline__ float keep_factor(const struct plain_args &a, 
 
 /* ---- pieces of work ---- */
 
-/* Rows t0 .. t0 + TILE to shared memory, zeros beyond s; rows are hd + 1 apart, so that lanes meet different banks. */
+/* Rows t0 .. t0 + TILE to shared memory, zeros beyond s; hd + 1 apart, so that lanes meet different banks. */
 template <typename T, bool OUT>
-static __device__ void tile_load(float *to, const struct plain_args &a, const struct plain_place &p, const void *from, int t0)
+static __device__ void tile_load(float *to, const struct plain_args &a, const struct plain_place &p, const void *from,
+                                 int t0)
 {
     for (int i = (int)threadIdx.x; i < TILE * a.hd; i += 32 * WARPS) {
         int token = t0 + i / a.hd, d = i % a.hd;
@@ -305,13 +307,14 @@ static struct plain_args plain_args_of(const struct kernel_attention *a)
 }
 
 /* `rows`: rows of shared memory a warp has for itself. */
-static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_attention *a, const struct plain_args *p,
-                         int rows, struct dev_stream *s, const char *what)
+static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_attention *a,
+                         const struct plain_args *p, int rows, struct dev_stream *s, const char *what)
 {
     dim3 grid((unsigned)ceil_div(a->s, WARPS), (unsigned)(a->b * a->heads));
     size_t shared = (size_t)(2 * TILE * (a->hd + 1) + WARPS * rows * a->hd) * sizeof(float);
 
-    cuda_note(what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_note(what,
+              cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<grid, 32 * WARPS, shared, cuda_stream(s)>>>(*p);
     cuda_launched(what);
 }

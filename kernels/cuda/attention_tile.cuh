@@ -44,6 +44,9 @@ struct attention_work {
     int queue;
 };
 
+/* Kernels are built for three kinds of call. DROP: bias as it comes, and dropout */
+enum attention_kind { PLAIN, BIAS, DROP };
+
 /* ---- items ---- */
 
 /*
@@ -56,9 +59,10 @@ struct attention_queue {
 };
 static __device__ struct attention_queue attention_queues[QUEUES];
 
+/* The next item, or past the last one. A block that starts late, its place taken by others' work, gets none. */
 static __device__ __forceinline__ int queue_take(const struct attention_work &w)
 {
-    return (int)(gridDim.x + atomicAdd(&attention_queues[w.queue].taken, 1));
+    return (int)atomicAdd(&attention_queues[w.queue].taken, 1);
 }
 
 /* Once a block, after its last queue_take(). */
@@ -156,10 +160,11 @@ __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32
 }
 
 /*
- * Of rows row .. row + 64 of a tile of `rows`: the left side of step k of multiply_rows(). Half r of a thread's rows is in a[r] and
- * a[r + 2], two elements each.
+ * Of rows row .. row + 64 of a tile of `rows`: the left side of step k of multiply_rows(). Half r of a thread's
+ * rows is in a[r] and a[r + 2], two elements each.
  */
-template <int HD> __device__ __forceinline__ void load_step(uint32_t (&a)[4], const bf16 *tile, int rows, int row, int k)
+template <int HD>
+__device__ __forceinline__ void load_step(uint32_t (&a)[4], const bf16 *tile, int rows, int row, int k)
 {
     const int width = head_row<HD>::width;
     int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
@@ -219,9 +224,9 @@ static __device__ __forceinline__ float exp2_fast(float x)
 /* ---- results ---- */
 
 /*
- * Write a warpgroup's d [64, HD], row halves times f0 and f1, to rows t0 .. t0 + 64 of a head, by way of rows row .. row + 64
- * of a tile that only this warpgroup uses. `id`: its named barrier. The tile is in use until tma_wait_read() of the
- * warpgroup's thread 0.
+ * Write a warpgroup's d [64, HD], row halves times f0 and f1, to rows t0 .. t0 + 64 of a head, by way of
+ * rows row .. row + 64 of a tile that only this warpgroup uses. `id`: its named barrier. The tile is in use until
+ * tma_wait_read() of the warpgroup's thread 0.
  */
 template <int HD>
 __device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, int rows, int row, int id,
@@ -306,7 +311,8 @@ static inline unsigned attention_blocks(const struct attention_work *w)
 template <typename K, typename A>
 void attention_launch(K *kernel, const A &args, int threads, size_t shared, struct dev_stream *s, const char *what)
 {
-    cuda_note(what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_note(what,
+              cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<attention_blocks(&args.work), threads, shared, cuda_stream(s)>>>(args);
     cuda_launched(what);
 }

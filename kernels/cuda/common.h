@@ -22,6 +22,7 @@ extern const struct dev_ops cuda_dev;
 int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
+void cuda_device_who(char *text, size_t room);   /* "GPU-53a7.." */
 /* Keep the first failure for check(). `what` is a literal. */
 void cuda_note(const char *what, cudaError_t status);
 /* The same in words: what other libraries say. */
@@ -34,6 +35,9 @@ void cuda_launched(const char *what);
  */
 #define CUDA_ROOM_BYTES (64u << 20)
 void *cuda_room(struct dev_stream *s);
+
+/* ---- nccl.cu ---- */
+const struct dev_net *cuda_net_open(struct err *e);
 
 /* ---- each file's functions, into *k ---- */
 void cuda_flat_fill(struct kernels *k);

@@ -14,6 +14,7 @@
 
 static struct {
     int ordinal, sms;
+    char uuid[64];
     char name[160];                     /* "cuda 3 (NVIDIA H200, GPU-53a7.., 0000:1b:00.0)" */
 } gpu;
 
@@ -287,14 +288,19 @@ const struct dev_ops cuda_dev = {
 
 static void describe(const struct cudaDeviceProp *p)
 {
-    char pci[32] = "", uuid[64];
-    int at = snprintf(uuid, sizeof uuid, "GPU-");
+    char pci[32] = "";
+    int at = snprintf(gpu.uuid, sizeof gpu.uuid, "GPU-");
 
     cudaDeviceGetPCIBusId(pci, sizeof pci, gpu.ordinal);
     for (int i = 0; i < 16; i++)
-        at += snprintf(uuid + at, sizeof uuid - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+        at += snprintf(gpu.uuid + at, sizeof gpu.uuid - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                        (unsigned char)p->uuid.bytes[i]);
-    snprintf(gpu.name, sizeof gpu.name, "cuda %d (%.60s, %s, %s)", gpu.ordinal, p->name, uuid, pci);
+    snprintf(gpu.name, sizeof gpu.name, "cuda %d (%.60s, %s, %s)", gpu.ordinal, p->name, gpu.uuid, pci);
+}
+
+void cuda_device_who(char *text, size_t room)
+{
+    snprintf(text, room, "%s", gpu.uuid);
 }
 
 int cuda_device_open(int ordinal, struct err *e)
@@ -308,6 +314,9 @@ int cuda_device_open(int ordinal, struct err *e)
         err_usage(e, "no CUDA device: %s", status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
         return -1;
     }
+    /* A launcher may show each rank a GPU of its own, and nothing else. */
+    if (n == 1)
+        ordinal = 0;
     if (ordinal < 0 || ordinal >= n) {
         err_usage(e, "no CUDA device %d: there are %d, numbered from 0", ordinal, n);
         return -1;

@@ -129,7 +129,13 @@ static __device__ __forceinline__ uint32_t word_of(uint4 w, int i)
     return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
 }
 
-/* x[j] *= mask of element i + j. Multiplied on, so a NaN is seen even where it was dropped. */
+/* x * mask, rounded: fused with what comes after, it would not be what the CPU gives. NaNs are seen even where dropped. */
+static __device__ __forceinline__ float masked(float x, uint32_t word, const struct dropout &d)
+{
+    return __fmul_rn(x, word >= d.limit ? d.keep : 0.0f);
+}
+
+/* x[j] *= mask of element i + j */
 template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struct dropout &d, int64_t i)
 {
     if (N % 4 == 0 && i % 4 == 0) {
@@ -137,19 +143,16 @@ template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struc
         for (int j = 0; j < N; j += 4) {
             uint4 w = philox((uint64_t)(i + j) / 4, d.k0, d.k1);
 
-            x[j] *= w.x >= d.limit ? d.keep : 0.0f;
-            x[j + 1] *= w.y >= d.limit ? d.keep : 0.0f;
-            x[j + 2] *= w.z >= d.limit ? d.keep : 0.0f;
-            x[j + 3] *= w.w >= d.limit ? d.keep : 0.0f;
+            x[j] = masked(x[j], w.x, d);
+            x[j + 1] = masked(x[j + 1], w.y, d);
+            x[j + 2] = masked(x[j + 2], w.z, d);
+            x[j + 3] = masked(x[j + 3], w.w, d);
         }
         return;
     }
     #pragma unroll
-    for (int j = 0; j < N; j++) {
-        uint32_t w = word_of(philox((uint64_t)(i + j) / 4, d.k0, d.k1), (int)((i + j) % 4));
-
-        x[j] *= w >= d.limit ? d.keep : 0.0f;
-    }
+    for (int j = 0; j < N; j++)
+        x[j] = masked(x[j], word_of(philox((uint64_t)(i + j) / 4, d.k0, d.k1), (int)((i + j) % 4)), d);
 }
 
 /* ---- sums, in an order that only the shape decides ---- */

@@ -11,7 +11,7 @@
 
 enum gemm_finish {
     GEMM_PLAIN,                         /* + bias unless NULL */
-    GEMM_GELU,                          /* pre = sum + bias, unless pre is NULL; y = gelu(pre) */
+    GEMM_GELU,                          /* pre = sum + bias, unless pre is NULL; y = gelu(sum + bias); cuBLASLt only */
     GEMM_SLOPE,                         /* y = sum * gelu'(pre) */
 };
 
@@ -37,7 +37,7 @@ int cuda_gemm_plan_read(const char *kind);      /* -1: the file does not know */
 void cuda_gemm_plan_write(const char *kind, int way);
 void cuda_gemm_plans_close(void);
 
-/* Any size. */
+/* Any size, whatever cuda_gemm_lt() refuses. */
 void cuda_gemm_plain(const struct gemm *g, struct dev_stream *s);
 
 #endif

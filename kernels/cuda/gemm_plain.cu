@@ -30,22 +30,14 @@ template <typename T>
 __device__ __forceinline__ void finish(const struct gemm &g, float sum, int64_t i, int64_t j)
 {
     int64_t at = i * g.n + j;
-    T *y = (T *)g.y, *pre = (T *)g.pre;
+    T *y = (T *)g.y;
 
     if (g.bias)
         sum += up(((const T *)g.bias)[j]);
     if (g.finish == GEMM_SLOPE)
-        sum *= gelu_slope<T>(up(pre[at]));
+        sum *= gelu_slope<T>(up(((const T *)g.pre)[at]));
     if (g.add)
         sum += up(y[at]);
-    if (g.finish == GEMM_GELU) {
-        T rounded = down<T>(sum);
-
-        if (pre)
-            pre[at] = rounded;
-        /* gelu of the rounded value: recomputation, which has only that, finds the same y. */
-        sum = gelu_of<T>(up(rounded));
-    }
     y[at] = down<T>(sum);
 }
 

@@ -1,6 +1,8 @@
 /*
  * open.cu - the GPU's door
  */
+#include <stdlib.h>
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/common.h"
 #include "kernels/cuda/gemm.h"
@@ -17,6 +19,8 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
 {
     static struct kernels k;
 
+    /* Streams in one hardware queue wait for each other, and a message may wait for one behind it. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (cuda_device_open(o->device, e) < 0)
         return NULL;
     if (cuda_gemm_lt_open(e) < 0) {
@@ -25,6 +29,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     }
     k.dev = &cuda_dev;
     k.close = cuda_close;
+    k.net = cuda_net_open;
     cuda_flat_fill(&k);
     cuda_norm_fill(&k);
     cuda_linear_fill(&k);

@@ -101,7 +101,7 @@ static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map
                  : "memory");
 #endif
 }
-/* What this thread's group wrote to shared memory before a barrier, the copy engine may read after this and the barrier. */
+/* What threads wrote to shared memory, the copy engine may read once each has called this and met a barrier. */
 static __device__ __forceinline__ void tma_publish(void)
 {
 #if HOPPER

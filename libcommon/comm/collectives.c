@@ -339,6 +339,14 @@ static int check_reduce(const struct comm *c, const char *call, enum dtype t, st
     return -1;
 }
 
+static int check_root(const struct comm *c, const char *call, int root, struct err *e)
+{
+    if (root >= 0 && root < c->size)
+        return 0;
+    err_usage(e, "%s of group %s: no member %d", call, c->name, root);
+    return -1;
+}
+
 /* Nothing to tell anybody: the result is the input, or empty. */
 static bool alone(const struct comm *c, const void *in, void *out, int64_t n, enum dtype t)
 {
@@ -383,10 +391,8 @@ static int run_broadcast(struct comm *c, const char *name, void *buf, size_t n_b
     uint64_t number = ++c->n_calls;
     struct err inside = {0};
 
-    if (root < 0 || root >= c->size) {
-        err_usage(e, "%s of group %s: no member %d", name, c->name, root);
+    if (check_root(c, name, root, e) < 0)
         return -1;
-    }
     if (n_bytes == 0 || c->size == 1)
         return 0;
     call_begin(c, name, number);
@@ -396,19 +402,24 @@ static int run_broadcast(struct comm *c, const char *name, void *buf, size_t n_b
 int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
                     struct dev_stream *s, struct err *e)
 {
-    (void)s;
+    if (check_reduce(c, "all_reduce", t, e) < 0)
+        return -1;
+    if (c->w->net)
+        return device_all_reduce(c, in, out, n, t, op, s, e);
     return run_all_reduce(c, "all_reduce", in, out, n, t, op, e);
 }
 
 int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
                         struct dev_stream *s, struct err *e)
 {
-    uint64_t number = ++c->n_calls;
     struct err inside = {0};
+    uint64_t number;
 
-    (void)s;
     if (check_reduce(c, "reduce_scatter", t, e) < 0)
         return -1;
+    if (c->w->net)
+        return device_reduce_scatter(c, in, out, n, t, op, s, e);
+    number = ++c->n_calls;
     if (alone(c, in, out, n, t))
         return 0;
     call_begin(c, "reduce_scatter", number);
@@ -418,13 +429,17 @@ int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, en
 int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
                     struct dev_stream *s, struct err *e)
 {
-    (void)s;
+    if (c->w->net)
+        return device_all_gather(c, in, out, bytes_of(n, t), s, e);
     return run_all_gather(c, "all_gather", in, out, n, t, e);
 }
 
 int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root, struct dev_stream *s, struct err *e)
 {
-    (void)s;
+    if (check_root(c, "broadcast", root, e) < 0)
+        return -1;
+    if (c->w->net)
+        return device_broadcast(c, buf, bytes_of(n, t), root, s, e);
     return run_broadcast(c, "broadcast", buf, bytes_of(n, t), root, e);
 }
 
@@ -435,7 +450,8 @@ int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
     struct parts p;
     int rc;
 
-    (void)s;
+    if (comm_sync(c->w, s, e) < 0)
+        return -1;
     if (c->size == 1)
         return 0;
     p = parts_new(c);

@@ -18,6 +18,10 @@
  *     ((x_0[i] + x_1[i]) + x_2[i]) + ...     in group order, whatever n is;
  * F32 and F64 are added in their own precision; BF16 is added in fp32 and rounded
  * once, to nearest even; integers wrap. MAX: a NaN in any input makes the element NaN.
+ * On a GPU NCCL adds, in an order of its own: still the same bits on every rank, and on every run of
+ * the same program on the same machines, but another group, n, topology or version of NCCL may give others;
+ * BF16 is rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
+ * MAX may lose a NaN. What must not depend on the topology goes through comm_host_all_reduce().
  *
  * Every member calls the same collectives of a group in the same order with the same n,
  * dtype, op and root. n = 0 and groups of one are fine, and cost nothing (a group of one
@@ -39,6 +43,7 @@
 #include <stdint.h>
 
 #include "libcommon/base/dev.h"
+#include "libcommon/base/dev_net.h"
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/err.h"
 #include "libcommon/comm/watch.h"
@@ -110,6 +115,20 @@ _Noreturn void comm_abort(struct comm_world *w, const char *reason);
  */
 MUST_CHECK int comm_poke(struct comm_world *w, struct err *e);
 
+/*
+ * From here on buffers of calls that take a stream lie on the device of `net`, in all groups;
+ * NULL: in host memory again. Every rank calls it, with no group open but the world's. A
+ * device is left when its groups are closed, before the kernels are.
+ */
+void comm_use_device(struct comm_world *w, const struct dev_net *net);
+
+/*
+ * The host waits for all that is queued in `s`, and hears of what has failed on the device or
+ * between devices. watch.h ends a wait that lasts too long, which it cannot see inside
+ * dev_ops.stream_sync(), and says in which call. Without a device: 0 at once.
+ */
+MUST_CHECK int comm_sync(struct comm_world *w, struct dev_stream *s, struct err *e);
+
 /* ---- groups ---- */
 
 /*
@@ -120,7 +139,7 @@ MUST_CHECK int comm_poke(struct comm_world *w, struct err *e);
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
-void comm_close(struct comm *c);            /* NULL is fine; local, no waiting */
+void comm_close(struct comm *c);            /* NULL is fine; no waiting but, with a device, for the members to close it too */
 int comm_rank(const struct comm *c);        /* 0 .. size-1 */
 int comm_size(const struct comm *c);
 int comm_world_rank(const struct comm *c, int rank);    /* of a member */
@@ -157,9 +176,11 @@ MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
  *
  * There is no deadlock as long as each message's two sides are started before either side
  * waits for something that comes after it; waiting for a send may take until its
- * receive is started. On a GPU, sends and receives that depend on each other (both
- * directions of a stage boundary) are started between comm_batch_begin() and _end(),
- * which on the CPU do nothing.
+ * receive is started. On a GPU messages travel beside the caller's stream: each begins
+ * after what was queued in `s` before its start, and what is queued after comm_wait() comes after it.
+ * There the first start between two members waits for the other's first one with it, so
+ * first starts must not wait in a circle. Starts between comm_batch_begin() and _end() belong
+ * together; so far no transport makes use of it.
  */
 struct comm_req;
 

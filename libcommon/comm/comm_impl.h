@@ -5,6 +5,7 @@
  * group.c        groups, waiting, wording of errors
  * collectives.c  the CPU's collectives over a transport
  * p2p.c          messages between two members
+ * device.c       both, where buffers lie on GPUs
  */
 #ifndef SHARDKIT_COMM_COMM_IMPL_H
 #define SHARDKIT_COMM_COMM_IMPL_H
@@ -14,6 +15,12 @@
 #include "libcommon/comm/launch.h"
 #include "libcommon/comm/transport.h"
 #include "libcommon/comm/watch_impl.h"
+
+/* What was last given to the GPU: where it stands, should it never end. */
+struct last_call {
+    const char *name, *group;   /* NULL: nothing */
+    uint64_t number;
+};
 
 struct comm_world {
     struct comm_options o;
@@ -30,6 +37,8 @@ struct comm_world {
     size_t staging_bytes;
     struct xfer *xfer;          /* [2 * size] */
     struct comm_req *loose;     /* sends that nobody waits for */
+    const struct dev_net *net;  /* NULL: buffers lie in host memory */
+    struct last_call last;
 };
 
 struct comm {
@@ -39,10 +48,12 @@ struct comm {
     int rank, size;
     int *ranks;                 /* world numbers, in group order */
     uint64_t n_calls, n_sent, n_received;   /* numbers for messages and the watch */
+    struct dev_link *link;      /* of the device's collectives; NULL until the first */
+    struct comm_peer *peer;     /* [size], of its messages; NULL until the first */
 };
 
 /* Messages of different use never mix: each group has a channel for each use. */
-enum channel_use { USE_COLLECTIVE, USE_P2P, USE_HOST, N_USES };
+enum channel_use { USE_COLLECTIVE, USE_P2P, USE_HOST, USE_LINK, N_USES };
 #define CHANNEL_SETUP 0u        /* of no group: comm_create's own words */
 static inline uint32_t comm_channel(const struct comm *c, enum channel_use use)
 {
@@ -68,5 +79,21 @@ MUST_CHECK int drain_loose(struct comm_world *w, struct err *e);
 void call_begin(struct comm *c, const char *name, uint64_t number);
 MUST_CHECK int call_end(struct comm *c, const char *name, uint64_t number, int rc,
                         const struct err *inside, struct err *e);
+
+/* ---- device.c: the calls of comm.h in a world with a device; each counts and words its own ---- */
+
+MUST_CHECK int device_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                                 enum comm_op op, struct dev_stream *s, struct err *e);
+MUST_CHECK int device_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                                     enum comm_op op, struct dev_stream *s, struct err *e);
+MUST_CHECK int device_all_gather(struct comm *c, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
+                                 struct err *e);
+MUST_CHECK int device_broadcast(struct comm *c, void *buf, uint64_t n_bytes, int root, struct dev_stream *s,
+                                struct err *e);
+/* *done: what comm_wait() waits for and frees. */
+MUST_CHECK int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes,
+                            struct dev_stream *s, struct dev_event **done, struct err *e);
+void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s);
+void device_close(struct comm *c);      /* a group's links */
 
 #endif

@@ -199,6 +199,7 @@ void comm_close(struct comm *c)
 {
     if (!c)
         return;
+    device_close(c);
     free(c->ranks);
     free(c);
 }

@@ -12,6 +12,7 @@ struct comm_req {
     const char *name;
     uint64_t number;
     struct comm_req *next;      /* of the sends that nobody waits for */
+    struct dev_event *done;     /* on a device: all there is; n = 0 */
     int n;
     struct xfer x[];
 };
@@ -52,19 +53,41 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
     return q;
 }
 
+/* The same of device memory. */
+static struct comm_req *start_device(struct comm *c, const char *name, bool is_send, int peer, const void *buf,
+                                     uint64_t n_bytes, struct dev_stream *s, struct err *e)
+{
+    struct comm_req *q;
+
+    if (check_peer(c, name, peer, e) < 0)
+        return NULL;
+    q = xcalloc(1, sizeof *q);
+    q->c = c;
+    if (device_start(c, is_send, peer, (void *)buf, n_bytes, s, &q->done, e) == 0)
+        return q;
+    free(q);
+    return NULL;
+}
+
 int comm_send_start(struct comm *c, const void *buf, int64_t n, enum dtype t, int to,
                     struct dev_stream *s, struct comm_req **req, struct err *e)
 {
-    (void)s;
-    *req = start(c, "send", ++c->n_sent, USE_P2P, true, to, buf, (size_t)n * (size_t)dtype_size(t), e);
+    const size_t n_bytes = (size_t)n * (size_t)dtype_size(t);
+    const uint64_t number = ++c->n_sent;
+
+    *req = c->w->net ? start_device(c, "send", true, to, buf, n_bytes, s, e)
+                     : start(c, "send", number, USE_P2P, true, to, buf, n_bytes, e);
     return *req ? 0 : -1;
 }
 
 int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from,
                     struct dev_stream *s, struct comm_req **req, struct err *e)
 {
-    (void)s;
-    *req = start(c, "receive", ++c->n_received, USE_P2P, false, from, buf, (size_t)n * (size_t)dtype_size(t), e);
+    const size_t n_bytes = (size_t)n * (size_t)dtype_size(t);
+    const uint64_t number = ++c->n_received;
+
+    *req = c->w->net ? start_device(c, "receive", false, from, buf, n_bytes, s, e)
+                     : start(c, "receive", number, USE_P2P, false, from, buf, n_bytes, e);
     return *req ? 0 : -1;
 }
 
@@ -82,10 +105,11 @@ int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
     struct err inside = {0};
     int rc;
 
-    (void)s;
     if (!q)
         return 0;
-    if (!is_done(q)) {
+    if (q->done) {
+        device_wait(q->c, q->done, s);
+    } else if (!is_done(q)) {
         call_begin(q->c, q->name, q->number);
         rc = wait_all(q->c->w, q->x, q->n, &inside);
         if (call_end(q->c, q->name, q->number, rc, &inside, e) < 0)

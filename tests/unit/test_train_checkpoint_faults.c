@@ -585,7 +585,7 @@ static void kills(void **state)
 {
     char *dir = in_scratch("kills");
     unsigned seed = 20;
-    int n = getenv("SHARDKIT_SOAK") ? 200 : 12, step = 1, before = 1, progress = 0;
+    int n = getenv("SOAK") ? 200 : 12, step = 1, before = 1, progress = 0;
 
     (void)state;
     for (int i = 0; i < n; i++) {

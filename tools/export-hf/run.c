@@ -14,8 +14,8 @@ static int write_out(struct job *j, const char *out, struct source *s, const str
 {
     struct convert_opts o = {
         .out = out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .part = j->cli.part,
-        .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress,
-        .stopped = cli_stopped, .warn = talk_warn, .ctx = &j->cli,
+        .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
+        .progress = j->cli.progress, .stopped = cli_stopped, .warn = talk_warn, .ctx = &j->cli,
     };
     struct convert_result res;
     int rc = convert_run(s, k, &o, &res, e);

@@ -101,7 +101,8 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
     }
     printf("%s -> %s\n", t->src->path, out);
     printf("model    %s, %lld layers, hidden %lld, %lld heads, %lld rows of vocabulary, %s\n", hf_arch_name(c->arch),
-           (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab, dtype_name(c->dtype));
+           (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab,
+           dtype_name(c->dtype));
     printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", files, bytes_text(t->tensor_bytes, a),
            t->n_files, bytes_text(need, b), bytes_text(room, d), room < need ? ": not enough" : "");
     print_notes(notes);
@@ -118,7 +119,8 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
     char a[16];
 
     if (j->cli.json)
-        talk_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:i, s:I, s:I, s:f, s:i, s:i, s:i}", "tool", j->cli.tool,
+        talk_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:i, s:I, s:I, s:f, s:i, s:i, s:i}",
+        "tool", j->cli.tool,
                             "input", t->src->path, "output", out, "architecture", hf_arch_name(t->q.config.arch),
                             "dtype", dtype_name(t->q.config.dtype), "published", r->published, "complete", r->complete,
                             "tensors", t->n_tensors, "files", t->n_files, "read_bytes", (json_int_t)r->read_bytes,
@@ -147,7 +149,8 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
         talk_json(json_pack("{s:s, s:s, s:s, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
                             "input", t->src->path, "output", j->out, "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
                             "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", files,
-                            "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room, "notes", talk_notes(notes)));
+                            "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room, "notes",
+                            talk_notes(notes)));
         return;
     }
     printf("%s -> %s\n", t->src->path, j->out);
@@ -166,7 +169,8 @@ void talk_import_result(const struct job *j, const struct ds_target *t, const st
 
     if (j->cli.json)
         talk_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:i, s:I, s:I, s:f}", "tool", j->cli.tool,
-                            "input", t->src->path, "output", j->out, "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp,
+                            "input", t->src->path, "output", j->out, "tp", t->topo.tp, "pp", t->topo.pp, "dp",
+                            t->topo.dp,
                             "published", r->published, "complete", r->complete, "parameters", t->n_params,
                             "read_bytes", (json_int_t)r->read_bytes, "write_bytes", (json_int_t)r->write_bytes,
                             "wall_s", r->wall_s));
