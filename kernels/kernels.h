@@ -58,7 +58,7 @@ struct kernel_attention {
     float scale;                        /* of q . k: 1 / sqrt(hd) */
     /*
      * Added to the score of key position j in head i: bias[i * s + j], or NULL. ALiBi gives
-     * slope * j, rounded to T as the reference rounds it (spec of the trainer, section 1.5).
+     * slope * j, rounded to T as the reference rounds it (docs/training.md 1.5).
      */
     const float *bias;
     /*
@@ -76,7 +76,7 @@ struct kernel_attention_back {
     void *scratch;                      /* attention_scratch() bytes */
 };
 
-/* One step of AdamW (spec of the trainer, section 3.5); in device memory, so that queued work may read it late. */
+/* One step of AdamW (docs/training.md 3.5); in device memory, so that queued work may read it late. */
 struct kernel_adamw {
     float lr, beta1, beta2, eps;
     float c1, c2;                       /* 1 - beta^t, from double */

@@ -109,7 +109,7 @@ ALWAYS_INLINE float exp_f32(float x)
 }
 
 /*
- * GELU in its tanh form (spec of the trainer, section 1.6). With T = tanh(u) and
+ * GELU in its tanh form (docs/training.md 1.6). With T = tanh(u) and
  * sig = 1 / (1 + e^-2u): (1 + T) / 2 = sig and (1 - T^2) / 4 = sig (1 - sig), which lose no digits
  * where T is near -1. *e is e^-2u, kept below 2^126 so that 1 - sig = e * sig holds.
  */

@@ -450,7 +450,7 @@ int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
     struct parts p;
     int rc;
 
-    if (comm_sync(c->w, s, e) < 0)
+    if (comm_sync(c, s, e) < 0)
         return -1;
     if (c->size == 1)
         return 0;

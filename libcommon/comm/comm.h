@@ -122,13 +122,6 @@ MUST_CHECK int comm_poke(struct comm_world *w, struct err *e);
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
-/*
- * The host waits for all that is queued in `s`, and hears of what has failed on the device or
- * between devices. watch.h ends a wait that lasts too long, which it cannot see inside
- * dev_ops.stream_sync(), and says in which call. Without a device: 0 at once.
- */
-MUST_CHECK int comm_sync(struct comm_world *w, struct dev_stream *s, struct err *e);
-
 /* ---- groups ---- */
 
 /*
@@ -165,6 +158,13 @@ MUST_CHECK int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t
                               struct dev_stream *s, struct err *e);
 /* Nobody leaves before everybody has come; on a GPU the host waits for `s` first. */
 MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e);
+
+/*
+ * The host waits for all that is queued in `s`, and hears of what has failed on the device or
+ * between devices; nothing is said to the other members. watch.h sees this wait, which it does not see
+ * inside dev_ops.stream_sync(), and tells a hang by the last call that was queued. Without a device: 0 at once.
+ */
+MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
 /* ---- point to point ---- */
 

@@ -11,7 +11,7 @@ int trainer_loss(struct trainer *t, int64_t micro_batches, double *loss, struct 
 {
     double sum = 0;
 
-    if (comm_sync(t->world, NULL, e) < 0)
+    if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
         return -1;
     if (t->stage->last) {
         t->k->dev->copy(&sum, model_loss(t->model), sizeof sum, NULL);

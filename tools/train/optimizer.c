@@ -161,6 +161,8 @@ static int sum_squares(struct optimizer *p, struct dev_stream *s, struct err *e)
             continue;
         p->k->sumsq(p->sums + q->id, p->grad + r->shard_at, r->n, p->tmp, s);
     }
+    if (comm_sync(p->c.world, s, e) < 0)
+        return -1;
     p->k->dev->copy(p->host_sums, p->sums, (uint64_t)g->n_ids * sizeof(double), s);
     p->k->dev->stream_sync(s);
     if (p->k->dev->check(e) < 0)

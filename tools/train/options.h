@@ -1,7 +1,7 @@
 /*
  * options.h - what a training run was asked to do
  *
- * The options are Megatron-DeepSpeed's, by name and meaning (spec/training.md), so the
+ * The options are Megatron-DeepSpeed's, by name and meaning (docs/training.md), so the
  * arguments of an existing Slurm script work; ours are added. A value comes from the first of
  *   the command line           --micro-batch-size 2   --micro_batch_size=2
  *   the environment            SHARDKIT_MICRO_BATCH_SIZE=2

@@ -1,7 +1,7 @@
 /*
  * schedule.h - how many samples, which learning rate, how many FLOPs: the run's arithmetic
  *
- * Pure functions of numbers (spec/training.md section 4, 6.6), all in double where the
+ * Pure functions of numbers (docs/training.md 4, 6.6), all in double where the
  * reference uses Python floats, in the same order of operations, so printed values agree.
  *
  *   schedule_batch()          global batch size after `consumed` samples (ramp-up)

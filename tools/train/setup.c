@@ -298,17 +298,71 @@ static int default_threads(const struct comm_place *p)
     return mine > 0 ? mine : 1;
 }
 
-/* The GPU where there is one and nothing else was asked for. */
-static const struct kernels *open_kernels(const struct trainer *t, struct err *e)
+/* What ranks tell each other of their GPU; who "": none, and why. */
+struct gpu_card {
+    char who[64], why[448];
+};
+
+/* The first rank without a GPU of its own, the same one on every rank, or -1; words in *e. */
+static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
+{
+    for (int r = 0; r < t->place->size; r++) {
+        const struct comm_place *p = comm_place_of(t->world, r);
+
+        if (!all[r].who[0]) {
+            err_usage(e, "rank %d: %s", r, all[r].why);
+            return r;
+        }
+        for (int q = 0; q < r; q++)
+            if (comm_place_of(t->world, q)->node == p->node && !strcmp(all[q].who, all[r].who)) {
+                err_usage(e, "ranks %d and %d would share %s of host %s: start one rank for each GPU", q, r,
+                          all[r].who, p->host);
+                return r;
+            }
+    }
+    return -1;
+}
+
+/* Each rank a GPU and a way between them; NULL and *e, on every rank, when one rank lacks them. */
+static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, struct err *e)
+{
+    const int size = t->place->size;
+    struct gpu_card mine = {0}, *all = xcalloc((size_t)size, sizeof *all);
+    struct err why = {0};
+    const struct kernels *k = kernels_cuda_open(o, &why);
+    const struct dev_net *net = k && size > 1 ? k->net(&why) : NULL;
+    int without = -1;
+
+    if (net)
+        net->who(mine.who, sizeof mine.who);
+    snprintf(mine.why, sizeof mine.why, "%.440s", why.msg);
+    if (size == 1)
+        *e = why;
+    else if (comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e) < 0)
+        comm_abort(t->world, e->msg);
+    else
+        without = rank_without_gpu(t, all, e);
+    free(all);
+    if (k && without >= 0) {
+        kernels_close(k);
+        k = NULL;
+    }
+    if (k)
+        comm_use_device(t->world, net);
+    return k;
+}
+
+/* GPUs where there are some and nothing else was asked for. */
+static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = { .threads = t->o.threads ? (int)t->o.threads : default_threads(t->place), .device = t->place->local_rank };
     const struct kernels *k = NULL;
     struct err why = {0};
 
     if (t->o.backend == BACKEND_CUDA)
-        return kernels_cuda_open(&o, e);
+        return open_gpus(t, &o, e);
     if (t->o.backend == BACKEND_AUTO)
-        k = kernels_cuda_open(&o, &why);
+        k = open_gpus(t, &o, &why);
     return k ? k : kernels_cpu_open(&o, e);
 }
 
@@ -406,11 +460,12 @@ void trainer_free(struct trainer *t)
     if (t->state_pool)
         t->k->dev->free(t->state_pool);
     stage_free(t->stage);
-    kernels_close(t->k);
     comm_close(t->tied);
     comm_close(t->pipe);
     comm_close(t->dp);
     comm_close(t->tp);
+    comm_use_device(t->world, NULL);
+    kernels_close(t->k);
     free(t->blocks);
     free(t->saved_method);
     free(t->status_path);

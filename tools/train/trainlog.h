@@ -2,7 +2,7 @@
  * trainlog.h - the lines of a training log, character for character the reference's
  *
  * trainlog_add_*() append one event's line or lines, each ending in a newline, to a strbuf
- * (spec/training.md 6.5, 6.7); log watchers parse them, so widths, blanks and bars are part of
+ * (docs/training.md 6.5, 6.7); log watchers parse them, so widths, blanks and bars are part of
  * the interface. A `struct trainlog` is where they go: stdout and, with --log-file, one file
  * opened for appending. The reference prints training and validation lines on the last rank
  * and the rest on rank 0; here whoever holds the numbers may print them, best one rank only:

@@ -1,0 +1,54 @@
+/*
+ * dev_net.h - messages between devices: what comm.h needs of NCCL, without knowing it
+ *
+ * The CUDA backend fills it (kernels.h, net) and comm_use_device() takes it, so neither
+ * room includes the other. Buffers are device memory; calls only queue, in the stream that is given.
+ * A link joins some ranks, one device each; all members call the same things of a link
+ * in the same order.
+ *
+ * Errors: 0, or -1 (NULL) with *e filled. What fails after it was queued is told by check().
+ * Threads: the one that communicates.
+ */
+#ifndef SHARDKIT_BASE_DEV_NET_H
+#define SHARDKIT_BASE_DEV_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libcommon/base/dev.h"
+#include "libcommon/base/dtype.h"
+
+#define DEV_NET_ID 128          /* bytes of a link's id */
+
+struct dev_link;
+
+struct dev_net {
+    const char *name;           /* "NCCL 2.28.9" */
+    const struct dev_ops *dev;  /* whose memory and streams these are */
+    /* This process's device, in the same words wherever it is the same one: "GPU-53a7..". */
+    void (*who)(char *text, size_t room);
+    /* One member makes the id of a new link and hands it to the others. */
+    int (*id_new)(void *id, struct err *e);
+    /*
+     * Returns when all members have called it. `beside`: it works while others compute, and should
+     * leave them most of the device. `what` ("tp") is for messages.
+     */
+    struct dev_link *(*open)(const void *id, int rank, int size, bool beside, const char *what, struct err *e);
+    void (*close)(struct dev_link *l);          /* NULL is fine; may wait for the other members */
+    /* As in comm.h; dtypes F64 F32 BF16 I64 I32 U8; `max` or the sum. */
+    int (*all_reduce)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
+                      struct dev_stream *s, struct err *e);
+    int (*reduce_scatter)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
+                          struct dev_stream *s, struct err *e);
+    int (*all_gather)(struct dev_link *l, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
+                      struct err *e);
+    int (*broadcast)(struct dev_link *l, void *buf, uint64_t n_bytes, int root, struct dev_stream *s, struct err *e);
+    /* Of a link of two: to, and from, the other. The stream stands until the other has come. */
+    int (*send)(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
+    int (*recv)(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
+    /* The first link that something has happened to: "NCCL 2.28.9, group tp: remote process has exited". Does not wait. */
+    int (*check)(struct err *e);
+};
+
+#endif

@@ -1,0 +1,272 @@
+/*
+ * device.c - collectives and messages of buffers that lie on GPUs
+ *
+ * Each group has a link (dev_net.h) for its collectives, in the caller's stream. Messages
+ * have, for each pair of members that talk, a link and a stream for each direction: a send
+ * stands in its stream until the receiver has come, so with one stream for both, or one
+ * link, whose calls are done in order, two stages that send to each other would wait for ever.
+ * Events tie those streams to the caller's: a message starts after what the caller has queued
+ * before it, and comm_wait() makes what comes later wait for the message.
+ *
+ * Links are made when they are first needed, with ids that travel over the host.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "libcommon/comm/comm_impl.h"
+#include "libcommon/comm/socket.h"
+
+/* One direction of what two members send each other. */
+struct lane {
+    struct dev_link *link;
+    struct dev_stream *s;
+};
+
+struct comm_peer {
+    struct lane out, in;
+};
+
+void comm_use_device(struct comm_world *w, const struct dev_net *net)
+{
+    device_close(w->all);
+    w->net = net;
+}
+
+/* ---- links ---- */
+
+static struct dev_link *open_link(struct comm *c, const char *id, int rank, int size, bool beside, struct err *e)
+{
+    struct err inside = {0};
+    struct dev_link *l;
+
+    call_begin(c, "opening a link", 0);
+    l = c->w->net->open(id, rank, size, beside, c->name, &inside);
+    return call_end(c, "opening a link", 0, l ? 0 : -1, &inside, e) < 0 ? NULL : l;
+}
+
+static int need_link(struct comm *c, struct err *e)
+{
+    char id[DEV_NET_ID] = {0};
+
+    if (c->link)
+        return 0;
+    if (c->rank == 0 && c->w->net->id_new(id, e) < 0)
+        return -1;
+    if (comm_host_broadcast(c, id, sizeof id, 0, e) < 0)
+        return -1;
+    c->link = open_link(c, id, c->rank, c->size, false, e);
+    return c->link ? 0 : -1;
+}
+
+/* The lower member makes the ids of both directions. */
+static int agree_pair(struct comm *c, int other, char id[2][DEV_NET_ID], struct err *e)
+{
+    const bool gives = c->rank < other;
+    struct err inside = {0};
+    struct xfer x;
+    int rc = 0;
+
+    for (int i = 0; i < 2 && gives && rc == 0; i++)
+        rc = c->w->net->id_new(id[i], e);
+    if (rc < 0)
+        return -1;
+    call_begin(c, "opening a link", 0);
+    rc = post(c, &x, USE_LINK, gives, other, id, 2 * DEV_NET_ID, &inside);
+    if (rc == 0)
+        rc = wait_all(c->w, &x, 1, &inside);
+    return call_end(c, "opening a link", 0, rc, &inside, e);
+}
+
+static struct comm_peer *need_peer(struct comm *c, int other, struct err *e)
+{
+    const int me = c->rank < other ? 0 : 1;
+    struct lane *lane[2];
+    char id[2][DEV_NET_ID];
+    struct comm_peer *p;
+
+    if (!c->peer)
+        c->peer = xcalloc((size_t)c->size, sizeof *c->peer);
+    p = &c->peer[other];
+    if (p->in.link && p->out.link)
+        return p;
+    if (agree_pair(c, other, id, e) < 0)
+        return NULL;
+    /* First upwards, then downwards: both must open in the same order. */
+    lane[0] = me == 0 ? &p->out : &p->in;
+    lane[1] = me == 0 ? &p->in : &p->out;
+    for (int i = 0; i < 2; i++) {
+        lane[i]->link = open_link(c, id[i], me, 2, true, e);
+        if (!lane[i]->link)
+            return NULL;
+        lane[i]->s = c->w->net->dev->stream_new();
+    }
+    return p;
+}
+
+static void close_lane(const struct dev_net *net, struct lane *l)
+{
+    if (!l->link)
+        return;
+    net->dev->stream_sync(l->s);
+    net->close(l->link);
+    net->dev->stream_free(l->s);
+}
+
+void device_close(struct comm *c)
+{
+    const struct dev_net *net = c->w->net;
+
+    if (!net)
+        return;
+    for (int r = 0; r < c->size && c->peer; r++) {
+        const bool low = c->rank < r;
+
+        close_lane(net, low ? &c->peer[r].out : &c->peer[r].in);
+        close_lane(net, low ? &c->peer[r].in : &c->peer[r].out);
+    }
+    free(c->peer);
+    c->peer = NULL;
+    if (c->link)
+        net->close(c->link);
+    c->link = NULL;
+}
+
+/* ---- collectives ---- */
+
+/* The first call of a link connects its members, so even queueing may have to wait. */
+static void begin(struct comm *c, const char *name, uint64_t number)
+{
+    call_begin(c, name, number);
+    c->w->last = (struct last_call){ name, c->name, number };
+}
+
+/* A group of one, and n = 0: nothing to tell anybody. */
+static bool alone(const struct comm *c, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s)
+{
+    if (n_bytes > 0 && c->size > 1)
+        return false;
+    if (n_bytes > 0 && in != out)
+        c->w->net->dev->copy(out, in, n_bytes, s);
+    return true;
+}
+
+int device_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                      struct dev_stream *s, struct err *e)
+{
+    struct err inside = {0};
+
+    if (alone(c, in, out, (uint64_t)n * (uint64_t)dtype_size(t), s))
+        return 0;
+    if (need_link(c, e) < 0)
+        return -1;
+    begin(c, "all_reduce", ++c->n_calls);
+    return call_end(c, "all_reduce", c->n_calls,
+                    c->w->net->all_reduce(c->link, in, out, n, t, op == COMM_MAX, s, &inside), &inside, e);
+}
+
+int device_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                          struct dev_stream *s, struct err *e)
+{
+    struct err inside = {0};
+
+    if (alone(c, in, out, (uint64_t)n * (uint64_t)dtype_size(t), s))
+        return 0;
+    if (need_link(c, e) < 0)
+        return -1;
+    begin(c, "reduce_scatter", ++c->n_calls);
+    return call_end(c, "reduce_scatter", c->n_calls,
+                    c->w->net->reduce_scatter(c->link, in, out, n, t, op == COMM_MAX, s, &inside), &inside, e);
+}
+
+int device_all_gather(struct comm *c, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
+                      struct err *e)
+{
+    struct err inside = {0};
+
+    if (alone(c, in, out, n_bytes, s))
+        return 0;
+    if (need_link(c, e) < 0)
+        return -1;
+    begin(c, "all_gather", ++c->n_calls);
+    return call_end(c, "all_gather", c->n_calls, c->w->net->all_gather(c->link, in, out, n_bytes, s, &inside),
+                    &inside, e);
+}
+
+int device_broadcast(struct comm *c, void *buf, uint64_t n_bytes, int root, struct dev_stream *s, struct err *e)
+{
+    struct err inside = {0};
+
+    if (alone(c, buf, buf, n_bytes, s))
+        return 0;
+    if (need_link(c, e) < 0)
+        return -1;
+    begin(c, "broadcast", ++c->n_calls);
+    return call_end(c, "broadcast", c->n_calls, c->w->net->broadcast(c->link, buf, n_bytes, root, s, &inside),
+                    &inside, e);
+}
+
+/* ---- messages ---- */
+
+int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes, struct dev_stream *s,
+                 struct dev_event **done, struct err *e)
+{
+    const char *name = is_send ? "send" : "receive";
+    const uint64_t number = is_send ? c->n_sent : c->n_received;
+    const struct dev_net *net = c->w->net;
+    struct comm_peer *p = need_peer(c, peer, e);
+    struct err inside = {0};
+    struct lane *l;
+    int rc;
+
+    if (!p)
+        return -1;
+    l = is_send ? &p->out : &p->in;
+    *done = net->dev->event_new();
+    net->dev->event_record(*done, s);
+    net->dev->stream_wait(l->s, *done);
+    begin(c, name, number);
+    rc = n_bytes == 0 ? 0 : is_send ? net->send(l->link, buf, n_bytes, l->s, &inside)
+                                    : net->recv(l->link, buf, n_bytes, l->s, &inside);
+    net->dev->event_record(*done, l->s);
+    return call_end(c, name, number, rc, &inside, e);
+}
+
+void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
+{
+    c->w->net->dev->stream_wait(s, done);
+    c->w->net->dev->event_free(done);
+}
+
+/* ---- waiting for the device ---- */
+
+enum { SPIN_US = 200, NAP_US = 20, CHECK_EVERY = 256 };
+
+int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
+{
+    struct comm_world *w = c->w;
+    const struct timespec nap = { 0, NAP_US * 1000 };
+    const struct last_call *q = &w->last;
+    struct dev_event *v;
+    int64_t since, in_calls;
+    int rc = 0;
+
+    if (!w->net)
+        return 0;
+    v = w->net->dev->event_new();
+    w->net->dev->event_record(v, s);
+    since = now_ns();
+    /* A hang is told by the last call that was queued. The time counts as computing, which it mostly is. */
+    in_calls = w->watch->in_calls_ns;
+    watch_enter(w->watch, q->name ? q->name : "waiting for the GPU", q->name ? q->group : c->name, q->number);
+    for (int i = 0; rc == 0 && !w->net->dev->event_done(v); i++) {
+        if (now_ns() - since > SPIN_US * 1000)
+            nanosleep(&nap, NULL);
+        if (i % CHECK_EVERY == 0)
+            rc = w->net->check(e);
+    }
+    watch_leave(w->watch);
+    w->watch->in_calls_ns = in_calls;
+    w->net->dev->event_free(v);
+    return rc < 0 || w->net->check(e) < 0 ? -1 : w->net->dev->check(e);
+}
