@@ -9,10 +9,10 @@
  * this one's gradients leave, through the rows where its keys and values were.
  *
  * Milliseconds on an H200, batch 8, 16 heads, s 2048, ALiBi, hd 128 / 64 / 80:
- *   0.489 / 0.302 / 0.354  k and v read from shared memory by every product
- *   0.449 / 0.262 / 0.350  hd 64: k and v in registers
- *   0.447 / 0.262 / 0.325  hd 80 too; two rooms: four products at 610 / 525 / 530 TFLOP/s
- * Runs differ by 4 %: the card's power limit. hd 96 and 128 have no registers left for k and v, nor hd 128 for a
+ *   0.45 / 0.302 / 0.354   k and v read from shared memory by every product
+ *   0.45 / 0.262 / 0.350   hd 64: k and v in registers
+ *   0.45 / 0.262 / 0.312   hd 80 too; two rooms: four products at 610 / 525 / 550 TFLOP/s
+ * hd 128 runs between 0.44 and 0.48: the card's power limit. hd 96 and 128 have no registers left for k and v, nor hd 128 for a
  * tile's products to begin before dV of the last is summed.
  */
 #include "kernels/cuda/attention_tile.cuh"

@@ -3,10 +3,10 @@
  *
  *     P = exp(score - lse)    dS = P (dP m - D)    dQ = scale dS K
  * with dP = dO V^T, m the dropout factors and D = sum over a row of dO * O, which the other way
- * back also needs and finds in `dot` afterwards. Of the two ways back,
- * this one computes scores a second time so that dQ is summed in registers, in one order: adding it up
- * in memory from the key tiles would need either atomics, which change from run to run, or
- * waiting. Seven products instead of five, but each block is alone with its results.
+ * back also needs and finds in `dot` afterwards. Scores are computed in both ways back, so that dQ is
+ * summed in registers, in one order: adding it up in memory from the key tiles would need either
+ * atomics, which change from run to run, or waiting. Seven products instead of five, but each block is
+ * alone with its results: together 453 / 364 TFLOP/s at hd 128 / 64, counted as five (cuDNN 310 / 204).
  *
  * A warpgroup keeps its 64 queries and their dO in registers as left sides, which halves
  * what the tensor cores read from shared memory.

@@ -183,7 +183,7 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
     return sum;
 }
 
-/* ---- GELU in its tanh form (spec of the trainer, section 1.6); see kernels/cpu/vmath.h for why this shape ---- */
+/* ---- GELU in its tanh form (docs/training.md 1.6); see kernels/cpu/vmath.h for why this shape ---- */
 
 #define GELU_2C    1.59576912f          /* 2 * 0.79788456 */
 #define GELU_CUBIC 0.044715f

@@ -2,7 +2,7 @@
  * embed.cu - rows of a table by token, and gradients back into them
  *
  * Back: tokens are sorted by row (stable, so ascending within a row), then a row's tokens are added
- * in that order by whoever owns the row: a warp, or, where a word is so frequent that one warp
+ * in that order by whoever owns the row: a block, or, where a word is so frequent that one block
  * would still be at it when all others are done, a block for each few columns.
  */
 #include <cub/device/device_radix_sort.cuh>
@@ -102,65 +102,54 @@ static __global__ void make_keys(struct sorted a, const int32_t *id, int64_t fir
     a.token_in[i] = (uint32_t)i;
 }
 
-/* End of the run of equal keys that holds `at`; keys are sorted, so by bisection. */
-static __device__ int64_t run_end(const uint32_t *key, int64_t at, int64_t m)
+#define BATCH 4                         /* tokens of a thread on their way */
+
+/* sum += the rows of dy of n tokens, `step` apart; token(i) is the number of the i-th. */
+template <typename T, int N, typename F>
+__device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t h, int n, int step, F token)
 {
-    uint32_t row = key[at];
-    int64_t low = at, high = m;         /* key[low] is in the run, key[high] is not */
+    for (int i = 0; i < n; i += BATCH * step) {
+        pack<T, N> p[BATCH];
 
-    while (high - low > 1) {
-        int64_t mid = (low + high) / 2;
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (i + k * step < n)
+                p[k] = fetch_pack<T, N>(dy + (int64_t)token(i + k * step) * h);
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (i + k * step < n) {
+                float v[N];
 
-        if (key[mid] == row)
-            low = mid;
-        else
-            high = mid;
+                unpack(v, p[k]);
+                #pragma unroll
+                for (int j = 0; j < N; j++)
+                    sum[j] += v[j];
+            }
     }
-    return high;
 }
 
-static __device__ int64_t run_start(const uint32_t *key, int64_t at)
-{
-    uint32_t row = key[at];
-    int64_t low = -1, high = at;        /* key[low] is not in the run, key[high] is */
-
-    while (high - low > 1) {
-        int64_t mid = (low + high) / 2;
-
-        if (key[mid] == row)
-            high = mid;
-        else
-            low = mid;
-    }
-    return high;
-}
-
-/* A block for each sorted token and THREADS packs; the first token of a row does the row, if it has at most LONG. */
+/*
+ * A block for each sorted token and THREADS packs; the first token of a row does the row, if it has
+ * at most LONG. A warp looks at the keys around it all at once: one wait instead of LONG.
+ */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
 short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
 {
-    int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N;
+    int lane = threadIdx.x % 32;
+    int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N, look = at - 1 + lane;
     uint32_t row = a.key[at];
-    int n = 1;
+    bool mine = look >= 0 && look < m && lane < LONG + 2 && a.key[look] == row;
+    unsigned run = __ballot_sync(0xffffffffu, mine);    /* bit 0: the one before */
+    int n = __ffs((int)~(run >> 1)) - 1;
 
-    if (col >= h || row >= rows || (at > 0 && a.key[at - 1] == row) || (at + LONG < m && a.key[at + LONG] == row))
+    if (row >= rows || run % 2 || n > LONG || col >= h)
         return;
-    while (at + n < m && a.key[at + n] == row)
-        n++;
     float *to = dtable + (int64_t)row * h + col, sum[N] = {};
 
     if (add)
         load(sum, to);
-    #pragma unroll 4
-    for (int i = 0; i < n; i++) {
-        float v[N];
-
-        load(v, dy + (int64_t)a.token[at + i] * h + col);
-        #pragma unroll
-        for (int j = 0; j < N; j++)
-            sum[j] += v[j];
-    }
+    add_tokens<T, N>(sum, dy + col, h, n, 1, [&](int i) { return a.token[at + i]; });
     store(to, sum);
 }
 
@@ -176,27 +165,28 @@ static __global__ void __launch_bounds__(THREADS)
 long_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
 {
     __shared__ float room[LONG_ROWS][LONG_PACKS * N + 1];
-    int64_t at = (int64_t)blockIdx.x * LONG, first = (int64_t)blockIdx.y * LONG_PACKS * N;
-    int lane = threadIdx.x / LONG_PACKS, col = threadIdx.x % LONG_PACKS * N;
+    int64_t at = (int64_t)blockIdx.x * LONG, first = (int64_t)blockIdx.y * LONG_PACKS * N, start = at - threadIdx.x;
+    int lane = threadIdx.x / LONG_PACKS, col = threadIdx.x % LONG_PACKS * N, n, more;
     uint32_t row = a.key[at];
     float sum[N] = {}, all = 0;
 
     if (row >= rows || (at > 0 && a.key[at - LONG] == row))
         return;
-    int64_t start = run_start(a.key, at), end = run_end(a.key, at, m);
+    /* Fewer than LONG before `at`, and then as many as there are, a block's width at a time. */
+    n = __syncthreads_count(threadIdx.x && threadIdx.x < LONG && start >= 0 && a.key[start] == row);
+    start = at - n;
+    do {
+        int64_t i = start + n + threadIdx.x;
 
-    if (end - start <= LONG)
+        more = __syncthreads_count(i < m && a.key[i] == row);
+        n += more;
+    } while (more == THREADS);
+    if (n <= LONG)
         return;
     if (first + col < h) {
-        #pragma unroll 4
-        for (int64_t i = start + lane; i < end; i += LONG_ROWS) {
-            float v[N];
+        const uint32_t *token = a.token + start + lane;
 
-            load(v, dy + (int64_t)a.token[i] * h + first + col);
-            #pragma unroll
-            for (int j = 0; j < N; j++)
-                sum[j] += v[j];
-        }
+        add_tokens<T, N>(sum, dy + first + col, h, n - lane, LONG_ROWS, [&](int i) { return token[i]; });
     }
     #pragma unroll
     for (int j = 0; j < N; j++)

@@ -50,7 +50,10 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 
 static void run(const struct gemm *g, struct dev_stream *s)
 {
-    if (!cuda_gemm_lt(g, s))
+    /* Adding to bf16, cuBLASLt rounds the product first and the sum again. */
+    bool twice = g->add && g->out == DTYPE_BF16;
+
+    if (twice || !cuda_gemm_lt(g, s))
         cuda_gemm_plain(g, s);
 }
 

@@ -558,7 +558,8 @@ static void time_shape(int heads, int hd, bool bias, float drop)
     double dq = median_ms([&] { attention_back_q_fast(&x.a, &x.g, (float *)x.g.scratch, NULL); });
     double dkv = median_ms([&] { attention_back_kv_fast(&x.a, &x.g, (float *)x.g.scratch, NULL); });
     printf("{\"op\": \"attention\", \"impl\": \"shardkit\", \"hd\": %d, \"heads\": %d, \"alibi\": %s, "
-           "\"dropout\": %.2g, \"fwd_tflops\": %.0f, \"bwd_tflops\": %.0f, \"fwd_ms\": %.3f, \"bwd_ms\": %.3f, \"dq_ms\": %.3f, \"dkv_ms\": %.3f}\n",
+           "\"dropout\": %.2g, \"fwd_tflops\": %.0f, \"bwd_tflops\": %.0f, \"fwd_ms\": %.3f, \"bwd_ms\": %.3f, "
+           "\"dq_ms\": %.3f, \"dkv_ms\": %.3f}\n",
            hd, heads, bias ? "true" : "false", drop, flops / fwd / 1e9, 2.5 * flops / back / 1e9, fwd, back, dq, dkv);
     fflush(stdout);
     tensors_free(&x);

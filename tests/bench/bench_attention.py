@@ -49,8 +49,9 @@ def median_ms(call, n=20, warm=5):
 
 def report(impl, heads, hd, alibi, fwd, bwd):
     flops = 2 * B * heads * S * S * hd
-    print(json.dumps(dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi,
-                          fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3), fwd_tflops=round(flops / fwd / 1e9), bwd_tflops=round(2.5 * flops / bwd / 1e9))), flush=True)
+    row = dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi, fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3),
+               fwd_tflops=round(flops / fwd / 1e9), bwd_tflops=round(2.5 * flops / bwd / 1e9))
+    print(json.dumps(row), flush=True)
 
 
 def ours(lib, heads, hd, bias):

@@ -49,7 +49,7 @@ static double best(void (*f)(void *arg), void *arg)
     double least = 1e30, start = now();
 
     f(arg);
-    for (int i = 0; i < 100 && (i < 3 || now() - start < 0.7); i++) {
+    for (int i = 0; i < 100 && (i < 3 || now() - start < 0.4); i++) {
         double t0 = now(), t;
 
         f(arg);

@@ -535,6 +535,7 @@ int main(int argc, char **argv)
     struct kernel_opts o = {0};
     struct err e = {0};
 
+    setvbuf(stdout, NULL, _IOLBF, 0);
     state = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
     kernels[0] = kernels_cpu_open(&o, &e);
     kernels[1] = kernels[0] ? kernels_cuda_open(&o, &e) : NULL;

@@ -369,6 +369,27 @@ static void test_cast(void)
     }
 }
 
+/* ALiBi's products of slope and position, with 112 heads, as the specification rounds them */
+static void test_alibi_rounding(void)
+{
+    static const struct { float slope; int position; uint16_t want; } v[] = {
+        { 0x1.d5818ep-1f, 1, 0x3f6b }, { 0x1.d5818ep-1f, 1000, 0x4465 }, { 0x1.d5818ep-1f, 2047, 0x44eb },
+        { 0x1.ea4afap-1f, 300, 0x4390 }, { 0x1.0b5586p-6f, 2047, 0x4206 }, { 0x1p-8f, 257, 0x3f80 },
+    };
+    enum { N = sizeof v / sizeof *v };
+    float product[N];
+    uint16_t half[N];
+    void *d = kt_out(N, DTYPE_BF16);
+
+    for (int i = 0; i < N; i++)
+        product[i] = v[i].slope * (float)v[i].position;
+    kt->cast(d, DTYPE_BF16, kt_bytes(product, sizeof product), DTYPE_F32, N, NULL);
+    kt->dev->copy(half, d, sizeof half, NULL);
+    kt->dev->stream_sync(NULL);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(half[i], v[i].want);
+}
+
 static void test_scale_add(void)
 {
     for (size_t l = 0; l < N_LENGTHS; l++) {
@@ -436,7 +457,8 @@ int main(void)
     static const struct kt_case cases[] = {
         KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
-        KT_CASE(test_adamw_vectors), KT_CASE(test_cast), KT_CASE(test_scale_add), KT_CASE(test_normal),
+        KT_CASE(test_adamw_vectors), KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
+        KT_CASE(test_scale_add), KT_CASE(test_normal),
         KT_CASE(test_philox_vectors),
     };
 

@@ -199,6 +199,44 @@ static void test_all(void **state)
                                            cuts[c].dst_at });
 }
 
+/* A matrix of more than one tile: each gives its runs. */
+static void test_large(void **state)
+{
+    enum { LARGE_ROWS = 9001, LARGE_COLS = 2048 };
+    uint64_t bytes = (uint64_t)LARGE_ROWS * LARGE_COLS * 2;
+    char *src = in_scratch("src"), *dst = in_scratch("dst");
+    uint16_t *content = malloc(bytes), *got = malloc(bytes);
+    struct exec_opts o = { .threads = 2, .mem_bytes = 64 << 20 };
+    struct err e = {0};
+    struct run r;
+    int fd;
+
+    (void)state;
+    for (uint64_t i = 0; i < bytes / 2; i++)
+        content[i] = (uint16_t)(i * 2654435761u >> 13);
+    assert_int_equal(file_replace(src, content, bytes, &e), 0);
+    fd = open(dst, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    assert_int_equal(ftruncate(fd, (off_t)bytes + 8), 0);
+    begin(&r, src, bytes, DTYPE_BF16, content);
+    plan_add_dst(r.p, dst);
+    plan_item(r.p, plan_add(r.p, &r.map, 0, bytes, 0, 8, REPLICAS_FIRST, "m", NULL))->transpose_row = LARGE_COLS * 2;
+    plan_close(r.p);
+    if (exec_run(r.p, &o, NULL, &e) < 0 || plan_check_records(r.p, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(pread(fd, got, bytes, 8), bytes);
+    close(fd);
+    assert_int_equal(plan_item(r.p, 0)->crc.acc, crc_bytes(0, got, bytes));
+    for (uint64_t row = 0; row < LARGE_ROWS; row++)
+        for (uint64_t col = 0; col < LARGE_COLS; col++)
+            if (got[col * LARGE_ROWS + row] != content[row * LARGE_COLS + col])
+                fail_msg("row %d, column %d", (int)row, (int)col);
+    end(&r);
+    free(content);
+    free(got);
+    free(src);
+    free(dst);
+}
+
 /* ---- rows in another order ---- */
 
 static void test_permute(void **state)
@@ -238,7 +276,7 @@ static void test_permute(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_permute) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_large), cmocka_unit_test(test_permute) };
     struct err e = {0};
     int rc;
 

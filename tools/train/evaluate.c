@@ -6,18 +6,17 @@
 #include "libcommon/format/npy.h"
 #include "tools/train/trainer.h"
 
-/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
-int trainer_loss(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
+void loss_fetch(struct trainer *t)
 {
-    double sum = 0;
+    if (t->stage->last)
+        t->k->dev->copy(t->loss, model_loss(t->model), sizeof *t->loss, NULL);
+}
 
-    if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
-        return -1;
-    if (t->stage->last) {
-        t->k->dev->copy(&sum, model_loss(t->model), sizeof sum, NULL);
-        t->k->dev->stream_sync(NULL);
-        sum = t->rank_tp == 0 ? sum / (double)micro_batches / t->topo.dp : 0;
-    }
+/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
+int loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
+{
+    double sum = t->stage->last && t->rank_tp == 0 ? *t->loss / (double)micro_batches / t->topo.dp : 0;
+
     if (comm_host_all_reduce(comm_world_group(t->world), &sum, 1, DTYPE_F64, COMM_SUM, e) < 0)
         return -1;
     *loss = sum;
@@ -32,8 +31,11 @@ static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct 
 
     for (int64_t i = 0; i < t->o.eval_iters; i++) {
         batches_begin(t->batches, v->data, v->at, (int)t->micro_batches);
-        if (pipeline_eval(t->pipeline, (int)t->micro_batches, batches_get, t->batches, NULL, e) < 0 ||
-            trainer_loss(t, t->micro_batches, &one, e) < 0)
+        if (pipeline_eval(t->pipeline, (int)t->micro_batches, batches_get, t->batches, NULL, e) < 0)
+            return -1;
+        loss_fetch(t);
+        t->k->dev->stream_sync(NULL);
+        if (loss_share(t, t->micro_batches, &one, e) < 0)
             return -1;
         v->at += batch;
         sum += one;

@@ -1,5 +1,6 @@
 /* setup.c - from options and a checkpoint to a rank that can take its first step */
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -408,7 +409,8 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
                            : NULL;
     t->optimizer = t->pipeline ? optimizer_new(t->stage, &t->state, t->k, &groups, &t->optimizer_opts, e) : NULL;
     t->batches = t->optimizer ? batches_new(t->k, &bo, e) : NULL;
-    return t->batches ? 0 : -1;
+    t->loss = t->batches ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
+    return t->loss ? 0 : -1;
 }
 
 int trainer_setup(struct trainer *t, struct err *e)
@@ -453,6 +455,8 @@ void trainer_free(struct trainer *t)
     dataset_close(t->train);
     free_sets(t->valid, t->n_valid);
     free_sets(t->test, t->n_test);
+    if (t->loss)
+        t->k->dev->free_host(t->loss);
     batches_free(t->batches);
     optimizer_free(t->optimizer);
     pipeline_free(t->pipeline);

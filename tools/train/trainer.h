@@ -64,6 +64,8 @@ struct trainer {
     int n_valid, n_test;
     struct eval_set *valid, *test;
 
+    double *loss;               /* host memory that the device copies to */
+
     struct schedule schedule;
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
@@ -100,8 +102,12 @@ MUST_CHECK int trainer_run(struct trainer *t, enum status_reason *reason, struct
 /* All validation sets (or test sets), logged under `where`: "iteration 20". */
 MUST_CHECK int evaluate_all(struct trainer *t, struct eval_set *set, int n, const char *where, bool count,
                             struct err *e);
-/* The step's loss on every rank: mean over its micro-batches and data-parallel ranks. */
-MUST_CHECK int trainer_loss(struct trainer *t, int64_t micro_batches, double *loss, struct err *e);
+/*
+ * The loss, mean over micro-batches and data-parallel ranks, on every rank: fetch queues its
+ * copy to the host, share is for when something has waited for that.
+ */
+void loss_fetch(struct trainer *t);
+MUST_CHECK int loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e);
 /* --dump-logits: the first micro-batch of the first validation set. */
 MUST_CHECK int dump_logits(struct trainer *t, struct err *e);
 
