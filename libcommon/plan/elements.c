@@ -137,7 +137,7 @@ static void turn_full_2(uint8_t *tile, const uint8_t *from, uint64_t stride)
             turn_8x8(tile + c * LINE + r * 2, from + (uint64_t)r * stride + c * 2, stride);
 }
 
-void elements_transpose(void *dst, const void *src, uint64_t rows, uint64_t cols, int size)
+void elements_transpose(void *dst, uint64_t dst_stride, const void *src, uint64_t rows, uint64_t cols, int size)
 {
     const uint64_t side = LINE / (uint64_t)size;
     const uint8_t *from = src;
@@ -158,6 +158,6 @@ void elements_transpose(void *dst, const void *src, uint64_t rows, uint64_t cols
             else
                 turn_full_2(tile, corner, stride);
             for (uint64_t c = 0; c < n_cols; c++)
-                memcpy(to + ((c0 + c) * rows + r0) * (uint64_t)size, tile + c * LINE, n_rows * (uint64_t)size);
+                memcpy(to + (c0 + c) * dst_stride + r0 * (uint64_t)size, tile + c * LINE, n_rows * (uint64_t)size);
         }
 }

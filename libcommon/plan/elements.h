@@ -16,7 +16,10 @@ struct elements_loss {
 
 /* Convert n elements in place; a widening conversion needs room for its output behind them. */
 void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_loss *loss);
-/* dst[cols][rows] = transpose of src[rows][cols], elements of 2 or 4 bytes, no overlap. */
-void elements_transpose(void *dst, const void *src, uint64_t rows, uint64_t cols, int size);
+/*
+ * dst[cols][rows] = transpose of src[rows][cols], elements of 2 or 4 bytes, no overlap. Rows
+ * of dst begin `dst_stride` bytes apart.
+ */
+void elements_transpose(void *dst, uint64_t dst_stride, const void *src, uint64_t rows, uint64_t cols, int size);
 
 #endif

@@ -36,6 +36,7 @@
 #include "libcommon/plan/gather.h"
 #include "libcommon/plan/io_engine.h"
 #include "libcommon/plan/outputs.h"
+#include "libcommon/plan/tiles.h"
 
 enum {
     BLOCK = 4096,               /* O_DIRECT's unit, and the unit of ownership in a file */
@@ -57,6 +58,7 @@ struct run {
     struct plan *plan;
     const struct exec_opts *o;
     struct outputs *outputs;
+    struct tiles *tiles;
     uint64_t chunk;
     bool uring;
     _Atomic bool direct_reads, used_direct;
@@ -742,6 +744,72 @@ static bool find_place(struct worker *w, struct chunk *c)
     return true;
 }
 
+/*
+ * Write a tile of a transposed matrix. One that is the whole matrix is written like any
+ * other bytes; runs of a larger one gather in the page cache until their neighbours are
+ * there. False: the run fails.
+ */
+static bool write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
+{
+    uint64_t at = it->dst_at + t->at, len = t->n * t->run, first = align_up(at, BLOCK), last = align_down(at + len, BLOCK);
+    struct err e = {0};
+    int direct = t->run == t->stride && first < last ? outputs_fd(x->outputs, it->dst, true, &e) : -1;
+    int fd = e.kind == ERR_NONE ? outputs_fd(x->outputs, it->dst, false, &e) : -1;
+
+    if (fd < 0)
+        return run_fail(x, &e);
+    if (t->run != t->stride) {
+        for (uint64_t i = 0; i < t->n; i++)
+            if (write_all_at(fd, t->bytes + i * t->run, t->run, at + i * t->stride) < 0)
+                return write_failed(x, it->dst, at + i * t->stride, t->run);
+        return true;
+    }
+    if (direct >= 0 && write_all_at(direct, t->bytes + (first - at), last - first, first) < 0) {
+        if (errno != EINVAL)
+            return write_failed(x, it->dst, first, last - first);
+        outputs_refuse_direct(x->outputs, it->dst);
+        direct = -1;
+    }
+    if (direct >= 0)
+        x->used_direct = true;
+    else
+        first = last = at + len;
+    if (write_all_at(fd, t->bytes, first - at, at) < 0 ||
+        write_all_at(fd, t->bytes + (last - at), at + len - last, last) < 0)
+        return write_failed(x, it->dst, at, len);
+    return true;
+}
+
+/* The chunk of a transposed matrix is gathered: into a tile, or on its own way. False: the run fails. */
+static bool transpose_chunk(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    const struct plan_item *it = c->g.item;
+    uint8_t *in = c->in;                /* its bytes have been gathered: room for the result */
+    struct tile tile;
+    enum tiles_answer answer = TILES_NONE;
+    bool written = true;
+
+    if (c->g.len < it->len)
+        answer = tiles_put(x->tiles, &c->g, it->dst_at % BLOCK, &tile);
+    if (answer == TILES_COMPLETE) {
+        written = write_tile(x, it, &tile);
+        tiles_done(x->tiles, &tile);
+    }
+    if (answer != TILES_NONE) {
+        if (written)
+            end_chunk(w, c);
+        return written;
+    }
+    c->result = in + c->dst_at % BLOCK;
+    gather_transpose(&c->g, in + c->dst_at % BLOCK);
+    c->in = c->out;
+    c->out = in;
+    c->state = CHUNK_WRITING;
+    w->n_reading--;
+    return write_chunk(w, c);
+}
+
 /* The pieces of a round are in memory and there is a place for them. False: the run fails. */
 static bool gather_round(struct worker *w, struct chunk *c)
 {
@@ -754,16 +822,10 @@ static bool gather_round(struct worker *w, struct chunk *c)
     if (!c->last_round)
         return read_round(w, c);
     agree = gather_end(&c->g);
-    if (agree && c->g.item->transpose_row) {
-        uint8_t *in = c->in;            /* its bytes have been gathered: room for the result */
-
-        c->result = in + c->dst_at % BLOCK;
-        gather_transpose(&c->g, in + c->dst_at % BLOCK);
-        c->in = c->out;
-        c->out = in;
-    }
-    if (w->x->o->look && !c->g.item->transpose_row && w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result,
-                                       out_len(c), &e) < 0)
+    if (agree && c->g.item->transpose_row)
+        return transpose_chunk(w, c);
+    if (w->x->o->look &&
+        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, out_len(c), &e) < 0)
         return run_fail(w->x, &e);
     if (!agree || !plan_writes(c->g.item)) {
         end_chunk(w, c);
@@ -916,6 +978,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     }
     madvise(mem, mem_bytes, MADV_HUGEPAGE);
     x.outputs = outputs_new(p, !o->buffered);
+    x.tiles = tiles_new(x.chunk);
     for (int i = 0; i < plan_n(p); i++)
         plan_item(p, i)->left = plan_item(p, i)->done ? 0 : plan_item(p, i)->len;
 
@@ -923,6 +986,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     run_worker(&x, mem + (size_t)omp_get_thread_num() * (size_t)n_bufs * (x.chunk + SLACK), n_bufs);
 
     outputs_free(x.outputs);
+    tiles_free(x.tiles);
     munmap(mem, mem_bytes);
     if (st)
         *st = (struct exec_stats){ .read_bytes = x.read_bytes, .write_bytes = x.write_bytes,

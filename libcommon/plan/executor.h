@@ -18,7 +18,8 @@
 
 struct exec_opts {
     int threads;                /* >= 1 */
-    uint64_t mem_bytes;         /* buffer pool; at least 8 MiB are used whatever is asked */
+    /* Buffer pool; at least 8 MiB are used whatever is asked, and up to 96 MiB more to transpose (tiles.h). */
+    uint64_t mem_bytes;
     bool buffered;              /* never O_DIRECT (tests, odd file systems) */
     bool no_uring;              /* pread and pwrite even where io_uring is to be had (tests) */
     uint64_t chunk_bytes;       /* 0: chosen from mem_bytes; tests ask for small ones, multiples of 4096 */

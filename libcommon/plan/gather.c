@@ -190,10 +190,10 @@ struct gather_matrix gather_matrix(const struct gather *g)
 void gather_transpose(const struct gather *g, uint8_t *to)
 {
     struct gather_matrix m = gather_matrix(g);
-    uint64_t end = m.at + (m.n - 1) * m.stride + m.run;
+    uint64_t end = m.at + (m.n - 1) * m.stride + m.run, rows = g->len / g->item->transpose_row;
     uint32_t sum = 0, by_stride = crc_factor(m.stride);
 
-    elements_transpose(to, g->out, g->len / g->item->transpose_row, m.n, (int)(m.run / (g->len / g->item->transpose_row)));
+    elements_transpose(to, m.run, g->out, rows, m.n, (int)(m.run / rows));
     /* Horner's rule: what came before moves on by a stride before a run is added. */
     for (uint64_t i = 0; i < m.n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, to + i * m.run, m.run);

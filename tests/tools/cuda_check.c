@@ -224,7 +224,7 @@ static struct {
 
 static double eps(void)
 {
-    return c.t == DTYPE_BF16 ? 0x1p-8 : 2 * U;          /* a rounding on each side */
+    return 2 * (c.t == DTYPE_BF16 ? 0x1p-8 : U);        /* a rounding on each side */
 }
 
 #define CALL(name, body) static void name(const struct kernels *k, void **p) { body; }

@@ -144,9 +144,16 @@ int meeting_publish(const struct meeting *m, struct err *e)
 
 void meeting_discard(const struct meeting *m)
 {
-    struct err ignored = {0};
+    const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
 
-    /* What cannot be removed now has a name that the next save removes. */
-    if (dir_remove(m->job, &ignored) < 0 || dir_remove(m->part, &ignored) < 0)
-        return;
+    /* Another rank may be making a file in it just now, and will hear of the end only then. What
+     * cannot be removed in two seconds has a name that the next save removes. */
+    for (int i = 0; i < 100; i++) {
+        struct err ignored = {0};
+
+        if ((!exists(m->job) || dir_remove(m->job, &ignored) == 0) &&
+            (!exists(m->part) || dir_remove(m->part, &ignored) == 0))
+            return;
+        nanosleep(&pause, NULL);
+    }
 }
