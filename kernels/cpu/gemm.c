@@ -14,6 +14,16 @@
  *
  * A result's additions are the same wherever its tile's borders are, so the threads' rows may
  * follow from their number; only the cuts of the sum must not.
+ *
+ * Tried, as GFLOP/s of y [2048, 4096] with k 1024, fp32, on a Xeon with AVX-512, 1 and 8 threads, where
+ * OpenBLAS 0.3.21 (SkylakeX) has 228 and 1700, and the micro-kernel alone 245:
+ *     155, 1010  blocks of 960 x 1024 results, both operands packed anew for each 256 of the sum; the
+ *                sums, 4 MB at a stride of 4096 bytes, go out of the second cache and back each time
+ *     201, 1060  the same with a stride that is no power of two, and the sums prefetched
+ *     195, 1410  blocks of 1920 x 2048: fewer barriers, but then the sums are far away
+ *     211, 1400  as here
+ * An AMD Zen 3 (AVX2) has 90 with one thread, OpenBLAS 93. Sums of 128, 384 or 512 slots, and
+ * chunks of 96 or 384 rows, are within 3 %, mostly below.
  */
 #include <omp.h>
 

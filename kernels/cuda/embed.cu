@@ -51,7 +51,7 @@ static void embed(void *y, const int32_t *id, const void *table, int64_t first, 
 
 /* ---- back ---- */
 
-#define LONG 16                         /* tokens of a row from which several threads share a column */
+#define LONG 30                         /* tokens of a row from which several threads share a column; a warp sees 2 more */
 
 /* Keys are rows, or `rows` for tokens of other ranks, which the sort puts last. */
 struct sorted {
@@ -102,7 +102,7 @@ static __global__ void make_keys(struct sorted a, const int32_t *id, int64_t fir
     a.token_in[i] = (uint32_t)i;
 }
 
-#define BATCH 4                         /* tokens of a thread on their way */
+#define BATCH 8                         /* tokens of a thread on their way */
 
 /* sum += the rows of dy of n tokens, `step` apart; token(i) is the number of the i-th. */
 template <typename T, int N, typename F>
@@ -153,7 +153,7 @@ short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m,
     store(to, sum);
 }
 
-#define LONG_PACKS 8
+#define LONG_PACKS 16
 #define LONG_ROWS  (THREADS / LONG_PACKS)
 
 /*

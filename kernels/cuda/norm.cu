@@ -288,15 +288,15 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
     int64_t row = blockIdx.x * a.rows, end = min(row + a.rows, a.m);
     float dgamma[NV][N] = {}, dbeta[NV][N] = {}, mean = a.mean[row], rstd = a.rstd[row];
     const float per_h = 1.0f / (float)h;
-    pack<T, N> gamma[NV];
+    float gamma[NV][N];
 
     EACH_PACK
-        gamma[i] = fetch_pack<T, N>((const T *)a.gamma + at);
+        load(gamma[i], (const T *)a.gamma + at);
     for (int k = 0; k < STAGES - 1; k++)
         fetch_row<T, NV, W>(staged + k * STAGE + lane, a, row + k, row + k < end);
     for (int turn = 0, slot = 0; row < end; row++, turn ^= 1) {
         const uint4 *now = staged + slot * STAGE + lane;
-        float sum = 0, sum_x = 0, next_mean = 0, next_rstd = 0, dy[N], x[N], g[N];
+        float sum = 0, sum_x = 0, next_mean = 0, next_rstd = 0, g[NV][N], xhat[NV][N], v[N];
         int last = slot == 0 ? STAGES - 1 : slot - 1;
 
         /* Into the slot that the row before has left. */
@@ -307,18 +307,16 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
         }
         asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
         EACH_PACK {
-            load(dy, (const T *)(now + i * LANES));
-            load(x, (const T *)(now + (NV + i) * LANES));
-            unpack(g, gamma[i]);
+            load(g[i], (const T *)(now + i * LANES));
+            load(xhat[i], (const T *)(now + (NV + i) * LANES));
             #pragma unroll
             for (int j = 0; j < N; j++) {
-                float xhat = (x[j] - mean) * rstd;
-
-                g[j] *= dy[j];
-                sum += g[j];
-                sum_x += g[j] * xhat;
-                dgamma[i][j] += dy[j] * xhat;
-                dbeta[i][j] += dy[j];
+                xhat[i][j] = (xhat[i][j] - mean) * rstd;
+                dgamma[i][j] += g[i][j] * xhat[i][j];
+                dbeta[i][j] += g[i][j];
+                g[i][j] *= gamma[i][j];
+                sum += g[i][j];
+                sum_x += g[i][j] * xhat[i][j];
             }
         }
         float2 sums = pair_sum<W>(sum, sum_x, room[turn]);
@@ -326,19 +324,12 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
         sum = sums.x * per_h;
         sum_x = sums.y * per_h;
         EACH_PACK {
-            load(dy, (const T *)(now + i * LANES));
-            load(x, (const T *)(now + (NV + i) * LANES));
-            unpack(g, gamma[i]);
+            if (a.add_dx)
+                load(v, (const T *)(now + (2 * NV + i) * LANES));
             #pragma unroll
             for (int j = 0; j < N; j++)
-                g[j] = rstd * (g[j] * dy[j] - sum - (x[j] - mean) * rstd * sum_x);
-            if (a.add_dx) {
-                load(x, (const T *)(now + (2 * NV + i) * LANES));
-                #pragma unroll
-                for (int j = 0; j < N; j++)
-                    g[j] += x[j];
-            }
-            store((T *)a.dx + row * a.h + at, g);
+                g[i][j] = rstd * (g[i][j] - sum - xhat[i][j] * sum_x) + (a.add_dx ? v[j] : 0.0f);
+            store((T *)a.dx + row * a.h + at, g[i]);
         }
         slot = slot == STAGES - 1 ? 0 : slot + 1;
         mean = next_mean;

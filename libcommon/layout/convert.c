@@ -359,7 +359,8 @@ static bool all_finished(const struct run *r)
 
 static int publish(struct run *r, struct err *e)
 {
-    if (plan_check_records(r->plan, e) < 0 || r->sink->ops->finish(r->sink, r->plan, e) < 0)
+    if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
+        r->sink->ops->finish(r->sink, r->plan, e) < 0)
         return -1;
     report_drift(r);
     r->res->n_drifted += r->sink->n_drifted;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,6 +253,32 @@ int staging_claim(struct staging *s, struct err *e)
     if (s->publish_fd < 0)
         return e->kind == ERR_NONE ? 0 : -1;
     return exists(s->part) ? 1 : 0;
+}
+
+/* file_replace()'s name for a file that is not whole yet: "config.json.4711.part". */
+static bool is_half_written(const char *name)
+{
+    size_t n = strlen(name), end = n < 5 ? 0 : n - 5, at = end;
+
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    return str_ends(name, ".part") && at < end && at > 1 && name[at - 1] == '.';
+}
+
+static int sweep_entry(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+    (void)st;
+    return type == FTW_F && is_half_written(path + place->base) ? unlink(path) : 0;
+}
+
+int staging_sweep(struct staging *s, struct err *e)
+{
+    enum { MAX_OPEN = 16 };
+
+    if (nftw(s->part, sweep_entry, MAX_OPEN, FTW_PHYS) == 0)
+        return 0;
+    err_sys(e, s->part, "cannot remove what a killed run left");
+    return -1;
 }
 
 /* syncfs: some thousand files and folders at once. */

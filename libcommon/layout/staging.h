@@ -45,6 +45,8 @@ MUST_CHECK int staging_ready(struct staging *s, struct err *e);
 MUST_CHECK int staging_wait(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e);
 /* Take the right to publish. 1: ours; 0: another process has it or has done it; -1 error. */
 MUST_CHECK int staging_claim(struct staging *s, struct err *e);
+/* Remove what a killed run was replacing just then: files named NAME.<process>.part. For whoever publishes. */
+MUST_CHECK int staging_sweep(struct staging *s, struct err *e);
 /* Sync the folder, move it to OUT (an old OUT goes away only then), remove the job folder. */
 MUST_CHECK int staging_publish(struct staging *s, struct err *e);
 /* Remove both folders: their content is worthless. */

@@ -1,0 +1,239 @@
+/*
+ * nccl.cu - messages between GPUs: NCCL behind dev_net.h
+ *
+ * NCCL is loaded when the first job of several GPUs asks for it, so that one GPU needs none.
+ *
+ * NVLink multicast (NVLS) stays off. A process that dies while it holds multicast objects
+ * can leave all GPUs of a host unusable until somebody resets them, and NCCL makes such objects
+ * while it sets up more than two GPUs, used or not. It costs a quarter of all-reduce's
+ * bandwidth (360 against 475 GB/s on Hopper). So the variable is set here, before NCCL reads
+ * it, and a run that wants it otherwise is refused.
+ */
+#include "kernels/cuda/common.h"
+
+extern "C" {
+#include "libcommon/base/dev_net.h"
+}
+
+#if __has_include(<nccl.h>)
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Channels of a link that works beside others: each takes a block of an SM while it waits. 4 carry
+ * 64 MiB, a stage boundary of a 7B model, in less than a millisecond.
+ */
+#define BESIDE_CTAS 4
+
+struct dev_link {
+    ncclComm_t comm;
+    char what[64];
+    int other;                          /* of a link of two */
+    struct dev_link *next;
+};
+
+static struct dev_link *links;          /* the open ones */
+static char name[32];
+static struct {
+    decltype(&ncclGetVersion) version;
+    decltype(&ncclGetErrorString) error_string;
+    decltype(&ncclGetLastError) last_error;
+    decltype(&ncclGetUniqueId) unique_id;
+    decltype(&ncclCommInitRankConfig) init;
+    decltype(&ncclCommDestroy) destroy;
+    decltype(&ncclCommGetAsyncError) async_error;
+    decltype(&ncclAllReduce) all_reduce;
+    decltype(&ncclReduceScatter) reduce_scatter;
+    decltype(&ncclAllGather) all_gather;
+    decltype(&ncclBroadcast) broadcast;
+    decltype(&ncclSend) send;
+    decltype(&ncclRecv) recv;
+} nccl;
+
+/* 0, or -1 and *e: what NCCL says, and of which group. */
+static int told(const char *what, ncclComm_t comm, ncclResult_t r, struct err *e)
+{
+    const char *more;
+
+    if (r == ncclSuccess || r == ncclInProgress)
+        return 0;
+    more = nccl.last_error(comm);
+    err_usage(e, "%s, group %s: %s%s%s", name, what, nccl.error_string(r), more && *more ? ": " : "", more ? more : "");
+    e->kind = ERR_SYS;
+    return -1;
+}
+
+static ncclDataType_t type_of(enum dtype t)
+{
+    switch (t) {
+    case DTYPE_F64: return ncclFloat64;
+    case DTYPE_BF16: return ncclBfloat16;
+    case DTYPE_I64: return ncclInt64;
+    case DTYPE_I32: return ncclInt32;
+    case DTYPE_U8: return ncclUint8;
+    default: return ncclFloat32;        /* comm.h takes no others */
+    }
+}
+
+/* ---- links ---- */
+
+static int net_id_new(void *id, struct err *e)
+{
+    static_assert(sizeof(ncclUniqueId) == DEV_NET_ID, "the id travels as bytes");
+
+    return told("(none yet)", NULL, nccl.unique_id((ncclUniqueId *)id), e);
+}
+
+static struct dev_link *net_open(const void *id, int rank, int size, bool beside, const char *what, struct err *e)
+{
+    struct dev_link *l = (struct dev_link *)calloc(1, sizeof *l);
+    ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId u;
+
+    if (!l)
+        abort();
+    memcpy(&u, id, sizeof u);
+    snprintf(l->what, sizeof l->what, "%s", what);
+    l->other = 1 - rank;
+    c.commName = l->what;
+    if (beside)
+        c.maxCTAs = BESIDE_CTAS;
+    if (told(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
+        free(l);
+        return NULL;
+    }
+    l->next = links;
+    links = l;
+    return l;
+}
+
+static void net_close(struct dev_link *l)
+{
+    struct dev_link **at = &links;
+    struct err e = {};
+
+    if (!l)
+        return;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    if (told(l->what, NULL, nccl.destroy(l->comm), &e) < 0)
+        cuda_note_text("closing a group", e.msg);
+    free(l);
+}
+
+static int net_check(struct err *e)
+{
+    for (struct dev_link *l = links; l; l = l->next) {
+        ncclResult_t state = ncclSuccess;
+        ncclResult_t r = nccl.async_error(l->comm, &state);
+
+        if (told(l->what, l->comm, r != ncclSuccess ? r : state, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- calls ---- */
+
+static int net_all_reduce(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
+                          struct dev_stream *s, struct err *e)
+{
+    return told(l->what, l->comm, nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm,
+                                                  cuda_stream(s)), e);
+}
+
+static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
+                              struct dev_stream *s, struct err *e)
+{
+    return told(l->what, l->comm, nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
+                                                      l->comm, cuda_stream(s)), e);
+}
+
+static int net_all_gather(struct dev_link *l, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
+                          struct err *e)
+{
+    return told(l->what, l->comm, nccl.all_gather(in, out, n_bytes, ncclInt8, l->comm, cuda_stream(s)), e);
+}
+
+static int net_broadcast(struct dev_link *l, void *buf, uint64_t n_bytes, int root, struct dev_stream *s,
+                         struct err *e)
+{
+    return told(l->what, l->comm, nccl.broadcast(buf, buf, n_bytes, ncclInt8, root, l->comm, cuda_stream(s)), e);
+}
+
+static int net_send(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
+{
+    return told(l->what, l->comm, nccl.send(buf, n_bytes, ncclInt8, l->other, l->comm, cuda_stream(s)), e);
+}
+
+static int net_recv(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
+{
+    return told(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, l->other, l->comm, cuda_stream(s)), e);
+}
+
+/* ---- the door ---- */
+
+template <typename F> static bool find(void *library, const char *symbol, F *f)
+{
+    *f = (F)dlsym(library, symbol);
+    return *f != NULL;
+}
+
+static int load(struct err *e)
+{
+    const char *given = getenv("SHARDKIT_NCCL"), *path = given ? given : "libnccl.so.2";
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    if (!library) {
+        err_usage(e, "several GPUs need NCCL: %s; SHARDKIT_NCCL may name the library", dlerror());
+        return -1;
+    }
+    if (find(library, "ncclGetVersion", &nccl.version) && find(library, "ncclGetErrorString", &nccl.error_string) &&
+        find(library, "ncclGetLastError", &nccl.last_error) && find(library, "ncclGetUniqueId", &nccl.unique_id) &&
+        find(library, "ncclCommInitRankConfig", &nccl.init) && find(library, "ncclCommDestroy", &nccl.destroy) &&
+        find(library, "ncclCommGetAsyncError", &nccl.async_error) && find(library, "ncclAllReduce", &nccl.all_reduce) &&
+        find(library, "ncclReduceScatter", &nccl.reduce_scatter) && find(library, "ncclAllGather", &nccl.all_gather) &&
+        find(library, "ncclBroadcast", &nccl.broadcast) && find(library, "ncclSend", &nccl.send) &&
+        find(library, "ncclRecv", &nccl.recv))
+        return 0;
+    err_usage(e, "%s: too old, or no NCCL: 2.14 or newer is needed", path);
+    return -1;
+}
+
+const struct dev_net *cuda_net_open(struct err *e)
+{
+    static const struct dev_net net = {
+        name, &cuda_dev, cuda_device_who, net_id_new, net_open, net_close, net_all_reduce, net_reduce_scatter,
+        net_all_gather, net_broadcast, net_send, net_recv, net_check,
+    };
+    const char *nvls = getenv("NCCL_NVLS_ENABLE");
+    int v = 0;
+
+    if (nvls && strcmp(nvls, "0")) {
+        err_usage(e, "NCCL_NVLS_ENABLE=%s: expected 0 or nothing: NVLink multicast can take the GPUs of a host out of "
+                  "service, and is never used", nvls);
+        return NULL;
+    }
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    if (!nccl.recv && load(e) < 0)
+        return NULL;
+    if (told("(none yet)", NULL, nccl.version(&v), e) < 0)
+        return NULL;
+    snprintf(name, sizeof name, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+    return &net;
+}
+
+#else
+
+const struct dev_net *cuda_net_open(struct err *e)
+{
+    err_usage(e, "shardkit-cuda.so was built without NCCL's header: it works on one GPU");
+    return NULL;
+}
+
+#endif
