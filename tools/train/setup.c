@@ -424,7 +424,7 @@ int trainer_setup(struct trainer *t, struct err *e)
     show_settings(t);
     if (t->o.dry_run)
         show_plan(t);
-    if (make_groups(t, e) < 0)
+    if (check_disk(t, e) < 0 || make_groups(t, e) < 0)
         return -1;
     if (!t->o.dry_run && build(t, eod, e) < 0)
         return -1;

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
 #include "tools/train/trainer.h"
 
@@ -113,6 +115,8 @@ static void plan_of_stage(struct trainer *t, int pp, struct strbuf *sb)
     stage_free(g);
 }
 
+static uint64_t statvfs_bytes(const struct statvfs *fs) { return (uint64_t)fs->f_bavail * fs->f_frsize; }
+
 void show_plan(struct trainer *t)
 {
     struct strbuf sb = {0};
@@ -127,4 +131,26 @@ void show_plan(struct trainer *t)
     strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
     trainlog_flush(t->log, &sb);
     strbuf_free(&sb);
+}
+
+int check_disk(struct trainer *t, struct err *e)
+{
+    const uint64_t need = schedule_checkpoint_bytes((uint64_t)model_n_params(&t->model_config));
+    char *dir = t->o.save ? xstrdup(t->o.save) : NULL, a[16], b[16];
+    struct statvfs fs;
+
+    /* The folder may be yet to be made: then its nearest parent that is there. */
+    while (dir && statvfs(dir, &fs) < 0) {
+        char *up = path_parent(dir);
+
+        if (strcmp(up, dir) == 0)
+            break;
+        free(dir);
+        dir = up;
+    }
+    free(dir);
+    if (!dir || statvfs_bytes(&fs) >= need)
+        return 0;
+    err_usage(e, "%s: %s free, a checkpoint takes %s", t->o.save, bytes_text(statvfs_bytes(&fs), a), bytes_text(need, b));
+    return -1;
 }

@@ -123,6 +123,8 @@ void show_report(struct trainer *t, struct report *r);
 void show_settings(struct trainer *t);
 /* Bytes of device memory by use, and the pipeline's cut. */
 void show_plan(struct trainer *t);
+/* ERR_USAGE when there is no room for one checkpoint where --save points. */
+MUST_CHECK int check_disk(struct trainer *t, struct err *e);
 /* One line from rank 0, to the log. */
 void say(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void set_phase(struct trainer *t, const char *phase);
