@@ -47,6 +47,30 @@ for model in bloom gpt2; do
 done
 [ -z "$full" ] || check "bytes of the converter" "$full" "$script" converter "$W/bloom" "$bloom"
 [ -z "$full" ] || { check "by layer" "$full" "$script" converter "$W/bloom-layers" "$bloom"; }
+
+# The trainer and Transformers compute the same from the same masters: golden ones and strong ones.
+if [ -n "$full" ]; then
+    . tests/lib/train.sh
+    for model in bloom gpt2 bloom-strong gpt2-strong; do
+        case $model in bloom*) options=$BLOOM ;; *) options=$GPT2 ;; esac
+        case $model in *strong) tag=$W/$model.in ;; *) tag=$(eval echo \$$model) ;; esac
+        check "$model in fp32" export-hf -q --dtype fp32 "$tag" "$W/$model-masters"
+        # shellcheck disable=SC2046,SC2086
+        check "$model: logits of train" "$BIN/train" $options $(echo $COMMON | sed 's/--bf16//') --eval-only \
+            --dump-logits "$W/$model.npy" --data-path "$DATA_DIR/text_document" --load "$tag"
+        check "$model: logits of train and of Transformers" "$full" - "$W/$model-masters" "$W/$model.npy" <<'END'
+import sys, numpy, torch, transformers
+m, info = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype="auto", output_loading_info=True)
+assert not any(info.values()), info
+want, ids = numpy.load(sys.argv[2]), numpy.load(sys.argv[2] + ".tokens.npy").astype("int64")
+with torch.no_grad():
+    got = m.eval()(input_ids=torch.tensor(ids)).logits.numpy()
+worst = abs(got - want).max() / abs(want).max()
+print(worst)
+assert worst <= 1e-5
+END
+    done
+fi
 for kind in fp32 fp16; do
     check "$kind" export-hf -q --dtype $kind "$gpt2" "$W/gpt2-$kind"
     [ -z "$full" ] || check "$kind is loaded" "$full" - "$W/gpt2-$kind" <<'END'
