@@ -160,7 +160,10 @@ install_check() {
     dir=$work/root
     $make -s install DESTDIR="$dir" PREFIX=/opt || return 1
     for t in bin/*; do
-        "$dir/opt/bin/$(basename "$t")" --version || return 1
+        case $t in
+        *.so) [ -s "$dir/opt/lib/shardkit/$(basename "$t")" ] || return 1 ;;
+        *) "$dir/opt/bin/$(basename "$t")" --version || return 1 ;;
+        esac
     done
 }
 if picked install && [ -n "$(find docs -name '*.1' 2>/dev/null)" ]; then

@@ -3,6 +3,10 @@
  *
  * Two stages. A block takes a strip of 32 packs of columns and a chunk of rows, 8 rows at a
  * time, and writes its sums; the second stage adds the chunks in order.
+ *
+ * H200, bf16 [16384, 2048]: sums 23 us (2.9 TB/s with both launches, 3.4 the first alone), from 40 before
+ * BATCH: `da` may be `x`, so the compiler moves no load over a store by itself. With dropout 66 us,
+ * most of it Philox.
  */
 #include "kernels/cuda/columns.cuh"
 

@@ -4,6 +4,9 @@
  * Back: tokens are sorted by row (stable, so ascending within a row), then a row's tokens are added
  * in that order by whoever owns the row: a block, or, where a word is so frequent that one block
  * would still be at it when all others are done, a block for each few columns.
+ *
+ * H200, 16384 tokens of a text-like distribution, h 2048: embed 32 us (4.1 TB/s); back 160 to 180 us, of which the sort
+ * 40. A warp a row, tokens one after the other, took 454: each waited for the one before.
  */
 #include <cub/device/device_radix_sort.cuh>
 

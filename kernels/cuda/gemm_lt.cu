@@ -6,15 +6,17 @@
  *     y^T [n, m] = b [n, k] a^T [k, m]
  * with b as its A and a as its B, and bias along its rows, which is the direction it has.
  *
- * Its first answer is taken unless a file of plans says better (gemm_plans.cu): choosing by time
- * would give other bits on another day. Where it splits k, the parts are kept and added in fp32 and
- * in a fixed order; the room for them is the stream's own, so streams do not meet in it.
+ * Its first answer is taken: choosing by time would give other bits on another day. Where it splits k,
+ * the parts are kept and added in fp32 and in a fixed order; the room for them is the stream's own,
+ * so streams do not meet in it.
  *
- * H200, cuBLAS 13, bf16, TFLOP/s at 16,384 rows: h 2048 qkv y / dx / dw+= 686, 796, 709; proj 684, 690,
- * 703; fc1 (y with bias and GELU) 601, 640, 687; fc2 (dx with gelu') 704, 628, 687; head (4,096
- * rows) 690, 690, 630. The best of its first 8 answers wins 0 to 12 % more (fc1 665, head dw 673). The
- * epilogues GELU_AUX_BIAS and DGELU cost 56 and 0 us of 860 where separate passes cost 135 and 200;
- * BGRADB was dropped: 5 to 12 % slower than dw and then columns.cu.
+ * H200, cuBLAS 13.1, bf16, 16,384 rows, TFLOP/s: h 2048 qkv y / dx / dw+= 686, 796, 709; proj 684, 690,
+ * 703; fc1 (y with bias and GELU) 601, 640, 687; fc2 (dx with gelu') 704, 628, 687; head (4,096 rows)
+ * 690, 690, 630.
+ * Tried: the best of its first 16 answers by sustained time (fc1 681, head y 766, others equal): alone up
+ * to 13 % faster, but whole steps of BLOOM-1b7 were 1.8 % slower, 580 for 591; the card's power, not
+ * the kernel, is the limit there. GELU_AUX_BIAS and DGELU add 56 and 0 us to 860 where passes of their
+ * own take 135 and 200. BGRADB: 0 to 12 % slower than dw and then columns.cu.
  */
 #include <cublasLt.h>
 #include <pthread.h>
@@ -76,7 +78,6 @@ void cuda_gemm_lt_close(void)
     if (handle)
         cublasLtDestroy(handle);
     handle = NULL;
-    cuda_gemm_plans_close();
 }
 
 /* ---- making a plan ---- */
@@ -130,152 +131,28 @@ static void describe(struct plan *p)
     cublasLtMatrixLayoutCreate(&p->y, out, n, m, k->n);
 }
 
-#define MAX_ANSWERS 16
-
-/* How many ways cuBLASLt knows, best guess first. */
-static int answers(const struct plan *p, cublasLtMatmulHeuristicResult_t *found)
+static void choose(struct plan *p)
 {
     cublasLtMatmulPreference_t want = NULL;
+    cublasLtMatmulHeuristicResult_t found;
     size_t room = CUDA_ROOM_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* parts of a split k stay fp32 */
     int n = 0;
 
     if (cublasLtMatmulPreferenceCreate(&want) != CUBLAS_STATUS_SUCCESS)
-        return 0;
+        return;
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                          sizeof reduction);
-    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, MAX_ANSWERS, found, &n) !=
-        CUBLAS_STATUS_SUCCESS)
-        n = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, 1, &found, &n) ==
+            CUBLAS_STATUS_SUCCESS && n > 0) {
+        p->algo = found.algo;
+        p->usable = true;
+    }
     cublasLtMatmulPreferenceDestroy(want);
-    return n;
 }
 
-/* With y and pre apart, so that candidates can be tried on other memory. */
-static cublasStatus_t multiply(struct plan *p, const struct gemm *g, const cublasLtMatmulAlgo_t *algo, void *y, void *pre,
-                               void *room, cudaStream_t s)
-{
-    float one = 1, beta = g->add;
-
-    if (g->bias)
-        SET(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
-    if (pre)
-        SET(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pre);
-    return cublasLtMatmul(handle, p->desc, &one, g->b, p->a, g->a, p->b, &beta, y, p->y, y, p->y, algo, room,
-                          CUDA_ROOM_BYTES, s);
-}
-
-/* ---- choosing by time, when there is a file to keep the choice in ---- */
-
-#define ROUNDS   3
-#define RUN_MS   8                      /* of one candidate: a shorter run would not feel the card's power limit */
-#define MAX_RUNS 64
-
-/* Milliseconds of one product of n in a row; 1e30 when it is refused. */
-static float time_run(struct plan *p, const struct gemm *g, const cublasLtMatmulAlgo_t *algo, void *y, void *pre,
-                      void *room, int n, cudaStream_t s, cudaEvent_t *mark)
-{
-    float ms = 1e30f;
-
-    cudaEventRecord(mark[0], s);
-    for (int i = 0; i < n; i++)
-        if (multiply(p, g, algo, y, pre, room, s) != CUBLAS_STATUS_SUCCESS)
-            return 1e30f;
-    cudaEventRecord(mark[1], s);
-    if (cudaEventSynchronize(mark[1]) != cudaSuccess || cudaEventElapsedTime(&ms, mark[0], mark[1]) != cudaSuccess)
-        return 1e30f;
-    return ms / (float)n;
-}
-
-/* One run of each a round, so that a warming GPU favours nobody; a way's time is its least. */
-static int fastest(struct plan *p, const struct gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n, void *y,
-                   void *pre, void *room, cudaStream_t s)
-{
-    float least[MAX_ANSWERS], best = 1e30f;
-    cudaEvent_t mark[2] = {};
-    int winner = 0;
-
-    if (cudaEventCreate(&mark[0]) != cudaSuccess || cudaEventCreate(&mark[1]) != cudaSuccess)
-        n = 0;
-    /* Alone and cold first: loads code, and tells how many make a run. */
-    for (int i = 0; i < n; i++) {
-        time_run(p, g, &found[i].algo, y, pre, room, 1, s, mark);
-        least[i] = time_run(p, g, &found[i].algo, y, pre, room, 1, s, mark);
-        best = least[i] < best ? least[i] : best;
-    }
-    for (int round = 0; round < ROUNDS; round++) {
-        int runs = best < RUN_MS ? (int)(RUN_MS / best) + 1 : 1;
-        float before = best;
-
-        runs = runs > MAX_RUNS ? MAX_RUNS : runs;
-        for (int i = 0; i < n; i++) {
-            float ms;
-
-            if (least[i] > 1.25f * before)                      /* out of the race */
-                continue;
-            ms = time_run(p, g, &found[i].algo, y, pre, room, runs, s, mark);
-            if (round == 0 || ms < least[i])
-                least[i] = ms;
-        }
-        best = 1e30f;
-        for (int i = 0; i < n; i++)
-            if (least[i] < best) {
-                best = least[i];
-                winner = i;
-            }
-    }
-    for (int i = 0; i < 2; i++)
-        if (mark[i])
-            cudaEventDestroy(mark[i]);
-    return winner;
-}
-
-/* -1 when it cannot be tried now: the stream is being captured, or there is no memory for a second y. */
-static int try_all(struct plan *p, const struct gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n, void *room,
-                   cudaStream_t s)
-{
-    size_t bytes = (size_t)(g->m * g->n) * (g->out == DTYPE_BF16 ? 2 : 4);
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    bool with_pre = g->finish == GEMM_GELU && g->pre;           /* written; GEMM_SLOPE only reads it */
-    char *y = NULL;
-    int winner = -1;
-
-    if (cudaStreamIsCapturing(s, &capture) != cudaSuccess || capture != cudaStreamCaptureStatusNone)
-        return -1;
-    if (cudaMalloc((void **)&y, bytes * (with_pre ? 2 : 1)) == cudaSuccess) {
-        cudaMemsetAsync(y, 0, bytes, s);
-        winner = fastest(p, g, found, n, y, with_pre ? y + bytes : g->pre, room, s);
-        cudaStreamSynchronize(s);
-    } else {
-        cudaGetLastError();                                     /* it is no fault of the caller's */
-    }
-    cudaFree(y);
-    return winner;
-}
-
-static void choose(struct plan *p, const struct gemm *g, void *room, cudaStream_t s)
-{
-    cublasLtMatmulHeuristicResult_t found[MAX_ANSWERS];
-    const struct kind *k = &p->kind;
-    int n = answers(p, found), pick;
-    char name[160];
-
-    if (n == 0)
-        return;
-    snprintf(name, sizeof name, "%lld %lld %lld %d%d%d%d%d%d%d%d", (long long)k->m, (long long)k->n, (long long)k->k,
-             k->in == DTYPE_BF16, k->out == DTYPE_BF16, k->finish, k->a_across, k->b_across, k->add, k->bias, k->pre);
-    pick = cuda_gemm_plan_read(name);
-    if (pick < 0 && cuda_gemm_plans_wanted() && n > 1) {
-        pick = try_all(p, g, found, n, room, s);
-        if (pick >= 0)
-            cuda_gemm_plan_write(name, pick);
-    }
-    p->algo = found[pick >= 0 && pick < n ? pick : 0].algo;
-    p->usable = true;
-}
-
-static struct plan *plan_for(const struct kind *kind, const struct gemm *g, void *room, cudaStream_t s)
+static struct plan *plan_for(const struct kind *kind)
 {
     struct plan p;
 
@@ -286,7 +163,7 @@ static struct plan *plan_for(const struct kind *kind, const struct gemm *g, void
     p.kind = *kind;
     describe(&p);
     if (p.y)
-        choose(&p, g, room, s);
+        choose(&p);
     if (n_plans == cap_plans) {
         cap_plans = cap_plans ? 2 * cap_plans : 64;
         plans = (struct plan *)realloc(plans, cap_plans * sizeof *plans);
@@ -327,6 +204,7 @@ bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s)
 {
     struct kind kind = kind_of(g);
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    float one = 1, beta = g->add;
     bool usable;
     struct plan *p;
     void *room;
@@ -337,10 +215,15 @@ bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s)
     if (!room)
         return true;                    /* noted */
     pthread_mutex_lock(&lock);
-    p = plan_for(&kind, g, room, cuda_stream(s));
+    p = plan_for(&kind);
     usable = p->usable;
+    if (g->bias)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+    if (g->pre)
+        SET(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->pre);
     if (usable)
-        status = multiply(p, g, &p->algo, g->y, g->pre, room, cuda_stream(s));
+        status = cublasLtMatmul(handle, p->desc, &one, g->b, p->a, g->a, p->b, &beta, g->y, p->y, g->y, p->y, &p->algo,
+                                room, CUDA_ROOM_BYTES, cuda_stream(s));
     pthread_mutex_unlock(&lock);
     if (status != CUBLAS_STATUS_SUCCESS)
         cuda_note_text("cublasLtMatmul", cublasLtGetStatusString(status));

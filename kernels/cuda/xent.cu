@@ -6,6 +6,9 @@
  * Gimelshein 2018). exp2 with log2 e folded in, so that an element costs one fused multiply-add and
  * one special function.
  *
+ * H200, bf16 [4096, 250880], of a device copy's 4.23 TB/s: statistics 4.11 (one read), back 3.97 (a
+ * read and a write).
+ *
  * Rows of v logits need not begin at 16 bytes: single elements in front and behind, packs between.
  */
 #include <math.h>
