@@ -131,10 +131,13 @@ static void describe(struct plan *p)
     cublasLtMatrixLayoutCreate(&p->y, out, n, m, k->n);
 }
 
+/* It is asked for as many as it was measured with: the order of a longer list need not be a short one's. */
+#define ANSWERS 16
+
 static void choose(struct plan *p)
 {
     cublasLtMatmulPreference_t want = NULL;
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t found[ANSWERS];
     size_t room = CUDA_ROOM_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* parts of a split k stay fp32 */
     int n = 0;
@@ -144,9 +147,9 @@ static void choose(struct plan *p)
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                          sizeof reduction);
-    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, 1, &found, &n) ==
-            CUBLAS_STATUS_SUCCESS && n > 0) {
-        p->algo = found.algo;
+    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, ANSWERS, found, &n) ==
+            CUBLAS_STATUS_SUCCESS && n > 0 && found[0].state == CUBLAS_STATUS_SUCCESS) {
+        p->algo = found[0].algo;
         p->usable = true;
     }
     cublasLtMatmulPreferenceDestroy(want);

@@ -16,6 +16,7 @@
 struct step {
     int64_t batch;              /* samples */
     double loss, norm, seconds;
+    double params_norm;         /* negative: not asked for */
 };
 
 /*
@@ -70,6 +71,9 @@ static int train_step(struct trainer *t, struct step *x, struct err *e)
     t->consumed_tokens += x->batch * t->o.seq_length;
     t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
     x->seconds = status_now() - begin;
+    x->params_norm = -1;
+    if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
+        return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
     return 0;
 }
 
@@ -87,7 +91,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
     struct trainlog_step s = {
         .iteration = t->iteration, .train_iters = t->schedule.train_iters, .samples = t->consumed_samples,
         .tokens = t->consumed_tokens, .gigaflos = t->gigaflos, .lr = schedule_lr_now(&t->schedule.lr),
-        .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = -1, .seq_length = o->seq_length,
+        .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = x->params_norm, .seq_length = o->seq_length,
         .world_size = t->place->size, .data_parallel_size = t->topo.dp, .elapsed_s = x->seconds,
     };
     struct strbuf sb = {0};

@@ -147,8 +147,8 @@ static int reduce_bucket(struct optimizer *p, const struct stage_bucket *b, stru
     return 0;
 }
 
-/* Sums of squares per parameter of the model, on every rank; each element of each parameter once. */
-static int sum_squares(struct optimizer *p, struct dev_stream *s, struct err *e)
+/* Sum of squares of a shard-shaped `x` over the whole model, on every rank; each element of each parameter once. */
+static int sum_squares(struct optimizer *p, const float *x, double *sum, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = p->g;
 
@@ -159,7 +159,7 @@ static int sum_squares(struct optimizer *p, struct dev_stream *s, struct err *e)
 
         if (q->tied_copy || q->untrained || (!q->split && g->tp > 0))
             continue;
-        p->k->sumsq(p->sums + q->id, p->grad + r->shard_at, r->n, p->tmp, s);
+        p->k->sumsq(p->sums + q->id, x + r->shard_at, r->n, p->tmp, s);
     }
     if (comm_sync(p->c.world, s, e) < 0)
         return -1;
@@ -168,7 +168,22 @@ static int sum_squares(struct optimizer *p, struct dev_stream *s, struct err *e)
     if (p->k->dev->check(e) < 0)
         return -1;
     /* On the host, where the order of additions is the ranks' and so the norm the same for every cut of the pipeline. */
-    return comm_host_all_reduce(p->c.world, p->host_sums, g->n_ids, DTYPE_F64, COMM_SUM, e);
+    if (comm_host_all_reduce(p->c.world, p->host_sums, g->n_ids, DTYPE_F64, COMM_SUM, e) < 0)
+        return -1;
+    *sum = 0;
+    for (int i = 0; i < g->n_ids; i++)
+        *sum += p->host_sums[i];
+    return 0;
+}
+
+int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e)
+{
+    double sum;
+
+    if (sum_squares(p, p->st.master, &sum, s, e) < 0)
+        return -1;
+    *norm = sqrt(sum);
+    return 0;
 }
 
 static void update(struct optimizer *p, double lr, int64_t t, double scale, struct dev_stream *s)
@@ -207,17 +222,15 @@ static int gather(struct optimizer *p, struct dev_stream *s, struct err *e)
 int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
                    struct dev_stream *s, struct err *e)
 {
-    double sum = 0, scale = 1;
+    double sum, scale = 1;
 
     if (add_tied(p, head_grad, s, e) < 0)
         return -1;
     for (int i = 0; i < p->g->n_buckets; i++)
         if (reduce_bucket(p, &p->g->bucket[i], s, e) < 0)
             return -1;
-    if (sum_squares(p, s, e) < 0)
+    if (sum_squares(p, p->grad, &sum, s, e) < 0)
         return -1;
-    for (int i = 0; i < p->g->n_ids; i++)
-        sum += p->host_sums[i];
     *norm = sqrt(sum);
     if (!(*norm > 0) || !isfinite(*norm))
         return 1;

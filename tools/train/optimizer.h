@@ -43,5 +43,7 @@ uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o);
  */
 MUST_CHECK int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
                               struct dev_stream *s, struct err *e);
+/* The L2 norm of all masters, each element once, on every rank (--log-params-norm). */
+MUST_CHECK int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e);
 
 #endif
