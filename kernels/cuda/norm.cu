@@ -344,8 +344,11 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
     EACH_PACK {
         float *to = a.part + blockIdx.x * 2 * a.h + at;
 
-        store(to, dgamma[i]);
-        store(to + a.h, dbeta[i]);
+        #pragma unroll
+        for (int j = 0; j < N; j++) {
+            to[j] = dgamma[i][j];
+            to[a.h + j] = dbeta[i][j];
+        }
     }
 }
 
