@@ -179,12 +179,13 @@ int main(int argc, char **argv)
         options_free(&t->o);
         return rc;
     }
-    if (t->o.help) {
+    if (t->o.help || t->o.version) {
         options_help(&sb);
-        return cli_help(sb.buf);
+        rc = t->o.help ? cli_help(sb.buf) : cli_version("train");
+        strbuf_free(&sb);
+        options_free(&t->o);
+        return rc;
     }
-    if (t->o.version)
-        return cli_version("train");
     if (t->o.umask >= 0)
         umask((mode_t)t->o.umask);
     /* Before anything that takes time, and again once MPI has installed handlers of its own. */
