@@ -171,7 +171,8 @@ build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
 	$(call say,FUZZ,$@)
 	@mkdir -p $(@D)
 	$(Q)clang $(CPPFLAGS_ALL) -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined \
-		$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) -o $@ $< $(LIB_SRC) $(LIBS) -fopenmp
+		$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) -o $@ $< \
+		$(filter-out libcommon/comm/%,$(LIB_SRC)) $(LIBS) -fopenmp
 
 $(NEED_LIBS): | check-libs
 check-libs:
