@@ -220,10 +220,15 @@ static void room_drop(struct dev_stream *s)
 static struct dev_stream *dev_stream_new(void)
 {
     cudaStream_t s = NULL;
+    int least = 0, most = 0;
 
     select_gpu();
-    /* Non-blocking: order between streams comes from events only. */
-    cuda_note("cudaStreamCreate", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    /*
+     * Non-blocking: order between streams comes from events only. Computing happens in the default stream
+     * and messages in these: first in the queue, they begin as soon as a multiprocessor has room.
+     */
+    cuda_note("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
+    cuda_note("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
     return (struct dev_stream *)s;
 }
 

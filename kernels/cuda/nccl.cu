@@ -23,12 +23,6 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Channels of a link that works beside others: each takes a block of an SM while it waits. 4 carry
- * 64 MiB, a stage boundary of a 7B model, in less than a millisecond.
- */
-#define BESIDE_CTAS 4
-
 struct dev_link {
     ncclComm_t comm;
     char what[64];
@@ -88,7 +82,7 @@ static int net_id_new(void *id, struct err *e)
     return told("(none yet)", NULL, nccl.unique_id((ncclUniqueId *)id), e);
 }
 
-static struct dev_link *net_open(const void *id, int rank, int size, bool beside, const char *what, struct err *e)
+static struct dev_link *net_open(const void *id, int rank, int size, int sms, const char *what, struct err *e)
 {
     struct dev_link *l = (struct dev_link *)calloc(1, sizeof *l);
     ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
@@ -100,8 +94,8 @@ static struct dev_link *net_open(const void *id, int rank, int size, bool beside
     snprintf(l->what, sizeof l->what, "%s", what);
     l->other = 1 - rank;
     c.commName = l->what;
-    if (beside)
-        c.maxCTAs = BESIDE_CTAS;
+    if (sms)
+        c.maxCTAs = sms;                /* a block a multiprocessor */
     if (told(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
         free(l);
         return NULL;

@@ -31,10 +31,10 @@ struct dev_net {
     /* One member makes the id of a new link and hands it to the others. */
     int (*id_new)(void *id, struct err *e);
     /*
-     * Returns when all members have called it. `beside`: it works while others compute, and should
-     * leave them most of the device. `what` ("tp") is for messages.
+     * Returns when all members have called it. sms: the multiprocessors it may take, since it works while
+     * others compute; 0: as many as it likes. `what` ("tp") is for messages.
      */
-    struct dev_link *(*open)(const void *id, int rank, int size, bool beside, const char *what, struct err *e);
+    struct dev_link *(*open)(const void *id, int rank, int size, int sms, const char *what, struct err *e);
     void (*close)(struct dev_link *l);          /* NULL is fine; may wait for the other members */
     /* As in comm.h; dtypes F64 F32 BF16 I64 I32 U8; `max` or the sum. */
     int (*all_reduce)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,

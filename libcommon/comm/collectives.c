@@ -405,7 +405,7 @@ int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum d
     if (check_reduce(c, "all_reduce", t, e) < 0)
         return -1;
     if (c->w->net)
-        return device_all_reduce(c, in, out, n, t, op, s, e);
+        return device_collective(c, &(struct device_call){ DEVICE_ALL_REDUCE, in, out, n, t, op == COMM_MAX, 0 }, s, e);
     return run_all_reduce(c, "all_reduce", in, out, n, t, op, e);
 }
 
@@ -418,7 +418,8 @@ int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, en
     if (check_reduce(c, "reduce_scatter", t, e) < 0)
         return -1;
     if (c->w->net)
-        return device_reduce_scatter(c, in, out, n, t, op, s, e);
+        return device_collective(c, &(struct device_call){ DEVICE_REDUCE_SCATTER, in, out, n, t, op == COMM_MAX, 0 }, s,
+                                 e);
     number = ++c->n_calls;
     if (alone(c, in, out, n, t))
         return 0;
@@ -430,7 +431,7 @@ int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum d
                     struct dev_stream *s, struct err *e)
 {
     if (c->w->net)
-        return device_all_gather(c, in, out, bytes_of(n, t), s, e);
+        return device_collective(c, &(struct device_call){ DEVICE_ALL_GATHER, in, out, n, t, false, 0 }, s, e);
     return run_all_gather(c, "all_gather", in, out, n, t, e);
 }
 
@@ -439,7 +440,7 @@ int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root,
     if (check_root(c, "broadcast", root, e) < 0)
         return -1;
     if (c->w->net)
-        return device_broadcast(c, buf, bytes_of(n, t), root, s, e);
+        return device_collective(c, &(struct device_call){ DEVICE_BROADCAST, buf, buf, n, t, false, root }, s, e);
     return run_broadcast(c, "broadcast", buf, bytes_of(n, t), root, e);
 }
 

@@ -166,6 +166,19 @@ MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
  */
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
+/*
+ * The same beside the caller's stream, as messages travel: a call begins after what was queued in `s`
+ * before its start, and its result is there for what is queued after comm_wait(*req). Those of a
+ * group are done in the order of their starts. Without a device they are done on return (*req NULL).
+ */
+struct comm_req;
+MUST_CHECK int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                                     enum comm_op op, struct dev_stream *s, struct comm_req **req, struct err *e);
+MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                                         enum comm_op op, struct dev_stream *s, struct comm_req **req, struct err *e);
+MUST_CHECK int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                                     struct dev_stream *s, struct comm_req **req, struct err *e);
+
 /* ---- point to point ---- */
 
 /*
@@ -182,7 +195,6 @@ MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
  * first starts must not wait in a circle. Starts between comm_batch_begin() and _end() belong
  * together; so far no transport makes use of it.
  */
-struct comm_req;
 
 MUST_CHECK int comm_send_start(struct comm *c, const void *buf, int64_t n, enum dtype t, int to,
                                struct dev_stream *s, struct comm_req **req, struct err *e);

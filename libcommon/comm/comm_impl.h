@@ -4,7 +4,7 @@
  * world.c        opening and closing, who is where
  * group.c        groups, waiting, wording of errors
  * collectives.c  the CPU's collectives over a transport
- * p2p.c          messages between two members
+ * p2p.c          messages between two members, and whatever else is waited for later
  * device.c       both, where buffers lie on GPUs
  */
 #ifndef SHARDKIT_COMM_COMM_IMPL_H
@@ -41,6 +41,12 @@ struct comm_world {
     struct last_call last;
 };
 
+/* On a device: calls beside the caller's stream. */
+struct lane {
+    struct dev_link *link;      /* NULL: not needed so far */
+    struct dev_stream *s;
+};
+
 struct comm {
     struct comm_world *w;
     const char *name;
@@ -49,6 +55,7 @@ struct comm {
     int *ranks;                 /* world numbers, in group order */
     uint64_t n_calls, n_sent, n_received;   /* numbers for messages and the watch */
     struct dev_link *link;      /* of the device's collectives; NULL until the first */
+    struct lane side;           /* of those that are started */
     struct comm_peer *peer;     /* [size], of its messages; NULL until the first */
 };
 
@@ -82,14 +89,20 @@ MUST_CHECK int call_end(struct comm *c, const char *name, uint64_t number, int r
 
 /* ---- device.c: the calls of comm.h in a world with a device; each counts and words its own ---- */
 
-MUST_CHECK int device_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                                 enum comm_op op, struct dev_stream *s, struct err *e);
-MUST_CHECK int device_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                                     enum comm_op op, struct dev_stream *s, struct err *e);
-MUST_CHECK int device_all_gather(struct comm *c, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
-                                 struct err *e);
-MUST_CHECK int device_broadcast(struct comm *c, void *buf, uint64_t n_bytes, int root, struct dev_stream *s,
-                                struct err *e);
+/* A collective; fields as the arguments of comm.h. */
+struct device_call {
+    enum { DEVICE_ALL_REDUCE, DEVICE_REDUCE_SCATTER, DEVICE_ALL_GATHER, DEVICE_BROADCAST } kind;
+    const void *in;
+    void *out;
+    int64_t n;
+    enum dtype t;
+    bool max;
+    int root;
+};
+MUST_CHECK int device_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct err *e);
+/* Beside `s`. *done: as below; NULL when there was nothing to tell anybody. */
+MUST_CHECK int device_collective_start(struct comm *c, const struct device_call *x, struct dev_stream *s,
+                                       struct dev_event **done, struct err *e);
 /* *done: what comm_wait() waits for and frees. */
 MUST_CHECK int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes,
                             struct dev_stream *s, struct dev_event **done, struct err *e);

@@ -91,6 +91,52 @@ int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from
     return *req ? 0 : -1;
 }
 
+/* ---- collectives beside the caller's stream ---- */
+
+static int start_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct comm_req **req,
+                            struct err *e)
+{
+    struct dev_event *done;
+
+    if (device_collective_start(c, x, s, &done, e) < 0)
+        return -1;
+    if (done) {
+        *req = xcalloc(1, sizeof **req);
+        (*req)->c = c;
+        (*req)->done = done;
+    }
+    return 0;
+}
+
+int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                          struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    const struct device_call x = { DEVICE_ALL_REDUCE, in, out, n, t, op == COMM_MAX, 0 };
+
+    *req = NULL;
+    return c->w->net ? start_collective(c, &x, s, req, e) : comm_all_reduce(c, in, out, n, t, op, s, e);
+}
+
+int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                              struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    const struct device_call x = { DEVICE_REDUCE_SCATTER, in, out, n, t, op == COMM_MAX, 0 };
+
+    *req = NULL;
+    return c->w->net ? start_collective(c, &x, s, req, e) : comm_reduce_scatter(c, in, out, n, t, op, s, e);
+}
+
+int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, struct dev_stream *s,
+                          struct comm_req **req, struct err *e)
+{
+    const struct device_call x = { DEVICE_ALL_GATHER, in, out, n, t, false, 0 };
+
+    *req = NULL;
+    return c->w->net ? start_collective(c, &x, s, req, e) : comm_all_gather(c, in, out, n, t, s, e);
+}
+
+/* ---- waiting ---- */
+
 static bool is_done(const struct comm_req *q)
 {
     for (int i = 0; i < q->n; i++)
