@@ -42,14 +42,24 @@ run bf16-dp2 1 1 2 --bf16
 check "bf16: TP 2 with one and two stages, bit for bit" cmp "$W/bf16-tp2.series" "$W/bf16-tp2pp2.series"
 check "bf16: TP 2" near bf16 bf16-tp2 5e-4
 check "bf16: DP 2" near bf16 bf16-dp2 5e-4
+# Two samples a micro-batch: tensor ranks work on half of them while the sums of the other half travel.
+run bf16-tp2-halves 2 1 1 --bf16 --micro-batch-size 2
+check "bf16: TP 2, two samples a micro-batch" near bf16 bf16-tp2-halves 5e-4
+run bf16-sequence 2 2 1 --bf16 --micro-batch-size 2 --sequence-parallel --recompute-granularity full --save "$W/sequence" --save-interval 100
+check "bf16: sequence parallelism" near bf16 bf16-sequence 5e-4
+check "sequence parallelism: tensor ranks' copies agree" ckpt-inspect replicas "$W/sequence"
 
 run fp32 1 1 1
 run fp32-pp2 1 2 1
 run fp32-tp4 4 1 1
+run fp32-sequence 4 1 1 --micro-batch-size 2 --sequence-parallel
+run fp32-selective 2 1 2 --micro-batch-size 2 --sequence-parallel --recompute-granularity selective
 run fp32-dp4 1 1 4
 run fp32-all 2 2 2
 check "fp32: one stage and two, bit for bit" cmp "$W/fp32.series" "$W/fp32-pp2.series"
 check "fp32: TP 4" near fp32 fp32-tp4 1e-5
+check "fp32: TP 4, sequence parallelism" near fp32 fp32-sequence 1e-5
+check "fp32: TP 2, DP 2, sequence parallelism, recomputation" near fp32 fp32-selective 1e-5
 check "fp32: DP 4" near fp32 fp32-dp4 1e-5
 check "fp32: TP 2, PP 2, DP 2" near fp32 fp32-all 1e-5
 

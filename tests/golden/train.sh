@@ -2,10 +2,10 @@
 # train.sh - training goes on from the reference's checkpoints as the reference itself did
 #
 # Losses, norms and rates against its logs, masters against its later checkpoint, at several
-# topologies. TOPOLOGIES="tp,pp,dp ..." replaces the list. The tolerances are what the
+# topologies. TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism. The tolerances are what the
 # reference differs from itself by at other topologies, rounded up (tests/data/README.md).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
-topologies=${TOPOLOGIES:-1,1,1 2,2,2 4,1,2 1,4,1 1,2,2}
+topologies=${TOPOLOGIES:-1,1,1 2,2,2 4,1,2 1,4,1 1,2,2 2,2,1,s}
 
 # compare WANT-LOG GOT-LOG FIRST LAST: losses within 1e-3 (2e-4 at the first), norms within 0.5 %, the rest equal.
 compare() {
@@ -44,8 +44,9 @@ masters() {
 
 for topology in $topologies; do
     tp=${topology%%,*} rest=${topology#*,}
-    pp=${rest%,*} dp=${rest#*,}
+    pp=${rest%%,*} dp=${rest#*,}
     degrees="--tensor-model-parallel-size $tp --pipeline-model-parallel-size $pp"
+    case $dp in *,s) dp=${dp%,s} degrees="$degrees --sequence-parallel" ;; esac
     n=$((tp * pp * dp))
 
     # shellcheck disable=SC2086

@@ -30,22 +30,22 @@ static void place_block(struct model *m, struct block_act *a, const struct block
     const bool full = m->o.recompute == RECOMPUTE_FULL;
 
     *a = shared ? *shared : (struct block_act){0};
-    a->x = take_t(m, m->m * m->h);
+    a->x = take_t(m, m->r * m->h);
     if (shared && full)
         return;
-    a->mean1 = take_f(m, m->m);
-    a->rstd1 = take_f(m, m->m);
-    a->mean2 = take_f(m, m->m);
-    a->rstd2 = take_f(m, m->m);
+    a->mean1 = take_f(m, m->r);
+    a->rstd1 = take_f(m, m->r);
+    a->mean2 = take_f(m, m->r);
+    a->rstd2 = take_f(m, m->r);
     a->qkv = take_t(m, m->m * 3 * m->a);
     a->o = take_t(m, m->m * m->a);
     a->lse = take_f(m, m->m * m->heads);
-    a->y = take_t(m, m->m * m->h);
+    a->y = take_t(m, m->r * m->h);
     a->pre = take_t(m, m->m * m->f);
     if (shared)
         return;
-    a->u = take_t(m, m->m * m->h);
-    a->w = take_t(m, m->m * m->h);
+    a->u = take_t(m, m->r * m->h);
+    a->w = take_t(m, m->r * m->h);
     a->g = take_t(m, m->m * m->f);
 }
 
@@ -79,18 +79,22 @@ static void place(struct model *m)
 
         for (int i = 0; i < g->n_blocks; i++)
             place_block(m, &s->block[i], m->o.recompute == RECOMPUTE_NONE ? NULL : &shared);
-        s->out = take_t(m, m->m * m->h);
+        s->out = take_t(m, m->r * m->h);
         if (g->first && g->model.embed_layernorm) {
-            s->raw = take_t(m, m->m * m->h);
-            s->raw_mean = take_f(m, m->m);
-            s->raw_rstd = take_f(m, m->m);
+            s->raw = take_t(m, m->r * m->h);
+            s->raw_mean = take_f(m, m->r);
+            s->raw_rstd = take_f(m, m->r);
         }
         if (g->last) {
-            s->fin_mean = take_f(m, m->m);
-            s->fin_rstd = take_f(m, m->m);
+            s->fin_mean = take_f(m, m->r);
+            s->fin_rstd = take_f(m, m->r);
         }
     }
     m->t1 = take_t(m, m->m * m->h);
+    if (m->o.sequence_parallel) {
+        m->full = take_t(m, m->m * m->h);
+        m->position = take(m, m->m * (int64_t)sizeof(int32_t));
+    }
     m->d_ff = take_t(m, m->m * m->f);
     m->d_qkv = take_t(m, m->m * 3 * m->a);
     m->d_o = take_t(m, m->m * m->a);
@@ -130,6 +134,7 @@ static void set_sizes(struct model *m)
     m->v = c->vocab / tp;
     m->heads = (int)(c->n_heads / tp);
     m->hd = (int)(c->hidden / c->n_heads);
+    cut_rows(m);
     m->head_rows = m->o.head_rows > 0 ? m->o.head_rows : default_head_rows(m);
     if (m->head_rows > m->m)
         m->head_rows = m->m;
@@ -170,6 +175,18 @@ static void fill_bias(struct model *m)
     free(bias);
 }
 
+/* Own rows begin anywhere in a sample, so their positions are told. */
+static void fill_positions(struct model *m)
+{
+    int32_t *position = xmalloc((size_t)m->m * sizeof *position);
+
+    for (int64_t i = 0; i < m->m; i++)
+        position[i] = (int32_t)(i % m->o.s);
+    m->k->dev->copy(m->position, position, (uint64_t)m->m * sizeof *position, NULL);
+    m->k->dev->stream_sync(NULL);
+    free(position);
+}
+
 double alibi_slope(int head, int n_heads)
 {
     int c = 1;
@@ -193,6 +210,11 @@ static struct model *prepare(const struct stage *g, const struct kernels *k, con
     set_sizes(m);
     place(m);
     return m;
+}
+
+int64_t model_boundary(const struct stage *g, const struct model_opts *o)
+{
+    return (int64_t)o->b * o->s / (o->sequence_parallel ? g->topo.tp : 1) * g->model.hidden;
 }
 
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o)
@@ -219,6 +241,8 @@ struct model *model_new(const struct stage *g, const struct stage_state *st, con
     place(m);
     if (m->bias)
         fill_bias(m);
+    if (m->position)
+        fill_positions(m);
     return m;
 }
 

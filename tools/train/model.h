@@ -5,7 +5,8 @@
  * embedding LayerNorm) or GPT-2's (learned positions), a tied head. Activations are
  * [m, h] with one row per token, sample by sample. Tensor parallelism costs two all-reduces
  * a block each way; their results are the same bits on every rank, so everything that is
- * replicated (LayerNorms, row-parallel biases, the residual stream) stays equal by construction.
+ * replicated (LayerNorms, row-parallel biases, the residual stream) stays equal by construction. With
+ * sequence parallelism each rank keeps, between the products, only its share of the rows (model_tensor.c).
  *
  * The head works on chunks of rows: logits, loss and the gradient of the logits of a chunk
  * live only while that chunk is worked on, so a vocabulary of 250,880 needs no [m, V].
@@ -30,6 +31,7 @@ struct model_opts {
     float hidden_dropout, attention_dropout;
     float eps;                  /* of block and final LayerNorms; the embedding's is 1e-5 */
     uint64_t seed;              /* of dropout */
+    bool sequence_parallel;     /* the residual stream is split over tensor ranks by rows; tp must divide s */
     int head_rows;              /* rows of a head chunk; 0: chosen by the device and V */
 };
 
@@ -44,6 +46,7 @@ struct micro_batch {
     int64_t step;               /* iteration: dropout differs from step to step */
     bool training;              /* dropout, and gradients */
     bool add;                   /* gradients are added to, not begun */
+    bool last;                  /* gradients are complete after this one */
 };
 
 struct model;
@@ -57,7 +60,9 @@ void model_free(struct model *m);       /* NULL is fine */
 /* Bytes that model_new() would ask for. */
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o);
 
-/* Where stage boundaries are received, T [m, h]: the input of a slot, the gradient that comes back. */
+/* Elements of what crosses a stage boundary: T [m, h], with sequence parallelism this rank's rows of it. */
+int64_t model_boundary(const struct stage *g, const struct model_opts *o);
+/* Where stage boundaries are received: the input of a slot, the gradient that comes back. */
 void *model_input(struct model *m, int slot);
 void *model_output(struct model *m, int slot);          /* of model_forward, unless it is the last stage */
 /*
@@ -67,8 +72,8 @@ void *model_output(struct model *m, int slot);          /* of model_forward, unl
 MUST_CHECK int model_forward(struct model *m, int slot, const struct micro_batch *mb, struct dev_stream *s,
                              struct err *e);
 /*
- * Backward of what model_forward() left in `slot`. d [m, h]: the gradient of the stage's
- * output, replaced by that of its input (the last stage ignores what it holds).
+ * Backward of what model_forward() left in `slot`. d, of model_boundary() elements: the gradient of the
+ * stage's output, replaced by that of its input (the last stage ignores what it holds).
  */
 MUST_CHECK int model_backward(struct model *m, int slot, const struct micro_batch *mb, void *d,
                               struct dev_stream *s, struct err *e);

@@ -1,112 +1,209 @@
-/* model_backward.c - recomputation, blocks and embedding, backward */
+/*
+ * model_backward.c - recomputation, blocks and embedding, backward
+ *
+ * The gradient of a product's input is made before that of its weights, so that its sum over tensor ranks
+ * travels while the weights' gradient is computed.
+ */
 #include "tools/train/model_impl.h"
 
+/* Where backward() stands: the micro-batch, and the gradient of the residual stream. */
+struct way {
+    struct model *m;
+    const struct micro_batch *mb;
+    void *d;                    /* [r, h] */
+    struct dev_stream *s;
+};
+
 /* Make what was not kept: everything from LN1 on, or only the cheap outputs. */
-static int recompute(struct model *m, int i, const struct block_act *a, const struct micro_batch *mb,
-                     struct dev_stream *s, struct err *e)
+static int recompute(const struct way *f, int i, const struct block_act *a, struct err *e)
 {
+    struct model *m = f->m;
     const struct kernels *k = m->k;
 
     if (m->o.recompute == RECOMPUTE_NONE)
         return 0;
-    k->layernorm(a->u, a->mean1, a->rstd1, a->x, weight_of(m, i, ROLE_NORM1_W), weight_of(m, i, ROLE_NORM1_B), m->m,
-                 m->h, m->o.eps, m->o.t, s);
     if (m->o.recompute == RECOMPUTE_FULL)
-        return block_forward(m, i, a, mb, true, s, e);
-    k->layernorm(a->w, a->mean2, a->rstd2, a->y, weight_of(m, i, ROLE_NORM2_W), weight_of(m, i, ROLE_NORM2_B), m->m,
-                 m->h, m->o.eps, m->o.t, s);
-    k->gelu(a->g, a->pre, m->m * m->f, m->o.t, s);
+        return block_again(m, i, a, f->mb, f->s, e);
+    k->layernorm(a->u, a->mean1, a->rstd1, a->x, weight_of(m, i, ROLE_NORM1_W), weight_of(m, i, ROLE_NORM1_B), m->r,
+                 m->h, m->o.eps, m->o.t, f->s);
+    k->layernorm(a->w, a->mean2, a->rstd2, a->y, weight_of(m, i, ROLE_NORM2_W), weight_of(m, i, ROLE_NORM2_B), m->r,
+                 m->h, m->o.eps, m->o.t, f->s);
+    k->gelu(a->g, a->pre, m->m * m->f, m->o.t, f->s);
     return 0;
 }
 
-/* d: in, the gradient of z = y + dropout(mlp + bias); out, that of y. */
-static int mlp_back(struct model *m, int i, const struct block_act *a, const struct micro_batch *mb, void *d,
-                    struct dev_stream *s, struct err *e)
+/* *da [r, h]: d behind the dropout of a site, d itself when there is none; the bias' gradient (NULL: none). */
+static void dropout_rows(const struct way *f, int block, enum site where, float *dbias, void **da)
 {
-    const struct kernels *k = m->k;
-    const enum dtype t = m->o.t;
-    struct kernel_dropout drop = dropout_at(m, mb, m->g->first_block + i, SITE_MLP_OUT);
-    void *dm = drop.p > 0 ? m->t1 : d;
+    struct model *m = f->m;
 
-    k->dropout_back(dm, grad_of(m, i, ROLE_DOWN_B), d, &drop, m->m, m->h, mb->add, m->scratch, t, s);
-    k->linear_dw(grad_of(m, i, ROLE_DOWN_W), NULL, dm, a->g, m->m, m->h, m->f, mb->add, t, s);
-    k->linear_dx_gelu(m->d_ff, dm, weight_of(m, i, ROLE_DOWN_W), a->pre, m->m, m->h, m->f, t, s);
-    k->linear_dw(grad_of(m, i, ROLE_UP_W), grad_of(m, i, ROLE_UP_B), m->d_ff, a->w, m->m, m->f, m->h, mb->add, t, s);
-    k->linear_dx(m->t1, m->d_ff, weight_of(m, i, ROLE_UP_W), m->m, m->f, m->h, false, t, s);
-    if (tp_sum(m, m->t1, s, e) < 0)
+    *da = dropout_at(m, f->mb, block, where, 0).p > 0 ? m->t1 : f->d;
+    for (int i = 0; i < m->back.n; i++) {
+        const struct part *p = &m->back.part[i];
+        struct kernel_dropout drop = dropout_at(m, f->mb, block, where, p->number);
+
+        m->k->dropout_back(row_of(m, *da, p->own, m->h), dbias, row_of(m, f->d, p->own, m->h), &drop, p->n_own, m->h,
+                           f->mb->add || i > 0, m->scratch, m->o.t, f->s);
+    }
+}
+
+/* A LayerNorm of x [r, h]; dy [m, h] is there in this rank's own rows. */
+struct norm {
+    int block;
+    enum role gamma, beta;
+    const void *x;
+    const float *mean, *rstd;
+};
+
+/* d = LN'(dy), + d when `residual`. */
+static void norm_rows(const struct way *f, const struct norm *n, const void *dy, bool residual)
+{
+    struct model *m = f->m;
+
+    for (int i = 0; i < m->back.n; i++) {
+        const struct part *p = &m->back.part[i];
+        void *d = row_of(m, f->d, p->own, m->h);
+
+        m->k->layernorm_back(d, grad_of(m, n->block, n->gamma), grad_of(m, n->block, n->beta),
+                             row_of(m, dy, p->number, m->h), row_of(m, n->x, p->own, m->h),
+                             weight_of(m, n->block, n->gamma), n->mean + p->own, n->rstd + p->own, residual ? d : NULL,
+                             p->n_own, m->h, f->mb->add || i > 0, m->scratch, m->o.t, f->s);
+    }
+}
+
+static int gather_start(const struct way *f, const void *own, struct err *e)
+{
+    for (int i = 0; i < f->m->back.n; i++)
+        if (tp_gather_start(f->m, &f->m->back, i, own, f->s, e) < 0)
+            return -1;
+    return 0;
+}
+
+static int gather_wait(const struct way *f, struct err *e)
+{
+    for (int i = 0; i < f->m->back.n; i++)
+        if (tp_gather_wait(f->m, i, f->s, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* All rows of the micro-batch, once they are gathered. */
+static const void *all_rows(const struct model *m, const void *own) { return tp_rows(m, &m->back.part[0], own); }
+
+/* f->d: in, the gradient of z = y + dropout(mlp + bias); out, that of y. */
+static int mlp_back(const struct way *f, int i, const struct block_act *a, struct err *e)
+{
+    struct model *m = f->m;
+    const struct kernels *k = m->k;
+    const struct norm norm = { i, ROLE_NORM2_W, ROLE_NORM2_B, a->y, a->mean2, a->rstd2 };
+    const bool add = f->mb->add;
+    const void *dm;
+    void *own;
+
+    dropout_rows(f, m->g->first_block + i, SITE_MLP_OUT, grad_of(m, i, ROLE_DOWN_B), &own);
+    if (gather_start(f, own, e) < 0 || gather_wait(f, e) < 0)
         return -1;
-    k->layernorm_back(d, grad_of(m, i, ROLE_NORM2_W), grad_of(m, i, ROLE_NORM2_B), m->t1, a->y,
-                      weight_of(m, i, ROLE_NORM2_W), a->mean2, a->rstd2, d, m->m, m->h, mb->add, m->scratch, t, s);
+    dm = all_rows(m, own);
+    k->linear_dw(grad_of(m, i, ROLE_DOWN_W), NULL, dm, a->g, m->m, m->h, m->f, add, m->o.t, f->s);
+    k->linear_dx_gelu(m->d_ff, dm, weight_of(m, i, ROLE_DOWN_W), a->pre, m->m, m->h, m->f, m->o.t, f->s);
+    if (gather_start(f, a->w, e) < 0)
+        return -1;
+    k->linear_dx(m->t1, m->d_ff, weight_of(m, i, ROLE_UP_W), m->m, m->f, m->h, false, m->o.t, f->s);
+    if (tp_sums_start(m, &m->back, m->t1, f->s, e) < 0 || gather_wait(f, e) < 0)
+        return -1;
+    k->linear_dw(grad_of(m, i, ROLE_UP_W), grad_of(m, i, ROLE_UP_B), m->d_ff, all_rows(m, a->w), m->m, m->f, m->h, add,
+                 m->o.t, f->s);
+    if (tp_sums_wait(m, &m->back, f->s, e) < 0)
+        return -1;
+    norm_rows(f, &norm, m->t1, true);
     return 0;
 }
 
-/* d: in, the gradient of y = x + dropout(attention + bias); out, that of x. */
-static int attention_back(struct model *m, int i, const struct block_act *a, const struct micro_batch *mb, void *d,
-                          struct dev_stream *s, struct err *e)
+/* f->d: in, the gradient of y = x + dropout(attention + bias); out, that of x. */
+static int attention_back(const struct way *f, int i, const struct block_act *a, struct err *e)
 {
+    struct model *m = f->m;
     const struct kernels *k = m->k;
-    const enum dtype t = m->o.t;
-    const int size = dtype_size(t);
-    struct kernel_dropout drop = dropout_at(m, mb, m->g->first_block + i, SITE_ATTENTION_OUT);
-    struct kernel_attention at = attention_of(m, mb, i, a);
+    const struct norm norm = { i, ROLE_NORM1_W, ROLE_NORM1_B, a->x, a->mean1, a->rstd1 };
+    const bool add = f->mb->add;
+    const int size = dtype_size(m->o.t);
+    const struct part all = { .samples = m->o.b };
+    struct kernel_attention at = attention_of(m, f->mb, i, a, &all);
     struct kernel_attention_back back = {
         .d_o = m->d_o, .dq = m->d_qkv, .dk = (char *)m->d_qkv + m->hd * size,
         .dv = (char *)m->d_qkv + 2 * m->hd * size, .scratch = m->scratch,
     };
-    void *da = drop.p > 0 ? m->t1 : d;
+    const void *da;
+    void *own;
 
-    k->dropout_back(da, grad_of(m, i, ROLE_DENSE_B), d, &drop, m->m, m->h, mb->add, m->scratch, t, s);
-    k->linear_dw(grad_of(m, i, ROLE_DENSE_W), NULL, da, a->o, m->m, m->h, m->a, mb->add, t, s);
-    k->linear_dx(m->d_o, da, weight_of(m, i, ROLE_DENSE_W), m->m, m->h, m->a, false, t, s);
-    k->attention_back(&at, &back, t, s);
-    k->linear_dw(grad_of(m, i, ROLE_QKV_W), grad_of(m, i, ROLE_QKV_B), m->d_qkv, a->u, m->m, 3 * m->a, m->h, mb->add,
-                 t, s);
-    k->linear_dx(m->t1, m->d_qkv, weight_of(m, i, ROLE_QKV_W), m->m, 3 * m->a, m->h, false, t, s);
-    if (tp_sum(m, m->t1, s, e) < 0)
+    dropout_rows(f, m->g->first_block + i, SITE_ATTENTION_OUT, grad_of(m, i, ROLE_DENSE_B), &own);
+    if (gather_start(f, own, e) < 0 || gather_wait(f, e) < 0)
         return -1;
-    k->layernorm_back(d, grad_of(m, i, ROLE_NORM1_W), grad_of(m, i, ROLE_NORM1_B), m->t1, a->x,
-                      weight_of(m, i, ROLE_NORM1_W), a->mean1, a->rstd1, d, m->m, m->h, mb->add, m->scratch, t, s);
+    da = all_rows(m, own);
+    k->linear_dw(grad_of(m, i, ROLE_DENSE_W), NULL, da, a->o, m->m, m->h, m->a, add, m->o.t, f->s);
+    k->linear_dx(m->d_o, da, weight_of(m, i, ROLE_DENSE_W), m->m, m->h, m->a, false, m->o.t, f->s);
+    if (gather_start(f, a->u, e) < 0)
+        return -1;
+    k->attention_back(&at, &back, m->o.t, f->s);
+    k->linear_dx(m->t1, m->d_qkv, weight_of(m, i, ROLE_QKV_W), m->m, 3 * m->a, m->h, false, m->o.t, f->s);
+    if (tp_sums_start(m, &m->back, m->t1, f->s, e) < 0 || gather_wait(f, e) < 0)
+        return -1;
+    k->linear_dw(grad_of(m, i, ROLE_QKV_W), grad_of(m, i, ROLE_QKV_B), m->d_qkv, all_rows(m, a->u), m->m, 3 * m->a,
+                 m->h, add, m->o.t, f->s);
+    if (tp_sums_wait(m, &m->back, f->s, e) < 0)
+        return -1;
+    norm_rows(f, &norm, m->t1, true);
     return 0;
 }
 
-static void embedding_back(struct model *m, const struct slot *sl, const struct micro_batch *mb, void *d,
-                           struct dev_stream *s)
+static int embedding_back(const struct way *f, const struct slot *sl, struct err *e)
 {
+    struct model *m = f->m;
     const struct kernels *k = m->k;
-    const enum dtype t = m->o.t;
-    const struct stage_param *position = stage_get(m->g, -1, ROLE_POSITION);
-    struct kernel_dropout drop = dropout_at(m, mb, -1, SITE_EMBEDDING);
+    const struct stage_param *table = stage_get(m->g, -1, ROLE_POSITION);
+    const int32_t *position = f->mb->positions ? f->mb->positions : m->position;
+    const bool add = f->mb->add;
 
-    if (drop.p > 0)
-        k->dropout_back(d, NULL, d, &drop, m->m, m->h, false, m->scratch, t, s);
-    if (position)
-        k->position_back(m->st.grads + position->at, position->shape[0], d, mb->positions, m->o.s, m->m, m->h,
-                         mb->add, t, s);
+    for (int i = 0; i < m->back.n; i++) {
+        const struct part *p = &m->back.part[i];
+        struct kernel_dropout drop = dropout_at(m, f->mb, -1, SITE_EMBEDDING, p->number);
+        void *d = row_of(m, f->d, p->own, m->h);
+
+        if (drop.p > 0)
+            k->dropout_back(d, NULL, d, &drop, p->n_own, m->h, false, m->scratch, m->o.t, f->s);
+        if (table)
+            k->position_back(m->st.grads + table->at, table->shape[0], d, position ? position + p->number : NULL,
+                             m->o.s, p->n_own, m->h, add || i > 0, m->o.t, f->s);
+    }
     if (sl->raw)
-        k->layernorm_back(d, grad_of(m, -1, ROLE_WORD_NORM_W), grad_of(m, -1, ROLE_WORD_NORM_B), d, sl->raw,
-                          weight_of(m, -1, ROLE_WORD_NORM_W), sl->raw_mean, sl->raw_rstd, NULL, m->m, m->h, mb->add,
-                          m->scratch, t, s);
-    k->embed_back(grad_of(m, -1, ROLE_WORD), mb->tokens, d, m->g->tp * m->v, m->v, m->m, m->h, mb->add, m->scratch, t,
-                  s);
+        k->layernorm_back(f->d, grad_of(m, -1, ROLE_WORD_NORM_W), grad_of(m, -1, ROLE_WORD_NORM_B), f->d, sl->raw,
+                          weight_of(m, -1, ROLE_WORD_NORM_W), sl->raw_mean, sl->raw_rstd, NULL, m->r, m->h, add,
+                          m->scratch, m->o.t, f->s);
+    if (gather_start(f, f->d, e) < 0 || gather_wait(f, e) < 0)
+        return -1;
+    k->embed_back(grad_of(m, -1, ROLE_WORD), f->mb->tokens, all_rows(m, f->d), m->g->tp * m->v, m->v, m->m, m->h, add,
+                  m->scratch, m->o.t, f->s);
+    return 0;
 }
 
 int model_backward(struct model *m, int slot, const struct micro_batch *mb, void *d, struct dev_stream *s,
                    struct err *e)
 {
     struct slot *sl = &m->slot[slot];
+    const struct way f = { m, mb, d, s };
+    const struct norm final = { -1, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, sl->out, sl->fin_mean, sl->fin_rstd };
 
     if (m->g->last)
-        m->k->layernorm_back(d, grad_of(m, -1, ROLE_FINAL_NORM_W), grad_of(m, -1, ROLE_FINAL_NORM_B), m->d_fin,
-                             sl->out, weight_of(m, -1, ROLE_FINAL_NORM_W), sl->fin_mean, sl->fin_rstd, NULL, m->m,
-                             m->h, mb->add, m->scratch, m->o.t, s);
+        norm_rows(&f, &final, m->d_fin, false);
     for (int i = m->g->n_blocks - 1; i >= 0; i--) {
         const struct block_act *a = &sl->block[i];
 
-        if (recompute(m, i, a, mb, s, e) < 0 || mlp_back(m, i, a, mb, d, s, e) < 0 ||
-            attention_back(m, i, a, mb, d, s, e) < 0)
+        if (recompute(&f, i, a, e) < 0 || mlp_back(&f, i, a, e) < 0 || attention_back(&f, i, a, e) < 0)
+            return -1;
+        if (mb->last && tp_sum_copies(m, i, s, e) < 0)
             return -1;
     }
-    if (m->g->first)
-        embedding_back(m, sl, mb, d, s);
-    return 0;
+    if (m->g->first && embedding_back(&f, sl, e) < 0)
+        return -1;
+    return mb->last ? tp_sum_copies(m, -1, s, e) : 0;
 }

@@ -14,7 +14,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-struct kernel_dropout dropout_at(const struct model *m, const struct micro_batch *mb, int block, enum site where)
+struct kernel_dropout dropout_at(const struct model *m, const struct micro_batch *mb, int block, enum site where,
+                                 int64_t row)
 {
     struct kernel_dropout d = { .p = where == SITE_ATTENTION ? m->o.attention_dropout : m->o.hidden_dropout };
     uint64_t key;
@@ -24,110 +25,237 @@ struct kernel_dropout dropout_at(const struct model *m, const struct micro_batch
     key = mix(mix(mix(m->o.seed) ^ (uint64_t)mb->step) ^ (uint64_t)((int64_t)(block + 1) * SITE_N + where));
     d.key[0] = (uint32_t)key;
     d.key[1] = (uint32_t)(key >> 32);
-    d.row0 = mb->sample0 * m->o.s;
+    d.row0 = mb->sample0 * m->o.s + row;
     return d;
 }
 
-int tp_sum(const struct model *m, void *x, struct dev_stream *s, struct err *e)
-{
-    return comm_all_reduce(m->tp, x, x, m->m * m->h, m->o.t, COMM_SUM, s, e);
-}
-
 struct kernel_attention attention_of(const struct model *m, const struct micro_batch *mb, int block,
-                                     const struct block_act *a)
+                                     const struct block_act *a, const struct part *p)
 {
+    char *q = row_of(m, a->qkv, p->row, 3 * m->a);
     const int size = dtype_size(m->o.t);
     struct kernel_attention at = {
-        .b = m->o.b, .s = m->o.s, .heads = m->heads, .hd = m->hd,
+        .b = p->samples, .s = m->o.s, .heads = m->heads, .hd = m->hd,
         .head0 = m->g->tp * m->heads, .heads_all = (int)m->g->model.n_heads,
-        .q = a->qkv, .k = (char *)a->qkv + m->hd * size, .v = (char *)a->qkv + 2 * m->hd * size,
+        .q = q, .k = q + m->hd * size, .v = q + 2 * m->hd * size,
         .token_stride = 3 * m->a, .head_stride = 3 * m->hd,
-        .o = a->o, .lse = a->lse, .scale = (float)(1 / sqrt(m->hd)), .bias = m->bias,
+        .o = row_of(m, a->o, p->row, m->a), .lse = a->lse + p->row * m->heads, .scale = (float)(1 / sqrt(m->hd)),
+        .bias = m->bias,
         .round_unit = m->g->first_block + block > 1 ? (float)(m->g->first_block + block) : 1,
-        .drop = dropout_at(m, mb, m->g->first_block + block, SITE_ATTENTION),
+        .drop = dropout_at(m, mb, m->g->first_block + block, SITE_ATTENTION, p->row),
     };
 
     return at;
 }
 
-int block_forward(struct model *m, int block, const struct block_act *a, const struct micro_batch *mb, bool again,
-                  struct dev_stream *s, struct err *e)
-{
-    const struct kernels *k = m->k;
-    const enum dtype t = m->o.t;
-    struct kernel_attention at = attention_of(m, mb, block, a);
-    struct kernel_dropout drop = dropout_at(m, mb, m->g->first_block + block, SITE_ATTENTION_OUT);
+/* ---- blocks ---- */
 
-    k->linear(a->qkv, a->u, weight_of(m, block, ROLE_QKV_W), weight_of(m, block, ROLE_QKV_B), m->m, 3 * m->a, m->h, t, s);
-    k->attention(&at, t, s);
-    k->linear(m->t1, a->o, weight_of(m, block, ROLE_DENSE_W), NULL, m->m, m->h, m->a, t, s);
-    if (tp_sum(m, m->t1, s, e) < 0)
-        return -1;
-    k->residual_norm(a->y, a->w, a->mean2, a->rstd2, m->t1, weight_of(m, block, ROLE_DENSE_B), a->x, &drop,
-                     weight_of(m, block, ROLE_NORM2_W), weight_of(m, block, ROLE_NORM2_B), m->m, m->h, m->o.eps, t, s);
-    k->linear_gelu(a->g, a->pre, a->w, weight_of(m, block, ROLE_UP_W), weight_of(m, block, ROLE_UP_B), m->m, m->f,
-                   m->h, t, s);
-    if (again)
-        return 0;
-    k->linear(m->t1, a->g, weight_of(m, block, ROLE_DOWN_W), NULL, m->m, m->h, m->f, t, s);
-    return tp_sum(m, m->t1, s, e);
-}
-
-/* x of the first block: word rows summed over tensor ranks, LayerNorm, positions, dropout. */
-static int embedding(struct model *m, struct slot *sl, const struct micro_batch *mb, struct dev_stream *s,
-                     struct err *e)
-{
-    const struct kernels *k = m->k;
-    const enum dtype t = m->o.t;
-    const struct stage_param *position = stage_get(m->g, -1, ROLE_POSITION);
-    struct kernel_dropout drop = dropout_at(m, mb, -1, SITE_EMBEDDING);
-    void *x = sl->block[0].x, *raw = sl->raw ? sl->raw : x;
-
-    k->embed(raw, mb->tokens, weight_of(m, -1, ROLE_WORD), m->g->tp * m->v, m->v, m->m, m->h, t, s);
-    if (tp_sum(m, raw, s, e) < 0)
-        return -1;
-    if (sl->raw)
-        k->layernorm(x, sl->raw_mean, sl->raw_rstd, raw, weight_of(m, -1, ROLE_WORD_NORM_W),
-                     weight_of(m, -1, ROLE_WORD_NORM_B), m->m, m->h, EMBED_NORM_EPS, t, s);
-    if (position || drop.p > 0)
-        k->embed_finish(x, x, position ? weight_of(m, -1, ROLE_POSITION) : NULL, mb->positions, m->o.s, &drop, m->m,
-                        m->h, t, s);
-    return 0;
-}
+/*
+ * A pass over blocks. A phase is half a block: attention (even numbers) or MLP (odd ones). Of each part,
+ * prepare() makes the phase's input: the sum that ended the phase before, residual and LayerNorm; front() goes
+ * on to the input of the last product, and back() is that product, whose sum then travels.
+ */
+struct pass {
+    struct model *m;
+    struct slot *sl;
+    const struct micro_batch *mb;
+    struct dev_stream *s;
+};
 
 /* What follows block i: residual and the next LayerNorm in one pass, into the next block or behind the stage. */
-static void after_block(struct model *m, struct slot *sl, int i, const struct micro_batch *mb, struct dev_stream *s)
+static void after_block(struct pass *f, int i, const struct part *p)
 {
+    struct model *m = f->m;
     const bool end = i == m->g->n_blocks - 1;
+    struct slot *sl = f->sl;
     struct block_act *a = &sl->block[i], *next = end ? NULL : a + 1;
-    struct kernel_dropout drop = dropout_at(m, mb, m->g->first_block + i, SITE_MLP_OUT);
+    struct kernel_dropout drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_MLP_OUT, p->number);
     const void *gamma = NULL, *beta = NULL;
+    float *mean = next ? next->mean1 : sl->fin_mean, *rstd = next ? next->rstd1 : sl->fin_rstd;
+    void *y = NULL;
 
     if (next) {
         gamma = weight_of(m, i + 1, ROLE_NORM1_W);
         beta = weight_of(m, i + 1, ROLE_NORM1_B);
+        y = row_of(m, next->u, p->own, m->h);
     } else if (m->g->last) {
         gamma = weight_of(m, -1, ROLE_FINAL_NORM_W);
         beta = weight_of(m, -1, ROLE_FINAL_NORM_B);
+        y = row_of(m, m->fin, p->number, m->h);
     }
-    m->k->residual_norm(next ? next->x : sl->out, next ? next->u : m->fin, next ? next->mean1 : sl->fin_mean,
-                        next ? next->rstd1 : sl->fin_rstd, m->t1, weight_of(m, i, ROLE_DOWN_B), a->y, &drop, gamma,
-                        beta, m->m, m->h, m->o.eps, m->o.t, s);
+    m->k->residual_norm(row_of(m, next ? next->x : sl->out, p->own, m->h), y, gamma ? mean + p->own : NULL,
+                        gamma ? rstd + p->own : NULL, row_of(m, m->t1, p->number, m->h),
+                        weight_of(m, i, ROLE_DOWN_B), row_of(m, a->y, p->own, m->h), &drop, gamma, beta, p->n_own,
+                        m->h, m->o.eps, m->o.t, f->s);
+}
+
+static void after_attention(struct pass *f, int i, const struct part *p)
+{
+    struct model *m = f->m;
+    struct block_act *a = &f->sl->block[i];
+    struct kernel_dropout drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_ATTENTION_OUT, p->number);
+
+    m->k->residual_norm(row_of(m, a->y, p->own, m->h), row_of(m, a->w, p->own, m->h), a->mean2 + p->own,
+                        a->rstd2 + p->own, row_of(m, m->t1, p->number, m->h), weight_of(m, i, ROLE_DENSE_B),
+                        row_of(m, a->x, p->own, m->h), &drop, weight_of(m, i, ROLE_NORM2_W),
+                        weight_of(m, i, ROLE_NORM2_B), p->n_own, m->h, m->o.eps, m->o.t, f->s);
+}
+
+/* The first LayerNorm of a block that no other comes before. */
+static void norm1(struct pass *f, int i, const struct part *p)
+{
+    struct model *m = f->m;
+    struct block_act *a = &f->sl->block[i];
+
+    m->k->layernorm(row_of(m, a->u, p->own, m->h), a->mean1 + p->own, a->rstd1 + p->own,
+                    row_of(m, a->x, p->own, m->h), weight_of(m, i, ROLE_NORM1_W), weight_of(m, i, ROLE_NORM1_B),
+                    p->n_own, m->h, m->o.eps, m->o.t, f->s);
+}
+
+static int prepare(struct pass *f, int phase, int first, int part, struct err *e)
+{
+    struct model *m = f->m;
+    const struct part *p = &m->there.part[part];
+    const int i = phase / 2;
+
+    if (phase > first && tp_sum_wait(m, part, f->s, e) < 0)
+        return -1;
+    if (phase == first)
+        norm1(f, i, p);
+    else if (phase % 2)
+        after_attention(f, i, p);
+    else
+        after_block(f, i - 1, p);
+    if (i == m->g->n_blocks)
+        return 0;
+    return tp_gather_start(m, &m->there, part, phase % 2 ? f->sl->block[i].w : f->sl->block[i].u, f->s, e);
+}
+
+static int front(struct pass *f, int phase, int part, struct err *e)
+{
+    struct model *m = f->m;
+    const struct kernels *k = m->k;
+    const struct part *p = &m->there.part[part];
+    const int i = phase / 2;
+    struct block_act *a = &f->sl->block[i];
+    struct kernel_attention at = attention_of(m, f->mb, i, a, p);
+    const void *rows = tp_rows(m, p, phase % 2 ? a->w : a->u);
+
+    if (tp_gather_wait(m, part, f->s, e) < 0)
+        return -1;
+    if (phase % 2) {
+        k->linear_gelu(row_of(m, a->g, p->row, m->f), row_of(m, a->pre, p->row, m->f), rows,
+                       weight_of(m, i, ROLE_UP_W), weight_of(m, i, ROLE_UP_B), p->rows, m->f, m->h, m->o.t, f->s);
+    } else {
+        k->linear(row_of(m, a->qkv, p->row, 3 * m->a), rows, weight_of(m, i, ROLE_QKV_W), weight_of(m, i, ROLE_QKV_B),
+                  p->rows, 3 * m->a, m->h, m->o.t, f->s);
+        k->attention(&at, m->o.t, f->s);
+    }
+    return 0;
+}
+
+static int back(struct pass *f, int phase, int part, struct err *e)
+{
+    struct model *m = f->m;
+    const struct part *p = &m->there.part[part];
+    const int i = phase / 2;
+    struct block_act *a = &f->sl->block[i];
+    void *y = row_of(m, m->t1, p->row, m->h);
+
+    if (phase % 2)
+        m->k->linear(y, row_of(m, a->g, p->row, m->f), weight_of(m, i, ROLE_DOWN_W), NULL, p->rows, m->h, m->f, m->o.t,
+                     f->s);
+    else
+        m->k->linear(y, row_of(m, a->o, p->row, m->a), weight_of(m, i, ROLE_DENSE_W), NULL, p->rows, m->h, m->a,
+                     m->o.t, f->s);
+    return tp_sum_start(m, &m->there, part, m->t1, f->s, e);
+}
+
+/*
+ * Phases first .. last of all parts, and the input of what follows the last. A part's sum has the time of the other
+ * part's front() to travel, its gather the time of the other's back(): the next part is prepared between the two.
+ */
+static int phases(struct pass *f, int first, int last, struct err *e)
+{
+    const int n = f->m->there.n;
+
+    if (prepare(f, first, first, 0, e) < 0)
+        return -1;
+    for (int at = first * n; at < (last + 1) * n; at++) {
+        const int next = at + 1;
+
+        if (front(f, at / n, at % n, e) < 0 || (n > 1 && prepare(f, next / n, first, next % n, e) < 0))
+            return -1;
+        if (back(f, at / n, at % n, e) < 0 || (n == 1 && prepare(f, next, first, 0, e) < 0))
+            return -1;
+    }
+    return n > 1 ? prepare(f, last + 1, first, 1, e) : 0;
+}
+
+int block_again(struct model *m, int block, const struct block_act *a, const struct micro_batch *mb,
+                struct dev_stream *s, struct err *e)
+{
+    struct slot sl = { .block = (struct block_act *)a - block };
+    struct pass f = { m, &sl, mb, s };
+
+    if (phases(&f, 2 * block, 2 * block, e) < 0)
+        return -1;
+    for (int part = 0; part < m->there.n; part++)
+        if (front(&f, 2 * block + 1, part, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- embedding ---- */
+
+/* Word rows summed over tensor ranks, into own rows x [r, h]. */
+static int look_up(struct model *m, void *x, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
+{
+    const struct cut *c = &m->back;
+    void *all = m->o.sequence_parallel ? m->t1 : x;
+
+    m->k->embed(all, mb->tokens, weight_of(m, -1, ROLE_WORD), m->g->tp * m->v, m->v, m->m, m->h, m->o.t, s);
+    if (tp_sums_start(m, c, all, s, e) < 0 || tp_sums_wait(m, c, s, e) < 0)
+        return -1;
+    for (int i = 0; i < c->n && all != x; i++)
+        m->k->dev->copy(row_of(m, x, c->part[i].own, m->h), row_of(m, all, c->part[i].number, m->h),
+                        (uint64_t)(c->part[i].n_own * m->h * dtype_size(m->o.t)), s);
+    return 0;
+}
+
+/* x of the first block: word rows, LayerNorm, positions, dropout. */
+static int embedding(struct model *m, struct slot *sl, const struct micro_batch *mb, struct dev_stream *s,
+                     struct err *e)
+{
+    const void *table = stage_get(m->g, -1, ROLE_POSITION) ? weight_of(m, -1, ROLE_POSITION) : NULL;
+    const int32_t *position = mb->positions ? mb->positions : m->position;
+    void *x = sl->block[0].x;
+
+    if (look_up(m, sl->raw ? sl->raw : x, mb, s, e) < 0)
+        return -1;
+    if (sl->raw)
+        m->k->layernorm(x, sl->raw_mean, sl->raw_rstd, sl->raw, weight_of(m, -1, ROLE_WORD_NORM_W),
+                        weight_of(m, -1, ROLE_WORD_NORM_B), m->r, m->h, EMBED_NORM_EPS, m->o.t, s);
+    for (int i = 0; i < m->back.n; i++) {
+        const struct part *p = &m->back.part[i];
+        struct kernel_dropout drop = dropout_at(m, mb, -1, SITE_EMBEDDING, p->number);
+        void *own = row_of(m, x, p->own, m->h);
+
+        if (table || drop.p > 0)
+            m->k->embed_finish(own, own, table, position ? position + p->number : NULL, m->o.s, &drop, p->n_own, m->h,
+                               m->o.t, s);
+    }
+    return 0;
 }
 
 int model_forward(struct model *m, int slot, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
     struct slot *sl = &m->slot[slot];
-    struct block_act *first = &sl->block[0];
+    struct pass f = { m, sl, mb, s };
 
     if (m->g->first && embedding(m, sl, mb, s, e) < 0)
         return -1;
-    m->k->layernorm(first->u, first->mean1, first->rstd1, first->x, weight_of(m, 0, ROLE_NORM1_W),
-                    weight_of(m, 0, ROLE_NORM1_B), m->m, m->h, m->o.eps, m->o.t, s);
-    for (int i = 0; i < m->g->n_blocks; i++) {
-        if (block_forward(m, i, &sl->block[i], mb, false, s, e) < 0)
-            return -1;
-        after_block(m, sl, i, mb, s);
-    }
+    if (phases(&f, 0, 2 * m->g->n_blocks - 1, e) < 0)
+        return -1;
     return m->g->last ? head(m, mb, s, e) : 0;
 }

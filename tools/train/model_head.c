@@ -32,12 +32,29 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     return 0;
 }
 
+/* All tensor ranks see all rows. */
+static int gather_fin(struct model *m, struct dev_stream *s, struct err *e)
+{
+    for (int i = 0; i < m->there.n && m->o.sequence_parallel; i++) {
+        const struct part *p = &m->there.part[i];
+
+        if (comm_all_gather(m->tp, row_of(m, m->fin, p->number, m->h), row_of(m, m->fin, p->row, m->h),
+                            p->n_own * m->h, m->o.t, s, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int head(struct model *m, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
+    if (gather_fin(m, s, e) < 0)
+        return -1;
     for (int64_t row = 0; row < m->m; row += m->head_rows)
         if (chunk(m, mb, row, m->m - row < m->head_rows ? m->m - row : m->head_rows, s, e) < 0)
             return -1;
     m->k->weighted_sum(m->loss + 1, m->loss_rows, mb->weight, m->m, s);
     m->k->sum_doubles(m->loss, m->loss + 1, 1, s);
-    return mb->training ? tp_sum(m, m->d_fin, s, e) : 0;
+    if (!mb->training)
+        return 0;
+    return tp_sums_start(m, &m->back, m->d_fin, s, e) < 0 ? -1 : tp_sums_wait(m, &m->back, s, e);
 }

@@ -57,13 +57,13 @@ static void look_at_block(struct dump *d, const struct model *m, int slot, int i
     const int block = m->g->first_block + i;
     const enum dtype dt = m->o.t;
 
-    look(d, "activation", "block input", block, a->x, m->m * m->h, dt);
+    look(d, "activation", "block input", block, a->x, m->r * m->h, dt);
     /* With full recomputation the rest belongs to whichever block came last. */
     if (m->o.recompute == RECOMPUTE_FULL)
         return;
     look(d, "activation", "query_key_value", block, a->qkv, m->m * 3 * m->a, dt);
     look(d, "activation", "attention output", block, a->o, m->m * m->a, dt);
-    look(d, "activation", "behind attention", block, a->y, m->m * m->h, dt);
+    look(d, "activation", "behind attention", block, a->y, m->r * m->h, dt);
     look(d, "activation", "mlp before gelu", block, a->pre, m->m * m->f, dt);
 }
 
@@ -87,7 +87,7 @@ void write_nan_dump(struct trainer *t, double norm, double loss)
         look_at_block(&d, t->model, slot, i);
     if (g->last)
         look(&d, "activation", "behind the last block", -1, model_output(t->model, slot),
-             (int64_t)t->model_opts.b * t->model_opts.s * g->model.hidden, t->t);
+             model_boundary(g, &t->model_opts), t->t);
     for (int i = 0; i < g->n_params; i++)
         look(&d, "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at, g->param[i].n,
              DTYPE_F32);

@@ -377,10 +377,6 @@ static int check_run(struct train_opts *o, struct err *e)
 
 int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e)
 {
-    if (o->sequence_parallel && o->tensor_model_parallel_size > 1) {
-        err_usage(e, "--sequence-parallel is not supported: every tensor rank keeps whole activations");
-        return -1;
-    }
     if (check_world(o, world, e) < 0 || check_run(o, e) < 0 || check_model(o, stage, e) < 0)
         return -1;
     if (deepspeed_json_check(o, e) < 0)

@@ -127,7 +127,7 @@ const struct row options_rows[] = {
          "'type:transformer', 'type:transformer|embedding', parameters or uniform: what is dealt out evenly to stages")
     WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
          "2022 (DeepSpeed before 0.12.5: BLOOM) or 2025: how it is dealt out")
-    FLAG("sequence-parallel", sequence_parallel, "accepted with one tensor-parallel rank, not supported with more")
+    FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
     INT("zero-stage", zero_stage, 0, 1, "1", "0 or 1: both shard the optimizer's state")
     WORD("backend", backend, backends, "auto", "NAME", "auto, cpu or cuda")
     { .name = "threads", .kind = KIND_INT, .group = GROUP, .letter = 'j', FIELD(threads), .min = 1, .max = 1024,

@@ -22,7 +22,7 @@ static bool has_boundary(const struct stage *g) { return g->topo.pp > 1; }
 
 uint64_t pipeline_bytes(const struct stage *g, const struct model_opts *o)
 {
-    uint64_t one = (uint64_t)o->b * o->s * g->model.hidden * dtype_size(o->t);
+    uint64_t one = (uint64_t)model_boundary(g, o) * (uint64_t)dtype_size(o->t);
 
     return align_up(one, 256) * (has_boundary(g) ? 2 : 1);
 }
@@ -38,7 +38,7 @@ struct pipeline *pipeline_new(const struct stage *g, struct model *m, const stru
     p->pipe = pipe;
     p->watch = watch;
     p->o = *o;
-    p->n_elems = (int64_t)o->b * o->s * g->model.hidden;
+    p->n_elems = model_boundary(g, o);
     p->mb = xcalloc((size_t)o->n_slots, sizeof *p->mb);
     p->sent = xcalloc((size_t)o->n_slots, sizeof *p->sent);
     p->d[0] = k->dev->alloc(pipeline_bytes(g, o), e);
@@ -69,7 +69,7 @@ static int receive(struct pipeline *p, void *buf, int from, struct dev_stream *s
     return comm_wait(&req, s, e);
 }
 
-static int forward(struct pipeline *p, int i, bool training, pipeline_batch get, void *ctx, struct dev_stream *s,
+static int forward(struct pipeline *p, int i, int n, bool training, pipeline_batch get, void *ctx, struct dev_stream *s,
                    struct err *e)
 {
     const int slot = i % p->o.n_slots;
@@ -81,6 +81,7 @@ static int forward(struct pipeline *p, int i, bool training, pipeline_batch get,
     p->mb[slot].training = training;
     p->mb[slot].step = p->step;
     p->mb[slot].add = i > 0;
+    p->mb[slot].last = i == n - 1;
     if (!p->g->first && receive(p, model_input(p->m, slot), p->g->pp - 1, s, e) < 0)
         return -1;
     if (model_forward(p->m, slot, &p->mb[slot], s, e) < 0)
@@ -124,10 +125,10 @@ int pipeline_train(struct pipeline *p, int n, int64_t step, pipeline_batch get, 
     if (p->g->last)
         model_loss_begin(p->m, s);
     for (int i = 0; i < ahead; i++)
-        if (forward(p, i, true, get, ctx, s, e) < 0)
+        if (forward(p, i, n, true, get, ctx, s, e) < 0)
             return -1;
     for (int i = 0; i < n; i++) {
-        if (ahead + i < n && forward(p, ahead + i, true, get, ctx, s, e) < 0)
+        if (ahead + i < n && forward(p, ahead + i, n, true, get, ctx, s, e) < 0)
             return -1;
         if (backward(p, i, s, e) < 0)
             return -1;
@@ -140,7 +141,7 @@ int pipeline_eval(struct pipeline *p, int n, pipeline_batch get, void *ctx, stru
     if (p->g->last)
         model_loss_begin(p->m, s);
     for (int i = 0; i < n; i++)
-        if (forward(p, i, false, get, ctx, s, e) < 0)
+        if (forward(p, i, n, false, get, ctx, s, e) < 0)
             return -1;
     return settle(p, s, e);
 }

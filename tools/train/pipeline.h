@@ -3,7 +3,7 @@
  *
  * Stage p of S runs S - p - 1 forwards ahead, then alternates, then drains: every stage adds
  * up gradients in the order of micro-batches (Narayanan et al. 2021; docs/training.md 2.5).
- * Boundary tensors are T [m, h] and are sent while the next micro-batch is worked on.
+ * Boundary tensors (model_boundary) are sent while the next micro-batch is worked on.
  */
 #ifndef SHARDKIT_TRAIN_PIPELINE_H
 #define SHARDKIT_TRAIN_PIPELINE_H

@@ -275,7 +275,7 @@ static void settle_model_opts(struct trainer *t)
         .t = t->t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
         .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
         .hidden_dropout = (float)o->hidden_dropout, .attention_dropout = (float)o->attention_dropout,
-        .eps = (float)o->layernorm_epsilon, .seed = (uint64_t)o->seed,
+        .eps = (float)o->layernorm_epsilon, .seed = (uint64_t)o->seed, .sequence_parallel = o->sequence_parallel,
     };
     t->optimizer_opts = (struct optimizer_opts){
         .t = t->t, .reduce = o->bf16 && o->grad_reduce_dtype == REDUCE_BF16 ? DTYPE_BF16 : DTYPE_F32,
