@@ -10,6 +10,7 @@
  * it, and a run that wants it otherwise is refused.
  */
 #include "kernels/cuda/common.h"
+#include "kernels/cuda/peers.h"
 
 extern "C" {
 #include "libcommon/base/dev_net.h"
@@ -26,7 +27,8 @@ extern "C" {
 struct dev_link {
     ncclComm_t comm;
     char what[64];
-    int other;                          /* of a link of two */
+    int rank, size;
+    struct peers *peers;                /* NULL: everything goes through NCCL */
     struct dev_link *next;
 };
 
@@ -92,7 +94,8 @@ static struct dev_link *net_open(const void *id, int rank, int size, int sms, co
         abort();
     memcpy(&u, id, sizeof u);
     snprintf(l->what, sizeof l->what, "%s", what);
-    l->other = 1 - rank;
+    l->rank = rank;
+    l->size = size;
     c.commName = l->what;
     if (sms)
         c.maxCTAs = sms;                /* a block a multiprocessor */
@@ -115,9 +118,24 @@ static void net_close(struct dev_link *l)
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
+    peers_close(l->peers);
     if (told(l->what, NULL, nccl.destroy(l->comm), &e) < 0)
         cuda_note_text("closing a group", e.msg);
     free(l);
+}
+
+static bool net_offer(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob)
+{
+    l->peers = peers_offer(l->rank, l->size, base, bytes, room, blob);
+    return l->peers != NULL;
+}
+
+static bool net_share(struct dev_link *l, const void *blobs) { return peers_open(l->peers, blobs); }
+
+static void net_unshare(struct dev_link *l)
+{
+    peers_close(l->peers);
+    l->peers = NULL;
 }
 
 static int net_check(struct err *e)
@@ -137,6 +155,8 @@ static int net_check(struct err *e)
 static int net_all_reduce(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
                           struct dev_stream *s, struct err *e)
 {
+    if (!max && peers_all_reduce(l->peers, in, out, n, t, cuda_stream(s)))
+        return 0;
     return told(l->what, l->comm, nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm,
                                                   cuda_stream(s)), e);
 }
@@ -144,6 +164,8 @@ static int net_all_reduce(struct dev_link *l, const void *in, void *out, int64_t
 static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
                               struct dev_stream *s, struct err *e)
 {
+    if (!max && peers_reduce_scatter(l->peers, in, out, n, t, cuda_stream(s)))
+        return 0;
     return told(l->what, l->comm, nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
                                                       l->comm, cuda_stream(s)), e);
 }
@@ -151,6 +173,8 @@ static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int
 static int net_all_gather(struct dev_link *l, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
                           struct err *e)
 {
+    if (peers_all_gather(l->peers, in, out, n_bytes, cuda_stream(s)))
+        return 0;
     return told(l->what, l->comm, nccl.all_gather(in, out, n_bytes, ncclInt8, l->comm, cuda_stream(s)), e);
 }
 
@@ -162,12 +186,12 @@ static int net_broadcast(struct dev_link *l, void *buf, uint64_t n_bytes, int ro
 
 static int net_send(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
 {
-    return told(l->what, l->comm, nccl.send(buf, n_bytes, ncclInt8, l->other, l->comm, cuda_stream(s)), e);
+    return told(l->what, l->comm, nccl.send(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)), e);
 }
 
 static int net_recv(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
 {
-    return told(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, l->other, l->comm, cuda_stream(s)), e);
+    return told(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)), e);
 }
 
 /* ---- the door ---- */
@@ -202,8 +226,8 @@ static int load(struct err *e)
 const struct dev_net *cuda_net_open(struct err *e)
 {
     static const struct dev_net net = {
-        name, &cuda_dev, cuda_device_who, net_id_new, net_open, net_close, net_all_reduce, net_reduce_scatter,
-        net_all_gather, net_broadcast, net_send, net_recv, net_check,
+        name, &cuda_dev, cuda_device_who, net_id_new, net_open, net_close, net_offer, net_share, net_unshare,
+        net_all_reduce, net_reduce_scatter, net_all_gather, net_broadcast, net_send, net_recv, net_check,
     };
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     int v = 0;

@@ -20,6 +20,7 @@
 #include "libcommon/base/dtype.h"
 
 #define DEV_NET_ID 128          /* bytes of a link's id */
+#define DEV_NET_BLOB 256        /* bytes that members tell each other to share memory */
 
 struct dev_link;
 
@@ -36,6 +37,15 @@ struct dev_net {
      */
     struct dev_link *(*open)(const void *id, int rank, int size, int sms, const char *what, struct err *e);
     void (*close)(struct dev_link *l);          /* NULL is fine; may wait for the other members */
+    /*
+     * Devices of one host may reach each other's memory. offer() makes [base, base + bytes) of dev->alloc()
+     * reachable, and as much room as is needed to receive parts of `room` bytes, and says how in blob; share()
+     * takes all members' blobs in rank order. From then on collectives of this link go that way where they can, with next
+     * to no multiprocessors. false: not possible here; unshare() then, on all members, as if nothing had been.
+     */
+    bool (*offer)(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob);
+    bool (*share)(struct dev_link *l, const void *blobs);
+    void (*unshare)(struct dev_link *l);
     /* As in comm.h; dtypes F64 F32 BF16 I64 I32 U8; `max` or the sum. */
     int (*all_reduce)(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
                       struct dev_stream *s, struct err *e);

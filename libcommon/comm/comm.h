@@ -21,7 +21,7 @@
  * On a GPU NCCL adds, in an order of its own: still the same bits on every rank, and on every run of
  * the same program on the same machines, but another group, n, topology or version of NCCL may give others;
  * BF16 is rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
- * MAX may lose a NaN. What must not depend on the topology goes through comm_host_all_reduce().
+ * MAX may lose a NaN; memory that is shared (comm_share) is summed as on the CPU. What must not depend on the topology goes through comm_host_all_reduce().
  *
  * Every member calls the same collectives of a group in the same order with the same n,
  * dtype, op and root. n = 0 and groups of one are fine, and cost nothing (a group of one
@@ -178,6 +178,14 @@ MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const void *in, void *o
                                          enum comm_op op, struct dev_stream *s, struct comm_req **req, struct err *e);
 MUST_CHECK int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
                                      struct dev_stream *s, struct comm_req **req, struct err *e);
+/*
+ * Where devices of one host can reach each other's memory, started collectives of fp32 and bf16 sums, and gathers,
+ * on buffers in [base, base + bytes) go by that: beside computing without taking anything from it, and with the CPU's
+ * order and rounding of sums. All members call it with memory of the device's alloc(), laid out alike, and the
+ * same sizes, before any start; it lasts as long as the group, and is not freed before. room: bytes of device memory for
+ * each member's part of a sum on its way; larger ones go in pieces. Costs size * room.
+ */
+MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
 
 /* ---- point to point ---- */
 

@@ -185,6 +185,44 @@ int device_collective(struct comm *c, const struct device_call *x, struct dev_st
     return c->link ? call(c, c->link, x, s, e) : -1;
 }
 
+static int need_side(struct comm *c, struct err *e)
+{
+    if (c->side.link)
+        return 0;
+    c->side.link = group_link(c, SIDE_SMS, e);
+    if (!c->side.link)
+        return -1;
+    c->side.s = c->w->net->dev->stream_new();
+    return 0;
+}
+
+/* One member that cannot keeps all from it: everybody must go the same way. */
+int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e)
+{
+    const struct dev_net *net = c->w->net;
+    char mine[DEV_NET_BLOB] = {0}, *all;
+    int32_t cannot;
+    int rc;
+
+    if (!net || c->size == 1)
+        return 0;
+    if (need_side(c, e) < 0)
+        return -1;
+    all = xcalloc((size_t)c->size, DEV_NET_BLOB);
+    cannot = !net->offer(c->side.link, base, bytes, room, mine);
+    rc = comm_host_all_gather(c, mine, all, DEV_NET_BLOB, e);
+    if (rc == 0)
+        rc = comm_host_all_reduce(c, &cannot, 1, DTYPE_I32, COMM_MAX, e);
+    if (rc == 0 && !cannot) {
+        cannot = !net->share(c->side.link, all);
+        rc = comm_host_all_reduce(c, &cannot, 1, DTYPE_I32, COMM_MAX, e);
+    }
+    if (cannot)
+        net->unshare(c->side.link);
+    free(all);
+    return rc;
+}
+
 int device_collective_start(struct comm *c, const struct device_call *x, struct dev_stream *s,
                             struct dev_event **done, struct err *e)
 {
@@ -194,12 +232,8 @@ int device_collective_start(struct comm *c, const struct device_call *x, struct 
     *done = NULL;
     if (alone(c, x, s))
         return 0;
-    if (!c->side.link) {
-        c->side.link = group_link(c, SIDE_SMS, e);
-        if (!c->side.link)
-            return -1;
-        c->side.s = dev->stream_new();
-    }
+    if (need_side(c, e) < 0)
+        return -1;
     *done = dev->event_new();
     dev->event_record(*done, s);
     dev->stream_wait(c->side.s, *done);

@@ -217,10 +217,16 @@ int64_t model_boundary(const struct stage *g, const struct model_opts *o)
     return (int64_t)o->b * o->s / (o->sequence_parallel ? g->topo.tp : 1) * g->model.hidden;
 }
 
+/* Where tensor ranks' parts of a sum arrive (comm_share): room for all of one. */
+static uint64_t sum_room(const struct model *m)
+{
+    return align_up((uint64_t)(m->there.part[0].rows * m->h * dtype_size(m->o.t) / m->g->topo.tp), 256);
+}
+
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o)
 {
     struct model *m = prepare(g, k, o);
-    uint64_t n = m->used;
+    uint64_t n = m->used + (g->topo.tp > 1 ? (uint64_t)g->topo.tp * sum_room(m) : 0);
 
     model_free(m);
     return n;
@@ -234,7 +240,7 @@ struct model *model_new(const struct stage *g, const struct stage_state *st, con
     m->st = *st;
     m->tp = tp;
     m->pool = k->dev->alloc(m->used, e);
-    if (!m->pool) {
+    if (!m->pool || comm_share(tp, m->pool, m->used, sum_room(m), e) < 0) {
         model_free(m);
         return NULL;
     }

@@ -458,16 +458,17 @@ void trainer_free(struct trainer *t)
     if (t->loss)
         t->k->dev->free_host(t->loss);
     batches_free(t->batches);
+    /* Before the memory that their members share. */
+    comm_close(t->tied);
+    comm_close(t->pipe);
+    comm_close(t->dp);
+    comm_close(t->tp);
     optimizer_free(t->optimizer);
     pipeline_free(t->pipeline);
     model_free(t->model);
     if (t->state_pool)
         t->k->dev->free(t->state_pool);
     stage_free(t->stage);
-    comm_close(t->tied);
-    comm_close(t->pipe);
-    comm_close(t->dp);
-    comm_close(t->tp);
     comm_use_device(t->world, NULL);
     kernels_close(t->k);
     free(t->blocks);

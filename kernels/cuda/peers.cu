@@ -1,0 +1,351 @@
+/*
+ * peers.cu - collectives by copy engines
+ *
+ * A reduction of n elements among k members, of which each ends up with part `rank` of n / k:
+ *
+ *   push     part r goes into member r's box, for every r      then PUSHED of the others is written
+ *   sum      when all PUSHED have come: own part + the box     then DONE of the others is written
+ *   (gather) the sum goes to the same place of every member    before DONE; the others wait for it
+ *
+ * The box may be filled again once its owner's DONE has come. A member's x is overwritten by the
+ * gather only when it has been read: its push came before. A plain gather has no push, so members first say
+ * READY: what stood in `out` is no longer needed.
+ *
+ * Words count calls, never go back, and wrap around.
+ */
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/peers.h"
+
+extern "C" {
+#include "libcommon/base/dev_net.h"
+}
+
+enum word { PUSHED, DONE, READY, N_WORDS };
+
+#define WORDS_BYTES 4096                /* at the head of a box, [N_WORDS][PEERS_MOST] */
+
+/* What a member tells the others of itself. */
+struct blob {
+    char host[64];
+    cudaIpcMemHandle_t base, box;
+    uint64_t base_at, box_at;           /* offsets into the allocations that the handles name */
+    uint64_t bytes, room;
+};
+
+struct member {
+    char *base, *box;                   /* as this process sees them */
+    void *open[2];                      /* what is to be closed */
+};
+
+struct peers {
+    int rank, size;
+    char *base, *box;
+    uint64_t bytes, room;               /* room: bytes for each of the others */
+    struct member of[PEERS_MOST];
+    uint32_t calls, summed;             /* number of the last call, and of the last that used the boxes */
+};
+
+/* ---- the driver's calls, asked for by name: nothing links the driver's library ---- */
+
+typedef CUresult (*word_function)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+typedef CUresult (*range_function)(CUdeviceptr *, size_t *, CUdeviceptr);
+
+static struct {
+    word_function write, wait;
+    range_function range;
+} driver;
+
+template <typename F> static bool find(const char *name, F *f)
+{
+    cudaDriverEntryPointQueryResult found;
+    void *p = NULL;
+
+    if (cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    *f = (F)p;
+    return true;
+}
+
+static bool find_driver(void)
+{
+    return driver.range || (find("cuStreamWriteValue32", &driver.write) && find("cuStreamWaitValue32", &driver.wait) &&
+                            find("cuMemGetAddressRange", &driver.range));
+}
+
+static void queued(const char *what, CUresult r)
+{
+    if (r != CUDA_SUCCESS)
+        cuda_note(what, cudaErrorUnknown);
+}
+
+/* ---- reaching each other ---- */
+
+static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
+{
+    CUdeviceptr start = 0;
+    size_t size;
+
+    if (driver.range(&start, &size, (CUdeviceptr)p) != CUDA_SUCCESS)
+        return false;
+    *at = (CUdeviceptr)p - start;
+    if (cudaIpcGetMemHandle(h, p) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
+struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob)
+{
+    static_assert(sizeof(struct blob) <= DEV_NET_BLOB, "it travels as that many bytes");
+    struct blob b = {};
+    struct peers *p;
+    struct err e = {};
+
+    if (size > PEERS_MOST || !find_driver())
+        return NULL;
+    p = (struct peers *)calloc(1, sizeof *p);
+    if (!p)
+        abort();
+    p->rank = rank;
+    p->size = size;
+    p->base = (char *)base;
+    p->bytes = b.bytes = bytes;
+    p->room = b.room = room / 256 * 256;
+    p->box = (char *)cuda_dev.alloc(WORDS_BYTES + (uint64_t)size * p->room, &e);
+    if (p->box) {
+        cuda_dev.zero(p->box, WORDS_BYTES, NULL);
+        cuda_dev.stream_sync(NULL);
+    }
+    if (!p->box || p->room == 0 || gethostname(b.host, sizeof b.host - 1) != 0 || !handle_of(base, &b.base, &b.base_at) ||
+        !handle_of(p->box, &b.box, &b.box_at)) {
+        peers_close(p);
+        return NULL;
+    }
+    memcpy(blob, &b, sizeof b);
+    return p;
+}
+
+static char *reach(const cudaIpcMemHandle_t *h, uint64_t at, void **open)
+{
+    if (cudaIpcOpenMemHandle(open, *h, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)
+        return (char *)*open + at;
+    cudaGetLastError();
+    *open = NULL;
+    return NULL;
+}
+
+bool peers_open(struct peers *p, const void *blobs)
+{
+    struct blob own, b;
+
+    memcpy(&own, (const char *)blobs + (size_t)p->rank * DEV_NET_BLOB, sizeof own);
+    for (int r = 0; r < p->size; r++) {
+        struct member *m = &p->of[r];
+
+        if (r == p->rank)
+            continue;
+        memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
+        if (strcmp(b.host, own.host) || b.bytes != own.bytes || b.room != own.room)
+            return false;
+        m->base = reach(&b.base, b.base_at, &m->open[0]);
+        m->box = m->base ? reach(&b.box, b.box_at, &m->open[1]) : NULL;
+        if (!m->box)
+            return false;
+    }
+    return true;
+}
+
+void peers_close(struct peers *p)
+{
+    if (!p)
+        return;
+    for (int r = 0; r < p->size; r++)
+        for (int i = 0; i < 2; i++)
+            if (p->of[r].open[i])
+                cuda_note("closing a neighbour's memory", cudaIpcCloseMemHandle(p->of[r].open[i]));
+    cuda_dev.free(p->box);
+    free(p);
+}
+
+/* ---- words ---- */
+
+static CUdeviceptr word_at(char *box, enum word w, int from)
+{
+    return (CUdeviceptr)(box + ((int)w * PEERS_MOST + from) * sizeof(uint32_t));
+}
+
+/* Tell every other member, after all that is queued before. */
+static void tell(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
+{
+    for (int r = 0; r < p->size; r++)
+        if (r != p->rank)
+            queued("telling a neighbour", driver.write(s, word_at(p->of[r].box, w, p->rank), number,
+                                                       CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+/* What follows waits until every other member has told `number` or a later one. */
+static void hear(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
+{
+    for (int r = 0; r < p->size; r++)
+        if (r != p->rank)
+            queued("waiting for a neighbour", driver.wait(s, word_at(p->box, w, r), number, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+/* ---- adding up ---- */
+
+struct parts {
+    const void *p[PEERS_MOST];          /* in rank order */
+};
+
+#define SUM_THREADS 256
+#define SUM_BLOCKS  264                 /* two a multiprocessor: it is bound by memory */
+
+template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct parts in, int n_in,
+                                                                                      int64_t n)
+{
+    const int each = wide<T>::n;
+
+    for (int64_t i = ((int64_t)blockIdx.x * SUM_THREADS + threadIdx.x) * each; i < n;
+         i += (int64_t)gridDim.x * SUM_THREADS * each) {
+        pack<T, each> x[PEERS_MOST];
+        float sum[each];
+
+        #pragma unroll
+        for (int k = 0; k < PEERS_MOST; k++)
+            if (k < n_in)
+                x[k] = fetch_pack<T, each>((const T *)in.p[k] + i);
+        unpack(sum, x[0]);
+        #pragma unroll
+        for (int k = 1; k < PEERS_MOST; k++)
+            if (k < n_in) {
+                float more[each];
+
+                unpack(more, x[k]);
+                #pragma unroll
+                for (int j = 0; j < each; j++)
+                    sum[j] = __fadd_rn(sum[j], more[j]);
+            }
+        #pragma unroll
+        for (int j = 0; j < each; j++)
+            x[0].v[j] = down<T>(sum[j]);
+        *(pack<T, each> *)(out + i) = x[0];
+    }
+}
+
+/* out[n] = own[n] and what the others left in the box. */
+static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dtype t, cudaStream_t s)
+{
+    struct parts in;
+
+    for (int r = 0; r < p->size; r++)
+        in.p[r] = r == p->rank ? own : p->box + WORDS_BYTES + (uint64_t)r * p->room;
+    WITH_T(t, {
+        unsigned blocks = (unsigned)min_i64(SUM_BLOCKS, ceil_div(n, SUM_THREADS * wide<T>::n));
+
+        add_parts<T><<<blocks, SUM_THREADS, 0, s>>>((T *)out, in, p->size, n);
+    });
+    cuda_launched("sum of neighbours' parts");
+}
+
+/* ---- collectives ---- */
+
+static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
+{
+    cuda_note("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
+}
+
+/* Each to the next first, so that no member is everybody's target at once. */
+static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->size; }
+
+/* [at, at + n) of each part of `in`, whose parts are `part` elements apart: this member's, summed, to out[at..]. */
+static void reduce_piece(struct peers *p, const char *in, int64_t part, int64_t at, int64_t n, char *out, enum dtype t,
+                         cudaStream_t s)
+{
+    const int size = dtype_size(t);
+    const uint32_t number = ++p->calls;
+
+    hear(p, DONE, p->summed, s);
+    for (int k = 1; k < p->size; k++) {
+        int r = nth_peer(p, k);
+
+        copy(p->of[r].box + WORDS_BYTES + (uint64_t)p->rank * p->room, in + (r * part + at) * size, (uint64_t)(n * size),
+             s);
+    }
+    tell(p, PUSHED, number, s);
+    hear(p, PUSHED, number, s);
+    sum(p, in + (p->rank * part + at) * size, out + at * size, n, t, s);
+    p->summed = number;
+}
+
+static bool fits(const struct peers *p, const void *in, const void *out, int64_t part_bytes)
+{
+    return p && ((uintptr_t)in | (uintptr_t)out | (uintptr_t)part_bytes) % 16 == 0 && part_bytes > 0;
+}
+
+static bool shared(const struct peers *p, const void *x, uint64_t bytes)
+{
+    return (const char *)x >= p->base && (const char *)x + bytes <= p->base + p->bytes;
+}
+
+bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
+{
+    const int size = dtype_size(t);
+
+    if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, n * size))
+        return false;
+    for (int64_t at = 0; at < n; at += (int64_t)(p->room / size)) {
+        reduce_piece(p, (const char *)in, n, at, min_i64(n - at, (int64_t)(p->room / size)), (char *)out, t, s);
+        tell(p, DONE, p->summed, s);
+    }
+    return true;
+}
+
+bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
+{
+    const int size = dtype_size(t);
+    const int64_t part = p ? n / p->size : 0;
+    char *own;
+
+    if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, part * size) || in != out || n % p->size ||
+        !shared(p, out, (uint64_t)n * size))
+        return false;
+    own = (char *)out + p->rank * part * size;
+    for (int64_t at = 0; at < part; at += (int64_t)(p->room / size)) {
+        int64_t piece = min_i64(part - at, (int64_t)(p->room / size));
+
+        reduce_piece(p, (const char *)in, part, at, piece, own, t, s);
+        for (int k = 1; k < p->size; k++)
+            copy(p->of[nth_peer(p, k)].base + (own - p->base) + at * size, own + at * size, (uint64_t)(piece * size), s);
+        tell(p, DONE, p->summed, s);
+    }
+    hear(p, DONE, p->summed, s);
+    return true;
+}
+
+bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_bytes, cudaStream_t s)
+{
+    uint32_t number;
+    char *own;
+
+    if (!fits(p, in, out, (int64_t)n_bytes) || !shared(p, out, n_bytes * p->size))
+        return false;
+    own = (char *)out + p->rank * n_bytes;
+    number = ++p->calls;
+    tell(p, READY, number, s);
+    if (in != own)
+        copy(own, in, n_bytes, s);
+    hear(p, READY, number, s);
+    for (int k = 1; k < p->size; k++)
+        copy(p->of[nth_peer(p, k)].base + (own - p->base), in, n_bytes, s);
+    tell(p, PUSHED, number, s);
+    hear(p, PUSHED, number, s);
+    return true;
+}
