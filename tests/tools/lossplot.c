@@ -1,13 +1,15 @@
 /*
  * lossplot - draw the losses that training logs tell of, on the terminal and as SVG
  *
- *   lossplot [--svg FILE] [--title TEXT] [--level NAME=VALUE] LABEL=LOG...
+ *   lossplot [--svg FILE] [--title TEXT] [--level NAME=VALUE] [--difference] LABEL=LOG...
  *
  * Each log is one run; a run that goes on where another stopped is drawn on the same axis,
  * because the axis counts the samples consumed. Training losses come from the "iteration" lines,
  * validation losses from the "NAME loss at iteration N" lines behind them. VALUE (the entropy
  * of the text, say) becomes a horizontal line. The terminal shows every training loss at its
- * place and the validation losses as a table; the SVG has a panel for each.
+ * place and the validation losses as a table; the SVG has a panel for each. With --difference the
+ * logs are runs over the same samples, and the second panel and the table show how far each is above
+ * the first at each point that both have.
  *
  * Exit status: 0 drawn, 1 a log cannot be read or has no losses, 2 wrong usage.
  */
@@ -36,6 +38,7 @@ struct plot {
     int n_runs;
     struct series set[SETS_MAX];        /* validation, one a name; all logs together */
     int n_sets;
+    bool difference;                    /* the sets are differences of runs 1 .. to run 0 */
 };
 /* An axis: values from lo to hi, a tick at each step from lo on. */
 struct axis { double lo, hi, step; };
@@ -110,6 +113,36 @@ static void read_log(struct plot *p, struct series *run, const char *path)
         die("%s: has no training line with a loss", path);
 }
 
+/* In place of validation losses: how far each run is above the first where samples are equal. */
+static void make_differences(struct plot *p)
+{
+    const struct series *base = &p->run[0];
+
+    for (int i = 0; i < p->n_sets; i++) {
+        free(p->set[i].name);
+        free(p->set[i].p);
+        p->set[i] = (struct series){0};
+    }
+    p->n_sets = p->n_runs - 1;
+    for (int r = 1; r < p->n_runs; r++) {
+        struct series *d = &p->set[r - 1];
+        const struct series *run = &p->run[r];
+
+        d->name = run->name;
+        for (int i = 0, k = 0; i < base->n && k < run->n;)
+            if (base->p[i].samples < run->p[k].samples) {
+                i++;
+            } else if (base->p[i].samples > run->p[k].samples) {
+                k++;
+            } else {
+                series_add(d, run->p[k].samples, run->p[k].loss - base->p[i].loss);
+                i++, k++;
+            }
+        if (d->n == 0)
+            die("%s has no samples in common with %s", run->name, base->name);
+    }
+}
+
 /* ---- axes ---- */
 
 static void widen(const struct series *s, int n, double *x_hi, double *lo, double *hi)
@@ -167,7 +200,7 @@ static void text_fill(const struct plot *p, const struct axis *x, const struct a
     for (int row = 0; row < ROWS; row++) {
         memset(grid[row], ' ', COLS);
         grid[row][COLS] = '\0';
-        for (int r = 1; r < p->n_runs; r++)     /* where the next run takes over */
+        for (int r = 1; r < p->n_runs && !p->difference; r++)  /* where the next run takes over */
             grid[row][text_col(x, p->run[r].p[0].samples)] = ':';
     }
     for (int c = 0; p->level_name && c < COLS; c += 2)
@@ -202,7 +235,7 @@ static void text_table(const struct plot *p)
     const struct series *first = p->set;
     int every = (first->n + 7) / 8;
 
-    printf("\n  %-12s", "validation");
+    printf("\n  %-12s", p->difference ? "difference" : "validation");
     for (int k = (first->n - 1) % every; k < first->n; k += every)
         printf("%8.0f", first->p[k].samples);
     printf("\n");
@@ -310,7 +343,7 @@ static void svg_series(const struct panel *n, const struct series *s, const char
 /* Where a run takes over from the one before. */
 static void svg_handovers(const struct panel *n, const struct plot *p)
 {
-    for (int r = 1; r < p->n_runs; r++)
+    for (int r = 1; r < p->n_runs && !p->difference; r++)
         fprintf(n->f, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"#888\" stroke-dasharray=\"2 3\"/>\n",
                 svg_x(n, p->run[r].p[0].samples), n->top, n->bottom);
 }
@@ -323,6 +356,12 @@ static void svg_level(const struct panel *n, const struct plot *p)
             svg_y(n, p->level), SVG_RIGHT);
     svg_text(n->f, SVG_RIGHT - 6, svg_y(n, p->level) - 6, "text-anchor=\"end\" fill=\"#555\"", text);
     free(text);
+}
+
+/* A difference has the colour of its run. */
+static const char *colour_of_set(const struct plot *p, int s)
+{
+    return p->difference ? run_colour[s + 1] : set_colour[s];
 }
 
 static double last_loss(const struct series *s)
@@ -346,7 +385,7 @@ static void svg_names(const struct panel *n, const struct plot *p)
         done[low] = true;
         above = fmin(svg_y(n, last_loss(&p->set[low])) + 4, above - 17);
         text = str_fmt("%s %.3f", p->set[low].name, last_loss(&p->set[low]));
-        style = str_fmt("fill=\"%s\" font-weight=\"bold\"", set_colour[low]);
+        style = str_fmt("fill=\"%s\" font-weight=\"bold\"", colour_of_set(p, low));
         svg_text(n->f, SVG_RIGHT + 12, above, style, text);
         free(text);
         free(style);
@@ -363,18 +402,22 @@ static void svg_train(const struct panel *n, const struct plot *p)
         char *style = str_fmt("fill=\"%s\" font-weight=\"bold\"", run_colour[r]);
 
         svg_series(n, &p->run[r], run_colour[r], false);
-        svg_text(n->f, svg_x(n, p->run[r].p[0].samples) + (r ? 8 : 36), n->top + 20 + 20 * r, style, p->run[r].name);
+        svg_text(n->f, svg_x(n, p->run[r].p[0].samples) + (r && !p->difference ? 8 : 36), n->top + 20 + 20 * r, style, p->run[r].name);
         free(style);
     }
 }
 
 static void svg_valid(const struct panel *n, const struct plot *p)
 {
-    svg_frame(n, "Validation");
+    char *heading = p->difference ? str_fmt("Difference to %s", p->run[0].name) : str_fmt("Validation");
+
+    svg_frame(n, heading);
     svg_handovers(n, p);
     for (int s = 0; s < p->n_sets; s++)
-        svg_series(n, &p->set[s], set_colour[s], true);
-    svg_names(n, p);
+        svg_series(n, &p->set[s], colour_of_set(p, s), !p->difference);
+    if (!p->difference)                 /* else the upper panel has the names */
+        svg_names(n, p);
+    free(heading);
 }
 
 static void draw_svg(const struct plot *p, const struct axis *x, const struct axis *train, const struct axis *valid,
@@ -416,7 +459,7 @@ static char *cut(char *arg)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: lossplot [--svg FILE] [--title TEXT] [--level NAME=VALUE] LABEL=LOG...\n");
+    fprintf(stderr, "usage: lossplot [--svg FILE] [--title TEXT] [--level NAME=VALUE] [--difference] LABEL=LOG...\n");
     return 2;
 }
 
@@ -424,7 +467,7 @@ int main(int argc, char **argv)
 {
     static const struct option longopts[] = {
         { "svg", required_argument, 0, 's' }, { "title", required_argument, 0, 't' },
-        { "level", required_argument, 0, 'l' }, {0},
+        { "level", required_argument, 0, 'l' }, { "difference", no_argument, 0, 'd' }, {0},
     };
     static struct plot p = { .title = "Loss" };
     struct axis x, train, valid;
@@ -440,6 +483,8 @@ int main(int argc, char **argv)
             p.title = optarg;
         } else if (c == 'l' && (value = cut(optarg)) && isfinite(p.level = strtod(value, NULL))) {
             p.level_name = optarg;
+        } else if (c == 'd') {
+            p.difference = true;
         } else {
             return usage();
         }
@@ -453,6 +498,8 @@ int main(int argc, char **argv)
         read_log(&p, &p.run[p.n_runs], value);
     }
 
+    if (p.difference)
+        make_differences(&p);
     widen(p.set, p.n_sets, &x_hi, &valid_lo, &valid_hi);
     widen(p.run, p.n_runs, &x_hi, &lo, &hi);
     x = axis_over(0, x_hi);
