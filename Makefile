@@ -97,8 +97,11 @@ UNIT_BIN  := $(UNIT_SRC:tests/unit/%.c=$(O)/tests/%)
 TLIB_SRC  := $(wildcard tests/lib/*.c)
 TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
 TLIB      := $(O)/libtests.a
-BENCH_SRC := $(wildcard tests/bench/*.c tests/tools/*.c)
+BENCH_SRC := $(filter-out tests/tools/kernel_times.c,$(wildcard tests/bench/*.c tests/tools/*.c))
 BENCH_BIN := $(BENCH_SRC:%.c=$(O)/%)
+# Measuring on a GPU: built where there is an nvcc, and CUPTI.
+CUPTI     := $(if $(NVCC),$(firstword $(wildcard $(CUDA_HOME)/extras/CUPTI/include/cupti.h $(CUDA_HOME)/include/cupti.h)))
+CUDA_TEST := $(if $(NVCC),$(O)/tests/bench/bench_attention) $(if $(CUPTI),$(O)/tests/tools/libkernel_times.so)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
@@ -166,6 +169,18 @@ $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS)
 
+$(O)/tests/bench/bench_attention: tests/bench/bench_attention.cu $(CUDA_OBJ) $(LIB)
+	$(call say,NVCC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -I. -std=c++17 -O3 $(CUDA_ARCH) -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 \
+		-Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt -lpthread
+
+$(O)/tests/tools/libkernel_times.so: tests/tools/kernel_times.c
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -O2 -g $(WARN) -fPIC -shared -I$(dir $(CUPTI)) -I$(CUDA_HOME)/include -o $@ $< \
+		-L$(CUDA_HOME)/extras/CUPTI/lib64 -L$(CUDA_HOME)/lib64 -lcupti -lstdc++ -lpthread
+
 # Fuzzers are clang's; they compile the library again with coverage instrumentation.
 build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
 	$(call say,FUZZ,$@)
@@ -182,7 +197,7 @@ check-libs:
 deps:
 	@sh tests/deps.sh $(APT)
 
-tests-bin: $(UNIT_BIN) $(BENCH_BIN)
+tests-bin: $(UNIT_BIN) $(BENCH_BIN) $(CUDA_TEST)
 
 ready-libs:
 	@$(PKGC) --exists $(PKGS) $(PKGS_TEST) 2>/dev/null || $(MAKE) --no-print-directory deps
