@@ -1,0 +1,57 @@
+#!/bin/sh
+# sanitize_gpu.sh [TOOL...] - every kernel of the GPU under compute-sanitizer
+#
+# Tools: memcheck racecheck initcheck synccheck (default: all). Each runs cuda_check and bench_attention on
+# small sizes; memcheck and initcheck also a few steps of training. LIMIT (120) seconds a run. A run
+# passes when the program ends well and the tool finds nothing. KEEP=FOLDER keeps the logs.
+# Kernels of cuBLASLt are not ours: SANITIZER_OPTIONS="--kernel-name-exclude kernel_substring=nvjet" leaves them out.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests}
+sanitizer=${SANITIZER:-$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)}
+[ -n "$sanitizer" ] || { echo "sanitize_gpu.sh: no compute-sanitizer" >&2; exit 1; }
+[ $# -gt 0 ] || set -- memcheck racecheck initcheck synccheck
+work=${KEEP:-$(mktemp -d "${TMPDIR:-/tmp}/shardkit-sanitize-XXXXXX")}
+mkdir -p "$work"
+[ -n "${KEEP:-}" ] || trap 'rm -rf "$work"' EXIT
+# Index files are written beside the data: work on a copy.
+cp tests/data/text/text_document.bin tests/data/text/text_document.idx "$work"
+passed=0 failed=0
+
+# under TOOL NAME COMMAND...
+under() {
+    tool=$1 name=$2 begin=$(date +%s)
+    shift 2
+    # shellcheck disable=SC2086
+    timeout -k 5 "${LIMIT:-120}" "$sanitizer" --tool "$tool" --error-exitcode 77 ${SANITIZER_OPTIONS:-} "$@" \
+        >"$work/$tool-$name.log" 2>&1
+    rc=$?
+    summary=$(grep -E "SUMMARY" "$work/$tool-$name.log" | tail -n 1 | sed 's/^=*//')
+    printf '%-9s %-15s status %d, %d s: %s\n' "$tool" "$name" $rc $(($(date +%s) - begin)) "${summary:-no summary}"
+    if [ $rc -eq 0 ] && [ -n "$summary" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        grep -v "^=* *$" "$work/$tool-$name.log" | grep -E "^=|cuda_check|FAIL|cannot" | head -n 12
+    fi
+}
+
+train() {
+    under "$1" "train-$2" "$BIN/train" --backend cuda --bf16 --num-layers 2 --hidden-size "$3" --num-attention-heads "$4" \
+        --seq-length 128 --max-position-embeddings 128 --position-embedding-type alibi --embed-layernorm \
+        --vocab-size 257 --micro-batch-size 2 --global-batch-size 4 --train-iters 3 --lr 1e-3 --min-lr 1e-4 \
+        --lr-decay-style cosine --attention-dropout "$5" --hidden-dropout "$5" --eval-iters 0 --split 100,0,0 \
+        --data-path "$work/text_document" --log-interval 1 --init-method-std 0.02
+}
+
+for tool; do
+    under "$tool" cuda_check "$TBIN/tools/cuda_check" small
+    under "$tool" attention "$TBIN/bench/bench_attention" small
+    case $tool in
+    memcheck | initcheck)
+        train "$tool" hd64 256 4 0
+        train "$tool" dropout 128 8 0.1 ;;
+    esac
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
