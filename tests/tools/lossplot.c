@@ -242,7 +242,7 @@ static void text_table(const struct plot *p)
     for (const struct series *s = p->set; s < p->set + p->n_sets; s++) {
         printf("  %-12s", s->name);
         for (int k = (s->n - 1) % every; k < s->n; k += every)
-            printf("%8.3f", s->p[k].loss);
+            printf(p->difference ? "%8.4f" : "%8.3f", s->p[k].loss);
         printf("\n");
     }
 }
@@ -272,7 +272,7 @@ static void draw_text(const struct plot *p, const struct axis *x, const struct a
 
 /* ---- SVG ---- */
 
-enum { SVG_W = 960, SVG_LEFT = 70, SVG_RIGHT = 800, SVG_TOP = 70, SVG_FOOT = 56 };
+enum { SVG_W = 960, SVG_LEFT = 80, SVG_RIGHT = 800, SVG_TOP = 70, SVG_FOOT = 56 };
 enum { TRAIN_H = 320, GAP = 60, VALID_H = 220 };
 /* Okabe and Ito's colours, which colour-blind readers can tell apart. */
 static const char *const run_colour[RUNS_MAX] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7" };
@@ -319,12 +319,12 @@ static void svg_frame(const struct panel *n, const char *heading)
     }
     for (double v = n->y.lo; v < n->y.hi + n->y.step / 2; v += n->y.step) {
         fprintf(n->f, "<path d=\"M%d %.1fH%d\" stroke=\"#e4e4e4\"/>\n", SVG_LEFT, svg_y(n, v), SVG_RIGHT);
-        snprintf(label, sizeof label, "%.*f", axis_decimals(&n->y), v);
+        snprintf(label, sizeof label, "%.*f", axis_decimals(&n->y), fabs(v) < n->y.step / 2 ? 0 : v);
         svg_text(n->f, SVG_LEFT - 8, svg_y(n, v) + 4, "text-anchor=\"end\"", label);
     }
     fprintf(n->f, "<path d=\"M%d %.1fV%.1fH%d\" stroke=\"#333\" fill=\"none\"/>\n", SVG_LEFT, n->top, n->bottom,
             SVG_RIGHT);
-    fprintf(n->f, "<text transform=\"translate(22 %.1f) rotate(-90)\" text-anchor=\"middle\">"
+    fprintf(n->f, "<text transform=\"translate(18 %.1f) rotate(-90)\" text-anchor=\"middle\">"
             "loss, nats per token</text>\n", (n->top + n->bottom) / 2);
 }
 
@@ -399,10 +399,13 @@ static void svg_train(const struct panel *n, const struct plot *p)
     if (p->level_name)
         svg_level(n, p);
     for (int r = 0; r < p->n_runs; r++) {
-        char *style = str_fmt("fill=\"%s\" font-weight=\"bold\"", run_colour[r]);
+        /* Runs that go on from each other are named where they begin; those over the same samples where losses are low. */
+        double x = svg_x(n, p->run[r].p[0].samples) + (r ? 8 : 36);
+        char *style = str_fmt("fill=\"%s\" font-weight=\"bold\"%s", run_colour[r],
+                              p->difference ? " text-anchor=\"end\"" : "");
 
         svg_series(n, &p->run[r], run_colour[r], false);
-        svg_text(n->f, svg_x(n, p->run[r].p[0].samples) + (r && !p->difference ? 8 : 36), n->top + 20 + 20 * r, style, p->run[r].name);
+        svg_text(n->f, p->difference ? SVG_RIGHT - 10 : x, n->top + 20 + 20 * r, style, p->run[r].name);
         free(style);
     }
 }

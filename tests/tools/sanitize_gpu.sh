@@ -4,7 +4,7 @@
 # Tools: memcheck racecheck initcheck synccheck (default: all). Each runs cuda_check and bench_attention on
 # small sizes; memcheck and initcheck also a few steps of training. LIMIT (120) seconds a run. A run
 # passes when the program ends well and the tool finds nothing. KEEP=FOLDER keeps the logs.
-# Kernels of cuBLASLt are not ours: SANITIZER_OPTIONS="--kernel-name-exclude kernel_substring=nvjet" leaves them out.
+# Kernels of cuBLASLt are not ours: SANITIZER_OPTIONS="--kernel-name-exclude kns=nvjet" leaves them out.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests}
