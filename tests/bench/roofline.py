@@ -34,8 +34,8 @@ KINDS = [
 # Products in a row, by what is before and behind them.
 PLACES = {
     "AF": ["qkv"], "FA": ["dense"], "AA": ["up", "down"], "AS": ["head"], "BS": ["head dW", "head dx", "head"],
-    "BE": ["head dW", "head dx"], "CC": ["down dW", "down dx", "up dW"], "CT": ["dense dW", "dense dx"],
-    "TC": ["qkv dW"],
+    "BE": ["head dW", "head dx"], "CC": ["down dW", "down dx", "up dx", "up dW"],
+    "CT": ["dense dW", "dense dx"], "TC": ["qkv dx", "qkv dW"],
 }
 
 
@@ -69,7 +69,7 @@ def kind_of(name):
 
 def label(events):
     """The class of each event; products get their layer's name."""
-    out, letters, run, last = [], [], [], ""
+    out, letters, run = [], [], []
     for e in events:
         kind, letter = kind_of(e[3])
         out.append(kind)
@@ -85,12 +85,10 @@ def label(events):
         elif letter:
             if run:
                 place = PLACES.get(before + letter, [])
-                if before + letter == "CR":
-                    place = ["up dx"] if last == "up dW" else ["qkv dx"]
                 for n, ids in enumerate(run):
-                    last = place[n] if len(place) == len(run) else "unknown, between " + before + letter
+                    name = place[n] if len(place) == len(run) else "unknown, between " + before + letter
                     for j in ids:
-                        out[j] = "product " + last
+                        out[j] = "product " + name
                 run = []
             before = letter
     for ids in run:
