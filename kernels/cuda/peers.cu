@@ -11,6 +11,9 @@
  * gather only when it has been read: its push came before. A plain gather has no push, so members first say
  * READY: what stood in `out` is no longer needed.
  *
+ * A message goes through the receiver's box, which holds two: PUSHED says that it has come, DONE that
+ * it has been taken out, so a sender waits only for the message before the last.
+ *
  * Words count calls, never go back, and wrap around.
  */
 #include <cuda.h>
@@ -39,6 +42,7 @@ struct blob {
 
 struct member {
     char *base, *box;                   /* as this process sees them */
+    uint64_t room;
     void *open[2];                      /* what is to be closed */
 };
 
@@ -124,8 +128,8 @@ struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64
         cuda_dev.zero(p->box, WORDS_BYTES, NULL);
         cuda_dev.stream_sync(NULL);
     }
-    if (!p->box || p->room == 0 || gethostname(b.host, sizeof b.host - 1) != 0 || !handle_of(base, &b.base, &b.base_at) ||
-        !handle_of(p->box, &b.box, &b.box_at)) {
+    if (!p->box || gethostname(b.host, sizeof b.host - 1) != 0 || !handle_of(p->box, &b.box, &b.box_at) ||
+        (base && !handle_of(base, &b.base, &b.base_at))) {
         peers_close(p);
         return NULL;
     }
@@ -153,11 +157,12 @@ bool peers_open(struct peers *p, const void *blobs)
         if (r == p->rank)
             continue;
         memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
-        if (strcmp(b.host, own.host) || b.bytes != own.bytes || b.room != own.room)
+        if (strcmp(b.host, own.host) || b.bytes != own.bytes)
             return false;
-        m->base = reach(&b.base, b.base_at, &m->open[0]);
-        m->box = m->base ? reach(&b.box, b.box_at, &m->open[1]) : NULL;
-        if (!m->box)
+        m->room = b.room;
+        m->box = reach(&b.box, b.box_at, &m->open[0]);
+        m->base = m->box && p->base ? reach(&b.base, b.base_at, &m->open[1]) : NULL;
+        if (!m->box || (p->base && !m->base))
             return false;
     }
     return true;
@@ -287,7 +292,7 @@ static void reduce_piece(struct peers *p, const char *in, int64_t part, int64_t 
 
 static bool fits(const struct peers *p, const void *in, const void *out, int64_t part_bytes)
 {
-    return p && ((uintptr_t)in | (uintptr_t)out | (uintptr_t)part_bytes) % 16 == 0 && part_bytes > 0;
+    return p && p->room >= 16 && ((uintptr_t)in | (uintptr_t)out | (uintptr_t)part_bytes) % 16 == 0 && part_bytes > 0;
 }
 
 static bool shared(const struct peers *p, const void *x, uint64_t bytes)
@@ -347,5 +352,34 @@ bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_byt
         copy(p->of[nth_peer(p, k)].base + (own - p->base), in, n_bytes, s);
     tell(p, PUSHED, number, s);
     hear(p, PUSHED, number, s);
+    return true;
+}
+
+/* ---- messages of a pair ---- */
+
+bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t s)
+{
+    const struct member *to = p ? &p->of[1 - p->rank] : NULL;
+    uint32_t number;
+
+    if (!p || n_bytes > to->room)
+        return false;
+    number = ++p->calls;
+    hear(p, DONE, number - 2, s);
+    copy(to->box + WORDS_BYTES + number % 2 * to->room, buf, n_bytes, s);
+    tell(p, PUSHED, number, s);
+    return true;
+}
+
+bool peers_recv(struct peers *p, void *buf, uint64_t n_bytes, cudaStream_t s)
+{
+    uint32_t number;
+
+    if (!p || n_bytes > p->room)
+        return false;
+    number = ++p->calls;
+    hear(p, PUSHED, number, s);
+    copy(buf, p->box + WORDS_BYTES + number % 2 * p->room, n_bytes, s);
+    tell(p, DONE, number, s);
     return true;
 }

@@ -20,8 +20,8 @@ struct peers;
 #define PEERS_MOST 8                    /* members */
 
 /*
- * Make [base, base + bytes), memory of dev->alloc(), and a box of our own reachable. room: bytes that each other member
- * may leave in the box at once; larger tensors go in pieces. Fills blob, DEV_NET_BLOB bytes for the
+ * Make [base, base + bytes), memory of dev->alloc() or NULL, and a box of our own reachable. room: bytes that each
+ * member may leave in the box at once, the same for all who add up; larger sums go in pieces. Fills blob, DEV_NET_BLOB bytes for the
  * others. NULL when that is not possible here.
  */
 struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob);
@@ -36,5 +36,8 @@ void peers_close(struct peers *p);      /* NULL is fine; every stream that works
 bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_bytes, cudaStream_t s);
+/* Of two members, of which one only sends and the other only receives, into room at least as large as the message. */
+bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t s);
+bool peers_recv(struct peers *p, void *buf, uint64_t n_bytes, cudaStream_t s);
 
 #endif

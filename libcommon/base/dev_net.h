@@ -40,8 +40,9 @@ struct dev_net {
     /*
      * Devices of one host may reach each other's memory. offer() makes [base, base + bytes) of dev->alloc()
      * reachable, and as much room as is needed to receive parts of `room` bytes, and says how in blob; share()
-     * takes all members' blobs in rank order. From then on collectives of this link go that way where they can, with next
-     * to no multiprocessors. false: not possible here; unshare() then, on all members, as if nothing had been.
+     * takes all members' blobs in rank order. From then on calls of this link go that way where they can, with next
+     * to no multiprocessors: collectives between memory that is shared, and, where base is NULL, messages of `room` bytes
+     * at most to the member that has offered it. false: not possible here; unshare() then, on all members, as if nothing had been.
      */
     bool (*offer)(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob);
     bool (*share)(struct dev_link *l, const void *blobs);

@@ -8,7 +8,8 @@
  * Events tie those streams to the caller's: a message starts after what the caller has queued
  * before it, and comm_wait() makes what comes later wait for the message.
  *
- * Links are made when they are first needed, with ids that travel over the host.
+ * Links are made when they are first needed, with ids that travel over the host. On one host memory
+ * may be shared besides (dev_net.h, offer): links then carry only what does not fit there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -57,30 +58,57 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
     return open_link(c, id, c->rank, c->size, sms, e);
 }
 
-/* The lower member makes the ids of both directions. */
-static int agree_pair(struct comm *c, int other, char id[2][DEV_NET_ID], struct err *e)
+/* Tell the other member of a pair something, and hear the same of it. */
+static int swap(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
-    const bool gives = c->rank < other;
     struct err inside = {0};
-    struct xfer x;
-    int rc = 0;
+    struct xfer x[2];
+    int rc;
 
-    for (int i = 0; i < 2 && gives && rc == 0; i++)
-        rc = c->w->net->id_new(id[i], e);
-    if (rc < 0)
-        return -1;
     call_begin(c, "opening a link", 0);
-    rc = post(c, &x, USE_LINK, gives, other, id, 2 * DEV_NET_ID, &inside);
+    rc = post(c, &x[0], USE_LINK, true, other, mine, n_bytes, &inside);
     if (rc == 0)
-        rc = wait_all(c->w, &x, 1, &inside);
+        rc = post(c, &x[1], USE_LINK, false, other, theirs, n_bytes, &inside);
+    if (rc == 0)
+        rc = wait_all(c->w, x, 2, &inside);
     return call_end(c, "opening a link", 0, rc, &inside, e);
 }
 
-static struct comm_peer *need_peer(struct comm *c, int other, struct err *e)
+/* One direction: a link, its stream, and, where it can be, room at the receiver for messages of n_bytes. */
+static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64_t n_bytes, struct err *e)
 {
+    const struct dev_net *net = c->w->net;
     const int me = c->rank < other ? 0 : 1;
-    struct lane *lane[2];
-    char id[2][DEV_NET_ID];
+    struct { char id[DEV_NET_ID], blob[DEV_NET_BLOB]; int32_t cannot; } word[2] = {0};
+
+    if (me == 0 && net->id_new(word[0].id, e) < 0)
+        return -1;
+    if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+        return -1;
+    l->link = open_link(c, word[0].id, me, 2, MESSAGE_SMS, e);
+    if (!l->link)
+        return -1;
+    l->s = net->dev->stream_new();
+    word[me].cannot = !net->offer(l->link, NULL, 0, out ? 0 : n_bytes, word[me].blob);
+    if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+        return -1;
+    if (!word[0].cannot && !word[1].cannot) {
+        char blobs[2][DEV_NET_BLOB];
+
+        memcpy(blobs[0], word[0].blob, DEV_NET_BLOB);
+        memcpy(blobs[1], word[1].blob, DEV_NET_BLOB);
+        word[me].cannot = !net->share(l->link, blobs);
+        if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+            return -1;
+    }
+    if (word[0].cannot || word[1].cannot)
+        net->unshare(l->link);
+    return 0;
+}
+
+static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, struct err *e)
+{
+    const bool low = c->rank < other;
     struct comm_peer *p;
 
     if (!c->peer)
@@ -88,17 +116,10 @@ static struct comm_peer *need_peer(struct comm *c, int other, struct err *e)
     p = &c->peer[other];
     if (p->in.link && p->out.link)
         return p;
-    if (agree_pair(c, other, id, e) < 0)
-        return NULL;
     /* First upwards, then downwards: both must open in the same order. */
-    lane[0] = me == 0 ? &p->out : &p->in;
-    lane[1] = me == 0 ? &p->in : &p->out;
-    for (int i = 0; i < 2; i++) {
-        lane[i]->link = open_link(c, id[i], me, 2, MESSAGE_SMS, e);
-        if (!lane[i]->link)
-            return NULL;
-        lane[i]->s = c->w->net->dev->stream_new();
-    }
+    if (open_lane(c, low ? &p->out : &p->in, other, low, n_bytes, e) < 0 ||
+        open_lane(c, low ? &p->in : &p->out, other, !low, n_bytes, e) < 0)
+        return NULL;
     return p;
 }
 
@@ -250,7 +271,7 @@ int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_b
     const char *name = is_send ? "send" : "receive";
     const uint64_t number = is_send ? c->n_sent : c->n_received;
     const struct dev_net *net = c->w->net;
-    struct comm_peer *p = need_peer(c, peer, e);
+    struct comm_peer *p = need_peer(c, peer, n_bytes, e);
     struct err inside = {0};
     struct lane *l;
     int rc;
