@@ -1,0 +1,103 @@
+/*
+ * executor_gather.c - where a chunk's result comes to lie, and gather.c's work on it
+ */
+#include "libcommon/plan/executor_impl.h"
+
+/* Is the chunk one piece whose bytes go as they are? */
+static bool lies_together(const struct chunk *c)
+{
+    return !c->out && c->last_round && c->n_pieces == 1 && !gather_needs_output(&c->g) &&
+           c->piece[0].src.len == c->g.len;
+}
+
+/* Can the chunk be written from where its only piece lies? */
+static bool lies_right(struct run *x, const struct chunk *c)
+{
+    struct err e = {0};
+    int dst = c->g.item->dst;
+
+    if (!lies_together(c) || c->g.item->n_outs)
+        return false;
+    if (dst < 0 || c->g.len < SMALL_WRITE || outputs_fd(x->outputs, dst, true, &e) < 0)
+        return true;                    /* hashed only, or written through the page cache */
+    return ((uintptr_t)c->src[0] - c->dst_at) % outputs_mem_align(x->outputs, dst) == 0;
+}
+
+bool exec_find_place(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    bool together = lies_together(c);
+
+    if (c->out || (!plan_writes(c->g.item) && !x->o->look && !gather_needs_output(&c->g)))
+        return true;
+    exec_pin(x, c);
+    if (lies_right(x, c)) {
+        c->result = c->src[0];
+        return true;
+    }
+    if (w->n_free == 0)
+        return false;
+    c->out = w->free_buf[--w->n_free];
+    if (c->g.item->n_outs && together) {        /* the other buffer is for dealing */
+        c->result = c->src[0];
+        return true;
+    }
+    c->result = c->g.out = c->out + c->dst_at % BLOCK;
+    c->g.copy_stride = exec_chunk_bytes(x, c->g.item);
+    return true;
+}
+
+/* The chunk of a transposed matrix is gathered: into a tile, or on its own way. */
+static bool transpose_chunk(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    const struct plan_item *it = c->g.item;
+    uint8_t *in = c->in;                /* its bytes have been gathered: room for the result */
+    struct tile tile;
+    enum tiles_answer answer = TILES_NONE;
+    bool written = true;
+
+    if (c->g.len < it->len)
+        answer = tiles_put(x->tiles, &c->g, it->dst_at % BLOCK, &tile);
+    if (answer == TILES_COMPLETE) {
+        written = exec_write_tile(x, it, &tile);
+        tiles_done(x->tiles, &tile);
+    }
+    if (answer != TILES_NONE) {
+        if (written)
+            exec_end_chunk(w, c);
+        return written;
+    }
+    c->result = in + c->dst_at % BLOCK;
+    gather_transpose(&c->g, in + c->dst_at % BLOCK);
+    c->in = c->out;
+    c->out = in;
+    c->state = CHUNK_WRITING;
+    w->n_reading--;
+    return exec_write_chunk(w, c);
+}
+
+bool exec_gather_round(struct worker *w, struct chunk *c)
+{
+    struct err e = {0};
+    bool agree;
+
+    for (int i = 0; i < c->n_pieces; i++)
+        if (gather_piece(&c->g, &c->piece[i], c->src[i], &e) < 0)
+            return exec_fail(w->x, &e);
+    if (!c->last_round)
+        return exec_read_round(w, c);
+    agree = gather_end(&c->g);
+    if (agree && c->g.item->transpose_row)
+        return transpose_chunk(w, c);
+    if (w->x->o->look &&
+        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, exec_out_len(c), &e) < 0)
+        return exec_fail(w->x, &e);
+    if (!agree || !plan_writes(c->g.item)) {
+        exec_end_chunk(w, c);
+        return true;
+    }
+    c->state = CHUNK_WRITING;
+    w->n_reading--;
+    return exec_write_chunk(w, c);
+}

@@ -1,0 +1,189 @@
+/*
+ * executor_read.c - as many pieces as fit a chunk's buffer, as reads of whole blocks
+ */
+#include <errno.h>
+#include <fcntl.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/executor_impl.h"
+
+static void start_read(struct worker *w, struct chunk *c, struct request *r)
+{
+    c->n_under_way++;
+    io_start(w->io, &r->io);
+}
+
+/* A descriptor for a source file; O_DIRECT as long as nothing refuses it. */
+static int source_fd(struct run *x, int file, bool *direct, struct err *e)
+{
+    int fd = -1;
+
+    *direct = false;
+    if (x->direct_reads) {
+        fd = files_fd(plan_files(x->plan), file, true, e);
+        *direct = fd >= 0;
+    }
+    return fd >= 0 || e->kind != ERR_NONE ? fd : files_fd(plan_files(x->plan), file, false, e);
+}
+
+/* Found out here for all kinds of files: memory has no short read, a window has neighbours. */
+static int check_length(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
+{
+    uint64_t size = files_size(f, rec->file);
+
+    if (rec->at <= size && x->at <= size - rec->at && x->len <= size - rec->at - x->at)
+        return 0;
+    err_data(e, files_name(f, rec->file), rec->at, "cut short: record %s ends at byte %llu, the file at %llu",
+             rec->name, (unsigned long long)(rec->at + rec->len), (unsigned long long)size);
+    return -1;
+}
+
+/* Read on to file byte `end`. 1: that takes more than `room`. */
+static int lengthen(struct request *r, uint64_t end, uint64_t room)
+{
+    uint64_t whole = max_u64(align_up(end, BLOCK) - r->io.at, r->io.len);
+
+    if (whole - r->io.len > room)
+        return 1;
+    r->io.len = whole;
+    r->wanted = max_u64(r->wanted, end - r->io.at);
+    return 0;
+}
+
+/* One more request, for [at, end) of a file, into the `room` bytes at `to`. 1: it takes more. */
+static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, uint8_t *to, uint64_t room,
+                    struct err *e)
+{
+    uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
+    struct request *r;
+
+    if (c->n_reqs == MAX_REQS || len > room)
+        return 1;
+    r = &c->req[c->n_reqs];
+    *r = (struct request){ .chunk = c, .file = file, .wanted = end - from,
+                           .io = { .buf = to, .len = len, .at = from } };
+    r->io.fd = source_fd(x, file, &r->direct, e);
+    if (r->io.fd < 0)
+        return -1;
+    c->n_reqs++;
+    return 0;
+}
+
+/*
+ * Have the bytes of `pc` read into the input buffer, of which `used` bytes are taken.
+ * A piece that follows its forerunner on disk joins that one's read. 1: there is no room.
+ */
+static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, uint64_t *used,
+                     const uint8_t **src, struct err *e)
+{
+    struct files *f = plan_files(x->plan);
+    const struct record *rec = files_record(f, pc->src.record);
+    const uint8_t *mem = files_mem(f, rec->file);
+    struct request *r = c->n_reqs ? &c->req[c->n_reqs - 1] : NULL;
+    uint64_t base, at, end, room = x->chunk + SLACK - *used;
+    int rc;
+
+    if (check_length(f, rec, &pc->src, e) < 0)
+        return -1;
+    if (mem) {
+        *src = mem + rec->at + pc->src.at;
+        return 0;
+    }
+    files_path(f, rec->file, &base);
+    at = base + rec->at + pc->src.at;
+    end = at + pc->src.len;
+    if (r && r->file == rec->file && at >= r->io.at && at <= r->io.at + r->io.len)
+        rc = lengthen(r, end, room);
+    else
+        rc = add_read(x, c, rec->file, at, end, c->in + *used, room, e);
+    if (rc != 0)
+        return rc;
+    r = &c->req[c->n_reqs - 1];
+    *used = (uint64_t)((uint8_t *)r->io.buf + r->io.len - c->in);
+    *src = (const uint8_t *)r->io.buf + (at - r->io.at);
+    return 0;
+}
+
+bool exec_read_round(struct worker *w, struct chunk *c)
+{
+    struct run *x = w->x;
+    uint64_t used = 0;
+    struct err e = {0};
+    int rc = 0;
+
+    c->n_pieces = c->n_reqs = c->n_under_way = 0;
+    for (;;) {
+        struct tmap_cursor before = c->cursor;
+        struct tmap_piece *pc = &c->piece[c->n_pieces];
+
+        c->last_round = !tmap_next(&c->cursor, x->chunk, pc);
+        if (c->last_round)
+            break;
+        rc = plan_read(x, c, pc, &used, &c->src[c->n_pieces], &e);
+        if (rc < 0)
+            return exec_fail(x, &e);
+        if (rc > 0) {
+            c->cursor = before;         /* the first of the next round */
+            break;
+        }
+        if (++c->n_pieces == MAX_PIECES)
+            break;
+    }
+    c->state = CHUNK_READING;
+    for (int i = 0; i < c->n_reqs; i++)
+        start_read(w, c, &c->req[i]);
+    if (c->n_reqs == 0)
+        exec_set_ready(w, c);
+    io_flush(w->io);
+    return true;
+}
+
+/* ---- what comes back ---- */
+
+static bool read_failed(struct run *x, const struct request *r)
+{
+    struct files *f = plan_files(x->plan);
+    struct err e = {0};
+    uint64_t base;
+
+    files_path(f, r->file, &base);
+    if (r->io.res == 0) {
+        err_data(&e, files_name(f, r->file), r->io.at - base, "cut short: %zu more bytes expected", r->wanted);
+        return exec_fail(x, &e);
+    }
+    errno = (int)-r->io.res;
+    err_sys(&e, files_name(f, r->file), "cannot read %zu bytes at byte %llu", r->io.len,
+            (unsigned long long)(r->io.at - base));
+    return exec_fail(x, &e);
+}
+
+bool exec_read_came(struct worker *w, struct request *r)
+{
+    struct run *x = w->x;
+    struct io_req *io = &r->io;
+    struct err e = {0};
+
+    if (io->res > 0 && (size_t)io->res >= r->wanted) {
+        if (r->direct)
+            x->used_direct = true;
+        else
+            posix_fadvise(io->fd, (off_t)io->at, (off_t)io->len, POSIX_FADV_DONTNEED);
+        return true;
+    }
+    if (io->res > 0) {
+        io->buf = (char *)io->buf + io->res;
+        io->at += (uint64_t)io->res;
+        io->len -= (size_t)io->res;
+        r->wanted -= (size_t)io->res;
+        /* O_DIRECT stops at the end of the file; the page cache tells whether this was it. */
+        r->direct = r->direct && io->at % BLOCK == 0;
+    } else if (io->res == -EINVAL && r->direct) {
+        x->direct_reads = r->direct = false;
+    } else if (io->res != -EINTR && io->res != -EAGAIN) {
+        return read_failed(x, r);
+    }
+    if (!r->direct && (io->fd = files_fd(plan_files(x->plan), r->file, false, &e)) < 0)
+        return exec_fail(x, &e);
+    start_read(w, r->chunk, r);
+    return true;
+}

@@ -1,0 +1,248 @@
+/*
+ * executor_write.c - whole blocks with O_DIRECT, the rest through the page cache
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/executor_impl.h"
+
+enum { CACHE_BYTES = 32 << 10 };       /* of columns, hashed before they leave it */
+
+/* Bytes of a chunk that go to one file: [at, end) of it. */
+struct span {
+    int dst;
+    const uint8_t *buf;
+    uint64_t at, end, origin;
+};
+
+static bool write_failed(struct run *x, int dst, uint64_t at, size_t len)
+{
+    struct err e = {0};
+
+    err_sys(&e, plan_dst(x->plan, dst)->path, "cannot write %zu bytes at byte %llu", len, (unsigned long long)at);
+    return exec_fail(x, &e);
+}
+
+/* [at, end) of a span through the page cache, at once: bytes that do not fill a block, and small runs. */
+static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t end)
+{
+    struct err e = {0};
+    int fd;
+
+    if (at == end)
+        return true;
+    fd = outputs_fd(x->outputs, s->dst, false, &e);
+    if (fd < 0)
+        return exec_fail(x, &e);
+    return write_all_at(fd, s->buf + (at - s->at), end - at, at) == 0 || write_failed(x, s->dst, at, end - at);
+}
+
+/* ---- transposed matrices ---- */
+
+/*
+ * A chunk of a transposed matrix: one run of each destination row. They are short, so they
+ * gather in the page cache until their neighbours are there.
+ */
+static bool write_runs(struct run *x, const struct chunk *c)
+{
+    struct gather_matrix m = gather_matrix(&c->g);
+    struct err e = {0};
+    int fd = outputs_fd(x->outputs, c->g.item->dst, false, &e);
+
+    if (fd < 0)
+        return exec_fail(x, &e);
+    for (uint64_t i = 0; i < m.n; i++)
+        if (write_all_at(fd, c->result + i * m.run, m.run, c->dst_at + i * m.stride) < 0)
+            return write_failed(x, c->g.item->dst, c->dst_at + i * m.stride, m.run);
+    return true;
+}
+
+/*
+ * One that is the whole matrix is written like any other bytes; runs of a larger one gather
+ * in the page cache until their neighbours are there.
+ */
+bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
+{
+    uint64_t at = it->dst_at + t->at, len = t->n * t->run, first = align_up(at, BLOCK), last = align_down(at + len, BLOCK);
+    struct err e = {0};
+    int direct = t->run == t->stride && first < last ? outputs_fd(x->outputs, it->dst, true, &e) : -1;
+    int fd = e.kind == ERR_NONE ? outputs_fd(x->outputs, it->dst, false, &e) : -1;
+
+    if (fd < 0)
+        return exec_fail(x, &e);
+    if (t->run != t->stride) {
+        for (uint64_t i = 0; i < t->n; i++)
+            if (write_all_at(fd, t->bytes + i * t->run, t->run, at + i * t->stride) < 0)
+                return write_failed(x, it->dst, at + i * t->stride, t->run);
+        return true;
+    }
+    if (direct >= 0 && write_all_at(direct, t->bytes + (first - at), last - first, first) < 0) {
+        if (errno != EINVAL)
+            return write_failed(x, it->dst, first, last - first);
+        outputs_refuse_direct(x->outputs, it->dst);
+        direct = -1;
+    }
+    if (direct >= 0)
+        x->used_direct = true;
+    else
+        first = last = at + len;
+    if (write_all_at(fd, t->bytes, first - at, at) < 0 ||
+        write_all_at(fd, t->bytes + (last - at), at + len - last, last) < 0)
+        return write_failed(x, it->dst, at, len);
+    return true;
+}
+
+/* ---- spans and columns ---- */
+
+static void start_write(struct worker *w, struct chunk *c, const struct span *s, int fd, bool direct, uint64_t at,
+                        uint64_t end)
+{
+    struct request *r = &c->req[c->n_reqs++];
+
+    *r = (struct request){ .chunk = c, .file = s->dst, .direct = direct, .first = at, .origin = s->origin,
+                           .io = { .fd = fd, .write = true, .at = at, .len = end - at,
+                                   .buf = (void *)(s->buf + (at - s->at)) } };
+    c->n_under_way++;
+    io_start(w->io, &r->io);
+    io_flush(w->io);
+}
+
+/* Write a span, or start to. */
+static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
+{
+    struct run *x = w->x;
+    uint64_t first = align_up(s->at, BLOCK), last = align_down(s->end, BLOCK);
+    struct err e = {0};
+    int fd;
+
+    if (s->end - s->at < SMALL_WRITE || c->n_reqs == MAX_REQS)
+        return write_now(x, s, s->at, s->end);
+    fd = outputs_fd(x->outputs, s->dst, true, &e);
+    if (fd >= 0) {
+        if (!write_now(x, s, s->at, first) || !write_now(x, s, last, s->end))
+            return false;
+        start_write(w, c, s, fd, true, first, last);
+        return true;
+    }
+    if (e.kind == ERR_NONE)
+        fd = outputs_fd(x->outputs, s->dst, false, &e);
+    if (fd < 0)
+        return exec_fail(x, &e);
+    start_write(w, c, s, fd, false, s->at, s->end);
+    return true;
+}
+
+/* Part i of the chunk's rows, gathered where its write needs it; *to moves on behind it. */
+static struct span deal_column(struct chunk *c, int i, uint8_t **to)
+{
+    struct plan_item *it = c->g.item;
+    struct plan_out *out = &it->out[i];
+    uint64_t part = plan_out_bytes(it, it->part), row = part * (uint64_t)it->n_outs, rows = exec_out_len(c) / row;
+    uint64_t at = plan_out_bytes(it, c->g.from - it->from) / (uint64_t)it->n_outs;
+    uint64_t some = max_u64(CACHE_BYTES / part, 1), n;
+    struct span s = { .dst = out->dst, .at = out->at + at, .origin = out->at, .end = out->at + at + rows * part };
+    uint8_t *p = *to + s.at % BLOCK;
+    const uint8_t *from = c->result + (uint64_t)i * part;
+    uint32_t crc = 0;
+
+    s.buf = p;
+    for (uint64_t r = 0; r < rows; r += n) {            /* hashed while it is in the cache */
+        n = min_u64(some, rows - r);
+        for (uint64_t k = 0; k < n; k++)
+            memcpy(p + k * part, from + (r + k) * row, part);
+        crc = crc_bytes(crc, p, n * part);
+        p += n * part;
+    }
+    crc_sum_add(&out->crc, plan_share(it), at, rows * part, crc);
+    *to += align_up((uint64_t)(p - *to), BLOCK);
+    return s;
+}
+
+/* Deal the result out into the buffer that it does not lie in, and write each part. */
+static bool write_columns(struct worker *w, struct chunk *c)
+{
+    bool in_out = c->result == c->g.out;
+    uint8_t *to = in_out ? c->in : c->out;
+
+    for (int i = 0; i < c->g.item->n_outs; i++) {
+        struct span s = deal_column(c, i, &to);
+
+        if (!write_span(w, c, &s))
+            return false;
+    }
+    exec_give_buf(w, in_out ? &c->out : &c->in);
+    return true;
+}
+
+static bool write_result(struct worker *w, struct chunk *c)
+{
+    const struct plan_item *it = c->g.item;
+    struct span s = { .dst = it->dst, .buf = c->result, .at = c->dst_at, .end = c->dst_at + exec_out_len(c),
+                      .origin = it->dst_at };
+
+    if (it->n_outs)
+        return write_columns(w, c);
+    if (c->out)
+        exec_give_buf(w, &c->in);
+    /* A transposed matrix that is one chunk lies there as it will on disk. */
+    return it->transpose_row && c->g.len < it->len ? write_runs(w->x, c) : write_span(w, c, &s);
+}
+
+bool exec_write_chunk(struct worker *w, struct chunk *c)
+{
+    c->n_reqs = 0;
+    c->failed = !write_result(w, c);
+    if (c->n_under_way == 0 && !c->failed)
+        exec_end_chunk(w, c);
+    return c->n_under_way > 0 || !c->failed;
+}
+
+/* ---- what comes back ---- */
+
+/* Fill the page cache no further than needed: start this run's write-back, drop one long behind it. */
+static void write_behind(const struct run *x, const struct request *r)
+{
+    uint64_t window = 4 * x->chunk, end = r->io.at + r->io.len;
+    int fd = r->io.fd;
+
+    sync_file_range(fd, (off_t)r->first, (off_t)(end - r->first), SYNC_FILE_RANGE_WRITE);
+    if (r->first < r->origin + window)
+        return;
+    sync_file_range(fd, (off_t)(r->first - window), (off_t)x->chunk,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    posix_fadvise(fd, (off_t)(r->first - window), (off_t)x->chunk, POSIX_FADV_DONTNEED);
+}
+
+bool exec_write_came(struct worker *w, struct request *r)
+{
+    struct run *x = w->x;
+    struct io_req *io = &r->io;
+    struct err e = {0};
+
+    if (io->res > 0 && (size_t)io->res == io->len) {
+        if (r->direct)
+            x->used_direct = true;
+        else
+            write_behind(x, r);
+        return true;
+    }
+    if (io->res > 0) {
+        io->buf = (char *)io->buf + io->res;
+        io->at += (uint64_t)io->res;
+        io->len -= (size_t)io->res;
+        r->direct = r->direct && io->at % BLOCK == 0;
+    } else if (io->res == -EINVAL && r->direct) {
+        outputs_refuse_direct(x->outputs, r->file);
+        r->direct = false;
+    } else if (io->res != -EINTR && io->res != -EAGAIN) {
+        errno = io->res ? (int)-io->res : ENOSPC;
+        return write_failed(x, r->file, io->at, io->len);
+    }
+    if (!r->direct && (io->fd = outputs_fd(x->outputs, r->file, false, &e)) < 0)
+        return exec_fail(x, &e);
+    r->chunk->n_under_way++;
+    io_start(w->io, io);
+    return true;
+}
