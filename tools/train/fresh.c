@@ -8,15 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "tools/train/mix.h"
 #include "tools/train/trainer.h"
-
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 static bool is_gamma(enum role r)
 {

@@ -1,18 +1,10 @@
 /* model_forward.c - embedding and transformer blocks, forward */
 #include <math.h>
 
+#include "tools/train/mix.h"
 #include "tools/train/model_impl.h"
 
 #define EMBED_NORM_EPS 1e-5f            /* fixed: --layernorm-epsilon is not for this one (spec 1.1) */
-
-/* splitmix64: spreads neighbouring numbers over all bits (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 struct kernel_dropout dropout_at(const struct model *m, const struct micro_batch *mb, int block, enum site where,
                                  int64_t row)
