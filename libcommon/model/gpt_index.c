@@ -96,10 +96,16 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     plan->samples_before_last = ((plan->epochs - 1) * plan->tokens - 1) / spec->s;
     last = spec->n_samples - plan->samples_before_last;
     per_epoch = (plan->tokens - 1) / spec->s;
-    /* The reference stops here too: a text shorter than a sample, seen from its last epoch. */
-    if (last < 0 || last > per_epoch) {
-        err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples", mmidx_prefix(data),
-                  spec->name, (long long)last, (long long)per_epoch);
+    /*
+     * The reference stops here too. Epochs need not end where samples do: all of them together
+     * may hold one more than the whole ones and the last. Then last is per_epoch + 1, and one
+     * sample less ends with per_epoch, one more begins another epoch.
+     */
+    if (last > per_epoch) {
+        err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
+                  spec->name, (long long)last, (long long)per_epoch,
+                  per_epoch ? "ask for one sample more or less, or for another sequence length"
+                            : "more text is needed, or a shorter sequence");
         return -1;
     }
     plan->separate = last < (int64_t)(spec->cut * (double)per_epoch);

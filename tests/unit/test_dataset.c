@@ -452,6 +452,36 @@ static void test_cut(void **state)
     free(prefix);
 }
 
+/* Where the epochs' samples do not add up, the neighbouring numbers do, as the message promises. */
+static void test_last_epoch_too_short(void **state)
+{
+    char *prefix = make_toy();
+    struct gpt_index_plan plan;
+    struct err e = {0};
+    struct mmidx *m = mmidx_open(prefix, &e);
+    int refused = 0;
+
+    (void)state;
+    assert_non_null(m);
+    for (int64_t s = 1; s < 78; s++)
+        for (int64_t ns = 1; ns < 5 * 78 / s; ns++) {
+            struct gpt_index_spec spec = { .name = "x", .end_doc = 12, .n_samples = ns, .s = s, .cut = 0.95 };
+
+            err_clear(&e);
+            if (gpt_index_plan(m, &spec, &plan, &e) == 0)
+                continue;
+            refused++;
+            assert_non_null(strstr(e.msg, ": ask for one sample more or less, or for another sequence length"));
+            spec.n_samples = ns - 1;
+            assert_int_equal(gpt_index_plan(m, &spec, &plan, &e), 0);
+            spec.n_samples = ns + 1;
+            assert_int_equal(gpt_index_plan(m, &spec, &plan, &e), 0);
+        }
+    assert_true(refused > 0);
+    mmidx_close(m);
+    free(prefix);
+}
+
 static void test_impossible(void **state)
 {
     char *prefix = make_toy();
@@ -705,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_hostile_indices),
         cmocka_unit_test(test_other_settings_are_refused),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_last_epoch_too_short),
         cmocka_unit_test(test_impossible),
         cmocka_unit_test(test_splits),
         cmocka_unit_test(test_groups),
