@@ -209,6 +209,18 @@ static int set_threads(struct cli *cli, const char *arg)
     return 0;
 }
 
+static int set_part(struct cli *cli, const char *arg)
+{
+    int part, n_parts;
+    char end;
+
+    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
+        return bad_value(cli, "--part", arg, "I/N with 0 <= I < N");
+    cli->part = part;
+    cli->n_parts = n_parts;
+    return 0;
+}
+
 int cli_option(struct cli *cli, int c, const char *arg)
 {
     static const char *const when[] = { "auto", "always", "never" };
@@ -236,6 +248,14 @@ int cli_option(struct cli *cli, int c, const char *arg)
         return 0;
     case 'j':
         return set_threads(cli, arg);
+    case OPT_VERIFY:
+        cli->verify = true;
+        return 0;
+    case OPT_RESUME:
+        cli->resume = true;
+        return 0;
+    case OPT_PART:
+        return set_part(cli, arg);
     case OPT_PROGRESS:
         i = choose(cli, "--progress", arg, when, 3, "auto, always or never");
         if (i < 0)
@@ -385,6 +405,27 @@ void cli_warn(const struct cli *cli, const char *fmt, ...)
     va_start(ap, fmt);
     say(cli, "warning: ", fmt, ap);
     va_end(ap);
+}
+
+void cli_warn_findings(const struct cli *cli, const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity == SEV_WARNING) {
+            char *text = finding_text(report_get(r, i));
+
+            cli_warn(cli, "%s", text);
+            free(text);
+        }
+}
+
+void cli_json(json_t *o)
+{
+    /* 15 digits: 0.1 stays 0.1. */
+    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
+
+    puts(s ? s : "{}");
+    free(s);
+    json_decref(o);
 }
 
 int cli_done(struct cli *cli, int rc)

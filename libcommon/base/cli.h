@@ -13,14 +13,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "libcommon/base/err.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/replicas.h"
+#include "libcommon/base/report.h"
 
 enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 enum {
-    OPT_HELP = 256, OPT_VERSION, OPT_JSON, OPT_PROGRESS, OPT_MEM, OPT_REPLICAS,
+    OPT_HELP = 256, OPT_VERSION, OPT_JSON, OPT_PROGRESS, OPT_MEM, OPT_REPLICAS, OPT_VERIFY, OPT_RESUME, OPT_PART,
+    OPT_LAYOUT = 280,                   /* libcommon/layout's, up to OPT_TOOL */
     OPT_TOOL = 300,
 };
 
@@ -51,16 +55,26 @@ enum {
     "      --replicas HOW     average, first, majority or fail: what to do when\n"      \
     "                         tensor-parallel copies of a parameter disagree\n"
 
+/* Converters, whose OUT appears whole. */
+#define CLI_OPTIONS_CONVERT                                                             \
+    {"verify", no_argument, 0, OPT_VERIFY}, {"resume", no_argument, 0, OPT_RESUME},     \
+    {"part", required_argument, 0, OPT_PART}
+#define CLI_HELP_CONVERT                                                                \
+    "      --verify           read OUT back before it gets its name\n"                  \
+    "      --resume           finish what a killed run began\n"                         \
+    "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n" \
+    "                         found by itself under mpirun and srun\n"
+
 struct cli {
     const char *tool;
-    bool json, quiet, force, dry_run;
+    bool json, quiet, force, dry_run, verify, resume;
     int verbose;
     int threads;                        /* >= 1 once cli_start() ran */
     uint64_t mem_bytes;
     enum progress_mode progress;
     enum replica_policy replicas;       /* the tool sets its default before parsing */
     bool replicas_given;
-    int part, n_parts;                  /* from the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
+    int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
 };
 
 /* Fills defaults; installs handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
@@ -81,6 +95,10 @@ int cli_fail(struct cli *cli, const struct err *e);
 /* Talk on stderr unless --quiet; "warning: " and rank prefixes are added here. */
 void cli_say(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The warnings of a report. */
+void cli_warn_findings(const struct cli *cli, const struct report *r);
+/* Print an object as one line on stdout; takes the reference. */
+void cli_json(json_t *o);
 /* Flush stdout and notice a full disk; dies of the signal when one arrived. Returns rc or EXIT_BAD. */
 int cli_done(struct cli *cli, int rc);
 /* True once SIGINT or SIGTERM arrived. Safe from any thread. */

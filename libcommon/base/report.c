@@ -78,6 +78,21 @@ const struct finding *report_get(const struct report *r, int i)
     return &r->item[i];
 }
 
+int report_first_error(const struct report *r, struct err *e)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->item[i].severity == SEV_ERROR) {
+            char *text = finding_text(&r->item[i]);
+
+            e->kind = ERR_DATA;
+            snprintf(e->msg, sizeof e->msg, "%s%s", text,
+                     r->count[SEV_ERROR] > 1 ? " (and more: see ckpt-inspect verify)" : "");
+            free(text);
+            return -1;
+        }
+    return 0;
+}
+
 char *finding_text(const struct finding *f)
 {
     struct strbuf sb = {0};

@@ -34,6 +34,8 @@ void report_add_err(struct report *r, const char *code, struct err *e);
 int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
 const struct finding *report_get(const struct report *r, int i);
+/* The first ERROR as the failure: -1. 0 when there is none. */
+MUST_CHECK int report_first_error(const struct report *r, struct err *e);
 /* "FILE: at byte N: parameter 'x': text" into malloc'd memory; caller frees. */
 char *finding_text(const struct finding *f);
 

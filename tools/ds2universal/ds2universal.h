@@ -5,7 +5,7 @@
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/convert.h"
+#include "libcommon/layout/convert_cli.h"
 
 enum form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
 
@@ -14,7 +14,7 @@ struct job {
     const char *in, *out;
     enum form form;
     enum vocab_policy vocab;
-    bool split, verify, resume;
+    bool split;
 };
 
 enum { JOB_HELP = 1 };

@@ -18,10 +18,7 @@ static const char help[] =
     "                         virtual: an index.h5 that points into IN and copies nothing\n"
     "      --split            hdf5: one file a parameter\n"
     "      --vocab HOW        keep (default) or strip the padding rows of the vocabulary\n"
-    "      --verify           read OUT back before it gets its name\n"
-    "      --resume           finish what a killed run began\n"
-    "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n"
-    "                         found by itself under mpirun and srun\n"
+    CLI_HELP_CONVERT
     CLI_HELP_WRITE
     CLI_HELP
     "\nThe reference's options: --num_extract_workers and --num_merge_workers set --threads;\n"

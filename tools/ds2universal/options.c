@@ -1,22 +1,19 @@
-#include <stdio.h>
 #include <string.h>
 
 #include "tools/ds2universal/ds2universal.h"
 
 enum {
-    OPT_FORMAT = OPT_TOOL, OPT_SPLIT, OPT_VOCAB, OPT_VERIFY, OPT_RESUME, OPT_PART,
+    OPT_FORMAT = OPT_TOOL, OPT_SPLIT, OPT_VOCAB,
     OPT_IN, OPT_OUT, OPT_WORKERS, OPT_IGNORED, OPT_IGNORED_VALUE,
 };
 
 static const struct option longopts[] = {
     CLI_OPTIONS,
     CLI_OPTIONS_WRITE,
+    CLI_OPTIONS_CONVERT,
     {"format", required_argument, 0, OPT_FORMAT},
     {"split", no_argument, 0, OPT_SPLIT},
     {"vocab", required_argument, 0, OPT_VOCAB},
-    {"verify", no_argument, 0, OPT_VERIFY},
-    {"resume", no_argument, 0, OPT_RESUME},
-    {"part", required_argument, 0, OPT_PART},
     {"input-folder", required_argument, 0, OPT_IN},
     {"output-folder", required_argument, 0, OPT_OUT},
     {"num-extract-workers", required_argument, 0, OPT_WORKERS},
@@ -48,18 +45,6 @@ static int take_format(struct job *j, const char *arg)
     return usage(j, "--format: expected pt, hdf5 or virtual");
 }
 
-static int take_part(struct job *j, const char *arg)
-{
-    int part, n_parts;
-    char end;
-
-    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
-        return usage(j, "--part: expected I/N with 0 <= I < N");
-    j->cli.part = part;
-    j->cli.n_parts = n_parts;
-    return 0;
-}
-
 static int take_workers(struct job *j, const char *arg)
 {
     int64_t n;
@@ -78,11 +63,8 @@ static int take_option(struct job *j, int c)
 
     switch (c) {
     case OPT_FORMAT: return take_format(j, optarg);
-    case OPT_PART: return take_part(j, optarg);
     case OPT_WORKERS: return take_workers(j, optarg);
     case OPT_SPLIT: j->split = true; return 0;
-    case OPT_VERIFY: j->verify = true; return 0;
-    case OPT_RESUME: j->resume = true; return 0;
     case OPT_IN: j->in = optarg; return 0;
     case OPT_OUT: j->out = optarg; return 0;
     case OPT_IGNORED: return 0;

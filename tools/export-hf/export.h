@@ -7,16 +7,15 @@
 #include <jansson.h>
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/layout/convert_cli.h"
+#include "libcommon/layout/deepspeed_options.h"
+#include "libcommon/layout/deepspeed_write.h"
 #include "libcommon/layout/hf_sink.h"
-
-enum { SETS_MAX = 64, STAGES_MAX = 1024 };
 
 struct job {
     struct cli cli;
     const char *in, *out;
-    bool import, all_steps, verify, resume, set_latest;
+    bool import, all_steps, set_latest;
     struct strbuf shape;                /* the options that shape the output, as text */
 
     /* export */
@@ -28,9 +27,7 @@ struct job {
     json_t *config;                     /* of --config, or NULL */
 
     /* import */
-    struct ds_request ds;
-    int stages[STAGES_MAX];
-    const char *sets[SETS_MAX];
+    struct ds_options target;
     bool repeat_last;
 };
 
@@ -44,22 +41,13 @@ int job_import(struct job *j);
 
 /* ---- talk.c ---- */
 
-/* Warnings of a report, on stderr. */
-void talk_warnings(const struct job *j, const struct report *r);
-/* sink_opts.warn and convert_opts.warn; ctx is the cli. */
-void talk_warn(void *cli, const char *text);
-/* The first ERROR of a report as the failure. */
-int talk_first_error(const struct report *r, struct err *e);
-/* One line of JSON on stdout; consumes o. */
-void talk_json(json_t *o);
 json_t *talk_notes(const struct report *notes);
 /* What an export would write. */
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
                uint64_t need, uint64_t room, int files);
 void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r);
-/* What an import would write; did. */
+/* What an import would write. */
 void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need,
                       uint64_t room, int files);
-void talk_import_result(const struct job *j, const struct ds_target *t, const struct convert_result *r);
 
 #endif

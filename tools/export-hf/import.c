@@ -11,29 +11,15 @@
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
 
-static int write_out(struct job *j, struct source *s, const struct ds_target *t, struct sink *k, struct err *e)
+static int print_plan(struct job *j, const struct ds_target *t, const struct report *notes, struct err *e)
 {
-    struct convert_opts o = {
-        .out = j->out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .verify = j->verify,
-        .part = j->cli.part, .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
-        .progress = j->cli.progress, .stopped = cli_stopped, .move_latest = j->set_latest ? "latest" : NULL,
-        .warn = talk_warn, .ctx = &j->cli,
-    };
-    struct convert_result res;
-    int rc = convert_run(s, k, &o, &res, e);
-
-    if (rc == 0)
-        talk_import_result(j, t, &res);
-    return rc;
-}
-
-static int print_plan(struct job *j, const struct ds_target *t, const struct sink *k, const struct report *notes,
-                      struct err *e)
-{
+    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct sink *k = deepspeed_sink(&so, t);
     uint64_t need, room = 0;
     int files;
 
     convert_estimate(t->src, k, &need, &files);
+    k->ops->close(k);
     if (convert_free_space(j->out, &room, e) < 0 || convert_check_paths(t->src, j->out, e) < 0)
         return -1;
     talk_import_plan(j, t, notes, need, room, files);
@@ -45,7 +31,7 @@ static bool stands_already(const struct job *j, struct err *e)
 {
     struct stat st;
 
-    if (j->cli.force || j->resume || j->cli.dry_run || stat(j->out, &st) < 0)
+    if (j->cli.force || j->cli.resume || j->cli.dry_run || stat(j->out, &st) < 0)
         return false;
     err_usage(e, "%s: exists already; --force replaces it", j->out);
     return true;
@@ -54,9 +40,9 @@ static bool stands_already(const struct job *j, struct err *e)
 /* Rows of the embedding: what was asked for, or as Megatron pads. */
 static int64_t padded_rows(const struct job *j, int64_t rows)
 {
-    int64_t unit = DIVISIBLE_BY * (int64_t)(j->ds.topo.tp ? j->ds.topo.tp : 1);
+    int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
 
-    return j->ds.vocab ? j->ds.vocab : (rows + unit - 1) / unit * unit;
+    return j->target.q.vocab ? j->target.q.vocab : (rows + unit - 1) / unit * unit;
 }
 
 /* config.json alone, for the rows that the source will have. */
@@ -93,24 +79,24 @@ static struct report *told(const struct report *from)
 
 static int import(struct job *j, struct source *s, struct report *all, struct err *e)
 {
-    struct sink_opts so = { .replicas = REPLICAS_FIRST, .final_path = j->out, .part = j->cli.part,
-                            .n_parts = j->cli.n_parts,
-                            .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
+    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf,
+                          .set_latest = j->set_latest };
+    struct convert_result res;
     struct report *notes;
     struct ds_target *t;
     int rc = -1;
 
-    j->ds.zero_moments = !j->ds.no_optimizer;
-    t = ds_target_new(s, &j->ds, all, e);
+    j->target.q.zero_moments = !j->target.q.no_optimizer;
+    t = ds_target_new(s, &j->target.q, all, e);
     notes = told(all);
+    w.target = t;
     if (t && j->cli.dry_run) {
-        struct sink *k = deepspeed_sink(&so, t);
-
-        rc = print_plan(j, t, k, notes, e);
-        k->ops->close(k);
+        rc = print_plan(j, t, notes, e);
     } else if (t) {
-        talk_warnings(j, notes);
-        rc = write_out(j, s, t, deepspeed_sink(&so, t), e);
+        cli_warn_findings(&j->cli, notes);
+        rc = ds_write_run(&w, &res, e);
+        if (rc == 0)
+            ds_write_tell(&w, &res, NULL);
     }
     report_free(notes);
     ds_target_free(t);
@@ -119,9 +105,9 @@ static int import(struct job *j, struct source *s, struct report *all, struct er
 
 int job_import(struct job *j)
 {
-    struct hf_source_opts o = { .n_groups = j->ds.n_groups ? j->ds.n_groups : 3, .vocab_tokens = j->vocab_tokens,
-                                .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress,
-                                .stopped = cli_stopped };
+    struct hf_source_opts o = { .n_groups = j->target.q.n_groups ? j->target.q.n_groups : 3,
+                                .vocab_tokens = j->vocab_tokens, .threads = j->cli.threads,
+                                .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress, .stopped = cli_stopped };
     struct report *notes = report_new();
     struct err e = {0};
     struct source *s = NULL;
@@ -129,9 +115,10 @@ int job_import(struct job *j)
     int64_t rows = 0;
     int rc = -1;
 
+    j->cli.replicas = REPLICAS_FIRST;   /* there are none */
     if (!stands_already(j, &e) && read_rows(j, &rows, &e) == 0) {
-        j->ds.vocab = padded_rows(j, rows);
-        o.repeat_to = j->repeat_last ? j->ds.vocab : 0;
+        j->target.q.vocab = padded_rows(j, rows);
+        o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
         o.spool_dir = j->cli.dry_run ? NULL : parent;
         if (j->cli.dry_run || dir_make(parent, &e) == 0)
             s = hf_source_open(j->in, &o, notes, &e);

@@ -38,9 +38,7 @@ static const char help[] =
     "      --set KEY=VALUE    a value of the mp_rank files, e.g. args.lr=0.0001\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "\nRunning:\n"
-    "      --verify           read OUT back before it gets its name\n"
-    "      --resume           finish what a killed run began\n"
-    "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT\n"
+    CLI_HELP_CONVERT
     CLI_HELP_WRITE
     CLI_HELP
     "\nExit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
@@ -49,7 +47,7 @@ static const char help[] =
 
 int main(int argc, char **argv)
 {
-    struct job job = { .cli.replicas = REPLICAS_FAIL, .arch = -1, .dtype = -1, .ds.step = -1,
+    struct job job = { .cli.replicas = REPLICAS_FAIL, .arch = -1, .dtype = -1, .target.q.step = -1,
                        .hf.max_shard_bytes = 5000000000u };
     struct cli *cli = &job.cli;
     int rc;

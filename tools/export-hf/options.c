@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,13 +6,14 @@
 
 enum {
     OPT_DTYPE = OPT_TOOL, OPT_FORMAT, OPT_SHARD, OPT_LAYER, OPT_PREFIX, OPT_STRIP, OPT_TOKENS, OPT_TOKENIZER,
-    OPT_CONFIG, OPT_ARCH, OPT_LOSSY, OPT_ALL, OPT_IMPORT, OPT_TP, OPT_PP, OPT_DP, OPT_METHOD, OPT_STAGES, OPT_VOCAB, OPT_REPEAT,
-    OPT_GROUPS, OPT_NUMBERING, OPT_WEIGHTS, OPT_SET, OPT_LATEST, OPT_VERIFY, OPT_RESUME, OPT_PART,
+    OPT_CONFIG, OPT_ARCH, OPT_LOSSY, OPT_ALL, OPT_IMPORT, OPT_REPEAT, OPT_WEIGHTS, OPT_LATEST,
 };
 
 static const struct option longopts[] = {
     CLI_OPTIONS,
     CLI_OPTIONS_WRITE,
+    CLI_OPTIONS_CONVERT,
+    DS_OPTIONS,
     {"dtype", required_argument, 0, OPT_DTYPE},
     {"format", required_argument, 0, OPT_FORMAT},
     {"max-shard-size", required_argument, 0, OPT_SHARD},
@@ -27,21 +27,9 @@ static const struct option longopts[] = {
     {"lossy", no_argument, 0, OPT_LOSSY},
     {"all-steps", no_argument, 0, OPT_ALL},
     {"import", no_argument, 0, OPT_IMPORT},
-    {"target-tp", required_argument, 0, OPT_TP},
-    {"target-pp", required_argument, 0, OPT_PP},
-    {"target-dp", required_argument, 0, OPT_DP},
-    {"pp-partition-method", required_argument, 0, OPT_METHOD},
-    {"stages", required_argument, 0, OPT_STAGES},
-    {"pad-vocab-size-to", required_argument, 0, OPT_VOCAB},
     {"repeat-last", no_argument, 0, OPT_REPEAT},
-    {"groups", required_argument, 0, OPT_GROUPS},
-    {"layer-numbering", required_argument, 0, OPT_NUMBERING},
     {"weights-only", no_argument, 0, OPT_WEIGHTS},
-    {"set", required_argument, 0, OPT_SET},
     {"set-latest", no_argument, 0, OPT_LATEST},
-    {"verify", no_argument, 0, OPT_VERIFY},
-    {"resume", no_argument, 0, OPT_RESUME},
-    {"part", required_argument, 0, OPT_PART},
     {0},
 };
 
@@ -138,106 +126,12 @@ static int take_tokens(struct job *j, const char *arg)
     return 0;
 }
 
-/* ---- import ---- */
-
-static int take_degree(struct job *j, const char *arg, int *to)
-{
-    int64_t n;
-
-    if (parse_int(arg, 1, 65536, &n) < 0)
-        return usage(j, "--target-tp, --target-pp, --target-dp: expected a number from 1 to 65536");
-    *to = (int)n;
-    return 0;
-}
-
-static int take_stages(struct job *j, const char *arg)
-{
-    int n = 0;
-
-    for (const char *p = arg;; p++) {
-        char *end;
-        long layers = strtol(p, &end, 10);
-
-        if (end == p || layers < 0 || layers > 100000 || n == STAGES_MAX || (*end && *end != ','))
-            return usage(j, "--stages: expected layers of each stage, as in 5,6,6,5");
-        j->stages[n++] = (int)layers;
-        p = end;
-        if (!*p)
-            break;
-    }
-    j->ds.stages = j->stages;
-    j->ds.n_stages = n;
-    return 0;
-}
-
-static int take_numbering(struct job *j, const char *arg)
-{
-    static const char *const words[] = { "new", "old", "msmd", NULL };
-    int w = word_of(arg, words);
-
-    if (w < 0)
-        return usage(j, "--layer-numbering: expected new, old or msmd");
-    j->ds.numbering = (enum ds_numbering)(NUMBERING_NEW + w);
-    return 0;
-}
-
-static int take_groups(struct job *j, const char *arg)
-{
-    int64_t n;
-
-    if (parse_int(arg, 2, 3, &n) < 0)
-        return usage(j, "--groups: expected 2 or 3");
-    j->ds.n_groups = (int)n;
-    return 0;
-}
-
-static int take_set(struct job *j, const char *arg)
-{
-    if (!strchr(arg, '='))
-        return usage(j, "--set: expected KEY=VALUE");
-    if (j->ds.n_set == SETS_MAX)
-        return usage(j, "--set: given too often");
-    j->sets[j->ds.n_set++] = arg;
-    j->ds.set = j->sets;
-    return 0;
-}
-
 /* ---- all ---- */
-
-static int take_part(struct job *j, const char *arg)
-{
-    int part, n_parts;
-    char end;
-
-    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
-        return usage(j, "--part: expected I/N with 0 <= I < N");
-    j->cli.part = part;
-    j->cli.n_parts = n_parts;
-    return 0;
-}
-
-static int take_import(struct job *j, int c)
-{
-    switch (c) {
-    case OPT_TP: return take_degree(j, optarg, &j->ds.topo.tp);
-    case OPT_PP: return take_degree(j, optarg, &j->ds.topo.pp);
-    case OPT_DP: return take_degree(j, optarg, &j->ds.topo.dp);
-    case OPT_METHOD: j->ds.method = optarg; return 0;
-    case OPT_STAGES: return take_stages(j, optarg);
-    case OPT_VOCAB:
-        return parse_int(optarg, 1, (int64_t)1 << 40, &j->ds.vocab) < 0
-               ? usage(j, "--pad-vocab-size-to: expected a number of rows") : 0;
-    case OPT_REPEAT: j->repeat_last = true; return 0;
-    case OPT_GROUPS: return take_groups(j, optarg);
-    case OPT_NUMBERING: return take_numbering(j, optarg);
-    case OPT_WEIGHTS: j->ds.no_optimizer = true; return 0;
-    case OPT_SET: return take_set(j, optarg);
-    default: j->set_latest = true; return 0;
-    }
-}
 
 static int take_option(struct job *j, int c)
 {
+    if (ds_option_is(c))
+        return ds_option(&j->target, &j->cli, c, optarg);
     switch (c) {
     case OPT_DTYPE: return take_dtype(j, optarg);
     case OPT_FORMAT: return take_format(j, optarg);
@@ -252,12 +146,10 @@ static int take_option(struct job *j, int c)
     case OPT_LOSSY: j->hf.lossy = true; return 0;
     case OPT_ALL: j->all_steps = true; return 0;
     case OPT_IMPORT: j->import = true; return 0;
-    case OPT_VERIFY: j->verify = j->hf.verify = true; return 0;
-    case OPT_RESUME: j->resume = true; return 0;
-    case OPT_PART: return take_part(j, optarg);
+    case OPT_REPEAT: j->repeat_last = true; return 0;
+    case OPT_WEIGHTS: j->target.q.no_optimizer = true; return 0;
+    case OPT_LATEST: j->set_latest = true; return 0;
     }
-    if (c >= OPT_TP && c <= OPT_LATEST)
-        return take_import(j, c);
     if (cli_option(&j->cli, c, optarg) == 0)
         return 0;
     cli_usage(&j->cli, NULL);
@@ -274,7 +166,7 @@ static int check(struct job *j, bool for_export, bool for_import)
         return usage(j, "an option of export goes with --import");
     if (!j->import && for_import)
         return usage(j, "an option of import goes without --import");
-    if (j->ds.stages && j->ds.method)
+    if (j->target.q.stages && j->target.q.method)
         return usage(j, "--stages says it all: --pp-partition-method does not go with it");
     if (j->all_steps && j->cli.n_parts > 1)
         return usage(j, "--all-steps and --part do not go together");
@@ -292,10 +184,10 @@ int job_parse(struct job *j, int argc, char **argv)
         if (take_option(j, c) < 0)
             return -1;
         for_export |= c >= OPT_DTYPE && c <= OPT_ALL && c != OPT_TOKENS;
-        for_import |= c >= OPT_TP && c <= OPT_LATEST;
+        for_import |= ds_option_is(c) || (c >= OPT_REPEAT && c <= OPT_LATEST);
         /* What the output depends on beside IN: a resumed run must have been asked for the same. */
-        if (c >= OPT_DTYPE && c <= OPT_SET && c != OPT_ALL)
-            strbuf_addf(&j->shape, "%d %s\n", c - OPT_TOOL, optarg ? optarg : "");
+        if (ds_option_is(c) || (c >= OPT_DTYPE && c <= OPT_WEIGHTS && c != OPT_ALL))
+            strbuf_addf(&j->shape, "%d %s\n", c, optarg ? optarg : "");
     }
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
     if (optind < argc)
@@ -305,5 +197,6 @@ int job_parse(struct job *j, int argc, char **argv)
     if (optind < argc)
         return usage(j, "more than IN and OUT given");
     j->hf.override = j->config;
+    j->hf.verify = j->cli.verify;
     return check(j, for_export, for_import);
 }

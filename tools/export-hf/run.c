@@ -12,14 +12,12 @@
 static int write_out(struct job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
                      struct err *e)
 {
-    struct convert_opts o = {
-        .out = out, .options_text = j->shape.buf, .force = j->cli.force, .resume = j->resume, .part = j->cli.part,
-        .n_parts = j->cli.n_parts, .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
-        .progress = j->cli.progress, .stopped = cli_stopped, .warn = talk_warn, .ctx = &j->cli,
-    };
+    struct convert_opts o = convert_cli_opts(&j->cli, out, j->shape.buf);
     struct convert_result res;
-    int rc = convert_run(s, k, &o, &res, e);
+    int rc;
 
+    o.verify = false;                   /* the sink does it */
+    rc = convert_run(s, k, &o, &res, e);
     if (rc == 0)
         talk_result(j, out, t, &res);
     return rc;
@@ -59,9 +57,7 @@ static int settle_rows(struct job *j, const struct source *s, struct err *e)
 
 static int export(struct job *j, const char *out, struct source *s, struct report *notes, struct err *e)
 {
-    struct sink_opts so = { .replicas = j->cli.replicas, .final_path = out, .part = j->cli.part,
-                            .n_parts = j->cli.n_parts,
-                            .threads = j->cli.threads, .warn = talk_warn, .ctx = &j->cli };
+    struct sink_opts so = convert_cli_sink(&j->cli, out);
     struct hf_tokenizer tok = {0};
     struct hf_target *t = NULL;
     int rc = -1;
@@ -83,7 +79,7 @@ static int export(struct job *j, const char *out, struct source *s, struct repor
         rc = print_plan(j, out, t, k, notes, e);
         k->ops->close(k);
     } else if (t) {
-        talk_warnings(j, notes);
+        cli_warn_findings(&j->cli, notes);
         rc = write_out(j, out, s, t, hf_sink(&so, t), e);
     }
     hf_target_free(t);
@@ -114,8 +110,8 @@ static int export_one(struct job *j, const char *in, const char *out)
     int rc = -1;
 
     if (s) {
-        talk_warnings(j, r);
-        if (talk_first_error(r, &e) == 0)
+        cli_warn_findings(&j->cli, r);
+        if (report_first_error(r, &e) == 0)
             rc = export(j, out, s, notes, &e);
     }
     if (e.kind != ERR_NONE)

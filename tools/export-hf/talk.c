@@ -4,47 +4,6 @@
 #include "libcommon/base/mem.h"
 #include "tools/export-hf/export.h"
 
-void talk_warn(void *cli, const char *text)
-{
-    cli_warn(cli, "%s", text);
-}
-
-void talk_warnings(const struct job *j, const struct report *r)
-{
-    for (int i = 0; i < report_n(r); i++)
-        if (report_get(r, i)->severity == SEV_WARNING) {
-            char *text = finding_text(report_get(r, i));
-
-            cli_warn(&j->cli, "%s", text);
-            free(text);
-        }
-}
-
-int talk_first_error(const struct report *r, struct err *e)
-{
-    for (int i = 0; i < report_n(r); i++)
-        if (report_get(r, i)->severity == SEV_ERROR) {
-            char *text = finding_text(report_get(r, i));
-
-            e->kind = ERR_DATA;
-            snprintf(e->msg, sizeof e->msg, "%s%s", text,
-                     report_count(r, SEV_ERROR) > 1 ? " (and more: see ckpt-inspect verify)" : "");
-            free(text);
-            return -1;
-        }
-    return 0;
-}
-
-void talk_json(json_t *o)
-{
-    /* 15 digits: 0.1 stays 0.1. */
-    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
-
-    puts(s ? s : "{}");
-    free(s);
-    json_decref(o);
-}
-
 json_t *talk_notes(const struct report *notes)
 {
     json_t *list = json_array();
@@ -89,13 +48,13 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
     char *config = hf_config_text(c, t->q.override), a[16], b[16], d[16];
 
     if (j->cli.json) {
-        talk_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:I, s:i, s:I, s:i, s:I, s:I, s:o, s:o}",
-                            "tool", j->cli.tool, "input", t->src->path, "output", out, "dry_run", 1,
-                            "architecture", hf_arch_name(c->arch), "dtype", dtype_name(c->dtype),
-                            "vocab", (json_int_t)c->vocab, "tensors", t->n_tensors,
-                            "tensor_bytes", (json_int_t)t->tensor_bytes, "files", files,
-                            "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room,
-                            "config", json_loads(config, 0, NULL), "notes", talk_notes(notes)));
+        cli_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:I, s:i, s:I, s:i, s:I, s:I, s:o, s:o}",
+                          "tool", j->cli.tool, "input", t->src->path, "output", out, "dry_run", 1,
+                          "architecture", hf_arch_name(c->arch), "dtype", dtype_name(c->dtype),
+                          "vocab", (json_int_t)c->vocab, "tensors", t->n_tensors,
+                          "tensor_bytes", (json_int_t)t->tensor_bytes, "files", files,
+                          "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room,
+                          "config", json_loads(config, 0, NULL), "notes", talk_notes(notes)));
         free(config);
         return;
     }
@@ -115,27 +74,22 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
 
 void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r)
 {
-    uint64_t moved = r->read_bytes + r->write_bytes;
-    char a[16];
+    const char *arch = hf_arch_name(t->q.config.arch), *dtype = dtype_name(t->q.config.dtype);
+    char *what;
 
-    if (j->cli.json)
-        talk_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:i, s:I, s:I, s:f, s:i, s:i, s:i}",
-        "tool", j->cli.tool,
-                            "input", t->src->path, "output", out, "architecture", hf_arch_name(t->q.config.arch),
-                            "dtype", dtype_name(t->q.config.dtype), "published", r->published, "complete", r->complete,
-                            "tensors", t->n_tensors, "files", t->n_files, "read_bytes", (json_int_t)r->read_bytes,
-                            "write_bytes", (json_int_t)r->write_bytes, "wall_s", r->wall_s, "items", r->n_items,
-                            "items_resumed", r->n_resumed, "tensors_drifted", r->n_drifted));
-    else if (r->complete)
-        cli_say(&j->cli, "%s is there already: nothing to do", out);
-    else if (!r->published)
-        cli_say(&j->cli, "part %d of %d done; the last part publishes %s", j->cli.part, j->cli.n_parts, out);
-    else
-        cli_say(&j->cli, "%s: %s, %d tensors of %s in %d file%s, %s moved in %.2f s (%.2f GB/s)%s", out,
-                hf_arch_name(t->q.config.arch), t->n_tensors, dtype_name(t->q.config.dtype), t->n_files,
-                t->n_files == 1 ? "" : "s", bytes_text(moved, a), r->wall_s,
-                (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
-                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
+    if (j->cli.json) {
+        json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i}", "tool", j->cli.tool, "input", t->src->path,
+                              "output", out, "architecture", arch, "dtype", dtype, "tensors", t->n_tensors,
+                              "files", t->n_files);
+
+        convert_cli_add(o, r);
+        cli_json(o);
+        return;
+    }
+    what = str_fmt("%s, %d tensors of %s in %d file%s", arch, t->n_tensors, dtype, t->n_files,
+                   t->n_files == 1 ? "" : "s");
+    convert_cli_say(&j->cli, out, what, r);
+    free(what);
 }
 
 /* ---- import ---- */
@@ -146,11 +100,11 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
     char a[16], b[16];
 
     if (j->cli.json) {
-        talk_json(json_pack("{s:s, s:s, s:s, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
-                            "input", t->src->path, "output", j->out, "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
-                            "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", files,
-                            "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room, "notes",
-                            talk_notes(notes)));
+        cli_json(json_pack("{s:s, s:s, s:s, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
+                          "input", t->src->path, "output", j->out, "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
+                          "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", files,
+                          "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room, "notes",
+                          talk_notes(notes)));
         return;
     }
     printf("%s -> %s\n", t->src->path, j->out);
@@ -160,26 +114,4 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
     printf("files    %d, %s to write, %s free%s\n", files, bytes_text(need, a), bytes_text(room, b),
            room < need ? ": not enough" : "");
     print_notes(notes);
-}
-
-void talk_import_result(const struct job *j, const struct ds_target *t, const struct convert_result *r)
-{
-    uint64_t moved = r->read_bytes + r->write_bytes;
-    char a[16];
-
-    if (j->cli.json)
-        talk_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:b, s:i, s:I, s:I, s:f}", "tool", j->cli.tool,
-                            "input", t->src->path, "output", j->out, "tp", t->topo.tp, "pp", t->topo.pp, "dp",
-                            t->topo.dp,
-                            "published", r->published, "complete", r->complete, "parameters", t->n_params,
-                            "read_bytes", (json_int_t)r->read_bytes, "write_bytes", (json_int_t)r->write_bytes,
-                            "wall_s", r->wall_s));
-    else if (r->complete)
-        cli_say(&j->cli, "%s is there already: nothing to do", j->out);
-    else if (!r->published)
-        cli_say(&j->cli, "part %d of %d done; the last part publishes %s", j->cli.part, j->cli.n_parts, j->out);
-    else
-        cli_say(&j->cli, "%s: TP %d, PP %d, DP %d, %d parameters, %s moved in %.2f s (%.2f GB/s)", j->out, t->topo.tp,
-                t->topo.pp, t->topo.dp, t->n_params, bytes_text(moved, a), r->wall_s,
-                (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1));
 }

@@ -18,11 +18,8 @@ static const char help[] =
     "      --repair           keep the topology and settle the copies, in bf16, fp32 and both\n"
     "                         moments together; OUT/repair.jsonl tells what changed\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
-    "      --verify           read OUT back before it gets its name\n"
     "      --certificate FILE  write there the digest of every tensor before and after\n"
-    "      --resume           finish what a killed run began\n"
-    "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n"
-    "                         found by itself under mpirun and srun\n"
+    CLI_HELP_CONVERT
     CLI_HELP_WRITE
     CLI_HELP
     "\nExit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"
@@ -43,6 +40,5 @@ int main(int argc, char **argv)
         rc = rc == JOB_HELP ? cli_help(help) : EXIT_USAGE;
     strbuf_free(&job.shape);
     strbuf_free(&job.log);
-    strbuf_free(&job.proof);
     return rc;
 }

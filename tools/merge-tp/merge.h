@@ -5,9 +5,7 @@
 #define SHARDKIT_TOOLS_MERGE_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/certificate.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/layout/deepspeed_write.h"
 #include "libcommon/layout/repair.h"
 #include "libcommon/layout/replicas_check.h"
 
@@ -15,12 +13,11 @@ struct job {
     struct cli cli;
     const char *in, *out, *certificate;
     int target_tp;                      /* 0: not given */
-    bool check, repair, set_latest, verify, resume;
+    bool check, repair, set_latest;
     struct strbuf shape;                /* the options that shape the output, as text */
-    const struct ds_target *target;
     struct replicas replicas;
     struct repair repaired;             /* n 0: nothing had to be */
-    struct strbuf log, proof;           /* the repair's journal; the certificate */
+    struct strbuf log;                  /* the repair's journal */
 };
 
 enum { JOB_HELP = 1 };

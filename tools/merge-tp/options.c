@@ -1,21 +1,17 @@
-#include <stdio.h>
-
 #include "libcommon/base/mem.h"
 #include "tools/merge-tp/merge.h"
 
-enum { OPT_TP = OPT_TOOL, OPT_CHECK, OPT_REPAIR, OPT_LATEST, OPT_VERIFY, OPT_CERTIFICATE, OPT_RESUME, OPT_PART };
+enum { OPT_TP = OPT_TOOL, OPT_CHECK, OPT_REPAIR, OPT_LATEST, OPT_CERTIFICATE };
 
 static const struct option longopts[] = {
     CLI_OPTIONS,
     CLI_OPTIONS_WRITE,
+    CLI_OPTIONS_CONVERT,
     {"target-tp", required_argument, 0, OPT_TP},
     {"check", no_argument, 0, OPT_CHECK},
     {"repair", no_argument, 0, OPT_REPAIR},
     {"set-latest", no_argument, 0, OPT_LATEST},
-    {"verify", no_argument, 0, OPT_VERIFY},
     {"certificate", required_argument, 0, OPT_CERTIFICATE},
-    {"resume", no_argument, 0, OPT_RESUME},
-    {"part", required_argument, 0, OPT_PART},
     {0},
 };
 
@@ -23,18 +19,6 @@ static int usage(struct job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
-}
-
-static int take_part(struct job *j, const char *arg)
-{
-    int part, n_parts;
-    char end;
-
-    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
-        return usage(j, "--part: expected I/N with 0 <= I < N");
-    j->cli.part = part;
-    j->cli.n_parts = n_parts;
-    return 0;
 }
 
 static int take_option(struct job *j, int c)
@@ -50,10 +34,7 @@ static int take_option(struct job *j, int c)
     case OPT_CHECK: j->check = true; return 0;
     case OPT_REPAIR: j->repair = true; return 0;
     case OPT_LATEST: j->set_latest = true; return 0;
-    case OPT_VERIFY: j->verify = true; return 0;
     case OPT_CERTIFICATE: j->certificate = optarg; return 0;
-    case OPT_RESUME: j->resume = true; return 0;
-    case OPT_PART: return take_part(j, optarg);
     }
     if (cli_option(&j->cli, c, optarg) == 0)
         return 0;

@@ -29,11 +29,8 @@ static const char help[] =
     "      --set KEY=VALUE    change a value of the mp_rank files, e.g. args.lr=0.0001\n"
     "\nRunning:\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
-    "      --verify           read OUT back before it gets its name\n"
     "      --certificate FILE  write there the digest of every tensor before and after\n"
-    "      --resume           finish what a killed run began\n"
-    "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n"
-    "                         found by itself under mpirun and srun\n"
+    CLI_HELP_CONVERT
     CLI_HELP_WRITE
     CLI_HELP
     "\nExit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage or a\n"
@@ -42,7 +39,7 @@ static const char help[] =
 
 int main(int argc, char **argv)
 {
-    struct job job = { .cli.replicas = REPLICAS_FAIL, .request.step = -1 };
+    struct job job = { .cli.replicas = REPLICAS_FAIL, .target.q.step = -1 };
     struct cli *cli = &job.cli;
     int rc;
 
@@ -53,6 +50,5 @@ int main(int argc, char **argv)
     else
         rc = rc == JOB_HELP ? cli_help(help) : EXIT_USAGE;
     strbuf_free(&job.shape);
-    strbuf_free(&job.proof);
     return rc;
 }

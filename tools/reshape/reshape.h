@@ -5,22 +5,15 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/certificate.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/deepspeed_target.h"
-
-enum { STAGES_MAX = 1024, SETS_MAX = 64 };
+#include "libcommon/layout/deepspeed_options.h"
+#include "libcommon/layout/deepspeed_write.h"
 
 struct job {
     struct cli cli;
     const char *in, *out, *like, *certificate;
-    struct ds_request request;
-    int stages[STAGES_MAX];
-    const char *sets[SETS_MAX];
-    bool weights_only, set_latest, verify, resume;
+    struct ds_options target;
+    bool weights_only, set_latest;
     struct strbuf shape;                /* the options that shape the output, as text */
-    const struct ds_target *target;
-    struct strbuf proof;                /* the certificate's text */
 };
 
 enum { JOB_HELP = 1 };
@@ -28,4 +21,5 @@ enum { JOB_HELP = 1 };
 int job_parse(struct job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct job *j);
+
 #endif

@@ -1,0 +1,51 @@
+#include "libcommon/layout/convert_cli.h"
+
+#include "libcommon/base/mem.h"
+
+static void warn(void *ctx, const char *text)
+{
+    cli_warn(ctx, "%s", text);
+}
+
+struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape)
+{
+    return (struct convert_opts){
+        .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume, .verify = cli->verify,
+        .part = cli->part, .n_parts = cli->n_parts, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
+        .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
+    };
+}
+
+struct sink_opts convert_cli_sink(struct cli *cli, const char *out)
+{
+    return (struct sink_opts){
+        .replicas = cli->replicas, .final_path = out, .part = cli->part, .n_parts = cli->n_parts,
+        .threads = cli->threads, .warn = warn, .ctx = cli,
+    };
+}
+
+void convert_cli_say(const struct cli *cli, const char *out, const char *what, const struct convert_result *r)
+{
+    uint64_t moved = r->read_bytes + r->write_bytes;
+    char a[16];
+
+    if (r->complete)
+        cli_say(cli, "%s is there already: nothing to do", out);
+    else if (!r->published)
+        cli_say(cli, "part %d of %d done; the last part publishes %s", cli->part, cli->n_parts, out);
+    else
+        cli_say(cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
+                (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
+                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
+}
+
+void convert_cli_add(json_t *o, const struct convert_result *r)
+{
+    json_t *more = json_pack("{s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
+                             r->complete, "read_bytes", (json_int_t)r->read_bytes, "write_bytes",
+                             (json_int_t)r->write_bytes, "wall_s", r->wall_s, "items", r->n_items, "items_resumed",
+                             r->n_resumed, "tensors_drifted", r->n_drifted);
+
+    json_object_update(o, more);
+    json_decref(more);
+}
