@@ -10,16 +10,16 @@
 
 static void put_kind(const struct replica_kind *k, struct strbuf *sb)
 {
-    const char *sep = " (";
+    const char *sep = "    ";
 
-    strbuf_addf(sb, "%d%% of %s are in sync", k->n_params_in_sync * 100 / k->n_params, k->kind);
+    strbuf_addf(sb, "%d%% of %s are in sync\n", k->n_params_in_sync * 100 / k->n_params, k->kind);
     for (int st = 0; st < STATE_N; st++) {
         if (k->n[st] == 0)
             continue;
         strbuf_addf(sb, "%s%s %d/%d", sep, state_name((enum state)st), k->n_in_sync[st], k->n[st]);
         sep = ", ";
     }
-    strbuf_addf(sb, ")\n");
+    strbuf_addf(sb, "\n");
 }
 
 static void put_ulps(uint64_t ulps, struct strbuf *sb)
@@ -48,16 +48,17 @@ static void put_param(const struct replica_param *p, bool verbose, struct strbuf
 
         if (!s->compared || (s->n_differ == 0 && !verbose))
             continue;
-        strbuf_addf(sb, "  %s %s%s: ", p->param->name, state_name((enum state)st), p->last_stage ? " (last stage)" : "");
+        strbuf_addf(sb, "  %s %s%s\n    ", p->param->name, state_name((enum state)st),
+                    p->last_stage ? " (last stage)" : "");
         if (s->n_differ == 0) {
             strbuf_addf(sb, "in sync on %d ranks\n", s->n_ranks);
             continue;
         }
-        strbuf_addf(sb, "%" PRIu64 " of %" PRIu64 " elements differ, by ", s->n_differ, s->n_elems);
-        put_ulps(s->max_ulps, sb);
-        strbuf_addf(sb, " and %.9g at most, from rank 0 on", s->max_abs);
+        strbuf_addf(sb, "%" PRIu64 " of %" PRIu64 " elements differ from rank 0 on", s->n_differ, s->n_elems);
         put_ranks(s, sb);
-        strbuf_addf(sb, "\n");
+        strbuf_addf(sb, "\n    by ");
+        put_ulps(s->max_ulps, sb);
+        strbuf_addf(sb, " and %.9g at most\n", s->max_abs);
     }
 }
 

@@ -284,22 +284,22 @@ static void print_values(const struct stats_diff *sd)
 {
     char ulps[32];
 
-    printf("%" PRIu64 " of %" PRIu64 " elements differ from element %" PRIu64 " on, by %s and %.9g at most, "
-           "relative L2 %.3g\n", sd->n_differ, sd->n, sd->first, out_ulps_text(sd->max_ulps, ulps), sd->max_abs,
-           stats_diff_rel_l2(sd));
+    printf("\n    %" PRIu64 " of %" PRIu64 " elements differ, from element %" PRIu64 " on\n"
+           "    by %s and %.9g at most, relative L2 %.3g\n", sd->n_differ, sd->n, sd->first,
+           out_ulps_text(sd->max_ulps, ulps), sd->max_abs, stats_diff_rel_l2(sd));
 }
 
 static void print_pair(const struct diff *d, const struct pair *p)
 {
     char *label = view_label(p->a), a[160], b[160];
 
-    printf("%s: ", label);
+    printf("%s", label);
     if (!p->b)
-        printf("only in the first\n");
+        printf(": only in the first\n");
     else if (p->unlike && strcmp(p->unlike, "pieces") == 0)
-        printf("lies in too many pieces to be compared\n");
+        printf(": lies in too many pieces to be compared\n");
     else if (p->unlike)
-        printf("%s %s in the first, %s %s in the second\n", dtype_name(p->a->dtype),
+        printf("\n    %s %s in the first, %s %s in the second\n", dtype_name(p->a->dtype),
                out_shape_text(p->a->shape, p->a->ndim, a), dtype_name(p->b->dtype),
                out_shape_text(p->b->shape, p->b->ndim, b));
     else
@@ -321,8 +321,8 @@ static void print_notes(const struct diff *d)
 
         if (!p->fewer_rows || vocab_told)
             continue;
-        printf("note: the vocabulary has %" PRId64 " rows in the first and %" PRId64 " in the second, "
-               "compared the common ones\n", p->a->shape[0], p->b->shape[0]);
+        printf("note: the vocabulary has %" PRId64 " rows in the first and %" PRId64 " in the second:\n"
+               "      compared the common ones\n", p->a->shape[0], p->b->shape[0]);
         vocab_told = true;
     }
 }

@@ -28,6 +28,14 @@ static json_t *pieces_json(const struct view *v, const struct tmap *m)
     return a;
 }
 
+/* A file's name inside the checkpoint: that is known by its path. */
+static const char *short_name(const struct view *v, const char *name)
+{
+    size_t n = v->source ? strlen(v->source->path) : 0;
+
+    return n && strncmp(name, v->source->path, n) == 0 && name[n] == '/' ? name + n + 1 : name;
+}
+
 static void print_pieces(const struct view *v, const struct tmap *m, const char *state)
 {
     for (int k = 0; m && k < m->n_slices; k++)
@@ -35,8 +43,8 @@ static void print_pieces(const struct view *v, const struct tmap *m, const char 
             const struct extent *x = &m->slice[k].extent[i];
             const struct record *rec = files_record(v->files, x->record);
 
-            printf("    %-10s slice %d  %s  byte %" PRIu64 "  %" PRIu64 " bytes\n", state, k,
-                   files_name(v->files, rec->file), rec->at + x->at, x->len);
+            printf("  %-10s %d  %" PRIu64 "+%" PRIu64 "  %s\n", state, k, rec->at + x->at, x->len,
+                   short_name(v, files_name(v->files, rec->file)));
         }
 }
 
@@ -48,7 +56,63 @@ static void print_states(const struct tensor *t, int n)
         printf("%s%s:%s", i ? " " : "", state_name((enum state)t[i].state), dtype_name(t[i].dtype));
 }
 
-static void print_param(const struct inspect *in, const struct view *v, const struct tensor *t, int n, int width)
+/* Tensors i .. i+n-1 are the states of one parameter. */
+static int states_at(const struct view *v, int i)
+{
+    int n = 1;
+
+    while (i + n < v->n && v->tensor[i + n].param == v->tensor[i].param)
+        n++;
+    return n;
+}
+
+/* Does every parameter have the states of the first, in the same dtypes? */
+static bool same_states(const struct view *v)
+{
+    int n = v->n ? states_at(v, 0) : 0;
+
+    for (int i = n; i < v->n; i += n) {
+        if (states_at(v, i) != n)
+            return false;
+        for (int k = 0; k < n; k++)
+            if (v->tensor[i + k].state != v->tensor[k].state || v->tensor[i + k].dtype != v->tensor[k].dtype)
+                return false;
+    }
+    return true;
+}
+
+/* Columns as wide as this checkpoint needs; names, of any length, stand last. */
+struct widths {
+    int shape, rule;
+    bool states;                        /* behind each name: they are not the same everywhere */
+};
+
+static struct widths find_widths(const struct view *v)
+{
+    struct widths w = { .shape = 5, .rule = 5, .states = !same_states(v) };
+    char shape[160];
+
+    for (int i = 0; i < v->n; i++) {
+        const struct param *p = v->tensor[i].param;
+
+        w.shape = (int)max_u64((uint64_t)w.shape, strlen(out_shape_text(p->shape, p->ndim, shape)));
+        w.rule = (int)max_u64((uint64_t)w.rule, strlen(merge_rule_name(p->merge)));
+    }
+    return w;
+}
+
+static void print_head(const struct view *v, const struct widths *w)
+{
+    if (v->n && !w->states) {
+        printf("every parameter has ");
+        print_states(v->tensor, states_at(v, 0));
+        putchar('\n');
+    }
+    printf("%-*s %-*s stage group  parameter\n", w->shape, "shape", w->rule, "merge");
+}
+
+static void print_param(const struct inspect *in, const struct view *v, const struct tensor *t, int n,
+                        const struct widths *w)
 {
     const struct param *p = t->param;
     char shape[160], stage[16] = "-", group[16] = "-";
@@ -57,9 +121,12 @@ static void print_param(const struct inspect *in, const struct view *v, const st
         snprintf(stage, sizeof stage, "%d", p->stage);
     if (p->group >= 0)
         snprintf(group, sizeof group, "%d", p->group);
-    printf("%-*s  %-14s  %-15s  stage %-2s  group %-2s  ", width, p->name,
-           out_shape_text(p->shape, p->ndim, shape), merge_rule_name(p->merge), stage, group);
-    print_states(t, n);
+    printf("%-*s %-*s %5s %5s  %s", w->shape, out_shape_text(p->shape, p->ndim, shape), w->rule,
+           merge_rule_name(p->merge), stage, group, p->name);
+    if (w->states) {
+        printf("  ");
+        print_states(t, n);
+    }
     putchar('\n');
     for (int i = 0; in->cli.verbose && i < n; i++) {
         print_pieces(v, t[i].map, state_name((enum state)t[i].state));
@@ -90,37 +157,19 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         "group", out_int_or_null(p->group), "tied", (int)tied, "states", states);
 }
 
-/* Tensors i .. i+n-1 are the states of one parameter. */
-static int states_at(const struct view *v, int i)
-{
-    int n = 1;
-
-    while (i + n < v->n && v->tensor[i + n].param == v->tensor[i].param)
-        n++;
-    return n;
-}
-
-static int name_width(const struct view *v)
-{
-    int width = 0;
-
-    for (int i = 0; i < v->n; i++)
-        if ((int)strlen(v->tensor[i].name) > width)
-            width = (int)strlen(v->tensor[i].name);
-    return width < 72 ? width : 72;
-}
-
 static void list_params(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
-    int width = name_width(v);
+    struct widths w = find_widths(v);
 
+    if (!in->cli.json && v->n)
+        print_head(v, &w);
     for (int i = 0, n; i < v->n; i += n) {
         n = states_at(v, i);
         if (in->cli.json)
             json_array_append_new(a, param_json(in, v, &v->tensor[i], n));
         else
-            print_param(in, v, &v->tensor[i], n, width);
+            print_param(in, v, &v->tensor[i], n, &w);
     }
     if (in->cli.json)
         out_json(json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path), "layout", layout_name(v->source->kind),
@@ -134,11 +183,13 @@ static void list_params(const struct inspect *in, const struct view *v)
 static void list_tensors(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
-    int width = name_width(v);
+    char shape[160];
+    int width = 0;
 
+    for (int i = 0; i < v->n; i++)
+        width = (int)max_u64((uint64_t)width, strlen(out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape)));
     for (int i = 0; i < v->n; i++) {
         const struct tensor *t = &v->tensor[i];
-        char shape[160];
 
         if (in->cli.json) {
             json_t *o = json_pack("{s:o, s:o, s:s, s:I}", "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
@@ -149,7 +200,7 @@ static void list_tensors(const struct inspect *in, const struct view *v)
             json_array_append_new(a, o);
             continue;
         }
-        printf("%-*s  %-14s  %s\n", width, t->name, out_shape_text(t->shape, t->ndim, shape), dtype_name(t->dtype));
+        printf("%-*s  %-5s  %s\n", width, out_shape_text(t->shape, t->ndim, shape), dtype_name(t->dtype), t->name);
         if (in->cli.verbose)
             print_pieces(v, t->map, "");
     }

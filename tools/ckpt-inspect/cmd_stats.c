@@ -9,15 +9,16 @@
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-inspect/view.h"
 
-static void print_row(const struct tensor *t, const struct stats *s, int width)
+/* A line for the tensor's name, one for each of its states. */
+static void print_row(const struct tensor *t, const struct stats *s, bool same_name)
 {
-    char *label = view_label(t);
     bool any = stats_n_finite(s) > 0;
 
-    printf("%-*s  %11" PRIu64 "  %12.6g  %12.6g  %12.6g  %12.6g  %8" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "\n",
-           width, label, s->n, stats_norm(s), any ? s->min : 0, any ? s->max : 0, stats_mean(s),
-           s->n_zero, s->n_nan, s->n_inf);
-    free(label);
+    if (!same_name)
+        printf("%s, %" PRIu64 " element%s\n", t->name, s->n, s->n == 1 ? "" : "s");
+    printf("  %-10s %12.6g %12.6g %12.6g %12.6g %4" PRIu64 " %4" PRIu64 " %5" PRIu64 "\n",
+           t->state < 0 ? dtype_name(t->dtype) : state_name((enum state)t->state), stats_norm(s), any ? s->min : 0,
+           any ? s->max : 0, stats_mean(s), s->n_nan, s->n_inf, s->n_zero);
 }
 
 static json_t *row_json(const struct tensor *t, const struct stats *s)
@@ -33,33 +34,18 @@ static json_t *row_json(const struct tensor *t, const struct stats *s)
     return o;
 }
 
-static int label_width(const struct view *v)
-{
-    int width = 0;
-
-    for (int i = 0; i < v->n; i++) {
-        char *label = view_label(&v->tensor[i]);
-
-        if ((int)strlen(label) > width)
-            width = (int)strlen(label);
-        free(label);
-    }
-    return width < 72 ? width : 72;
-}
-
 static void print_all(const struct inspect *in, const struct view *v, const struct stats_job *job)
 {
     json_t *a = json_array();
-    int width = label_width(v);
 
     if (!in->cli.json)
-        printf("%-*s  %11s  %12s  %12s  %12s  %12s  %8s  %6s  %6s\n", width, "parameter", "elements", "norm",
-               "min", "max", "mean", "zero", "nan", "inf");
+        printf("  %-10s %12s %12s %12s %12s %4s %4s %5s\n", "state", "norm", "min", "max", "mean", "nan", "inf", "zero");
     for (int i = 0; i < v->n; i++) {
         if (in->cli.json)
             json_array_append_new(a, row_json(&v->tensor[i], &job[i].stats));
         else
-            print_row(&v->tensor[i], &job[i].stats, width);
+            print_row(&v->tensor[i], &job[i].stats, i > 0 && v->tensor[i].param &&
+                                                    v->tensor[i].param == v->tensor[i - 1].param);
     }
     if (in->cli.json)
         out_json(json_pack("{s:o, s:o}", "path", out_text(v->source ? v->source->path : v->path), "stats", a));

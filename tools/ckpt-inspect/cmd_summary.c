@@ -51,10 +51,8 @@ static void print_model(const struct model_config *c)
     if (c->vocab_tokens)
         printf(" (%" PRId64 " tokens)", c->vocab_tokens);
     if (*c->position)
-        printf(", %s positions", c->position);
-    if (c->embed_layernorm)
-        printf(", embedding LayerNorm");
-    putchar('\n');
+        printf(",\n              %s positions", c->position);
+    printf("%s\n", c->embed_layernorm ? ", embedding LayerNorm" : "");
 }
 
 static void print_run(const struct source *s)
