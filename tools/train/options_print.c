@@ -27,20 +27,21 @@ static const char *const group_titles[] = {
 /* Words of `text` from `column` on, broken at HELP_WIDTH. */
 static void add_wrapped(struct strbuf *sb, int column, int indent, const char *text)
 {
+    bool space = false;
+
     while (*text) {
         int n = (int)strcspn(text, " ");
 
-        if (column + n + 1 > HELP_WIDTH && column > indent) {
+        if (column + space + n + 1 > HELP_WIDTH && column > indent) {
             strbuf_addf(sb, "\n%*s", indent, "");
             column = indent;
+            space = false;
         }
-        strbuf_add(sb, text, (size_t)n);
-        column += n;
+        strbuf_addf(sb, "%s%.*s", space ? " " : "", n, text);
+        column += space + n;
         text += n;
-        if (*text == ' ') {
-            strbuf_add(sb, text++, 1);
-            column++;
-        }
+        space = *text == ' ';
+        text += space;
     }
     strbuf_add(sb, "\n", 1);
 }
