@@ -49,11 +49,12 @@ enum {
     {"force", no_argument, 0, 'f'}, {"dry-run", no_argument, 0, 'n'},                   \
     {"replicas", required_argument, 0, OPT_REPLICAS}
 #define CLI_SHORT_WRITE "fn"
-#define CLI_HELP_WRITE                                                                  \
+#define CLI_HELP_WRITE(REPLICAS)        /* the default of --replicas */                 \
     "  -f, --force            replace what is already there\n"                          \
     "  -n, --dry-run          print the plan, bytes and free space; write nothing\n"    \
     "      --replicas HOW     average, first, majority or fail: what to do when\n"      \
-    "                         tensor-parallel copies of a parameter disagree\n"
+    "                         tensor-parallel copies of a parameter disagree\n"          \
+    "                         (default " REPLICAS ")\n"
 
 /* Converters, whose OUT appears whole. */
 #define CLI_OPTIONS_CONVERT                                                             \

@@ -19,7 +19,7 @@ static const char help[] =
     "      --split            hdf5: one file a parameter\n"
     "      --vocab HOW        keep (default) or strip the padding rows of the vocabulary\n"
     CLI_HELP_CONVERT
-    CLI_HELP_WRITE
+    CLI_HELP_WRITE("average")
     CLI_HELP
     "\nThe reference's options: --num_extract_workers and --num_merge_workers set --threads;\n"
     "--keep_temp_folder, --no_strict, --inject_missing_state, --target_tp, --target_pp and\n"

@@ -39,7 +39,7 @@ static const char help[] =
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "\nRunning:\n"
     CLI_HELP_CONVERT
-    CLI_HELP_WRITE
+    CLI_HELP_WRITE("fail")
     CLI_HELP
     "\nExit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
     "(no OUT), 2 wrong usage.\n"

@@ -20,7 +20,7 @@ static const char help[] =
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "      --certificate FILE  write there the digest of every tensor before and after\n"
     CLI_HELP_CONVERT
-    CLI_HELP_WRITE
+    CLI_HELP_WRITE("fail")
     CLI_HELP
     "\nExit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"
     "failed (no OUT), 2 wrong usage.\n"
