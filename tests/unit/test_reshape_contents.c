@@ -1,0 +1,329 @@
+/*
+ * test_reshape_contents.c - what reshaping changes beside the topology, and what it refuses
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "tests/lib/ptdiff.h"
+#include "tests/lib/resh.h"
+
+static int64_t value(const char *dir, const char *file, const char *a, const char *b)
+{
+    struct resh_side s = resh_open_side(dir, file);
+    const struct pk *v = pk_get(pt_root(s.pt), a);
+    int64_t i = INT64_MIN;
+
+    pk_as_int(b ? pk_get(v, b) : v, &i);
+    resh_close_side(&s);
+    return i;
+}
+
+static void vocabulary(void **state)
+{
+    struct ckptgen g = resh_small_model(2, 2, 2);
+    char *in = resh_generate(&g, "a"), *out = resh_in_scratch("out"), *back = resh_in_scratch("back");
+    struct ds_request q = resh_to_topology(4, 1, 3), r = resh_to_topology(2, 2, 2);
+    const char *name = "tied_modules.embed.word_embeddings.weight";
+    struct source *s, *t;
+    struct err e = {0};
+    float *x, *y;
+
+    (void)state;
+    q.vocab = 80;
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    assert_int_equal(value(out, "mp_rank_03_model_states.pt", "args", "padded_vocab_size"), 80);
+    s = resh_open_source(in);
+    t = resh_open_source(out);
+    assert_int_equal(source_param(t, name)->shape[0], 80);
+    for (int st = STATE_FP32; st < STATE_N; st++) {
+        x = xcalloc(80 * 16, sizeof *x);
+        y = xcalloc(80 * 16, sizeof *y);
+        resh_must(tmap_read(source_param(s, name)->state[st], s->files, 0, 0, 48 * 16 * 4, x, &e) == 0, &e);
+        resh_must(tmap_read(source_param(t, name)->state[st], t->files, 0, 0, 80 * 16 * 4, y, &e) == 0, &e);
+        assert_memory_equal(x, y, 80 * 16 * sizeof *x);         /* x ends in zeros */
+        free(x);
+        free(y);
+    }
+    source_close(s);
+    source_close(t);
+    r.vocab = 48;
+    resh_do(out, back, &r);
+    q = resh_to_topology(0, 0, 0);
+    resh_do(in, out, &q);
+    resh_same_digests(out, back);
+    free(in);
+    free(out);
+    free(back);
+}
+
+static void conventions(void **state)
+{
+    struct ckptgen a = resh_small_model(2, 2, 2), b = a;
+    char *in, *like, *out = resh_in_scratch("out"), **names;
+    struct ds_request q = resh_to_topology(0, 0, 0);
+    int n;
+
+    (void)state;
+    b.lnum = CKPTGEN_LNUM_OLD;
+    b.n_groups = 2;
+    b.partition = "type:transformer";
+    in = resh_generate(&a, "a");
+    like = resh_generate(&b, "b");
+    q.like = source_open(like, &(struct source_opts){ .no_tensors = true }, NULL, &(struct err){0});
+    assert_non_null(q.like);
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    /* Values follow names, so weights of renumbered layers differ: names and shapes are compared. */
+    resh_same_names(like, out, &names, &n);
+    for (int i = 0; i < n; i++)
+        if (str_starts(names[i], "mp_rank_"))
+            resh_same_file(like, out, names[i], NULL);
+    ptdiff_list_free(names, n);
+    source_close((struct source *)q.like);
+
+    q = resh_to_topology(0, 3, 0);
+    q.stages = (const int[]){ 1, 6, 1 };
+    q.n_stages = 3;
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    free(in);
+    free(like);
+    free(out);
+}
+
+static void surgery(void **state)
+{
+    struct ckptgen g = resh_small_model(2, 2, 2);
+    char *in = resh_generate(&g, "a"), *out = resh_in_scratch("out");
+    struct ds_request q = resh_to_topology(1, 1, 1);
+    const char *sets[] = { "args.train_iters=77", "lr_scheduler.max_lr=0.5" };
+    struct source *s;
+    float v[48];
+    struct err e = {0};
+
+    (void)state;
+    q.zero_moments = true;
+    q.step = 5;
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "iteration", NULL), 5);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "global_steps", NULL), 5);
+    s = resh_open_source(out);
+    assert_int_equal(s->run.opt_step, 0);
+    resh_must(tmap_read(source_param(s, "3.self_attention.query_key_value.bias")->state[STATE_EXP_AVG], s->files, 0, 0,
+                   sizeof v, v, &e) == 0, &e);
+    for (int i = 0; i < 48; i++)
+        assert_true(v[i] == 0);
+    source_close(s);
+
+    q = resh_to_topology(1, 1, 1);
+    q.step = 30;
+    q.set = sets;
+    q.n_set = 2;
+    assert_int_equal(resh_try(in, out, &q, &e), -1);
+    assert_string_equal(e.msg, "--set args.train_iters=77: expected KEY=VALUE with a KEY of mp_rank_00 as ckpt-inspect "
+                        "args prints it");
+    err_clear(&e);
+    sets[0] = "args.seed=77";
+    resh_do(in, out, &q);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "seed"), 77);
+    s = resh_open_source(out);
+    assert_int_equal(s->run.opt_step, 31);
+    source_close(s);
+
+    q = resh_to_topology(4, 1, 1);
+    q.no_optimizer = true;
+    resh_do(in, out, &q);
+    s = source_open(out, &(struct source_opts){ .no_optimizer = true }, NULL, &e);
+    resh_must(s != NULL, &e);
+    assert_int_equal(s->n_files, 4 * 11 + 1);
+    source_close(s);
+    free(in);
+    free(out);
+}
+
+/* ---- what cannot be ---- */
+
+static void expect_refused(const char *in, struct ds_request q, enum err_kind kind, const char *want)
+{
+    char *out = resh_in_scratch("refused");
+    struct err e = {0};
+
+    assert_int_equal(resh_try(in, out, &q, &e), -1);
+    assert_string_equal(e.msg, want);
+    assert_int_equal(e.kind, kind);
+    assert_int_not_equal(access(out, F_OK), 0);
+    free(out);
+}
+
+static void refusals(void **state)
+{
+    struct ckptgen g = resh_small_model(2, 2, 2);
+    char *in = resh_generate(&g, "a");
+    struct ds_request q = resh_to_topology(3, 0, 0);
+
+    (void)state;
+    expect_refused(in, q, ERR_USAGE, "8 heads cannot be split over TP 3");
+    q = resh_to_topology(0, 9, 0);
+    expect_refused(in, q, ERR_USAGE, "8 layers cannot fill 9 pipeline stages");
+    q = resh_to_topology(0, 0, 0);
+    q.vocab = 49;
+    expect_refused(in, q, ERR_USAGE, "padded vocabulary 49 is not divisible by TP 2");
+    q.vocab = 32;
+    expect_refused(in, q, ERR_USAGE, "a padded vocabulary of 32 rows cannot hold 33 tokens");
+    q = resh_to_topology(0, 0, 0);
+    q.stages = (const int[]){ 3, 2 };
+    q.n_stages = 2;
+    expect_refused(in, q, ERR_USAGE, "the stages given hold 5 layers, the model has 8");
+    q = resh_to_topology(0, 0, 0);
+    q.method = "uniform";
+    q.topo.pp = 4;
+    expect_refused(in, q, ERR_USAGE, "stage 3 would have 0 layers and no parameter in optimizer group 0");
+    q.method = "profile";
+    expect_refused(in, q, ERR_USAGE, "partition method 'profile' is not supported: expected type:transformer, "
+                   "type:transformer|embedding, parameters or uniform");
+    q = resh_to_topology(0, 3, 0);
+    q.stages = (const int[]){ 4, 0, 4 };
+    q.n_stages = 3;
+    expect_refused(in, q, ERR_USAGE, "stage 1 would have 0 layers and no parameter in optimizer group 0");
+    /* DeepSpeed's own cut would leave the last stage nothing but the tied head. */
+    q = resh_to_topology(0, 6, 0);
+    q.method = "type:transformer|embedding";
+    expect_refused(in, q, ERR_USAGE, "'type:transformer|embedding' cuts 8 layers over 6 stages so that the embedding "
+                   "or the final LayerNorm is not on the stage that holds its tied copy; give the layers of each stage");
+    free(in);
+}
+
+/* Write a file again with another tree. */
+static void rewrite(const char *dir, const char *name, void (*edit)(struct arena *a, struct pk *root))
+{
+    struct resh_side s = resh_open_side(dir, name);
+    struct arena *a = arena_new(0);
+    struct pk *root = pk_copy(a, pt_root(s.pt));
+    char *path = path_join(dir, name), *prefix = str_fmt("%.*s", (int)strlen(name) - 3, name);
+    uint8_t *bytes;
+    uint64_t size;
+    struct err e = {0};
+
+    edit(a, root);
+    resh_must(pt_build(prefix, root, s.pt, s.f, &bytes, &size, &e) == 0, &e);
+    resh_must(file_replace(path, bytes, size, &e) == 0, &e);
+    free(bytes);
+    free(path);
+    free(prefix);
+    arena_free(a);
+    resh_close_side(&s);
+}
+
+/* ZeRO-1 with elastic_checkpoint: a list of states, and the step beside it. */
+static void make_elastic(struct arena *a, struct pk *root)
+{
+    struct pk *opt = pk_get(root, "optimizer_state_dict"), *list = pk_list(a);
+    uint32_t n;
+    struct pk **pair = pk_pairs(pk_get(pk_get(opt, "base_optimizer_state"), "state"), &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        pk_remove(pair[2 * i + 1], "step");
+        pk_add(a, list, pair[2 * i + 1]);
+    }
+    pk_set_str(a, opt, "base_optimizer_state", list);
+    pk_set_str(a, opt, "base_optimizer_state_step", pk_int(a, 21));
+}
+
+static void elastic_zero(void **state)
+{
+    struct ckptgen g = resh_small_model(1, 1, 2);
+    struct ds_request q = resh_to_topology(1, 1, 1);
+    char *in, *mid = resh_in_scratch("mid"), *out = resh_in_scratch("out"), *want = resh_in_scratch("want"), *msg, **names;
+    int n;
+
+    (void)state;
+    g.zero1 = true;
+    in = resh_generate(&g, "a");
+    resh_do(in, want, &q);
+    n = ptdiff_list(in, &names);
+    for (int i = 0; i < n; i++)
+        if (strstr(names[i], "zero"))
+            rewrite(in, names[i], make_elastic);
+    ptdiff_list_free(names, n);
+    msg = str_fmt("%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: elastic ZeRO shards (elastic_checkpoint) cannot be written "
+                  "again; ds2universal reads them, and what it makes can be reshaped", in);
+    expect_refused(in, q, ERR_DATA, msg);
+    /* And so it is. */
+    resh_to_universal(in, mid, universal_pt_sink);
+    resh_do(mid, out, &q);
+    resh_expect_sound(out);
+    resh_same_digests(want, out);
+    free(msg);
+    free(in);
+    free(mid);
+    free(out);
+    free(want);
+}
+
+/* As Microsoft's fork lists them with --untie-embeddings-and-output-weights. */
+static void untie(struct arena *a, struct pk *root)
+{
+    struct pk *group = pk_items(pk_get(root, "param_shapes"), &(uint32_t){0})[0];
+    uint32_t n;
+    struct pk **pair = pk_pairs(group, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(pk_as_str(pair[2 * i]), "tied_modules.embed.word_embeddings.weight") == 0)
+            pair[2 * i] = pk_str(a, "1.word_embeddings.weight");
+}
+
+static void untied_embeddings(void **state)
+{
+    struct ckptgen g = resh_small_model(1, 1, 1);
+    struct ds_request q = resh_to_topology(2, 1, 1);
+    char *in, *msg;
+
+    (void)state;
+    g.no_mappings = true;
+    in = resh_generate(&g, "a");
+    rewrite(in, "mp_rank_00_model_states.pt", untie);
+    msg = str_fmt("%s: parameter 1.word_embeddings.weight: embedding and output head are untied; only tied ones can be "
+                  "resharded", in);
+    expect_refused(in, q, ERR_DATA, msg);
+    free(msg);
+    free(in);
+}
+
+static void drifted_replicas(void **state)
+{
+    struct ckptgen g = resh_small_model(2, 2, 2);
+    struct err e = {0};
+    struct ds_request q = resh_to_topology(4, 1, 1);
+    char *in, *out = resh_in_scratch("out2");
+
+    (void)state;
+    assert_int_equal(ckptgen_add_drift(&g, "4.input_layernorm.weight:exp_avg:1"), 0);
+    in = resh_generate(&g, "a");
+    assert_int_equal(resh_try(in, out, &q, &e), -1);
+    assert_int_equal(e.kind, ERR_DATA);
+    assert_non_null(strstr(e.msg, "4.input_layernorm.weight: 1 of 16 elements differ between the 2 tensor-parallel"));
+    assert_int_not_equal(access(out, F_OK), 0);
+    free(in);
+    free(out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vocabulary), cmocka_unit_test(conventions), cmocka_unit_test(surgery),
+        cmocka_unit_test(refusals), cmocka_unit_test(elastic_zero), cmocka_unit_test(untied_embeddings),
+        cmocka_unit_test(drifted_replicas),
+    };
+
+    return cmocka_run_group_tests(tests, resh_make_scratch, resh_remove_scratch);
+}
