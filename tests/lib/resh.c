@@ -102,6 +102,12 @@ void resh_same_file(const char *want, const char *got, const char *name, const c
         fail_msg("%s", found);
 }
 
+void resh_same_bytes(const char *want, const char *got, const char *name)
+{
+    if (!ptdiff_same_bytes(want, got, name))
+        fail_msg("%s differs between %s and %s", name, want, got);
+}
+
 void resh_same_names(const char *want, const char *got, char ***names, int *n)
 {
     char **others;

@@ -1,5 +1,5 @@
 /*
- * resh.h - for tests that reshape: checkpoints made, reshaped, and compared, in a scratch folder
+ * resh.h - for tests that convert: checkpoints made, reshaped, and compared, in a scratch folder
  *
  * What fails, fails the cmocka test that runs. Paths and texts that are returned are the
  * caller's to free.
@@ -43,6 +43,8 @@ void resh_close_side(struct resh_side *s);
 void resh_expect_sound(const char *dir);
 /* Two files say the same (ptdiff.h), but for what lies below the paths in `except`, which may be NULL. */
 void resh_same_file(const char *want, const char *got, const char *name, const char *const *except);
+/* Two files are the same, byte by byte. */
+void resh_same_bytes(const char *want, const char *got, const char *name);
 /* Two folders have .pt files of the same names, which are returned for ptdiff_list_free(). */
 void resh_same_names(const char *want, const char *got, char ***names, int *n);
 /* The manifests of two folders list the same tensors with the same digests. */

@@ -16,35 +16,22 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/layout/convert.h"
-#include "tests/lib/ckptgen.h"
 #include "tests/lib/hfdo.h"
+#include "tests/lib/resh.h"
 
 #define BLOOM "tests/data/bloom-tp2pp2dp2/global_step20"
 #define GPT2  "tests/data/gpt2-tp2pp2dp1/global_step20"
-
-static char scratch[64];
-
-static void must(int ok, const struct err *e)
-{
-    if (!ok)
-        fail_msg("%s", e->msg);
-}
-
-static char *in_scratch(const char *name)
-{
-    return path_join(scratch, name);
-}
 
 static void export(const char *in, const char *out, const struct hfdo *h)
 {
     struct err e = {0};
 
-    must(hfdo_export(in, out, h, &e) == 0, &e);
+    resh_must(hfdo_export(in, out, h, &e) == 0, &e);
 }
 
 static void expect_refused(const char *in, const struct hfdo *h, enum err_kind kind, const char *want)
 {
-    char *out = in_scratch("refused");
+    char *out = resh_in_scratch("refused");
     struct err e = {0};
 
     assert_int_equal(hfdo_export(in, out, h, &e), -1);
@@ -61,20 +48,9 @@ static char *slurp(const char *dir, const char *name, uint64_t *len)
     struct err e = {0};
 
     text = file_slurp(path, 1 << 28, len, &e);
-    must(text != NULL, &e);
+    resh_must(text != NULL, &e);
     free(path);
     return text;
-}
-
-static void same_file(const char *a, const char *b, const char *name)
-{
-    uint64_t na, nb;
-    char *ta = slurp(a, name, &na), *tb = slurp(b, name, &nb);
-
-    if (na != nb || memcmp(ta, tb, na) != 0)
-        fail_msg("%s differs between %s and %s", name, a, b);
-    free(ta);
-    free(tb);
 }
 
 /* ---- golden ---- */
@@ -92,7 +68,7 @@ static void matches_list(const char *dir, const char *list)
         struct hfdo_tensor t;
         struct err e = {0};
 
-        must(hfdo_tensor(dir, name, &t, &e) == 0, &e);
+        resh_must(hfdo_tensor(dir, name, &t, &e) == 0, &e);
         assert_int_equal(t.dtype, DTYPE_BF16);
         snprintf(got, sizeof got, t.ndim == 2 ? "%lldx%lld" : "%lld", (long long)t.shape[0], (long long)t.shape[1]);
         if (strcmp(got, shape) != 0 || crc_bytes(0, t.bytes, t.len) != crc)
@@ -109,7 +85,7 @@ static void golden(void **state)
     static const char *const sets[][2] = { { BLOOM, "tests/data/hf/bloom.tensors" }, { GPT2,
                                                                                        "tests/data/hf/gpt2.tensors" } };
     struct hfdo h = hfdo_defaults();
-    char *out = in_scratch("golden");
+    char *out = resh_in_scratch("golden");
 
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -143,18 +119,6 @@ static struct ckptgen small_model(bool gpt2)
     return g;
 }
 
-static char *generate(const struct ckptgen *g, const char *name)
-{
-    char *dir = in_scratch(name), *tag = str_fmt("%s/global_step%d", dir, (int)g->iteration);
-    struct err e = {0};
-
-    must(dir_remove(dir, &e) == 0 || access(dir, F_OK) != 0, &e);
-    err_clear(&e);
-    must(ckptgen_make(g, dir, &e) == 0, &e);
-    free(dir);
-    return tag;
-}
-
 /* Element of the merged Megatron parameter that Transformers' element (row, col) of a GPT-2 tensor is. */
 static int64_t gpt2_element(const struct ckptgen *g, const struct hf_rule *r, int64_t rows, int64_t cols, int64_t row,
                             int64_t col)
@@ -182,7 +146,7 @@ static void check_tensor(const struct ckptgen *g, const struct ckptgen_set *set,
     struct err e = {0};
     int64_t cols;
 
-    must(hfdo_tensor(dir, name, &t, &e) == 0, &e);
+    resh_must(hfdo_tensor(dir, name, &t, &e) == 0, &e);
     ckptgen_values(set, param, STATE_FP32, 0, p->n_elems, want);
     assert_int_equal(t.dtype, dtype);
     assert_int_equal(t.len, (uint64_t)p->n_elems * (uint64_t)dtype_size(dtype));
@@ -206,7 +170,7 @@ static void check_values(const struct ckptgen *g, const char *dir, enum dtype dt
     struct err e = {0};
     struct ckptgen_set *set = ckptgen_new(g, &e);
 
-    must(set != NULL, &e);
+    resh_must(set != NULL, &e);
     assert_int_equal(ckptgen_n_params(set), hfdo_count(dir));
     for (int i = 0; i < ckptgen_n_params(set); i++)
         check_tensor(g, set, i, dir, dtype);
@@ -217,7 +181,7 @@ static void check_values(const struct ckptgen *g, const char *dir, enum dtype dt
 static void values(void **state)
 {
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    char *out = in_scratch("values");
+    char *out = resh_in_scratch("values");
 
     (void)state;
     for (int v = 0; v < 8; v++) {
@@ -228,7 +192,7 @@ static void values(void **state)
         g.topo = (struct topology){ .tp = v < 2 ? 1 : v < 4 ? 2 : v < 6 ? 4 : 8, .pp = v % 4 + 1, .dp = v % 3 + 1 };
         g.lnum = (enum ckptgen_lnum)(v % 3);
         g.partition = "type:transformer";
-        in = generate(&g, "in");
+        in = resh_generate(&g, "in");
         for (int k = 0; k < 3; k++) {
             h.dtype = (int)dtypes[k];
             export(in, out, &h);
@@ -244,13 +208,13 @@ static void wide_matrices(void **state)
 {
     struct ckptgen g = small_model(true);
     struct hfdo h = hfdo_defaults();
-    char *in, *out = in_scratch("wide");
+    char *in, *out = resh_in_scratch("wide");
 
     (void)state;
     g.topo = (struct topology){ .tp = 2, .pp = 1, .dp = 2 };
     g.n_layers = 1;
     g.hidden = 520;                     /* 4h fp32: 8320 bytes */
-    in = generate(&g, "in");
+    in = resh_generate(&g, "in");
     h.dtype = DTYPE_F32;
     export(in, out, &h);
     check_values(&g, out, DTYPE_F32);
@@ -262,41 +226,27 @@ static void wide_matrices(void **state)
     free(out);
 }
 
-static void to_universal(const char *in, const char *out, struct sink *(*make)(const struct sink_opts *))
-{
-    struct err e = {0};
-    struct source *s = source_open(in, NULL, NULL, &e);
-    struct sink_opts so = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 2 };
-    struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 8 << 20,
-                              .progress = PROGRESS_NEVER, .force = true };
-    struct convert_result res;
-
-    must(s != NULL, &e);
-    must(convert_run(s, make(&so), &o, &res, &e) == 0, &e);
-    source_close(s);
-}
-
 /* The same bytes out of every form. */
 static void forms(void **state)
 {
     static struct sink *(*const makes[])(const struct sink_opts *) = { universal_pt_sink, universal_hdf5_sink,
                                                                        universal_virtual_sink };
-    char *a = in_scratch("a"), *b = in_scratch("b"), *uni = in_scratch("uni");
+    char *a = resh_in_scratch("a"), *b = resh_in_scratch("b"), *uni = resh_in_scratch("uni");
     struct hfdo h = hfdo_defaults();
 
     (void)state;
     for (int gpt2 = 0; gpt2 < 2; gpt2++) {
         struct ckptgen g = small_model(gpt2);
-        char *in = generate(&g, "in");
+        char *in = resh_generate(&g, "in");
 
         for (int d = 0; d < 2; d++) {
             h.dtype = d ? DTYPE_F32 : DTYPE_BF16;
             export(in, a, &h);
             for (int i = 0; i < 3; i++) {
-                to_universal(in, uni, makes[i]);
+                resh_to_universal(in, uni, makes[i]);
                 export(uni, b, &h);
-                same_file(a, b, "model.safetensors");
-                same_file(a, b, "config.json");
+                resh_same_bytes(a, b, "model.safetensors");
+                resh_same_bytes(a, b, "config.json");
             }
         }
         free(in);
@@ -371,9 +321,9 @@ static void expect_files(const char *dir, int n, const char *const *names, const
         int file = files_add_path(f, path, &e);
         struct safetensors *st;
 
-        must(file >= 0, &e);
+        resh_must(file >= 0, &e);
         st = safetensors_open(f, file, &e);
-        must(st != NULL, &e);
+        resh_must(st != NULL, &e);
         assert_int_equal(safetensors_n(st), tensors[i]);
         assert_int_equal(files_size(f, file) - 8 - safetensors_header_bytes(st), bytes[i]);
         assert_string_equal(safetensors_meta(st, "format"), "pt");
@@ -399,7 +349,7 @@ static void shard_plans(void **state)
     /* The embedding is larger than a file may be: a file of its own, numbered before the one under way. */
     static const char *const tiny[] = { "model-00001-of-00012.safetensors", "model-00002-of-00012.safetensors" };
     struct ckptgen g = example();
-    char *in = generate(&g, "in"), *out = in_scratch("out");
+    char *in = resh_generate(&g, "in"), *out = resh_in_scratch("out");
     struct hfdo h = hfdo_defaults();
 
     (void)state;
@@ -424,7 +374,7 @@ static void shard_plans(void **state)
 static void bare_names(void **state)
 {
     struct ckptgen g = example();
-    char *in = generate(&g, "in"), *out = in_scratch("out");
+    char *in = resh_generate(&g, "in"), *out = resh_in_scratch("out");
     struct hfdo h = hfdo_defaults();
     struct hfdo_tensor t;
     struct err e = {0};
@@ -432,7 +382,7 @@ static void bare_names(void **state)
     (void)state;
     h.q.bare_names = true;
     export(in, out, &h);
-    must(hfdo_tensor(out, "h.1.mlp.dense_4h_to_h.weight", &t, &e) == 0, &e);
+    resh_must(hfdo_tensor(out, "h.1.mlp.dense_4h_to_h.weight", &t, &e) == 0, &e);
     free(t.bytes);
     assert_int_equal(hfdo_tensor(out, "transformer.ln_f.weight", &t, &e), -1);
     free(in);
@@ -449,7 +399,7 @@ static void refusals(void **state)
 
     (void)state;
     g.embed_layernorm = false;
-    in = generate(&g, "in");
+    in = resh_generate(&g, "in");
     expect_refused(in, &h, ERR_DATA,
                    "argument embed_layernorm is false: BLOOM always has a LayerNorm behind its embedding");
     h.arch = HF_BLOOM;
@@ -460,7 +410,7 @@ static void refusals(void **state)
 
     g = small_model(true);
     g.embed_layernorm = true;
-    in = generate(&g, "in");
+    in = resh_generate(&g, "in");
     h.arch = -1;
     expect_refused(in, &h, ERR_DATA, "argument embed_layernorm is true: GPT-2 has no LayerNorm behind its embedding");
     h.arch = HF_GPT2;
@@ -474,11 +424,11 @@ static void refusals(void **state)
 static void spoiled_positions(void **state)
 {
     struct ckptgen g = small_model(true);
-    char *in = generate(&g, "in"), *uni = in_scratch("uni"), *manifest;
+    char *in = resh_generate(&g, "in"), *uni = resh_in_scratch("uni"), *manifest;
     struct hfdo h = hfdo_defaults();
 
     (void)state;
-    to_universal(in, uni, universal_pt_sink);
+    resh_to_universal(in, uni, universal_pt_sink);
     manifest = path_join(uni, "manifest.json");
     assert_int_equal(unlink(manifest), 0);
     expect_refused(uni, &h, ERR_DATA,
@@ -493,18 +443,18 @@ static void drifted_replicas(void **state)
 {
     struct ckptgen g = small_model(false);
     struct hfdo h = hfdo_defaults();
-    char *in, *a = in_scratch("a"), *b = in_scratch("b");
+    char *in, *a = resh_in_scratch("a"), *b = resh_in_scratch("b");
 
     (void)state;
-    in = generate(&g, "in");
+    in = resh_generate(&g, "in");
     export(in, a, &h);
     free(in);
     assert_int_equal(ckptgen_add_drift(&g, "4.input_layernorm.weight:bf16:1:3"), 0);
-    in = generate(&g, "in");
+    in = resh_generate(&g, "in");
     expect_refused(in, &h, ERR_DATA, "3 of 48 elements differ between the 2 tensor-parallel copies");
     h.replicas = REPLICAS_FIRST;
     export(in, b, &h);
-    same_file(a, b, "model.safetensors");
+    resh_same_bytes(a, b, "model.safetensors");
     free(in);
     free(a);
     free(b);
@@ -517,18 +467,18 @@ static void put(const char *dir, const char *name, const char *text)
     char *path = path_join(dir, name);
     struct err e = {0};
 
-    must(file_replace(path, text, strlen(text), &e) == 0, &e);
+    resh_must(file_replace(path, text, strlen(text), &e) == 0, &e);
     free(path);
 }
 
 static void tokenizers(void **state)
 {
-    char *dir = in_scratch("tok"), *to = in_scratch("to");
+    char *dir = resh_in_scratch("tok"), *to = resh_in_scratch("to");
     struct hf_tokenizer t;
     struct err e = {0};
 
     (void)state;
-    must(dir_make(dir, &e) == 0 && dir_make(to, &e) == 0, &e);
+    resh_must(dir_make(dir, &e) == 0 && dir_make(to, &e) == 0, &e);
     assert_int_equal(hf_tokenizer_open(&t, dir, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "no tokenizer here"));
     err_clear(&e);
@@ -538,15 +488,15 @@ static void tokenizers(void **state)
         "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"unk_token\":null}");
     put(dir, "special_tokens_map.json", "{\"pad_token\":\"<pad>\"}");
     put(dir, "secret.bin", "not a tokenizer's");
-    must(hf_tokenizer_open(&t, dir, NULL, &e) == 0, &e);
+    resh_must(hf_tokenizer_open(&t, dir, NULL, &e) == 0, &e);
     assert_int_equal(t.n, 3);
     assert_int_equal(t.token[HF_BOS], 7);
     assert_int_equal(t.token[HF_EOS], 9);
     assert_int_equal(t.token[HF_PAD], 300);
     assert_int_equal(t.token[HF_UNK], -1);
     assert_int_equal(t.largest_id, 300);
-    must(hf_tokenizer_copy(&t, to, &e) == 0, &e);
-    same_file(dir, to, "tokenizer.json");
+    resh_must(hf_tokenizer_copy(&t, to, &e) == 0, &e);
+    resh_same_bytes(dir, to, "tokenizer.json");
     hf_tokenizer_free(&t);
     put(dir, "tokenizer.json", "{");
     assert_int_equal(hf_tokenizer_open(&t, dir, NULL, &e), -1);
@@ -583,12 +533,6 @@ int main(void)
         cmocka_unit_test(spoiled_positions), cmocka_unit_test(drifted_replicas), cmocka_unit_test(tokenizers),
         cmocka_unit_test(reals),
     };
-    struct err e = {0};
-    int rc;
 
-    snprintf(scratch, sizeof scratch, "/tmp/shardkit-hf-XXXXXX");
-    if (!mkdtemp(scratch))
-        return 1;
-    rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return dir_remove(scratch, &e) < 0 ? 1 : rc;
+    return cmocka_run_group_tests(tests, resh_make_scratch, resh_remove_scratch);
 }

@@ -12,27 +12,12 @@
 #include <unistd.h>
 
 #include "libcommon/layout/verify.h"
-#include "tests/lib/ckptgen.h"
 #include "tests/lib/hfdo.h"
-
-static char scratch[64];
-
-static void must(int ok, const struct err *e)
-{
-    if (!ok)
-        fail_msg("%s", e->msg);
-}
-
-static char *in_scratch(const char *name)
-{
-    return path_join(scratch, name);
-}
+#include "tests/lib/resh.h"
 
 static char *generated(bool gpt2, const char *name)
 {
-    char *dir = in_scratch(name), *tag;
     struct ckptgen g;
-    struct err e = {0};
 
     ckptgen_defaults(&g);
     g.topo = (struct topology){ .tp = 2, .pp = 1, .dp = 1 };
@@ -46,45 +31,7 @@ static char *generated(bool gpt2, const char *name)
     g.absolute_positions = gpt2;
     g.embed_layernorm = !gpt2;
     g.threads = 2;
-    must(dir_remove(dir, &e) == 0 || access(dir, F_OK) != 0, &e);
-    err_clear(&e);
-    must(ckptgen_make(&g, dir, &e) == 0, &e);
-    tag = str_fmt("%s/global_step%d", dir, (int)g.iteration);
-    free(dir);
-    return tag;
-}
-
-static void same_file(const char *a, const char *b, const char *name)
-{
-    char *pa = path_join(a, name), *pb = path_join(b, name), *ta, *tb;
-    uint64_t na, nb;
-    struct err e = {0};
-
-    ta = file_slurp(pa, 1 << 28, &na, &e);
-    tb = file_slurp(pb, 1 << 28, &nb, &e);
-    must(ta && tb, &e);
-    if (na != nb || memcmp(ta, tb, na) != 0)
-        fail_msg("%s differs between %s and %s", name, a, b);
-    free(pa);
-    free(pb);
-    free(ta);
-    free(tb);
-}
-
-static void expect_sound(const char *dir)
-{
-    struct verify_opts o = { .threads = 2, .mem_bytes = 8 << 20 };
-    struct report *r = report_new();
-    struct err e = {0};
-
-    must(verify_run(dir, &o, r, &e) == 0, &e);
-    for (int i = 0; i < report_n(r); i++)
-        if (report_get(r, i)->severity != SEV_NOTE) {
-            char *text = finding_text(report_get(r, i));
-
-            fail_msg("%s: %s", dir, text);
-        }
-    report_free(r);
+    return resh_generate(&g, name);
 }
 
 static struct ds_request to_topology(int tp, int pp, int dp)
@@ -99,7 +46,7 @@ static void identity(void **state)
     static const struct topology topos[] = { { 1, 1, 1 }, { 2, 2, 2 }, { 4, 3, 1 }, { 8, 1, 3 }, { 2, 5, 4 }, { 1, 6,
                                                                                                                 5 } };
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    char *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    char *a = resh_in_scratch("a"), *b = resh_in_scratch("b"), *ds = resh_in_scratch("ds");
     struct err e = {0};
 
     (void)state;
@@ -113,19 +60,19 @@ static void identity(void **state)
             q.numbering = (enum ds_numbering)(NUMBERING_NEW + i % 3);
             q.n_groups = 2 + (int)(i & 1);
             h.dtype = (int)dtypes[i % 3];
-            must(hfdo_export(in, a, &h, &e) == 0, &e);
-            must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
-            expect_sound(ds);
-            must(hfdo_export(ds, b, &h, &e) == 0, &e);
-            same_file(a, b, "model.safetensors");
+            resh_must(hfdo_export(in, a, &h, &e) == 0, &e);
+            resh_must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
+            resh_expect_sound(ds);
+            resh_must(hfdo_export(ds, b, &h, &e) == 0, &e);
+            resh_same_bytes(a, b, "model.safetensors");
             /* Weights alone, rounded from what the folder holds. */
             q.no_optimizer = true;
             q.zero_moments = false;
             h.dtype = DTYPE_BF16;
-            must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
-            must(hfdo_export(in, a, &h, &e) == 0 && hfdo_export(ds, b, &h, &e) == 0, &e);
+            resh_must(hfdo_import(a, ds, &q, 0, &e) == 0, &e);
+            resh_must(hfdo_export(in, a, &h, &e) == 0 && hfdo_export(ds, b, &h, &e) == 0, &e);
             if (dtypes[i % 3] != DTYPE_F16)             /* rounded twice */
-                same_file(a, b, "model.safetensors");
+                resh_same_bytes(a, b, "model.safetensors");
         }
         free(in);
     }
@@ -137,13 +84,13 @@ static void identity(void **state)
 /* Every way of cutting a model into files reads the same. */
 static void containers(void **state)
 {
-    char *in = generated(true, "in"), *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    char *in = generated(true, "in"), *a = resh_in_scratch("a"), *b = resh_in_scratch("b"), *ds = resh_in_scratch("ds");
     struct ds_request q = to_topology(2, 2, 1);
     struct err e = {0};
     struct hfdo plain = hfdo_defaults();
 
     (void)state;
-    must(hfdo_export(in, a, &plain, &e) == 0, &e);
+    resh_must(hfdo_export(in, a, &plain, &e) == 0, &e);
     for (int v = 0; v < 6; v++) {
         struct hfdo h = hfdo_defaults();
 
@@ -151,10 +98,10 @@ static void containers(void **state)
         h.q.per_layer = v / 2 == 1;
         h.q.bare_names = v / 2 == 1;
         h.q.max_shard_bytes = v / 2 == 2 ? 5000 : 1 << 30;
-        must(hfdo_export(in, b, &h, &e) == 0, &e);
-        must(hfdo_import(b, ds, &q, 0, &e) == 0, &e);
-        must(hfdo_export(ds, b, &plain, &e) == 0, &e);
-        same_file(a, b, "model.safetensors");
+        resh_must(hfdo_export(in, b, &h, &e) == 0, &e);
+        resh_must(hfdo_import(b, ds, &q, 0, &e) == 0, &e);
+        resh_must(hfdo_export(ds, b, &plain, &e) == 0, &e);
+        resh_same_bytes(a, b, "model.safetensors");
     }
     free(in);
     free(a);
@@ -165,30 +112,30 @@ static void containers(void **state)
 /* Rows that only padding needs are zeros, or the last row again. */
 static void new_rows(void **state)
 {
-    char *in = generated(false, "in"), *a = in_scratch("a"), *b = in_scratch("b"), *ds = in_scratch("ds");
+    char *in = generated(false, "in"), *a = resh_in_scratch("a"), *b = resh_in_scratch("b"), *ds = resh_in_scratch("ds");
     struct hfdo h = hfdo_defaults();
     struct err e = {0};
 
     (void)state;
     h.strip = true;                     /* 90 rows */
-    must(hfdo_export(in, a, &h, &e) == 0, &e);
+    resh_must(hfdo_export(in, a, &h, &e) == 0, &e);
     for (int repeat = 0; repeat < 2; repeat++) {
         struct ds_request q = to_topology(2, 1, 1);
         struct hfdo all = hfdo_defaults();
         struct hfdo_tensor t;
 
         q.vocab = 100;
-        must(hfdo_import(a, ds, &q, repeat ? 100 : 0, &e) == 0, &e);
-        must(hfdo_export(ds, b, &all, &e) == 0, &e);
-        must(hfdo_tensor(b, "transformer.word_embeddings.weight", &t, &e) == 0, &e);
+        resh_must(hfdo_import(a, ds, &q, repeat ? 100 : 0, &e) == 0, &e);
+        resh_must(hfdo_export(ds, b, &all, &e) == 0, &e);
+        resh_must(hfdo_tensor(b, "transformer.word_embeddings.weight", &t, &e) == 0, &e);
         assert_int_equal(t.shape[0], 100);
         for (int row = 90; row < 100; row++)
             for (int i = 0; i < 48 * 2; i++)
                 assert_int_equal(t.bytes[row * 48 * 2 + i], repeat ? t.bytes[89 * 48 * 2 + i] : 0);
         free(t.bytes);
         /* Tokens are still those of the import. */
-        must(hfdo_export(ds, b, &h, &e) == 0, &e);
-        same_file(a, b, "model.safetensors");
+        resh_must(hfdo_export(ds, b, &h, &e) == 0, &e);
+        resh_same_bytes(a, b, "model.safetensors");
     }
     free(in);
     free(a);
@@ -249,12 +196,12 @@ static void hand_start(struct hand *m)
 
 static int hand_import(const struct hand *m, const char *ds, struct err *e)
 {
-    char *dir = in_scratch("hand");
+    char *dir = resh_in_scratch("hand");
     struct ds_request q = to_topology(1, 1, 1);
     struct err e2 = {0};
     int rc;
 
-    must(hfdo_write(dir, m->config, m->t, m->bytes, m->n, &e2) == 0, &e2);
+    resh_must(hfdo_write(dir, m->config, m->t, m->bytes, m->n, &e2) == 0, &e2);
     rc = hfdo_import(dir, ds, &q, 0, e);
     free(dir);
     return rc;
@@ -262,16 +209,16 @@ static int hand_import(const struct hand *m, const char *ds, struct err *e)
 
 static void hand_accepted(const struct hand *m)
 {
-    char *ds = in_scratch("hand-ds");
+    char *ds = resh_in_scratch("hand-ds");
     struct err e = {0};
 
-    must(hand_import(m, ds, &e) == 0, &e);
+    resh_must(hand_import(m, ds, &e) == 0, &e);
     free(ds);
 }
 
 static void hand_refused(const struct hand *m, const char *want)
 {
-    char *ds = in_scratch("hand-refused");
+    char *ds = resh_in_scratch("hand-refused");
     struct err e = {0};
 
     assert_int_equal(hand_import(m, ds, &e), -1);
@@ -286,7 +233,7 @@ static void hand_refused(const struct hand *m, const char *want)
 static void by_hand(void **state)
 {
     enum { D = H / HEADS };
-    char *ds = in_scratch("hand-ds");
+    char *ds = resh_in_scratch("hand-ds");
     struct hand m;
     struct err e = {0};
     struct source *s;
@@ -297,9 +244,9 @@ static void by_hand(void **state)
     hand_start(&m);
     hand_accepted(&m);
     s = source_open(ds, NULL, NULL, &e);
-    must(s != NULL, &e);
+    resh_must(s != NULL, &e);
     p = source_param(s, "3.self_attention.query_key_value.weight");
-    must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof got, got, &e) == 0, &e);
+    resh_must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof got, got, &e) == 0, &e);
     for (int kind = 0; kind < 3; kind++)
         for (int head = 0; head < HEADS; head++)
             for (int lane = 0; lane < D; lane++)
@@ -307,7 +254,7 @@ static void by_hand(void **state)
                     assert_true(got[((head * 3 + kind) * D + lane) * H + r] ==
                                 values[4][r * 3 * H + kind * H + head * D + lane]);
     p = source_param(s, "3.self_attention.query_key_value.bias");
-    must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof bias, bias, &e) == 0, &e);
+    resh_must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof bias, bias, &e) == 0, &e);
     for (int i = 0; i < 3 * H; i++)
         assert_true(bias[(i % H / D * 3 + i / H) * D + i % D] == values[5][i]);
     source_close(s);
@@ -396,7 +343,7 @@ static void put(const char *dir, const char *name, const char *text)
     char *path = path_join(dir, name);
     struct err e = {0};
 
-    must(file_replace(path, text, strlen(text), &e) == 0, &e);
+    resh_must(file_replace(path, text, strlen(text), &e) == 0, &e);
     free(path);
 }
 
@@ -409,14 +356,14 @@ static void refused_indices(void **state)
         { "{\"weight_map\":{\"a\":1}}", "'?' is no file beside the index" },
         { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map says nothing" },
     };
-    char *dir = in_scratch("index"), *ds = in_scratch("index-ds"), *from, *to;
+    char *dir = resh_in_scratch("index"), *ds = resh_in_scratch("index-ds"), *from, *to;
     struct ds_request q = to_topology(1, 1, 1);
     struct hand m;
     struct err e = {0};
 
     (void)state;
     hand_start(&m);
-    must(hfdo_write(dir, m.config, m.t, m.bytes, m.n, &e) == 0, &e);
+    resh_must(hfdo_write(dir, m.config, m.t, m.bytes, m.n, &e) == 0, &e);
     from = path_join(dir, "model.safetensors");
     to = path_join(dir, "m.safetensors");
     assert_int_equal(rename(from, to), 0);
@@ -452,7 +399,7 @@ static void refused_indices(void **state)
 /* fp16 cannot hold what fp32 can. */
 static void lossy(void **state)
 {
-    char *ds = in_scratch("hand-ds"), *out = in_scratch("lossy");
+    char *ds = resh_in_scratch("hand-ds"), *out = resh_in_scratch("lossy");
     struct hfdo h = hfdo_defaults();
     struct hand m;
     struct hfdo_tensor t;
@@ -470,8 +417,8 @@ static void lossy(void **state)
     assert_int_not_equal(access(out, F_OK), 0);
     err_clear(&e);
     h.q.lossy = true;
-    must(hfdo_export(ds, out, &h, &e) == 0, &e);
-    must(hfdo_tensor(out, "transformer.ln_f.weight", &t, &e) == 0, &e);
+    resh_must(hfdo_export(ds, out, &h, &e) == 0, &e);
+    resh_must(hfdo_tensor(out, "transformer.ln_f.weight", &t, &e) == 0, &e);
     assert_int_equal(get_le16(t.bytes + 2), 0x7c00);
     assert_int_equal(get_le16(t.bytes + 4), 0x7bff);
     assert_int_equal(get_le16(t.bytes + 6), 0);
@@ -487,12 +434,6 @@ int main(void)
         cmocka_unit_test(tolerated), cmocka_unit_test(refusals), cmocka_unit_test(refused_configs),
         cmocka_unit_test(refused_indices), cmocka_unit_test(lossy),
     };
-    struct err e = {0};
-    int rc;
 
-    snprintf(scratch, sizeof scratch, "/tmp/shardkit-hf-import-XXXXXX");
-    if (!mkdtemp(scratch))
-        return 1;
-    rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return dir_remove(scratch, &e) < 0 ? 1 : rc;
+    return cmocka_run_group_tests(tests, resh_make_scratch, resh_remove_scratch);
 }
