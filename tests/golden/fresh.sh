@@ -42,6 +42,11 @@ run bf16-dp2 1 1 2 --bf16
 check "bf16: TP 2 with one and two stages, bit for bit" cmp "$W/bf16-tp2.series" "$W/bf16-tp2pp2.series"
 check "bf16: TP 2" near bf16 bf16-tp2 5e-4
 check "bf16: DP 2" near bf16 bf16-dp2 5e-4
+# What data parallelism does beside the passes: the same bits, in the checkpoint on the way, too.
+run bf16-behind 1 2 2 --bf16 --save "$W/behind" --save-interval 25 --overlap-grad-reduce False --overlap-param-gather False
+run bf16-beside 1 2 2 --bf16 --save "$W/beside" --save-interval 25 --overlap-grad-reduce --overlap-param-gather
+check "bf16: with and without overlap, bit for bit" cmp "$W/bf16-behind.series" "$W/bf16-beside.series"
+check "bf16: checkpoints with and without overlap, bit for bit" ckpt-inspect diff "$W/behind/global_step25" "$W/beside/global_step25"
 # Two samples a micro-batch: tensor ranks work on half of them while the sums of the other half travel.
 run bf16-tp2-halves 2 1 1 --bf16 --micro-batch-size 2
 check "bf16: TP 2, two samples a micro-batch" near bf16 bf16-tp2-halves 5e-4

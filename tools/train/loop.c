@@ -219,7 +219,8 @@ static int after_step(struct trainer *t, struct err *e)
     }
     if (t->saver && on(t->o.save_interval, t->iteration) && save_now(t, e) < 0)
         return -1;
-    if (t->saver && on(t->o.check_replicas, t->iteration) && checkpoint_check_live(t->saver, e) < 0)
+    if (t->saver && on(t->o.check_replicas, t->iteration) &&
+        (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
         return -1;
     return save_poll(t, e);
 }
@@ -299,6 +300,8 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         rc = finish(t, e);
     }
     strbuf_free(&sb);
+    if (rc == 0)
+        rc = optimizer_settle(t->optimizer, NULL, e);
     if (rc == 0)
         rc = save_finish(t, e);
     return rc;

@@ -270,6 +270,8 @@ double *model_loss(struct model *m) { return m->loss; }
 float *model_head_grad(struct model *m) { return m->head_grad; }
 void model_loss_begin(struct model *m, struct dev_stream *s) { m->k->dev->zero(m->loss, 2 * sizeof(double), s); }
 
+void model_hook(struct model *m, const struct model_hooks *h) { m->hooks = *h; }
+
 void model_look(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits), void *ctx)
 {
     m->look = look;

@@ -60,6 +60,19 @@ void model_free(struct model *m);       /* NULL is fine */
 /* Bytes that model_new() would ask for. */
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o);
 
+/*
+ * What goes on beside the passes. A place is a block's number in the model, -1 for the embedding in
+ * front of all, L (the number of blocks) for the final LayerNorm and the head.
+ */
+struct model_hooks {
+    /* Before anything is queued that reads weights of `place`; in a forward pass places never descend. */
+    int (*ready)(void *ctx, int place, struct dev_stream *s, struct err *e);
+    /* Behind what completes the gradients of `block`, in the backward pass of a micro-batch that is `last`. */
+    int (*done)(void *ctx, int block, struct dev_stream *s, struct err *e);
+    void *ctx;
+};
+void model_hook(struct model *m, const struct model_hooks *h);
+
 /* Elements of what crosses a stage boundary: T [m, h], with sequence parallelism this rank's rows of it. */
 int64_t model_boundary(const struct stage *g, const struct model_opts *o);
 /* Where stage boundaries are received: the input of a slot, the gradient that comes back. */

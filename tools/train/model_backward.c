@@ -200,7 +200,7 @@ int model_backward(struct model *m, int slot, const struct micro_batch *mb, void
 
         if (recompute(&f, i, a, e) < 0 || mlp_back(&f, i, a, e) < 0 || attention_back(&f, i, a, e) < 0)
             return -1;
-        if (mb->last && tp_sum_copies(m, i, s, e) < 0)
+        if (mb->last && (tp_sum_copies(m, i, s, e) < 0 || grads_done(m, m->g->first_block + i, s, e) < 0))
             return -1;
     }
     if (m->g->first && embedding_back(&f, sl, e) < 0)

@@ -112,6 +112,9 @@ static int prepare(struct pass *f, int phase, int first, int part, struct err *e
 
     if (phase > first && tp_sum_wait(m, part, f->s, e) < 0)
         return -1;
+    /* The LayerNorm behind a block is the next one's, or the final one. */
+    if (phase % 2 == 0 && weights_ready(m, m->g->first_block + i, f->s, e) < 0)
+        return -1;
     if (phase == first)
         norm1(f, i, p);
     else if (phase % 2)
@@ -245,7 +248,7 @@ int model_forward(struct model *m, int slot, const struct micro_batch *mb, struc
     struct slot *sl = &m->slot[slot];
     struct pass f = { m, sl, mb, s };
 
-    if (m->g->first && embedding(m, sl, mb, s, e) < 0)
+    if (m->g->first && (weights_ready(m, -1, s, e) < 0 || embedding(m, sl, mb, s, e) < 0))
         return -1;
     if (phases(&f, 0, 2 * m->g->n_blocks - 1, e) < 0)
         return -1;

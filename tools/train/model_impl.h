@@ -82,6 +82,7 @@ struct model {
     float *head_grad;           /* [v, h]: see model_head_grad() */
     void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits);
     void *look_ctx;
+    struct model_hooks hooks;
 };
 
 enum site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_MLP_OUT, SITE_N };
@@ -94,6 +95,15 @@ static inline const void *weight_of(const struct model *m, int block, enum role 
 static inline float *grad_of(const struct model *m, int block, enum role r)
 {
     return m->st.grads + stage_get(m->g, block, r)->at;
+}
+
+static inline int weights_ready(const struct model *m, int place, struct dev_stream *s, struct err *e)
+{
+    return m->hooks.ready ? m->hooks.ready(m->hooks.ctx, place, s, e) : 0;
+}
+static inline int grads_done(const struct model *m, int block, struct dev_stream *s, struct err *e)
+{
+    return m->hooks.done ? m->hooks.done(m->hooks.ctx, block, s, e) : 0;
 }
 
 /* Row `row` of T [.., width]. */

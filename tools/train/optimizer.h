@@ -6,6 +6,17 @@
  * all parameters, each counted once; clipping, AdamW on this rank's masters, and rounding to
  * weights; weights are gathered from all data-parallel ranks.
  *
+ * Buckets travel beside the caller's stream (comm.h, comm_*_start): beside the passes when the
+ * options say so and the model calls optimizer_grads_done() and optimizer_weights_ready(),
+ *
+ *   last backward  | head | block 2 | block 1 | block 0 | embedding |
+ *   reduced                         | 2       | 1       | 0         | all others | norm
+ *   AdamW                                                                        | embedding | 0 | 1 | 2 | final norm |
+ *   gathered                                                                                 | embedding | 0 | 1 | 2 | ..
+ *   next forward                                                                                         | embedding | ..
+ *
+ * and else behind the passes. When it happens changes no bit.
+ *
  * Parameters that tensor ranks hold copies of see the same gradients, norm and arithmetic on
  * each of them, so copies stay equal to the bit. The norm is added up parameter by
  * parameter in the model's order, so it does not depend on the pipeline's cut.
@@ -22,6 +33,8 @@ struct optimizer_opts {
     enum dtype reduce;          /* DTYPE_BF16: gradients travel, are added and averaged in bf16, as the reference does */
     float beta1, beta2, eps, weight_decay;
     double clip;                /* 0: none */
+    bool overlap_reduce;        /* blocks' gradients are reduced while the rest of the backward pass goes on */
+    bool overlap_gather;        /* weights are gathered while the next forward pass begins */
 };
 
 struct optimizer_groups {       /* all may be of one rank */
@@ -43,6 +56,11 @@ uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o);
  */
 MUST_CHECK int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
                               struct dev_stream *s, struct err *e);
+/* For model_hook(), `optimizer` the ctx. Without effect unless the options want the overlap they serve. */
+MUST_CHECK int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e);
+MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e);
+/* For all others who read weights: what is queued in `s` behind this finds all of them. */
+MUST_CHECK int optimizer_settle(struct optimizer *p, struct dev_stream *s, struct err *e);
 /* The L2 norm of all masters, each element once, on every rank (--log-params-norm). */
 MUST_CHECK int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e);
 

@@ -116,6 +116,7 @@ struct train_opts {
     const char *pp_partition_method;    /* "type:transformer" and others: pipeline.h */
     int partition_algorithm;            /* enum pipeline_balance; the loader takes the checkpoint's when not given */
     bool sequence_parallel;
+    bool overlap_grad_reduce, overlap_param_gather;     /* not given: whether there are GPUs, once that is known */
     int backend;                        /* enum opts_backend */
     int64_t threads;                    /* OpenMP threads a rank; 0: as many as its cores */
     int64_t collective_timeout;         /* seconds; 0: for ever */

@@ -128,6 +128,10 @@ const struct row options_rows[] = {
     WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
          "2022 (DeepSpeed before 0.12.5: BLOOM) or 2025: how it is dealt out")
     FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
+    { .name = "overlap-grad-reduce", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_grad_reduce),
+      .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
+    { .name = "overlap-param-gather", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_param_gather),
+      .help = "gather weights beside the next forward pass (on GPUs); False: before it" },
     INT("zero-stage", zero_stage, 0, 1, "1", "0 or 1: both shard the optimizer's state")
     WORD("backend", backend, backends, "auto", "NAME", "auto, cpu or cuda")
     { .name = "threads", .kind = KIND_INT, .group = GROUP, .letter = 'j', FIELD(threads), .min = 1, .max = 1024,

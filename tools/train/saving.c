@@ -128,7 +128,9 @@ int save_now(struct trainer *t, struct err *e)
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
-    rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    rc = optimizer_settle(t->optimizer, NULL, e);
+    if (rc == 0)
+        rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     tell(t, &before);
     t->saved_iteration = t->iteration;
     if (rc == 0 && speaks(t)) {

@@ -271,6 +271,11 @@ static void settle_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
 
+    /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
+    if (!OPTS_GIVEN(o, overlap_grad_reduce))
+        t->o.overlap_grad_reduce = strcmp(t->k->dev->name, "cpu") != 0;
+    if (!OPTS_GIVEN(o, overlap_param_gather))
+        t->o.overlap_param_gather = strcmp(t->k->dev->name, "cpu") != 0;
     t->model_opts = (struct model_opts){
         .t = t->t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
         .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
@@ -281,6 +286,7 @@ static void settle_model_opts(struct trainer *t)
         .t = t->t, .reduce = o->bf16 && o->grad_reduce_dtype == REDUCE_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .beta1 = (float)o->adam_beta1, .beta2 = (float)o->adam_beta2, .eps = (float)o->adam_eps,
         .weight_decay = (float)o->weight_decay, .clip = o->clip_grad,
+        .overlap_reduce = o->overlap_grad_reduce, .overlap_gather = o->overlap_param_gather,
     };
 }
 
@@ -381,9 +387,11 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     if (shape_settle(t, eod, e) < 0 || schedule_init(&t->schedule, &t->o, e) < 0)
         return -1;
     t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
-    settle_model_opts(t);
     t->k = open_kernels(t, e);
-    return t->k ? 0 : -1;
+    if (!t->k)
+        return -1;
+    settle_model_opts(t);
+    return 0;
 }
 
 static int build(struct trainer *t, int64_t eod, struct err *e)
@@ -408,6 +416,8 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
     t->pipeline = t->model ? pipeline_new(t->stage, t->model, t->k, &t->model_opts, t->pipe, comm_watch(t->world), e)
                            : NULL;
     t->optimizer = t->pipeline ? optimizer_new(t->stage, &t->state, t->k, &groups, &t->optimizer_opts, e) : NULL;
+    if (t->optimizer)
+        model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
     t->batches = t->optimizer ? batches_new(t->k, &bo, e) : NULL;
     t->loss = t->batches ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
     return t->loss ? 0 : -1;
