@@ -420,6 +420,9 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
                                     .embedding_elems = spec_elems(t, t->embedding),
                                     .layer_elems = spec_elems(t, t->first_layer),
                                     .final_norm_elems = spec_elems(t, t->final_norm) };
+    const struct model_config *c = &t->src->config;
+
+    pipeline_costs(&specs, c->hidden, c->ffn_hidden, c->seq_len, t->vocab);
 
     if (q->method || q->like)
         t->method = q->method ? q->method : saved;

@@ -149,7 +149,7 @@ static int method_words(const char *method)
 }
 
 /* What a method weighs specs by; the trainer looks at its lower-case spelling. */
-enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM };
+enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST };
 
 static enum rule rule_of(const char *method)
 {
@@ -157,6 +157,8 @@ static enum rule rule_of(const char *method)
         return RULE_PARAMETERS;
     if (strcasecmp(method, "uniform") == 0)
         return RULE_UNIFORM;
+    if (strcasecmp(method, "cost") == 0)
+        return RULE_COST;
     return method_words(method) & 1 ? RULE_TYPE : RULE_UNKNOWN;
 }
 
@@ -173,6 +175,45 @@ static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *p
     for (int p = 0; p < n_stages; p++)
         parts[p] = p * each + (how == PIPELINE_SPREAD ? (p < rest ? p : rest) : 0);
     parts[n_stages] = n;
+}
+
+void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq, int64_t V)
+{
+    const double dh = (double)h;
+    const bool known = h > 0 && f > 0 && seq > 0 && V > 0;
+
+    s->layer_cost = known ? 8 * dh * dh + 4 * dh * (double)f + 4 * dh * (double)seq : 0;
+    s->head_cost = known ? 2 * dh * (double)V : 0;
+}
+
+/*
+ * All layers cost the same, so a cut is a number of layers a stage, and any numbers are contiguous.
+ * Giving one layer after the other to the stage that is cheapest so far makes the dearest stage as
+ * cheap as it can be, the second dearest too, and so on: an exchange could only make a cheaper stage dearer.
+ */
+static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
+{
+    if (!(s->layer_cost > 0) || !(s->head_cost > 0)) {
+        err_usage(e, "partition method 'cost': the model's sizes do not tell what layers cost");
+        return -1;
+    }
+    for (int p = 0; p < n_stages; p++)
+        layers[p] = 1;
+    for (int left = s->n_layers - n_stages; left > 0; left--) {
+        double least = HUGE_VAL;
+        int to = 0;
+
+        for (int p = 0; p < n_stages; p++) {
+            double cost = layers[p] * s->layer_cost + (p == n_stages - 1 ? s->head_cost : 0);
+
+            if (cost <= least) {
+                least = cost;
+                to = p;
+            }
+        }
+        layers[to]++;
+    }
+    return 0;
 }
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -238,8 +279,7 @@ int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeli
     int *parts, rc;
 
     if (!pipeline_method_known(method)) {
-        err_usage(e, "partition method '%s' is not supported: expected type:transformer, type:transformer|embedding, "
-                  "parameters or uniform", method);
+        err_usage(e, "partition method '%s' is not supported: expected " PIPELINE_METHODS, method);
         return -1;
     }
     if (s->n_layers < n_stages) {
@@ -250,6 +290,8 @@ int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeli
         err_usage(e, "%d pipeline specs, at most %d supported", s->n, SPECS_MAX);
         return -1;
     }
+    if (rule_of(method) == RULE_COST)
+        return cut_by_cost(s, n_stages, layers, e);
     parts = xcalloc((size_t)n_stages + 1, sizeof *parts);
     rc = cut_specs(s, method, how, n_stages, parts, e);
     if (rc == 0)

@@ -5,6 +5,7 @@
  * weighs one unit and function-only specs nothing; "type:transformer|embedding" gives the
  * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
  * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.
+ * "cost" is ours: it weighs by arithmetic, and the balancing below has no part in it.
  * How weights are dealt out changed in DeepSpeed 0.12.5; both algorithms are here, because a
  * trainer that resumes computes the cut again and must find what the files hold.
  */
@@ -35,7 +36,15 @@ struct pipeline_specs {
      * cut otherwise than the rest, and no such run exists.
      */
     int64_t embedding_elems, layer_elems, final_norm_elems;
+    /* For "cost": see pipeline_costs(); 0: not known. */
+    double layer_cost, head_cost;
 };
+
+/*
+ * What layers cost, in operations a token: a block 6h^2 + 2h^2 + 4hf + 4sh (24h^2 + 4sh where f = 4h), the
+ * head 2hV, the embedding nothing: it is a look-up. Sizes that are not known (0) leave the costs unknown.
+ */
+void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq, int64_t V);
 
 /*
  * The larger cut: parts[0 .. n_stages] so that stage p owns items parts[p] .. parts[p+1]-1.
@@ -43,11 +52,15 @@ struct pipeline_specs {
  */
 void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts);
 
-/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform"? */
+/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform", "cost"? */
 bool pipeline_method_known(const char *method);
+/* The known ones, for messages. */
+#define PIPELINE_METHODS "type:transformer, type:transformer|embedding, parameters, uniform or cost"
 
 /*
- * Transformer layers of each stage, layers[0 .. n_stages-1], by a method. ERR_USAGE when the
+ * Transformer layers of each stage, layers[0 .. n_stages-1], by a method. "cost" makes the dearest stage
+ * as cheap as can be, then evens out the others; of equal cuts, earlier stages get fewer layers,
+ * since they keep more micro-batches in memory; each stage gets one at least. ERR_USAGE when the
  * method is unknown or lacks the numbers it needs, there are fewer layers than stages, or the
  * cut would put the embedding behind the first stage or the final LayerNorm before the last one.
  */

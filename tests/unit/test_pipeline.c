@@ -172,6 +172,70 @@ static void test_uniform(void **state)
     expect_cut(specs(70), 12, "uniform", PIPELINE_SPREAD, (const int[]){ 4, 7, 7, 7, 7, 6, 6, 6, 6, 6, 6, 2 });
 }
 
+/* The dearest stage of the best cut there is, by trying all of them. */
+static double least_dearest(const struct pipeline_specs *s, int stages_left, int layers_left)
+{
+    double best = 1e300;
+
+    if (stages_left == 1)
+        return layers_left * s->layer_cost + s->head_cost;
+    for (int n = 1; n <= layers_left - (stages_left - 1); n++) {
+        double rest = least_dearest(s, stages_left - 1, layers_left - n), own = n * s->layer_cost;
+        double dearest = own > rest ? own : rest;
+
+        best = dearest < best ? dearest : best;
+    }
+    return best;
+}
+
+static void expect_cost_is_least(int L, int pp, int64_t V)
+{
+    struct pipeline_specs s = specs(L);
+    struct err e = {0};
+    double dearest = 0;
+    int got[STAGES_MAX], sum = 0;
+
+    pipeline_costs(&s, 64, 256, 128, V);
+    assert_int_equal(pipeline_cut(&s, "cost", PIPELINE_SPREAD, pp, got, &e), 0);
+    for (int p = 0; p < pp; p++) {
+        double cost = got[p] * s.layer_cost + (p == pp - 1 ? s.head_cost : 0);
+
+        assert_true(got[p] >= 1);
+        sum += got[p];
+        dearest = cost > dearest ? cost : dearest;
+        /* Of equal stages the earlier one has fewer, and none has two less than another. */
+        if (p > 0 && p < pp - 1)
+            assert_true(got[p] == got[p - 1] || got[p] == got[p - 1] + 1);
+    }
+    assert_int_equal(sum, L);
+    if (!(dearest == least_dearest(&s, pp, L)))
+        fail_msg("%d layers, %d stages, V %ld: the dearest stage costs %g, it could be %g", L, pp, (long)V, dearest,
+                 least_dearest(&s, pp, L));
+}
+
+static void test_cost(void **state)
+{
+    static const struct { int L, pp; int64_t h, s, V; int want[4]; } known[] = {
+        { 24, 2, 2048, 2048, 250880, { 16, 8 } },      /* BLOOM-1b7: the head is worth 8.75 blocks */
+        { 24, 4, 2048, 2048, 250880, { 7, 8, 8, 1 } },       /* the head alone outweighs a fourth: it gets the least block */
+        { 30, 4, 4096, 2048, 250880, { 8, 9, 9, 4 } },         /* 7b1: 4.7 blocks */
+        { 24, 4, 2048, 2048, 50304, { 6, 6, 7, 5 } },          /* GPT-2's: 1.75 */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct pipeline_specs s = specs(known[i].L);
+
+        pipeline_costs(&s, known[i].h, 4 * known[i].h, known[i].s, known[i].V);
+        expect_cut(s, known[i].pp, "Cost", PIPELINE_BOTTLENECK, known[i].want);
+        expect_cut(s, known[i].pp, "cost", PIPELINE_SPREAD, known[i].want);
+    }
+    for (int L = 1; L <= 10; L++)
+        for (int pp = 1; pp <= 4 && pp <= L; pp++)
+            for (int64_t V = 128; V <= 128 << 9; V *= 2)
+                expect_cost_is_least(L, pp, V);
+}
+
 static void expect_refused(struct pipeline_specs s, const char *method, int pp, const char *want)
 {
     int got[STAGES_MAX];
@@ -187,11 +251,12 @@ static void test_refusals(void **state)
     (void)state;
     expect_refused(specs(4), "type:transformer", 5, "4 layers cannot fill 5 pipeline stages");
     expect_refused(specs(4), "profile", 2, "partition method 'profile' is not supported: expected "
-                   "type:transformer, type:transformer|embedding, parameters or uniform");
+                   PIPELINE_METHODS);
     expect_refused(specs(4), "type:transformer|", 2, "partition method 'type:transformer|' is not supported: expected "
-                   "type:transformer, type:transformer|embedding, parameters or uniform");
+                   PIPELINE_METHODS);
     expect_refused(specs(4), "parameters", 2, "partition method 'parameters': the model's sizes do not tell what layers "
                    "weigh");
+    expect_refused(specs(4), "cost", 2, "partition method 'cost': the model's sizes do not tell what layers cost");
     expect_refused(specs(4), "uniform", 4, "'uniform' cuts 4 layers over 4 stages so that the embedding or the final "
                    "LayerNorm is not on the stage that holds its tied copy; give the layers of each stage");
     expect_refused(specs(5000), "type:transformer", 2, "5007 pipeline specs, at most 4096 supported");
@@ -218,7 +283,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_cuts), cmocka_unit_test(test_boundaries), cmocka_unit_test(test_optimal),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_uniform), cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_uniform), cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

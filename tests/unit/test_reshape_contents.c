@@ -189,8 +189,7 @@ static void refusals(void **state)
     q.topo.pp = 4;
     expect_refused(in, q, ERR_USAGE, "stage 3 would have 0 layers and no parameter in optimizer group 0");
     q.method = "profile";
-    expect_refused(in, q, ERR_USAGE, "partition method 'profile' is not supported: expected type:transformer, "
-                   "type:transformer|embedding, parameters or uniform");
+    expect_refused(in, q, ERR_USAGE, "partition method 'profile' is not supported: expected " PIPELINE_METHODS);
     q = resh_to_topology(0, 3, 0);
     q.stages = (const int[]){ 4, 0, 4 };
     q.n_stages = 3;

@@ -95,8 +95,8 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
 static int check_stages(const struct train_opts *o, struct err *e)
 {
     if (!pipeline_method_known(o->pp_partition_method)) {
-        err_usage(e, "--pp-partition-method '%s' is not supported: expected type:transformer, "
-                  "type:transformer|embedding, parameters or uniform", o->pp_partition_method);
+        err_usage(e, "--pp-partition-method '%s' is not supported: expected " PIPELINE_METHODS,
+                  o->pp_partition_method);
         return -1;
     }
     if (o->num_layers && o->num_layers < o->pipeline_model_parallel_size) {

@@ -178,13 +178,17 @@ static int cut_stages(struct trainer *t, struct err *e)
     const struct train_opts *o = &t->o;
     const int L = (int)o->num_layers;
     const int64_t h = o->hidden_size, f = o->ffn_hidden_size, tp = t->topo.tp;
-    const struct pipeline_specs specs = {
+    struct pipeline_specs specs = {
         .n = L + 7, .embedding = 1, .first_layer = 3, .n_layers = L, .final_norm = L + 4,
         .embedding_elems = t->model_config.vocab / tp * h +
                            (o->position_embedding_type == POSITION_ABSOLUTE ? o->max_position_embeddings * h : 0),
         .layer_elems = (4 * h * h + 2 * h * f + 3 * h + f) / tp + 6 * h, .final_norm_elems = 2 * h,
     };
 
+    pipeline_costs(&specs, h, f, o->seq_length, t->model_config.vocab);
+    /* Three passes a block, and a fourth where it is recomputed; the head is not. */
+    if (o->recompute_granularity == RECOMPUTE_FULL)
+        specs.layer_cost *= 4.0 / 3;
     t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
     if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm)) {
         memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
