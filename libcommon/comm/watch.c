@@ -42,27 +42,49 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
     note_end(n);
 }
 
-void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
+static void enter(struct watch *w, const char *call, const char *group, uint64_t number, bool outside)
 {
     struct note *n = &w->note;
 
     note_begin(n);
     PUT(n->call, call);
     PUT(n->group, group);
+    PUT(n->outside, outside);
     PUT(n->number, number);
     PUT(n->waiting_for, -1);
     PUT(n->n_waiting, 0);
     note_end(n);
 }
 
-void watch_leave(struct watch *w)
+void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
+{
+    enter(w, call, group, number, false);
+}
+
+void watch_outside(struct watch *w, const char *what, int64_t number, const char *of)
+{
+    enter(w, what, of, number < 0 ? UINT64_MAX : (uint64_t)number, true);
+}
+
+static void leave(struct watch *w)
 {
     struct note *n = &w->note;
 
-    w->in_calls_ns += now_ns() - GET(n->since_ns);
     note_begin(n);
     PUT(n->call, NULL);
     note_end(n);
+}
+
+void watch_leave(struct watch *w)
+{
+    w->in_calls_ns += now_ns() - GET(w->note.since_ns);
+    leave(w);
+}
+
+/* Nobody holds this rank up, so the time is its own: a straggler may well be one that reads slowly. */
+void watch_outside_end(struct watch *w)
+{
+    leave(w);
 }
 
 double watch_seconds_in_calls(const struct watch *w)
@@ -82,6 +104,7 @@ struct seen {
     int64_t iteration, since_ns;
     uint64_t number;
     int micro_batch, waiting_for, n_waiting;
+    bool outside;
 };
 
 static struct seen look(struct note *n)
@@ -95,7 +118,7 @@ static struct seen look(struct note *n)
             .phase = atomic_load(&n->phase), .call = atomic_load(&n->call), .group = atomic_load(&n->group),
             .iteration = atomic_load(&n->iteration), .since_ns = atomic_load(&n->since_ns),
             .number = atomic_load(&n->number), .micro_batch = atomic_load(&n->micro_batch),
-            .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting),
+            .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting), .outside = atomic_load(&n->outside),
         };
     } while (before & 1 || before != atomic_load(&n->version));
     return s;
@@ -121,26 +144,37 @@ static void add_phase(char *text, const struct seen *s)
         add(text, " of iteration %lld", (long long)s->iteration);
 }
 
+/* "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of data/text" */
+static void add_wait(char *text, const struct seen *s, long long seconds)
+{
+    add(text, "has waited %lld s %s %s", seconds, s->outside ? "for" : "in", s->call);
+    if (!s->outside)
+        add(text, " #%llu of group %s", (unsigned long long)s->number, s->group);
+    else if (s->number != UINT64_MAX)
+        add(text, " %llu", (unsigned long long)s->number);
+    if (s->outside && s->group)
+        add(text, " of %s", s->group);
+    if (s->waiting_for >= 0)
+        add(text, " for rank %d", s->waiting_for);
+    if (s->n_waiting > 1)
+        add(text, " and %d more", s->n_waiting - 1);
+    if (s->phase) {
+        add(text, ", in ");
+        add_phase(text, s);
+    }
+}
+
 void watch_activity(struct watch *w, struct activity *r)
 {
     struct seen s = look(&w->note);
     long long seconds = (now_ns() - s.since_ns) / SECOND;
 
     memset(r, 0, sizeof *r);
-    r->in_call = s.call != NULL;
+    r->in_call = s.call && !s.outside;
     r->waiting_for = s.call ? s.waiting_for : -1;
     r->for_ns = now_ns() - s.since_ns;
     if (s.call) {
-        add(r->text, "has waited %lld s in %s #%llu of group %s", seconds, s.call,
-            (unsigned long long)s.number, s.group);
-        if (s.waiting_for >= 0)
-            add(r->text, " for rank %d", s.waiting_for);
-        if (s.n_waiting > 1)
-            add(r->text, " and %d more", s.n_waiting - 1);
-        if (s.phase) {
-            add(r->text, ", in ");
-            add_phase(r->text, &s);
-        }
+        add_wait(r->text, &s, seconds);
     } else {
         add(r->text, "is ");
         if (s.phase) {

@@ -10,7 +10,8 @@
  *   a rank gives up  comm_abort(): it says why
  *   a rank hangs     some rank has been inside one communication call for longer than
  *                    the timeout: every rank is asked what it does, and the table is
- *                    printed: who waits in which call, for whom, since when
+ *                    printed: who waits in which call, for whom, since when; a read that
+ *                    does not end (watch_outside()) counts as such a call
  *
  * In each case rank 0 says what happened in one line (host, rank, pid, reason), tells
  * the others, and every process exits with status 1, within about 5 s and whatever
@@ -37,6 +38,15 @@ struct watch;                   /* comm_watch(world) gives it; it goes with the 
  * from this call.
  */
 void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch);
+
+/*
+ * From here to watch_outside_end() this rank waits for something that is no rank: a file, a GPU. It is
+ * limited and told like a communication call: "has waited 61 s for sample 1234 of data/text". what is
+ * a string constant; `of` (a path, or NULL) stays where it is until the world is closed; number -1: none.
+ * Not inside a call, and not nested. Some nanoseconds; from the thread that communicates.
+ */
+void watch_outside(struct watch *w, const char *what, int64_t number, const char *of);
+void watch_outside_end(struct watch *w);
 
 /*
  * Seconds one communication call may last before the job is ended; 0 = for ever.

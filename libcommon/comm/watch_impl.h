@@ -30,8 +30,9 @@ struct note {
     _Atomic int64_t iteration;          /* -1: none */
     atomic_int micro_batch;             /* -1: none */
     _Atomic(const char *) call;         /* "all_reduce"; NULL: in no call */
-    _Atomic(const char *) group;        /* lives as long as the watch */
-    _Atomic uint64_t number;            /* of the call in its group */
+    _Atomic(const char *) group;        /* lives as long as the watch; of a wait outside, what it is of, or NULL */
+    atomic_bool outside;                /* the wait is for no rank */
+    _Atomic uint64_t number;            /* of the call in its group; outside: UINT64_MAX is none */
     _Atomic int64_t since_ns;           /* when phase, or call, or the computing after a call began */
     atomic_int waiting_for, n_waiting;  /* world rank or -1, and how many are waited for */
 };
@@ -42,7 +43,7 @@ void watch_waits_for(struct watch *w, int rank, int how_many);
 
 /* A note put into words: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
 struct activity {
-    bool in_call;
+    bool in_call;                       /* and so perhaps held up by another rank */
     int waiting_for;
     int64_t for_ns;
     char text[WIRE_TEXT];

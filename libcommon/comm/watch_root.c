@@ -170,6 +170,9 @@ _Noreturn static void end_hang(struct root *m)
     if (culprit >= 0 && culprit != m->hung) {
         watch_name(m->w, culprit, who, sizeof who);
         snprintf(line, sizeof line, "%s %s; %s %s", waits, doing(m, m->hung), who, doing(m, culprit));
+    } else if (culprit >= 0) {
+        /* What it waits for is no rank. */
+        snprintf(line, sizeof line, "%s %s", waits, doing(m, m->hung));
     } else {
         snprintf(line, sizeof line, "%s %s; no rank is found that the others wait for", waits, doing(m, m->hung));
     }

@@ -32,7 +32,7 @@ static void on_abort_hang(void *arg, const char *reason)
 }
 
 struct trouble {
-    const char *what;           /* "run", "abort", "sleep", "leave", "dump" */
+    const char *what;           /* "run", "abort", "sleep", "read", "leave", "dump" */
     int who;
     double hang_s;
     bool hang_in_words;         /* on_abort does not return */
@@ -59,6 +59,10 @@ static int do_trouble(int rank, int size, void *arg)
                 comm_abort(world, "no more data");
             if (strcmp(t->what, "sleep") == 0)
                 sleep(100);
+            if (strcmp(t->what, "read") == 0) {
+                watch_outside(comm_watch(world), "sample", 1234, "data/text");
+                sleep(100);
+            }
             if (strcmp(t->what, "leave") == 0)
                 return 0;
             if (strcmp(t->what, "dump") == 0)
@@ -215,6 +219,64 @@ static void test_hangs(void **state)
     }
 }
 
+/* A read that does not end is told by what it reads, whichever rank's time is up first. */
+static void test_reads(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 3) {
+        char text[100], *said, *headline;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "read", .who = who, .hang_s = 1});
+        snprintf(text, sizeof text, "\nrank %d (host ", who);
+        expect_end(&j, 0, 20, -1, text);
+        said = ranks_said(&j);
+        headline = strchr(said, '\n');
+        assert_non_null(headline);
+        *headline = '\0';
+        if (!strstr(said, " s for sample 1234 of data/text, in forward of micro-batch 5 of iteration 17"))
+            fail_msg("the headline does not tell of the read: %s", said);
+        assert_int_equal(count(headline + 1, "s for sample 1234 of data/text"), 1);
+        assert_int_equal(count(headline + 1, "s in all_reduce #21 of group world"), SIZE - 1);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+static int do_read_alone(int rank, int size, void *arg)
+{
+    struct comm_options o = {.hang_timeout_s = 1};
+    struct err e = {0};
+
+    (void)rank;
+    (void)size;
+    (void)arg;
+    if (comm_world_open(&o, &world, &e) < 0)
+        return 7;
+    watch_outside(comm_watch(world), "the GPU", -1, NULL);
+    watch_outside_end(comm_watch(world));
+    usleep(1500000);                    /* computing has no limit */
+    watch_outside(comm_watch(world), "the GPU", -1, NULL);
+    sleep(100);
+    return 0;
+}
+
+static void test_reads_alone(void **state)
+{
+    struct ranks j;
+    char *said;
+
+    (void)state;
+    ranks_start(&j, 1, do_read_alone, NULL);
+    assert_true(ranks_wait(&j, 20));
+    assert_true(WIFEXITED(j.status[0]) && WEXITSTATUS(j.status[0]) == 1);
+    assert_true(j.ended_s[0] > 2.4);
+    said = ranks_said(&j);
+    assert_non_null(strstr(said, ") has waited 1 s for the GPU, in start\n"));
+    free(said);
+    ranks_end(&j);
+}
+
 /* SIGSTOP: it cannot even answer, and cannot leave by itself. */
 static void test_stopped(void **state)
 {
@@ -291,7 +353,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
-        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs), cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone),
         cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
     };
 

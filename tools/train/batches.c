@@ -105,9 +105,29 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
 static int32_t *take_room(struct batches *b)
 {
     b->room = (b->room + 1) % HOST_ROOMS;
-    while (!b->k->dev->event_done(b->copied[b->room]))
-        sched_yield();
+    if (!b->k->dev->event_done(b->copied[b->room])) {
+        watch_outside(b->o.watch, "the GPU to copy a batch", -1, NULL);
+        while (!b->k->dev->event_done(b->copied[b->room]))
+            sched_yield();
+        watch_outside_end(b->o.watch);
+    }
     return (int32_t *)(void *)(b->host + (uint64_t)b->room * b->slot_bytes);
+}
+
+/* Sample `number` into b->sample. The files are mapped: a server that is gone is not an error, but a wait without end. */
+static int read_sample(struct batches *b, int64_t number, struct err *e)
+{
+    int rc;
+
+    if (number >= dataset_samples(b->data)) {
+        err_data(e, dataset_name(b->data), ERR_NO_BYTE, "has %lld samples, number %lld is wanted",
+                 (long long)dataset_samples(b->data), (long long)number);
+        return -1;
+    }
+    watch_outside(b->o.watch, "sample", number, dataset_name(b->data));
+    rc = dataset_get(b->data, number, b->sample, e);
+    watch_outside_end(b->o.watch);
+    return rc < 0 ? -1 : check_tokens(b, number, e);
 }
 
 int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e)
@@ -120,14 +140,7 @@ int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *
     int64_t sum = 0;
 
     for (int j = 0; j < b->o.b; j++) {
-        const int64_t number = b->first + in_step + j;
-
-        if (number >= dataset_samples(b->data)) {
-            err_data(e, dataset_name(b->data), ERR_NO_BYTE, "has %lld samples, number %lld is wanted",
-                     (long long)dataset_samples(b->data), (long long)number);
-            return -1;
-        }
-        if (dataset_get(b->data, number, b->sample, e) < 0 || check_tokens(b, number, e) < 0)
+        if (read_sample(b, b->first + in_step + j, e) < 0)
             return -1;
         sum += fill(b, part, (int64_t)j * b->o.s);
     }

@@ -10,6 +10,7 @@
 #define SHARDKIT_TRAIN_BATCHES_H
 
 #include "kernels/kernels.h"
+#include "libcommon/comm/watch.h"
 #include "libcommon/model/dataset.h"
 #include "tools/train/model.h"
 
@@ -21,6 +22,7 @@ struct batches_opts {
     int64_t eod;                /* end-of-document token; -1: none known */
     bool eod_mask_loss;         /* no loss where the input is EOD */
     bool reset_positions;       /* positions begin anew after EOD */
+    struct watch *watch;        /* hears of reads that do not end */
 };
 
 struct batches;

@@ -400,7 +400,7 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
     const struct batches_opts bo = {
         .b = t->model_opts.b, .s = t->model_opts.s, .dp = t->topo.dp, .d = t->rank_dp,
         .n_slots = t->model_opts.n_slots, .vocab = t->model_config.vocab, .eod = eod,
-        .eod_mask_loss = t->o.eod_mask_loss,
+        .eod_mask_loss = t->o.eod_mask_loss, .watch = comm_watch(t->world),
     };
 
     if (allocate_state(t, e) < 0)
