@@ -109,6 +109,26 @@ static int cpu_check(struct err *e)
     return 0;
 }
 
+static void cpu_who(struct dev_who *who)
+{
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256], *at;
+
+    memset(who, 0, sizeof *who);
+    while (f && !who->model[0] && fgets(line, sizeof line, f))
+        if (strncmp(line, "model name", 10) == 0 && (at = strstr(line, ": ")))
+            snprintf(who->model, sizeof who->model, "%.*s", (int)strcspn(at + 2, "\n"), at + 2);
+    if (f)
+        fclose(f);
+}
+
+static double cpu_seconds_between(struct dev_event *from, struct dev_event *to)
+{
+    (void)from;
+    (void)to;
+    return 0;
+}
+
 const struct dev_ops cpu_dev = {
     .name = "cpu",
     .alloc = cpu_alloc, .free = cpu_free,
@@ -117,5 +137,6 @@ const struct dev_ops cpu_dev = {
     .stream_new = cpu_stream_new, .stream_free = cpu_stream_nothing, .stream_sync = cpu_stream_nothing,
     .event_new = cpu_event_new, .event_free = cpu_event_free, .event_record = cpu_event_record,
     .stream_wait = cpu_stream_wait, .event_done = cpu_event_done,
-    .memory = cpu_memory, .check = cpu_check,
+    .memory = cpu_memory, .check = cpu_check, .who = cpu_who,
+    .timer_new = cpu_event_new, .seconds_between = cpu_seconds_between,
 };

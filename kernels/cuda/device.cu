@@ -14,8 +14,8 @@
 
 static struct {
     int ordinal, sms;
-    char uuid[64];
-    char name[160];                     /* "cuda 3 (NVIDIA H200, GPU-53a7.., 0000:1b:00.0)" */
+    struct dev_who who;
+    char name[200];                     /* "cuda 3 (NVIDIA H200, GPU-53a7.., 0000:1b:00.0)" */
 } gpu;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -283,29 +283,49 @@ static bool dev_event_done(struct dev_event *v)
     return true;                        /* after a fault nothing is waited for: check() tells */
 }
 
+static void dev_who(struct dev_who *who) { *who = gpu.who; }
+
+static struct dev_event *dev_timer_new(void)
+{
+    cudaEvent_t v = NULL;
+
+    select_gpu();
+    cuda_note("cudaEventCreate", cudaEventCreate(&v));
+    return (struct dev_event *)v;
+}
+
+static double dev_seconds_between(struct dev_event *from, struct dev_event *to)
+{
+    float ms = 0;
+
+    cuda_note("cudaEventElapsedTime", cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
+    return (double)ms * 1e-3;
+}
+
 const struct dev_ops cuda_dev = {
     "cuda", dev_alloc, dev_free, dev_alloc_host, dev_free_host, dev_copy, dev_zero, dev_stream_new, dev_stream_free,
     dev_stream_sync, dev_event_new, dev_event_free, dev_event_record, dev_stream_wait, dev_event_done, dev_memory,
-    dev_check,
+    dev_check, dev_who, dev_timer_new, dev_seconds_between,
 };
 
 /* ---- open ---- */
 
 static void describe(const struct cudaDeviceProp *p)
 {
-    char pci[32] = "";
-    int at = snprintf(gpu.uuid, sizeof gpu.uuid, "GPU-");
+    struct dev_who *w = &gpu.who;
+    int at = snprintf(w->uuid, sizeof w->uuid, "GPU-");
 
-    cudaDeviceGetPCIBusId(pci, sizeof pci, gpu.ordinal);
+    snprintf(w->model, sizeof w->model, "%.79s", p->name);
+    cudaDeviceGetPCIBusId(w->pci, sizeof w->pci, gpu.ordinal);
     for (int i = 0; i < 16; i++)
-        at += snprintf(gpu.uuid + at, sizeof gpu.uuid - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+        at += snprintf(w->uuid + at, sizeof w->uuid - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                        (unsigned char)p->uuid.bytes[i]);
-    snprintf(gpu.name, sizeof gpu.name, "cuda %d (%.60s, %s, %s)", gpu.ordinal, p->name, gpu.uuid, pci);
+    snprintf(gpu.name, sizeof gpu.name, "cuda %d (%s, %s, %s)", gpu.ordinal, w->model, w->uuid, w->pci);
 }
 
 void cuda_device_who(char *text, size_t room)
 {
-    snprintf(text, room, "%s", gpu.uuid);
+    snprintf(text, room, "%s", gpu.who.uuid);
 }
 
 int cuda_device_open(int ordinal, struct err *e)

@@ -16,6 +16,13 @@
 struct dev_stream;              /* NULL: the CPU, or the GPU's default stream */
 struct dev_event;               /* NULL: the CPU, where everything has already happened */
 
+/* Which device it is; "" where there is nothing to say. */
+struct dev_who {
+    char model[80];             /* "NVIDIA H200", "AMD EPYC 9354" */
+    char uuid[48];              /* "GPU-53a7.." */
+    char pci[20];               /* "0000:1b:00.0" */
+};
+
 struct dev_ops {
     const char *name;           /* "cpu", "cuda" */
     /* Device memory, 4 KiB aligned, contents undefined. NULL and ERR_SYS when there is none left. */
@@ -44,6 +51,11 @@ struct dev_ops {
      * call. Does not wait; call it after stream_sync() to hear of everything.
      */
     int (*check)(struct err *e);
+    void (*who)(struct dev_who *who);
+    /* An event that also notes the device's clock; the others do not, and cost less. NULL: the CPU. */
+    struct dev_event *(*timer_new)(void);
+    /* Seconds of device time between two timers that are done; 0 on the CPU. */
+    double (*seconds_between)(struct dev_event *from, struct dev_event *to);
 };
 
 #endif

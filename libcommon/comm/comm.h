@@ -122,6 +122,21 @@ MUST_CHECK int comm_poke(struct comm_world *w, struct err *e);
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
+/*
+ * Seconds that this rank has waited for others so far: on the CPU in calls (copying and adding count too);
+ * on a GPU the host in calls that are complete on return, and, from comm_time_waits() on, the device's own
+ * streams in collectives and in comm_wait(), as far as a comm_sync() has passed. Measuring costs a
+ * pair of events a call. comm_time_waits() does nothing without a device, and ends with it.
+ */
+void comm_time_waits(struct comm_world *w);
+double comm_seconds_waiting(const struct comm_world *w);
+
+/*
+ * What this rank computes on, "GPU-53a7.. at 0000:1b:00.0": from now on behind host and pid wherever a
+ * message names it, on every rank. Every rank calls it, once; "" says nothing.
+ */
+MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
+
 /* ---- groups ---- */
 
 /*

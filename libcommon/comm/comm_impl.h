@@ -6,6 +6,7 @@
  * collectives.c  the CPU's collectives over a transport
  * p2p.c          messages between two members, and whatever else is waited for later
  * device.c       both, where buffers lie on GPUs
+ * stall.c        how long those GPUs wait for other ranks
  */
 #ifndef SHARDKIT_COMM_COMM_IMPL_H
 #define SHARDKIT_COMM_COMM_IMPL_H
@@ -20,6 +21,7 @@
 struct last_call {
     const char *name, *group;   /* NULL: nothing */
     uint64_t number;
+    int64_t in_calls_ns;        /* of the watch, before it */
 };
 
 struct comm_world {
@@ -39,6 +41,7 @@ struct comm_world {
     struct comm_req *loose;     /* sends that nobody waits for */
     const struct dev_net *net;  /* NULL: buffers lie in host memory */
     struct last_call last;
+    struct stalls *stalls;      /* NULL: not measured */
 };
 
 /* On a device: calls beside the caller's stream. */
@@ -108,5 +111,13 @@ MUST_CHECK int device_start(struct comm *c, bool is_send, int peer, void *buf, u
                             struct dev_stream *s, struct dev_event **done, struct err *e);
 void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s);
 void device_close(struct comm *c);      /* a group's links */
+
+/* ---- stall.c ---- */
+
+/* Around what may make `s` stand for other ranks; begin's answer is for end. */
+int stall_begin(struct comm_world *w, struct dev_stream *s);
+void stall_end(struct comm_world *w, int i, struct dev_stream *s);
+void stall_read(struct comm_world *w);
+void stall_free(struct comm_world *w);
 
 #endif

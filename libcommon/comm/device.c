@@ -31,6 +31,7 @@ struct comm_peer {
 void comm_use_device(struct comm_world *w, const struct dev_net *net)
 {
     device_close(w->all);
+    stall_free(w);
     w->net = net;
 }
 
@@ -159,7 +160,17 @@ void device_close(struct comm *c)
 static void begin(struct comm *c, const char *name, uint64_t number)
 {
     call_begin(c, name, number);
-    c->w->last = (struct last_call){ name, c->name, number };
+    c->w->last = (struct last_call){ name, c->name, number, c->w->watch->in_calls_ns };
+}
+
+/* Queueing is no waiting: what a full queue takes is the device's time, and stall.c's business. */
+static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
+{
+    const struct last_call *q = &c->w->last;
+
+    rc = call_end(c, q->name, q->number, rc, inside, e);
+    c->w->watch->in_calls_ns = q->in_calls_ns;
+    return rc;
 }
 
 static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast" };
@@ -190,20 +201,26 @@ static bool alone(const struct comm *c, const struct device_call *x, struct dev_
 
 static int call(struct comm *c, struct dev_link *l, const struct device_call *x, struct dev_stream *s, struct err *e)
 {
-    const char *name = names[x->kind];
     struct err inside = {0};
 
-    begin(c, name, ++c->n_calls);
-    return call_end(c, name, c->n_calls, queue(c->w->net, l, x, s, &inside), &inside, e);
+    begin(c, names[x->kind], ++c->n_calls);
+    return end(c, queue(c->w->net, l, x, s, &inside), &inside, e);
 }
 
 int device_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct err *e)
 {
+    int stall, rc;
+
     if (alone(c, x, s))
         return 0;
     if (!c->link)
         c->link = group_link(c, 0, e);
-    return c->link ? call(c, c->link, x, s, e) : -1;
+    if (!c->link)
+        return -1;
+    stall = stall_begin(c->w, s);
+    rc = call(c, c->link, x, s, e);
+    stall_end(c->w, stall, s);
+    return rc;
 }
 
 static int need_side(struct comm *c, struct err *e)
@@ -286,12 +303,15 @@ int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_b
     rc = n_bytes == 0 ? 0 : is_send ? net->send(l->link, buf, n_bytes, l->s, &inside)
                                     : net->recv(l->link, buf, n_bytes, l->s, &inside);
     net->dev->event_record(*done, l->s);
-    return call_end(c, name, number, rc, &inside, e);
+    return end(c, rc, &inside, e);
 }
 
 void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
 {
+    int stall = stall_begin(c->w, s);
+
     c->w->net->dev->stream_wait(s, done);
+    stall_end(c->w, stall, s);
     c->w->net->dev->event_free(done);
 }
 
@@ -325,5 +345,6 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
     watch_leave(w->watch);
     w->watch->in_calls_ns = in_calls;
     w->net->dev->event_free(v);
+    stall_read(w);
     return rc < 0 || w->net->check(e) < 0 ? -1 : w->net->dev->check(e);
 }

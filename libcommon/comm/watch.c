@@ -212,6 +212,7 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
     w->wake[0] = w->wake[1] = -1;
     pthread_mutex_init(&w->lock, NULL);
     watch_timeout(w, o->hang_timeout_s < 0 ? 0 : o->hang_timeout_s == 0 ? 600 : o->hang_timeout_s);
+    w->device = xcalloc((size_t)size, sizeof *w->device);
     w->conn = xcalloc(rank == 0 ? (size_t)size : 1, sizeof *w->conn);
     for (int i = 0; i < (rank == 0 ? size : 1); i++)
         w->conn[i].fd = -1;
@@ -284,6 +285,7 @@ void watch_free(struct watch *w)
             close(w->wake[i]);
     pthread_mutex_destroy(&w->lock);
     free(w->conn);
+    free(w->device);
     free(w);
 }
 
@@ -329,7 +331,10 @@ void watch_say(struct watch *w, const char *fmt, ...)
 
 void watch_name(const struct watch *w, int rank, char *text, size_t room)
 {
-    snprintf(text, room, "rank %d (host %s, pid %ld)", rank, w->place[rank].host, w->place[rank].pid);
+    const char *device = atomic_load(&w->device[rank]);
+
+    snprintf(text, room, "rank %d (host %s, pid %ld%s%s)", rank, w->place[rank].host, w->place[rank].pid,
+             device ? ", " : "", device ? device : "");
 }
 
 void watch_last_words(struct watch *w, const char *reason)

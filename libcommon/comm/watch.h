@@ -56,8 +56,8 @@ void watch_outside_end(struct watch *w);
 void watch_timeout(struct watch *w, double seconds);
 
 /*
- * Seconds that this rank has spent in communication calls so far, on the CPU that is waiting
- * and copying; on a GPU, where calls only queue, next to nothing. From the thread that communicates.
+ * Seconds that this rank has spent in communication calls so far, those left out that only queue
+ * for a GPU: see comm_seconds_waiting(). From the thread that communicates.
  */
 double watch_seconds_in_calls(const struct watch *w);
 

@@ -102,6 +102,7 @@ struct watch {
     atomic_int_least64_t timeout_ns;    /* 0: for ever */
     int rank, size;
     const struct comm_place *place;     /* [size]; the world's */
+    _Atomic(const char *) *device;      /* [size], see comm_name_device(); NULL: not said */
     const uint64_t *pid_space;          /* [size]: equal where one rank can kill the other by its pid */
     uint64_t token;
     struct conn *conn;                  /* root: [size], by rank; others: [1], to the root */
@@ -131,7 +132,7 @@ void *watch_rank_main(void *watch);
 /* The letters that came through the pipe, at most `room`. */
 int watch_letters(struct watch *w, char *letters, int room);
 void watch_say(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* "rank 3 (host h, pid 12)" */
+/* "rank 3 (host h, pid 12, GPU-53a7.. at 0000:1b:00.0)" */
 void watch_name(const struct watch *w, int rank, char *text, size_t room);
 /* on_abort, within 3 s. */
 void watch_last_words(struct watch *w, const char *reason);

@@ -136,6 +136,21 @@ static const char *doing(const struct root *m, int rank)
     return m->answer[rank].known ? m->answer[rank].text : "does not answer: it is stopped, or its host is";
 }
 
+/* A GPU does not say for whom it waits. The one rank that is in no call, or does not answer, is who; else -1. */
+static int find_outsider(const struct root *m)
+{
+    int found = -1;
+
+    for (int r = 0; r < m->w->size; r++) {
+        if (m->answer[r].known && m->answer[r].in_call)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = r;
+    }
+    return found;
+}
+
 /* From the rank that waits to the one at the end of the chain that does not; or -1 for a circle. */
 static int find_culprit(const struct root *m, int rank)
 {
@@ -145,7 +160,7 @@ static int find_culprit(const struct root *m, int rank)
         if (!s->known || !s->in_call)
             return rank;
         if (s->waiting_for < 0 || s->waiting_for >= m->w->size)
-            return -1;
+            return find_outsider(m);
         rank = s->waiting_for;
     }
     return -1;

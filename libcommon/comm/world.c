@@ -9,7 +9,7 @@
 
 #include "libcommon/comm/comm_impl.h"
 
-enum { HOST_BYTES = 64, STAGING_BYTES = 2 << 20, STAGING_PER_RANK = 4096, JOIN_S = 300 };
+enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER_RANK = 4096, JOIN_S = 300 };
 
 /* What each rank tells all others about itself. */
 struct card {
@@ -228,6 +228,21 @@ int comm_world_open(const struct comm_options *o, struct comm_world **world, str
     w->all->n_calls = 0;        /* the program's own calls are counted from 1 */
     *world = w;
     return 0;
+}
+
+int comm_name_device(struct comm_world *w, const char *text, struct err *e)
+{
+    const size_t n = (size_t)w->launch.size;
+    char own[DEVICE_BYTES] = "", (*all)[DEVICE_BYTES] = xcalloc(n, sizeof *all);
+    int rc;
+
+    snprintf(own, sizeof own, "%s", text);
+    rc = comm_host_all_gather(w->all, own, all, sizeof own, e);
+    for (size_t r = 0; rc == 0 && r < n; r++)
+        if (all[r][0])
+            atomic_store(&w->watch->device[r], arena_strndup(w->names, all[r], strnlen(all[r], DEVICE_BYTES - 1)));
+    free(all);
+    return rc;
 }
 
 /* ---- the end ---- */

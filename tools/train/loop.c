@@ -184,7 +184,7 @@ static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
 /* Where each rank's time went since the last such line; said by rank 0. */
 static int tell_straggler(struct trainer *t, struct err *e)
 {
-    const double now = status_now(), calls = watch_seconds_in_calls(comm_watch(t->world));
+    const double now = status_now(), calls = comm_seconds_waiting(t->world);
     const double wait = calls - t->calls_s, all = now - t->told_s;
     struct trainlog_rank me = { t->place->rank, t->rank_pp, t->rank_dp, t->rank_tp, "", all - wait, wait };
     struct trainlog_rank *every = xcalloc((size_t)t->place->size, sizeof *every);
@@ -232,7 +232,9 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     int rc;
 
     t->told_s = tell.since;
-    t->calls_s = watch_seconds_in_calls(comm_watch(t->world));
+    if (t->o.log_straggler_interval > 0)
+        comm_time_waits(t->world);
+    t->calls_s = comm_seconds_waiting(t->world);
 
     while (t->iteration < t->schedule.train_iters) {
         if (skip(t, e) < 0 || (rc = train_step(t, &x, e)) < 0)

@@ -359,6 +359,18 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     return k;
 }
 
+/* Messages that name a rank say what it computes on, too. */
+static int name_device(struct trainer *t, struct err *e)
+{
+    struct dev_who who;
+    char text[100] = "";
+
+    t->k->dev->who(&who);
+    if (who.uuid[0])
+        snprintf(text, sizeof text, "%s at %s", who.uuid, who.pci);
+    return comm_name_device(t->world, text, e);
+}
+
 /* GPUs where there are some and nothing else was asked for. */
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
@@ -391,7 +403,7 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     if (!t->k)
         return -1;
     settle_model_opts(t);
-    return 0;
+    return name_device(t, e);
 }
 
 static int build(struct trainer *t, int64_t eod, struct err *e)

@@ -1,0 +1,35 @@
+/*
+ * fakedev.h - a device without hardware: streams that really run beside the host, and links between them
+ *
+ * "Device memory" is this process's memory. A stream is a thread that does what is queued in it,
+ * one thing after the other; events are as in dev.h. Links work over memory that the ranks
+ * share, made before they fork; members stand in their stream until all have come, as
+ * with NCCL. Members that call different things of a link end the process with words.
+ */
+#ifndef SHARDKIT_TESTS_FAKEDEV_H
+#define SHARDKIT_TESTS_FAKEDEV_H
+
+#include "libcommon/base/dev_net.h"
+
+enum { FAKE_MEMBERS = 8 };
+
+struct fakenet;
+struct fakenet *fakenet_new(void);      /* before the fork; goes with the processes */
+/*
+ * prompt: what is queued in the NULL stream is done when the call returns, for code that looks
+ * at results at once; else that stream is like the others. One a process.
+ */
+const struct dev_net *fakenet_open(struct fakenet *n, bool prompt);
+extern const struct dev_ops fakedev;
+
+/* Work that takes this long, in a stream. */
+void fakedev_delay(struct dev_stream *s, int ms);
+/* What check() of the device, or of the net, tells once from now on; of this process alone. */
+void fakedev_fail(const char *text);
+void fakenet_fail(const char *text);
+/* The next call of a link is refused with `text`. */
+void fakenet_refuse(const char *text);
+/* `sms` of the link that was opened last. */
+int fakenet_last_sms(void);
+
+#endif
