@@ -104,8 +104,12 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
 static int run(struct trainer *t, enum status_reason *why, struct err *e)
 {
     *why = STATUS_FAILED;
+    if (t->o.dry_run_ranks && t->place->size > 1) {
+        err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->place->size);
+        return -1;
+    }
     /* Wrong usage touches nothing. */
-    if (options_check(&t->o, t->place->size, OPTIONS_BEFORE_LOAD, e) < 0 || open_log(t, e) < 0 || killed_at_start(t, why, e) < 0)
+    if (options_check(&t->o, ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log(t, e) < 0 || killed_at_start(t, why, e) < 0)
         return -1;
     if (*why != STATUS_FAILED)
         return 0;
@@ -131,7 +135,7 @@ static void end_log(struct trainer *t, enum status_reason why)
 }
 
 /*
- * A failure that every rank has seen (a wrong option, a gradient that is not finite): one rank
+ * A failure that every rank has seen (a wrong option, no memory, a gradient that is not finite): one rank
  * says it, the save under way is waited for, and all leave in order.
  */
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
@@ -156,7 +160,7 @@ static int train_main(struct trainer *t)
     if (join(t, &e) < 0)
         return fail(&e);
     if (run(t, &why, &e) < 0) {
-        if (why == STATUS_NAN || e.kind == ERR_USAGE)
+        if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
             return leave_together(t, why, &e);
         comm_abort(t->world, e.msg);
     }

@@ -349,6 +349,10 @@ static int check_skips(struct train_opts *o, struct err *e)
 
 static int check_run(struct train_opts *o, struct err *e)
 {
+    if (o->dry_run_ranks && !o->dry_run) {
+        err_usage(e, "--dry-run-ranks needs --dry-run");
+        return -1;
+    }
     if (o->save && !o->save_interval) {
         err_usage(e, "--save needs --save-interval");
         return -1;

@@ -187,7 +187,12 @@ const struct row options_rows[] = {
     { .name = "umask", .kind = KIND_OCTAL, .group = GROUP, FIELD(umask), .arg = "MODE",
       .help = "of files written, octal: 002 lets the group write" },
     { .name = "dry-run", .kind = KIND_FLAG, .group = GROUP, .letter = 'n', FIELD(dry_run), .def = "false",
-      .help = "check everything, estimate memory and disk, stop" },
+      .help = "check everything, estimate memory and disk, stop; 1 if it does not fit" },
+    { .name = "dry-run-ranks", .kind = KIND_INT, .group = GROUP, FIELD(dry_run_ranks), .min = 1, .max = 65536, .arg = "N",
+      .help = "with --dry-run in one process: check and plan for N ranks" },
+    { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6, .arg = "GB",
+      .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no GPU: 141 "
+              "is an H200" },
     FLAG("json", json, "results as JSON")
     { .name = "quiet", .kind = KIND_FLAG, .group = GROUP, .letter = 'q', FIELD(quiet), .def = "false",
       .help = "no log on stdout" },

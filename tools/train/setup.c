@@ -378,7 +378,7 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     const struct kernels *k = NULL;
     struct err why = {0};
 
-    if (t->o.backend == BACKEND_CUDA)
+    if (t->o.backend == BACKEND_CUDA && !plan_elsewhere(t))
         return open_gpus(t, &o, e);
     if (t->o.backend == BACKEND_AUTO)
         k = open_gpus(t, &o, &why);
@@ -388,7 +388,7 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 /* Everything about shapes; no large memory yet. */
 static int settle(struct trainer *t, int64_t *eod, struct err *e)
 {
-    if (options_check(&t->o, t->place->size, OPTIONS_COMPLETE, e) < 0)
+    if (options_check(&t->o, ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
         return -1;
     t->t = t->o.bf16 ? DTYPE_BF16 : DTYPE_F32;
     t->topo = (struct topology){ (int)t->o.tensor_model_parallel_size, (int)t->o.pipeline_model_parallel_size,
@@ -446,7 +446,9 @@ int trainer_setup(struct trainer *t, struct err *e)
     show_settings(t);
     if (t->o.dry_run)
         show_plan(t);
-    if (check_disk(t, e) < 0 || make_groups(t, e) < 0)
+    if (plan_check(t, e) < 0 || check_disk(t, e) < 0)
+        return -1;
+    if (!t->o.dry_run && make_groups(t, e) < 0)
         return -1;
     if (!t->o.dry_run && build(t, eod, e) < 0)
         return -1;

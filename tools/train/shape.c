@@ -162,22 +162,19 @@ static void settle_config(struct trainer *t)
  * (4 layers over 4 stages with the embedding and the head counted: the head would be alone),
  * blocks are dealt out evenly, and the first and last stage, which hold more, get no rest.
  */
-static void deal_evenly(struct trainer *t)
+static void deal_evenly(int L, int pp, int *blocks)
 {
-    const int pp = t->topo.pp, L = (int)t->o.num_layers, rest = L % pp, first = pp > 2 && rest <= pp - 2;
+    const int rest = L % pp, first = pp > 2 && rest <= pp - 2;
 
     for (int i = 0; i < pp; i++)
-        t->blocks[i] = L / pp + (i >= first && i < first + rest);
-    say(t, "note: '%s' leaves a stage of %d without a block: they are dealt out evenly", t->o.pp_partition_method, pp);
+        blocks[i] = L / pp + (i >= first && i < first + rest);
 }
 
-/* Blocks of each stage: as the checkpoint has them while nothing says otherwise, else by the method. */
-static int cut_stages(struct trainer *t, struct err *e)
+int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks, struct err *e)
 {
-    const struct checkpoint_info *from = t->from ? checkpoint_info(t->from) : NULL;
     const struct train_opts *o = &t->o;
     const int L = (int)o->num_layers;
-    const int64_t h = o->hidden_size, f = o->ffn_hidden_size, tp = t->topo.tp;
+    const int64_t h = o->hidden_size, f = o->ffn_hidden_size, tp = topo.tp;
     struct pipeline_specs specs = {
         .n = L + 7, .embedding = 1, .first_layer = 3, .n_layers = L, .final_norm = L + 4,
         .embedding_elems = t->model_config.vocab / tp * h +
@@ -187,21 +184,35 @@ static int cut_stages(struct trainer *t, struct err *e)
 
     pipeline_costs(&specs, h, f, o->seq_length, t->model_config.vocab);
     /* Three passes a block, and a fourth where it is recomputed; the head is not. */
-    if (o->recompute_granularity == RECOMPUTE_FULL)
+    if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
+    if (pipeline_cut(&specs, o->pp_partition_method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks,
+                     e) == 0)
+        return 0;
+    if (L < topo.pp || !pipeline_method_known(o->pp_partition_method))
+        return -1;
+    err_clear(e);
+    deal_evenly(L, topo.pp, blocks);
+    return 1;
+}
+
+/* Blocks of each stage: as the checkpoint has them while nothing says otherwise, else by the method. */
+static int cut_stages(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_info *from = t->from ? checkpoint_info(t->from) : NULL;
+    const struct train_opts *o = &t->o;
+    int rc;
+
     t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
     if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm)) {
         memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
         return 0;
     }
-    if (pipeline_cut(&specs, o->pp_partition_method, (enum pipeline_balance)o->partition_algorithm, t->topo.pp,
-                     t->blocks, e) == 0)
-        return 0;
-    if (L < t->topo.pp || !pipeline_method_known(o->pp_partition_method))
-        return -1;
-    err_clear(e);
-    deal_evenly(t);
-    return 0;
+    rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);
+    if (rc > 0)
+        say(t, "note: '%s' leaves a stage of %d without a block: they are dealt out evenly", o->pp_partition_method,
+            t->topo.pp);
+    return rc < 0 ? -1 : 0;
 }
 
 int shape_settle(struct trainer *t, int64_t *eod, struct err *e)

@@ -1,4 +1,4 @@
-/* show.c - what a run says before its first step, and the plan of --dry-run */
+/* show.c - what a run says before its first step, and whether a checkpoint has room */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,51 +87,7 @@ void show_settings(struct trainer *t)
     strbuf_free(&sb);
 }
 
-/* One stage's memory; every rank of a stage has the same. */
-static void plan_of_stage(struct trainer *t, int pp, struct strbuf *sb)
-{
-    struct stage *g = stage_new(&t->model_config, t->topo, pp, 0, 0, t->blocks);
-    struct model_opts mo = t->model_opts;
-    struct batches_opts bo = { .b = mo.b, .s = mo.s, .n_slots = pipeline_slots(t->topo, pp) };
-    const int size = dtype_size(t->t);
-    uint64_t part[6], total = 0;
-    static const char *const name[6] = { "weights", "gradients", "masters and moments", "activations", "optimizer",
-                                         "batches" };
-    char text[16];
-
-    mo.n_slots = bo.n_slots;
-    part[0] = (uint64_t)g->flat_n * (uint64_t)size;
-    part[1] = (uint64_t)g->flat_n * 4;
-    part[2] = (uint64_t)g->shard_n * 12;
-    part[3] = model_bytes(g, t->k, &mo) + pipeline_bytes(g, &mo);
-    part[4] = optimizer_bytes(g, &t->optimizer_opts);
-    part[5] = batches_bytes(&bo);
-    for (int i = 0; i < 6; i++)
-        total += part[i];
-    strbuf_addf(sb, "memory of a rank of stage %d: %s", pp, bytes_text(total, text));
-    for (int i = 0; i < 6; i++)
-        strbuf_addf(sb, "%s %s %s", i ? "," : ":", name[i], bytes_text(part[i], text));
-    strbuf_addf(sb, "\n");
-    stage_free(g);
-}
-
 static uint64_t statvfs_bytes(const struct statvfs *fs) { return (uint64_t)fs->f_bavail * fs->f_frsize; }
-
-void show_plan(struct trainer *t)
-{
-    struct strbuf sb = {0};
-    const uint64_t n = (uint64_t)model_n_params(&t->model_config);
-    char text[16];
-
-    if (!speaks(t))
-        return;
-    strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
-    for (int i = 0; i < t->topo.pp; i++)
-        plan_of_stage(t, i, &sb);
-    strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
-    trainlog_flush(t->log, &sb);
-    strbuf_free(&sb);
-}
 
 int check_disk(struct trainer *t, struct err *e)
 {

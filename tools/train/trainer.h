@@ -8,7 +8,8 @@
  *   loop.c       iterations: step, log, evaluate, save, stop
  *   evaluate.c   validation and test sets
  *   saving.c     checkpoints on their way to disk
- *   show.c       the plan of --dry-run, and what is printed before the first step
+ *   plan.c       memory: how much each rank needs, whether it fits, and what would make it fit
+ *   show.c       what is printed before the first step
  *   nan.c        what is written when a gradient is not finite
  */
 #ifndef SHARDKIT_TRAIN_TRAINER_H
@@ -82,9 +83,15 @@ struct trainer {
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
     double told_s, calls_s;     /* the last straggler line: when, and the time in communication until then */
+    bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 
+/* Ranks of the run: those that are here, or those of a dry run. */
+static inline int ranks_planned(const struct trainer *t)
+{
+    return t->o.dry_run_ranks > 0 ? (int)t->o.dry_run_ranks : t->place->size;
+}
 static inline bool speaks(const struct trainer *t) { return t->place->rank == 0; }
 
 /* Everything up to the first step. ERR_USAGE: exit 2. */
@@ -94,6 +101,12 @@ void trainer_free(struct trainer *t);
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
 /* t->model_config, t->blocks. *eod: the tokenizer's end of document, or -1. */
 MUST_CHECK int shape_settle(struct trainer *t, int64_t *eod, struct err *e);
+/*
+ * Blocks of each stage of `topo`, by the run's method; 1 when the method leaves a stage without and they
+ * were dealt out evenly instead. ERR_USAGE when there are too few.
+ */
+MUST_CHECK int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks,
+                         struct err *e);
 /* Set this rank's weights and masters from the seed: the same values in every topology. */
 void fresh_weights(struct trainer *t);
 /* Until it is done or told to stop. *reason says why; -1 for a failure. */
@@ -121,8 +134,28 @@ MUST_CHECK int saver_open(struct trainer *t, struct err *e);
 /* Print a report's notes and warnings, from rank 0. */
 void show_report(struct trainer *t, struct report *r);
 void show_settings(struct trainer *t);
-/* Bytes of device memory by use, and the pipeline's cut. */
+
+/* ---- plan.c: device memory, in bytes; from t's settled shape, nothing is allocated ---- */
+
+enum { PLAN_PARTS = 6, PLAN_RANKS_MAX = 65536 };
+struct plan {
+    uint64_t part[PLAN_PARTS], total;
+    int stage;
+};
+/* Of a rank of stage pp; all of its ranks have the same. */
+void plan_stage(const struct trainer *t, int pp, struct plan *out);
+/* The plan of every stage, from rank 0. */
 void show_plan(struct trainer *t);
+/*
+ * Does every rank's plan fit into what its device has free, or into --device-memory? Every rank calls
+ * it. When not: ERR_SYS and t->all_know, and rank 0 has told what would make it fit.
+ */
+MUST_CHECK int plan_check(struct trainer *t, struct err *e);
+/* Lines of single changes that fit into `room` bytes a rank, with the bytes; of two changes where one does not do. */
+void plan_advise(const struct trainer *t, uint64_t room, struct strbuf *out);
+/* A dry run for other machines' GPUs: --device-memory, and not for the CPU. */
+bool plan_elsewhere(const struct trainer *t);
+
 /* ERR_USAGE when there is no room for one checkpoint where --save points. */
 MUST_CHECK int check_disk(struct trainer *t, struct err *e);
 /* One line from rank 0, to the log. */
