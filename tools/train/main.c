@@ -9,6 +9,7 @@
 
 #include "libcommon/base/cli.h"
 #include "libcommon/base/files.h"
+#include "tools/train/preflight.h"
 #include "tools/train/trainer.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
@@ -67,7 +68,7 @@ static int open_log(struct trainer *t, struct err *e)
     t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!t->log)
         return -1;
-    if (t->o.dry_run)
+    if (only_looks(t))
         return 0;
     if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size, e)))
         return -1;
@@ -114,6 +115,12 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
     if (*why != STATUS_FAILED)
         return 0;
     set_phase(t, "start");
+    if (t->o.preflight) {
+        if (trainer_setup_preflight(t, e) < 0 || preflight_run(t, e) < 0)
+            return -1;
+        *why = STATUS_FINISHED;
+        return 0;
+    }
     if (trainer_setup(t, e) < 0)
         return -1;
     if (t->o.dry_run) {
@@ -194,7 +201,7 @@ int main(int argc, char **argv)
         umask((mode_t)t->o.umask);
     /* Before anything that takes time, and again once MPI has installed handlers of its own. */
     status_catch_signals(dump);
-    if (t->o.save && !t->o.dry_run && !(t->writer = writer_start(&e)))
+    if (t->o.save && !only_looks(t) && !(t->writer = writer_start(&e)))
         return fail(&e);
     rc = train_main(t);
     writer_end(t->writer);

@@ -156,6 +156,7 @@ struct train_opts {
     int64_t umask;                      /* of files written; -1: as it is */
     double device_memory;               /* GB a rank may use; 0: what its device has */
     int64_t dry_run_ranks;              /* 0: those that are here */
+    bool preflight;
     bool dry_run, json, quiet, verbose, help, version;
 
     /* ---- set by options_check() ---- */

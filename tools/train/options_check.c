@@ -349,6 +349,10 @@ static int check_skips(struct train_opts *o, struct err *e)
 
 static int check_run(struct train_opts *o, struct err *e)
 {
+    if (o->preflight && o->dry_run) {
+        err_usage(e, "--preflight and --dry-run exclude each other");
+        return -1;
+    }
     if (o->dry_run_ranks && !o->dry_run) {
         err_usage(e, "--dry-run-ranks needs --dry-run");
         return -1;
@@ -381,10 +385,17 @@ static int check_run(struct train_opts *o, struct err *e)
 
 int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e)
 {
-    if (check_world(o, world, e) < 0 || check_run(o, e) < 0 || check_model(o, stage, e) < 0)
+    if (check_world(o, world, e) < 0 || check_run(o, e) < 0)
         return -1;
-    if (deepspeed_json_check(o, e) < 0)
+    /* Devices alone: nothing else need be known. */
+    if (o->preflight && !o->num_layers && !o->load)
+        return 0;
+    if (check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)
         return -1;
+    if (o->preflight) {
+        o->micro_batch_size = o->micro_batch_size ? o->micro_batch_size : 1;
+        return 0;
+    }
     if (check_schedule(o, e) < 0 || check_skips(o, e) < 0)
         return -1;
     return check_data(o, e);

@@ -193,6 +193,8 @@ const struct row options_rows[] = {
     { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6, .arg = "GB",
       .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no GPU: 141 "
               "is an H200" },
+    FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs neither "
+         "data nor model")
     FLAG("json", json, "results as JSON")
     { .name = "quiet", .kind = KIND_FLAG, .group = GROUP, .letter = 'q', FIELD(quiet), .def = "false",
       .help = "no log on stdout" },

@@ -252,7 +252,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     struct report *notes;
     int rc = 0;
 
-    if (t->o.save && speaks(t) && !t->o.dry_run && checkpoint_clean(t->o.save, e) < 0)
+    if (t->o.save && speaks(t) && !only_looks(t) && checkpoint_clean(t->o.save, e) < 0)
         return -1;
     if (comm_barrier(comm_world_group(t->world), NULL, e) < 0)
         return -1;
@@ -270,12 +270,13 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 static void settle_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
+    const bool beside = strcmp(t->k->dev->name, "cpu") != 0 || plan_elsewhere(t);
 
     /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))
-        t->o.overlap_grad_reduce = strcmp(t->k->dev->name, "cpu") != 0;
+        t->o.overlap_grad_reduce = beside;
     if (!OPTS_GIVEN(o, overlap_param_gather))
-        t->o.overlap_param_gather = strcmp(t->k->dev->name, "cpu") != 0;
+        t->o.overlap_param_gather = beside;
     t->model_opts = (struct model_opts){
         .t = t->t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
         .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
@@ -385,6 +386,12 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     return k ? k : kernels_cpu_open(&o, e);
 }
 
+static int take_device(struct trainer *t, struct err *e)
+{
+    t->k = open_kernels(t, e);
+    return t->k ? name_device(t, e) : -1;
+}
+
 /* Everything about shapes; no large memory yet. */
 static int settle(struct trainer *t, int64_t *eod, struct err *e)
 {
@@ -396,14 +403,13 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     t->rank_tp = t->place->rank % t->topo.tp;
     t->rank_dp = t->place->rank / t->topo.tp % t->topo.dp;
     t->rank_pp = t->place->rank / (t->topo.tp * t->topo.dp);
-    if (shape_settle(t, eod, e) < 0 || schedule_init(&t->schedule, &t->o, e) < 0)
+    if (shape_settle(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
         return -1;
     t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
-    t->k = open_kernels(t, e);
-    if (!t->k)
+    if (take_device(t, e) < 0)
         return -1;
     settle_model_opts(t);
-    return name_device(t, e);
+    return 0;
 }
 
 static int build(struct trainer *t, int64_t eod, struct err *e)
@@ -461,6 +467,15 @@ int trainer_setup(struct trainer *t, struct err *e)
     checkpoint_close(t->from);
     t->from = NULL;
     return 0;
+}
+
+int trainer_setup_preflight(struct trainer *t, struct err *e)
+{
+    int64_t eod;
+
+    if (!t->o.num_layers && !t->o.load)
+        return take_device(t, e);
+    return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
 }
 
 static void free_sets(struct eval_set *set, int n)

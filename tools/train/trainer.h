@@ -4,6 +4,7 @@
  *   main.c       options, the writer process, joining the job
  *   setup.c      checkpoint and options -> stage, memory, groups, weights, data
  *   shape.c      ... -> sizes of the model, vocabulary, blocks of each stage
+ *   preflight.c  --preflight in place of training: tries out devices and links
  *   fresh.c      initial weights
  *   loop.c       iterations: step, log, evaluate, save, stop
  *   evaluate.c   validation and test sets
@@ -92,10 +93,14 @@ static inline int ranks_planned(const struct trainer *t)
 {
     return t->o.dry_run_ranks > 0 ? (int)t->o.dry_run_ranks : t->place->size;
 }
+/* Nothing is written, nothing is trained. */
+static inline bool only_looks(const struct trainer *t) { return t->o.dry_run || t->o.preflight; }
 static inline bool speaks(const struct trainer *t) { return t->place->rank == 0; }
 
 /* Everything up to the first step. ERR_USAGE: exit 2. */
 MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
+/* For --preflight: the device's kernels, and the shape if the options or a checkpoint tell of a model (else t->stage is NULL). */
+MUST_CHECK int trainer_setup_preflight(struct trainer *t, struct err *e);
 void trainer_free(struct trainer *t);
 /* Architecture that the options leave open, from t->from; ERR_USAGE where both say something else. */
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
