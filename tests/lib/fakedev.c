@@ -52,7 +52,7 @@ static struct fakenet *shared;
 static struct {
     char device[200], net[200], refuse[200];
     int last_sms;
-    bool prompt;
+    bool prompt, can_offer, can_share, shares;
 } own;
 
 /* Nobody goes on before all have come. */
@@ -436,6 +436,42 @@ static struct dev_link *net_open(const void *id, int rank, int size, int sms, co
 
 static void net_close(struct dev_link *l) { free(l); }
 
+static bool net_offer(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob)
+{
+    (void)base;
+    (void)bytes;
+    (void)room;
+    snprintf(blob, DEV_NET_BLOB, "member %d of %s", l->rank, l->what);
+    return own.can_offer;
+}
+
+static bool net_share(struct dev_link *l, const void *blobs)
+{
+    char want[DEV_NET_BLOB];
+
+    for (int r = 0; r < l->size; r++) {
+        snprintf(want, sizeof want, "member %d of %s", r, l->what);
+        if (strcmp((const char *)blobs + (size_t)r * DEV_NET_BLOB, want))
+            abort();
+    }
+    own.shares = own.can_share;
+    return own.can_share;
+}
+
+static void net_unshare(struct dev_link *l)
+{
+    (void)l;
+    own.shares = false;
+}
+
+void fakenet_can_share(bool can_offer, bool can_share)
+{
+    own.can_offer = can_offer;
+    own.can_share = can_share;
+}
+
+bool fakenet_shares(void) { return own.shares; }
+
 static int put_link(struct op o, struct dev_stream *s, struct err *e)
 {
     if (tell_once(own.refuse, e) < 0)
@@ -494,6 +530,7 @@ const struct dev_net *fakenet_open(struct fakenet *n, bool prompt)
 {
     static const struct dev_net net = {
         .name = "fake 1.0", .dev = &fakedev, .who = net_who, .id_new = id_new, .open = net_open, .close = net_close,
+        .offer = net_offer, .share = net_share, .unshare = net_unshare,
         .all_reduce = all_reduce, .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast,
         .send = send_to, .recv = recv_from, .check = net_check,
     };

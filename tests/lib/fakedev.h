@@ -29,6 +29,9 @@ void fakedev_fail(const char *text);
 void fakenet_fail(const char *text);
 /* The next call of a link is refused with `text`. */
 void fakenet_refuse(const char *text);
+/* Whether offer() and share() of this process say yes (they do not, at first); has share() been undone, or not? */
+void fakenet_can_share(bool offer, bool share);
+bool fakenet_shares(void);
 /* `sms` of the link that was opened last. */
 int fakenet_last_sms(void);
 

@@ -212,6 +212,35 @@ static void test_beside(void **state)
     run_ranks(3, do_beside);
 }
 
+/* Memory is shared when all members can, else by none; either way collectives go on. */
+static int do_share(int rank, int size, void *arg)
+{
+    struct comm_world *w = open_world(arg, true, 60);
+    struct comm *all = comm_world_group(w), *one = comm_create(w, "one", &rank, 1, &(struct err){0});
+    struct comm_req *req = NULL;
+    struct err e = {0};
+    float x[100] = {0};
+
+    for (int i = 0; i < 4; i++) {
+        /* Nobody, one that cannot offer, one that cannot share, everybody. */
+        fakenet_can_share(i > 1 || (i == 1 && rank != 1), i == 3 || (i == 2 && rank != 0));
+        EXPECT(comm_share(all, x, sizeof x, 64, &e) == 0);
+        EXPECT(fakenet_shares() == (i == 3));
+        fill(x, 100, 1);
+        EXPECT(comm_all_reduce_start(all, x, x, 100, DTYPE_F32, COMM_SUM, NULL, &req, &e) == 0);
+        EXPECT(comm_wait(&req, NULL, &e) == 0 && all_are(x, 100, (float)size));
+    }
+    EXPECT(comm_share(one, x, sizeof x, 64, &e) == 0);
+    comm_close(one);
+    return close_world(w);
+}
+
+static void test_share(void **state)
+{
+    (void)state;
+    run_ranks(3, do_share);
+}
+
 /* ---- messages ---- */
 
 /* Neighbours send to each other at once, more than one message deep; buffers are filled and read in the stream. */
@@ -482,6 +511,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything), cmocka_unit_test(test_queue), cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_share),
         cmocka_unit_test(test_messages), cmocka_unit_test(test_times), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_lost), cmocka_unit_test(test_hang),
     };
