@@ -155,7 +155,7 @@ $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
 	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(2) $(LIB) $$(LIBS) $(3)
 endef
 $(foreach t,$(filter-out train,$(TOOLS)),$(eval $(call tool_rule,$(t))))
-# -rdynamic: shardkit-cuda.so finds the errors' functions in the program.
+# -rdynamic, here and for programs of tests: shardkit-cuda.so finds the errors' functions in the program.
 $(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS) -ldl -rdynamic))
 $(BIN)/train: $(KERNELS)
 
@@ -167,7 +167,7 @@ $(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -rdynamic
 
 $(O)/tests/bench/bench_attention: tests/bench/bench_attention.cu $(CUDA_OBJ) $(LIB)
 	$(call say,NVCC,$@)

@@ -28,25 +28,35 @@
 #include "libcommon/base/dtype.h"
 
 /*
- * Dropout by counter: element i of a tensor is kept iff the random number of (key, i) says so,
- * so a mask needs no memory and recomputation finds it again. Random number: word i % 4 of
- * Philox4x32-10 (Salmon et al. 2011) with counter (i / 4 low, i / 4 high, 0, 0) and key; kept iff
- * word >= (uint32_t)(p * 2^32). Kept elements are multiplied by 1 / (1 - p). p = 0: no dropout.
- * i is counted in the whole global batch, so a mask does not depend on the topology:
- * hidden tensors  i = (row0 + row) * columns + column
- * attention       i = (((sample0 + sample) * n_heads_all + head0 + head) * s + query) * s + key
+ * Dropout by counter: whether an element is kept follows from a key and from where it is, so a mask needs no memory and
+ * recomputation finds it again. Places are counted in the whole global batch: a mask does not depend on the topology.
+ *
+ * Each element has a random number u of 16 bits. It is kept iff u >= limit, p * 2^16 to the nearest; kept elements are
+ * multiplied by 1 / (1 - limit / 2^16), from the p that is really used. p = 0: no dropout; p is at most 0.999.
+ * Numbers come from Philox4x32 with the key (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), of 7
+ * rounds, the fewest of which its authors found no test of BigCrush to fail.
+ *
+ * hidden tensors  u of element i = (row0 + row) * columns + column is half i % 8 of the block whose counter is
+ *                 (i / 8 low, i / 8 high, 0, 0): halves 2 w and 2 w + 1 are the lower and the upper of word w.
+ * attention       2 queries by 16 keys share the 16 words of 4 blocks: word w of block j is word 4 j + w of them, the
+ *                 block's counter (key / 16 * 4 + j, query / 2, head0 + head, sample), sample counted from row0 / s.
+ *                 Bit i of u is bit query % 2 * 16 + key % 16 of word i. So machines that compute
+ *                 with words compare 32 elements at once, and 4 blocks do for them.
  */
 struct kernel_dropout {
     float p;
     uint32_t key[2];
     int64_t row0;                       /* number of row 0 in the global batch (attention: of sample 0, times s) */
 };
+/* The limit, and what kept elements are multiplied by. */
+static inline uint32_t kernel_dropout_limit(float p) { return (uint32_t)((double)p * 65536 + 0.5); }
+static inline float kernel_dropout_keep(float p) { return 65536.0f / (float)(65536 - kernel_dropout_limit(p)); }
 
 /* Causal attention over b samples of s tokens; only this rank's heads. */
 struct kernel_attention {
     int b, s;
     int heads, hd;                      /* local heads, their dimension */
-    int head0, heads_all;               /* number of the first local head, heads of the model: for dropout */
+    int head0;                          /* number of the first local head: for dropout */
     /*
      * q, k, v of (sample, token, head) at q[(sample * s + token) * token_stride + head * head_stride]:
      * Megatron's per-head packing [heads, 3, hd] is token_stride 3 * heads * hd, head_stride 3 * hd.

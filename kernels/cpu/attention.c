@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/philox.h"
 
 /* One thread's tiles; q, k and v are packed, behind it. */
 struct room {
@@ -66,8 +65,7 @@ static void exponentials(struct room *r, int64_t nk, int64_t width)
 
 static void drop(struct room *r, const struct item *it, int64_t k0, int64_t nk)
 {
-    for (int64_t q = 0; q < it->nq; q++)
-        drop_run(r->mask + q * TILE, &it->a->drop, drop_index(it->a, it->sample, it->head, it->q0 + q) + k0, nk);
+    tile_mask(r->mask, it->a, it->sample, it->head, it->q0, it->nq, k0, nk);
     panel_turn(r->mask_turned, TILE, r->mask, TILE, it->nq, nk);
     for (int64_t j = 0; j < nk; j++)
         for (int64_t q = 0; q < it->nq; q++)

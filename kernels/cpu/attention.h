@@ -5,9 +5,10 @@
 #define SHARDKIT_KERNELS_CPU_ATTENTION_H
 
 #include "kernels/cpu/panels.h"
+#include "kernels/cpu/philox.h"
 #include "kernels/cpu/vmath.h"
 
-#define TILE PANEL_LCM
+#define TILE PANEL_LCM                  /* also a multiple of the 16 keys of a dropout patch */
 
 /* Floats of a row of an [.., hd] product: whole panels. */
 static inline int64_t tile_row(int64_t hd)
@@ -65,10 +66,12 @@ ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit)
     return unit != 0 ? unit * round_t(v / unit, true) : v;
 }
 
-/* Number, for dropout, of the probability of (query, key 0). */
-static inline int64_t drop_index(const struct kernel_attention *a, int64_t sample, int64_t head, int64_t query)
+/* The tile's dropout factors, [query, key]. */
+static inline void tile_mask(float mask[TILE * TILE], const struct kernel_attention *a, int64_t sample, int64_t head,
+                             int64_t q0, int64_t nq, int64_t k0, int64_t nk)
 {
-    return (((a->drop.row0 / a->s + sample) * a->heads_all + a->head0 + head) * a->s + query) * a->s;
+    drop_tile(mask, TILE, &a->drop, (uint32_t)(a->drop.row0 / a->s + sample), (uint32_t)(a->head0 + head), q0, nq, k0,
+              nk);
 }
 
 #endif

@@ -12,13 +12,13 @@
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/philox.h"
 
 /* One thread's tiles. */
 struct room {
     float p[TILE * TILE];               /* [query, key]: scores, then P m */
     float ds[TILE * TILE];              /* [query, key]: dP, then dS */
     float ds_turned[TILE * TILE];       /* [key, query] */
+    float mask[TILE * TILE];            /* [query, key], dropout */
     float tiles[];                      /* packed operands, dk, dv: see `views` */
 };
 
@@ -76,18 +76,20 @@ static void softmax_back(struct room *r, const struct item *it, int64_t q0, int6
 {
     const struct kernel_attention *a = it->a;
     const float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + q0;
-    float bias[TILE] = { 0 }, mask[TILE], unit = it->bf ? a->round_unit : 0;
+    float bias[TILE] = { 0 }, ones[TILE], unit = it->bf ? a->round_unit : 0;
+    bool has_drop = drop_active(&a->drop);
 
     if (a->bias)
         memcpy(bias, a->bias + it->head * a->s + k0, (size_t)nk * sizeof *bias);
     for (int64_t j = 0; j < TILE; j++)
-        mask[j] = 1;
+        ones[j] = 1;
+    if (has_drop)
+        tile_mask(r->mask, a, it->sample, it->head, q0, nq, k0, nk);
     for (int64_t q = 0; q < nq; q++) {
         float *p = r->p + q * TILE, *ds = r->ds + q * TILE, down = lse[q], dot = it->dot[q0 + q];
         int64_t seen = max_i64(min_i64(nk, q0 + q - k0 + 1), 0);
+        const float *mask = has_drop ? r->mask + q * TILE : ones;
 
-        if (drop_active(&a->drop))
-            drop_run(mask, &a->drop, drop_index(a, it->sample, it->head, q0 + q) + k0, seen);
         for (int64_t j = 0; j < seen; j++) {
             float prob = exp_f32(score_f32(p[j], a->scale, bias[j], unit) - down);
 

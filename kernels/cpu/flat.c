@@ -160,7 +160,7 @@ static void normal(float *x, int64_t first, int64_t n, float std, const uint32_t
             uint32_t word[4 * PHILOX_LANES];
             float pair[2 * PHILOX_LANES];
 
-            philox_blocks(word, (uint64_t)(first + j) / 2, key);
+            philox_blocks(word, (uint64_t)(first + j) / 2, key, 10);
             for (int l = 0; l < PHILOX_LANES; l++)
                 two_deviates(pair + 2 * l, word + 4 * l);
             for (int64_t l = max_i64(skip - j, 0); l < min_i64(2 * PHILOX_LANES, skip + n - j); l++)

@@ -1,10 +1,11 @@
 /*
- * philox.h - Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11)
- * and the dropout masks made of it
+ * philox.h - Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) and the
+ * dropout masks made of it
  */
 #ifndef SHARDKIT_KERNELS_CPU_PHILOX_H
 #define SHARDKIT_KERNELS_CPU_PHILOX_H
 
+#include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -38,56 +39,118 @@ typedef uint64_t philox_vec __attribute__((vector_size(16)));
 #define PHILOX_MULTIPLY(a, b) (((a) & 0xffffffffu) * ((b) & 0xffffffffu))
 #endif
 
-/* Blocks at .. at + PHILOX_LANES of the stream of `key` */
-ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, const uint32_t key[2])
+/* Counters become blocks, in place; c[w]: word w of each. */
+ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rounds)
 {
     const philox_vec zero = { 0 }, m0 = zero + PHILOX_M0, m1 = zero + PHILOX_M1;
-    philox_vec c0 = zero + at, c1, c2 = zero, c3 = zero;
     uint32_t k0 = key[0], k1 = key[1];
 
-    for (unsigned i = 0; i < PHILOX_LANES; i++)
-        c0[i] += i;
-    c1 = c0 >> 32;
-    for (int round = 0; round < 10; round++) {
-        philox_vec a = PHILOX_MULTIPLY(c0, m0), b = PHILOX_MULTIPLY(c2, m1);
+    for (int round = 0; round < rounds; round++) {
+        philox_vec a = PHILOX_MULTIPLY(c[0], m0), b = PHILOX_MULTIPLY(c[2], m1);
 
-        c0 = b >> 32 ^ c1 ^ (zero + k0);
-        c1 = b;
-        c2 = a >> 32 ^ c3 ^ (zero + k1);
-        c3 = a;
+        c[0] = b >> 32 ^ c[1] ^ (zero + k0);
+        c[1] = b;
+        c[2] = a >> 32 ^ c[3] ^ (zero + k1);
+        c[3] = a;
         k0 += PHILOX_K0;
         k1 += PHILOX_K1;
     }
-    for (int i = 0; i < PHILOX_LANES; i++) {
-        out[4 * i] = (uint32_t)c0[i];
-        out[4 * i + 1] = (uint32_t)c1[i];
-        out[4 * i + 2] = (uint32_t)c2[i];
-        out[4 * i + 3] = (uint32_t)c3[i];
-    }
 }
 
-#define DROP_RUN 256                    /* elements that drop_run() does at once */
+/* first, first + step, .. */
+ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
+{
+    philox_vec c = { 0 };
+
+    for (unsigned i = 0; i < PHILOX_LANES; i++)
+        c[i] = first + i * step;
+    return c;
+}
+
+/* Blocks at .. at + PHILOX_LANES of the stream of `key` */
+ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, const uint32_t key[2], int rounds)
+{
+    philox_vec n = philox_count(at, 1), c[4] = { n, n >> 32 };
+
+    philox_rounds(c, key, rounds);
+    for (int i = 0; i < PHILOX_LANES; i++)
+        for (int w = 0; w < 4; w++)
+            out[4 * i + w] = (uint32_t)c[w][i];
+}
+
+/* ---- dropout, as kernels.h says; masks are multiplied on, so a NaN is seen even where it was dropped ---- */
+
+#define DROP_ROUNDS 7
+#define DROP_RUN    256                 /* elements that drop_run() does at once */
 
 ALWAYS_INLINE bool drop_active(const struct kernel_dropout *d)
 {
     return d && d->p > 0;
 }
 
-/*
- * mask[j] = 1 / (1 - p) or 0 for elements i .. i + n of the tensor, n <= DROP_RUN.
- * Multiplied on, so a NaN is seen even where it was dropped.
- */
+/* mask[j] = 1 / (1 - p) or 0 for elements i .. i + n of a hidden tensor, n <= DROP_RUN. */
 static inline void drop_run(float *mask, const struct kernel_dropout *d, int64_t i, int64_t n)
 {
-    uint32_t word[DROP_RUN + 8 * PHILOX_LANES];
-    uint32_t limit = (uint32_t)((double)d->p * 0x1p32);
-    int64_t skip = i % 4;
-    float keep = 1.0f / (1.0f - d->p);
+    uint32_t word[DROP_RUN / 2 + 8 * PHILOX_LANES], limit = kernel_dropout_limit(d->p);
+    float both[DROP_RUN + 16], keep = kernel_dropout_keep(d->p);
+    int64_t skip = i % 8;
 
-    for (int64_t j = 0; j < skip + n; j += 4 * PHILOX_LANES)
-        philox_blocks(word + j, (uint64_t)(i + j) / 4, d->key);
-    for (int64_t j = 0; j < n; j++)
-        mask[j] = word[skip + j] >= limit ? keep : 0.0f;
+    for (int64_t j = 0; j < skip + n; j += 8 * PHILOX_LANES)
+        philox_blocks(word + j / 2, (uint64_t)(i + j) / 8, d->key, DROP_ROUNDS);
+    for (int64_t j = 0; j < (skip + n + 1) / 2; j++) {
+        both[2 * j] = (word[j] & 0xffff) >= limit ? keep : 0.0f;
+        both[2 * j + 1] = word[j] >> 16 >= limit ? keep : 0.0f;
+    }
+    memcpy(mask, both + skip, (size_t)n * sizeof *mask);
+}
+
+/*
+ * Of attention, for each 16 keys from 16 * group on: bit query % 2 * 16 + key % 16 is set when the element is kept.
+ * All bits of a word are compared with the limit at once, from the numbers' lowest bit up.
+ */
+ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t sample, uint32_t head, uint32_t pair,
+                                      uint32_t group)
+{
+    const philox_vec zero = { 0 };
+    uint32_t limit = kernel_dropout_limit(d->p);
+    philox_vec kept = ~zero;
+
+    for (unsigned j = 0; j < 4; j++) {
+        philox_vec c[4] = { philox_count(4 * group + j, 4), zero + pair, zero + head, zero + sample };
+
+        philox_rounds(c, d->key, DROP_ROUNDS);
+        for (unsigned w = 0; w < 4; w++)
+            kept = limit >> (4 * j + w) & 1 ? kept & c[w] : kept | c[w];
+    }
+    return kept;
+}
+
+/*
+ * mask[q * ld + k] = 1 / (1 - p) or 0 of queries q0 .. q0 + nq and keys k0 .. k0 + nk of a sample's head, numbered as
+ * in the contract. q0 is even, k0 a multiple of 16; whole patches are written.
+ */
+static inline void drop_tile(float *mask, int64_t ld, const struct kernel_dropout *d, uint32_t sample, uint32_t head,
+                             int64_t q0, int64_t nq, int64_t k0, int64_t nk)
+{
+    float keep = kernel_dropout_keep(d->p);
+    uint32_t weight[16];
+
+    for (unsigned i = 0; i < 16; i++)
+        weight[i] = 1u << i;
+    for (int64_t q = 0; q < nq; q += 2)
+        for (int64_t k = 0; k < nk; k += 16 * PHILOX_LANES) {
+            philox_vec kept = drop_patches(d, sample, head, (uint32_t)((q0 + q) / 2), (uint32_t)((k0 + k) / 16));
+
+            for (int i = 0; i < PHILOX_LANES && k + 16 * i < nk; i++) {
+                float *row = mask + q * ld + k + 16 * i;
+                uint32_t low = (uint32_t)kept[i], high = low >> 16;
+
+                for (int j = 0; j < 16; j++) {
+                    row[j] = low & weight[j] ? keep : 0.0f;
+                    row[ld + j] = high & weight[j] ? keep : 0.0f;
+                }
+            }
+        }
 }
 
 #endif

@@ -114,9 +114,8 @@ struct attention_work attention_work_of(const struct kernel_attention *a, int ti
     w.scale = a->scale;
     w.scale2 = a->scale * LOG2E;
     w.drop = dropout_of(&a->drop);
-    w.sample0 = a->drop.row0 / a->s;
+    w.sample0 = (uint32_t)(a->drop.row0 / a->s);
     w.head0 = a->head0;
-    w.heads_all = a->heads_all;
     w.queue = (int)(__sync_fetch_and_add(&launches, 1) % QUEUES);
     return w;
 }

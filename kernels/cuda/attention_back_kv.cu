@@ -21,6 +21,7 @@ template <int HD> struct back_kv_shape {
     static const int groups = 2, keys = 64 * groups, queries = 64;
     static const int stages = HD == 128 ? 3 : 4;
     static const bool in_registers = HD <= 80;  /* k and v; see back_q */
+    static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time */
 };
 
 template <int HD> struct back_kv_room {
@@ -144,10 +145,10 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const float 
     }
 }
 
-/* s = dS from s = P and dP; `keep` as keep_bits() has it */
+/* s = dS from s = P and dP; kept elements of dP count `factor` times */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot,
-                                                 uint64_t keep, float factor)
+                                                 const struct kept_columns &kept, float factor)
 {
     #pragma unroll
     for (int j = 0; j < N / 4; j++) {
@@ -155,18 +156,17 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
 
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float x = dp[4 * j + i];
+            float x = dp[4 * j + i], d = i % 2 ? less.y : less.x;
 
-            if (HAS_DROP)
-                x = keep >> (4 * j + i) & 1 ? x * factor : 0;
-            s[4 * j + i] *= x - (i % 2 ? less.y : less.x);
+            s[4 * j + i] *= HAS_DROP ? fmaf(kept.has(4 * j + i) ? x : 0, factor, -d) : x - d;
         }
     }
 }
 
 /* The left side of dV's product: probabilities, without those that were dropped. */
 template <bool HAS_DROP, int N>
-static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2], uint64_t keep)
+static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2],
+                                                 const struct kept_columns &kept)
 {
     #pragma unroll
     for (int k = 0; k < N / 16; k++)
@@ -176,8 +176,8 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
             float x = s[e], y = s[e + 1];
 
             if (HAS_DROP) {
-                x = keep >> e & 1 ? x : 0;
-                y = keep >> (e + 1) & 1 ? y : 0;
+                x = kept.has(e) ? x : 0;
+                y = kept.has(e + 1) ? y : 0;
             }
             p[k][i] = pack_pair(x, y);
         }
@@ -216,7 +216,6 @@ template <int HD> struct back_kv_thread {
     barrier *leaving;                   /* of the last item's k and v, while dk and dv leave; or NULL */
     struct place p;
     int first_key, key, column;         /* first key of the warpgroup; of the thread's rows `key` and key + 8 */
-    int64_t number;                     /* of (query `column`, key), for dropout */
     float bias[2];                      /* times log2(e) */
     float dk[HD / 2], dv[HD / 2];
     uint32_t k[HD / 16][4], v[HD / 16][4];      /* when they are in registers */
@@ -254,11 +253,11 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, c
     const float *lse = &room.lse[t.at.at][t.column], *dot = &room.dot[t.at.at][t.column];
     float s[queries / 2], dp[queries / 2];
     uint32_t prob[queries / 16][4], ds[queries / 16][4];
-    uint64_t keep = 0;
+    struct kept_columns kept = {};
 
     start_scores<HD>(room, t, s, dp);
     if (HAS_DROP)
-        keep = keep_bits<queries>(a.work.drop, t.number + (int64_t)t0 * a.work.s, 8, a.work.s);
+        keep_columns<back_kv_shape<HD>::blocks>(kept, a.work, t.p, t0, t.first_key);
     wgmma_wait<2>();
     if (t.before >= 0)
         give_back_stage(&room.empty[t.before]);
@@ -270,13 +269,13 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, c
         probabilities<true>(s, t.bias, lse, a.work.scale2, t.key - t0 - t.column);
     else
         probabilities<false>(s, t.bias, lse, a.work.scale2, 0);
-    pack_kept<HAS_DROP, queries>(prob, s, keep);
+    pack_kept<HAS_DROP, queries>(prob, s, kept);
     wgmma_begin();
     multiply_across<HD, queries>(t.dv, prob, room.d_o[t.at.at]);
     wgmma_commit();
     wgmma_wait<1>();
     wgmma_settle(dp);
-    gradients<HAS_DROP>(s, dp, dot, keep, a.work.drop.keep);
+    gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
     pack_rows<queries>(ds, s);
     wgmma_wait<0>();                    /* frees prob's registers: the next tile's scores need them */
     wgmma_begin();
@@ -353,7 +352,6 @@ static __device__ __forceinline__ void compute(struct back_kv_room<HD> &room, co
         if (item < 0)
             return;
         start_item<HD>(room, a, t, item);
-        t.number = HAS_DROP ? drop_row(a.work, t.p, t.column) + t.key : 0;
 
         int t0 = t.p.tile * shape::keys;
 
@@ -441,16 +439,5 @@ static bool launch(const struct kernel_attention *a, const struct kernel_attenti
 extern "C" bool attention_back_kv_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
                                        float *dot, struct dev_stream *s)
 {
-    switch (a->hd) {
-    case 64:
-        return launch<64>(a, g, dot, s);
-    case 80:
-        return launch<80>(a, g, dot, s);
-    case 96:
-        return launch<96>(a, g, dot, s);
-    case 128:
-        return launch<128>(a, g, dot, s);
-    default:
-        return false;
-    }
+    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, g, dot, s); });
 }

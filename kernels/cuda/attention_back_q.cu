@@ -22,6 +22,7 @@ template <int HD> struct back_q_shape {
     static const int groups = 2, queries = 64 * groups;
     static const int keys = 64;
     static const int stages = HD == 128 ? 3 : 4;
+    static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time: the registers that are left */
 };
 
 template <int HD> struct back_q_room {
@@ -191,18 +192,16 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const struct
     }
 }
 
-/* s = dS from s = P and dP; `keep` as keep_bits() has it */
+/* s = dS from s = P and dP; kept elements of dP count `factor` times */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const struct row_stats &stat,
-                                                 uint64_t keep, float factor)
+                                                 const struct kept_rows<2 * N> &kept, float factor)
 {
     #pragma unroll
     for (int i = 0; i < N; i++) {
-        float x = dp[i];
+        float less = stat.dot[i / 2 % 2];
 
-        if (HAS_DROP)
-            x = keep >> i & 1 ? x * factor : 0;
-        s[i] *= x - stat.dot[i / 2 % 2];
+        s[i] *= HAS_DROP ? fmaf(kept.has(i) ? dp[i] : 0, factor, -less) : dp[i] - less;
     }
 }
 
@@ -214,7 +213,6 @@ template <int HD> struct back_q_thread {
     ring<shape::stages> at;
     struct place p;
     int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
-    int64_t number;                     /* of (row, column), for dropout */
     struct row_stats stat;
     float s[shape::keys / 2], dp[shape::keys / 2], dq[HD / 2];
     uint32_t q[HD / 16][4], d_o[HD / 16][4], ds[shape::keys / 16][4];
@@ -240,10 +238,10 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD> &r
                                                        struct back_q_thread<HD> &t, int n)
 {
     const int keys = back_q_shape<HD>::keys;
-    uint64_t keep = 0;
+    struct kept_rows<keys> kept;
 
     if (KIND == DROP)
-        keep = keep_bits<keys>(a.work.drop, t.number + n * keys, 8 * (int64_t)a.work.s, 1);
+        keep_rows<back_q_shape<HD>::blocks>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<LATER + 1>();
     wgmma_settle(t.s);
     probabilities<MASK, KIND != PLAIN>(t.s, t.stat, &room.bias[t.at.at][t.column], a.work.scale2,
@@ -251,7 +249,7 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD> &r
     finish_first(t.s, &room.full[t.at.at], t.at.parity);
     wgmma_wait<LATER>();
     wgmma_settle(t.dp);
-    gradients<KIND == DROP>(t.s, t.dp, t.stat, keep, a.work.drop.keep);
+    gradients<KIND == DROP>(t.s, t.dp, t.stat, kept, a.work.drop.keep);
 }
 
 /* The tile of keys on the diagonal: its dS. */
@@ -324,7 +322,6 @@ static __device__ __forceinline__ void compute(struct back_q_room<HD> &room, con
         t.p = place_of(a.work, item, true);
         t.first_row = t.p.tile * shape::queries + group * 64;
         t.row = t.first_row + threadIdx.x % 128 / 32 * 16 + lane / 4;
-        t.number = KIND == DROP ? drop_row(a.work, t.p, t.row) + t.column : 0;
         load_rows<HD>(t.q, room.q, shape::queries, group * 64);
         load_rows<HD>(t.d_o, room.d_o, shape::queries, group * 64);
         t.stat = stats_of<HD>(room, a.work, t.p, group, t.row, t.d_o);
@@ -420,16 +417,5 @@ static bool launch(const struct kernel_attention *a, const struct kernel_attenti
 extern "C" bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
                                       float *dot, struct dev_stream *s)
 {
-    switch (a->hd) {
-    case 64:
-        return launch<64>(a, g, dot, s);
-    case 80:
-        return launch<80>(a, g, dot, s);
-    case 96:
-        return launch<96>(a, g, dot, s);
-    case 128:
-        return launch<128>(a, g, dot, s);
-    default:
-        return false;
-    }
+    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, g, dot, s); });
 }

@@ -197,11 +197,11 @@ template <int N> static __device__ __forceinline__ void set_bias(float (&s)[N], 
     }
 }
 
-template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N], uint64_t keep)
+template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N], const struct kept_rows<2 * N> &kept)
 {
     #pragma unroll
     for (int i = 0; i < N; i++)
-        s[i] = keep >> i & 1 ? s[i] : 0;
+        s[i] = kept.has(i) ? s[i] : 0;
 }
 
 /*
@@ -226,7 +226,6 @@ template <int HD> struct forward_thread {
     ring<shape::stages> at_k, at_v;
     struct place p;
     int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
-    int64_t number;                     /* of (row, column), for dropout */
     struct softmax soft;
     float s[shape::keys / 2], o[HD / 2];
     uint32_t prob[shape::keys / 16][4];
@@ -267,34 +266,29 @@ static __device__ __forceinline__ void start_output(struct forward_room<HD> &roo
     wgmma_commit();
 }
 
-template <int HD, int KIND>
-static __device__ __forceinline__ uint64_t keep_tile(const struct forward_args &a, const struct forward_thread<HD> &t,
-                                                     int n)
-{
-    const int keys = forward_shape<HD>::keys;
-
-    return KIND == DROP ? keep_bits<keys>(a.work.drop, t.number + n * keys, 8 * (int64_t)a.work.s, 1) : 0;
-}
-
 /* The tile of keys on the diagonal: probabilities from the masked scores. */
 template <int HD, int KIND>
 static __device__ __forceinline__ void first_tile(struct forward_room<HD> &room, const struct forward_args &a,
                                                   struct forward_thread<HD> &t, int n)
 {
+    const int keys = forward_shape<HD>::keys;
+    struct kept_rows<keys> kept;
     float shrink[2];
 
     barrier_wait(&room.k_full[t.at_k.at], t.at_k.parity);
     if (KIND != PLAIN)
         set_bias(t.s, &room.bias[t.at_k.at][t.column]);
     start_scores<HD, KIND>(room, t);
+    if (KIND == DROP)
+        keep_rows<1>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<0>();
     wgmma_settle(t.s);
     give_back_stage(&room.k_empty[t.at_k.at]);
     t.at_k.next();
-    exponentials<true>(t.s, t.soft, shrink, a.work.scale2, t.row - n * forward_shape<HD>::keys - t.column);
+    exponentials<true>(t.s, t.soft, shrink, a.work.scale2, t.row - n * keys - t.column);
     if (KIND == DROP)
-        drop_rows(t.s, keep_tile<HD, KIND>(a, t, n));
-    pack_rows<forward_shape<HD>::keys>(t.prob, t.s);
+        drop_rows(t.s, kept);
+    pack_rows<keys>(t.prob, t.s);
 }
 
 /* The next to the left: its probabilities, while the output of the one before is summed. */
@@ -302,8 +296,9 @@ template <int HD, int KIND>
 static __device__ __forceinline__ void next_tile(struct forward_room<HD> &room, const struct forward_args &a,
                                                  struct forward_thread<HD> &t, int n)
 {
+    const int keys = forward_shape<HD>::keys;
+    struct kept_rows<keys> kept;
     float shrink[2];
-    uint64_t keep;
     bool moved;
 
     barrier_wait(&room.k_full[t.at_k.at], t.at_k.parity);
@@ -313,20 +308,21 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD> &room, 
     start_scores<HD, KIND>(room, t);
     start_output<HD>(room, t);
     turn_pass<forward_shape<HD>::groups>(t.group);
-    keep = keep_tile<HD, KIND>(a, t, n);
+    if (KIND == DROP)
+        keep_rows<1>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<1>();
     wgmma_settle(t.s);
     give_back_stage(&room.k_empty[t.at_k.at]);
     t.at_k.next();
     moved = exponentials<false>(t.s, t.soft, shrink, a.work.scale2, 0);
     if (KIND == DROP)
-        drop_rows(t.s, keep);
+        drop_rows(t.s, kept);
     finish_first(t.s, &room.q_full[t.at_q.at], t.at_q.parity);
     wgmma_wait<0>();
     wgmma_settle(t.o);
     give_back_stage(&room.v_empty[t.at_v.at]);
     t.at_v.next();
-    pack_rows<forward_shape<HD>::keys>(t.prob, t.s);
+    pack_rows<keys>(t.prob, t.s);
     if (moved) {
         #pragma unroll
         for (int i = 0; i < HD / 2; i++)
@@ -385,7 +381,6 @@ static __device__ __forceinline__ void compute(struct forward_room<HD> &room, co
         t.p = place_of(a.work, item, true);
         t.first_row = t.p.tile * shape::queries + group * 64;
         t.row = t.first_row + threadIdx.x % 128 / 32 * 16 + lane / 4;
-        t.number = KIND == DROP ? drop_row(a.work, t.p, t.row) + t.column : 0;
         t.soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
         #pragma unroll
         for (int i = 0; i < HD / 2; i++)
@@ -475,16 +470,5 @@ template <int HD> static bool launch(const struct kernel_attention *a, struct de
 
 extern "C" bool attention_forward_fast(const struct kernel_attention *a, struct dev_stream *s)
 {
-    switch (a->hd) {
-    case 64:
-        return launch<64>(a, s);
-    case 80:
-        return launch<80>(a, s);
-    case 96:
-        return launch<96>(a, s);
-    case 128:
-        return launch<128>(a, s);
-    default:
-        return false;
-    }
+    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, s); });
 }

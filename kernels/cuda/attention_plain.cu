@@ -21,8 +21,8 @@ struct plain_args {
     int64_t token_stride, head_stride;
     float scale, round_unit;
     struct dropout drop;
-    int64_t sample0;
-    int head0, heads_all;
+    uint32_t sample0;
+    int head0;
 };
 
 /* A score from its dot product, the same bits both ways; rounded to T where round_unit asks for it. */
@@ -67,11 +67,13 @@ static __device__ __forceinline__ int64_t out_row(const struct plain_args &a, co
 static __device__ __forceinline__ float keep_factor(const struct plain_args &a, const struct plain_place &p, int query,
                                                     int key)
 {
-    float f[1] = { 1 };
+    if (!(a.drop.keep > 0))
+        return 1;
+    uint32_t kept[1];
 
-    if (a.drop.keep > 0)
-        drop(f, a.drop, (((a.sample0 + p.sample) * a.heads_all + a.head0 + p.head) * a.s + query) * a.s + key);
-    return f[0];
+    drop_patches<1>(kept, a.drop, (uint32_t)key / 16, 0, (uint32_t)query / 2, (uint32_t)(a.head0 + p.head),
+                 a.sample0 + (uint32_t)p.sample);
+    return kept[0] >> (query % 2 * 16 + key % 16) & 1 ? a.drop.keep : 0;
 }
 
 /* ---- pieces of work ---- */
@@ -300,9 +302,8 @@ static struct plain_args plain_args_of(const struct kernel_attention *a)
     p.scale = a->scale;
     p.round_unit = a->round_unit;
     p.drop = dropout_of(&a->drop);
-    p.sample0 = a->drop.row0 / a->s;
+    p.sample0 = (uint32_t)(a->drop.row0 / a->s);
     p.head0 = a->head0;
-    p.heads_all = a->heads_all;
     return p;
 }
 

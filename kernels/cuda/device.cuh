@@ -1,5 +1,5 @@
 /*
- * device.cuh - what kernels share on the device: elements of T, 16-byte packs, Philox, sums of blocks
+ * device.cuh - what kernels share on the device: elements of T, 16-byte packs, dropout, sums of blocks
  */
 #ifndef SHARDKIT_KERNELS_CUDA_DEVICE_CUH
 #define SHARDKIT_KERNELS_CUDA_DEVICE_CUH
@@ -83,30 +83,53 @@ template <typename T, int N> __device__ __forceinline__ void store(T *p, const f
 
 static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-/* ---- random numbers: Philox4x32-10, as kernels.h says ---- */
+/* ---- random numbers: Philox4x32 ---- */
 
-static __device__ __forceinline__ uint4 philox(uint64_t at, uint32_t k0, uint32_t k1)
+/* The keys of all rounds: passed as they are, they stay in constant memory and take no registers. */
+template <int ROUNDS> struct philox_keys {
+    uint32_t x[ROUNDS], y[ROUNDS];
+};
+
+template <int ROUNDS> static inline struct philox_keys<ROUNDS> philox_keys_of(const uint32_t key[2])
 {
-    uint32_t c0 = (uint32_t)at, c1 = (uint32_t)(at >> 32), c2 = 0, c3 = 0;
+    struct philox_keys<ROUNDS> k;
 
-    #pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
-
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        k.x[i] = key[0] + i * 0x9E3779B9u;
+        k.y[i] = key[1] + i * 0xBB67AE85u;
     }
-    return make_uint4(c0, c1, c2, c3);
+    return k;
 }
+
+/* From the four words of the counter. */
+template <int ROUNDS> __device__ __forceinline__ uint4 philox(const struct philox_keys<ROUNDS> &k, uint4 c)
+{
+    #pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c.x, b = (uint64_t)0xCD9E8D57u * c.z;
+
+        c = make_uint4((uint32_t)(b >> 32) ^ c.y ^ k.x[i], (uint32_t)b, (uint32_t)(a >> 32) ^ c.w ^ k.y[i],
+                       (uint32_t)a);
+    }
+    return c;
+}
+
+/* Block `at` of a key's stream. */
+template <int ROUNDS> __device__ __forceinline__ uint4 philox_at(const struct philox_keys<ROUNDS> &k, uint64_t at)
+{
+    return philox(k, make_uint4((uint32_t)at, (uint32_t)(at >> 32), 0, 0));
+}
+
+/* ---- dropout, as kernels.h says ---- */
+
+#define DROP_ROUNDS 7
 
 /* struct kernel_dropout as kernels want it; keep == 0: no dropout. */
 struct dropout {
-    uint32_t limit, k0, k1;
-    float keep;                         /* 1 / (1 - p) */
+    uint32_t limit;                     /* in the upper half */
+    float keep;                         /* what is kept is multiplied by this */
+    struct philox_keys<DROP_ROUNDS> keys;
+    uint32_t clear[16];                 /* all bits set where that bit of the limit is 0 */
     int64_t row0;
 };
 
@@ -116,10 +139,13 @@ static inline struct dropout dropout_of(const struct kernel_dropout *d)
 
     if (!d || !(d->p > 0))
         return r;
-    r.limit = (uint32_t)((double)d->p * 4294967296.0);
-    r.k0 = d->key[0];
-    r.k1 = d->key[1];
-    r.keep = 1.0f / (1.0f - d->p);
+    uint32_t limit = kernel_dropout_limit(d->p);
+
+    r.limit = limit << 16;
+    r.keep = kernel_dropout_keep(d->p);
+    r.keys = philox_keys_of<DROP_ROUNDS>(d->key);
+    for (int i = 0; i < 16; i++)
+        r.clear[i] = limit >> i & 1 ? 0 : ~0u;
     r.row0 = d->row0;
     return r;
 }
@@ -129,30 +155,51 @@ static __device__ __forceinline__ uint32_t word_of(uint4 w, int i)
     return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
 }
 
-/* x * mask, rounded: fused with what comes after, it would not be what the CPU gives. NaNs are seen even where dropped. */
-static __device__ __forceinline__ float masked(float x, uint32_t word, const struct dropout &d)
-{
-    return __fmul_rn(x, word >= d.limit ? d.keep : 0.0f);
-}
-
-/* x[j] *= mask of element i + j */
+/*
+ * x[j] *= mask of element i + j of a hidden tensor; i is a multiple of N. Products are rounded: fused with what comes
+ * after, they would not be what the CPU gives. NaNs are seen even where dropped.
+ */
 template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struct dropout &d, int64_t i)
 {
-    if (N % 4 == 0 && i % 4 == 0) {
-        #pragma unroll
-        for (int j = 0; j < N; j += 4) {
-            uint4 w = philox((uint64_t)(i + j) / 4, d.k0, d.k1);
+    static_assert(8 % N == 0, "one block");
+    uint4 block = philox_at(d.keys, (uint64_t)i / 8);
+    int first = N == 8 ? 0 : (int)(i % 8);
 
-            x[j] = masked(x[j], w.x, d);
-            x[j + 1] = masked(x[j + 1], w.y, d);
-            x[j + 2] = masked(x[j + 2], w.z, d);
-            x[j + 3] = masked(x[j + 3], w.w, d);
-        }
-        return;
-    }
     #pragma unroll
-    for (int j = 0; j < N; j++)
-        x[j] = masked(x[j], word_of(philox((uint64_t)(i + j) / 4, d.k0, d.k1), (int)((i + j) % 4)), d);
+    for (int j = 0; j < N; j++) {
+        uint32_t word = word_of(block, (first + j) / 2), u = (first + j) % 2 ? word : word << 16;
+
+        x[j] = __fmul_rn(x[j], u >= d.limit ? d.keep : 0.0f);
+    }
+}
+
+/*
+ * Which elements are kept of N patches of attention, `step` patches of keys apart. A patch is 2 queries by 16 keys,
+ * number `queries` and `keys` of such; its bits are in the order of kernels.h. All 32 numbers are compared with the
+ * limit at once, from the lowest bit up: `kept` tells how the bits so far compare. AT_ONCE blocks of each
+ * patch at a time, 1 or 2; a loop, as ptxas would let straight code sink below the wait for products
+ * that it should overlap.
+ */
+template <int AT_ONCE, int N>
+static __device__ __forceinline__ void drop_patches(uint32_t (&kept)[N], const struct dropout &d, uint32_t keys,
+                                                    uint32_t step, uint32_t queries, uint32_t head, uint32_t sample)
+{
+    #pragma unroll
+    for (int n = 0; n < N; n++)
+        kept[n] = ~0u;
+    #pragma unroll AT_ONCE
+    for (int j = 0; j < 4; j++)
+        #pragma unroll
+        for (int n = 0; n < N; n++) {
+            uint4 block = philox(d.keys, make_uint4(4 * (keys + n * step) + j, queries, head, sample));
+
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t word = word_of(block, i), clear = d.clear[4 * j + i];
+
+                kept[n] = (word & kept[n]) | (clear & (word | kept[n]));
+            }
+        }
 }
 
 /* ---- sums, in an order that only the shape decides ---- */

@@ -296,13 +296,13 @@ static __device__ double uniform(uint32_t high, uint32_t low)
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;
 }
 
-static __global__ void normal_each(float *x, int64_t first, int64_t n, float std, uint32_t k0, uint32_t k1)
+static __global__ void normal_each(float *x, int64_t first, int64_t n, float std, struct philox_keys<10> keys)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, at = first + i;
 
     if (i >= n)
         return;
-    uint4 w = philox((uint64_t)at / 2, k0, k1);
+    uint4 w = philox_at(keys, (uint64_t)at / 2);
     double radius = sqrt(-2 * log(uniform(w.x, w.y))), angle = 2 * M_PI * uniform(w.z, w.w);
 
     x[i] = std * (float)(radius * (at % 2 ? sin(angle) : cos(angle)));
@@ -310,7 +310,7 @@ static __global__ void normal_each(float *x, int64_t first, int64_t n, float std
 
 static void normal(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s)
 {
-    normal_each<<<blocks_for(n, 1), THREADS, 0, cuda_stream(s)>>>(x, first, n, std, key[0], key[1]);
+    normal_each<<<blocks_for(n, 1), THREADS, 0, cuda_stream(s)>>>(x, first, n, std, philox_keys_of<10>(key));
     cuda_launched("normal");
 }
 

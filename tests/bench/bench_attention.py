@@ -22,7 +22,7 @@ class Dropout(ctypes.Structure):
 
 class Attention(ctypes.Structure):
     _fields_ = [("b", ctypes.c_int), ("s", ctypes.c_int), ("heads", ctypes.c_int), ("hd", ctypes.c_int),
-                ("head0", ctypes.c_int), ("heads_all", ctypes.c_int),
+                ("head0", ctypes.c_int),
                 ("q", ctypes.c_void_p), ("k", ctypes.c_void_p), ("v", ctypes.c_void_p),
                 ("token_stride", ctypes.c_int64), ("head_stride", ctypes.c_int64),
                 ("o", ctypes.c_void_p), ("lse", ctypes.c_void_p), ("scale", ctypes.c_float),
@@ -47,47 +47,49 @@ def median_ms(call, n=20, warm=5):
     return sorted(times)[n // 2]
 
 
-def report(impl, heads, hd, alibi, fwd, bwd):
+def report(impl, heads, hd, alibi, p, fwd, bwd):
     flops = 2 * B * heads * S * S * hd
-    row = dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi, fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3),
+    row = dict(op="attention", impl=impl, hd=hd, heads=heads, alibi=alibi, dropout=p, fwd_ms=round(fwd, 3), bwd_ms=round(bwd, 3),
                fwd_tflops=round(flops / fwd / 1e9), bwd_tflops=round(2.5 * flops / bwd / 1e9))
     print(json.dumps(row), flush=True)
 
 
-def ours(lib, heads, hd, bias):
+def ours(lib, heads, hd, bias, p_drop):
     qkv, o, grad = (torch.randn(B, S, heads, n, hd, device="cuda", dtype=torch.bfloat16) for n in (3, 1, 3))
     d_o = torch.randn_like(o)
     lse = torch.empty(B, heads, S, device="cuda")
     p, g = qkv.data_ptr(), grad.data_ptr()
-    a = Attention(B, S, heads, hd, 0, heads, p, p + 2 * hd, p + 4 * hd, 3 * heads * hd, 3 * hd, o.data_ptr(),
-                  lse.data_ptr(), hd ** -0.5, bias.data_ptr() if bias is not None else None)
+    a = Attention(B, S, heads, hd, 0, p, p + 2 * hd, p + 4 * hd, 3 * heads * hd, 3 * hd, o.data_ptr(),
+                  lse.data_ptr(), hd ** -0.5, bias.data_ptr() if bias is not None else None,
+                  0, Dropout(p_drop, (ctypes.c_uint32 * 2)(1, 2), 0))
     scratch = torch.empty(lib.cuda_attention_scratch(ctypes.byref(a)), device="cuda", dtype=torch.uint8)
     back = AttentionBack(d_o.data_ptr(), g, g + 2 * hd, g + 4 * hd, scratch.data_ptr())
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     fwd = median_ms(lambda: lib.cuda_attention(ctypes.byref(a), BF16, stream))
     bwd = median_ms(lambda: lib.cuda_attention_back(ctypes.byref(a), ctypes.byref(back), BF16, stream))
-    report("shardkit", heads, hd, bias is not None, fwd, bwd)
+    report("shardkit", heads, hd, bias is not None, p_drop, fwd, bwd)
 
 
 def peers(heads, hd, slopes):
     q, k, v = (torch.randn(B, heads, S, hd, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     g = torch.randn_like(q)
 
-    def both(impl, alibi, call):
+    def both(impl, alibi, p, call):
         try:
             fwd = median_ms(call)
             o = call()
             bwd = median_ms(lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True))
-            report(impl, heads, hd, alibi, fwd, bwd)
+            report(impl, heads, hd, alibi, p, fwd, bwd)
         except Exception as e:
             print(json.dumps(dict(op="attention", impl=impl, hd=hd, heads=heads, error=str(e)[:100])), flush=True)
 
     for impl, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash-2", SDPBackend.FLASH_ATTENTION)):
         with sdpa_kernel(backend):
-            both(impl, False, lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+            for p in (0, 0.1):
+                both(impl, False, p, lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True))
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, S, S, device="cuda")
     flex = torch.compile(flex_attention)
-    both("flex", True, lambda: flex(q, k, v, score_mod=lambda x, b, h, i, j: x + slopes[h] * j, block_mask=mask))
+    both("flex", True, 0, lambda: flex(q, k, v, score_mod=lambda x, b, h, i, j: x + slopes[h] * j, block_mask=mask))
 
 
 def main():
@@ -100,8 +102,9 @@ def main():
         heads = 16
         slopes = torch.tensor([2 ** (-8 * (i + 1) / heads) for i in range(heads)], device="cuda")
         bias = (slopes[:, None] * torch.arange(S, device="cuda")).bfloat16().float().contiguous()
-        ours(lib, heads, hd, bias)
-        ours(lib, heads, hd, None)
+        ours(lib, heads, hd, bias, 0)
+        ours(lib, heads, hd, bias, 0.1)
+        ours(lib, heads, hd, None, 0)
         peers(heads, hd, slopes)
 
 

@@ -299,7 +299,7 @@ static void bench_attention(int b, int s, int heads, int hd, float p, enum dtype
     int64_t ld = (int64_t)heads * hd, n = (int64_t)b * s * ld, size = dtype_size(t);
     char *qkv = numbers(3 * n, t), *grad = numbers(3 * n, t);
     struct pair x = {
-        .a = { .b = b, .s = s, .heads = heads, .hd = hd, .heads_all = heads, .q = qkv, .k = qkv + hd * size,
+        .a = { .b = b, .s = s, .heads = heads, .hd = hd, .q = qkv, .k = qkv + hd * size,
                .v = qkv + 2 * hd * size, .token_stride = 3 * ld, .head_stride = 3 * hd, .o = numbers(n, t),
                .lse = numbers((int64_t)b * heads * s, DTYPE_F32), .scale = (float)(1 / sqrt(hd)),
                .drop = { p, { 1, 2 }, 0 } },

@@ -7,11 +7,11 @@
 
 /* ---- random numbers ---- */
 
-void ref_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
+void ref_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2], int rounds)
 {
     uint32_t x[4] = { counter[0], counter[1], counter[2], counter[3] };
 
-    for (uint32_t round = 0; round < 10; round++) {
+    for (uint32_t round = 0; round < (uint32_t)rounds; round++) {
         uint64_t p0 = 0xD2511F53ull * x[0], p1 = 0xCD9E8D57ull * x[2];
         uint32_t next[4] = {
             (uint32_t)(p1 >> 32) ^ x[1] ^ (key[0] + round * 0x9E3779B9u), (uint32_t)p1,
@@ -25,28 +25,45 @@ void ref_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2
         out[i] = x[i];
 }
 
-static void block(uint32_t out[4], const uint32_t key[2], int64_t at)
+static double factor(const struct kernel_dropout *d, uint32_t u)
 {
-    uint32_t counter[4] = { (uint32_t)at, (uint32_t)(at >> 32), 0, 0 };
+    uint32_t limit = (uint32_t)floor(d->p * 65536.0 + 0.5);
 
-    ref_philox(out, counter, key);
+    return u >= limit ? 1 / (1 - limit / 65536.0) : 0;
 }
 
 double ref_drop(const struct kernel_dropout *d, int64_t i)
 {
-    uint32_t w[4];
+    uint32_t w[4], counter[4] = { (uint32_t)(i / 8), (uint32_t)(i / 8 >> 32), 0, 0 };
 
     if (d->p == 0)
         return 1;
-    block(w, d->key, i / 4);
-    return w[i % 4] >= (uint32_t)(d->p * 4294967296.0) ? 1 / (1 - (double)d->p) : 0;
+    ref_philox(w, counter, d->key, 7);
+    return factor(d, w[i % 8 / 2] >> i % 2 * 16 & 0xffff);
+}
+
+double ref_drop_attention(const struct kernel_dropout *d, int64_t sample, int64_t head, int64_t query, int64_t key)
+{
+    uint32_t u = 0, bit = (uint32_t)(query % 2 * 16 + key % 16);
+
+    if (d->p == 0)
+        return 1;
+    for (uint32_t j = 0; j < 4; j++) {
+        uint32_t w[4], counter[4] = { (uint32_t)(key / 16) * 4 + j, (uint32_t)(query / 2), (uint32_t)head,
+                                      (uint32_t)sample };
+
+        ref_philox(w, counter, d->key, 7);
+        for (uint32_t i = 0; i < 4; i++)
+            u |= (w[i] >> bit & 1) << (4 * j + i);
+    }
+    return factor(d, u);
 }
 
 double ref_normal(const uint32_t key[2], int64_t i)
 {
-    uint32_t w[4];
+    uint32_t w[4], counter[4] = { (uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0 };
 
-    block(w, key, i / 2);
+    ref_philox(w, counter, key, 10);
     double u = (floor((w[0] * 4294967296.0 + w[1]) / 4096) + 0.5) / 4503599627370496.0;
     double v = (floor((w[2] * 4294967296.0 + w[3]) / 4096) + 0.5) / 4503599627370496.0;
     double r = sqrt(-2 * log(u)), pi = 3.14159265358979323846;
@@ -186,9 +203,7 @@ static double probabilities(double *p, const struct ref_attention *a, int64_t sa
 
 static double drop_at(const struct ref_attention *a, int64_t sample, int64_t head, int64_t query, int64_t key)
 {
-    int64_t sample_all = a->drop.row0 / a->s + sample;
-
-    return ref_drop(&a->drop, ((sample_all * a->heads_all + a->head0 + head) * a->s + query) * a->s + key);
+    return ref_drop_attention(&a->drop, a->drop.row0 / a->s + sample, a->head0 + head, query, key);
 }
 
 void ref_attention(double *o, double *lse, const struct ref_attention *a)

@@ -12,10 +12,12 @@
 
 #include "kernels/kernels.h"
 
-/* Philox4x32-10 of a 128-bit counter. */
-void ref_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
-/* What element i of a tensor is multiplied by: 0 or 1 / (1 - p). */
+/* Philox4x32 of a 128-bit counter. */
+void ref_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2], int rounds);
+/* What element i of a hidden tensor is multiplied by: 0 or 1 / (1 - p) of the p really used. */
 double ref_drop(const struct kernel_dropout *d, int64_t i);
+/* The same of a probability; sample and head counted in the whole batch and model */
+double ref_drop_attention(const struct kernel_dropout *d, int64_t sample, int64_t head, int64_t query, int64_t key);
 double ref_normal(const uint32_t key[2], int64_t i);
 
 double ref_gelu(double x);
@@ -34,7 +36,7 @@ void ref_layernorm_back(double *dx, double *dgamma, double *dbeta, const double 
 
 /* Causal attention; q, k, v, o and their gradients [b, s, heads, hd], lse [b, heads, s] */
 struct ref_attention {
-    int64_t b, s, heads, hd, head0, heads_all;
+    int64_t b, s, heads, hd, head0;
     const double *q, *k, *v;
     const double *bias;                 /* [heads, s] or NULL */
     double scale;

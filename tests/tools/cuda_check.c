@@ -517,7 +517,7 @@ static void attention_case(int b, int s, int heads, int hd, float p, bool bias, 
     double rel = t == DTYPE_BF16 ? 1e-2 : 1e-5;         /* bf16: probabilities and dS are rounded on the way */
 
     c.t = t, c.bias = bias;
-    c.a = (struct kernel_attention){ .b = b, .s = s, .heads = heads, .hd = hd, .head0 = 1, .heads_all = heads + 2,
+    c.a = (struct kernel_attention){ .b = b, .s = s, .heads = heads, .hd = hd, .head0 = 1,
                                      .token_stride = 3 * heads * hd, .head_stride = 3 * hd,
                                      .scale = 1 / sqrtf((float)hd), .drop = { p, { 3, 4 }, 2 * s } };
     snprintf(sizes, sizeof sizes, "b %d s %d heads %d hd %d p %.1f%s %s", b, s, heads, hd, p, bias ? ", bias" : "",
@@ -529,6 +529,55 @@ static void attention_case(int b, int s, int heads, int hd, float p, bool bias, 
     near("lse", 2, t == DTYPE_BF16 ? 1e-4 : 1e-5);
     near("dq, dk, dv", 5, rel);
     done();
+}
+
+/* Part `part` of a slot [b * s, heads, parts, hd]: f(token) in column token % hd or in all of them, else 0. f NULL: 0 */
+static void part_rows(int slot, int parts, int part, bool all, double (*f)(int64_t token))
+{
+    int64_t hd = c.a.hd, n = slots[slot].n / hd;
+
+    for (int64_t r = part; r < n; r += parts)
+        for (int64_t d = 0; d < hd; d++) {
+            int64_t token = r / parts / c.a.heads % c.a.s;
+
+            put(&slots[slot], r * hd + d, f && (all || d == token % hd) ? f(token) : 0);
+        }
+}
+
+static double one(int64_t token) { (void)token; return 1; }
+static double code(int64_t token) { return ldexp(1, -(int)(token / c.a.hd)); }
+static double count(int64_t token) { return (double)token + 1; }
+static double count_code(int64_t token) { return count(token) * code(token); }
+
+/*
+ * Masks, element by element. All scores are 0, so probabilities are 1 / (query + 1), which dO takes away again; the
+ * other inputs are such that the digits of each result, a binary number, are the mask of up to 4 keys or queries hd
+ * apart. The last digit counts 1/8, and roundings of bf16 come to less than half of that.
+ */
+static void mask_case(int s, int hd, float p, enum dtype t)
+{
+    const int b = 2, heads = 3;
+    int64_t n = (int64_t)b * s * heads * hd;
+
+    c.t = t, c.bias = false;
+    c.a = (struct kernel_attention){ .b = b, .s = s, .heads = heads, .hd = hd, .head0 = 5,
+                                     .token_stride = 3 * heads * hd, .head_stride = 3 * hd, .scale = 1,
+                                     .drop = { p, { 5, 6 }, 7 * (int64_t)s } };
+    snprintf(sizes, sizeof sizes, "s %d hd %d p %.2f %s", s, hd, p, dtype_name(t));
+    for (int keys = 0; keys < 2; keys++) {
+        out(0, 3 * n, t), out(1, n, t), out(2, (int64_t)b * heads * s, DTYPE_F32), out(4, n, t), out(5, 3 * n, t);
+        if (keys) {                     /* q = 0: o [query, d] and dq [query, d] tell of keys d, d + hd, .. */
+            part_rows(0, 3, 0, true, NULL), part_rows(0, 3, 1, false, one), part_rows(0, 3, 2, false, code);
+            part_rows(4, 1, 0, true, count);
+        } else {                        /* k = 0: dk [key, d] and dv [key, d] tell of queries d, d + hd, .. */
+            part_rows(0, 3, 0, false, one), part_rows(0, 3, 1, true, NULL), part_rows(0, 3, 2, true, one);
+            part_rows(4, 1, 0, false, count_code);
+        }
+        run(keys ? "attention, masks of keys" : "attention, masks of queries", call_attention);
+        same("o", 1, 0, eps() + 64 * U);
+        same("dq, dk, dv", 5, 1.0 / 16, eps());
+        done();
+    }
 }
 
 int main(int argc, char **argv)
@@ -569,7 +618,8 @@ int main(int argc, char **argv)
             flat_case(flats[j], t);
         for (size_t j = 0; j < sizeof dims / sizeof *dims; j++) {
             attention_case(2, 77, 3, dims[j], 0, true, t), attention_case(1, 300, 2, dims[j], 0.2f, true, t);
-            attention_case(2, 256, 2, dims[j], 0, false, t);
+            attention_case(2, 256, 2, dims[j], 0, false, t), attention_case(3, 77, 2, dims[j], 0.1f, false, t);
+            mask_case(4 * dims[j] - 1, dims[j], 0.1f, t), mask_case(2 * dims[j] + 13, dims[j], 0.25f, t);
         }
     }
     printf("cuda_check: %d outputs compared, %d failures\n", checks, failures);

@@ -454,16 +454,43 @@ static void test_philox_vectors(void)
         { 0 }, { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u },
         { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0 },
     };
-    static const uint32_t want[3][4] = {
-        { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
-        { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+    static const uint32_t want[2][3][4] = {
+        { { 0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48 }, { 0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662 },
+          { 0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a } },
+        { { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
     };
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         uint32_t got[4];
 
-        ref_philox(got, in[i], in[i] + 4);
-        assert_memory_equal(got, want[i], sizeof got);
+        ref_philox(got, in[i % 3], in[i % 3] + 4, i < 3 ? 7 : 10);
+        assert_memory_equal(got, want[i / 3][i % 3], sizeof got);
+    }
+}
+
+/*
+ * Masks are as a coin would make them: how many of N are kept, and how many of N pairs of neighbours (keys, queries,
+ * heads, samples; the last two are other counters) are both kept, within 5 standard deviations.
+ */
+static void test_dropout_rate(void)
+{
+    enum { S = 128, N = S * S };
+    static const int next[5][4] = { { 0 }, { 0, 0, 0, 1 }, { 0, 0, 1, 0 }, { 0, 1, 0, 0 }, { 1, 0, 0, 0 } };
+    struct kernel_dropout d = { 0.1f, { 1234, 5678 }, 0 };
+
+    for (int i = 0; i < 5; i++) {
+        const int *n = next[i];
+        double rate = i ? 0.81 : 0.9, both = 0, flat = 0;
+
+        for (int q = 0; q < S; q++)
+            for (int k = 0; k < S; k++) {
+                both += ref_drop_attention(&d, 3, 5, q, k) > 0 &&
+                        ref_drop_attention(&d, 3 + n[0], 5 + n[1], q + n[2], k + n[3]) > 0;
+                flat += ref_drop(&d, q * S + k) > 0 && ref_drop(&d, q * S + k + i) > 0;
+            }
+        assert_true(fabs(both / N - rate) < 5 * sqrt(rate * (1 - rate) / N) + 1e-4);
+        assert_true(fabs(flat / N - rate) < 5 * sqrt(rate * (1 - rate) / N) + 1e-4);
     }
 }
 
@@ -474,7 +501,7 @@ int main(void)
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
         KT_CASE(test_adamw_vectors), KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
         KT_CASE(test_scale_add), KT_CASE(test_normal),
-        KT_CASE(test_philox_vectors),
+        KT_CASE(test_philox_vectors), KT_CASE(test_dropout_rate),
     };
 
     return kt_run_all(cases, sizeof cases / sizeof *cases);

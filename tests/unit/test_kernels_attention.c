@@ -17,16 +17,17 @@ static const struct shape {
     int b, s, heads, hd;
     bool alibi;
     float p;
-    int head0, heads_all;
+    int head0;
 } shapes[] = {
-    { 1, 1, 1, 1, false, 0, 0, 1 },
-    { 2, 5, 3, 7, true, 0, 0, 3 },
-    { 1, 95, 2, 16, true, 0.25f, 2, 4 },
-    { 2, 97, 1, 64, false, 0, 1, 2 },
-    { 1, 192, 2, 80, true, 0, 0, 2 },
-    { 1, 200, 1, 96, false, 0.1f, 3, 16 },
-    { 1, 130, 1, 128, true, 0.5f, 0, 1 },
-    { 3, 33, 2, 20, true, 0.1f, 0, 2 },
+    { 1, 1, 1, 1, false, 0, 0 },
+    { 2, 5, 3, 7, true, 0, 0 },
+    { 1, 95, 2, 16, true, 0.25f, 2 },
+    { 2, 97, 1, 64, false, 0, 1 },
+    { 1, 192, 2, 80, true, 0, 0 },
+    { 1, 200, 1, 96, false, 0.1f, 3 },
+    { 1, 130, 1, 128, true, 0.5f, 0 },
+    { 3, 33, 2, 20, true, 0.1f, 0 },
+    { 2, 113, 2, 8, false, 0.999f, 7 },
 };
 
 /* All of q, k, v in Megatron's packing [b, s, heads, 3, hd], and apart for the reference */
@@ -92,7 +93,7 @@ static void check_attention(const struct shape *z, enum dtype t, float unit)
     size_t size = t == DTYPE_BF16 ? 2 : 4;
     struct kernel_dropout drop = { z->p, { 77, 99 }, (1ll << 31) * z->s };
     struct kernel_attention a = {
-        .b = z->b, .s = z->s, .heads = z->heads, .hd = z->hd, .head0 = z->head0, .heads_all = z->heads_all,
+        .b = z->b, .s = z->s, .heads = z->heads, .hd = z->hd, .head0 = z->head0,
         .q = d_qkv, .k = (char *)d_qkv + (size_t)z->hd * size, .v = (char *)d_qkv + 2 * (size_t)z->hd * size,
         .token_stride = 3 * ld, .head_stride = 3 * z->hd, .o = kt_out(n, t), .lse = kt_out(n_lse, DTYPE_F32),
         .scale = (float)(1 / sqrt(z->hd)), .bias = z->alibi ? d_bias : NULL, .round_unit = unit, .drop = drop,
@@ -102,7 +103,7 @@ static void check_attention(const struct shape *z, enum dtype t, float unit)
         kt_scratch(kt->attention_scratch(&a)),
     };
     struct ref_attention r = {
-        z->b, z->s, z->heads, z->hd, z->head0, z->heads_all, x.q, x.k, x.v, z->alibi ? bias : NULL, a.scale,
+        z->b, z->s, z->heads, z->hd, z->head0, x.q, x.k, x.v, z->alibi ? bias : NULL, a.scale,
         t == DTYPE_BF16 ? unit : 0, drop,
     };
     struct slack tol = slack_of(z);
@@ -136,7 +137,7 @@ static void test_attention(void)
 static void test_rounded_scores(void)
 {
     static const struct shape z[] = {
-        { 1, 97, 3, 16, true, 0, 0, 3 }, { 2, 40, 1, 4, false, 0.25f, 0, 1 }, { 1, 150, 1, 64, true, 0.1f, 0, 1 },
+        { 1, 97, 3, 16, true, 0, 0 }, { 2, 40, 1, 4, false, 0.25f, 0 }, { 1, 150, 1, 64, true, 0.1f, 0 },
     };
 
     for (int i = 0; i < 3; i++) {
@@ -150,18 +151,18 @@ static void test_large_scores(void)
 {
     enum { S = 100, HD = 8 };
     double *packed = kt_random(S * 3 * HD, -1, 1), *o = kt_zeros(S * HD), *lse = kt_zeros(S), *bias = kt_zeros(S);
-    struct shape z = { 1, S, 1, HD, true, 0, 0, 1 };
+    struct shape z = { 1, S, 1, HD, true, 0, 0 };
 
     for (int i = 0; i < S; i++)
         bias[i] = i % 2 ? 3000 - i : -3000 - i;
     void *d = kt_in(packed, S * 3 * HD, DTYPE_F32), *d_bias = kt_in(bias, S, DTYPE_F32);
     struct qkv x = split(&z, packed);
     struct kernel_attention a = {
-        .b = 1, .s = S, .heads = 1, .hd = HD, .heads_all = 1, .q = d, .k = (float *)d + HD, .v = (float *)d + 2 * HD,
+        .b = 1, .s = S, .heads = 1, .hd = HD, .q = d, .k = (float *)d + HD, .v = (float *)d + 2 * HD,
         .token_stride = 3 * HD, .head_stride = 3 * HD, .o = kt_out(S * HD, DTYPE_F32), .lse = kt_out(S, DTYPE_F32),
         .scale = 0.5f, .bias = d_bias,
     };
-    struct ref_attention r = { .b = 1, .s = S, .heads = 1, .hd = HD, .heads_all = 1, .q = x.q, .k = x.k, .v = x.v,
+    struct ref_attention r = { .b = 1, .s = S, .heads = 1, .hd = HD, .q = x.q, .k = x.k, .v = x.v,
                                .bias = bias, .scale = 0.5 };
 
     ref_attention(o, lse, &r);
@@ -180,7 +181,7 @@ static void test_nan(void)
     packed[((S + 50) * H + 1) * 3 * HD + HD + 3] = NAN;         /* sample 1, token 50, head 1 */
     float *d = kt_in(packed, 3 * N, DTYPE_F32);
     struct kernel_attention a = {
-        .b = B, .s = S, .heads = H, .hd = HD, .heads_all = H, .q = d, .k = d + HD, .v = d + 2 * HD,
+        .b = B, .s = S, .heads = H, .hd = HD, .q = d, .k = d + HD, .v = d + 2 * HD,
         .token_stride = 3 * H * HD, .head_stride = 3 * HD, .o = kt_out(N, DTYPE_F32),
         .lse = kt_out(B * H * S, DTYPE_F32), .scale = 0.25f,
     };
@@ -225,7 +226,7 @@ static void test_reference_gradients(void)
     memcpy(fd.w, kt_random(FD_N, -1, 1), sizeof fd.w);
     memcpy(fd.bias, kt_random(10, -1, 1), sizeof fd.bias);
     for (int i = 0; i < 2; i++) {
-        fd.a = (struct ref_attention){ 2, 5, 2, 3, 1, 4, fd.q, fd.k, fd.v, i ? fd.bias : NULL, 0.6, 0,
+        fd.a = (struct ref_attention){ 2, 5, 2, 3, 1, fd.q, fd.k, fd.v, i ? fd.bias : NULL, 0.6, 0,
                                        { i ? 0.3f : 0, { 5, 6 }, 35 } };
         ref_attention_back(dq, dk, dv, fd.w, &fd.a);
         assert_true(ref_gradient_error(fd_attention, NULL, fd.q, FD_N, dq) < 1e-8);

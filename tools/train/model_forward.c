@@ -28,7 +28,7 @@ struct kernel_attention attention_of(const struct model *m, const struct micro_b
     const int size = dtype_size(m->o.t);
     struct kernel_attention at = {
         .b = p->samples, .s = m->o.s, .heads = m->heads, .hd = m->hd,
-        .head0 = m->g->tp * m->heads, .heads_all = (int)m->g->model.n_heads,
+        .head0 = m->g->tp * m->heads,
         .q = q, .k = q + m->hd * size, .v = q + 2 * m->hd * size,
         .token_stride = 3 * m->a, .head_stride = 3 * m->hd,
         .o = row_of(m, a->o, p->row, m->a), .lse = a->lse + p->row * m->heads, .scale = (float)(1 / sqrt(m->hd)),
