@@ -332,7 +332,14 @@ int cuda_device_open(int ordinal, struct err *e)
 {
     struct cudaDeviceProp p;
     int n = 0;
-    cudaError_t status = cudaGetDeviceCount(&n);
+    cudaError_t status;
+
+    /*
+     * Streams that share a hardware queue wait for each other, and ours wait for other GPUs (peers.cu): with the
+     * default of 8 queues a pipeline stage between two others, with tensor and data ranks, could wait in a circle.
+     */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    status = cudaGetDeviceCount(&n);
 
     if (status != cudaSuccess || n == 0) {
         cudaGetLastError();
