@@ -12,6 +12,14 @@ for m in bloom gpt2; do
     check "$m: reference" reshape -q "$W/$m" "$W/ref-$m"
 done
 
+# The report with each line joined to the next: a name stands above its figures.
+check_joined() {
+    merge-tp --check "$1" >"$W/said"
+    rc=$?
+    awk 'NR > 1 { next_line = $0; sub(/^ +/, "", next_line); print last " | " next_line } { last = $0 }' "$W/said"
+    return $rc
+}
+
 # The model, the drift (PARAM[@last]:STATE:RANK:COUNT), and how the report names it.
 n=0
 while read -r model drift param state where; do
@@ -21,7 +29,7 @@ while read -r model drift param state where; do
     # shellcheck disable=SC2154
     mk $shape --drift "$drift" "$W/in"
     count=${drift##*:}
-    check_exit "$drift: --check names it" 1 "  $param $state${where:+ $where}: $count of" merge-tp --check "$W/in"
+    check_exit "$drift: --check names it" 1 "  $param $state${where:+ $where} | $count of" check_joined "$W/in"
     check_exit "$drift: only it" 1 ": 1 out of sync" merge-tp --check "$W/in"
     check_exit "$drift: no merge" 1 "1 parameter is out of sync" merge-tp -q "$W/in" "$W/out"
     check "$drift: no OUT" [ "$(echo "$W"/out*)" = "$W/out*" ]
