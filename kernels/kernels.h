@@ -93,6 +93,15 @@ struct kernel_adamw {
     float grad_scale;                   /* every gradient is multiplied by this first: clipping */
 };
 
+/* A stretch of flat buffers: a parameter, or what a rank owns of it. Places are multiples of 8 elements. */
+struct kernel_run {
+    int64_t at, n;                      /* in fp32 buffers */
+    int64_t w_at;                       /* adamw: in the weights */
+    int out;                            /* sumsq_runs: where its sum goes */
+    float decay;                        /* adamw */
+};
+struct kernel_runs;
+
 struct kernels {
     const struct dev_ops *dev;
 
@@ -180,11 +189,16 @@ struct kernels {
     /* *out fp64 = sum of x[i]^2. tmp fp64 [sumsq_scratch(n)] */
     void (*sumsq)(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s);
     int64_t (*sumsq_scratch)(int64_t n);
+    /* A list of n runs for the calls below, which do not overlap; the call may wait. NULL and *e without memory. */
+    struct kernel_runs *(*runs_new)(const struct kernel_run *run, int n, struct err *e);
+    void (*runs_free)(struct kernel_runs *r);   /* NULL is fine; waits for nothing that still uses it */
+    /* out[run.out] = sumsq of each run of x, the same bits as one by one */
+    void (*sumsq_runs)(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s);
     /*
-     * g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
-     * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. All fp32 [n] but w.
+     * On the elements of all runs: g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
+     * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. p, m, v, g fp32; w T.
      */
-    void (*adamw)(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
+    void (*adamw)(float *p, float *m, float *v, const float *g, void *w, const struct kernel_runs *r,
                   const struct kernel_adamw *step, enum dtype t, struct dev_stream *s);
     /* dst = src in another dtype (F32 <-> BF16, F32 -> F32) */
     void (*cast)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s);

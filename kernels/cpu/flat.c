@@ -2,10 +2,12 @@
  * flat.c - work on flat buffers: the optimizer, sums, conversions, initial weights
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/philox.h"
+#include "libcommon/base/mem.h"
 
 #define RUN 4096                        /* elements of one work item; sums are cut here whatever the threads */
 
@@ -73,17 +75,59 @@ ALWAYS_INLINE void adamw_run(float *restrict p, float *restrict m, float *restri
     }
 }
 
-static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
+/* ---- lists of runs ---- */
+
+struct kernel_runs {
+    double *tmp;                        /* of the longest run's sum */
+    int n;
+    struct kernel_run run[];
+};
+
+static struct kernel_runs *runs_new(const struct kernel_run *run, int n, struct err *e)
+{
+    struct kernel_runs *r = xmalloc(sizeof *r + (size_t)n * sizeof *run);
+    int64_t most = 0;
+
+    (void)e;
+    r->n = n;
+    for (int i = 0; i < n; i++) {
+        r->run[i] = run[i];
+        most = run[i].n > most ? run[i].n : most;
+    }
+    r->tmp = xmalloc((size_t)(sumsq_scratch(most) + 1) * sizeof *r->tmp);
+    return r;
+}
+
+static void runs_free(struct kernel_runs *r)
+{
+    if (r)
+        free(r->tmp);
+    free(r);
+}
+
+static void sumsq_runs(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s)
+{
+    for (int i = 0; i < r->n; i++)
+        sumsq(out + r->run[i].out, x + r->run[i].at, r->run[i].n, r->tmp, s);
+}
+
+static void adamw(float *p, float *m, float *v, const float *g, void *w, const struct kernel_runs *r,
                   const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
 {
-    (void)s;
-    FOR_RUNS(n) {
-        int64_t len = min_i64(RUN, n - i);
+    const bool bf = t == DTYPE_BF16;
 
-        if (t == DTYPE_BF16)
-            adamw_run(p + i, m + i, v + i, g + i, out_t(w, i, true), len, decay, step, true);
-        else
-            adamw_run(p + i, m + i, v + i, g + i, out_t(w, i, false), len, decay, step, false);
+    (void)s;
+    for (int k = 0; k < r->n; k++) {
+        const struct kernel_run *x = &r->run[k];
+
+        FOR_RUNS(x->n) {
+            int64_t len = min_i64(RUN, x->n - i), at = x->at + i;
+
+            if (bf)
+                adamw_run(p + at, m + at, v + at, g + at, out_t(w, x->w_at + i, true), len, x->decay, step, true);
+            else
+                adamw_run(p + at, m + at, v + at, g + at, out_t(w, x->w_at + i, false), len, x->decay, step, false);
+        }
     }
 }
 
@@ -174,6 +218,9 @@ void flat_fill(struct kernels *k)
     k->sum_doubles = sum_doubles;
     k->sumsq = sumsq;
     k->sumsq_scratch = sumsq_scratch;
+    k->runs_new = runs_new;
+    k->runs_free = runs_free;
+    k->sumsq_runs = sumsq_runs;
     k->adamw = adamw;
     k->cast = cast;
     k->scale = scale;

@@ -41,6 +41,7 @@ const struct dev_net *cuda_net_open(struct err *e);
 
 /* ---- each file's functions, into *k ---- */
 void cuda_flat_fill(struct kernels *k);
+void cuda_optimizer_fill(struct kernels *k);
 void cuda_norm_fill(struct kernels *k);
 void cuda_linear_fill(struct kernels *k);
 void cuda_embed_fill(struct kernels *k);

@@ -1,9 +1,8 @@
 /*
- * flat.cu - work on flat buffers: the optimizer, sums, conversions, initial weights
+ * flat.cu - work on flat buffers: sums, conversions, initial weights
  *
  * All of it is bound by memory, and a thread takes 16 bytes of fp32 at a time. H200, of a device copy's
- * 4.23 TB/s: adamw 4.21 (30 bytes an element; torch's fused 3.2), sumsq 4.46, cast 4.28, add 4.35,
- * scale 4.26. Two packs a thread were not needed: there are blocks enough to keep loads on their way.
+ * 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs a thread were not needed: there are blocks enough to keep loads on their way.
  */
 #include <math.h>
 
@@ -18,122 +17,10 @@ static unsigned blocks_for(int64_t n, int64_t each)
     return (unsigned)max_i64(1, ceil_div(n, THREADS * each));
 }
 
-/* ---- AdamW: the CPU's roundings, so the same bits; 30 bytes an element ---- */
-
-struct moments {
-    float p, m, v;
-};
-
-static __device__ __forceinline__ struct moments adamw_one(struct moments x, float g, const struct kernel_adamw &a,
-                                                           float decay)
-{
-    float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, update;
-    struct moments y;
-
-    /* Intrinsics keep the compiler from fusing multiply and add, as -ffp-contract=off does for the CPU. */
-    g = __fmul_rn(g, a.grad_scale);
-    y.m = __fadd_rn(__fmul_rn(a.beta1, x.m), __fmul_rn(rest1, g));
-    y.v = __fadd_rn(__fmul_rn(a.beta2, x.v), __fmul_rn(__fmul_rn(rest2, g), g));
-    update = __fdiv_rn(__fdiv_rn(y.m, a.c1), __fadd_rn(__fsqrt_rn(__fdiv_rn(y.v, a.c2)), a.eps));
-    update = __fadd_rn(update, __fmul_rn(decay, x.p));
-    y.p = __fsub_rn(x.p, __fmul_rn(a.lr, update));
-    return y;
-}
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-adamw_quads(float *p, float *m, float *v, const float *g, T *w, int64_t quads, float decay,
-            const struct kernel_adamw *step)
-{
-    const struct kernel_adamw a = *step;
-    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * QUAD;
-
-    if (i >= quads * QUAD)
-        return;
-    float xp[QUAD], xm[QUAD], xv[QUAD], xg[QUAD];
-
-    load(xp, p + i);
-    load(xm, m + i);
-    load(xv, v + i);
-    load(xg, g + i);
-    #pragma unroll
-    for (int j = 0; j < QUAD; j++) {
-        struct moments y = adamw_one({ xp[j], xm[j], xv[j] }, xg[j], a, decay);
-
-        xp[j] = y.p;
-        xm[j] = y.m;
-        xv[j] = y.v;
-    }
-    store(p + i, xp);
-    store(m + i, xm);
-    store(v + i, xv);
-    store(w + i, xp);
-}
-
-/* What is left over after the quads: fewer than QUAD elements */
-template <typename T>
-static __global__ void adamw_rest(float *p, float *m, float *v, const float *g, T *w, float decay,
-                                  const struct kernel_adamw *step)
-{
-    int i = threadIdx.x;
-    struct moments y = adamw_one({ p[i], m[i], v[i] }, g[i], *step, decay);
-
-    p[i] = y.p;
-    m[i] = y.m;
-    v[i] = y.v;
-    w[i] = down<T>(y.p);
-}
-
-static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t n, float decay,
-                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
-{
-    int64_t quads = n / QUAD, at = quads * QUAD;
-    cudaStream_t on = cuda_stream(s);
-
-    WITH_T(t, {
-        if (quads)
-            adamw_quads<T><<<blocks_for(quads, 1), THREADS, 0, on>>>(p, m, v, g, (T *)w, quads, decay, step);
-        if (n > at)
-            adamw_rest<T><<<1, (unsigned)(n - at), 0, on>>>(p + at, m + at, v + at, g + at, (T *)w + at, decay, step);
-    });
-    cuda_launched("adamw");
-}
-
 /* ---- sums in fp64 ---- */
 
-#define SUM_THREADS 512
-#define SUM_CHUNK   (SUM_THREADS * QUAD * 8)    /* of one block */
-
-/* Squares of chunk blockIdx.x */
-static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks(double *tmp, const float *x, int64_t n)
-{
-    __shared__ double room[SUM_THREADS / 32];
-    int64_t first = (int64_t)blockIdx.x * SUM_CHUNK, end = min(first + SUM_CHUNK, n);
-    double sum = 0;
-
-    if (end - first == SUM_CHUNK) {
-        float v[8][QUAD];
-
-        #pragma unroll
-        for (int k = 0; k < 8; k++)
-            load(v[k], x + first + (k * SUM_THREADS + threadIdx.x) * QUAD);
-        #pragma unroll
-        for (int k = 0; k < 8; k++)
-            #pragma unroll
-            for (int j = 0; j < QUAD; j++)
-                sum += (double)v[k][j] * v[k][j];       /* exact: 24 + 24 bits fit in 53 */
-    } else {
-        for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
-            sum += (double)x[i] * x[i];
-    }
-    sum = block_sum<SUM_THREADS / 32>(sum, room);
-    if (threadIdx.x == 0)
-        tmp[blockIdx.x] = sum;
-}
-
 /* *out = sum of the n numbers of x, each times w unless that is NULL: one block, a fixed order */
-template <typename V>
-static __global__ void __launch_bounds__(1024) sum_all(double *out, const V *x, const float *w, int64_t n)
+static __global__ void __launch_bounds__(1024) sum_weighted(double *out, const float *x, const float *w, int64_t n)
 {
     __shared__ double room[32];
     double sum = 0;
@@ -146,24 +33,9 @@ static __global__ void __launch_bounds__(1024) sum_all(double *out, const V *x, 
         *out = sum;
 }
 
-static int64_t sumsq_scratch(int64_t n)
-{
-    return ceil_div(n, SUM_CHUNK);
-}
-
-static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s)
-{
-    int64_t chunks = sumsq_scratch(n);
-
-    if (chunks)
-        sumsq_chunks<<<(unsigned)chunks, SUM_THREADS, 0, cuda_stream(s)>>>(tmp, x, n);
-    sum_all<<<1, 1024, 0, cuda_stream(s)>>>(out, tmp, NULL, chunks);
-    cuda_launched("sumsq");
-}
-
 static void weighted_sum(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s)
 {
-    sum_all<<<1, 1024, 0, cuda_stream(s)>>>(out, x, w, n);
+    sum_weighted<<<1, 1024, 0, cuda_stream(s)>>>(out, x, w, n);
     cuda_launched("weighted_sum");
 }
 
@@ -318,9 +190,6 @@ void cuda_flat_fill(struct kernels *k)
 {
     k->weighted_sum = weighted_sum;
     k->sum_doubles = sum_doubles;
-    k->sumsq = sumsq;
-    k->sumsq_scratch = sumsq_scratch;
-    k->adamw = adamw;
     k->cast = cast;
     k->scale = scale;
     k->add = add;

@@ -31,6 +31,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     k.close = cuda_close;
     k.net = cuda_net_open;
     cuda_flat_fill(&k);
+    cuda_optimizer_fill(&k);
     cuda_norm_fill(&k);
     cuda_linear_fill(&k);
     cuda_embed_fill(&k);

@@ -193,6 +193,7 @@ struct rows {
     int32_t *id;
     double *sum, *tmp;
     struct kernel_adamw *step;
+    struct kernel_runs *runs;
     struct kernel_dropout drop;
 };
 
@@ -222,7 +223,7 @@ ROWS(run_stat, k->xent_stat(r->mean, r->logits, r->id, 0, r->m / 4, r->v, BF, NU
 ROWS(run_xent_back, k->xent_back(r->logits, r->id, r->mean, r->rstd, 0, r->m / 4, r->v, BF, NULL))
 ROWS(run_loss_sum, k->weighted_sum(r->sum, r->mean, r->rstd, r->m, NULL))
 ROWS(run_sumsq, k->sumsq(r->sum, r->f[0], r->n_flat, r->tmp, NULL))
-ROWS(run_adamw, k->adamw(r->f[0], r->f[1], r->f[2], r->f[3], r->w, r->n_flat, 0.1f, r->step, BF, NULL))
+ROWS(run_adamw, k->adamw(r->f[0], r->f[1], r->f[2], r->f[3], r->w, r->runs, r->step, BF, NULL))
 ROWS(run_cast, k->cast(r->w, BF, r->f[0], DTYPE_F32, r->n_flat, NULL))
 ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, NULL))
 ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, NULL))
@@ -267,6 +268,7 @@ static void bench_memory(int64_t m, int64_t h, int64_t v)
     r.w = numbers(flat, BF, 1), r.logits = numbers(m / 4 * v, BF, 1), r.table = numbers(v * h, BF, 1);
     r.id = text_ids(m, v);
     r.sum = room(8), r.tmp = room(k->sumsq_scratch(flat) * 8), r.step = room(sizeof step);
+    r.runs = k->runs_new(&(struct kernel_run){ .n = flat, .decay = 0.1f }, 1, &(struct err){0});
     k->dev->copy(r.step, &step, sizeof step, NULL);
 
     show_bytes("copy", run_copy, &r, 2 * all);

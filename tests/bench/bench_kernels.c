@@ -173,6 +173,7 @@ struct flat {
     float *mean, *rstd, *gamma_grad;
     void *scratch;
     struct kernel_adamw step;
+    struct kernel_runs *runs;           /* one of all elements */
     struct kernel_dropout drop;
 };
 
@@ -220,7 +221,7 @@ static void run_adamw(void *arg)
 {
     struct flat *f = arg;
 
-    k->adamw(f->a, f->b, (float *)f->c, (float *)f->d, f->scratch, f->m * f->h, 0.1f, &f->step, f->t, NULL);
+    k->adamw(f->a, f->b, (float *)f->c, (float *)f->d, f->scratch, f->runs, &f->step, f->t, NULL);
 }
 
 static void run_sumsq(void *arg)
@@ -258,7 +259,9 @@ static void bench_memory(void)
         enum dtype t = i ? DTYPE_BF16 : DTYPE_F32;
         struct flat f = { m, h, t, numbers(n, t), numbers(n, t), numbers(n, t), numbers(n, t), numbers(3 * n, DTYPE_F32),
                           numbers(n, DTYPE_F32), numbers(n, DTYPE_F32), numbers(n, DTYPE_F32),
-                          { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, { 0.1f, { 1, 2 }, 0 } };
+                          { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, NULL, { 0.1f, { 1, 2 }, 0 } };
+
+        f.runs = k->runs_new(&(struct kernel_run){ .n = n, .decay = 0.1f }, 1, &(struct err){0});
 
         if (!i)
             printf("memcpy %.1f GB/s (bytes read and written)\n", copy = 8e-9 * (double)n / best(run_copy, &f));
@@ -269,6 +272,7 @@ static void bench_memory(void)
         }
         k->dev->free(f.a), k->dev->free(f.b), k->dev->free(f.c), k->dev->free(f.d), k->dev->free(f.mean);
         k->dev->free(f.rstd), k->dev->free(f.gamma_grad), k->dev->free(f.scratch);
+        k->runs_free(f.runs);
     }
 }
 

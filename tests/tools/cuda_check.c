@@ -437,10 +437,35 @@ CALL(call_cast, k->cast(p[1], c.t, p[0], DTYPE_F32, c.n, NULL); k->cast(p[2], DT
 CALL(call_scale_add, k->scale(p[0], 0.7f, c.n, NULL); k->add(p[1], p[0], c.n, NULL))
 CALL(call_normal, k->normal(p[0], 12345678901, c.n, 0.02f, c.drop.key, NULL))
 CALL(call_gelu_flat, k->gelu(p[1], p[0], c.n, c.t, NULL))
+/* c.n elements as three runs of unequal sizes, with something between them. */
+static struct kernel_runs *runs_of(const struct kernels *k)
+{
+    const int64_t first = c.n / 3 / 8 * 8, second = c.n / 2 / 8 * 8;
+    const struct kernel_run run[] = { { 0, first / 2, 0, 2, 0.1f }, { first, second - first, first, 0, 0 },
+                                      { second, c.n - second, second, 1, 0.1f } };
+    struct err e = {0};
+
+    return must(k->runs_new(run, 3, &e));
+}
+
 static void call_adamw(const struct kernels *k, void **p)
 {
+    struct kernel_runs *r = runs_of(k);
+
+    k->dev->zero(p[4], (uint64_t)(c.n * dtype_size(c.t)), NULL);
     k->dev->copy(p[5], &step, sizeof step, NULL);
-    k->adamw(p[0], p[1], p[2], p[3], p[4], c.n, 0.1f, p[5], c.t, NULL);
+    k->adamw(p[0], p[1], p[2], p[3], p[4], r, p[5], c.t, NULL);
+    k->dev->stream_sync(NULL);
+    k->runs_free(r);
+}
+
+static void call_sumsq_runs(const struct kernels *k, void **p)
+{
+    struct kernel_runs *r = runs_of(k);
+
+    k->sumsq_runs(p[1], p[0], r, NULL);
+    k->dev->stream_sync(NULL);
+    k->runs_free(r);
 }
 
 static void call_sumsq(const struct kernels *k, void **p)
@@ -462,6 +487,10 @@ static void flat_case(int64_t n, enum dtype t)
     in(0, n, DTYPE_F32, -1, 1), out(1, 1, DTYPE_F64);
     run("sumsq", call_sumsq);
     same("sum", 1, 0, 1e-12);
+    done();
+    in(0, n, DTYPE_F32, -1, 1), out(1, 3, DTYPE_F64);
+    run("sumsq_runs", call_sumsq_runs);
+    same("sums", 1, 0, 1e-12);
     done();
     in(0, n, DTYPE_F32, 0, 1), out(1, 1, DTYPE_F64), in(2, n, DTYPE_F32, 0, 1), in(3, n, DTYPE_F64, 0, 1);
     in(4, n, DTYPE_F64, 0, 1);

@@ -301,6 +301,19 @@ static void test_sums(void)
     }
 }
 
+/* On one run of n elements. */
+static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t n, const struct kernel_adamw *step,
+                  enum dtype t)
+{
+    struct err e = {0};
+    struct kernel_runs *r = kt->runs_new(&(struct kernel_run){ .n = n, .decay = 0.1f }, 1, &e);
+
+    assert_non_null(r);
+    kt->adamw(p, m, v, g, w, r, step, t, NULL);
+    kt->dev->stream_sync(NULL);
+    kt->runs_free(r);
+}
+
 static void check_adamw(int64_t n, enum dtype t)
 {
     struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f, 0.37f };
@@ -309,7 +322,7 @@ static void check_adamw(int64_t n, enum dtype t)
     void *dp = kt_in(p, n, DTYPE_F32), *dm = kt_in(m, n, DTYPE_F32), *dv = kt_in(v, n, DTYPE_F32);
     void *dg = kt_in(g, n, DTYPE_F32), *w = kt_out(n, t), *ds = kt_bytes(&step, sizeof step);
 
-    kt->adamw(dp, dm, dv, dg, w, n, 0.1f, ds, t, NULL);
+    adamw(dp, dm, dv, dg, w, n, ds, t);
     for (int64_t i = 0; i < n; i++)
         p[i] = ref_adamw(p[i], &m[i], &v[i], g[i], 0.1f, &step);
     got = kt_get(dp, n, DTYPE_F32);
@@ -329,6 +342,52 @@ static void test_adamw(void)
             check_adamw(lengths[l], types[j]);
 }
 
+/* Runs of several sizes, with gaps: each as if alone, and nothing between them. */
+static void test_runs(void)
+{
+    static const int64_t size[] = { 1, 40000, 8, 0, 5000, 33 };
+    enum { N = 6 };
+    const struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.19f, 0.0975f, 0.37f };
+    struct kernel_run run[N];
+    int64_t n = 8;
+    struct err e = {0};
+
+    for (int i = 0; i < N; i++) {
+        run[i] = (struct kernel_run){ n, size[i], n + 16, N - 1 - i, i % 2 ? 0.1f : 0 };
+        n += (size[i] + 7) / 8 * 8 + 8 * i;
+    }
+    double *p = kt_random(n, -1, 1), *g = kt_random(n, -1, 1), *zero = kt_random(n + 16, 0, 0);
+    void *dp = kt_in(p, n, DTYPE_F32), *dg = kt_in(g, n, DTYPE_F32);
+    void *dm = kt_in(zero, n, DTYPE_F32), *dv = kt_in(zero, n, DTYPE_F32), *w = kt_in(zero, n + 16, DTYPE_F32);
+    void *ds = kt_bytes(&step, sizeof step), *sums = kt_out(N, DTYPE_F64);
+    struct kernel_runs *r = kt->runs_new(run, N, &e);
+    double want[N], *got;
+
+    assert_non_null(r);
+    kt->sumsq_runs(sums, dg, r, NULL);
+    kt->adamw(dp, dm, dv, dg, w, r, ds, DTYPE_F32, NULL);
+    for (int i = 0; i < N; i++) {
+        double *m = kt_random(size[i] + 1, 0, 0), *v = kt_random(size[i] + 1, 0, 0);
+
+        want[N - 1 - i] = 0;
+        for (int64_t j = 0; j < size[i]; j++) {
+            int64_t at = run[i].at + j;
+
+            want[N - 1 - i] += g[at] * g[at];
+            p[at] = ref_adamw(p[at], &m[j], &v[j], g[at], run[i].decay, &step);
+        }
+    }
+    kt_close("sums", kt_get(sums, N, DTYPE_F64), want, N, 1e-16 * 4e4 * 4e4, 0);
+    got = kt_get(dp, n, DTYPE_F32);
+    kt_close("p", got, p, n, 10 * EPS_F32 * 4e-3, EPS_F32);
+    double *weights = kt_random(n + 16, 0, 0);
+    for (int i = 0; i < N; i++)
+        for (int64_t j = 0; j < size[i]; j++)
+            weights[run[i].w_at + j] = got[run[i].at + j];
+    kt_close("w", kt_get(w, n + 16, DTYPE_F32), weights, n + 16, 0, 0);
+    kt->runs_free(r);
+}
+
 /* The specification's numbers: three steps from p = 1, with the counter beginning at 1 and at 2. */
 static void test_adamw_vectors(void)
 {
@@ -346,7 +405,7 @@ static void test_adamw_vectors(void)
                                          (float)(1 - pow(0.95, first + i)), 1 };
             double gi[1] = { g[i] };
 
-            kt->adamw(p, m, v, kt_in(gi, 1, DTYPE_F32), w, 1, 0.1f, kt_bytes(&step, sizeof step), DTYPE_F32, NULL);
+            adamw(p, m, v, kt_in(gi, 1, DTYPE_F32), w, 1, kt_bytes(&step, sizeof step), DTYPE_F32);
             /* The numbers are given with ten digits, p is fp32. */
             kt_close("p", kt_get(p, 1, DTYPE_F32), &want[first - 1][i], 1, 5e-11, 2 * EPS_F32);
         }
@@ -499,7 +558,7 @@ int main(void)
     static const struct kt_case cases[] = {
         KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
-        KT_CASE(test_adamw_vectors), KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
+        KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
         KT_CASE(test_scale_add), KT_CASE(test_normal),
         KT_CASE(test_philox_vectors), KT_CASE(test_dropout_rate),
     };

@@ -20,7 +20,8 @@ struct optimizer {
     uint16_t *wire;             /* bf16: gradients as they travel; see wire_elems() */
     int64_t block_wire;         /* elements of it that one block's bucket takes */
     double *sums;               /* [n_ids] sum of squares of each parameter of the model */
-    double *tmp;
+    struct kernel_runs *counted;        /* what this rank adds to a norm: each element once in the whole model */
+    struct kernel_runs **updated;       /* [n_buckets] what AdamW works on */
     struct kernel_adamw *step;
     double *host_sums;
     enum reduction *reduction;  /* [n_buckets] */
@@ -37,15 +38,6 @@ static int64_t largest_wire(const struct stage *g, bool blocks)
         if ((g->bucket[i].block >= 0) == blocks && g->bucket[i].n > n)
             n = g->bucket[i].n;
     return g->topo.dp > 1 ? n + n / g->topo.dp : n;
-}
-
-static int64_t largest_run(const struct stage *g)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < g->n_runs; i++)
-        n = g->run[i].n > n ? g->run[i].n : n;
-    return n;
 }
 
 /* With the overlap two blocks' buckets are on their way at once; the others travel later, in the same place. */
@@ -73,7 +65,7 @@ static uint64_t grad_bytes(const struct stage *g)
     return g->topo.dp > 1 ? align_up((uint64_t)g->shard_n * 4, 256) : 0;
 }
 
-/* Of the pool, but for kernels' scratch for the norm, which is asked of them. */
+/* Of the pool; the lists of runs are small. */
 static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
     return grad_bytes(g) + align_up(wire_elems(g, o) * 2, 256) +
@@ -83,6 +75,43 @@ static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o
 uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
     return pool_bytes(g, o) + (g->topo.dp > 1 ? (uint64_t)g->topo.dp * sum_room(g, o) : 0);
+}
+
+static bool counts(const struct stage *g, const struct stage_param *q)
+{
+    return !q->tied_copy && !q->untrained && (q->split || g->tp == 0);
+}
+
+static int list_runs(struct optimizer *p, struct err *e)
+{
+    const struct stage *g = p->g;
+    struct kernel_run *all = xcalloc((size_t)g->n_runs + 1, sizeof *all);
+    struct kernel_run *counted = xcalloc((size_t)g->n_runs + 1, sizeof *counted);
+    int n_counted = 0, rc = 0;
+
+    for (int i = 0; i < g->n_runs; i++) {
+        const struct stage_run *r = &g->run[i];
+        const struct stage_param *q = &g->param[r->param];
+
+        all[i] = (struct kernel_run){ r->shard_at, r->n, q->at + r->from, q->id, q->decays ? p->o.weight_decay : 0 };
+        if (counts(g, q))
+            counted[n_counted++] = all[i];
+    }
+    p->counted = p->k->runs_new(counted, n_counted, e);
+    if (!p->counted)
+        rc = -1;
+    for (int i = 0, k = 0; i < g->n_buckets && rc == 0; i++) {
+        int first = k;
+        int64_t end = g->bucket[i].shard_at + g->bucket[i].n / g->topo.dp;
+
+        while (k < g->n_runs && g->run[k].shard_at < end)
+            k++;
+        p->updated[i] = p->k->runs_new(all + first, k - first, e);
+        rc = p->updated[i] ? 0 : -1;
+    }
+    free(all);
+    free(counted);
+    return rc;
 }
 
 struct optimizer *optimizer_new(const struct stage *g, const struct stage_state *st, const struct kernels *k,
@@ -102,8 +131,9 @@ struct optimizer *optimizer_new(const struct stage *g, const struct stage_state 
     p->reducing = xcalloc((size_t)g->n_buckets, sizeof *p->reducing);
     p->gathering = xcalloc((size_t)g->n_buckets, sizeof *p->gathering);
     p->not_ready = -1;
-    p->pool = k->dev->alloc(pool_bytes(g, o) + (uint64_t)k->sumsq_scratch(largest_run(g)) * sizeof(double), e);
-    if (!p->pool ||
+    p->updated = xcalloc((size_t)g->n_buckets, sizeof *p->updated);
+    p->pool = k->dev->alloc(pool_bytes(g, o), e);
+    if (!p->pool || list_runs(p, e) < 0 ||
         comm_share(c->dp, st->weights, (uint64_t)(g->flat_n * dtype_size(o->t)), sum_room(g, o), e) < 0) {
         optimizer_free(p);
         return NULL;
@@ -116,8 +146,6 @@ struct optimizer *optimizer_new(const struct stage *g, const struct stage_state 
     p->sums = (double *)(void *)at;
     at += align_up((uint64_t)g->n_ids * 8, 256);
     p->step = (struct kernel_adamw *)(void *)at;
-    at += 256;
-    p->tmp = (double *)(void *)at;
     return p;
 }
 
@@ -125,6 +153,10 @@ void optimizer_free(struct optimizer *p)
 {
     if (!p)
         return;
+    p->k->runs_free(p->counted);
+    for (int i = 0; i < p->g->n_buckets; i++)
+        p->k->runs_free(p->updated[i]);
+    free(p->updated);
     p->k->dev->free(p->pool);
     free(p->host_sums);
     free(p->reduction);
@@ -253,14 +285,7 @@ static int sum_squares(struct optimizer *p, const float *x, double *sum, struct 
     const struct stage *g = p->g;
 
     p->k->dev->zero(p->sums, (uint64_t)g->n_ids * sizeof(double), s);
-    for (int i = 0; i < g->n_runs; i++) {
-        const struct stage_run *r = &g->run[i];
-        const struct stage_param *q = &g->param[r->param];
-
-        if (q->tied_copy || q->untrained || (!q->split && g->tp > 0))
-            continue;
-        p->k->sumsq(p->sums + q->id, x + r->shard_at, r->n, p->tmp, s);
-    }
+    p->k->sumsq_runs(p->sums, x, p->counted, s);
     if (comm_sync(p->c.world, s, e) < 0)
         return -1;
     p->k->dev->copy(p->host_sums, p->sums, (uint64_t)g->n_ids * sizeof(double), s);
@@ -308,19 +333,12 @@ static int update(struct optimizer *p, double lr, int64_t t, double scale, struc
         .c1 = (float)(1 - pow((double)p->o.beta1, (double)t)), .c2 = (float)(1 - pow((double)p->o.beta2, (double)t)),
         .grad_scale = (float)scale,
     };
-    int k = g->n_runs - 1;
 
     assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
     p->k->dev->copy(p->step, &step, sizeof step, s);
     for (int i = g->n_buckets - 1; i >= 0; i--) {
-        for (; k >= 0 && g->run[k].shard_at >= g->bucket[i].shard_at; k--) {
-            const struct stage_run *r = &g->run[k];
-            const struct stage_param *q = &g->param[r->param];
-            char *w = (char *)p->st.weights + (q->at + r->from) * dtype_size(p->o.t);
-
-            p->k->adamw(p->st.master + r->shard_at, p->st.exp_avg + r->shard_at, p->st.exp_avg_sq + r->shard_at,
-                        p->grad + r->shard_at, w, r->n, q->decays ? p->o.weight_decay : 0, p->step, p->o.t, s);
-        }
+        p->k->adamw(p->st.master, p->st.exp_avg, p->st.exp_avg_sq, p->grad, p->st.weights, p->updated[i], p->step,
+                    p->o.t, s);
         if (gather(p, i, s, e) < 0)
             return -1;
     }
