@@ -26,7 +26,7 @@ ours() {
         --init-method-std 0.01 >"$work/log" 2>&1 &
     pid=$!
     while kill -0 $pid 2>/dev/null; do
-        nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1 >>"$work/memory"
+        nvidia-smi -i "${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=memory.used --format=csv,noheader,nounits >>"$work/memory"
         sleep 0.3
     done
     wait $pid || { tail -n 3 "$work/log"; exit 1; }
