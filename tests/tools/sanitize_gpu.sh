@@ -2,9 +2,16 @@
 # sanitize_gpu.sh [TOOL...] - every kernel of the GPU under compute-sanitizer
 #
 # Tools: memcheck racecheck initcheck synccheck (default: all). Each runs cuda_check and bench_attention on
-# small sizes; memcheck and initcheck also a few steps of training. LIMIT (120) seconds a run. A run
-# passes when the program ends well and the tool finds nothing. KEEP=FOLDER keeps the logs.
-# Kernels of cuBLASLt are not ours: SANITIZER_OPTIONS="--kernel-name-exclude kns=nvjet" leaves them out.
+# small sizes; memcheck also a few steps of training. LIMIT (120) seconds a run. A run passes when the
+# program ends well and the tool finds nothing. KEEP=FOLDER keeps the logs, SANITIZER_OPTIONS adds options.
+#
+# Left out, as the tool is wrong there (LEAVE_OUT=, empty, leaves nothing out: a newer one may be right):
+# - racecheck of the attention kernels for Hopper. A lane arrives at an mbarrier for its warp, after
+#   __syncwarp(); racecheck of CUDA 13.0 reports what the other lanes read and wrote before that. According to
+#   NVIDIA's release notes 13.1 and later have fewer false reports about mbarriers.
+# - initcheck of training. It sees no store of the tensor copy engine, so what cuBLASLt's products wrote counts as
+#   unwritten. cuda_check and bench_attention fill all but scratch memory before a kernel runs.
+# - but for memcheck, cuBLASLt's kernels: they synchronise likewise, and are not ours.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests}
@@ -18,12 +25,26 @@ mkdir -p "$work"
 cp tests/data/text/text_document.bin tests/data/text/text_document.idx "$work"
 passed=0 failed=0
 
+# Parts of mangled names, which begin with a length: 7forwardI is forward<...>, not plain_forward<...>.
+theirs=kns=nvjet,kns=cutlass,kns=xmma,kns=sgemm,kns=cublas
+hopper=kns=7forwardI,kns=7back_kvI,kns=6back_qI
+
+# What TOOL is not to look at
+left_out() {
+    case $1 in
+    memcheck) ;;
+    racecheck) echo "--kernel-name-exclude ${LEAVE_OUT-$theirs,$hopper}" ;;
+    *) echo "--kernel-name-exclude ${LEAVE_OUT-$theirs}" ;;
+    esac | grep -v ' $'
+}
+
 # under TOOL NAME COMMAND...
 under() {
     tool=$1 name=$2 begin=$(date +%s)
     shift 2
-    # shellcheck disable=SC2086
-    timeout -k 5 "${LIMIT:-120}" "$sanitizer" --tool "$tool" --error-exitcode 77 ${SANITIZER_OPTIONS:-} "$@" \
+    # shellcheck disable=SC2086,SC2046
+    timeout -k 5 "${LIMIT:-120}" "$sanitizer" --tool "$tool" --error-exitcode 77 $(left_out "$tool") \
+        ${SANITIZER_OPTIONS:-} "$@" \
         >"$work/$tool-$name.log" 2>&1
     rc=$?
     summary=$(grep -E "SUMMARY" "$work/$tool-$name.log" | tail -n 1 | sed 's/^=*//')
@@ -47,11 +68,10 @@ train() {
 for tool; do
     under "$tool" cuda_check "$TBIN/tools/cuda_check" small
     under "$tool" attention "$TBIN/bench/bench_attention" small
-    case $tool in
-    memcheck | initcheck)
+    if [ "$tool" = memcheck ]; then
         train "$tool" hd64 256 4 0
-        train "$tool" dropout 128 8 0.1 ;;
-    esac
+        train "$tool" dropout 128 8 0.1
+    fi
 done
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
