@@ -114,9 +114,7 @@ static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD> &room
                 room.lse[at.at][32 * i + lane] = lse[i];
                 room.dot[at.at][32 * i + lane] = dot[i];
             }
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(&room.full[at.at]);
+            barrier_arrive_warp(&room.full[at.at]);
         }
     }
 }

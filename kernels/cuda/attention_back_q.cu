@@ -121,9 +121,7 @@ static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD> &room, 
             #pragma unroll
             for (int i = 0; i < shape::keys / 32; i++)
                 room.bias[at.at][32 * i + lane] = x[i];
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(&room.full[at.at]);
+            barrier_arrive_warp(&room.full[at.at]);
         }
     }
 }
@@ -159,6 +157,7 @@ stats_of(struct back_q_room<HD> &room, const struct attention_work &w, const str
         for (int i = 0; i < 4; i++)
             stat.dot[i % 2] = add_products(o[i], d_o[k][i], stat.dot[i % 2]);
     }
+    tma_fence();                        /* for who gives the tiles back; here, as it would wait for what follows */
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t at = (int64_t)p.row * w.s + min(row + 8 * r, w.s - 1);

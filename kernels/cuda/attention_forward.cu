@@ -128,9 +128,7 @@ static __device__ __forceinline__ void fetch_bias(struct forward_room<HD> &room,
             #pragma unroll
             for (int i = 0; i < shape::keys / 32; i++)
                 room.bias[at.at][32 * i + lane] = x[i];
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(&room.k_full[at.at]);
+            barrier_arrive_warp(&room.k_full[at.at]);
         }
     }
 }

@@ -111,12 +111,10 @@ template <int HD> __device__ __forceinline__ void fetch_rows(bf16 *to, const CUt
         tma_load(to + c * rows * head_row<HD>::width, map, b, c * head_row<HD>::width, p.head, t0, p.sample);
 }
 
-/* One of a warp arrives for it, when all its lanes have read what they give back. */
+/* A warp has read what it gives back. */
 static __device__ __forceinline__ void give_back_stage(barrier *empty)
 {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(empty);
+    barrier_arrive_warp(empty);
 }
 
 /* ---- products of a warpgroup ---- */
@@ -250,7 +248,7 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, i
                      "r"(pack_pair(d[8 * k + 6] * f1, d[8 * k + 7] * f1))
                      : "memory");
     }
-    tma_publish();
+    tma_fence();
     group_sync(id, 128);
     if (threadIdx.x % 128 == 0) {
         #pragma unroll
