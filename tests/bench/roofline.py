@@ -23,7 +23,7 @@ KINDS = [
     (r"^(back_q|back_kv|plain_back|dots)", "attention backward", "T"),
     (r"^(row_stat|loss_each)", "cross entropy", "S"),
     (r"^row_back", "cross entropy", "B"),
-    (r"^sum_all", "gradient norm", "E"),
+    (r"^sum_weighted", "casts and sums", "E"),
     (r"^sumsq", "gradient norm", "E"),
     (r"^adamw", "AdamW", "O"),
     (r"^(gather|make_keys|short_rows|long_rows|finish|position_)|[Rr]adix|cub::", "embedding", "M"),
