@@ -262,6 +262,9 @@ static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dty
 
 /* ---- collectives ---- */
 
+/* Of what is added up here: fp32, bf16. */
+static int bytes_of(enum dtype t) { return t == DTYPE_F32 ? 4 : 2; }
+
 static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
 {
     cuda_note("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
@@ -274,7 +277,7 @@ static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->si
 static void reduce_piece(struct peers *p, const char *in, int64_t part, int64_t at, int64_t n, char *out, enum dtype t,
                          cudaStream_t s)
 {
-    const int size = dtype_size(t);
+    const int size = bytes_of(t);
     const uint32_t number = ++p->calls;
 
     hear(p, DONE, p->summed, s);
@@ -302,7 +305,7 @@ static bool shared(const struct peers *p, const void *x, uint64_t bytes)
 
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
-    const int size = dtype_size(t);
+    const int size = bytes_of(t);
 
     if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, n * size))
         return false;
@@ -315,7 +318,7 @@ bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n,
 
 bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
-    const int size = dtype_size(t);
+    const int size = bytes_of(t);
     const int64_t part = p ? n / p->size : 0;
     char *own;
 
