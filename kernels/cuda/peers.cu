@@ -17,9 +17,9 @@
  * Words count calls, never go back, and wrap around.
  */
 #include <cuda.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/peers.h"
@@ -34,7 +34,7 @@ enum word { PUSHED, DONE, READY, N_WORDS };
 
 /* What a member tells the others of itself. */
 struct blob {
-    char host[64];
+    char host[64];                      /* the same on one host, and nowhere else */
     cudaIpcMemHandle_t base, box;
     uint64_t base_at, box_at;           /* offsets into the allocations that the handles name */
     uint64_t bytes, room;
@@ -106,9 +106,21 @@ static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
     return false;
 }
 
+/* Hosts may share a name, and then a handle could be taken for one of a process with the same number. */
+static bool name_host(char *text, int room)
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    bool ok = f && fgets(text, room, f);
+
+    if (f)
+        fclose(f);
+    return ok;
+}
+
 struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob)
 {
     static_assert(sizeof(struct blob) <= DEV_NET_BLOB, "it travels as that many bytes");
+    static_assert(PEERS_MOST == DEV_NET_SHARERS, "who plans memory counts on it");
     struct blob b = {};
     struct peers *p;
     struct err e = {};
@@ -122,13 +134,13 @@ struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64
     p->size = size;
     p->base = (char *)base;
     p->bytes = b.bytes = bytes;
-    p->room = b.room = room / 256 * 256;
+    p->room = b.room = (room + 255) / 256 * 256;
     p->box = (char *)cuda_dev.alloc(WORDS_BYTES + (uint64_t)size * p->room, &e);
     if (p->box) {
         cuda_dev.zero(p->box, WORDS_BYTES, NULL);
         cuda_dev.stream_sync(NULL);
     }
-    if (!p->box || gethostname(b.host, sizeof b.host - 1) != 0 || !handle_of(p->box, &b.box, &b.box_at) ||
+    if (!p->box || !name_host(b.host, sizeof b.host) || !handle_of(p->box, &b.box, &b.box_at) ||
         (base && !handle_of(base, &b.base, &b.base_at))) {
         peers_close(p);
         return NULL;
@@ -157,7 +169,8 @@ bool peers_open(struct peers *p, const void *blobs)
         if (r == p->rank)
             continue;
         memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
-        if (strcmp(b.host, own.host) || b.bytes != own.bytes)
+        /* Offsets and pieces must be everybody's; of two who send, one needs no room. */
+        if (strcmp(b.host, own.host) || b.bytes != own.bytes || (p->base && b.room != own.room))
             return false;
         m->room = b.room;
         m->box = reach(&b.box, b.box_at, &m->open[0]);
