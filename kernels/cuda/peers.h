@@ -17,7 +17,7 @@
 
 struct peers;
 
-#define PEERS_MOST 8                    /* members */
+#define PEERS_MOST 8                    /* members: DEV_NET_SHARERS */
 
 /*
  * Make [base, base + bytes), memory of dev->alloc() or NULL, and a box of our own reachable. room: bytes that each

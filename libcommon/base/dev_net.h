@@ -21,6 +21,7 @@
 
 #define DEV_NET_ID 128          /* bytes of a link's id */
 #define DEV_NET_BLOB 256        /* bytes that members tell each other to share memory */
+#define DEV_NET_SHARERS 8       /* members at most of a link that shares memory */
 
 struct dev_link;
 

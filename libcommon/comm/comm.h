@@ -198,9 +198,14 @@ MUST_CHECK int comm_all_gather_start(struct comm *c, const void *in, void *out, 
  * on buffers in [base, base + bytes) go by that: beside computing without taking anything from it, and with the CPU's
  * order and rounding of sums. All members call it with memory of the device's alloc(), laid out alike, and the
  * same sizes, before any start; it lasts as long as the group, and is not freed before. room: bytes of device memory for
- * each member's part of a sum on its way; larger ones go in pieces. Costs size * room.
+ * each member's part of a sum on its way; larger ones go in pieces. Costs comm_share_bytes().
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
+/* Device memory that it takes at most, of a group of `size`: large groups share nothing. */
+static inline uint64_t comm_share_bytes(int size, uint64_t room)
+{
+    return size > 1 && size <= DEV_NET_SHARERS ? (uint64_t)size * room : 0;
+}
 
 /* ---- point to point ---- */
 

@@ -246,6 +246,8 @@ int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct
         return 0;
     if (need_side(c, e) < 0)
         return -1;
+    if (c->size > DEV_NET_SHARERS)
+        return 0;
     all = xcalloc((size_t)c->size, DEV_NET_BLOB);
     cannot = !net->offer(c->side.link, base, bytes, room, mine);
     rc = comm_host_all_gather(c, mine, all, DEV_NET_BLOB, e);

@@ -226,7 +226,7 @@ static uint64_t sum_room(const struct model *m)
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o)
 {
     struct model *m = prepare(g, k, o);
-    uint64_t n = m->used + (g->topo.tp > 1 ? (uint64_t)g->topo.tp * sum_room(m) : 0);
+    uint64_t n = m->used + comm_share_bytes(g->topo.tp, sum_room(m));
 
     model_free(m);
     return n;

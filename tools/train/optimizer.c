@@ -74,7 +74,7 @@ static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o
 
 uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
-    return pool_bytes(g, o) + (g->topo.dp > 1 ? (uint64_t)g->topo.dp * sum_room(g, o) : 0);
+    return pool_bytes(g, o) + comm_share_bytes(g->topo.dp, sum_room(g, o));
 }
 
 static bool counts(const struct stage *g, const struct stage_param *q)

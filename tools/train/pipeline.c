@@ -27,6 +27,13 @@ uint64_t pipeline_bytes(const struct stage *g, const struct model_opts *o)
     return align_up(one, 256) * (has_boundary(g) ? 2 : 1);
 }
 
+uint64_t pipeline_boxes(const struct stage *g, const struct model_opts *o)
+{
+    const uint64_t one = (uint64_t)model_boundary(g, o) * (uint64_t)dtype_size(o->t);
+
+    return align_up(one, 256) * 2 * (uint64_t)(!g->first + !g->last);
+}
+
 struct pipeline *pipeline_new(const struct stage *g, struct model *m, const struct kernels *k,
                               const struct model_opts *o, struct comm *pipe, struct watch *watch, struct err *e)
 {

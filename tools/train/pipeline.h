@@ -26,6 +26,8 @@ MUST_CHECK struct pipeline *pipeline_new(const struct stage *g, struct model *m,
                                          struct err *e);
 void pipeline_free(struct pipeline *p);         /* NULL is fine */
 uint64_t pipeline_bytes(const struct stage *g, const struct model_opts *o);
+/* Device memory that comm.h takes besides on a GPU: two messages for each neighbour that sends. */
+uint64_t pipeline_boxes(const struct stage *g, const struct model_opts *o);
 /* n micro-batches there and back; gradients are in the flat buffers, the loss in model_loss(). */
 MUST_CHECK int pipeline_train(struct pipeline *p, int n, int64_t step, pipeline_batch get, void *ctx,
                               struct dev_stream *s, struct err *e);

@@ -80,6 +80,8 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     out->part[1] = (uint64_t)g->flat_n * 4;
     out->part[2] = (uint64_t)g->shard_n * 12;
     out->part[3] = model_bytes(g, k, &mo) + pipeline_bytes(g, &mo);
+    if (strcmp(k->dev->name, "cpu"))
+        out->part[3] += pipeline_boxes(g, &mo);
     out->part[4] = optimizer_bytes(g, &t->optimizer_opts);
     out->part[5] = batches_bytes(&bo);
     for (int i = 0; i < PLAN_PARTS; i++)
