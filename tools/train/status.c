@@ -176,9 +176,10 @@ static void on_dump(int sig)
     errno = saved;
 }
 
+static const int stops[] = { SIGTERM, SIGINT, SIGUSR1 };
+
 void status_catch_signals(void (*dump_now)(int sig))
 {
-    static const int stops[] = { SIGTERM, SIGINT, SIGUSR1 };
     struct sigaction sa = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
 
     dump_call = dump_now;
@@ -186,6 +187,12 @@ void status_catch_signals(void (*dump_now)(int sig))
         sigaction(stops[i], &sa, NULL);
     sa.sa_handler = on_dump;
     sigaction(SIGUSR2, &sa, NULL);
+}
+
+void status_release_signals(void)
+{
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        signal(stops[i], SIG_DFL);
 }
 
 int status_stop_signal(void)

@@ -55,9 +55,11 @@ bool status_kill_switch(const char *path);
 /*
  * SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills);
  * SIGUSR2: `dump` is called in the handler (watch_dump() is made for that; NULL: only the flag).
- * Not undone by anything here; call it after MPI_Init, which installs handlers of its own.
+ * status_release_signals() undoes the first part; call it after MPI_Init, which installs handlers of its own.
  */
 void status_catch_signals(void (*dump)(int sig));
+/* SIGTERM, SIGINT and SIGUSR1 end the process again, where there is nothing to finish and to save. */
+void status_release_signals(void);
 /* The first signal that asked to stop, or 0. */
 int status_stop_signal(void);
 const char *status_signal_name(int sig);                /* "SIGTERM" */
