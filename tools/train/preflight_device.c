@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/progress.h"
 #include "tools/train/preflight_impl.h"
 
 enum { ROUNDS = 9 };
@@ -149,9 +150,16 @@ static uint64_t memory_wanted(const struct preflight *p)
 void preflight_memory(struct preflight *p)
 {
     const uint64_t bytes = align_up(memory_wanted(p), p->z.block);
-    char *pool;
+    char *pool, need[16], have[16];
+    uint64_t total, left;
 
     watch_phase(p->watch, "preflight: memory", -1, -1);
+    p->dev->memory(&total, &left);
+    /* A CPU gives more than there is, and ends whom it likes once it is written. */
+    if (bytes > left) {
+        preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
+        return;
+    }
     pool = preflight_take(p, bytes);
     if (pool)
         read_back(p, pool, bytes);
