@@ -107,6 +107,27 @@ static int check_stages(const struct train_opts *o, struct err *e)
     return 0;
 }
 
+/* What is not known yet counts as nothing. */
+static int check_magnitude(const struct train_opts *o, struct err *e)
+{
+    const double L = (double)o->num_layers, h = (double)o->hidden_size, f = (double)o->ffn_hidden_size;
+    const double V = (double)(o->pad_vocab_size_to > o->vocab_size ? o->pad_vocab_size_to : o->vocab_size);
+    const double params = L * (4 * h * h + 2 * h * f) + (V + (double)o->max_position_embeddings) * h;
+    const double rows = (double)o->micro_batch_size * (double)o->seq_length;
+
+    if (params > COUNT_MAX) {
+        err_usage(e, "a model of %.3g parameters is too large: no more than 10^15 are supported", params);
+        return -1;
+    }
+    /* A CPU's attention keeps scores of all pairs of tokens. */
+    if (rows * (L * (h + f) + (double)o->num_attention_heads * (double)o->seq_length) > COUNT_MAX) {
+        err_usage(e, "--micro-batch-size %ld x --seq-length %ld is too large for this model: no more than 10^15 values "
+                  "of a micro-batch are supported", (long)o->micro_batch_size, (long)o->seq_length);
+        return -1;
+    }
+    return 0;
+}
+
 static int check_model(struct train_opts *o, enum options_stage stage, struct err *e)
 {
     int64_t tp = o->tensor_model_parallel_size, h, n;
@@ -394,9 +415,9 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
         return -1;
     if (o->preflight) {
         o->micro_batch_size = o->micro_batch_size ? o->micro_batch_size : 1;
-        return 0;
+        return check_magnitude(o, e);
     }
-    if (check_schedule(o, e) < 0 || check_skips(o, e) < 0)
+    if (check_magnitude(o, e) < 0 || check_schedule(o, e) < 0 || check_skips(o, e) < 0)
         return -1;
     return check_data(o, e);
 }
