@@ -34,8 +34,8 @@ static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct 
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, batches_get, t->batches, NULL, e) < 0)
             return -1;
         loss_fetch(t);
-        t->k->dev->stream_sync(NULL);
-        if (loss_share(t, t->micro_batches, &one, e) < 0)
+        /* Other stages and tensor ranks are waited for here: the monitor is to see it. */
+        if (comm_sync(comm_world_group(t->world), NULL, e) < 0 || loss_share(t, t->micro_batches, &one, e) < 0)
             return -1;
         v->at += batch;
         sum += one;
