@@ -3,6 +3,7 @@
  *
  *   main.c       options, the writer process, joining the job
  *   setup.c      checkpoint and options -> stage, memory, groups, weights, data
+ *   devices.c    what it computes on
  *   shape.c      ... -> sizes of the model, vocabulary, blocks of each stage
  *   preflight.c  --preflight in place of training: tries out devices and links
  *   fresh.c      initial weights
@@ -102,6 +103,8 @@ MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
 /* For --preflight: the device's kernels, and the shape if the options or a checkpoint tell of a model (else t->stage is NULL). */
 MUST_CHECK int trainer_setup_preflight(struct trainer *t, struct err *e);
 void trainer_free(struct trainer *t);
+/* t->k, and the way between the ranks' devices. ERR_USAGE, on every rank, where what was asked for is not there. */
+MUST_CHECK int take_device(struct trainer *t, struct err *e);
 /* Architecture that the options leave open, from t->from; ERR_USAGE where both say something else. */
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
 /* t->model_config, t->blocks. *eod: the tokenizer's end of document, or -1. */
