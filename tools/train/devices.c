@@ -47,8 +47,11 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
     return -1;
 }
 
-/* Each rank a GPU and a way between them; NULL and *e, on every rank, when one rank lacks them. */
-static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, struct err *e)
+/*
+ * Each rank a GPU and a way between them; NULL and *e, on every rank, when one rank lacks them. *some: others
+ * have them.
+ */
+static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {
     const int size = t->place->size;
     struct gpu_card mine = {0}, *all = xcalloc((size_t)size, sizeof *all);
@@ -66,6 +69,8 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
         comm_abort(t->world, e->msg);
     else
         without = rank_without_gpu(t, all, e);
+    for (int r = 0; r < size; r++)
+        *some |= all[r].who[0] != '\0';
     free(all);
     if (k && without >= 0) {
         kernels_close(k);
@@ -88,7 +93,7 @@ static int name_device(struct trainer *t, struct err *e)
     return comm_name_device(t->world, text, e);
 }
 
-/* GPUs where there are some and nothing else was asked for. */
+/* GPUs where each rank has one and nothing else was asked for; that a few are missing is no reason to try out processors. */
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {
@@ -96,11 +101,20 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     };
     const struct kernels *k = NULL;
     struct err why = {0};
+    bool some = false;
 
     if (t->o.backend == BACKEND_CUDA && !plan_elsewhere(t))
-        return open_gpus(t, &o, e);
+        return open_gpus(t, &o, &some, e);
     if (t->o.backend == BACKEND_AUTO)
-        k = open_gpus(t, &o, &why);
+        k = open_gpus(t, &o, &some, &why);
+    if (!k && some && t->o.preflight) {
+        *e = why;
+        e->kind = ERR_SYS;
+        t->all_know = true;
+        return NULL;
+    }
+    if (!k && t->o.backend == BACKEND_AUTO && speaks(t) && (some || t->o.preflight))
+        fprintf(stderr, "note: processors are used: %s\n", why.msg);
     return k ? k : kernels_cpu_open(&o, e);
 }
 

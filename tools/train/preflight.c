@@ -208,7 +208,8 @@ int preflight_run(struct trainer *t, struct err *e)
     if (rc == 0) {
         named = preflight_verdict(all, n, &verdict);
         if (named == 0)
-            strbuf_addf(&verdict, "%d rank%s tried out: all well\n", n, n == 1 ? "" : "s");
+            strbuf_addf(&verdict, "%d rank%s tried out%s: all well\n", n, n == 1 ? "" : "s",
+                        strcmp(p.dev->name, "cpu") ? "" : " on processors");
         if (speaks(t))
             show(t, all, all_reduce, verdict.buf);
         if (named > 0) {
