@@ -86,6 +86,8 @@ while [ $i -lt "$kills" ]; do
     [ $status -eq 200 ] && fail "$text: does not end"
     odd=$(strangers "$W/log")
     if [ -n "$odd" ]; then fail "$text: other losses: $odd"; cp "$W/log" "$W/log-$i"; else pass; fi
+    # mpirun, whose ranks have all ended well, no longer catches what it would have passed on to them.
+    if [ "$how" = usr1 ] && [ $status -eq 138 ] && [ "$(cat "$dir/latest" 2>/dev/null)" = "$last" ]; then status=0; fi
     if [ $want = good ] && [ $status -ne 0 ]; then fail "$text: exit status $status"; tail -n 4 "$W/log"; fi
     # It may have ended before it was struck.
     if [ $want = bad ] && [ $status -eq 0 ] && [ "$(cat "$dir/latest" 2>/dev/null)" != "$last" ]; then fail "$text: exit status 0"; fi

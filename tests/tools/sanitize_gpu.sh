@@ -7,8 +7,8 @@
 #
 # Left out, as the tool is wrong there (LEAVE_OUT=, empty, leaves nothing out: a newer one may be right):
 # - racecheck of the attention kernels for Hopper. A lane arrives at an mbarrier for its warp, after
-#   __syncwarp(); racecheck of CUDA 13.0 reports what the other lanes read and wrote before that. According to
-#   NVIDIA's release notes 13.1 and later have fewer false reports about mbarriers.
+#   __syncwarp(); racecheck (13.0, and 13.5 as well) reports what the other lanes read and wrote before that, and
+#   stops when every lane arrives for itself. Over all of cuda_check it takes longer than three minutes.
 # - initcheck of training. It sees no store of the tensor copy engine, so what cuBLASLt's products wrote counts as
 #   unwritten. cuda_check and bench_attention fill all but scratch memory before a kernel runs.
 # - but for memcheck, cuBLASLt's kernels: they synchronise likewise, and are not ours.
