@@ -22,7 +22,6 @@ extern const struct dev_ops cuda_dev;
 int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
-void cuda_device_who(char *text, size_t room);   /* "GPU-53a7.." */
 /* Keep the first failure for check(). `what` is a literal. */
 void cuda_note(const char *what, cudaError_t status);
 /* The same in words: what other libraries say. */

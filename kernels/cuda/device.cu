@@ -323,11 +323,6 @@ static void describe(const struct cudaDeviceProp *p)
     snprintf(gpu.name, sizeof gpu.name, "cuda %d (%s, %s, %s)", gpu.ordinal, w->model, w->uuid, w->pci);
 }
 
-void cuda_device_who(char *text, size_t room)
-{
-    snprintf(text, room, "%s", gpu.who.uuid);
-}
-
 int cuda_device_open(int ordinal, struct err *e)
 {
     struct cudaDeviceProp p;

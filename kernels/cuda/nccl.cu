@@ -230,7 +230,7 @@ static int load(struct err *e)
 const struct dev_net *cuda_net_open(struct err *e)
 {
     static const struct dev_net net = {
-        name, &cuda_dev, cuda_device_who, net_id_new, net_open, net_close, net_offer, net_share, net_unshare,
+        name, &cuda_dev, net_id_new, net_open, net_close, net_offer, net_share, net_unshare,
         net_all_reduce, net_reduce_scatter, net_all_gather, net_broadcast, net_send, net_recv, net_check,
     };
     const char *nvls = getenv("NCCL_NVLS_ENABLE");

@@ -17,12 +17,12 @@
 
 struct peers;
 
-#define PEERS_MOST 8                    /* members: DEV_NET_SHARERS */
+#define PEERS_MOST DEV_NET_SHARERS      /* members; who plans memory counts on it */
 
 /*
  * Make [base, base + bytes), memory of dev->alloc() or NULL, and a box of our own reachable. room: bytes that each
- * member may leave in the box at once, the same for all who add up; larger sums go in pieces. Fills blob, DEV_NET_BLOB bytes for the
- * others. NULL when that is not possible here.
+ * member may leave in the box at once, the same for all who add up; larger sums go in pieces. Fills blob, DEV_NET_BLOB
+ * bytes for the others. NULL when that is not possible here.
  */
 struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob);
 /* blobs: all members', in rank order. false: some member cannot be reached. */

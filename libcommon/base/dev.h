@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "libcommon/base/err.h"
 
@@ -57,5 +58,8 @@ struct dev_ops {
     /* Seconds of device time between two timers that are done; 0 on the CPU. */
     double (*seconds_between)(struct dev_event *from, struct dev_event *to);
 };
+
+/* It computes on the host's processors, in the host's memory. */
+static inline bool dev_on_host(const struct dev_ops *d) { return !strcmp(d->name, "cpu"); }
 
 #endif

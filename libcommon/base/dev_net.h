@@ -27,9 +27,7 @@ struct dev_link;
 
 struct dev_net {
     const char *name;           /* "NCCL 2.28.9" */
-    const struct dev_ops *dev;  /* whose memory and streams these are */
-    /* This process's device, in the same words wherever it is the same one: "GPU-53a7..". */
-    void (*who)(char *text, size_t room);
+    const struct dev_ops *dev;  /* whose memory and streams these are; its who() names the device */
     /* One member makes the id of a new link and hands it to the others. */
     int (*id_new)(void *id, struct err *e);
     /*
@@ -42,8 +40,9 @@ struct dev_net {
      * Devices of one host may reach each other's memory. offer() makes [base, base + bytes) of dev->alloc()
      * reachable, and as much room as is needed to receive parts of `room` bytes, and says how in blob; share()
      * takes all members' blobs in rank order. From then on calls of this link go that way where they can, with next
-     * to no multiprocessors: collectives between memory that is shared, and, where base is NULL, messages of `room` bytes
-     * at most to the member that has offered it. false: not possible here; unshare() then, on all members, as if nothing had been.
+     * to no multiprocessors: collectives between memory that is shared, and, where base is NULL, messages of
+     * `room` bytes at most to the member that has offered it. false: not possible here; unshare() then, on all
+     * members, as if nothing had been.
      */
     bool (*offer)(struct dev_link *l, void *base, uint64_t bytes, uint64_t room, void *blob);
     bool (*share)(struct dev_link *l, const void *blobs);

@@ -21,7 +21,8 @@
  * On a GPU NCCL adds, in an order of its own: still the same bits on every rank, and on every run of
  * the same program on the same machines, but another group, n, topology or version of NCCL may give others;
  * BF16 is rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
- * MAX may lose a NaN; memory that is shared (comm_share) is summed as on the CPU. What must not depend on the topology goes through comm_host_all_reduce().
+ * MAX may lose a NaN; memory that is shared (comm_share) is summed as on the CPU. What must not depend on the
+ * topology goes through comm_host_all_reduce().
  *
  * Every member calls the same collectives of a group in the same order with the same n,
  * dtype, op and root. n = 0 and groups of one are fine, and cost nothing (a group of one

@@ -402,8 +402,6 @@ int fakenet_last_sms(void) { return own.last_sms; }
 
 /* ---- the net ---- */
 
-static void net_who(char *text, size_t room) { snprintf(text, room, "fake-%ld", (long)getpid()); }
-
 static int id_new(void *id, struct err *e)
 {
     int slot = atomic_fetch_add(&shared->n_slots, 1);
@@ -529,7 +527,7 @@ struct fakenet *fakenet_new(void)
 const struct dev_net *fakenet_open(struct fakenet *n, bool prompt)
 {
     static const struct dev_net net = {
-        .name = "fake 1.0", .dev = &fakedev, .who = net_who, .id_new = id_new, .open = net_open, .close = net_close,
+        .name = "fake 1.0", .dev = &fakedev, .id_new = id_new, .open = net_open, .close = net_close,
         .offer = net_offer, .share = net_share, .unshare = net_unshare,
         .all_reduce = all_reduce, .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast,
         .send = send_to, .recv = recv_from, .check = net_check,

@@ -8,6 +8,7 @@
 #define SHARDKIT_TESTS_RANKS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 enum { RANKS_MAX = 32 };
@@ -20,6 +21,15 @@ struct ranks {
     double start_s;
     char log[64];               /* the file with standard error of all */
 };
+
+/* In a rank: say what is wrong, with what the struct err `e` there tells, and fail. */
+#define EXPECT(what)                                                            \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, e.msg); \
+            return 1;                                                           \
+        }                                                                       \
+    } while (0)
 
 /* Run in each rank; the result is its exit status. */
 typedef int rank_fn(int rank, int size, void *arg);

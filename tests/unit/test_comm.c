@@ -16,15 +16,6 @@
 #include "tests/lib/commcheck.h"
 #include "tests/lib/ranks.h"
 
-/* In a rank: say what is wrong and fail. */
-#define EXPECT(what)                                                            \
-    do {                                                                        \
-        if (!(what)) {                                                          \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, e.msg); \
-            return 1;                                                           \
-        }                                                                       \
-    } while (0)
-
 static int open_world(struct comm_world **w, struct err *e)
 {
     if (comm_world_open(NULL, w, e) == 0)

@@ -20,15 +20,6 @@
 #include "tests/lib/fakedev.h"
 #include "tests/lib/ranks.h"
 
-/* In a rank: say what is wrong and fail. */
-#define EXPECT(what)                                                            \
-    do {                                                                        \
-        if (!(what)) {                                                          \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, e.msg); \
-            return 1;                                                           \
-        }                                                                       \
-    } while (0)
-
 /* Long against what a busy machine does to a thread that need not wait. */
 enum { DELAY_MS = 400 };
 static const double soon_s = 0.2;

@@ -160,7 +160,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
 {
     struct load *l = ctx;
     const struct fill *f = it->user;
-    bool host = !strcmp(l->o->dev->name, "cpu");
+    bool host = dev_on_host(l->o->dev);
 
     (void)e;
     if (!f || !f->dst)

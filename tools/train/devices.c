@@ -60,8 +60,12 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     const struct dev_net *net = k && size > 1 ? k->net(&why) : NULL;
     int without = -1;
 
-    if (net)
-        net->who(mine.who, sizeof mine.who);
+    if (net) {
+        struct dev_who who;
+
+        k->dev->who(&who);
+        snprintf(mine.who, sizeof mine.who, "%s", who.uuid);
+    }
     snprintf(mine.why, sizeof mine.why, "%.440s", why.msg);
     if (size == 1)
         *e = why;

@@ -112,7 +112,7 @@ static void place(struct model *m)
  */
 static int64_t default_head_rows(const struct model *m)
 {
-    const int64_t most = strcmp(m->k->dev->name, "cpu") ? (int64_t)2200 << 20 : 64 << 20;
+    const int64_t most = dev_on_host(m->k->dev) ? 64 << 20 : (int64_t)2200 << 20;
     int64_t rows = 64;
 
     while (rows * 2 * m->v * dtype_size(m->o.t) <= most)

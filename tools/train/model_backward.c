@@ -90,6 +90,13 @@ static int gather_wait(const struct way *f, struct err *e)
 /* All rows of the micro-batch, once they are gathered. */
 static const void *all_rows(const struct model *m, const void *own) { return tp_rows(m, &m->back.part[0], own); }
 
+/* Both at once: *all gets them. */
+static int gather(const struct way *f, const void *own, const void **all, struct err *e)
+{
+    *all = all_rows(f->m, own);
+    return gather_start(f, own, e) < 0 ? -1 : gather_wait(f, e);
+}
+
 /* f->d: in, the gradient of z = y + dropout(mlp + bias); out, that of y. */
 static int mlp_back(const struct way *f, int i, const struct block_act *a, struct err *e)
 {
@@ -101,9 +108,8 @@ static int mlp_back(const struct way *f, int i, const struct block_act *a, struc
     void *own;
 
     dropout_rows(f, m->g->first_block + i, SITE_MLP_OUT, grad_of(m, i, ROLE_DOWN_B), &own);
-    if (gather_start(f, own, e) < 0 || gather_wait(f, e) < 0)
+    if (gather(f, own, &dm, e) < 0)
         return -1;
-    dm = all_rows(m, own);
     k->linear_dw(grad_of(m, i, ROLE_DOWN_W), NULL, dm, a->g, m->m, m->h, m->f, add, m->o.t, f->s);
     k->linear_dx_gelu(m->d_ff, dm, weight_of(m, i, ROLE_DOWN_W), a->pre, m->m, m->h, m->f, m->o.t, f->s);
     if (gather_start(f, a->w, e) < 0)
@@ -137,9 +143,8 @@ static int attention_back(const struct way *f, int i, const struct block_act *a,
     void *own;
 
     dropout_rows(f, m->g->first_block + i, SITE_ATTENTION_OUT, grad_of(m, i, ROLE_DENSE_B), &own);
-    if (gather_start(f, own, e) < 0 || gather_wait(f, e) < 0)
+    if (gather(f, own, &da, e) < 0)
         return -1;
-    da = all_rows(m, own);
     k->linear_dw(grad_of(m, i, ROLE_DENSE_W), NULL, da, a->o, m->m, m->h, m->a, add, m->o.t, f->s);
     k->linear_dx(m->d_o, da, weight_of(m, i, ROLE_DENSE_W), m->m, m->h, m->a, false, m->o.t, f->s);
     if (gather_start(f, a->u, e) < 0)
@@ -163,6 +168,7 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
     const struct stage_param *table = stage_get(m->g, -1, ROLE_POSITION);
     const int32_t *position = f->mb->positions ? f->mb->positions : m->position;
     const bool add = f->mb->add;
+    const void *all;
 
     for (int i = 0; i < m->back.n; i++) {
         const struct part *p = &m->back.part[i];
@@ -179,9 +185,9 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
         k->layernorm_back(f->d, grad_of(m, -1, ROLE_WORD_NORM_W), grad_of(m, -1, ROLE_WORD_NORM_B), f->d, sl->raw,
                           weight_of(m, -1, ROLE_WORD_NORM_W), sl->raw_mean, sl->raw_rstd, NULL, m->r, m->h, add,
                           m->scratch, m->o.t, f->s);
-    if (gather_start(f, f->d, e) < 0 || gather_wait(f, e) < 0)
+    if (gather(f, f->d, &all, e) < 0)
         return -1;
-    k->embed_back(grad_of(m, -1, ROLE_WORD), f->mb->tokens, all_rows(m, f->d), m->g->tp * m->v, m->v, m->m, m->h, add,
+    k->embed_back(grad_of(m, -1, ROLE_WORD), f->mb->tokens, all, m->g->tp * m->v, m->v, m->m, m->h, add,
                   m->scratch, m->o.t, f->s);
     return 0;
 }

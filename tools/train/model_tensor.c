@@ -97,7 +97,7 @@ int tp_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *
         if (first->split || first->untrained || first->block != (block < 0 ? -1 : g->first_block + block))
             continue;
         while (i + 1 < g->n_params && !last[1].split && !last[1].untrained && last[1].block == first->block &&
-               last[1].at - (last->at + last->n) < 32) {
+               last[1].at - (last->at + last->n) < STAGE_ALIGN) {
             last++;
             i++;
         }

@@ -48,7 +48,7 @@ struct planned {
 
 static const struct kernels *planned_kernels(const struct trainer *t, struct planned *p)
 {
-    if (!plan_elsewhere(t) || strcmp(t->k->dev->name, "cpu"))
+    if (!plan_elsewhere(t) || !dev_on_host(t->k->dev))
         return t->k;
     p->k = *t->k;
     p->dev = *t->k->dev;
@@ -80,7 +80,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     out->part[1] = (uint64_t)g->flat_n * 4;
     out->part[2] = (uint64_t)g->shard_n * 12;
     out->part[3] = model_bytes(g, k, &mo) + pipeline_bytes(g, &mo);
-    if (strcmp(k->dev->name, "cpu"))
+    if (!dev_on_host(k->dev))
         out->part[3] += pipeline_boxes(g, &mo);
     out->part[4] = optimizer_bytes(g, &t->optimizer_opts);
     out->part[5] = batches_bytes(&bo);
@@ -287,9 +287,9 @@ static uint64_t room_here(const struct trainer *t)
 
     if (t->o.device_memory > 0)
         left = (uint64_t)(t->o.device_memory * 1e9);
-    else if (strcmp(t->k->dev->name, "cpu"))
+    else if (!dev_on_host(t->k->dev))
         t->k->dev->memory(&total, &left);
-    if (left == UINT64_MAX || (!strcmp(t->k->dev->name, "cpu") && !plan_elsewhere(t)))
+    if (left == UINT64_MAX || (dev_on_host(t->k->dev) && !plan_elsewhere(t)))
         return left;
     return left > RESERVE ? left - RESERVE : 0;
 }

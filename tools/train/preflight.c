@@ -193,7 +193,7 @@ int preflight_run(struct trainer *t, struct err *e)
     struct preflight_rank *all = xcalloc((size_t)n, sizeof *all);
     struct preflight p = {
         .t = t, .k = t->k, .dev = t->k->dev, .watch = comm_watch(t->world), .all = comm_world_group(t->world),
-        .mine = &mine, .z = strcmp(t->k->dev->name, "cpu") ? of_gpu : of_cpu,
+        .mine = &mine, .z = dev_on_host(t->k->dev) ? of_cpu : of_gpu,
     };
     struct strbuf verdict = {0};
     double all_reduce = 0;
@@ -209,7 +209,7 @@ int preflight_run(struct trainer *t, struct err *e)
         named = preflight_verdict(all, n, &verdict);
         if (named == 0)
             strbuf_addf(&verdict, "%d rank%s tried out%s: all well\n", n, n == 1 ? "" : "s",
-                        strcmp(p.dev->name, "cpu") ? "" : " on processors");
+                        dev_on_host(p.dev) ? " on processors" : "");
         if (speaks(t))
             show(t, all, all_reduce, verdict.buf);
         if (named > 0) {

@@ -24,8 +24,6 @@ void preflight_wrong(struct preflight *p, const char *fmt, ...)
     va_end(ap);
 }
 
-static bool is_gpu(const struct preflight *p) { return strcmp(p->dev->name, "cpu") != 0; }
-
 void preflight_settle(struct preflight *p)
 {
     struct err e = {0};
@@ -141,7 +139,7 @@ static uint64_t memory_wanted(const struct preflight *p)
         plan_stage(p->t, p->t->rank_pp, &plan);
         return plan.total;
     }
-    if (!is_gpu(p))
+    if (dev_on_host(p->dev))
         return 16 * p->z.block;
     p->dev->memory(&total, &left);
     return left / 10 * 9;
@@ -195,8 +193,8 @@ void preflight_copies(struct preflight *p)
         memset(host, 0, p->z.block);
         from = seconds_of(p, do_copy, &(struct copy){ host, b });
         p->mine->rate[RATE_COPY] = 2 * bytes / within;
-        p->mine->rate[RATE_TO_DEVICE] = is_gpu(p) ? bytes / to : 0;     /* a CPU's memory is the host's */
-        p->mine->rate[RATE_FROM_DEVICE] = is_gpu(p) ? bytes / from : 0;
+        p->mine->rate[RATE_TO_DEVICE] = !dev_on_host(p->dev) ? bytes / to : 0;     /* a CPU's memory is the host's */
+        p->mine->rate[RATE_FROM_DEVICE] = !dev_on_host(p->dev) ? bytes / from : 0;
         for (uint64_t i = 0; i < p->z.block; i++)
             if (((unsigned char *)host)[i] != 0x5a) {
                 preflight_wrong(p, "a copy to the device and back changed byte %llu", (unsigned long long)i);
@@ -230,7 +228,7 @@ static void shapes_of(const struct preflight *p, struct product *q)
             .n_shapes = SHAPES, .m = (int64_t)t->model_opts.b * t->model_opts.s, .t = t->t,
             .n = { 3 * h / tp, h, f / tp, h }, .k = { h, h / tp, h, f / tp },
         };
-    if (!is_gpu(p) && q->m > p->z.m)
+    if (dev_on_host(p->dev) && q->m > p->z.m)
         q->m = p->z.m;
     for (int i = 0; i < q->n_shapes; i++) {
         q->x_n = q->m * q->k[i] > q->x_n ? q->m * q->k[i] : q->x_n;

@@ -268,7 +268,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 static void settle_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
-    const bool beside = strcmp(t->k->dev->name, "cpu") != 0 || plan_elsewhere(t);
+    const bool beside = !dev_on_host(t->k->dev) || plan_elsewhere(t);
 
     /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))

@@ -4,9 +4,6 @@
 
 #include "tools/train/stage.h"
 
-/* Every bucket divides by dp * this: shards stay aligned for vector code and whole cache lines. */
-enum { STAGE_ALIGN = 32 };
-
 static const char *const role_name[ROLE_N] = {
     [ROLE_WORD] = "tied_modules.embed.word_embeddings.weight",
     [ROLE_WORD_NORM_W] = "tied_modules.embed.word_embeddings.norm.weight",

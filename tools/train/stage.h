@@ -31,6 +31,12 @@ enum role {
     ROLE_N
 };
 
+/*
+ * Elements. Parameters begin at multiples of it, and every bucket divides by dp times it: shards stay aligned for
+ * vector code and whole cache lines.
+ */
+enum { STAGE_ALIGN = 32 };
+
 /* One parameter as this rank holds it: its tensor-parallel slice. */
 struct stage_param {
     const char *name;           /* canonical, blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
