@@ -47,19 +47,21 @@ if [ "$n" -ge 2 ]; then
         --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --vocab-size 257 --bf16 >/dev/null 2>&1; done) &
     sleep 5
     # shellcheck disable=SC2086
-    launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 120 --log-straggler-interval 40 >"$W/log" 2>&1
+    launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 120 --log-straggler-interval 40 \
+        >"$W/shared" 2>&1
     : >"$W/enough"
     wait
-    straggler() { grep '^\[straggler\]' "$W/log"; [ "$(grep -c 'slowest rank: 1 ' "$W/log")" -ge 2 ]; }
+    straggler() { tail -n 20 "$W/shared"; [ "$(grep -c '^\[straggler\].*slowest rank: 1 ' "$W/shared")" -ge 2 ]; }
     check "a GPU that is shared is the straggler" straggler
     # A rank that dies is named with its GPU.
     # shellcheck disable=SC2086
-    launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100000 >"$W/log" 2>&1 &
+    launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100000 >"$W/dies" 2>&1 &
     job=$!
     t=0
-    until grep -q ' iteration  *3/' "$W/log" || [ $t -gt 120 ]; do t=$((t + 1)); sleep 1; done
+    until grep -q ' iteration  *3/' "$W/dies" || [ $t -gt 120 ]; do t=$((t + 1)); sleep 1; done
     kill -KILL "$(pgrep -f "^[^ ]*/train .*--train-iters 100000" | tail -n 1)"
     wait $job
-    check "a rank that dies is named with its GPU" grep -E 'rank [01] \(host [^)]*, GPU-[0-9a-f-]* at [0-9a-fA-F:.]*\) died' "$W/log"
+    named() { tail -n 20 "$W/dies"; grep -qE 'rank [01] \(host [^)]*, GPU-[0-9a-f-]* at [0-9a-fA-F:.]*\) died' "$W/dies"; }
+    check "a rank that dies is named with its GPU" named
 fi
 finish
