@@ -101,7 +101,7 @@ BENCH_SRC := $(filter-out tests/tools/kernel_times.c,$(wildcard tests/bench/*.c 
 BENCH_BIN := $(BENCH_SRC:%.c=$(O)/%)
 # Measuring on a GPU: built where there is an nvcc, and CUPTI.
 CUPTI     := $(if $(NVCC),$(firstword $(wildcard $(CUDA_HOME)/extras/CUPTI/include/cupti.h $(CUDA_HOME)/include/cupti.h)))
-CUDA_TEST := $(if $(NVCC),$(O)/tests/bench/bench_attention) $(if $(CUPTI),$(O)/tests/tools/libkernel_times.so)
+CUDA_TEST := $(if $(NVCC),$(O)/tests/bench/bench_attention $(O)/tests/tools/lt_alone) $(if $(CUPTI),$(O)/tests/tools/libkernel_times.so)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
@@ -174,6 +174,12 @@ $(O)/tests/bench/bench_attention: tests/bench/bench_attention.cu $(CUDA_OBJ) $(L
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -I. -std=c++17 -O3 $(CUDA_ARCH) -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 \
 		-Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt -lpthread
+
+$(O)/tests/tools/lt_alone: tests/tools/lt_alone.cu
+	$(call say,NVCC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -std=c++17 -O2 $(CUDA_ARCH) -cudart static -o $@ $< -L$(CUDA_HOME)/lib64 \
+		-Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt
 
 $(O)/tests/tools/libkernel_times.so: tests/tools/kernel_times.c
 	$(call say,LD,$@)
