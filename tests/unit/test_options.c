@@ -154,11 +154,47 @@ static void test_spellings(void **state)
     assert_int_equal(o.n_notes, 0);
 }
 
+/* What is short and can mean one option only is taken, as argparse does, and said. */
+static void test_short_names(void **state)
+{
+    char *path = put("short.conf", "seed = 7\n"), line[600];
+
+    (void)state;
+    accept("--train-iter 40 --micro_batch=3 --tensor-mo 2 --data-p /a --DDP local", NULL, 0);
+    assert_true(o.train_iters == 40 && o.micro_batch_size == 3 && o.tensor_model_parallel_size == 2);
+    assert_string_equal(o.data_path.v[0], "/a");
+    assert_int_equal(o.n_notes, 6);
+    assert_string_equal(o.note[0], "--train-iter is taken for --train-iters");
+    assert_string_equal(o.note[1], "--micro_batch is taken for --micro-batch-size");
+    assert_string_equal(o.note[5], "accepted, without effect here: --DDP-impl");
+    /* One name that begins another is itself. */
+    accept("--lr 1e-3 --save x --deepspeed", NULL, 0);
+    assert_int_equal(o.n_notes, 0);
+    accept("--encoder 77", NULL, 0);            /* an alias */
+    assert_int_equal(o.seq_length, 77);
+    snprintf(line, sizeof line, "--conf %s", path);
+    accept(line, NULL, 0);
+    assert_int_equal(o.seed, 7);
+    snprintf(line, sizeof line, "--conf=%s --seed 8", path);
+    accept(line, NULL, 0);
+    assert_int_equal(o.seed, 8);
+    accept("--vers", NULL, 0);
+    assert_true(o.version);
+    refuse("--num-layer 4", NULL, 0, "option '--num-layer' is the beginning of several: --num-layers, "
+           "--num-layers-per-virtual-pipeline-stage");
+    refuse("--train 4", NULL, 0, "option '--train' is the beginning of several: --train-samples, --train-iters, "
+           "--train-tokens, --train-weighted-split-paths, --train-weighted-split-paths-path");
+    refuse("--glu geglu", NULL, 0, "--glu-activation: gated activations are not supported");
+    refuse("--spars", NULL, 0, "--spars: sparse attention is not supported");
+    refuse("--train-iter x", NULL, 0, "--train-iters: 'x' is not a whole number");
+    refuse("-- 4", NULL, 0, "unknown option '--'");
+    free(path);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
-    refuse("--num-layer 4", NULL, 0, "unknown option '--num-layer'; did you mean '--num-layers'?");
-    refuse("--micro-batch 4", NULL, 0, "unknown option '--micro-batch'; did you mean '--micro-batch-size'?");
+    refuse("--num-leyers 4", NULL, 0, "unknown option '--num-leyers'; did you mean '--num-layers'?");
     refuse("--frobnicate-all", NULL, 0, "unknown option '--frobnicate-all'");
     refuse("-x", NULL, 0, "unknown option '-x'");
     refuse("pretrain_gpt.py", NULL, 0, "'pretrain_gpt.py' belongs to no option");
@@ -618,10 +654,10 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_teardown(f, forget)
     const struct CMUnitTest tests[] = {
-        T(test_defaults), T(test_spellings), T(test_refused), T(test_help_wins), T(test_environment), T(test_file),
-        T(test_deepspeed), T(test_deepspeed_environment), T(test_derived), T(test_parallel), T(test_model),
-        T(test_complete), T(test_schedule_rules), T(test_schedule_of), T(test_data_rules), T(test_bloom_script),
-        T(test_print), T(test_man_page),
+        T(test_defaults), T(test_spellings), T(test_short_names), T(test_refused), T(test_help_wins),
+        T(test_environment), T(test_file), T(test_deepspeed), T(test_deepspeed_environment), T(test_derived),
+        T(test_parallel), T(test_model), T(test_complete), T(test_schedule_rules), T(test_schedule_of),
+        T(test_data_rules), T(test_bloom_script), T(test_print), T(test_man_page),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

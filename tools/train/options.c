@@ -42,6 +42,38 @@ const struct row *options_find(const char *name)
     return NULL;
 }
 
+static bool row_begins(const struct row *r, const char *name)
+{
+    const char *p = r->name;
+
+    for (; *name && same_letter(*p, *name); p++)
+        name++;
+    return !*name;
+}
+
+/*
+ * As argparse takes what is not spelt in full: the one row whose name begins so, aliases followed; NULL
+ * when there is none, or when there are several. names: if not NULL, all of them, ", " between them.
+ */
+static const struct row *find_short(const char *name, struct strbuf *names)
+{
+    const struct row *found = NULL;
+    bool several = false;
+
+    for (int i = 0; i < options_n_rows; i++) {
+        const struct row *r = &options_rows[i];
+
+        if (!*name || !row_begins(r, name))
+            continue;
+        if (names)
+            strbuf_addf(names, "%s--%s", names->len ? ", " : "", r->name);
+        r = r->kind == KIND_ALIAS ? options_find(r->help) : r;
+        several |= found && found != r;
+        found = r;
+    }
+    return several ? NULL : found;
+}
+
 static const struct row *find_letter(char letter)
 {
     for (int i = 0; i < options_n_rows; i++)
@@ -184,9 +216,28 @@ static int take(struct train_opts *o, const struct row *r, const char *name, cha
     return options_set(o, r, n, words, &here, e);
 }
 
+/* The row of a name that no row has: one that it begins, with a note; else NULL and *e. */
+static const struct row *take_short(struct train_opts *o, const char *name, struct err *e)
+{
+    struct strbuf names = {0};
+    const struct row *r = find_short(name, &names);
+    const char *near = options_nearest(name);
+
+    if (r)
+        options_note(o, "--%s is taken for --%s", name, r->name);
+    else if (names.len)
+        err_usage(e, "option '--%s' is the beginning of several: %s", name, names.buf);
+    else if (near)
+        err_usage(e, "unknown option '--%s'; did you mean '--%s'?", name, near);
+    else
+        err_usage(e, "unknown option '--%s'", name);
+    strbuf_free(&names);
+    return r;
+}
+
 static int take_word(struct train_opts *o, int argc, char **argv, int *at, struct err *e)
 {
-    const char *word = argv[*at], *near;
+    const char *word = argv[*at];
     const struct row *r;
     char *name, *value;
     int rc = -1;
@@ -209,12 +260,10 @@ static int take_word(struct train_opts *o, int argc, char **argv, int *at, struc
     if (value)
         *value++ = '\0';
     r = options_find(name);
+    if (!r)
+        r = take_short(o, name, e);
     if (r)
         rc = take(o, r, name, value, argc, argv, at, e);
-    else if ((near = options_nearest(name)))
-        err_usage(e, "unknown option '--%s'; did you mean '--%s'?", name, near);
-    else
-        err_usage(e, "unknown option '--%s'", name);
     free(name);
     return rc;
 }
@@ -244,20 +293,31 @@ static int set_defaults(struct train_opts *o, struct err *e)
     return 0;
 }
 
+/* Does this word name the option, in full or short enough to be understood? *value: what follows '=', or NULL. */
+static bool names_row(const char *word, const struct row *r, const char **value)
+{
+    char name[64];
+    size_t n = strcspn(word, "=");
+
+    if (!str_starts(word, "--") || n - 2 >= sizeof name)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)n - 2, word + 2);
+    *value = word[n] ? word + n + 1 : NULL;
+    return *name && (row_matches(r, name) || (!options_find(name) && find_short(name, NULL) == r));
+}
+
 /* --config is read before the words that win over it, so it is looked for beforehand. */
 static const char *find_config(int argc, char **argv, char **env)
 {
-    const char *path = NULL;
+    const struct row *r = options_row_of(offsetof(struct train_opts, config));
+    const char *path = NULL, *value;
 
     for (char **v = env; v && *v; v++)
         if (str_starts(*v, "SHARDKIT_CONFIG="))
             path = strchr(*v, '=') + 1;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
-            path = argv[i + 1];
-        else if (str_starts(argv[i], "--config="))
-            path = argv[i] + strlen("--config=");
-    }
+    for (int i = 1; i < argc; i++)
+        if (names_row(argv[i], r, &value) && (value || i + 1 < argc))
+            path = value ? value : argv[i + 1];
     return path;
 }
 
