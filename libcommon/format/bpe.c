@@ -384,6 +384,11 @@ void bpe_free(struct bpe *b)
 
 /* ---- asking ---- */
 
+const char *bpe_path(const struct bpe *b)
+{
+    return b->path;
+}
+
 int64_t bpe_vocab_size(const struct bpe *b)
 {
     /* With holes in the numbers every number must still fit. */

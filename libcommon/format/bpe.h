@@ -29,9 +29,11 @@ struct bpe;
 struct bpe *bpe_bytes(void);
 /* ERR_SYS or ERR_DATA, which names file and byte. */
 MUST_CHECK struct bpe *bpe_open_gpt2(const char *vocab_path, const char *merges_path, struct err *e);
-/* path: a tokenizer.json, or the folder that holds one. */
+/* path: a tokenizer.json, the folder that holds one, or a model of the hub whose file is in a cache (hub_cache.h). */
 MUST_CHECK struct bpe *bpe_open_json(const char *path, struct err *e);
 void bpe_free(struct bpe *b);                       /* NULL is fine */
+/* The tokenizer.json that was read; NULL for the other kinds. As long as the bpe. */
+const char *bpe_path(const struct bpe *b);
 
 /* Tokens, added ones included; as the reference counts when it chooses between u16 and i32. */
 int64_t bpe_vocab_size(const struct bpe *b);

@@ -48,6 +48,7 @@ struct bpe_added {
 
 struct bpe {
     struct arena *arena;
+    const char *path;                   /* NULL: not of one file */
     uint8_t odd_byte[BPE_ODD_BYTES];    /* of U+0100 onwards in spellings */
     struct bpe_token *token;            /* [n_ids] */
     int32_t n_ids, cap_ids, n_tokens;   /* largest number + 1; room; how many there are */

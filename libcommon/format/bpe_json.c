@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/bpe_impl.h"
+#include "libcommon/format/hub_cache.h"
 
 struct reader {
     const char *path;
@@ -315,13 +315,14 @@ static int read_sections(struct reader *r, const json_t *root)
 struct bpe *bpe_open_json(const char *path, struct err *e)
 {
     struct reader r = { .e = e };
-    struct stat st;
-    char *file = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path_join(path, "tokenizer.json") : xstrdup(path), *text;
+    char *file = hub_find(path, "tokenizer.json", e), *text;
     json_error_t je;
     json_t *root = NULL;
     uint64_t size;
     int rc = -1;
 
+    if (!file)
+        return NULL;
     r.path = file;
     text = file_slurp(file, BPE_MAX_FILE, &size, e);
     if (text) {
@@ -332,6 +333,7 @@ struct bpe *bpe_open_json(const char *path, struct err *e)
             err_data(e, file, root ? 0 : (uint64_t)je.position, "%s", root ? "no JSON object" : je.text);
         else
             rc = read_sections(&r, root);
+        r.b->path = arena_strndup(r.b->arena, file, strlen(file));
     }
     json_decref(root);
     free(file);

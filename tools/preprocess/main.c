@@ -19,7 +19,7 @@ static const char help[] =
     "      --document WHAT    of text, what is a document: file (default), line or paragraph\n"
     "      --vocab FILE       GPT-2's vocab.json, with --merges\n"
     "      --merges FILE      GPT-2's merges.txt\n"
-    "      --tokenizer PATH   a byte-level BPE tokenizer.json, or the folder that holds one\n"
+    "      --tokenizer PATH   a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches\n"
     "                         (without any of these three: one token a byte, 256 for the end)\n"
     "      --append-eod       end each document with the end-of-document token\n"
     "      --eod TOKEN        which one that is (default: <|endoftext|>, else </s>)\n"

@@ -158,7 +158,7 @@ const struct row options_rows[] = {
     FLAG("eod-mask-loss", eod_mask_loss, "no loss where the input is the end-of-document token")
     INT("eod-id", eod_id, 0, DIM_MAX, NULL, "that token (the tokenizer's)")
     TEXT("tokenizer-type", tokenizer_type, "TYPE", NULL, "GPT2BPETokenizer, PretrainedFromHF or bytes")
-    TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL, "tokenizer.json, or its folder")
+    TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL, "tokenizer.json, its folder, or a model in the hub's local caches")
     TEXT("vocab-file", vocab_file, "FILE", NULL, "GPT-2 vocab.json")
     TEXT("merge-file", merge_file, "FILE", NULL, "GPT-2 merges.txt")
 #undef GROUP

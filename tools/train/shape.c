@@ -81,8 +81,9 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 /* ---- vocabulary ---- */
 
 /* Tokens of the tokenizer that the options name; 0 when they name none. *eod is set where it is known. */
-static int tokenizer_size(const struct train_opts *o, int64_t *tokens, int64_t *eod, struct err *e)
+static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, struct err *e)
 {
+    const struct train_opts *o = &t->o;
     struct bpe *b;
 
     if (o->vocab_file && o->merge_file)
@@ -93,6 +94,8 @@ static int tokenizer_size(const struct train_opts *o, int64_t *tokens, int64_t *
         return 0;
     if (!b)
         return -1;
+    if (bpe_path(b) && !str_starts(bpe_path(b), o->tokenizer_name_or_path))
+        say(t, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
     *tokens = bpe_vocab_size(b);
     *eod = bpe_eod(b);
     bpe_free(b);
@@ -110,7 +113,7 @@ static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
     int64_t tokens = 0;
 
     *eod = -1;
-    if (tokenizer_size(o, &tokens, eod, e) < 0)
+    if (tokenizer_size(t, &tokens, eod, e) < 0)
         return -1;
     if (o->eod_id >= 0)
         *eod = o->eod_id;
