@@ -306,6 +306,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
 
     s->kind = LAYOUT_HF;
     s->arena = arena_new(0);
+    s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
     s->path = arena_fmt(s->arena, "%s", dir);
     s->tag = arena_fmt(s->arena, "%s", base);

@@ -12,6 +12,7 @@
 #define SHARDKIT_LAYOUT_LAYOUT_H
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/names.h"
 #include "libcommon/base/report.h"
 #include "libcommon/format/pickle.h"
 #include "libcommon/model/config.h"
@@ -84,6 +85,11 @@ struct source {
     struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */
     int n_params;
     struct param *param;        /* order: embedding, layers, final LayerNorm; natural order of names inside */
+    struct source_names *names; /* for source_param() and source_file(), the arena's; NULL: they compare all */
+};
+
+struct source_names {
+    struct names *param, *file; /* made when first asked */
 };
 
 struct source_opts {
@@ -101,7 +107,8 @@ struct source_opts {
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
 void source_close(struct source *s);                    /* NULL is fine */
-struct param *source_param(const struct source *s, const char *name);    /* NULL: none */
+/* By name, NULL: none. Not from two threads at once: the first to ask makes a table. */
+struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 
 /*

@@ -135,22 +135,26 @@ static struct filled *sorted_runs(struct plan *p, int *n)
 struct built {
     struct filled *run;                 /* sorted */
     int n_runs;
-    char **dst_name;                    /* destination number -> name inside the folder */
-    int n_dst;
+    struct arena *arena;
+    struct names *dst;                  /* destination numbers, by name inside the folder */
     char *buf;
 };
 
 static void find_runs(const struct built *b, const char *name, int *first, int *end)
 {
-    int dst = 0;
+    int dst = names_find(b->dst, name), hi = b->n_runs;
 
     *first = *end = 0;
-    while (dst < b->n_dst && strcmp(b->dst_name[dst], name) != 0)
-        dst++;
-    if (dst == b->n_dst)
+    if (dst < 0)
         return;
-    while (*first < b->n_runs && b->run[*first].dst != dst)
-        ++*first;
+    while (*first < hi) {               /* the first that is not of an earlier destination */
+        int mid = *first + (hi - *first) / 2;
+
+        if (b->run[mid].dst < dst)
+            *first = mid + 1;
+        else
+            hi = mid;
+    }
     for (*end = *first; *end < b->n_runs && b->run[*end].dst == dst; ++*end)
         ;
 }
@@ -289,15 +293,15 @@ static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
 int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e)
 {
     struct strbuf sb = {0};
-    struct built b = { .n_dst = plan_n_dst(p), .buf = xmalloc(READ_CHUNK) };
+    struct built b = { .arena = arena_new(0), .buf = xmalloc(READ_CHUNK) };
     char *path = path_join(dir, MANIFEST_NAME);
     size_t skip = strlen(dir) + 1;
     int rc;
 
     b.run = sorted_runs(p, &b.n_runs);
-    b.dst_name = xmalloc((size_t)b.n_dst * sizeof *b.dst_name);
-    for (int i = 0; i < b.n_dst; i++)
-        b.dst_name[i] = plan_dst(p, i)->path + skip;
+    b.dst = names_new(b.arena);
+    for (int i = 0; i < plan_n_dst(p); i++)
+        names_add(b.dst, plan_dst(p, i)->path + skip, i);
     put_head(&sb, k);
     rc = put_files(&sb, &b, dir, e);
     put_tensors(&sb, k, p);
@@ -307,7 +311,7 @@ int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct
     strbuf_free(&sb);
     free(path);
     free(b.run);
-    free(b.dst_name);
+    arena_free(b.arena);
     free(b.buf);
     return rc;
 }
@@ -405,10 +409,16 @@ static int sum_file(struct source *s, int file, const struct manifest_run *run, 
                     struct crc_sum *sum, struct err *e)
 {
     uint64_t size = files_size(s->files, file), at = 0;
-    int i = 0;
+    int i = 0, hi = n_runs;
 
-    while (i < n_runs && run[i].file < file)
-        i++;
+    while (i < hi) {                    /* the first that is not of an earlier file */
+        int mid = i + (hi - i) / 2;
+
+        if (run[mid].file < file)
+            i = mid + 1;
+        else
+            hi = mid;
+    }
     for (; i < n_runs && run[i].file == file; i++) {
         if (sum_range(s->files, file, at, run[i].at, sum, buf, e) < 0)
             return -1;

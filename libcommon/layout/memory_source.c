@@ -292,6 +292,7 @@ struct source *memory_source_new(const struct memory_parts *p, struct err *e)
 
     s->kind = LAYOUT_DEEPSPEED;
     s->arena = arena_new(0);
+    s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
     s->path = arena_fmt(s->arena, "(new checkpoint)");
     s->tag = s->path;

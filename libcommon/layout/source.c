@@ -472,6 +472,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     int rc = -1;
 
     s->arena = arena_new(0);
+    s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     if (list_path(s, path, &l, e) < 0)
@@ -510,18 +511,57 @@ void source_close(struct source *s)
     free(s);
 }
 
+/* ---- by name ---- */
+
+/* Names that were added since the table was made are added to it; after a sort it is made anew. */
+static int look_up(const struct source *s, struct names **t, int n, const char *(*name_at)(const struct source *, int),
+                   const char *name)
+{
+    int found = -1;
+
+    for (int again = 0; again < 2; again++) {
+        if (!*t || names_n(*t) > n || again)
+            *t = names_new(s->arena);
+        for (int i = names_n(*t); i < n; i++)
+            names_add(*t, name_at(s, i), i);
+        found = names_find(*t, name);
+        if (found < 0 || strcmp(name_at(s, found), name) == 0)
+            break;
+    }
+    return found;
+}
+
+static int compare_all(const struct source *s, int n, const char *(*name_at)(const struct source *, int),
+                       const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(name_at(s, i), name) == 0)
+            return i;
+    return -1;
+}
+
+static const char *param_name(const struct source *s, int i)
+{
+    return s->param[i].name;
+}
+
+static const char *file_name(const struct source *s, int i)
+{
+    return s->file[i].name;
+}
+
 struct param *source_param(const struct source *s, const char *name)
 {
-    for (int i = 0; i < s->n_params; i++)
-        if (strcmp(s->param[i].name, name) == 0)
-            return &s->param[i];
-    return NULL;
+    int i = s->names ? look_up(s, &s->names->param, s->n_params, param_name, name)
+                     : compare_all(s, s->n_params, param_name, name);
+
+    return i < 0 ? NULL : &s->param[i];
 }
 
 const struct source_file *source_file(const struct source *s, const char *name)
 {
-    for (int i = 0; i < s->n_files; i++)
-        if (strcmp(s->file[i].name, name) == 0)
-            return &s->file[i];
-    return NULL;
+    int i = s->names ? look_up(s, &s->names->file, s->n_files, file_name, name)
+                     : compare_all(s, s->n_files, file_name, name);
+
+    return i < 0 ? NULL : &s->file[i];
 }

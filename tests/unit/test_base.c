@@ -18,6 +18,8 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
+#include "libcommon/layout/layout.h"
 
 static char scratch[] = "/tmp/shardkit-base-XXXXXX";
 
@@ -215,6 +217,46 @@ static void paths(void **state)
     free(rel);
 }
 
+static void names_are_found_among_many(void **state)
+{
+    enum { N = 50000 };
+    struct arena *a = arena_new(0);
+    struct names *t = names_new(a);
+
+    (void)state;
+    assert_int_equal(names_find(t, "0.bias"), -1);
+    for (int i = 0; i < N; i++)
+        names_add(t, arena_fmt(a, "%d.bias", i), i);
+    names_add(t, "7.bias", N);                  /* the first one stays */
+    assert_int_equal(names_n(t), N + 1);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(names_find(t, arena_fmt(a, "%d.bias", i)), i);
+    assert_int_equal(names_find(t, "50000.bias"), -1);
+    arena_free(a);
+}
+
+/* A source's parameters are found while it grows, and after it was sorted. */
+static void parameters_are_found_by_name(void **state)
+{
+    struct source s = { .arena = arena_new(0) };
+    struct param list[] = { { .name = "b" }, { .name = "c" }, { .name = "a" } }, first = list[0];
+
+    (void)state;
+    s.names = arena_alloc(s.arena, sizeof *s.names);
+    s.param = list;
+    s.n_params = 2;
+    assert_null(source_param(&s, "a"));
+    s.n_params = 3;
+    assert_ptr_equal(source_param(&s, "a"), &list[2]);
+    list[0] = list[2];
+    list[2] = first;
+    assert_ptr_equal(source_param(&s, "a"), &list[0]);
+    assert_ptr_equal(source_param(&s, "b"), &list[2]);
+    s.names = NULL;
+    assert_ptr_equal(source_param(&s, "c"), &list[1]);
+    arena_free(s.arena);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -237,7 +279,8 @@ int main(void)
         cmocka_unit_test(arenas_have_a_ceiling), cmocka_unit_test(bf16_rounds_to_even),
         cmocka_unit_test(values_of_every_type), cmocka_unit_test(replace_is_whole_or_nothing),
         cmocka_unit_test(windows_and_short_files), cmocka_unit_test(folders_go_without_following_links),
-        cmocka_unit_test(paths),
+        cmocka_unit_test(paths), cmocka_unit_test(names_are_found_among_many),
+        cmocka_unit_test(parameters_are_found_by_name),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,88 @@
+/*
+ * names.c - open addressing, at most half full, FNV-1a
+ */
+#include "libcommon/base/names.h"
+
+#include <string.h>
+
+struct slot {
+    const char *key;            /* NULL: free */
+    int number;
+};
+
+struct names {
+    struct arena *arena;
+    struct slot *slot;
+    size_t n_slots;             /* a power of two */
+    size_t n_used;
+    int n_added;
+};
+
+enum { FIRST_SLOTS = 64 };
+
+struct names *names_new(struct arena *a)
+{
+    struct names *t = arena_alloc(a, sizeof *t);
+
+    t->arena = a;
+    t->n_slots = FIRST_SLOTS;
+    t->slot = arena_alloc(a, t->n_slots * sizeof *t->slot);
+    return t;
+}
+
+int names_n(const struct names *t)
+{
+    return t->n_added;
+}
+
+static uint64_t hash(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325;
+
+    for (; *s; s++)
+        h = (h ^ (uint8_t)*s) * 0x100000001b3;
+    return h ^ h >> 32;
+}
+
+/* Where the key is, or where it would go. */
+static struct slot *find_slot(const struct names *t, const char *key)
+{
+    size_t i = (size_t)hash(key) & (t->n_slots - 1);
+
+    while (t->slot[i].key && strcmp(t->slot[i].key, key) != 0)
+        i = (i + 1) & (t->n_slots - 1);
+    return &t->slot[i];
+}
+
+static void grow(struct names *t)
+{
+    const struct slot *old = t->slot;
+    size_t n = t->n_slots;
+
+    t->n_slots *= 2;
+    t->slot = arena_alloc(t->arena, t->n_slots * sizeof *t->slot);
+    for (size_t i = 0; i < n; i++)
+        if (old[i].key)
+            *find_slot(t, old[i].key) = old[i];
+}
+
+void names_add(struct names *t, const char *key, int number)
+{
+    struct slot *at;
+
+    if (2 * (t->n_used + 1) > t->n_slots)
+        grow(t);
+    at = find_slot(t, key);
+    t->n_added++;
+    if (at->key)
+        return;
+    *at = (struct slot){ key, number };
+    t->n_used++;
+}
+
+int names_find(const struct names *t, const char *key)
+{
+    const struct slot *at = find_slot(t, key);
+
+    return at->key ? at->number : -1;
+}
