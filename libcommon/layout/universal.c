@@ -143,6 +143,56 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
     return rc;
 }
 
+/* ---- is it all there? ---- */
+
+int universal_check_states(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < UNIVERSAL_STATES; j++) {
+            if (s->param[i].state[universal_states[j]])
+                continue;
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s is not there: a universal form is made of masters and "
+                     "moments; start from a checkpoint that has its optimizer states", s->param[i].name,
+                     state_name(universal_states[j]));
+            return -1;
+        }
+    return 0;
+}
+
+/* The parameters of one mp_rank file that the form lacks; `told` has those of the files before it. */
+static void check_rank(const struct source *s, const struct source_file *f, struct names *told, struct report *r)
+{
+    uint32_t n_groups = 0, n;
+    struct pk **group = pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups);
+
+    for (uint32_t g = 0; group && g < n_groups; g++) {
+        struct pk **pair = pk_pairs(group[g], &n);
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *name = pk_as_str(pair[2 * i]);
+
+            if (!name || source_param(s, name) || names_find(told, name) >= 0)
+                continue;
+            names_add(told, name, 0);
+            report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is not there, %s lists it", f->name);
+        }
+    }
+}
+
+void universal_check_params(const struct source *s, struct report *r)
+{
+    struct arena *a = arena_new(0);
+    struct names *told = names_new(a);
+
+    if (s->n_params == 0)
+        report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
+                   "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
+    for (int i = 0; i < s->n_files && s->n_params > 0; i++)
+        if (is_mp_rank(&s->file[i]) && s->file[i].pt)
+            check_rank(s, &s->file[i], told, r);
+    arena_free(a);
+}
+
 uint64_t universal_extra_bytes(const struct source *s)
 {
     uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */

@@ -24,6 +24,13 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /* Copy the source's mp_rank files into `dir`, every record's CRC checked. */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
+/* A universal form has every parameter's master and both moments, or it is none: -1 names the first that lacks one. */
+MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
+/*
+ * Findings "no_params" and "missing_param": a form without parameters, or without one that
+ * its mp_rank files list. Of s->param the names are enough.
+ */
+void universal_check_params(const struct source *s, struct report *r);
 /* Bytes of all that, for disk-space checks. */
 uint64_t universal_extra_bytes(const struct source *s);
 

@@ -38,6 +38,8 @@ static int check_state(const struct source *s, const struct param *p, enum state
 
 int universal_hdf5_check(const struct source *s, struct err *e)
 {
+    if (universal_check_states(s, e) < 0)
+        return -1;
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 

@@ -16,7 +16,7 @@
  *   key E             an attribute is absent or makes no sense
  *   missing_file E    an mp_rank file, optimizer_state.pt or a parameter's .h5 is not there
  *   extra_file W      a file that belongs to nothing
- *   missing_param E   fewer parameters than the index says
+ *   missing_param E   fewer parameters than the index says or the mp_rank files list; no_params E: none
  *   shape E           states of one parameter differ in shape, or slices do not make it up
  *   unreadable E      a .pt file cannot be opened; class E, opaque W: see pt_check_classes()
  *   shard_missing E   a file that data lies in is not there, or is no checkpoint file
@@ -665,15 +665,16 @@ static void read_params(struct reader *rd)
         at.p->name = name[i];
         at.p->stage = at.p->group = -1;
         at.group = arena_fmt(s->arena, "/%s", name[i]);
-        if (rd->split)
+        if (rd->split && !rd->o->no_tensors)
             read_linked(rd, &at);
-        else
+        else if (!rd->o->no_tensors)
             read_param(rd, &at);
     }
     if (n != want)
         report_add(rd->r, SEV_ERROR, "missing_param", index_path(rd), ERR_NO_BYTE, NULL,
                    "%d parameters, it says %lld", n, (long long)want);
     qsort(s->param, (size_t)n, sizeof *s->param, param_cmp);
+    universal_check_params(s, rd->r);
 }
 
 int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
@@ -688,8 +689,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     read_files(&rd);
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         read_shards(&rd);
-    if (!o->no_tensors)
-        read_params(&rd);
+    read_params(&rd);
     rc = o->no_tensors ? 0 : manifest_load(s, r, e);
 out:
     close_shards(&rd);

@@ -127,6 +127,8 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 {
     k->src = s;
     k->dir = xstrdup(dir);
+    if (universal_check_states(s, e) < 0)
+        return -1;
     for (int i = 0; i < s->n_params; i++) {
         char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
         int rc = k->o.part == 0 ? dir_make(folder, e) : 0;
@@ -135,7 +137,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         if (rc < 0)
             return -1;
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (s->param[i].state[universal_states[j]] && add_state(k, i, universal_states[j], plan, e) < 0)
+            if (add_state(k, i, universal_states[j], plan, e) < 0)
                 return -1;
     }
     return 0;

@@ -5,6 +5,7 @@
  *   unreadable E      a file cannot be opened, or its container or pickle is damaged
  *   class E, opaque W see pt_check_classes()
  *   state_missing E   a parameter without one of its three states
+ *   no_params E, missing_param E   no parameters, or fewer than the mp_rank files list
  *   key E             a state file without a usable `param`
  *   shape E           states of one parameter differ, or a shape that its name contradicts
  *   merge_rule W      cat_dim contradicts what the parameter's name says
@@ -316,13 +317,27 @@ static void check_shape(struct opened *u, const struct param *p)
                    (long long)p->shape[0], (long long)want);
 }
 
+/* The state was read; where no tensors are: its file is there. */
+static bool has_state(const struct opened *u, const struct param *p, enum state st)
+{
+    char *name;
+    bool there;
+
+    if (!u->o->no_tensors)
+        return p->state[st] != NULL;
+    name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
+    there = source_file(u->s, name) != NULL;
+    free(name);
+    return there;
+}
+
 static void check_params(struct opened *u)
 {
     for (int i = 0; i < u->s->n_params; i++) {
         const struct param *p = &u->s->param[i];
 
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (!p->state[universal_states[j]])
+            if (!has_state(u, p, universal_states[j]))
                 report_add(u->r, SEV_ERROR, "state_missing", u->s->path, ERR_NO_BYTE, p->name,
                            "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
         if (p->ndim) {
@@ -374,8 +389,7 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     open_files(&u);
     take_run_state(&u);
     find_vocab(s);
-    if (o->no_tensors)
-        return 0;
     check_params(&u);
-    return manifest_load(s, r, e);
+    universal_check_params(s, r);
+    return o->no_tensors ? 0 : manifest_load(s, r, e);
 }

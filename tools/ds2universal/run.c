@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/universal.h"
 #include "tools/ds2universal/ds2universal.h"
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
@@ -29,7 +30,9 @@ static int print_plan(struct job *j, const struct source *s, struct err *e)
     int files, rc;
 
     convert_estimate(s, k, &need, &files);
-    rc = convert_free_space(j->out, &room, e);
+    rc = universal_check_states(s, e);
+    if (rc == 0)
+        rc = convert_free_space(j->out, &room, e);
     if (rc == 0)
         rc = convert_check_paths(s, j->out, e);
     if (rc == 0 && j->cli.json)
