@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 
 static const int64_t REDRAW_NS = 200 * 1000000ll, PLAIN_LINE_NS = 60 * 1000000000ll;
@@ -19,14 +19,6 @@ struct progress {
     _Atomic uint64_t done;
     _Atomic int64_t next_ns;            /* nobody draws before this */
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
 
 const char *bytes_text(uint64_t bytes, char buf[16])
 {
@@ -51,7 +43,7 @@ struct progress *progress_new(const char *what, uint64_t total_bytes, enum progr
     p->what = what;
     p->total = total_bytes;
     p->live = mode == PROGRESS_ALWAYS || isatty(STDERR_FILENO);
-    p->begun_ns = now_ns();
+    p->begun_ns = clock_ns();
     p->next_ns = p->begun_ns + (p->live ? REDRAW_NS : PLAIN_LINE_NS);
     return p;
 }
@@ -90,7 +82,7 @@ void progress_add(struct progress *p, uint64_t bytes)
     if (!p)
         return;
     done = atomic_fetch_add(&p->done, bytes) + bytes;
-    now = now_ns();
+    now = clock_ns();
     next = p->next_ns;
     /* The thread that moves the clock on is the one that draws. */
     if (now >= next &&

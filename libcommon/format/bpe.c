@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/bpe_impl.h"
 
 /* ---- the byte alphabet ---- */
@@ -214,23 +215,12 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
 }
 
 /* The character that spells a byte, as UTF-8; its length. */
-static size_t spell_byte(int byte, char out[2])
-{
-    int c = byte_char(byte);
-
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | c >> 6);
-    out[1] = (char)(0x80 | (c & 0x3f));
-    return 2;
-}
+static size_t spell_byte(int byte, char out[4]) { return (size_t)utf8_put(out, (uint32_t)byte_char(byte)); }
 
 int bpe_find_bytes(struct bpe *b, int *missing)
 {
     for (int i = 0; i < 256; i++) {
-        char text[2];
+        char text[4];
         size_t n = spell_byte(i, text);
 
         b->byte_id[i] = bpe_find_n(b, text, n);
@@ -248,7 +238,7 @@ int32_t bpe_find_piece(const struct bpe *b, const char *bytes, size_t len)
     int32_t id;
 
     for (size_t i = 0; i < len; i++) {
-        char spelled[2];
+        char spelled[4];
         size_t n = spell_byte((uint8_t)bytes[i], spelled);
 
         strbuf_add(&text, spelled, n);

@@ -60,7 +60,5 @@ void bpe_encoder_free(struct bpe_encoder *c);       /* NULL is fine */
 MUST_CHECK int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out, struct err *e);
 void bpe_ids_free(struct bpe_ids *ids);
 
-/* The byte where p[0..n) stops being UTF-8, or n. */
-size_t utf8_check(const char *p, size_t n);
 
 #endif

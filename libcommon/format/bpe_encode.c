@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/bpe_impl.h"
 
 enum {
@@ -348,46 +349,6 @@ static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len,
 }
 
 /* ---- all of it ---- */
-
-/* Length of the UTF-8 character at p, or 0. Overlong forms, surrogates and > U+10FFFF are none. */
-static size_t utf8_char(const uint8_t *p, size_t n)
-{
-    static const uint8_t least[] = { 0x80, 0xa0, 0x90 }, most[] = { 0xbf, 0x9f, 0x8f };
-    size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
-               : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
-
-    if (len <= 1 || len > n)
-        return len > n ? 0 : len;
-    if (p[1] < least[p[0] == 0xe0 ? 1 : p[0] == 0xf0 ? 2 : 0] || p[1] > most[p[0] == 0xed ? 1 : p[0] == 0xf4 ? 2 : 0])
-        return 0;
-    for (size_t i = 2; i < len; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    return len;
-}
-
-size_t utf8_check(const char *p, size_t n)
-{
-    size_t i = 0;
-
-    while (i < n) {
-        uint64_t v;
-        size_t len;
-
-        if (i + 8 <= n) {
-            memcpy(&v, p + i, 8);
-            if (!(v & 0x8080808080808080u)) {
-                i += 8;
-                continue;
-            }
-        }
-        len = utf8_char((const uint8_t *)p + i, n - i);
-        if (len == 0)
-            return i;
-        i += len;
-    }
-    return n;
-}
 
 static void encode_bytes(const char *text, size_t len, struct bpe_ids *out)
 {

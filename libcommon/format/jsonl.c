@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/bpe.h"
 
 enum { MAX_DEPTH = 500 };
@@ -62,29 +63,11 @@ static int hex4(const char *p, const char *end)
     return v;
 }
 
-static void put_utf8(struct strbuf *out, uint32_t c)
+static void put_char(struct strbuf *out, uint32_t c)
 {
     char u[4];
 
-    if (c < 0x80) {
-        u[0] = (char)c;
-        strbuf_add(out, u, 1);
-    } else if (c < 0x800) {
-        u[0] = (char)(0xc0 | c >> 6);
-        u[1] = (char)(0x80 | (c & 0x3f));
-        strbuf_add(out, u, 2);
-    } else if (c < 0x10000) {
-        u[0] = (char)(0xe0 | c >> 12);
-        u[1] = (char)(0x80 | (c >> 6 & 0x3f));
-        u[2] = (char)(0x80 | (c & 0x3f));
-        strbuf_add(out, u, 3);
-    } else {
-        u[0] = (char)(0xf0 | c >> 18);
-        u[1] = (char)(0x80 | (c >> 12 & 0x3f));
-        u[2] = (char)(0x80 | (c >> 6 & 0x3f));
-        u[3] = (char)(0x80 | (c & 0x3f));
-        strbuf_add(out, u, 4);
-    }
+    strbuf_add(out, u, (size_t)utf8_put(u, c));
 }
 
 /* After "\u": one character, which outside the first plane takes two escapes. */
@@ -97,7 +80,7 @@ static int take_unicode(struct parser *j, struct strbuf *out, bool wanted)
     if (c >= 0xd800 && c < 0xdc00 && j->end - j->p >= 6 && j->p[4] == '\\' && j->p[5] == 'u') {
         low = hex4(j->p + 6, j->end);
         if (low >= 0xdc00 && low < 0xe000) {
-            put_utf8(out, 0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00));
+            put_char(out, 0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00));
             j->p += 10;
             return 0;
         }
@@ -105,7 +88,7 @@ static int take_unicode(struct parser *j, struct strbuf *out, bool wanted)
     /* Python lets it through and fails when the text is encoded; in a value it never keeps it is harmless. */
     if (c >= 0xd800 && c < 0xe000 && wanted)
         return bad(j, "the lone surrogate \\u%04x is no character", c);
-    put_utf8(out, (uint32_t)c);
+    put_char(out, (uint32_t)c);
     j->p += 4;
     return 0;
 }

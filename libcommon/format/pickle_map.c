@@ -3,25 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t mix(uint64_t h, const void *p, size_t n)
-{
-    const unsigned char *s = p;
+#include "libcommon/base/hash.h"
 
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ s[i]) * 0x100000001b3;         /* FNV-1a */
-    return h;
-}
-
-static uint64_t hash(const struct pk *v)
+static uint64_t hash_node(const struct pk *v)
 {
-    uint64_t h = 0xcbf29ce484222325;
+    uint64_t h = HASH_START;
 
     if (v->type == PK_STR)
-        h = mix(h, v->str, v->len);
+        h = hash_bytes(h, v->str, v->len);
     else if (v->type == PK_GLOBAL)
-        h = mix(mix(h, v->module, strlen(v->module) + 1), v->name, strlen(v->name));
+        h = hash_bytes(hash_bytes(h, v->module, strlen(v->module) + 1), v->name, strlen(v->name));
     else
-        h = mix(h, &v, sizeof v);
+        h = hash_bytes(h, &v, sizeof v);
     return h ^ h >> 32;
 }
 
@@ -38,7 +31,7 @@ static bool same(const struct pk *a, const struct pk *b)
 
 static struct pickle_fact *slot_of(const struct pickle_map *m, const struct pk *key)
 {
-    size_t i = hash(key) & (m->cap - 1);
+    size_t i = hash_node(key) & (m->cap - 1);
 
     while (m->slot[i].key && !same(m->slot[i].key, key))
         i = (i + 1) & (m->cap - 1);

@@ -9,6 +9,7 @@
  * Phases: run() builds the tree; settle() walks it once, refuses cycles, depth and
  * bombs, decides what is opaque, and lists what callers look for.
  */
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/pickle.h"
 
 #include <stdarg.h>
@@ -242,28 +243,7 @@ static int push_long(struct machine *m, uint64_t n)
     return push_int(m, PK_INT, (int64_t)v);
 }
 
-/* Lone surrogates pass: Python writes them ("surrogatepass"). */
-static bool is_utf8(const uint8_t *p, uint64_t n)
-{
-    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
-
-    for (uint64_t i = 0; i < n;) {
-        int more = p[i] < 0x80 ? 0 : p[i] >> 5 == 6 ? 1 : p[i] >> 4 == 14 ? 2 : p[i] >> 3 == 30 ? 3 : -1;
-        uint32_t c = more <= 0 ? p[i] : p[i] & (0x3f >> more);
-
-        if (more < 0 || (uint64_t)more >= n - i)
-            return false;
-        for (int k = 1; k <= more; k++) {
-            if (p[i + (uint64_t)k] >> 6 != 2)
-                return false;
-            c = c << 6 | (p[i + (uint64_t)k] & 0x3f);
-        }
-        if (c < least[more] || c > 0x10ffff)
-            return false;
-        i += (uint64_t)more + 1;
-    }
-    return true;
-}
+static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((const char *)p, n) == n; }
 
 static int push_unicode(struct machine *m)
 {

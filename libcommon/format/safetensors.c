@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/bpe.h"       /* utf8_check() */
+#include "libcommon/base/utf8.h"
+
 
 enum { LENGTH_BYTES = 8, MAX_DEPTH = 64 };
 
@@ -127,18 +128,6 @@ static int hex4(const struct scan *s, uint64_t at, uint32_t *v)
     return 0;
 }
 
-/* A character as UTF-8; its length. */
-static int put_utf8(char *to, uint32_t c)
-{
-    int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[] = { 0, 0, 0xc0, 0xe0, 0xf0 };
-
-    for (int i = n - 1; i > 0; i--, c >>= 6)
-        to[i] = (char)(0x80 | (c & 0x3f));
-    to[0] = (char)(lead[n] | c);
-    return n;
-}
-
 /* What follows a backslash, as UTF-8 at *to. */
 static int unescape(struct scan *s, char **to)
 {
@@ -162,7 +151,7 @@ static int unescape(struct scan *s, char **to)
     }
     if (v == 0 || (v >= 0xd800 && v < 0xe000))
         return fail(s, s->at - 4, v ? "header: half of a surrogate pair" : "header: a NUL in a string");
-    *to += put_utf8(*to, v);
+    *to += utf8_put(*to, v);
     return 0;
 }
 

@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <isa-l.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
@@ -154,11 +154,8 @@ static void add_record(struct tfevents *t)
 
 static void begin_event(struct tfevents *t)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
     t->event.len = t->summary.len = t->value.len = 0;
-    put_double(&t->event, 1, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    put_double(&t->event, 1, clock_wall_s());
 }
 
 /* An event with the one value in t->value. */

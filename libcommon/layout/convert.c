@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/journal.h"
 #include "libcommon/layout/manifest.h"
@@ -394,14 +394,6 @@ static int publish_if_last(struct run *r, struct err *e)
     return mine <= 0 ? mine : publish(r, e);
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
                 struct convert_result *res, struct err *e)
 {
@@ -409,7 +401,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
     struct staging_opts so = { .force = o->force, .resume = o->resume, .part = o->part, .n_parts = o->n_parts,
                                .stopped = o->stopped };
     char *print = fingerprint(s, k, o);
-    double start = now_s();
+    double start = clock_s();
     bool begun = false;
     int rc = -1;
 
@@ -430,7 +422,7 @@ out:
     /* Work made from damaged input must not be resumed into a result. */
     if (rc < 0 && begun && o->n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
         staging_discard(&r.stage);
-    res->wall_s = now_s() - start;
+    res->wall_s = clock_s() - start;
     staging_close(&r.stage);
     plan_free(r.plan);
     k->ops->close(k);

@@ -1,23 +1,15 @@
 #include "libcommon/layout/deepspeed_preview.h"
 
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/layout/convert.h"
 
 /* ---- time ---- */
 
 enum { PROBE_BLOCK = 16 << 20, PROBE_BLOCKS = 8, MOMENT_BYTES = 256 << 20 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* The largest file of the source, or -1. */
 static int largest_file(const struct source *s)
@@ -44,11 +36,11 @@ static double probe_rate(const struct source *s)
     fd = files_fd(s->files, file, true, &ignored);
     if (fd < 0)
         fd = files_fd(s->files, file, false, &ignored);
-    begun = now_s();
+    begun = clock_s();
     for (int i = 0; i < PROBE_BLOCKS && fd >= 0 && taken < 0.25; i++) {
         ssize_t n = pread(fd, buf, PROBE_BLOCK, (off_t)(align_down(base, 4096) + (uint64_t)i * PROBE_BLOCK));
 
-        taken = now_s() - begun;
+        taken = clock_s() - begun;
         if (n < PROBE_BLOCK)
             break;
         read += (uint64_t)n;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/executor_impl.h"
 
@@ -111,14 +111,6 @@ static bool uring_works(const struct exec_opts *o)
     return works;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /*
  * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
  * workers than can have four of the smallest. Returns the bytes of it all.
@@ -141,7 +133,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
 {
     struct run x = { .plan = p, .o = o, .direct_reads = !o->buffered, .lock = PTHREAD_MUTEX_INITIALIZER };
     uint64_t mem_bytes;
-    double begun = now_s();
+    double begun = clock_s();
     int workers, n_bufs;
     uint8_t *mem;
 
@@ -167,7 +159,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     munmap(mem, mem_bytes);
     if (st)
         *st = (struct exec_stats){ .read_bytes = x.read_bytes, .write_bytes = x.write_bytes,
-                                   .wall_s = now_s() - begun, .used_uring = x.uring, .used_direct = x.used_direct };
+                                   .wall_s = clock_s() - begun, .used_uring = x.uring, .used_direct = x.used_direct };
     if (x.err.kind == ERR_NONE)
         return 0;
     if (e->kind == ERR_NONE)

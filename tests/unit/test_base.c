@@ -19,6 +19,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/utf8.h"
 #include "libcommon/layout/layout.h"
 
 static char scratch[] = "/tmp/shardkit-base-XXXXXX";
@@ -271,6 +272,37 @@ static int teardown(void **state)
     return dir_remove(scratch, &e);
 }
 
+/* Every character there is comes back as one; surrogates only where Python's are let through. */
+static void every_character_is_utf8(void **state)
+{
+    char u[4];
+
+    (void)state;
+    for (uint32_t c = 0; c <= 0x10ffff; c++) {
+        size_t n = (size_t)utf8_put(u, c);
+        bool surrogate = c >= 0xd800 && c < 0xe000;
+
+        if (utf8_check(u, n) != (surrogate ? 0 : n) || utf8_check_python(u, n) != n)
+            fail_msg("U+%04X, %zu bytes", c, n);
+        if (n > 1 && utf8_check_python(u, n - 1) != 0)
+            fail_msg("U+%04X cut short", c);
+    }
+}
+
+static void what_is_no_utf8_is_found(void **state)
+{
+    static const struct { const char *text; size_t sound; } cases[] = {
+        { "seven b\x80", 7 }, { "\xc1\xbf", 0 }, { "a\xe0\x9f\xbf", 1 }, { "\xf0\x8f\xbf\xbf", 0 },
+        { "12345678\xf4\x90\x80\x80", 8 }, { "\xf5\x80\x80\x80", 0 }, { "\xe2\x82", 0 }, { "\xe2\x28\xa1", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(utf8_check(cases[i].text, strlen(cases[i].text)), cases[i].sound);
+        assert_int_equal(utf8_check_python(cases[i].text, strlen(cases[i].text)), cases[i].sound);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +313,8 @@ int main(void)
         cmocka_unit_test(windows_and_short_files), cmocka_unit_test(folders_go_without_following_links),
         cmocka_unit_test(paths), cmocka_unit_test(names_are_found_among_many),
         cmocka_unit_test(parameters_are_found_by_name),
+        cmocka_unit_test(every_character_is_utf8),
+        cmocka_unit_test(what_is_no_utf8_is_found),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

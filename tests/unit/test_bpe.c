@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/bpe.h"
 #include "libcommon/format/jsonl.h"
 #include "libcommon/format/mmidx.h"

@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/utf8.h"
 #include "libcommon/format/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 
@@ -397,14 +398,6 @@ static void run_free(struct run *r)
     bpe_free(r->bpe);
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static int prepare(struct run *r, uint64_t *in_bytes)
 {
     struct job *j = r->job;
@@ -419,7 +412,7 @@ static int prepare(struct run *r, uint64_t *in_bytes)
 int job_run(struct job *j)
 {
     struct run r = { .job = j };
-    double began = now_s();
+    double began = clock_s();
     uint64_t in_bytes;
     int rc = prepare(&r, &in_bytes);
 
@@ -433,7 +426,7 @@ int job_run(struct job *j)
         progress_end(r.progress);
         r.progress = NULL;
         if (r.err.kind == ERR_NONE)
-            print_result(&r, now_s() - began);
+            print_result(&r, clock_s() - began);
     }
     run_free(&r);
     return r.err.kind != ERR_NONE ? cli_fail(&j->cli, &r.err) : EXIT_OK;

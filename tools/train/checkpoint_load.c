@@ -13,8 +13,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
 #include "tools/train/checkpoint_impl.h"
@@ -48,14 +48,6 @@ struct load {
     size_t wide_n;
     struct checkpoint_loaded *out;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- does it fit? ---- */
 
@@ -480,7 +472,7 @@ int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct st
 {
     struct load l = { .c = c, .s = s, .dst = dst, .o = o, .notes = notes, .out = out, .arena = arena_new(0),
                       .lock = PTHREAD_MUTEX_INITIALIZER };
-    double begun = now_s();
+    double begun = clock_s();
     int rc = -1;
 
     assert(o->weights == DTYPE_BF16 || o->weights == DTYPE_F32);
@@ -495,7 +487,7 @@ int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct st
     o->dev->stream_sync(o->stream);
     rc = o->dev->check(e);
 out:
-    out->wall_s = now_s() - begun;
+    out->wall_s = clock_s() - begun;
     free(l.from);
     free(l.disagree);
     free(l.wide);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
 #include "tools/train/checkpoint_write.h"
@@ -27,14 +28,6 @@ struct checkpoint_saver {
     char *job;                  /* where writers meet for the save under way, or NULL */
     struct checkpoint_saved last;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static const struct checkpoint_saved none = { .iteration = -1, .ok = true, .told = true };
 
@@ -421,7 +414,7 @@ static int all_fine(const struct checkpoint_saver *v, int rc, struct err *e)
 int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct checkpoint_saved *before,
                     double *stall_s, struct err *e)
 {
-    double begun = now_s();
+    double begun = clock_s();
     struct err earlier = {0};
     int rc;
 
@@ -434,6 +427,6 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
         copy_state(v);
         rc = order(v, now, e);
     }
-    *stall_s = now_s() - begun;
+    *stall_s = clock_s() - begun;
     return rc;
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tools/train/mix.h"
+#include "libcommon/base/hash.h"
 #include "tools/train/trainer.h"
 
 static bool is_gamma(enum role r)
@@ -19,7 +19,7 @@ static bool is_gamma(enum role r)
 /* The slice of one parameter in fp32, into x. */
 static void draw(struct trainer *t, const struct stage_param *p, float *x)
 {
-    const uint64_t key64 = mix(mix((uint64_t)t->o.seed) ^ (uint64_t)p->id);
+    const uint64_t key64 = hash_mix(hash_mix((uint64_t)t->o.seed) ^ (uint64_t)p->id);
     const uint32_t key[2] = { (uint32_t)key64, (uint32_t)(key64 >> 32) };
     double std = t->o.init_method_std;
 

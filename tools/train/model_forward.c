@@ -1,7 +1,7 @@
 /* model_forward.c - embedding and transformer blocks, forward */
 #include <math.h>
 
-#include "tools/train/mix.h"
+#include "libcommon/base/hash.h"
 #include "tools/train/model_impl.h"
 
 #define EMBED_NORM_EPS 1e-5f            /* fixed: --layernorm-epsilon is not for this one (spec 1.1) */
@@ -14,7 +14,8 @@ struct kernel_dropout dropout_at(const struct model *m, const struct micro_batch
 
     if (!mb->training)
         d.p = 0;
-    key = mix(mix(mix(m->o.seed) ^ (uint64_t)mb->step) ^ (uint64_t)((int64_t)(block + 1) * SITE_N + where));
+    key = hash_mix(hash_mix(m->o.seed) ^ (uint64_t)mb->step);
+    key = hash_mix(key ^ (uint64_t)((int64_t)(block + 1) * SITE_N + where));
     d.key[0] = (uint32_t)key;
     d.key[1] = (uint32_t)(key >> 32);
     d.row0 = mb->sample0 * m->o.s + row;

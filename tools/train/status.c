@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
@@ -224,10 +224,7 @@ const char *status_signal_name(int sig)
 
 double status_now(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return clock_wall_s();
 }
 
 /* Field 22 of /proc/self/stat: clock ticks between the machine's start and ours. -1: not there. */
@@ -237,7 +234,6 @@ static double seconds_since_start(void)
     FILE *f = fopen("/proc/self/stat", "re");
     size_t n = f ? fread(buf, 1, sizeof buf - 1, f) : 0;
     unsigned long long ticks;
-    struct timespec boot;
 
     if (f)
         fclose(f);
@@ -246,8 +242,7 @@ static double seconds_since_start(void)
     if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
                      &ticks) != 1)
         return -1;
-    clock_gettime(CLOCK_BOOTTIME, &boot);
-    return (double)boot.tv_sec + 1e-9 * (double)boot.tv_nsec - (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return (double)clock_read_ns(CLOCK_BOOTTIME) * 1e-9 - (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 double status_process_start(void)

@@ -16,9 +16,9 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "tools/train/checkpoint_write.h"
 
 enum message { MSG_AREA, MSG_SETUP, MSG_SAVE, MSG_END };
@@ -43,14 +43,6 @@ struct writer {
     bool saving;
     bool dead;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- the socket ---- */
 
@@ -114,7 +106,7 @@ static int serve_area(struct serving *s, const void *msg, struct err *e)
 
 static void serve(struct serving *s, const struct header *h, const void *msg, struct reply *r)
 {
-    double begun = now_s();
+    double begun = clock_s();
 
     if (h->what == MSG_AREA) {
         r->rc = serve_area(s, msg, &r->err);
@@ -126,7 +118,7 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
     } else {
         r->rc = engine_save(s->engine, msg, trainer_gone, s, &r->err);
     }
-    r->wall_s = now_s() - begun;
+    r->wall_s = clock_s() - begun;
 }
 
 /* Nothing of the trainer's may be held open (a launcher waits for its pipes), and no signal for it is ours. */
