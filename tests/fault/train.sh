@@ -114,6 +114,7 @@ launch 2 $MODEL --data-path "$DATA_DIR/text_document" --save "$W/nan" --save-int
 status=$?
 check "not finite: exit status 1, not $status" [ $status -eq 1 ]
 check "not finite: said" grep -q "gradient norm is .*nan" "$W/nan.log"
+check "not finite: where" grep -Eq "it began with element [0-9]+ of (weight|activation|gradient) .* on rank [01] [(]host" "$W/nan.log"
 check "not finite: a dump of each rank" [ "$(grep -l '"kind": "activation"' "$W"/nan/nan_iteration*.rank[01].json | wc -l)" -eq 2 ]
 check "not finite: status.json" grep -q '"stop_reason":"nan"' "$W/nan/status.json"
 

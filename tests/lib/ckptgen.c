@@ -5,6 +5,7 @@
  * parameters into optimizer groups in flat-buffer order; then write file after file,
  * each streamed from the formula: nothing tensor-sized is ever in memory.
  */
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,12 +42,13 @@ int ckptgen_add_drift(struct ckptgen *g, const char *spec)
         [STATE_BF16] = "bf16", [STATE_FP32] = "fp32",
         [STATE_EXP_AVG] = "exp_avg", [STATE_EXP_AVG_SQ] = "exp_avg_sq",
     };
-    char state[16];
+    char state[16], what[4] = "";
     long long count = 1;
     struct ckptgen_drift d = {0};
 
     if (g->n_drift == CKPTGEN_MAX_DRIFT ||
-        sscanf(spec, "%63[^:]:%15[^:]:%d:%lld", d.param, state, &d.tp, &count) < 3 || count < 1)
+        sscanf(spec, "%63[^:]:%15[^:]:%d:%lld:%3s", d.param, state, &d.tp, &count, what) < 3 || count < 1 ||
+        (*what && strcmp(what, "inf")))
         return -1;
     if (str_ends(d.param, "@last")) {
         d.last_stage = true;
@@ -59,6 +61,7 @@ int ckptgen_add_drift(struct ckptgen *g, const char *spec)
     if (d.state == STATE_N)
         return -1;
     d.count = count;
+    d.infinite = *what;
     g->drift[g->n_drift++] = d;
     return 0;
 }
@@ -324,7 +327,7 @@ uint64_t ckptgen_optimizer_bytes(const struct ckptgen_set *s)
 
 /* ---- elements of a slice ---- */
 
-/* Lowest bit of the elements that this copy is meant to have wrong. */
+/* The elements that this copy is meant to have wrong: their lowest bit, or all of them. */
 static void drift(const struct ckptgen_set *s, const struct member *m, enum state st, int tp,
                   int64_t from, int64_t n, void *out)
 {
@@ -335,7 +338,12 @@ static void drift(const struct ckptgen_set *s, const struct member *m, enum stat
             strcmp(d->param, s->param[m->param].name) != 0)
             continue;
         for (int64_t k = from; k < from + n && k < d->count; k++)
-            ((uint8_t *)out)[(k - from) * (st == STATE_BF16 ? 2 : 4)] ^= 1;
+            if (d->infinite && st == STATE_BF16)
+                ((uint16_t *)out)[k - from] = 0x7f80;
+            else if (d->infinite)
+                ((float *)out)[k - from] = HUGE_VALF;
+            else
+                ((uint8_t *)out)[(k - from) * (st == STATE_BF16 ? 2 : 4)] ^= 1;
     }
 }
 

@@ -34,13 +34,14 @@ enum ckptgen_step {
     CKPTGEN_STEP_GROUP,         /* apex FusedAdam: int in the group only */
 };
 
-/* One rank's copy of a parameter made to differ from the formula by its lowest bit. */
+/* One rank's copy of a parameter made to differ from the formula by its lowest bit, or by an infinity. */
 struct ckptgen_drift {
     char param[64];
     enum state state;
     int tp;
     bool last_stage;            /* the tied copy on the last stage instead of the first one */
     int64_t count;              /* elements from the slice's start */
+    bool infinite;
 };
 
 struct ckptgen {
@@ -67,7 +68,7 @@ struct ckptgen {
 
 /* A small BLOOM: TP 2, PP 2, DP 2, 4 layers of 64, the shape of the reference sets. */
 void ckptgen_defaults(struct ckptgen *g);
-/* "PARAM[@last]:STATE:TP[:COUNT]" appended to g->drift. -1 when it cannot be understood. */
+/* "PARAM[@last]:STATE:TP[:COUNT[:inf]]" appended to g->drift. -1 when it cannot be understood. */
 MUST_CHECK int ckptgen_add_drift(struct ckptgen *g, const char *spec);
 
 struct ckptgen_param {

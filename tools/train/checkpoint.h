@@ -96,6 +96,8 @@ struct checkpoint;
 MUST_CHECK int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **c, struct report *notes,
                                struct err *e);
 void checkpoint_close(struct checkpoint *c);            /* NULL is fine */
+/* What DIR/latest names, "" when it names nothing. */
+void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* Belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 const struct source *checkpoint_source(const struct checkpoint *c);
@@ -213,6 +215,14 @@ struct checkpoint_now {
     double clip_grad;
 };
 
+/* How a save ended, from good to worst: of several ranks' reasons the worst is the one to tell. */
+enum checkpoint_fault {
+    CHECKPOINT_FINE,
+    CHECKPOINT_ECHO,            /* given up because of another rank, whose reason it is */
+    CHECKPOINT_FAILED,          /* by this rank's own doing: its disk, as a rule */
+    CHECKPOINT_NOT_FINITE,      /* the state holds a NaN or an infinity: nothing that comes after it can be saved */
+};
+
 struct checkpoint_saver;
 /*
  * Make ready to save: takes staging memory (12 + size of T bytes an element of the shard) and
@@ -225,26 +235,29 @@ void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits; NULL i
 struct checkpoint_saved {
     int64_t iteration;          /* of the save that is told of; -1: there was none */
     bool ok;                    /* the folder is published and `latest` names it */
-    bool told;                  /* this rank has been told before, by poll or wait */
+    enum checkpoint_fault fault;        /* CHECKPOINT_FINE when ok */
+    bool told;                  /* wait: the same was told before, by poll or wait */
     double wall_s;              /* from the copy's end to published (rank 0), to this rank's part durable (others) */
     char path[512];             /* DIR/global_step20 */
-    struct err err;             /* not ok: why; the first rank that failed is named */
+    struct err err;             /* not ok: why; the rank at fault is named once all have met (save, wait) */
 };
 /*
  * Save: wait for the save before, check that replicated parameters have the
  * same bits on all tensor ranks, copy the state to the staging area, and let the writer
- * go. Returns when training may go on; *stall_s is what that took. Collective.
+ * go. Returns when training may go on; *stall_s is what that took. Collective. The writer
+ * looks at every value as it goes by: a NaN or an infinity fails the save, and `latest` stays.
  *   0   under way. The save before is told in *before, the same on every rank; when it
  *       failed, this one is tried all the same.
- *  -1   ERR_DATA: replicas differ (parameter, state and ranks are named), ERR_SYS: the
- *       folder cannot be made; on every rank. ERR_SYS on one rank: its writer is dead
+ *  -1   ERR_DATA: replicas differ (parameter, state and ranks are named), on every rank.
+ *       ERR_SYS on one rank: its writer is dead
  * A tag that exists is replaced in one step once the new one is whole.
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,
                                struct checkpoint_saved *before, double *stall_s, struct err *e);
 /*
  * Has the save ended? 1 and *out once, 0 while it goes on or when nothing is new. Local, does not
- * wait. Rank 0's `ok` means published; another rank's that its own part is on disk.
+ * wait. Rank 0's `ok` means published; another rank's that its own part is on disk. Of a failure only
+ * checkpoint_save_wait() can say whose it was.
  */
 int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out);
 /*

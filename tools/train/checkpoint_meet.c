@@ -60,7 +60,7 @@ static bool exists(const char *path)
 }
 
 /* Somebody's failed.<rank>: as the error here. */
-static bool hear_failure(const struct meeting *m, struct err *e)
+static bool hear_failure(struct meeting *m, struct err *e)
 {
     DIR *d = opendir(m->job);
     const struct dirent *ent;
@@ -68,6 +68,7 @@ static bool hear_failure(const struct meeting *m, struct err *e)
 
     if (!d) {
         err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
+        m->echo = true;
         return true;
     }
     while (!failed && (ent = readdir(d)))
@@ -79,7 +80,7 @@ static bool hear_failure(const struct meeting *m, struct err *e)
             text = file_slurp(path, 4096, &n, &ignored);
             err_data(e, m->part, ERR_NO_BYTE, "rank %s could not write its part: %s", ent->d_name + strlen("failed."),
                      text ? text : "(reason unknown)");
-            failed = true;
+            m->echo = failed = true;
             free(text);
             free(path);
         }
@@ -87,7 +88,7 @@ static bool hear_failure(const struct meeting *m, struct err *e)
     return failed;
 }
 
-char *meeting_hear(const struct meeting *m, const char *word, int rank, struct err *e)
+char *meeting_hear(struct meeting *m, const char *word, int rank, struct err *e)
 {
     char *path = told_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
@@ -100,6 +101,7 @@ char *meeting_hear(const struct meeting *m, const char *word, int rank, struct e
         if (!orphan && m->gone(m->ctx))
             orphan = time(NULL);
         if (orphan && time(NULL) - orphan > ORPHAN_WAIT_S) {
+            m->echo = true;
             err_data(e, m->part, ERR_NO_BYTE, "training has ended, and rank %d's part does not come", rank);
             goto out;
         }

@@ -26,10 +26,12 @@ struct checkpoint_saver {
     int rank;
     bool under_way;             /* the writer's answer has not been taken */
     char *job;                  /* where writers meet for the save under way, or NULL */
-    struct checkpoint_saved last;
+    struct checkpoint_saved last;       /* as this rank has seen it */
+    bool polled;                /* by poll */
+    enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* of it, by poll or wait */
 };
 
-static const struct checkpoint_saved none = { .iteration = -1, .ok = true, .told = true };
+static const struct checkpoint_saved none = { .iteration = -1, .ok = true };
 
 /* ---- set-up ---- */
 
@@ -96,11 +98,12 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
 {
     struct err ignored = {0};
     double wall;
+    int fault;
 
     if (!v)
         return;
     /* A failure has been told by wait, which every exit calls before. */
-    (void)!writer_result(v->o.writer, 1, &wall, &ignored);
+    (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
     free(v->dir);
     free(v->job);
     free(v);
@@ -216,11 +219,13 @@ int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
 
 /* ---- how it went ---- */
 
-static void take_result(struct checkpoint_saver *v, int rc, double wall_s, const struct err *why)
+static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault, double wall_s, const struct err *why)
 {
     v->under_way = false;
-    v->last.told = false;
-    v->last.ok = rc == 1;
+    v->polled = false;
+    v->told = TOLD_NOTHING;
+    v->last.ok = fault == CHECKPOINT_FINE;
+    v->last.fault = fault;
     v->last.wall_s = wall_s;
     v->last.err = *why;
 }
@@ -242,55 +247,70 @@ static void finish_last(struct checkpoint_saver *v, int block)
 {
     struct err why = {0};
     double wall = 0;
-    int rc;
+    int rc, fault = CHECKPOINT_FINE;
 
     if (!v->under_way)
         return;
-    rc = writer_result(v->o.writer, block, &wall, &why);
+    rc = writer_result(v->o.writer, block, &wall, &fault, &why);
     if (rc < 0)
         tell_for_writer(v, &why);
     if (rc != 0)
-        take_result(v, rc, wall, &why);
+        take_result(v, rc > 0 ? CHECKPOINT_FINE : (enum checkpoint_fault)fault, wall, &why);
 }
 
 int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out)
 {
     finish_last(v, 0);
     *out = none;
-    if (v->under_way || v->last.told)
+    if (v->under_way || v->polled || v->told || v->last.iteration < 0)
         return 0;
     *out = v->last;
-    v->last.told = true;
+    v->polled = true;
+    if (out->ok)
+        v->told = TOLD_GOOD;
     return 1;
 }
 
-/* The lowest rank that failed tells all; if none did, rank 0, who published. */
+/* The lowest rank of those with the worst reason tells all; if nothing failed, rank 0, who published. Who told, or -1. */
 static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
 {
-    int size, rank;
-    int64_t worst;
+    int64_t size, worst;
+    int from;
 
     if (!v->o.world)
-        return 0;
+        return v->rank;
     size = comm_size(v->o.world);
-    rank = comm_rank(v->o.world);
-    worst = out->ok ? 0 : size - rank;
+    worst = (int64_t)out->fault * size + size - 1 - comm_rank(v->o.world);
     if (comm_host_all_reduce(v->o.world, &worst, 1, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
-    return comm_host_broadcast(v->o.world, out, sizeof *out, worst ? size - (int)worst : 0, e);
+    from = (int)(size - 1 - worst % size);
+    return comm_host_broadcast(v->o.world, out, sizeof *out, from, e) < 0 ? -1 : from;
+}
+
+/* An echo says whom it has heard. */
+static void name_rank(const struct checkpoint_saver *v, struct checkpoint_saved *x, int rank)
+{
+    const struct err own = x->err;
+
+    if (x->fault < CHECKPOINT_FAILED || topo_world(v->o.stage->topo) == 1)
+        return;
+    snprintf(x->err.msg, sizeof x->err.msg, "rank %d%s: %.960s", rank,
+             x->fault == CHECKPOINT_FAILED ? " could not write its part" : "", own.msg);
 }
 
 int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
 {
-    bool told;
+    int from;
 
     finish_last(v, 1);
-    told = v->last.told;
-    v->last.told = true;
     *out = v->last;
-    if (agree(v, out, e) < 0)
+    from = agree(v, out, e);
+    if (from < 0)
         return -1;
-    out->told = told;
+    name_rank(v, out, from);
+    /* What poll has told was this rank's own view: another's part may be missing all the same. */
+    out->told = v->told == (out->ok ? TOLD_GOOD : TOLD_BAD);
+    v->told = out->ok ? TOLD_GOOD : TOLD_BAD;
     if (out->ok)
         return 0;
     *e = out->err;
@@ -361,15 +381,12 @@ static int agree_beginning(const struct checkpoint_saver *v, const char *tag, st
         begin(v, tag, b);
     else if (!v->o.world)               /* a test acts for all ranks, 0 first */
         snprintf(b->part, sizeof b->part, "%s.%08x.part", tag, 0);
-    if (v->o.world && comm_host_broadcast(v->o.world, b, sizeof *b, 0, e) < 0)
-        return -1;
-    if (b->rc < 0)
-        *e = b->err;
-    return b->rc;
+    return v->o.world ? comm_host_broadcast(v->o.world, b, sizeof *b, 0, e) : 0;
 }
 
 /* ---- a save ---- */
 
+/* A folder that cannot be made fails the save, like a file in it: the run goes on, and tries the next one. */
 static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e)
 {
     struct save_order *o = xcalloc(1, sizeof *o);
@@ -380,13 +397,15 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
     snprintf(o->dir, sizeof o->dir, "%s", v->dir);
     snprintf(o->tag, sizeof o->tag, "global_step%lld", (long long)now->iteration);
     rc = agree_beginning(v, o->tag, &b, e);
-    if (rc == 0) {
+    v->last = none;
+    v->last.iteration = now->iteration;
+    snprintf(v->last.path, sizeof v->last.path, "%s/%s", v->o.dir, o->tag);
+    if (rc == 0 && b.rc < 0) {
+        take_result(v, v->rank == 0 ? CHECKPOINT_FAILED : CHECKPOINT_ECHO, 0, &b.err);
+    } else if (rc == 0) {
         memcpy(o->part, b.part, sizeof o->part);
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
-        v->last = none;
-        v->last.iteration = now->iteration;
-        snprintf(v->last.path, sizeof v->last.path, "%s/%s", v->o.dir, o->tag);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
     }
@@ -397,7 +416,7 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
 /* A tensor group that is out of step stops the whole job's save, not its own part of it. */
 static int all_fine(const struct checkpoint_saver *v, int rc, struct err *e)
 {
-    struct checkpoint_saved x = { .ok = rc == 0 };
+    struct checkpoint_saved x = { .ok = rc == 0, .fault = rc == 0 ? CHECKPOINT_FINE : CHECKPOINT_FAILED };
     struct err ours = {0};
 
     x.err = *e;

@@ -4,6 +4,7 @@
 #include "tools/train/checkpoint_write.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +17,14 @@ enum { EXEC_MEM = 16 << 20 };
 
 /* ---- pieces ---- */
 
-/* A piece of the area on its way into a storage. */
+/* A piece of the area on its way into a storage: elements `from` on of one state of a parameter's slice. */
 struct piece {
     struct out_file *f;
     int storage;
     uint64_t at;                /* in the storage */
+    const struct stage_param *param;
+    enum state state;
+    int64_t from;
 };
 
 struct writing {
@@ -28,8 +32,9 @@ struct writing {
     struct plan *plan;
     struct files *files;
     struct arena *arena;
-    const struct meeting *m;
+    struct meeting *m;
     int record;                 /* the area, as one record */
+    atomic_bool not_finite;     /* a value of it */
 };
 
 static int storage_of(const struct out_file *f, const struct ds_storage *like)
@@ -44,9 +49,11 @@ static int storage_of(const struct out_file *f, const struct ds_storage *like)
     return -1;
 }
 
-static void add_piece(struct writing *w, struct out_file *f, int storage, uint64_t at, uint64_t from, uint64_t len)
+/* `len` bytes of the area from `from` on become piece `p` of its file. */
+static void add_piece(struct writing *w, const struct piece *p, uint64_t from, uint64_t len)
 {
     struct { struct tmap map; struct tmap_slice slice; struct extent extent; struct piece piece; } *x;
+    struct out_file *f = p->f;
     char *path;
 
     if (f->dst < 0) {
@@ -58,8 +65,9 @@ static void add_piece(struct writing *w, struct out_file *f, int storage, uint64
     x->extent = (struct extent){ w->record, from, len };
     x->slice = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = &x->extent };
     x->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = len, .n_slices = 1, .slice = &x->slice };
-    x->piece = (struct piece){ f, storage, at };
-    plan_add(w->plan, &x->map, 0, len, f->dst, pt_image_at(f->im, storage) + at, REPLICAS_FIRST, f->name, &x->piece);
+    x->piece = *p;
+    plan_add(w->plan, &x->map, 0, len, f->dst, pt_image_at(f->im, p->storage) + p->at, REPLICAS_FIRST, f->name,
+             &x->piece);
 }
 
 static void add_weights(struct writing *w, const struct stage_run *r)
@@ -68,13 +76,14 @@ static void add_weights(struct writing *w, const struct stage_run *r)
     const struct place *p = &g->place[r->param];
     const struct ds_storage like = { .fill = DS_FILL_WEIGHTS, .state = STATE_BF16, .param = p->param };
     uint64_t size = (uint64_t)dtype_size(g->set.weights);
-    struct out_file *f;
+    struct piece piece = { .param = &g->s->param[r->param], .state = STATE_BF16, .from = r->from };
 
     if (p->layer_file < 0)
         return;
-    f = &g->file[p->layer_file];
-    add_piece(w, f, storage_of(f, &like), (uint64_t)r->from * size, g->at.at[STATE_BF16] + (uint64_t)r->shard_at * size,
-              (uint64_t)r->n * size);
+    piece.f = &g->file[p->layer_file];
+    piece.storage = storage_of(piece.f, &like);
+    piece.at = (uint64_t)r->from * size;
+    add_piece(w, &piece, g->at.at[STATE_BF16] + (uint64_t)r->shard_at * size, (uint64_t)r->n * size);
 }
 
 /* A run may reach over several data-parallel ranks' partitions. */
@@ -91,9 +100,11 @@ static void add_flat(struct writing *w, const struct stage_run *r)
 
         for (int st = STATE_FP32; st < STATE_N; st++) {
             const struct ds_storage like = { .fill = DS_FILL_FLAT, .state = (enum state)st, .group = p->group };
+            const struct piece piece = { .f = f, .storage = storage_of(f, &like), .state = (enum state)st,
+                                         .at = (uint64_t)(at - dp * P) * sizeof(float),
+                                         .param = &g->s->param[r->param], .from = r->from + done };
 
-            add_piece(w, f, storage_of(f, &like), (uint64_t)(at - dp * P) * sizeof(float),
-                      g->at.at[st] + (uint64_t)(r->shard_at + done) * sizeof(float),
+            add_piece(w, &piece, g->at.at[st] + (uint64_t)(r->shard_at + done) * sizeof(float),
                       (uint64_t)(stop - at) * sizeof(float));
         }
         at = stop;
@@ -134,6 +145,55 @@ static int sync_file(const struct meeting *m, const char *name, struct err *e)
     return rc;
 }
 
+/*
+ * The first of n values that is not finite, or -1. A block is looked at as a whole first: that is vector
+ * code, and goes by unseen beside the CRC.
+ */
+static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
+{
+    enum { BLOCK = 1024 };
+    const uint32_t *wide = values;
+    const uint16_t *half = values;
+
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t end = at + BLOCK < n ? at + BLOCK : n;
+        uint32_t bad = 0;
+
+        if (t == DTYPE_F32)
+            for (int64_t i = at; i < end; i++)
+                bad |= (wide[i] & 0x7f800000) == 0x7f800000;
+        else
+            for (int64_t i = at; i < end; i++)
+                bad |= (half[i] & 0x7f80) == 0x7f80;
+        for (int64_t i = at; bad && i < end; i++)
+            if (!isfinite(dtype_value(t, (const char *)values + i * dtype_size(t))))
+                return i;
+    }
+    return -1;
+}
+
+/* The executor shows what it hashes: a state that nobody could go on from must not become `latest`. */
+static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+{
+    struct writing *w = ctx;
+    const struct stage *s = w->g->s;
+    const struct piece *p = it->user;
+    const enum dtype t = p->state == STATE_BF16 ? w->g->set.weights : DTYPE_F32;
+    const int64_t at = first_not_finite(t, bytes, (int64_t)(len / (uint64_t)dtype_size(t)));
+    double value;
+
+    if (at < 0)
+        return 0;
+    value = dtype_value(t, (const char *)bytes + at * dtype_size(t));
+    w->not_finite = true;
+    err_data(e, p->param->name, ERR_NO_BYTE, "%s: element %lld of the %lld that stage %d, data rank %d, tensor rank %d "
+             "holds is %s: such a state cannot be trained on, and is not saved",
+             p->state == STATE_BF16 ? "weight" : state_name(p->state),
+             (long long)(p->from + (int64_t)from / dtype_size(t) + at), (long long)p->param->n, s->pp, s->dp, s->tp,
+             isnan(value) ? "NaN" : value > 0 ? "infinite" : "minus infinite");
+    return -1;
+}
+
 /* CRC parts of every storage that this rank has a piece of; the last line says that all are there. */
 static int tell_done(struct writing *w, struct err *e)
 {
@@ -158,11 +218,11 @@ static int tell_done(struct writing *w, struct err *e)
     return rc;
 }
 
-static int write_pieces(struct engine *g, const struct meeting *m, struct err *e)
+static int write_pieces(struct engine *g, struct meeting *m, enum checkpoint_fault *fault, struct err *e)
 {
     struct files *files = files_new();
     struct writing w = { .g = g, .m = m, .files = files, .plan = plan_new(files), .arena = arena_new(0) };
-    struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM };
+    struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = look, .ctx = &w };
     struct exec_stats st;
     int rc;
 
@@ -181,6 +241,8 @@ static int write_pieces(struct engine *g, const struct meeting *m, struct err *e
             rc = sync_file(m, g->file[i].name, e);
     if (rc == 0)
         rc = tell_done(&w, e);
+    if (w.not_finite)
+        *fault = CHECKPOINT_NOT_FINITE;
     plan_free(w.plan);
     files_free(files);
     arena_free(w.arena);
@@ -190,7 +252,7 @@ static int write_pieces(struct engine *g, const struct meeting *m, struct err *e
 /* ---- sealing ---- */
 
 /* What the others of this (pp, tp) have written. */
-static int gather_sums(struct engine *g, const struct meeting *m, struct err *e)
+static int gather_sums(struct engine *g, struct meeting *m, struct err *e)
 {
     for (int dp = 0; dp < g->s->topo.dp; dp++) {
         int from = topo_rank(g->s->topo, g->s->pp, dp, g->s->tp), i, k, used;
@@ -295,7 +357,7 @@ static int write_mp(struct engine *g, const struct meeting *m, struct err *e)
     return rc;
 }
 
-static int seal(struct engine *g, const struct meeting *m, struct err *e)
+static int seal(struct engine *g, struct meeting *m, struct err *e)
 {
     if (gather_sums(g, m, e) < 0)
         return -1;
@@ -316,7 +378,7 @@ static int seal(struct engine *g, const struct meeting *m, struct err *e)
     return meeting_tell(m, "sealed", "", 0, e);
 }
 
-static int publish(const struct meeting *m, struct err *e)
+static int publish(struct meeting *m, struct err *e)
 {
     for (int r = 0; r < m->size; r++) {
         char *text = meeting_hear(m, "sealed", r, e);
@@ -330,23 +392,30 @@ static int publish(const struct meeting *m, struct err *e)
 
 /* ---- one save ---- */
 
-int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx, struct err *e)
+int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+                enum checkpoint_fault *fault, struct err *e)
 {
     struct meeting m;
     int rc;
 
+    *fault = CHECKPOINT_FAILED;
     meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
     engine_lay_out(g, &o->now);
-    rc = write_pieces(g, &m, e);
+    rc = write_pieces(g, &m, fault, e);
     if (rc == 0)
         rc = seal(g, &m, e);
     if (rc == 0 && g->rank == 0)
         rc = publish(&m, e);
+    if (rc == 0)
+        *fault = CHECKPOINT_FINE;
+    else if (m.echo)
+        *fault = CHECKPOINT_ECHO;
     if (rc < 0) {
         struct err ignored = {0};
 
-        /* Where the disk is full even this may fail: then rank 0's trainer learns it from this rank's. */
-        if (meeting_tell(&m, "failed", e->msg, strlen(e->msg), &ignored) < 0 || g->rank == 0)
+        /* Where the disk is full even this may fail: then rank 0's trainer learns it from this rank's. Who only
+         * follows another says nothing: the reason that is found there is always a first one. */
+        if ((!m.echo && meeting_tell(&m, "failed", e->msg, strlen(e->msg), &ignored) < 0) || g->rank == 0)
             meeting_discard(&m);
     }
     engine_forget(g);

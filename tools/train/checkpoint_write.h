@@ -10,7 +10,7 @@
  *       done.<rank>             "my pieces are on disk": the CRC parts of every storage
  *       sealed.<rank>           "the files I own have their headers": their owner has waited
  *                               for done of the data-parallel ranks of its (pp, tp)
- *       failed.<rank>           why; everybody gives up
+ *       failed.<rank>           why, from a rank at fault; everybody gives up
  *
  * Rank 0 waits for all sealed, then notes what it is about to do (latest.next), renames the
  * folder to TAG, and writes `latest` last. <id> is new for every save: a process left over
@@ -41,10 +41,10 @@ void engine_free(struct engine *g);                     /* NULL is fine */
 /*
  * Write this rank's share, and what it owns; rank 0 publishes. gone(ctx) tells that the
  * trainer has ended: the save goes on then, but waits for others no longer than a while.
- * On -1 the old state is as it was.
+ * On -1 the old state is as it was, and *fault says whose doing it was.
  */
 MUST_CHECK int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
-                           struct err *e);
+                           enum checkpoint_fault *fault, struct err *e);
 /* What all files of a save take on disk. */
 uint64_t engine_disk_bytes(struct engine *g);
 
@@ -98,13 +98,14 @@ struct meeting {
     char *part, *job;           /* paths */
     bool (*gone)(void *ctx);
     void *ctx;
+    bool echo;                  /* given up because of another rank */
 };
 void meeting_open(struct meeting *m, const struct save_order *o, struct topology topo, int rank,
                   bool (*gone)(void *ctx), void *ctx);
 void meeting_close(struct meeting *m);
 MUST_CHECK int meeting_tell(const struct meeting *m, const char *word, const void *text, size_t n, struct err *e);
 /* The text that `rank` told; waits for it. NULL: another rank failed, or was lost. Caller frees. */
-MUST_CHECK char *meeting_hear(const struct meeting *m, const char *word, int rank, struct err *e);
+MUST_CHECK char *meeting_hear(struct meeting *m, const char *word, int rank, struct err *e);
 /* Rank 0: everything is in place. */
 MUST_CHECK int meeting_publish(const struct meeting *m, struct err *e);
 /* Rank 0: nothing will come of it. */

@@ -126,7 +126,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
 /* ---- stopping ---- */
 
 struct stop {
-    int64_t kill, signal, duration;     /* what any rank saw */
+    int64_t kill, signal, duration, save_failed;        /* what any rank saw */
 };
 
 static int agree(struct trainer *t, struct stop *s, struct err *e)
@@ -136,7 +136,8 @@ static int agree(struct trainer *t, struct stop *s, struct err *e)
     s->kill = speaks(t) && status_kill_switch(t->o.kill_switch_path);
     s->signal = status_stop_signal();
     s->duration = speaks(t) && status_duration_over(t->start_s, status_now(), t->o.exit_duration_in_mins, &minutes);
-    return comm_host_all_reduce(comm_world_group(t->world), s, 3, DTYPE_I64, COMM_MAX, e);
+    s->save_failed = save_poll(t);
+    return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
 }
 
 static void say_stop(struct trainer *t, enum status_reason why, int sig)
@@ -166,7 +167,7 @@ static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
 {
     struct stop s;
 
-    if (agree(t, &s, e) < 0)
+    if (agree(t, &s, e) < 0 || (s.save_failed && save_settle(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : on(t->o.exit_interval, t->iteration) ? STATUS_INTERVAL : STATUS_RUNNING;
@@ -222,7 +223,7 @@ static int after_step(struct trainer *t, struct err *e)
     if (t->saver && on(t->o.check_replicas, t->iteration) &&
         (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
         return -1;
-    return save_poll(t, e);
+    return 0;
 }
 
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
@@ -240,11 +241,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
         if (skip(t, e) < 0 || (rc = train_step(t, &x, e)) < 0)
             return -1;
         if (rc > 0) {
-            write_nan_dump(t, x.norm, x.loss);
-            *why = STATUS_NAN;
-            err_data(e, "training", ERR_NO_BYTE, "iteration %lld: the gradient norm is %g, the loss %g; expected finite "
-                     "numbers%s", (long long)t->iteration + 1, x.norm, x.loss,
-                     t->o.save ? "; nan_iteration*.json beside the checkpoints say where they began" : "");
+            *why = nan_tell(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
             return -1;
         }
         if (speaks(t))

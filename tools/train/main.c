@@ -74,6 +74,9 @@ static int open_log(struct trainer *t, struct err *e)
         return -1;
     if (t->o.save && dir_make(t->o.save, e) < 0)
         return -1;
+    if (t->o.save)
+        checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
+    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     if (t->o.status_file)
         t->status_path = xstrdup(t->o.status_file);
     else if (t->o.save)
@@ -153,7 +156,7 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
     int rc = speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 
     t->status.message = said->msg;
-    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || save_finish(t, &e) < 0)
+    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (save_settle(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, e.msg);
     end_log(t, why);
     trainer_free(t);
@@ -169,6 +172,7 @@ static int train_main(struct trainer *t)
     if (join(t, &e) < 0)
         return fail(&e);
     if (run(t, &why, &e) < 0) {
+        why = t->not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
         if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
             return leave_together(t, why, &e);
         comm_abort(t->world, e.msg);

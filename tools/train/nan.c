@@ -2,11 +2,14 @@
  * nan.c - where the first value that is not finite appeared
  *
  * Looked for in the order in which a step makes values: weights, then what the last
- * micro-batch left behind on its way forward, then gradients.
+ * micro-batch left behind on its way forward, then gradients. Every rank looks, and of what they
+ * find the earliest is named.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/files.h"
 #include "tools/train/model_impl.h"
@@ -34,17 +37,49 @@ static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum
     return bad;
 }
 
+/* A tensor with such a value; the least `turn` was made first. Plain data: gathered as bytes. */
+struct culprit {
+    int32_t turn, pad;
+    int64_t element;
+    char kind[16], name[112];
+};
+
 struct dump {
     const struct trainer *t;
     struct strbuf sb;
     int n;
+    struct culprit first;
 };
+
+/* When a step makes a block's values of a kind: forward from the embedding on, gradients from the head back. */
+static int32_t turn_of(const struct dump *d, const char *kind, const char *name, int block)
+{
+    const int last = (int)d->t->model_config.n_layers + 1;
+    /* Outside blocks the last stage has what is behind them, the tied copy that is its head too. */
+    const bool behind = str_starts(name, "behind the last") ||
+                        (d->t->stage->last && (!d->t->stage->first || !str_starts(name, "tied_modules")));
+    const int place = block >= 0 ? block + 1 : behind ? last : 0;
+
+    if (!strcmp(kind, "weight"))
+        return place;
+    return !strcmp(kind, "activation") ? last + 1 + place : 2 * (last + 1) + last - place;
+}
 
 /* One line of the dump for a tensor that holds such values. */
 static void look(struct dump *d, const char *kind, const char *name, int block, const void *p, int64_t n, enum dtype dt)
 {
     int64_t first = 0, bad = p ? count_bad(d->t, p, n, dt, &first) : 0;
+    const int32_t turn = bad ? turn_of(d, kind, name, block) : INT_MAX;
 
+    if (bad && turn < d->first.turn) {
+        d->first.turn = turn;
+        d->first.element = first;
+        snprintf(d->first.kind, sizeof d->first.kind, "%s", kind);
+        if (strcmp(kind, "activation") || block < 0)
+            snprintf(d->first.name, sizeof d->first.name, "%s", name);
+        else
+            snprintf(d->first.name, sizeof d->first.name, "%s of block %d", name, block);
+    }
     if (bad)
         strbuf_addf(&d->sb, "%s\n  {\"kind\": \"%s\", \"name\": \"%s\", \"block\": %d, \"elements\": %lld, "
                     "\"not_finite\": %lld, \"first\": %lld}", d->n++ ? "," : "", kind, name, block, (long long)n,
@@ -67,34 +102,72 @@ static void look_at_block(struct dump *d, const struct model *m, int slot, int i
     look(d, "activation", "mlp before gelu", block, a->pre, m->m * m->f, dt);
 }
 
-void write_nan_dump(struct trainer *t, double norm, double loss)
+static void look_at_all(struct dump *d)
 {
-    struct dump d = { .t = t };
+    const struct trainer *t = d->t;
     const struct stage *g = t->stage;
     const int slot = (int)((t->micro_batches - 1) % t->model_opts.n_slots);
-    char *path;
+
+    for (int i = 0; i < g->n_params; i++)
+        look(d, "weight", g->param[i].name, g->param[i].block,
+             (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t);
+    for (int i = 0; i < g->n_blocks; i++)
+        look_at_block(d, t->model, slot, i);
+    if (g->last)
+        look(d, "activation", "behind the last block", -1, model_output(t->model, slot),
+             model_boundary(g, &t->model_opts), t->t);
+    for (int i = 0; i < g->n_params; i++)
+        look(d, "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at, g->param[i].n,
+             DTYPE_F32);
+}
+
+static void write_dump(const struct trainer *t, const struct strbuf *sb)
+{
+    char *path = str_fmt("%s/nan_iteration%lld.rank%d.json", t->o.save, (long long)t->iteration + 1, t->place->rank);
     struct err e = {0};
 
-    if (!t->o.save)
-        return;
+    if (dir_make(t->o.save, &e) < 0 || file_replace(path, sb->buf, sb->len, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    free(path);
+}
+
+/* The earliest of all ranks', in words. */
+static int name_first(const struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
+{
+    const int size = t->place->size;
+    struct culprit *all = xcalloc((size_t)size, sizeof *all);
+    int rc = comm_host_all_gather(comm_world_group(t->world), mine, all, sizeof *mine, e), first = 0;
+
+    for (int r = 1; rc == 0 && r < size; r++)
+        if (all[r].turn < all[first].turn)
+            first = r;
+    if (rc == 0 && all[first].turn < INT_MAX)
+        strbuf_addf(sb, "; it began with element %lld of %s %s on rank %d (host %s)",
+                    (long long)all[first].element, all[first].kind, all[first].name, first,
+                    comm_place_of(t->world, first)->host);
+    free(all);
+    return rc;
+}
+
+int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
+{
+    struct dump d = { .t = t, .first = { .turn = INT_MAX } };
+    struct strbuf first = {0};
+    int rc;
+
     strbuf_addf(&d.sb, "{\"iteration\": %lld, \"rank\": %d, \"stage\": %d, \"dp\": %d, \"tp\": %d, \"loss\": \"%g\", "
                 "\"grad_norm\": \"%g\", \"not_finite\": [", (long long)t->iteration + 1, t->place->rank, t->rank_pp,
                 t->rank_dp, t->rank_tp, loss, norm);
-    for (int i = 0; i < g->n_params; i++)
-        look(&d, "weight", g->param[i].name, g->param[i].block,
-             (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t);
-    for (int i = 0; i < g->n_blocks; i++)
-        look_at_block(&d, t->model, slot, i);
-    if (g->last)
-        look(&d, "activation", "behind the last block", -1, model_output(t->model, slot),
-             model_boundary(g, &t->model_opts), t->t);
-    for (int i = 0; i < g->n_params; i++)
-        look(&d, "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at, g->param[i].n,
-             DTYPE_F32);
+    look_at_all(&d);
     strbuf_addf(&d.sb, "]}\n");
-    path = str_fmt("%s/nan_iteration%lld.rank%d.json", t->o.save, (long long)t->iteration + 1, t->place->rank);
-    if (dir_make(t->o.save, &e) < 0 || file_replace(path, d.sb.buf, d.sb.len, &e) < 0)
-        fprintf(stderr, "train: %s\n", e.msg);
-    free(path);
+    if (t->o.save)
+        write_dump(t, &d.sb);
+    rc = name_first(t, &d.first, &first, e);
+    if (rc == 0)
+        err_data(e, "training", ERR_NO_BYTE, "iteration %lld: the gradient norm is %g, the loss %g; expected finite "
+                 "numbers%s%s", (long long)t->iteration + 1, norm, loss, first.buf ? first.buf : "",
+                 t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
+    strbuf_free(&first);
     strbuf_free(&d.sb);
+    return rc;
 }

@@ -95,34 +95,69 @@ static struct checkpoint_now present(const struct trainer *t)
     return now;
 }
 
-/* What became of a save; an error of one is told, and the run goes on: the one before still stands. */
+/* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
 static void tell(struct trainer *t, const struct checkpoint_saved *s)
 {
     struct strbuf sb = {0};
 
-    if (s->iteration < 0 || !speaks(t))
+    if (s->iteration < 0 || s->told || !speaks(t))
         return;
     if (s->ok) {
         snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
         trainlog_add_saved(&sb, s->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     } else {
-        say(t, "error: checkpoint of iteration %lld: %s", (long long)s->iteration, s->err.msg);
+        say(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
+            *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
     }
     t->status.saving_tag = NULL;
     t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     strbuf_free(&sb);
 }
 
+bool save_poll(struct trainer *t)
+{
+    struct checkpoint_saved s = { .iteration = -1 };
+
+    if (!t->saver || !checkpoint_save_poll(t->saver, &s))
+        return false;
+    if (s.ok)
+        tell(t, &s);
+    return !s.ok;
+}
+
+int save_settle(struct trainer *t, struct err *e)
+{
+    struct checkpoint_saved s = { .ok = true };
+
+    if (!t->saver || checkpoint_save_wait(t->saver, &s, e) == 0 || !s.ok)
+        err_clear(e);
+    if (e->kind != ERR_NONE)
+        return -1;
+    tell(t, &s);
+    t->save_failed = !s.ok;
+    if (s.fault != CHECKPOINT_NOT_FINITE)
+        return 0;
+    /* A state that cannot be saved now never can be; what is trained from it is lost. */
+    err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
+    t->not_finite = t->all_know = true;
+    return -1;
+}
+
 int save_now(struct trainer *t, struct err *e)
 {
     const struct checkpoint_now now = present(t);
+    const double begin = status_now();
     struct checkpoint_saved before = { .iteration = -1 };
     struct strbuf sb = {0};
     struct trainlog_timer timer = { "save-checkpoint", 0 };
     double stall_s = 0;
     int rc;
 
+    if (save_settle(t, e) < 0)
+        return -1;
+    snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
+    t->status.saving_tag = t->saving_tag;
     set_phase(t, "save");
     if (speaks(t)) {
         trainlog_add_saving(&sb, t->iteration, t->o.save);
@@ -131,38 +166,34 @@ int save_now(struct trainer *t, struct err *e)
     rc = optimizer_settle(t->optimizer, NULL, e);
     if (rc == 0)
         rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
-    tell(t, &before);
     t->saved_iteration = t->iteration;
     if (rc == 0 && speaks(t)) {
-        timer.ms = stall_s * 1e3;
+        timer.ms = (status_now() - begin) * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
     }
     strbuf_free(&sb);
-    set_phase(t, "train");
+    if (rc == 0)
+        set_phase(t, "train");
     return rc;
-}
-
-int save_poll(struct trainer *t, struct err *e)
-{
-    struct checkpoint_saved s = { .iteration = -1 };
-    int rc = t->saver ? checkpoint_save_poll(t->saver, &s) : 0;
-
-    (void)e;
-    if (rc == 1)
-        tell(t, &s);
-    return 0;
 }
 
 int save_finish(struct trainer *t, struct err *e)
 {
-    struct checkpoint_saved s = { .iteration = -1 };
-    int rc;
-
     if (!t->saver)
         return 0;
     set_phase(t, "save");
-    rc = checkpoint_save_wait(t->saver, &s, e);
-    tell(t, &s);
-    return rc;
+    if (save_settle(t, e) < 0)
+        return -1;
+    if (!t->save_failed)
+        return 0;
+    /* Hours of work hang on it, and whatever was in its way may have gone. */
+    say(t, "the last checkpoint is tried once more");
+    if (save_now(t, e) < 0 || save_settle(t, e) < 0)
+        return -1;
+    if (!t->save_failed)
+        return 0;
+    err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved", (long long)t->iteration);
+    t->all_know = true;
+    return -1;
 }

@@ -84,8 +84,11 @@ struct trainer {
     double start_s;             /* the job's: the earliest of its processes */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
+    char saving_tag[64];        /* the last one that a save was begun for */
+    bool save_failed;           /* the last save that has ended did */
     double told_s, calls_s;     /* the last straggler line: when, and the time in communication until then */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
+    bool not_finite;            /* ... it is a value of the state that is no finite number */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 
@@ -132,10 +135,13 @@ MUST_CHECK int loss_share(struct trainer *t, int64_t micro_batches, double *loss
 /* --dump-logits: the first micro-batch of the first validation set. */
 MUST_CHECK int dump_logits(struct trainer *t, struct err *e);
 
-/* Begin a save of the present iteration. */
+/* Begin a save of the present iteration. One that fails does not stop the run, unless nothing could be saved any more. */
 MUST_CHECK int save_now(struct trainer *t, struct err *e);
-/* Tell of a save that has ended, if one has. */
-MUST_CHECK int save_poll(struct trainer *t, struct err *e);
+/* Has a save failed, as this rank sees it? Then all call save_settle(). One that went well is told. */
+bool save_poll(struct trainer *t);
+/* Wait for the save under way and tell of it: t->save_failed. -1: the state is not finite, or ranks cannot speak. */
+MUST_CHECK int save_settle(struct trainer *t, struct err *e);
+/* At the end: a last save that failed is tried once more; -1 when nothing helps. */
 MUST_CHECK int save_finish(struct trainer *t, struct err *e);
 MUST_CHECK int saver_open(struct trainer *t, struct err *e);
 
@@ -170,7 +176,10 @@ MUST_CHECK int check_disk(struct trainer *t, struct err *e);
 void say(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void set_phase(struct trainer *t, const char *phase);
 
-/* Write SAVE/nan_iteration<N>.rank<R>.json: where the first value that is not finite appeared. */
-void write_nan_dump(struct trainer *t, double norm, double loss);
+/*
+ * A step came to a norm or loss that is not finite: *e says so, and which rank's tensor was the first.
+ * Each rank's SAVE/nan_iteration<N>.rank<R>.json has all of them. -1, and another *e: ranks cannot speak.
+ */
+MUST_CHECK int nan_tell(struct trainer *t, double norm, double loss, struct err *e);
 
 #endif

@@ -32,6 +32,7 @@ struct reply {
     int rc;
     double wall_s;
     uint64_t bytes;             /* SETUP: of disk this rank's files take */
+    enum checkpoint_fault fault;        /* SAVE */
     struct err err;
 };
 
@@ -116,7 +117,7 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
         r->rc = s->engine ? 0 : -1;
         r->bytes = s->engine ? engine_disk_bytes(s->engine) : 0;
     } else {
-        r->rc = engine_save(s->engine, msg, trainer_gone, s, &r->err);
+        r->rc = engine_save(s->engine, msg, trainer_gone, s, &r->fault, &r->err);
     }
     r->wall_s = clock_s() - begun;
 }
@@ -261,18 +262,20 @@ int writer_save(struct writer *w, const void *msg, size_t n, struct err *e)
     return 0;
 }
 
-int writer_result(struct writer *w, int block, double *wall_s, struct err *e)
+int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e)
 {
     struct pollfd p = { .fd = w->sock, .events = POLLIN };
     struct reply r;
 
     if (!w->saving || (!block && poll(&p, 1, 0) <= 0))
         return 0;
+    w->saving = false;
+    *fault = CHECKPOINT_FAILED;
     if (answer(w, &r, e) < 0) {
-        w->saving = false;
+        if (!w->dead)
+            *fault = (int)r.fault;
         return -1;
     }
-    w->saving = false;
     *wall_s = r.wall_s;
     return 1;
 }

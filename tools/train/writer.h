@@ -42,8 +42,9 @@ MUST_CHECK int writer_setup(struct writer *w, const void *msg, size_t n, uint64_
 MUST_CHECK int writer_save(struct writer *w, const void *msg, size_t n, struct err *e);
 /*
  * How the save went: 1 and *wall_s when it is done, 0 while it is under way (with `block`
- * it waits) or none was ordered, -1 and the writer's own *e when it failed, or ERR_SYS when the writer died.
+ * it waits) or none was ordered, -1 and the writer's own *e and *fault (an enum checkpoint_fault) when it
+ * failed, or ERR_SYS when the writer died.
  */
-MUST_CHECK int writer_result(struct writer *w, int block, double *wall_s, struct err *e);
+MUST_CHECK int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e);
 
 #endif
