@@ -13,7 +13,6 @@
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/staging.h"
 #include "libcommon/layout/universal.h"
-#include "libcommon/layout/verify.h"
 #include "libcommon/plan/executor.h"
 
 /* ---- before anything is written ---- */
@@ -320,24 +319,6 @@ static void report_tied(struct run *r)
     free(t);
 }
 
-static int verify_result(const char *dir, const struct convert_opts *o, struct err *e)
-{
-    struct verify_opts v = { .threads = o->threads, .mem_bytes = o->mem_bytes, .stopped = o->stopped };
-    struct report *r = report_new();
-    int rc = verify_run(dir, &v, r, e);
-
-    for (int i = 0; i < report_n(r) && rc == 0; i++)
-        if (report_get(r, i)->severity == SEV_ERROR) {
-            char *text = finding_text(report_get(r, i));
-
-            err_data(e, dir, ERR_NO_BYTE, "verification failed: %s", text);
-            free(text);
-            rc = -1;
-        }
-    report_free(r);
-    return rc;
-}
-
 static int move_latest(const struct staging *s, const char *name, struct err *e)
 {
     char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
@@ -367,7 +348,7 @@ static int publish(struct run *r, struct err *e)
     report_tied(r);
     if (manifest_write(r->sink, r->plan, r->stage.part, e) < 0)
         return -1;
-    if (r->o->verify && verify_result(r->stage.part, r->o, e) < 0)
+    if (r->o->verify && r->o->verify(r->stage.part, r->o->threads, r->o->mem_bytes, r->o->stopped, e) < 0)
         return -1;
     if (r->o->inspect && r->o->inspect(r->o->ctx, r->stage.part, e) < 0)
         return -1;

@@ -15,7 +15,9 @@
 struct convert_opts {
     const char *out;
     const char *options_text;   /* the options that shape the output, for the fingerprint */
-    bool force, resume, verify;
+    bool force, resume;
+    /* Proves the finished folder sound before anyone sees it (verify_sound()); NULL: nobody asked for that. */
+    int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
     int threads;
     uint64_t mem_bytes;

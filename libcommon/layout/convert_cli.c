@@ -1,6 +1,7 @@
 #include "libcommon/layout/convert_cli.h"
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/verify.h"
 
 static void warn(void *ctx, const char *text)
 {
@@ -10,8 +11,9 @@ static void warn(void *ctx, const char *text)
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape)
 {
     return (struct convert_opts){
-        .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume, .verify = cli->verify,
-        .part = cli->part, .n_parts = cli->n_parts, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
+        .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume,
+        .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
+        .threads = cli->threads, .mem_bytes = cli->mem_bytes,
         .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
     };
 }

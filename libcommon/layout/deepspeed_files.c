@@ -16,8 +16,8 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed_target.h"
 #include "libcommon/layout/manifest.h"
-#include "libcommon/layout/repair.h"
 
 /* Ranks in one number or product; far above any cluster, far below memory trouble. */
 enum { RANK_MAX = 1 << 20, MISSING_NAMED = 256 };
@@ -193,7 +193,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
     }
     d->n_files = s->n_files;
     for (int i = 0; i < l->n; i++)
-        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, REPAIR_LOG_NAME) == 0)
+        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, DS_REPAIR_LOG_NAME) == 0)
             add_ours(s, &l->member[i]);
     settle_prefix(d);
     return 0;

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "libcommon/layout/deepspeed.h"
-#include "libcommon/layout/repair.h"
 
 /* ---- the files ---- */
 
@@ -242,7 +241,7 @@ static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
 
 static int write_repair_log(struct sink *k, const struct strbuf *log, struct err *e)
 {
-    char *path = path_join(k->dir, REPAIR_LOG_NAME);
+    char *path = path_join(k->dir, DS_REPAIR_LOG_NAME);
     int rc = file_replace(path, log->buf, log->len, e);
 
     free(path);

@@ -81,6 +81,9 @@ struct ds_tstage {
     struct ds_tgroup *group;
 };
 
+/* Beside the files of a tag: what merge-tp settled where copies had drifted apart. */
+#define DS_REPAIR_LOG_NAME "repair.jsonl"
+
 struct ds_target {
     struct arena *arena;
     const struct source *src;
@@ -101,7 +104,7 @@ struct ds_target {
     int local_ranks;                    /* GPUs of a node; 0: local_rank is the rank */
     const char *const *set;
     int n_set;
-    const struct strbuf *repair_log;    /* to be written beside the files, as repair.h's REPAIR_LOG_NAME; NULL: none */
+    const struct strbuf *repair_log;    /* to be written beside the files, as DS_REPAIR_LOG_NAME; NULL: none */
 };
 
 /*

@@ -47,8 +47,6 @@ struct repair {
     int n_params;
 };
 
-#define REPAIR_LOG_NAME "repair.jsonl"
-
 /*
  * Settle what `r` found out of sync by `how` (not REPLICAS_FAIL). `spool` is a folder with
  * room for the new values: those parameters' size, 14 bytes an element. 0 and *out (end it

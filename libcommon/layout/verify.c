@@ -208,3 +208,21 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
     free(folder);
     return rc;
 }
+
+int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e)
+{
+    struct verify_opts o = { .threads = threads, .mem_bytes = mem_bytes, .stopped = stopped };
+    struct report *r = report_new();
+    int rc = verify_run(path, &o, r, e);
+
+    for (int i = 0; i < report_n(r) && rc == 0; i++)
+        if (report_get(r, i)->severity == SEV_ERROR) {
+            char *text = finding_text(report_get(r, i));
+
+            err_data(e, path, ERR_NO_BYTE, "verification failed: %s", text);
+            free(text);
+            rc = -1;
+        }
+    report_free(r);
+    return rc;
+}

@@ -40,5 +40,7 @@ struct verify_opts {
  * path cannot be read at all, ERR_USAGE for a parameter's own .h5, ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
+/* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
+MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 
 #endif

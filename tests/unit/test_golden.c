@@ -19,6 +19,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/convert.h"
 #include "libcommon/layout/universal.h"
+#include "libcommon/layout/verify.h"
 
 static char scratch[] = "/tmp/shardkit-golden-XXXXXX";
 
@@ -36,7 +37,7 @@ static void convert(const char *in, const char *out, struct sink *(*open_sink)(c
     struct source *s = source_open(in, &so, NULL, &e);
     struct sink_opts ko = { .vocab = vocab, .replicas = REPLICAS_AVERAGE, .final_path = out, .n_parts = 1, .threads = 2 };
     struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 16 << 20,
-                              .progress = PROGRESS_NEVER, .verify = true };
+                              .progress = PROGRESS_NEVER, .verify = verify_sound };
     struct convert_result res;
 
     must(s != NULL, &e);

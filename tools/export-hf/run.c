@@ -16,7 +16,7 @@ static int write_out(struct job *j, const char *out, struct source *s, const str
     struct convert_result res;
     int rc;
 
-    o.verify = false;                   /* the sink does it */
+    o.verify = NULL;                    /* the sink does it */
     rc = convert_run(s, k, &o, &res, e);
     if (rc == 0)
         talk_result(j, out, t, &res);

@@ -34,7 +34,7 @@ static void print_result(const struct job *j, const struct ds_write *w, const st
                          repaired_json(j));
     ds_write_tell(w, r, more);
     if (r->published && j->repaired.n && !j->cli.json)
-        cli_say(&j->cli, "%d parameter%s repaired: see %s/" REPAIR_LOG_NAME, j->repaired.n_params,
+        cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
                 j->repaired.n_params == 1 ? "" : "s", j->out);
 }
 
