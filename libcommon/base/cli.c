@@ -59,6 +59,7 @@ static void find_launcher(struct cli *cli)
         if (r && n && parse_int(n, 2, 1 << 20, &size) == 0 && parse_int(r, 0, size - 1, &rank) == 0) {
             cli->part = (int)rank;
             cli->n_parts = (int)size;
+            cli->launched = true;
             return;
         }
     }
@@ -214,8 +215,14 @@ static int set_part(struct cli *cli, const char *arg)
     int part, n_parts;
     char end;
 
+    if (strcmp(arg, "auto") == 0) {
+        find_launcher(cli);
+        cli->all_tasks = true;
+        return 0;
+    }
     if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
-        return bad_value(cli, "--part", arg, "I/N with 0 <= I < N");
+        return bad_value(cli, "--part", arg, "I/N with 0 <= I < N, or auto");
+    cli->launched = cli->all_tasks = false;
     cli->part = part;
     cli->n_parts = n_parts;
     return 0;

@@ -76,6 +76,8 @@ struct cli {
     enum replica_policy replicas;       /* the tool sets its default before parsing */
     bool replicas_given;
     int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
+    bool launched;                      /* the launcher told them: whether its other tasks take part is not known */
+    bool all_tasks;                     /* --part auto: they do */
 };
 
 /* Fills defaults; installs handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */

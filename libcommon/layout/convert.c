@@ -11,6 +11,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/journal.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/layout/meeting.h"
 #include "libcommon/layout/staging.h"
 #include "libcommon/layout/universal.h"
 #include "libcommon/plan/executor.h"
@@ -375,36 +376,67 @@ static int publish_if_last(struct run *r, struct err *e)
     return mine <= 0 ? mine : publish(r, e);
 }
 
-int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
-                struct convert_result *res, struct err *e)
+/* Who does what: a part that a launcher told is ours only when all of its tasks take part. */
+static int settle_parts(const struct convert_opts *given, struct meeting *m, struct convert_opts *o, struct err *e)
 {
-    struct run r = { .src = s, .sink = k, .o = o, .res = res, .plan = plan_new(s->files) };
+    struct meeting_opts mo = { .task = given->part, .n_tasks = given->n_parts, .all = given->all_tasks,
+                               .stopped = given->stopped, .say = given->warn, .ctx = given->ctx };
+    int rc;
+
+    if (!o->launched || o->n_parts < 2)
+        return 0;
+    rc = meeting_hold(m, o->out, &mo, e);
+    if (rc == 0) {
+        o->part = 0;
+        o->n_parts = 1;
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+/* From the two folders on; *begun: they are ours. */
+static int run_all(struct run *r, const char *print, bool *begun, struct err *e)
+{
+    const struct convert_opts *o = r->o;
     struct staging_opts so = { .force = o->force, .resume = o->resume, .part = o->part, .n_parts = o->n_parts,
                                .stopped = o->stopped };
-    char *print = fingerprint(s, k, o);
+
+    if (staging_open(&r->stage, o->out, print, &so, e) < 0)
+        return -1;
+    r->res->complete = r->stage.complete;
+    if (r->res->complete)               /* the run before this may have been killed just before the pointer moved */
+        return o->move_latest ? move_latest(&r->stage, o->move_latest, e) : 0;
+    *begun = true;
+    return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
+               ? -1 : publish_if_last(r, e);
+}
+
+int convert_run(struct source *s, struct sink *k, const struct convert_opts *given,
+                struct convert_result *res, struct err *e)
+{
+    struct convert_opts o = *given;
+    struct run r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files) };
+    struct meeting m = {0};
+    char *print = fingerprint(s, k, given);
     double start = clock_s();
     bool begun = false;
     int rc = -1;
 
     memset(res, 0, sizeof *res);
-    if (convert_check_paths(s, o->out, e) < 0 || staging_open(&r.stage, o->out, print, &so, e) < 0)
+    if (convert_check_paths(s, given->out, e) < 0 || settle_parts(given, &m, &o, e) < 0)
         goto out;
-    res->complete = r.stage.complete;
-    if (res->complete) {                /* the run before this may have been killed just before the pointer moved */
-        rc = o->move_latest ? move_latest(&r.stage, o->move_latest, e) : 0;
-        goto out;
-    }
-    begun = true;
-    if (check_space(s, k, &r.stage, e) < 0 || make_plan(&r, &so, print, e) < 0 || execute(&r, e) < 0 ||
-        publish_if_last(&r, e) < 0)
-        goto out;
-    rc = 0;
+    /* A file or two that points elsewhere: part 0 does it alone. */
+    if (k->ops->points_only && o.n_parts > 1)
+        o.n_parts = o.part == 0 ? 1 : o.n_parts;
+    res->part = k->o.part = o.part;
+    res->n_parts = k->o.n_parts = o.n_parts;
+    rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
     /* Work made from damaged input must not be resumed into a result. */
-    if (rc < 0 && begun && o->n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
+    if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
         staging_discard(&r.stage);
     res->wall_s = clock_s() - start;
     staging_close(&r.stage);
+    meeting_close(&m);
     plan_free(r.plan);
     k->ops->close(k);
     free(r.tied_item);

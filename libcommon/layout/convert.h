@@ -19,6 +19,8 @@ struct convert_opts {
     /* Proves the finished folder sound before anyone sees it (verify_sound()); NULL: nobody asked for that. */
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
+    bool launched;              /* a launcher told the part: it counts once all tasks have met (meeting.h) */
+    bool all_tasks;             /* ... and nobody goes on alone: they must all come */
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;
@@ -39,6 +41,7 @@ struct convert_result {
     int n_items, n_resumed;             /* plan items; done by an earlier run */
     int n_drifted;                      /* parameter states whose replicas disagreed */
     bool published;                     /* false: other parts are still at work */
+    int part, n_parts;                  /* what this process did; 0 of 1 where a task stayed alone */
     bool complete;                      /* --resume found nothing to do */
     bool used_uring, used_direct;
 };

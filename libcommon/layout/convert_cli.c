@@ -13,7 +13,7 @@ struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const cha
     return (struct convert_opts){
         .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume,
         .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
-        .threads = cli->threads, .mem_bytes = cli->mem_bytes,
+        .launched = cli->launched, .all_tasks = cli->all_tasks, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
         .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
     };
 }
@@ -26,17 +26,20 @@ struct sink_opts convert_cli_sink(struct cli *cli, const char *out)
     };
 }
 
-void convert_cli_say(const struct cli *cli, const char *out, const char *what, const struct convert_result *r)
+void convert_cli_say(const struct cli *given, const char *out, const char *what, const struct convert_result *r)
 {
     uint64_t moved = r->read_bytes + r->write_bytes;
+    struct cli cli = *given;
     char a[16];
 
+    cli.part = r->part;                 /* a task that stayed alone speaks for all */
+    cli.n_parts = r->n_parts;
     if (r->complete)
-        cli_say(cli, "%s is there already: nothing to do", out);
+        cli_say(&cli, "%s is there already: nothing to do", out);
     else if (!r->published)
-        cli_say(cli, "part %d of %d done; the last part publishes %s", cli->part, cli->n_parts, out);
+        cli_say(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
     else
-        cli_say(cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
+        cli_say(&cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
                 (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
                 r->n_drifted ? "; replicas disagreed, see the warnings" : "");
 }

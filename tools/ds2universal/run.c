@@ -58,6 +58,8 @@ static void print_result(struct job *j, const struct source *s, const struct con
         cli_json(o);
         return;
     }
+    if (!r->published && !r->complete && j->form == FORM_VIRTUAL)
+        return;                         /* a second's work: part 0 did it */
     if (r->published && j->form == FORM_VIRTUAL) {
         cli_say(&j->cli, "%s: %d parameters, nothing copied, %.2f s%s", j->out, s->n_params, r->wall_s,
                 r->n_drifted ? "; replicas disagreed, see the warnings" : "");
@@ -84,7 +86,7 @@ static int convert(struct job *j, struct source *s, struct err *e)
     return rc;
 }
 
-static int convert_or_plan(struct job *j)
+int job_run(struct job *j)
 {
     struct source_opts so = {0};
     struct report *r = report_new();
@@ -101,15 +103,4 @@ static int convert_or_plan(struct job *j)
     source_close(s);
     report_free(r);
     return rc;
-}
-
-int job_run(struct job *j)
-{
-    /* The virtual form is a second's work and one file: part 0 does it alone. */
-    if (j->form == FORM_VIRTUAL) {
-        if (j->cli.part > 0)
-            return EXIT_OK;
-        j->cli.n_parts = 1;
-    }
-    return convert_or_plan(j);
 }

@@ -169,7 +169,7 @@ static int check(struct job *j, bool for_export, bool for_import)
     if (j->target.q.stages && j->target.q.method)
         return usage(j, "--stages says it all: --pp-partition-method does not go with it");
     if (j->all_steps && j->cli.n_parts > 1)
-        return usage(j, "--all-steps and --part do not go together");
+        return usage(j, "--all-steps and --part do not go together; --part 0/1 does all of it in this task");
     return 0;
 }
 
