@@ -17,6 +17,7 @@
 #include <zlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 
 /* ---- signals: a flag that long loops ask about ---- */
 
@@ -380,10 +381,8 @@ static void PRINTF_LIKE(3, 4) sayf(const struct cli *cli, const char *kind, cons
 int cli_fail(struct cli *cli, const struct err *e)
 {
     if (cli->json) {
-        json_t *o = json_pack("{s:s, s:s}", "tool", cli->tool, "error", e->msg);
+        json_t *o = json_pack("{s:s, s:o}", "tool", cli->tool, "error", text_json(e->msg));
 
-        if (!o)                         /* a message with bytes that are no UTF-8 */
-            o = json_pack("{s:s, s:s}", "tool", cli->tool, "error", "see stderr");
         json_dumpf(o, stdout, JSON_COMPACT);
         putchar('\n');
         json_decref(o);

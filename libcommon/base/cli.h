@@ -64,7 +64,8 @@ enum {
     "      --verify           read OUT back before it gets its name\n"                  \
     "      --resume           finish what a killed run began\n"                         \
     "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n" \
-    "                         found by itself under mpirun and srun\n"
+    "                         found by itself under mpirun and srun when all tasks take part;\n" \
+    "                         auto: they must, 0/1: this one does all\n"
 
 struct cli {
     const char *tool;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/text.h"
 #include "libcommon/plan/executor.h"
 
 enum verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDED, DROPPED };
@@ -237,7 +238,7 @@ static int compare(const struct list *l, const char *dir, struct err *e)
 
 static json_t *side_json(const struct source *s, const char *tag)
 {
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:I}", "layout", layout_name(s->kind), "tag", tag,
+    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:I, s:I}", "layout", layout_name(s->kind), "tag", text_json(tag),
                      "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp, "iteration", (json_int_t)s->run.iteration,
                      "step", (json_int_t)s->run.opt_step);
 }

@@ -18,25 +18,23 @@
 
 /* ---- before anything is written ---- */
 
-void convert_estimate(const struct source *s, const struct sink *k, uint64_t *bytes, int *files)
+/* Disk room the result needs at most, before any file is made; rehearsal.h knows it to the byte, at a price. */
+static uint64_t estimate(const struct source *s, const struct sink *k)
 {
     enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, the last block's slack */
+    uint64_t bytes = universal_extra_bytes(s);
     int64_t shape[4];
 
-    if (k->ops->estimate) {
-        k->ops->estimate(k, s, bytes, files);
-        return;
-    }
-    *bytes = universal_extra_bytes(s);
-    *files = 1;
+    if (k->ops->estimate)
+        return k->ops->estimate(k, s);
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; j < UNIVERSAL_STATES; j++)
             if (s->param[i].state[universal_states[j]]) {
-                *bytes += AROUND_A_TENSOR;
+                bytes += AROUND_A_TENSOR;
                 if (!k->ops->points_only)
-                    *bytes += universal_shape(s, &s->param[i], k->o.vocab, shape);
-                ++*files;
+                    bytes += universal_shape(s, &s->param[i], k->o.vocab, shape);
             }
+    return bytes;
 }
 
 int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
@@ -103,10 +101,8 @@ int convert_check_paths(const struct source *s, const char *out, struct err *e)
 
 static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
 {
-    uint64_t need, room;
-    int files;
+    uint64_t need = estimate(s, k), room;
 
-    convert_estimate(s, k, &need, &files);
     if (st->resumed)                    /* its files are there, with their room */
         return 0;
     if (convert_free_space(st->out, &room, e) < 0)

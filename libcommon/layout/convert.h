@@ -46,8 +46,6 @@ struct convert_result {
     bool used_uring, used_direct;
 };
 
-/* Disk room the result needs, and its files. Exact but for file-system slack. */
-void convert_estimate(const struct source *s, const struct sink *k, uint64_t *bytes, int *files);
 /* Free bytes on the file system that OUT would lie on. */
 MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *e);
 /* Refuse an OUT that is, contains or lies in the source (ERR_USAGE). */

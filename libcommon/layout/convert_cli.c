@@ -46,8 +46,8 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
 
 void convert_cli_add(json_t *o, const struct convert_result *r)
 {
-    json_t *more = json_pack("{s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
-                             r->complete, "read_bytes", (json_int_t)r->read_bytes, "write_bytes",
+    json_t *more = json_pack("{s:b, s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
+                             r->published || r->complete, "stood_already", r->complete, "read_bytes", (json_int_t)r->read_bytes, "write_bytes",
                              (json_int_t)r->write_bytes, "wall_s", r->wall_s, "items", r->n_items, "items_resumed",
                              r->n_resumed, "tensors_drifted", r->n_drifted);
 

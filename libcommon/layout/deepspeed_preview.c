@@ -5,7 +5,7 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/progress.h"
-#include "libcommon/layout/convert.h"
+#include "libcommon/base/text.h"
 
 /* ---- time ---- */
 
@@ -51,7 +51,7 @@ static double probe_rate(const struct source *s)
 
 static void expect_time(const struct ds_target *t, struct ds_preview *p)
 {
-    uint64_t moved = 2 * p->need_bytes;         /* read, and written */
+    uint64_t moved = 2 * p->r.need_bytes;         /* read, and written */
 
     if (moved < MOMENT_BYTES)
         return;
@@ -83,12 +83,11 @@ static void find_largest_stage(const struct ds_target *t, struct ds_preview *p)
     }
 }
 
-int ds_preview_make(const struct ds_target *t, const struct sink *k, const char *out, struct ds_preview *p,
+int ds_preview_make(const struct ds_target *t, struct source *s, struct sink *k, const char *out, struct ds_preview *p,
                     struct err *e)
 {
     *p = (struct ds_preview){0};
-    convert_estimate(t->src, k, &p->need_bytes, &p->files);
-    if (convert_free_space(out, &p->free_bytes, e) < 0 || convert_check_paths(t->src, out, e) < 0)
+    if (rehearsal_run(s, k, out, &p->r, e) < 0)
         return -1;
     find_largest_stage(t, p);
     expect_time(t, p);
@@ -112,8 +111,8 @@ void ds_preview_text(const struct ds_target *t, const struct ds_preview *p, cons
     strbuf_addf(sb, "; files %d to %d, final LayerNorm %d\n", t->first_layer, t->first_layer + t->n_layers - 1,
                 t->final_norm);
     strbuf_addf(sb, "optimizer %s\n", !t->optimizer ? "left out" : t->n_groups == 3 ? "3 groups" : "2 groups");
-    strbuf_addf(sb, "files     %d, %s to write, %s free%s\n", p->files, bytes_text(p->need_bytes, a),
-                bytes_text(p->free_bytes, b), p->free_bytes < p->need_bytes ? ": not enough" : "");
+    strbuf_addf(sb, "files     %d, %s to write, %s free%s\n", p->r.files, bytes_text(p->r.need_bytes, a),
+                bytes_text(p->r.free_bytes, b), p->r.free_bytes < p->r.need_bytes ? ": not enough" : "");
     if (p->expected_s > 0)
         strbuf_addf(sb, "time      about %.0f s, if the disks keep the %s a second just read\n", p->expected_s + 0.5,
                     bytes_text((uint64_t)p->rate, a));
@@ -137,7 +136,8 @@ static json_t *notes_json(const struct report *notes)
     for (int i = 0; i < report_n(notes); i++) {
         char *text = finding_text(report_get(notes, i));
 
-        json_array_append_new(list, json_pack("{s:s, s:s}", "code", report_get(notes, i)->code, "text", text));
+        json_array_append_new(list, json_pack("{s:s, s:o}", "code", report_get(notes, i)->code, "text",
+                                              text_json(text)));
         free(text);
     }
     return list;
@@ -150,12 +150,12 @@ json_t *ds_preview_json(const struct ds_target *t, const struct ds_preview *p, c
 
     for (int pp = 0; pp < t->topo.pp; pp++)
         json_array_append_new(layers, json_integer(t->stage[pp].n_layers));
-    return json_pack("{s:s, s:s, s:s, s:b, s:i, s:i, s:i, s:o, s:i, s:I, s:i, s:I, s:I, s:f, s:I, s:I, s:I, s:o}",
-                     "tool", tool, "input", t->src->path, "output", out, "dry_run", 1, "tp", t->topo.tp,
+    return json_pack("{s:s, s:o, s:o, s:b, s:i, s:i, s:i, s:o, s:i, s:I, s:i, s:I, s:I, s:f, s:I, s:I, s:I, s:o}",
+                     "tool", tool, "input", text_json(t->src->path), "output", text_json(out), "dry_run", 1, "tp", t->topo.tp,
                      "pp", t->topo.pp, "dp", t->topo.dp, "stage_layers", layers,
                      "groups", t->optimizer ? t->n_groups : 0, "padded_vocab", (json_int_t)t->vocab,
-                     "files", p->files, "need_bytes", (json_int_t)p->need_bytes,
-                     "free_bytes", (json_int_t)p->free_bytes, "expected_s", p->expected_s,
+                     "files", p->r.files, "need_bytes", (json_int_t)p->r.need_bytes,
+                     "free_bytes", (json_int_t)p->r.free_bytes, "expected_s", p->expected_s,
                      "gpu_weight_bytes", (json_int_t)p->weight_bytes,
                      "gpu_gradient_bytes", (json_int_t)p->gradient_bytes,
                      "gpu_optimizer_bytes", (json_int_t)p->optimizer_bytes, "notes", notes_json(notes));

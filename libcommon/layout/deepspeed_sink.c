@@ -93,27 +93,26 @@ static void list_files(struct dss *w)
 
 /* ---- laying out ---- */
 
-static void estimate(const struct sink *k, const struct source *s, uint64_t *bytes, int *files)
+static uint64_t estimate(const struct sink *k, const struct source *s)
 {
     struct dss *w = k->priv;
     const struct source_file *mp = ds_tree_mp_file(s, 0, 0);
-    uint64_t n_mp = (uint64_t)(w->t->topo.pp * w->t->topo.tp);
+    uint64_t n_mp = (uint64_t)(w->t->topo.pp * w->t->topo.tp), bytes = 1 << 20;     /* manifest, folders */
 
     list_files(w);
-    *bytes = 1 << 20;                   /* manifest, folders */
-    *files = ds_target_n_files(w->t) + 1 + (w->t->repair_log != NULL);
     for (int i = 0; i < w->n_files; i++) {
         struct ds_tree x;
         struct pt_image *im;
 
         dss_tree(w, &w->file[i], &x);
         im = make_image(&w->file[i], &x);
-        *bytes += align_up(pt_image_size(im), 4096);
+        bytes += align_up(pt_image_size(im), 4096);
         pt_image_free(im);
         ds_tree_free(&x);
     }
     if (mp)
-        *bytes += n_mp * align_up(files_size(s->files, mp->file) + 4096, 4096);
+        bytes += n_mp * align_up(files_size(s->files, mp->file) + 4096, 4096);
+    return bytes;
 }
 
 static int lay_out(struct sink *k, struct dss_file *f, struct plan *plan, struct err *e)
@@ -136,7 +135,7 @@ static int lay_out(struct sink *k, struct dss_file *f, struct plan *plan, struct
     }
     f->dst = plan_add_dst(plan, path);
     if (k->o.part == 0)
-        rc = file_reserve(path, pt_image_size(im), k->o.resumed, e);
+        rc = sink_reserve(k, path, pt_image_size(im), e);
     pt_image_free(im);
     ds_tree_free(&x);
     free(path);

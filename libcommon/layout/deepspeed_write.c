@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/certificate.h"
 #include "libcommon/layout/convert_cli.h"
 #include "libcommon/layout/deepspeed_preview.h"
@@ -81,7 +82,7 @@ int ds_write_preview(const struct ds_write *w, const struct report *notes, json_
     struct sink *k = open_sink(w);
     struct ds_preview p;
     struct strbuf sb = {0};
-    int rc = ds_preview_make(w->target, k, w->out, &p, e);
+    int rc = ds_preview_make(w->target, w->src, k, w->out, &p, e);
 
     if (rc == 0 && w->cli->json) {
         json_t *o = ds_preview_json(w->target, &p, w->cli->tool, w->out, notes);
@@ -95,7 +96,7 @@ int ds_write_preview(const struct ds_write *w, const struct report *notes, json_
     json_decref(more);
     strbuf_free(&sb);
     k->ops->close(k);
-    return rc < 0 ? -1 : p.free_bytes < p.need_bytes ? EXIT_BAD : EXIT_OK;
+    return rc < 0 ? -1 : p.r.free_bytes < p.r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 void ds_write_tell(const struct ds_write *w, const struct convert_result *r, json_t *more)
@@ -105,8 +106,8 @@ void ds_write_tell(const struct ds_write *w, const struct convert_result *r, jso
     char *what;
 
     if (w->cli->json) {
-        o = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i}", "tool", w->cli->tool, "input", t->src->path, "output",
-                      w->out, "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp, "parameters", t->n_params);
+        o = json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "tool", w->cli->tool, "input",
+                      text_json(t->src->path), "output", text_json(w->out), "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp, "parameters", t->n_params);
         convert_cli_add(o, r);
         json_object_update(o, more);
         cli_json(o);

@@ -29,19 +29,17 @@ struct hfs {
 
 /* ---- before ---- */
 
-static void estimate(const struct sink *k, const struct source *s, uint64_t *bytes, int *files)
+static uint64_t estimate(const struct sink *k, const struct source *s)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    uint64_t bytes = 1 << 20;           /* configs, index, manifest */
 
     (void)s;
-    *bytes = 1 << 20;                   /* configs, index, manifest */
-    *files = t->n_files + 3 + (t->n_files > 1);
     for (int i = 0; i < t->n_files; i++)
-        *bytes += align_up(t->file[i].size, 4096);
-    if (t->q.tokenizer) {
-        *bytes += hf_tokenizer_bytes(t->q.tokenizer);
-        *files += t->q.tokenizer->n;
-    }
+        bytes += align_up(t->file[i].size, 4096);
+    if (t->q.tokenizer)
+        bytes += hf_tokenizer_bytes(t->q.tokenizer);
+    return bytes;
 }
 
 static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at,
@@ -104,7 +102,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 
         w->dst[i] = plan_add_dst(plan, path);
         if (k->o.part == 0)
-            rc = file_reserve(path, t->file[i].size, k->o.resumed, e);
+            rc = sink_reserve(k, path, t->file[i].size, e);
         free(path);
     }
     for (int i = 0; i < t->n_tensors && rc == 0; i++)

@@ -137,6 +137,7 @@ struct sink_opts {
     const char *final_path;     /* OUT as it will be called, for relative paths and names; the folder written is OUT.part */
     int part, n_parts;          /* this process fills its share; part 0 makes shared files */
     bool resumed;               /* OUT.part already holds an earlier run's work */
+    bool rehearsal;             /* no tensor will be written: files take no room (rehearsal.h) */
     int threads;
     void (*warn)(void *ctx, const char *text);  /* about drifted copies that no plan item will tell of; may be NULL */
     void *ctx;
@@ -178,11 +179,11 @@ struct sink_ops {
     void (*close)(struct sink *k);
     /*
      * For sinks whose items are not whole tensors, else NULL:
-     *   estimate   disk room and number of files, before prepare()
+     *   estimate   disk room at most, before prepare()
      *   look       every chunk of an item as it is written (exec_opts.look)
      *   tensors    what was written, once all items are done: how many, caller frees *out
      */
-    void (*estimate)(const struct sink *k, const struct source *s, uint64_t *bytes, int *files);
+    uint64_t (*estimate)(const struct sink *k, const struct source *s);
     void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
     int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
     bool points_only;           /* copies no tensor bytes: the result refers to the source's files */
@@ -196,6 +197,8 @@ struct sink {
     int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };
+/* For sinks: create a file of the folder with its final length and, but for a rehearsal, its room. */
+MUST_CHECK int sink_reserve(const struct sink *k, const char *path, uint64_t size, struct err *e);
 struct sink *universal_pt_sink(const struct sink_opts *o);
 struct sink *universal_hdf5_sink(const struct sink_opts *o);
 struct sink *universal_virtual_sink(const struct sink_opts *o);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/universal.h"
 
 enum { READ_CHUNK = 1 << 20, MANIFEST_MAX = 256 << 20 };
@@ -203,7 +204,7 @@ static void put_line(struct strbuf *sb, json_t *o, bool last)
 static void put_head(struct strbuf *sb, const struct sink *k)
 {
     const struct source *s = k->src;
-    json_t *o = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I}", "layout", layout_name(s->kind), "tag", s->tag,
+    json_t *o = json_pack("{s:s, s:o, s:i, s:i, s:i, s:I}", "layout", layout_name(s->kind), "tag", text_json(s->tag),
                           "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
                           "iteration", (json_int_t)s->run.iteration);
     char *t = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;

@@ -154,10 +154,12 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
 }
 
 /* Not every file system can reserve room; those that can say now when there is none. */
-static int reserve(int fd, const char *path, struct err *e)
+static int reserve(const struct sink *k, int fd, const char *path, struct err *e)
 {
     struct stat st;
 
+    if (k->o.rehearsal)
+        return 0;
     if (fstat(fd, &st) == 0 && (fallocate(fd, 0, 0, st.st_size) == 0 ||
                                 (errno != ENOSPC && errno != EFBIG && errno != EDQUOT)))
         return 0;
@@ -165,7 +167,7 @@ static int reserve(int fd, const char *path, struct err *e)
     return -1;
 }
 
-int universal_hdf5_publish(const char *from, const char *to, bool with_others, struct err *e)
+int universal_hdf5_publish(const struct sink *k, const char *from, const char *to, struct err *e)
 {
     int rc = -1, fd = open(from, O_WRONLY | O_CLOEXEC);
 
@@ -173,9 +175,9 @@ int universal_hdf5_publish(const char *from, const char *to, bool with_others, s
         err_sys(e, from, "cannot open");
         return -1;
     }
-    if (reserve(fd, from, e) < 0)
+    if (reserve(k, fd, from, e) < 0)
         goto out;
-    if ((with_others ? syncfs(fd) : fsync(fd)) < 0) {
+    if (!k->o.rehearsal && (k->o.split ? syncfs(fd) : fsync(fd)) < 0) {
         err_sys(e, from, "cannot sync");
         goto out;
     }
@@ -221,7 +223,7 @@ static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const
             h5_done(h, h5_new_dataset(h, in, state_name(universal_states[j]), p->ndim, shape));
 }
 
-static int reserve_path(const char *path, struct err *e)
+static int reserve_path(const struct sink *k, const char *path, struct err *e)
 {
     int rc, fd = open(path, O_WRONLY | O_CLOEXEC);
 
@@ -229,7 +231,7 @@ static int reserve_path(const char *path, struct err *e)
         err_sys(e, path, "cannot open");
         return -1;
     }
-    rc = reserve(fd, path, e);
+    rc = reserve(k, fd, path, e);
     close(fd);
     return rc;
 }
@@ -244,7 +246,7 @@ static int make_param_file(const struct sink *k, const struct param *p, const ch
     h5_set_str(h, H5_TOP, "parameter", p->name);
     universal_hdf5_put_param(h, H5_TOP, k, p);
     put_states(h, H5_TOP, k, p);
-    return h5_finish(h, e) < 0 ? -1 : reserve_path(path, e);
+    return h5_finish(h, e) < 0 ? -1 : reserve_path(k, path, e);
 }
 
 /* "zero/<parameter>.h5" with --split, else the index; inside the folder. */
@@ -288,7 +290,7 @@ static int make_index(const struct sink *k, const char *path, struct err *e)
             put_inside(h, k, &k->src->param[i]);
     }
     if (rc == 0)
-        rc = h5_finish(h, e) < 0 ? -1 : universal_hdf5_publish(part, path, k->o.split, e);
+        rc = h5_finish(h, e) < 0 ? -1 : universal_hdf5_publish(k, part, path, e);
     else
         h5_abandon(h);
     free(zero);

@@ -29,10 +29,10 @@ MUST_CHECK int universal_hdf5_check(const struct source *s, struct err *e);
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k);
 void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sink *k, const struct param *p);
 /*
- * Make room on the disk for an index of holes, sync it (with_others: and the files it
- * links to), and give it its name. ERR_SYS.
+ * Make room on the disk for an index of holes, sync it (and the files it links to), and
+ * give it its name. ERR_SYS.
  */
-MUST_CHECK int universal_hdf5_publish(const char *from, const char *to, bool with_others, struct err *e);
+MUST_CHECK int universal_hdf5_publish(const struct sink *k, const char *from, const char *to, struct err *e);
 /* The files beside the index. */
 MUST_CHECK int universal_hdf5_finish(struct sink *k, struct plan *plan, struct err *e);
 

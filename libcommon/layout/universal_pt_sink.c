@@ -114,7 +114,7 @@ static int add_state(struct sink *k, int i, enum state st, struct plan *plan, st
     ARRAY_ROOM(w->item, w->cap, w->n + 1);
     w->item[w->n++] = it;
     if (k->o.part == 0)
-        rc = file_reserve(path, pt_image_size(im), k->o.resumed, e);
+        rc = sink_reserve(k, path, pt_image_size(im), e);
     if (rc == 0)
         plan_add(plan, p->state[st], 0, universal_shape(k->src, p, k->o.vocab, shape),
                  plan_add_dst(plan, path), pt_image_at(im, 0), k->o.replicas, file, it);

@@ -87,6 +87,31 @@ static int directory_crc(const struct source *s, int file, uint32_t *crc, struct
     return 0;
 }
 
+/* `path` as OUT's files name it. In a rehearsal there is no OUT.part beside OUT to start from. */
+static char *path_from_out(const struct sink *k, const char *path, struct err *e)
+{
+    char *dir, *rest, *up, *full;
+
+    if (!k->o.rehearsal)
+        return path_relative(k->dir, path, e);
+    dir = path_parent(k->o.final_path);
+    up = xstrdup("../");
+    while (access(dir, F_OK) < 0 && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
+        char *above = path_parent(dir), *longer = str_fmt("../%s", up);
+
+        free(dir);
+        free(up);
+        dir = above;
+        up = longer;
+    }
+    rest = path_relative(dir, path, e);
+    full = rest ? str_fmt("%s%s", up, rest) : NULL;
+    free(rest);
+    free(dir);
+    free(up);
+    return full;
+}
+
 static int use_shard(struct sink *k, int file, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -105,7 +130,7 @@ static int use_shard(struct sink *k, int file, struct err *e)
         err_usage(e, "%s: the virtual form points into .pt files only; use --format hdf5", path);
         return -1;
     }
-    sh->path = path_relative(k->dir, path, e);
+    sh->path = path_from_out(k, path, e);
     if (!sh->path)
         return -1;
     sh->size = files_size(k->src->files, file);
@@ -651,7 +676,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         rc = 0;                         /* a second's work: not worth dividing */
     else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
-        rc = universal_hdf5_publish(part, path, false, e);
+        rc = universal_hdf5_publish(k, part, path, e);
     if (rc == 0)
         tell_drift(k);
     free(part);

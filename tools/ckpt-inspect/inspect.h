@@ -45,7 +45,7 @@ int cmd_diff(struct inspect *in);
 /* ---- out.c: printing ---- */
 
 void out_json(json_t *o);                               /* one line on stdout; takes the reference */
-json_t *out_text(const char *s);                        /* bytes that are no UTF-8 become '?'; NULL: null */
+json_t *out_text(const char *s);                        /* bytes that are no UTF-8 become \xHH; NULL: null */
 json_t *out_int_or_null(int64_t v);                     /* negative is unknown: null */
 json_t *out_real(double v);                             /* null for NaN and infinity */
 json_t *out_ulps(uint64_t ulps);                        /* null for STATS_NO_ULPS */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 void out_json(json_t *o)
@@ -19,19 +20,7 @@ void out_json(json_t *o)
 
 json_t *out_text(const char *s)
 {
-    json_t *o = s ? json_string(s) : json_null();
-    char *ascii;
-
-    if (o)
-        return o;
-    /* Names come from files and may hold any bytes; JSON takes UTF-8 only. */
-    ascii = xstrdup(s);
-    for (char *p = ascii; *p; p++)
-        if (*p & 0x80)
-            *p = '?';
-    o = json_string(ascii);
-    free(ascii);
-    return o;
+    return text_json(s);
 }
 
 json_t *out_int_or_null(int64_t v)

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/universal.h"
+#include "libcommon/base/text.h"
+#include "libcommon/layout/rehearsal.h"
 #include "tools/ds2universal/ds2universal.h"
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
@@ -22,28 +23,24 @@ static struct sink *open_sink(struct job *j)
     return universal_pt_sink(&o);
 }
 
-static int print_plan(struct job *j, const struct source *s, struct err *e)
+static int print_plan(struct job *j, struct source *s, struct err *e)
 {
     struct sink *k = open_sink(j);
-    uint64_t need, room = 0;
+    struct rehearsal r;
     char a[16], b[16];
-    int files, rc;
+    int rc = rehearsal_run(s, k, j->out, &r, e);
 
-    convert_estimate(s, k, &need, &files);
-    rc = universal_check_states(s, e);
-    if (rc == 0)
-        rc = convert_free_space(j->out, &room, e);
-    if (rc == 0)
-        rc = convert_check_paths(s, j->out, e);
     if (rc == 0 && j->cli.json)
-        cli_json(json_pack("{s:s, s:s, s:s, s:s, s:b, s:i, s:i, s:I, s:I}", "tool", j->cli.tool, "input", s->path,
-                           "output", j->out, "format", form_names[j->form], "dry_run", 1, "parameters", s->n_params,
-                           "files", files, "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room));
+        cli_json(json_pack("{s:s, s:o, s:o, s:s, s:b, s:i, s:i, s:I, s:I}", "tool", j->cli.tool, "input",
+                           text_json(s->path), "output", text_json(j->out), "format", form_names[j->form], "dry_run", 1,
+                           "parameters", s->n_params, "files", r.files, "need_bytes", (json_int_t)r.need_bytes,
+                           "free_bytes", (json_int_t)r.free_bytes));
     else if (rc == 0)
-        printf("%s -> %s: %d parameters, %d files, %s to write, %s free%s\n", s->path, j->out, s->n_params, files,
-               bytes_text(need, a), bytes_text(room, b), room < need ? ": not enough" : "");
+        printf("%s -> %s: %d parameters, %d files, %s to write, %s free%s\n", s->path, j->out, s->n_params, r.files,
+               bytes_text(r.need_bytes, a), bytes_text(r.free_bytes, b),
+               r.free_bytes < r.need_bytes ? ": not enough" : "");
     k->ops->close(k);
-    return rc < 0 ? -1 : room < need ? 1 : 0;
+    return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 static void print_result(struct job *j, const struct source *s, const struct convert_result *r)
@@ -51,8 +48,8 @@ static void print_result(struct job *j, const struct source *s, const struct con
     char *what;
 
     if (j->cli.json) {
-        json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i}", "tool", j->cli.tool, "input", s->path, "output", j->out,
-                              "format", form_names[j->form], "parameters", s->n_params);
+        json_t *o = json_pack("{s:s, s:o, s:o, s:s, s:i}", "tool", j->cli.tool, "input", text_json(s->path),
+                              "output", text_json(j->out), "format", form_names[j->form], "parameters", s->n_params);
 
         convert_cli_add(o, r);
         cli_json(o);

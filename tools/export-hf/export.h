@@ -11,6 +11,7 @@
 #include "libcommon/layout/deepspeed_options.h"
 #include "libcommon/layout/deepspeed_write.h"
 #include "libcommon/layout/hf_sink.h"
+#include "libcommon/layout/rehearsal.h"
 
 struct job {
     struct cli cli;
@@ -44,10 +45,10 @@ int job_import(struct job *j);
 json_t *talk_notes(const struct report *notes);
 /* What an export would write. */
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               uint64_t need, uint64_t room, int files);
+               const struct rehearsal *r);
 void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r);
 /* What an import would write. */
-void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need,
-                      uint64_t room, int files);
+void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes,
+                      const struct rehearsal *r);
 
 #endif

@@ -11,19 +11,19 @@
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
 
-static int print_plan(struct job *j, const struct ds_target *t, const struct report *notes, struct err *e)
+static int print_plan(struct job *j, const struct ds_target *t, struct source *s, const struct report *notes,
+                      struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct sink *k = deepspeed_sink(&so, t);
-    uint64_t need, room = 0;
-    int files;
+    struct rehearsal r;
+    int rc = rehearsal_run(s, k, j->out, &r, e);
 
-    convert_estimate(t->src, k, &need, &files);
     k->ops->close(k);
-    if (convert_free_space(j->out, &room, e) < 0 || convert_check_paths(t->src, j->out, e) < 0)
+    if (rc < 0)
         return -1;
-    talk_import_plan(j, t, notes, need, room, files);
-    return room < need ? EXIT_BAD : EXIT_OK;
+    talk_import_plan(j, t, notes, &r);
+    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 /* Said before a spool file is filled, rather than after. */
@@ -91,7 +91,7 @@ static int import(struct job *j, struct source *s, struct report *all, struct er
     notes = told(all);
     w.target = t;
     if (t && j->cli.dry_run) {
-        rc = print_plan(j, t, notes, e);
+        rc = print_plan(j, t, s, notes, e);
     } else if (t) {
         cli_warn_findings(&j->cli, notes);
         rc = ds_write_run(&w, &res, e);

@@ -23,17 +23,15 @@ static int write_out(struct job *j, const char *out, struct source *s, const str
     return rc;
 }
 
-static int print_plan(struct job *j, const char *out, const struct hf_target *t, const struct sink *k,
-                      const struct report *notes, struct err *e)
+static int print_plan(struct job *j, const char *out, const struct hf_target *t, struct source *s,
+                      struct sink *k, const struct report *notes, struct err *e)
 {
-    uint64_t need, room = 0;
-    int files;
+    struct rehearsal r;
 
-    convert_estimate(t->src, k, &need, &files);
-    if (convert_free_space(out, &room, e) < 0 || convert_check_paths(t->src, out, e) < 0)
+    if (rehearsal_run(s, k, out, &r, e) < 0)
         return -1;
-    talk_plan(j, out, t, notes, need, room, files);
-    return room < need ? EXIT_BAD : EXIT_OK;
+    talk_plan(j, out, t, notes, &r);
+    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 /* The dtype that the trainer kept its weights in. */
@@ -76,7 +74,7 @@ static int export(struct job *j, const char *out, struct source *s, struct repor
     if (t && j->cli.dry_run) {
         struct sink *k = hf_sink(&so, t);
 
-        rc = print_plan(j, out, t, k, notes, e);
+        rc = print_plan(j, out, t, s, k, notes, e);
         k->ops->close(k);
     } else if (t) {
         cli_warn_findings(&j->cli, notes);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "tools/export-hf/export.h"
 
 json_t *talk_notes(const struct report *notes)
@@ -11,7 +12,8 @@ json_t *talk_notes(const struct report *notes)
     for (int i = 0; i < report_n(notes); i++) {
         char *text = finding_text(report_get(notes, i));
 
-        json_array_append_new(list, json_pack("{s:s, s:s}", "code", report_get(notes, i)->code, "text", text));
+        json_array_append_new(list, json_pack("{s:s, s:o}", "code", report_get(notes, i)->code, "text",
+                                              text_json(text)));
         free(text);
     }
     return list;
@@ -42,18 +44,18 @@ static void print_tensors(const struct hf_target *t)
 }
 
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               uint64_t need, uint64_t room, int files)
+               const struct rehearsal *r)
 {
     const struct hf_config *c = &t->q.config;
     char *config = hf_config_text(c, t->q.override), a[16], b[16], d[16];
 
     if (j->cli.json) {
-        cli_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:I, s:i, s:I, s:i, s:I, s:I, s:o, s:o}",
-                          "tool", j->cli.tool, "input", t->src->path, "output", out, "dry_run", 1,
+        cli_json(json_pack("{s:s, s:o, s:o, s:b, s:s, s:s, s:I, s:i, s:I, s:i, s:I, s:I, s:o, s:o}",
+                          "tool", j->cli.tool, "input", text_json(t->src->path), "output", text_json(out), "dry_run", 1,
                           "architecture", hf_arch_name(c->arch), "dtype", dtype_name(c->dtype),
                           "vocab", (json_int_t)c->vocab, "tensors", t->n_tensors,
-                          "tensor_bytes", (json_int_t)t->tensor_bytes, "files", files,
-                          "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room,
+                          "tensor_bytes", (json_int_t)t->tensor_bytes, "files", r->files,
+                          "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes,
                           "config", json_loads(config, 0, NULL), "notes", talk_notes(notes)));
         free(config);
         return;
@@ -62,8 +64,9 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
     printf("model    %s, %lld layers, hidden %lld, %lld heads, %lld rows of vocabulary, %s\n", hf_arch_name(c->arch),
            (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab,
            dtype_name(c->dtype));
-    printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", files, bytes_text(t->tensor_bytes, a),
-           t->n_files, bytes_text(need, b), bytes_text(room, d), room < need ? ": not enough" : "");
+    printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", r->files, bytes_text(t->tensor_bytes, a),
+           t->n_files, bytes_text(r->need_bytes, b), bytes_text(r->free_bytes, d),
+           r->free_bytes < r->need_bytes ? ": not enough" : "");
     print_notes(notes);
     if (j->cli.verbose) {
         print_tensors(t);
@@ -78,8 +81,8 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
     char *what;
 
     if (j->cli.json) {
-        json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i}", "tool", j->cli.tool, "input", t->src->path,
-                              "output", out, "architecture", arch, "dtype", dtype, "tensors", t->n_tensors,
+        json_t *o = json_pack("{s:s, s:o, s:o, s:s, s:s, s:i, s:i}", "tool", j->cli.tool, "input",
+                              text_json(t->src->path), "output", text_json(out), "architecture", arch, "dtype", dtype, "tensors", t->n_tensors,
                               "files", t->n_files);
 
         convert_cli_add(o, r);
@@ -94,16 +97,16 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
 
 /* ---- import ---- */
 
-void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes, uint64_t need,
-                      uint64_t room, int files)
+void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes,
+                      const struct rehearsal *r)
 {
     char a[16], b[16];
 
     if (j->cli.json) {
-        cli_json(json_pack("{s:s, s:s, s:s, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
-                          "input", t->src->path, "output", j->out, "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
-                          "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", files,
-                          "need_bytes", (json_int_t)need, "free_bytes", (json_int_t)room, "notes",
+        cli_json(json_pack("{s:s, s:o, s:o, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
+                          "input", text_json(t->src->path), "output", text_json(j->out), "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
+                          "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", r->files,
+                          "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes, "notes",
                           talk_notes(notes)));
         return;
     }
@@ -111,7 +114,7 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
     printf("topology TP %d, PP %d, DP %d (%d GPUs), %d layers, %lld rows of vocabulary, optimizer %s\n", t->topo.tp,
            t->topo.pp, t->topo.dp, topo_world(t->topo), t->n_layers, (long long)t->vocab,
            t->optimizer ? "with zero moments" : "left out");
-    printf("files    %d, %s to write, %s free%s\n", files, bytes_text(need, a), bytes_text(room, b),
-           room < need ? ": not enough" : "");
+    printf("files    %d, %s to write, %s free%s\n", r->files, bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b),
+           r->free_bytes < r->need_bytes ? ": not enough" : "");
     print_notes(notes);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/replicas_report.h"
 #include "tools/merge-tp/merge.h"
 
@@ -40,11 +41,12 @@ static void print_result(const struct job *j, const struct ds_write *w, const st
 
 /* ---- repairing ---- */
 
-/* Values that were settled lie beside OUT until they are written; where that folder is still to be made, in /tmp. */
+/* Values that were settled lie beside OUT until they are written; where that folder is still to be made, or
+ * nothing is to be written, in /tmp. */
 static int repair(struct job *j, struct source *s, struct err *e)
 {
     char *dir = path_parent(j->out);
-    int rc = repair_run(s, &j->replicas, j->cli.replicas, access(dir, W_OK) == 0 ? dir : "/tmp", cli_stopped,
+    int rc = repair_run(s, &j->replicas, j->cli.replicas, !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp", cli_stopped,
                         &j->repaired, e);
 
     free(dir);
@@ -64,11 +66,18 @@ static int refuse_drift(const struct job *j, const struct source *s, struct err 
 
 /* ---- merging ---- */
 
-static int print_plan(const struct job *j, const struct ds_write *w, const struct report *notes, struct err *e)
+static int print_plan(struct job *j, struct ds_write *w, struct ds_target *t, const struct report *notes, struct err *e)
 {
-    bool stuck = !j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL;
-    json_t *more = j->cli.json ? json_pack("{s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose)) : NULL;
-    int rc = ds_write_preview(w, notes, more, e);
+    bool drifted = !j->replicas.in_sync, stuck = drifted && j->cli.replicas == REPLICAS_FAIL;
+    json_t *more;
+    int rc;
+
+    /* What was settled is told in a file of its own. */
+    if (drifted && !stuck && repair(j, w->src, e) < 0)
+        return -1;
+    t->repair_log = drifted && !stuck ? &j->log : NULL;
+    more = j->cli.json ? json_pack("{s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose)) : NULL;
+    rc = ds_write_preview(w, notes, more, e);
 
     return rc == EXIT_OK && stuck ? EXIT_BAD : rc;
 }
@@ -115,7 +124,7 @@ static int merge(struct job *j, struct source *s, struct err *e)
 
     w.target = t;
     if (rc == 0)
-        rc = j->cli.dry_run ? print_plan(j, &w, notes, e) : settle_and_write(j, &w, t, notes, e);
+        rc = j->cli.dry_run ? print_plan(j, &w, t, notes, e) : settle_and_write(j, &w, t, notes, e);
     ds_target_free(t);
     report_free(notes);
     return rc;
@@ -132,7 +141,7 @@ static int check_and_merge(struct job *j, struct source *s, struct err *e)
     if (!j->check)
         return merge(j, s, e);
     if (j->cli.json)
-        cli_json(json_pack("{s:s, s:s, s:o}", "tool", j->cli.tool, "input", s->path, "replicas",
+        cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(s->path), "replicas",
                            replicas_json(&j->replicas, j->cli.verbose)));
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }

@@ -15,6 +15,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "libcommon/base/utf8.h"
 #include "libcommon/format/jsonl.h"
 #include "tools/preprocess/preprocess.h"
@@ -264,7 +265,8 @@ static json_t *outputs_json(const struct run *r)
     for (int k = 0; k < r->job->n_keys; k++) {
         char *path = output_prefix(r->job, k);
 
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "prefix", path, "key", r->job->keys[k],
+        json_array_append_new(list, json_pack("{s:o, s:o, s:I, s:I, s:I}", "prefix", text_json(path), "key",
+                                              text_json(r->job->keys[k]),
                                               "documents", (json_int_t)r->documents[k],
                                               "tokens", (json_int_t)r->tokens[k],
                                               "size_bytes", (json_int_t)mmidx_written(r->writer[k])));
@@ -273,23 +275,14 @@ static json_t *outputs_json(const struct run *r)
     return list;
 }
 
-static void print_json(json_t *o)
-{
-    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
-
-    puts(s ? s : "{}");
-    free(s);
-    json_decref(o);
-}
-
 static void print_result(const struct run *r, double wall_s)
 {
     const struct job *j = r->job;
     char a[16], b[16];
 
     if (j->cli.json) {
-        print_json(json_pack("{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "tool", j->cli.tool,
-                             "outputs", outputs_json(r), "type", mmidx_type_name(token_type(r)), "vocab_size",
+        cli_json(json_pack("{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "tool", j->cli.tool,
+                           "outputs", outputs_json(r), "type", mmidx_type_name(token_type(r)), "vocab_size",
                              (json_int_t)bpe_vocab_size(r->bpe), "empty", (json_int_t)r->empty, "bad_lines",
                              (json_int_t)r->skipped, "read_bytes", (json_int_t)r->read_bytes, "wall_s", wall_s));
         return;
@@ -339,8 +332,8 @@ static int print_plan(const struct run *r, uint64_t in_bytes, struct err *e)
     if (rc < 0)
         err_sys(e, dir, "cannot ask for free space");
     else if (r->job->cli.json)
-        print_json(json_pack("{s:s, s:b, s:s, s:I, s:s, s:I, s:I}", "tool", r->job->cli.tool, "dry_run", 1,
-                             "output_prefix", r->job->prefix, "read_bytes", (json_int_t)in_bytes, "type",
+        cli_json(json_pack("{s:s, s:b, s:o, s:I, s:s, s:I, s:I}", "tool", r->job->cli.tool, "dry_run", 1,
+                             "output_prefix", text_json(r->job->prefix), "read_bytes", (json_int_t)in_bytes, "type",
                              type, "vocab_size", (json_int_t)bpe_vocab_size(r->bpe), "free_bytes",
                              (json_int_t)(fs.f_bavail * fs.f_frsize)));
     else

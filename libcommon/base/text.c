@@ -1,0 +1,26 @@
+#include "libcommon/base/text.h"
+
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/utf8.h"
+
+json_t *text_json(const char *s)
+{
+    json_t *o = s ? json_string(s) : json_null();
+    struct strbuf sb = {0};
+
+    if (o)
+        return o;
+    while (*s) {
+        size_t n = utf8_check(s, strlen(s));
+
+        strbuf_add(&sb, s, n);
+        s += n;
+        if (*s)
+            strbuf_addf(&sb, "\\x%02x", (unsigned char)*s++);
+    }
+    o = json_string(sb.buf);
+    strbuf_free(&sb);
+    return o;
+}
