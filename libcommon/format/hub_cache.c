@@ -77,13 +77,15 @@ static char *newest_snapshot(const char *model, const char *file)
         struct stat st;
         char *path = i->d_name[0] == '.' ? NULL : in_snapshot(model, i->d_name, file, &st);
 
-        if (path && (!best || st.st_mtime > newest.st_mtime || (st.st_mtime == newest.st_mtime && strcmp(path, best) > 0))) {
-            free(best);
-            best = path;
-            newest = st;
-        } else {
+        /* Of two of one second the name decides, so that every rank takes the same. */
+        if (!path || (best && (st.st_mtime < newest.st_mtime ||
+                               (st.st_mtime == newest.st_mtime && strcmp(path, best) < 0)))) {
             free(path);
+            continue;
         }
+        free(best);
+        best = path;
+        newest = st;
     }
     if (d)
         closedir(d);
@@ -146,8 +148,8 @@ char *hub_find(const char *name, const char *file, struct err *e)
     m.folder = folder_of(name);
     found = in_caches(&m);
     if (!found)
-        err_data(e, name, ERR_NO_BYTE, "no such file or folder here, and no %s of %s in the hub's caches; looked in %s; "
-                 "nothing is downloaded: give a path, or the cache's folder in HF_HUB_CACHE", file, m.folder,
+        err_data(e, name, ERR_NO_BYTE, "no such file or folder here, and no %s of %s in the hub's caches; looked in "
+                 "%s; nothing is downloaded: give a path, or the cache's folder in HF_HUB_CACHE", file, m.folder,
                  m.looked.len ? m.looked.buf : "none, as neither HOME nor HF_HOME is set");
     strbuf_free(&m.looked);
     free(m.folder);
