@@ -111,9 +111,20 @@ static int slurm_master(struct launch *l, struct err *e)
     return 0;
 }
 
+/* A run's name alone does not tell jobs apart ("none" is torchrun's default), the port alone not yesterday's. */
+static uint64_t job_of(const struct launch *l)
+{
+    const char *run = getenv("TORCHELASTIC_RUN_ID");
+    uint64_t h = UINT64_C(14695981039346656037) ^ (uint64_t)l->port;
+
+    for (; run && *run; run++)
+        h = (h ^ (uint8_t)*run) * UINT64_C(1099511628211);
+    return h;
+}
+
 static int find_master(struct launch *l, struct err *e)
 {
-    const char *master = getenv("MASTER_ADDR");
+    const char *master = getenv("MASTER_ADDR"), *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
 
     if (master && strlen(master) >= sizeof l->master) {
         err_usage(e, "environment: MASTER_ADDR is longer than a host name can be");
@@ -123,7 +134,11 @@ static int find_master(struct launch *l, struct err *e)
         snprintf(l->master, sizeof l->master, "%s", master);
     if (env_int("MASTER_PORT", 65535, &l->port, e) < 0)
         return -1;
-    return l->kind == LAUNCH_SRUN ? slurm_master(l, e) : 0;
+    if (l->kind == LAUNCH_SRUN && slurm_master(l, e) < 0)
+        return -1;
+    l->port_taken = l->kind == LAUNCH_TORCHRUN && store && strcmp(store, "True") == 0;
+    l->job = job_of(l);
+    return 0;
 }
 
 int launch_find(struct launch *l, struct err *e)

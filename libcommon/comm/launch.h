@@ -3,7 +3,8 @@
  *
  * Reads environment variables only, so it costs nothing and needs no MPI. What is looked
  * at, first match wins:
- *   torchrun     TORCHELASTIC_RUN_ID, then as below: it runs inside mpirun or srun
+ *   torchrun     TORCHELASTIC_RUN_ID, then as below: it runs inside mpirun or srun.
+ *                TORCHELASTIC_USE_AGENT_STORE=True: MASTER_PORT is not free
  *   mpirun       OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI)
  *   variables    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   srun         SLURM_STEP_NUM_TASKS > 1, SLURM_PROCID, SLURM_LOCALID. A batch script has
@@ -15,6 +16,7 @@
 #define SHARDKIT_COMM_LAUNCH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "libcommon/base/err.h"
 
@@ -28,6 +30,8 @@ struct launch {
     bool pmi;                   /* an MPI library can find its peers (PMIx or PMI is there) */
     char master[256];           /* host that rank 0 runs on; "" = not said */
     int port;                   /* where rank 0 listens; 0 = not said */
+    bool port_taken;            /* torchrun's own store listens there: rank 0 takes a port beside it */
+    uint64_t job;               /* tells this job's ranks from another's that come to the same port */
 };
 
 /* ERR_USAGE when the variables contradict each other or are no numbers. */

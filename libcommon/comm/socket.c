@@ -91,7 +91,7 @@ static bool ready(int fd, short events, int64_t deadline_ns)
     }
 }
 
-static int try_connect(const struct sockaddr_in *to, int64_t deadline_ns)
+static int begin_connect(const struct sockaddr_in *to, int64_t deadline_ns)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
     socklen_t len = sizeof why;
@@ -120,24 +120,29 @@ static bool is_self(int fd)
            a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
 }
 
-int socket_connect(struct in_addr addr, int port, int64_t deadline_ns)
+int socket_try(struct in_addr addr, int port, int64_t deadline_ns)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = addr};
+    int fd = begin_connect(&to, deadline_ns);
 
+    if (fd < 0)
+        return -1;
+    if (is_self(fd)) {
+        close(fd);
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    set_up(fd);
+    return fd;
+}
+
+int socket_connect(struct in_addr addr, int port, int64_t deadline_ns)
+{
     for (;;) {
-        int fd = try_connect(&to, deadline_ns), why;
+        int fd = socket_try(addr, port, deadline_ns);
 
-        if (fd >= 0 && !is_self(fd)) {
-            set_up(fd);
+        if (fd >= 0 || now_ns() + 20000000 >= deadline_ns)
             return fd;
-        }
-        why = fd >= 0 ? ECONNREFUSED : errno;
-        if (fd >= 0)
-            close(fd);
-        if (now_ns() + 20000000 >= deadline_ns) {
-            errno = why;
-            return -1;
-        }
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
 }

@@ -20,6 +20,8 @@ int64_t now_ns(void);                   /* monotonic */
 MUST_CHECK int socket_listen(int *port, int backlog, struct err *e);
 /* The IPv4 address of a host name, without a port. -1 and *e. */
 MUST_CHECK int socket_resolve(const char *host, struct in_addr *a, struct err *e);
+/* Connect before `deadline_ns`, one attempt; -1 with errno. */
+MUST_CHECK int socket_try(struct in_addr a, int port, int64_t deadline_ns);
 /*
  * Connect before `deadline_ns`; tries again while nobody listens there yet. -1 with errno
  * set and nothing said: the caller knows whom it wanted.

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
@@ -14,14 +15,18 @@
 
 /*
  * All numbers little-endian; addresses as the network has them.
+ *   here    u64 magic, u64 job
  *   hello   u64 magic, u32 rank, u32 size, u32 port, u32 address
  *   table   u64 magic, u64 token, then for each rank: u32 address, u32 port
  *   greet   u64 token, u32 rank
  */
-enum { HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
+enum { HERE_BYTES = 16, HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
 #define MAGIC UINT64_C(0x314e494a4b444853)      /* "SHDKJIN1" */
 /* Whoever connects has this long to say a few bytes: a port scanner must not hold up the start. */
 #define HELLO_NS (2 * INT64_C(1000000000))
+/* And rank 0, which may be hearing such a scanner, this long; a host that drops packets costs as much a port. */
+#define HERE_NS (3 * INT64_C(1000000000))
+#define ROUND_NS INT64_C(50000000)      /* between two rounds through the ports */
 
 struct join {
     const struct launch *l;
@@ -33,11 +38,30 @@ struct join {
     int *fd;
 };
 
-static int64_t hello_deadline(const struct join *j)
+static int64_t soon(const struct join *j, int64_t ns)
 {
-    int64_t soon = now_ns() + HELLO_NS;
+    int64_t until = now_ns() + ns;
 
-    return soon < j->deadline_ns ? soon : j->deadline_ns;
+    return until < j->deadline_ns ? until : j->deadline_ns;
+}
+
+/* The i-th port that rank 0 may listen at, 0 when there are no more. */
+static int port_at(const struct launch *l, int i)
+{
+    if (!l->port_taken)
+        return i == 0 ? l->port : 0;
+    if (i >= TCP_JOIN_PORTS)
+        return 0;
+    return l->port + TCP_JOIN_PORTS > 65535 ? l->port - 1 - i : l->port + 1 + i;
+}
+
+/* "node1:29500", "node1, ports 29501 to 29516" */
+static void name_root(const struct launch *l, char *text, size_t room)
+{
+    if (l->port_taken)
+        snprintf(text, room, "%s, ports %d to %d", l->master, port_at(l, 0), port_at(l, TCP_JOIN_PORTS - 1));
+    else
+        snprintf(text, room, "%s:%d", l->master, l->port);
 }
 
 /* "ranks 3 5 6 and 12 more" that have no connection yet. */
@@ -71,10 +95,13 @@ static void say_nobody_came(const struct join *j, struct err *e)
 /* One caller at rank 0: 0 when it is one of us, 1 when it is a stranger, -1 when the job cannot be. */
 static int hear_hello(struct join *j, int fd, struct err *e)
 {
-    uint8_t hello[HELLO_BYTES];
+    uint8_t here[HERE_BYTES], hello[HELLO_BYTES];
     uint32_t rank, size;
 
-    if (!socket_read(fd, hello, sizeof hello, hello_deadline(j)) || get_le64(hello) != MAGIC)
+    put_le64(here, MAGIC);
+    put_le64(here + 8, j->l->job);
+    if (!socket_write(fd, here, sizeof here, soon(j, HELLO_NS)) ||
+        !socket_read(fd, hello, sizeof hello, soon(j, HELLO_NS)) || get_le64(hello) != MAGIC)
         return 1;
     rank = get_le32(hello + 8);
     size = get_le32(hello + 12);
@@ -129,20 +156,58 @@ static int join_as_root(struct join *j, struct err *e)
     return 0;
 }
 
+/* A connection to this job's rank 0 at `port`, or -1; *stranger: something else answers there. */
+static int try_root(struct join *j, int port, int *stranger)
+{
+    uint8_t here[HERE_BYTES];
+    int fd = socket_try(j->master, port, soon(j, HERE_NS)), why = errno;
+
+    if (fd < 0) {
+        errno = why;
+        return -1;
+    }
+    if (socket_read(fd, here, sizeof here, soon(j, HERE_NS)) && get_le64(here) == MAGIC &&
+        get_le64(here + 8) == j->l->job)
+        return fd;
+    close(fd);
+    *stranger = port;
+    errno = ECONNREFUSED;
+    return -1;
+}
+
+static int find_root(struct join *j, struct err *e)
+{
+    char where[300];
+    int stranger = 0;
+
+    for (;;) {
+        for (int i = 0, port; (port = port_at(j->l, i)); i++)
+            if ((j->fd[0] = try_root(j, port, &stranger)) >= 0)
+                return 0;
+        if (now_ns() + ROUND_NS >= j->deadline_ns)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = ROUND_NS}, NULL);
+    }
+    name_root(j->l, where, sizeof where);
+    if (stranger)
+        err_data(e, "start", ERR_NO_BYTE, "rank %d: no rank 0 of this job at %s within %.0f s; what listens at port %d "
+                 "is another program, or another job", j->l->rank, where, j->timeout_s, stranger);
+    else
+        err_sys(e, "start", "rank %d: no rank 0 at %s within %.0f s", j->l->rank, where, j->timeout_s);
+    return -1;
+}
+
 /* Say hello to rank 0 and hear the table. */
 static int meet_root(struct join *j, struct err *e)
 {
     uint8_t hello[HELLO_BYTES];
     struct sockaddr_in own;
     socklen_t len = sizeof own;
-    int fd = socket_connect(j->master, j->l->port, j->deadline_ns);
+    int fd;
 
-    if (fd < 0) {
-        err_sys(e, "start", "rank %d: no rank 0 at %s:%d within %.0f s", j->l->rank, j->l->master, j->l->port,
-                j->timeout_s);
+    if (find_root(j, e) < 0)
         return -1;
-    }
-    j->fd[0] = fd;
+    fd = j->fd[0];
     if (getsockname(fd, (struct sockaddr *)&own, &len) < 0) {
         err_sys(e, "start", "no address of our own");
         return -1;
@@ -154,8 +219,8 @@ static int meet_root(struct join *j, struct err *e)
     memcpy(hello + 20, &own.sin_addr, 4);
     if (!socket_write(fd, hello, sizeof hello, j->deadline_ns) ||
         !socket_read(fd, j->table, table_bytes(j), j->deadline_ns) || get_le64(j->table) != MAGIC) {
-        err_data(e, "start", ERR_NO_BYTE, "rank %d: rank 0 at %s:%d did not let us in (it says why, unless it is no "
-                 "rank 0 of ours)", j->l->rank, j->l->master, j->l->port);
+        err_data(e, "start", ERR_NO_BYTE, "rank %d: rank 0 at %s did not let us in; it says why", j->l->rank,
+                 j->l->master);
         return -1;
     }
     return 0;
@@ -196,7 +261,7 @@ static int meet_others(struct join *j, struct err *e)
             say_nobody_came(j, e);
             return -1;
         }
-        if (!socket_read(fd, word, sizeof word, hello_deadline(j)) || memcmp(word, j->table + 8, 8) != 0 ||
+        if (!socket_read(fd, word, sizeof word, soon(j, HELLO_NS)) || memcmp(word, j->table + 8, 8) != 0 ||
             (r = get_le32(word + 8)) <= (uint32_t)j->l->rank || r >= (uint32_t)j->l->size || j->fd[r] >= 0) {
             close(fd);
             continue;
@@ -207,17 +272,32 @@ static int meet_others(struct join *j, struct err *e)
     return 0;
 }
 
+/* Rank 0: at the first of its ports that is free. */
+static int listen_as_root(struct join *j, struct err *e)
+{
+    char where[300];
+    struct err why;
+
+    for (int i = 0; j->listener < 0 && (j->port = port_at(j->l, i)); i++) {
+        memset(&why, 0, sizeof why);
+        j->listener = socket_listen(&j->port, j->l->size, &why);
+    }
+    if (j->listener >= 0)
+        return 0;
+    name_root(j->l, where, sizeof where);
+    err_data(e, "start", ERR_NO_BYTE, "rank 0 cannot wait at %s: %s", where, why.msg);
+    return -1;
+}
+
 static int join(struct join *j, struct err *e)
 {
     if (socket_resolve(j->l->master, &j->master, e) < 0)
         return -1;
     if (j->l->rank == 0)
-        j->port = j->l->port;
+        return listen_as_root(j, e) < 0 ? -1 : join_as_root(j, e);
     j->listener = socket_listen(&j->port, j->l->size, e);
     if (j->listener < 0)
         return -1;
-    if (j->l->rank == 0)
-        return join_as_root(j, e);
     return meet_root(j, e) < 0 ? -1 : meet_others(j, e);
 }
 

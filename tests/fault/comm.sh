@@ -65,6 +65,29 @@ while [ $i -lt "$kills" ]; do
     i=$((i + 1))
 done
 
+# ---- ranks that wait for others ----
+
+# waits_for SIGNAL RANK: one rank of two, alone; it goes within a second, with its writer process.
+waits_for() {
+    signal=$1 rank=$2
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 10000))) "$BIN/train" \
+        --num-layers 1 --hidden-size 16 --num-attention-heads 1 --seq-length 16 --micro-batch-size 1 \
+        --train-samples 4 --lr 1e-3 --data-path tests/data/text/text_document --vocab-size 257 --save "$W/save" \
+        >"$W/job" 2>&1 & job=$!
+    sleep 0.5
+    kill -"$signal" $job
+    if until_true 10 gone $job; then pass; else fail "rank $rank waits on after SIG$signal"; kill -9 $job; fi
+    wait $job; got=$?
+    if [ $got -gt 128 ]; then pass; else fail "rank $rank waiting, SIG$signal: exit $got, not of the signal"; fi
+    check "SIG$signal leaves no writer behind" until_true 10 no_child_of $job
+}
+gone() { case $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) in ''|Z*|X*) ;; *) return 1 ;; esac; }
+no_child_of() { ! grep -lqs "$W/save" /proc/[0-9]*/cmdline; }
+waits_for TERM 1
+waits_for INT 1
+waits_for TERM 0
+waits_for USR1 0
+
 # ---- mpirun ----
 
 # MPI leaves memory behind; our own leaks show in the unit tests.

@@ -229,6 +229,109 @@ static void test_strangers(void **state)
     ranks_end(&j);
 }
 
+/* ---- torchrun's own server at MASTER_PORT ---- */
+
+/* Joins as torchrun's workers do whose agent holds MASTER_PORT, *arg; says how many ranks its world has. */
+static int do_join_beside(int rank, int size, void *arg)
+{
+    struct comm_options o = {.join_timeout_s = 20};
+    char port[16];
+    struct comm_world *w;
+    struct err e = {0};
+    int32_t ports = *(int *)arg, all[8];
+
+    (void)rank;
+    snprintf(port, sizeof port, "%d", *(int *)arg);
+    setenv("MASTER_PORT", port, 1);
+    setenv("TORCHELASTIC_RUN_ID", "none", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    if (comm_world_open(&o, &w, &e) < 0) {
+        fprintf(stderr, "%s\n", e.msg);
+        return e.kind == ERR_USAGE ? 2 : 1;
+    }
+    /* Nobody of another job is here. */
+    if (comm_host_all_gather(comm_world_group(w), &ports, all, sizeof ports, &e) < 0)
+        return 4;
+    for (int r = 0; r < size; r++)
+        if (all[r] != ports)
+            return 5;
+    comm_world_close(w);
+    return 0;
+}
+
+/* Listens and never says a word; like a store, it waits to be spoken to. -1: the port is not free. */
+static int hold(int port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 64) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void expect_good_end(struct ranks *j)
+{
+    bool in_time = ranks_wait(j, 30);
+    char *said = ranks_said(j);
+
+    for (int r = 0; r < j->size; r++)
+        if (!in_time || j->status[r])
+            fail_msg("rank %d: wait status %x; said:\n%s", r, (unsigned)j->status[r], said);
+    free(said);
+    ranks_end(j);
+}
+
+/* Two jobs whose ports lie side by side: each finds its own rank 0, past both stores and the other's. */
+static void test_beside_a_store(void **state)
+{
+    struct ranks one, two;
+    int port, next, fd = -1, fd_next = -1;
+
+    (void)state;
+    while (fd_next < 0) {
+        close(fd);
+        port = ranks_free_port();
+        next = port + 1;
+        fd = hold(port);
+        fd_next = fd < 0 ? -1 : hold(next);
+    }
+    ranks_start(&one, 4, do_join_beside, &port);
+    ranks_start(&two, 3, do_join_beside, &next);
+    expect_good_end(&one);
+    expect_good_end(&two);
+    close(fd_next);
+    /* The numbers end: then ports before it. */
+    close(fd);
+    for (port = 65535; (fd = hold(port)) < 0; )
+        port--;
+    ranks_start(&one, 2, do_join_beside, &port);
+    expect_good_end(&one);
+    close(fd);
+}
+
+/* What listens at MASTER_PORT is no rank 0: said, not waited for without end. */
+static void test_stranger_as_root(void **state)
+{
+    struct ranks j;
+    char *said;
+    int fd;
+
+    (void)state;
+    ranks_start(&j, 2, do_join, (char[]){"root"});
+    fd = hold(j.port);
+    assert_true(fd >= 0);
+    assert_true(ranks_wait(&j, 30));
+    said = ranks_said(&j);
+    if (!strstr(said, "what listens at port "))
+        fail_msg("said:\n%s", said);
+    assert_int_equal(WEXITSTATUS(j.status[1]), 1);
+    free(said);
+    ranks_end(&j);
+    close(fd);
+}
+
 /* mpirun's variables without an MPI that knows of us: eight trainings of one would start. */
 static int do_false_mpirun(int rank, int size, void *arg)
 {
@@ -267,6 +370,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launchers), cmocka_unit_test(test_contradictions), cmocka_unit_test(test_first_host),
         cmocka_unit_test(test_joins_that_fail), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_beside_a_store), cmocka_unit_test(test_stranger_as_root),
         cmocka_unit_test(test_refuses_world_of_one),
     };
 

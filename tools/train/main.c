@@ -9,6 +9,7 @@
 
 #include "libcommon/base/cli.h"
 #include "libcommon/base/files.h"
+#include "libcommon/comm/launch.h"
 #include "tools/train/preflight.h"
 #include "tools/train/trainer.h"
 
@@ -41,13 +42,27 @@ static void on_abort(void *arg, const char *reason)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
+/* While ranks wait for each other nothing has begun that would have to be finished: a signal ends them at once. */
+static void let_signals_end_us(const struct launch *l)
+{
+    if (l->size == 1)
+        return;
+    status_release_signals();
+    if (status_stop_signal())
+        raise(status_stop_signal());
+}
+
 static int join(struct trainer *t, struct err *e)
 {
     const struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
     };
     double start = -status_process_start();
+    struct launch l;
 
+    if (launch_find(&l, e) < 0)
+        return -1;
+    let_signals_end_us(&l);
     if (comm_world_open(&co, &t->world, e) < 0)
         return -1;
     t->place = comm_place(t->world);
