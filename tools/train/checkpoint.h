@@ -71,6 +71,8 @@ struct checkpoint_info {
     bool has_rng;
     int64_t iteration;          /* 0 when unknown */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;    /* 0 when unknown */
+    /* Samples that were passed over unseen, and the last iteration they stand for: data go on behind both kinds. */
+    int64_t skipped_train_samples, skipped_train_iteration;
     double gigaflos;            /* gigaflos_no_embeds of mp_rank_00 */
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's counter; -1: not recorded (2022's universal form) */
@@ -208,6 +210,7 @@ struct checkpoint_saver_opts {
 struct checkpoint_now {
     int64_t iteration;          /* names the folder: global_step<iteration> */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
+    int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
     double gigaflos;            /* rank 0's; stages that the reference let count otherwise keep their ratio to it */
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's counter after this iteration */

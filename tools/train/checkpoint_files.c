@@ -209,6 +209,11 @@ static void renew_mp(const struct engine *g, struct arena *a, struct pk *root, c
     pk_set_str(a, args, "consumed_train_samples", pk_int(a, now->consumed_train_samples));
     pk_set_str(a, args, "consumed_valid_samples", pk_int(a, now->consumed_valid_samples));
     pk_set_str(a, args, "consumed_train_tokens", pk_int(a, now->consumed_tokens));
+    /* Words of ours: a run that skipped nothing has the reference's arguments alone. */
+    if (now->skipped_train_iteration > 0 || pk_get(args, "skipped_train_samples")) {
+        pk_set_str(a, args, "skipped_train_samples", pk_int(a, now->skipped_train_samples));
+        pk_set_str(a, args, "skipped_train_iteration", pk_int(a, now->skipped_train_iteration));
+    }
     pk_set_str(a, args, "gigaflos_no_embeds", pk_float(a, own_gigaflos(g, args, now->gigaflos)));
     pk_set_str(a, args, "iteration", pk_int(a, now->iteration));
 }

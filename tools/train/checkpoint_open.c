@@ -371,6 +371,8 @@ static void fill_info(struct checkpoint *c)
     i->consumed_train_samples = s->run.consumed_samples < 0 ? 0 : s->run.consumed_samples;
     i->consumed_valid_samples = whole(pk_get(args, "consumed_valid_samples"), 0);
     i->consumed_tokens = s->run.consumed_tokens < 0 ? 0 : s->run.consumed_tokens;
+    i->skipped_train_samples = whole(pk_get(args, "skipped_train_samples"), 0);
+    i->skipped_train_iteration = whole(pk_get(args, "skipped_train_iteration"), 0);
     i->gigaflos = number(pk_get(args, "gigaflos_no_embeds"), 0);
     i->args = args;
     i->ds_version = s->run.ds_version;

@@ -21,25 +21,25 @@ struct step {
 
 /*
  * Iterations to be skipped (spec 6.3): each passes over one micro-batch, as the reference
- * does, or over its whole batch; nothing else moves. A range is left once it is done.
+ * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
+ * iteration comes, so a run that goes on from the middle of it must not do so again.
  */
-static int skip(struct trainer *t, struct err *e)
+static void skip(struct trainer *t)
 {
     for (int i = 0; i < t->o.n_skip; i++) {
-        struct opts_range *r = &t->o.skip[i];
+        const struct opts_range *r = &t->o.skip[i];
+        const int64_t next = t->iteration + 1, first = next > t->skipped_to ? next : t->skipped_to + 1;
         int64_t one = t->o.micro_batch_size * t->topo.dp;
 
-        if (t->iteration + 1 < r->first || t->iteration + 1 > r->last)
+        if (next < r->first || first > r->last)
             continue;
         if (t->o.skip_whole_batches)
             one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
-        t->skew += (r->last - t->iteration) * one;
-        say(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)t->iteration + 1,
-            (long long)r->last, (long long)((r->last - t->iteration) * one));
-        *r = (struct opts_range){ 0, -1 };
+        t->skew += (r->last - first + 1) * one;
+        t->skipped_to = r->last;
+        say(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
+            (long long)((r->last - first + 1) * one));
     }
-    (void)e;
-    return 0;
 }
 
 static int train_step(struct trainer *t, struct step *x, struct err *e)
@@ -238,7 +238,9 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     t->calls_s = comm_seconds_waiting(t->world);
 
     while (t->iteration < t->schedule.train_iters) {
-        if (skip(t, e) < 0 || (rc = train_step(t, &x, e)) < 0)
+        skip(t);
+        rc = train_step(t, &x, e);
+        if (rc < 0)
             return -1;
         if (rc > 0) {
             *why = nan_tell(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;

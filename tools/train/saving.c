@@ -79,6 +79,7 @@ static struct checkpoint_now present(const struct trainer *t)
     struct checkpoint_now now = {
         .iteration = t->iteration, .consumed_train_samples = t->consumed_samples,
         .consumed_valid_samples = t->consumed_valid_samples, .consumed_tokens = t->consumed_tokens,
+        .skipped_train_samples = t->skew, .skipped_train_iteration = t->skipped_to,
         .gigaflos = t->gigaflos, .opt_step = t->opt_step, .clip_grad = t->o.clip_grad,
         .schedule = {
             .present = true, .max_lr = lr->max_lr, .min_lr = lr->min_lr, .warmup_steps = (int64_t)lr->warmup_steps,
@@ -130,7 +131,9 @@ int save_settle(struct trainer *t, struct err *e)
 {
     struct checkpoint_saved s = { .ok = true };
 
-    if (!t->saver || checkpoint_save_wait(t->saver, &s, e) == 0 || !s.ok)
+    if (!t->saver)
+        return 0;
+    if (checkpoint_save_wait(t->saver, &s, e) == 0 || !s.ok)
         err_clear(e);
     if (e->kind != ERR_NONE)
         return -1;

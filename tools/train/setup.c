@@ -109,8 +109,10 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
 
     t->consumed_samples = f->consumed_train_samples;
     t->consumed_valid_samples = f->consumed_valid_samples;
+    t->skew = f->skipped_train_samples;
     if (!t->o.finetune) {
         t->iteration = f->iteration;
+        t->skipped_to = f->skipped_train_iteration;
         t->consumed_tokens = f->consumed_tokens;
         t->gigaflos = f->gigaflos;
     }

@@ -72,7 +72,7 @@ struct trainer {
     struct schedule schedule;
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
-    int64_t skew;               /* samples that skipped iterations passed over */
+    int64_t skew, skipped_to;   /* samples that skipped iterations passed over; the last of them, 0 for none */
     int64_t opt_step;           /* Adam's counter of the last update */
     double stored_lr;           /* of a checkpoint's groups: the first update's with --override-lr-scheduler; negative: none */
     int64_t micro_batches;      /* of the last step */
