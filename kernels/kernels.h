@@ -52,6 +52,35 @@ struct kernel_dropout {
 static inline uint32_t kernel_dropout_limit(float p) { return (uint32_t)((double)p * 65536 + 0.5); }
 static inline float kernel_dropout_keep(float p) { return 65536.0f / (float)(65536 - kernel_dropout_limit(p)); }
 
+/*
+ * A linear layer, w as PyTorch stores it: linear() gives y = x w^T + bias. Its ways back have the
+ * same m, n and k: the layer's, whatever is computed.
+ */
+struct kernel_linear {
+    int64_t m, n, k;                    /* rows, outputs, inputs */
+    const void *x;                      /* T [m, k] */
+    const void *w;                      /* T [n, k] */
+    const void *bias;                   /* T [n], or NULL */
+    void *y;                            /* T [m, n] */
+    void *pre;                          /* linear_gelu: T [m, n], what the GELU sees; NULL when nobody goes back */
+};
+struct kernel_linear_dx {
+    int64_t m, n, k;
+    const void *dy;                     /* T [m, n] */
+    const void *w;                      /* T [n, k] */
+    const void *pre;                    /* linear_dx_gelu: T [m, k], what the GELU in front of the layer saw */
+    void *dx;                           /* T [m, k] */
+    bool add;                           /* linear_dx: dx is added to */
+};
+struct kernel_linear_dw {
+    int64_t m, n, k;
+    const void *dy;                     /* T [m, n] */
+    const void *x;                      /* T [m, k] */
+    float *dw;                          /* fp32 [n, k] */
+    float *dbias;                       /* fp32 [n], or NULL */
+    bool add;
+};
+
 /* Causal attention over b samples of s tokens; only this rank's heads. */
 struct kernel_attention {
     int b, s;
@@ -105,22 +134,17 @@ struct kernel_runs;
 struct kernels {
     const struct dev_ops *dev;
 
-    /* ---- linear layers: w T [n, k] as PyTorch stores it, x T [m, k], bias T [n] or NULL ---- */
-    /* y [m, n] = x w^T + bias */
-    void (*linear)(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
-                   enum dtype t, struct dev_stream *s);
-    /* pre [m, n] = x w^T + bias, rounded to T; y [m, n] = gelu(pre), tanh form. pre may be NULL when nobody goes back. */
-    void (*linear_gelu)(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
-                        int64_t k, enum dtype t, struct dev_stream *s);
-    /* dx [m, k] = dy w, + dx when `add` */
-    void (*linear_dx)(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
-                      enum dtype t, struct dev_stream *s);
-    /* dx [m, k] = (dy w) * gelu'(pre), pre [m, k]: the data gradient of the layer behind the GELU, and the GELU's */
-    void (*linear_dx_gelu)(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
-                           enum dtype t, struct dev_stream *s);
-    /* dw fp32 [n, k] (+)= dy^T x; dbias fp32 [n] (+)= column sums of dy, unless NULL */
-    void (*linear_dw)(float *dw, float *dbias, const void *dy, const void *x, int64_t m, int64_t n, int64_t k,
-                      bool add, enum dtype t, struct dev_stream *s);
+    /* ---- linear layers ---- */
+    /* y = x w^T + bias */
+    void (*linear)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
+    /* pre = x w^T + bias, rounded to T; y = gelu(pre), tanh form */
+    void (*linear_gelu)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
+    /* dx (+)= dy w */
+    void (*linear_dx)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
+    /* dx = (dy w) * gelu'(pre): the data gradient of the layer behind the GELU, and the GELU's */
+    void (*linear_dx_gelu)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
+    /* dw (+)= dy^T x; dbias (+)= column sums of dy */
+    void (*linear_dw)(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s);
     /* y = gelu(pre), n elements: recomputation */
     void (*gelu)(void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s);
 

@@ -85,41 +85,49 @@ FINISH(finish_slope)
 
 /* ---- the layers ---- */
 
-static void linear(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
-                   enum dtype t, struct dev_stream *s)
+static void linear(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    struct out o = { .y = y, .bias = bias, .ld = n };
-    struct gemm g = { operand(x, k, false, t), operand(w, k, false, t), m, n, k, PICK(finish_plain, t), &o };
+    struct out o = { .y = l->y, .bias = l->bias, .ld = l->n };
+    struct gemm g = {
+        .a = operand(l->x, l->k, false, t), .b = operand(l->w, l->k, false, t), .m = l->m, .n = l->n, .k = l->k,
+        .finish = PICK(finish_plain, t), .arg = &o,
+    };
 
     (void)s;
     gemm_run(&g);
 }
 
-static void linear_gelu(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
-                        int64_t k, enum dtype t, struct dev_stream *s)
+static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    struct out o = { .y = y, .pre = pre, .bias = bias, .ld = n };
-    struct gemm g = { operand(x, k, false, t), operand(w, k, false, t), m, n, k, PICK(finish_gelu, t), &o };
+    struct out o = { .y = l->y, .pre = l->pre, .bias = l->bias, .ld = l->n };
+    struct gemm g = {
+        .a = operand(l->x, l->k, false, t), .b = operand(l->w, l->k, false, t), .m = l->m, .n = l->n, .k = l->k,
+        .finish = PICK(finish_gelu, t), .arg = &o,
+    };
 
     (void)s;
     gemm_run(&g);
 }
 
-static void linear_dx(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
-                      enum dtype t, struct dev_stream *s)
+static void linear_dx(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
 {
-    struct out o = { .y = dx, .ld = k, .add = add };
-    struct gemm g = { operand(dy, n, false, t), operand(w, k, true, t), m, k, n, PICK(finish_plain, t), &o };
+    struct out o = { .y = l->dx, .ld = l->k, .add = l->add };
+    struct gemm g = {
+        .a = operand(l->dy, l->n, false, t), .b = operand(l->w, l->k, true, t), .m = l->m, .n = l->k, .k = l->n,
+        .finish = PICK(finish_plain, t), .arg = &o,
+    };
 
     (void)s;
     gemm_run(&g);
 }
 
-static void linear_dx_gelu(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
-                           enum dtype t, struct dev_stream *s)
+static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
 {
-    struct out o = { .y = dx, .pre = (void *)pre, .ld = k };
-    struct gemm g = { operand(dy, n, false, t), operand(w, k, true, t), m, k, n, PICK(finish_slope, t), &o };
+    struct out o = { .y = l->dx, .pre = (void *)l->pre, .ld = l->k };
+    struct gemm g = {
+        .a = operand(l->dy, l->n, false, t), .b = operand(l->w, l->k, true, t), .m = l->m, .n = l->k, .k = l->n,
+        .finish = PICK(finish_slope, t), .arg = &o,
+    };
 
     (void)s;
     gemm_run(&g);
@@ -128,9 +136,12 @@ static void linear_dx_gelu(void *dx, const void *dy, const void *w, const void *
 #define SUM_COLS 64                     /* columns of one work item */
 #define SUM_ROWS 32                     /* rows of a partial sum: shorter chains of roundings */
 
-/* Sums of columns col .. col + n of dy [m, ld], n <= SUM_COLS */
-ALWAYS_INLINE void column_sums(float *sum, const void *dy, int64_t m, int64_t ld, int64_t col, int64_t n, bool bf)
+/* Sums of columns col .. col + n of dy, n <= SUM_COLS */
+ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int64_t col, int64_t n, bool bf)
 {
+    const void *dy = l->dy;
+    const int64_t m = l->m, ld = l->n;
+
     for (int64_t row = 0; row < m; row += SUM_ROWS) {
         float part[SUM_COLS] = { 0 };
 
@@ -142,32 +153,34 @@ ALWAYS_INLINE void column_sums(float *sum, const void *dy, int64_t m, int64_t ld
     }
 }
 
-static void bias_back(float *dbias, const void *dy, int64_t m, int64_t n, bool add, bool bf)
+static void bias_back(const struct kernel_linear_dw *l, bool bf)
 {
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
-    for (int64_t col = 0; col < n; col += SUM_COLS) {
-        int64_t width = min_i64(SUM_COLS, n - col);
-        float sum[SUM_COLS] = { 0 };
+    for (int64_t col = 0; col < l->n; col += SUM_COLS) {
+        int64_t width = min_i64(SUM_COLS, l->n - col);
+        float sum[SUM_COLS] = { 0 }, *dbias = l->dbias + col;
 
         if (bf)
-            column_sums(sum, dy, m, n, col, width, true);
+            column_sums(sum, l, col, width, true);
         else
-            column_sums(sum, dy, m, n, col, width, false);
+            column_sums(sum, l, col, width, false);
         for (int64_t j = 0; j < width; j++)
-            dbias[col + j] = (add ? dbias[col + j] : 0) + sum[j];
+            dbias[j] = (l->add ? dbias[j] : 0) + sum[j];
     }
 }
 
-static void linear_dw(float *dw, float *dbias, const void *dy, const void *x, int64_t m, int64_t n, int64_t k,
-                      bool add, enum dtype t, struct dev_stream *s)
+static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s)
 {
-    struct out o = { .y = dw, .ld = k, .add = add };
-    struct gemm g = { operand(dy, n, true, t), operand(x, k, true, t), n, k, m, finish_plain_f32, &o };
+    struct out o = { .y = l->dw, .ld = l->k, .add = l->add };
+    struct gemm g = {
+        .a = operand(l->dy, l->n, true, t), .b = operand(l->x, l->k, true, t), .m = l->n, .n = l->k, .k = l->m,
+        .finish = finish_plain_f32, .arg = &o,
+    };
 
     (void)s;
     gemm_run(&g);
-    if (dbias)
-        bias_back(dbias, dy, m, n, add, t == DTYPE_BF16);
+    if (l->dbias)
+        bias_back(l, t == DTYPE_BF16);
 }
 
 #define GELU_RUN 4096

@@ -57,60 +57,88 @@ static void run(const struct gemm *g, struct dev_stream *s)
         cuda_gemm_plain(g, s);
 }
 
-static void linear(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
-                   enum dtype t, struct dev_stream *s)
+/* y = x w^T (+ bias), all of T */
+static struct gemm forward_of(const struct kernel_linear *l, enum dtype t)
 {
-    struct gemm g = { m, n, k, x, w, false, false, t, t, y, NULL, bias, false, GEMM_PLAIN };
+    struct gemm g = {};
+
+    g.m = l->m, g.n = l->n, g.k = l->k;
+    g.a = l->x, g.b = l->w;
+    g.in = g.out = t;
+    g.y = l->y, g.bias = l->bias;
+    return g;
+}
+
+static void linear(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
+{
+    struct gemm g = forward_of(l, t);
 
     run(&g, s);
 }
 
 /* fp32 wants an exact GELU, which cuBLASLt's is not. What has odd sizes goes to the plain kernel, which fuses too. */
-static void linear_gelu(void *y, void *pre, const void *x, const void *w, const void *bias, int64_t m, int64_t n,
-                        int64_t k, enum dtype t, struct dev_stream *s)
+static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = { m, n, k, x, w, false, false, t, t, y, pre, bias, false, GEMM_GELU };
+    struct gemm g = forward_of(l, t);
 
+    g.pre = l->pre;
+    g.finish = GEMM_GELU;
     if (t == DTYPE_BF16 && cuda_gemm_lt(&g, s))
         return;
-    g.y = pre ? pre : y;
+    g.y = l->pre ? l->pre : l->y;
     g.pre = NULL;
     g.finish = GEMM_PLAIN;
     run(&g, s);
-    gelu(y, g.y, m * n, t, s);
+    gelu(l->y, g.y, l->m * l->n, t, s);
 }
 
-static void linear_dx(void *dx, const void *dy, const void *w, int64_t m, int64_t n, int64_t k, bool add,
-                      enum dtype t, struct dev_stream *s)
+/* dx = dy w, all of T */
+static struct gemm back_of(const struct kernel_linear_dx *l, enum dtype t)
 {
-    struct gemm g = { m, k, n, dy, w, false, true, t, t, dx, NULL, NULL, add, GEMM_PLAIN };
+    struct gemm g = {};
 
+    g.m = l->m, g.n = l->k, g.k = l->n;
+    g.a = l->dy, g.b = l->w;
+    g.b_across = true;
+    g.in = g.out = t;
+    g.y = l->dx;
+    return g;
+}
+
+static void linear_dx(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
+{
+    struct gemm g = back_of(l, t);
+
+    g.add = l->add;
     run(&g, s);
 }
 
-static void linear_dx_gelu(void *dx, const void *dy, const void *w, const void *pre, int64_t m, int64_t n, int64_t k,
-                           enum dtype t, struct dev_stream *s)
+static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = { m, k, n, dy, w, false, true, t, t, dx, (void *)pre, NULL, false, GEMM_SLOPE };
+    struct gemm g = back_of(l, t);
 
     if (t == DTYPE_BF16) {
+        g.pre = (void *)l->pre;
+        g.finish = GEMM_SLOPE;
         run(&g, s);
         return;
     }
-    g.pre = NULL;
-    g.finish = GEMM_PLAIN;
     run(&g, s);
-    gelu_launch<true>(dx, pre, m * k, t, s);
+    gelu_launch<true>(l->dx, l->pre, l->m * l->k, t, s);
 }
 
-static void linear_dw(float *dw, float *dbias, const void *dy, const void *x, int64_t m, int64_t n, int64_t k,
-                      bool add, enum dtype t, struct dev_stream *s)
+static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = { n, k, m, dy, x, true, true, t, DTYPE_F32, dw, NULL, NULL, add, GEMM_PLAIN };
+    struct gemm g = {};
 
+    g.m = l->n, g.n = l->k, g.k = l->m;
+    g.a = l->dy, g.b = l->x;
+    g.a_across = g.b_across = true;
+    g.in = t, g.out = DTYPE_F32;
+    g.y = l->dw, g.add = l->add;
     run(&g, s);
-    if (dbias)
-        cuda_column_sums(dbias, dy, m, n, add, t, s);
+    if (l->dbias)
+        cuda_column_sums(l->dbias, l->dy, l->m, l->n, l->add, t, s);
 }
 
 void cuda_linear_fill(struct kernels *k)

@@ -127,14 +127,30 @@ struct product {
         struct product *p = arg;                        \
         call;                                           \
     }
-PRODUCT(run_y, k->linear(p->y, p->x, p->w, NULL, p->m, p->n, p->k, DTYPE_BF16, NULL))
-PRODUCT(run_y_bias, k->linear(p->y, p->x, p->w, p->bias, p->m, p->n, p->k, DTYPE_BF16, NULL))
-PRODUCT(run_y_gelu, k->linear_gelu(p->y, p->pre, p->x, p->w, p->bias, p->m, p->n, p->k, DTYPE_BF16, NULL))
-PRODUCT(run_dx, k->linear_dx(p->x, p->y, p->w, p->m, p->n, p->k, false, DTYPE_BF16, NULL))
-PRODUCT(run_dx_add, k->linear_dx(p->x, p->y, p->w, p->m, p->n, p->k, true, DTYPE_BF16, NULL))
-PRODUCT(run_dx_gelu, k->linear_dx_gelu(p->x, p->y, p->w, p->pre, p->m, p->n, p->k, DTYPE_BF16, NULL))
-PRODUCT(run_dw, k->linear_dw(p->dw, NULL, p->y, p->x, p->m, p->n, p->k, p->add, DTYPE_BF16, NULL))
-PRODUCT(run_dw_bias, k->linear_dw(p->dw, p->dbias, p->y, p->x, p->m, p->n, p->k, p->add, DTYPE_BF16, NULL))
+PRODUCT(run_y, k->linear(&(struct kernel_linear){
+    .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .y = p->y,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_y_bias, k->linear(&(struct kernel_linear){
+    .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .bias = p->bias, .y = p->y,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_y_gelu, k->linear_gelu(&(struct kernel_linear){
+    .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .bias = p->bias, .y = p->y, .pre = p->pre,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_dx, k->linear_dx(&(struct kernel_linear_dx){
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_dx_add, k->linear_dx(&(struct kernel_linear_dx){
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x, .add = true,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_dx_gelu, k->linear_dx_gelu(&(struct kernel_linear_dx){
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .pre = p->pre, .dx = p->x,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_dw, k->linear_dw(&(struct kernel_linear_dw){
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .add = p->add,
+}, DTYPE_BF16, NULL))
+PRODUCT(run_dw_bias, k->linear_dw(&(struct kernel_linear_dw){
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .dbias = p->dbias, .add = p->add,
+}, DTYPE_BF16, NULL))
 
 static double show_flop(const char *layer, const char *name, void (*run)(void *), struct product *p, double beside)
 {

@@ -98,21 +98,25 @@ static void run_linear(void *arg)
 {
     struct product *p = arg;
 
-    k->linear(p->y, p->x, p->w, NULL, p->m, p->n, p->k, p->t, NULL);
+    k->linear(&(struct kernel_linear){ .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .y = p->y }, p->t, NULL);
 }
 
 static void run_dx(void *arg)
 {
     struct product *p = arg;
 
-    k->linear_dx(p->x, p->y, p->w, p->m, p->n, p->k, false, p->t, NULL);
+    k->linear_dx(&(struct kernel_linear_dx){
+        .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x,
+    }, p->t, NULL);
 }
 
 static void run_dw(void *arg)
 {
     struct product *p = arg;
 
-    k->linear_dw(p->dw, NULL, p->y, p->x, p->m, p->n, p->k, true, p->t, NULL);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .add = true,
+    }, p->t, NULL);
 }
 
 enum { ROW = 101, AS_IS = 111, TURNED = 112 };

@@ -233,12 +233,24 @@ static double eps(void)
 
 /* ---- linear layers ---- */
 
-CALL(call_linear, k->linear(p[2], p[0], p[1], c.bias ? p[3] : NULL, c.m, c.n, c.k, c.t, NULL))
-CALL(call_gelu, k->linear_gelu(p[2], p[4], p[0], p[1], c.bias ? p[3] : NULL, c.m, c.n, c.k, c.t, NULL))
-CALL(call_gelu_only, k->linear_gelu(p[2], NULL, p[0], p[1], p[3], c.m, c.n, c.k, c.t, NULL))
-CALL(call_dx, k->linear_dx(p[0], p[2], p[1], c.m, c.n, c.k, c.add, c.t, NULL))
-CALL(call_dx_gelu, k->linear_dx_gelu(p[0], p[2], p[1], p[4], c.m, c.n, c.k, c.t, NULL))
-CALL(call_dw, k->linear_dw(p[1], p[3], p[2], p[0], c.m, c.n, c.k, c.add, c.t, NULL))
+CALL(call_linear, k->linear(&(struct kernel_linear){
+    .m = c.m, .n = c.n, .k = c.k, .x = p[0], .w = p[1], .bias = c.bias ? p[3] : NULL, .y = p[2],
+}, c.t, NULL))
+CALL(call_gelu, k->linear_gelu(&(struct kernel_linear){
+    .m = c.m, .n = c.n, .k = c.k, .x = p[0], .w = p[1], .bias = c.bias ? p[3] : NULL, .y = p[2], .pre = p[4],
+}, c.t, NULL))
+CALL(call_gelu_only, k->linear_gelu(&(struct kernel_linear){
+    .m = c.m, .n = c.n, .k = c.k, .x = p[0], .w = p[1], .bias = p[3], .y = p[2],
+}, c.t, NULL))
+CALL(call_dx, k->linear_dx(&(struct kernel_linear_dx){
+    .m = c.m, .n = c.n, .k = c.k, .dy = p[2], .w = p[1], .dx = p[0], .add = c.add,
+}, c.t, NULL))
+CALL(call_dx_gelu, k->linear_dx_gelu(&(struct kernel_linear_dx){
+    .m = c.m, .n = c.n, .k = c.k, .dy = p[2], .w = p[1], .pre = p[4], .dx = p[0],
+}, c.t, NULL))
+CALL(call_dw, k->linear_dw(&(struct kernel_linear_dw){
+    .m = c.m, .n = c.n, .k = c.k, .dy = p[2], .x = p[0], .dw = p[1], .dbias = p[3], .add = c.add,
+}, c.t, NULL))
 
 static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
 {

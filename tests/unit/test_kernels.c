@@ -77,12 +77,16 @@ static void check_linear(struct size z, enum dtype t, bool with_bias)
     if (!with_bias)
         db = NULL;
     ref_linear(want, x, w, b, z.m, z.n, z.k);
-    kt->linear(y, dx, dw, db, z.m, z.n, z.k, t, NULL);
+    kt->linear(&(struct kernel_linear){ .m = z.m, .n = z.n, .k = z.k, .x = dx, .w = dw, .bias = db, .y = y }, t, NULL);
     got = kt_get(y, z.m * z.n, t);
     kt_within("linear", got, want, slack_of(x, w, b, z.m, z.n, z.k), z.m * z.n, kt_eps(t));
 
-    kt->linear_gelu(act, pre, dx, dw, db, z.m, z.n, z.k, t, NULL);
-    kt->linear_gelu(alone, NULL, dx, dw, db, z.m, z.n, z.k, t, NULL);
+    kt->linear_gelu(&(struct kernel_linear){
+        .m = z.m, .n = z.n, .k = z.k, .x = dx, .w = dw, .bias = db, .y = act, .pre = pre,
+    }, t, NULL);
+    kt->linear_gelu(&(struct kernel_linear){
+        .m = z.m, .n = z.n, .k = z.k, .x = dx, .w = dw, .bias = db, .y = alone,
+    }, t, NULL);
     kt->gelu(again, pre, z.m * z.n, t, NULL);
     got_pre = kt_get(pre, z.m * z.n, t);
     kt_close("linear_gelu's pre", got_pre, got, z.m * z.n, 0, 0);
@@ -120,14 +124,16 @@ static void check_dx(struct size z, enum dtype t)
 
     ref_linear_back(want, NULL, NULL, dy, NULL, w, z.m, z.n, z.k);
     slack = slack_of(dy, transposed(w, z.n, z.k), NULL, z.m, z.k, z.n);
-    kt->linear_dx(dx, d_dy, d_w, z.m, z.n, z.k, false, t, NULL);
+    kt->linear_dx(&(struct kernel_linear_dx){ .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .w = d_w, .dx = dx }, t, NULL);
     kt_within("linear_dx", kt_get(dx, z.m * z.k, t), want, slack, z.m * z.k, kt_eps(t));
 
     for (int64_t i = 0; i < z.m * z.k; i++) {
         want[i] += old[i];
         slack[i] += EPS_F32 * fabs(old[i]);
     }
-    kt->linear_dx(dx_add, d_dy, d_w, z.m, z.n, z.k, true, t, NULL);
+    kt->linear_dx(&(struct kernel_linear_dx){
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .w = d_w, .dx = dx_add, .add = true,
+    }, t, NULL);
     kt_within("linear_dx, added", kt_get(dx_add, z.m * z.k, t), want, slack, z.m * z.k, kt_eps(t));
 
     /* The slope is at most 1.13 and its terms, up to 3, are each good to 64 ulp. */
@@ -137,7 +143,9 @@ static void check_dx(struct size z, enum dtype t)
         want[i] = sum * ref_gelu_slope(pre[i]);
         slack[i] = 1.2 * slack[i] + fabs(sum) * 3 * 64 * EPS_F32;
     }
-    kt->linear_dx_gelu(dx_gelu, d_dy, d_w, d_pre, z.m, z.n, z.k, t, NULL);
+    kt->linear_dx_gelu(&(struct kernel_linear_dx){
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .w = d_w, .pre = d_pre, .dx = dx_gelu,
+    }, t, NULL);
     kt_within("linear_dx_gelu", kt_get(dx_gelu, z.m * z.k, t), want, slack, z.m * z.k,
               kt_eps(t) * (1 + fused_twice(t)));
 }
@@ -154,8 +162,12 @@ static void check_dw(struct size z, enum dtype t)
 
     ref_linear_back(NULL, want, want_bias, dy, x, NULL, z.m, z.n, z.k);
     slack = slack_of(transposed(dy, z.m, z.n), transposed(x, z.m, z.k), NULL, z.n, z.k, z.m);
-    kt->linear_dw(dw, dbias, d_dy, d_x, z.m, z.n, z.k, false, t, NULL);
-    kt->linear_dw(no_bias, NULL, d_dy, d_x, z.m, z.n, z.k, false, t, NULL);
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = dw, .dbias = dbias,
+    }, t, NULL);
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = no_bias,
+    }, t, NULL);
     kt_within("linear_dw", kt_get(dw, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
     kt_within("linear_dw alone", kt_get(no_bias, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
     kt_close("dbias", kt_get(dbias, z.n, DTYPE_F32), want_bias, z.n, bias_slack, EPS_F32);
@@ -164,7 +176,9 @@ static void check_dw(struct size z, enum dtype t)
         want[i] += old[i];
     for (int64_t i = 0; i < z.n; i++)
         want_bias[i] += old_bias[i];
-    kt->linear_dw(dw_add, dbias_add, d_dy, d_x, z.m, z.n, z.k, true, t, NULL);
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = dw_add, .dbias = dbias_add, .add = true,
+    }, t, NULL);
     kt_within("linear_dw, added", kt_get(dw_add, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, 2 * EPS_F32);
     kt_close("dbias, added", kt_get(dbias_add, z.n, DTYPE_F32), want_bias, z.n, bias_slack, 2 * EPS_F32);
 }
@@ -184,8 +198,10 @@ static void test_no_tokens(void)
     double zeros[35] = { 0 };
     void *dw = kt_out(35, DTYPE_F32), *dbias = kt_out(5, DTYPE_F32), *none = kt_out(1, DTYPE_F32);
 
-    kt->linear_dw(dw, dbias, none, none, 0, 5, 7, false, DTYPE_F32, NULL);
-    kt->linear(none, none, dw, NULL, 0, 5, 7, DTYPE_F32, NULL);
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = 0, .n = 5, .k = 7, .dy = none, .x = none, .dw = dw, .dbias = dbias,
+    }, DTYPE_F32, NULL);
+    kt->linear(&(struct kernel_linear){ .m = 0, .n = 5, .k = 7, .x = none, .w = dw, .y = none }, DTYPE_F32, NULL);
     kt_close("dw", kt_get(dw, 35, DTYPE_F32), zeros, 35, 0, 0);
     kt_close("dbias", kt_get(dbias, 5, DTYPE_F32), zeros, 5, 0, 0);
 }
@@ -203,7 +219,7 @@ static void test_not_finite(void)
         x[37 * K + 299] = i % 2 ? INFINITY : NAN;
         void *dx = kt_in(x, M * K, t);
 
-        kt->linear(out, dx, dw, NULL, M, N, K, t, NULL);
+        kt->linear(&(struct kernel_linear){ .m = M, .n = N, .k = K, .x = dx, .w = dw, .y = out }, t, NULL);
         y = kt_get(out, M * N, t);
         for (int j = 0; j < M * N; j++)
             if (isfinite(y[j]) != (j / N != 37))
@@ -232,7 +248,9 @@ static void test_gelu_vectors(void)
 
     kt->gelu(y, dx, 5, DTYPE_F32, NULL);
     /* dy = 1 through a 1 x 1 weight of 1: what comes out is the slope. */
-    kt->linear_dx_gelu(d, kt_in(one, 5, DTYPE_F32), kt_in(unit, 1, DTYPE_F32), dx, 5, 1, 1, DTYPE_F32, NULL);
+    kt->linear_dx_gelu(&(struct kernel_linear_dx){
+        .m = 5, .n = 1, .k = 1, .dy = kt_in(one, 5, DTYPE_F32), .w = kt_in(unit, 1, DTYPE_F32), .pre = dx, .dx = d,
+    }, DTYPE_F32, NULL);
     kt_close("gelu", kt_get(y, 5, DTYPE_F32), want, 5, 2e-9, 4e-7);
     kt_close("gelu's slope", kt_get(d, 5, DTYPE_F32), slope, 5, 2e-9, 4e-7);
 }
@@ -260,7 +278,9 @@ static void test_gelu_range(void)
         slack[i] = 2e-16 * fabs(x[i]) + 2e-38 * fabs(x[i]);
     }
     kt->gelu(y, dx, N, DTYPE_F32, NULL);
-    kt->linear_dx_gelu(d, kt_in(one, N, DTYPE_F32), kt_in(unit, 1, DTYPE_F32), dx, N, 1, 1, DTYPE_F32, NULL);
+    kt->linear_dx_gelu(&(struct kernel_linear_dx){
+        .m = N, .n = 1, .k = 1, .dy = kt_in(one, N, DTYPE_F32), .w = kt_in(unit, 1, DTYPE_F32), .pre = dx, .dx = d,
+    }, DTYPE_F32, NULL);
     kt_within("gelu", kt_get(y, N, DTYPE_F32), want, slack, N, 3 * 87 * EPS_F32);
     kt_close("gelu's slope", kt_get(d, N, DTYPE_F32), slope, N, 64 * EPS_F32, 3 * 87 * EPS_F32);
 }

@@ -173,18 +173,16 @@ static void copy_badly(void *dst, const void *src, uint64_t bytes, struct dev_st
 }
 
 /* The last bit of one element, in every other call; or a wrong element in every call. */
-static void linear_unsteadily(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
-                              enum dtype t, struct dev_stream *s)
+static void linear_unsteadily(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    broken.sound->linear(y, x, w, bias, m, n, k, t, s);
-    ((uint16_t *)y)[m * n / 2] ^= (uint16_t)(++broken.n % 2);
+    broken.sound->linear(l, t, s);
+    ((uint16_t *)l->y)[l->m * l->n / 2] ^= (uint16_t)(++broken.n % 2);
 }
 
-static void linear_wrongly(void *y, const void *x, const void *w, const void *bias, int64_t m, int64_t n, int64_t k,
-                           enum dtype t, struct dev_stream *s)
+static void linear_wrongly(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    broken.sound->linear(y, x, w, bias, m, n, k, t, s);
-    ((uint16_t *)y)[7] = 0x4348;        /* 200 */
+    broken.sound->linear(l, t, s);
+    ((uint16_t *)l->y)[7] = 0x4348;     /* 200 */
 }
 
 static void expect_wrong(void (*test)(struct preflight *), const char *words)

@@ -110,15 +110,23 @@ static int mlp_back(const struct way *f, int i, const struct block_act *a, struc
     dropout_rows(f, m->g->first_block + i, SITE_MLP_OUT, grad_of(m, i, ROLE_DOWN_B), &own);
     if (gather(f, own, &dm, e) < 0)
         return -1;
-    k->linear_dw(grad_of(m, i, ROLE_DOWN_W), NULL, dm, a->g, m->m, m->h, m->f, add, m->o.t, f->s);
-    k->linear_dx_gelu(m->d_ff, dm, weight_of(m, i, ROLE_DOWN_W), a->pre, m->m, m->h, m->f, m->o.t, f->s);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = m->m, .n = m->h, .k = m->f, .dy = dm, .x = a->g, .dw = grad_of(m, i, ROLE_DOWN_W), .add = add,
+    }, m->o.t, f->s);
+    k->linear_dx_gelu(&(struct kernel_linear_dx){
+        .m = m->m, .n = m->h, .k = m->f, .dy = dm, .w = weight_of(m, i, ROLE_DOWN_W), .pre = a->pre, .dx = m->d_ff,
+    }, m->o.t, f->s);
     if (gather_start(f, a->w, e) < 0)
         return -1;
-    k->linear_dx(m->t1, m->d_ff, weight_of(m, i, ROLE_UP_W), m->m, m->f, m->h, false, m->o.t, f->s);
+    k->linear_dx(&(struct kernel_linear_dx){
+        .m = m->m, .n = m->f, .k = m->h, .dy = m->d_ff, .w = weight_of(m, i, ROLE_UP_W), .dx = m->t1,
+    }, m->o.t, f->s);
     if (tp_sums_start(m, &m->back, m->t1, f->s, e) < 0 || gather_wait(f, e) < 0)
         return -1;
-    k->linear_dw(grad_of(m, i, ROLE_UP_W), grad_of(m, i, ROLE_UP_B), m->d_ff, all_rows(m, a->w), m->m, m->f, m->h, add,
-                 m->o.t, f->s);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = m->m, .n = m->f, .k = m->h, .dy = m->d_ff, .x = all_rows(m, a->w), .dw = grad_of(m, i, ROLE_UP_W),
+        .dbias = grad_of(m, i, ROLE_UP_B), .add = add,
+    }, m->o.t, f->s);
     if (tp_sums_wait(m, &m->back, f->s, e) < 0)
         return -1;
     norm_rows(f, &norm, m->t1, true);
@@ -145,16 +153,24 @@ static int attention_back(const struct way *f, int i, const struct block_act *a,
     dropout_rows(f, m->g->first_block + i, SITE_ATTENTION_OUT, grad_of(m, i, ROLE_DENSE_B), &own);
     if (gather(f, own, &da, e) < 0)
         return -1;
-    k->linear_dw(grad_of(m, i, ROLE_DENSE_W), NULL, da, a->o, m->m, m->h, m->a, add, m->o.t, f->s);
-    k->linear_dx(m->d_o, da, weight_of(m, i, ROLE_DENSE_W), m->m, m->h, m->a, false, m->o.t, f->s);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = m->m, .n = m->h, .k = m->a, .dy = da, .x = a->o, .dw = grad_of(m, i, ROLE_DENSE_W), .add = add,
+    }, m->o.t, f->s);
+    k->linear_dx(&(struct kernel_linear_dx){
+        .m = m->m, .n = m->h, .k = m->a, .dy = da, .w = weight_of(m, i, ROLE_DENSE_W), .dx = m->d_o,
+    }, m->o.t, f->s);
     if (gather_start(f, a->u, e) < 0)
         return -1;
     k->attention_back(&at, &back, m->o.t, f->s);
-    k->linear_dx(m->t1, m->d_qkv, weight_of(m, i, ROLE_QKV_W), m->m, 3 * m->a, m->h, false, m->o.t, f->s);
+    k->linear_dx(&(struct kernel_linear_dx){
+        .m = m->m, .n = 3 * m->a, .k = m->h, .dy = m->d_qkv, .w = weight_of(m, i, ROLE_QKV_W), .dx = m->t1,
+    }, m->o.t, f->s);
     if (tp_sums_start(m, &m->back, m->t1, f->s, e) < 0 || gather_wait(f, e) < 0)
         return -1;
-    k->linear_dw(grad_of(m, i, ROLE_QKV_W), grad_of(m, i, ROLE_QKV_B), m->d_qkv, all_rows(m, a->u), m->m, 3 * m->a,
-                 m->h, add, m->o.t, f->s);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = m->m, .n = 3 * m->a, .k = m->h, .dy = m->d_qkv, .x = all_rows(m, a->u), .dw = grad_of(m, i, ROLE_QKV_W),
+        .dbias = grad_of(m, i, ROLE_QKV_B), .add = add,
+    }, m->o.t, f->s);
     if (tp_sums_wait(m, &m->back, f->s, e) < 0)
         return -1;
     norm_rows(f, &norm, m->t1, true);

@@ -140,11 +140,16 @@ static int front(struct pass *f, int phase, int part, struct err *e)
     if (tp_gather_wait(m, part, f->s, e) < 0)
         return -1;
     if (phase % 2) {
-        k->linear_gelu(row_of(m, a->g, p->row, m->f), row_of(m, a->pre, p->row, m->f), rows,
-                       weight_of(m, i, ROLE_UP_W), weight_of(m, i, ROLE_UP_B), p->rows, m->f, m->h, m->o.t, f->s);
+        k->linear_gelu(&(struct kernel_linear){
+            .m = p->rows, .n = m->f, .k = m->h, .x = rows, .w = weight_of(m, i, ROLE_UP_W),
+            .bias = weight_of(m, i, ROLE_UP_B), .y = row_of(m, a->g, p->row, m->f),
+            .pre = row_of(m, a->pre, p->row, m->f),
+        }, m->o.t, f->s);
     } else {
-        k->linear(row_of(m, a->qkv, p->row, 3 * m->a), rows, weight_of(m, i, ROLE_QKV_W), weight_of(m, i, ROLE_QKV_B),
-                  p->rows, 3 * m->a, m->h, m->o.t, f->s);
+        k->linear(&(struct kernel_linear){
+            .m = p->rows, .n = 3 * m->a, .k = m->h, .x = rows, .w = weight_of(m, i, ROLE_QKV_W),
+            .bias = weight_of(m, i, ROLE_QKV_B), .y = row_of(m, a->qkv, p->row, 3 * m->a),
+        }, m->o.t, f->s);
         k->attention(&at, m->o.t, f->s);
     }
     return 0;
@@ -159,11 +164,15 @@ static int back(struct pass *f, int phase, int part, struct err *e)
     void *y = row_of(m, m->t1, p->row, m->h);
 
     if (phase % 2)
-        m->k->linear(y, row_of(m, a->g, p->row, m->f), weight_of(m, i, ROLE_DOWN_W), NULL, p->rows, m->h, m->f, m->o.t,
-                     f->s);
+        m->k->linear(&(struct kernel_linear){
+            .m = p->rows, .n = m->h, .k = m->f, .x = row_of(m, a->g, p->row, m->f), .w = weight_of(m, i, ROLE_DOWN_W),
+            .y = y,
+        }, m->o.t, f->s);
     else
-        m->k->linear(y, row_of(m, a->o, p->row, m->a), weight_of(m, i, ROLE_DENSE_W), NULL, p->rows, m->h, m->a,
-                     m->o.t, f->s);
+        m->k->linear(&(struct kernel_linear){
+            .m = p->rows, .n = m->h, .k = m->a, .x = row_of(m, a->o, p->row, m->a), .w = weight_of(m, i, ROLE_DENSE_W),
+            .y = y,
+        }, m->o.t, f->s);
     return tp_sum_start(m, &m->there, part, m->t1, f->s, e);
 }
 

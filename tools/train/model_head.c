@@ -16,7 +16,9 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     const void *word = weight_of(m, -1, ROLE_WORD);
     float *grad;
 
-    k->linear(m->logits, (char *)m->fin + at, word, NULL, rows, m->v, m->h, t, s);
+    k->linear(&(struct kernel_linear){
+        .m = rows, .n = m->v, .k = m->h, .x = (char *)m->fin + at, .w = word, .y = m->logits,
+    }, t, s);
     if (m->look)
         m->look(m->look_ctx, row0, rows, m->logits);
     k->xent_stat(m->stat, m->logits, mb->labels + row0, first, rows, m->v, t, s);
@@ -27,8 +29,13 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
         return 0;
     grad = m->head_grad ? m->head_grad : grad_of(m, -1, ROLE_WORD);
     k->xent_back(m->logits, mb->labels + row0, m->lse, mb->grad_weight + row0, first, rows, m->v, t, s);
-    k->linear_dw(grad, NULL, m->logits, (char *)m->fin + at, rows, m->v, m->h, mb->add || row0 > 0, t, s);
-    k->linear_dx((char *)m->d_fin + at, m->logits, word, rows, m->v, m->h, false, t, s);
+    k->linear_dw(&(struct kernel_linear_dw){
+        .m = rows, .n = m->v, .k = m->h, .dy = m->logits, .x = (char *)m->fin + at, .dw = grad,
+        .add = mb->add || row0 > 0,
+    }, t, s);
+    k->linear_dx(&(struct kernel_linear_dx){
+        .m = rows, .n = m->v, .k = m->h, .dy = m->logits, .w = word, .dx = (char *)m->d_fin + at,
+    }, t, s);
     return 0;
 }
 

@@ -242,7 +242,9 @@ static void multiply(struct preflight *p, void *arg)
     const struct product *q = arg;
 
     for (int i = 0; i < q->n_shapes; i++)
-        p->k->linear(q->y, q->x, q->w, NULL, q->m, q->n[i], q->k[i], q->t, NULL);
+        p->k->linear(&(struct kernel_linear){
+            .m = q->m, .n = q->n[i], .k = q->k[i], .x = q->x, .w = q->w, .y = q->y,
+        }, q->t, NULL);
 }
 
 static double flops_of(const struct product *q)
@@ -277,7 +279,9 @@ static void try_again(struct preflight *p, const struct product *q)
 
     for (int i = 0; i < 2 && a && b; i++) {
         p->dev->zero(q->y, bytes, NULL);
-        p->k->linear(q->y, q->x, q->w, NULL, q->m, q->n[last], q->k[last], q->t, NULL);
+        p->k->linear(&(struct kernel_linear){
+            .m = q->m, .n = q->n[last], .k = q->k[last], .x = q->x, .w = q->w, .y = q->y,
+        }, q->t, NULL);
         p->dev->copy(i ? b : a, q->y, bytes, NULL);
         preflight_settle(p);
     }
@@ -305,7 +309,9 @@ static void try_known(struct preflight *p)
         for (int i = 0; i < N * K; i++)
             w[i] = f32_to_bf16((float)(i * 11 % 5 - 2));
         p->dev->copy(dev, host, (M * K + N * K) * 2, NULL);
-        p->k->linear(dev + M * K + N * K, dev, dev + M * K, NULL, M, N, K, DTYPE_BF16, NULL);
+        p->k->linear(&(struct kernel_linear){
+            .m = M, .n = N, .k = K, .x = dev, .w = dev + M * K, .y = dev + M * K + N * K,
+        }, DTYPE_BF16, NULL);
         p->dev->copy(y, dev + M * K + N * K, M * N * 2, NULL);
         preflight_settle(p);
         for (int i = 0; i < M; i++)
