@@ -81,6 +81,47 @@ struct kernel_linear_dw {
     bool add;
 };
 
+/* LayerNorm of rows of h. mean and rstd are kept for the way back. */
+struct kernel_layernorm {
+    int64_t m, h;
+    const void *x;                      /* T [m, h] */
+    const void *gamma, *beta;           /* T [h] */
+    float eps;
+    void *y;                            /* T [m, h] */
+    float *mean, *rstd;                 /* fp32 [m], or NULL */
+};
+struct kernel_layernorm_back {
+    int64_t m, h;
+    const void *dy;                     /* T [m, h]; may be dx */
+    const void *x;                      /* T [m, h] */
+    const void *gamma;                  /* T [h] */
+    const float *mean, *rstd;           /* fp32 [m], as layernorm() gave them */
+    const void *add_dx;                 /* T [m, h], added to dx, or NULL; may be dx */
+    void *dx;                           /* T [m, h] */
+    float *dgamma, *dbeta;              /* fp32 [h] */
+    bool add;                           /* to dgamma and dbeta */
+    void *scratch;                      /* layernorm_scratch() bytes */
+};
+/* z = residual + dropout(a + bias), and its LayerNorm in the same pass. */
+struct kernel_residual_norm {
+    const void *a;                      /* T [m, h] */
+    const void *bias;                   /* T [h] */
+    const void *residual;               /* T [m, h] */
+    struct kernel_dropout drop;
+    void *z;                            /* T [m, h]; may be `residual` or `a` */
+    struct kernel_layernorm norm;       /* m and h of all of it; its x is z, whatever it says. gamma NULL: z only */
+};
+/* The way back through that dropout: da = dz * mask / (1 - p). */
+struct kernel_dropout_back {
+    int64_t m, h;
+    const void *dz;                     /* T [m, h] */
+    struct kernel_dropout drop;
+    void *da;                           /* T [m, h]; may be dz: with p = 0 nothing is moved then */
+    float *dbias;                       /* fp32 [h], or NULL */
+    bool add;                           /* to dbias */
+    void *scratch;                      /* layernorm_scratch() bytes */
+};
+
 /* Causal attention over b samples of s tokens; only this rank's heads. */
 struct kernel_attention {
     int b, s;
@@ -148,31 +189,16 @@ struct kernels {
     /* y = gelu(pre), n elements: recomputation */
     void (*gelu)(void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s);
 
-    /* ---- LayerNorm over h, gamma and beta T [h] ---- */
-    /* y [m, h] = LN(x); mean, rstd fp32 [m] for the way back (NULL: none) */
-    void (*layernorm)(void *y, float *mean, float *rstd, const void *x, const void *gamma, const void *beta,
-                      int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s);
-    /*
-     * dx [m, h] = LN'(dy) + add_dx (NULL: 0; add_dx and dy may each be dx itself); dgamma, dbeta fp32 [h] (+)=.
-     * scratch: layernorm_scratch() bytes.
-     */
-    void (*layernorm_back)(void *dx, float *dgamma, float *dbeta, const void *dy, const void *x, const void *gamma,
-                           const float *mean, const float *rstd, const void *add_dx, int64_t m, int64_t h, bool add,
-                           void *scratch, enum dtype t, struct dev_stream *s);
+    /* ---- LayerNorm ---- */
+    /* y = LN(x) */
+    void (*layernorm)(const struct kernel_layernorm *n, enum dtype t, struct dev_stream *s);
+    /* dx = LN'(dy) + add_dx; dgamma, dbeta (+)= */
+    void (*layernorm_back)(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s);
     uint64_t (*layernorm_scratch)(int64_t m, int64_t h);
-    /*
-     * z [m, h] = residual + dropout(a + bias), rounded to T; then, unless gamma is NULL,
-     * y = LN(z) with mean and rstd as layernorm() gives. bias T [h]; z may be `residual` or `a`.
-     */
-    void (*residual_norm)(void *z, void *y, float *mean, float *rstd, const void *a, const void *bias,
-                          const void *residual, const struct kernel_dropout *drop, const void *gamma,
-                          const void *beta, int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s);
-    /*
-     * The way back through the dropout: da [m, h] = dz * mask / (1 - p) (da may be dz; with
-     * p = 0 and da == dz nothing is moved); dbias fp32 [h] (+)= column sums of da (NULL: none). scratch as layernorm_back.
-     */
-    void (*dropout_back)(void *da, float *dbias, const void *dz, const struct kernel_dropout *drop, int64_t m,
-                         int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s);
+    /* z, rounded to T, and y = LN(z) of the rounded z */
+    void (*residual_norm)(const struct kernel_residual_norm *r, enum dtype t, struct dev_stream *s);
+    /* da; dbias (+)= column sums of da */
+    void (*dropout_back)(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s);
 
     /* ---- attention ---- */
     void (*attention)(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);

@@ -29,40 +29,41 @@ ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, fl
     *rstd = 1.0f / sqrtf(squares / (float)h + eps);
 }
 
-ALWAYS_INLINE void row_norm(void *y, float *mean, float *rstd, const void *x, const void *gamma, const void *beta,
-                            int64_t h, float eps, bool bf)
+/* Row i of y, from row i of x */
+ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, bool bf)
 {
-    float mu, r;
+    const int64_t h = n->h;
+    const void *gamma = n->gamma, *beta = n->beta;
+    void *y = out_t(n->y, i * h, bf);
+    float mean, rstd;
 
-    row_stat(x, h, eps, &mu, &r, bf);
+    row_stat(x, h, n->eps, &mean, &rstd, bf);
     #pragma omp simd
     for (int64_t j = 0; j < h; j++)
-        store_t(y, j, MADD((load_t(x, j, bf) - mu) * r, load_t(gamma, j, bf), load_t(beta, j, bf)), bf);
-    if (mean)
-        *mean = mu;
-    if (rstd)
-        *rstd = r;
+        store_t(y, j, MADD((load_t(x, j, bf) - mean) * rstd, load_t(gamma, j, bf), load_t(beta, j, bf)), bf);
+    if (n->mean)
+        n->mean[i] = mean;
+    if (n->rstd)
+        n->rstd[i] = rstd;
 }
 
-static void layernorm(void *y, float *mean, float *rstd, const void *x, const void *gamma, const void *beta,
-                      int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s)
+static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev_stream *s)
 {
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
-    for (int64_t i = 0; i < m; i++) {
-        float *mu = mean ? mean + i : NULL, *r = rstd ? rstd + i : NULL;
-
+    for (int64_t i = 0; i < n->m; i++)
         if (t == DTYPE_BF16)
-            row_norm(out_t(y, i * h, true), mu, r, at_t(x, i * h, true), gamma, beta, h, eps, true);
+            row_norm(n, at_t(n->x, i * n->h, true), i, true);
         else
-            row_norm(out_t(y, i * h, false), mu, r, at_t(x, i * h, false), gamma, beta, h, eps, false);
-    }
+            row_norm(n, at_t(n->x, i * n->h, false), i, false);
 }
 
-/* z = residual + dropout(a + bias), one row */
-ALWAYS_INLINE void row_residual(void *z, const void *a, const void *bias, const void *residual,
-                                const struct kernel_dropout *drop, int64_t row, int64_t h, bool bf)
+/* Row i of z */
+ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i, bool bf)
 {
+    const int64_t h = r->norm.h;
+    const void *a = at_t(r->a, i * h, bf), *bias = r->bias, *residual = at_t(r->residual, i * h, bf);
+    void *z = out_t(r->z, i * h, bf);
     float v[DROP_RUN], mask[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
@@ -73,8 +74,8 @@ ALWAYS_INLINE void row_residual(void *z, const void *a, const void *bias, const 
         if (bias)
             for (int64_t j = 0; j < n; j++)
                 v[j] += load_t(bias, j0 + j, bf);
-        if (drop_active(drop)) {
-            drop_run(mask, drop, (drop->row0 + row) * h + j0, n);
+        if (drop_active(&r->drop)) {
+            drop_run(mask, &r->drop, (r->drop.row0 + i) * h + j0, n);
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
@@ -84,28 +85,22 @@ ALWAYS_INLINE void row_residual(void *z, const void *a, const void *bias, const 
     }
 }
 
-ALWAYS_INLINE void row_residual_norm(void *z, void *y, float *mean, float *rstd, const void *a, const void *bias,
-                                     const void *residual, const struct kernel_dropout *drop, const void *gamma,
-                                     const void *beta, int64_t i, int64_t h, float eps, bool bf)
+ALWAYS_INLINE void row_residual_norm(const struct kernel_residual_norm *r, int64_t i, bool bf)
 {
-    void *zi = out_t(z, i * h, bf);
-
-    row_residual(zi, at_t(a, i * h, bf), bias, at_t(residual, i * h, bf), drop, i, h, bf);
-    if (gamma)
-        row_norm(out_t(y, i * h, bf), mean ? mean + i : NULL, rstd ? rstd + i : NULL, zi, gamma, beta, h, eps, bf);
+    row_residual(r, i, bf);
+    if (r->norm.gamma)
+        row_norm(&r->norm, at_t(r->z, i * r->norm.h, bf), i, bf);
 }
 
-static void residual_norm(void *z, void *y, float *mean, float *rstd, const void *a, const void *bias,
-                          const void *residual, const struct kernel_dropout *drop, const void *gamma,
-                          const void *beta, int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s)
+static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, struct dev_stream *s)
 {
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
-    for (int64_t i = 0; i < m; i++)
+    for (int64_t i = 0; i < r->norm.m; i++)
         if (t == DTYPE_BF16)
-            row_residual_norm(z, y, mean, rstd, a, bias, residual, drop, gamma, beta, i, h, eps, true);
+            row_residual_norm(r, i, true);
         else
-            row_residual_norm(z, y, mean, rstd, a, bias, residual, drop, gamma, beta, i, h, eps, false);
+            row_residual_norm(r, i, false);
 }
 
 /* ---- back: rows in chunks, each with its own sums over rows, added in the chunks' order ---- */
@@ -143,10 +138,14 @@ static void chunks_add(float *out, const float *part, int64_t chunks, int64_t st
     }
 }
 
-/* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx */
-ALWAYS_INLINE void row_norm_back(void *dx, float *dgamma, float *dbeta, const void *dy, const void *x,
-                                 const void *gamma, float mean, float rstd, const void *add_dx, int64_t h, bool bf)
+/* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Row i; sums over rows grow. */
+ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *dgamma, float *dbeta, int64_t i, bool bf)
 {
+    const int64_t h = n->h;
+    const void *dy = at_t(n->dy, i * h, bf), *x = at_t(n->x, i * h, bf), *gamma = n->gamma;
+    const void *add_dx = n->add_dx ? at_t(n->add_dx, i * h, bf) : NULL;
+    const float mean = n->mean[i], rstd = n->rstd[i];
+    void *dx = out_t(n->dx, i * h, bf);
     float sum = 0, sum_x = 0;
 
     #pragma omp simd reduction(+ : sum, sum_x)
@@ -169,45 +168,40 @@ ALWAYS_INLINE void row_norm_back(void *dx, float *dgamma, float *dbeta, const vo
     }
 }
 
-static void layernorm_back(void *dx, float *dgamma, float *dbeta, const void *dy, const void *x, const void *gamma,
-                           const float *mean, const float *rstd, const void *add_dx, int64_t m, int64_t h, bool add,
-                           void *scratch, enum dtype t, struct dev_stream *s)
+static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s)
 {
-    int64_t rows = chunk_rows(m), chunks = chunks_of(m);
-    bool bf = t == DTYPE_BF16;
-    float *part = scratch;
+    int64_t rows = chunk_rows(n->m), chunks = chunks_of(n->m), h = n->h;
+    float *part = n->scratch;
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t c = 0; c < chunks; c++) {
-        float *dg = part + c * 2 * h, *db = dg + h;
+        float *dgamma = part + c * 2 * h, *dbeta = dgamma + h;
 
         for (int64_t j = 0; j < 2 * h; j++)
-            dg[j] = 0;
-        for (int64_t i = c * rows; i < min_i64((c + 1) * rows, m); i++) {
-            const void *dyi = at_t(dy, i * h, bf), *xi = at_t(x, i * h, bf);
-            const void *ai = add_dx ? at_t(add_dx, i * h, bf) : NULL;
-
-            if (bf)
-                row_norm_back(out_t(dx, i * h, true), dg, db, dyi, xi, gamma, mean[i], rstd[i], ai, h, true);
+            dgamma[j] = 0;
+        for (int64_t i = c * rows; i < min_i64((c + 1) * rows, n->m); i++)
+            if (t == DTYPE_BF16)
+                row_norm_back(n, dgamma, dbeta, i, true);
             else
-                row_norm_back(out_t(dx, i * h, false), dg, db, dyi, xi, gamma, mean[i], rstd[i], ai, h, false);
-        }
+                row_norm_back(n, dgamma, dbeta, i, false);
     }
-    chunks_add(dgamma, part, chunks, 2 * h, h, add);
-    chunks_add(dbeta, part + h, chunks, 2 * h, h, add);
+    chunks_add(n->dgamma, part, chunks, 2 * h, h, n->add);
+    chunks_add(n->dbeta, part + h, chunks, 2 * h, h, n->add);
 }
 
-/* One row of da, and its share of the column sums */
-ALWAYS_INLINE void row_dropout_back(void *da, float *sum, const void *dz, const struct kernel_dropout *drop,
-                                    int64_t row, int64_t h, bool bf)
+/* Row i of da, and its share of the column sums */
+ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t i, bool bf)
 {
+    const int64_t h = d->h;
+    const void *dz = at_t(d->dz, i * h, bf);
+    void *da = out_t(d->da, i * h, bf);
     float mask[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
-        drop_run(mask, drop, (drop->row0 + row) * h + j0, n);
+        drop_run(mask, &d->drop, (d->drop.row0 + i) * h + j0, n);
         #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
             float v = round_t(load_t(dz, j0 + j, bf) * mask[j], bf);
@@ -228,40 +222,37 @@ ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, bool
 }
 
 /* Rows first .. end of da, and their column sums */
-ALWAYS_INLINE void rows_dropout_back(void *da, float *sum, const void *dz, const struct kernel_dropout *drop,
-                                     int64_t first, int64_t end, int64_t h, bool bf)
+ALWAYS_INLINE void rows_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t first, int64_t end,
+                                     bool bf)
 {
+    const int64_t h = d->h;
+
     for (int64_t j = 0; j < h; j++)
         sum[j] = 0;
-    for (int64_t i = first; i < end; i++) {
-        void *dai = out_t(da, i * h, bf);
-        const void *dzi = at_t(dz, i * h, bf);
-
-        if (drop_active(drop))
-            row_dropout_back(dai, sum, dzi, drop, i, h, bf);
+    for (int64_t i = first; i < end; i++)
+        if (drop_active(&d->drop))
+            row_dropout_back(d, sum, i, bf);
         else
-            row_sum(dai, sum, dzi, h, bf);
-    }
+            row_sum(out_t(d->da, i * h, bf), sum, at_t(d->dz, i * h, bf), h, bf);
 }
 
-static void dropout_back(void *da, float *dbias, const void *dz, const struct kernel_dropout *drop, int64_t m,
-                         int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s)
+static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s)
 {
-    int64_t rows = chunk_rows(m), chunks = chunks_of(m);
-    float *part = scratch;
+    int64_t rows = chunk_rows(d->m), chunks = chunks_of(d->m), h = d->h;
+    float *part = d->scratch;
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t c = 0; c < chunks; c++) {
-        int64_t end = min_i64((c + 1) * rows, m);
+        int64_t end = min_i64((c + 1) * rows, d->m);
 
         if (t == DTYPE_BF16)
-            rows_dropout_back(da, part + c * h, dz, drop, c * rows, end, h, true);
+            rows_dropout_back(d, part + c * h, c * rows, end, true);
         else
-            rows_dropout_back(da, part + c * h, dz, drop, c * rows, end, h, false);
+            rows_dropout_back(d, part + c * h, c * rows, end, false);
     }
-    if (dbias)
-        chunks_add(dbias, part, chunks, h, h, add);
+    if (d->dbias)
+        chunks_add(d->dbias, part, chunks, h, h, d->add);
 }
 
 void norm_fill(struct kernels *k)

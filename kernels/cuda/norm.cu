@@ -169,6 +169,19 @@ template <typename T, bool RESIDUAL> static __global__ void __launch_bounds__(AN
         a.rstd[row] = r;
 }
 
+/* All but x, and what is residual_norm's. */
+static struct norm_args norm_args_of(const struct kernel_layernorm *n)
+{
+    struct norm_args a = {};
+
+    a.y = n->y;
+    a.mean = n->mean, a.rstd = n->rstd;
+    a.gamma = n->gamma, a.beta = n->beta;
+    a.m = n->m, a.h = n->h;
+    a.eps = n->eps;
+    return a;
+}
+
 template <typename T, bool RESIDUAL> static void norm_launch(const struct norm_args &a, struct dev_stream *s)
 {
     int64_t packs = a.h / wide<T>::n;
@@ -197,20 +210,23 @@ template <typename T, bool RESIDUAL> static void norm_launch(const struct norm_a
     cuda_launched(RESIDUAL ? "residual_norm" : "layernorm");
 }
 
-static void layernorm(void *y, float *mean, float *rstd, const void *x, const void *gamma, const void *beta,
-                      int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s)
+static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev_stream *s)
 {
-    struct norm_args a = { NULL, y, mean, rstd, x, NULL, NULL, gamma, beta, {}, m, h, eps };
+    struct norm_args a = norm_args_of(n);
 
+    a.x = n->x;
     WITH_T(t, norm_launch<T, false>(a, s));
 }
 
-static void residual_norm(void *z, void *y, float *mean, float *rstd, const void *x, const void *bias,
-                          const void *residual, const struct kernel_dropout *drop, const void *gamma,
-                          const void *beta, int64_t m, int64_t h, float eps, enum dtype t, struct dev_stream *s)
+static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, struct dev_stream *s)
 {
-    struct norm_args a = { z, y, mean, rstd, x, bias, residual, gamma, beta, dropout_of(drop), m, h, eps };
+    struct norm_args a = norm_args_of(&r->norm);
 
+    a.z = r->z;
+    a.x = r->a;
+    a.bias = r->bias;
+    a.residual = r->residual;
+    a.drop = dropout_of(&r->drop);
     WITH_T(t, norm_launch<T, true>(a, s));
 }
 
@@ -454,30 +470,35 @@ template <typename T> static void back_launch(const struct back_args &a, struct 
 #undef BACK
 }
 
-static void layernorm_back(void *dx, float *dgamma, float *dbeta, const void *dy, const void *x, const void *gamma,
-                           const float *mean, const float *rstd, const void *add_dx, int64_t m, int64_t h, bool add,
-                           void *scratch, enum dtype t, struct dev_stream *s)
+static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s)
 {
-    struct back_shape b = t == DTYPE_BF16 ? back_shape<bf16>(h) : back_shape<float>(h);
-    int64_t chunks = back_chunks(m, b);
-    struct back_args a = { dx, (float *)scratch, dy, x, gamma, mean, rstd, add_dx, m, h, ceil_div(m, chunks) };
+    struct back_shape b = t == DTYPE_BF16 ? back_shape<bf16>(n->h) : back_shape<float>(n->h);
+    int64_t chunks = back_chunks(n->m, b);
+    struct back_args a = {};
 
-    if (m)
+    a.dx = n->dx;
+    a.part = (float *)n->scratch;
+    a.dy = n->dy, a.x = n->x, a.gamma = n->gamma;
+    a.mean = n->mean, a.rstd = n->rstd;
+    a.add_dx = n->add_dx;
+    a.m = n->m, a.h = n->h;
+    a.rows = ceil_div(n->m, chunks);
+    if (n->m)
         WITH_T(t, back_launch<T>(a, b, chunks, cuda_stream(s)));
-    cuda_add_chunks(dgamma, dbeta, a.part, m ? chunks : 0, 2 * h, h, add, s);
+    cuda_add_chunks(n->dgamma, n->dbeta, a.part, n->m ? chunks : 0, 2 * n->h, n->h, n->add, s);
     cuda_launched("layernorm_back");
 }
 
-static void dropout_back(void *da, float *dbias, const void *dz, const struct kernel_dropout *drop, int64_t m,
-                         int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s)
+static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s)
 {
-    bool moves = da != dz || (drop && drop->p > 0);
+    float *part = d->dbias ? (float *)d->scratch : NULL;
+    bool moves = d->da != d->dz || d->drop.p > 0;
 
-    if (!moves && !dbias)
+    if (!moves && !d->dbias)
         return;
-    cuda_columns(dbias ? (float *)scratch : NULL, moves ? da : NULL, dz, drop, m, h, t, s);
-    if (dbias)
-        cuda_add_chunks(dbias, NULL, (const float *)scratch, m ? cuda_column_chunks(m, h) : 0, h, h, add, s);
+    cuda_columns(part, moves ? d->da : NULL, d->dz, &d->drop, d->m, d->h, t, s);
+    if (d->dbias)
+        cuda_add_chunks(d->dbias, NULL, part, d->m ? cuda_column_chunks(d->m, d->h) : 0, d->h, d->h, d->add, s);
     cuda_launched("dropout_back");
 }
 

@@ -221,15 +221,31 @@ struct rows {
     }
 #define BF DTYPE_BF16
 ROWS(run_copy, k->dev->copy(r->f[0], r->f[1], (uint64_t)r->n_flat * 4, NULL))
-ROWS(run_norm, k->layernorm(r->a, r->mean, r->rstd, r->b, r->gamma, r->beta, r->m, r->h, 1e-5f, BF, NULL))
-ROWS(run_norm_back, k->layernorm_back(r->a, r->grad, r->grad + r->h, r->b, r->c, r->gamma, r->mean, r->rstd, NULL, r->m,
-                                      r->h, true, r->scratch, BF, NULL))
-ROWS(run_norm_back_add, k->layernorm_back(r->a, r->grad, r->grad + r->h, r->b, r->c, r->gamma, r->mean, r->rstd, r->d,
-                                          r->m, r->h, true, r->scratch, BF, NULL))
-ROWS(run_residual, k->residual_norm(r->a, r->d, r->mean, r->rstd, r->b, r->beta, r->c, &r->drop, r->gamma, r->beta, r->m,
-                                    r->h, 1e-5f, BF, NULL))
-ROWS(run_drop_back, k->dropout_back(r->a, r->grad, r->b, &r->drop, r->m, r->h, true, r->scratch, BF, NULL))
-ROWS(run_bias_back, k->dropout_back(r->a, r->grad, r->a, &r->drop, r->m, r->h, true, r->scratch, BF, NULL))
+ROWS(run_norm, k->layernorm(&(struct kernel_layernorm){
+    .m = r->m, .h = r->h, .x = r->b, .gamma = r->gamma, .beta = r->beta, .eps = 1e-5f, .y = r->a, .mean = r->mean,
+    .rstd = r->rstd,
+}, BF, NULL))
+ROWS(run_norm_back, k->layernorm_back(&(struct kernel_layernorm_back){
+    .m = r->m, .h = r->h, .dy = r->b, .x = r->c, .gamma = r->gamma, .mean = r->mean, .rstd = r->rstd, .dx = r->a,
+    .dgamma = r->grad, .dbeta = r->grad + r->h, .add = true, .scratch = r->scratch,
+}, BF, NULL))
+ROWS(run_norm_back_add, k->layernorm_back(&(struct kernel_layernorm_back){
+    .m = r->m, .h = r->h, .dy = r->b, .x = r->c, .gamma = r->gamma, .mean = r->mean, .rstd = r->rstd, .add_dx = r->d,
+    .dx = r->a, .dgamma = r->grad, .dbeta = r->grad + r->h, .add = true, .scratch = r->scratch,
+}, BF, NULL))
+ROWS(run_residual, k->residual_norm(&(struct kernel_residual_norm){
+    .a = r->b, .bias = r->beta, .residual = r->c, .drop = r->drop, .z = r->a,
+    .norm = {
+        .m = r->m, .h = r->h, .gamma = r->gamma, .beta = r->beta, .eps = 1e-5f, .y = r->d, .mean = r->mean,
+        .rstd = r->rstd,
+    },
+}, BF, NULL))
+ROWS(run_drop_back, k->dropout_back(&(struct kernel_dropout_back){
+    .m = r->m, .h = r->h, .dz = r->b, .drop = r->drop, .da = r->a, .dbias = r->grad, .add = true, .scratch = r->scratch,
+}, BF, NULL))
+ROWS(run_bias_back, k->dropout_back(&(struct kernel_dropout_back){
+    .m = r->m, .h = r->h, .dz = r->a, .drop = r->drop, .da = r->a, .dbias = r->grad, .add = true, .scratch = r->scratch,
+}, BF, NULL))
 ROWS(run_gelu, k->gelu(r->a, r->b, r->m * r->h, BF, NULL))
 ROWS(run_embed, k->embed(r->a, r->id, r->table, 0, r->v, r->m, r->h, BF, NULL))
 ROWS(run_embed_back, k->embed_back(r->f[0], r->id, r->a, 0, r->v, r->m, r->h, true, r->scratch, BF, NULL))

@@ -195,23 +195,33 @@ static void run_layernorm(void *arg)
 {
     struct flat *f = arg;
 
-    k->layernorm(f->a, f->mean, f->rstd, f->b, f->c, f->c, f->m, f->h, 1e-5f, f->t, NULL);
+    k->layernorm(&(struct kernel_layernorm){
+        .m = f->m, .h = f->h, .x = f->b, .gamma = f->c, .beta = f->c, .eps = 1e-5f, .y = f->a, .mean = f->mean,
+        .rstd = f->rstd,
+    }, f->t, NULL);
 }
 
 static void run_layernorm_back(void *arg)
 {
     struct flat *f = arg;
 
-    k->layernorm_back(f->a, f->gamma_grad, f->gamma_grad + f->h, f->b, f->d, f->c, f->mean, f->rstd, NULL, f->m, f->h,
-                      true, f->scratch, f->t, NULL);
+    k->layernorm_back(&(struct kernel_layernorm_back){
+        .m = f->m, .h = f->h, .dy = f->b, .x = f->d, .gamma = f->c, .mean = f->mean, .rstd = f->rstd, .dx = f->a,
+        .dgamma = f->gamma_grad, .dbeta = f->gamma_grad + f->h, .add = true, .scratch = f->scratch,
+    }, f->t, NULL);
 }
 
 static void run_residual(void *arg)
 {
     struct flat *f = arg;
 
-    k->residual_norm(f->a, f->d, f->mean, f->rstd, f->b, f->c, f->a, &f->drop, f->c, f->c, f->m, f->h, 1e-5f, f->t,
-                     NULL);
+    k->residual_norm(&(struct kernel_residual_norm){
+        .a = f->b, .bias = f->c, .residual = f->a, .drop = f->drop, .z = f->a,
+        .norm = {
+            .m = f->m, .h = f->h, .gamma = f->c, .beta = f->c, .eps = 1e-5f, .y = f->d, .mean = f->mean,
+            .rstd = f->rstd,
+        },
+    }, f->t, NULL);
 }
 
 static void run_gelu(void *arg)

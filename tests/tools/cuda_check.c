@@ -301,17 +301,25 @@ static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
 /* ---- rows ---- */
 
 #define EPS 1e-5f
-CALL(call_norm, k->layernorm(p[3], p[4], p[5], p[0], p[1], p[2], c.m, c.h, EPS, c.t, NULL))
-CALL(call_residual, k->residual_norm(p[6], p[3], p[4], p[5], p[0], p[7], p[8], &c.drop, p[1], p[2], c.m, c.h, EPS, c.t,
-                                     NULL))
+CALL(call_norm, k->layernorm(&(struct kernel_layernorm){
+    .m = c.m, .h = c.h, .x = p[0], .gamma = p[1], .beta = p[2], .eps = EPS, .y = p[3], .mean = p[4], .rstd = p[5],
+}, c.t, NULL))
+CALL(call_residual, k->residual_norm(&(struct kernel_residual_norm){
+    .a = p[0], .bias = p[7], .residual = p[8], .drop = c.drop, .z = p[6],
+    .norm = { .m = c.m, .h = c.h, .gamma = p[1], .beta = p[2], .eps = EPS, .y = p[3], .mean = p[4], .rstd = p[5] },
+}, c.t, NULL))
 static void call_norm_back(const struct kernels *k, void **p)
 {
     struct err e = {0};
     void *scratch = k->dev->alloc(k->layernorm_scratch(c.m, c.h), &e);
 
-    k->layernorm(p[3], p[4], p[5], p[0], p[1], p[2], c.m, c.h, EPS, c.t, NULL);
-    k->layernorm_back(p[9], p[10], p[11], p[7], p[0], p[1], p[4], p[5], c.bias ? p[8] : NULL, c.m, c.h, c.add, scratch,
-                      c.t, NULL);
+    k->layernorm(&(struct kernel_layernorm){
+        .m = c.m, .h = c.h, .x = p[0], .gamma = p[1], .beta = p[2], .eps = EPS, .y = p[3], .mean = p[4], .rstd = p[5],
+    }, c.t, NULL);
+    k->layernorm_back(&(struct kernel_layernorm_back){
+        .m = c.m, .h = c.h, .dy = p[7], .x = p[0], .gamma = p[1], .mean = p[4], .rstd = p[5],
+        .add_dx = c.bias ? p[8] : NULL, .dx = p[9], .dgamma = p[10], .dbeta = p[11], .add = c.add, .scratch = scratch,
+    }, c.t, NULL);
     k->dev->stream_sync(NULL);
     k->dev->free(scratch);
 }
@@ -321,7 +329,9 @@ static void call_drop_back(const struct kernels *k, void **p)
     struct err e = {0};
     void *scratch = k->dev->alloc(k->layernorm_scratch(c.m, c.h), &e);
 
-    k->dropout_back(p[1], p[2], p[0], &c.drop, c.m, c.h, c.add, scratch, c.t, NULL);
+    k->dropout_back(&(struct kernel_dropout_back){
+        .m = c.m, .h = c.h, .dz = p[0], .drop = c.drop, .da = p[1], .dbias = p[2], .add = c.add, .scratch = scratch,
+    }, c.t, NULL);
     k->dev->stream_sync(NULL);
     k->dev->free(scratch);
 }

@@ -51,8 +51,12 @@ static void check_layernorm(struct size z, enum dtype t)
     void *y = kt_out(n, t), *again = kt_out(n, t), *dm = kt_out(z.m, DTYPE_F32), *dr = kt_out(z.m, DTYPE_F32);
 
     ref_layernorm(want, mean, rstd, x, gamma, beta, z.m, z.h, eps);
-    kt->layernorm(y, dm, dr, dx, dg, db, z.m, z.h, eps, t, NULL);
-    kt->layernorm(again, NULL, NULL, dx, dg, db, z.m, z.h, eps, t, NULL);
+    kt->layernorm(&(struct kernel_layernorm){
+        .m = z.m, .h = z.h, .x = dx, .gamma = dg, .beta = db, .eps = eps, .y = y, .mean = dm, .rstd = dr,
+    }, t, NULL);
+    kt->layernorm(&(struct kernel_layernorm){
+        .m = z.m, .h = z.h, .x = dx, .gamma = dg, .beta = db, .eps = eps, .y = again,
+    }, t, NULL);
     got = kt_get(y, n, t);
     kt_close("layernorm", got, want, n, 1.5 * xhat_slack(z) + 4 * U, kt_eps(t));
     kt_close("layernorm without statistics", kt_get(again, n, t), got, n, 0, 0);
@@ -86,8 +90,10 @@ static void check_layernorm_back(struct size z, enum dtype t, bool with_add)
     ref_layernorm_back(want, want_g, want_b, dy, x, gamma, z.m, z.h, eps);
     void *d_mean = kt_in(mean, z.m, DTYPE_F32), *d_rstd = kt_in(rstd, z.m, DTYPE_F32);
 
-    kt->layernorm_back(dx, g0, b0, d_dy, d_x, d_gamma, d_mean, d_rstd, with_add ? d_plus : NULL, z.m, z.h, false,
-                       scratch, t, NULL);
+    kt->layernorm_back(&(struct kernel_layernorm_back){
+        .m = z.m, .h = z.h, .dy = d_dy, .x = d_x, .gamma = d_gamma, .mean = d_mean, .rstd = d_rstd,
+        .add_dx = with_add ? d_plus : NULL, .dx = dx, .dgamma = g0, .dbeta = b0, .scratch = scratch,
+    }, t, NULL);
     for (int64_t i = 0; with_add && i < n; i++)
         want[i] += plus[i];
     /* dx = rstd * (terms of size 1.5, wrong by as much as xhat is) */
@@ -100,8 +106,10 @@ static void check_layernorm_back(struct size z, enum dtype t, bool with_add)
         want_g[j] += old_g[j];
         want_b[j] += old_b[j];
     }
-    kt->layernorm_back(kt_out(n, t), d_g, d_b, d_dy, d_x, d_gamma, d_mean, d_rstd, NULL, z.m, z.h, true, scratch, t,
-                       NULL);
+    kt->layernorm_back(&(struct kernel_layernorm_back){
+        .m = z.m, .h = z.h, .dy = d_dy, .x = d_x, .gamma = d_gamma, .mean = d_mean, .rstd = d_rstd, .dx = kt_out(n, t),
+        .dgamma = d_g, .dbeta = d_b, .add = true, .scratch = scratch,
+    }, t, NULL);
     kt_close("dgamma, added", kt_get(d_g, z.h, DTYPE_F32), want_g, z.h, (double)z.m * (tol / 8 + 32 * U), 4 * U);
     kt_close("dbeta, added", kt_get(d_b, z.h, DTYPE_F32), want_b, z.h, (double)z.m * 32 * U + U, 4 * U);
 }
@@ -133,10 +141,22 @@ static void check_residual(struct size z, enum dtype t, float p, bool norm)
 
     for (int64_t i = 0; i < n; i++)
         want[i] = residual[i] + ref_drop(&drop, drop.row0 * z.h + i) * (a[i] + bias[i % z.h]);
-    kt->residual_norm(out, y, dm, dr, d_a, d_bias, d_r, &drop, norm ? d_gamma : NULL, d_beta, z.m, z.h, eps, t, NULL);
+    kt->residual_norm(&(struct kernel_residual_norm){
+        .a = d_a, .bias = d_bias, .residual = d_r, .drop = drop, .z = out,
+        .norm = {
+            .m = z.m, .h = z.h, .gamma = norm ? d_gamma : NULL, .beta = d_beta, .eps = eps, .y = y, .mean = dm,
+            .rstd = dr,
+        },
+    }, t, NULL);
     got = kt_get(out, n, t);
     kt_close("z", got, want, n, 16 * U, kt_eps(t));
-    kt->residual_norm(d_r, y, dm, dr, d_a, d_bias, d_r, &drop, norm ? d_gamma : NULL, d_beta, z.m, z.h, eps, t, NULL);
+    kt->residual_norm(&(struct kernel_residual_norm){
+        .a = d_a, .bias = d_bias, .residual = d_r, .drop = drop, .z = d_r,
+        .norm = {
+            .m = z.m, .h = z.h, .gamma = norm ? d_gamma : NULL, .beta = d_beta, .eps = eps, .y = y, .mean = dm,
+            .rstd = dr,
+        },
+    }, t, NULL);
     kt_close("z over residual", kt_get(d_r, n, t), got, n, 0, 0);
     if (!norm)
         return;
@@ -167,13 +187,17 @@ static void check_dropout_back(struct size z, enum dtype t, float p)
 
     for (int64_t i = 0; i < n; i++)
         want[i] = dz[i] * ref_drop(&drop, drop.row0 * z.h + i);
-    kt->dropout_back(da, db, d_dz, &drop, z.m, z.h, false, scratch, t, NULL);
+    kt->dropout_back(&(struct kernel_dropout_back){
+        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = da, .dbias = db, .scratch = scratch,
+    }, t, NULL);
     got = kt_get(da, n, t);
     kt_close("da", got, want, n, 0, kt_eps(t) + 4 * U);
     for (int64_t i = 0; i < n; i++)
         want_b[i % z.h] += got[i];
     kt_close("dbias", kt_get(db, z.h, DTYPE_F32), want_b, z.h, 32 * U * (double)z.m, U);
-    kt->dropout_back(d_dz, db_add, d_dz, &drop, z.m, z.h, true, scratch, t, NULL);
+    kt->dropout_back(&(struct kernel_dropout_back){
+        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = d_dz, .dbias = db_add, .add = true, .scratch = scratch,
+    }, t, NULL);
     kt_close("da over dz", kt_get(d_dz, n, t), got, n, 0, 0);
     for (int64_t j = 0; j < z.h; j++)
         want_b[j] += old[j];

@@ -24,10 +24,14 @@ static int recompute(const struct way *f, int i, const struct block_act *a, stru
         return 0;
     if (m->o.recompute == RECOMPUTE_FULL)
         return block_again(m, i, a, f->mb, f->s, e);
-    k->layernorm(a->u, a->mean1, a->rstd1, a->x, weight_of(m, i, ROLE_NORM1_W), weight_of(m, i, ROLE_NORM1_B), m->r,
-                 m->h, m->o.eps, m->o.t, f->s);
-    k->layernorm(a->w, a->mean2, a->rstd2, a->y, weight_of(m, i, ROLE_NORM2_W), weight_of(m, i, ROLE_NORM2_B), m->r,
-                 m->h, m->o.eps, m->o.t, f->s);
+    k->layernorm(&(struct kernel_layernorm){
+        .m = m->r, .h = m->h, .x = a->x, .gamma = weight_of(m, i, ROLE_NORM1_W), .beta = weight_of(m, i, ROLE_NORM1_B),
+        .eps = m->o.eps, .y = a->u, .mean = a->mean1, .rstd = a->rstd1,
+    }, m->o.t, f->s);
+    k->layernorm(&(struct kernel_layernorm){
+        .m = m->r, .h = m->h, .x = a->y, .gamma = weight_of(m, i, ROLE_NORM2_W), .beta = weight_of(m, i, ROLE_NORM2_B),
+        .eps = m->o.eps, .y = a->w, .mean = a->mean2, .rstd = a->rstd2,
+    }, m->o.t, f->s);
     k->gelu(a->g, a->pre, m->m * m->f, m->o.t, f->s);
     return 0;
 }
@@ -42,8 +46,10 @@ static void dropout_rows(const struct way *f, int block, enum site where, float 
         const struct part *p = &m->back.part[i];
         struct kernel_dropout drop = dropout_at(m, f->mb, block, where, p->number);
 
-        m->k->dropout_back(row_of(m, *da, p->own, m->h), dbias, row_of(m, f->d, p->own, m->h), &drop, p->n_own, m->h,
-                           f->mb->add || i > 0, m->scratch, m->o.t, f->s);
+        m->k->dropout_back(&(struct kernel_dropout_back){
+            .m = p->n_own, .h = m->h, .dz = row_of(m, f->d, p->own, m->h), .drop = drop,
+            .da = row_of(m, *da, p->own, m->h), .dbias = dbias, .add = f->mb->add || i > 0, .scratch = m->scratch,
+        }, m->o.t, f->s);
     }
 }
 
@@ -64,10 +70,12 @@ static void norm_rows(const struct way *f, const struct norm *n, const void *dy,
         const struct part *p = &m->back.part[i];
         void *d = row_of(m, f->d, p->own, m->h);
 
-        m->k->layernorm_back(d, grad_of(m, n->block, n->gamma), grad_of(m, n->block, n->beta),
-                             row_of(m, dy, p->number, m->h), row_of(m, n->x, p->own, m->h),
-                             weight_of(m, n->block, n->gamma), n->mean + p->own, n->rstd + p->own, residual ? d : NULL,
-                             p->n_own, m->h, f->mb->add || i > 0, m->scratch, m->o.t, f->s);
+        m->k->layernorm_back(&(struct kernel_layernorm_back){
+            .m = p->n_own, .h = m->h, .dy = row_of(m, dy, p->number, m->h), .x = row_of(m, n->x, p->own, m->h),
+            .gamma = weight_of(m, n->block, n->gamma), .mean = n->mean + p->own, .rstd = n->rstd + p->own,
+            .add_dx = residual ? d : NULL, .dx = d, .dgamma = grad_of(m, n->block, n->gamma),
+            .dbeta = grad_of(m, n->block, n->beta), .add = f->mb->add || i > 0, .scratch = m->scratch,
+        }, m->o.t, f->s);
     }
 }
 
@@ -192,15 +200,19 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
         void *d = row_of(m, f->d, p->own, m->h);
 
         if (drop.p > 0)
-            k->dropout_back(d, NULL, d, &drop, p->n_own, m->h, false, m->scratch, m->o.t, f->s);
+            k->dropout_back(&(struct kernel_dropout_back){
+                .m = p->n_own, .h = m->h, .dz = d, .drop = drop, .da = d, .scratch = m->scratch,
+            }, m->o.t, f->s);
         if (table)
             k->position_back(m->st.grads + table->at, table->shape[0], d, position ? position + p->number : NULL,
                              m->o.s, p->n_own, m->h, add || i > 0, m->o.t, f->s);
     }
     if (sl->raw)
-        k->layernorm_back(f->d, grad_of(m, -1, ROLE_WORD_NORM_W), grad_of(m, -1, ROLE_WORD_NORM_B), f->d, sl->raw,
-                          weight_of(m, -1, ROLE_WORD_NORM_W), sl->raw_mean, sl->raw_rstd, NULL, m->r, m->h, add,
-                          m->scratch, m->o.t, f->s);
+        k->layernorm_back(&(struct kernel_layernorm_back){
+            .m = m->r, .h = m->h, .dy = f->d, .x = sl->raw, .gamma = weight_of(m, -1, ROLE_WORD_NORM_W),
+            .mean = sl->raw_mean, .rstd = sl->raw_rstd, .dx = f->d, .dgamma = grad_of(m, -1, ROLE_WORD_NORM_W),
+            .dbeta = grad_of(m, -1, ROLE_WORD_NORM_B), .add = add, .scratch = m->scratch,
+        }, m->o.t, f->s);
     if (gather(f, f->d, &all, e) < 0)
         return -1;
     k->embed_back(grad_of(m, -1, ROLE_WORD), f->mb->tokens, all, m->g->tp * m->v, m->v, m->m, m->h, add,

@@ -59,39 +59,46 @@ struct pass {
 static void after_block(struct pass *f, int i, const struct part *p)
 {
     struct model *m = f->m;
-    const bool end = i == m->g->n_blocks - 1;
     struct slot *sl = f->sl;
-    struct block_act *a = &sl->block[i], *next = end ? NULL : a + 1;
-    struct kernel_dropout drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_MLP_OUT, p->number);
-    const void *gamma = NULL, *beta = NULL;
-    float *mean = next ? next->mean1 : sl->fin_mean, *rstd = next ? next->rstd1 : sl->fin_rstd;
-    void *y = NULL;
+    struct block_act *a = &sl->block[i], *next = i + 1 == m->g->n_blocks ? NULL : a + 1;
+    struct kernel_layernorm norm = { .m = p->n_own, .h = m->h, .eps = m->o.eps };
 
     if (next) {
-        gamma = weight_of(m, i + 1, ROLE_NORM1_W);
-        beta = weight_of(m, i + 1, ROLE_NORM1_B);
-        y = row_of(m, next->u, p->own, m->h);
+        norm.gamma = weight_of(m, i + 1, ROLE_NORM1_W);
+        norm.beta = weight_of(m, i + 1, ROLE_NORM1_B);
+        norm.y = row_of(m, next->u, p->own, m->h);
+        norm.mean = next->mean1 + p->own;
+        norm.rstd = next->rstd1 + p->own;
     } else if (m->g->last) {
-        gamma = weight_of(m, -1, ROLE_FINAL_NORM_W);
-        beta = weight_of(m, -1, ROLE_FINAL_NORM_B);
-        y = row_of(m, m->fin, p->number, m->h);
+        norm.gamma = weight_of(m, -1, ROLE_FINAL_NORM_W);
+        norm.beta = weight_of(m, -1, ROLE_FINAL_NORM_B);
+        norm.y = row_of(m, m->fin, p->number, m->h);
+        norm.mean = sl->fin_mean + p->own;
+        norm.rstd = sl->fin_rstd + p->own;
     }
-    m->k->residual_norm(row_of(m, next ? next->x : sl->out, p->own, m->h), y, gamma ? mean + p->own : NULL,
-                        gamma ? rstd + p->own : NULL, row_of(m, m->t1, p->number, m->h),
-                        weight_of(m, i, ROLE_DOWN_B), row_of(m, a->y, p->own, m->h), &drop, gamma, beta, p->n_own,
-                        m->h, m->o.eps, m->o.t, f->s);
+    m->k->residual_norm(&(struct kernel_residual_norm){
+        .a = row_of(m, m->t1, p->number, m->h), .bias = weight_of(m, i, ROLE_DOWN_B),
+        .residual = row_of(m, a->y, p->own, m->h),
+        .drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_MLP_OUT, p->number),
+        .z = row_of(m, next ? next->x : sl->out, p->own, m->h), .norm = norm,
+    }, m->o.t, f->s);
 }
 
 static void after_attention(struct pass *f, int i, const struct part *p)
 {
     struct model *m = f->m;
     struct block_act *a = &f->sl->block[i];
-    struct kernel_dropout drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_ATTENTION_OUT, p->number);
 
-    m->k->residual_norm(row_of(m, a->y, p->own, m->h), row_of(m, a->w, p->own, m->h), a->mean2 + p->own,
-                        a->rstd2 + p->own, row_of(m, m->t1, p->number, m->h), weight_of(m, i, ROLE_DENSE_B),
-                        row_of(m, a->x, p->own, m->h), &drop, weight_of(m, i, ROLE_NORM2_W),
-                        weight_of(m, i, ROLE_NORM2_B), p->n_own, m->h, m->o.eps, m->o.t, f->s);
+    m->k->residual_norm(&(struct kernel_residual_norm){
+        .a = row_of(m, m->t1, p->number, m->h), .bias = weight_of(m, i, ROLE_DENSE_B),
+        .residual = row_of(m, a->x, p->own, m->h),
+        .drop = dropout_at(m, f->mb, m->g->first_block + i, SITE_ATTENTION_OUT, p->number),
+        .z = row_of(m, a->y, p->own, m->h),
+        .norm = {
+            .m = p->n_own, .h = m->h, .gamma = weight_of(m, i, ROLE_NORM2_W), .beta = weight_of(m, i, ROLE_NORM2_B),
+            .eps = m->o.eps, .y = row_of(m, a->w, p->own, m->h), .mean = a->mean2 + p->own, .rstd = a->rstd2 + p->own,
+        },
+    }, m->o.t, f->s);
 }
 
 /* The first LayerNorm of a block that no other comes before. */
@@ -100,9 +107,11 @@ static void norm1(struct pass *f, int i, const struct part *p)
     struct model *m = f->m;
     struct block_act *a = &f->sl->block[i];
 
-    m->k->layernorm(row_of(m, a->u, p->own, m->h), a->mean1 + p->own, a->rstd1 + p->own,
-                    row_of(m, a->x, p->own, m->h), weight_of(m, i, ROLE_NORM1_W), weight_of(m, i, ROLE_NORM1_B),
-                    p->n_own, m->h, m->o.eps, m->o.t, f->s);
+    m->k->layernorm(&(struct kernel_layernorm){
+        .m = p->n_own, .h = m->h, .x = row_of(m, a->x, p->own, m->h), .gamma = weight_of(m, i, ROLE_NORM1_W),
+        .beta = weight_of(m, i, ROLE_NORM1_B), .eps = m->o.eps, .y = row_of(m, a->u, p->own, m->h),
+        .mean = a->mean1 + p->own, .rstd = a->rstd1 + p->own,
+    }, m->o.t, f->s);
 }
 
 static int prepare(struct pass *f, int phase, int first, int part, struct err *e)
@@ -239,8 +248,11 @@ static int embedding(struct model *m, struct slot *sl, const struct micro_batch 
     if (look_up(m, sl->raw ? sl->raw : x, mb, s, e) < 0)
         return -1;
     if (sl->raw)
-        m->k->layernorm(x, sl->raw_mean, sl->raw_rstd, sl->raw, weight_of(m, -1, ROLE_WORD_NORM_W),
-                        weight_of(m, -1, ROLE_WORD_NORM_B), m->r, m->h, EMBED_NORM_EPS, m->o.t, s);
+        m->k->layernorm(&(struct kernel_layernorm){
+            .m = m->r, .h = m->h, .x = sl->raw, .gamma = weight_of(m, -1, ROLE_WORD_NORM_W),
+            .beta = weight_of(m, -1, ROLE_WORD_NORM_B), .eps = EMBED_NORM_EPS, .y = x, .mean = sl->raw_mean,
+            .rstd = sl->raw_rstd,
+        }, m->o.t, s);
     for (int i = 0; i < m->back.n; i++) {
         const struct part *p = &m->back.part[i];
         struct kernel_dropout drop = dropout_at(m, mb, -1, SITE_EMBEDDING, p->number);
