@@ -156,6 +156,42 @@ struct kernel_attention_back {
     void *scratch;                      /* attention_scratch() bytes */
 };
 
+/* Rows of a table by token; the table holds rows first .. first + rows of the vocabulary. */
+struct kernel_embed {
+    int64_t m, h;
+    int64_t first, rows;
+    const int32_t *id;                  /* [m] */
+    const void *table;                  /* T [rows, h] */
+    void *y;                            /* T [m, h] */
+};
+struct kernel_embed_back {
+    int64_t m, h;
+    int64_t first, rows;
+    const int32_t *id;                  /* [m] */
+    const void *dy;                     /* T [m, h] */
+    float *dtable;                      /* fp32 [rows, h] */
+    bool add;
+    void *scratch;                      /* embed_scratch() bytes */
+};
+/* What follows the embedding: positions and dropout. */
+struct kernel_embed_finish {
+    int64_t m, h;
+    int64_t s;                          /* tokens of a sample */
+    const void *x;                      /* T [m, h] */
+    const void *position;               /* T [.., h], or NULL */
+    const int32_t *pos;                 /* [m], rows of `position`; NULL: row % s */
+    struct kernel_dropout drop;
+    void *y;                            /* T [m, h]; may be x */
+};
+struct kernel_position_back {
+    int64_t m, h;
+    int64_t s, n_pos;                   /* tokens of a sample; positions of the table */
+    const void *dx;                     /* T [m, h], dropout already undone */
+    const int32_t *pos;                 /* as above */
+    float *dposition;                   /* fp32 [n_pos, h] */
+    bool add;
+};
+
 /* One step of AdamW (docs/training.md 3.5); in device memory, so that queued work may read it late. */
 struct kernel_adamw {
     float lr, beta1, beta2, eps;
@@ -206,20 +242,16 @@ struct kernels {
                            struct dev_stream *s);
     uint64_t (*attention_scratch)(const struct kernel_attention *a);
 
-    /* ---- embedding: table T [rows, h] holds rows first .. first + rows of the vocabulary ---- */
-    /* y [m, h] = table[id - first], or zeros where the id is another rank's */
-    void (*embed)(void *y, const int32_t *id, const void *table, int64_t first, int64_t rows, int64_t m, int64_t h,
-                  enum dtype t, struct dev_stream *s);
-    /* dtable fp32 [rows, h] (+)= sum of dy over the tokens of each row. scratch: embed_scratch() bytes */
-    void (*embed_back)(float *dtable, const int32_t *id, const void *dy, int64_t first, int64_t rows, int64_t m,
-                       int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s);
+    /* ---- embedding ---- */
+    /* y = table[id - first], or zeros where the id is another rank's */
+    void (*embed)(const struct kernel_embed *g, enum dtype t, struct dev_stream *s);
+    /* dtable (+)= sum of dy over the tokens of each row */
+    void (*embed_back)(const struct kernel_embed_back *g, enum dtype t, struct dev_stream *s);
     uint64_t (*embed_scratch)(int64_t m, int64_t rows);
-    /* y [m, h] = dropout(x + position[pos]), position T [.., h] or NULL; pos int32 [m], NULL: row % s. y may be x. */
-    void (*embed_finish)(void *y, const void *x, const void *position, const int32_t *pos, int64_t s_len,
-                         const struct kernel_dropout *drop, int64_t m, int64_t h, enum dtype t, struct dev_stream *s);
-    /* dposition fp32 [n_pos, h] (+)= sum of dx over the tokens at each position (dropout already undone) */
-    void (*position_back)(float *dposition, int64_t n_pos, const void *dx, const int32_t *pos, int64_t s_len, int64_t m,
-                          int64_t h, bool add, enum dtype t, struct dev_stream *s);
+    /* y = dropout(x + position[pos]) */
+    void (*embed_finish)(const struct kernel_embed_finish *g, enum dtype t, struct dev_stream *s);
+    /* dposition (+)= sum of dx over the tokens at each position */
+    void (*position_back)(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s);
 
     /* ---- vocabulary-parallel cross entropy; logits T [m, v] are columns first .. first + v ---- */
     /* stat fp32 [m, 3]: maximum, sum of exp(logit - maximum), the target's logit (0 when it is another rank's) */

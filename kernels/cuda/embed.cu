@@ -19,35 +19,34 @@
 /* N elements a thread; a row is `packs` of them. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-gather(T *y, const int32_t *id, const T *table, int64_t first, int64_t rows, int64_t m, int64_t packs)
+gather(const struct kernel_embed g, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, token = i / packs, col = i % packs * N;
 
-    if (token >= m)
+    if (token >= g.m)
         return;
-    int64_t row = id[token] - first;
+    int64_t row = g.id[token] - g.first;
     pack<T, N> v = {};
 
-    if (row >= 0 && row < rows)
-        v = *(const pack<T, N> *)(table + row * packs * N + col);
-    *(pack<T, N> *)(y + token * packs * N + col) = v;
+    if (row >= 0 && row < g.rows)
+        v = *(const pack<T, N> *)((const T *)g.table + row * packs * N + col);
+    *(pack<T, N> *)((T *)g.y + token * packs * N + col) = v;
 }
 
-static void embed(void *y, const int32_t *id, const void *table, int64_t first, int64_t rows, int64_t m, int64_t h,
-                  enum dtype t, struct dev_stream *s)
+static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream *s)
 {
-    if (!m || !h)
+    if (!g->m || !g->h)
         return;
     WITH_T(t, {
         const int N = wide<T>::n;
-        bool whole = h % N == 0;
-        int64_t packs = whole ? h / N : h;
-        unsigned blocks = (unsigned)ceil_div(m * packs, THREADS);
+        bool whole = g->h % N == 0;
+        int64_t packs = whole ? g->h / N : g->h;
+        unsigned blocks = (unsigned)ceil_div(g->m * packs, THREADS);
 
         if (whole)
-            gather<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, id, (const T *)table, first, rows, m, packs);
+            gather<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>(*g, packs);
         else
-            gather<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, id, (const T *)table, first, rows, m, packs);
+            gather<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>(*g, packs);
     });
     cuda_launched("embed");
 }
@@ -137,8 +136,10 @@ __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t
  */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
+short_rows(const struct kernel_embed_back g, struct sorted a)
 {
+    const T *dy = (const T *)g.dy;
+    const int64_t rows = g.rows, m = g.m, h = g.h;
     int lane = threadIdx.x % 32;
     int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N, look = at - 1 + lane;
     uint32_t row = a.key[at];
@@ -148,9 +149,9 @@ short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m,
 
     if (row >= rows || run % 2 || n > LONG || col >= h)
         return;
-    float *to = dtable + (int64_t)row * h + col, sum[N] = {};
+    float *to = g.dtable + (int64_t)row * h + col, sum[N] = {};
 
-    if (add)
+    if (g.add)
         load(sum, to);
     add_tokens<T, N>(sum, dy + col, h, n, 1, [&](int i) { return a.token[at + i]; });
     store(to, sum);
@@ -165,8 +166,10 @@ short_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m,
  */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-long_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add)
+long_rows(const struct kernel_embed_back g, struct sorted a)
 {
+    const T *dy = (const T *)g.dy;
+    const int64_t rows = g.rows, m = g.m, h = g.h;
     __shared__ float room[LONG_ROWS][LONG_PACKS * N + 1];
     int64_t at = (int64_t)blockIdx.x * LONG, first = (int64_t)blockIdx.y * LONG_PACKS * N, start = at - threadIdx.x;
     int lane = threadIdx.x / LONG_PACKS, col = threadIdx.x % LONG_PACKS * N, n, more;
@@ -200,18 +203,19 @@ long_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, 
         return;
     for (int r = 0; r < LONG_ROWS; r++)
         all += room[r][col];
-    dtable[(int64_t)row * h + first + col] = (add ? dtable[(int64_t)row * h + first + col] : 0) + all;
+    float *to = g.dtable + (int64_t)row * h + first + col;
+
+    *to = (g.add ? *to : 0) + all;
 }
 
 template <typename T, int N>
-static void add_rows(float *dtable, struct sorted a, const T *dy, int64_t rows, int64_t m, int64_t h, bool add,
-                     cudaStream_t s)
+static void add_rows(const struct kernel_embed_back *g, struct sorted a, cudaStream_t s)
 {
-    dim3 each((unsigned)m, (unsigned)ceil_div(h, THREADS * N));
-    dim3 some((unsigned)ceil_div(m, LONG), (unsigned)ceil_div(h, LONG_PACKS * N));
+    dim3 each((unsigned)g->m, (unsigned)ceil_div(g->h, THREADS * N));
+    dim3 some((unsigned)ceil_div(g->m, LONG), (unsigned)ceil_div(g->h, LONG_PACKS * N));
 
-    short_rows<T, N><<<each, THREADS, 0, s>>>(dtable, a, dy, rows, m, h, add);
-    long_rows<T, N><<<some, THREADS, 0, s>>>(dtable, a, dy, rows, m, h, add);
+    short_rows<T, N><<<each, THREADS, 0, s>>>(*g, a);
+    long_rows<T, N><<<some, THREADS, 0, s>>>(*g, a);
 }
 
 static int bits_of(int64_t x)
@@ -223,24 +227,23 @@ static int bits_of(int64_t x)
     return n;
 }
 
-static void embed_back(float *dtable, const int32_t *id, const void *dy, int64_t first, int64_t rows, int64_t m,
-                       int64_t h, bool add, void *scratch, enum dtype t, struct dev_stream *s)
+static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct dev_stream *s)
 {
-    struct sorted a = sorted_in(scratch, m);
+    struct sorted a = sorted_in(g->scratch, g->m);
     cudaStream_t on = cuda_stream(s);
 
-    if (!add)
-        cuda_dev.zero(dtable, (uint64_t)rows * (uint64_t)h * sizeof(float), s);
-    if (!m || !h)
+    if (!g->add)
+        cuda_dev.zero(g->dtable, (uint64_t)g->rows * (uint64_t)g->h * sizeof(float), s);
+    if (!g->m || !g->h)
         return;
-    make_keys<<<(unsigned)ceil_div(m, THREADS), THREADS, 0, on>>>(a, id, first, rows, m);
-    cuda_note("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in, a.token, (int)m,
-                                                      0, bits_of(rows), on));
+    make_keys<<<(unsigned)ceil_div(g->m, THREADS), THREADS, 0, on>>>(a, g->id, g->first, g->rows, g->m);
+    cuda_note("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in, a.token,
+                                                      (int)g->m, 0, bits_of(g->rows), on));
     WITH_T(t, {
-        if (h % wide<T>::n == 0)
-            add_rows<T, wide<T>::n>(dtable, a, (const T *)dy, rows, m, h, add, on);
+        if (g->h % wide<T>::n == 0)
+            add_rows<T, wide<T>::n>(g, a, on);
         else
-            add_rows<T, 1>(dtable, a, (const T *)dy, rows, m, h, add, on);
+            add_rows<T, 1>(g, a, on);
     });
     cuda_launched("embed_back");
 }
@@ -249,45 +252,41 @@ static void embed_back(float *dtable, const int32_t *id, const void *dy, int64_t
 
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-finish(T *y, const T *x, const T *position, const int32_t *pos, int64_t s_len, struct dropout d, int64_t m,
-       int64_t packs)
+finish(const struct kernel_embed_finish g, const struct dropout d, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, token = i / packs, col = i % packs * N;
     float v[N], p[N];
 
-    if (token >= m)
+    if (token >= g.m)
         return;
-    load(v, x + i * N);
-    if (position) {
-        load(p, position + (pos ? pos[token] : token % s_len) * packs * N + col);
+    load(v, (const T *)g.x + i * N);
+    if (g.position) {
+        load(p, (const T *)g.position + (g.pos ? g.pos[token] : token % g.s) * packs * N + col);
         #pragma unroll
         for (int j = 0; j < N; j++)
             v[j] += p[j];
     }
     if (d.keep != 0)
         drop(v, d, (d.row0 + token) * packs * N + col);
-    store(y + i * N, v);
+    store((T *)g.y + i * N, v);
 }
 
-static void embed_finish(void *y, const void *x, const void *position, const int32_t *pos, int64_t s_len,
-                         const struct kernel_dropout *drop, int64_t m, int64_t h, enum dtype t, struct dev_stream *s)
+static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, struct dev_stream *s)
 {
-    struct dropout d = dropout_of(drop);
+    struct dropout d = dropout_of(&g->drop);
 
-    if ((x == y && !position && d.keep == 0) || !m || !h)
+    if ((g->x == g->y && !g->position && d.keep == 0) || !g->m || !g->h)
         return;
     WITH_T(t, {
         const int N = wide<T>::n;
-        bool whole = h % N == 0;
-        int64_t packs = whole ? h / N : h;
-        unsigned blocks = (unsigned)ceil_div(m * packs, THREADS);
+        bool whole = g->h % N == 0;
+        int64_t packs = whole ? g->h / N : g->h;
+        unsigned blocks = (unsigned)ceil_div(g->m * packs, THREADS);
 
         if (whole)
-            finish<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, (const T *)x, (const T *)position, pos, s_len,
-                                                                 d, m, packs);
+            finish<T, N><<<blocks, THREADS, 0, cuda_stream(s)>>>(*g, d, packs);
         else
-            finish<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>((T *)y, (const T *)x, (const T *)position, pos, s_len,
-                                                                 d, m, packs);
+            finish<T, 1><<<blocks, THREADS, 0, cuda_stream(s)>>>(*g, d, packs);
     });
     cuda_launched("embed_finish");
 }
@@ -298,18 +297,20 @@ static void embed_finish(void *y, const void *x, const void *position, const int
  */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-position_rows(float *dposition, const T *dx, const int32_t *pos, int64_t s_len, int64_t m, int64_t h, bool add)
+position_rows(const struct kernel_position_back g)
 {
     __shared__ int32_t hits[THREADS];
     __shared__ int count[THREADS / 32];
-    float *to = dposition + blockIdx.x * h;
+    const T *dx = (const T *)g.dx;
+    const int64_t m = g.m, h = g.h;
+    float *to = g.dposition + blockIdx.x * h;
     int warp = threadIdx.x / 32;
 
-    for (int64_t j = threadIdx.x; j < h && !add; j += THREADS)
+    for (int64_t j = threadIdx.x; j < h && !g.add; j += THREADS)
         to[j] = 0;
     for (int64_t base = 0; base < m; base += THREADS) {
         int64_t i = base + threadIdx.x;
-        bool hit = i < m && (pos ? pos[i] : i % s_len) == blockIdx.x;
+        bool hit = i < m && (g.pos ? g.pos[i] : i % g.s) == blockIdx.x;
         unsigned votes = __ballot_sync(0xffffffffu, hit);
         int before = 0, all = 0;
 
@@ -338,46 +339,44 @@ position_rows(float *dposition, const T *dx, const int32_t *pos, int64_t s_len, 
 /* Positions in order: those of row % s_len, where the tokens are known. N columns a thread. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-position_strides(float *dposition, const T *dx, int64_t n_pos, int64_t s_len, int64_t m, int64_t packs, bool add)
+position_strides(const struct kernel_position_back g, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, p = i / packs;
+    const T *dx = (const T *)g.dx;
     float sum[N] = {}, v[N];
 
-    if (p >= n_pos)
+    if (p >= g.n_pos)
         return;
-    if (add)
-        load(sum, dposition + i * N);
-    if (p < s_len) {
+    if (g.add)
+        load(sum, g.dposition + i * N);
+    if (p < g.s) {
         #pragma unroll 4
-        for (int64_t token = p; token < m; token += s_len) {
+        for (int64_t token = p; token < g.m; token += g.s) {
             load(v, dx + token * packs * N + i % packs * N);
             #pragma unroll
             for (int j = 0; j < N; j++)
                 sum[j] += v[j];
         }
     }
-    store(dposition + i * N, sum);
+    store(g.dposition + i * N, sum);
 }
 
-static void position_back(float *dposition, int64_t n_pos, const void *dx, const int32_t *pos, int64_t s_len, int64_t m,
-                          int64_t h, bool add, enum dtype t, struct dev_stream *s)
+static void position_back(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s)
 {
-    bool whole = h % 4 == 0;
-    int64_t packs = whole ? h / 4 : h;
-    unsigned blocks = (unsigned)ceil_div(n_pos * packs, THREADS);
+    bool whole = g->h % 4 == 0;
+    int64_t packs = whole ? g->h / 4 : g->h;
+    unsigned blocks = (unsigned)ceil_div(g->n_pos * packs, THREADS);
     cudaStream_t on = cuda_stream(s);
 
-    if (!n_pos || !h)
+    if (!g->n_pos || !g->h)
         return;
     WITH_T(t, {
-        const T *x = (const T *)dx;
-
-        if (pos)
-            position_rows<T><<<(unsigned)n_pos, THREADS, 0, on>>>(dposition, x, pos, s_len, m, h, add);
+        if (g->pos)
+            position_rows<T><<<(unsigned)g->n_pos, THREADS, 0, on>>>(*g);
         else if (whole)
-            position_strides<T, 4><<<blocks, THREADS, 0, on>>>(dposition, x, n_pos, s_len, m, packs, add);
+            position_strides<T, 4><<<blocks, THREADS, 0, on>>>(*g, packs);
         else
-            position_strides<T, 1><<<blocks, THREADS, 0, on>>>(dposition, x, n_pos, s_len, m, packs, add);
+            position_strides<T, 1><<<blocks, THREADS, 0, on>>>(*g, packs);
     });
     cuda_launched("position_back");
 }

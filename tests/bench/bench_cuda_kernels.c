@@ -247,10 +247,18 @@ ROWS(run_bias_back, k->dropout_back(&(struct kernel_dropout_back){
     .m = r->m, .h = r->h, .dz = r->a, .drop = r->drop, .da = r->a, .dbias = r->grad, .add = true, .scratch = r->scratch,
 }, BF, NULL))
 ROWS(run_gelu, k->gelu(r->a, r->b, r->m * r->h, BF, NULL))
-ROWS(run_embed, k->embed(r->a, r->id, r->table, 0, r->v, r->m, r->h, BF, NULL))
-ROWS(run_embed_back, k->embed_back(r->f[0], r->id, r->a, 0, r->v, r->m, r->h, true, r->scratch, BF, NULL))
-ROWS(run_finish, k->embed_finish(r->a, r->b, r->c, NULL, 2048, &r->drop, r->m, r->h, BF, NULL))
-ROWS(run_position_back, k->position_back(r->f[0], 2048, r->a, NULL, 2048, r->m, r->h, true, BF, NULL))
+ROWS(run_embed, k->embed(&(struct kernel_embed){
+    .m = r->m, .h = r->h, .rows = r->v, .id = r->id, .table = r->table, .y = r->a,
+}, BF, NULL))
+ROWS(run_embed_back, k->embed_back(&(struct kernel_embed_back){
+    .m = r->m, .h = r->h, .rows = r->v, .id = r->id, .dy = r->a, .dtable = r->f[0], .add = true, .scratch = r->scratch,
+}, BF, NULL))
+ROWS(run_finish, k->embed_finish(&(struct kernel_embed_finish){
+    .m = r->m, .h = r->h, .s = 2048, .x = r->b, .position = r->c, .drop = r->drop, .y = r->a,
+}, BF, NULL))
+ROWS(run_position_back, k->position_back(&(struct kernel_position_back){
+    .m = r->m, .h = r->h, .s = 2048, .n_pos = 2048, .dx = r->a, .dposition = r->f[0], .add = true,
+}, BF, NULL))
 ROWS(run_stat, k->xent_stat(r->mean, r->logits, r->id, 0, r->m / 4, r->v, BF, NULL))
 ROWS(run_xent_back, k->xent_back(r->logits, r->id, r->mean, r->rstd, 0, r->m / 4, r->v, BF, NULL))
 ROWS(run_loss_sum, k->weighted_sum(r->sum, r->mean, r->rstd, r->m, NULL))

@@ -384,15 +384,24 @@ static void norm_case(int64_t m, int64_t h, enum dtype t)
 
 /* ---- embedding ---- */
 
-CALL(call_embed, k->embed(p[2], p[0], p[1], c.first, c.rows, c.m, c.h, c.t, NULL))
-CALL(call_finish, k->embed_finish(p[2], p[0], p[1], c.bias ? p[3] : NULL, 48, &c.drop, c.m, c.h, c.t, NULL))
-CALL(call_position, k->position_back(p[1], 48, p[0], c.bias ? p[3] : NULL, 48, c.m, c.h, c.add, c.t, NULL))
+CALL(call_embed, k->embed(&(struct kernel_embed){
+    .m = c.m, .h = c.h, .first = c.first, .rows = c.rows, .id = p[0], .table = p[1], .y = p[2],
+}, c.t, NULL))
+CALL(call_finish, k->embed_finish(&(struct kernel_embed_finish){
+    .m = c.m, .h = c.h, .s = 48, .x = p[0], .position = p[1], .pos = c.bias ? p[3] : NULL, .drop = c.drop, .y = p[2],
+}, c.t, NULL))
+CALL(call_position, k->position_back(&(struct kernel_position_back){
+    .m = c.m, .h = c.h, .s = 48, .n_pos = 48, .dx = p[0], .pos = c.bias ? p[3] : NULL, .dposition = p[1], .add = c.add,
+}, c.t, NULL))
 static void call_embed_back(const struct kernels *k, void **p)
 {
     struct err e = {0};
     void *scratch = k->dev->alloc(k->embed_scratch(c.m, c.rows), &e);
 
-    k->embed_back(p[1], p[0], p[2], c.first, c.rows, c.m, c.h, c.add, scratch, c.t, NULL);
+    k->embed_back(&(struct kernel_embed_back){
+        .m = c.m, .h = c.h, .first = c.first, .rows = c.rows, .id = p[0], .dy = p[2], .dtable = p[1], .add = c.add,
+        .scratch = scratch,
+    }, c.t, NULL);
     k->dev->stream_sync(NULL);
     k->dev->free(scratch);
 }

@@ -232,11 +232,18 @@ static void check_embed(int64_t m, int64_t h, int64_t rows_n, int64_t first, enu
         want[i] = table[row * h + i % h];
         grad[row * h + i % h] += dy[i];
     }
-    kt->embed(y, d_id, d_table, first, rows_n, m, h, t, NULL);
+    kt->embed(&(struct kernel_embed){
+        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .table = d_table, .y = y,
+    }, t, NULL);
     kt_close("embed", kt_get(y, m * h, t), want, m * h, 0, 0);
-    kt->embed_back(dt, d_id, d_dy, first, rows_n, m, h, false, scratch, t, NULL);
+    kt->embed_back(&(struct kernel_embed_back){
+        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt, .scratch = scratch,
+    }, t, NULL);
     kt_close("embed_back", kt_get(dt, rows_n * h, DTYPE_F32), grad, rows_n * h, (double)(m * m) * U, 0);
-    kt->embed_back(dt_add, d_id, d_dy, first, rows_n, m, h, true, scratch, t, NULL);
+    kt->embed_back(&(struct kernel_embed_back){
+        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt_add, .add = true,
+        .scratch = scratch,
+    }, t, NULL);
     for (int64_t i = 0; i < rows_n * h; i++)
         grad[i] += old[i];
     kt_close("embed_back, added", kt_get(dt_add, rows_n * h, DTYPE_F32), grad, rows_n * h, (double)(m * m) * U, 0);
@@ -269,17 +276,27 @@ static void check_finish(int64_t h, enum dtype t, float p, bool with_position, b
         want[i] = (x[i] + (with_position ? table[at] : 0)) * ref_drop(&drop, drop.row0 * h + i);
         grad[at] += x[i];
     }
-    kt->position_back(d_grad, 50, d_x, d_pos, S, M, h, false, t, NULL);
+    kt->position_back(&(struct kernel_position_back){
+        .m = M, .h = h, .s = S, .n_pos = 50, .dx = d_x, .pos = d_pos, .dposition = d_grad,
+    }, t, NULL);
     kt_close("position_back", kt_get(d_grad, 50 * h, DTYPE_F32), grad, 50 * h, M * M * U, 0);
-    kt->position_back(d_add, 50, d_x, d_pos, S, M, h, true, t, NULL);
+    kt->position_back(&(struct kernel_position_back){
+        .m = M, .h = h, .s = S, .n_pos = 50, .dx = d_x, .pos = d_pos, .dposition = d_add, .add = true,
+    }, t, NULL);
     for (int64_t i = 0; i < 50 * h; i++)
         grad[i] += old[i];
     kt_close("position_back, added", kt_get(d_add, 50 * h, DTYPE_F32), grad, 50 * h, M * M * U, 0);
 
-    kt->embed_finish(y, d_x, with_position ? d_table : NULL, d_pos, S, &drop, M, h, t, NULL);
+    kt->embed_finish(&(struct kernel_embed_finish){
+        .m = M, .h = h, .s = S, .x = d_x, .position = with_position ? d_table : NULL, .pos = d_pos, .drop = drop,
+        .y = y,
+    }, t, NULL);
     got = kt_get(y, M * h, t);
     kt_close("embed_finish", got, want, M * h, 16 * U, kt_eps(t));
-    kt->embed_finish(d_x, d_x, with_position ? d_table : NULL, d_pos, S, &drop, M, h, t, NULL);
+    kt->embed_finish(&(struct kernel_embed_finish){
+        .m = M, .h = h, .s = S, .x = d_x, .position = with_position ? d_table : NULL, .pos = d_pos, .drop = drop,
+        .y = d_x,
+    }, t, NULL);
     kt_close("embed_finish in place", kt_get(d_x, M * h, t), got, M * h, 0, 0);
 }
 

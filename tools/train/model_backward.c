@@ -204,8 +204,11 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
                 .m = p->n_own, .h = m->h, .dz = d, .drop = drop, .da = d, .scratch = m->scratch,
             }, m->o.t, f->s);
         if (table)
-            k->position_back(m->st.grads + table->at, table->shape[0], d, position ? position + p->number : NULL,
-                             m->o.s, p->n_own, m->h, add || i > 0, m->o.t, f->s);
+            k->position_back(&(struct kernel_position_back){
+                .m = p->n_own, .h = m->h, .s = m->o.s, .n_pos = table->shape[0], .dx = d,
+                .pos = position ? position + p->number : NULL, .dposition = m->st.grads + table->at,
+                .add = add || i > 0,
+            }, m->o.t, f->s);
     }
     if (sl->raw)
         k->layernorm_back(&(struct kernel_layernorm_back){
@@ -215,8 +218,10 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
         }, m->o.t, f->s);
     if (gather(f, f->d, &all, e) < 0)
         return -1;
-    k->embed_back(grad_of(m, -1, ROLE_WORD), f->mb->tokens, all, m->g->tp * m->v, m->v, m->m, m->h, add,
-                  m->scratch, m->o.t, f->s);
+    k->embed_back(&(struct kernel_embed_back){
+        .m = m->m, .h = m->h, .first = m->g->tp * m->v, .rows = m->v, .id = f->mb->tokens, .dy = all,
+        .dtable = grad_of(m, -1, ROLE_WORD), .add = add, .scratch = m->scratch,
+    }, m->o.t, f->s);
     return 0;
 }
 

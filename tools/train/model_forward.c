@@ -228,7 +228,10 @@ static int look_up(struct model *m, void *x, const struct micro_batch *mb, struc
     const struct cut *c = &m->back;
     void *all = m->o.sequence_parallel ? m->t1 : x;
 
-    m->k->embed(all, mb->tokens, weight_of(m, -1, ROLE_WORD), m->g->tp * m->v, m->v, m->m, m->h, m->o.t, s);
+    m->k->embed(&(struct kernel_embed){
+        .m = m->m, .h = m->h, .first = m->g->tp * m->v, .rows = m->v, .id = mb->tokens,
+        .table = weight_of(m, -1, ROLE_WORD), .y = all,
+    }, m->o.t, s);
     if (tp_sums_start(m, c, all, s, e) < 0 || tp_sums_wait(m, c, s, e) < 0)
         return -1;
     for (int i = 0; i < c->n && all != x; i++)
@@ -259,8 +262,10 @@ static int embedding(struct model *m, struct slot *sl, const struct micro_batch 
         void *own = row_of(m, x, p->own, m->h);
 
         if (table || drop.p > 0)
-            m->k->embed_finish(own, own, table, position ? position + p->number : NULL, m->o.s, &drop, p->n_own, m->h,
-                               m->o.t, s);
+            m->k->embed_finish(&(struct kernel_embed_finish){
+                .m = p->n_own, .h = m->h, .s = m->o.s, .x = own, .position = table,
+                .pos = position ? position + p->number : NULL, .drop = drop, .y = own,
+            }, m->o.t, s);
     }
     return 0;
 }
