@@ -192,11 +192,26 @@ struct kernel_position_back {
     bool add;
 };
 
+/* Logits of a vocabulary that may be split over ranks: columns first .. first + v are here. */
+struct kernel_xent {
+    int64_t m, v;
+    int64_t first;
+    const int32_t *target;              /* [m], numbers in the whole vocabulary */
+    void *logits;                       /* T [m, v]; xent_stat() only reads them */
+};
+
 /* One step of AdamW (docs/training.md 3.5); in device memory, so that queued work may read it late. */
 struct kernel_adamw {
     float lr, beta1, beta2, eps;
     float c1, c2;                       /* 1 - beta^t, from double */
     float grad_scale;                   /* every gradient is multiplied by this first: clipping */
+};
+
+/* The flat buffers it works on: fp32, but w is T. */
+struct kernel_adamw_buffers {
+    float *p, *m, *v;                   /* parameters; averages of gradients and of their squares */
+    const float *g;                     /* gradients */
+    void *w;                            /* weights: parameters rounded to T */
 };
 
 /* A stretch of flat buffers: a parameter, or what a rank owns of it. Places are multiples of 8 elements. */
@@ -253,15 +268,14 @@ struct kernels {
     /* dposition (+)= sum of dx over the tokens at each position */
     void (*position_back)(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s);
 
-    /* ---- vocabulary-parallel cross entropy; logits T [m, v] are columns first .. first + v ---- */
+    /* ---- vocabulary-parallel cross entropy ---- */
     /* stat fp32 [m, 3]: maximum, sum of exp(logit - maximum), the target's logit (0 when it is another rank's) */
-    void (*xent_stat)(float *stat, const void *logits, const int32_t *target, int64_t first, int64_t m, int64_t v,
-                      enum dtype t, struct dev_stream *s);
+    void (*xent_stat)(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s);
     /* From the stats of all tp ranks, [tp, m, 3]: lse fp32 [m], and loss fp32 [m] = lse - target's logit */
     void (*xent_loss)(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s);
     /* In place: logits = (exp(logit - lse) - [column is target]) * scale[row]; scale fp32 [m] = mask / (sum mask * M) */
-    void (*xent_back)(void *logits, const int32_t *target, const float *lse, const float *scale, int64_t first,
-                      int64_t m, int64_t v, enum dtype t, struct dev_stream *s);
+    void (*xent_back)(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
+                      struct dev_stream *s);
     /* *out fp64 = sum of x[i] * w[i] (w NULL: 1), added in an order that depends on n alone */
     void (*weighted_sum)(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s);
     /* y[i] += x[i], fp64 [n]: a running sum of losses */
@@ -278,10 +292,10 @@ struct kernels {
     void (*sumsq_runs)(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s);
     /*
      * On the elements of all runs: g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
-     * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. p, m, v, g fp32; w T.
+     * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. `step` is in device memory.
      */
-    void (*adamw)(float *p, float *m, float *v, const float *g, void *w, const struct kernel_runs *r,
-                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s);
+    void (*adamw)(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
+                  enum dtype t, struct dev_stream *s);
     /* dst = src in another dtype (F32 <-> BF16, F32 -> F32) */
     void (*cast)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s);
     /* x *= f, fp32; y += x, fp32 */

@@ -55,12 +55,17 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 
 /* ---- AdamW ---- */
 
-ALWAYS_INLINE void adamw_run(float *restrict p, float *restrict m, float *restrict v, const float *restrict g,
-                             void *restrict w, int64_t n, float decay, const struct kernel_adamw *step, bool bf)
+/* Elements at .. at + n of run r */
+ALWAYS_INLINE void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, int64_t at, int64_t n,
+                             const struct kernel_adamw *step, bool bf)
 {
     const struct kernel_adamw a = *step;
-    float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
+    float *p = b->p + r->at + at, *m = b->m + r->at + at, *v = b->v + r->at + at;
+    const float *g = b->g + r->at + at;
+    void *w = out_t(b->w, r->w_at + at, bf);
+    float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, decay = r->decay;
 
+    #pragma omp simd                    /* five buffers that do not overlap */
     for (int64_t i = 0; i < n; i++) {
         float gi = g[i] * a.grad_scale;
         float mi = a.beta1 * m[i] + rest1 * gi;
@@ -111,23 +116,18 @@ static void sumsq_runs(double *out, const float *x, const struct kernel_runs *r,
         sumsq(out + r->run[i].out, x + r->run[i].at, r->run[i].n, r->tmp, s);
 }
 
-static void adamw(float *p, float *m, float *v, const float *g, void *w, const struct kernel_runs *r,
-                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
+static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
+                  enum dtype t, struct dev_stream *s)
 {
-    const bool bf = t == DTYPE_BF16;
-
     (void)s;
     for (int k = 0; k < r->n; k++) {
         const struct kernel_run *x = &r->run[k];
 
-        FOR_RUNS(x->n) {
-            int64_t len = min_i64(RUN, x->n - i), at = x->at + i;
-
-            if (bf)
-                adamw_run(p + at, m + at, v + at, g + at, out_t(w, x->w_at + i, true), len, x->decay, step, true);
+        FOR_RUNS(x->n)
+            if (t == DTYPE_BF16)
+                adamw_run(b, x, i, min_i64(RUN, x->n - i), step, true);
             else
-                adamw_run(p + at, m + at, v + at, g + at, out_t(w, x->w_at + i, false), len, x->decay, step, false);
-        }
+                adamw_run(b, x, i, min_i64(RUN, x->n - i), step, false);
     }
 }
 

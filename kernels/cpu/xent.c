@@ -33,16 +33,15 @@ ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_
     stat[2] = target >= 0 && target < v ? load_t(x, target, bf) : 0;
 }
 
-static void xent_stat(float *stat, const void *logits, const int32_t *target, int64_t first, int64_t m, int64_t v,
-                      enum dtype t, struct dev_stream *s)
+static void xent_stat(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s)
 {
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
-    for (int64_t i = 0; i < m; i++)
+    for (int64_t i = 0; i < x->m; i++)
         if (t == DTYPE_BF16)
-            row_xent(stat + 3 * i, at_t(logits, i * v, true), target[i] - first, v, true);
+            row_xent(stat + 3 * i, at_t(x->logits, i * x->v, true), x->target[i] - x->first, x->v, true);
         else
-            row_xent(stat + 3 * i, at_t(logits, i * v, false), target[i] - first, v, false);
+            row_xent(stat + 3 * i, at_t(x->logits, i * x->v, false), x->target[i] - x->first, x->v, false);
 }
 
 static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s)
@@ -77,16 +76,19 @@ ALWAYS_INLINE void row_xent_back(void *x, int64_t target, float lse, float scale
         store_t(x, target, at_target, bf);
 }
 
-static void xent_back(void *logits, const int32_t *target, const float *lse, const float *scale, int64_t first,
-                      int64_t m, int64_t v, enum dtype t, struct dev_stream *s)
+static void xent_back(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
+                      struct dev_stream *s)
 {
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
-    for (int64_t i = 0; i < m; i++)
+    for (int64_t i = 0; i < x->m; i++) {
+        int64_t target = x->target[i] - x->first;
+
         if (t == DTYPE_BF16)
-            row_xent_back(out_t(logits, i * v, true), target[i] - first, lse[i], scale[i], v, true);
+            row_xent_back(out_t(x->logits, i * x->v, true), target, lse[i], scale[i], x->v, true);
         else
-            row_xent_back(out_t(logits, i * v, false), target[i] - first, lse[i], scale[i], v, false);
+            row_xent_back(out_t(x->logits, i * x->v, false), target, lse[i], scale[i], x->v, false);
+    }
 }
 
 void xent_fill(struct kernels *k)

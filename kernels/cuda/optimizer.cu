@@ -136,15 +136,17 @@ static __device__ __forceinline__ struct moments adamw_one(struct moments x, flo
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-adamw_runs(float *p, float *m, float *v, const float *g, T *w, const struct run *runs, const int *of_step,
+adamw_runs(const struct kernel_adamw_buffers b, const struct run *runs, const int *of_step,
            const struct kernel_adamw *step)
 {
+    float *p = b.p, *m = b.m, *v = b.v;
+    const float *g = b.g;
     const struct kernel_adamw a = *step;
     const struct run r = runs[of_step[blockIdx.x]];
     int64_t i = ((blockIdx.x - r.first_step) * THREADS + threadIdx.x) * QUAD, at = r.at + i;
     float xp[QUAD], xm[QUAD], xv[QUAD], xg[QUAD];
+    T *w = (T *)b.w + r.w_at + i;
 
-    w += r.w_at + i;
     if (i + QUAD <= r.n) {
         load(xp, p + at);
         load(xm, m + at);
@@ -174,12 +176,11 @@ adamw_runs(float *p, float *m, float *v, const float *g, T *w, const struct run 
     }
 }
 
-static void adamw(float *p, float *m, float *v, const float *g, void *w, const struct kernel_runs *r,
-                  const struct kernel_adamw *step, enum dtype t, struct dev_stream *s)
+static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
+                  enum dtype t, struct dev_stream *s)
 {
     if (r->steps)
-        WITH_T(t, adamw_runs<T><<<(unsigned)r->steps, THREADS, 0, cuda_stream(s)>>>(p, m, v, g, (T *)w, r->run,
-                                                                                     r->of_step, step));
+        WITH_T(t, adamw_runs<T><<<(unsigned)r->steps, THREADS, 0, cuda_stream(s)>>>(*b, r->run, r->of_step, step));
     cuda_launched("adamw");
 }
 

@@ -122,12 +122,12 @@ row_stat(float *stat, const T *logits, const int32_t *target, int64_t first, int
     stat[3 * row + 2] = wanted >= 0 && wanted < v ? up(x[wanted]) : 0;
 }
 
-static void xent_stat(float *stat, const void *logits, const int32_t *target, int64_t first, int64_t m, int64_t v,
-                      enum dtype t, struct dev_stream *s)
+static void xent_stat(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s)
 {
-    if (!m)
+    if (!x->m)
         return;
-    WITH_T(t, row_stat<T><<<(unsigned)m, THREADS, 0, cuda_stream(s)>>>(stat, (const T *)logits, target, first, v));
+    WITH_T(t, row_stat<T><<<(unsigned)x->m, THREADS, 0, cuda_stream(s)>>>(stat, (const T *)x->logits, x->target,
+                                                                          x->first, x->v));
     cuda_launched("xent_stat");
 }
 
@@ -174,11 +174,11 @@ __device__ __forceinline__ void back_pack(T *x, float (&f)[N], int64_t at, int64
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-row_back(T *logits, const int32_t *target, const float *lse, const float *scale, int64_t first, int64_t v)
+row_back(const struct kernel_xent c, const float *lse, const float *scale)
 {
     const int N = wide<T>::n;
-    int64_t row = blockIdx.x, wanted = target[row] - first;
-    T *x = logits + row * v;
+    int64_t row = blockIdx.x, v = c.v, wanted = c.target[row] - c.first;
+    T *x = (T *)c.logits + row * v;
     int64_t front = odd_front(x, v), packs = (v - front) / N, back = front + packs * N;
     float down_by = lse[row], times = scale[row], one[1];
 
@@ -210,12 +210,12 @@ row_back(T *logits, const int32_t *target, const float *lse, const float *scale,
     }
 }
 
-static void xent_back(void *logits, const int32_t *target, const float *lse, const float *scale, int64_t first,
-                      int64_t m, int64_t v, enum dtype t, struct dev_stream *s)
+static void xent_back(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
+                      struct dev_stream *s)
 {
-    if (!m || !v)
+    if (!x->m || !x->v)
         return;
-    WITH_T(t, row_back<T><<<(unsigned)m, THREADS, 0, cuda_stream(s)>>>((T *)logits, target, lse, scale, first, v));
+    WITH_T(t, row_back<T><<<(unsigned)x->m, THREADS, 0, cuda_stream(s)>>>(*x, lse, scale));
     cuda_launched("xent_back");
 }
 

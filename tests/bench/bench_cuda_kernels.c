@@ -259,11 +259,17 @@ ROWS(run_finish, k->embed_finish(&(struct kernel_embed_finish){
 ROWS(run_position_back, k->position_back(&(struct kernel_position_back){
     .m = r->m, .h = r->h, .s = 2048, .n_pos = 2048, .dx = r->a, .dposition = r->f[0], .add = true,
 }, BF, NULL))
-ROWS(run_stat, k->xent_stat(r->mean, r->logits, r->id, 0, r->m / 4, r->v, BF, NULL))
-ROWS(run_xent_back, k->xent_back(r->logits, r->id, r->mean, r->rstd, 0, r->m / 4, r->v, BF, NULL))
+ROWS(run_stat, k->xent_stat(r->mean, &(struct kernel_xent){
+    .m = r->m / 4, .v = r->v, .target = r->id, .logits = r->logits,
+}, BF, NULL))
+ROWS(run_xent_back, k->xent_back(&(struct kernel_xent){
+    .m = r->m / 4, .v = r->v, .target = r->id, .logits = r->logits,
+}, r->mean, r->rstd, BF, NULL))
 ROWS(run_loss_sum, k->weighted_sum(r->sum, r->mean, r->rstd, r->m, NULL))
 ROWS(run_sumsq, k->sumsq(r->sum, r->f[0], r->n_flat, r->tmp, NULL))
-ROWS(run_adamw, k->adamw(r->f[0], r->f[1], r->f[2], r->f[3], r->w, r->runs, r->step, BF, NULL))
+ROWS(run_adamw, k->adamw(&(struct kernel_adamw_buffers){
+    .p = r->f[0], .m = r->f[1], .v = r->f[2], .g = r->f[3], .w = r->w,
+}, r->runs, r->step, BF, NULL))
 ROWS(run_cast, k->cast(r->w, BF, r->f[0], DTYPE_F32, r->n_flat, NULL))
 ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, NULL))
 ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, NULL))

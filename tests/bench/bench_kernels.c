@@ -235,7 +235,9 @@ static void run_adamw(void *arg)
 {
     struct flat *f = arg;
 
-    k->adamw(f->a, f->b, (float *)f->c, (float *)f->d, f->scratch, f->runs, &f->step, f->t, NULL);
+    k->adamw(&(struct kernel_adamw_buffers){
+        .p = f->a, .m = f->b, .v = (float *)f->c, .g = (float *)f->d, .w = f->scratch,
+    }, f->runs, &f->step, f->t, NULL);
 }
 
 static void run_sumsq(void *arg)
@@ -251,8 +253,10 @@ static void run_xent(void *arg)
     struct flat *f = arg;
     static int32_t target[4096];
 
-    k->xent_stat(f->mean, f->a, target, 0, f->m, f->h, f->t, NULL);
-    k->xent_back(f->a, target, f->mean, f->mean + f->m, 0, f->m, f->h, f->t, NULL);
+    k->xent_stat(f->mean, &(struct kernel_xent){ .m = f->m, .v = f->h, .target = target, .logits = f->a }, f->t, NULL);
+    k->xent_back(&(struct kernel_xent){
+        .m = f->m, .v = f->h, .target = target, .logits = f->a,
+    }, f->mean, f->mean + f->m, f->t, NULL);
 }
 
 static void bench_memory(void)

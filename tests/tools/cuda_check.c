@@ -435,9 +435,13 @@ static void embed_case(int64_t m, int64_t h, int64_t vocab, int64_t first, int64
 
 /* ---- loss ---- */
 
-CALL(call_stat, k->xent_stat(p[2], p[0], p[1], c.first, c.m, c.v, c.t, NULL))
+CALL(call_stat, k->xent_stat(p[2], &(struct kernel_xent){
+    .m = c.m, .v = c.v, .first = c.first, .target = p[1], .logits = p[0],
+}, c.t, NULL))
 CALL(call_loss, k->xent_loss(p[1], p[2], p[0], 3, c.m, NULL))
-CALL(call_xent_back, k->xent_back(p[0], p[1], p[2], p[3], c.first, c.m, c.v, c.t, NULL))
+CALL(call_xent_back, k->xent_back(&(struct kernel_xent){
+    .m = c.m, .v = c.v, .first = c.first, .target = p[1], .logits = p[0],
+}, p[2], p[3], c.t, NULL))
 
 static void xent_case(int64_t m, int64_t v, int64_t first, enum dtype t)
 {
@@ -485,7 +489,9 @@ static void call_adamw(const struct kernels *k, void **p)
 
     k->dev->zero(p[4], (uint64_t)(c.n * dtype_size(c.t)), NULL);
     k->dev->copy(p[5], &step, sizeof step, NULL);
-    k->adamw(p[0], p[1], p[2], p[3], p[4], r, p[5], c.t, NULL);
+    k->adamw(&(struct kernel_adamw_buffers){
+        .p = p[0], .m = p[1], .v = p[2], .g = p[3], .w = p[4],
+    }, r, p[5], c.t, NULL);
     k->dev->stream_sync(NULL);
     k->runs_free(r);
 }

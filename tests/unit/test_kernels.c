@@ -329,7 +329,7 @@ static void adamw(float *p, float *m, float *v, const float *g, void *w, int64_t
     struct kernel_runs *r = kt->runs_new(&(struct kernel_run){ .n = n, .decay = 0.1f }, 1, &e);
 
     assert_non_null(r);
-    kt->adamw(p, m, v, g, w, r, step, t, NULL);
+    kt->adamw(&(struct kernel_adamw_buffers){ .p = p, .m = m, .v = v, .g = g, .w = w }, r, step, t, NULL);
     kt->dev->stream_sync(NULL);
     kt->runs_free(r);
 }
@@ -385,7 +385,7 @@ static void test_runs(void)
 
     assert_non_null(r);
     kt->sumsq_runs(sums, dg, r, NULL);
-    kt->adamw(dp, dm, dv, dg, w, r, ds, DTYPE_F32, NULL);
+    kt->adamw(&(struct kernel_adamw_buffers){ .p = dp, .m = dm, .v = dv, .g = dg, .w = w }, r, ds, DTYPE_F32, NULL);
     for (int i = 0; i < N; i++) {
         double *m = kt_random(size[i] + 1, 0, 0), *v = kt_random(size[i] + 1, 0, 0);
 

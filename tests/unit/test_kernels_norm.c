@@ -329,7 +329,9 @@ static void check_xent(int64_t m, int64_t v, int tp, double range, enum dtype t)
         for (int64_t i = 0; i < m * w; i++)
             part[i] = logits[i / w * v + r * w + i % w];
         piece[r] = kt_in(part, m * w, t);
-        kt->xent_stat(stat, piece[r], d_target, r * w, m, w, t, NULL);
+        kt->xent_stat(stat, &(struct kernel_xent){
+            .m = m, .v = w, .first = r * w, .target = d_target, .logits = piece[r],
+        }, t, NULL);
         kt->dev->copy(stats + r * m, stat, (uint64_t)m * 12, NULL);
     }
     kt->dev->stream_sync(NULL);
@@ -342,7 +344,9 @@ static void check_xent(int64_t m, int64_t v, int tp, double range, enum dtype t)
 
         for (int64_t i = 0; i < m * w; i++)
             slice[i] = grad[i / w * v + r * w + i % w];
-        kt->xent_back(piece[r], d_target, d_lse, d_scale, r * w, m, w, t, NULL);
+        kt->xent_back(&(struct kernel_xent){
+            .m = m, .v = w, .first = r * w, .target = d_target, .logits = piece[r],
+        }, d_lse, d_scale, t, NULL);
         got = kt_get(piece[r], m * w, t);
         /* exp(logit - lse) to as many ulp as |logit - lse| <= 2 range + log v has, and lse's error */
         kt_close("dlogits", got, slice, m * w, 0.01 * 8 * U, kt_eps(t) + (2 * range + 8 + (double)v / 8 + 16) * 2 * U);
@@ -369,7 +373,9 @@ static void test_xent_nan(void)
         void *stat = kt_out(3, DTYPE_F32), *loss = kt_out(1, DTYPE_F32), *lse = kt_out(1, DTYPE_F32);
 
         x[at] = NAN;
-        kt->xent_stat(stat, kt_in(x, 40, DTYPE_F32), kt_bytes(&target, 4), 0, 1, 40, DTYPE_F32, NULL);
+        kt->xent_stat(stat, &(struct kernel_xent){
+            .m = 1, .v = 40, .target = kt_bytes(&target, 4), .logits = kt_in(x, 40, DTYPE_F32),
+        }, DTYPE_F32, NULL);
         kt->xent_loss(loss, lse, stat, 1, 1, NULL);
         assert_true(isnan(*kt_get(loss, 1, DTYPE_F32)));
     }

@@ -21,14 +21,18 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     }, t, s);
     if (m->look)
         m->look(m->look_ctx, row0, rows, m->logits);
-    k->xent_stat(m->stat, m->logits, mb->labels + row0, first, rows, m->v, t, s);
+    k->xent_stat(m->stat, &(struct kernel_xent){
+        .m = rows, .v = m->v, .first = first, .target = mb->labels + row0, .logits = m->logits,
+    }, t, s);
     if (m->stats && comm_all_gather(m->tp, m->stat, m->stats, rows * 3, DTYPE_F32, s, e) < 0)
         return -1;
     k->xent_loss(m->loss_rows + row0, m->lse, m->stats ? m->stats : m->stat, m->g->topo.tp, rows, s);
     if (!mb->training)
         return 0;
     grad = m->head_grad ? m->head_grad : grad_of(m, -1, ROLE_WORD);
-    k->xent_back(m->logits, mb->labels + row0, m->lse, mb->grad_weight + row0, first, rows, m->v, t, s);
+    k->xent_back(&(struct kernel_xent){
+        .m = rows, .v = m->v, .first = first, .target = mb->labels + row0, .logits = m->logits,
+    }, m->lse, mb->grad_weight + row0, t, s);
     k->linear_dw(&(struct kernel_linear_dw){
         .m = rows, .n = m->v, .k = m->h, .dy = m->logits, .x = (char *)m->fin + at, .dw = grad,
         .add = mb->add || row0 > 0,

@@ -337,8 +337,9 @@ static int update(struct optimizer *p, double lr, int64_t t, double scale, struc
     assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
     p->k->dev->copy(p->step, &step, sizeof step, s);
     for (int i = g->n_buckets - 1; i >= 0; i--) {
-        p->k->adamw(p->st.master, p->st.exp_avg, p->st.exp_avg_sq, p->grad, p->st.weights, p->updated[i], p->step,
-                    p->o.t, s);
+        p->k->adamw(&(struct kernel_adamw_buffers){
+            .p = p->st.master, .m = p->st.exp_avg, .v = p->st.exp_avg_sq, .g = p->grad, .w = p->st.weights,
+        }, p->updated[i], p->step, p->o.t, s);
         if (gather(p, i, s, e) < 0)
             return -1;
     }
