@@ -67,6 +67,7 @@ static void open_apart(struct ds *d, int file, ds_read_fn *fn, struct brought *b
         report_add_err(b->r, "unreadable", &e);
     if (!b->in_order && j.pt) {
         pt_check_classes(j.pt, j.path, b->r);
+        ds_check_name(&j);
         fn(&j);
         take_records(b, f);
     }
@@ -87,6 +88,7 @@ static void open_in_order(struct ds *d, int file, ds_read_fn *fn, bool keep)
         return;
     }
     pt_check_classes(j.pt, j.path, d->r);
+    ds_check_name(&j);
     fn(&j);
     sf->pt = keep ? j.pt : NULL;
     if (!keep)
@@ -197,6 +199,7 @@ static void read_stages(struct ds *d)
     }
     ds_keep_files(d, file, n, ds_read_stage);
     free(file);
+    ds_check_ranks(d);
     ds_check_stages(d);
     ds_check_layers(d);
 }

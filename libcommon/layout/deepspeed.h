@@ -9,6 +9,7 @@
  *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
  *   deepspeed_state.c   run state, configuration, and values that all files must share
+ *   deepspeed_identity.c  the rank that a file says it is, against its name
  *
  * Files are opened by many threads, each into a slot of its own with a report of its
  * own; records and reports are joined in file order, so numbers and findings come out the
@@ -22,13 +23,16 @@
  *   short_file E            empty, or far shorter than its peers (only when tables are not read)
  *   degrees E 15            mp_world_size, dp_world_size, partition_count or args say otherwise
  *   two_prefixes E 16       both zero_pp_rank_* and bf16_zero_pp_rank_*
- *   mixed_saves E 17        iteration, versions or the optimizer step differ between files
+ *   mixed_saves E* 17       iteration, versions, arguments, schedules or the optimizer's step and
+ *                           rate differ between files
+ *   other_rank E*           saved as another file of the grid, or by another rank
  *   unreadable E 1-12       the file cannot be opened, or its container or pickle is damaged
  *   crc E 8                 the optimizer's step (the only tensor read here) fails its checksum
  *   class E, opaque W 10    see pt_check_classes()
  *   key E/W/N 18            a key is absent or not what it should be; N: it can be recomputed
  *   no_optimizer W 18       saved with --no-save-optim: weights only
- *   groups E 19             group counts differ between param_shapes, fp32, state, mappings
+ *   groups E 19             group counts differ between param_shapes, fp32, state, mappings; a
+ *                           state that two groups claim, or none
  *   length E 20             fp32, exp_avg, exp_avg_sq of a group differ in length
  *   partition E 21          lengths do not fit align_up(S, 2 DP) / DP
  *   padding E/N 22          recorded padding is not F - S; N: it spans more than one rank
@@ -49,6 +53,7 @@
  *   pattern, universal_info E/W 35  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
  *   optimizer E 39          not Adam: moments missing, or states besides them
+ * E*: a warning with source_opts.accept_mismatch. `overlap` is source.c's, for all layouts.
  * Rows 27 - 31 compare values and belong to verify.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
@@ -130,8 +135,8 @@ struct ds_entry {
     int pp, group;
 };
 
-/* Values that every file of one save shares; compared as text. */
-enum ds_mark { DS_ITERATION, DS_GLOBAL_STEPS, DS_DS_VERSION, DS_CKPT_VERSION, DS_STEP, DS_MARKS };
+/* Values that every file of one save shares, compared as text; deepspeed_state.c says where they stand. */
+enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32 };
 
 struct ds {
     struct source *s;
@@ -225,12 +230,21 @@ void ds_check_layers(struct ds *d);
 /* s->param with its tensor maps. */
 void ds_make_params(struct ds *d);
 
+/* ---- deepspeed_identity.c ---- */
+
+/* How severe it is that files are not of one save: the user may have accepted it. */
+enum severity ds_mismatch(const struct ds *d);
+/* The name inside the archive against the file's. */
+void ds_check_name(const struct ds_job *j);
+/* args.rank of the mp_rank files against their names. */
+void ds_check_ranks(struct ds *d);
+
 /* ---- deepspeed_state.c ---- */
 
 /* The marks of an mp_rank or zero file, and (mp_rank) its own idea of the degrees. */
 void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
-/* Adam's step of a shard as text into the marks; checks that its groups agree. */
+/* Adam's step and rate of a shard as text into the marks; checks that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 /* s->run and s->config, and what they must agree with. */
 void ds_run_state(struct ds *d);

@@ -222,6 +222,63 @@ static void check_mappings(const struct shard_job *k)
         check_mapping(k, item[g], g);
 }
 
+/* ---- who owns a state ---- */
+
+/* The only number in a group's `params`: its flat tensor's. -1: it names none, or several. */
+static int64_t state_id(const struct pk *group)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(group, "params"), &n);
+    int64_t id = -1;
+
+    return item && n == 1 && pk_as_int(item[0], &id) && id >= 0 ? id : -1;
+}
+
+/* Is the state's key a group's number? */
+static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
+{
+    int64_t id;
+
+    for (uint32_t g = 0; g < n; g++)
+        if (pk_as_int(key, &id) && state_id(group[g]) == id)
+            return true;
+    return false;
+}
+
+/* Every state belongs to one group, every group has its own: two that name the same would share its moments. */
+static void check_owners(const struct shard_job *k)
+{
+    const struct ds_job *j = k->j;
+    const struct pk *base = pk_get(k->opt, "base_optimizer_state");
+    uint32_t n = 0, n_states = 0;
+    struct pk **group = pk_items(pk_get(base, "param_groups"), &n);
+    struct pk **state = pk_pairs(pk_get(base, "state"), &n_states);
+
+    if (!group || !state)
+        return;                 /* the elastic form: a list in the groups' order */
+    if ((int64_t)n != k->ref->n_groups)
+        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                   "%d groups in param_shapes, %u in param_groups", k->ref->n_groups, n);
+    for (uint32_t g = 0; g < n; g++) {
+        int64_t id = state_id(group[g]);
+
+        if (id < 0 && pk_get(group[g], "params"))
+            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                       "param_groups[%u] does not name one state, its flat tensor's", g);
+        for (uint32_t i = 0; i < g && id >= 0; i++)
+            if (state_id(group[i]) == id)
+                report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                           "param_groups[%u] and param_groups[%u] both claim optimizer state %lld", i, g,
+                           (long long)id);
+    }
+    for (uint32_t i = 0; i < n_states && pk_get(n ? group[0] : NULL, "params"); i++)
+        if (!is_claimed(group, n, state[2 * i]))
+            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                       "an optimizer state belongs to no group of param_groups");
+}
+
+/* ---- the file ---- */
+
 /* The stage as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member; BF16_Optimizer writes none: 0. */
 static int64_t zero_stage(const struct pk *opt)
 {
@@ -288,6 +345,7 @@ void ds_read_shard(const struct ds_job *j)
     k.shard->run = xcalloc((size_t)k.ref->n_groups, sizeof *k.shard->run);
     for (int g = 0; g < k.ref->n_groups; g++)
         read_runs(&k, fp32, g);
+    check_owners(&k);
     check_paddings(&k);
     check_counts(&k);
     check_mappings(&k);

@@ -16,29 +16,57 @@
 
 /* ---- marks ---- */
 
-static const char *const mark_words[DS_MARKS] = {
-    [DS_ITERATION] = "iteration", [DS_GLOBAL_STEPS] = "global_steps", [DS_DS_VERSION] = "ds_version",
-    [DS_CKPT_VERSION] = "checkpoint_version", [DS_STEP] = "optimizer step",
+/* What mp_rank files say, and zero files some of it: the key, or args' or a schedule's. */
+static const struct {
+    const char *dict, *key;
+} shared[DS_MARKS - DS_SHARED] = {
+    { NULL, "iteration" }, { NULL, "global_steps" }, { NULL, "ds_version" }, { NULL, "checkpoint_version" },
+    { NULL, "global_samples" }, { NULL, "skipped_steps" }, { NULL, "tokens" },
+    { "args", "consumed_train_samples" }, { "args", "consumed_valid_samples" }, { "args", "seed" },
+    { "args", "num_layers" }, { "args", "hidden_size" }, { "args", "ffn_hidden_size" },
+    { "args", "num_attention_heads" }, { "args", "seq_length" }, { "args", "padded_vocab_size" },
+    { "args", "micro_batch_size" }, { "args", "global_batch_size" }, { "args", "train_samples" },
+    { "args", "train_iters" }, { "args", "lr" }, { "args", "min_lr" }, { "args", "adam_beta1" },
+    { "args", "adam_beta2" }, { "args", "adam_eps" }, { "args", "weight_decay" }, { "args", "clip_grad" },
+    { "args", "init_method_std" }, { "args", "position_embedding_type" },
+    { "lr_scheduler", "max_lr" }, { "lr_scheduler", "num_steps" }, { "lr_scheduler", "num_tokens" },
 };
 
-static void mark_number(const struct ds_job *j, enum ds_mark m, const struct pk *v)
+/* "iteration", "args.seed", into buf. */
+static const char *mark_word(int m, char buf[64])
 {
+    if (m < DS_SHARED)
+        return m == DS_STEP ? "optimizer step" : "optimizer learning rate";
+    snprintf(buf, 64, "%s%s%s", shared[m - DS_SHARED].dict ? shared[m - DS_SHARED].dict : "",
+             shared[m - DS_SHARED].dict ? "." : "", shared[m - DS_SHARED].key);
+    return buf;
+}
+
+/* A value as text, equal for equal values: an int and the float of it are. NULL: nothing, or no plain value. */
+static char *mark_text(const struct pk *v)
+{
+    struct strbuf sb = {0};
     double x;
 
-    if (v && pk_as_double(v, &x))
-        j->d->mark[j->file][m] = str_fmt("%.17g", x);
+    if (pk_is_none(v))
+        return NULL;
+    if (pk_as_double(v, &x))
+        return str_fmt("%.17g", x);
+    if (pk_as_str(v))
+        return str_fmt("%.63s", pk_as_str(v));
+    pk_text(v, &sb);
+    return sb.buf;
 }
 
 void ds_read_marks(const struct ds_job *j)
 {
     const struct pk *root = pt_root(j->pt);
-    const char *version = pk_as_str(pk_get(root, "ds_version"));
 
-    mark_number(j, DS_ITERATION, pk_get(root, "iteration"));
-    mark_number(j, DS_GLOBAL_STEPS, pk_get(root, "global_steps"));
-    mark_number(j, DS_CKPT_VERSION, pk_get(root, "checkpoint_version"));
-    if (version)
-        j->d->mark[j->file][DS_DS_VERSION] = str_fmt("%.63s", version);
+    for (int m = DS_SHARED; m < DS_MARKS; m++) {
+        const char *dict = shared[m - DS_SHARED].dict;
+
+        j->d->mark[j->file][m] = mark_text(pk_get(dict ? pk_get(root, dict) : root, shared[m - DS_SHARED].key));
+    }
 }
 
 struct marked {
@@ -69,24 +97,36 @@ static const char *most_common(struct marked *v, int n)
     return best;
 }
 
+/* One mark in all files that have it. A file's first difference is enough: another save differs in many. */
+static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
+{
+    const char *usual;
+    char buf[64];
+    int n = 0;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->mark[i][m])
+            v[n++] = (struct marked){ d->mark[i][m], i };
+    usual = most_common(v, n);
+    for (int i = 0; usual && i < d->n_files; i++) {
+        if (said[i] || !d->mark[i][m] || strcmp(d->mark[i][m], usual) == 0)
+            continue;
+        report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
+                   "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf), d->mark[i][m], usual);
+        said[i] = true;
+    }
+}
+
 void ds_check_marks(struct ds *d)
 {
     struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
+    bool *said = xcalloc((size_t)d->n_files, sizeof *said);
 
-    for (int m = 0; m < DS_MARKS; m++) {
-        const char *usual;
-        int n = 0;
-
-        for (int i = 0; i < d->n_files; i++)
-            if (d->mark[i][m])
-                v[n++] = (struct marked){ d->mark[i][m], i };
-        usual = most_common(v, n);
-        for (int i = 0; usual && i < d->n_files; i++)
-            if (d->mark[i][m] && strcmp(d->mark[i][m], usual) != 0)
-                report_add(d->r, SEV_ERROR, "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
-                           NULL, "%s %s, others %s: the checkpoint mixes two saves", mark_words[m], d->mark[i][m],
-                           usual);
-    }
+    for (int m = DS_SHARED; m < DS_MARKS; m++)
+        check_mark(d, m, v, said);
+    for (int m = 0; m < DS_SHARED; m++)
+        check_mark(d, m, v, said);
+    free(said);
     free(v);
 }
 
@@ -192,7 +232,11 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
 {
     struct files *f = j->files;
     struct step first = find_step(f, j->pt, j->path, opt, 0, j->r);
+    const struct pk *group = list_at(pk_get(pk_get(opt, "base_optimizer_state"), "param_groups"), 0);
 
+    /* A group with a factor of its own may have another rate than the first group of other stages. */
+    if (!pk_get(group, "lr_mult"))
+        j->d->mark[j->file][DS_RATE] = mark_text(pk_get(group, "lr"));
     if (!first.found)
         return;
     j->d->mark[j->file][DS_STEP] = str_fmt("%.0f", first.value);
@@ -200,7 +244,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
         struct step s = find_step(f, j->pt, j->path, opt, g, j->r);
 
         if (s.found && s.value != first.value) {
-            report_add(j->r, SEV_ERROR, "mixed_saves", j->path, ERR_NO_BYTE, NULL,
+            report_add(j->r, ds_mismatch(j->d), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "optimizer step %.0f in group 0, %.0f in group %d", first.value, s.value, g);
             return;
         }

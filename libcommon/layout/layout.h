@@ -95,6 +95,7 @@ struct source_names {
 struct source_opts {
     bool no_tensors;            /* stop after topology, run state and the file list (the summary) */
     bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
+    bool accept_mismatch;       /* files of different saves or ranks are a warning, not an ERROR */
     int threads;                /* for opening files; 0 = 16 */
 };
 

@@ -20,6 +20,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/layout/source_overlap.h"
 
 /* A listing longer than this is no checkpoint: the largest known has some ten thousand files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
@@ -480,6 +481,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     sl = (struct source_listing){ l.n, l.member };
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
+    source_overlap(s, r ? r : own);
     if (own && fail_on_error(own, s->path, e) < 0)
         goto out;
     rc = 0;

@@ -689,6 +689,52 @@ static void one_other_step(struct arena *a, struct pk *root)
     pk_set_str(a, value_of(state, 1), "step", pk_int(a, 7));
 }
 
+static struct pk *group_at(struct pk *root, uint32_t g)
+{
+    return item_of(pk_get(pk_get(opt_of(root), "base_optimizer_state"), "param_groups"), g);
+}
+
+static void claim_twice(struct arena *a, struct pk *root)
+{
+    (void)a;
+    item_of(pk_get(group_at(root, 1), "params"), 0)->i = 0;
+}
+
+static void claim_two(struct arena *a, struct pk *root)
+{
+    pk_add(a, pk_get(group_at(root, 1), "params"), pk_int(a, 2));
+}
+
+static void orphan(struct arena *a, struct pk *root)
+{
+    struct pk *state = pk_get(pk_get(opt_of(root), "base_optimizer_state"), "state");
+
+    pk_set(a, state, pk_int(a, 9), value_of(state, 0));
+}
+
+/* exp_avg of group 0 is its exp_avg_sq, too: as long, and whole by itself. */
+static void share_moments(struct arena *a, struct pk *root)
+{
+    struct pk *state = pk_get(pk_get(opt_of(root), "base_optimizer_state"), "state");
+
+    pk_set_str(a, value_of(state, 0), "exp_avg", pk_get(value_of(state, 0), "exp_avg_sq"));
+}
+
+static void other_rate(struct arena *a, struct pk *root)
+{
+    pk_set_str(a, group_at(root, 0), "lr", pk_float(a, 0.5));
+}
+
+static void other_seed(struct arena *a, struct pk *root)
+{
+    pk_set_str(a, pk_get(root, "args"), "seed", pk_int(a, 43));
+}
+
+static void other_rank(struct arena *a, struct pk *root)
+{
+    pk_set_str(a, pk_get(root, "args"), "rank", pk_int(a, 0));
+}
+
 static void new_key(struct arena *a, struct pk *root)
 {
     pk_set(a, root, pk_str(a, "adapter.weight"), pk_get(root, "input_layernorm.weight"));
@@ -741,6 +787,25 @@ static const struct fault {
       "optimizer step 7, others 21: the checkpoint mixes two saves" },
     { EDIT, ZERO(0, 01), NULL, one_other_step, SEV_ERROR, "mixed_saves", ZERO(0, 01),
       "optimizer step 21 in group 0, 7 in group 1" },
+    { EDIT, ZERO(1, 01), NULL, other_rate, SEV_ERROR, "mixed_saves", ZERO(1, 01),
+      "optimizer learning rate 0.5, others 0.0019780636983972562: the checkpoint mixes two saves" },
+    { EDIT, MP1, NULL, other_seed, SEV_ERROR, "mixed_saves", MP1,
+      "args.seed 43, others 42: the checkpoint mixes two saves" },
+    { EDIT, MP1, NULL, other_rank, SEV_ERROR, "other_rank", MP1,
+      "args.rank is 0, its name says 1: another rank's file" },
+    { COPY, ZERO(0, 02), ZERO(0, 03), NULL, SEV_ERROR, "other_rank", ZERO(0, 03),
+      "was saved as " ZERO(0, 02) " (the name inside it): another file under this name" },
+    { COPY, LAYER(04, 01), LAYER(04, 00), NULL, SEV_ERROR, "other_rank", LAYER(04, 00),
+      "was saved as " LAYER(04, 01) " (the name inside it): another file under this name" },
+    { EDIT, ZERO(1, 00), NULL, claim_twice, SEV_ERROR, "groups", ZERO(1, 00),
+      "param_groups[0] and param_groups[1] both claim optimizer state 0" },
+    { EDIT, ZERO(1, 00), NULL, claim_two, SEV_ERROR, "groups", ZERO(1, 00),
+      "param_groups[1] does not name one state, its flat tensor's" },
+    { EDIT, ZERO(1, 00), NULL, orphan, SEV_ERROR, "groups", ZERO(1, 00),
+      "an optimizer state belongs to no group of param_groups" },
+    { EDIT, ZERO(1, 00), NULL, share_moments, SEV_ERROR, "overlap", ZERO(1, 00),
+      "at byte 2112: parameter tied_modules.embed.word_embeddings.weight: its exp_avg_sq shares 256 bytes with exp_avg of parameter "
+      "tied_modules.embed.word_embeddings.weight" },
     { EDIT, MP2, NULL, no_shapes, SEV_ERROR, "key", MP2,
       "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown" },
     { EDIT, ZERO(1, 00), NULL, no_optimizer_dict, SEV_ERROR, "key", ZERO(1, 00), "key 'optimizer_state_dict' is missing" },

@@ -1,0 +1,83 @@
+/*
+ * source_overlap.c - every byte of a checkpoint belongs to one state of one parameter
+ *
+ * Places of tensors come from pickles and indices, which may say what they like: two
+ * optimizer groups that name the same moments look whole, each by itself. So all extents
+ * of all tensors are put in the order in which they lie in their files, and each must end
+ * before the next begins. Tables only, no bytes are read.
+ */
+#include "libcommon/layout/source_overlap.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/tmap.h"
+
+enum { NAMED = 16 };
+
+/* Bytes [at, end) of a file, and whose they are. */
+struct claim {
+    int file;
+    uint64_t at, end;
+    int param;
+    enum state state;
+};
+
+struct claims {
+    size_t n, cap;
+    struct claim *v;
+};
+
+static void add_map(struct claims *c, const struct source *s, const struct tmap *m, int param, enum state st)
+{
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+            const struct record *rec = files_record(s->files, x->record);
+
+            if (x->len == 0)
+                continue;
+            ARRAY_ROOM(c->v, c->cap, c->n + 1);
+            c->v[c->n++] = (struct claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, param, st };
+        }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct claim *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static void tell(const struct source *s, const struct claim *a, const struct claim *b, struct report *r)
+{
+    report_add(r, SEV_ERROR, "overlap", files_name(s->files, b->file), b->at, s->param[b->param].name,
+               "its %s shares %llu bytes with %s of parameter %s", state_name(b->state),
+               (unsigned long long)(min_u64(a->end, b->end) - b->at), state_name(a->state), s->param[a->param].name);
+}
+
+void source_overlap(const struct source *s, struct report *r)
+{
+    struct claims c = {0};
+    int n_told = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            add_map(&c, s, s->param[i].state[st], i, (enum state)st);
+            add_map(&c, s, s->param[i].tied[st], i, (enum state)st);
+        }
+    if (c.n)
+        qsort(c.v, c.n, sizeof *c.v, by_place);
+    for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the one that reaches furthest so far */
+        if (c.v[i].file == c.v[last].file && c.v[i].at < c.v[last].end && n_told++ < NAMED)
+            tell(s, &c.v[last], &c.v[i], r);
+        if (c.v[i].file != c.v[last].file || c.v[i].end > c.v[last].end)
+            last = i;
+    }
+    if (n_told > NAMED)
+        report_add(r, SEV_ERROR, "overlap", s->path, ERR_NO_BYTE, NULL, "%d more pieces of tensors share bytes",
+                   n_told - NAMED);
+    free(c.v);
+}
