@@ -262,6 +262,9 @@ int cli_option(struct cli *cli, int c, const char *arg)
     case OPT_RESUME:
         cli->resume = true;
         return 0;
+    case OPT_ACCEPT_MISMATCH:
+        cli->accept_mismatch = true;
+        return 0;
     case OPT_PART:
         return set_part(cli, arg);
     case OPT_PROGRESS:

@@ -24,6 +24,7 @@ enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 enum {
     OPT_HELP = 256, OPT_VERSION, OPT_JSON, OPT_PROGRESS, OPT_MEM, OPT_REPLICAS, OPT_VERIFY, OPT_RESUME, OPT_PART,
+    OPT_ACCEPT_MISMATCH,
     OPT_LAYOUT = 280,                   /* libcommon/layout's, up to OPT_TOOL */
     OPT_TOOL = 300,
 };
@@ -59,17 +60,19 @@ enum {
 /* Converters, whose OUT appears whole. */
 #define CLI_OPTIONS_CONVERT                                                             \
     {"verify", no_argument, 0, OPT_VERIFY}, {"resume", no_argument, 0, OPT_RESUME},     \
-    {"part", required_argument, 0, OPT_PART}
+    {"part", required_argument, 0, OPT_PART}, {"accept-mismatch", no_argument, 0, OPT_ACCEPT_MISMATCH}
 #define CLI_HELP_CONVERT                                                                \
     "      --verify           read OUT back before it gets its name\n"                  \
     "      --resume           finish what a killed run began\n"                         \
     "      --part I/N         do share I of N (0 <= I < N); the last to finish publishes OUT;\n" \
     "                         found by itself under mpirun and srun when all tasks take part;\n" \
-    "                         auto: they must, 0/1: this one does all\n"
+    "                         auto: they must, 0/1: this one does all\n"                  \
+    "      --accept-mismatch  only warn where files of IN look like those of different\n"   \
+    "                         saves or ranks\n"
 
 struct cli {
     const char *tool;
-    bool json, quiet, force, dry_run, verify, resume;
+    bool json, quiet, force, dry_run, verify, resume, accept_mismatch;
     int verbose;
     int threads;                        /* >= 1 once cli_start() ran */
     uint64_t mem_bytes;

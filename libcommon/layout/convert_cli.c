@@ -1,6 +1,10 @@
 #include "libcommon/layout/convert_cli.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/mismatch.h"
 #include "libcommon/layout/verify.h"
 
 static void warn(void *ctx, const char *text)
@@ -24,6 +28,32 @@ struct sink_opts convert_cli_sink(struct cli *cli, const char *out)
         .replicas = cli->replicas, .final_path = out, .part = cli->part, .n_parts = cli->n_parts,
         .threads = cli->threads, .warn = warn, .ctx = cli,
     };
+}
+
+static const struct finding *first_error(const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity == SEV_ERROR)
+            return report_get(r, i);
+    return NULL;
+}
+
+int convert_cli_check(const struct cli *cli, const struct source *s, struct report *r, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = cli->accept_mismatch };
+    const struct finding *first;
+    size_t len;
+
+    if (!first_error(r))
+        mismatch_sample(s, &o, r);
+    cli_warn_findings(cli, r);
+    if (report_first_error(r, e) == 0)
+        return 0;
+    first = first_error(r);
+    len = strlen(e->msg);
+    if (mismatch_is(first))
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
+    return -1;
 }
 
 void convert_cli_say(const struct cli *given, const char *out, const char *what, const struct convert_result *r)

@@ -4,9 +4,9 @@
  * In order: open the tables (every file and rank there, mappings cover each element
  * once), container bytes no reader uses, files that do not belong, then every byte once:
  * record CRCs, a manifest's digests and files, and the values as they pass.
- * ERROR findings are damage. WARNING findings are things a sound checkpoint should not
- * have but can be loaded with: bf16 that is not the rounded master, copies that
- * disagree, NaN, non-zero padding, stray files.
+ * ERROR findings are damage, and files that are not of one save. WARNING findings are things
+ * a sound checkpoint should not have but can be loaded with: copies that disagree, single
+ * weights that are not the rounded master, NaN, non-zero padding, stray files.
  * Memory: the executor's pool, or the files themselves when they are under 8 MiB, which
  * are read directly (about a millisecond for a tiny set).
  */

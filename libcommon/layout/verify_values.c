@@ -1,10 +1,10 @@
 /*
  * verify_values.c - the checks on values that verify makes while bytes go by
  *
- * Tensors pass one state at a time and in any order, so bf16 and its fp32 master never
+ * Tensors pass one state at a time and in any order, so weights and their fp32 masters never
  * meet. Instead the CRC of the master's rounding is summed up beside it and compared with
- * the bf16 tensor's CRC at the end; the same for tied copies. Only tensors that do not
- * agree are read again, to count how far they are apart.
+ * the weights' CRC at the end; the same for tied copies. Only tensors that do not
+ * agree are read again, to count how far they are apart; mismatch.h says what that means.
  */
 #include "libcommon/layout/verify_values.h"
 
@@ -13,6 +13,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/mismatch.h"
 #include "libcommon/layout/verify_scan.h"
 #include "libcommon/plan/stats.h"
 
@@ -21,7 +22,7 @@ struct passed {
     const struct param *param;
     enum state state;
     bool tied;
-    struct crc_sum rounded;     /* fp32: CRC of the bf16 values it rounds to */
+    struct crc_sum rounded;     /* fp32: CRC of the weights it rounds to */
     _Atomic uint64_t n_nan, n_inf, n_negative;
 };
 
@@ -63,7 +64,8 @@ static uint32_t count_f32(struct passed *p, const uint32_t *bits, size_t n)
     return nan;
 }
 
-static void count_bf16(struct passed *p, const uint8_t *b, size_t n)
+/* bf16 and f16: `infinity` is its exponent. */
+static void count_16(struct passed *p, uint16_t infinity, const uint8_t *b, size_t n)
 {
     uint64_t nan = 0, inf = 0;
 
@@ -71,8 +73,8 @@ static void count_bf16(struct passed *p, const uint8_t *b, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint16_t magnitude = (uint16_t)((b[2 * i] | b[2 * i + 1] << 8) & 0x7fff);
 
-        nan += magnitude > 0x7f80;
-        inf += magnitude == 0x7f80;
+        nan += magnitude > infinity;
+        inf += magnitude == infinity;
     }
     if (nan)
         p->n_nan += nan;
@@ -80,10 +82,10 @@ static void count_bf16(struct passed *p, const uint8_t *b, size_t n)
         p->n_inf += inf;
 }
 
-/* Round to nearest even. The short way would turn some NaNs into infinity. */
-static void round_block(const uint32_t *bits, size_t n, bool any_nan, uint16_t *out)
+/* Round to nearest even, to bf16 or f16. The short way would turn some NaNs into infinity. */
+static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
 {
-    if (!any_nan) {
+    if (!any_nan && weights == DTYPE_BF16) {
         #pragma omp simd
         for (size_t i = 0; i < n; i++)
             out[i] = (uint16_t)((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
@@ -93,7 +95,7 @@ static void round_block(const uint32_t *bits, size_t n, bool any_nan, uint16_t *
         float f;
 
         memcpy(&f, &bits[i], sizeof f);
-        out[i] = f32_to_bf16(f);
+        out[i] = weights == DTYPE_F16 ? f32_to_f16(f) : f32_to_bf16(f);
     }
 }
 
@@ -101,7 +103,8 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
 {
     uint32_t bits[BLOCK], crc = 0;
     uint16_t rounded[BLOCK];
-    bool want_rounded = p->state == STATE_FP32 && p->param->state[STATE_BF16] && !p->tied;
+    const struct tmap *weights = p->state == STATE_FP32 && !p->tied ? p->param->state[STATE_BF16] : NULL;
+    bool want_rounded = weights && (weights->dtype == DTYPE_BF16 || weights->dtype == DTYPE_F16);
 
     for (uint64_t at = 0; at < len; at += sizeof bits) {
         size_t n = (size_t)min_u64(sizeof bits, len - at) / 4;
@@ -111,7 +114,7 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
         memcpy(bits, b + at, n * 4);
         n_nan = count_f32(p, bits, n);
         if (want_rounded) {
-            round_block(bits, n, n_nan > 0, rounded);
+            round_block(bits, n, n_nan > 0, weights->dtype, rounded);
             crc = crc_bytes(crc, rounded, n * 2);
         }
     }
@@ -126,8 +129,8 @@ static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t
 
     if (m->dtype == DTYPE_F32)
         look_f32(&v->passed[item], m->len, from, bytes, len);
-    else if (m->dtype == DTYPE_BF16)
-        count_bf16(&v->passed[item], bytes, len / 2);
+    else if (m->dtype == DTYPE_BF16 || m->dtype == DTYPE_F16)
+        count_16(&v->passed[item], m->dtype == DTYPE_F16 ? 0x7c00 : 0x7f80, bytes, len / 2);
 }
 
 /* ---- what goes by ---- */
@@ -209,7 +212,7 @@ static void judge_item(struct values *v, int i)
                    "%s%s holds %llu NaN and %llu infinite values", st, p->tied ? " of the last stage" : "",
                    (unsigned long long)p->n_nan, (unsigned long long)p->n_inf);
     if (p->n_negative)
-        report_add(v->r, SEV_WARNING, "negative_exp_avg_sq", NULL, ERR_NO_BYTE, name,
+        report_add(v->r, SEV_ERROR, "negative_exp_avg_sq", NULL, ERR_NO_BYTE, name,
                    "exp_avg_sq is negative in %llu of %llu elements", (unsigned long long)p->n_negative, elems);
     if (it->n_differ && !p->tied)
         report_add(v->r, SEV_WARNING, "replicas", NULL, ERR_NO_BYTE, name,
@@ -231,52 +234,55 @@ static void judge_tied(struct values *v, int i, const struct scan_item *first)
                (unsigned long long)d.n, d.max_abs);
 }
 
-/* Elements of the bf16 tensor that are not the rounded master, first copies of replicas. */
-static uint64_t count_not_rounded(struct values *v, const struct tmap *bf16, const struct tmap *fp32)
+/* The weights against their masters, first copies of replicas. */
+static struct mismatch_count count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32)
 {
     enum { N = 1 << 16 };
-    uint16_t *have = xmalloc(N * 2), *want = xmalloc(N * 2);
+    uint16_t *have = xmalloc(N * 2);
     uint32_t *master = xmalloc(N * 4);
+    struct mismatch_count c = {0};
     struct err e = {0};
-    uint64_t n = 0;
 
-    for (uint64_t at = 0; at < bf16->len; at += N * 2) {
-        uint64_t len = min_u64(N * 2, bf16->len - at);
+    for (uint64_t at = 0; at < weights->len; at += N * 2) {
+        uint64_t len = min_u64(N * 2, weights->len - at);
 
-        if (tmap_read(bf16, v->s->files, 0, at, len, have, &e) < 0 ||
+        if (tmap_read(weights, v->s->files, 0, at, len, have, &e) < 0 ||
             tmap_read(fp32, v->s->files, 0, at * 2, len * 2, master, &e) < 0)
             break;
-        round_block(master, len / 2, true, want);
-        for (size_t i = 0; i < len / 2; i++)
-            n += have[i] != want[i];
+        mismatch_compare(&c, weights->dtype, have, master, len / 2);
     }
     free(have);
-    free(want);
     free(master);
-    return n;
+    return c;
 }
 
 static void judge_rounding(struct values *v, const struct param *p, const int of_state[STATE_N])
 {
     int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
-    const struct scan_item *bf16, *fp32;
-    bool synchronised;
+    const struct scan_item *weights, *fp32;
+    enum mismatch_rule rule = mismatch_rule_of(v->s, p);
+    struct mismatch_count c;
+    enum severity severity;
 
     if (b < 0 || m < 0)
         return;
-    bf16 = &v->item[b];
+    weights = &v->item[b];
     fp32 = &v->item[m];
-    if (!bf16->seen || !fp32->seen || bf16->map->dtype != DTYPE_BF16 || fp32->map->dtype != DTYPE_F32 ||
-        fp32->map->len != 2 * bf16->map->len || v->passed[m].rounded.acc == bf16->crc)
+    if (!weights->seen || !fp32->seen || fp32->map->dtype != DTYPE_F32 || fp32->map->len != 2 * weights->map->len ||
+        (weights->map->dtype != DTYPE_BF16 && weights->map->dtype != DTYPE_F16) ||
+        v->passed[m].rounded.acc == weights->crc)
         return;
-    /* Runs with --sync-tp-duplicated-parameters average the bf16 copies at every step and
+    /* Runs with --sync-tp-duplicated-parameters average the weights' copies at every step and
      * leave the masters alone, so there a difference is how it should be. */
-    synchronised = p->merge == MERGE_REPLICATED && bf16->n_differ == 0 && fp32->n_differ > 0;
-    report_add(v->r, synchronised ? SEV_NOTE : SEV_WARNING, "bf16_master", NULL, ERR_NO_BYTE, p->name,
-               "bf16 differs from its rounded fp32 master in %llu of %llu elements%s",
-               (unsigned long long)count_not_rounded(v, bf16->map, fp32->map),
-               (unsigned long long)(bf16->map->len / 2),
-               synchronised ? " (bf16 copies are synchronised, the masters are not)" : "");
+    if (p->merge == MERGE_REPLICATED && weights->n_differ == 0 && fp32->n_differ > 0)
+        rule = MISMATCH_FREE;
+    c = count_not_rounded(v, weights->map, fp32->map);
+    severity = mismatch_judge(&c, rule);
+    report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,
+               "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->map->dtype),
+               (unsigned long long)c.n_differ, (unsigned long long)(weights->map->len / 2),
+               severity == SEV_ERROR ? ": they are not of one save, or damaged"
+               : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
 }
 
 static void judge(struct values *v)

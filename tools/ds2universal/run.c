@@ -85,15 +85,13 @@ static int convert(struct job *j, struct source *s, struct err *e)
 
 int job_run(struct job *j)
 {
-    struct source_opts so = {0};
+    struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s)
-        cli_warn_findings(&j->cli, r);
-    if (s && report_first_error(r, &e) == 0)
+    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
         rc = j->cli.dry_run ? print_plan(j, s, &e) : convert(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

@@ -88,7 +88,8 @@ static int export(struct job *j, const char *out, struct source *s, struct repor
 /* The optimizer shards, far the larger part, are opened only where masters are wanted. */
 static struct source *open_input(struct job *j, const char *in, struct report **r, struct err *e)
 {
-    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32 };
+    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32,
+                              .accept_mismatch = j->cli.accept_mismatch };
     struct source *s = source_open(in, &so, *r, e);
 
     if (!s || !so.no_optimizer || j->dtype < 0 || s->n_params == 0 || (enum dtype)j->dtype == weights_dtype(s))
@@ -107,11 +108,8 @@ static int export_one(struct job *j, const char *in, const char *out)
     struct source *s = open_input(j, in, &r, &e);
     int rc = -1;
 
-    if (s) {
-        cli_warn_findings(&j->cli, r);
-        if (report_first_error(r, &e) == 0)
-            rc = export(j, out, s, notes, &e);
-    }
+    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+        rc = export(j, out, s, notes, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(s);

@@ -5,6 +5,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
+#include "libcommon/layout/convert_cli.h"
 #include "libcommon/layout/replicas_report.h"
 #include "tools/merge-tp/merge.h"
 
@@ -148,16 +149,14 @@ static int check_and_merge(struct job *j, struct source *s, struct err *e)
 
 int job_run(struct job *j)
 {
-    struct source_opts so = { .threads = j->cli.threads };
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && report_first_error(r, &e) == 0) {
-        cli_warn_findings(&j->cli, r);
+    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
         rc = check_and_merge(j, s, &e);
-    }
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     repair_free(&j->repaired);

@@ -1,4 +1,5 @@
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/convert_cli.h"
 #include "tools/reshape/reshape.h"
 
 static int reshape(struct job *j, struct source *s, struct err *e)
@@ -25,7 +26,8 @@ static int reshape(struct job *j, struct source *s, struct err *e)
 
 int job_run(struct job *j)
 {
-    struct source_opts so = { .no_optimizer = j->weights_only }, summary = { .no_tensors = true };
+    struct source_opts so = { .no_optimizer = j->weights_only, .accept_mismatch = j->cli.accept_mismatch };
+    struct source_opts summary = { .no_tensors = true };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e), *like = NULL;
@@ -34,11 +36,8 @@ int job_run(struct job *j)
     if (s && j->like)
         like = source_open(j->like, &summary, NULL, &e);
     j->target.q.like = like;
-    if (s && e.kind == ERR_NONE) {
-        cli_warn_findings(&j->cli, r);
-        if (report_first_error(r, &e) == 0)
-            rc = reshape(j, s, &e);
-    }
+    if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, r, &e) == 0)
+        rc = reshape(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(like);

@@ -40,6 +40,7 @@ struct checkpoint_from {
     const char *dir;            /* --load: a folder with `latest`, or a tag folder itself */
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
     bool force;                 /* with it: although `latest` is newer */
+    bool accept_mismatch;       /* files of different saves or ranks are a warning */
     int threads;                /* for opening files; 0 = 16 */
 };
 
@@ -109,6 +110,12 @@ const struct source *checkpoint_source(const struct checkpoint *c);
  * only (300 MB of a 176B checkpoint). For one rank; returns the number of parameters, -1 on ERR_*.
  */
 MUST_CHECK int checkpoint_check_replicas(const struct checkpoint *c, int threads, struct report *notes, struct err *e);
+
+/*
+ * Are its files of one save (mismatch.h)? For one rank. WARNINGs where the opener accepted that,
+ * -1 and ERR_DATA otherwise.
+ */
+MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e);
 
 /* ---- loading ---- */
 

@@ -20,6 +20,7 @@ struct checkpoint {
     struct arena *arena;
     struct checkpoint_info info;
     int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
+    bool accept_mismatch;
 };
 
 /*

@@ -15,6 +15,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed_tree.h"
+#include "libcommon/layout/mismatch.h"
 #include "libcommon/layout/replicas_check.h"
 #include "tools/train/checkpoint_impl.h"
 
@@ -416,8 +417,9 @@ static int take_findings(const struct report *r, const char *path, struct report
         if (f->severity == SEV_ERROR) {
             char *text = finding_text(f);
 
-            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all", text,
-                     n_more ? " (and more)" : "");
+            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all%s", text,
+                     n_more ? " (and more)" : "",
+                     mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "");
             free(text);
             return -1;
         }
@@ -440,7 +442,7 @@ void checkpoint_latest(const char *dir, char *tag, size_t n)
 
 int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out, struct report *notes, struct err *e)
 {
-    struct source_opts so = { .threads = from->threads };
+    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch };
     char *path = choose(from, notes, e);
     struct report *found = report_new();
     struct checkpoint *c = NULL;
@@ -464,6 +466,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     if (check_kind(c, e) < 0)
         goto out;
     fill_info(c);
+    c->accept_mismatch = from->accept_mismatch;
     *out = c;
     rc = 1;
 out:
@@ -491,6 +494,20 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
 const struct source *checkpoint_source(const struct checkpoint *c)
 {
     return c->src;
+}
+
+/* ---- one save ---- */
+
+int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = c->accept_mismatch };
+    struct report *found = report_new();
+    int rc;
+
+    mismatch_sample(c->src, &o, found);
+    rc = take_findings(found, c->src->path, notes, e);
+    report_free(found);
+    return rc;
 }
 
 /* ---- replicas ---- */

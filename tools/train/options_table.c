@@ -116,6 +116,7 @@ const struct row options_rows[] = {
     FLAG("no-save-rng", no_save_rng, "save no random states")
     { .name = "force", .kind = KIND_FLAG, .group = GROUP, .letter = 'f', FIELD(force), .def = "false",
       .help = "load the universal form although DIR/latest is newer" },
+    FLAG("accept-mismatch", accept_mismatch, "only warn where files to load look like those of different saves")
     WORD("replicas", replicas, policies, "fail", "HOW",
          "average, first, majority or fail: when a loaded checkpoint's tensor-parallel copies disagree")
     INT("check-replicas", check_replicas, 0, COUNT_MAX, "0", "compare the copies every N iterations; 0: at saves")

@@ -244,10 +244,24 @@ static int setup_data(struct trainer *t, struct err *e)
 
 /* ---- all of it ---- */
 
+/* Rank 0 looks whether the checkpoint is of one save; the others hear of it when it is not. */
+static int check_checkpoint(struct trainer *t, struct err *e)
+{
+    struct report *notes = report_new();
+    int rc = speaks(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
+
+    show_report(t, notes);
+    report_free(notes);
+    if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
+        return -1;
+    return e->kind != ERR_NONE ? -1 : rc;
+}
+
 static int open_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_from from = {
         .dir = t->o.load, .universal = t->o.universal_checkpoint, .force = t->o.force,
+        .accept_mismatch = t->o.accept_mismatch,
     };
     struct report *notes;
     int rc = 0;
@@ -264,7 +278,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     report_free(notes);
     if (rc <= 0)
         return rc;
-    return shape_from_checkpoint(t, e);
+    return check_checkpoint(t, e) < 0 ? -1 : shape_from_checkpoint(t, e);
 }
 
 static void settle_model_opts(struct trainer *t)
