@@ -327,6 +327,16 @@ static int move_latest(const struct staging *s, const char *name, struct err *e)
     return rc;
 }
 
+static void tell_kept(const struct run *r)
+{
+    char *text = !r->stage.kept ? NULL : str_fmt("%s: what was replaced lies here: something in it is no part of a "
+                                                 "checkpoint", r->stage.kept);
+
+    if (text)
+        warn(r, text);
+    free(text);
+}
+
 static bool all_finished(const struct run *r)
 {
     for (int i = 0; i < plan_n(r->plan); i++)
@@ -356,6 +366,7 @@ static int publish(struct run *r, struct err *e)
     if (staging_publish(&r->stage, e) < 0)
         return -1;
     r->res->published = true;
+    tell_kept(r);
     return r->o->move_latest ? move_latest(&r->stage, r->o->move_latest, e) : 0;
 }
 

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
@@ -45,9 +45,16 @@ static int write_certificate(struct writing *x, const struct convert_result *r, 
 
 int ds_write_check(const struct ds_write *w, struct err *e)
 {
-    if (!w->certificate || w->cli->force || w->cli->resume || access(w->certificate, F_OK) < 0)
+    struct stat st;
+
+    if (!w->certificate || lstat(w->certificate, &st) < 0)
         return 0;
-    err_usage(e, "%s: exists already; --force replaces it", w->certificate);
+    if (!S_ISREG(st.st_mode))
+        err_usage(e, "%s: is no file: give the certificate another name", w->certificate);
+    else if (w->cli->force || w->cli->resume)
+        return 0;
+    else
+        err_usage(e, "%s: exists already; --force replaces it", w->certificate);
     return -1;
 }
 

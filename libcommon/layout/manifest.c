@@ -12,6 +12,7 @@
 #include "libcommon/layout/universal.h"
 
 enum { READ_CHUNK = 1 << 20, MANIFEST_MAX = 256 << 20 };
+#define FORMAT "\"format\":\"shardkit-manifest\""
 
 /* ---- the folder's files, sorted ---- */
 
@@ -209,7 +210,7 @@ static void put_head(struct strbuf *sb, const struct sink *k)
                           "iteration", (json_int_t)s->run.iteration);
     char *t = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
-    strbuf_addf(sb, "{\n\"format\":\"shardkit-manifest\",\n\"version\":1,\n\"layout\":\"%s\",\n\"source\":%s,\n",
+    strbuf_addf(sb, "{\n" FORMAT ",\n\"version\":1,\n\"layout\":\"%s\",\n\"source\":%s,\n",
                 k->ops->name, t ? t : "null");
     free(t);
     json_decref(o);
@@ -497,4 +498,63 @@ int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
     json_decref(o);
     report_free(told);
     return rc;
+}
+
+/* ---- a folder that is not open ---- */
+
+bool manifest_is_ours(const char *dir)
+{
+    char *path = path_join(dir, MANIFEST_NAME), head[64] = "";
+    struct stat st;
+    /* To open a pipe would wait for its writer. */
+    FILE *f = lstat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
+
+    if (f) {
+        head[fread(head, 1, sizeof head - 1, f)] = '\0';
+        fclose(f);
+    }
+    free(path);
+    return strstr(head, FORMAT) != NULL;
+}
+
+/* The entry of "files" with that name, or NULL; *whole: what json_decref() is for. */
+static const json_t *find_listed(const char *dir, const char *name, json_t **whole)
+{
+    char *path = path_join(dir, MANIFEST_NAME), *text;
+    const json_t *list, *found = NULL;
+    struct err ignored = {0};
+    uint64_t size;
+
+    text = file_slurp(path, MANIFEST_MAX, &size, &ignored);
+    *whole = text ? json_loadb(text, size, 0, NULL) : NULL;
+    free(text);
+    list = json_object_get(*whole, "files");
+    for (size_t i = 0; i < json_array_size(list) && !found; i++) {
+        const char *s = json_string_value(json_object_get(json_array_get(list, i), "name"));
+
+        found = s && strcmp(s, name) == 0 ? json_array_get(list, i) : NULL;
+    }
+    free(path);
+    return found;
+}
+
+bool manifest_holds(const char *dir, const char *name)
+{
+    json_t *whole = NULL;
+    const json_t *listed = manifest_is_ours(dir) ? find_listed(dir, name, &whole) : NULL;
+    char *path = path_join(dir, name), *bytes = NULL;
+    struct err ignored = {0};
+    uint64_t size;
+    uint32_t crc;
+    bool same = false;
+
+    if (listed && hex_crc(listed, &crc))
+        bytes = file_slurp(path, MANIFEST_MAX, &size, &ignored);
+    if (bytes)
+        same = json_integer_value(json_object_get(listed, "size_bytes")) == (json_int_t)size &&
+               crc_bytes(0, bytes, size) == crc;
+    free(bytes);
+    free(path);
+    json_decref(whole);
+    return same;
 }

@@ -47,4 +47,9 @@ struct manifest_run {
 MUST_CHECK int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
                               struct report *r, struct err *e);
 
+/* Is there a manifest of ours in the folder? Damaged or not: its first bytes say so. */
+bool manifest_is_ours(const char *dir);
+/* Does it list file `name` of the folder, with the size and CRC that the file has now? */
+bool manifest_holds(const char *dir, const char *name);
+
 #endif

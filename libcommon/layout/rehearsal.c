@@ -8,6 +8,7 @@
 
 #include "libcommon/layout/convert.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/layout/staging.h"
 
 /* Count what lies in `dir`. */
 static int count(const char *dir, struct rehearsal *r, struct err *e)
@@ -65,7 +66,9 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     int rc;
 
     *r = (struct rehearsal){0};
-    if (convert_free_space(out, &r->free_bytes, e) < 0 || convert_check_paths(s, out, e) < 0)
+    /* As with --force, which may be given or not. */
+    if (convert_free_space(out, &r->free_bytes, e) < 0 || convert_check_paths(s, out, e) < 0 ||
+        staging_check_out(out, true, e) < 0)
         return -1;
     dir = path_join(tmp && *tmp ? tmp : "/tmp", "shardkit-dry-run-XXXXXX");
     if (!mkdtemp(dir)) {

@@ -12,6 +12,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/replace.h"
 
 enum { FINGERPRINT_MAX = 64 << 20, WAIT_STEP_MS = 50, WAIT_LIMIT_MS = 600000 };
 
@@ -153,54 +154,171 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         return -1;
     }
-    if ((exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
+    /* Both are looked at before either goes. */
+    if ((exists(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
+        replace_check(s->job, REPLACE_JOB, e) < 0 ||
+        (exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
         return -1;
     close(s->lock_fd);
     s->lock_fd = -1;
     return 0;
 }
 
-static char *old_name(const struct staging *s)
+/* ---- what was replaced ---- */
+
+static char *without_slashes(const char *out)
 {
-    return str_fmt("%s.old.part", s->out);
+    int n = (int)strlen(out);
+
+    while (n > 1 && out[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s", n, out);
+}
+
+/* The old OUT at `path` holds something that appeared while we worked: it stays, under a name of its own. */
+static int keep_aside(struct staging *s, const char *path, struct err *e)
+{
+    char *to = str_fmt("%s.kept", s->out);
+
+    for (int i = 2; exists(to); i++) {
+        free(to);
+        to = str_fmt("%s.kept-%d", s->out, i);
+    }
+    free(s->kept);
+    s->kept = to;
+    if (rename(path, to) == 0)
+        return 0;
+    err_sys(e, to, "cannot rename from %s", path);
+    return -1;
+}
+
+/* Remove an old OUT that lies at `path`; under another name first, since what is half removed is nobody's OUT. */
+static int remove_old(struct staging *s, const char *path, enum replace_what what, struct err *e)
+{
+    char *gone = str_fmt("%s.gone.part", s->out);
+    struct err foreign = {0};
+    int rc = 0;
+
+    if (replace_check(path, what, &foreign) < 0) {
+        rc = keep_aside(s, path, e);
+    } else if (strcmp(path, gone) != 0) {
+        if (exists(gone))
+            rc = remove_old(s, gone, REPLACE_PART, e);
+        if (rc == 0 && rename(path, gone) < 0) {
+            err_sys(e, gone, "cannot rename from %s", path);
+            rc = -1;
+        }
+    }
+    if (rc == 0 && exists(gone))
+        rc = dir_remove(gone, e);
+    free(gone);
+    return rc;
+}
+
+/* What runs that were killed while they replaced OUT have left beside it. */
+static int remove_replaced(struct staging *s, struct err *e)
+{
+    char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
+    int rc = 0;
+
+    if (exists(old))
+        rc = remove_old(s, old, REPLACE_OUT, e);
+    if (rc == 0 && exists(gone))
+        rc = remove_old(s, gone, REPLACE_PART, e);
+    free(gone);
+    free(old);
+    return rc;
 }
 
 /* A run was killed after OUT got its name: what is left is the old OUT and the job's notes. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
-    char *old = old_name(s);
+    if ((exists(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
+        return -1;
+    return replace_remove(s->job, REPLACE_JOB, e);
+}
+
+int staging_recover(const char *out, struct err *e)
+{
+    char *bare = without_slashes(out), *old = str_fmt("%s.old.part", bare);
     int rc = 0;
 
-    if (exists(s->part))
-        rc = dir_remove(s->part, e);
-    if (rc == 0 && exists(old))
-        rc = dir_remove(old, e);
-    if (rc == 0)
-        rc = dir_remove(s->job, e);
+    if (!exists(bare) && exists(old)) {
+        rc = rename(old, bare);
+        if (rc < 0)
+            err_sys(e, bare, "cannot rename from %s", old);
+    }
     free(old);
+    free(bare);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+/* A name that can be renamed to and from: not ".", "x/.." or "/". */
+static bool has_own_name(const char *out)
+{
+    char *base = path_base(out);
+    bool yes = strcmp(base, ".") != 0 && strcmp(base, "..") != 0 && strcmp(base, "/") != 0 && *base;
+
+    free(base);
+    return yes;
+}
+
+/* It is absent, or a folder whatever it holds. */
+static int check_kind(const char *out, struct err *e)
+{
+    struct stat st;
+
+    if (!has_own_name(out))
+        err_usage(e, "%s: give OUT the name it shall have in its folder", out);
+    else if (lstat(out, &st) < 0)
+        return 0;
+    else if (S_ISLNK(st.st_mode))
+        err_usage(e, "%s: is a symbolic link, which is not replaced: name the folder that it leads to", out);
+    else if (!S_ISDIR(st.st_mode))
+        err_usage(e, "%s: exists already and is no folder: move it away, or give another name", out);
+    else
+        return 0;
+    return -1;
+}
+
+int staging_check_out(const char *out, bool force, struct err *e)
+{
+    char *bare = without_slashes(out);
+    int rc = check_kind(bare, e);
+
+    if (rc == 0 && exists(bare))
+        rc = replace_check(bare, REPLACE_OUT, e);
+    if (rc == 0 && exists(bare) && !force) {
+        err_usage(e, "%s: exists already; --force replaces it", bare);
+        rc = -1;
+    }
+    free(bare);
     return rc;
 }
 
 int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
-    int n = (int)strlen(out), rc = 0;
+    int rc;
 
     memset(s, 0, sizeof *s);
     s->lock_fd = s->publish_fd = -1;
-    while (n > 1 && out[n - 1] == '/')
-        n--;
-    s->out = str_fmt("%.*s", n, out);
+    s->out = without_slashes(out);
     s->part = str_fmt("%s.part", s->out);
     s->job = str_fmt("%s.part.job", s->out);
+    if (check_kind(s->out, e) < 0 || (o->part == 0 && staging_recover(s->out, e) < 0))
+        return -1;
     if (o->part == 0 && o->resume && has_inode(s->out, noted_inode(s))) {
         s->complete = true;
-        rc = clear_after_publish(s, e);
-    } else if (o->resume && exists(s->out) && !exists(s->part) && !exists(s->job) && !o->force) {
+        return clear_after_publish(s, e);
+    }
+    if (o->resume && exists(s->out) && !exists(s->part) && !exists(s->job) && !o->force) {
         s->complete = true;
-    } else if (exists(s->out) && !o->force) {
-        err_usage(e, "%s: exists already; --force replaces it", s->out);
-        rc = -1;
-    } else if (o->part == 0) {
+        return 0;
+    }
+    rc = staging_check_out(s->out, o->force, e);
+    if (rc == 0 && o->part == 0) {
         rc = handle_leftovers(s, fingerprint, o, e);
         if (rc == 0)
             rc = make_folders(s, fingerprint, o, e);
@@ -295,46 +413,58 @@ static int sync_all(const char *dir, struct err *e)
     return rc;
 }
 
-/* Readers see the old OUT or the new one; the old one's bytes go after the new name stands. */
-static int swap_in(struct staging *s, struct err *e)
+/* Part becomes OUT; *old is where the old one lies then, or NULL. Caller frees. */
+static int swap_in(struct staging *s, char **old, struct err *e)
 {
-    char *old = old_name(s);
+    char *aside;
     int rc = 0;
 
-    if (exists(old))
-        rc = dir_remove(old, e);
-    if (rc == 0 && exists(s->out)) {
-        if (renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
-            if (rename(s->part, old) < 0)
-                free(old), old = xstrdup(s->part);
-        } else if (rename(s->out, old) < 0 || rename(s->part, s->out) < 0) {
-            err_sys(e, s->out, "cannot replace it by %s", s->part);
-            rc = -1;
-        }
-    } else if (rc == 0 && rename(s->part, s->out) < 0) {
-        err_sys(e, s->out, "cannot rename from %s", s->part);
-        rc = -1;
+    *old = NULL;
+    if (exists(s->out) && renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
+        *old = xstrdup(s->part);
+        return 0;
+    }
+    aside = str_fmt("%s.old.part", s->out);
+    if (exists(s->out)) {
+        rc = rename(s->out, aside);
+        if (rc == 0)
+            *old = xstrdup(aside);
     }
     if (rc == 0)
-        rc = dir_sync(s->out, e);
-    if (rc == 0 && exists(old))
-        rc = dir_remove(old, e);
-    free(old);
+        rc = rename(s->part, s->out);
+    if (rc < 0) {
+        err_sys(e, s->out, "cannot rename from %s", s->part);
+        if (*old && rename(aside, s->out) < 0)
+            err_sys(e, s->out, "cannot rename from %s", aside);
+    }
+    free(aside);
     return rc;
 }
 
 int staging_publish(struct staging *s, struct err *e)
 {
-    if (sync_all(s->part, e) < 0 || swap_in(s, e) < 0)
-        return -1;
-    return dir_remove(s->job, e);
+    struct err foreign = {0};
+    char *old = NULL;
+    int rc = -1;
+
+    /* Readers see the old OUT or the new one; the old one's bytes go after the new name is on disk. */
+    if (sync_all(s->part, e) < 0 || staging_recover(s->out, e) < 0 || remove_replaced(s, e) < 0 ||
+        swap_in(s, &old, e) < 0 || dir_sync(s->out, e) < 0)
+        goto out;
+    if (old && remove_old(s, old, REPLACE_OUT, e) < 0)
+        goto out;
+    /* Notes with something foreign among them stay; OUT stands. */
+    rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : dir_remove(s->job, e);
+out:
+    free(old);
+    return rc;
 }
 
 void staging_discard(struct staging *s)
 {
     struct err ignored = {0};
 
-    if (dir_remove(s->part, &ignored) < 0 || dir_remove(s->job, &ignored) < 0)
+    if (replace_remove(s->part, REPLACE_PART, &ignored) < 0 || replace_remove(s->job, REPLACE_JOB, &ignored) < 0)
         return;                         /* what is left is recognisable by its name */
 }
 
@@ -347,6 +477,7 @@ void staging_close(struct staging *s)
     free(s->out);
     free(s->part);
     free(s->job);
+    free(s->kept);
     memset(s, 0, sizeof *s);
     s->lock_fd = s->publish_fd = -1;
 }

@@ -10,6 +10,12 @@
  *       journal.<i>   finished items of process i (journal.h)
  *       lock.<i>      held by process i while it runs (flock: a kill releases it)
  *       publish       held by the process that publishes
+ *   OUT.old.part    the whole old OUT, while the new one takes its name where the system cannot
+ *                   exchange two folders at once; found while there is no OUT, it goes back
+ *   OUT.gone.part   an old OUT on its way out
+ *   OUT.kept        an old OUT in which something foreign appeared while it was being replaced
+ *
+ * Nothing is removed but what replace.h knows as ours.
  */
 #ifndef SHARDKIT_LAYOUT_STAGING_H
 #define SHARDKIT_LAYOUT_STAGING_H
@@ -23,6 +29,7 @@ struct staging {
     bool resumed;               /* an earlier run's work is there */
     bool complete;              /* --resume was asked and OUT stands already: nothing to do */
     int lock_fd, publish_fd;
+    char *kept;                 /* staging_publish() could not remove the old OUT: it lies here; or NULL */
 };
 
 struct staging_opts {
@@ -32,6 +39,13 @@ struct staging_opts {
     bool (*stopped)(void);
 };
 
+/*
+ * ERR_USAGE when OUT cannot be made: it has no name of its own ("x/.."), is a file or a symbolic
+ * link, holds what a conversion never removes, or just exists and `force` is not given.
+ */
+MUST_CHECK int staging_check_out(const char *out, bool force, struct err *e);
+/* A run was killed between the two renames of a replacement: the old OUT gets its name back. */
+MUST_CHECK int staging_recover(const char *out, struct err *e);
 /*
  * Check OUT and make (part 0) or join (others) the two folders. ERR_USAGE when OUT exists
  * and neither force nor resume allows it, or when leftovers are in the way; ERR_SYS when

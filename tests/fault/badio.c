@@ -1,14 +1,16 @@
 /*
  * badio.c - a disk that fails on cue: LD_PRELOAD shim for the fault scripts
  *
- * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename or
- * open fail with that errno, once, and every later one too when n ends in '+'. BADIO_URING=0
- * refuses io_uring, as containers do; without it io_uring bypasses this shim.
- * BADIO_DIRECT=0 refuses O_DIRECT, as some network file systems do.
+ * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat
+ * or open fail with that errno, once, and every later one too when n ends in '+'; "call:n:kill"
+ * kills the process instead. BADIO_URING=0 refuses io_uring, as containers do; without it
+ * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange
+ * of two names, as some network file systems do.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,6 +35,8 @@ static int turn(const char *call)
     now = atomic_fetch_add(&calls, 1) + 1;
     if (now != at && !(*end == '+' && now > at))
         return 0;
+    if (strcmp(strrchr(spec, ':') + 1, "kill") == 0)
+        raise(SIGKILL);
     errno = atoi(strrchr(spec, ':') + 1);
     return 1;
 }
@@ -82,6 +86,25 @@ int rename(const char *from, const char *to)
     int (*real)(const char *, const char *) = next("rename");
 
     return turn("rename") ? -1 : real(from, to);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    int (*real)(int, const char *, int, const char *, unsigned) = next("renameat2");
+    const char *exchange = getenv("BADIO_EXCHANGE");
+
+    if (exchange && *exchange == '0' && flags) {
+        errno = EINVAL;
+        return -1;
+    }
+    return turn("rename") ? -1 : real(from_dir, from, to_dir, to, flags);
+}
+
+int unlinkat(int dir, const char *name, int flags)
+{
+    int (*real)(int, const char *, int) = next("unlinkat");
+
+    return turn("unlinkat") ? -1 : real(dir, name, flags);
 }
 
 int open64(const char *path, int flags, ...)

@@ -474,6 +474,45 @@ static void replaced_tag(void **state)
 }
 
 /* One rank's writer dies: its trainer learns it, and the others do not wait for it. */
+/* Somebody's notes in a tag that is saved again, and the work of converters beside it, are nobody's to remove. */
+static void nothing_foreign_removed(void **state)
+{
+    char *dir = in_scratch("foreign"), *tag = path_join(dir, "global_step3"), *kept = path_join(dir, "global_step3.kept");
+    struct checkpoint_now now = job_fresh_now;
+    struct checkpoint_saved out;
+    struct err e = {0};
+    struct job j;
+
+    (void)state;
+    small_job(&j);
+    job_writers(&j);
+    small_savers(&j, dir);
+    save_step(&j, 3);
+    put(tag, "notes.txt", "mine");
+    run("mkdir $a/global_step3_universal.part $a/global_step3_universal.part.job $a/global_step9.0badcafe.part", dir, "");
+    run("echo mine >$a/global_step9.0badcafe.part/notes.txt; mkdir $a/global_step8.0badcafe.part", dir, "");
+    now.iteration = 3;
+    job_fill(&j, 5);
+    job_start_save(&j, &now);
+    out = job_wait(&j);
+    assert_true(out.ok);
+    expect_text(out.note, "global_step3 was there and holds");
+    job_free(&j);
+    run("[ -d $a/global_step3_universal.part ] && [ -d $a/global_step3_universal.part.job ]", dir, "");
+    run("[ -e $a/global_step9.0badcafe.part/notes.txt ] && [ ! -e $a/global_step8.0badcafe.part ]", dir, "");
+    run("grep -q mine $a/notes.txt && [ ! -e $b/notes.txt ]", kept, tag);
+    run("rm $a/notes.txt", kept, "");
+    expect_state(kept, 3);
+
+    /* Killed while the old tag had given way and the new one had no name yet. */
+    run("mv $a $a.old.part", tag, "");
+    job_must(checkpoint_clean(dir, &e) == 0, &e);
+    job_expect_sound(tag);
+    free(kept);
+    free(tag);
+    free(dir);
+}
+
 static void dead_writer(void **state)
 {
     char *dir = in_scratch("dead");
@@ -628,6 +667,7 @@ int main(void)
         cmocka_unit_test(flipped),
         cmocka_unit_test(full_disk),
         cmocka_unit_test(replaced_tag),
+        cmocka_unit_test(nothing_foreign_removed),
         cmocka_unit_test(dead_writer),
         cmocka_unit_test(kills),
     };

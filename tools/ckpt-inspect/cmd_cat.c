@@ -82,19 +82,39 @@ struct out {
     const char *path;
 };
 
-/* A regular file appears whole or not at all; a pipe or device is written as it is. */
-static int out_open(struct out *o, const struct inspect *in, struct err *e)
+/* Is it one of the checkpoint's own files? */
+static bool is_input(const struct view *v, const struct stat *st)
 {
-    struct stat st;
+    bool same = false;
+
+    for (int i = 0; i < files_count(v->files) && !same; i++) {
+        const char *path = files_path(v->files, i, NULL);
+        struct stat in;
+
+        same = path && stat(path, &in) == 0 && in.st_dev == st->st_dev && in.st_ino == st->st_ino;
+    }
+    return same;
+}
+
+/* A regular file appears whole or not at all; a pipe or device is written as it is. */
+static int out_open(struct out *o, const struct inspect *in, const struct view *v, struct err *e)
+{
+    struct stat st, link;
+    bool there, followed;
     int fd;
 
     o->path = in->output;
     o->f = stdout;
     if (!o->path)
         return 0;
-    if (stat(o->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+    there = lstat(o->path, &link) == 0;
+    followed = stat(o->path, &st) == 0;
+    if (followed && !S_ISREG(st.st_mode)) {
         o->f = fopen(o->path, "we");
-    } else if (stat(o->path, &st) == 0 && !in->cli.force) {
+    } else if (followed && is_input(v, &st)) {
+        err_usage(e, "%s: is a file of the checkpoint itself", o->path);
+        return -1;
+    } else if (there && !in->cli.force) {
         err_usage(e, "%s: exists already; --force replaces it", o->path);
         return -1;
     } else {
@@ -261,7 +281,7 @@ static int cat_tensor(const struct inspect *in, const struct view *v, const stru
 
     if (slice_parse(&s, in->slice, t->ndim, t->shape, e) < 0)
         return -1;
-    if (out_open(&o, in, e) < 0)
+    if (out_open(&o, in, v, e) < 0)
         return out_close(&o, -1, e);
     p.f = o.f;
     p.row = s.out_ndim >= 2 ? s.out_shape[s.out_ndim - 1] : 1;

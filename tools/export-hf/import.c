@@ -3,10 +3,10 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/hf_source.h"
+#include "libcommon/layout/staging.h"
 #include "tools/export-hf/export.h"
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
@@ -29,12 +29,7 @@ static int print_plan(struct job *j, const struct ds_target *t, struct source *s
 /* Said before a spool file is filled, rather than after. */
 static bool stands_already(const struct job *j, struct err *e)
 {
-    struct stat st;
-
-    if (j->cli.force || j->cli.resume || j->cli.dry_run || stat(j->out, &st) < 0)
-        return false;
-    err_usage(e, "%s: exists already; --force replaces it", j->out);
-    return true;
+    return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
 /* Rows of the embedding: what was asked for, or as Megatron pads. */

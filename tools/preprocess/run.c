@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -308,18 +309,19 @@ static int check_absent(const struct job *j, struct err *e)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
 
-    for (int i = 0; i < 2 * j->n_keys && !j->cli.force; i++) {
+    for (int i = 0; i < 2 * j->n_keys && e->kind == ERR_NONE; i++) {
         char *prefix = output_prefix(j, i / 2), *path = str_fmt("%s%s", prefix, suffixes[i % 2]);
-        bool there = access(path, F_OK) == 0;
+        struct stat st;
+        bool there = lstat(path, &st) == 0;
 
-        if (there)
+        if (there && !S_ISREG(st.st_mode))
+            err_usage(e, "%s is there already and no file: move it away, or give another --output-prefix", path);
+        else if (there && !j->cli.force)
             err_usage(e, "%s is there already; --force replaces it", path);
         free(prefix);
         free(path);
-        if (there)
-            return -1;
     }
-    return 0;
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 static int print_plan(const struct run *r, uint64_t in_bytes, struct err *e)

@@ -250,6 +250,7 @@ struct checkpoint_saved {
     double wall_s;              /* from the copy's end to published (rank 0), to this rank's part durable (others) */
     char path[512];             /* DIR/global_step20 */
     struct err err;             /* not ok: why; the rank at fault is named once all have met (save, wait) */
+    char note[256];             /* ok: a tag that had to give way is kept, "" for none (rank 0) */
 };
 /*
  * Save: wait for the save before, check that replicated parameters have the
@@ -280,7 +281,10 @@ MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
 /* Bytes of all files of one save, for a check of free space; rank-independent. */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 
-/* Remove what killed runs left half-written in a --save folder. Rank 0, before anybody opens it. */
+/*
+ * Remove what killed runs left half-written in a --save folder (nothing in which there is something
+ * foreign), and give a tag its name back whose replacement was cut off. Rank 0, before anybody opens it.
+ */
 MUST_CHECK int checkpoint_clean(const char *dir, struct err *e);
 
 #endif

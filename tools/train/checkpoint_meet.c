@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libcommon/layout/replace.h"
 #include "libcommon/layout/staging.h"
 #include "tools/train/checkpoint_write.h"
 
@@ -138,6 +139,7 @@ int meeting_publish(const struct meeting *m, struct err *e)
     /* While the folder still has its old name the note means nothing, and misleads nobody. */
     if (rc == 0 || exists(m->part))
         unlink(next);
+    free(s.kept);                       /* the trainer has told */
     free(s.out);
     free(next);
     free(latest);
@@ -153,8 +155,8 @@ void meeting_discard(const struct meeting *m)
     for (int i = 0; i < 100; i++) {
         struct err ignored = {0};
 
-        if ((!exists(m->job) || dir_remove(m->job, &ignored) == 0) &&
-            (!exists(m->part) || dir_remove(m->part, &ignored) == 0))
+        if ((!exists(m->job) || replace_remove(m->job, REPLACE_JOB, &ignored) == 0) &&
+            (!exists(m->part) || replace_remove(m->part, REPLACE_PART, &ignored) == 0))
             return;
         nanosleep(&pause, NULL);
     }

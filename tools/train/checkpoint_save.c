@@ -13,6 +13,8 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
+#include "libcommon/layout/replace.h"
+#include "libcommon/layout/staging.h"
 #include "tools/train/checkpoint_write.h"
 
 enum { HASH_CHUNK = 1 << 20 };
@@ -319,9 +321,48 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
 
 /* ---- the folder ---- */
 
-static bool is_leftover(const char *name)
+/* The length of "global_step20" at the start of a name, or 0. */
+static size_t tag_length(const char *name)
 {
-    return str_starts(name, "global_step") && (str_ends(name, ".part") || str_ends(name, ".part.job"));
+    size_t n = str_starts(name, "global_step") ? strlen("global_step") : 0, digits = n ? strspn(name + n, "0123456789") : 0;
+
+    return digits ? n + digits : 0;
+}
+
+/* "global_step20.0badcafe.part" and its .job are a save's; those of a converter that writes here have other names. */
+static bool is_leftover(const char *name, enum replace_what *what)
+{
+    size_t n = tag_length(name);
+    const char *end = name + n;
+
+    *what = REPLACE_PART;
+    if (n == 0 || *end != '.')
+        return false;
+    if (strcmp(end, ".gone.part") == 0)
+        return true;
+    if (strspn(end + 1, "0123456789abcdef") != 8)
+        return false;
+    *what = strcmp(end + 9, ".part.job") == 0 ? REPLACE_JOB : REPLACE_PART;
+    return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0;
+}
+
+/* One entry of the folder. A left-over with something foreign in it stays. */
+static int clean_entry(const char *dir, const char *name, struct err *e)
+{
+    char *path = path_join(dir, name);
+    struct err foreign = {0};
+    enum replace_what what;
+    int rc = 0;
+
+    if (is_leftover(name, &what)) {
+        if (replace_check(path, what, &foreign) == 0)
+            rc = dir_remove(path, e);
+    } else if (tag_length(name) && strcmp(name + tag_length(name), ".old.part") == 0) {
+        path[strlen(path) - strlen(".old.part")] = '\0';
+        rc = staging_recover(path, e);
+    }
+    free(path);
+    return rc;
 }
 
 int checkpoint_clean(const char *dir, struct err *e)
@@ -337,14 +378,21 @@ int checkpoint_clean(const char *dir, struct err *e)
         return -1;
     }
     while (rc == 0 && (ent = readdir(d)))
-        if (is_leftover(ent->d_name)) {
-            char *path = path_join(dir, ent->d_name);
-
-            rc = dir_remove(path, e);
-            free(path);
-        }
+        rc = clean_entry(dir, ent->d_name, e);
     closedir(d);
     return rc;
+}
+
+/* A tag of that name with something foreign in it gives way, and is told of. */
+static void note_kept(struct checkpoint_saver *v, const char *tag)
+{
+    char *path = path_join(v->dir, tag);
+    struct err foreign = {0};
+
+    if (access(path, F_OK) == 0 && replace_check(path, REPLACE_OUT, &foreign) < 0)
+        snprintf(v->last.note, sizeof v->last.note, "%.60s was there and holds what is no part of a checkpoint: it is "
+                 "kept beside it as %.60s.kept", tag, tag);
+    free(path);
 }
 
 /* What rank 0 tells the others before anybody writes. */
@@ -400,6 +448,7 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
     v->last = none;
     v->last.iteration = now->iteration;
     snprintf(v->last.path, sizeof v->last.path, "%s/%s", v->o.dir, o->tag);
+    note_kept(v, o->tag);
     if (rc == 0 && b.rc < 0) {
         take_result(v, v->rank == 0 ? CHECKPOINT_FAILED : CHECKPOINT_ECHO, 0, &b.err);
     } else if (rc == 0) {

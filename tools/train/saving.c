@@ -111,6 +111,8 @@ static void tell(struct trainer *t, const struct checkpoint_saved *s)
         say(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
             *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
     }
+    if (s->ok && *s->note)
+        say(t, "warning: %s", s->note);
     t->status.saving_tag = NULL;
     t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     strbuf_free(&sb);

@@ -1,0 +1,64 @@
+#!/bin/sh
+# replace.sh - kills while --force replaces OUT: at every rename, at removals; the old or the new OUT is
+# whole, the next run recovers, and what is not ours stays
+#
+# With and without a file system that exchanges two names at once: where it does not, there is a
+# moment in which OUT has no name.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    echo "no shared-object compiler: kills at chosen calls are not tested"
+    finish
+fi
+shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO_URING=0"
+"$TBIN/bench/mkckpt" --slim --layers 2 --steps 7 "$W/in" >/dev/null 2>&1 || exit 1
+in=$W/in/global_step7
+check "new" reshape -q --weights-only "$in" "$W/new"
+check "old" reshape -q --weights-only --step 9 "$in" "$W/old"
+convert="reshape -q -f --weights-only $in $W/out"
+
+# Where is the whole old or new OUT? Under its name, or, with no OUT, as OUT.old.part.
+one_is_whole() {
+    at=$W/out
+    [ -e "$at" ] || at=$W/out.old.part
+    diff -r "$at" "$W/old" >/dev/null || diff -r "$at" "$W/new" >/dev/null
+}
+
+# One kill of CALL number N, then the next run with OPTION.
+killed_at() {   # EXCHANGE CALL N OPTION
+    rm -rf "$W"/out*
+    cp -r "$W/old" "$W/out"
+    $shim BADIO_EXCHANGE="$1" BADIO="$2:$3:kill" $convert >/dev/null 2>&1
+    status=$?
+    what="exchange $1, killed at $2 $3, then -f ${4:-}"
+    check "$what: one is whole" one_is_whole
+    check "$what: next run" $shim BADIO_EXCHANGE="$1" $convert ${4:-}
+    check "$what: the new bytes" diff -r "$W/out" "$W/new"
+    check "$what: no leftovers" [ "$(echo "$W"/out*)" = "$W/out" ]
+    return $status
+}
+
+for exchange in 1 0; do
+    for option in '' --resume; do
+        n=1
+        while ! killed_at $exchange rename $n $option; do n=$((n + 1)); done
+        check "there were renames to be killed at" [ $n -gt 4 ]
+    done
+    for n in 1 3 8 20; do killed_at $exchange unlinkat $n; done
+done
+
+# A run that may not replace still puts the old one back.
+rm -rf "$W"/out*
+cp -r "$W/old" "$W/out.old.part"
+check_exit "no --force" 2 "exists already" reshape -q --weights-only "$in" "$W/out"
+check "no --force: the old one is back" diff -r "$W/old" "$W/out"
+
+# Something foreign that appears while OUT is being replaced: kept aside, and told.
+rm -rf "$W"/out* && cp -r "$W/old" "$W/out"
+reshape -f --weights-only "$in" "$W/out" >"$W/said" 2>&1 &
+pid=$!
+while kill -0 $pid 2>/dev/null && [ ! -e "$W/out.part" ]; do :; done
+kill -STOP $pid && echo mine >"$W/out/notes.txt" && kill -CONT $pid && wait $pid
+if [ -e "$W/out/notes.txt" ] || [ -e "$W/out.kept/notes.txt" ]; then pass; else fail "notes written meanwhile are gone"; fi
+[ ! -e "$W/out.kept" ] || check "what is kept is told" grep -q "out.kept: what was replaced lies here" "$W/said"
+finish
