@@ -18,17 +18,22 @@ enum {
     PLAIN_WORKERS = 4,          /* without io_uring a worker has one request under way */
 };
 
-bool exec_fail(struct run *x, const struct err *e)
-{
-    pthread_mutex_lock(&x->lock);
-    if (x->err.kind == ERR_NONE)
-        x->err = *e;
-    x->stop = true;
-    pthread_mutex_unlock(&x->lock);
-    return false;
-}
-
 /* ---- a worker ---- */
+
+/* Take a chunk's next step, until it must wait or is done with. */
+static void advance(struct worker *w, struct chunk *c, enum exec_step next)
+{
+    while (next == EXEC_READ || next == EXEC_WRITE)
+        next = next == EXEC_READ ? exec_read_round(w, c) : exec_write_chunk(w, c);
+    if (next == EXEC_READY) {
+        c->state = CHUNK_READY;
+        w->ready[w->n_ready++] = c;
+    } else if (next == EXEC_END) {
+        exec_end_chunk(w, c);
+    } else if (next == EXEC_FAILED) {
+        exec_drop_chunk(w, c);
+    }
+}
 
 static void request_came(struct worker *w, struct io_req *io)
 {
@@ -40,15 +45,13 @@ static void request_came(struct worker *w, struct io_req *io)
     if (c->state == CHUNK_WRITING) {
         if (!exec_write_came(w, r))
             c->failed = true;
-        if (c->n_under_way == 0 && c->failed)
-            exec_drop_chunk(w, c);
-        else if (c->n_under_way == 0)
-            exec_end_chunk(w, c);
+        if (c->n_under_way == 0)
+            advance(w, c, c->failed ? EXEC_FAILED : EXEC_END);
         return;
     }
     (void)exec_read_came(w, r);              /* the loop drops it then */
     if (c->n_under_way == 0)
-        exec_set_ready(w, c);
+        advance(w, c, EXEC_READY);
 }
 
 /* Gather the chunk that is ready longest. False: none is, or there is no place for it. */
@@ -59,8 +62,7 @@ static bool work_on_ready(struct worker *w)
     if (w->n_ready == 0 || (!w->x->stop && !exec_find_place(w, c)))
         return false;
     memmove(w->ready, w->ready + 1, (size_t)--w->n_ready * sizeof *w->ready);
-    if (w->x->stop || !exec_gather_round(w, c))
-        exec_drop_chunk(w, c);
+    advance(w, c, w->x->stop ? EXEC_FAILED : exec_gather_round(w, c));
     return true;
 }
 
@@ -68,12 +70,13 @@ static bool work_on_ready(struct worker *w)
 static void work(struct worker *w)
 {
     struct io_req *io;
+    struct chunk *c;
 
     for (;;) {
         while ((io = io_wait(w->io, false)))
             request_came(w, io);
-        while (exec_start_chunk(w))
-            ;
+        while ((c = exec_start_chunk(w)))
+            advance(w, c, c->g.len ? EXEC_READ : EXEC_END);
         if (work_on_ready(w))
             continue;
         if (w->n_active == 0)

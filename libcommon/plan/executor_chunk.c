@@ -86,12 +86,6 @@ void exec_end_chunk(struct worker *w, struct chunk *c)
 
 /* ---- the beginning ---- */
 
-void exec_set_ready(struct worker *w, struct chunk *c)
-{
-    c->state = CHUNK_READY;
-    w->ready[w->n_ready++] = c;
-}
-
 static struct chunk *unused_chunk(struct worker *w)
 {
     struct chunk *c = w->chunk;
@@ -101,7 +95,7 @@ static struct chunk *unused_chunk(struct worker *w)
     return c;
 }
 
-bool exec_start_chunk(struct worker *w)
+struct chunk *exec_start_chunk(struct worker *w)
 {
     struct run *x = w->x;
     struct chunk *c;
@@ -109,10 +103,10 @@ bool exec_start_chunk(struct worker *w)
     int item;
 
     if (w->exhausted || x->stop || w->n_free < 2 || w->n_reading >= w->n_bufs / 2)
-        return false;
+        return NULL;
     if (!exec_take_chunk(x, &item, &at, &len)) {
         w->exhausted = true;
-        return false;
+        return NULL;
     }
     c = unused_chunk(w);
     c->state = CHUNK_READING;
@@ -126,12 +120,5 @@ bool exec_start_chunk(struct worker *w)
     c->result = NULL;
     gather_begin(&c->g);
     tmap_begin(&c->cursor, c->g.item->map, c->g.from, len, -1);
-    if (len == 0) {
-        exec_drop_chunk(w, c);
-        end_item(x, c->g.item);
-        return true;
-    }
-    if (!exec_read_round(w, c))
-        exec_drop_chunk(w, c);
-    return true;
+    return c;
 }

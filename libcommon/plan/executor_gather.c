@@ -48,7 +48,7 @@ bool exec_find_place(struct worker *w, struct chunk *c)
 }
 
 /* The chunk of a transposed matrix is gathered: into a tile, or on its own way. */
-static bool transpose_chunk(struct worker *w, struct chunk *c)
+static enum exec_step transpose_chunk(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
     const struct plan_item *it = c->g.item;
@@ -63,41 +63,34 @@ static bool transpose_chunk(struct worker *w, struct chunk *c)
         written = exec_write_tile(x, it, &tile);
         tiles_done(x->tiles, &tile);
     }
-    if (answer != TILES_NONE) {
-        if (written)
-            exec_end_chunk(w, c);
-        return written;
-    }
+    if (answer != TILES_NONE)
+        return written ? EXEC_END : EXEC_FAILED;
     c->result = in + c->dst_at % BLOCK;
     gather_transpose(&c->g, in + c->dst_at % BLOCK);
     c->in = c->out;
     c->out = in;
-    c->state = CHUNK_WRITING;
-    w->n_reading--;
-    return exec_write_chunk(w, c);
+    return EXEC_WRITE;
 }
 
-bool exec_gather_round(struct worker *w, struct chunk *c)
+enum exec_step exec_gather_round(struct worker *w, struct chunk *c)
 {
     struct err e = {0};
     bool agree;
 
     for (int i = 0; i < c->n_pieces; i++)
-        if (gather_piece(&c->g, &c->piece[i], c->src[i], &e) < 0)
-            return exec_fail(w->x, &e);
+        if (gather_piece(&c->g, &c->piece[i], c->src[i], &e) < 0) {
+            exec_fail(w->x, &e);
+            return EXEC_FAILED;
+        }
     if (!c->last_round)
-        return exec_read_round(w, c);
+        return EXEC_READ;
     agree = gather_end(&c->g);
     if (agree && c->g.item->transpose_row)
         return transpose_chunk(w, c);
     if (w->x->o->look &&
-        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, exec_out_len(c), &e) < 0)
-        return exec_fail(w->x, &e);
-    if (!agree || !plan_writes(c->g.item)) {
-        exec_end_chunk(w, c);
-        return true;
+        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, exec_out_len(c), &e) < 0) {
+        exec_fail(w->x, &e);
+        return EXEC_FAILED;
     }
-    c->state = CHUNK_WRITING;
-    w->n_reading--;
-    return exec_write_chunk(w, c);
+    return agree && plan_writes(c->g.item) ? EXEC_WRITE : EXEC_END;
 }

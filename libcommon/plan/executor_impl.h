@@ -28,6 +28,9 @@
  * Nobody waits for buffers that cannot come: a chunk starts only while two are free, so
  * there is one for some gathered chunk, and that one's write needs nothing more.
  *
+ * A step does not call the next one: it returns which that is, and executor.c takes it. So the files depend on each
+ * other one way: executor -> gather -> write -> chunk -> cut, and executor -> read.
+ *
  * Functions that return bool: false means that the run fails, and knows why (exec_fail());
  * unless it says otherwise.
  */
@@ -70,9 +73,27 @@ struct run {
 };
 
 /* The first failure is the run's, and stops all workers. Returns false. */
-bool exec_fail(struct run *x, const struct err *e);
+static inline bool exec_fail(struct run *x, const struct err *e)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->err.kind == ERR_NONE)
+        x->err = *e;
+    x->stop = true;
+    pthread_mutex_unlock(&x->lock);
+    return false;
+}
 
 /* ---- a worker ---- */
+
+/* What a chunk's step leaves to be done with it. */
+enum exec_step {
+    EXEC_FAILED,                /* drop it: nothing of it is under way, and the run knows why */
+    EXEC_WAIT,                  /* for its requests */
+    EXEC_READ,                  /* another round */
+    EXEC_READY,                 /* its bytes are in memory: to be gathered in its turn */
+    EXEC_WRITE,
+    EXEC_END,
+};
 
 enum chunk_state { CHUNK_UNUSED, CHUNK_READING, CHUNK_READY, CHUNK_WRITING };
 
@@ -127,10 +148,8 @@ bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len);
 
 /* ---- executor_chunk.c ---- */
 
-/* Start one more chunk. False: the plan has none, or the buffers do not allow it. */
-bool exec_start_chunk(struct worker *w);
-/* All its reads are in: it waits to be gathered. */
-void exec_set_ready(struct worker *w, struct chunk *c);
+/* One more chunk, to be read. NULL: the plan has none, or the buffers do not allow it. */
+struct chunk *exec_start_chunk(struct worker *w);
 /* It is checked, or written, or its bytes are in a tile. */
 void exec_end_chunk(struct worker *w, struct chunk *c);
 /* Give up what it holds; nothing of it is under way any more. */
@@ -143,7 +162,7 @@ void exec_pin(struct run *x, struct chunk *c);
 /* ---- executor_read.c ---- */
 
 /* Take pieces until the buffer is full, then start their reads. */
-bool exec_read_round(struct worker *w, struct chunk *c);
+enum exec_step exec_read_round(struct worker *w, struct chunk *c);
 /* A read came back: whole, or its rest is started. */
 bool exec_read_came(struct worker *w, struct request *r);
 
@@ -152,12 +171,12 @@ bool exec_read_came(struct worker *w, struct request *r);
 /* Settle where the chunk's output comes to lie. False: that takes a buffer and there is none now. */
 bool exec_find_place(struct worker *w, struct chunk *c);
 /* The pieces of a round are in memory and there is a place for them. */
-bool exec_gather_round(struct worker *w, struct chunk *c);
+enum exec_step exec_gather_round(struct worker *w, struct chunk *c);
 
 /* ---- executor_write.c ---- */
 
-/* The result is complete. On false nothing of the chunk is under way. */
-bool exec_write_chunk(struct worker *w, struct chunk *c);
+/* The result is complete. */
+enum exec_step exec_write_chunk(struct worker *w, struct chunk *c);
 /* Write a tile of a transposed matrix, at once. */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t);
 /* A write came back: whole, or its rest is started. */

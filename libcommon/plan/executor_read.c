@@ -104,7 +104,7 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
     return 0;
 }
 
-bool exec_read_round(struct worker *w, struct chunk *c)
+enum exec_step exec_read_round(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
     uint64_t used = 0;
@@ -120,8 +120,10 @@ bool exec_read_round(struct worker *w, struct chunk *c)
         if (c->last_round)
             break;
         rc = plan_read(x, c, pc, &used, &c->src[c->n_pieces], &e);
-        if (rc < 0)
-            return exec_fail(x, &e);
+        if (rc < 0) {
+            exec_fail(x, &e);
+            return EXEC_FAILED;
+        }
         if (rc > 0) {
             c->cursor = before;         /* the first of the next round */
             break;
@@ -132,10 +134,8 @@ bool exec_read_round(struct worker *w, struct chunk *c)
     c->state = CHUNK_READING;
     for (int i = 0; i < c->n_reqs; i++)
         start_read(w, c, &c->req[i]);
-    if (c->n_reqs == 0)
-        exec_set_ready(w, c);
     io_flush(w->io);
-    return true;
+    return c->n_reqs == 0 ? EXEC_READY : EXEC_WAIT;
 }
 
 /* ---- what comes back ---- */

@@ -190,13 +190,13 @@ static bool write_result(struct worker *w, struct chunk *c)
     return it->transpose_row && c->g.len < it->len ? write_runs(w->x, c) : write_span(w, c, &s);
 }
 
-bool exec_write_chunk(struct worker *w, struct chunk *c)
+enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
 {
+    c->state = CHUNK_WRITING;
+    w->n_reading--;
     c->n_reqs = 0;
     c->failed = !write_result(w, c);
-    if (c->n_under_way == 0 && !c->failed)
-        exec_end_chunk(w, c);
-    return c->n_under_way > 0 || !c->failed;
+    return c->n_under_way > 0 ? EXEC_WAIT : c->failed ? EXEC_FAILED : EXEC_END;
 }
 
 /* ---- what comes back ---- */
