@@ -1,4 +1,5 @@
 /* train - pre-training with tensor, pipeline and data parallelism; the run's frame */
+#include <assert.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -34,13 +35,26 @@ static void on_abort(void *arg, const char *reason)
     struct err e = {0};
 
     (void)arg;
-    if (!train.status_path)
+    /* What another job has taken over is not ours to write about. */
+    if (!train.status_path || (train.lock && !savelock_held(train.lock, &e)))
         return;
     train.status.reason = STATUS_FAILED;
     train.status.message = reason;
     if (status_write(train.status_path, &train.status, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
+    savelock_drop(train.lock);
 }
+
+static void say_line(void *arg, const char *line) { say(arg, "%s", line); }
+
+static void on_lost_lock(void *arg, const char *reason)
+{
+    struct trainer *t = arg;
+
+    comm_abort(t->world, reason);
+}
+
+static bool told_to_stop(void) { return status_stop_signal() != 0; }
 
 /* While ranks wait for each other nothing has begun that would have to be finished: a signal ends them at once. */
 static void let_signals_end_us(const struct launch *l)
@@ -73,7 +87,23 @@ static int join(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Log, events and status file of rank 0. */
+/* Before anything in the folder is looked at or touched. */
+static int lock_save(struct trainer *t, struct err *e)
+{
+    const struct savelock_opts o = { .dir = t->o.save, .say = say_line, .lost = on_lost_lock, .stopped = told_to_stop,
+                                     .arg = t };
+
+    if (dir_make(t->o.save, e) < 0)
+        return -1;
+    t->lock = savelock_take(&o, e);
+    if (!t->lock)
+        return -1;
+    checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
+    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    return 0;
+}
+
+/* Log, folder, events and status file of rank 0. */
 static int open_log(struct trainer *t, struct err *e)
 {
     t->status.loss = NAN;
@@ -85,18 +115,31 @@ static int open_log(struct trainer *t, struct err *e)
         return -1;
     if (only_looks(t))
         return 0;
+    if (t->o.save && lock_save(t, e) < 0)
+        return -1;
     if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size, e)))
         return -1;
-    if (t->o.save && dir_make(t->o.save, e) < 0)
-        return -1;
-    if (t->o.save)
-        checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
-    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     if (t->o.status_file)
         t->status_path = xstrdup(t->o.status_file);
     else if (t->o.save)
         t->status_path = path_join(t->o.save, "status.json");
     return 0;
+}
+
+/* The others wait for rank 0, and leave with it when it cannot begin. */
+static int open_log_for_all(struct trainer *t, struct err *e)
+{
+    struct err told = {0};
+
+    if (open_log(t, &told) < 0)
+        assert(told.kind != ERR_NONE);
+    if (comm_host_broadcast(comm_world_group(t->world), &told, sizeof told, 0, e) < 0)
+        return -1;
+    if (told.kind == ERR_NONE || told.kind == ERR_STOP)         /* the signal is dealt with like any that comes early */
+        return 0;
+    *e = told;
+    t->all_know = true;
+    return -1;
 }
 
 /* The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early. */
@@ -130,7 +173,8 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
     if (only_looks(t))
         status_release_signals();
     /* Wrong usage touches nothing. */
-    if (options_check(&t->o, ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log(t, e) < 0 || killed_at_start(t, why, e) < 0)
+    if (options_check(&t->o, ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
+        killed_at_start(t, why, e) < 0)
         return -1;
     if (*why != STATUS_FAILED)
         return 0;
@@ -152,6 +196,7 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
 
 static void end_log(struct trainer *t, enum status_reason why)
 {
+    struct savelock *lock = t->lock;
     struct err e = {0};
 
     t->status.reason = why;
@@ -159,6 +204,8 @@ static void end_log(struct trainer *t, enum status_reason why)
     if (tfevents_close(t->events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     trainlog_close(t->log);
+    t->lock = NULL;
+    savelock_free(lock);
 }
 
 /*

@@ -161,6 +161,8 @@ int save_now(struct trainer *t, struct err *e)
 
     if (save_settle(t, e) < 0)
         return -1;
+    if (t->lock && !savelock_held(t->lock, e))
+        return -1;
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
     t->status.saving_tag = t->saving_tag;
     set_phase(t, "save");

@@ -227,22 +227,36 @@ double status_now(void)
     return clock_wall_s();
 }
 
-/* Field 22 of /proc/self/stat: clock ticks between the machine's start and ours. -1: not there. */
-static double seconds_since_start(void)
+int64_t status_start_ticks(int64_t pid)
 {
-    char buf[1024], *p;
-    FILE *f = fopen("/proc/self/stat", "re");
-    size_t n = f ? fread(buf, 1, sizeof buf - 1, f) : 0;
+    char path[64], buf[1024], *p, state = '?';
+    FILE *f;
+    size_t n;
     unsigned long long ticks;
 
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    f = fopen(path, "re");
+    n = f ? fread(buf, 1, sizeof buf - 1, f) : 0;
     if (f)
         fclose(f);
     buf[n] = '\0';
     p = strrchr(buf, ')');              /* the name before it may hold anything */
-    if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                     &ticks) != 1)
+    if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+                     &ticks) != 2)
         return -1;
-    return (double)clock_read_ns(CLOCK_BOOTTIME) * 1e-9 - (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return state == 'Z' || state == 'X' ? 0 : (int64_t)ticks;
+}
+
+/* -1: not known. */
+static double seconds_since_start(void)
+{
+    const int64_t ticks = status_start_ticks(getpid());
+    struct timespec boot;
+
+    if (ticks < 0)
+        return -1;
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    return (double)boot.tv_sec + 1e-9 * (double)boot.tv_nsec - (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 double status_process_start(void)

@@ -70,6 +70,8 @@ bool status_dump_wanted(void);
 
 /* Seconds since the epoch, comparable between hosts. */
 double status_now(void);
+/* Clock ticks between the machine's start and a process's; 0: it is a zombie, -1: it is not there, or hidden. */
+int64_t status_start_ticks(int64_t pid);
 /* When this process started, same clock. The job's start is the minimum over its ranks. */
 double status_process_start(void);
 /* Is `now` past the limit of --exit-duration-in-mins (0: none)? *minutes is what the log line prints. */

@@ -10,6 +10,7 @@
  *   loop.c       iterations: step, log, evaluate, save, stop
  *   evaluate.c   validation and test sets
  *   saving.c     checkpoints on their way to disk
+ *   savelock.c   one job at a time saves into a folder
  *   plan.c       memory: how much each rank needs, whether it fits, and what would make it fit
  *   show.c       what is printed before the first step
  *   nan.c        what is written when a gradient is not finite
@@ -25,6 +26,7 @@
 #include "tools/train/optimizer.h"
 #include "tools/train/options.h"
 #include "tools/train/pipeline.h"
+#include "tools/train/savelock.h"
 #include "tools/train/schedule.h"
 #include "tools/train/stage.h"
 #include "tools/train/status.h"
@@ -79,8 +81,9 @@ struct trainer {
 
     struct trainlog *log;       /* rank 0 only, as are the next two */
     struct tfevents *events;
+    struct savelock *lock;      /* of --save */
     struct status status;
-    char *status_path;
+    char *status_path;          /* NULL: none, or it is another job's */
     double start_s;             /* the job's: the earliest of its processes */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
