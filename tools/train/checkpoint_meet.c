@@ -17,27 +17,27 @@
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
 
-void meeting_open(struct meeting *m, const struct save_order *o, struct topology topo, int rank,
+void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
                   bool (*gone)(void *ctx), void *ctx)
 {
-    *m = (struct meeting){ .o = o, .rank = rank, .size = topo_world(topo), .gone = gone, .ctx = ctx };
+    *m = (struct save_meeting){ .o = o, .rank = rank, .size = topo_world(topo), .gone = gone, .ctx = ctx };
     m->part = path_join(o->dir, o->part);
     m->job = str_fmt("%s.job", m->part);
 }
 
-void meeting_close(struct meeting *m)
+void save_meeting_close(struct save_meeting *m)
 {
     free(m->part);
     free(m->job);
 }
 
-static char *told_path(const struct meeting *m, const char *word, int rank)
+static char *told_path(const struct save_meeting *m, const char *word, int rank)
 {
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
 /* Whole or not at all, like file_replace(); but nobody needs it after a crash, so nothing is synced. */
-int meeting_tell(const struct meeting *m, const char *word, const void *text, size_t n, struct err *e)
+int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
 {
     char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.part", path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
@@ -61,7 +61,7 @@ static bool exists(const char *path)
 }
 
 /* Somebody's failed.<rank>: as the error here. */
-static bool hear_failure(struct meeting *m, struct err *e)
+static bool hear_failure(struct save_meeting *m, struct err *e)
 {
     DIR *d = opendir(m->job);
     const struct dirent *ent;
@@ -89,7 +89,7 @@ static bool hear_failure(struct meeting *m, struct err *e)
     return failed;
 }
 
-char *meeting_hear(struct meeting *m, const char *word, int rank, struct err *e)
+char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e)
 {
     char *path = told_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
@@ -116,7 +116,7 @@ out:
 }
 
 /* `latest.next` lets a run that starts after a kill see that the rename below has happened. */
-static int announce(const struct meeting *m, const char *next, struct err *e)
+static int announce(const struct save_meeting *m, const char *next, struct err *e)
 {
     char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
     int rc = file_replace(next, text, strlen(text), e);
@@ -125,7 +125,7 @@ static int announce(const struct meeting *m, const char *next, struct err *e)
     return rc;
 }
 
-int meeting_publish(const struct meeting *m, struct err *e)
+int save_meeting_publish(const struct save_meeting *m, struct err *e)
 {
     char *next = path_join(m->o->dir, "latest.next"), *latest = path_join(m->o->dir, "latest");
     struct staging s = { .out = path_join(m->o->dir, m->o->tag), .part = m->part, .job = m->job, .lock_fd = -1,
@@ -146,7 +146,7 @@ int meeting_publish(const struct meeting *m, struct err *e)
     return rc;
 }
 
-void meeting_discard(const struct meeting *m)
+void save_meeting_discard(const struct save_meeting *m)
 {
     const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
 

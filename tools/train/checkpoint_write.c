@@ -32,7 +32,7 @@ struct writing {
     struct plan *plan;
     struct files *files;
     struct arena *arena;
-    struct meeting *m;
+    struct save_meeting *m;
     int record;                 /* the area, as one record */
     atomic_bool not_finite;     /* a value of it */
 };
@@ -130,7 +130,7 @@ static int reserve(const struct writing *w, struct err *e)
     return 0;
 }
 
-static int sync_file(const struct meeting *m, const char *name, struct err *e)
+static int sync_file(const struct save_meeting *m, const char *name, struct err *e)
 {
     char *path = path_join(m->part, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
@@ -213,12 +213,12 @@ static int tell_done(struct writing *w, struct err *e)
                 strbuf_addf(&sb, "%d %d %llu %08x\n", i, k, (unsigned long long)g->file[i].sum[k].seen,
                             g->file[i].sum[k].acc);
     strbuf_addf(&sb, "end\n");
-    rc = meeting_tell(w->m, "done", sb.buf, sb.len, e);
+    rc = save_meeting_tell(w->m, "done", sb.buf, sb.len, e);
     strbuf_free(&sb);
     return rc;
 }
 
-static int write_pieces(struct engine *g, struct meeting *m, enum checkpoint_fault *fault, struct err *e)
+static int write_pieces(struct engine *g, struct save_meeting *m, enum checkpoint_fault *fault, struct err *e)
 {
     struct files *files = files_new();
     struct writing w = { .g = g, .m = m, .files = files, .plan = plan_new(files), .arena = arena_new(0) };
@@ -252,7 +252,7 @@ static int write_pieces(struct engine *g, struct meeting *m, enum checkpoint_fau
 /* ---- sealing ---- */
 
 /* What the others of this (pp, tp) have written. */
-static int gather_sums(struct engine *g, struct meeting *m, struct err *e)
+static int gather_sums(struct engine *g, struct save_meeting *m, struct err *e)
 {
     for (int dp = 0; dp < g->s->topo.dp; dp++) {
         int from = topo_rank(g->s->topo, g->s->pp, dp, g->s->tp), i, k, used;
@@ -262,7 +262,7 @@ static int gather_sums(struct engine *g, struct meeting *m, struct err *e)
 
         if (dp == g->s->dp)
             continue;
-        text = meeting_hear(m, "done", from, e);
+        text = save_meeting_hear(m, "done", from, e);
         if (!text)
             return -1;
         for (p = text; sscanf(p, "%d %d %llu %x\n%n", &i, &k, &seen, &acc, &used) == 4; p += used)
@@ -338,7 +338,7 @@ static int write_headers(struct engine *g, struct out_file *f, const char *path,
     return rc;
 }
 
-static int write_mp(struct engine *g, const struct meeting *m, struct err *e)
+static int write_mp(struct engine *g, const struct save_meeting *m, struct err *e)
 {
     char name[96], *prefix, *path;
     uint64_t size;
@@ -357,7 +357,7 @@ static int write_mp(struct engine *g, const struct meeting *m, struct err *e)
     return rc;
 }
 
-static int seal(struct engine *g, struct meeting *m, struct err *e)
+static int seal(struct engine *g, struct save_meeting *m, struct err *e)
 {
     if (gather_sums(g, m, e) < 0)
         return -1;
@@ -375,19 +375,19 @@ static int seal(struct engine *g, struct meeting *m, struct err *e)
     }
     if (g->s->dp == 0 && write_mp(g, m, e) < 0)
         return -1;
-    return meeting_tell(m, "sealed", "", 0, e);
+    return save_meeting_tell(m, "sealed", "", 0, e);
 }
 
-static int publish(struct meeting *m, struct err *e)
+static int publish(struct save_meeting *m, struct err *e)
 {
     for (int r = 0; r < m->size; r++) {
-        char *text = meeting_hear(m, "sealed", r, e);
+        char *text = save_meeting_hear(m, "sealed", r, e);
 
         if (!text)
             return -1;
         free(text);
     }
-    return meeting_publish(m, e);
+    return save_meeting_publish(m, e);
 }
 
 /* ---- one save ---- */
@@ -395,11 +395,11 @@ static int publish(struct meeting *m, struct err *e)
 int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
                 enum checkpoint_fault *fault, struct err *e)
 {
-    struct meeting m;
+    struct save_meeting m;
     int rc;
 
     *fault = CHECKPOINT_FAILED;
-    meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
+    save_meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
     engine_lay_out(g, &o->now);
     rc = write_pieces(g, &m, fault, e);
     if (rc == 0)
@@ -415,10 +415,10 @@ int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void 
 
         /* Where the disk is full even this may fail: then rank 0's trainer learns it from this rank's. Who only
          * follows another says nothing: the reason that is found there is always a first one. */
-        if ((!m.echo && meeting_tell(&m, "failed", e->msg, strlen(e->msg), &ignored) < 0) || g->rank == 0)
-            meeting_discard(&m);
+        if ((!m.echo && save_meeting_tell(&m, "failed", e->msg, strlen(e->msg), &ignored) < 0) || g->rank == 0)
+            save_meeting_discard(&m);
     }
     engine_forget(g);
-    meeting_close(&m);
+    save_meeting_close(&m);
     return rc;
 }

@@ -92,7 +92,7 @@ MUST_CHECK uint8_t *engine_mp_file(const struct engine *g, const struct checkpoi
 
 /* ---- checkpoint_meet.c ---- */
 
-struct meeting {
+struct save_meeting {
     const struct save_order *o;
     int rank, size;
     char *part, *job;           /* paths */
@@ -100,15 +100,15 @@ struct meeting {
     void *ctx;
     bool echo;                  /* given up because of another rank */
 };
-void meeting_open(struct meeting *m, const struct save_order *o, struct topology topo, int rank,
+void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
                   bool (*gone)(void *ctx), void *ctx);
-void meeting_close(struct meeting *m);
-MUST_CHECK int meeting_tell(const struct meeting *m, const char *word, const void *text, size_t n, struct err *e);
+void save_meeting_close(struct save_meeting *m);
+MUST_CHECK int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e);
 /* The text that `rank` told; waits for it. NULL: another rank failed, or was lost. Caller frees. */
-MUST_CHECK char *meeting_hear(struct meeting *m, const char *word, int rank, struct err *e);
+MUST_CHECK char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e);
 /* Rank 0: everything is in place. */
-MUST_CHECK int meeting_publish(const struct meeting *m, struct err *e);
+MUST_CHECK int save_meeting_publish(const struct save_meeting *m, struct err *e);
 /* Rank 0: nothing will come of it. */
-void meeting_discard(const struct meeting *m);
+void save_meeting_discard(const struct save_meeting *m);
 
 #endif
