@@ -1,7 +1,7 @@
 # shardkit: tools for 3D-parallel checkpoints
 #
-# Targets   all (default: every tool into bin/), deps, test, soak, bench, demo, fuzz, lint,
-#           install, uninstall, clean, help
+# Targets   all (default: every tool into bin/), deps, test (minutes), check (what takes longer), soak (hours),
+#           bench, demo, fuzz, lint, install, uninstall, clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
@@ -36,7 +36,7 @@ PKGS_TEST := cmocka
 PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
-SELF_SETUP := test soak bench demo
+SELF_SETUP := test check soak bench demo
 NO_LIBS  := clean help deps lint ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
@@ -203,16 +203,19 @@ check-libs:
 deps:
 	@sh tests/deps.sh $(APT)
 
-tests-bin: $(UNIT_BIN) $(BENCH_BIN) $(CUDA_TEST)
+bench-bin: $(BENCH_BIN)
+tests-bin: $(UNIT_BIN) bench-bin $(CUDA_TEST)
 
 ready-libs:
 	@$(PKGC) --exists $(PKGS) $(PKGS_TEST) 2>/dev/null || $(MAKE) --no-print-directory deps
 
 test: ready-libs
-	$(Q)sh tests/run.sh '$(T)'
+	$(Q)bash tests/run.sh '$(T)'
+
+check: ready-libs
+	$(Q)bash tests/run.sh check '$(T)'
 
 soak: ready-libs
-	$(Q)$(MAKE) --no-print-directory all tests-bin
 	$(Q)sh tests/soak.sh
 
 bench: ready-libs
@@ -244,7 +247,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps ready-libs test tests-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
+.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

@@ -1,34 +1,38 @@
-#!/bin/sh
-# run.sh [PATTERN] - what `make test` does
+#!/usr/bin/env bash
+# run.sh [check] [PATTERN] - what `make test` does, and `make check`
 #
-# Groups, in this order; each is one line of output, its log is shown only when it fails:
-#   build    tools and unit tests, gcc, release; libraries are installed first if missing
-#   unit     build/release/tests/test_*           (PATTERN matches "zip" or "test_zip")
+# make test: a few minutes on two cores, a clean clone's build included
+#   build    what the pattern asks for, gcc, release, without CUDA
+#   fault    tests/fault/*.sh                     damage, full disks, kills (a few: KILLS)
 #   golden   tests/golden/*.sh                    against data of the real trainer
+#   unit     build/release/tests/test_*           (PATTERN matches "zip" or "test_zip")
 #   cli      tests/cli/run.sh PATTERN             the tools as a user calls them
-#   fault    tests/fault/*.sh                     damage, full disks, kills
 #   install  make install into an empty folder, each tool runs from there
+#   lint     includes follow the arrows
+# make check: what takes longer
+#   cuda     the library of GPU kernels is built, where nvcc is found
+#   fault    the same with as many kills and flips as the scripts think right
 #   debug    unit and cli again under ASan and UBSan
 #   clang    everything compiles without a warning
-#   cuda     the library of GPU kernels is built, where nvcc is found
-#   lint     includes follow the arrows
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
-# Scripts end with "N passed, N failed" (else their exit status is one case). What is not
+# As many run side by side as there are processors (JOBS=N: N). Each is one line of output; its log is shown only when
+# it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
 # possible on this machine counts as skipped. A failing case keeps its scratch folder.
 # The pattern also picks whole groups by their name: make test T=lint
 # `make B=debug test` builds and tests that flavour in place of release.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+mode=test
+if [ "${1:-}" = check ]; then mode=check; shift; fi
 pattern=${1:-*}
-jobs=$(nproc)
+jobs=${JOBS:-$(nproc)}
 make=${MAKE:-make}
 flavour=${B:-release}
 # An outer make's job server and flags are not for the builds here.
 unset MAKEFLAGS MFLAGS MAKELEVEL B
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-XXXXXX")
-log=$work/log
-n_scratch=0
-total_passed=0 total_failed=0 total_skipped=0
+: >"$work/sums" >"$work/print"
+n_jobs=0 n_running=0
 now() { date +%s%N; }
 
 # picked NAME...: does the pattern want this?
@@ -40,170 +44,206 @@ picked() {
     done
     return 1
 }
+# Of a file: its base name, the same without test_ and .sh, or the group.
+wanted() { local b; b=$(basename "$2" .sh); picked "$b" "${b#test_}" "$1"; }
 
-# One line of the report, and the sums.
-line() {    # GROUP NAME PASSED FAILED START
-    local verdict
-    total_passed=$((total_passed + $3)) total_failed=$((total_failed + $4))
-    if [ "$4" -eq 0 ]; then verdict=ok; else verdict=FAIL; fi
-    awk -v v=$verdict -v g="$1" -v n="$2" -v p="$3" -v f="$4" -v t=$(($(now) - $5)) 'BEGIN {
-        printf "%-4s  %-8s %-24s %5d passed", v, g, n, p
-        if (f) printf ", %d failed", f
-        printf "  %.1f s\n", t * 1e-9 }'
-}
-
-skip() { total_skipped=$((total_skipped + 1)); printf 'skip  %-8s %s\n' "$1" "$2"; }
+# ---- one case after the other, or side by side ----
 
 # How many cases a log tells of: cmocka's summaries or a script's closing line.
-count() {   # passed|failed
-    if grep -q '^\[  [PF]A[SI][SL]ED  \]' "$log"; then
+count() {   # passed|failed LOG
+    if grep -q '^\[  [PF]A[SI][SL]ED  \]' "$2"; then
         case $1 in
-        passed) sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" ;;
-        failed) sed -n 's/^\[  FAILED  \].* \([0-9]*\) test(s), listed below.*/\1/p' "$log" ;;
+        passed) sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$2" ;;
+        failed) sed -n 's/^\[  FAILED  \].* \([0-9]*\) test(s), listed below.*/\1/p' "$2" ;;
         esac | awk '{ n += $1 } END { print n + 0 }'
     else
-        sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$log" | tail -n 1 |
+        sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$2" | tail -n 1 |
             awk -v w="$1" '{ n = w == "passed" ? $1 : $2 } END { print n + 0 }'
     fi
 }
 
-# A new folder for one case, in $scratch. Short: tests put paths into small buffers.
-new_scratch() {
-    n_scratch=$((n_scratch + 1))
-    scratch=$work/$n_scratch
-    mkdir "$scratch"
-}
-
-# Run one command as one line of a group; its scratch folder lives on if it fails.
-run() {     # GROUP NAME COMMAND...
-    local group=$1 name=$2 start status passed failed scratch limit
+# One command is one line of a group; its scratch folder (short: tests put paths into small buffers) lives on if it fails.
+one() {     # SCRATCH GROUP NAME COMMAND...
+    local scratch=$1 group=$2 name=$3 start status passed failed skipped limit log=$1.log verdict=ok
     start=$(now)
-    new_scratch
+    mkdir "$scratch"
     # Compilers on a busy machine are slow; a test that takes as long hangs.
-    case $group in build|debug|clang|fuzz|cuda) limit=3600 ;; *) limit=${CASE_SECONDS:-900} ;; esac
-    shift 2
+    case $group in build|clang|fuzz|cuda) limit=3600 ;; *) limit=${CASE_SECONDS:-900} ;; esac
+    shift 3
     TMPDIR=$scratch timeout "$limit" "$@" >"$log" 2>&1 </dev/null
     status=$?
-    passed=$(count passed) failed=$(count failed)
+    passed=$(count passed "$log") failed=$(count failed "$log")
+    skipped=$(sed -n 's/^[0-9]* passed, [0-9]* failed, \([0-9]*\) skipped.*/\1/p' "$log" | tail -n 1)
     if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
         failed=1
-    elif [ $status -eq 0 ] && [ "$passed" -eq 0 ]; then
+    elif [ $status -eq 0 ] && [ "$passed" -eq 0 ] && [ -z "$skipped" ]; then
         # A script that ran no case (the pattern picked none) is no news; else the command is the case.
-        if grep -q '^0 passed, 0 failed' "$log"; then rm -rf "$scratch"; return 0; fi
+        if grep -q '^0 passed, 0 failed' "$log"; then rm -rf "$scratch" "$log"; return 0; fi
         passed=1
     fi
-    line "$group" "$name" "$passed" "$failed" "$start"
-    if [ "$failed" -gt 0 ]; then
-        cp "$log" "$scratch/log"
-        grep -v '^  [A-Z][A-Z]*  *[a-z]*\/' "$log" | tail -n 60 | sed 's/^/      /'
-        echo "      exit status $status; kept: $scratch"
-    else
-        rm -rf "$scratch"
-    fi
+    [ "$failed" -eq 0 ] || verdict=FAIL
+    [ "$passed$failed" != 00 ] || verdict=skip
+    {
+        flock 9
+        echo "$passed $failed ${skipped:-0}" >>"$work/sums"
+        awk -v v=$verdict -v g="$group" -v n="$name" -v p="$passed" -v f="$failed" -v t=$(($(now) - start)) 'BEGIN {
+            printf "%-4s  %-8s %-24s %5d passed", v, g, n, p
+            if (f) printf ", %d failed", f
+            printf "  %.1f s\n", t * 1e-9 }'
+        if [ "$failed" -gt 0 ]; then
+            cp "$log" "$scratch/log"
+            grep -v '^  [A-Z][A-Z]*  *[a-z]*\/' "$log" | tail -n 60 | sed 's/^/      /'
+            echo "      exit status $status; kept: $scratch"
+        else
+            rm -rf "$scratch"
+        fi
+    } 9>>"$work/print"
+    rm -f "$log"
     return $((failed > 0))
 }
 
-finish() {
-    rm -f "$log"
-    if [ $total_failed -eq 0 ]; then rm -rf "$work"; else echo "kept: $work"; fi
-    if [ $total_skipped -gt 0 ]; then
-        echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
-    else
-        echo "$total_passed passed, $total_failed failed"
+# As one(), as soon as a place is free.
+run() {     # GROUP NAME COMMAND...
+    n_jobs=$((n_jobs + 1))
+    if [ $n_running -ge "$jobs" ]; then
+        wait -n
+        n_running=$((n_running - 1))
     fi
-    [ $total_failed -eq 0 ]
+    one "$work/$n_jobs" "$@" &
+    n_running=$((n_running + 1))
+}
+
+# As one(), with nothing beside it; its status.
+alone() {
+    wait
+    n_running=0 n_jobs=$((n_jobs + 1))
+    one "$work/$n_jobs" "$@"
+}
+
+skip() { echo "0 0 1" >>"$work/sums"; printf 'skip  %-8s %s\n' "$1" "$2"; }
+
+finish() {
+    wait
+    read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$work/sums")
+    if [ "$failed" -eq 0 ]; then rm -rf "$work"; else echo "kept: $work"; fi
+    if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"
+    else echo "$passed passed, $failed failed"; fi
+    [ "$failed" -eq 0 ]
     exit
 }
-trap 'echo "interrupted; kept: $work"; exit 130' INT TERM
+interrupted() {
+    local p
+    for p in $(jobs -p); do pkill -P "$p"; kill "$p"; done 2>/dev/null
+    echo "interrupted; kept: $work"
+    exit 130
+}
+trap interrupted INT TERM
 
-# The unit tests of build flavour $1, as group $2.
-unit_tests() {
-    for t in build/"$1"/tests/test_*; do
-        [ -f "$t" ] && [ -x "$t" ] || continue
-        # A binary whose source is gone is a left-over of an older build.
-        [ -f "tests/unit/$(basename "$t").c" ] || continue
-        picked "$(basename "$t")" "$(basename "$t" | sed s/^test_//)" "$2" && run "$2" "$(basename "$t")" "$t"
+# ---- what there is ----
+
+unit_names() {
+    local f
+    for f in tests/unit/test_*.c; do
+        if wanted unit "${f%.c}" || picked "${1:-unit}"; then basename "$f" .c; fi
     done
 }
-
-# Each script of tests/$1; lib.sh is what they share.
-scripts() {
-    for t in tests/"$1"/*.sh; do
-        [ -f "$t" ] && [ "$(basename "$t")" != lib.sh ] || continue
-        picked "$(basename "$t")" "$(basename "$t" .sh)" "$1" && run "$1" "$(basename "$t" .sh)" sh "$t"
+script_names() {    # FOLDER
+    local f
+    for f in tests/"$1"/*.sh; do
+        if [ -f "$f" ] && [ "$(basename "$f")" != lib.sh ] && wanted "$1" "$f"; then echo "$f"; fi
     done
 }
-
-cli() {     # GROUP
-    [ -f tests/cli/run.sh ] || return 0
-    # The script picks cases itself; a pattern that names the group means all of them.
-    if picked cli "$1"; then run "$1" cli sh tests/cli/run.sh '*'
-    else run "$1" cli sh tests/cli/run.sh "$pattern"; fi
+cli_names() {
+    local d
+    picked cli "${1:-cli}" && { echo '*'; return; }
+    for d in tests/cli/*/; do if picked "$(basename "$d")"; then echo "$pattern"; return; fi; done
 }
-
-# ---- build ----
-
-if ! $make -s check-libs 2>/dev/null || ! pkg-config --exists cmocka; then
-    $make -s deps || { echo "0 passed, 1 failed"; exit 1; }
-fi
-run build "$flavour" $make -s -j"$jobs" B="$flavour" all tests-bin || finish
 
 tools_of() { if [ "$1" = release ]; then echo "$PWD/bin"; else echo "$PWD/build/$1/bin"; fi; }
-export BIN TBIN UBSAN_OPTIONS=print_stacktrace=1
-BIN=$(tools_of "$flavour") TBIN=$PWD/build/$flavour/tests
-unit_tests "$flavour" unit
-scripts golden
-cli cli
-scripts fault
+flavour_is() { BIN=$(tools_of "$1") TBIN=$PWD/build/$1/tests; export BIN TBIN; }
+export UBSAN_OPTIONS=print_stacktrace=1
+
+# Build what the cases of a flavour need: no program of a unit test that is not picked.
+build() {   # GROUP FLAVOUR UNITS SCRIPTS
+    local targets=all t
+    for t in $3; do targets="$targets build/$2/tests/$t"; done
+    [ -z "$4" ] || targets="$targets bench-bin"
+    [ "$pattern" != '*' ] || targets="all tests-bin"
+    # shellcheck disable=SC2086
+    alone "$1" build $make -s -j"$(nproc)" CUDA=0 B="$2" $targets
+}
+
+# ---- make test ----
 
 install_check() {
-    dir=$work/root
-    $make -s install DESTDIR="$dir" PREFIX=/opt || return 1
+    dir=$TMPDIR/root
+    $make -s CUDA=0 install DESTDIR="$dir" PREFIX=/opt || return 1
     for t in bin/*; do
         case $t in
-        *.so) [ -s "$dir/opt/lib/shardkit/$(basename "$t")" ] || return 1 ;;
+        *.so) ;;                        # built where there is an nvcc: `make check`
         *) "$dir/opt/bin/$(basename "$t")" --version || return 1 ;;
         esac
     done
 }
-if picked install && [ -n "$(find docs -name '*.1' 2>/dev/null)" ]; then
-    start=$(now)
-    if install_check >"$log" 2>&1; then line install "tools run from there" 1 0 "$start"
-    else line install "tools run from there" 0 1 "$start"; sed 's/^/      /' "$log"; fi
+export -f install_check
+export make
+
+if [ $mode = test ]; then
+    units=$(unit_names) cases=$(cli_names) scripts="$(script_names fault) $(script_names golden)"
+    if [ -n "$units$cases${scripts// /}" ] || picked install; then
+        build build "$flavour" "$units" "$cases${scripts// /}" || finish
+    fi
+    flavour_is "$flavour"
+    export KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-4}
+    # The long ones first.
+    case " $units " in *test_flips*) run unit test_flips "$TBIN/test_flips" ;; esac
+    for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
+    [ -z "$cases" ] || run cli cli sh tests/cli/run.sh "$cases"
+    for t in $units; do [ "$t" = test_flips ] || run unit "$t" "$TBIN/$t"; done
+    if picked lint; then run lint includes sh tests/lint.sh; fi
+    if picked install; then alone install "tools run from there" bash -c install_check; fi
+    finish
 fi
 
-# ---- the same under the sanitizers ----
+# ---- make check ----
 
-# Not when the pattern names only a group that is not run twice, nor when it just ran.
-if [ "$pattern" != '*' ] && picked golden fault install clang cuda lint fuzz; then :
-elif [ "$flavour" != debug ] && run debug build $make -s -j"$jobs" B=debug all tests-bin; then
-    BIN=$(tools_of debug) TBIN=$PWD/build/debug/tests
-    unit_tests debug debug
-    cli debug
+if picked cuda && [ -n "$(find kernels -name '*.cu' 2>/dev/null)" ]; then
+    if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+        alone cuda "compiles and links" sh -c "$make -s -j$jobs all && test -s bin/shardkit-cuda.so"
+    else
+        skip cuda "no nvcc here"
+    fi
 fi
 
-# ---- compilers, arrows ----
+scripts=$(script_names fault) flips=$(picked fault flips test_flips && echo test_flips)
+if [ -n "$scripts$flips" ]; then
+    build build release "$flips" "$scripts" || finish
+    flavour_is release
+    [ -z "$flips" ] || run fault test_flips "$TBIN/test_flips"
+    for f in $scripts; do run fault "$(basename "$f" .sh)" sh "$f"; done
+    wait
+fi
+
+units=$(unit_names debug) cases=$(cli_names debug)
+if [ -n "$units$cases" ] && build debug debug "$units" "$cases"; then
+    flavour_is debug
+    export FLIP_SHARE=${FLIP_SHARE:-4}
+    [ -z "$cases" ] || run debug cli sh tests/cli/run.sh "$cases"
+    for t in $units; do run debug "$t" "$TBIN/$t"; done
+    wait
+    unset FLIP_SHARE
+fi
 
 if picked clang; then
     if command -v clang >/dev/null; then
         objects=$(find libcommon tools tests -name '*.c' ! -path 'tests/fuzz/*' ! -path 'tests/fault/*' |
                   sed 's,\(.*\)\.c$,build/clang/\1.o,')
         # shellcheck disable=SC2086
-        run clang "no warnings" $make -s -j"$jobs" CC=clang O=build/clang $objects build/clang/libkernels.a
+        alone clang "no warnings" $make -s -j"$jobs" CC=clang O=build/clang $objects build/clang/libkernels.a
     else
         skip clang "no clang here"
     fi
 fi
-if picked cuda && [ -n "$(find kernels -name '*.cu' 2>/dev/null)" ]; then
-    if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-        run cuda "compiles and links" sh -c "$make -s -j$jobs all && test -s bin/shardkit-cuda.so"
-    else
-        skip cuda "no nvcc here"
-    fi
-fi
-picked lint && run lint includes sh tests/lint.sh
-
-# ---- fuzzers ----
 
 has_libfuzzer() {
     printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
@@ -225,7 +265,7 @@ if [ "${FUZZ_SECONDS:-30}" -gt 0 ] && [ -n "$(find tests/fuzz -name 'fuzz_*.c' 2
         for f in tests/fuzz/fuzz_*.c; do
             name=$(basename "$f" .c)
             picked "$name" fuzz || continue
-            run fuzz "$name-build" $make -s "build/fuzz/$name" && fuzz "$name"
+            alone fuzz "$name-build" $make -s "build/fuzz/$name" && fuzz "$name"
         done
     else
         skip fuzz "no clang with libFuzzer and OpenMP here"
