@@ -61,13 +61,13 @@ static int take_groups(struct ds_options *o, struct cli *cli, const char *arg)
     return 0;
 }
 
-static int take_set(struct ds_options *o, struct cli *cli, const char *arg)
+static int take_set(struct ds_options *o, struct cli *cli, const char *arg, bool any_type)
 {
     if (!strchr(arg, '='))
-        return usage(cli, "--set: expected KEY=VALUE");
+        return usage(cli, any_type ? "--set-type: expected KEY=VALUE" : "--set: expected KEY=VALUE");
     if (o->q.n_set == DS_SETS_MAX)
-        return usage(cli, "--set: given too often");
-    o->sets[o->q.n_set++] = arg;
+        return usage(cli, "--set, --set-type: given too often");
+    o->sets[o->q.n_set++] = (struct ds_set){ arg, any_type };
     o->q.set = o->sets;
     return 0;
 }
@@ -85,7 +85,8 @@ int ds_option(struct ds_options *o, struct cli *cli, int c, const char *arg)
                ? usage(cli, "--pad-vocab-size-to: expected a number of rows") : 0;
     case OPT_DS_GROUPS: return take_groups(o, cli, arg);
     case OPT_DS_NUMBERING: return take_numbering(o, cli, arg);
-    case OPT_DS_SET: return take_set(o, cli, arg);
+    case OPT_DS_SET: return take_set(o, cli, arg, false);
+    case OPT_DS_SET_TYPE: return take_set(o, cli, arg, true);
     }
     return -1;
 }

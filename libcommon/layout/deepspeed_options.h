@@ -11,7 +11,7 @@
 
 enum {
     OPT_DS_TP = OPT_LAYOUT, OPT_DS_PP, OPT_DS_DP, OPT_DS_METHOD, OPT_DS_STAGES, OPT_DS_VOCAB, OPT_DS_GROUPS,
-    OPT_DS_NUMBERING, OPT_DS_SET, OPT_DS_END,
+    OPT_DS_NUMBERING, OPT_DS_SET, OPT_DS_SET_TYPE, OPT_DS_END,
 };
 
 #define DS_OPTIONS                                                                      \
@@ -23,7 +23,8 @@ enum {
     {"pad-vocab-size-to", required_argument, 0, OPT_DS_VOCAB},                          \
     {"groups", required_argument, 0, OPT_DS_GROUPS},                                    \
     {"layer-numbering", required_argument, 0, OPT_DS_NUMBERING},                        \
-    {"set", required_argument, 0, OPT_DS_SET}
+    {"set", required_argument, 0, OPT_DS_SET},                                          \
+    {"set-type", required_argument, 0, OPT_DS_SET_TYPE}
 
 enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };
 
@@ -31,7 +32,7 @@ enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };
 struct ds_options {
     struct ds_request q;
     int stages[DS_STAGES_MAX];
-    const char *sets[DS_SETS_MAX];
+    struct ds_set sets[DS_SETS_MAX];
 };
 
 static inline bool ds_option_is(int c) { return c >= OPT_DS_TP && c < OPT_DS_END; }

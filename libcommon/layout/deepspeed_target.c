@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed_tree.h"
 #include "libcommon/model/zero.h"
 
@@ -690,9 +691,7 @@ static int settle(struct ds_target *t, const struct ds_request *q, struct origin
     settle_spelling(t);
     settle_nodes(t);
     note_losses(t, notes);
-    t->set = q->set;
-    t->n_set = q->n_set;
-    rc = ds_tree_check_set(t, e);
+    rc = ds_edits_read(t, q->set, q->n_set, e);
 out:
     free(layers);
     return rc;

@@ -32,6 +32,11 @@ enum ds_numbering {
     NUMBERING_MSMD,             /* Microsoft's fork: layers from 2, no gap */
 };
 
+struct ds_set {
+    const char *text;                   /* "args.lr=0.001" */
+    bool any_type;                      /* also where the value's type changes */
+};
+
 struct ds_request {
     struct topology topo;               /* 0: as the source */
     const char *method;                 /* --pp-partition-method; NULL: see above */
@@ -46,7 +51,7 @@ struct ds_request {
     bool no_optimizer;                  /* write none */
     bool zero_moments;                  /* both moments 0, step 0 */
     int64_t step;                       /* the iteration to claim; -1: the source's */
-    const char *const *set;             /* "args.lr=0.001" */
+    const struct ds_set *set;           /* deepspeed_edit.h */
     int n_set;
 };
 
@@ -84,6 +89,12 @@ struct ds_tstage {
 /* Beside the files of a tag: what merge-tp settled where copies had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 
+/* A value of the mp_rank files that is changed. */
+struct ds_edit {
+    const char *path;                   /* "args.lr" */
+    struct pk *value;
+};
+
 struct ds_target {
     struct arena *arena;
     const struct source *src;
@@ -102,8 +113,8 @@ struct ds_target {
     enum dtype weights;
     int64_t iteration, opt_step;        /* -1: as they are */
     int local_ranks;                    /* GPUs of a node; 0: local_rank is the rank */
-    const char *const *set;
-    int n_set;
+    struct ds_edit *edit;               /* of the mp_rank files */
+    int n_edits;
     const struct strbuf *repair_log;    /* to be written beside the files, as DS_REPAIR_LOG_NAME; NULL: none */
 };
 

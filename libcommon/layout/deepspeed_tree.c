@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed_edit.h"
 #include "libcommon/model/zero.h"
 
 static void set_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
@@ -551,74 +552,6 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
         pk_set_str(a, args, "no_save_optim", pk_bool(a, true));
 }
 
-/* "None", "True", "3", "0.5", anything else is text. */
-static struct pk *literal(struct arena *a, const char *text)
-{
-    char *end;
-    long long i;
-    double f;
-
-    if (strcmp(text, "None") == 0)
-        return pk_none(a);
-    if (strcmp(text, "True") == 0 || strcmp(text, "False") == 0)
-        return pk_bool(a, *text == 'T');
-    i = strtoll(text, &end, 10);
-    if (*text && !*end)
-        return pk_int(a, i);
-    f = strtod(text, &end);
-    return *text && !*end ? pk_float(a, f) : pk_str(a, text);
-}
-
-/* The dict that "args.lr" names a key of; *key is its last part. NULL: no such value. */
-static struct pk *find_edit(struct pk *root, const char *edit, char key[128])
-{
-    const char *eq = strchr(edit, '='), *p = edit;
-    struct pk *dict = root;
-
-    for (;;) {
-        size_t n = strcspn(p, ".=");
-
-        if (!eq || n == 0 || n > 127 || !dict)
-            return NULL;
-        memcpy(key, p, n);
-        key[n] = '\0';
-        if (p + n == eq)
-            return pk_get(dict, key) ? dict : NULL;
-        dict = pk_get(dict, key);
-        p += n + 1;
-    }
-}
-
-static void apply_edits(const struct ds_target *t, struct arena *a, struct pk *root)
-{
-    char key[128];
-
-    for (int i = 0; i < t->n_set; i++) {
-        struct pk *dict = find_edit(root, t->set[i], key);
-
-        if (dict)
-            pk_set_str(a, dict, key, literal(a, strchr(t->set[i], '=') + 1));
-    }
-}
-
-int ds_tree_check_set(const struct ds_target *t, struct err *e)
-{
-    const struct source_file *f = ds_tree_mp_file(t->src, 0, 0);
-    struct arena *a = arena_new(0);
-    struct pk *root = pk_copy(a, pt_root(f->pt));
-    char key[128];
-    int rc = 0;
-
-    for (int i = 0; i < t->n_set && rc == 0; i++)
-        if (!find_edit(root, t->set[i], key)) {
-            err_usage(e, "--set %s: expected KEY=VALUE with a KEY of mp_rank_00 as ckpt-inspect args prints it",
-                      t->set[i]);
-            rc = -1;
-        }
-    arena_free(a);
-    return rc;
-}
-
 /* Global rank 0 alone lists tied aliases; a file made after its image must not. */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
@@ -644,7 +577,7 @@ static struct pk *mp_root(const struct ds_target *t, struct arena *a, const stru
         renew_int(a, root, "global_steps", t->iteration);
     }
     renew_args(t, a, pk_get(root, "args"), pp, tp);
-    apply_edits(t, a, root);
+    ds_edits_apply(t, a, root);
     return root;
 }
 

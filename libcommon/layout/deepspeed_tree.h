@@ -38,7 +38,5 @@ MUST_CHECK int ds_tree_mp(const struct ds_target *t, int pp, int tp, const char 
 const struct source_file *ds_tree_mp_file(const struct source *s, int pp, int tp);
 /* Fill t->opt and its kin from the source, or make them up and say so. -1: not in a form that we can write again. */
 MUST_CHECK int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e);
-/* Do the KEY=VALUE edits name values that exist? */
-MUST_CHECK int ds_tree_check_set(const struct ds_target *t, struct err *e);
 
 #endif

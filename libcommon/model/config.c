@@ -21,10 +21,16 @@ static bool flag_of(const struct pk *args, const char *key)
     return pk_as_int(pk_get(args, key), &v) && v != 0;
 }
 
-/* Megatron's PositionEmbeddingType: rotary 1, absolute 2, alibi 3; some forks keep a string. */
+const char *config_position_name(int64_t value)
+{
+    static const char *const by_value[] = { "rotary", "absolute", "alibi" };
+
+    return value >= 1 && value <= 3 ? by_value[value - 1] : NULL;
+}
+
+/* Some forks keep a string. */
 static void position_of(struct model_config *c, const struct pk *args)
 {
-    static const char *const by_value[] = { "", "rotary", "absolute", "alibi" };
     const struct pk *v = pk_get(args, "position_embedding_type");
     int64_t value = 0;
     const char *name;
@@ -34,8 +40,8 @@ static void position_of(struct model_config *c, const struct pk *args)
     name = pk_as_str(v);
     if (!name)
         name = pk_enum(v, &value);
-    if (!name && value > 0 && value < 4)
-        name = by_value[value];
+    if (!name)
+        name = config_position_name(value);
     snprintf(c->position, sizeof c->position, "%s", name ? name : "");
 }
 

@@ -25,6 +25,8 @@ struct model_config {
     char position[16];                  /* "alibi", "absolute", "rotary" or "" */
 };
 
+/* Members of Megatron's PositionEmbeddingType by value, 1 to 3; NULL: there is none. */
+const char *config_position_name(int64_t value);
 /* What `args` (the Namespace saved in mp_rank files) says; absent values stay 0. NULL is fine. */
 void model_config_from_args(struct model_config *c, const struct pk *args);
 /* Parameters of the whole model, padding rows included; 0 when the config is incomplete or absurd. */

@@ -105,7 +105,7 @@ static void surgery(void **state)
     struct ckptgen g = resh_small_model(2, 2, 2);
     char *in = resh_generate(&g, "a"), *out = resh_in_scratch("out");
     struct ds_request q = resh_to_topology(1, 1, 1);
-    const char *sets[] = { "args.train_iters=77", "lr_scheduler.max_lr=0.5" };
+    struct ds_set sets[] = { { "args.train_iters=77", false }, { "lr_scheduler.max_lr=0.5", false } };
     struct source *s;
     float v[48];
     struct err e = {0};
@@ -130,10 +130,9 @@ static void surgery(void **state)
     q.set = sets;
     q.n_set = 2;
     assert_int_equal(resh_try(in, out, &q, &e), -1);
-    assert_string_equal(e.msg, "--set args.train_iters=77: expected KEY=VALUE with a KEY of mp_rank_00 as ckpt-inspect "
-                        "args prints it");
+    assert_non_null(strstr(e.msg, "has no such argument"));
     err_clear(&e);
-    sets[0] = "args.seed=77";
+    sets[0].text = "args.seed=77";
     resh_do(in, out, &q);
     assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "seed"), 77);
     s = resh_open_source(out);

@@ -35,7 +35,8 @@ static const char help[] =
     "      --groups N         optimizer groups, 2 or 3 (default 3)\n"
     "      --layer-numbering ERA  new (default), old or msmd: numbers of layer files\n"
     "      --weights-only     no optimizer shards\n"
-    "      --set KEY=VALUE    a value of the mp_rank files, e.g. args.lr=0.0001\n"
+    "      --set KEY=VALUE    a value of the mp_rank files, e.g. lr=0.0001 (JSON of its type)\n"
+    "      --set-type KEY=VALUE  the same, of any type\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "\nRunning:\n"
     CLI_HELP_CONVERT
