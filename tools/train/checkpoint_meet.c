@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "libcommon/layout/replace.h"
 #include "libcommon/layout/staging.h"
 #include "tools/train/checkpoint_write.h"
 
@@ -146,18 +145,28 @@ int save_meeting_publish(const struct save_meeting *m, struct err *e)
     return rc;
 }
 
-void save_meeting_discard(const struct save_meeting *m)
+int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
 {
     const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
+    struct err why = {0};
 
-    /* Another rank may be making a file in it just now, and will hear of the end only then. What
-     * cannot be removed in two seconds has a name that the next save removes. */
-    for (int i = 0; i < 100; i++) {
-        struct err ignored = {0};
-
-        if ((!exists(m->job) || replace_remove(m->job, REPLACE_JOB, &ignored) == 0) &&
-            (!exists(m->part) || replace_remove(m->part, REPLACE_PART, &ignored) == 0))
-            return;
+    for (int i = 0; i < 100 && exists(path); i++) {
+        err_clear(&why);
+        if (replace_remove(path, what, &why) == 0 || why.kind == ERR_USAGE)
+            return 0;
         nanosleep(&pause, NULL);
     }
+    if (!exists(path))
+        return 0;
+    *e = why;
+    return -1;
+}
+
+void save_meeting_discard(const struct save_meeting *m)
+{
+    struct err ignored = {0};
+
+    /* What cannot be removed has a name that the next save removes. */
+    if (save_meeting_remove(m->job, REPLACE_JOB, &ignored) == 0)
+        (void)!save_meeting_remove(m->part, REPLACE_PART, &ignored);
 }

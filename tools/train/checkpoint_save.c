@@ -13,7 +13,6 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
-#include "libcommon/layout/replace.h"
 #include "libcommon/layout/staging.h"
 #include "tools/train/checkpoint_write.h"
 
@@ -350,13 +349,11 @@ static bool is_leftover(const char *name, enum replace_what *what)
 static int clean_entry(const char *dir, const char *name, struct err *e)
 {
     char *path = path_join(dir, name);
-    struct err foreign = {0};
     enum replace_what what;
     int rc = 0;
 
     if (is_leftover(name, &what)) {
-        if (replace_check(path, what, &foreign) == 0)
-            rc = dir_remove(path, e);
+        rc = save_meeting_remove(path, what, e);
     } else if (tag_length(name) && strcmp(name + tag_length(name), ".old.part") == 0) {
         path[strlen(path) - strlen(".old.part")] = '\0';
         rc = staging_recover(path, e);

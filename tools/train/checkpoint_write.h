@@ -24,6 +24,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed_tree.h"
+#include "libcommon/layout/replace.h"
 #include "tools/train/checkpoint_impl.h"
 
 /* One save, as the trainer orders it. */
@@ -110,5 +111,10 @@ MUST_CHECK char *save_meeting_hear(struct save_meeting *m, const char *word, int
 MUST_CHECK int save_meeting_publish(const struct save_meeting *m, struct err *e);
 /* Rank 0: nothing will come of it. */
 void save_meeting_discard(const struct save_meeting *m);
+/*
+ * Remove a folder in which another process, which hears of the end only now, may be making a file, or which it may
+ * just be renaming: tries for two seconds. Gone is fine; what holds something foreign stays.
+ */
+MUST_CHECK int save_meeting_remove(const char *path, enum replace_what what, struct err *e);
 
 #endif
