@@ -220,6 +220,63 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
     return w;
 }
 
+static void wake(struct watch *w, char letter)
+{
+    /* A full pipe means that the monitor has plenty to wake up for. */
+    if (write(w->wake[1], &letter, 1) < 0)
+        return;
+}
+
+/* ---- SIGTERM ---- */
+
+/* The watch that the handler wakes; one world a process. */
+static struct watch *_Atomic terminated;
+
+static void on_term(int sig)
+{
+    struct watch *w = atomic_load(&terminated);
+    int before = errno;
+
+    (void)sig;
+    /* Should the monitor hang: an alarm that nobody catches. */
+    alarm(LAST_WORDS_S);
+    if (w)
+        wake(w, WAKE_TERM);
+    errno = before;
+}
+
+void watch_catch_term(struct watch *w)
+{
+    struct sigaction act;
+
+    if (sigaction(SIGTERM, NULL, &act) < 0 || act.sa_handler != SIG_DFL)
+        return;
+    atomic_store(&terminated, w);
+    act = (struct sigaction){.sa_handler = on_term, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &act, NULL);
+}
+
+static void release_term(void)
+{
+    struct sigaction act;
+
+    if (sigaction(SIGTERM, NULL, &act) == 0 && act.sa_handler == on_term)
+        signal(SIGTERM, SIG_DFL);
+    atomic_store(&terminated, NULL);
+}
+
+_Noreturn void watch_die(void)
+{
+    sigset_t only;
+
+    signal(SIGTERM, SIG_DFL);
+    sigemptyset(&only);
+    sigaddset(&only, SIGTERM);
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+    raise(SIGTERM);
+    _exit(1);
+}
+
 int watch_run(struct watch *w, struct err *e)
 {
     sigset_t all, before;
@@ -240,14 +297,8 @@ int watch_run(struct watch *w, struct err *e)
         return -1;
     }
     w->running = true;
+    watch_catch_term(w);
     return 0;
-}
-
-static void wake(struct watch *w, char letter)
-{
-    /* A full pipe means that the monitor has plenty to wake up for. */
-    if (write(w->wake[1], &letter, 1) < 0)
-        return;
 }
 
 int watch_letters(struct watch *w, char *letters, int room)
@@ -269,6 +320,7 @@ void watch_close(struct watch *w)
 {
     if (!w->running)
         return;
+    release_term();
     wake(w, WAKE_CLOSE);
     pthread_join(w->thread, NULL);
     w->running = false;

@@ -18,6 +18,10 @@
  * the launcher does. When rank 0 itself dies, one rank of each host says so.
  *
  * A job of one process has its monitor thread too, so comm_abort() and watch_dump() work alike.
+ * SIGTERM, where the program has no handler of its own, first gives the monitor half a second to find
+ * out whether some rank died before: launchers end the others as soon as one has, and which one it was is
+ * what matters. Then it ends the process, as ever.
+ *
  * Threads: each call says from where it may be made. Never fork() without exec after
  * comm_world_open(): a child that keeps the connections open hides its parent's death.
  */
@@ -66,5 +70,8 @@ double watch_seconds_in_calls(const struct watch *w);
  * line a rank, through comm_options.say. Async-signal-safe: meant for SIGUSR2.
  */
 void watch_dump(struct watch *w);
+
+/* Once more wait for SIGTERM as above, after the program has set it back to SIG_DFL. The thread that communicates. */
+void watch_catch_term(struct watch *w);
 
 #endif

@@ -57,6 +57,7 @@ enum wire_kind {
     WIRE_HELLO = 1,             /* rank to root, first */
     WIRE_GOODBYE,               /* either way: an orderly end */
     WIRE_FAIL,                  /* rank to root: comm_abort(); a = 1 when a lost peer is behind it */
+    WIRE_TERM,                  /* rank to root: SIGTERM came, I am about to go */
     WIRE_HANG,                  /* rank to root: my call lasts too long */
     WIRE_DUMP,                  /* rank to root: print the table */
     WIRE_ASK,                   /* root to rank: what are you doing? */
@@ -75,6 +76,7 @@ struct wire {
 struct conn {
     int fd;                     /* -1: closed */
     bool goodbye;               /* it said so: closing is no fault */
+    bool term;                  /* it said WIRE_TERM: closing is no news */
     struct wire in;             /* what has come of the next message */
     size_t got;
 };
@@ -114,7 +116,13 @@ struct watch {
     bool lost_peer;
 };
 
-enum wake { WAKE_FAIL = 'f', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
+/*
+ * How long somebody who is ended by a launcher, or has lost a peer, waits for news of the rank that was the
+ * first: what its kernel said when it died is on its way, but perhaps not read.
+ */
+#define GRACE_NS (SECOND / 2)
+
+enum wake { WAKE_FAIL = 'f', WAKE_TERM = 't', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
 
 struct watch *watch_new(int rank, int size, const struct comm_options *o);
 /* Root: a listening socket for the offer; closed by watch_accept(). */
@@ -134,6 +142,8 @@ int watch_letters(struct watch *w, char *letters, int room);
 void watch_say(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* "rank 3 (host h, pid 12, GPU-53a7.. at 0000:1b:00.0)" */
 void watch_name(const struct watch *w, int rank, char *text, size_t room);
+/* Die of the SIGTERM that has come. */
+_Noreturn void watch_die(void);
 /* on_abort, within 3 s. */
 void watch_last_words(struct watch *w, const char *reason);
 

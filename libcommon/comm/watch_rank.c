@@ -23,6 +23,7 @@ struct rank {
     int64_t deadline;           /* act alone then; 0 = nothing is due */
     char alone[WIRE_TEXT];      /* what to say then; "" = the orderly end, just go */
     bool closing;
+    int64_t die_at;             /* SIGTERM has come; 0 = not */
 };
 
 _Noreturn static void leave(struct rank *m, const char *reason)
@@ -99,6 +100,10 @@ static void obey(struct rank *m)
     for (int i = 0; i < n; i++) {
         if (letters[i] == WAKE_DUMP)
             tell(m, WIRE_DUMP, 0, 0, NULL);
+        if (letters[i] == WAKE_TERM && !m->die_at) {
+            tell(m, WIRE_TERM, 0, 0, NULL);
+            m->die_at = now_ns() + GRACE_NS;
+        }
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
             tell(m, WIRE_FAIL, m->w->lost_peer, 0, m->w->reason);
@@ -134,12 +139,14 @@ void *watch_rank_main(void *watch)
     for (;;) {
         struct pollfd p[2] = {{.fd = w->wake[0], .events = POLLIN}, {.fd = w->conn[0].fd, .events = POLLIN}};
 
-        poll(p, 2, LOOK_MS);
+        poll(p, 2, m.die_at ? 20 : LOOK_MS);
         obey(&m);
         if (w->conn[0].fd >= 0)
             hear(&m);
         if (m.closing && (w->conn[0].fd < 0 || w->conn[0].goodbye))
             return NULL;
+        if (m.die_at && now_ns() > m.die_at)
+            watch_die();
         check_own_call(&m);
         if (m.deadline && now_ns() > m.deadline) {
             if (!m.alone[0])

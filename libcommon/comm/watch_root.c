@@ -18,8 +18,7 @@ enum {
     GOODBYE_S = 10,
     NAME = 300, LINE = 2 * (WIRE_TEXT + NAME) + 16,
 };
-/* A rank that lost a peer speaks before the peer's own end is known: wait for the cause. */
-#define GRACE_NS (SECOND / 2)
+#define TERM_ENDED "died: SIGTERM ended it; ending the job"
 #define ASK_NS (2 * SECOND)     /* how long the ranks have to say what they do */
 
 struct answer {
@@ -36,9 +35,10 @@ struct root {
     int hung;                   /* the rank that said so first */
     int64_t ask_until;
     struct answer *answer;       /* [size] */
-    /* A failure that is another's consequence; 0 = none. */
+    /* A failure that may be another's consequence; 0 = none. */
     int64_t grace_until;
     char second_hand[LINE];
+    bool term;                  /* SIGTERM has come to this rank */
     int64_t close_until;        /* 0 = not closing */
 };
 
@@ -80,6 +80,8 @@ _Noreturn static void end_job(struct root *m, const char *reason)
     for (int r = 1; r < w->size; r++)
         if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0])
             kill((pid_t)w->place[r].pid, SIGKILL);
+    if (m->term)
+        watch_die();
     _exit(1);
 }
 
@@ -208,18 +210,26 @@ static void finish_asking(struct root *m)
 
 /* ---- messages ---- */
 
-static void failed(struct root *m, int rank, bool lost_peer, const char *reason)
+/* What may be another's consequence: ends the job in a moment, unless the cause is heard of. */
+static void second_hand(struct root *m, int rank, const char *what)
 {
-    char what[WIRE_TEXT + 16], who[NAME];
+    char who[NAME];
 
-    snprintf(what, sizeof what, "failed: %s", reason);
-    if (!lost_peer)
-        end_because(m, rank, what);
     if (m->grace_until)
         return;
     watch_name(m->w, rank, who, sizeof who);
     snprintf(m->second_hand, sizeof m->second_hand, "%s %s", who, what);
     m->grace_until = now_ns() + GRACE_NS;
+}
+
+static void failed(struct root *m, int rank, bool lost_peer, const char *reason)
+{
+    char what[WIRE_TEXT + 16];
+
+    snprintf(what, sizeof what, "failed: %s", reason);
+    if (!lost_peer)
+        end_because(m, rank, what);
+    second_hand(m, rank, what);
 }
 
 static void handle(struct root *m, int rank, const struct wire *in)
@@ -232,6 +242,10 @@ static void handle(struct root *m, int rank, const struct wire *in)
         break;
     case WIRE_FAIL:
         failed(m, rank, in->a, in->text);
+        break;
+    case WIRE_TERM:
+        m->w->conn[rank].term = true;
+        second_hand(m, rank, TERM_ENDED);
         break;
     case WIRE_HANG:
         ask(m, true, rank);
@@ -258,7 +272,7 @@ static void hear(struct root *m, int rank)
     if (rc == 0)
         return;
     conn_close(c);
-    if (c->goodbye)
+    if (c->goodbye || c->term)
         return;
     if (why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH)
         end_because(m, rank, "died: nothing is heard from its host; ending the job");
@@ -274,6 +288,10 @@ static void obey(struct root *m)
     for (int i = 0; i < n; i++) {
         if (letters[i] == WAKE_DUMP)
             ask(m, false, 0);
+        if (letters[i] == WAKE_TERM) {
+            m->term = true;
+            second_hand(m, 0, TERM_ENDED);
+        }
         if (letters[i] == WAKE_CLOSE)
             m->close_until = now_ns() + GOODBYE_S * SECOND;
         if (letters[i] == WAKE_FAIL) {

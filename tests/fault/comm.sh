@@ -37,16 +37,19 @@ none_left() {
     done
 }
 
+BEFORE=:        # what signal_one does just before, given the rank
 # signal_one NAME SIGNAL RANK TEXT LAUNCHER N ARGS...: all have gone within 5 s, status not 0, TEXT said.
 signal_one() {
     name=$1 signal=$2 rank=$3 text=$4; shift 4
     launcher=$1 ranks=$2
+    : >"$W/job"         # the last job's ranks are not this one's
     "$@" >"$W/job" 2>&1 & job=$!
     if ! until_true 300 all_started "$ranks"; then
         fail "$name: not all ranks started"; cat "$W/job"; kill $job; wait $job; return
     fi
     sleep 0.2
     pid=$(pid_of "$rank")
+    $BEFORE "$rank"
     kill -"$signal" "$pid"
     if until_true 50 none_left; then pass; else fail "$name ($launcher): ranks are left after 5 s"; fi
     wait $job; got=$?
@@ -112,6 +115,18 @@ while [ $i -lt "$kills" ]; do
     i=$((i + 1))
 done
 signal_one "killed" TERM 5 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
+# mpirun ends the others, on a busy machine before they have had a moment to see why: stopped, and with the signal
+# waiting for the moment when mpirun has them go on, they are sure not to.
+stop_others() {
+    for r in 0 1 2 3; do
+        [ $r -eq "$1" ] || kill -STOP "$(pid_of $r)"
+        [ $r -eq "$1" ] || kill -TERM "$(pid_of $r)"
+    done
+}
+BEFORE=stop_others
+signal_one "killed, the others ended by mpirun first" KILL 0 'rank %d (host %s, pid %d) died: ' mpi 4 "$demo" run
+signal_one "killed, the others ended by mpirun first" KILL 3 'rank %d (host %s, pid %d) died: ' mpi 4 "$demo" run
+BEFORE=:
 COMMDEMO_TIMEOUT=1; export COMMDEMO_TIMEOUT
 check_exit "a rank gives up" 1 "failed: no more data" mpi 8 "$demo" abort 3
 check_exit "the others do not" 1 "last words: rank 3 (host $(uname -n)" mpi 8 "$demo" abort 3

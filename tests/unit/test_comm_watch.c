@@ -128,6 +128,62 @@ static void kill_one(int who, int sig, const char *fmt)
     ranks_end(&j);
 }
 
+static void signal_others(const struct ranks *j, int who, int sig)
+{
+    for (int r = 0; r < SIZE; r++)
+        if (r != who)
+            kill(j->pid[r], sig);
+}
+
+/*
+ * A launcher that sees a rank die ends the others, perhaps before they have had a moment to see it
+ * themselves: stopped, they are sure not to. The rank that died first is named all the same, and nobody else.
+ */
+static void test_killed_and_all_ended(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 2) {
+        char text[64], *said;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "run", .who = -1});
+        usleep(700000);
+        signal_others(&j, who, SIGSTOP);
+        kill(j.pid[who], SIGKILL);
+        signal_others(&j, who, SIGTERM);
+        signal_others(&j, who, SIGCONT);
+        snprintf(text, sizeof text, "rank %d (host ", who);
+        expect_end(&j, 0.7, 6, -1, text);
+        said = ranks_said(&j);
+        if (count(said, " died: its connection closed without a goodbye") < 1 || count(said, " died: ") > 2)
+            fail_msg("killed: %d; said:\n%s", who, said);
+        for (int r = 0; r < SIZE; r++) {
+            snprintf(text, sizeof text, "rank %d (host ", r);
+            if (r != who && strncmp(said, text, strlen(text)) == 0)
+                fail_msg("killed: %d; said:\n%s", who, said);
+        }
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+/* All ranks are ended from outside: one line, and each dies of the signal or of the line. */
+static void test_all_terminated(void **state)
+{
+    struct ranks j;
+    char *said;
+
+    (void)state;
+    start(&j, (struct trouble){.what = "run", .who = -1});
+    usleep(700000);
+    signal_others(&j, -1, SIGTERM);
+    expect_end(&j, 0.7, 6, -1, ") died: SIGTERM ended it; ending the job\n");
+    said = ranks_said(&j);
+    assert_int_equal(count(said, " died: "), 1);
+    free(said);
+    ranks_end(&j);
+}
+
 static void test_killed(void **state)
 {
     char *said;
@@ -135,7 +191,8 @@ static void test_killed(void **state)
 
     (void)state;
     kill_one(2, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
-    kill_one(SIZE - 1, SIGTERM, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
+    kill_one(SIZE - 1, SIGINT, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
+    kill_one(SIZE - 1, SIGTERM, "rank %d (host %s, pid %ld) died: SIGTERM ended it");
     /* One line, not one of every rank; and the last words of all that are left. */
     start(&j, (struct trouble){.what = "run", .who = -1});
     usleep(700000);
@@ -353,7 +410,9 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
-        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs), cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone),
+        cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
+        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone),
         cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
     };
 

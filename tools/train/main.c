@@ -170,8 +170,10 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->place->size);
         return -1;
     }
-    if (only_looks(t))
+    if (only_looks(t)) {
         status_release_signals();
+        watch_catch_term(comm_watch(t->world));
+    }
     /* Wrong usage touches nothing. */
     if (options_check(&t->o, ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
         killed_at_start(t, why, e) < 0)
