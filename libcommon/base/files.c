@@ -226,6 +226,47 @@ int files_add_mem(struct files *f, const void *p, uint64_t size, const char *nam
     return i;
 }
 
+/* The same place on disk, opened anew; a spool has no name to open. */
+static int join_disk(struct files *f, const struct disk *d, struct err *e)
+{
+    int fd = FD_NONE;
+
+    if (!d->path) {
+        fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) {
+            err_sys(e, "spool file", "cannot be opened again");
+            return -1;
+        }
+    }
+    return add_disk(f, d->path, fd, d->mtime_ns);
+}
+
+int files_join(struct files *f, const struct files *other, struct err *e)
+{
+    int disk = f->disk.n, file = f->file.n, record = f->record.n;
+
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < other->disk.n; i++)
+        if (join_disk(f, table_at(&other->disk, i), e) < 0) {
+            pthread_mutex_unlock(&f->lock);
+            return -1;
+        }
+    for (int i = 0; i < other->file.n; i++) {
+        const struct file *x = table_at(&other->file, i);
+
+        add_file(f, x->disk < 0 ? -1 : disk + x->disk, x->mem, x->base, x->size, x->name);
+    }
+    for (int i = 0; i < other->record.n; i++) {
+        struct record x = *(const struct record *)table_at(&other->record, i);
+
+        x.file += file;
+        x.name = xstrdup(x.name);
+        table_add(&f->record, &x);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return record;
+}
+
 static const struct file *get_file(const struct files *f, int file)
 {
     return table_at(&f->file, file);

@@ -50,6 +50,13 @@ int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const 
 /* Caller's memory, valid until files_free(). */
 int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
 
+/*
+ * Add all that another table holds, its records too: an index of `other` becomes one of `f` by
+ * adding what is returned for records. `other` may go before `f`, but for memory files.
+ * -1 with *e when a spool's descriptor cannot be shared.
+ */
+MUST_CHECK int files_join(struct files *f, const struct files *other, struct err *e);
+
 int files_count(const struct files *f);
 const char *files_name(const struct files *f, int file);    /* for messages */
 /* The path on disk, and where the file's byte 0 lies in it; NULL for memory and spool files. */

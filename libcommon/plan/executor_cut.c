@@ -73,9 +73,45 @@ uint64_t exec_widest_columns(struct plan *p)
     return align_up(most, BLOCK);
 }
 
+/* Twins are cut where either must be. */
+static uint64_t cut_next(const struct run *x)
+{
+    const struct plan_item *it = plan_item(x->plan, x->next_item);
+    uint64_t len = cut_chunk(x, it, x->next_at);
+
+    return it->twins ? min_u64(len, cut_chunk(x, plan_item(x->plan, x->next_item + 1), x->next_at)) : len;
+}
+
+/* Under the lock: hand out what is next, false when nothing is. */
+static bool take_next(struct run *x, int *item, uint64_t *at, uint64_t *len)
+{
+    while (x->next_item < plan_n(x->plan)) {
+        const struct plan_item *it = plan_item(x->plan, x->next_item);
+        bool turns = it->twins && !x->next_twin;
+
+        if (it->done || (x->next_at == it->len && it->len)) {
+            x->next_item += it->twins ? 2 : 1;
+            x->next_at = 0;
+            continue;
+        }
+        *item = x->next_item + x->next_twin;
+        *at = x->next_at;
+        *len = cut_next(x);
+        x->next_twin = turns;
+        if (turns)
+            return true;
+        x->next_at += *len;
+        /* An empty item is one empty chunk. */
+        if (it->len == 0)
+            x->next_item += it->twins ? 2 : 1;
+        return true;
+    }
+    return false;
+}
+
 bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len)
 {
-    bool found = false;
+    bool found;
 
     if (x->o->stopped && x->o->stopped()) {
         struct err e = {0};
@@ -84,23 +120,7 @@ bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len)
         return exec_fail(x, &e);
     }
     pthread_mutex_lock(&x->lock);
-    while (!x->stop && x->next_item < plan_n(x->plan)) {
-        const struct plan_item *it = plan_item(x->plan, x->next_item);
-
-        if (it->done || (x->next_at == it->len && it->len)) {
-            x->next_item++;
-            x->next_at = 0;
-            continue;
-        }
-        *item = x->next_item;
-        *at = x->next_at;
-        *len = cut_chunk(x, it, *at);
-        x->next_at += *len;
-        /* An empty item is one empty chunk. */
-        x->next_item += it->len == 0;
-        found = true;
-        break;
-    }
+    found = !x->stop && take_next(x, item, at, len);
     pthread_mutex_unlock(&x->lock);
     return found;
 }

@@ -68,6 +68,7 @@ struct run {
     pthread_mutex_t lock;       /* of what follows */
     int next_item;
     uint64_t next_at;           /* bytes of it that were handed out */
+    bool next_twin;             /* of twins, the second one's turn */
     struct err err;
     _Atomic bool stop;
 };

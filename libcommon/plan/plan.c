@@ -59,6 +59,7 @@ struct plan {
     struct plan_dst *dst;
     int n_dst, cap_dst;
     bool closed;
+    bool no_gaps;               /* bytes that nobody reads stay unread */
     struct record_state *record;
     int n_records;
     struct claim *claim;        /* until the end of plan_close() all; then those of records read twice */
@@ -315,7 +316,7 @@ static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uin
 {
     struct extent *x;
 
-    if (at == end)
+    if (at == end || p->no_gaps)
         return;
     if (!*g) {
         const struct record *r = files_record(p->files, record);
@@ -395,6 +396,12 @@ void plan_close(struct plan *p)
     }
     p->n_claims = p->cap_claims = kept;
     p->claim = xrealloc(p->claim, (size_t)max_u64((uint64_t)kept, 1) * sizeof *p->claim);
+}
+
+void plan_close_parts(struct plan *p)
+{
+    p->no_gaps = true;
+    plan_close(p);
 }
 
 /* ---- sums of records ---- */

@@ -38,6 +38,11 @@ struct plan_item {
     uint64_t from, len;         /* logical bytes [from, from + len) */
     int dst;                    /* destination file number, or -1: check only, or dealt out */
     uint64_t dst_at;
+    /*
+     * Set by the caller: the next item is this one's twin, of the same length and element. The two are cut
+     * alike and handed out by turns, so that whoever looks at both never waits for much of one.
+     */
+    bool twins;
     int n_outs;                 /* dealt out to so many destinations; else 0 */
     struct plan_out *out;       /* [n_outs] */
     uint64_t part;              /* map bytes of every row that go to each */
@@ -84,6 +89,8 @@ int plan_add_columns(struct plan *p, const struct tmap *map, uint64_t from, uint
                      const struct plan_out *out, int n_outs, enum replica_policy policy, const char *name, void *user);
 /* Add check-only items for the bytes of touched records that no item reads. No plan_add() after it. */
 void plan_close(struct plan *p);
+/* The same without those items: a record that the items do not read whole is not checked. */
+void plan_close_parts(struct plan *p);
 
 enum { PLAN_ROW_MAX = 8192 };
 

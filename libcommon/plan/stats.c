@@ -1,15 +1,12 @@
 /*
- * stats.c - statistics and distances of tensors, chunk by chunk
+ * stats.c - statistics and distances of elements in memory
  *
- * A run is a sequence of chunks (job 0 from its first byte to its last, job 1, ...).
- * It is worked off in waves: the threads of a wave take its chunks in any order, then
- * the wave's results are joined in sequence order. So the order of additions depends on
- * the tensors alone, and a wave's results are all that has to be remembered.
+ * Elements become doubles, a block that fits the first-level cache at a time, and are summed
+ * in four lanes of fixed order: vectors of any width give the same bits.
  */
 #include "libcommon/plan/stats.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +16,8 @@
 #define BLOCK 1024
 /* Independent sums: one chain of additions would wait four cycles for each. */
 #define LANES 4
-#define WAVE_PER_THREAD 16
+typedef double vec __attribute__((vector_size(8 * LANES)));
+typedef int64_t mask __attribute__((vector_size(8 * LANES)));
 
 /* n elements as doubles; the common types without a call for each. */
 static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
@@ -27,63 +25,200 @@ static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
     const uint8_t *b = p;
     int size = dtype_size(t);
 
-    for (uint64_t i = 0; i < n; i++) {
-        if (t == DTYPE_F32) {
+    if (t == DTYPE_F32) {
+        #pragma omp simd
+        for (uint64_t i = 0; i < n; i++) {
             float f;
 
             memcpy(&f, b + 4 * i, 4);
             out[i] = f;
-        } else if (t == DTYPE_BF16) {
-            uint32_t bits = (uint32_t)get_le16(b + 2 * i) << 16;
+        }
+    } else if (t == DTYPE_BF16) {
+        #pragma omp simd
+        for (uint64_t i = 0; i < n; i++) {
+            uint16_t half;
+            uint32_t bits;
             float f;
 
+            memcpy(&half, b + 2 * i, 2);
+            bits = (uint32_t)half << 16;
             memcpy(&f, &bits, 4);
             out[i] = f;
-        } else {
-            out[i] = dtype_value(t, b + (uint64_t)size * i);
         }
+    } else {
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = dtype_value(t, b + (uint64_t)size * i);
     }
 }
 
-static void add_block(struct stats *s, const double *v, uint64_t n)
+/* v where m is set, else w; a macro, as a function that takes vectors has another ABI on every processor. */
+#define CHOOSE(m, v, w) ((vec)(((m) & (mask)(v)) | (~(m) & (mask)(w))))
+
+/* Lanes that run past n are filled with NaN, which no sum takes in. Returns the elements there are then. */
+static uint64_t fill_lanes(double *v, uint64_t n)
 {
-    double sum[LANES] = {0}, sum_sq[LANES] = {0};
-    double lo = INFINITY, hi = -INFINITY;
-    struct stats b = { .n = n };
+    uint64_t all = (n + LANES - 1) / LANES * LANES;
 
-    for (uint64_t i = 0; i < n; i++) {
-        double x = v[i];
+    for (uint64_t i = n; i < all; i++)
+        v[i] = NAN;
+    return all;
+}
 
-        if (!isfinite(x)) {
-            b.n_nan += isnan(x) != 0;
-            b.n_inf += isinf(x) != 0;
-            continue;
-        }
-        sum[i % LANES] += x;
-        sum_sq[i % LANES] += x * x;
-        lo = x < lo ? x : lo;
-        hi = x > hi ? x : hi;
-        b.n_zero += x == 0;
-        b.n_negative += x < 0;
+/* Room for whole lanes in v. For any type, and values that are not finite. */
+static void add_doubles(struct stats *s, double *v, uint64_t n)
+{
+    uint64_t all = fill_lanes(v, n), n_finite = 0;
+    vec sum = {0}, sum_sq = {0}, lo = (vec){0} + INFINITY, hi = (vec){0} - INFINITY;
+    mask zero = {0}, negative = {0}, finite = {0}, nan = {0};
+    struct stats b = { .n = n, .min = INFINITY, .max = -INFINITY };
+
+    for (uint64_t i = 0; i < all; i += LANES) {
+        vec x, y;
+        mask fin;
+
+        memcpy(&x, v + i, sizeof x);
+        fin = x - x == 0;                       /* not for infinities and NaN */
+        y = (vec)((mask)x & fin);
+        sum += y;
+        sum_sq += y * y;
+        lo = CHOOSE(fin & (x < lo), x, lo);
+        hi = CHOOSE(fin & (x > hi), x, hi);
+        zero -= x == 0;                         /* true is -1 */
+        negative -= fin & (x < 0);
+        finite -= fin;
+        nan -= x != x;
     }
-    b.min = lo;
-    b.max = hi;
     for (int k = 0; k < LANES; k++) {
         b.sum += sum[k];
         b.sum_sq += sum_sq[k];
+        b.min = lo[k] < b.min ? lo[k] : b.min;
+        b.max = hi[k] > b.max ? hi[k] : b.max;
+        b.n_zero += (uint64_t)zero[k];
+        b.n_negative += (uint64_t)negative[k];
+        b.n_nan += (uint64_t)nan[k];
+        n_finite += (uint64_t)finite[k];
     }
+    b.n_inf = all - n_finite - b.n_nan;
+    b.n_nan -= all - n;
+    b.min += 0.0;                               /* -0 becomes 0, which of them came first is no one's matter */
+    b.max += 0.0;
+    stats_join(s, &b);
+}
+
+/* ---- the usual types: what can be told from the bits of a float is, four at a time ---- */
+
+/* The elements of a block as bits of floats. False: another type. */
+static bool to_f32_bits(enum dtype t, const void *p, uint64_t n, int32_t *bits)
+{
+    const uint8_t *b = p;
+
+    if (t == DTYPE_F32)
+        memcpy(bits, p, n * 4);
+    else if (t == DTYPE_BF16)
+        for (uint64_t i = 0; i < n; i++) {
+            uint16_t half;
+
+            memcpy(&half, b + 2 * i, 2);
+            bits[i] = (int32_t)((uint32_t)half << 16);
+        }
+    return t == DTYPE_F32 || t == DTYPE_BF16;
+}
+
+static bool all_finite(const int32_t *bits, uint64_t n)
+{
+    int32_t odd = 0;
+
+    #pragma omp simd reduction(|:odd)
+    for (uint64_t i = 0; i < n; i++)
+        odd |= (bits[i] & INT32_MAX) >= 0x7f800000;
+    return !odd;
+}
+
+/* Floats in numeric order as integers, and back. */
+static inline int32_t ordered(int32_t bits)
+{
+    return bits ^ (bits >> 31 & INT32_MAX);
+}
+
+static double from_ordered(int32_t k)
+{
+    int32_t bits = ordered(k);
+    float f;
+
+    memcpy(&f, &bits, 4);
+    return f + 0.0;                             /* -0 becomes 0 */
+}
+
+/* The same additions in the same order as add_doubles() makes. */
+static void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
+{
+    typedef float quad __attribute__((vector_size(4 * LANES)));
+    vec sum = {0}, sum_sq = {0};
+    uint64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        quad f;
+        vec x;
+
+        memcpy(&f, bits + i, sizeof f);
+        x = __builtin_convertvector(f, vec);
+        sum += x;
+        sum_sq += x * x;
+    }
+    for (; i < n; i++) {
+        float f;
+
+        memcpy(&f, bits + i, 4);
+        sum[i % LANES] += f;
+        sum_sq[i % LANES] += (double)f * f;
+    }
+    for (int k = 0; k < LANES; k++) {
+        s->sum += sum[k];
+        s->sum_sq += sum_sq[k];
+    }
+}
+
+static void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
+{
+    struct stats b = { .n = n };
+    int32_t lo = INT32_MAX, hi = INT32_MIN, zero = 0, signs = 0, minus_zero = 0;
+
+    add_sums(&b, bits, n);
+    #pragma omp simd reduction(min:lo) reduction(max:hi)
+    for (uint64_t i = 0; i < n; i++) {
+        int32_t k = ordered(bits[i]);
+
+        lo = k < lo ? k : lo;
+        hi = k > hi ? k : hi;
+    }
+    #pragma omp simd reduction(+:zero, signs, minus_zero)
+    for (uint64_t i = 0; i < n; i++) {
+        zero += (bits[i] & INT32_MAX) == 0;
+        signs += bits[i] < 0;
+        minus_zero += bits[i] == INT32_MIN;
+    }
+    b.min = from_ordered(lo);
+    b.max = from_ordered(hi);
+    b.n_zero = (uint64_t)zero;
+    b.n_negative = (uint64_t)(signs - minus_zero);
     stats_join(s, &b);
 }
 
 void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n)
 {
-    double v[BLOCK];
+    int32_t bits[BLOCK];
+    double v[BLOCK];                            /* a multiple of the lanes */
 
     for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint8_t *b = (const uint8_t *)p + at * (uint64_t)dtype_size(t);
         uint64_t m = min_u64(BLOCK, n - at);
 
-        to_doubles(t, (const uint8_t *)p + at * (uint64_t)dtype_size(t), m, v);
-        add_block(s, v, m);
+        if (to_f32_bits(t, b, m, bits) && all_finite(bits, m)) {
+            add_finite(s, bits, m);
+        } else {
+            to_doubles(t, b, m, v);
+            add_doubles(s, v, m);
+        }
     }
 }
 
@@ -169,51 +304,145 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
     return i > k ? (uint64_t)i - (uint64_t)k : (uint64_t)k - (uint64_t)i;
 }
 
-static void diff_element(struct stats_diff *d, enum dtype t, const uint8_t *a, const uint8_t *b)
+/* The largest distance of n elements. Values of the usual types that hold no NaN go by vectors. */
+static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n, bool any_nan)
 {
-    double x = dtype_value(t, a), y = dtype_value(t, b);
-    uint64_t ulps = ulp_distance(t, a, b);
+    uint64_t size = (uint64_t)dtype_size(t), most = 0;
+    int64_t most_f32 = 0;
+    int32_t most_bf16 = 0;
 
-    if (d->n_differ == 0)
-        d->first = d->n;
-    d->n_differ++;
-    d->max_ulps = max_u64(d->max_ulps, ulps);
-    if (isfinite(x) && isfinite(y)) {
-        double gap = fabs(x - y);
+    if (t == DTYPE_F32 && !any_nan) {
+        #pragma omp simd reduction(max:most_f32)
+        for (uint64_t i = 0; i < n; i++) {
+            int32_t x, y;
+            int64_t gap;
 
-        d->max_abs = gap > d->max_abs ? gap : d->max_abs;
-        d->diff_sq += gap * gap;
-        d->ref_sq += x * x;
+            memcpy(&x, a + 4 * i, 4);
+            memcpy(&y, b + 4 * i, 4);
+            x = x < 0 ? -(x & INT32_MAX) : x;   /* in numeric order around zero */
+            y = y < 0 ? -(y & INT32_MAX) : y;
+            gap = (int64_t)x - y;
+            gap = gap < 0 ? -gap : gap;
+            most_f32 = gap > most_f32 ? gap : most_f32;
+        }
+        return (uint64_t)most_f32;
     }
+    if (t == DTYPE_BF16 && !any_nan) {
+        #pragma omp simd reduction(max:most_bf16)
+        for (uint64_t i = 0; i < n; i++) {
+            int16_t x, y;
+            int32_t gap;
+
+            memcpy(&x, a + 2 * i, 2);
+            memcpy(&y, b + 2 * i, 2);
+            gap = (x < 0 ? -(x & INT16_MAX) : x) - (y < 0 ? -(y & INT16_MAX) : y);
+            gap = gap < 0 ? -gap : gap;
+            most_bf16 = gap > most_bf16 ? gap : most_bf16;
+        }
+        return (uint64_t)most_bf16;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        most = max_u64(most, ulp_distance(t, a + i * size, b + i * size));
+    return most;
+}
+
+/* Elements whose bits are not the same. */
+static uint64_t count_differing(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
+{
+    uint64_t size = (uint64_t)dtype_size(t), n_differ = 0;
+
+    if (size == 4) {
+        #pragma omp simd reduction(+:n_differ)
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t x, y;
+
+            memcpy(&x, a + 4 * i, 4);
+            memcpy(&y, b + 4 * i, 4);
+            n_differ += x != y;
+        }
+        return n_differ;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        n_differ += memcmp(a + i * size, b + i * size, size) != 0;
+    return n_differ;
+}
+
+/* Sums over pairs of finite values. Returns whether there is a NaN on either side. */
+static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
+{
+    uint64_t all = fill_lanes(v, n);
+    vec diff_sq = {0}, ref_sq = {0}, most = {0};
+    mask nan = {0};
+    int64_t n_nan = 0;
+
+    fill_lanes(w, n);
+    for (uint64_t i = 0; i < all; i += LANES) {
+        vec x, y, gap;
+        mask fin;
+
+        memcpy(&x, v + i, sizeof x);
+        memcpy(&y, w + i, sizeof y);
+        nan -= (x != x) | (y != y);
+        fin = (x - x == 0) & (y - y == 0);
+        gap = (vec)((mask)(x - y) & fin & INT64_MAX);           /* the sign is a bit */
+        x = (vec)((mask)x & fin);
+        diff_sq += gap * gap;
+        ref_sq += x * x;
+        most = CHOOSE(gap > most, gap, most);
+    }
+    for (int k = 0; k < LANES; k++) {
+        d->diff_sq += diff_sq[k];
+        d->ref_sq += ref_sq[k];
+        d->max_abs = most[k] > d->max_abs ? most[k] : d->max_abs;
+        n_nan += nan[k];
+    }
+    return (uint64_t)n_nan > all - n;
+}
+
+static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
+{
+    uint64_t size = (uint64_t)dtype_size(t), first = 0;
+    double v[BLOCK], w[BLOCK];
+    bool any_nan;
+
+    to_doubles(t, a, n, v);
+    to_doubles(t, b, n, w);
+    any_nan = add_gaps(d, v, w, n);
+    while (d->n_differ == 0 && memcmp(a + first * size, b + first * size, size) == 0)
+        first++;
+    if (d->n_differ == 0)
+        d->first = d->n + first;
+    d->n_differ += count_differing(t, a, b, n);
+    d->max_ulps = max_u64(d->max_ulps, block_ulps(t, a, b, n, any_nan));
+    d->n += n;
+}
+
+/* Most blocks of most pairs are equal: those only count for the reference's norm. */
+static void equal_block(struct stats_diff *d, enum dtype t, const uint8_t *a, uint64_t n)
+{
+    struct stats s = {0};
+    int32_t bits[BLOCK];
+
+    if (to_f32_bits(t, a, n, bits) && all_finite(bits, n))
+        add_sums(&s, bits, n);
+    else
+        stats_add(&s, t, a, n);
+    d->ref_sq += s.sum_sq;
+    d->n += n;
 }
 
 void stats_diff_add(struct stats_diff *d, enum dtype t, const void *a, const void *b, uint64_t n)
 {
     uint64_t size = (uint64_t)dtype_size(t);
-    const uint8_t *pa = a, *pb = b;
 
     for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint8_t *x = (const uint8_t *)a + at * size, *y = (const uint8_t *)b + at * size;
         uint64_t m = min_u64(BLOCK, n - at);
-        const uint8_t *qa = pa + at * size, *qb = pb + at * size;
 
-        /* Most blocks of most pairs are equal: those only count for the reference's norm. */
-        if (memcmp(qa, qb, m * size) == 0) {
-            struct stats s = {0};
-
-            stats_add(&s, t, qa, m);
-            d->ref_sq += s.sum_sq;
-            d->n += m;
-            continue;
-        }
-        for (uint64_t i = 0; i < m; i++, d->n++) {
-            if (memcmp(qa + i * size, qb + i * size, size) != 0) {
-                diff_element(d, t, qa + i * size, qb + i * size);
-            } else {
-                double x = dtype_value(t, qa + i * size);
-
-                d->ref_sq += isfinite(x) ? x * x : 0;
-            }
-        }
+        if (memcmp(x, y, m * size) == 0)
+            equal_block(d, t, x, m);
+        else
+            diff_block(d, t, x, y, m);
     }
 }
 
@@ -232,141 +461,4 @@ void stats_diff_join(struct stats_diff *d, const struct stats_diff *next)
 double stats_diff_rel_l2(const struct stats_diff *d)
 {
     return d->ref_sq > 0 ? sqrt(d->diff_sq) / sqrt(d->ref_sq) : sqrt(d->diff_sq);
-}
-
-/* ---- tensors ---- */
-
-int stats_read(const struct tmap *m, struct files *f, enum replica_policy policy,
-               uint64_t from, uint64_t len, void *buf, struct err *e)
-{
-    int n = m->n_slices, rc = -1;
-    const void **copy;
-    uint8_t *bytes;
-
-    if (m->op != TMAP_REPLICAS || n == 1 || policy == REPLICAS_FIRST)
-        return tmap_read(m, f, 0, from, len, buf, e);
-
-    copy = xcalloc((size_t)n, sizeof *copy);
-    bytes = xmalloc((size_t)n * len);
-    for (int k = 0; k < n; k++) {
-        copy[k] = bytes + (uint64_t)k * len;
-        if (tmap_read(m, f, k, from, len, bytes + (uint64_t)k * len, e) < 0)
-            goto out;
-    }
-    if (replicas_combine(copy, n, len, m->dtype, policy, buf) > 0 && policy == REPLICAS_FAIL) {
-        const struct record *r = files_record(f, m->slice[0].extent[0].record);
-
-        err_data(e, files_name(f, r->file), r->at + m->slice[0].extent[0].at,
-                 "the %d tensor-parallel copies disagree", n);
-        goto out;
-    }
-    rc = 0;
-out:
-    free(copy);
-    free(bytes);
-    return rc;
-}
-
-/* The bytes of job k that one chunk takes. Copies are held side by side while they are combined. */
-static uint64_t chunk_bytes(const struct stats_job *job)
-{
-    int copies = 1;
-
-    if (job->a->op == TMAP_REPLICAS)
-        copies = job->a->n_slices;
-    if (job->b && job->b->op == TMAP_REPLICAS && job->b->n_slices > copies)
-        copies = job->b->n_slices;
-    return max_u64(STATS_CHUNK / (uint64_t)copies / 16 * 16, 16);
-}
-
-struct chunk {
-    int job;
-    uint64_t from, len;
-    struct stats stats;
-    struct stats_diff diff;
-    struct err err;
-};
-
-static void chunk_do(struct chunk *c, const struct stats_job *job, enum replica_policy policy, uint8_t *buf)
-{
-    enum dtype t = job->a->dtype;
-    uint64_t n = c->len / (uint64_t)dtype_size(t);
-
-    if (stats_read(job->a, job->a_files, policy, c->from, c->len, buf, &c->err) < 0)
-        return;
-    if (!job->b) {
-        stats_add(&c->stats, t, buf, n);
-        return;
-    }
-    if (stats_read(job->b, job->b_files, policy, c->from, c->len, buf + STATS_CHUNK, &c->err) < 0)
-        return;
-    stats_diff_add(&c->diff, t, buf, buf + STATS_CHUNK, n);
-}
-
-/* Take the next chunks of the sequence; *job and *from say where it goes on. */
-static int wave_fill(struct chunk *wave, int room, const struct stats_job *jobs, int n_jobs,
-                     int *job, uint64_t *from)
-{
-    int n = 0;
-
-    while (n < room && *job < n_jobs) {
-        const struct stats_job *j = &jobs[*job];
-        uint64_t len = min_u64(chunk_bytes(j), j->len - *from);
-
-        if (len > 0)
-            wave[n++] = (struct chunk){ .job = *job, .from = *from, .len = len };
-        *from += len;
-        if (*from == j->len) {
-            ++*job;
-            *from = 0;
-        }
-    }
-    return n;
-}
-
-static int wave_join(const struct chunk *wave, int n, struct stats_job *jobs, struct err *e)
-{
-    for (int i = 0; i < n; i++) {
-        struct stats_job *j = &jobs[wave[i].job];
-
-        if (wave[i].err.kind != ERR_NONE) {
-            *e = wave[i].err;
-            return -1;
-        }
-        stats_join(&j->stats, &wave[i].stats);
-        stats_diff_join(&j->diff, &wave[i].diff);
-    }
-    return 0;
-}
-
-int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct err *e)
-{
-    int room = o->threads * WAVE_PER_THREAD, next = 0, rc = 0;
-    struct chunk *wave = xcalloc((size_t)room, sizeof *wave);
-    uint8_t *buf = xmalloc((size_t)o->threads * 2 * STATS_CHUNK);
-    uint64_t from = 0;
-
-    for (int i = 0; i < n; i++) {
-        memset(&job[i].stats, 0, sizeof job[i].stats);
-        memset(&job[i].diff, 0, sizeof job[i].diff);
-    }
-    while (rc == 0 && next < n) {
-        int n_chunks = wave_fill(wave, room, job, n, &next, &from);
-
-        if (o->stopped && o->stopped()) {
-            err_stop(e);
-            rc = -1;
-            break;
-        }
-        #pragma omp parallel for schedule(dynamic) num_threads(o->threads)
-        for (int i = 0; i < n_chunks; i++) {
-            size_t thread = (size_t)omp_get_thread_num();
-
-            chunk_do(&wave[i], &job[wave[i].job], o->replicas, buf + thread * 2 * STATS_CHUNK);
-        }
-        rc = wave_join(wave, n_chunks, job, e);
-    }
-    free(buf);
-    free(wave);
-    return rc;
 }

@@ -1,9 +1,9 @@
 /*
  * stats.h - what the values of a tensor look like, and how far two tensors are apart
  *
- * Tensors are read through their maps in chunks of fixed size, so memory does not grow
- * with the tensor. Each chunk is summed by itself and the sums are joined in the
- * tensor's order: equal input gives equal bits on any number of threads.
+ * Tensors go by in chunks of fixed size, so memory does not grow with the tensor. Each
+ * chunk is summed by itself and the sums are joined in the tensor's order: equal input
+ * gives equal bits on any number of threads.
  * NaN and infinity are counted and left out of sums, minima and maxima.
  */
 #ifndef SHARDKIT_PLAN_STATS_H
@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "libcommon/base/progress.h"
+#include "libcommon/base/report.h"
 #include "libcommon/plan/tmap.h"
 
 struct stats {
@@ -50,34 +52,42 @@ double stats_diff_rel_l2(const struct stats_diff *d);   /* |a - b| / |a|; |a - b
  */
 uint64_t ulp_distance(enum dtype t, const void *a, const void *b);
 
-/* Bytes a chunk of the functions below holds, for each thread and tensor. */
-#define STATS_CHUNK (1u << 20)
+/* ---- whole tensors, by the executor (stats_run.c) ---- */
 
-/*
- * Read logical bytes [from, from + len) of a tensor as a converter would see them:
- * copies that disagree are combined by the policy. No CRC check. ERR_DATA when they
- * disagree under REPLICAS_FAIL.
- */
-MUST_CHECK int stats_read(const struct tmap *m, struct files *f, enum replica_policy policy,
-                          uint64_t from, uint64_t len, void *buf, struct err *e);
+/* Tensors are summed up in pieces of at most so many bytes. */
+#define STATS_CHUNK (1u << 20)
 
 struct stats_job {
     const struct tmap *a;
-    struct files *a_files;
+    struct files *a_files;      /* one table for all jobs of a run; so is b_files */
     const struct tmap *b;       /* NULL: statistics of a; else compare a with b */
     struct files *b_files;
     uint64_t len;               /* bytes to look at, from the start of both */
+    const char *name;           /* for messages; NULL: none */
     struct stats stats;         /* filled without b */
     struct stats_diff diff;     /* filled with b; both must have one dtype */
+    uint32_t a_crc, b_crc;      /* filled: CRC-32 of those bytes */
 };
 
 struct stats_opts {
     int threads;                /* >= 1 */
+    uint64_t mem_bytes;         /* executor's pool, and as much again for tensors that wait for their twins; 0 = 96 MiB */
     enum replica_policy replicas;
     bool (*stopped)(void);      /* may be NULL */
+    const char *what;           /* in front of the progress line; NULL: none is shown */
+    enum progress_mode progress;
+    /*
+     * Records that pass by whole are checked; with `whole_records` what no job reads of them is
+     * read too, so that all are. Wrong ones are told to `report`, code "crc", or fail the run.
+     */
+    bool whole_records;
+    struct report *report;
 };
 
-/* Fill every job. 0, or -1 with the first failure: ERR_SYS, ERR_DATA (a file is cut short), ERR_STOP. */
+/*
+ * Fill every job. 0, or -1 with the first failure: ERR_SYS, ERR_DATA (a file is cut short, copies
+ * disagree under REPLICAS_FAIL, a record is corrupt and there is no report), ERR_STOP.
+ */
 MUST_CHECK int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct err *e);
 
 #endif

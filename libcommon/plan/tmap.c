@@ -140,7 +140,9 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf, struct err *e)
+int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf,
+                   int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e),
+                   void *ctx, struct err *e)
 {
     bool strided = m->op == TMAP_INTERLEAVE;
     uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
@@ -150,14 +152,40 @@ int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from,
 
     tmap_begin(&c, m, from, len, m->op == TMAP_REPLICAS ? replica : -1);
     while (rc == 0 && tmap_next(&c, strided ? BOUNCE_BYTES : UINT64_MAX, &p)) {
-        rc = files_read_extent(f, &p.src, p.n == 1 ? out + p.dst : bounce, e);
-        if (rc < 0 || p.n == 1)
-            continue;
-        for (uint64_t i = 0; i < p.n; i++)
+        uint8_t *to = p.n == 1 ? out + p.dst : bounce;
+
+        rc = files_read_extent(f, &p.src, to, e);
+        if (rc == 0 && seen)
+            rc = seen(ctx, &p, to, e);
+        for (uint64_t i = 0; rc == 0 && p.n > 1 && i < p.n; i++)
             memcpy(out + p.dst + i * p.stride, bounce + i * p.run, p.run);
     }
     free(bounce);
     return rc;
+}
+
+int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf, struct err *e)
+{
+    return tmap_read_seen(m, f, replica, from, len, buf, NULL, NULL, e);
+}
+
+struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)
+{
+    struct tmap *to = arena_alloc(a, sizeof *to);
+
+    *to = *m;
+    to->slice = arena_alloc(a, (size_t)m->n_slices * sizeof *to->slice);
+    for (int k = 0; k < m->n_slices; k++) {
+        const struct tmap_slice *s = &m->slice[k];
+
+        to->slice[k] = *s;
+        to->slice[k].extent = arena_alloc(a, (size_t)s->n_extents * sizeof *s->extent);
+        for (int i = 0; i < s->n_extents; i++) {
+            to->slice[k].extent[i] = s->extent[i];
+            to->slice[k].extent[i].record += shift;
+        }
+    }
+    return to;
 }
 
 /* ---- copies that should agree ---- */

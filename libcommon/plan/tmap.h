@@ -15,6 +15,7 @@
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/base/replicas.h"
 
 enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS };
@@ -74,6 +75,12 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
  */
 MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
                          void *buf, struct err *e);
+/* The same; every piece is shown to `seen` as it lies in its record. What is not 0 ends the reading. */
+MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf,
+                              int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e),
+                              void *ctx, struct err *e);
+/* A copy in the arena whose records are `shift` higher: of a map of a table that files_join() added to another. */
+struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 
 /*
  * Combine n copies of `bytes` bytes by the policy into out (which may be copy[0]).

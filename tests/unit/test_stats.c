@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/stats.h"
 
@@ -93,8 +94,7 @@ static void sums_are_exact(void **state)
     }
 }
 
-/* Sums of values that round: the same bits on any number of threads. One thread takes 40
- * chunks in three waves, eight take them in one. */
+/* Sums of values that round: the same bits on any number of threads. */
 static void threads_do_not_matter(void **state)
 {
     uint64_t n = 40 * (uint64_t)CHUNK_ELEMS + 333;
@@ -264,33 +264,85 @@ static void relative_distance(void **state)
     assert_true(stats_diff_rel_l2(&from_zero) == 5);
 }
 
-/* Three copies, one of them off by a step: as a converter would see them. */
-static void replicas_are_combined(void **state)
+/* Pairs of two tables, whose chunks are cut otherwise: one lies in one piece, the other in copies. */
+static void pairs_meet(void **state)
 {
-    float copies[3][4] = { { 1, 2, 3, 4 }, { 1, 2, 6, 4 }, { 1, 2, 3, 4 } }, got[4];
-    struct files *f = files_new();
-    struct extent x[3];
-    struct tmap_slice slice[3];
-    struct tmap m = { .op = TMAP_REPLICAS, .dtype = DTYPE_F32, .len = 16, .n_slices = 3, .slice = slice };
+    uint64_t n = 5 * (uint64_t)CHUNK_ELEMS + 21;
+    float *x = steps(n), *y = steps(n);
+    struct stats_diff one = {0};
+
+    (void)state;
+    y[7] += 1;
+    y[n - 1] = NAN;
+    for (int threads = 1; threads < 9; threads += 3) {
+        struct stats_opts so = { .threads = threads, .replicas = REPLICAS_MAJORITY };
+        struct stats_job job[3];
+        struct tmap_slice slice[3];
+        struct tmap copies;
+        struct err e = {0};
+        struct one a, b;
+
+        one_open(&a, x, n);
+        one_open(&b, y, n);
+        copies = b.map;
+        copies.op = TMAP_REPLICAS;
+        copies.n_slices = 3;
+        copies.slice = slice;
+        for (int k = 0; k < 3; k++)
+            slice[k] = b.slice;
+        job[0] = (struct stats_job){ .a = &a.map, .a_files = a.files, .b = &copies, .b_files = b.files, .len = n * 4 };
+        job[1] = (struct stats_job){ .a = &a.map, .a_files = a.files, .b = &b.map, .b_files = b.files };
+        job[2] = (struct stats_job){ .a = &a.map, .a_files = a.files, .b = &b.map, .b_files = b.files, .len = 40 };
+        if (stats_run(job, 3, &so, &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_int_equal(job[0].diff.n, n);
+        assert_int_equal(job[0].diff.n_differ, 2);
+        assert_int_equal(job[0].diff.first, 7);
+        assert_true(job[0].diff.max_ulps == STATS_NO_ULPS && job[0].diff.max_abs == 1 && job[0].diff.diff_sq == 1);
+        assert_int_equal(job[1].diff.n, 0);
+        assert_int_equal(job[2].diff.n_differ, 1);
+        assert_int_equal(job[0].a_crc, crc_bytes(0, x, n * 4));
+        assert_int_equal(job[0].b_crc, crc_bytes(0, y, n * 4));
+        if (threads == 1)
+            one = job[0].diff;
+        assert_memory_equal(&one, &job[0].diff, sizeof one);
+        files_free(a.files);
+        files_free(b.files);
+    }
+    free(x);
+    free(y);
+}
+
+/* A record that passes by whole is checked, of both sides; of one that does not, the rest is read when asked for. */
+static void records_are_checked(void **state)
+{
+    float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    struct files *f = files_new(), *g = files_new();
+    int bad = files_add_record(f, files_add_mem(f, x, 32, "bad"), 0, 32, true, 1, "r");
+    int good = files_add_record(g, files_add_mem(g, x, 32, "good"), 0, 32, true, crc_bytes(0, x, 32), "r");
+    struct extent in_bad = { bad, 0, 32 }, in_good = { good, 0, 32 };
+    struct tmap_slice sb = { .len = 32, .n_extents = 1, .extent = &in_bad }, sg = sb;
+    struct tmap b = { .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = 32, .n_slices = 1, .slice = &sb }, a = b;
+    struct stats_opts so = { .threads = 2 };
+    struct stats_job job = { .a = &a, .a_files = g, .b = &b, .b_files = f, .len = 32, .name = "x" };
     struct err e = {0};
 
     (void)state;
-    for (int k = 0; k < 3; k++) {
-        int file = files_add_mem(f, copies[k], 16, "copy");
-
-        x[k] = (struct extent){ files_add_record(f, file, 0, 16, false, 0, "r"), 0, 16 };
-        slice[k] = (struct tmap_slice){ .len = 16, .n_extents = 1, .extent = &x[k] };
-    }
-    assert_return_code(stats_read(&m, f, REPLICAS_AVERAGE, 0, 16, got, &e), 0);
-    assert_true(got[2] == 4 && got[3] == 4);
-    assert_return_code(stats_read(&m, f, REPLICAS_MAJORITY, 8, 8, got, &e), 0);
-    assert_true(got[0] == 3 && got[1] == 4);
-    assert_return_code(stats_read(&m, f, REPLICAS_FIRST, 8, 4, got, &e), 0);
-    assert_true(got[0] == 3);
-    assert_return_code(stats_read(&m, f, REPLICAS_FAIL, 0, 8, got, &e), 0);
-    assert_int_equal(stats_read(&m, f, REPLICAS_FAIL, 0, 16, got, &e), -1);
-    assert_string_equal(e.msg, "copy: at byte 0: the 3 tensor-parallel copies disagree");
+    sg.extent = &in_good;
+    a.slice = &sg;
+    assert_int_equal(stats_run(&job, 1, &so, &e), -1);
+    assert_non_null(strstr(e.msg, "bad: at byte 0: record r is corrupt"));
+    job.len = 16;
+    e = (struct err){0};
+    assert_int_equal(stats_run(&job, 1, &so, &e), 0);
+    so.whole_records = true;
+    so.report = report_new();
+    assert_int_equal(stats_run(&job, 1, &so, &e), 0);
+    assert_int_equal(report_count(so.report, SEV_ERROR), 1);
+    assert_int_equal(job.diff.n_differ, 0);
+    report_free(so.report);
     files_free(f);
+    files_free(g);
 }
 
 static bool stop_now(void)
@@ -321,8 +373,8 @@ int main(void)
         cmocka_unit_test(odd_values_are_counted), cmocka_unit_test(nothing_finite),
         cmocka_unit_test(every_type_is_read), cmocka_unit_test(ulps_are_steps),
         cmocka_unit_test(one_difference_is_found), cmocka_unit_test(equal_is_equal),
-        cmocka_unit_test(relative_distance), cmocka_unit_test(replicas_are_combined),
-        cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(relative_distance), cmocka_unit_test(pairs_meet),
+        cmocka_unit_test(records_are_checked), cmocka_unit_test(stops_when_asked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/format/npy.h"
+#include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"
 #include "tools/ckpt-inspect/view.h"
 
@@ -231,26 +232,25 @@ static void print_head(const struct printer *p, const struct view *v, const stru
 /* ---- reading ---- */
 
 struct window {
+    struct reader *reader;
+    uint64_t end;               /* of the tensor */
     uint8_t *buf;
     uint64_t from, len;         /* bytes of the tensor in buf */
 };
 
 /* Make the window begin at `at` unless it holds [at, at + need) already. */
-static int window_move(struct window *w, const struct inspect *in, const struct view *v, const struct tmap *m,
-                       uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
+static int window_move(struct window *w, uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
 {
     if (at >= w->from && at + need <= w->from + w->len)
         return 0;
     w->from = at;
-    w->len = min_u64(max_u64(need, ahead), m->len - at);
-    return stats_read(m, v->files, in->cli.replicas, w->from, w->len, w->buf, e);
+    w->len = min_u64(max_u64(need, ahead), w->end - at);
+    return reader_read(w->reader, w->from, w->len, w->buf, e);
 }
 
-static int cat_runs(const struct inspect *in, const struct view *v, const struct tensor *t, const struct slice *s,
-                    struct printer *p, struct err *e)
+static int cat_runs(struct window *w, const struct tensor *t, const struct slice *s, struct printer *p, struct err *e)
 {
     uint64_t size = (uint64_t)dtype_size(t->dtype), run = (uint64_t)s->run * size;
-    struct window w = { .buf = xmalloc(WINDOW_MAX) };
     int64_t n_runs = s->n_elems ? s->n_elems / s->run : 0;
     int rc = 0;
 
@@ -262,14 +262,42 @@ static int cat_runs(const struct inspect *in, const struct view *v, const struct
 
             if (cli_stopped())
                 err_stop(e);
-            rc = e->kind == ERR_NONE ? window_move(&w, in, v, t->map, first + at, n, WINDOW_SHORT_RUNS, e) : -1;
+            rc = e->kind == ERR_NONE ? window_move(w, first + at, n, WINDOW_SHORT_RUNS, e) : -1;
             if (rc == 0)
-                print_values(p, w.buf + (first + at - w.from), n);
+                print_values(p, w->buf + (first + at - w->from), n);
             at += n;
         }
     }
+    return rc;
+}
+
+static int cat_values(const struct inspect *in, const struct view *v, const struct tensor *t, const struct slice *s,
+                      struct printer *p, struct err *e)
+{
+    struct window w = { .reader = reader_new(t->map, v->files, in->cli.replicas), .end = t->map->len,
+                        .buf = xmalloc(WINDOW_MAX) };
+    uint32_t crc;
+    int rc = cat_runs(&w, t, s, p, e);
+
+    if (rc == 0 && reader_crc(w.reader, &crc))
+        rc = view_check_digest(v, t, crc, e);
+    reader_free(w.reader);
     free(w.buf);
     return rc;
+}
+
+/* JSON says itself that something went wrong. */
+static void print_tail(const struct printer *p, const struct err *e)
+{
+    json_t *text = e->kind == ERR_NONE ? NULL : out_text(e->msg);
+    char *dump = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+
+    if (p->json && dump)
+        fprintf(p->f, "],\"error\":%s}\n", dump);
+    else if (p->json)
+        fputs("]}\n", p->f);
+    free(dump);
+    json_decref(text);
 }
 
 static int cat_tensor(const struct inspect *in, const struct view *v, const struct tensor *t, struct err *e)
@@ -286,9 +314,8 @@ static int cat_tensor(const struct inspect *in, const struct view *v, const stru
     p.f = o.f;
     p.row = s.out_ndim >= 2 ? s.out_shape[s.out_ndim - 1] : 1;
     print_head(&p, v, t, &s);
-    rc = cat_runs(in, v, t, &s, &p, e);
-    if (p.json)
-        fputs("]}\n", p.f);
+    rc = cat_values(in, v, t, &s, &p, e);
+    print_tail(&p, e);
     if (rc == 0 && ferror(p.f) && o.path) {
         err_sys(e, o.path, "cannot write");
         rc = -1;

@@ -116,7 +116,7 @@ static void pair_up(struct diff *d, struct pair *p)
     p->job = d->n_jobs++;
     d->job[p->job] = (struct stats_job){
         .a = a->map, .a_files = d->a->files, .b = b->map, .b_files = d->b->files,
-        .len = min_u64(a->map->len, b->map->len),
+        .len = min_u64(a->map->len, b->map->len), .name = a->name,
     };
 }
 
@@ -374,7 +374,9 @@ static void print_text(const struct inspect *in, const struct diff *d, bool equa
 
 static int compare(struct inspect *in, struct diff *d, struct err *e)
 {
-    struct stats_opts so = { .threads = in->cli.threads, .replicas = in->cli.replicas, .stopped = cli_stopped };
+    struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
+                             .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
+                             .whole_records = !in->glob };
 
     if (d->a->n == 0 && view_check_match(in, d->b, e) < 0)
         return -1;

@@ -53,10 +53,12 @@ static void print_all(const struct inspect *in, const struct view *v, const stru
         json_decref(a);
 }
 
-/* 0 and the results in job[v->n], or -1. */
-static int run(const struct inspect *in, const struct view *v, struct stats_job *job, struct err *e)
+/* Findings about the bytes go to `r`. 0 and the results in job[v->n], or -1. */
+static int run(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r, struct err *e)
 {
-    struct stats_opts so = { .threads = in->cli.threads, .replicas = in->cli.replicas, .stopped = cli_stopped };
+    struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
+                             .stopped = cli_stopped, .what = "stats", .progress = in->cli.progress,
+                             .whole_records = !in->glob, .report = r };
 
     for (int i = 0; i < v->n; i++) {
         const struct tensor *t = &v->tensor[i];
@@ -65,25 +67,35 @@ static int run(const struct inspect *in, const struct view *v, struct stats_job 
             err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", t->name);
             return -1;
         }
-        job[i] = (struct stats_job){ .a = t->map, .a_files = v->files, .len = t->map->len };
+        job[i] = (struct stats_job){ .a = t->map, .a_files = v->files, .len = t->map->len, .name = t->name };
     }
-    return stats_run(job, v->n, &so, e);
+    if (stats_run(job, v->n, &so, e) < 0)
+        return -1;
+    for (int i = 0; i < v->n; i++) {
+        struct err digest = {0};
+
+        if (view_check_digest(v, &v->tensor[i], job[i].a_crc, &digest) < 0)
+            report_add_err(r, "digest", &digest);
+    }
+    return 0;
 }
 
 int cmd_stats(struct inspect *in)
 {
-    struct report *r = report_new();
+    struct report *r = report_new(), *bytes = report_new();
     struct err e = {0};
     struct view *v = view_open(in, in->arg[0], r, &e);
     struct stats_job *job = v ? xcalloc((size_t)v->n + 1, sizeof *job) : NULL;
     int rc = out_open_findings(in, r);
 
-    if (!v || view_check_match(in, v, &e) < 0 || run(in, v, job, &e) < 0)
+    if (!v || view_check_match(in, v, &e) < 0 || run(in, v, job, bytes, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else
         print_all(in, v, job);
+    rc |= out_open_findings(in, bytes);
     free(job);
     view_close(v);
     report_free(r);
+    report_free(bytes);
     return rc;
 }

@@ -313,6 +313,15 @@ int view_find(const struct view *v, const char *name, int state)
     return -1;
 }
 
+int view_check_digest(const struct view *v, const struct tensor *t, uint32_t crc, struct err *e)
+{
+    if (!t->param || !t->param->has_digest[t->state] || t->param->digest[t->state] == crc)
+        return 0;
+    err_data(e, v->source->path, ERR_NO_BYTE, "parameter %s: %s has digest %08x, expected %08x", t->name,
+             state_name((enum state)t->state), crc, t->param->digest[t->state]);
+    return -1;
+}
+
 char *view_label(const struct tensor *t)
 {
     return t->state < 0 ? xstrdup(t->name) : str_fmt("%s %s", t->name, state_name((enum state)t->state));

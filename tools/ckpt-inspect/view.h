@@ -45,6 +45,8 @@ void view_close(struct view *v);                        /* NULL is fine */
 MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
 /* -1: none. */
 int view_find(const struct view *v, const char *name, int state);
+/* `crc` is that of all bytes of the tensor: is it the one a manifest tells? 0 where none does. */
+MUST_CHECK int view_check_digest(const struct view *v, const struct tensor *t, uint32_t crc, struct err *e);
 /* Name for people: "3.x.weight fp32" or, in a single file, the name alone. */
 char *view_label(const struct tensor *t);               /* caller frees */
 

@@ -1,0 +1,109 @@
+/*
+ * reader.c - tmap_read() for people: copies combined, CRCs kept while reading goes on in order
+ *
+ * A plan of one item keeps the book: which bytes of which record were seen, and what its
+ * CRC is so far. A read that does not begin where the one before it ended closes the book,
+ * as a byte that is seen twice would spoil the sum.
+ */
+#include "libcommon/plan/reader.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+
+struct reader {
+    const struct tmap *map;
+    struct files *files;
+    enum replica_policy policy;
+    struct plan *plan;          /* NULL: no longer in order */
+    uint64_t next;              /* what was read in order */
+    uint32_t crc;               /* of that */
+};
+
+struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_policy policy)
+{
+    struct reader *r = xcalloc(1, sizeof *r);
+
+    r->map = m;
+    r->files = f;
+    r->policy = policy;
+    r->plan = plan_new(f);
+    plan_add(r->plan, m, 0, m->len, -1, 0, policy, NULL, NULL);
+    plan_close_parts(r->plan);
+    return r;
+}
+
+void reader_free(struct reader *r)
+{
+    if (!r)
+        return;
+    plan_free(r->plan);
+    free(r);
+}
+
+/* The bytes of one piece passed by: they count for their record, once. */
+static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struct err *e)
+{
+    struct reader *r = ctx;
+    uint64_t n;
+
+    if (!r->plan)
+        return 0;
+    for (uint64_t skip = 0; skip < pc->src.len; skip += n) {
+        bool counts;
+        uint32_t crc;
+
+        n = plan_counted(r->plan, 0, pc, skip, &counts);
+        crc = counts ? crc_bytes(0, (const uint8_t *)bytes + skip, n) : 0;
+        if (counts && plan_record_add(r->plan, 0, pc->src.record, pc->src.at + skip, n, crc, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Copies become one. */
+static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
+{
+    int n = r->map->n_slices, rc = 0;
+    const void **copy = xcalloc((size_t)n, sizeof *copy);
+    uint8_t *bytes = xmalloc((size_t)n * len);
+
+    for (int k = 0; k < n && rc == 0; k++) {
+        copy[k] = bytes + (uint64_t)k * len;
+        rc = tmap_read_seen(r->map, r->files, k, from, len, bytes + (uint64_t)k * len, seen, r, e);
+    }
+    if (rc == 0 && replicas_combine(copy, n, len, r->map->dtype, r->policy, buf) > 0 && r->policy == REPLICAS_FAIL) {
+        const struct record *rec = files_record(r->files, r->map->slice[0].extent[0].record);
+
+        err_data(e, files_name(r->files, rec->file), rec->at + r->map->slice[0].extent[0].at,
+                 "the %d tensor-parallel copies disagree", n);
+        rc = -1;
+    }
+    free(copy);
+    free(bytes);
+    return rc;
+}
+
+int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
+{
+    bool alone = r->map->op != TMAP_REPLICAS || r->map->n_slices == 1 || r->policy == REPLICAS_FIRST;
+    int rc;
+
+    if (from != r->next) {
+        plan_free(r->plan);
+        r->plan = NULL;
+    }
+    rc = alone ? tmap_read_seen(r->map, r->files, 0, from, len, buf, seen, r, e) : read_copies(r, from, len, buf, e);
+    if (rc == 0 && r->plan) {
+        r->crc = crc_bytes(r->crc, buf, len);
+        r->next += len;
+    }
+    return rc;
+}
+
+bool reader_crc(const struct reader *r, uint32_t *crc)
+{
+    *crc = r->crc;
+    return r->plan && r->next == r->map->len;
+}

@@ -1,0 +1,274 @@
+/*
+ * stats_run.c - statistics and distances of whole tensors: the executor reads, this file sums up
+ *
+ *   plan      an item for each tensor; two for a pair, twins, whose chunks are handed out by turns
+ *   look      a chunk is summed by the worker that has it. Of a pair, the chunk that comes
+ *             first is kept until its twin comes; there are never more of them than chunks
+ *             under way, so memory is fixed
+ *   join      sums join in the tensor's order; one that comes early waits
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/executor.h"
+#include "libcommon/plan/stats.h"
+
+enum { DEFAULT_MEM = 96 << 20 };
+
+/* The sums of one chunk, or the bytes of one that has no twin yet. */
+struct piece {
+    struct piece *next;
+    uint64_t from, len;
+    bool is_b;                  /* bytes: of the second tensor */
+    struct stats stats;
+    struct stats_diff diff;
+    uint8_t bytes[];
+};
+
+/* One job under way. */
+struct tally {
+    struct stats_job *job;
+    uint64_t joined;            /* bytes whose sums are in the job */
+    struct piece *early;        /* sums, by place */
+    struct piece *lonely;       /* bytes */
+};
+
+struct survey {
+    pthread_mutex_t lock;       /* of everything below but the tallies' jobs' maps */
+    struct tally *tally;
+    struct piece *spare;        /* buffers of STATS_CHUNK bytes, to be used again */
+    struct files *files;
+    struct arena *arena;        /* maps whose records are numbered as in the joint table */
+};
+
+/* ---- joining ---- */
+
+static void join(struct tally *t, const struct piece *p)
+{
+    if (t->job->b)
+        stats_diff_join(&t->job->diff, &p->diff);
+    else
+        stats_join(&t->job->stats, &p->stats);
+    t->joined += p->len;
+}
+
+/* Under the lock. Sums that wait are few: as many as chunks are under way. */
+static void add_sums(struct tally *t, struct piece *sums)
+{
+    struct piece **at = &t->early, *done;
+
+    if (sums->from != t->joined) {
+        struct piece *kept = xmalloc(sizeof *kept);
+
+        while (*at && (*at)->from < sums->from)
+            at = &(*at)->next;
+        *kept = *sums;
+        kept->next = *at;
+        *at = kept;
+        return;
+    }
+    join(t, sums);
+    while ((done = t->early) && done->from == t->joined) {
+        join(t, done);
+        t->early = done->next;
+        free(done);
+    }
+}
+
+/* ---- pairs ---- */
+
+/* Under the lock: the other tensor's bytes of the same place, or NULL. */
+static struct piece *take_twin(struct tally *t, uint64_t from, bool is_b)
+{
+    for (struct piece **at = &t->lonely, *p; (p = *at); at = &p->next)
+        if (p->from == from && p->is_b != is_b) {
+            *at = p->next;
+            return p;
+        }
+    return NULL;
+}
+
+/* The twin's bytes; or NULL, and a copy of these is kept until it comes. */
+static struct piece *meet_twin(struct survey *v, struct tally *t, bool is_b, uint64_t from, const void *bytes, uint64_t len)
+{
+    struct piece *twin, *mine;
+
+    pthread_mutex_lock(&v->lock);
+    twin = take_twin(t, from, is_b);
+    mine = twin ? NULL : v->spare;
+    if (mine)
+        v->spare = mine->next;
+    pthread_mutex_unlock(&v->lock);
+    if (twin)
+        return twin;
+    if (!mine)
+        mine = xmalloc(sizeof *mine + STATS_CHUNK);
+    mine->from = from;
+    mine->is_b = is_b;
+    memcpy(mine->bytes, bytes, len);
+
+    pthread_mutex_lock(&v->lock);
+    twin = take_twin(t, from, is_b);            /* it may have come meanwhile */
+    if (twin) {
+        mine->next = v->spare;
+        v->spare = mine;
+    } else {
+        mine->next = t->lonely;
+        t->lonely = mine;
+    }
+    pthread_mutex_unlock(&v->lock);
+    return twin;
+}
+
+/* ---- while bytes go by ---- */
+
+static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+{
+    struct survey *v = ctx;
+    struct tally *t = it->user;
+    struct piece sums = { .from = from, .len = len }, *twin = NULL;
+    bool is_b;
+
+    (void)e;
+    if (!t)                                     /* padding, read for its record's CRC */
+        return 0;
+    is_b = t->job->b && !it->twins;
+    if (t->job->b && !(twin = meet_twin(v, t, is_b, from, bytes, len)))
+        return 0;
+    if (twin)
+        stats_diff_add(&sums.diff, it->map->dtype, is_b ? twin->bytes : bytes, is_b ? bytes : twin->bytes,
+                       len / (uint64_t)dtype_size(it->map->dtype));
+    else
+        stats_add(&sums.stats, it->map->dtype, bytes, len / (uint64_t)dtype_size(it->map->dtype));
+
+    pthread_mutex_lock(&v->lock);
+    add_sums(t, &sums);
+    if (twin) {
+        twin->next = v->spare;
+        v->spare = twin;
+    }
+    pthread_mutex_unlock(&v->lock);
+    return 0;
+}
+
+/* ---- the run ---- */
+
+/* One table of files for both sides. Returns by how much b's records are shifted, or -1. */
+static int join_tables(struct survey *v, const struct stats_job *job, struct err *e)
+{
+    int shift = 0;
+
+    if (!job->b || job->a_files == job->b_files) {
+        v->files = job->a_files;
+        return 0;
+    }
+    v->files = files_new();
+    if (files_join(v->files, job->a_files, e) == 0)
+        shift = files_join(v->files, job->b_files, e);
+    return e->kind == ERR_NONE ? shift : -1;
+}
+
+static void add_job(struct survey *v, struct plan *p, struct tally *t, int shift, const struct stats_opts *o)
+{
+    const struct stats_job *j = t->job;
+    const char *name = j->name ? j->name : "tensor";
+    const struct tmap *b = j->b && shift ? tmap_shifted(v->arena, j->b, shift) : j->b;
+    int i;
+
+    if (j->len == 0)
+        return;
+    i = plan_add(p, j->a, 0, j->len, -1, 0, o->replicas, name, t);
+    plan_item(p, i)->twins = b != NULL;
+    if (b)
+        plan_add(p, b, 0, j->len, -1, 0, o->replicas, name, t);
+}
+
+/* What items know and jobs are asked for. */
+static void take_crcs(struct plan *p)
+{
+    for (int i = 0; i < plan_n(p); i++) {
+        const struct plan_item *it = plan_item(p, i);
+        struct tally *t = it->user;
+
+        if (!t)
+            continue;
+        if (t->job->b && !it->twins)
+            t->job->b_crc = it->crc.acc;
+        else
+            t->job->a_crc = it->crc.acc;
+    }
+}
+
+static int run_plan(struct survey *v, struct plan *p, const struct stats_opts *o, struct err *e)
+{
+    struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes ? o->mem_bytes : DEFAULT_MEM,
+                           .chunk_bytes = STATS_CHUNK, .stopped = o->stopped, .look = look, .ctx = v,
+                           .report = o->report };
+    int rc;
+
+    if (o->whole_records)
+        plan_close(p);
+    else
+        plan_close_parts(p);
+    if (o->what)
+        x.progress = progress_new(o->what, plan_read_bytes(p), o->progress);
+    rc = exec_run(p, &x, NULL, e);
+    progress_end(x.progress);
+    if (rc == 0)
+        take_crcs(p);
+    return rc;
+}
+
+static void free_pieces(struct piece *p)
+{
+    while (p) {
+        struct piece *next = p->next;
+
+        free(p);
+        p = next;
+    }
+}
+
+static void survey_free(struct survey *v, const struct stats_job *job, int n)
+{
+    for (int i = 0; i < n; i++) {
+        free_pieces(v->tally[i].early);
+        free_pieces(v->tally[i].lonely);
+    }
+    free_pieces(v->spare);
+    if (v->files != job->a_files)
+        files_free(v->files);
+    arena_free(v->arena);
+    free(v->tally);
+}
+
+int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct err *e)
+{
+    struct survey v = { .lock = PTHREAD_MUTEX_INITIALIZER, .arena = arena_new(0) };
+    struct plan *p = NULL;
+    int shift, rc = -1;
+
+    if (n == 0) {
+        arena_free(v.arena);
+        return 0;
+    }
+    v.tally = xcalloc((size_t)n, sizeof *v.tally);
+    shift = join_tables(&v, job, e);
+    if (shift < 0)
+        goto out;
+    p = plan_new(v.files);
+    for (int i = 0; i < n; i++) {
+        job[i].stats = (struct stats){0};
+        job[i].diff = (struct stats_diff){0};
+        job[i].a_crc = job[i].b_crc = 0;
+        v.tally[i].job = &job[i];
+        add_job(&v, p, &v.tally[i], shift, o);
+    }
+    rc = run_plan(&v, p, o, e);
+out:
+    plan_free(p);
+    survey_free(&v, job, n);
+    return rc;
+}

@@ -1,0 +1,110 @@
+/*
+ * test_reader.c - one tensor, part by part: copies become one, records that pass by whole are checked
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/plan/reader.h"
+
+/* Three copies, one of them off by a step. */
+struct copies {
+    float value[3][4];
+    struct files *files;
+    struct extent x[3];
+    struct tmap_slice slice[3];
+    struct tmap map;
+};
+
+static void copies_open(struct copies *c, uint32_t crc_of_last)
+{
+    static const float value[3][4] = { { 1, 2, 3, 4 }, { 1, 2, 6, 4 }, { 1, 2, 3, 4 } };
+
+    *c = (struct copies){ .files = files_new() };
+    memcpy(c->value, value, sizeof value);
+    for (int k = 0; k < 3; k++) {
+        int file = files_add_mem(c->files, c->value[k], 16, "copy");
+        uint32_t crc = k == 2 ? crc_of_last : crc_bytes(0, c->value[k], 16);
+
+        c->x[k] = (struct extent){ files_add_record(c->files, file, 0, 16, true, crc, "r"), 0, 16 };
+        c->slice[k] = (struct tmap_slice){ .len = 16, .n_extents = 1, .extent = &c->x[k] };
+    }
+    c->map = (struct tmap){ .op = TMAP_REPLICAS, .dtype = DTYPE_F32, .len = 16, .n_slices = 3, .slice = c->slice };
+}
+
+static int read_part(const struct copies *c, enum replica_policy policy, uint64_t from, uint64_t len, float *to,
+                     struct err *e)
+{
+    struct reader *r = reader_new(&c->map, c->files, policy);
+    int rc = reader_read(r, from, len, to, e);
+
+    reader_free(r);
+    return rc;
+}
+
+static void copies_become_one(void **state)
+{
+    struct copies c;
+    struct err e = {0};
+    float got[4];
+
+    (void)state;
+    copies_open(&c, crc_bytes(0, (float[]){ 1, 2, 3, 4 }, 16));
+    assert_return_code(read_part(&c, REPLICAS_AVERAGE, 0, 16, got, &e), 0);
+    assert_true(got[2] == 4 && got[3] == 4);
+    assert_return_code(read_part(&c, REPLICAS_MAJORITY, 8, 8, got, &e), 0);
+    assert_true(got[0] == 3 && got[1] == 4);
+    assert_return_code(read_part(&c, REPLICAS_FIRST, 8, 4, got, &e), 0);
+    assert_true(got[0] == 3);
+    assert_return_code(read_part(&c, REPLICAS_FAIL, 0, 8, got, &e), 0);
+    assert_int_equal(read_part(&c, REPLICAS_FAIL, 0, 16, got, &e), -1);
+    assert_string_equal(e.msg, "copy: at byte 0: the 3 tensor-parallel copies disagree");
+    files_free(c.files);
+}
+
+/* The wrong CRC is seen when the last byte came, wherever the reads were cut, and only when all were read in order. */
+static void whole_records_are_checked(void **state)
+{
+    struct copies c;
+    struct err e = {0};
+    struct reader *r;
+    uint32_t crc;
+    float got[4];
+
+    (void)state;
+    copies_open(&c, 5);
+    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY);
+    assert_return_code(reader_read(r, 0, 12, got, &e), 0);
+    assert_false(reader_crc(r, &crc));
+    assert_int_equal(reader_read(r, 12, 4, got, &e), -1);
+    assert_non_null(strstr(e.msg, "copy: at byte 0: record r is corrupt"));
+    reader_free(r);
+
+    e = (struct err){0};
+    r = reader_new(&c.map, c.files, REPLICAS_FIRST);        /* never sees the bad copy */
+    assert_return_code(reader_read(r, 0, 8, got, &e), 0);
+    assert_return_code(reader_read(r, 8, 8, got, &e), 0);
+    assert_true(reader_crc(r, &crc));
+    assert_int_equal(crc, crc_bytes(0, c.value[0], 16));
+    reader_free(r);
+
+    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY);
+    assert_return_code(reader_read(r, 4, 12, got, &e), 0);
+    assert_return_code(reader_read(r, 0, 16, got, &e), 0);
+    assert_false(reader_crc(r, &crc));
+    reader_free(r);
+    files_free(c.files);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_become_one), cmocka_unit_test(whole_records_are_checked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
