@@ -509,7 +509,8 @@ int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
 
 int file_replace(const char *path, const void *buf, size_t n, struct err *e)
 {
-    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    /* Of the thread: two of a process may replace the same file. */
+    char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 
     if (fd < 0) {

@@ -135,4 +135,10 @@ dd if=/dev/zero of="$f" bs=1 seek=$(($(stat -c %s "$f") / 2)) count=64 conv=notr
 # shellcheck disable=SC2086
 check_exit "a damaged shard" 1 "$(basename "$f")" "$BIN/train" $MODEL --data-path "$DATA_DIR/text_document" \
     --tensor-model-parallel-size 1 --load "$damaged"
+# shellcheck disable=SC2086
+launch 2 $MODEL --data-path "$DATA_DIR/text_document" --load "$damaged" >"$W/damaged.log" 2>&1
+status=$?
+check "a damaged shard of one rank: exit status 1, not $status" [ $status -eq 1 ]
+check "a damaged shard of one rank: who and what" grep -q "^train: rank [01]: .*$(basename "$f")" "$W/damaged.log"
+check "a damaged shard of one rank: nobody has loaded" [ "$(grep -c 'successfully loaded' "$W/damaged.log")" -eq 0 ]
 finish

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,6 +358,36 @@ static json_t *load(const char *path)
     return o;
 }
 
+/* The main thread tells how far it is while the monitor's writes the end: neither is in the other's way. */
+static void *write_running(void *path)
+{
+    struct status s = { .phase = "train", .loss = NAN };
+    struct err e = {0};
+
+    for (int i = 0; i < 300; i++)
+        if (status_write(path, &s, &e) < 0)
+            return "the main thread's";
+    return NULL;
+}
+
+static void test_status_two_writers(void **state)
+{
+    char *path = path_join(dir, "two.json");
+    struct status s = { .phase = "stop", .loss = NAN, .reason = STATUS_FAILED };
+    struct err e = {0};
+    pthread_t main_thread;
+    void *failed;
+
+    (void)state;
+    assert_int_equal(pthread_create(&main_thread, NULL, write_running, path), 0);
+    for (int i = 0; i < 50; i++)
+        if (status_write(path, &s, &e) < 0)
+            fail_msg("the last word: %s", e.msg);
+    pthread_join(main_thread, &failed);
+    assert_null(failed);
+    free(path);
+}
+
 static void test_status(void **state)
 {
     char *path = path_join(dir, "status.json");
@@ -447,7 +478,8 @@ int main(void)
         cmocka_unit_test(test_golden), cmocka_unit_test(test_step), cmocka_unit_test(test_mean),
         cmocka_unit_test(test_valid), cmocka_unit_test(test_lines), cmocka_unit_test(test_straggler),
         cmocka_unit_test(test_python_floats), cmocka_unit_test(test_sink), cmocka_unit_test(test_full_sink),
-        cmocka_unit_test(test_status), cmocka_unit_test(test_signals), cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_status_two_writers), cmocka_unit_test(test_signals), cmocka_unit_test(test_clock),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -123,6 +123,9 @@ static int open_log(struct trainer *t, struct err *e)
         t->status_path = xstrdup(t->o.status_file);
     else if (t->o.save)
         t->status_path = path_join(t->o.save, "status.json");
+    /* Until this run stands somewhere itself, it may end before, the file says what is known. */
+    if (t->status_path)
+        status_recall(t->status_path, &t->status);
     return 0;
 }
 

@@ -140,6 +140,26 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     return rc;
 }
 
+int agree_all_well(struct trainer *t, int rc, struct err *e)
+{
+    struct comm *all = comm_world_group(t->world);
+    const int size = t->place->size;
+    int64_t said[2] = { rc < 0 ? size - t->place->rank : 0, rc == 0 };
+    struct err own = *e;
+
+    if (comm_host_all_reduce(all, said, 2, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    if (!said[0])
+        return 0;
+    if (comm_host_broadcast(all, &own, sizeof own, size - (int)said[0], e) < 0)
+        return -1;
+    *e = own;
+    if (said[1])
+        snprintf(e->msg, sizeof e->msg, "rank %d: %.1000s", size - (int)said[0], own.msg);
+    t->all_know = true;
+    return -1;
+}
+
 static int load(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
@@ -156,6 +176,8 @@ static int load(struct trainer *t, struct err *e)
     set_phase(t, "load");
     rc = checkpoint_load(t->from, t->stage, &t->state, &o, notes, &loaded, e);
     show_report(t, notes);
+    /* It is loaded when every rank has its part. */
+    rc = agree_all_well(t, rc, e);
     if (rc == 0 && speaks(t))
         trainlog_add_checkpoint_version(&sb);
     if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
@@ -379,6 +401,7 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     checkpoint_close(t->from);
     t->from = NULL;
+    t->stands = true;
     return 0;
 }
 

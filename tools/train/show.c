@@ -45,10 +45,12 @@ void set_phase(struct trainer *t, const char *phase)
     if (!speaks(t) || !t->status_path)
         return;
     t->status.phase = phase;
-    t->status.iteration = t->iteration;
-    t->status.train_iters = t->schedule.train_iters;
-    t->status.consumed_samples = t->consumed_samples;
-    t->status.consumed_tokens = t->consumed_tokens;
+    if (t->stands) {
+        t->status.iteration = t->iteration;
+        t->status.train_iters = t->schedule.train_iters;
+        t->status.consumed_samples = t->consumed_samples;
+        t->status.consumed_tokens = t->consumed_tokens;
+    }
     t->status.world_size = t->place->size;
     /* A status that cannot be written is no reason to stop; it is said once. */
     if (status_write(t->status_path, &t->status, &e) < 0) {

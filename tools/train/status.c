@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,6 +119,9 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
     return rc;
 }
 
+/* The monitor's thread writes the last one while the main thread may be at one of its own: they share a name. */
+static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
+
 /* As file_replace(), but nothing waits for the disk: this happens at every iteration. */
 static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
 {
@@ -136,13 +140,41 @@ static int replace_unsynced(const char *path, const char *buf, size_t n, struct 
 
 int status_write(const char *path, const struct status *s, struct err *e)
 {
-    char *json = dump(s), *line = str_fmt("%s\n", json);
-    int rc = s->reason == STATUS_RUNNING ? replace_unsynced(path, line, strlen(line), e)
-                                         : file_replace(path, line, strlen(line), e);
+    char *json, *line;
+    int rc;
 
+    pthread_mutex_lock(&one_writer);
+    json = dump(s);
+    line = str_fmt("%s\n", json);
+    rc = s->reason == STATUS_RUNNING ? replace_unsynced(path, line, strlen(line), e)
+                                     : file_replace(path, line, strlen(line), e);
+    pthread_mutex_unlock(&one_writer);
     free(json);
     free(line);
     return rc;
+}
+
+static double number(const json_t *o, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+void status_recall(const char *path, struct status *s)
+{
+    json_t *o = json_load_file(path, 0, NULL);
+
+    if (!o)
+        return;
+    s->iteration = (int64_t)number(o, "iteration", (double)s->iteration);
+    s->train_iters = (int64_t)number(o, "train_iters", (double)s->train_iters);
+    s->consumed_samples = (int64_t)number(o, "consumed_samples", (double)s->consumed_samples);
+    s->consumed_tokens = (int64_t)number(o, "consumed_tokens", (double)s->consumed_tokens);
+    s->loss = number(o, "loss", s->loss);
+    s->lr = number(o, "learning_rate", s->lr);
+    s->iteration_s = number(o, "iteration_s", s->iteration_s);
+    json_decref(o);
 }
 
 /* ---- kill switch ---- */

@@ -38,9 +38,11 @@ struct status {
 /*
  * Replace `path` atomically; host, pid, job id, start and present time are added. One line of
  * JSON. Each iteration's is not synced to disk (a reader sees it at once; after a power cut it may
- * be an older one), one with a stop reason is. ERR_SYS: worth a warning, no reason to stop.
+ * be an older one), one with a stop reason is. ERR_SYS: worth a warning, no reason to stop. Any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
+/* How far the run before had come, as the file at `path` has it; what it does not have stays as it is in *s. */
+void status_recall(const char *path, struct status *s);
 /* SLURM_JOB_ID, PBS_JOBID, LSB_JOBID; "" outside of a batch system. */
 const char *status_job_id(void);
 const char *status_host(void);

@@ -72,6 +72,7 @@ struct trainer {
     double *loss;               /* host memory that the device copies to */
 
     struct schedule schedule;
+    bool stands;                /* what follows is known: set up, and loaded where there was something */
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
     int64_t skew, skipped_to;   /* samples that skipped iterations passed over; the last of them, 0 for none */
@@ -147,6 +148,11 @@ MUST_CHECK int save_settle(struct trainer *t, struct err *e);
 /* At the end: a last save that failed is tried once more; -1 when nothing helps. */
 MUST_CHECK int save_finish(struct trainer *t, struct err *e);
 MUST_CHECK int saver_open(struct trainer *t, struct err *e);
+/*
+ * All ranks have come here, each with its rc and *e: 0 when all did well. Else -1 and the same *e on all, of the
+ * lowest rank that failed, which it names unless all did; t->all_know. (Or they cannot speak to each other.)
+ */
+MUST_CHECK int agree_all_well(struct trainer *t, int rc, struct err *e);
 
 /* Print a report's notes and warnings, from rank 0. */
 void show_report(struct trainer *t, struct report *r);
