@@ -48,14 +48,14 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
         int r = other(c, k);
 
         slot[r] = c->w->staging + (size_t)k * stride;
-        if (post(c, &x[n++], USE_COLLECTIVE, false, r, slot[r], b, e) < 0)
+        if (group_post(c, &x[n++], USE_COLLECTIVE, false, r, slot[r], b, e) < 0)
             return -1;
     }
     slot[c->rank] = in;
     for (int k = 0; k < c->size - 1; k++)
-        if (post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), in, b, e) < 0)
+        if (group_post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), in, b, e) < 0)
             return -1;
-    return wait_all(c->w, x, n, e);
+    return group_wait_all(c->w, x, n, e);
 }
 
 /*
@@ -72,9 +72,10 @@ static int gather_doubling(struct comm *c, const void *in, size_t b, const void 
     for (int d = 1; d < c->size; d *= 2) {
         size_t len = (size_t)(d < c->size - d ? d : c->size - d) * stride;
 
-        if (post(c, &x[0], USE_COLLECTIVE, false, (c->rank + d) % c->size, block + (size_t)d * stride, len, e) < 0 ||
-            post(c, &x[1], USE_COLLECTIVE, true, (c->rank + c->size - d) % c->size, block, len, e) < 0 ||
-            wait_all(c->w, x, 2, e) < 0)
+        if (group_post(c, &x[0], USE_COLLECTIVE, false, (c->rank + d) % c->size, block + (size_t)d * stride, len,
+                       e) < 0 ||
+            group_post(c, &x[1], USE_COLLECTIVE, true, (c->rank + c->size - d) % c->size, block, len, e) < 0 ||
+            group_wait_all(c->w, x, 2, e) < 0)
             return -1;
     }
     for (int j = 0; j < c->size; j++)
@@ -122,17 +123,17 @@ static int reduce_part(struct comm *c, const char *const *from, const int64_t *n
         int r = other(c, k);
 
         slot[r] = c->w->staging + (size_t)k * stride;
-        if (post(c, &x[posted++], USE_COLLECTIVE, false, r, slot[r], own, e) < 0)
+        if (group_post(c, &x[posted++], USE_COLLECTIVE, false, r, slot[r], own, e) < 0)
             return -1;
     }
     slot[c->rank] = from[c->rank];
     for (int k = 0; k < c->size - 1; k++) {
         int r = other(c, k);
 
-        if (n[r] && post(c, &x[posted++], USE_COLLECTIVE, true, r, from[r], bytes_of(n[r], t), e) < 0)
+        if (n[r] && group_post(c, &x[posted++], USE_COLLECTIVE, true, r, from[r], bytes_of(n[r], t), e) < 0)
             return -1;
     }
-    if (wait_all(c->w, x, posted, e) < 0)
+    if (group_wait_all(c->w, x, posted, e) < 0)
         return -1;
     if (own)
         reduce_ranks(out, slot, c->size, n[c->rank], t, op);
@@ -148,13 +149,13 @@ static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum 
     for (int k = 0; k < c->size - 1; k++) {
         int r = other(c, k);
 
-        if (n[r] && post(c, &x[posted++], USE_COLLECTIVE, false, r, to[r], bytes_of(n[r], t), e) < 0)
+        if (n[r] && group_post(c, &x[posted++], USE_COLLECTIVE, false, r, to[r], bytes_of(n[r], t), e) < 0)
             return -1;
     }
     for (int k = 0; k < c->size - 1 && n[c->rank]; k++)
-        if (post(c, &x[posted++], USE_COLLECTIVE, true, other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
+        if (group_post(c, &x[posted++], USE_COLLECTIVE, true, other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
             return -1;
-    return wait_all(c->w, x, posted, e);
+    return group_wait_all(c->w, x, posted, e);
 }
 
 /* Per member: pointers and counts of the piece at hand. */
@@ -279,13 +280,14 @@ static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct 
 
     for (; bit < c->size && !(v & bit); bit *= 2)
         ;
-    if (v && (post(c, &x[0], USE_COLLECTIVE, false, (v - bit + root) % c->size, buf, b, e) < 0 ||
-              wait_all(c->w, x, 1, e) < 0))
+    if (v && (group_post(c, &x[0], USE_COLLECTIVE, false, (v - bit + root) % c->size, buf, b, e) < 0 ||
+              group_wait_all(c->w, x, 1, e) < 0))
         return -1;
     for (bit /= 2; bit; bit /= 2)
-        if (v + bit < c->size && post(c, &x[n++], USE_COLLECTIVE, true, (v + bit + root) % c->size, buf, b, e) < 0)
+        if (v + bit < c->size &&
+            group_post(c, &x[n++], USE_COLLECTIVE, true, (v + bit + root) % c->size, buf, b, e) < 0)
             return -1;
-    return wait_all(c->w, x, n, e);
+    return group_wait_all(c->w, x, n, e);
 }
 
 /* The root gives each member a part, and the members give the parts to each other. */
@@ -296,17 +298,17 @@ static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct
 
     parts_cut(p, c, buf, (int64_t)b, DTYPE_U8);
     if (c->rank != root) {
-        if (post(c, &x[0], USE_COLLECTIVE, false, root, p->at[c->rank], (size_t)p->n[c->rank], e) < 0 ||
-            wait_all(c->w, x, 1, e) < 0)
+        if (group_post(c, &x[0], USE_COLLECTIVE, false, root, p->at[c->rank], (size_t)p->n[c->rank], e) < 0 ||
+            group_wait_all(c->w, x, 1, e) < 0)
             return -1;
     } else {
         for (int k = 0; k < c->size - 1; k++) {
             int r = other(c, k);
 
-            if (post(c, &x[n++], USE_COLLECTIVE, true, r, p->at[r], (size_t)p->n[r], e) < 0)
+            if (group_post(c, &x[n++], USE_COLLECTIVE, true, r, p->at[r], (size_t)p->n[r], e) < 0)
                 return -1;
         }
-        if (wait_all(c->w, x, n, e) < 0)
+        if (group_wait_all(c->w, x, n, e) < 0)
             return -1;
     }
     return gather_parts(c, p->at, p->n, DTYPE_U8, e);
@@ -329,150 +331,100 @@ static int broadcast(struct comm *c, char *buf, size_t b, int root, struct err *
     return rc;
 }
 
-/* ---- the calls of comm.h ---- */
+/* ---- one of them ---- */
 
-static int check_reduce(const struct comm *c, const char *call, enum dtype t, struct err *e)
+const char *collective_name(enum collective_kind kind)
 {
-    if (reduce_can(t))
-        return 0;
-    err_usage(e, "%s of group %s: cannot reduce %s", call, c->name, dtype_name(t));
-    return -1;
-}
+    static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast" };
 
-static int check_root(const struct comm *c, const char *call, int root, struct err *e)
-{
-    if (root >= 0 && root < c->size)
-        return 0;
-    err_usage(e, "%s of group %s: no member %d", call, c->name, root);
-    return -1;
+    return names[kind];
 }
 
 /* Nothing to tell anybody: the result is the input, or empty. */
-static bool alone(const struct comm *c, const void *in, void *out, int64_t n, enum dtype t)
+static bool alone(const struct comm *c, const struct collective *x)
 {
-    if (n > 0 && c->size > 1)
+    if (x->n > 0 && c->size > 1)
         return false;
-    if (n > 0 && in != out)
-        memcpy(out, in, bytes_of(n, t));
+    if (x->n > 0 && x->in != x->out)
+        memcpy(x->out, x->in, bytes_of(x->n, x->t));
     return true;
 }
 
-static int run_all_reduce(struct comm *c, const char *name, const void *in, void *out, int64_t n,
-                          enum dtype t, enum comm_op op, struct err *e)
+static int run(struct comm *c, const struct collective *x, struct err *e)
 {
+    switch (x->kind) {
+    case COLLECTIVE_ALL_REDUCE: return all_reduce(c, x->in, x->out, x->n, x->t, x->op, e);
+    case COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(c, x->in, x->out, x->n, x->t, x->op, e);
+    case COLLECTIVE_ALL_GATHER: return all_gather(c, x->out, x->n, x->t, e);
+    default: return broadcast(c, x->out, bytes_of(x->n, x->t), x->root, e);
+    }
+}
+
+int collectives_check(const struct comm *c, const char *name, const struct collective *x, struct err *e)
+{
+    if (x->kind <= COLLECTIVE_REDUCE_SCATTER && !reduce_can(x->t)) {
+        err_usage(e, "%s of group %s: cannot reduce %s", name, c->name, dtype_name(x->t));
+        return -1;
+    }
+    if (x->kind == COLLECTIVE_BROADCAST && (x->root < 0 || x->root >= c->size)) {
+        err_usage(e, "%s of group %s: no member %d", name, c->name, x->root);
+        return -1;
+    }
+    return 0;
+}
+
+int collectives_run(struct comm *c, const char *name, const struct collective *x, struct err *e)
+{
+    const bool gathers = x->kind == COLLECTIVE_ALL_GATHER;
+    struct collective own = *x;
     uint64_t number = ++c->n_calls;
     struct err inside = {0};
 
-    if (check_reduce(c, name, t, e) < 0)
+    if (collectives_check(c, name, x, e) < 0)
         return -1;
-    if (alone(c, in, out, n, t))
+    if (gathers)                        /* what we add to it lies among the others' */
+        own.out = (char *)x->out + bytes_of(c->rank * x->n, x->t);
+    if (alone(c, &own))
         return 0;
-    call_begin(c, name, number);
-    return call_end(c, name, number, all_reduce(c, in, out, n, t, op, &inside), &inside, e);
+    if (gathers && x->in != own.out)
+        memcpy(own.out, x->in, bytes_of(x->n, x->t));
+    group_call_begin(c, name, number);
+    return group_call_end(c, name, number, run(c, x, &inside), &inside, e);
 }
 
-static int run_all_gather(struct comm *c, const char *name, const void *in, void *out, int64_t n,
-                          enum dtype t, struct err *e)
-{
-    char *own = (char *)out + bytes_of(c->rank * n, t);
-    uint64_t number = ++c->n_calls;
-    struct err inside = {0};
-
-    if (n > 0 && in != own)
-        memcpy(own, in, bytes_of(n, t));
-    if (n == 0 || c->size == 1)
-        return 0;
-    call_begin(c, name, number);
-    return call_end(c, name, number, all_gather(c, out, n, t, &inside), &inside, e);
-}
-
-static int run_broadcast(struct comm *c, const char *name, void *buf, size_t n_bytes, int root, struct err *e)
-{
-    uint64_t number = ++c->n_calls;
-    struct err inside = {0};
-
-    if (check_root(c, name, root, e) < 0)
-        return -1;
-    if (n_bytes == 0 || c->size == 1)
-        return 0;
-    call_begin(c, name, number);
-    return call_end(c, name, number, broadcast(c, buf, n_bytes, root, &inside), &inside, e);
-}
-
-int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                    struct dev_stream *s, struct err *e)
-{
-    if (check_reduce(c, "all_reduce", t, e) < 0)
-        return -1;
-    if (c->w->net)
-        return device_collective(c, &(struct device_call){ DEVICE_ALL_REDUCE, in, out, n, t, op == COMM_MAX, 0 }, s, e);
-    return run_all_reduce(c, "all_reduce", in, out, n, t, op, e);
-}
-
-int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                        struct dev_stream *s, struct err *e)
-{
-    struct err inside = {0};
-    uint64_t number;
-
-    if (check_reduce(c, "reduce_scatter", t, e) < 0)
-        return -1;
-    if (c->w->net)
-        return device_collective(c, &(struct device_call){ DEVICE_REDUCE_SCATTER, in, out, n, t, op == COMM_MAX, 0 }, s,
-                                 e);
-    number = ++c->n_calls;
-    if (alone(c, in, out, n, t))
-        return 0;
-    call_begin(c, "reduce_scatter", number);
-    return call_end(c, "reduce_scatter", number, reduce_scatter(c, in, out, n, t, op, &inside), &inside, e);
-}
-
-int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                    struct dev_stream *s, struct err *e)
-{
-    if (c->w->net)
-        return device_collective(c, &(struct device_call){ DEVICE_ALL_GATHER, in, out, n, t, false, 0 }, s, e);
-    return run_all_gather(c, "all_gather", in, out, n, t, e);
-}
-
-int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root, struct dev_stream *s, struct err *e)
-{
-    if (check_root(c, "broadcast", root, e) < 0)
-        return -1;
-    if (c->w->net)
-        return device_collective(c, &(struct device_call){ DEVICE_BROADCAST, buf, buf, n, t, false, root }, s, e);
-    return run_broadcast(c, "broadcast", buf, bytes_of(n, t), root, e);
-}
-
-int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
+int collectives_barrier(struct comm *c, struct err *e)
 {
     uint64_t number = ++c->n_calls;
     struct err inside = {0};
     struct parts p;
     int rc;
 
-    if (comm_sync(c, s, e) < 0)
-        return -1;
     if (c->size == 1)
         return 0;
     p = parts_new(c);
-    call_begin(c, "barrier", number);
+    group_call_begin(c, "barrier", number);
     rc = gather_small(c, NULL, 0, p.slot, &inside);
     parts_free(&p);
-    return call_end(c, "barrier", number, rc, &inside, e);
+    return group_call_end(c, "barrier", number, rc, &inside, e);
 }
+
+/* ---- values of the host ---- */
 
 int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t, enum comm_op op, struct err *e)
 {
-    return run_all_reduce(c, "host_all_reduce", x, x, n, t, op, e);
+    return collectives_run(c, "host_all_reduce", &(struct collective){ COLLECTIVE_ALL_REDUCE, x, x, n, t, op, 0 }, e);
 }
 
 int comm_host_all_gather(struct comm *c, const void *in, void *out, size_t n_bytes, struct err *e)
 {
-    return run_all_gather(c, "host_all_gather", in, out, (int64_t)n_bytes, DTYPE_U8, e);
+    const struct collective x = { COLLECTIVE_ALL_GATHER, in, out, (int64_t)n_bytes, DTYPE_U8, COMM_SUM, 0 };
+
+    return collectives_run(c, "host_all_gather", &x, e);
 }
 
 int comm_host_broadcast(struct comm *c, void *buf, size_t n_bytes, int root, struct err *e)
 {
-    return run_broadcast(c, "host_broadcast", buf, n_bytes, root, e);
+    const struct collective x = { COLLECTIVE_BROADCAST, buf, buf, (int64_t)n_bytes, DTYPE_U8, COMM_SUM, root };
+
+    return collectives_run(c, "host_broadcast", &x, e);
 }

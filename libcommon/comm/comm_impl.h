@@ -1,12 +1,15 @@
 /*
  * comm_impl.h - what the parts of comm share; for libcommon/comm only
  *
- * world.c        opening and closing, who is where
- * group.c        groups, waiting, wording of errors
+ * From the bottom up; each calls only those before it:
+ * group.c        a call's frame, messages and waiting for them
  * collectives.c  the CPU's collectives over a transport
+ * stall.c        how long GPUs wait for other ranks
+ * device.c       collectives and messages where buffers lie on GPUs
+ * calls.c        the collectives of comm.h: either way
  * p2p.c          messages between two members, and whatever else is waited for later
- * device.c       both, where buffers lie on GPUs
- * stall.c        how long those GPUs wait for other ranks
+ * create.c       making and ending groups
+ * world.c        opening and closing it all, who is where
  */
 #ifndef SHARDKIT_COMM_COMM_IMPL_H
 #define SHARDKIT_COMM_COMM_IMPL_H
@@ -70,41 +73,67 @@ static inline uint32_t comm_channel(const struct comm *c, enum channel_use use)
     return c->id * N_USES + use;
 }
 
+/* One message, cut where it is longer than a transport takes at once; or what was started on a device. */
+struct comm_req {
+    struct comm *c;
+    const char *name;
+    uint64_t number;
+    struct comm_req *next;      /* of the sends that nobody waits for */
+    struct dev_event *done;     /* on a device: all there is; n = 0 */
+    int n;
+    struct xfer x[];
+};
+
+/* ---- group.c ---- */
+
 /* A group with its first id; no words with the other members. */
 struct comm *group_new(struct comm_world *w, const char *name, const int *ranks, int n, int own, uint32_t id);
 
 /* Start a message to or from a member. */
-MUST_CHECK int post(struct comm *c, struct xfer *x, enum channel_use use, bool is_send, int peer,
-                    const void *buf, size_t n_bytes, struct err *e);
+MUST_CHECK int group_post(struct comm *c, struct xfer *x, enum channel_use use, bool is_send, int peer,
+                          const void *buf, size_t n_bytes, struct err *e);
 /* Until all n messages are done; tells the watch whom we wait for. */
-MUST_CHECK int wait_all(struct comm_world *w, const struct xfer *x, int n, struct err *e);
-void reap_loose(struct comm_world *w);  /* free the sends that have gone out */
+MUST_CHECK int group_wait_all(struct comm_world *w, const struct xfer *x, int n, struct err *e);
+bool group_is_done(const struct comm_req *q);
+void group_reap_loose(struct comm_world *w);    /* free the sends that have gone out */
 /* Every send that nobody waits for has gone out. */
-MUST_CHECK int drain_loose(struct comm_world *w, struct err *e);
+MUST_CHECK int group_drain_loose(struct comm_world *w, struct err *e);
 
 /*
  * The frame of a call: begin() notes it for the watch; end() takes the note back and, for
  * rc < 0, makes *e of what went wrong inside: "all_reduce #12 of group tp: rank 3: ...".
  */
-void call_begin(struct comm *c, const char *name, uint64_t number);
-MUST_CHECK int call_end(struct comm *c, const char *name, uint64_t number, int rc,
-                        const struct err *inside, struct err *e);
+void group_call_begin(struct comm *c, const char *name, uint64_t number);
+MUST_CHECK int group_call_end(struct comm *c, const char *name, uint64_t number, int rc,
+                              const struct err *inside, struct err *e);
 
-/* ---- device.c: the calls of comm.h in a world with a device; each counts and words its own ---- */
+/* ---- collectives.c ---- */
 
-/* A collective; fields as the arguments of comm.h. */
-struct device_call {
-    enum { DEVICE_ALL_REDUCE, DEVICE_REDUCE_SCATTER, DEVICE_ALL_GATHER, DEVICE_BROADCAST } kind;
+enum collective_kind { COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_GATHER, COLLECTIVE_BROADCAST };
+
+/* Fields as the arguments of comm.h; op and root where the kind has them. */
+struct collective {
+    enum collective_kind kind;
     const void *in;
     void *out;
     int64_t n;
     enum dtype t;
-    bool max;
+    enum comm_op op;
     int root;
 };
-MUST_CHECK int device_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct err *e);
+const char *collective_name(enum collective_kind kind);         /* "all_reduce" */
+
+/* Over the transport, of host memory; counted, and told as `name`. ERR_USAGE as collectives_check(). */
+MUST_CHECK int collectives_run(struct comm *c, const char *name, const struct collective *x, struct err *e);
+MUST_CHECK int collectives_barrier(struct comm *c, struct err *e);
+/* ERR_USAGE: a type that cannot be reduced, or a root that is no member. */
+MUST_CHECK int collectives_check(const struct comm *c, const char *name, const struct collective *x, struct err *e);
+
+/* ---- device.c: the calls of comm.h in a world with a device; each counts and words its own ---- */
+
+MUST_CHECK int device_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e);
 /* Beside `s`. *done: as below; NULL when there was nothing to tell anybody. */
-MUST_CHECK int device_collective_start(struct comm *c, const struct device_call *x, struct dev_stream *s,
+MUST_CHECK int device_collective_start(struct comm *c, const struct collective *x, struct dev_stream *s,
                                        struct dev_event **done, struct err *e);
 /* *done: what comm_wait() waits for and frees. */
 MUST_CHECK int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes,

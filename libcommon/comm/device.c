@@ -2,9 +2,10 @@
  * device.c - collectives and messages of buffers that lie on GPUs
  *
  * Each group has a link (dev_net.h) for its collectives in the caller's stream, and one with a
- * stream of its own for those that are started beside it. Messages have, for each pair of members that talk, a link and a stream for each direction: a send
- * stands in its stream until the receiver has come, so with one stream for both, or one
- * link, whose calls are done in order, two stages that send to each other would wait for ever.
+ * stream of its own for those that are started beside it. Messages have, for each pair of members
+ * that talk, a link and a stream for each direction: a send stands in its stream until the receiver
+ * has come, so with one stream for both, or one link, whose calls are done in order, two stages
+ * that send to each other would wait for ever.
  * Events tie those streams to the caller's: a message starts after what the caller has queued
  * before it, and comm_wait() makes what comes later wait for the message.
  *
@@ -42,9 +43,9 @@ static struct dev_link *open_link(struct comm *c, const char *id, int rank, int 
     struct err inside = {0};
     struct dev_link *l;
 
-    call_begin(c, "opening a link", 0);
+    group_call_begin(c, "opening a link", 0);
     l = c->w->net->open(id, rank, size, sms, c->name, &inside);
-    return call_end(c, "opening a link", 0, l ? 0 : -1, &inside, e) < 0 ? NULL : l;
+    return group_call_end(c, "opening a link", 0, l ? 0 : -1, &inside, e) < 0 ? NULL : l;
 }
 
 /* A link of all members. */
@@ -66,13 +67,13 @@ static int swap(struct comm *c, int other, const void *mine, void *theirs, size_
     struct xfer x[2];
     int rc;
 
-    call_begin(c, "opening a link", 0);
-    rc = post(c, &x[0], USE_LINK, true, other, mine, n_bytes, &inside);
+    group_call_begin(c, "opening a link", 0);
+    rc = group_post(c, &x[0], USE_LINK, true, other, mine, n_bytes, &inside);
     if (rc == 0)
-        rc = post(c, &x[1], USE_LINK, false, other, theirs, n_bytes, &inside);
+        rc = group_post(c, &x[1], USE_LINK, false, other, theirs, n_bytes, &inside);
     if (rc == 0)
-        rc = wait_all(c->w, x, 2, &inside);
-    return call_end(c, "opening a link", 0, rc, &inside, e);
+        rc = group_wait_all(c->w, x, 2, &inside);
+    return group_call_end(c, "opening a link", 0, rc, &inside, e);
 }
 
 /* One direction: a link, its stream, and, where it can be, room at the receiver for messages of n_bytes. */
@@ -159,7 +160,7 @@ void device_close(struct comm *c)
 /* The first call of a link connects its members, so even queueing may have to wait. */
 static void begin(struct comm *c, const char *name, uint64_t number)
 {
-    call_begin(c, name, number);
+    group_call_begin(c, name, number);
     c->w->last = (struct last_call){ name, c->name, number, c->w->watch->in_calls_ns };
 }
 
@@ -168,29 +169,27 @@ static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 {
     const struct last_call *q = &c->w->last;
 
-    rc = call_end(c, q->name, q->number, rc, inside, e);
+    rc = group_call_end(c, q->name, q->number, rc, inside, e);
     c->w->watch->in_calls_ns = q->in_calls_ns;
     return rc;
 }
 
-static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast" };
-
 /* Bytes that x puts into `out` when there is nobody else. */
-static uint64_t bytes_of(const struct device_call *x) { return (uint64_t)x->n * (uint64_t)dtype_size(x->t); }
+static uint64_t bytes_of(const struct collective *x) { return (uint64_t)x->n * (uint64_t)dtype_size(x->t); }
 
-static int queue(const struct dev_net *net, struct dev_link *l, const struct device_call *x, struct dev_stream *s,
+static int queue(const struct dev_net *net, struct dev_link *l, const struct collective *x, struct dev_stream *s,
                  struct err *e)
 {
     switch (x->kind) {
-    case DEVICE_ALL_REDUCE: return net->all_reduce(l, x->in, x->out, x->n, x->t, x->max, s, e);
-    case DEVICE_REDUCE_SCATTER: return net->reduce_scatter(l, x->in, x->out, x->n, x->t, x->max, s, e);
-    case DEVICE_ALL_GATHER: return net->all_gather(l, x->in, x->out, bytes_of(x), s, e);
+    case COLLECTIVE_ALL_REDUCE: return net->all_reduce(l, x->in, x->out, x->n, x->t, x->op == COMM_MAX, s, e);
+    case COLLECTIVE_REDUCE_SCATTER: return net->reduce_scatter(l, x->in, x->out, x->n, x->t, x->op == COMM_MAX, s, e);
+    case COLLECTIVE_ALL_GATHER: return net->all_gather(l, x->in, x->out, bytes_of(x), s, e);
     default: return net->broadcast(l, x->out, bytes_of(x), x->root, s, e);
     }
 }
 
 /* A group of one, and n = 0: nothing to tell anybody. */
-static bool alone(const struct comm *c, const struct device_call *x, struct dev_stream *s)
+static bool alone(const struct comm *c, const struct collective *x, struct dev_stream *s)
 {
     if (x->n > 0 && c->size > 1)
         return false;
@@ -199,15 +198,15 @@ static bool alone(const struct comm *c, const struct device_call *x, struct dev_
     return true;
 }
 
-static int call(struct comm *c, struct dev_link *l, const struct device_call *x, struct dev_stream *s, struct err *e)
+static int call(struct comm *c, struct dev_link *l, const struct collective *x, struct dev_stream *s, struct err *e)
 {
     struct err inside = {0};
 
-    begin(c, names[x->kind], ++c->n_calls);
+    begin(c, collective_name(x->kind), ++c->n_calls);
     return end(c, queue(c->w->net, l, x, s, &inside), &inside, e);
 }
 
-int device_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct err *e)
+int device_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e)
 {
     int stall, rc;
 
@@ -263,7 +262,7 @@ int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct
     return rc;
 }
 
-int device_collective_start(struct comm *c, const struct device_call *x, struct dev_stream *s,
+int device_collective_start(struct comm *c, const struct collective *x, struct dev_stream *s,
                             struct dev_event **done, struct err *e)
 {
     const struct dev_ops *dev = c->w->net->dev;

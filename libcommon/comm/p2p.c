@@ -6,17 +6,6 @@
 
 #include "libcommon/comm/comm_impl.h"
 
-/* One message, cut where it is longer than a transport takes at once. */
-struct comm_req {
-    struct comm *c;
-    const char *name;
-    uint64_t number;
-    struct comm_req *next;      /* of the sends that nobody waits for */
-    struct dev_event *done;     /* on a device: all there is; n = 0 */
-    int n;
-    struct xfer x[];
-};
-
 static int check_peer(const struct comm *c, const char *name, int peer, struct err *e)
 {
     if (peer >= 0 && peer < c->size && peer != c->rank)
@@ -40,13 +29,13 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
     q->name = name;
     q->number = number;
     q->n = n;
-    call_begin(c, name, number);
+    group_call_begin(c, name, number);
     for (int i = 0; i < n && rc == 0; i++) {
         size_t at = (size_t)i * XFER_MAX, left = n_bytes - at;
 
-        rc = post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, min_u64(left, XFER_MAX), &inside);
+        rc = group_post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, min_u64(left, XFER_MAX), &inside);
     }
-    if (call_end(c, name, number, rc, &inside, e) < 0) {
+    if (group_call_end(c, name, number, rc, &inside, e) < 0) {
         /* Parts may be under way: their memory stays. */
         return NULL;
     }
@@ -91,59 +80,7 @@ int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from
     return *req ? 0 : -1;
 }
 
-/* ---- collectives beside the caller's stream ---- */
-
-static int start_collective(struct comm *c, const struct device_call *x, struct dev_stream *s, struct comm_req **req,
-                            struct err *e)
-{
-    struct dev_event *done;
-
-    if (device_collective_start(c, x, s, &done, e) < 0)
-        return -1;
-    if (done) {
-        *req = xcalloc(1, sizeof **req);
-        (*req)->c = c;
-        (*req)->done = done;
-    }
-    return 0;
-}
-
-int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                          struct dev_stream *s, struct comm_req **req, struct err *e)
-{
-    const struct device_call x = { DEVICE_ALL_REDUCE, in, out, n, t, op == COMM_MAX, 0 };
-
-    *req = NULL;
-    return c->w->net ? start_collective(c, &x, s, req, e) : comm_all_reduce(c, in, out, n, t, op, s, e);
-}
-
-int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                              struct dev_stream *s, struct comm_req **req, struct err *e)
-{
-    const struct device_call x = { DEVICE_REDUCE_SCATTER, in, out, n, t, op == COMM_MAX, 0 };
-
-    *req = NULL;
-    return c->w->net ? start_collective(c, &x, s, req, e) : comm_reduce_scatter(c, in, out, n, t, op, s, e);
-}
-
-int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, struct dev_stream *s,
-                          struct comm_req **req, struct err *e)
-{
-    const struct device_call x = { DEVICE_ALL_GATHER, in, out, n, t, false, 0 };
-
-    *req = NULL;
-    return c->w->net ? start_collective(c, &x, s, req, e) : comm_all_gather(c, in, out, n, t, s, e);
-}
-
 /* ---- waiting ---- */
-
-static bool is_done(const struct comm_req *q)
-{
-    for (int i = 0; i < q->n; i++)
-        if (!q->x[i].done)
-            return false;
-    return true;
-}
 
 int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
 {
@@ -155,10 +92,10 @@ int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
         return 0;
     if (q->done) {
         device_wait(q->c, q->done, s);
-    } else if (!is_done(q)) {
-        call_begin(q->c, q->name, q->number);
-        rc = wait_all(q->c->w, q->x, q->n, &inside);
-        if (call_end(q->c, q->name, q->number, rc, &inside, e) < 0)
+    } else if (!group_is_done(q)) {
+        group_call_begin(q->c, q->name, q->number);
+        rc = group_wait_all(q->c->w, q->x, q->n, &inside);
+        if (group_call_end(q->c, q->name, q->number, rc, &inside, e) < 0)
             return -1;
     }
     free(q);
@@ -184,7 +121,7 @@ int comm_poke(struct comm_world *w, struct err *e)
         return 0;
     if (w->t->progress(w->t, false, e) < 0)
         return -1;
-    reap_loose(w);
+    group_reap_loose(w);
     return 0;
 }
 
@@ -210,7 +147,7 @@ int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, stru
     }
     q->next = c->w->loose;
     c->w->loose = q;
-    reap_loose(c->w);
+    group_reap_loose(c->w);
     return 0;
 }
 
@@ -219,30 +156,4 @@ int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct e
     struct comm_req *q = start(c, "host_recv", ++c->n_received, USE_HOST, false, from, buf, n_bytes, e);
 
     return q ? comm_wait(&q, NULL, e) : -1;
-}
-
-void reap_loose(struct comm_world *w)
-{
-    for (struct comm_req **at = &w->loose; *at;) {
-        struct comm_req *q = *at;
-
-        if (!is_done(q)) {
-            at = &q->next;
-            continue;
-        }
-        *at = q->next;
-        free(q->x[0].buf);
-        free(q);
-    }
-}
-
-int drain_loose(struct comm_world *w, struct err *e)
-{
-    while (w->loose) {
-        watch_waits_for(w->watch, w->loose->x[0].peer, 1);
-        if (w->t->progress(w->t, true, e) < 0)
-            return -1;
-        reap_loose(w);
-    }
-    return 0;
 }

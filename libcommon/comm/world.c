@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/base/hash.h"
 #include "libcommon/comm/comm_impl.h"
 
 enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER_RANK = 4096, JOIN_S = 300 };
@@ -22,13 +23,6 @@ struct card {
     cpu_set_t processors;
 };
 
-static uint64_t hash_text(uint64_t h, const char *text)
-{
-    for (; *text; text++)
-        h = (h ^ (uint8_t)*text) * UINT64_C(1099511628211);
-    return h;
-}
-
 /* A few bytes of /proc that tell machines apart; empty where there is none. */
 static void boot_id(char *text, size_t room)
 {
@@ -38,6 +32,11 @@ static void boot_id(char *text, size_t room)
     text[n > 0 ? n : 0] = '\0';
     if (fd >= 0)
         close(fd);
+}
+
+static uint64_t hash_text(const char *a, const char *b)
+{
+    return hash_bytes(hash_bytes(HASH_START, a, strlen(a)), b, strlen(b));
 }
 
 static void fill_card(struct card *k, const struct launch *l)
@@ -50,8 +49,8 @@ static void fill_card(struct card *k, const struct launch *l)
     boot_id(boot, sizeof boot);
     if (gethostname(k->host, sizeof k->host - 1) < 0 || !k->host[0])
         snprintf(k->host, sizeof k->host, "unknown");
-    k->node = hash_text(hash_text(UINT64_C(14695981039346656037), boot), k->host);
-    k->pid_space = hash_text(hash_text(UINT64_C(14695981039346656037), boot), space);
+    k->node = hash_text(boot, k->host);
+    k->pid_space = hash_text(boot, space);
     k->pid = getpid();
     k->local_rank = l->local_rank;
     if (sched_getaffinity(0, sizeof k->processors, &k->processors) < 0)
@@ -252,8 +251,8 @@ static int last_meeting(struct comm_world *w, struct err *e)
 {
     int rc;
 
-    call_begin(w->all, "comm_world_close", 0);
-    rc = drain_loose(w, e);
+    group_call_begin(w->all, "comm_world_close", 0);
+    rc = group_drain_loose(w, e);
     watch_leave(w->watch);
     return rc < 0 ? -1 : comm_barrier(w->all, NULL, e);
 }

@@ -1,0 +1,76 @@
+/*
+ * calls.c - comm.h's collectives: on the device where buffers lie there, else over the transport
+ */
+#include "libcommon/comm/comm_impl.h"
+
+static int call(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e)
+{
+    if (!c->w->net)
+        return collectives_run(c, collective_name(x->kind), x, e);
+    return collectives_check(c, collective_name(x->kind), x, e) < 0 ? -1 : device_collective(c, x, s, e);
+}
+
+/* Beside the caller's stream; over a transport there is none, and it is done at once. */
+static int start(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
+                 struct err *e)
+{
+    struct dev_event *done;
+
+    *req = NULL;
+    if (!c->w->net)
+        return collectives_run(c, collective_name(x->kind), x, e);
+    if (device_collective_start(c, x, s, &done, e) < 0)
+        return -1;
+    if (done) {
+        *req = xcalloc(1, sizeof **req);
+        (*req)->c = c;
+        (*req)->done = done;
+    }
+    return 0;
+}
+
+int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                    struct dev_stream *s, struct err *e)
+{
+    return call(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, in, out, n, t, op, 0 }, s, e);
+}
+
+int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                        struct dev_stream *s, struct err *e)
+{
+    return call(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, in, out, n, t, op, 0 }, s, e);
+}
+
+int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
+                    struct dev_stream *s, struct err *e)
+{
+    return call(c, &(struct collective){ COLLECTIVE_ALL_GATHER, in, out, n, t, COMM_SUM, 0 }, s, e);
+}
+
+int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root, struct dev_stream *s, struct err *e)
+{
+    return call(c, &(struct collective){ COLLECTIVE_BROADCAST, buf, buf, n, t, COMM_SUM, root }, s, e);
+}
+
+int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
+{
+    return comm_sync(c, s, e) < 0 ? -1 : collectives_barrier(c, e);
+}
+
+int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                          struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    return start(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, in, out, n, t, op, 0 }, s, req, e);
+}
+
+int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
+                              struct dev_stream *s, struct comm_req **req, struct err *e)
+{
+    return start(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, in, out, n, t, op, 0 }, s, req, e);
+}
+
+int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, struct dev_stream *s,
+                          struct comm_req **req, struct err *e)
+{
+    return start(c, &(struct collective){ COLLECTIVE_ALL_GATHER, in, out, n, t, COMM_SUM, 0 }, s, req, e);
+}
