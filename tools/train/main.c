@@ -12,6 +12,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/comm/launch.h"
 #include "tools/train/preflight.h"
+#include "tools/train/refusal.h"
 #include "tools/train/trainer.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
@@ -66,6 +67,7 @@ static void let_signals_end_us(const struct launch *l)
         raise(status_stop_signal());
 }
 
+/* 0; the exit status when some rank's options were refused; or -1. */
 static int join(struct trainer *t, struct err *e)
 {
     const struct comm_options co = {
@@ -73,12 +75,18 @@ static int join(struct trainer *t, struct err *e)
     };
     double start = -status_process_start();
     struct launch l;
+    int refused;
 
     if (launch_find(&l, e) < 0)
         return -1;
     let_signals_end_us(&l);
     if (comm_world_open(&co, &t->world, e) < 0)
         return -1;
+    refused = refusal_share(t->world, NULL, e);
+    if (refused > 0)
+        comm_world_close(t->world);
+    if (refused)
+        return refused;
     t->place = comm_place(t->world);
     status_catch_signals(dump);
     if (comm_host_all_reduce(comm_world_group(t->world), &start, 1, DTYPE_F64, COMM_MAX, e) < 0)
@@ -235,9 +243,10 @@ static int train_main(struct trainer *t)
 {
     struct err e = {0};
     enum status_reason why;
+    int rc = join(t, &e);
 
-    if (join(t, &e) < 0)
-        return fail(&e);
+    if (rc)
+        return rc < 0 ? fail(&e) : rc;
     if (run(t, &why, &e) < 0) {
         why = t->not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
         if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
@@ -250,23 +259,35 @@ static int train_main(struct trainer *t)
     return status_exit_code(why);
 }
 
+/* What --help and --version ask for, once a job. */
+static int help(const struct train_opts *o)
+{
+    struct strbuf sb = {0};
+    struct launch l;
+    struct err e = {0};
+    int rc = EXIT_OK;
+
+    if (launch_find(&l, &e) == 0 && l.rank > 0)
+        return rc;
+    options_help(&sb);
+    rc = o->help ? cli_help(sb.buf) : cli_version("train");
+    strbuf_free(&sb);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     struct trainer *t = &train;
-    struct strbuf sb = {0};
     struct err e = {0};
     int rc;
 
     if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
-        rc = fail(&e);
-        fprintf(stderr, "Try 'train --help'.\n");
+        rc = refusal_leave(&e);
         options_free(&t->o);
         return rc;
     }
     if (t->o.help || t->o.version) {
-        options_help(&sb);
-        rc = t->o.help ? cli_help(sb.buf) : cli_version("train");
-        strbuf_free(&sb);
+        rc = help(&t->o);
         options_free(&t->o);
         return rc;
     }
