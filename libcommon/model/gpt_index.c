@@ -1,6 +1,7 @@
 #include "libcommon/model/gpt_index.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -278,6 +279,15 @@ static int open_all(const struct gpt_index_spec *spec, const struct gpt_index_pl
     return check_docs(&x->doc, spec, e);
 }
 
+/* Beside the data nothing can be written: say what else can be done. */
+static void suggest_folder(struct err *e)
+{
+    size_t n = strlen(e->msg);
+
+    if (e->sys == EACCES || e->sys == EROFS || e->sys == EPERM)
+        snprintf(e->msg + n, sizeof e->msg - n, "; --index-dir names another folder for the index files");
+}
+
 int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, const char *dir, bool may_build,
                    struct gpt_index *x, struct err *e)
 {
@@ -294,6 +304,8 @@ int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, 
         missing |= access(path[i], F_OK) < 0 && errno == ENOENT;
     }
     rc = missing && may_build ? build(data, spec, &plan, path, e) : 0;
+    if (rc < 0)
+        suggest_folder(e);
     if (rc == 0)
         rc = open_all(spec, &plan, path, x, e);
     if (rc < 0)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -722,6 +723,59 @@ static void test_named_sets(void **state)
     free(prefix);
 }
 
+/* A data folder that cannot be written to is nobody's fault: the message says what helps. */
+static void test_read_only_folder(void **state)
+{
+    struct gpt_index_spec spec = { "train", 0, 10, 77, 16, 7, GPT_INDEX_CUT };
+    char *folder = path_join(dir, "read-only"), *prefix = path_join(folder, "text"), *log = path_join(dir, "said");
+    char want[600];
+    struct err e = {0};
+    uint64_t size;
+    pid_t pid;
+    int status;
+    char *said;
+
+    (void)state;
+    assert_int_equal(mkdir(folder, 0755), 0);
+    assert_int_equal(chmod(dir, 0777), 0);
+    for (int i = 0; i < 2; i++) {
+        char *from = str_fmt("%s%s", TEXT, i ? ".bin" : ".idx"), *to = str_fmt("%s%s", prefix, i ? ".bin" : ".idx");
+        char *bytes = file_slurp(from, 1 << 26, &size, &e);
+
+        assert_true(bytes && file_replace(to, bytes, size, &e) == 0);
+        free(bytes);
+        free(from);
+        free(to);
+    }
+    assert_int_equal(chmod(folder, 0555), 0);
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        struct mmidx *data;
+        struct gpt_index x;
+
+        /* To root nothing is forbidden. */
+        if (getuid() == 0 && setuid(65534) < 0)
+            _exit(9);
+        data = mmidx_open(prefix, &e);
+        if (data && gpt_index_open(data, &spec, NULL, true, &x, &e) == 0)
+            _exit(8);
+        _exit(file_replace(log, e.msg, strlen(e.msg), &(struct err){0}) < 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    said = file_slurp(log, 4096, &size, &e);
+    assert_non_null(said);
+    snprintf(want, sizeof want, ": cannot create: Permission denied; --index-dir names another folder for the index files");
+    if (!str_starts(said, prefix) || !str_ends(said, want))
+        fail_msg("said: %s", said);
+    assert_int_equal(chmod(folder, 0755), 0);
+    free(said);
+    free(log);
+    free(prefix);
+    free(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -743,6 +797,7 @@ int main(void)
         cmocka_unit_test(test_blend_sums),
         cmocka_unit_test(test_blend_usage),
         cmocka_unit_test(test_named_sets),
+        cmocka_unit_test(test_read_only_folder),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

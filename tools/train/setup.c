@@ -101,6 +101,27 @@ static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
     }
 }
 
+/* What the run goes on with otherwise than it began. */
+static void note_changes(struct trainer *t)
+{
+    const struct train_opts *o = &t->o;
+    const struct { const char *name, *what, *then; int64_t now; } settings[] = {
+        { "seed", "the seed", "samples come in another order, and dropout falls otherwise", o->seed },
+        { "micro_batch_size", "the micro-batch size", "sums are rounded otherwise", o->micro_batch_size },
+        { "global_batch_size", "the global batch size", "iterations take another number of samples",
+          o->global_batch_size },
+        { "seq_length", "the sequence length", "samples are cut otherwise", o->seq_length },
+    };
+
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        int64_t saved;
+
+        if (pk_as_int(pk_get(checkpoint_info(t->from)->args, settings[i].name), &saved) && saved != settings[i].now)
+            say(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
+                (long long)settings[i].now, (long long)saved, settings[i].then);
+    }
+}
+
 static int take_progress(struct trainer *t, const struct checkpoint_loaded *loaded, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
@@ -385,6 +406,8 @@ int trainer_setup(struct trainer *t, struct err *e)
     if (open_checkpoint(t, e) < 0 || settle(t, &eod, e) < 0)
         return -1;
     show_settings(t);
+    if (t->from && !t->o.finetune)
+        note_changes(t);
     if (t->o.dry_run)
         show_plan(t);
     if (plan_check(t, e) < 0 || check_disk(t, e) < 0)
