@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,8 @@ struct tfevents {
     char *path;
     int fd;
     int64_t queue, waiting;             /* events */
+    double wait_s, since_s;             /* that the first of them may wait; when it came */
+    pthread_mutex_t lock;               /* of all but path, fd and these limits */
     struct strbuf buf;                  /* their records */
     struct strbuf event, summary, value;        /* of the event being built */
     struct err lost;                    /* why events were dropped */
@@ -144,7 +147,9 @@ static void add_record(struct tfevents *t)
     strbuf_add(&t->buf, head, sizeof head);
     strbuf_add(&t->buf, t->event.buf, t->event.len);
     strbuf_add(&t->buf, tail, sizeof tail);
-    if (++t->waiting >= t->queue) {
+    if (t->waiting++ == 0)
+        t->since_s = clock_s();
+    if (t->waiting >= t->queue || clock_s() - t->since_s >= t->wait_s) {
         struct err e = {0};
 
         if (write_out(t, &e) < 0 && t->lost.kind == ERR_NONE)
@@ -185,11 +190,12 @@ static void release(struct tfevents *t)
     strbuf_free(&t->event);
     strbuf_free(&t->summary);
     strbuf_free(&t->value);
+    pthread_mutex_destroy(&t->lock);
     free(t->path);
     free(t);
 }
 
-struct tfevents *tfevents_open(const char *dir, int64_t queue, struct err *e)
+struct tfevents *tfevents_open(const char *dir, int64_t queue, double wait_s, struct err *e)
 {
     struct tfevents *t;
 
@@ -198,6 +204,8 @@ struct tfevents *tfevents_open(const char *dir, int64_t queue, struct err *e)
     t = xcalloc(1, sizeof *t);
     t->path = new_path(dir);
     t->queue = queue;
+    t->wait_s = wait_s;
+    pthread_mutex_init(&t->lock, NULL);
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (t->fd < 0) {
         err_sys(e, t->path, "cannot create");
@@ -225,10 +233,12 @@ void tfevents_scalar(struct tfevents *t, const char *tag, double value, int64_t 
 {
     if (!t)
         return;
+    pthread_mutex_lock(&t->lock);
     begin_event(t);
     put_bytes(&t->value, 1, tag, strlen(tag));
     put_float(&t->value, 2, (float)value);
     add_value(t, step);
+    pthread_mutex_unlock(&t->lock);
 }
 
 void tfevents_text(struct tfevents *t, const char *tag, const char *text, int64_t step)
@@ -242,6 +252,7 @@ void tfevents_text(struct tfevents *t, const char *tag, const char *text, int64_
 
     if (!t)
         return;
+    pthread_mutex_lock(&t->lock);
     begin_event(t);
     name = str_fmt("%s/text_summary", tag);
     put_bytes(&t->value, 1, name, strlen(name));
@@ -251,23 +262,27 @@ void tfevents_text(struct tfevents *t, const char *tag, const char *text, int64_
     put_bytes(&t->value, 8, tensor.buf, tensor.len);
     put_bytes(&t->value, 9, metadata, sizeof metadata - 1);
     add_value(t, step);
+    pthread_mutex_unlock(&t->lock);
     strbuf_free(&tensor);
     free(name);
 }
 
 int tfevents_flush(struct tfevents *t, struct err *e)
 {
-    struct err now = {0};
+    struct err now = {0}, lost;
 
     if (!t)
         return 0;
+    pthread_mutex_lock(&t->lock);
     if (t->buf.len && write_out(t, &now) < 0 && t->lost.kind == ERR_NONE)
         t->lost = now;
-    if (t->lost.kind == ERR_NONE)
+    lost = t->lost;
+    t->lost = (struct err){0};
+    pthread_mutex_unlock(&t->lock);
+    if (lost.kind == ERR_NONE)
         return 0;
     if (e->kind == ERR_NONE)
-        *e = t->lost;
-    t->lost = (struct err){0};
+        *e = lost;
     return -1;
 }
 

@@ -7,7 +7,7 @@
  * Protocol Buffers message; the first one says file_version "brain.Event:2". Scalars and text
  * are encoded here by hand: four message types, all of them small.
  * Files are only appended to, so a copy taken at any moment is readable up to its last
- * whole record. Threads: one at a time.
+ * whole record. Threads: any but for opening and closing.
  */
 #ifndef SHARDKIT_FORMAT_TFEVENTS_H
 #define SHARDKIT_FORMAT_TFEVENTS_H
@@ -20,9 +20,10 @@
 struct tfevents;
 /*
  * A new file DIR/events.out.tfevents.SECONDS.HOST.PID.N; DIR is made when missing. Events are
- * kept until `queue` of them wait (1: none waits), then written at once. ERR_SYS.
+ * kept until `queue` of them wait (1: none waits), or one comes `wait_s` after the first of them; then all are
+ * written at once. ERR_SYS.
  */
-MUST_CHECK struct tfevents *tfevents_open(const char *dir, int64_t queue, struct err *e);
+MUST_CHECK struct tfevents *tfevents_open(const char *dir, int64_t queue, double wait_s, struct err *e);
 const char *tfevents_path(const struct tfevents *t);
 /*
  * One value at `step`. Text is shown under the tag + "/text_summary", as PyTorch's writer has it.

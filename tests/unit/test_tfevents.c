@@ -201,11 +201,11 @@ static int read_file(const char *path, struct event *out, int max)
 
 static struct event events[2048];
 
-static struct tfevents *open_in(const char *sub, int64_t queue)
+static struct tfevents *open_waiting(const char *sub, int64_t queue, double wait_s)
 {
     char *path = path_join(dir, sub);
     struct err e = {0};
-    struct tfevents *t = tfevents_open(path, queue, &e);
+    struct tfevents *t = tfevents_open(path, queue, wait_s, &e);
 
     if (!t)
         fail_msg("%s", e.msg);
@@ -214,6 +214,8 @@ static struct tfevents *open_in(const char *sub, int64_t queue)
 }
 
 /* Read everything it wrote and close it. */
+static struct tfevents *open_in(const char *sub, int64_t queue) { return open_waiting(sub, queue, 1e9); }
+
 static int finish(struct tfevents *t)
 {
     char *path = xstrdup(tfevents_path(t));
@@ -316,6 +318,20 @@ static void test_queue(void **state)
     assert_int_equal(tfevents_close(NULL, &e), 0);
 }
 
+static void test_wait(void **state)
+{
+    struct tfevents *t = open_waiting("wait", 1000, 0.05);
+
+    (void)state;
+    tfevents_scalar(t, "x", 1, 1);
+    usleep(60000);
+    tfevents_scalar(t, "x", 2, 2);
+    assert_int_equal(read_file(tfevents_path(t), events, 9), 3);
+    tfevents_scalar(t, "x", 3, 3);
+    assert_int_equal(read_file(tfevents_path(t), events, 9), 3);
+    assert_int_equal(finish(t), 4);
+}
+
 /* A full disk (here: a limit on file size) loses events, is told once, and leaves whole records only. */
 static void test_full_disk(void **state)
 {
@@ -350,7 +366,7 @@ static void test_refused(void **state)
     struct err e = {0};
 
     (void)state;
-    assert_null(tfevents_open("/dev/null/x", 1, &e));
+    assert_null(tfevents_open("/dev/null/x", 1, 1e9, &e));
     assert_int_equal(e.kind, ERR_SYS);
 }
 
@@ -438,7 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc), cmocka_unit_test(test_events), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_queue), cmocka_unit_test(test_wait),
         cmocka_unit_test(test_full_disk), cmocka_unit_test(test_refused), cmocka_unit_test(test_training),
         cmocka_unit_test(test_start_and_valid),
     };

@@ -36,6 +36,9 @@ static void on_abort(void *arg, const char *reason)
     struct err e = {0};
 
     (void)arg;
+    if (tfevents_flush(train.events, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    err_clear(&e);
     /* What another job has taken over is not ours to write about. */
     if (!train.status_path || (train.lock && !savelock_held(train.lock, &e)))
         return;
@@ -125,7 +128,8 @@ static int open_log(struct trainer *t, struct err *e)
         return 0;
     if (t->o.save && lock_save(t, e) < 0)
         return -1;
-    if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size, e)))
+    if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size,
+                                                                TRAINLOG_TB_WAIT_S, e)))
         return -1;
     if (t->o.status_file)
         t->status_path = xstrdup(t->o.status_file);
@@ -210,11 +214,13 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
 static void end_log(struct trainer *t, enum status_reason why)
 {
     struct savelock *lock = t->lock;
+    struct tfevents *events = t->events;
     struct err e = {0};
 
     t->status.reason = why;
     set_phase(t, "stop");
-    if (tfevents_close(t->events, &e) < 0)
+    t->events = NULL;
+    if (tfevents_close(events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     trainlog_close(t->log);
     t->lock = NULL;

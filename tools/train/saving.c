@@ -166,6 +166,11 @@ int save_now(struct trainer *t, struct err *e)
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
     t->status.saving_tag = t->saving_tag;
     set_phase(t, "save");
+    /* Curves reach as far as checkpoints do. */
+    if (tfevents_flush(t->events, e) < 0) {
+        say(t, "warning: %s", e->msg);
+        err_clear(e);
+    }
     if (speaks(t)) {
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);

@@ -129,6 +129,7 @@ void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct t
 
 /* ---- TensorBoard (spec 6.8) ---- */
 
+#define TRAINLOG_TB_WAIT_S 120.0        /* what a value waits for its file at most, as in the reference */
 /* What the flags of --log-*-to-tensorboard ask for is written. Failures: tfevents_flush() tells. */
 void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world_size, int64_t iteration);
 /* Every tensorboard_log_interval; timers may be NULL. */
