@@ -6,6 +6,7 @@
 
 #include "libcommon/layout/deepspeed.h"
 #include "libcommon/layout/deepspeed_edit.h"
+#include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero.h"
 
 static void set_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
@@ -440,6 +441,17 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
     return v && !pk_is_none(v) && is_plain(v) ? pk_copy(t->arena, v) : pk_float(t->arena, otherwise);
 }
 
+/* The rate that the schedule had come to, which the next step is taken with; without a schedule the highest one. */
+static struct pk *rate_now(const struct ds_target *t)
+{
+    const struct source_file *mp = ds_tree_mp_file(t->src, 0, 0);
+    struct schedule_lr lr;
+
+    if (mp && schedule_lr_read(&lr, pk_get(pt_root(mp->pt), "lr_scheduler"), t->src->run.args))
+        return pk_float(t->arena, schedule_lr_now(&lr));
+    return from_args(t, "lr", 0);
+}
+
 static struct pk *made_group(const struct ds_target *t, int g)
 {
     struct arena *a = t->arena;
@@ -448,7 +460,7 @@ static struct pk *made_group(const struct ds_target *t, int g)
     pk_add(a, betas, from_args(t, "adam_beta1", 0.9));
     pk_add(a, betas, from_args(t, "adam_beta2", 0.999));
     pk_add(a, ids, pk_int(a, g));
-    pk_set_str(a, d, "lr", from_args(t, "lr", 0));
+    pk_set_str(a, d, "lr", rate_now(t));
     pk_set_str(a, d, "bias_correction", pk_bool(a, true));
     pk_set_str(a, d, "betas", betas);
     pk_set_str(a, d, "eps", from_args(t, "adam_eps", 1e-8));
@@ -490,7 +502,7 @@ static void make_optimizer(struct ds_target *t, struct report *notes)
     t->opt = t->src->run.optimizer ? t->src->run.optimizer : d;
     t->param_groups = groups;
     report_add(notes, SEV_WARNING, "optimizer", NULL, ERR_NO_BYTE, NULL,
-               "the source keeps no optimizer settings: they are made from its arguments, with step %lld",
+               "the source keeps no optimizer settings: they are made from its arguments and schedule, with step %lld",
                (long long)t->opt_step);
 }
 

@@ -259,6 +259,9 @@ static void from_reference_universal(void **state)
     char *a0 = resh_in_scratch("bloom"), *out = resh_in_scratch("out"), **names;
     struct ds_request q = resh_to_topology(0, 0, 0);
     struct source *s;
+    struct pk **groups;
+    uint32_t n_groups = 0;
+    double lr = 0;
     int n;
 
     (void)state;
@@ -273,6 +276,13 @@ static void from_reference_universal(void **state)
     s = resh_open_source(out);
     assert_int_equal(s->run.opt_step, 21);
     assert_int_equal(s->run.step_is_tensor, 1);
+    /* As the trainer's own shards have it: the schedule's rate after 20 iterations, not the highest. */
+    groups = pk_items(s->run.param_groups, &n_groups);
+    assert_int_equal(n_groups, 3);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        assert_true(pk_as_double(pk_get(groups[g], "lr"), &lr));
+        assert_true(lr == 0.001978063698397256);
+    }
     source_close(s);
     free(a0);
     free(out);

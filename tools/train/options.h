@@ -33,7 +33,6 @@ enum opts_source { FROM_DEFAULT, FROM_CHECKPOINT, FROM_DEEPSPEED, FROM_FILE, FRO
 
 enum opts_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum opts_position { POSITION_ABSOLUTE, POSITION_ALIBI };
-enum opts_decay { DECAY_CONSTANT, DECAY_LINEAR, DECAY_COSINE };
 enum opts_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum opts_reduce { REDUCE_BF16, REDUCE_FP32 };
 
@@ -93,7 +92,7 @@ struct train_opts {
 
     /* ---- learning rate ---- */
     double lr, min_lr;
-    int lr_decay_style;                 /* enum opts_decay */
+    int lr_decay_style;                 /* enum schedule_decay */
     int64_t lr_decay_iters, lr_decay_samples, lr_decay_tokens;
     int64_t lr_warmup_iters, lr_warmup_samples;
     double lr_warmup_fraction;

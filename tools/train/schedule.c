@@ -123,58 +123,6 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 
 /* ---- learning rate ---- */
 
-static bool warming_up(const struct schedule_lr *lr)
-{
-    return lr->warmup_steps > 0 && (double)lr->num_steps <= lr->warmup_steps;
-}
-
-double schedule_lr_now(const struct schedule_lr *lr)
-{
-    double at = (double)lr->num_steps, from = lr->warmup_steps, to = (double)lr->decay_steps, ratio, coeff;
-
-    if (warming_up(lr))
-        return lr->max_lr * at / lr->warmup_steps;
-    if (lr->style == DECAY_CONSTANT)
-        return lr->max_lr;
-    if (lr->decay_tokens) {
-        at = (double)lr->num_tokens;
-        from = (double)lr->warmup_tokens;
-        to = (double)lr->decay_tokens;
-    }
-    if (at > to)
-        return lr->min_lr;
-    ratio = (at - from) / (to - from);
-    coeff = lr->style == DECAY_COSINE ? 0.5 * (cos(M_PI * ratio) + 1.0) : 1.0 - ratio;
-    return lr->min_lr + coeff * (lr->max_lr - lr->min_lr);
-}
-
-void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens)
-{
-    lr->num_tokens = tokens;
-    lr->num_steps += samples;
-    /*
-     * As the reference: noted only when a step ends exactly where warm-up does. Else it stays 0,
-     * and decay by tokens counts from the run's beginning.
-     */
-    if (lr->decay_tokens && lr->warmup_steps > 0 && (double)lr->num_steps == lr->warmup_steps)
-        lr->warmup_tokens = tokens;
-}
-
-static const char *const styles[] = { "constant", "linear", "cosine" };
-
-const char *schedule_style_name(enum opts_decay style)
-{
-    return styles[style];
-}
-
-int schedule_style_of(const char *name)
-{
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, styles[i]) == 0)
-            return i;
-    return -1;
-}
-
 /* One rule of the scheduler as both sides have it, printed as the reference prints it. */
 struct rule {
     const char *name;
@@ -228,8 +176,8 @@ int schedule_lr_resume(struct schedule_lr *lr, const struct schedule_lr *saved, 
     rule_set(&rules[2], "warmup iterations", lr->warmup_steps, saved->warmup_steps, true);
     rule_set(&rules[3], "total number of iterations", (double)lr->decay_steps, (double)saved->decay_steps, true);
     rule_set(&rules[4], "decay style", lr->style, saved->style, false);
-    strcpy(rules[4].ours_text, styles[lr->style]);
-    strcpy(rules[4].saved_text, styles[saved->style]);
+    strcpy(rules[4].ours_text, schedule_style_name(lr->style));
+    strcpy(rules[4].saved_text, schedule_style_name(saved->style));
     for (int i = 0; i < 5; i++)
         if (rule_resolve(&rules[i], override, use_checkpoint, lines, e) < 0)
             return -1;
@@ -257,7 +205,7 @@ static int lr_init(struct schedule *s, const struct train_opts *o, struct err *e
         decay = by_samples ? o->train_samples : o->train_iters;
     *lr = (struct schedule_lr){
         .max_lr = o->lr, .min_lr = o->min_lr, .decay_steps = decay * unit,
-        .style = (enum opts_decay)o->lr_decay_style, .decay_tokens = o->lr_decay_tokens,
+        .style = (enum schedule_decay)o->lr_decay_style, .decay_tokens = o->lr_decay_tokens,
     };
     lr->warmup_steps = OPTS_GIVEN(o, lr_warmup_fraction) ? o->lr_warmup_fraction * (double)lr->decay_steps
                                                          : (double)(warmup * unit);

@@ -22,6 +22,7 @@
 
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/model/schedule_lr.h"
 #include "tools/train/options.h"
 
 /* ---- batch size ---- */
@@ -46,21 +47,6 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 
 /* ---- learning rate ---- */
 
-struct schedule_lr {
-    double max_lr, min_lr;
-    double warmup_steps;        /* samples; a fraction only with --lr-warmup-fraction */
-    int64_t decay_steps;        /* samples */
-    enum opts_decay style;
-    int64_t decay_tokens;       /* --lr-decay-tokens; 0: decay by samples. Not in checkpoints. */
-    int64_t num_steps;          /* samples stepped so far: k */
-    int64_t num_tokens;         /* tokens at the last step */
-    int64_t warmup_tokens;      /* tokens when warm-up ended */
-};
-
-double schedule_lr_now(const struct schedule_lr *lr);
-/* After an update. `tokens` as the reference has them then: without this step's own. */
-void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens);
-
 /*
  * Go on from a checkpoint's scheduler (spec 4.5): by --override-lr-scheduler the rules stay
  * the command line's, by --use-checkpoint-lr-scheduler they are the checkpoint's, and with
@@ -69,9 +55,6 @@ void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens);
  */
 MUST_CHECK int schedule_lr_resume(struct schedule_lr *lr, const struct schedule_lr *saved, bool override,
                                   bool use_checkpoint, struct strbuf *lines, struct err *e);
-const char *schedule_style_name(enum opts_decay style);         /* "cosine" */
-/* -1 when the reference does not know it either. */
-int schedule_style_of(const char *name);
 
 /* ---- the whole ---- */
 

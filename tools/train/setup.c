@@ -60,7 +60,7 @@ static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
 
     return (struct schedule_lr){
         .max_lr = c->max_lr, .min_lr = c->min_lr, .warmup_steps = (double)c->warmup_steps,
-        .decay_steps = c->decay_steps, .style = style < 0 ? DECAY_CONSTANT : (enum opts_decay)style,
+        .decay_steps = c->decay_steps, .style = style < 0 ? DECAY_CONSTANT : (enum schedule_decay)style,
         .num_steps = c->num_steps, .num_tokens = c->num_tokens, .warmup_tokens = c->warmup_tokens,
     };
 }
