@@ -318,12 +318,15 @@ void ds_check_degrees(const struct ds_job *j)
 {
     struct topology t = j->d->topo;
     struct degrees g = said_degrees(pt_root(j->pt));
+    const struct pk *dimensions = pk_get(pt_root(j->pt), "checkpoint_parallel_dimensions");
 
     degree_differs(j, "args.tensor_model_parallel_size", g.tp, t.tp);
     degree_differs(j, "args.pipeline_model_parallel_size", g.pp, t.pp);
     degree_differs(j, "mp_world_size", g.mp, (int64_t)t.tp * t.pp);
     degree_differs(j, "dp_world_size", g.dp, t.dp);
     degree_differs(j, "args.data_parallel_size", g.args_dp, t.dp);
+    degree_differs(j, "checkpoint_parallel_dimensions.tp_degree", said_int(dimensions, "tp_degree"), t.tp);
+    degree_differs(j, "checkpoint_parallel_dimensions.pp_degree", said_int(dimensions, "pp_degree"), t.pp);
 }
 
 /* ---- the grid ---- */

@@ -405,7 +405,7 @@ static int64_t spec_elems(const struct ds_target *t, int layer)
     int64_t n = 0;
 
     for (int i = 0; i < t->n_params; i++)
-        if (t->param[i].layer == layer && !strstr(t->param[i].name, "word_embeddings.norm."))
+        if (t->param[i].layer == layer && (layer != t->embedding || ds_has_copy(t->param[i].name)))
             n += t->param[i].slice_elems;
     return n;
 }
@@ -453,7 +453,12 @@ static int settle_stages(struct ds_target *t, const struct origin *o, const stru
 
 /* ---- groups ---- */
 
-/* What a stage holds: which parameters, as a test; the embedding's LayerNorm has no copy on the last stage. */
+bool ds_has_copy(const char *name)
+{
+    return !strstr(name, "word_embeddings.norm.");
+}
+
+/* What a stage holds: which parameters, as a test. */
 struct holdings {
     int pp, n_stages;
     int first, end;                     /* its layers, by number */
@@ -463,7 +468,7 @@ struct holdings {
 static bool holds(const struct holdings *h, const struct ds_tparam *p)
 {
     if (p->layer == h->embedding)
-        return h->pp == 0 || (h->pp == h->n_stages - 1 && !strstr(p->name, "word_embeddings.norm."));
+        return h->pp == 0 || (h->pp == h->n_stages - 1 && ds_has_copy(p->name));
     if (p->layer == h->final_norm)
         return h->pp == h->n_stages - 1;
     return p->layer >= h->first && p->layer < h->end;

@@ -127,6 +127,8 @@ MUST_CHECK struct ds_target *ds_target_new(const struct source *s, const struct 
                                            struct err *e);
 void ds_target_free(struct ds_target *t);               /* NULL is fine */
 int ds_target_n_files(const struct ds_target *t);       /* of the trainer's */
+/* Does the last of several stages repeat this parameter of the embedding? Not its LayerNorm. */
+bool ds_has_copy(const char *name);
 
 /* The sink; `t` must outlive it. */
 struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t);

@@ -6,6 +6,7 @@
 
 #include "libcommon/layout/deepspeed.h"
 #include "libcommon/layout/deepspeed_edit.h"
+#include "libcommon/layout/deepspeed_info.h"
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero.h"
 
@@ -243,17 +244,27 @@ static bool is_elastic(const char *key)
     return strcmp(key, "base_optimizer_state_step") == 0 || strcmp(key, "elastic_checkpoint") == 0;
 }
 
-enum part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_KEEP };
+enum part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_ALIGNMENT, PART_KEEP };
 
 static enum part part_of(const char *key)
 {
     static const char *const keys[] = { "base_optimizer_state", "single_partition_of_fp32_groups", "group_paddings",
-                                        "partition_count", "param_slice_mappings" };
+                                        "partition_count", "param_slice_mappings", "param_alignment_paddings" };
 
     for (int i = 0; i < PART_KEEP; i++)
         if (strcmp(key, keys[i]) == 0)
             return (enum part)i;
     return strcmp(key, "groups_padding") == 0 ? PART_PADDINGS : PART_KEEP;
+}
+
+/* ZeRO-1 since DeepSpeed 0.19 lists what stands between parameters: nothing, or the slice mappings would not be the rule's. */
+static struct pk *alignment(struct shard *k, int g)
+{
+    struct pk *zeros = pk_list(k->x->arena);
+
+    for (int i = 0; i < k->group[g].n; i++)
+        pk_add(k->x->arena, zeros, pk_int(k->x->arena, 0));
+    return zeros;
 }
 
 static struct pk *make_part(struct shard *k, enum part part)
@@ -269,7 +280,8 @@ static struct pk *make_part(struct shard *k, enum part part)
     for (int g = 0; g < k->t->n_groups; g++)
         pk_add(a, list, part == PART_FP32 ? flat_tensor(k, g, STATE_FP32)
                       : part == PART_PADDINGS ? pk_int(a, padding(k, g))
-                      : part == PART_COUNTS ? pk_int(a, k->t->topo.dp) : slice_mapping(k, module, g));
+                      : part == PART_COUNTS ? pk_int(a, k->t->topo.dp)
+                      : part == PART_ALIGNMENT ? alignment(k, g) : slice_mapping(k, module, g));
     return list;
 }
 
@@ -307,6 +319,13 @@ static struct pk *optimizer_state_dict(struct shard *k)
     return d;
 }
 
+/* A value that stands beside optimizer_state_dict. */
+static struct pk *around_state(const struct shard *k, const char *key, const struct pk *v)
+{
+    return strcmp(key, "ds_config") == 0 ? ds_info_config(k->x->arena, v, k->t->src->run.args)
+                                         : pk_copy(k->x->arena, v);
+}
+
 void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_tree *x)
 {
     struct shard k = { .t = t, .group = t->stage[pp].group, .dp = dp, .x = x };
@@ -325,7 +344,7 @@ void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_t
             const char *key = i ? "ds_version" : "ds_config";
 
             if (pk_get(pt_root(mp->pt), key))
-                pk_set_str(x->arena, x->root, key, pk_copy(x->arena, pk_get(pt_root(mp->pt), key)));
+                pk_set_str(x->arena, x->root, key, around_state(&k, key, pk_get(pt_root(mp->pt), key)));
         }
         return;
     }
@@ -334,7 +353,7 @@ void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_t
         const char *key = pk_as_str(pair[2 * i]);
         bool state = strcmp(key, "optimizer_state_dict") == 0;
 
-        pk_set_str(x->arena, x->root, key, state ? optimizer_state_dict(&k) : pk_copy(x->arena, pair[2 * i + 1]));
+        pk_set_str(x->arena, x->root, key, state ? optimizer_state_dict(&k) : around_state(&k, key, pair[2 * i + 1]));
     }
 }
 
@@ -545,16 +564,34 @@ static struct pk *param_shapes(const struct ds_target *t, struct arena *a, int p
     return list;
 }
 
+/* Sequence-parallel ranks of Microsoft's fork hold shards like data-parallel ones: DP counts both. */
+static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
+{
+    int64_t sp = 1;
+
+    if (pk_as_int(pk_get(args, "ds_sequence_parallel_size"), &sp) && (sp < 1 || t->topo.dp % sp)) {
+        sp = 1;
+        set_int(a, args, "ds_sequence_parallel_size", sp);
+    }
+    renew_int(a, args, "data_parallel_size", t->topo.dp / sp);
+}
+
 static void renew_args(const struct ds_target *t, struct arena *a, struct pk *args, int pp, int tp)
 {
     int rank = topo_rank(t->topo, pp, 0, tp);
+    int64_t other;
 
     renew_int(a, args, "rank", rank);
     renew_int(a, args, "local_rank", t->local_ranks ? rank % t->local_ranks : rank);
     renew_int(a, args, "world_size", topo_world(t->topo));
-    renew_int(a, args, "data_parallel_size", t->topo.dp);
+    renew_data_degree(t, a, args);
     renew_int(a, args, "tensor_model_parallel_size", t->topo.tp);
     renew_int(a, args, "pipeline_model_parallel_size", t->topo.pp);
+    /* Names of other forks for the same. */
+    if (pk_as_int(pk_get(args, "model_parallel_size"), &other))
+        set_int(a, args, "model_parallel_size", t->topo.tp);
+    if (pk_as_int(pk_get(args, "transformer_pipeline_model_parallel_size"), &other))
+        set_int(a, args, "transformer_pipeline_model_parallel_size", t->topo.pp);
     renew_int(a, args, "padded_vocab_size", t->vocab);
     if (t->method && pk_get(args, "pp_partition_method"))
         pk_set_str(a, args, "pp_partition_method", pk_str(a, t->method));
@@ -583,7 +620,7 @@ static struct pk *mp_root(const struct ds_target *t, struct arena *a, const stru
     renew_int(a, root, "dp_world_size", t->topo.dp);
     renew_int(a, root, "mp_world_size", t->topo.pp * t->topo.tp);
     renew_int(a, pk_get(root, "checkpoint_info"), "padded_vocab_size", t->vocab);
-    renew_int(a, pk_get(root, "universal_checkpoint_info"), "padded_vocab_size", t->vocab);
+    ds_info_renew(t, a, root);
     if (t->iteration >= 0) {
         renew_int(a, root, "iteration", t->iteration);
         renew_int(a, root, "global_steps", t->iteration);

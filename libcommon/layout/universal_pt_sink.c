@@ -28,11 +28,10 @@ static bool padding_is_zero_row(const struct source *s, const struct param *p)
     return s->config.vocab_tokens == p->shape[0];
 }
 
-static bool has_padding_tensor(const struct source *s, const struct param *p, enum vocab_policy vocab,
-                               const int64_t *shape)
+/* A stripped form has none, whether there were rows to strip or not: its readers pad by themselves. */
+static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 {
-    (void)s;
-    return p->merge == MERGE_VOCAB && p->ndim == 2 && (vocab == VOCAB_KEEP || shape[0] == p->shape[0]);
+    return p->merge == MERGE_VOCAB && p->ndim == 2 && vocab == VOCAB_KEEP;
 }
 
 /* requires_grad as the reference's: a row of the master is a view of it, zeros are new. */
@@ -67,7 +66,7 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
         pk_set_str(a, root, "cat_dim", pk_int(a, cat_dim(p->merge)));
     if (p->merge == MERGE_CAT0_HALVES)
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
-    if (has_padding_tensor(s, p, k->o.vocab, shape)) {
+    if (has_padding_tensor(p, k->o.vocab)) {
         pk_set_str(a, root, "vocab_divisibility_padding_tensor", padding_tensor(a, s, p, st));
         if (padding_is_zero_row(s, p)) {
             size[1] = (uint64_t)p->shape[1] * sizeof(float);
@@ -164,7 +163,6 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
     struct pt_image *im = make_image(k, p, it->state);
     char *path = path_join(k->dir, it->file);
     const struct zip_run *run;
-    int64_t shape[4];
     int n, rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
 
     if (fd < 0) {
@@ -172,9 +170,8 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
         rc = -1;
         goto out;
     }
-    universal_shape(k->src, p, k->o.vocab, shape);
     pt_image_set_crc(im, 0, pi->crc.acc);
-    if (has_padding_tensor(k->src, p, k->o.vocab, shape) && padding_is_zero_row(k->src, p))
+    if (has_padding_tensor(p, k->o.vocab) && padding_is_zero_row(k->src, p))
         rc = write_zero_row(fd, im, p);
     n = pt_image_runs(im, &run);
     for (int i = 0; i < n && rc == 0; i++)

@@ -58,6 +58,7 @@ struct ckptgen {
     const char *partition;              /* "type:transformer", "type:transformer|embedding", or layers per stage "3,1" */
     bool zero1;                         /* fp16 with ZeRO stage 1 instead of BF16_Optimizer */
     bool no_mappings;                   /* DeepSpeed <= 0.6.7: no slice mappings, groups_padding, prefix "archive" */
+    bool ds019;                         /* DeepSpeed >= 0.19: degrees in a key of their own, a dict as ds_config */
     enum ckptgen_step step;
     bool torch2;                        /* container as torch 2.11 writes it instead of 1.13 */
     bool slim;                          /* short args, 16-byte RNG states: sets of a few KB a file */

@@ -340,7 +340,14 @@ static void deepspeed_keys(const struct ckptgen_set *s, struct arena *a, int pp,
     set_int(a, d, "global_samples", samples(s));
     set_int(a, d, "dp_world_size", s->g.topo.dp);
     set_int(a, d, "mp_world_size", s->g.topo.pp * s->g.topo.tp);
-    pk_set_str(a, d, "ds_config", pk_str(a, "ds.json"));
+    if (s->g.ds019) {
+        struct pk *dimensions = pk_dict(a);
+
+        set_int(a, dimensions, "pp_degree", s->g.topo.pp);
+        set_int(a, dimensions, "tp_degree", s->g.topo.tp);
+        pk_set_str(a, d, "checkpoint_parallel_dimensions", dimensions);
+    }
+    pk_set_str(a, d, "ds_config", s->g.ds019 ? pk_dict(a) : pk_str(a, "ds.json"));
     pk_set_str(a, d, "ds_version", pk_str(a, s->g.no_mappings ? "0.6.7" : "0.12.6"));
 }
 

@@ -160,6 +160,22 @@ static struct side open_side(struct comparison *c, const char *dir)
     return s;
 }
 
+/* What the trainers of 2022 did not write; test_reshape_contents.c looks into it. */
+static void pass_over_additions(const struct comparison *c)
+{
+    static const char *const keys[] = { "universal_checkpoint_info", "ds_config" };
+    struct pk *want = (struct pk *)pt_root(c->a.pt), *got = (struct pk *)pt_root(c->b.pt);      /* ours alone */
+
+    for (int i = 0; i < 2; i++) {
+        const struct pk *x = pk_get(want, keys[i]), *y = pk_get(got, keys[i]);
+
+        if (y && y->type == PK_DICT && (!x || (i == 1 && x->type == PK_STR))) {
+            pk_remove(want, keys[i]);
+            pk_remove(got, keys[i]);
+        }
+    }
+}
+
 char *ptdiff_file(const char *want_dir, const char *got_dir, const char *name, const char *const *except)
 {
     struct comparison c = { .file = name, .except = except };
@@ -167,6 +183,8 @@ char *ptdiff_file(const char *want_dir, const char *got_dir, const char *name, c
     strbuf_addf(&c.path, "%s", "");
     c.a = open_side(&c, want_dir);
     c.b = open_side(&c, got_dir);
+    if (c.a.pt && c.b.pt)
+        pass_over_additions(&c);
     if (c.a.pt && c.b.pt)
         same_value(&c, pt_root(c.a.pt), pt_root(c.b.pt));
     pt_close(c.a.pt);

@@ -11,7 +11,8 @@
 
 /*
  * NULL: the same; else the first difference as "NAME: args.lr: another number", malloc'd.
- * `except`: paths that may differ, ended by NULL; or NULL.
+ * `except`: paths that may differ, ended by NULL; or NULL. `got` may have what all our
+ * writers add (docs/formats.md): a dict as universal_checkpoint_info, and one for a ds_config that is text.
  */
 char *ptdiff_file(const char *want_dir, const char *got_dir, const char *name, const char *const *except);
 /* All .pt files of two folders, and their names. */

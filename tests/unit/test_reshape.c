@@ -110,7 +110,7 @@ static void like_generated(void **state)
 static void like_generated_variants(void **state)
 {
     (void)state;
-    for (int v = 0; v < 9; v++) {
+    for (int v = 0; v < 10; v++) {
         struct ckptgen a = resh_small_model(2, 2, 3), b = resh_small_model(4, 3, 2);
 
         for (int k = 0; k < 2; k++) {
@@ -124,6 +124,7 @@ static void like_generated_variants(void **state)
             g->partition = v == 7 ? "type:transformer" : "type:transformer|embedding";
             g->absolute_positions = v == 8;
             g->embed_layernorm = v != 8;
+            g->ds019 = v == 9;
         }
         expect_like_generated(a, b);
     }

@@ -315,12 +315,181 @@ static void drifted_replicas(void **state)
     free(out);
 }
 
+/* ---- what DeepSpeed's own tools ask of mp_rank files ---- */
+
+/* The value of a key of out's mp_rank_00 as text; caller frees. */
+static char *said(const char *key)
+{
+    char *out = resh_in_scratch("out");
+    struct resh_side s = resh_open_side(out, "mp_rank_00_model_states.pt");
+    const struct pk *v = pk_get(pt_root(s.pt), key);
+    struct strbuf text = {0};
+
+    strbuf_addf(&text, "%s", "");
+    if (v)
+        pk_text(v, &text);
+    resh_close_side(&s);
+    free(out);
+    return text.buf;
+}
+
+static void expect_said(const char *key, const char *want)
+{
+    char *got = said(key);
+
+    assert_string_equal(got, want);
+    free(got);
+}
+
+#define BLOCK_HEAD(V0, V) "{\"universal_checkpoint_version\": 0.2, \"original_vocab_size\": " V0 ", " \
+    "\"padded_vocab_size\": " V ", " \
+    "\"vocabulary_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\"], "
+#define BLOCK_LAYER "\"\\\\d+\\\\.input_layernorm\\\\.weight\", \"\\\\d+\\\\.input_layernorm\\\\.bias\", " \
+    "\"\\\\d+\\\\.self_attention\\\\.dense\\\\.bias\", " \
+    "\"\\\\d+\\\\.post_attention_layernorm\\\\.weight\", \"\\\\d+\\\\.post_attention_layernorm\\\\.bias\", " \
+    "\"\\\\d+\\\\.mlp\\\\.dense_4h_to_h\\\\.bias\", \"\\\\d+\\\\.weight\", \"\\\\d+\\\\.bias\"], " \
+    "\"parameter_to_average_patterns\": [], " \
+    "\"parameter_with_row_parallelism_patterns\": [\"\\\\d+\\\\.self_attention\\\\.dense\\\\.weight\", " \
+    "\"\\\\d+\\\\.mlp\\\\.dense_4h_to_h\\\\.weight\"], " \
+    "\"parameter_with_2_sub_params_cat_dim_0\": []}"
+
+/* A dict with one list of one pattern beside the sizes. */
+static struct pk *block_of(struct arena *a, const char *list, const char *pattern)
+{
+    struct pk *d = pk_dict(a), *l = pk_list(a);
+
+    pk_add(a, l, pk_str(a, pattern));
+    pk_set_str(a, d, "universal_checkpoint_version", pk_float(a, 0.2));
+    pk_set_str(a, d, "padded_vocab_size", pk_int(a, 48));
+    if (list)
+        pk_set_str(a, d, list, l);
+    return d;
+}
+
+/* Concatenating everything: what a run at TP 1 may say. */
+static void say_nothing(struct arena *a, struct pk *root)
+{
+    pk_set_str(a, root, "universal_checkpoint_info", block_of(a, NULL, ""));
+}
+
+/* Fits the model, in a spelling of its own. */
+static void say_own(struct arena *a, struct pk *root)
+{
+    static const char *const copies[] = {
+        "\\d+.input_layernorm", "\\d+.post_attention_layernorm", "\\d+.self_attention.dense.bias",
+        "\\d+.mlp.dense_4h_to_h.bias", "\\d+.weight", "\\d+.bias", "tied_modules.embed.word_embeddings.norm",
+    };
+    struct pk *d = block_of(a, "vocabulary_parameter_patterns", "tied_modules.embed.word_embeddings.weight");
+    struct pk *rows = pk_list(a), *list = pk_list(a);
+
+    for (int i = 0; i < 7; i++)
+        pk_add(a, list, pk_str(a, copies[i]));
+    pk_add(a, rows, pk_str(a, "\\d+.mlp.dense_4h_to_h.weight"));
+    pk_add(a, rows, pk_str(a, "\\d+.self_attention.dense.weight"));
+    pk_set_str(a, d, "tp_replicated_parameter_patterns", list);
+    pk_set_str(a, d, "parameter_with_row_parallelism_patterns", rows);
+    pk_set_str(a, d, "affine_map", pk_dict(a));
+    pk_set_str(a, root, "universal_checkpoint_info", d);
+}
+
+/* A pattern without a parameter: DeepSpeed's converter would stop. */
+static void say_too_much(struct arena *a, struct pk *root)
+{
+    say_own(a, root);
+    pk_add(a, pk_get(pk_get(root, "universal_checkpoint_info"), "parameter_with_row_parallelism_patterns"),
+           pk_str(a, "\\d+.mlp.made_up.weight"));
+}
+
+static void for_deepspeed(void **state)
+{
+    const char *bloom = "tests/data/bloom-tp2pp2dp2/global_step20", *gpt2 = "tests/data/gpt2-tp2pp2dp1/global_step20";
+    char *out = resh_in_scratch("out");
+    struct ds_request q = resh_to_topology(1, 1, 1);
+
+    (void)state;
+    resh_do(bloom, out, &q);
+    expect_said("universal_checkpoint_info", BLOCK_HEAD("257", "512")
+                "\"pipeline_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\"], "
+                "\"tp_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.weight\", "
+                "\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.bias\", " BLOCK_LAYER);
+    /* The path that was there is in args; so is what the file said. */
+    expect_said("ds_config", "{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 1, \"steps_per_print\": 2000, "
+                "\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0}, \"bf16\": {\"enabled\": true}, "
+                "\"zero_allow_untested_optimizer\": true, \"wall_clock_breakdown\": false}");
+    resh_do(gpt2, out, &q);
+    expect_said("universal_checkpoint_info", BLOCK_HEAD("257", "512")
+                "\"pipeline_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\", "
+                "\"tied_modules\\\\.embed\\\\.position_embeddings\\\\.weight\"], "
+                "\"tp_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.position_embeddings\\\\.weight\", "
+                BLOCK_LAYER);
+    free(out);
+}
+
+/* A block that merges the target rightly stays as it is, but for sizes; another is made anew. */
+static void block_of_the_source(void **state)
+{
+    struct { void (*edit)(struct arena *a, struct pk *root); int stays; } cases[] = {
+        { say_own, 1 }, { say_nothing, 0 }, { say_too_much, 0 },
+    };
+    struct ckptgen g = resh_small_model(1, 2, 2);
+    struct ds_request q = resh_to_topology(2, 1, 1);
+    char *in, *out = resh_in_scratch("out");
+
+    (void)state;
+    q.vocab = 80;
+    for (int i = 0; i < 3; i++) {
+        char *got;
+
+        in = resh_generate(&g, "a");
+        rewrite(in, "mp_rank_00_model_states.pt", cases[i].edit);
+        resh_do(in, out, &q);
+        resh_expect_sound(out);
+        got = said("universal_checkpoint_info");
+        assert_int_equal(!strstr(got, "\\\\.self_attention\\\\.dense\\\\.weight"), cases[i].stays);
+        assert_non_null(strstr(got, "\"padded_vocab_size\": 80"));
+        assert_null(strstr(got, "made_up"));
+        assert_null(strstr(got, "affine_map"));
+        free(got);
+        free(in);
+    }
+    free(out);
+}
+
+/* Microsoft's sequence-parallel ranks are counted among the data-parallel ones. */
+static void say_sequence_ranks(struct arena *a, struct pk *root)
+{
+    pk_set_str(a, pk_get(root, "args"), "ds_sequence_parallel_size", pk_int(a, 2));
+    pk_set_str(a, pk_get(root, "args"), "data_parallel_size", pk_int(a, 2));
+}
+
+static void degrees_of_forks(void **state)
+{
+    struct ckptgen g = resh_small_model(1, 1, 4);
+    struct ds_request q = resh_to_topology(2, 1, 6);
+    char *in = resh_generate(&g, "a"), *out = resh_in_scratch("out");
+
+    (void)state;
+    rewrite(in, "mp_rank_00_model_states.pt", say_sequence_ranks);
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "data_parallel_size"), 3);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "ds_sequence_parallel_size"), 2);
+    q = resh_to_topology(1, 1, 3);
+    resh_do(in, out, &q);
+    resh_expect_sound(out);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "data_parallel_size"), 3);
+    assert_int_equal(value(out, "mp_rank_00_model_states.pt", "args", "ds_sequence_parallel_size"), 1);
+    free(in);
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vocabulary), cmocka_unit_test(conventions), cmocka_unit_test(surgery),
         cmocka_unit_test(refusals), cmocka_unit_test(elastic_zero), cmocka_unit_test(untied_embeddings),
-        cmocka_unit_test(drifted_replicas),
+        cmocka_unit_test(drifted_replicas), cmocka_unit_test(for_deepspeed), cmocka_unit_test(block_of_the_source),
+        cmocka_unit_test(degrees_of_forks),
     };
 
     return cmocka_run_group_tests(tests, resh_make_scratch, resh_remove_scratch);

@@ -15,6 +15,7 @@
 #include "libcommon/layout/deepspeed.h"
 #include "libcommon/layout/deepspeed_tree.h"
 #include "tools/train/checkpoint_impl.h"
+#include "tools/train/deepspeed_json.h"
 
 static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
 {
@@ -133,6 +134,8 @@ static void run_args(struct arena *a, struct pk *d, const struct checkpoint_save
     set_int(a, d, "tensor_model_parallel_size", s->topo.tp);
     set_int(a, d, "pipeline_model_parallel_size", s->topo.pp);
     set_int(a, d, "data_parallel_size", s->topo.dp);
+    if (pk_get(d, "ds_sequence_parallel_size"))
+        set_int(a, d, "ds_sequence_parallel_size", 1);
     set_int(a, d, "rank", rank);
     set_int(a, d, "local_rank", o->local_rank);
     set_int(a, d, "world_size", topo_world(s->topo));
@@ -173,7 +176,8 @@ static int renew_own(const struct checkpoint_saver_opts *o, struct setup_file *f
             pk_set_str(a, root, "args", args);
         }
         run_args(a, args, o);
-        set_text(a, root, "ds_config", o->ds_config);
+        if (o->ds_config)
+            pk_set_str(a, root, "ds_config", deepspeed_json_tree(a, o->ds_config));
         set_text(a, root, "ds_version", o->ds_version);
         if (o->no_rng)
             rng_remove(root);
@@ -240,7 +244,8 @@ static void add_shard(struct setup *s, const struct ds_target *t, const struct c
 
     ds_tree_zero(t, 0, 0, 0, &tree);
     root = pk_copy_swap(a, tree.root, shrink, &x);
-    set_text(a, root, "ds_config", o->ds_config);
+    if (o->ds_config)
+        pk_set_str(a, root, "ds_config", deepspeed_json_tree(a, o->ds_config));
     set_text(a, root, "ds_version", o->ds_version);
     set_text(a, pk_get(root, "optimizer_state_dict"), "ds_version", o->ds_version);
     f->bytes = memory_pt("shard", root, &st, &f->size);

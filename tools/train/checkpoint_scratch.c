@@ -99,7 +99,7 @@ static struct pk *scratch_mp(struct arena *a, const struct model_config *m, cons
     pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
         set_int(a, d, ints[i], i >= 3);
-    pk_set_str(a, d, "ds_config", pk_str(a, ""));
+    pk_set_str(a, d, "ds_config", pk_dict(a));
     pk_set_str(a, d, "ds_version", pk_str(a, default_version));
     pk_set_str(a, d, "args", args ? pk_copy(a, args) : pk_object(a, "argparse", "Namespace", pk_dict(a)));
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
@@ -162,7 +162,7 @@ static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
     pk_set_str(a, opt, "ds_version", pk_str(a, default_version));
     pk_set_str(a, opt, "param_slice_mappings", mapping);
     pk_set_str(a, root, "optimizer_state_dict", opt);
-    pk_set_str(a, root, "ds_config", pk_str(a, ""));
+    pk_set_str(a, root, "ds_config", pk_dict(a));
     pk_set_str(a, root, "ds_version", pk_str(a, default_version));
     return root;
 }

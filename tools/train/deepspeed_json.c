@@ -241,3 +241,40 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
     }
     return 0;
 }
+
+/* jansson parses no deeper than 2048 levels. */
+static struct pk *tree_of(struct arena *a, json_t *v)
+{
+    struct pk *made;
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    switch (json_typeof(v)) {
+    case JSON_TRUE: case JSON_FALSE: return pk_bool(a, json_is_true(v));
+    case JSON_INTEGER: return pk_int(a, json_integer_value(v));
+    case JSON_REAL: return pk_float(a, json_real_value(v));
+    case JSON_STRING: return pk_str(a, json_string_value(v));
+    case JSON_NULL: return pk_none(a);
+    case JSON_ARRAY:
+        made = pk_list(a);
+        json_array_foreach(v, i, item)
+            pk_add(a, made, tree_of(a, item));
+        return made;
+    case JSON_OBJECT:
+        break;
+    }
+    made = pk_dict(a);
+    json_object_foreach(v, key, item)
+        pk_set_str(a, made, key, tree_of(a, item));
+    return made;
+}
+
+struct pk *deepspeed_json_tree(struct arena *a, const char *path)
+{
+    json_t *root = json_load_file(path, 0, NULL);
+    struct pk *tree = json_is_object(root) ? tree_of(a, root) : pk_dict(a);
+
+    json_decref(root);
+    return tree;
+}

@@ -9,6 +9,7 @@
 #ifndef SHARDKIT_TRAIN_DEEPSPEED_JSON_H
 #define SHARDKIT_TRAIN_DEEPSPEED_JSON_H
 
+#include "libcommon/format/pickle.h"
 #include "tools/train/options.h"
 
 /*
@@ -19,5 +20,7 @@
 MUST_CHECK int deepspeed_json_read(struct train_opts *o, struct err *e);
 /* gradient_accumulation_steps gives the batch size or must agree with it; options_check() asks once dp is known. */
 MUST_CHECK int deepspeed_json_check(struct train_opts *o, struct err *e);
+/* The whole file as a value for checkpoints, which keep it as ds_config; an empty dict when it cannot be read now. */
+struct pk *deepspeed_json_tree(struct arena *a, const char *path);
 
 #endif
