@@ -206,14 +206,16 @@ static void read_stages(struct ds *d)
 
 static void read_shards(struct ds *d)
 {
-    int n = d->topo.tp * d->topo.pp * d->topo.dp;
+    int n = d->topo.tp * d->topo.pp * d->topo.dp, lead = ds_lead_shard(d);
 
     if (d->o->no_optimizer)
         return;
-    /* The first holds what all share: run state keeps its handle. */
-    ds_keep_files(d, d->zero_file, 1, ds_read_shard);
-    if (!d->o->no_tensors)
-        ds_each_file(d, d->zero_file + 1, n - 1, ds_read_shard, ds_renumber_shard);
+    /* What all share: run state keeps its handle. */
+    ds_keep_files(d, d->zero_file + lead, 1, ds_read_shard);
+    if (!d->o->no_tensors) {
+        ds_each_file(d, d->zero_file, lead, ds_read_shard, ds_renumber_shard);
+        ds_each_file(d, d->zero_file + lead + 1, n - lead - 1, ds_read_shard, ds_renumber_shard);
+    }
 }
 
 static void find_tied(struct ds *d)

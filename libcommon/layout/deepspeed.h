@@ -246,6 +246,8 @@ void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
 /* Adam's step and rate of a shard as text into the marks; checks that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
+/* In d->zero_file: the first shard of the first stage that has all optimizer groups; its settings are all that there are. */
+int ds_lead_shard(const struct ds *d);
 /* s->run and s->config, and what they must agree with. */
 void ds_run_state(struct ds *d);
 /* The state dict of group g inside base_optimizer_state (both of its forms), or NULL. */

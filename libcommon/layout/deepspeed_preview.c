@@ -69,7 +69,7 @@ static void find_largest_stage(const struct ds_target *t, struct ds_preview *p)
     for (int pp = 0; pp < t->topo.pp; pp++) {
         int64_t n = 0, share = 0;
 
-        for (int g = 0; g < t->n_groups; g++) {
+        for (int g = 0; g < t->stage[pp].n_groups; g++) {
             n += t->stage[pp].group[g].sum;
             share += t->stage[pp].group[g].partition;
         }

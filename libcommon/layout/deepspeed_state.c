@@ -260,21 +260,36 @@ static int64_t int_or(const struct pk *v, int64_t otherwise)
     return v && pk_as_int(v, &i) ? i : otherwise;
 }
 
+int ds_lead_shard(const struct ds *d)
+{
+    int lead = 0, most = 0;
+
+    for (int pp = 0; pp < d->topo.pp; pp++)
+        if (d->ref[pp] && d->ref[pp]->n_groups > most) {
+            most = d->ref[pp]->n_groups;
+            lead = pp;
+        }
+    return topo_mp(d->topo, lead, 0) * d->topo.dp;
+}
+
 static void read_optimizer(struct ds *d)
 {
     struct source *s = d->s;
     struct run_state *run = &s->run;
-    const struct source_file *f = d->zero_file[0] >= 0 ? &s->file[d->zero_file[0]] : NULL;
+    int lead = ds_lead_shard(d);
+    const struct source_file *f = d->zero_file[lead] >= 0 ? &s->file[d->zero_file[lead]] : NULL;
     struct report *told;
     struct step step;
 
-    run->n_groups = d->ref[0] ? d->ref[0]->n_groups : 0;
+    for (int pp = 0; pp < d->topo.pp; pp++)
+        if (d->ref[pp] && d->ref[pp]->n_groups > run->n_groups)
+            run->n_groups = d->ref[pp]->n_groups;
     if (!f || !f->pt)
         return;
     run->optimizer = pk_get(pt_root(f->pt), "optimizer_state_dict");
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
-    s->zero_stage_1 = d->shard[0].zero_stage_1;
+    s->zero_stage_1 = d->shard[lead].zero_stage_1;
     told = report_new();                /* ds_read_step() has reported it already */
     step = find_step(s->files, f->pt, files_name(s->files, f->file), run->optimizer, 0, told);
     report_free(told);

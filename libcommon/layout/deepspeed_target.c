@@ -28,12 +28,13 @@ struct listed {
 };
 
 struct origin {
-    int pp, n_groups;
+    int pp, n_groups;                   /* groups: of a stage that has them all */
     int n;
     struct listed *entry;               /* by stage, group, place */
     struct listed **by_name;
     int n_layers, first_layer, final_norm;
     int *layers;                        /* of each stage */
+    int norm_stage;                     /* that holds the final LayerNorm */
 };
 
 static void origin_free(struct origin *o)
@@ -81,28 +82,58 @@ static const struct listed *origin_find(const struct origin *o, const char *name
     return lo < o->n && strcmp(o->by_name[lo]->name, name) == 0 ? o->by_name[lo] : NULL;
 }
 
+/* The groups that a stage lists; NULL: none. */
+static struct pk **stage_groups(const struct source *s, int pp, uint32_t *n)
+{
+    const struct source_file *f = ds_tree_mp_file(s, pp, 0);
+    struct pk **group;
+
+    *n = 0;
+    group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), n) : NULL;
+    return *n ? group : NULL;
+}
+
+/* Do a group's parameters decay? LayerNorms and biases, which do not, are vectors. */
+static bool group_decays(const struct pk *group)
+{
+    uint32_t n = 0, ndim = 0;
+    struct pk **pair = pk_pairs(group, &n);
+
+    if (n)
+        pk_items(pair[1], &ndim);
+    return ndim > 1;
+}
+
+/*
+ * Which of the run's groups a stage's group g is. A stage without parameters for a group leaves it out, as one
+ * with the head alone: its only decaying parameter is half of one rounded down, so the first half has none.
+ */
+static int whole_group(const struct origin *o, struct pk **group, int n, int g)
+{
+    if (n == o->n_groups)
+        return g;
+    if (!group_decays(group[g]))
+        return o->n_groups - 1;
+    return o->n_groups == 3 && (g > 0 || n == 1 || !group_decays(group[1])) ? 1 : 0;
+}
+
 static int list_stage(const struct source *s, struct origin *o, int *cap, int pp, struct err *e)
 {
     const struct source_file *f = ds_tree_mp_file(s, pp, 0);
-    uint32_t n_groups = 0;
-    struct pk **group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups) : NULL;
+    uint32_t n_groups;
+    struct pk **group = stage_groups(s, pp, &n_groups);
     int decay_place = 0;
 
-    if (!group || n_groups == 0) {
+    if (!group) {
         err_data(e, f ? files_name(s->files, f->file) : s->path, ERR_NO_BYTE, "no param_shapes for stage %d: the "
                  "optimizer's groups are unknown", pp);
         return -1;
     }
-    if (o->n_groups && (int)n_groups != o->n_groups) {
-        err_data(e, files_name(s->files, f->file), ERR_NO_BYTE, "%u optimizer groups, other stages have %d", n_groups,
-                 o->n_groups);
-        return -1;
-    }
-    o->n_groups = (int)n_groups;
     for (uint32_t g = 0; g < n_groups; g++) {
         uint32_t n = 0;
         struct pk **pair = pk_pairs(group[g], &n);
-        bool decays = g + 1 < n_groups;
+        int whole = whole_group(o, group, (int)n_groups, (int)g);
+        bool decays = whole < o->n_groups - 1;
 
         for (uint32_t i = 0; i < n; i++) {
             const char *name = pk_as_str(pair[2 * i]);
@@ -110,7 +141,7 @@ static int list_stage(const struct source *s, struct origin *o, int *cap, int pp
             if (!name)
                 continue;
             ARRAY_ROOM(o->entry, *cap, o->n + 1);
-            o->entry[o->n++] = (struct listed){ name, pp, (int)g, decays ? decay_place++ : (int)i };
+            o->entry[o->n++] = (struct listed){ name, pp, whole, decays ? decay_place++ : (int)i };
         }
     }
     return 0;
@@ -127,6 +158,7 @@ static int find_layers(const struct source *s, struct origin *o, struct err *e)
 
         if (is_final(o->entry[i].name)) {
             o->final_norm = no;
+            o->norm_stage = o->entry[i].pp;
         } else if (no >= 0) {
             lowest = no < lowest ? no : lowest;
             highest = no > highest ? no : highest;
@@ -152,6 +184,10 @@ static int find_layers(const struct source *s, struct origin *o, struct err *e)
         }
         owner = pp;
         o->layers[pp]++;
+    }
+    if (o->norm_stage < owner) {
+        err_data(e, s->path, ERR_NO_BYTE, "the final LayerNorm is on stage %d, before the last layer", o->norm_stage);
+        return -1;
     }
     return 0;
 }
@@ -180,6 +216,12 @@ static int origin_read(const struct source *s, struct origin *o, struct err *e)
         return -1;
     }
     o->pp = s->topo.pp;
+    for (int pp = 0; pp < o->pp; pp++) {
+        uint32_t n;
+
+        stage_groups(s, pp, &n);
+        o->n_groups = (int)n > o->n_groups ? (int)n : o->n_groups;
+    }
     for (int pp = 0; pp < o->pp; pp++)
         if (list_stage(s, o, &cap, pp, e) < 0)
             return -1;
@@ -384,12 +426,17 @@ static int settle_slices(struct ds_target *t, struct err *e)
 
 /* ---- stages ---- */
 
-static int given_stages(const struct ds_target *t, const struct ds_request *q, int *layers, struct err *e)
+static int given_stages(struct ds_target *t, const struct ds_request *q, int *layers, struct err *e)
 {
     int64_t sum = 0;
+    int last = 0;
 
-    for (int i = 0; i < q->n_stages; i++)
+    for (int i = 0; i < q->n_stages; i++) {
         sum += layers[i] = q->stages[i];
+        last = layers[i] ? i : last;
+    }
+    /* A last stage without layers has the head alone: so DeepSpeed cuts by type:transformer|embedding. */
+    t->norm_stage = q->norm_last ? q->n_stages - 1 : last;
     if (q->n_stages != t->topo.pp)
         err_usage(e, "%d stages given for PP %d", q->n_stages, t->topo.pp);
     else if (sum != t->n_layers)
@@ -432,7 +479,9 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
                    "partition method '%.60s' is not known: layers are dealt out by type:transformer", saved);
         saved = t->method = NULL;
     }
-    return pipeline_cut(&specs, q->method ? q->method : saved ? saved : "type:transformer", how, t->topo.pp, layers, e);
+    t->norm_stage = pipeline_cut(&specs, q->method ? q->method : saved ? saved : "type:transformer", how, t->topo.pp,
+                                 layers, e);
+    return t->norm_stage < 0 ? -1 : 0;
 }
 
 static int settle_stages(struct ds_target *t, const struct origin *o, const struct ds_request *q, int *layers,
@@ -446,6 +495,7 @@ static int settle_stages(struct ds_target *t, const struct origin *o, const stru
         return given_stages(t, q, layers, e);
     if (t->topo.pp == o->pp && !q->method && !q->balance_given && !q->like) {
         memcpy(layers, o->layers, (size_t)o->pp * sizeof *layers);
+        t->norm_stage = o->norm_stage;
         return 0;
     }
     return method_stages(t, q, layers, notes, e);
@@ -462,7 +512,7 @@ bool ds_has_copy(const char *name)
 struct holdings {
     int pp, n_stages;
     int first, end;                     /* its layers, by number */
-    int embedding, final_norm;
+    int embedding, final_norm, norm_stage;
 };
 
 static bool holds(const struct holdings *h, const struct ds_tparam *p)
@@ -470,7 +520,7 @@ static bool holds(const struct holdings *h, const struct ds_tparam *p)
     if (p->layer == h->embedding)
         return h->pp == 0 || (h->pp == h->n_stages - 1 && ds_has_copy(p->name));
     if (p->layer == h->final_norm)
-        return h->pp == h->n_stages - 1;
+        return h->pp == h->norm_stage;
     return p->layer >= h->first && p->layer < h->end;
 }
 
@@ -513,7 +563,8 @@ static int check_rule(const struct ds_target *t, const struct origin *o, struct 
     int at = 0, first = t->first_layer;
 
     for (int pp = 0; pp < o->pp; pp++) {
-        struct holdings h = { pp, o->pp, first, first + o->layers[pp], t->embedding, t->final_norm };
+        struct holdings h = { pp, o->pp, first, first + o->layers[pp], t->embedding, t->final_norm,
+                               o->norm_stage };
         struct ds_tgroup group[3] = {0};
 
         fill_stage(t, &h, o->n_groups, group);
@@ -533,24 +584,34 @@ static int check_rule(const struct ds_target *t, const struct origin *o, struct 
     return 0;
 }
 
+/* The groups that have parameters, without gaps: a stage's optimizer numbers them so. */
+static void close_gaps(const struct ds_target *t, struct ds_tstage *st)
+{
+    for (int g = 0; g < t->n_groups; g++) {
+        if (st->group[g].n == 0)
+            continue;
+        st->group[g].rule = g;
+        st->group[g].partition = zero_partition_elems(st->group[g].sum, t->topo.dp);
+        st->group[st->n_groups++] = st->group[g];
+    }
+}
+
 static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
 {
     int first = t->first_layer;
 
     t->stage = arena_alloc(t->arena, (size_t)t->topo.pp * sizeof *t->stage);
     for (int pp = 0; pp < t->topo.pp; pp++) {
-        struct holdings h = { pp, t->topo.pp, first, first + layers[pp], t->embedding, t->final_norm };
+        struct holdings h = { pp, t->topo.pp, first, first + layers[pp], t->embedding, t->final_norm, t->norm_stage };
         struct ds_tstage *st = &t->stage[pp];
 
         st->n_layers = layers[pp];
         st->group = arena_alloc(t->arena, (size_t)t->n_groups * sizeof *st->group);
         fill_stage(t, &h, t->n_groups, st->group);
-        for (int g = 0; g < t->n_groups; g++) {
-            if (st->group[g].n == 0) {
-                err_usage(e, "stage %d would have %d layers and no parameter in optimizer group %d", pp, layers[pp], g);
-                return -1;
-            }
-            st->group[g].partition = zero_partition_elems(st->group[g].sum, t->topo.dp);
+        close_gaps(t, st);
+        if (st->n_groups == 0) {
+            err_usage(e, "stage %d would have no layer and no other parameter", pp);
+            return -1;
         }
         first = h.end;
     }

@@ -44,6 +44,7 @@ struct ds_request {
     enum pipeline_balance balance;
     const int *stages;                  /* layers of each stage, or NULL */
     int n_stages;
+    bool norm_last;                     /* with stages: a last one without layers has the final LayerNorm all the same */
     int64_t vocab;                      /* 0: see above */
     int n_groups;                       /* 2 or 3; 0: as the source */
     enum ds_numbering numbering;
@@ -70,19 +71,21 @@ struct ds_tparam {
     int place;                          /* ... and in the optimizer's lists */
 };
 
-/* A parameter's slice in a flat group. */
+/* A parameter's slice in a flat group of a stage. */
 struct ds_member {
     int param;                          /* in ds_target->param */
     bool tied_copy;                     /* the last stage's copy of an embedding */
     int64_t first;                      /* in the flat group, elements */
 };
 struct ds_tgroup {
-    int n;
+    int rule;                           /* which of the target's n_groups; the last one does not decay */
+    int n;                              /* at least 1 */
     struct ds_member *member;
     int64_t sum, partition;             /* S and P of spec 4.3 */
 };
 struct ds_tstage {
-    int n_layers;
+    int n_layers;                       /* 0: the embedding, or the head, alone */
+    int n_groups;                       /* of the target's: a group without parameters is left out */
     struct ds_tgroup *group;
 };
 
@@ -100,6 +103,7 @@ struct ds_target {
     const struct source *src;
     struct topology topo;
     int n_layers, first_layer, final_norm, embedding;   /* numbers of layer files */
+    int norm_stage;                     /* that holds the final LayerNorm: the last one, or that before a lone head */
     int n_groups;
     int64_t vocab;
     const char *method;                 /* to be noted in args; NULL: leave */

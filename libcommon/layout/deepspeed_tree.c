@@ -78,6 +78,7 @@ void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *x)
 struct shard {
     const struct ds_target *t;
     const struct ds_tgroup *group;      /* of its stage */
+    int n_groups;
     int dp;
     struct ds_tree *x;
 };
@@ -102,7 +103,7 @@ static struct pk *flat_tensor(struct shard *k, int g, enum state st)
     return add_tensor(k->x, storage, DTYPE_F32, 1, &n, st == STATE_FP32);
 }
 
-/* The source's group that group g is like: decaying ones share their settings. */
+/* The source's group that group g of the target is like: decaying ones share their settings. */
 static int group_like(const struct ds_target *t, int g)
 {
     uint32_t n = 0;
@@ -133,7 +134,7 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
 static struct pk *adam_state(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
-    const struct pk *was = ds_group_state(k->t->opt, group_like(k->t, g));
+    const struct pk *was = ds_group_state(k->t->opt, group_like(k->t, k->group[g].rule));
     struct pk *d = pk_dict(a), **pair;
     uint32_t n = 0;
 
@@ -155,19 +156,17 @@ static struct pk *adam_state(struct shard *k, int g)
     return d;
 }
 
-/* One param_groups entry: settings of the source's, the parameter's number where it moved. */
+/* One param_groups entry: settings of the source's, and the number of its one parameter, the flat buffer. */
 static struct pk *param_group(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
     uint32_t n = 0;
     struct pk **item = pk_items(k->t->param_groups, &n);
-    int like = group_like(k->t, g);
+    int like = group_like(k->t, k->group[g].rule);
     struct pk *d = pk_copy(a, item[like]), *ids = pk_list(a);
 
-    if ((int)n != k->t->n_groups) {
-        pk_add(a, ids, pk_int(a, g));
-        pk_set_str(a, d, "params", ids);
-    }
+    pk_add(a, ids, pk_int(a, g));
+    pk_set_str(a, d, "params", ids);
     /* apex counts here; DeepSpeed's own optimizer keeps a constant 0 beside the real one. */
     if (!k->t->step_in_state && k->t->opt_step >= 0)
         renew_int(a, d, "step", k->t->opt_step);
@@ -183,9 +182,9 @@ static struct pk *base_optimizer_state(struct shard *k)
 
     pair = pk_pairs(was, &n);
     /* State first, as torch's state_dict(): its tensors get the lowest numbers. */
-    for (int g = 0; g < k->t->n_groups; g++)
+    for (int g = 0; g < k->n_groups; g++)
         pk_set(a, state, pk_int(a, g), adam_state(k, g));
-    for (int g = 0; g < k->t->n_groups; g++)
+    for (int g = 0; g < k->n_groups; g++)
         pk_add(a, groups, param_group(k, g));
     for (uint32_t i = 0; pair && i < n; i++)
         pk_set_str(a, d, pk_as_str(pair[2 * i]), pk_copy(a, pair[2 * i + 1]));
@@ -277,7 +276,7 @@ static struct pk *make_part(struct shard *k, enum part part)
         return base_optimizer_state(k);
     if (part == PART_MAPPINGS && !mapping_class(k->t, &module))
         return NULL;
-    for (int g = 0; g < k->t->n_groups; g++)
+    for (int g = 0; g < k->n_groups; g++)
         pk_add(a, list, part == PART_FP32 ? flat_tensor(k, g, STATE_FP32)
                       : part == PART_PADDINGS ? pk_int(a, padding(k, g))
                       : part == PART_COUNTS ? pk_int(a, k->t->topo.dp)
@@ -328,7 +327,7 @@ static struct pk *around_state(const struct shard *k, const char *key, const str
 
 void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_tree *x)
 {
-    struct shard k = { .t = t, .group = t->stage[pp].group, .dp = dp, .x = x };
+    struct shard k = { .t = t, .group = t->stage[pp].group, .n_groups = t->stage[pp].n_groups, .dp = dp, .x = x };
     const struct pk *was = t->src->run.optimizer_pt ? pt_root(t->src->run.optimizer_pt) : NULL;
     const struct source_file *mp = ds_tree_mp_file(t->src, 0, 0);
     struct pk **pair;
@@ -546,7 +545,7 @@ static struct pk *param_shapes(const struct ds_target *t, struct arena *a, int p
 {
     struct pk *list = pk_list(a), *size = pk_global(a, "torch", "Size");
 
-    for (int g = 0; g < t->n_groups; g++) {
+    for (int g = 0; g < t->stage[pp].n_groups; g++) {
         const struct ds_tgroup *group = &t->stage[pp].group[g];
         struct pk *d = pk_ordered_dict(a);
 

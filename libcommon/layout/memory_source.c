@@ -182,7 +182,7 @@ static int take_stage(struct source *s, const struct memory_parts *p, int pp, co
     uint32_t n_groups = 0, n;
     struct pk **group = pk_items(groups, &n_groups);
 
-    s->run.n_groups = (int)n_groups;
+    s->run.n_groups = (int)n_groups > s->run.n_groups ? (int)n_groups : s->run.n_groups;
     for (uint32_t g = 0; g < n_groups; g++) {
         struct pk **pair = pk_pairs(group[g], &n);
 

@@ -149,7 +149,7 @@ static int method_words(const char *method)
 }
 
 /* What a method weighs specs by; the trainer looks at its lower-case spelling. */
-enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST };
+enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
 static enum rule rule_of(const char *method)
 {
@@ -159,12 +159,19 @@ static enum rule rule_of(const char *method)
         return RULE_UNIFORM;
     if (strcasecmp(method, "cost") == 0)
         return RULE_COST;
+    if (strcasecmp(method, "even") == 0)
+        return RULE_EVEN;
     return method_words(method) & 1 ? RULE_TYPE : RULE_UNKNOWN;
 }
 
 bool pipeline_method_known(const char *method)
 {
     return rule_of(method) != RULE_UNKNOWN;
+}
+
+bool pipeline_method_genuine(const char *method)
+{
+    return pipeline_method_known(method) && rule_of(method) != RULE_COST && rule_of(method) != RULE_EVEN;
 }
 
 /* Equal numbers of specs. Before 0.12.5 the rest went to the last stage, since then one each to the first ones. */
@@ -216,6 +223,15 @@ static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers
     return 0;
 }
 
+/* Layers alone count; the first and last stage, which hold more, get no rest where others can take it. */
+static void cut_evenly(int n_layers, int n_stages, int *layers)
+{
+    const int rest = n_layers % n_stages, first = n_stages > 2 && rest <= n_stages - 2;
+
+    for (int p = 0; p < n_stages; p++)
+        layers[p] = n_layers / n_stages + (p >= first && p < first + rest);
+}
+
 static int64_t gcd(int64_t a, int64_t b)
 {
     return b ? gcd(b, a % b) : a;
@@ -264,19 +280,41 @@ static int cut_specs(const struct pipeline_specs *s, const char *method, enum pi
     return rc;
 }
 
+/* Where items are: the embedding first, the head last, and no stage without a parameter, whose optimizer would be empty. */
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
 {
-    if (s->embedding < parts[1] && s->final_norm >= parts[n_stages - 1])
-        return 0;
-    err_usage(e, "'%s' cuts %d layers over %d stages so that the embedding or the final LayerNorm is not on the "
-              "stage that holds its tied copy; give the layers of each stage", method, s->n_layers, n_stages);
-    return -1;
+    const int head = s->final_norm + 1;
+
+    if (s->embedding >= parts[1] || head < parts[n_stages - 1]) {
+        err_usage(e, "'%s' cuts %d layers over %d stages so that the embedding is not on the first one, or its tied "
+                  "copy not on the last; give the layers of each stage", method, s->n_layers, n_stages);
+        return -1;
+    }
+    for (int p = 1; p < n_stages - 1; p++) {
+        const bool layers = parts[p] < s->first_layer + s->n_layers && parts[p + 1] > s->first_layer;
+
+        if (layers || (s->final_norm >= parts[p] && s->final_norm < parts[p + 1]))
+            continue;
+        err_usage(e, "'%s' cuts %d layers over %d stages so that stage %d has no parameter; give the layers of each "
+                  "stage", method, s->n_layers, n_stages, p);
+        return -1;
+    }
+    return 0;
+}
+
+static int stage_of(const int *parts, int n_stages, int spec)
+{
+    int p = 0;
+
+    while (p < n_stages - 1 && spec >= parts[p + 1])
+        p++;
+    return p;
 }
 
 int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                  int *layers, struct err *e)
 {
-    int *parts, rc;
+    int *parts, norm;
 
     if (!pipeline_method_known(method)) {
         err_usage(e, "partition method '%s' is not supported: expected " PIPELINE_METHODS, method);
@@ -290,17 +328,23 @@ int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeli
         err_usage(e, "%d pipeline specs, at most %d supported", s->n, SPECS_MAX);
         return -1;
     }
+    if (rule_of(method) == RULE_EVEN) {
+        cut_evenly(s->n_layers, n_stages, layers);
+        return n_stages - 1;
+    }
     if (rule_of(method) == RULE_COST)
-        return cut_by_cost(s, n_stages, layers, e);
+        return cut_by_cost(s, n_stages, layers, e) < 0 ? -1 : n_stages - 1;
     parts = xcalloc((size_t)n_stages + 1, sizeof *parts);
-    rc = cut_specs(s, method, how, n_stages, parts, e);
-    if (rc == 0)
-        rc = check_cut(s, method, parts, n_stages, e);
+    norm = cut_specs(s, method, how, n_stages, parts, e);
+    if (norm == 0)
+        norm = check_cut(s, method, parts, n_stages, e);
     for (int p = 0; p < n_stages; p++) {
         layers[p] = 0;
         for (int i = parts[p]; i < parts[p + 1]; i++)
             layers[p] += i >= s->first_layer && i < s->first_layer + s->n_layers;
     }
+    if (norm == 0)
+        norm = stage_of(parts, n_stages, s->final_norm);
     free(parts);
-    return rc;
+    return norm;
 }

@@ -5,7 +5,7 @@
  * weighs one unit and function-only specs nothing; "type:transformer|embedding" gives the
  * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
  * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.
- * "cost" is ours: it weighs by arithmetic, and the balancing below has no part in it.
+ * "cost" and "even" are ours: arithmetic is weighed, or layers are counted, and the balancing below has no part in it.
  * How weights are dealt out changed in DeepSpeed 0.12.5; both algorithms are here, because a
  * trainer that resumes computes the cut again and must find what the files hold.
  */
@@ -52,17 +52,21 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
  */
 void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts);
 
-/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform", "cost"? */
+/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform", "cost", "even"? */
 bool pipeline_method_known(const char *method);
+/* Does DeepSpeed know it, too? */
+bool pipeline_method_genuine(const char *method);
 /* The known ones, for messages. */
-#define PIPELINE_METHODS "type:transformer, type:transformer|embedding, parameters, uniform or cost"
+#define PIPELINE_METHODS "type:transformer, type:transformer|embedding, parameters, uniform, cost or even"
 
 /*
  * Transformer layers of each stage, layers[0 .. n_stages-1], by a method. "cost" makes the dearest stage
  * as cheap as can be, then evens out the others; of equal cuts, earlier stages get fewer layers,
- * since they keep more micro-batches in memory; each stage gets one at least. ERR_USAGE when the
- * method is unknown or lacks the numbers it needs, there are fewer layers than stages, or the
- * cut would put the embedding behind the first stage or the final LayerNorm before the last one.
+ * since they keep more micro-batches in memory; each stage gets one at least. DeepSpeed's methods may
+ * leave the first stage with the embedding alone, or the last with the head alone: then the
+ * final LayerNorm is where the cut puts it. Returns its stage; -1 and ERR_USAGE when the method is
+ * unknown or lacks the numbers it needs, there are fewer layers than stages, or the cut would put
+ * the embedding behind the first stage or the head before the last, or leave a stage without a parameter.
  */
 MUST_CHECK int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how,
                             int n_stages, int *layers, struct err *e);

@@ -24,7 +24,7 @@ same() {
     rm -rf "$W/ours"
 }
 
-for to in "1 1 3" "4 2 1"; do
+for to in "1 1 3" "4 2 1" "1 4 2"; do
     set -- $to
     for model in bloom gpt2; do
         check "$model to $to" reshape -q --target-tp "$1" --target-pp "$2" --target-dp "$3" "$(eval echo \$$model)" "$W/out"

@@ -69,6 +69,24 @@ for topology in $topologies; do
     check "gpt2's masters at 20, TP$tp PP$pp DP$dp" masters "$W/gpt2-$topology/global_step20" tests/data/gpt2-tp2pp2dp1/global_step20
     rm -rf "$W"/bloom-* "$W"/gpt2-*
 done
+# A stage that is the head alone: the reference's own cut at several degrees, and none.
+headonly=tests/data/bloom-headonly-tp1pp3dp2
+for topology in 1,3,2 1,1,2 2,3,1 2,3,1,s; do
+    tp=${topology%%,*} rest=${topology#*,}
+    pp=${rest%%,*} dp=${rest#*,}
+    degrees="--tensor-model-parallel-size $tp --pipeline-model-parallel-size $pp"
+    case $dp in *,s) dp=${dp%,s} degrees="$degrees --sequence-parallel" ;; esac
+    # shellcheck disable=SC2086
+    launch $((tp * pp * dp)) $COMMON $HEADONLY $degrees --data-path "$DATA_DIR/text_document" --exit-interval 20 \
+        --save "$W/headonly-$topology" --save-interval 100 --load $headonly >"$W/log-head" 2>&1 ||
+        fail "headonly from 10 at $topology: $(tail -n 3 "$W/log-head")"
+    check "headonly 11 to 20 at $topology" compare tests/data/logs/bloom-headonly-tp1pp3dp2.log "$W/log-head" 11 20
+    check "headonly's checkpoint at $topology is sound" ckpt-inspect verify --strict "$W/headonly-$topology"
+    [ "$pp" -eq 1 ] || check "headonly at $topology: its last stage" grep -qx "stage 2: head" "$W/log-head"
+done
+check "headonly: three stages and one, bit for bit" ckpt-inspect diff "$W/headonly-1,3,2" "$W/headonly-1,1,2"
+check "headonly: the reference's files" sh -c "ls $headonly/global_step10 >'$W/files' && ls '$W/headonly-1,3,2/global_step20' | cmp - '$W/files'"
+rm -rf "$W"/headonly*
 # What reshape makes of a checkpoint goes on with the losses of the original, at the new degrees.
 for topology in 4,1,2 1,2,3; do
     tp=${topology%%,*} rest=${topology#*,}

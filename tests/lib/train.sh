@@ -3,8 +3,10 @@
 # launch N ARGS...: train on N ranks of this machine, one thread each. Under mpirun where there is
 # one and LAUNCH is not "sockets"; else started one by one with torchrun's variables.
 
-# The settings that the two sets in tests/data were trained with.
+# The settings that the sets in tests/data were trained with.
 BLOOM="--position-embedding-type alibi --embed-layernorm --global-batch-size 16 --rampup-batch-size 4 4 96
+    --pp-partition-method type:transformer|embedding"
+HEADONLY="--position-embedding-type alibi --embed-layernorm --global-batch-size 4 --train-samples 400
     --pp-partition-method type:transformer|embedding"
 GPT2="--position-embedding-type absolute --global-batch-size 8"
 COMMON="--bf16 --micro-batch-size 1 --train-samples 1200 --lr 2e-3 --min-lr 2e-4 --lr-decay-style cosine

@@ -423,7 +423,7 @@ static void test_parallel(void **state)
     refuse(MODEL RUN "--pipeline-model-parallel-size 8", NULL, 8,
            "--num-layers 4 is less than --pipeline-model-parallel-size 8");
     refuse(MODEL RUN "--pp-partition-method type:embedding", NULL, 1, "--pp-partition-method 'type:embedding' is not "
-           "supported: expected type:transformer, type:transformer|embedding, parameters, uniform or cost");
+           "supported: expected type:transformer, type:transformer|embedding, parameters, uniform, cost or even");
     refuse(MODEL RUN "--pad-vocab-size-to 500", NULL, 1,
            "--pad-vocab-size-to 500 is no multiple of --make-vocab-size-divisible-by 128");
     refuse(MODEL RUN "--pad-vocab-size-to 129 --make-vocab-size-divisible-by 1 --tensor-model-parallel-size 2", NULL, 2,

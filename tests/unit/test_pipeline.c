@@ -172,6 +172,32 @@ static void test_uniform(void **state)
     expect_cut(specs(70), 12, "uniform", PIPELINE_SPREAD, (const int[]){ 4, 7, 7, 7, 7, 6, 6, 6, 6, 6, 6, 2 });
 }
 
+/* Stages that hold the embedding alone, or the head: the trainer of that time trains, saves and resumes them. */
+static void test_lone_ends(void **state)
+{
+    static const struct { int L, pp, norm; const char *method; int want[8]; } t[] = {
+        { 4, 4, 2, "type:transformer|embedding", { 1, 2, 1, 0 } },
+        { 3, 3, 1, "type:transformer|embedding", { 1, 2, 0 } },
+        { 5, 4, 2, "type:transformer|embedding", { 1, 2, 2, 0 } },
+        { 6, 5, 3, "type:transformer|embedding", { 1, 2, 2, 1, 0 } },
+        { 7, 5, 3, "type:transformer|embedding", { 1, 2, 2, 2, 0 } },
+        { 11, 7, 5, "type:transformer|embedding", { 1, 2, 2, 2, 2, 2, 0 } },
+        { 13, 8, 6, "type:transformer|embedding", { 1, 2, 2, 2, 2, 2, 2, 0 } },
+        { 4, 4, 2, "uniform", { 0, 3, 1, 0 } },         /* LayerNorm behind the last layer */
+        { 8, 4, 3, "uniform", { 1, 4, 3, 0 } },         /* ... or beside the head */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct pipeline_specs s = specs(t[i].L);
+        struct err e = {0};
+        int got[8] = {0};
+
+        assert_int_equal(pipeline_cut(&s, t[i].method, PIPELINE_SPREAD, t[i].pp, got, &e), t[i].norm);
+        assert_memory_equal(got, t[i].want, sizeof got);
+    }
+}
+
 /* The dearest stage of the best cut there is, by trying all of them. */
 static double least_dearest(const struct pipeline_specs *s, int stages_left, int layers_left)
 {
@@ -196,7 +222,7 @@ static void expect_cost_is_least(int L, int pp, int64_t V)
     int got[STAGES_MAX], sum = 0;
 
     pipeline_costs(&s, 64, 256, 128, V);
-    assert_int_equal(pipeline_cut(&s, "cost", PIPELINE_SPREAD, pp, got, &e), 0);
+    assert_int_equal(pipeline_cut(&s, "cost", PIPELINE_SPREAD, pp, got, &e), pp - 1);
     for (int p = 0; p < pp; p++) {
         double cost = got[p] * s.layer_cost + (p == pp - 1 ? s.head_cost : 0);
 
@@ -257,8 +283,8 @@ static void test_refusals(void **state)
     expect_refused(specs(4), "parameters", 2, "partition method 'parameters': the model's sizes do not tell what layers "
                    "weigh");
     expect_refused(specs(4), "cost", 2, "partition method 'cost': the model's sizes do not tell what layers cost");
-    expect_refused(specs(4), "uniform", 4, "'uniform' cuts 4 layers over 4 stages so that the embedding or the final "
-                   "LayerNorm is not on the stage that holds its tied copy; give the layers of each stage");
+    expect_refused(specs(8), "uniform", 8, "'uniform' cuts 8 layers over 8 stages so that the embedding is not on the "
+                   "first one, or its tied copy not on the last; give the layers of each stage");
     expect_refused(specs(5000), "type:transformer", 2, "5007 pipeline specs, at most 4096 supported");
     assert_true(pipeline_method_known("type:embedding|Transformer"));
     assert_false(pipeline_method_known("type:embedding"));
@@ -283,7 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_cuts), cmocka_unit_test(test_boundaries), cmocka_unit_test(test_optimal),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_uniform), cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_uniform), cmocka_unit_test(test_lone_ends), cmocka_unit_test(test_cost),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_versions),
     };
 

@@ -14,7 +14,7 @@ static const char help[] =
     "\nTopology:\n"
     "      --target-tp T --target-pp P --target-dp D\n"
     "      --pp-partition-method M  type:transformer, type:transformer|embedding, parameters,\n"
-    "                         uniform or cost (of arithmetic)\n"
+    "                         uniform, cost (of arithmetic) or even (layers)\n"
     "      --pp-balance WHEN  deal layers out as DeepSpeed does: old (before 0.12.5) or new\n"
     "      --stages A,B,C     transformer layers of each stage\n"
     "      --pad-vocab-size-to V  rows of the word embedding\n"

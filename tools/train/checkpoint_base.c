@@ -233,8 +233,10 @@ static struct pk *shrink(void *ctx, const struct pk *v)
     return memory_tensor(x->arena, x->st, DTYPE_F32, ndim > 0, &none, grad != 0, &zero);
 }
 
+/* Settings of all groups: those of a stage that has them all. */
 static void add_shard(struct setup *s, const struct ds_target *t, const struct checkpoint_saver_opts *o)
 {
+    int pp = 0;
     struct setup_file *f = add_file(s, -1, -1);
     struct arena *a = arena_new(0);
     struct memory_storages st = {0};
@@ -242,7 +244,9 @@ static void add_shard(struct setup *s, const struct ds_target *t, const struct c
     struct ds_tree tree;
     struct pk *root;
 
-    ds_tree_zero(t, 0, 0, 0, &tree);
+    while (pp < t->topo.pp - 1 && t->stage[pp].n_groups < t->n_groups)
+        pp++;
+    ds_tree_zero(t, pp, 0, 0, &tree);
     root = pk_copy_swap(a, tree.root, shrink, &x);
     if (o->ds_config)
         pk_set_str(a, root, "ds_config", deepspeed_json_tree(a, o->ds_config));

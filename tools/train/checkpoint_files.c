@@ -14,7 +14,7 @@ static int find_place(const struct engine *g, int i, struct place *to, struct er
     const struct stage_param *p = &g->s->param[i];
     const struct ds_tstage *st = &g->t->stage[g->s->pp];
 
-    for (int k = 0; k < g->t->n_groups; k++)
+    for (int k = 0; k < st->n_groups; k++)
         for (int m = 0; m < st->group[k].n; m++) {
             const struct ds_member *member = &st->group[k].member[m];
             const struct ds_tparam *q = &g->t->param[member->param];
@@ -153,7 +153,8 @@ static void renew_shard(const struct engine *g, const struct checkpoint_now *now
     struct pk **group = pk_items(pk_get(pk_get(opt, "base_optimizer_state"), "param_groups"), &n);
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct checkpoint_group *s = (int)i < g->t->n_groups - 1 ? &now->decay : &now->no_decay;
+        const bool decays = g->t->stage[g->s->pp].group[i].rule < g->t->n_groups - 1;
+        const struct checkpoint_group *s = decays ? &now->decay : &now->no_decay;
 
         renew(x->arena, group[i], "lr", pk_float(x->arena, s->lr));
         renew(x->arena, group[i], "betas", betas_of(x->arena, s));

@@ -310,11 +310,19 @@ static void read_groups(struct checkpoint_info *c, const struct run_state *r)
     c->clip_grad = number(pk_get(r->optimizer, "clip_grad"), 0);
 }
 
+static bool is_final_norm(const char *name)
+{
+    char buf[128];
+    int layer;
+
+    return strcmp(param_kind(name, &layer, buf), "final_layernorm.weight") == 0;
+}
+
 /* Blocks of each stage, as the mp_rank files list them. */
 static void read_blocks(struct checkpoint *c)
 {
     const struct source *s = c->src;
-    int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks);
+    int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks), norm = -1;
 
     for (int pp = 0; pp < s->topo.pp; pp++) {
         const struct source_file *f = s->topo.tp > 0 ? ds_tree_mp_file(s, pp, 0) : NULL;
@@ -324,12 +332,18 @@ static void read_blocks(struct checkpoint *c)
         for (uint32_t g = 0; group && g < n_groups; g++) {
             struct pk **pair = pk_pairs(group[g], &n);
 
-            for (uint32_t i = 0; pair && i < n; i++)
-                blocks[pp] += pk_as_str(pair[2 * i]) && strstr(pk_as_str(pair[2 * i]), ".input_layernorm.weight");
+            for (uint32_t i = 0; pair && i < n; i++) {
+                const char *name = pk_as_str(pair[2 * i]);
+
+                blocks[pp] += name && strstr(name, ".input_layernorm.weight");
+                norm = name && is_final_norm(name) ? pp : norm;
+            }
         }
-        if (!blocks[pp])
-            return;
     }
+    /* The embedding or the head may be alone; the final LayerNorm stands behind a block of its stage. */
+    for (int pp = 0; pp < s->topo.pp; pp++)
+        if (!blocks[pp] && (pp == norm || (pp > 0 && pp < s->topo.pp - 1)))
+            return;
     c->info.n_stages = s->topo.pp;
     c->info.blocks = blocks;
 }

@@ -80,12 +80,17 @@ static void place(struct model *m)
         for (int i = 0; i < g->n_blocks; i++)
             place_block(m, &s->block[i], m->o.recompute == RECOMPUTE_NONE ? NULL : &shared);
         s->out = take_t(m, m->r * m->h);
+        /* A stage without blocks hands on what it has. */
+        if (g->n_blocks == 0)
+            s->block[0].x = s->out;
+        if (g->norm && !g->last)
+            s->normed = take_t(m, m->r * m->h);
         if (g->first && g->model.embed_layernorm) {
             s->raw = take_t(m, m->r * m->h);
             s->raw_mean = take_f(m, m->r);
             s->raw_rstd = take_f(m, m->r);
         }
-        if (g->last) {
+        if (g->norm) {
             s->fin_mean = take_f(m, m->r);
             s->fin_rstd = take_f(m, m->r);
         }
@@ -205,8 +210,7 @@ static struct model *prepare(const struct stage *g, const struct kernels *k, con
     m->o = *o;
     m->slot = xcalloc((size_t)o->n_slots, sizeof *m->slot);
     for (int i = 0; i < o->n_slots; i++)
-        m->slot[i].block = xcalloc((size_t)g->n_blocks, sizeof *m->slot[i].block);
-    assert(g->n_blocks > 0);
+        m->slot[i].block = xcalloc((size_t)g->n_blocks + 1, sizeof *m->slot[i].block);
     set_sizes(m);
     place(m);
     return m;
@@ -265,7 +269,11 @@ void model_free(struct model *m)
 }
 
 void *model_input(struct model *m, int slot) { return m->slot[slot].block[0].x; }
-void *model_output(struct model *m, int slot) { return m->slot[slot].out; }
+void *model_output(struct model *m, int slot)
+{
+    return m->g->norm && !m->g->last ? m->slot[slot].normed : m->slot[slot].out;
+}
+
 double *model_loss(struct model *m) { return m->loss; }
 float *model_head_grad(struct model *m) { return m->head_grad; }
 void model_loss_begin(struct model *m, struct dev_stream *s) { m->k->dev->zero(m->loss, 2 * sizeof(double), s); }

@@ -53,7 +53,7 @@ static void dropout_rows(const struct way *f, int block, enum site where, float 
     }
 }
 
-/* A LayerNorm of x [r, h]; dy [m, h] is there in this rank's own rows. */
+/* A LayerNorm of x [r, h]; dy [m, h] is there in this rank's own rows; d itself may be it. */
 struct norm {
     int block;
     enum role gamma, beta;
@@ -71,7 +71,8 @@ static void norm_rows(const struct way *f, const struct norm *n, const void *dy,
         void *d = row_of(m, f->d, p->own, m->h);
 
         m->k->layernorm_back(&(struct kernel_layernorm_back){
-            .m = p->n_own, .h = m->h, .dy = row_of(m, dy, p->number, m->h), .x = row_of(m, n->x, p->own, m->h),
+            .m = p->n_own, .h = m->h, .dy = row_of(m, dy, dy == f->d ? p->own : p->number, m->h),
+            .x = row_of(m, n->x, p->own, m->h),
             .gamma = weight_of(m, n->block, n->gamma), .mean = n->mean + p->own, .rstd = n->rstd + p->own,
             .add_dx = residual ? d : NULL, .dx = d, .dgamma = grad_of(m, n->block, n->gamma),
             .dbeta = grad_of(m, n->block, n->beta), .add = f->mb->add || i > 0, .scratch = m->scratch,
@@ -225,6 +226,19 @@ static int embedding_back(const struct way *f, const struct slot *sl, struct err
     return 0;
 }
 
+/* The head's own gradient is what the stage before gets. */
+static void lone_head_back(const struct way *f)
+{
+    struct model *m = f->m;
+
+    for (int i = 0; i < m->back.n; i++) {
+        const struct part *p = &m->back.part[i];
+
+        m->k->dev->copy(row_of(m, f->d, p->own, m->h), row_of(m, m->d_fin, p->number, m->h),
+                        (uint64_t)(p->n_own * m->h * dtype_size(m->o.t)), f->s);
+    }
+}
+
 int model_backward(struct model *m, int slot, const struct micro_batch *mb, void *d, struct dev_stream *s,
                    struct err *e)
 {
@@ -232,8 +246,10 @@ int model_backward(struct model *m, int slot, const struct micro_batch *mb, void
     const struct way f = { m, mb, d, s };
     const struct norm final = { -1, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, sl->out, sl->fin_mean, sl->fin_rstd };
 
-    if (m->g->last)
-        norm_rows(&f, &final, m->d_fin, false);
+    if (m->g->norm)
+        norm_rows(&f, &final, m->g->last ? m->d_fin : d, false);
+    else if (m->g->last)
+        lone_head_back(&f);
     for (int i = m->g->n_blocks - 1; i >= 0; i--) {
         const struct block_act *a = &sl->block[i];
 

@@ -69,10 +69,10 @@ static void after_block(struct pass *f, int i, const struct part *p)
         norm.y = row_of(m, next->u, p->own, m->h);
         norm.mean = next->mean1 + p->own;
         norm.rstd = next->rstd1 + p->own;
-    } else if (m->g->last) {
+    } else if (m->g->norm) {
         norm.gamma = weight_of(m, -1, ROLE_FINAL_NORM_W);
         norm.beta = weight_of(m, -1, ROLE_FINAL_NORM_B);
-        norm.y = row_of(m, m->fin, p->number, m->h);
+        norm.y = m->g->last ? row_of(m, m->fin, p->number, m->h) : row_of(m, sl->normed, p->own, m->h);
         norm.mean = sl->fin_mean + p->own;
         norm.rstd = sl->fin_rstd + p->own;
     }
@@ -270,6 +270,20 @@ static int embedding(struct model *m, struct slot *sl, const struct micro_batch 
     return 0;
 }
 
+/* A last stage without blocks: what came in has gone through the final LayerNorm. */
+static int lone_head(struct model *m, const struct slot *sl, struct dev_stream *s, struct err *e)
+{
+    if (weights_ready(m, (int)m->g->model.n_layers, s, e) < 0)
+        return -1;
+    for (int i = 0; i < m->there.n; i++) {
+        const struct part *p = &m->there.part[i];
+
+        m->k->dev->copy(row_of(m, m->fin, p->number, m->h), row_of(m, sl->out, p->own, m->h),
+                        (uint64_t)(p->n_own * m->h * dtype_size(m->o.t)), s);
+    }
+    return 0;
+}
+
 int model_forward(struct model *m, int slot, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
     struct slot *sl = &m->slot[slot];
@@ -277,7 +291,7 @@ int model_forward(struct model *m, int slot, const struct micro_batch *mb, struc
 
     if (m->g->first && (weights_ready(m, -1, s, e) < 0 || embedding(m, sl, mb, s, e) < 0))
         return -1;
-    if (phases(&f, 0, 2 * m->g->n_blocks - 1, e) < 0)
+    if (m->g->n_blocks ? phases(&f, 0, 2 * m->g->n_blocks - 1, e) < 0 : m->g->last && lone_head(m, sl, s, e) < 0)
         return -1;
     return m->g->last ? head(m, mb, s, e) : 0;
 }

@@ -30,7 +30,8 @@ struct slot {
     struct block_act *block;    /* [n_blocks] */
     void *raw;                  /* [r, h] embedding before its LayerNorm */
     float *raw_mean, *raw_rstd;
-    void *out;                  /* [r, h] behind the last block */
+    void *out;                  /* [r, h] behind the last block; without blocks what came in, or the embedding */
+    void *normed;               /* [r, h] behind the final LayerNorm, for a stage with the head alone; else NULL */
     float *fin_mean, *fin_rstd; /* of the final LayerNorm */
 };
 

@@ -55,9 +55,10 @@ struct dump {
 static int32_t turn_of(const struct dump *d, const char *kind, const char *name, int block)
 {
     const int last = (int)d->t->model_config.n_layers + 1;
-    /* Outside blocks the last stage has what is behind them, the tied copy that is its head too. */
+    const struct stage *g = d->t->stage;
+    /* Outside blocks the last stages have what is behind them, the tied copy that is the head too. */
     const bool behind = str_starts(name, "behind the last") ||
-                        (d->t->stage->last && (!d->t->stage->first || !str_starts(name, "tied_modules")));
+                        ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
     const int place = block >= 0 ? block + 1 : behind ? last : 0;
 
     if (!strcmp(kind, "weight"))
@@ -113,7 +114,7 @@ static void look_at_all(struct dump *d)
              (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t);
     for (int i = 0; i < g->n_blocks; i++)
         look_at_block(d, t->model, slot, i);
-    if (g->last)
+    if (g->norm)
         look(d, "activation", "behind the last block", -1, model_output(t->model, slot),
              model_boundary(g, &t->model_opts), t->t);
     for (int i = 0; i < g->n_params; i++)

@@ -352,7 +352,7 @@ static int place_of(const struct stage *g, int i)
 {
     if (g->bucket[i].block >= 0)
         return g->bucket[i].block;
-    return g->last && i == 0 ? (int)g->model.n_layers : -1;
+    return (g->norm || g->last) && i == 0 ? (int)g->model.n_layers : -1;
 }
 
 int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e)

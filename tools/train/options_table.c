@@ -125,8 +125,8 @@ const struct row options_rows[] = {
     INT("tensor-model-parallel-size", tensor_model_parallel_size, 1, 65536, "1", "ranks that share each matrix")
     INT("pipeline-model-parallel-size", pipeline_model_parallel_size, 1, 65536, "1", "stages")
     TEXT("pp-partition-method", pp_partition_method, "METHOD", "type:transformer",
-         "'type:transformer', 'type:transformer|embedding', parameters, uniform or cost: what is dealt out evenly to "
-         "stages; cost (of the arithmetic) is best with a large vocabulary")
+         "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out evenly "
+         "to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
     WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
          "2022 (DeepSpeed before 0.12.5: BLOOM) or 2025: how it is dealt out")
     FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")

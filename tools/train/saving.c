@@ -64,8 +64,11 @@ int saver_open(struct trainer *t, struct err *e)
 
     for (int i = 0; i < options_n_rows; i++)
         if (options_rows[i].dest && !ours_alone(&options_rows[i]) &&
-            option_value(&t->o, &options_rows[i], &args[o.n_args]))
+            option_value(&t->o, &options_rows[i], &args[o.n_args])) {
+            if (strcmp(options_rows[i].dest, "pp_partition_method") == 0)
+                args[o.n_args].s = t->noted_method;
             o.n_args++;
+        }
     t->saver = checkpoint_saver_new(&o, notes, e);
     show_report(t, notes);
     report_free(notes);

@@ -160,20 +160,9 @@ static void settle_config(struct trainer *t)
     strcpy(c->position, o->position_embedding_type == POSITION_ALIBI ? "alibi" : "absolute");
 }
 
-/*
- * Every stage needs a block, and the head its final LayerNorm. Where the method leaves one without
- * (4 layers over 4 stages with the embedding and the head counted: the head would be alone),
- * blocks are dealt out evenly, and the first and last stage, which hold more, get no rest.
- */
-static void deal_evenly(int L, int pp, int *blocks)
-{
-    const int rest = L % pp, first = pp > 2 && rest <= pp - 2;
-
-    for (int i = 0; i < pp; i++)
-        blocks[i] = L / pp + (i >= first && i < first + rest);
-}
-
-int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks, struct err *e)
+/* The cut by one method: the stage of the final LayerNorm, or -1. */
+static int cut_by(const struct trainer *t, const char *method, struct topology topo, enum opts_recompute recompute,
+                  int *blocks, struct err *e)
 {
     const struct train_opts *o = &t->o;
     const int L = (int)o->num_layers;
@@ -189,14 +178,47 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
     /* Three passes a block, and a fourth where it is recomputed; the head is not. */
     if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
-    if (pipeline_cut(&specs, o->pp_partition_method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks,
-                     e) == 0)
+    return pipeline_cut(&specs, method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks, e);
+}
+
+/* Our stages have the final LayerNorm where the last block is; DeepSpeed's "uniform" may leave it to a lone head. */
+static bool can_be(int norm, const int *blocks)
+{
+    return norm >= 0 && blocks[norm] > 0;
+}
+
+int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks, struct err *e)
+{
+    const char *method = t->o.pp_partition_method;
+
+    if (can_be(cut_by(t, method, topo, recompute, blocks, e), blocks))
         return 0;
-    if (L < topo.pp || !pipeline_method_known(o->pp_partition_method))
+    if (t->o.num_layers < topo.pp || !pipeline_method_known(method))
         return -1;
     err_clear(e);
-    deal_evenly(L, topo.pp, blocks);
-    return 1;
+    return cut_by(t, "even", topo, recompute, blocks, e) < 0 ? -1 : 1;
+}
+
+/*
+ * The method to be noted in checkpoints: DeepSpeed computes the cut again when it resumes, so a name of
+ * its own, where one gives these stages; else ours.
+ */
+static const char *method_of_cut(const struct trainer *t, const char *given)
+{
+    const char *const names[] = { given, "type:transformer", "type:transformer|embedding", "parameters", "uniform" };
+    int *blocks = xcalloc((size_t)t->topo.pp, sizeof *blocks);
+    const char *found = given;
+    bool same = false;
+
+    for (int i = 0; i < 5 && !same; i++) {
+        struct err e = {0};
+        int norm = pipeline_method_genuine(names[i]) ? cut_by(t, names[i], t->topo, RECOMPUTE_NONE, blocks, &e) : -1;
+
+        same = can_be(norm, blocks) && memcmp(blocks, t->blocks, (size_t)t->topo.pp * sizeof *blocks) == 0;
+        found = same ? names[i] : found;
+    }
+    free(blocks);
+    return found;
 }
 
 /* Blocks of each stage: as the checkpoint has them while nothing says otherwise, else by the method. */
@@ -204,18 +226,20 @@ static int cut_stages(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *from = t->from ? checkpoint_info(t->from) : NULL;
     const struct train_opts *o = &t->o;
-    int rc;
+    int rc = 0;
 
     t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
-    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm)) {
+    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm))
         memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
-        return 0;
-    }
-    rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);
+    else
+        rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);
+    if (rc < 0)
+        return -1;
     if (rc > 0)
-        say(t, "note: '%s' leaves a stage of %d without a block: they are dealt out evenly", o->pp_partition_method,
-            t->topo.pp);
-    return rc < 0 ? -1 : 0;
+        say(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
+            o->pp_partition_method, t->topo.pp);
+    t->noted_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
+    return 0;
 }
 
 int shape_settle(struct trainer *t, int64_t *eod, struct err *e)

@@ -60,6 +60,34 @@ void set_phase(struct trainer *t, const char *phase)
     }
 }
 
+/* "stage 1: blocks 2 to 4, final norm": what is where. */
+static void add_stages(const struct trainer *t, struct strbuf *sb)
+{
+    const int pp = t->topo.pp;
+    int norm = pp - 1;
+
+    while (norm > 0 && t->blocks[norm] == 0)
+        norm--;
+    for (int i = 0, first = 0; i < pp; first += t->blocks[i++]) {
+        const char *comma = "";
+
+        strbuf_addf(sb, "stage %d: ", i);
+        if (i == 0) {
+            strbuf_addf(sb, "embedding");
+            comma = ", ";
+        }
+        if (t->blocks[i]) {
+            strbuf_addf(sb, "%sblocks %d to %d", comma, first, first + t->blocks[i] - 1);
+            comma = ", ";
+        }
+        if (i == norm) {
+            strbuf_addf(sb, "%sfinal norm", comma);
+            comma = ", ";
+        }
+        strbuf_addf(sb, "%s%s\n", i == pp - 1 ? comma : "", i == pp - 1 ? "head" : "");
+    }
+}
+
 /* Parameters of the model without both embeddings: what the reference's FLOP counts are of. */
 static double params_no_embeds(const struct model_config *c)
 {
@@ -81,9 +109,7 @@ void show_settings(struct trainer *t)
         strbuf_addf(&sb, "note: %s\n", t->o.note[i]);
     strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->model_config.vocab,
                 (long long)t->model_config.vocab_tokens);
-    for (int i = 0, first = 0; i < t->topo.pp; first += t->blocks[i++])
-        strbuf_addf(&sb, "stage %d: %sblocks %d to %d%s\n", i, i == 0 ? "embedding, " : "", first,
-                    first + t->blocks[i] - 1, i == t->topo.pp - 1 ? ", final norm, head" : "");
+    add_stages(t, &sb);
     trainlog_add_iterations(&sb, t->schedule.train_iters);
     trainlog_flush(t->log, &sb);
     strbuf_free(&sb);

@@ -158,6 +158,9 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
     s->n_blocks = blocks[pp];
     s->first = pp == 0;
     s->last = pp == topo.pp - 1;
+    s->norm = s->n_blocks > 0;
+    for (int i = pp + 1; i < topo.pp; i++)
+        s->norm = s->norm && blocks[i] == 0;
     s->n_ids = id_of(m, ROLE_FINAL_NORM_B, -1) + 1;
     most = s->n_blocks * BLOCK_ROLES + ROLE_N;
     s->param = arena_alloc(a, (size_t)most * sizeof *s->param);
@@ -167,13 +170,14 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
             s->by_role[i][r] = -1;
     s->bucket = arena_alloc(a, (size_t)(s->n_blocks + 2) * sizeof *s->bucket);
 
-    if (s->last) {
+    if (s->norm) {
         add_param(s, ROLE_FINAL_NORM_W, -1);
         add_param(s, ROLE_FINAL_NORM_B, -1);
-        if (!s->first)
-            add_embedding(s, true);
-        end_bucket(s, -1);
     }
+    if (s->last && !s->first)
+        add_embedding(s, true);
+    if (s->norm || s->last)
+        end_bucket(s, -1);
     for (int i = s->n_blocks - 1; i >= 0; i--) {
         for (enum role r = ROLE_NORM1_W; r <= ROLE_DOWN_B; r++)
             add_param(s, r, s->first_block + i);

@@ -73,7 +73,8 @@ struct stage {
     int pp, dp, tp;             /* this rank's coordinates */
     struct model_config model;
     int first_block, n_blocks;
-    bool first, last;           /* holds the embedding; holds final norm and head */
+    bool first, last;           /* holds the embedding; holds the head */
+    bool norm;                  /* holds the final norm: the last stage that has blocks */
     int n_ids;                  /* parameters of the whole model */
     int n_params;
     struct stage_param *param;
@@ -88,8 +89,8 @@ struct stage {
 };
 
 /*
- * The share of rank (pp, dp, tp) when blocks[i] transformer blocks are on stage i. The sizes
- * must divide (options_check has seen to it); asserts otherwise.
+ * The share of rank (pp, dp, tp) when blocks[i] transformer blocks are on stage i; the first may have none, and the
+ * last. The sizes must divide (options_check has seen to it); asserts otherwise.
  */
 struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks);
 void stage_free(struct stage *s);                       /* NULL is fine */

@@ -51,6 +51,7 @@ struct trainer {
     enum dtype t;
 
     struct model_config model_config;
+    const char *noted_method;   /* the partition method that saved arguments name */
     char *saved_method;         /* the checkpoint's partition method, where the options do not give one */
     int *blocks;                /* [pp] transformer blocks of each stage */
     struct stage *stage;
