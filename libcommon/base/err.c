@@ -54,7 +54,7 @@ void err_sys(struct err *e, const char *path, const char *fmt, ...)
     va_start(ap, fmt);
     append(e, fmt, ap);
     va_end(ap);
-    appendf(e, ": %s", strerror(sys));
+    appendf(e, ": %s%s", strerror(sys), sys == EMFILE ? " (ulimit -n raises the limit)" : "");
 }
 
 void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...)

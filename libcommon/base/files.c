@@ -55,7 +55,8 @@ enum { FD_NONE = -1, FD_REFUSED = -2 };
 /* One path on disk (or spool descriptor), shared by all the files that are windows of it. */
 struct disk {
     char *path;                         /* NULL: a spool */
-    _Atomic int fd, fd_direct;
+    int fd, fd_direct;
+    int pins;                           /* in use: not to be closed */
     int64_t mtime_ns;
 };
 
@@ -70,11 +71,12 @@ struct files {
     pthread_mutex_t lock;
     struct table disk, file, record;
     int last_disk;                      /* windows of one tar come in a row */
-    int n_open, max_open;
+    int *open, n_open, cap_open;        /* disks with a descriptor, but for spools */
+    int next_idle;                      /* where the search for one to close goes on */
 };
 
 /* A plan may touch thousands of files; the hard limit is ours to use. */
-static int raise_open_limit(void)
+int files_open_limit(void)
 {
     struct rlimit rl;
 
@@ -97,7 +99,6 @@ struct files *files_new(void)
     f->file.item_size = sizeof(struct file);
     f->record.item_size = sizeof(struct record);
     f->last_disk = -1;
-    f->max_open = raise_open_limit();
     return f;
 }
 
@@ -118,6 +119,7 @@ void files_free(struct files *f)
         free(((struct file *)table_at(&f->file, i))->name);
     for (int i = 0; i < f->record.n; i++)
         free((char *)((struct record *)table_at(&f->record, i))->name);
+    free(f->open);
     table_free(&f->disk);
     table_free(&f->file);
     table_free(&f->record);
@@ -308,29 +310,78 @@ const void *files_mem(const struct files *f, int file)
     return get_file(f, file)->mem;
 }
 
+/* Close the descriptors of a file that nobody uses just now. False: all are in use. Under the lock. */
+static bool close_idle(struct files *f)
+{
+    for (int i = 0; i < f->n_open; i++) {
+        int k = (f->next_idle + i) % f->n_open;
+        struct disk *d = table_at(&f->disk, f->open[k]);
+
+        if (d->pins)
+            continue;
+        if (d->fd >= 0)
+            close(d->fd);
+        if (d->fd_direct >= 0)
+            close(d->fd_direct);
+        d->fd = FD_NONE;
+        d->fd_direct = d->fd_direct == FD_REFUSED ? FD_REFUSED : FD_NONE;
+        f->open[k] = f->open[--f->n_open];
+        f->next_idle = k;
+        return true;
+    }
+    return false;
+}
+
+/* Under the lock. */
+static int open_disk(struct files *f, int disk, bool direct, struct err *e)
+{
+    struct disk *d = table_at(&f->disk, disk);
+    bool first = d->fd < 0 && d->fd_direct < 0;
+    int fd;
+
+    /* An eighth: as many again may have a second descriptor, and outputs need some. */
+    if (first && f->n_open >= files_open_limit() / 8)
+        close_idle(f);
+    do
+        fd = open(d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+    while (fd < 0 && (errno == EMFILE || errno == ENFILE) && close_idle(f));
+    if (fd < 0 && direct && errno != EMFILE && errno != ENFILE)
+        return FD_REFUSED;
+    if (fd < 0) {
+        err_sys(e, d->path, "cannot open");
+        return FD_NONE;
+    }
+    if (first) {
+        ARRAY_ROOM(f->open, f->cap_open, f->n_open + 1);
+        f->open[f->n_open++] = disk;
+    }
+    return fd;
+}
+
 int files_fd(struct files *f, int file, bool direct, struct err *e)
 {
-    struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
-    _Atomic int *slot = direct ? &d->fd_direct : &d->fd;
-    int fd = *slot;
+    int disk = get_file(f, file)->disk, fd;
+    struct disk *d = table_at(&f->disk, disk);
+    int *slot = direct ? &d->fd_direct : &d->fd;
 
-    if (fd != FD_NONE)
-        return fd >= 0 ? fd : -1;
     pthread_mutex_lock(&f->lock);
+    d->pins++;
+    if (*slot == FD_NONE)
+        *slot = open_disk(f, disk, direct, e);
     fd = *slot;
-    if (fd == FD_NONE) {
-        fd = open(d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
-        if (fd >= 0)
-            f->n_open++;
-        else if (!direct)
-            err_sys(e, d->path, "cannot open");
-        else
-            fd = FD_REFUSED;
-        if (fd != -1)
-            *slot = fd;
-    }
+    if (fd < 0)
+        d->pins--;
     pthread_mutex_unlock(&f->lock);
     return fd >= 0 ? fd : -1;
+}
+
+void files_fd_done(struct files *f, int file)
+{
+    struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
+
+    pthread_mutex_lock(&f->lock);
+    d->pins--;
+    pthread_mutex_unlock(&f->lock);
 }
 
 static int read_exactly(int fd, void *buf, size_t n, uint64_t at)
@@ -354,25 +405,9 @@ static int read_exactly(int fd, void *buf, size_t n, uint64_t at)
     return 0;
 }
 
-/* Kept open while there is plenty of room, so that reading tables costs one open a file. */
-static int borrow_fd(struct files *f, int file, bool *temporary, struct err *e)
-{
-    struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
-    int fd = d->fd;
-
-    *temporary = fd < 0 && d->path && f->n_open > f->max_open / 4;
-    if (!*temporary)
-        return files_fd(f, file, false, e);
-    fd = open(d->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        err_sys(e, d->path, "cannot open");
-    return fd;
-}
-
 int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e)
 {
     const struct file *x = get_file(f, file);
-    bool temporary;
     int fd, rc;
 
     if (at > x->size || n > x->size - at) {
@@ -386,7 +421,7 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
         memcpy(buf, (const char *)x->mem + at, n);
         return 0;
     }
-    fd = borrow_fd(f, file, &temporary, e);
+    fd = files_fd(f, file, false, e);
     if (fd < 0)
         return -1;
     rc = read_exactly(fd, buf, n, x->base + at);
@@ -394,8 +429,7 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
         err_data(e, x->name, at, "cut short while we read: %zu bytes expected", n);
     else if (rc < 0)
         err_sys(e, x->name, "cannot read %zu bytes at byte %llu", n, (unsigned long long)at);
-    if (temporary)
-        close(fd);
+    files_fd_done(f, file);
     return rc;
 }
 

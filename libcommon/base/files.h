@@ -68,9 +68,13 @@ const void *files_mem(const struct files *f, int file);
 /*
  * A descriptor for the file that holds `file` (add files_path's base to every offset).
  * direct: opened with O_DIRECT, or -1 where the file system refuses that (no error).
- * Owned by the table; valid until files_free(). -1 with *e filled when it cannot be opened.
+ * Owned by the table; valid until files_fd_done(), which closes it when others need its
+ * place. -1 with *e filled when it cannot be opened. Any thread.
  */
 int files_fd(struct files *f, int file, bool direct, struct err *e);
+void files_fd_done(struct files *f, int file);          /* once for each files_fd() that gave one */
+/* How many descriptors this process may have; raises its limit to what it may be. */
+int files_open_limit(void);
 /* Read exactly [at, at+n) of a file; ERR_DATA when it is shorter ("cut short"). */
 MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
 

@@ -45,6 +45,8 @@ static double probe_rate(const struct source *s)
             break;
         read += (uint64_t)n;
     }
+    if (fd >= 0)
+        files_fd_done(s->files, file);
     free(buf);
     return taken > 0 ? (double)read / taken : 0;
 }

@@ -115,6 +115,24 @@ static bool uring_works(const struct exec_opts *o)
 }
 
 /*
+ * Where a process may have few descriptors: fewer chunks under way, each with fewer reads. A
+ * chunk reads from max_reads files and writes to as many as an item is dealt out to; each file
+ * may have two descriptors.
+ */
+static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
+{
+    enum { SHARE = 8, LEAST_BUFS = 4 };
+    int share = files_open_limit() / SHARE, outs = 1, chunks;
+
+    for (int i = 0; i < plan_n(x->plan); i++)
+        outs = plan_item(x->plan, i)->n_outs > outs ? plan_item(x->plan, i)->n_outs : outs;
+    chunks = share / outs > LEAST_BUFS ? share / outs : LEAST_BUFS;
+    *workers = *workers < chunks / LEAST_BUFS ? *workers : chunks / LEAST_BUFS;
+    *n_bufs = (int)min_u64((uint64_t)*n_bufs, (uint64_t)(chunks / *workers));
+    x->max_reads = (int)max_u64(1, min_u64(MAX_REQS, (uint64_t)(share / (*workers * *n_bufs))));
+}
+
+/*
  * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
  * workers than can have four of the smallest. Returns the bytes of it all.
  */
@@ -129,6 +147,7 @@ static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
     while (!x->o->chunk_bytes && x->chunk < MAX_CHUNK && mem / (uint64_t)*workers / (2 * x->chunk + SLACK) >= 8)
         x->chunk *= 2;
     *n_bufs = (int)min_u64(mem / (uint64_t)*workers / (x->chunk + SLACK), MAX_BUFS);
+    spare_descriptors(x, workers, n_bufs);
     return (uint64_t)*workers * (uint64_t)*n_bufs * (x->chunk + SLACK);
 }
 

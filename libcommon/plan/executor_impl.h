@@ -61,6 +61,7 @@ struct run {
     struct outputs *outputs;
     struct tiles *tiles;
     uint64_t chunk;
+    int max_reads;              /* of a chunk, under way: MAX_REQS unless descriptors are few */
     bool uring;
     _Atomic bool direct_reads, used_direct;
     _Atomic uint64_t read_bytes, write_bytes;

@@ -57,7 +57,7 @@ static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint6
     uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
     struct request *r;
 
-    if (c->n_reqs == MAX_REQS || len > room)
+    if (c->n_reqs == x->max_reads || len > room)
         return 1;
     r = &c->req[c->n_reqs];
     *r = (struct request){ .chunk = c, .file = file, .wanted = end - from,
@@ -140,6 +140,7 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
 
 /* ---- what comes back ---- */
 
+/* The run is over; the source may be used again. */
 static bool read_failed(struct run *x, const struct request *r)
 {
     struct files *f = plan_files(x->plan);
@@ -149,11 +150,13 @@ static bool read_failed(struct run *x, const struct request *r)
     files_path(f, r->file, &base);
     if (r->io.res == 0) {
         err_data(&e, files_name(f, r->file), r->io.at - base, "cut short: %zu more bytes expected", r->wanted);
+        files_fd_done(f, r->file);
         return exec_fail(x, &e);
     }
     errno = (int)-r->io.res;
     err_sys(&e, files_name(f, r->file), "cannot read %zu bytes at byte %llu", r->io.len,
             (unsigned long long)(r->io.at - base));
+    files_fd_done(f, r->file);
     return exec_fail(x, &e);
 }
 
@@ -168,6 +171,7 @@ bool exec_read_came(struct worker *w, struct request *r)
             x->used_direct = true;
         else
             posix_fadvise(io->fd, (off_t)io->at, (off_t)io->len, POSIX_FADV_DONTNEED);
+        files_fd_done(plan_files(x->plan), r->file);
         return true;
     }
     if (io->res > 0) {
@@ -182,8 +186,12 @@ bool exec_read_came(struct worker *w, struct request *r)
     } else if (io->res != -EINTR && io->res != -EAGAIN) {
         return read_failed(x, r);
     }
-    if (!r->direct && (io->fd = files_fd(plan_files(x->plan), r->file, false, &e)) < 0)
-        return exec_fail(x, &e);
+    if (!r->direct) {
+        io->fd = files_fd(plan_files(x->plan), r->file, false, &e);
+        files_fd_done(plan_files(x->plan), r->file);
+        if (io->fd < 0)
+            return exec_fail(x, &e);
+    }
     start_read(w, r->chunk, r);
     return true;
 }

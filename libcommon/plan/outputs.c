@@ -10,8 +10,8 @@
 
 #include "libcommon/base/mem.h"
 
-/* Idle files kept open beyond those in use. */
-enum { KEEP_OPEN = 64 };
+/* Idle files kept open beyond those in use, at most; and as a share of the descriptors that there may be. */
+enum { KEEP_OPEN = 64, KEEP_SHARE = 16 };
 enum { DIRECT_ALIGN = 4096 };
 
 struct output {
@@ -25,7 +25,7 @@ struct outputs {
     pthread_mutex_t lock;
     struct plan *plan;
     bool direct;
-    int n_open;
+    int n_open, keep_open;
     struct output *out;
 };
 
@@ -36,6 +36,7 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     pthread_mutex_init(&o->lock, NULL);
     o->plan = p;
     o->direct = direct;
+    o->keep_open = (int)min_u64(KEEP_OPEN, (uint64_t)(files_open_limit() / KEEP_SHARE));
     o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
     for (int i = 0; i < plan_n_dst(p); i++)
         o->out[i] = (struct output){ .fd = -1, .fd_direct = -1, .refused = !direct };
@@ -91,7 +92,7 @@ void outputs_unpin(struct outputs *o, int dst)
 
     pthread_mutex_lock(&o->lock);
     x->pins--;
-    if (o->n_open > KEEP_OPEN)
+    if (o->n_open > o->keep_open)
         close_idle(o, x);
     pthread_mutex_unlock(&o->lock);
 }
