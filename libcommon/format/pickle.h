@@ -1,7 +1,7 @@
 /*
  * pickle.h - a pickle machine that only knows data
  *
- * Runs the stream of a data.pkl (protocol <= 2, the opcodes of spec section 2.1) into a
+ * Runs the stream of a data.pkl (protocol <= 5, the opcodes that hold data) into a
  * tree and never executes or imports anything: a GLOBAL is a name, a REDUCE or NEWOBJ is
  * a node that holds callable and arguments as data, a BUILD hangs its state on the node.
  * So any tree can be written back (pickle_write), classes we do not know included.

@@ -30,6 +30,8 @@ static const struct known known[] = {
     {"numpy._core.multiarray", "_reconstruct", USE_CALL},
     {"numpy.core.multiarray", "scalar", USE_CALL},
     {"numpy._core.multiarray", "scalar", USE_CALL},
+    {"numpy.core.numeric", "_frombuffer", USE_CALL},
+    {"numpy._core.numeric", "_frombuffer", USE_CALL},
     {"numpy", "ndarray", USE_VALUE},
     {"numpy", "dtype", USE_CALL | USE_VALUE},
     {"argparse", "Namespace", USE_OBJ},

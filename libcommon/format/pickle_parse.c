@@ -27,8 +27,15 @@ enum {
     OP_BINPUT = 'q', OP_LONG_BINPUT = 'r', OP_SETITEM = 's', OP_TUPLE = 't', OP_EMPTY_TUPLE = ')',
     OP_SETITEMS = 'u', OP_EMPTY_DICT = '}', OP_PROTO = 0x80, OP_NEWOBJ = 0x81, OP_TUPLE1 = 0x85,
     OP_TUPLE2 = 0x86, OP_TUPLE3 = 0x87, OP_NEWTRUE = 0x88, OP_NEWFALSE = 0x89, OP_LONG1 = 0x8a,
-    OP_LONG4 = 0x8b, OP_EMPTY_SET = 0x8f,
+    OP_LONG4 = 0x8b,
+    /* protocols 3 to 5 */
+    OP_BINBYTES = 'B', OP_SHORT_BINBYTES = 'C', OP_SHORT_BINUNICODE = 0x8c, OP_BINUNICODE8 = 0x8d,
+    OP_BINBYTES8 = 0x8e, OP_EMPTY_SET = 0x8f, OP_ADDITEMS = 0x90, OP_FROZENSET = 0x91, OP_NEWOBJ_EX = 0x92,
+    OP_STACK_GLOBAL = 0x93, OP_MEMOIZE = 0x94, OP_FRAME = 0x95, OP_BYTEARRAY8 = 0x96, OP_NEXT_BUFFER = 0x97,
+    OP_READONLY_BUFFER = 0x98,
 };
+
+enum { PROTOCOL_MAX = 5 };
 
 /* Longest module or class name; CPython has no limit, real ones stay under 100. */
 enum { MAX_NAME = 500 };
@@ -44,7 +51,9 @@ struct machine {
     uint32_t mark[PICKLE_MAX_DEPTH];
     uint32_t n_marks;
     struct pk **memo;
-    uint32_t n_memo;
+    uint32_t n_memo;                    /* places in memo */
+    uint32_t n_memoised;                /* filled ones: where MEMOIZE puts the next */
+    size_t frame_end;
 };
 
 static int __attribute__((format(printf, 3, 0)))
@@ -176,6 +185,7 @@ static int memo_put(struct machine *m, uint32_t i)
         m->memo = memo;
         m->n_memo = n;
     }
+    m->n_memoised += !m->memo[i];
     m->memo[i] = v;
     return 0;
 }
@@ -245,40 +255,70 @@ static int push_long(struct machine *m, uint64_t n)
 
 static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((const char *)p, n) == n; }
 
-static int push_unicode(struct machine *m)
+/* What a length of 1, 4 or 8 bytes announces. */
+static const uint8_t *take_counted(struct machine *m, int len_bytes, uint64_t *len)
 {
-    const uint8_t *p = take(m, 4);
-    uint32_t len = p ? get_le32(p) : 0;
+    const uint8_t *p = take(m, (uint64_t)len_bytes);
 
-    if (!p || !(p = take(m, len)))
+    if (!p)
+        return NULL;
+    *len = len_bytes == 1 ? *p : len_bytes == 4 ? get_le32(p) : get_le64(p);
+    return take(m, *len);
+}
+
+static int push_unicode(struct machine *m, int len_bytes)
+{
+    uint64_t len;
+    const uint8_t *p = take_counted(m, len_bytes, &len);
+
+    if (!p)
         return -1;
     if (!is_utf8(p, len))
-        return damaged(m, "a string of %u bytes is not UTF-8", len);
+        return damaged(m, "a string of %llu bytes is not UTF-8", (unsigned long long)len);
     return push_string(m, PK_STR, p, len);
+}
+
+static int push_bytes(struct machine *m, int len_bytes)
+{
+    uint64_t len;
+    const uint8_t *p = take_counted(m, len_bytes, &len);
+
+    return p ? push_string(m, PK_BYTES, p, len) : -1;
 }
 
 /* Python 2's str: text when it can be, else bytes. */
 static int push_str8(struct machine *m, int len_bytes)
 {
-    const uint8_t *p = take(m, (uint64_t)len_bytes);
-    uint32_t len = !p ? 0 : len_bytes == 1 ? *p : get_le32(p);
+    uint64_t len;
+    const uint8_t *p = take_counted(m, len_bytes, &len);
 
-    if (!p || !(p = take(m, len)))
-        return -1;
-    return push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len);
+    return p ? push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len) : -1;
 }
 
-/* One line of GLOBAL: printable ASCII, so that it can go into a message. */
-static char *take_line(struct machine *m)
+/* Letters of a module or name: printable ASCII, so that it can go into a message. */
+static size_t word_len(const uint8_t *p, size_t room)
 {
-    const uint8_t *p = m->p + m->at;
-    size_t room = m->len - m->at, n = 0;
-    char *s;
+    size_t n = 0;
 
     while (n < room && n <= MAX_NAME && p[n] > ' ' && p[n] < 0x7f)
         n++;
+    return n;
+}
+
+static int no_word(struct machine *m)
+{
+    return damaged(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
+}
+
+/* One line of GLOBAL. */
+static char *take_line(struct machine *m)
+{
+    const uint8_t *p = m->p + m->at;
+    size_t room = m->len - m->at, n = word_len(p, room);
+    char *s;
+
     if (n == 0 || n == room || p[n] != '\n') {
-        damaged(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
+        no_word(m);
         return NULL;
     }
     m->at += n + 1;
@@ -294,6 +334,25 @@ static int push_global(struct machine *m)
 
     if (!v || !(v->module = take_line(m)) || !(v->name = take_line(m)))
         return -1;
+    return push(m, v);
+}
+
+static bool is_word(const struct pk *v)
+{
+    return v->type == PK_STR && v->len > 0 && v->len <= MAX_NAME && word_len((const uint8_t *)v->str, v->len) == v->len;
+}
+
+/* Protocol 4: module and name are strings on the stack. */
+static int push_stack_global(struct machine *m)
+{
+    struct pk *name = pop(m), *module = name ? pop(m) : NULL, *v = module ? new_node(m, PK_GLOBAL) : NULL;
+
+    if (!v)
+        return -1;
+    if (!is_word(name) || !is_word(module))
+        return no_word(m);
+    v->module = module->str;
+    v->name = name->str;
     return push(m, v);
 }
 
@@ -391,6 +450,22 @@ static int add_pairs(struct machine *m, struct pk **item, int64_t n)
     return 0;
 }
 
+static int add_members(struct machine *m, struct pk **item, int64_t n)
+{
+    struct pk *v = top(m);
+
+    if (!v)
+        return -1;
+    if (v->type != PK_SET)
+        return damaged(m, "adds members to a value that takes none");
+    if (room(m, v, v->n, (uint32_t)n) < 0)
+        return -1;
+    if (n)
+        memcpy(v->item + v->n, item, (size_t)n * sizeof *item);
+    v->n += (uint32_t)n;
+    return 0;
+}
+
 static int add_marked(struct machine *m, int (*add)(struct machine *, struct pk **, int64_t))
 {
     struct pk **item = NULL;
@@ -428,6 +503,70 @@ static int push_act(struct machine *m, enum pk_type type)
     return push(m, v);
 }
 
+/* What protocol 2 writes as a call, and so do we: NAME(arg). */
+static int push_builtin(struct machine *m, const char *name, struct pk *arg)
+{
+    struct pk *fn = arg ? new_node(m, PK_GLOBAL) : NULL, *args = fn ? new_node(m, PK_TUPLE) : NULL;
+    struct pk *v = args ? new_node(m, PK_CALL) : NULL;
+
+    if (!v || room(m, args, 0, 1) < 0)
+        return -1;
+    fn->module = "__builtin__";
+    fn->name = name;
+    args->item[0] = arg;
+    args->n = 1;
+    v->fn = fn;
+    v->args = args;
+    return push(m, v);
+}
+
+static int push_frozenset(struct machine *m)
+{
+    struct pk **item = NULL, *list;
+    int64_t n = pop_to_mark(m, &item);
+
+    list = n < 0 ? NULL : new_node(m, PK_LIST);
+    if (!list || room(m, list, 0, (uint32_t)n) < 0)
+        return -1;
+    if (n)
+        memcpy(list->item, item, (size_t)n * sizeof *item);
+    list->n = (uint32_t)n;
+    return push_builtin(m, "frozenset", list);
+}
+
+static int push_bytearray(struct machine *m)
+{
+    return push_bytes(m, 8) < 0 ? -1 : push_builtin(m, "bytearray", pop(m));
+}
+
+/* cls.__new__(cls, *args, **kwargs); of the classes we read none has keyword arguments. */
+static int push_newobj_ex(struct machine *m)
+{
+    struct pk *named = pop(m);
+
+    if (!named)
+        return -1;
+    if (named->type != PK_DICT || named->n)
+        return damaged(m, "makes an object with keyword arguments");
+    return push_act(m, PK_OBJ);
+}
+
+/* A frame is a hint how much to read at once; one that does not fit its surroundings is damage. */
+static int frame(struct machine *m)
+{
+    const uint8_t *p = take(m, 8);
+    uint64_t len = p ? get_le64(p) : 0;
+
+    if (!p)
+        return -1;
+    if (m->op_at < m->frame_end)
+        return damaged(m, "a frame inside a frame");
+    if (len > m->len - m->at)
+        return damaged(m, "a frame of %llu bytes, %zu are left", (unsigned long long)len, m->len - m->at);
+    m->frame_end = m->at + (size_t)len;
+    return 0;
+}
+
 static int build(struct machine *m)
 {
     struct pk *state = pop(m), *v = state ? top(m) : NULL;
@@ -448,8 +587,8 @@ static int proto(struct machine *m)
         return -1;
     if (m->op_at != 0)
         return damaged(m, "a protocol number in the middle");
-    if (*p > 2) {
-        err_data(m->e, m->name, m->op_at, "pickle protocol %d is not supported (torch.save writes 2)", *p);
+    if (*p > PROTOCOL_MAX) {
+        err_data(m->e, m->name, m->op_at, "pickle protocol %d is not supported (up to %d are)", *p, PROTOCOL_MAX);
         return -1;
     }
     return 0;
@@ -486,6 +625,29 @@ static int run_int(struct machine *m, uint8_t op)
     }
 }
 
+/* What came after protocol 2. */
+static int step_newer(struct machine *m, uint8_t op)
+{
+    switch (op) {
+    case OP_SHORT_BINBYTES: return push_bytes(m, 1);
+    case OP_BINBYTES:       return push_bytes(m, 4);
+    case OP_BINBYTES8:      return push_bytes(m, 8);
+    case OP_SHORT_BINUNICODE: return push_unicode(m, 1);
+    case OP_BINUNICODE8:    return push_unicode(m, 8);
+    case OP_BYTEARRAY8:     return push_bytearray(m);
+    case OP_EMPTY_SET:      return push(m, new_node(m, PK_SET));
+    case OP_ADDITEMS:       return add_marked(m, add_members);
+    case OP_FROZENSET:      return push_frozenset(m);
+    case OP_NEWOBJ_EX:      return push_newobj_ex(m);
+    case OP_STACK_GLOBAL:   return push_stack_global(m);
+    case OP_MEMOIZE:        return memo_put(m, m->n_memoised);
+    case OP_FRAME:          return frame(m);
+    case OP_NEXT_BUFFER:
+    case OP_READONLY_BUFFER: return damaged(m, "its bytes lie in a buffer outside of it");
+    default:                return damaged(m, "unsupported opcode 0x%02x", op);
+    }
+}
+
 static int step(struct machine *m, uint8_t op)
 {
     switch (op) {
@@ -500,12 +662,11 @@ static int step(struct machine *m, uint8_t op)
     case OP_LONG1:
     case OP_LONG4:          return run_int(m, op);
     case OP_BINFLOAT:       return push_float(m);
-    case OP_BINUNICODE:     return push_unicode(m);
+    case OP_BINUNICODE:     return push_unicode(m, 4);
     case OP_SHORT_BINSTRING: return push_str8(m, 1);
     case OP_BINSTRING:      return push_str8(m, 4);
     case OP_EMPTY_DICT:     return push(m, new_node(m, PK_DICT));
     case OP_EMPTY_LIST:     return push(m, new_node(m, PK_LIST));
-    case OP_EMPTY_SET:      return push(m, new_node(m, PK_SET));
     case OP_EMPTY_TUPLE:    return push(m, new_node(m, PK_TUPLE));
     case OP_TUPLE1:
     case OP_TUPLE2:
@@ -524,7 +685,7 @@ static int step(struct machine *m, uint8_t op)
     case OP_LONG_BINPUT:
     case OP_BINGET:
     case OP_LONG_BINGET:    return run_memo(m, op);
-    default:                return damaged(m, "unsupported opcode 0x%02x", op);
+    default:                return step_newer(m, op);
     }
 }
 

@@ -114,36 +114,49 @@ struct pk **pk_items(const struct pk *v, uint32_t *n)
 
 /* ---- numbers, NumPy's scalars included ---- */
 
+/*
+ * Up to 8 bytes, little-endian: an opcode's own, or _codecs.encode(text, 'latin1'). Their number, 0 for
+ * anything else.
+ */
+static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
+{
+    bool latin1 = pk_is_class(raw, "_codecs", "encode") && !raw->opaque;
+    uint64_t n = 0;
+
+    if (!latin1 && raw->type != PK_BYTES)
+        return 0;
+    if (latin1)
+        raw = raw->args->item[0];
+    *bits = 0;
+    for (uint64_t i = 0; i < raw->len; i++, n++) {
+        uint8_t c = (uint8_t)raw->str[i];
+
+        if (n == 8 || (latin1 && c > 0xc3))
+            return 0;
+        if (latin1 && c >= 0x80)        /* two bytes of UTF-8 */
+            c = (uint8_t)(c << 6 | ((uint8_t)raw->str[++i] & 0x3f));
+        *bits |= (uint64_t)c << 8 * n;
+    }
+    return n;
+}
+
 /* numpy.core.multiarray.scalar(dtype, bytes): up to 8 raw bytes and the type's letters ("f8"). */
 static const char *numpy_scalar(const struct pk *v, uint64_t *bits)
 {
-    const struct pk *dtype, *raw, *order;
+    const struct pk *dtype, *order;
     const char *code;
-    uint64_t n = 0;
+    uint64_t n;
 
     if (!v || v->type != PK_CALL || v->opaque || strcmp(v->fn->name, "scalar") != 0 || v->args->n != 2)
         return NULL;
     dtype = v->args->item[0];
-    raw = v->args->item[1];
-    if (!pk_is_class(dtype, "numpy", "dtype") || dtype->type != PK_CALL || dtype->args->n == 0 ||
-        !pk_is_class(raw, "_codecs", "encode") || raw->opaque)
+    if (!pk_is_class(dtype, "numpy", "dtype") || dtype->type != PK_CALL || dtype->args->n == 0)
         return NULL;
     order = dtype->state && dtype->state->type == PK_TUPLE && dtype->state->n > 1 ? dtype->state->item[1] : NULL;
     if (order && pk_as_str(order) && *pk_as_str(order) == '>')
         return NULL;                    /* big-endian: never written here */
     code = pk_as_str(dtype->args->item[0]);
-    raw = raw->args->item[0];
-    *bits = 0;
-    /* latin1 text: a byte >= 0x80 is two bytes of UTF-8. */
-    for (uint64_t i = 0; i < raw->len; i++, n++) {
-        uint8_t c = (uint8_t)raw->str[i];
-
-        if (n == 8 || c > 0xc3)
-            return NULL;
-        if (c >= 0x80)
-            c = (uint8_t)(c << 6 | ((uint8_t)raw->str[++i] & 0x3f));
-        *bits |= (uint64_t)c << 8 * n;
-    }
+    n = short_bytes(v->args->item[1], bits);
     return code && n && strlen(code) == 2 && (uint64_t)(code[1] - '0') == n ? code : NULL;
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Write a .pt with every kind of value that checkpoints hold: make_zoo.py OUT.pt
+"""Write a .pt with every kind of value that checkpoints hold: make_zoo.py OUT.pt [PROTOCOL]
 
 zoo_torch1.pt was made with torch 1.13 (Python 3.11), zoo_torch2.pt with torch 2.11
-(Python 3.12). layer_08.pt is the final LayerNorm of the bloom golden set, step 20.
+(Python 3.12), zoo_protocol4.pt and zoo_protocol5.pt with torch 2.15 and pickle_protocol 4
+and 5. layer_08.pt is the final LayerNorm of the bloom golden set, step 20.
 """
 import argparse
 import collections
@@ -71,4 +72,4 @@ zoo = {
     'random': random.getstate(), 'np_random': numpy.random.get_state(),
     'long_list': list(range(2500)),
 }
-torch.save(zoo, sys.argv[1])
+torch.save(zoo, sys.argv[1], pickle_protocol=int(sys.argv[2]) if len(sys.argv) > 2 else 2)
