@@ -520,6 +520,26 @@ int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)
     return rc;
 }
 
+int write_all(int fd, const void *buf, size_t n)
+{
+    const char *p = buf;
+
+    while (n) {
+        ssize_t k = write(fd, p, n);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0) {                   /* a disk that fills up takes a part first, and says why at the next call */
+            if (k == 0)
+                errno = EIO;
+            return -1;
+        }
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
 int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
 {
     const char *p = buf;
@@ -687,6 +707,15 @@ char *path_base(const char *path)
     while (i > 0 && path[i - 1] != '/')
         i--;
     return str_fmt("%.*s", (int)(n - i), path + i);
+}
+
+bool path_same(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (stat(a, &x) < 0 || stat(b, &y) < 0)
+        return strcmp(a, b) == 0;
+    return (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode)) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 char *path_relative(const char *from, const char *to, struct err *e)

@@ -91,12 +91,15 @@ MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, stru
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
+MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
 MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
+/* One file or folder by two names? (A pipe or a device is no such thing: each reading goes on.) */
+bool path_same(const char *a, const char *b);
 char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */
 /* `to` seen from directory `from` ("../step20/x.pt"); both must exist. Caller frees. */
 MUST_CHECK char *path_relative(const char *from, const char *to, struct err *e);

@@ -150,7 +150,7 @@ static int commit(struct journal *j, struct plan_item **it, int n, struct err *e
 
     for (int i = 0; i < n; i++)
         put_line(&sb, j->plan, it[i]);
-    if (rc == 0 && (write(j->fd, sb.buf, sb.len) != (ssize_t)sb.len || fdatasync(j->fd) < 0)) {
+    if (rc == 0 && (write_all(j->fd, sb.buf, sb.len) < 0 || fdatasync(j->fd) < 0)) {
         err_sys(e, j->path, "cannot append %zu bytes", sb.len);
         rc = -1;
     }
@@ -196,7 +196,7 @@ struct journal *journal_open(const char *path, struct plan *p, const char *dir, 
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->wake, NULL);
     /* The newline ends a line torn by a kill; an empty line is harmless. */
-    if (j->fd < 0 || j->dir_fd < 0 || write(j->fd, "\n", 1) != 1 ||
+    if (j->fd < 0 || j->dir_fd < 0 || write_all(j->fd, "\n", 1) < 0 ||
         (errno = pthread_create(&j->thread, NULL, committer, j)) != 0) {
         err_sys(e, path, "cannot begin the journal");
         if (j->fd >= 0)

@@ -115,6 +115,11 @@ static int list_entry(struct listing *l, struct files *f, const char *path, cons
     return 0;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
+}
+
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -242,6 +247,35 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     return tag;
 }
 
+/* Say that `dir` is no tag and names none; the tags inside it are what was meant. */
+static void no_checkpoint(const char *dir, struct err *e)
+{
+    enum { LISTED = 8 };
+    struct strbuf tags = {0};
+    struct err ignored = {0};
+    char **names = NULL;
+    int n = 0, n_tags = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_number);
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]);
+
+        if (is_tag_folder(path) && ++n_tags <= LISTED)
+            strbuf_addf(&tags, "%s%s", n_tags == 1 ? "" : ", ", names[i]);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    if (n_tags > LISTED)
+        strbuf_addf(&tags, " and %d more", n_tags - LISTED);
+    if (n_tags)
+        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags.buf);
+    else
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/ or index.h5, and no 'latest' file");
+    strbuf_free(&tags);
+}
+
 static const char *const latest_names[] = { "latest", "latest_universal" };
 
 /* Follow the pointer file of a folder: the tag folder's path, or NULL. */
@@ -271,7 +305,7 @@ static char *latest_follow(const char *dir, struct err *e)
         free(where);
         return path;
     }
-    err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/ or index.h5, and no 'latest' file");
+    no_checkpoint(dir, e);
     return NULL;
 }
 

@@ -399,6 +399,21 @@ static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
     return (uint64_t)n_nan > all - n;
 }
 
+/* Elements whose bits are not the same, and one of the two is no finite number. */
+static uint64_t count_not_finite(uint64_t size, const uint8_t *a, const uint8_t *b, const double *v, const double *w,
+                                 uint64_t n)
+{
+    uint64_t count = 0;
+    int64_t any = 0;
+
+    #pragma omp simd reduction(+:any)
+    for (uint64_t i = 0; i < n; i++)
+        any += (v[i] - v[i] != 0) | (w[i] - w[i] != 0);
+    for (uint64_t i = 0; any && i < n; i++)
+        count += (v[i] - v[i] != 0 || w[i] - w[i] != 0) && memcmp(a + i * size, b + i * size, size) != 0;
+    return count;
+}
+
 static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
 {
     uint64_t size = (uint64_t)dtype_size(t), first = 0;
@@ -413,6 +428,7 @@ static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, con
     if (d->n_differ == 0)
         d->first = d->n + first;
     d->n_differ += count_differing(t, a, b, n);
+    d->n_not_finite += count_not_finite(size, a, b, v, w, n);
     d->max_ulps = max_u64(d->max_ulps, block_ulps(t, a, b, n, any_nan));
     d->n += n;
 }
@@ -452,6 +468,7 @@ void stats_diff_join(struct stats_diff *d, const struct stats_diff *next)
         d->first = d->n + next->first;
     d->n += next->n;
     d->n_differ += next->n_differ;
+    d->n_not_finite += next->n_not_finite;
     d->max_ulps = max_u64(d->max_ulps, next->max_ulps);
     d->max_abs = next->max_abs > d->max_abs ? next->max_abs : d->max_abs;
     d->diff_sq += next->diff_sq;

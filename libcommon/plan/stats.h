@@ -28,6 +28,7 @@ struct stats_diff {
     uint64_t n_differ;          /* whose bits are not the same */
     uint64_t first;             /* index of the first of them */
     uint64_t max_ulps;          /* STATS_NO_ULPS when a NaN met a number, or for complex numbers */
+    uint64_t n_not_finite;      /* of those that differ: one of the two is a NaN or infinite */
     double max_abs;             /* over pairs of finite values */
     double diff_sq, ref_sq;     /* sums of (a - b)^2 and a^2 over pairs of finite values */
 };

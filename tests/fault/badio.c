@@ -3,7 +3,8 @@
  *
  * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat
  * or open fail with that errno, once, and every later one too when n ends in '+'; "call:n:kill"
- * kills the process instead. BADIO_URING=0 refuses io_uring, as containers do; without it
+ * kills the process instead. Call "short" is write() to a file: the n-th takes half of its bytes,
+ * and every later one fails. BADIO_URING=0 refuses io_uring, as containers do; without it
  * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange
  * of two names, as some network file systems do.
  */
@@ -58,6 +59,24 @@ ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t at)
     ssize_t (*real)(int, const void *, size_t, off64_t) = next("pwrite64");
 
     return turn("pwrite") ? -1 : real(fd, buf, n, at);
+}
+
+ssize_t write(int fd, const void *buf, size_t n)
+{
+    ssize_t (*real)(int, const void *, size_t) = next("write");
+    static int full;
+
+    if (fd <= 2 || n < 2)
+        return real(fd, buf, n);
+    if (full) {
+        errno = full;
+        return -1;
+    }
+    if (turn("short")) {
+        full = errno;
+        n /= 2;
+    }
+    return real(fd, buf, n);
 }
 
 int fsync(int fd)

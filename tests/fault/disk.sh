@@ -34,6 +34,11 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -l
             rm -rf "$W/out" "$W/out.part" "$W/out.part.job"
         done
     done
+    check_exit "a journal cut short" 1 "bytes: No space" \
+        $shim BADIO_URING=0 BADIO=short:1:28 ds2universal -q "$in" "$W/out"
+    check "a journal cut short: resume" ds2universal -q --resume "$in" "$W/out"
+    check "a journal cut short: same bytes" diff -r "$W/out" "$W/ref-pt"
+    rm -rf "$W/out"
     check_exit "EIO while verifying" 1 "Input/output" $shim BADIO_URING=0 BADIO=pread:60+:5 ckpt-inspect verify "$in"
 else
     echo "no shared-object compiler: failing calls are not tested"

@@ -233,9 +233,12 @@ static json_t *pair_json(const struct diff *d, const struct pair *p)
         json_object_set_new(o, "n", json_integer((json_int_t)sd->n));
         json_object_set_new(o, "n_differ", json_integer((json_int_t)sd->n_differ));
         json_object_set_new(o, "first_index", json_integer((json_int_t)sd->first));
+        json_object_set_new(o, "n_not_finite", json_integer((json_int_t)sd->n_not_finite));
         json_object_set_new(o, "max_ulps", out_ulps(sd->max_ulps));
-        json_object_set_new(o, "max_abs", out_real(sd->max_abs));
-        json_object_set_new(o, "rel_l2", out_real(stats_diff_rel_l2(sd)));
+        /* Over the finite ones; of none there is no largest. */
+        json_object_set_new(o, "max_abs", sd->n_not_finite < sd->n_differ ? out_real(sd->max_abs) : json_null());
+        json_object_set_new(o, "rel_l2",
+                            sd->n_not_finite < sd->n_differ ? out_real(stats_diff_rel_l2(sd)) : json_null());
     }
     return o;
 }
@@ -284,9 +287,16 @@ static void print_values(const struct stats_diff *sd)
 {
     char ulps[32];
 
-    printf("\n    %" PRIu64 " of %" PRIu64 " elements differ, from element %" PRIu64 " on\n"
-           "    by %s and %.9g at most, relative L2 %.3g\n", sd->n_differ, sd->n, sd->first,
-           out_ulps_text(sd->max_ulps, ulps), sd->max_abs, stats_diff_rel_l2(sd));
+    printf("\n    %" PRIu64 " of %" PRIu64 " elements differ, from element %" PRIu64 " on\n", sd->n_differ, sd->n,
+           sd->first);
+    /* A distance to an infinity is none; those that have one are told apart. */
+    if (sd->n_not_finite)
+        printf("    %" PRIu64 " of them by a NaN or an infinity\n", sd->n_not_finite);
+    if (sd->n_not_finite && sd->n_not_finite < sd->n_differ)
+        printf("    the others by %.9g at most, relative L2 %.3g\n", sd->max_abs, stats_diff_rel_l2(sd));
+    else if (!sd->n_not_finite)
+        printf("    by %s and %.9g at most, relative L2 %.3g\n", out_ulps_text(sd->max_ulps, ulps), sd->max_abs,
+               stats_diff_rel_l2(sd));
 }
 
 static void print_pair(const struct diff *d, const struct pair *p)

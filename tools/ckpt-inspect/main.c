@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/base/files.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 static const char help[] =
@@ -144,6 +145,26 @@ static const char *misspelt(const char *word)
     return word && !strchr(word, '/') && access(word, F_OK) < 0 ? nearest_word(word, names, N_COMMANDS) : NULL;
 }
 
+/* Looking twice at one PATH tells nothing new: each is kept once. */
+static void drop_repeated(struct inspect *in, const struct command *cmd)
+{
+    int n = 0;
+
+    if (cmd->run != cmd_summary && cmd->run != cmd_verify)
+        return;
+    for (int i = 0; i < in->n_args; i++) {
+        bool seen = false;
+
+        for (int k = 0; k < n; k++)
+            seen = seen || path_same(in->arg[k], in->arg[i]);
+        if (seen)
+            cli_warn(&in->cli, "%s is named twice", in->arg[i]);
+        else
+            in->arg[n++] = in->arg[i];
+    }
+    in->n_args = n;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longopts[] = {
@@ -179,5 +200,6 @@ int main(int argc, char **argv)
         return cli_usage(&in.cli, "%s", cmd->missing);
     if (in.n_args > cmd->max_args)
         return cli_usage(&in.cli, "%s: what is '%s'?", cmd->missing, in.arg[cmd->max_args]);
+    drop_repeated(&in, cmd);
     return cli_done(&in.cli, cmd->run(&in));
 }

@@ -151,15 +151,18 @@ static int64_t count_lines(const char *p, size_t n)
 /* Documents do not include the line ends that separate them. */
 static void add_document(struct input *in, struct batch *b, size_t at, size_t len)
 {
-    size_t text = len;
+    size_t text = len, skip = 0;
 
+    /* Windows' editors put a byte order mark before the first line; it is no text. */
+    if (in->at == 0 && len >= 3 && memcmp(b->bytes + at, "\xef\xbb\xbf", 3) == 0)
+        skip = 3;
     if (in->unit != DOCUMENT_FILE)
         while (text && (b->bytes[at + text - 1] == '\n' || b->bytes[at + text - 1] == '\r'))
             text--;
-    if (text) {
+    if (text > skip) {
         ARRAY_ROOM(b->doc, b->cap_docs, b->n + 1);
-        b->doc[b->n++] = (struct document_place){ .at = at, .len = text, .file = in->next - 1, .line = in->line,
-                                                  .file_at = in->at };
+        b->doc[b->n++] = (struct document_place){ .at = at + skip, .len = text - skip, .file = in->next - 1,
+                                                  .line = in->line, .file_at = in->at + skip };
     }
     in->line += in->unit == DOCUMENT_LINE ? 1 : count_lines(b->bytes + at, len);
     in->at += len;

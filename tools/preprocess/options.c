@@ -2,6 +2,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "tools/preprocess/preprocess.h"
 
@@ -153,6 +154,19 @@ static int check_tokenizer(struct job *j)
     return 0;
 }
 
+/* What is named twice would be learnt twice. */
+static int check_inputs(struct job *j)
+{
+    for (int i = 0; i < j->n_inputs; i++)
+        for (int k = 0; k < i; k++)
+            if (path_same(j->inputs[k], j->inputs[i])) {
+                cli_usage(&j->cli, "--input: '%s' and '%s' are one file: its documents would be in the data twice",
+                          j->inputs[k], j->inputs[i]);
+                return -1;
+            }
+    return 0;
+}
+
 int job_parse(struct job *j, int argc, char **argv)
 {
     int c;
@@ -179,7 +193,7 @@ int job_parse(struct job *j, int argc, char **argv)
         return usage(j, "--skip-bad-lines goes with --input-format jsonl");
     if (j->n_keys == 0)
         j->keys[j->n_keys++] = "text";
-    return check_tokenizer(j);
+    return check_inputs(j) < 0 ? -1 : check_tokenizer(j);
 }
 
 void job_free(struct job *j)
