@@ -1,7 +1,7 @@
 /*
  * cpu.h - what the files of the CPU backend share
  *
- * open.c and device.c are compiled once. Every other file is compiled once per instruction
+ * open.c, threads.c and device.c are compiled once. Every other file is compiled once per instruction
  * set (ISA = base, avx2, avx512, avx512bf16, with -march to match), so plain loops become
  * the vector code of each machine and open.c picks a whole set when it starts.
  * ISA_NAME() keeps their names apart.
@@ -24,9 +24,14 @@
 #define ISA_PASTE(f, isa)  ISA_PASTE_(f, isa)
 #define ISA_NAME(f)        ISA_PASTE(f, ISA)
 
-/* ---- open.c, device.c ---- */
-extern int cpu_threads;                 /* of every parallel region */
+/* ---- device.c ---- */
 extern const struct dev_ops cpu_dev;
+
+/* ---- threads.c ---- */
+extern int cpu_threads;                 /* of every parallel region */
+/* n threads; 0: as many as OpenMP says. */
+void cpu_threads_open(int n);
+void cpu_threads_close(void);
 /* Room of thread `me`, 64-byte aligned, kept for its next call: tiles, not tensors. Aborts without memory. */
 void *cpu_room(int me, uint64_t bytes);
 /* Panels and sums of the matrix products, shared by all threads. */

@@ -1,61 +1,10 @@
 /*
- * open.c - which set of functions this machine gets, and the rooms they work in
+ * open.c - which set of functions this machine gets
  */
-#include <assert.h>
-#include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "libcommon/base/mem.h"
-
-int cpu_threads = 1;
-
-/* ---- rooms ---- */
-
-static struct room {
-    void *p;
-    uint64_t bytes;
-} *rooms, gemm_room;
-
-static void *room_get(struct room *r, uint64_t bytes)
-{
-    struct err e = {0};
-
-    if (r->bytes >= bytes)
-        return r->p;
-    cpu_dev.free(r->p);
-    r->p = cpu_dev.alloc(bytes, &e);
-    if (!r->p) {                        /* a few megabytes: no caller could do better */
-        fprintf(stderr, "%s\n", e.msg);
-        abort();
-    }
-    r->bytes = bytes;
-    return r->p;
-}
-
-void *cpu_room(int me, uint64_t bytes)
-{
-    assert(me < cpu_threads);
-    return room_get(&rooms[me], bytes);
-}
-
-void *cpu_gemm_room(uint64_t bytes)
-{
-    return room_get(&gemm_room, bytes);
-}
-
-static void cpu_close(const struct kernels *k)
-{
-    (void)k;
-    for (int i = 0; i < cpu_threads; i++)
-        cpu_dev.free(rooms[i].p);
-    free(rooms);
-    cpu_dev.free(gemm_room.p);
-    rooms = NULL;
-    gemm_room = (struct room){0};
-}
 
 /* ---- instruction sets ---- */
 
@@ -116,6 +65,12 @@ static const struct isa *isa_find(const char *name)
     return NULL;
 }
 
+static void cpu_close(const struct kernels *k)
+{
+    (void)k;
+    cpu_threads_close();
+}
+
 const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *e)
 {
     static struct kernels k;
@@ -127,8 +82,7 @@ const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *
                   name);
         return NULL;
     }
-    cpu_threads = o->threads > 0 ? o->threads : omp_get_max_threads();
-    rooms = xcalloc((size_t)cpu_threads, sizeof *rooms);
+    cpu_threads_open(o->threads);
     k = (struct kernels){ .dev = &cpu_dev, .close = cpu_close };
     isa->fill(&k);
     return &k;

@@ -1,0 +1,63 @@
+/*
+ * threads.c - how many threads there are, and the rooms they work in
+ *
+ * Below every other file of the folder: all parallel regions have this many threads, and tiles
+ * and panels that a call needs for its own length are kept from call to call.
+ */
+#include <assert.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu.h"
+#include "libcommon/base/mem.h"
+
+int cpu_threads = 1;
+
+static struct room {
+    void *p;
+    uint64_t bytes;
+} *rooms, gemm_room;
+
+static void *room_get(struct room *r, uint64_t bytes)
+{
+    struct err e = {0};
+
+    if (r->bytes >= bytes)
+        return r->p;
+    cpu_dev.free(r->p);
+    r->p = cpu_dev.alloc(bytes, &e);
+    if (!r->p) {                        /* a few megabytes: no caller could do better */
+        fprintf(stderr, "%s\n", e.msg);
+        abort();
+    }
+    r->bytes = bytes;
+    return r->p;
+}
+
+void *cpu_room(int me, uint64_t bytes)
+{
+    assert(me < cpu_threads);
+    return room_get(&rooms[me], bytes);
+}
+
+void *cpu_gemm_room(uint64_t bytes)
+{
+    return room_get(&gemm_room, bytes);
+}
+
+void cpu_threads_open(int n)
+{
+    cpu_threads = n > 0 ? n : omp_get_max_threads();
+    rooms = xcalloc((size_t)cpu_threads, sizeof *rooms);
+}
+
+void cpu_threads_close(void)
+{
+    for (int i = 0; i < cpu_threads; i++)
+        cpu_dev.free(rooms[i].p);
+    free(rooms);
+    cpu_dev.free(gemm_room.p);
+    rooms = NULL;
+    gemm_room = (struct room){0};
+}
