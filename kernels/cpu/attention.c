@@ -65,7 +65,7 @@ static void exponentials(struct room *r, int64_t nk, int64_t width)
 
 static void drop(struct room *r, const struct item *it, int64_t k0, int64_t nk)
 {
-    tile_mask(r->mask, it->a, it->sample, it->head, it->q0, it->nq, k0, nk);
+    tile_mask(r->mask, it->a, (struct drop_place){ it->sample, it->head, it->q0, it->nq, k0, nk });
     panel_turn(r->mask_turned, TILE, r->mask, TILE, it->nq, nk);
     for (int64_t j = 0; j < nk; j++)
         for (int64_t q = 0; q < it->nq; q++)
@@ -115,15 +115,17 @@ static void query_tile(struct room *r, const struct item *it)
         r->sum[q] = 0;
     }
     memset(o, 0, (size_t)(TILE * row) * sizeof *o);
-    panels_pack(r->q, &q_in, it->q0, it->nq, 0, hd, PANEL_B, false);
+    panels_pack(r->q, &q_in, (struct operand_part){ it->q0, it->nq, 0, hd }, PANEL_B, false);
 
     for (int64_t k0 = 0; k0 < it->q0 + it->nq; k0 += TILE) {
         int64_t nk = min_i64(TILE, it->q0 + it->nq - k0);
         float top[TILE];
 
-        panels_pack(k, &k_in, k0, nk, 0, hd, PANEL_A, false);
-        panels_pack(v, &v_in, 0, hd, k0, nk, PANEL_B, false);
-        tile_multiply(r->score, TILE, k, PANEL_A, nk, r->q, it->nq, hd, false);
+        panels_pack(k, &k_in, (struct operand_part){ k0, nk, 0, hd }, PANEL_A, false);
+        panels_pack(v, &v_in, (struct operand_part){ 0, hd, k0, nk }, PANEL_B, false);
+        tile_multiply(&(struct tile_product){
+            .na = nk, .nb = it->nq, .slots = hd, .a = k, .a_step = PANEL_A, .b = r->q, .c = r->score, .ldc = TILE,
+        });
         memcpy(top, r->top, sizeof top);
         scores(r, it, k0, nk, width, top);
         if (k0 > 0)
@@ -132,7 +134,9 @@ static void query_tile(struct room *r, const struct item *it)
         exponentials(r, nk, width);
         if (drop_active(&a->drop))
             drop(r, it, k0, nk);
-        tile_multiply(o, row, r->score, TILE, it->nq, v, hd, nk, true);
+        tile_multiply(&(struct tile_product){
+            .na = it->nq, .nb = hd, .slots = nk, .a = r->score, .a_step = TILE, .b = v, .c = o, .ldc = row, .add = true,
+        });
     }
     if (it->bf)
         store_rows(r, it, o, row, true);

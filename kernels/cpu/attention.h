@@ -17,18 +17,27 @@ static inline int64_t tile_row(int64_t hd)
 }
 
 /*
- * c [na, nb] (+)= a b^T over `slots`; whole panels are written. `a` is packed when a_step is
+ * c [na, nb] (+)= a b^T over `slots`; whole panels are written. b is packed; `a` is packed when a_step is
  * PANEL_A, else it is a tile [slots, a_step] that holds its rows as columns.
  */
-static inline void tile_multiply(float *c, int64_t ldc, const float *a, int64_t a_step, int64_t na, const float *b,
-                                 int64_t nb, int64_t slots, bool add)
-{
-    int64_t a_panel = a_step == PANEL_A ? slots * PANEL_A : PANEL_A;
+struct tile_product {
+    int64_t na, nb, slots;
+    const float *a;
+    int64_t a_step;
+    const float *b;
+    float *c;
+    int64_t ldc;
+    bool add;
+};
 
-    for (int64_t j = 0; j < nb; j += PANEL_B)
-        for (int64_t i = 0; i < na; i += PANEL_A)
-            panel_multiply(slots, a + i / PANEL_A * a_panel, a_step, b + j * slots, PANEL_B, c + i * ldc + j, ldc,
-                           add);
+static inline void tile_multiply(const struct tile_product *t)
+{
+    int64_t a_panel = t->a_step == PANEL_A ? t->slots * PANEL_A : PANEL_A;
+
+    for (int64_t j = 0; j < t->nb; j += PANEL_B)
+        for (int64_t i = 0; i < t->na; i += PANEL_A)
+            panel_multiply(t->slots, (struct panel_rows){ t->a + i / PANEL_A * a_panel, t->a_step },
+                           t->b + j * t->slots, t->c + i * t->ldc + j, t->ldc, t->add);
 }
 
 /* Where this head's q, k or v of a sample begins, as rows of tokens. */
@@ -66,12 +75,12 @@ ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit)
     return unit != 0 ? unit * round_t(v / unit, true) : v;
 }
 
-/* The tile's dropout factors, [query, key]. */
-static inline void tile_mask(float mask[TILE * TILE], const struct kernel_attention *a, int64_t sample, int64_t head,
-                             int64_t q0, int64_t nq, int64_t k0, int64_t nk)
+/* The tile's dropout factors, [query, key]; sample and head are this call's. */
+static inline void tile_mask(float mask[TILE * TILE], const struct kernel_attention *a, struct drop_place at)
 {
-    drop_tile(mask, TILE, &a->drop, (uint32_t)(a->drop.row0 / a->s + sample), (uint32_t)(a->head0 + head), q0, nq, k0,
-              nk);
+    at.sample += a->drop.row0 / a->s;
+    at.head += a->head0;
+    drop_tile(mask, TILE, &a->drop, &at);
 }
 
 #endif

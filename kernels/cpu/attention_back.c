@@ -84,7 +84,7 @@ static void softmax_back(struct room *r, const struct item *it, int64_t q0, int6
     for (int64_t j = 0; j < TILE; j++)
         ones[j] = 1;
     if (has_drop)
-        tile_mask(r->mask, a, it->sample, it->head, q0, nq, k0, nk);
+        tile_mask(r->mask, a, (struct drop_place){ it->sample, it->head, q0, nq, k0, nk });
     for (int64_t q = 0; q < nq; q++) {
         float *p = r->p + q * TILE, *ds = r->ds + q * TILE, down = lse[q], dot = it->dot[q0 + q];
         int64_t seen = max_i64(min_i64(nk, q0 + q - k0 + 1), 0);
@@ -106,37 +106,55 @@ static void tile_pair(struct room *r, const struct views *w, const struct item *
     int64_t hd = it->a->hd, row = tile_row(hd), nq = min_i64(TILE, it->a->s - q0);
     struct operand q_cols = turned(it->q), do_cols = turned(it->d_o);
 
-    panels_pack(w->q_rows, &it->q, q0, nq, 0, hd, PANEL_A, false);
-    panels_pack(w->do_rows, &it->d_o, q0, nq, 0, hd, PANEL_A, false);
-    panels_pack(w->q_cols, &q_cols, 0, hd, q0, nq, PANEL_B, false);
-    panels_pack(w->do_cols, &do_cols, 0, hd, q0, nq, PANEL_B, false);
+    panels_pack(w->q_rows, &it->q, (struct operand_part){ q0, nq, 0, hd }, PANEL_A, false);
+    panels_pack(w->do_rows, &it->d_o, (struct operand_part){ q0, nq, 0, hd }, PANEL_A, false);
+    panels_pack(w->q_cols, &q_cols, (struct operand_part){ 0, hd, q0, nq }, PANEL_B, false);
+    panels_pack(w->do_cols, &do_cols, (struct operand_part){ 0, hd, q0, nq }, PANEL_B, false);
 
-    tile_multiply(r->p, TILE, w->q_rows, PANEL_A, nq, w->k_rows, nk, hd, false);
-    tile_multiply(r->ds, TILE, w->do_rows, PANEL_A, nq, w->v_rows, nk, hd, false);
+    tile_multiply(&(struct tile_product){
+        .na = nq, .nb = nk, .slots = hd, .a = w->q_rows, .a_step = PANEL_A, .b = w->k_rows, .c = r->p, .ldc = TILE,
+    });
+    tile_multiply(&(struct tile_product){
+        .na = nq, .nb = nk, .slots = hd, .a = w->do_rows, .a_step = PANEL_A, .b = w->v_rows, .c = r->ds, .ldc = TILE,
+    });
     softmax_back(r, it, q0, nq, k0, nk);
-    tile_multiply(w->dv, row, r->p, TILE, nk, w->do_cols, hd, nq, true);
-    tile_multiply(w->dk, row, r->ds, TILE, nk, w->q_cols, hd, nq, true);
+    tile_multiply(&(struct tile_product){
+        .na = nk, .nb = hd, .slots = nq, .a = r->p, .a_step = TILE, .b = w->do_cols, .c = w->dv, .ldc = row,
+        .add = true,
+    });
+    tile_multiply(&(struct tile_product){
+        .na = nk, .nb = hd, .slots = nq, .a = r->ds, .a_step = TILE, .b = w->q_cols, .c = w->dk, .ldc = row,
+        .add = true,
+    });
     panel_turn(r->ds_turned, TILE, r->ds, TILE, up_i64(nq, PANEL_A), nk);
-    tile_multiply(it->dq + q0 * row, row, r->ds_turned, TILE, nq, w->k_cols, hd, nk, k0 > 0);
+    tile_multiply(&(struct tile_product){
+        .na = nq, .nb = hd, .slots = nk, .a = r->ds_turned, .a_step = TILE, .b = w->k_cols, .c = it->dq + q0 * row,
+        .ldc = row, .add = k0 > 0,
+    });
 }
 
-/* n rows of sums, times f, into a gradient's rows from token t0 on. */
-ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, int64_t t0, int64_t n, float f, bool bf)
+/* Tokens t0 .. t0 + n of the head */
+struct tokens {
+    int64_t t0, n;
+};
+
+/* Rows of sums, times f, into a gradient's rows of these tokens. */
+ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, struct tokens at, float f, bool bf)
 {
     struct operand out = head_rows(it->a, p, it->sample, it->head, bf);
     int64_t row = tile_row(it->a->hd);
 
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < at.n; i++)
         for (int64_t d = 0; d < it->a->hd; d++)
-            store_t(out_t((void *)out.p, (t0 + i) * out.ld, bf), d, sum[i * row + d] * f, bf);
+            store_t(out_t((void *)out.p, (at.t0 + i) * out.ld, bf), d, sum[i * row + d] * f, bf);
 }
 
-static void store(const struct item *it, void *p, const float *sum, int64_t t0, int64_t n, float f)
+static void store(const struct item *it, void *p, const float *sum, struct tokens at, float f)
 {
     if (it->bf)
-        store_rows(it, p, sum, t0, n, f, true);
+        store_rows(it, p, sum, at, f, true);
     else
-        store_rows(it, p, sum, t0, n, f, false);
+        store_rows(it, p, sum, at, f, false);
 }
 
 static void key_tile(struct room *r, const struct item *it, int64_t k0)
@@ -146,15 +164,15 @@ static void key_tile(struct room *r, const struct item *it, int64_t k0)
     struct views w = views_of(r, hd);
     struct operand k_cols = turned(it->k);
 
-    panels_pack(w.k_rows, &it->k, k0, nk, 0, hd, PANEL_B, false);
-    panels_pack(w.v_rows, &it->v, k0, nk, 0, hd, PANEL_B, false);
-    panels_pack(w.k_cols, &k_cols, 0, hd, k0, nk, PANEL_B, false);
+    panels_pack(w.k_rows, &it->k, (struct operand_part){ k0, nk, 0, hd }, PANEL_B, false);
+    panels_pack(w.v_rows, &it->v, (struct operand_part){ k0, nk, 0, hd }, PANEL_B, false);
+    panels_pack(w.k_cols, &k_cols, (struct operand_part){ 0, hd, k0, nk }, PANEL_B, false);
     memset(w.dk, 0, (size_t)view_floats(hd) * sizeof(float));
     memset(w.dv, 0, (size_t)view_floats(hd) * sizeof(float));
     for (int64_t q0 = k0; q0 < a->s; q0 += TILE)
         tile_pair(r, &w, it, q0, k0, nk);
-    store(it, it->g->dk, w.dk, k0, nk, a->scale);
-    store(it, it->g->dv, w.dv, k0, nk, 1);
+    store(it, it->g->dk, w.dk, (struct tokens){ k0, nk }, a->scale);
+    store(it, it->g->dv, w.dv, (struct tokens){ k0, nk }, 1);
 }
 
 /* Scratch of one head: dQ and D. */
@@ -190,7 +208,7 @@ static void attention_back(const struct kernel_attention *a, const struct kernel
         dots(&it);
         for (int64_t k0 = 0; k0 < a->s; k0 += TILE)
             key_tile(r, &it, k0);
-        store(&it, g->dq, it.dq, 0, a->s, a->scale);
+        store(&it, g->dq, it.dq, (struct tokens){ 0, a->s }, a->scale);
     }
 }
 

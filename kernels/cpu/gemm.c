@@ -80,23 +80,35 @@ static struct part part_of(int64_t na, int64_t nb, int me, int all)
     return (struct part){ na * row / best, na * (row + 1) / best, nb * col / cols, nb * (col + 1) / cols };
 }
 
-/* Panels first .. end of the n rows i0 .. of x, over slots s0 .. s0 + slots of the sum */
-static void pack(uint32_t *to, const struct operand *x, int64_t i0, int64_t n, int64_t first, int64_t end, int64_t k,
-                 int64_t s0, int64_t slots, int width, bool pairs)
+/* Rows i0 .. i0 + n of an operand, of which slots s0 .. s0 + slots of the sum, as panels of `width` */
+struct cut {
+    const struct operand *x;
+    int64_t i0, n, s0, slots;
+    int width;
+};
+
+/* Panels first .. end of it */
+static void pack(uint32_t *to, const struct block *b, const struct cut *c, int64_t first, int64_t end)
 {
-    int64_t k0 = pairs ? 2 * s0 : s0, nk = min_i64(pairs ? 2 * slots : slots, k - k0), row = first * width;
+    int64_t per_slot = b->pairs ? 2 : 1, k0 = per_slot * c->s0, row = first * c->width;
+    struct operand_part part = {
+        .i0 = c->i0 + row, .n = min_i64(end * c->width, c->n) - row,
+        .k0 = k0, .nk = min_i64(per_slot * c->slots, b->g->k - k0),
+    };
 
     if (first < end)
-        panels_pack(to + first * slots * width, x, i0 + row, min_i64(end * width, n) - row, k0, nk, width, pairs);
+        panels_pack(to + first * c->slots * c->width, c->x, part, c->width, b->pairs);
 }
 
 static void pack_b(const struct block *b, int me, int all)
 {
     int64_t panels = (b->n + PANEL_B - 1) / PANEL_B;
 
-    for (int64_t s = 0; s < b->slots; s += GEMM_SLOTS)
-        pack(b->b + s * panels * PANEL_B, &b->g->b, b->j0, b->n, panels * me / all, panels * (me + 1) / all, b->g->k, s,
-             min_i64(GEMM_SLOTS, b->slots - s), PANEL_B, b->pairs);
+    for (int64_t s = 0; s < b->slots; s += GEMM_SLOTS) {
+        struct cut c = { &b->g->b, b->j0, b->n, s, min_i64(GEMM_SLOTS, b->slots - s), PANEL_B };
+
+        pack(b->b + s * panels * PANEL_B, b, &c, panels * me / all, panels * (me + 1) / all);
+    }
 }
 
 static void multiply(struct room *r, const struct block *b, const struct part *t, int64_t panels_a, int64_t s,
@@ -112,7 +124,8 @@ static void multiply(struct room *r, const struct block *b, const struct part *t
             if (b->pairs)
                 panel_multiply_pairs(slots, pa, pb, c, GEMM_LD, s > 0);
             else
-                panel_multiply(slots, (const float *)pa, PANEL_A, (const float *)pb, PANEL_B, c, GEMM_LD, s > 0);
+                panel_multiply(slots, (struct panel_rows){ (const float *)pa, PANEL_A }, (const float *)pb, c, GEMM_LD,
+                               s > 0);
         }
 }
 
@@ -124,10 +137,10 @@ static void rows(struct room *r, const struct block *b, const struct part *t, in
     int64_t col = t->b0 * PANEL_B, width = min_i64(t->b1 * PANEL_B, b->n) - col, s = 0;
 
     do {                                /* once even for k = 0: the sums are zeros */
-        int64_t slots = min_i64(GEMM_SLOTS, b->slots - s);
+        struct cut c = { &g->a, i0, n, s, min_i64(GEMM_SLOTS, b->slots - s), PANEL_A };
 
-        pack(r->a, &g->a, i0, n, 0, panels, g->k, s, slots, PANEL_A, b->pairs);
-        multiply(r, b, t, panels, s, slots);
+        pack(r->a, b, &c, 0, panels);
+        multiply(r, b, t, panels, s, c.slots);
         s += GEMM_SLOTS;
     } while (s < b->slots);
     for (int64_t i = 0; i < n; i++)

@@ -60,15 +60,15 @@ ALWAYS_INLINE void sums_store(vec sum[PANEL_A][2], float *c, int64_t ldc, bool a
         }
 }
 
-void panel_multiply(int64_t slots, const float *a, int64_t a_step, const float *b, int64_t b_step, float *c,
-                    int64_t ldc, bool add)
+void panel_multiply(int64_t slots, struct panel_rows rows, const float *b, float *c, int64_t ldc, bool add)
 {
+    const float *a = rows.p;
     vec sum[PANEL_A][2];
 
     sums_fetch(c, ldc);
     for (int i = 0; i < PANEL_A; i++)
         sum[i][0] = sum[i][1] = SPLAT(0.0f);
-    for (int64_t s = 0; s < slots; s++, a += a_step, b += b_step) {
+    for (int64_t s = 0; s < slots; s++, a += rows.step, b += PANEL_B) {
         vec b0 = vec_load(b), b1 = vec_load(b + LANES);
 
         #pragma GCC unroll 12
@@ -210,46 +210,51 @@ void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64
 }
 
 /* Whole panels: the inner loops' bounds are constant, so they become vector code. */
-ALWAYS_INLINE void pack_full(uint32_t *to, const void *p, int64_t ld, int64_t slots, bool across, int width,
-                             enum form form)
+ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int width, enum form form)
 {
-    int64_t step = form == FORM_PAIRS ? 2 : 1, s = across ? 0 : turn_panel(to, p, ld, slots, width, form);
+    int64_t step = form == FORM_PAIRS ? 2 : 1, s = x.across ? 0 : turn_panel(to, x.p, x.ld, slots, width, form);
 
     for (to += s * width; s < slots; s++, to += width)
         for (int i = 0; i < width; i++)
-            to[i] = across ? slot_of(p, s * step * ld + i, ld, form) : slot_of(p, i * ld + s * step, 1, form);
+            to[i] = x.across ? slot_of(x.p, s * step * x.ld + i, x.ld, form)
+                  : slot_of(x.p, i * x.ld + s * step, 1, form);
 }
 
 /* Panels at an edge: rows that are not there, and the half pair at an odd end, are zeros. */
-static void pack_edge(uint32_t *to, const void *p, int64_t ld, int64_t n, int64_t first, int64_t nk, bool across,
-                      int width, enum form form)
+static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1;
 
-    for (int64_t k = first; k < nk; k += step, to += width)
+    for (int64_t k = 0; k < nk; k += step, to += width)
         for (int i = 0; i < width; i++) {
-            int64_t at = across ? k * ld + i : i * ld + k;
+            int64_t at = x.across ? k * x.ld + i : i * x.ld + k;
 
-            to[i] = i >= n ? 0 : form == FORM_PAIRS && k + 1 == nk ? ((const uint16_t *)p)[at]
-                  : slot_of(p, at, across ? ld : 1, form);
+            to[i] = i >= n ? 0 : form == FORM_PAIRS && k + 1 == nk ? ((const uint16_t *)x.p)[at]
+                  : slot_of(x.p, at, x.across ? x.ld : 1, form);
         }
 }
 
-ALWAYS_INLINE void pack_form(uint32_t *to, const void *p, int64_t ld, int64_t n, int64_t nk, bool across, int width,
-                             enum form form)
+/* x from element (i, k) on */
+ALWAYS_INLINE struct operand operand_from(struct operand x, int64_t i, int64_t k)
+{
+    x.p = at_t(x.p, x.across ? k * x.ld + i : i * x.ld + k, x.bf);
+    return x;
+}
+
+ALWAYS_INLINE void pack_form(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
     int64_t whole = form == FORM_PAIRS ? nk / 2 : nk;
 
     if (n < width) {
-        pack_edge(to, p, ld, n, 0, nk, across, width, form);
+        pack_edge(to, x, n, nk, width, form);
         return;
     }
-    if (across)
-        pack_full(to, p, ld, whole, true, width, form);
+    if (x.across)
+        pack_full(to, (struct operand){ x.p, x.ld, true, x.bf }, whole, width, form);
     else
-        pack_full(to, p, ld, whole, false, width, form);
+        pack_full(to, (struct operand){ x.p, x.ld, false, x.bf }, whole, width, form);
     if (form == FORM_PAIRS && nk % 2)
-        pack_edge(to + whole * width, p, ld, n, nk - 1, nk, across, width, form);
+        pack_edge(to + whole * width, operand_from(x, 0, nk - 1), n, 1, width, form);
 }
 
 /*
@@ -258,37 +263,34 @@ ALWAYS_INLINE void pack_form(uint32_t *to, const void *p, int64_t ld, int64_t n,
  */
 #define ACROSS_RUN 16
 
-ALWAYS_INLINE void pack_all(uint32_t *to, const char *p, const struct operand *x, int64_t n, int64_t nk, int width,
-                            enum form form)
+ALWAYS_INLINE void pack_all(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
-    int64_t per_slot = form == FORM_PAIRS ? 2 : 1, slots = (nk + per_slot - 1) / per_slot, size = x->bf ? 2 : 4;
-    int64_t run = x->across ? ACROSS_RUN * per_slot : nk;
+    int64_t per_slot = form == FORM_PAIRS ? 2 : 1, slots = (nk + per_slot - 1) / per_slot;
+    int64_t run = x.across ? ACROSS_RUN * per_slot : nk;
 
     for (int64_t k = 0; k < nk; k += run)
         for (int64_t i = 0; i < n; i += width)
-            pack_form(to + i * slots + k / per_slot * width, p + (x->across ? k * x->ld + i : i * x->ld + k) * size,
-                      x->ld, min_i64(width, n - i), min_i64(run, nk - k), x->across, width, form);
+            pack_form(to + i * slots + k / per_slot * width, operand_from(x, i, k), min_i64(width, n - i),
+                      min_i64(run, nk - k), width, form);
 }
 
-ALWAYS_INLINE void pack_width(void *to, const void *p, const struct operand *x, int64_t n, int64_t nk, int width,
-                              enum form form)
+ALWAYS_INLINE void pack_width(void *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
     if (form == FORM_F32)
-        pack_all(to, p, x, n, nk, width, FORM_F32);
+        pack_all(to, x, n, nk, width, FORM_F32);
     else if (form == FORM_BF16)
-        pack_all(to, p, x, n, nk, width, FORM_BF16);
+        pack_all(to, x, n, nk, width, FORM_BF16);
     else
-        pack_all(to, p, x, n, nk, width, FORM_PAIRS);
+        pack_all(to, x, n, nk, width, FORM_PAIRS);
 }
 
-void panels_pack(void *panels, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
-                 bool pairs)
+void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs)
 {
-    const void *p = at_t(x->p, x->across ? k0 * x->ld + i0 : i0 * x->ld + k0, x->bf);
+    const struct operand from = operand_from(*x, part.i0, part.k0);
     enum form form = pairs ? FORM_PAIRS : x->bf ? FORM_BF16 : FORM_F32;
 
     if (width == PANEL_A)
-        pack_width(panels, p, x, n, nk, PANEL_A, form);
+        pack_width(panels, from, part.n, part.nk, PANEL_A, form);
     else
-        pack_width(panels, p, x, n, nk, PANEL_B, form);
+        pack_width(panels, from, part.n, part.nk, PANEL_B, form);
 }

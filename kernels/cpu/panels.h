@@ -43,26 +43,32 @@ struct operand {
     bool bf;                            /* bf16, else fp32 */
 };
 
+/* Rows i0 .. i0 + n and columns k0 .. k0 + nk of an operand. */
+struct operand_part {
+    int64_t i0, n, k0, nk;
+};
+
 /*
- * Rows i0 .. i0 + n and columns k0 .. k0 + nk of x as panels of `width` = PANEL_A or PANEL_B, one after the
- * other. `pairs`: slots of two bf16, an odd nk filled up with zero.
+ * A part of x as panels of `width` = PANEL_A or PANEL_B, one after the other. `pairs`: slots of two
+ * bf16, an odd nk filled up with zero.
  */
 #define panels_pack ISA_NAME(panels_pack)
-void panels_pack(void *panels, const struct operand *x, int64_t i0, int64_t n, int64_t k0, int64_t nk, int width,
-                 bool pairs);
+void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs);
 
 /* to [cols, to_step] = the first `cols` columns of from [rows, ld], fp32, turned. */
 #define panel_turn ISA_NAME(panel_turn)
 void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
 
-/*
- * c [PANEL_A, PANEL_B] = (add ? c : 0) + sum over slots of a's rows times b's. a_step and b_step are
- * floats from slot to slot: the width for packed panels.
- */
+/* PANEL_A rows, a slot every `step` floats: PANEL_A when they are packed. */
+struct panel_rows {
+    const float *p;
+    int64_t step;
+};
+
+/* c [PANEL_A, PANEL_B] = (add ? c : 0) + sum over slots of a's rows times those of b, which is packed. */
 #define panel_multiply ISA_NAME(panel_multiply)
-void panel_multiply(int64_t slots, const float *a, int64_t a_step, const float *b, int64_t b_step, float *c,
-                    int64_t ldc, bool add);
-/* The same for panels of pairs. */
+void panel_multiply(int64_t slots, struct panel_rows a, const float *b, float *c, int64_t ldc, bool add);
+/* The same for packed panels of pairs. */
 #define panel_multiply_pairs ISA_NAME(panel_multiply_pairs)
 void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 

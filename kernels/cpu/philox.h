@@ -125,13 +125,17 @@ ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t s
     return kept;
 }
 
-/*
- * mask[q * ld + k] = 1 / (1 - p) or 0 of queries q0 .. q0 + nq and keys k0 .. k0 + nk of a sample's head, numbered as
- * in the contract. q0 is even, k0 a multiple of 16; whole patches are written.
- */
-static inline void drop_tile(float *mask, int64_t ld, const struct kernel_dropout *d, uint32_t sample, uint32_t head,
-                             int64_t q0, int64_t nq, int64_t k0, int64_t nk)
+/* Queries q0 .. q0 + nq and keys k0 .. k0 + nk of a sample's head. q0 is even, k0 a multiple of 16. */
+struct drop_place {
+    int64_t sample, head;
+    int64_t q0, nq, k0, nk;
+};
+
+/* mask[q * ld + k] = 1 / (1 - p) or 0; sample and head are numbered as in the contract. Whole patches are written. */
+static inline void drop_tile(float *mask, int64_t ld, const struct kernel_dropout *d, const struct drop_place *at)
 {
+    const uint32_t sample = (uint32_t)at->sample, head = (uint32_t)at->head;
+    const int64_t q0 = at->q0, nq = at->nq, k0 = at->k0, nk = at->nk;
     float keep = kernel_dropout_keep(d->p);
     uint32_t weight[16];
 
