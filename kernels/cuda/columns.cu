@@ -36,9 +36,12 @@ int64_t cuda_column_chunks(int64_t m, int64_t n)
  */
 template <typename T, int N, bool MOVE>
 static __global__ void __launch_bounds__(LANES * ROW_LANES)
-sum_strips(float *part, T *da, const T *x, struct dropout d, int64_t m, int64_t n, int64_t rows)
+sum_strips(const struct cuda_columns c, int64_t rows)
 {
     __shared__ float room[ROW_LANES][LANES * N + 1];
+    const int64_t m = c.m, n = c.n;
+    const T *x = (const T *)c.x;
+    T *da = (T *)c.da;
     int64_t col = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N;
     int64_t first = (int64_t)blockIdx.y * rows, end = min(first + rows, m);
     float sum[N] = {};
@@ -57,8 +60,8 @@ sum_strips(float *part, T *da, const T *x, struct dropout d, int64_t m, int64_t 
 
                 unpack(v, p[k]);
                 if (MOVE) {
-                    if (d.keep != 0)
-                        drop(v, d, (d.row0 + i + k * ROW_LANES) * n + col);
+                    if (c.drop.keep != 0)
+                        drop(v, c.drop, (c.drop.row0 + i + k * ROW_LANES) * n + col);
                     p[k] = packed<T>(v);
                     unpack(v, p[k]);
                     *(pack<T, N> *)(da + (i + k * ROW_LANES) * n + col) = p[k];
@@ -72,44 +75,41 @@ sum_strips(float *part, T *da, const T *x, struct dropout d, int64_t m, int64_t 
     for (int j = 0; j < N; j++)
         room[threadIdx.y][threadIdx.x * N + j] = sum[j];
     __syncthreads();
-    if (!part)
+    if (!c.part)
         return;
-    for (int c = threadIdx.y * LANES + threadIdx.x; c < LANES * N; c += LANES * ROW_LANES) {
-        int64_t at = (int64_t)blockIdx.x * LANES * N + c;
+    for (int j = threadIdx.y * LANES + threadIdx.x; j < LANES * N; j += LANES * ROW_LANES) {
+        int64_t at = (int64_t)blockIdx.x * LANES * N + j;
         float all = 0;
 
         #pragma unroll
         for (int r = 0; r < ROW_LANES; r++)
-            all += room[r][c];
+            all += room[r][j];
         if (at < n)
-            part[blockIdx.y * n + at] = all;
+            c.part[blockIdx.y * n + at] = all;
     }
 }
 
 template <typename T, int N>
-static void launch(float *part, T *da, const T *x, struct dropout d, int64_t m, int64_t n, struct dev_stream *s)
+static void launch(const struct cuda_columns &c, struct dev_stream *s)
 {
-    int64_t chunks = cuda_column_chunks(m, n), rows = ceil_div(m, chunks);
-    dim3 grid((unsigned)strips(n, N), (unsigned)chunks), block(LANES, ROW_LANES);
+    int64_t chunks = cuda_column_chunks(c.m, c.n), rows = ceil_div(c.m, chunks);
+    dim3 grid((unsigned)strips(c.n, N), (unsigned)chunks), block(LANES, ROW_LANES);
 
-    if (da)
-        sum_strips<T, N, true><<<grid, block, 0, cuda_stream(s)>>>(part, da, x, d, m, n, rows);
+    if (c.da)
+        sum_strips<T, N, true><<<grid, block, 0, cuda_stream(s)>>>(c, rows);
     else
-        sum_strips<T, N, false><<<grid, block, 0, cuda_stream(s)>>>(part, da, x, d, m, n, rows);
+        sum_strips<T, N, false><<<grid, block, 0, cuda_stream(s)>>>(c, rows);
 }
 
-void cuda_columns(float *part, void *da, const void *x, const struct kernel_dropout *drop, int64_t m, int64_t n,
-                  enum dtype t, struct dev_stream *s)
+void cuda_columns(const struct cuda_columns *c, enum dtype t, struct dev_stream *s)
 {
-    struct dropout d = dropout_of(drop);
-
-    if (!m || !n)
+    if (!c->m || !c->n)
         return;
     WITH_T(t, {
-        if (n % wide<T>::n == 0)
-            launch<T, wide<T>::n>(part, (T *)da, (const T *)x, d, m, n, s);
+        if (c->n % wide<T>::n == 0)
+            launch<T, wide<T>::n>(*c, s);
         else
-            launch<T, 1>(part, (T *)da, (const T *)x, d, m, n, s);
+            launch<T, 1>(*c, s);
     });
 }
 
@@ -118,45 +118,51 @@ void cuda_columns(float *part, void *da, const void *x, const struct kernel_drop
 #define CHUNK_LANES 32
 
 static __global__ void __launch_bounds__(32 * CHUNK_LANES)
-add_chunks(float *out, float *out2, const float *part, int64_t chunks, int64_t stride, int64_t h, bool add)
+add_chunks(const struct cuda_chunks c)
 {
     __shared__ float room[CHUNK_LANES][33];
+    const float *part = blockIdx.y ? c.part + c.h : c.part;
+    float *out = blockIdx.y ? c.out2 : c.out;
     int64_t col = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
 
-    if (blockIdx.y) {
-        out = out2;
-        part += h;
-    }
-    if (col < h)
-        for (int64_t c = threadIdx.y; c < chunks; c += CHUNK_LANES)
-            sum += part[c * stride + col];
+    if (col < c.h)
+        for (int64_t i = threadIdx.y; i < c.chunks; i += CHUNK_LANES)
+            sum += part[i * c.stride + col];
     room[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     /* Turned: a warp now holds one column's CHUNK_LANES sums. */
     sum = warp_sum(room[threadIdx.x][threadIdx.y]);
     col = (int64_t)blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && col < h)
-        out[col] = (add ? out[col] : 0) + sum;
+    if (threadIdx.x == 0 && col < c.h)
+        out[col] = (c.add ? out[col] : 0) + sum;
 }
 
-void cuda_add_chunks(float *out, float *out2, const float *part, int64_t chunks, int64_t stride, int64_t h, bool add,
-                     struct dev_stream *s)
+void cuda_add_chunks(const struct cuda_chunks *c, struct dev_stream *s)
 {
-    dim3 grid((unsigned)ceil_div(h, 32), out2 ? 2 : 1);
+    dim3 grid((unsigned)ceil_div(c->h, 32), c->out2 ? 2 : 1);
 
-    if (h)
-        add_chunks<<<grid, dim3(32, CHUNK_LANES), 0, cuda_stream(s)>>>(out, out2, part, chunks, stride, h, add);
+    if (c->h)
+        add_chunks<<<grid, dim3(32, CHUNK_LANES), 0, cuda_stream(s)>>>(*c);
 }
 
-void cuda_column_sums(float *out, const void *x, int64_t m, int64_t n, bool add, enum dtype t, struct dev_stream *s)
+void cuda_bias_back(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s)
 {
+    struct cuda_columns columns = {};
+    struct cuda_chunks chunks = {};
     float *part = (float *)cuda_room(s);
-    int64_t chunks = m ? cuda_column_chunks(m, n) : 0;
 
     if (!part)
         return;
-    cuda_columns(part, NULL, x, NULL, m, n, t, s);
-    cuda_add_chunks(out, NULL, part, chunks, n, n, add, s);
+    columns.m = l->m, columns.n = l->n;
+    columns.x = l->dy;
+    columns.part = part;
+    cuda_columns(&columns, t, s);
+    chunks.part = part;
+    chunks.chunks = l->m ? cuda_column_chunks(l->m, l->n) : 0;
+    chunks.stride = chunks.h = l->n;
+    chunks.out = l->dbias;
+    chunks.add = l->add;
+    cuda_add_chunks(&chunks, s);
     cuda_launched("column sums");
 }

@@ -8,16 +8,24 @@
 
 /* Into how many chunks the rows are cut. */
 int64_t cuda_column_chunks(int64_t m, int64_t n);
-/*
- * part fp32 [chunks, n] = column sums of each chunk of x * mask, which also goes to da T [m, n], rounded,
- * before it is summed. part and da may be NULL; da may be x.
- */
-void cuda_columns(float *part, void *da, const void *x, const struct kernel_dropout *drop, int64_t m, int64_t n,
-                  enum dtype t, struct dev_stream *s);
-/* out [h] (+)= sums over chunks of part [chunks, stride]; out2 the same of part + h, unless NULL */
-void cuda_add_chunks(float *out, float *out2, const float *part, int64_t chunks, int64_t stride, int64_t h, bool add,
-                     struct dev_stream *s);
-/* out fp32 [n] (+)= column sums of x, through the stream's room */
-void cuda_column_sums(float *out, const void *x, int64_t m, int64_t n, bool add, enum dtype t, struct dev_stream *s);
+struct cuda_columns {
+    int64_t m, n;
+    const void *x;                      /* T [m, n] */
+    struct dropout drop;
+    void *da;                           /* T [m, n], x * mask, rounded, then summed; may be x. NULL: not kept */
+    float *part;                        /* fp32 [chunks, n], column sums of each chunk of rows, or NULL */
+};
+void cuda_columns(const struct cuda_columns *c, enum dtype t, struct dev_stream *s);
+/* Sums over chunks, in their order. */
+struct cuda_chunks {
+    const float *part;                  /* fp32 [chunks, stride] */
+    int64_t chunks, stride, h;
+    float *out;                         /* fp32 [h] (+)= those of part */
+    float *out2;                        /* fp32 [h] (+)= those of part + h, or NULL */
+    bool add;
+};
+void cuda_add_chunks(const struct cuda_chunks *c, struct dev_stream *s);
+/* l->dbias (+)= column sums of l->dy, through the stream's room */
+void cuda_bias_back(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s);
 
 #endif

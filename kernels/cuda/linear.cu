@@ -138,7 +138,7 @@ static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev
     g.y = l->dw, g.add = l->add;
     run(&g, s);
     if (l->dbias)
-        cuda_column_sums(l->dbias, l->dy, l->m, l->n, l->add, t, s);
+        cuda_bias_back(l, t, s);
 }
 
 void cuda_linear_fill(struct kernels *k)

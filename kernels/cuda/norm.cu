@@ -475,6 +475,7 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
     struct back_shape b = t == DTYPE_BF16 ? back_shape<bf16>(n->h) : back_shape<float>(n->h);
     int64_t chunks = back_chunks(n->m, b);
     struct back_args a = {};
+    struct cuda_chunks sums = {};
 
     a.dx = n->dx;
     a.part = (float *)n->scratch;
@@ -485,20 +486,34 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
     a.rows = ceil_div(n->m, chunks);
     if (n->m)
         WITH_T(t, back_launch<T>(a, b, chunks, cuda_stream(s)));
-    cuda_add_chunks(n->dgamma, n->dbeta, a.part, n->m ? chunks : 0, 2 * n->h, n->h, n->add, s);
+    sums.part = a.part;
+    sums.chunks = n->m ? chunks : 0, sums.stride = 2 * n->h, sums.h = n->h;
+    sums.out = n->dgamma, sums.out2 = n->dbeta;
+    sums.add = n->add;
+    cuda_add_chunks(&sums, s);
     cuda_launched("layernorm_back");
 }
 
 static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s)
 {
-    float *part = d->dbias ? (float *)d->scratch : NULL;
     bool moves = d->da != d->dz || d->drop.p > 0;
+    struct cuda_columns columns = {};
+    struct cuda_chunks sums = {};
 
     if (!moves && !d->dbias)
         return;
-    cuda_columns(part, moves ? d->da : NULL, d->dz, &d->drop, d->m, d->h, t, s);
+    columns.m = d->m, columns.n = d->h;
+    columns.x = d->dz;
+    columns.drop = dropout_of(&d->drop);
+    columns.da = moves ? d->da : NULL;
+    columns.part = d->dbias ? (float *)d->scratch : NULL;
+    cuda_columns(&columns, t, s);
+    sums.part = columns.part;
+    sums.chunks = d->m ? cuda_column_chunks(d->m, d->h) : 0, sums.stride = sums.h = d->h;
+    sums.out = d->dbias;
+    sums.add = d->add;
     if (d->dbias)
-        cuda_add_chunks(d->dbias, NULL, part, d->m ? cuda_column_chunks(d->m, d->h) : 0, d->h, d->h, d->add, s);
+        cuda_add_chunks(&sums, s);
     cuda_launched("dropout_back");
 }
 
