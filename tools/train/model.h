@@ -3,7 +3,7 @@
  *
  * The model is that of docs/training.md section 1: pre-LayerNorm blocks, BLOOM's (ALiBi,
  * embedding LayerNorm) or GPT-2's (learned positions), a tied head. Activations are
- * [m, h] with one row per token, sample by sample. Tensor parallelism costs two all-reduces
+ * [rows, hidden] with one row per token, sample by sample. Tensor parallelism costs two all-reduces
  * a block each way; their results are the same bits on every rank, so everything that is
  * replicated (LayerNorms, row-parallel biases, the residual stream) stays equal by construction. With
  * sequence parallelism each rank keeps, between the products, only its share of the rows (model_tensor.c).
@@ -37,11 +37,11 @@ struct model_opts {
 
 /* A micro-batch, in device memory. What a stage does not need may be NULL. */
 struct micro_batch {
-    const int32_t *tokens;      /* [m], first stage */
-    const int32_t *positions;   /* [m]; NULL: 0 .. s - 1 in every sample */
-    const int32_t *labels;      /* [m], last stage */
-    const float *weight;        /* [m]: mask / sum of mask over the micro-batch, last stage */
-    const float *grad_weight;   /* [m]: the same over the number of micro-batches; last stage, training */
+    const int32_t *tokens;      /* [rows], first stage */
+    const int32_t *positions;   /* [rows]; NULL: 0 .. s - 1 in every sample */
+    const int32_t *labels;      /* [rows], last stage */
+    const float *weight;        /* [rows]: mask / sum of mask over the micro-batch, last stage */
+    const float *grad_weight;   /* [rows]: the same over the number of micro-batches; last stage, training */
     int64_t sample0;            /* number of its first sample in the global batch */
     int64_t step;               /* iteration: dropout differs from step to step */
     bool training;              /* dropout, and gradients */
@@ -73,7 +73,7 @@ struct model_hooks {
 };
 void model_hook(struct model *m, const struct model_hooks *h);
 
-/* Elements of what crosses a stage boundary: T [m, h], with sequence parallelism this rank's rows of it. */
+/* Elements of what crosses a stage boundary: T [rows, hidden], with sequence parallelism this rank's rows of it. */
 int64_t model_boundary(const struct stage *g, const struct model_opts *o);
 /* Where stage boundaries are received: the input of a slot, the gradient that comes back. */
 void *model_input(struct model *m, int slot);

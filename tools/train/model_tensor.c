@@ -11,85 +11,91 @@
  */
 #include "tools/train/model_impl.h"
 
-static struct cut cut_of(const struct model *m, int n)
+static struct model_cut cut_of(const struct model *m, int n)
 {
-    const int tp = m->g->topo.tp, share = m->o.sequence_parallel ? tp : 1;
-    struct cut c = { .n = n };
+    const int tp = m->stage->topo.tp, share = m->opts.sequence_parallel ? tp : 1;
+    struct model_cut c = { .n = n };
 
     for (int i = 0; i < n; i++) {
-        struct part *p = &c.part[i];
+        struct model_part *p = &c.part[i];
 
-        p->samples = m->o.b / n;
+        p->samples = m->opts.b / n;
         p->sample = i * p->samples;
-        p->rows = m->m / n;
+        p->rows = m->rows / n;
         p->row = i * p->rows;
-        p->n_own = p->rows / share;
-        p->own = i * p->n_own;
-        p->number = p->row + (share > 1 ? m->g->tp * p->n_own : 0);
+        p->own_rows = p->rows / share;
+        p->own_at = i * p->own_rows;
+        p->own_row = p->row + (share > 1 ? m->stage->tp * p->own_rows : 0);
     }
     return c;
 }
 
-void cut_rows(struct model *m)
+void model_cut_rows(struct model *m)
 {
-    const int n = m->g->topo.tp > 1 && m->o.b % MAX_PARTS == 0 ? MAX_PARTS : 1;
+    const int n = m->stage->topo.tp > 1 && m->opts.b % MAX_PARTS == 0 ? MAX_PARTS : 1;
 
-    m->there = cut_of(m, n);
+    m->forward = cut_of(m, n);
     /* Own rows must be the same ones both ways. */
-    m->back = m->o.sequence_parallel ? m->there : cut_of(m, 1);
-    m->r = m->o.sequence_parallel ? m->m / m->g->topo.tp : m->m;
+    m->backward = m->opts.sequence_parallel ? m->forward : cut_of(m, 1);
+    m->own_rows = m->opts.sequence_parallel ? m->rows / m->stage->topo.tp : m->rows;
 }
 
-int tp_sum_start(struct model *m, const struct cut *c, int i, void *x, struct dev_stream *s, struct err *e)
+int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, struct dev_stream *s, struct err *e)
 {
-    const struct part *p = &c->part[i];
-    void *rows = row_of(m, x, p->row, m->h);
+    const struct model_part *p = &c->part[i];
+    void *rows = row_of(m, x, p->row, m->hidden);
 
-    if (m->o.sequence_parallel)
-        return comm_reduce_scatter_start(m->tp, rows, row_of(m, x, p->number, m->h), p->n_own * m->h, m->o.t, COMM_SUM,
-                                         s, &m->sum[i], e);
-    return comm_all_reduce_start(m->tp, rows, rows, p->rows * m->h, m->o.t, COMM_SUM, s, &m->sum[i], e);
+    if (m->opts.sequence_parallel)
+        return comm_reduce_scatter_start(m->tp_group, rows, row_of(m, x, p->own_row, m->hidden),
+                                         p->own_rows * m->hidden, m->opts.t, COMM_SUM, s, &m->sum_req[i], e);
+    return comm_all_reduce_start(m->tp_group, rows, rows, p->rows * m->hidden, m->opts.t, COMM_SUM, s, &m->sum_req[i],
+                                 e);
 }
 
-int tp_sum_wait(struct model *m, int i, struct dev_stream *s, struct err *e) { return comm_wait(&m->sum[i], s, e); }
+int model_sum_wait(struct model *m, int i, struct dev_stream *s, struct err *e)
+{
+    return comm_wait(&m->sum_req[i], s, e);
+}
 
-int tp_sums_start(struct model *m, const struct cut *c, void *x, struct dev_stream *s, struct err *e)
+int model_sums_start(struct model *m, const struct model_cut *c, void *x, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < c->n; i++)
-        if (tp_sum_start(m, c, i, x, s, e) < 0)
+        if (model_sum_start(m, c, i, x, s, e) < 0)
             return -1;
     return 0;
 }
 
-int tp_sums_wait(struct model *m, const struct cut *c, struct dev_stream *s, struct err *e)
+int model_sums_wait(struct model *m, const struct model_cut *c, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < c->n; i++)
-        if (tp_sum_wait(m, i, s, e) < 0)
+        if (model_sum_wait(m, i, s, e) < 0)
             return -1;
     return 0;
 }
 
-int tp_gather_start(struct model *m, const struct cut *c, int i, const void *x, struct dev_stream *s, struct err *e)
+int model_gather_start(struct model *m, const struct model_cut *c, int i, const void *x, struct dev_stream *s,
+                       struct err *e)
 {
-    const struct part *p = &c->part[i];
+    const struct model_part *p = &c->part[i];
 
-    if (!m->o.sequence_parallel)
+    if (!m->opts.sequence_parallel)
         return 0;
-    return comm_all_gather_start(m->tp, row_of(m, x, p->own, m->h), row_of(m, m->full, p->row, m->h), p->n_own * m->h,
-                                 m->o.t, s, &m->gather[i], e);
+    return comm_all_gather_start(m->tp_group, row_of(m, x, p->own_at, m->hidden),
+                                 row_of(m, m->gathered, p->row, m->hidden), p->own_rows * m->hidden, m->opts.t, s,
+                                 &m->gather_req[i], e);
 }
 
-int tp_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *e)
+int model_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *e)
 {
-    return comm_wait(&m->gather[i], s, e);
+    return comm_wait(&m->gather_req[i], s, e);
 }
 
 /* Copies lie between the split weights of a block in a few runs: one sum each. */
-int tp_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *e)
+int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *e)
 {
-    const struct stage *g = m->g;
+    const struct stage *g = m->stage;
 
-    if (!m->o.sequence_parallel)
+    if (!m->opts.sequence_parallel)
         return 0;
     for (int i = 0; i < g->n_params; i++) {
         const struct stage_param *first = &g->param[i], *last = first;
@@ -101,8 +107,8 @@ int tp_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *
             last++;
             i++;
         }
-        if (comm_all_reduce(m->tp, m->st.grads + first->at, m->st.grads + first->at, last->at + last->n - first->at,
-                            DTYPE_F32, COMM_SUM, s, e) < 0)
+        if (comm_all_reduce(m->tp_group, m->state.grads + first->at, m->state.grads + first->at,
+                            last->at + last->n - first->at, DTYPE_F32, COMM_SUM, s, e) < 0)
             return -1;
     }
     return 0;

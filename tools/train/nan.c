@@ -89,18 +89,18 @@ static void look(struct dump *d, const char *kind, const char *name, int block, 
 
 static void look_at_block(struct dump *d, const struct model *m, int slot, int i)
 {
-    const struct block_act *a = &m->slot[slot].block[i];
-    const int block = m->g->first_block + i;
-    const enum dtype dt = m->o.t;
+    const struct model_block *a = &m->slot[slot].block[i];
+    const int block = m->stage->first_block + i;
+    const enum dtype dt = m->opts.t;
 
-    look(d, "activation", "block input", block, a->x, m->r * m->h, dt);
+    look(d, "activation", "block input", block, a->input, m->own_rows * m->hidden, dt);
     /* With full recomputation the rest belongs to whichever block came last. */
-    if (m->o.recompute == RECOMPUTE_FULL)
+    if (m->opts.recompute == RECOMPUTE_FULL)
         return;
-    look(d, "activation", "query_key_value", block, a->qkv, m->m * 3 * m->a, dt);
-    look(d, "activation", "attention output", block, a->o, m->m * m->a, dt);
-    look(d, "activation", "behind attention", block, a->y, m->r * m->h, dt);
-    look(d, "activation", "mlp before gelu", block, a->pre, m->m * m->f, dt);
+    look(d, "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt);
+    look(d, "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt);
+    look(d, "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt);
+    look(d, "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt);
 }
 
 static void look_at_all(struct dump *d)
