@@ -279,7 +279,8 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
 {
     const char *style = pk_as_str(pk_get(d, "decay_style"));
 
-    c->present = d && !pk_is_none(d) && pk_get(d, "num_steps");
+    /* One that decays over nothing has never been a trainer's: an import's, whose zeros are no rules to agree with. */
+    c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
     c->max_lr = number(pk_get(d, "max_lr"), 0);
     c->min_lr = number(pk_get(d, "min_lr"), 0);
     c->warmup_steps = whole(pk_get(d, "warmup_steps"), 0);

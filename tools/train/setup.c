@@ -152,7 +152,7 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     } else {
         t->schedule.lr.num_steps = f->consumed_train_samples;
         t->schedule.lr.num_tokens = f->consumed_tokens;
-        say(t, "note: the checkpoint has no learning-rate scheduler: it is set to %lld samples",
+        say(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
             (long long)f->consumed_train_samples);
     }
     if (rc == 0 && speaks(t))
