@@ -161,6 +161,7 @@ int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct r
         .arch = arch >= 0 ? (enum hf_arch)arch : strcmp(m->position, "absolute") == 0 ? HF_GPT2 : HF_BLOOM,
         .vocab = m->vocab, .hidden = m->hidden, .n_layers = m->n_layers, .n_heads = m->n_heads,
         .ffn = m->ffn_hidden > 0 ? m->ffn_hidden : 4 * m->hidden, .positions = m->max_positions,
+        .attention_dropout = arg_real(s, "attention_dropout", 0.1), .hidden_dropout = arg_real(s, "hidden_dropout", 0.1),
         .epsilon = arg_real(s, "layernorm_epsilon", 1e-5), .init_std = arg_real(s, "init_method_std", 0.02),
         .post_layernorm_residual = arg_flag(s, "apply_residual_connection_post_layernorm", false),
         .tp = s->topo.tp > 0 ? s->topo.tp : 1, .activation = activation(s),
@@ -297,6 +298,8 @@ static int read_object(const struct reading *x, struct hf_config *c)
     *c = (struct hf_config){ .arch = (enum hf_arch)arch, .tp = 1 };
     c->epsilon = read_real(x, "layer_norm_epsilon", 1e-5);
     c->init_std = read_real(x, "initializer_range", 0.02);
+    c->attention_dropout = arch == HF_GPT2 ? read_real(x, "attn_pdrop", 0.1) : read_real(x, "attention_dropout", 0);
+    c->hidden_dropout = arch == HF_GPT2 ? read_real(x, "resid_pdrop", 0.1) : read_real(x, "hidden_dropout", 0);
     read_tokens(x, c);
     if (read_dim(x, "vocab_size", NULL, &c->vocab) < 0 || read_activation(x, c) < 0 ||
         refuse_flag(x, "tie_word_embeddings", false, "Megatron's head is the embedding") < 0 ||

@@ -21,6 +21,7 @@ struct hf_config {
     int64_t vocab;                      /* rows written */
     int64_t hidden, n_layers, n_heads, ffn, positions;
     double epsilon, init_std;
+    double attention_dropout, hidden_dropout;   /* of training; inactive in inference */
     bool post_layernorm_residual;       /* BLOOM: apply_residual_connection_post_layernorm */
     int tp;                             /* pretraining_tp: told, never used */
     const char *activation;             /* GPT-2: "gelu_fast", "gelu_new" or "gelu" */

@@ -136,6 +136,7 @@ static json_t *bloom(const struct hf_config *c)
                           "apply_residual_connection_post_layernorm", (int)c->post_layernorm_residual,
                           "model_type", "bloom", "slow_but_exact", 0, "use_cache", 1);
 
+    /* As all published ones say, whatever they were trained with. */
     set_real(o, "attention_dropout", 0);
     set_real(o, "hidden_dropout", 0);
     set_int(o, "hidden_size", c->hidden);
@@ -153,9 +154,9 @@ static json_t *gpt2(const struct hf_config *c)
                           "use_cache", 1, "summary_type", "cls_index", "summary_activation",
                           "summary_proj_to_labels", 1, "summary_use_proj", 1);
 
-    set_real(o, "attn_pdrop", 0.1);
-    set_real(o, "embd_pdrop", 0.1);
-    set_real(o, "resid_pdrop", 0.1);
+    set_real(o, "attn_pdrop", c->attention_dropout);
+    set_real(o, "embd_pdrop", c->hidden_dropout);
+    set_real(o, "resid_pdrop", c->hidden_dropout);
     set_real(o, "summary_first_dropout", 0.1);
     set_int(o, "n_embd", c->hidden);
     set_int(o, "n_positions", c->positions);

@@ -111,10 +111,10 @@ static void model_args(struct arena *a, struct pk *d, const struct hf_config *c)
     set_flag(a, d, "fp32_residual_connection", false);
 }
 
-static void training_args(struct arena *a, struct pk *d)
+static void training_args(struct arena *a, struct pk *d, const struct hf_config *c)
 {
-    set_real(a, d, "attention_dropout", 0);
-    set_real(a, d, "hidden_dropout", 0);
+    set_real(a, d, "attention_dropout", c->attention_dropout);
+    set_real(a, d, "hidden_dropout", c->hidden_dropout);
     pk_set_str(a, d, "optimizer", pk_str(a, "adam"));
     set_real(a, d, "lr", 0);
     set_real(a, d, "min_lr", 0);
@@ -165,7 +165,7 @@ static struct pk *arguments(struct arena *a, const struct hf_config *c)
     struct pk *d = pk_dict(a);
 
     model_args(a, d, c);
-    training_args(a, d);
+    training_args(a, d, c);
     topology_args(a, d);
     pk_set_str(a, d, HF_TOKENS_ARG, token_ids(a, c));
     return pk_object(a, "argparse", "Namespace", d);

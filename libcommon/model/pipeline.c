@@ -15,7 +15,9 @@ enum pipeline_balance pipeline_balance_of(const char *ds_version)
 
     if (sscanf(ds_version, "%4d.%4d.%4d", &major, &minor, &patch) != 3 || (major == 0 && minor == 0 && patch == 0))
         return PIPELINE_SPREAD;
-    return major * 10000 + minor * 100 + patch < 1205 ? PIPELINE_BOTTLENECK : PIPELINE_SPREAD;
+    if (major > 0 || minor * 100 + patch >= 1205)
+        return PIPELINE_SPREAD;
+    return minor * 100 + patch < 1001 ? PIPELINE_BOTTLENECK : PIPELINE_BETWEEN;
 }
 
 /* ---- before 0.12.5: bisection for the smallest bottleneck ---- */
@@ -114,7 +116,7 @@ void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_bal
 
     for (int i = 0; i < n; i++)
         prefix[i] = weight[i] + (i ? prefix[i - 1] : 0);
-    if (how == PIPELINE_BOTTLENECK)
+    if (how != PIPELINE_SPREAD)
         cut_by_bottleneck(prefix, n, n_stages, parts);
     else
         cut_by_spread(prefix, n, n_stages, parts);
@@ -174,13 +176,13 @@ bool pipeline_method_genuine(const char *method)
     return pipeline_method_known(method) && rule_of(method) != RULE_COST && rule_of(method) != RULE_EVEN;
 }
 
-/* Equal numbers of specs. Before 0.12.5 the rest went to the last stage, since then one each to the first ones. */
+/* Equal numbers of specs. Before 0.10.1 the rest went to the last stage, since then one each to the first ones. */
 static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *parts)
 {
     int each = n / n_stages, rest = n % n_stages;
 
     for (int p = 0; p < n_stages; p++)
-        parts[p] = p * each + (how == PIPELINE_SPREAD ? (p < rest ? p : rest) : 0);
+        parts[p] = p * each + (how == PIPELINE_BOTTLENECK ? 0 : p < rest ? p : rest);
     parts[n_stages] = n;
 }
 

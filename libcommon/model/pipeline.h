@@ -6,7 +6,7 @@
  * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
  * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.
  * "cost" and "even" are ours: arithmetic is weighed, or layers are counted, and the balancing below has no part in it.
- * How weights are dealt out changed in DeepSpeed 0.12.5; both algorithms are here, because a
+ * How weights are dealt out changed in DeepSpeed 0.12.5, and how specs are by number in 0.10.1; all is here, because a
  * trainer that resumes computes the cut again and must find what the files hold.
  */
 #ifndef SHARDKIT_MODEL_PIPELINE_H
@@ -18,8 +18,9 @@
 #include "libcommon/base/err.h"
 
 enum pipeline_balance {
-    PIPELINE_BOTTLENECK,        /* DeepSpeed < 0.12.5: bisects for the lightest heaviest stage */
-    PIPELINE_SPREAD,            /* since: least difference between heaviest and lightest stage */
+    PIPELINE_BOTTLENECK,        /* DeepSpeed < 0.10.1: bisects for the lightest heaviest stage; "uniform": the rest to the last */
+    PIPELINE_SPREAD,            /* >= 0.12.5: least difference between heaviest and lightest stage */
+    PIPELINE_BETWEEN,           /* bisects; "uniform" as since: the rest one each to the first stages */
 };
 /* By a checkpoint's ds_version; unknown ones ("", "0.0.0") count as new. */
 enum pipeline_balance pipeline_balance_of(const char *ds_version);

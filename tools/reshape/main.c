@@ -15,7 +15,7 @@ static const char help[] =
     "      --target-tp T --target-pp P --target-dp D\n"
     "      --pp-partition-method M  type:transformer, type:transformer|embedding, parameters,\n"
     "                         uniform, cost (of arithmetic) or even (layers)\n"
-    "      --pp-balance WHEN  deal layers out as DeepSpeed does: old (before 0.12.5) or new\n"
+    "      --pp-balance WHEN  deal layers out as DeepSpeed does: old, new or its version\n"
     "      --stages A,B,C     transformer layers of each stage\n"
     "      --pad-vocab-size-to V  rows of the word embedding\n"
     "      --groups N         optimizer groups, 2 or 3\n"

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
@@ -29,10 +30,14 @@ static int usage(struct job *j, const char *what)
 
 static int take_balance(struct job *j, const char *arg)
 {
-    if (strcmp(arg, "old") != 0 && strcmp(arg, "new") != 0)
-        return usage(j, "--pp-balance: expected old or new");
+    const bool old = strcmp(arg, "old") == 0, new = strcmp(arg, "new") == 0;
+    int major, minor, patch;
+    char more;
+
+    if (!old && !new && sscanf(arg, "%4d.%4d.%4d%c", &major, &minor, &patch, &more) != 3)
+        return usage(j, "--pp-balance: expected old, new or a version of DeepSpeed such as 0.12.4");
     j->target.q.balance_given = true;
-    j->target.q.balance = strcmp(arg, "old") == 0 ? PIPELINE_BOTTLENECK : PIPELINE_SPREAD;
+    j->target.q.balance = old ? PIPELINE_BOTTLENECK : new ? PIPELINE_SPREAD : pipeline_balance_of(arg);
     return 0;
 }
 

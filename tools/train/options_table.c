@@ -13,7 +13,7 @@ static const char *const decays[] = { "constant", "linear", "cosine", NULL };
 static const char *const recomputes[] = { "none", "selective", "full", NULL };
 static const char *const reduces[] = { "bf16", "fp32", NULL };
 static const char *const policies[] = { "average", "first", "majority", "fail", NULL };
-static const char *const algorithms[] = { "2022", "2025", NULL };
+static const char *const algorithms[] = { "2022", "2025", "2023", NULL };      /* enum pipeline_balance */
 
 #define FIELD(f) .field = offsetof(struct train_opts, f), .dest = #f
 #define DIM_MAX 1e9                     /* sizes of a model */
@@ -128,7 +128,7 @@ const struct row options_rows[] = {
          "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out evenly "
          "to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
     WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
-         "2022 (DeepSpeed before 0.12.5: BLOOM) or 2025: how it is dealt out")
+         "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is dealt out")
     FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
     { .name = "overlap-grad-reduce", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_grad_reduce),
       .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
