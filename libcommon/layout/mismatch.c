@@ -1,9 +1,10 @@
 /*
  * mismatch.c - weights against their masters, value by value
  *
- * The sample is cheap because it is small: 256 values from the start of every piece of a
- * master, a read of 1 KiB in each shard's part of each parameter, and as much of its weights
- * and second moments. Reads are spread over threads: they wait for the disk, not for the processor.
+ * The sample is cheap because it is small: 4,096 values from the start and the end of every
+ * piece of a master (each shard's part of each parameter), and as many of its weights and second
+ * moments: a thousandth of a large checkpoint's bytes, all of a tiny one. Reads are spread over
+ * threads: they wait for the disk, not for the processor.
  */
 #include "libcommon/layout/mismatch.h"
 
@@ -14,7 +15,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/tmap.h"
 
-enum { SAMPLE = 256, THREADS_DEFAULT = 16 };
+enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
 
 /* ---- two values ---- */
 
@@ -93,16 +94,19 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
 
 /* What the sample of one parameter shows: the worst piece of each kind, and its files. */
 struct sampled {
-    struct mismatch_count weights;      /* of the worst piece */
-    int weights_file, masters_file;     /* -1: all is well */
-    uint64_t n, n_negative;
-    int moments_file;
+    enum severity severity;             /* of the weights' worst piece; NOTE: all is well */
+    struct mismatch_count weights;
+    int weights_file, masters_file;
+    uint64_t n_moments, n_negative, n_large;
+    int moments_file;                   /* -1: all is well */
 };
 
 struct sampler {
     const struct source *s;
     const struct param *p;
     bool masters_differ;                /* between tensor ranks, while the weights agree */
+    double most;                        /* exp_avg^2 / exp_avg_sq; 0: not known */
+    bool signs;                         /* look at those of second moments */
     struct sampled *out;
 };
 
@@ -115,8 +119,9 @@ static int file_of(const struct source *s, const struct extent *x)
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
     const struct tmap *w = m->p->state[STATE_BF16], *f = m->p->state[STATE_FP32];
-    struct mismatch_count c = {0};
+    struct mismatch_count c = {0}, *worst = &m->out->weights;
     uint8_t weights[SAMPLE * 2], masters[SAMPLE * 4];
+    enum severity severity;
     enum mismatch_rule rule = m->masters_differ ? MISMATCH_FREE : mismatch_rule_of(m->s, m->p);
 
     if (!w || !f || (w->dtype != DTYPE_BF16 && w->dtype != DTYPE_F16) || w->n_slices != f->n_slices ||
@@ -125,38 +130,76 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
         slice_read(m->s->files, &f->slice[k], first * 4, n * 4, masters) < 0)
         return;
     mismatch_compare(&c, w->dtype, weights, masters, n);
-    /* A single odd value among so few is damage: its record's checksum is the one to tell of it. */
+    /* A single odd value is damage rather: its record's checksum is the one to tell of it. */
     c.n_far = rule == MISMATCH_NEAR ? c.n_far : 0;
-    if (mismatch_judge(&c, rule) == SEV_ERROR && c.n_differ * max_u64(m->out->weights.n, 1) > m->out->weights.n_differ * c.n) {
-        m->out->weights = c;
-        m->out->weights_file = file_of(m->s, w->slice[k].extent);
-        m->out->masters_file = file_of(m->s, x);
-    }
+    severity = mismatch_judge(&c, rule);
+    if (severity < m->out->severity || c.n_differ * max_u64(worst->n, 1) <= worst->n_differ * c.n)
+        return;
+    m->out->severity = severity;
+    *worst = c;
+    m->out->weights_file = file_of(m->s, w->slice[k].extent);
+    m->out->masters_file = file_of(m->s, x);
+}
+
+/*
+ * Both moments are sums over the same gradients, with weights (1-b1) b1^k and (1-b2) b2^k, so by
+ * Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq, whatever the
+ * gradients were: 1.36 for 0.9 and 0.95. Moments of different elements break that nearly everywhere.
+ */
+static double most_of(const struct source *s)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(s->run.param_groups, &n), **beta;
+    double b1, b2;
+
+    beta = n ? pk_items(pk_get(group[0], "betas"), &n) : NULL;
+    if (!beta || n != 2 || !pk_as_double(beta[0], &b1) || !pk_as_double(beta[1], &b2) ||
+        !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
+        return 0;
+    return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
+}
+
+static float f32_at(const uint8_t *bytes, uint64_t i)
+{
+    float x;
+
+    memcpy(&x, bytes + 4 * i, sizeof x);
+    return x;
+}
+
+/* Rounding and underflow leave a wide margin: only what no rounding explains is counted. */
+static bool is_large(float avg, float sq, double most)
+{
+    return most > 0 && (double)avg * avg > 2 * most * sq && fabsf(avg) > 1e-15f;
 }
 
 static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
-    const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ];
-    uint8_t bytes[SAMPLE * 4];
-    uint64_t n_negative = 0;
+    const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
+    uint8_t sq[SAMPLE * 4], avg[SAMPLE * 4];
+    uint64_t n_negative = 0, n_large = 0;
+    bool both = a && a->dtype == DTYPE_F32 && a->n_slices == v->n_slices && a->slice[k].len == v->slice[k].len &&
+                slice_read(m->s->files, &a->slice[k], first * 4, n * 4, avg) == 0;
 
-    if (slice_read(m->s->files, &v->slice[k], first * 4, n * 4, bytes) < 0)
+    if (slice_read(m->s->files, &v->slice[k], first * 4, n * 4, sq) < 0)
         return;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits = get_le32(bytes + 4 * i);
-
-        n_negative += bits > 0x80000000 && bits <= 0xff800000;          /* neither -0 nor a NaN */
+        n_negative += m->signs && f32_at(sq, i) < 0;
+        n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
     }
-    if (n_negative >= 2 && n_negative > m->out->n_negative) {
-        m->out->n = n;
-        m->out->n_negative = n_negative;
-        m->out->moments_file = file_of(m->s, x);
-    }
+    if (n_large < 2 || n_large * 10 < n)        /* an optimizer whose betas were changed may show some */
+        n_large = 0;
+    if (n_negative + n_large <= m->out->n_negative + m->out->n_large)
+        return;
+    m->out->n_moments = n;
+    m->out->n_negative = n_negative;
+    m->out->n_large = n_large;
+    m->out->moments_file = file_of(m->s, x);
 }
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
 
-/* Ask fn about the start of every piece of a map. */
+/* Ask fn about the start and the end of every piece of a map. */
 static void each_piece(struct sampler *m, const struct tmap *map, sample_fn *fn)
 {
     for (int k = 0; map && map->dtype == DTYPE_F32 && k < map->n_slices; k++) {
@@ -164,10 +207,13 @@ static void each_piece(struct sampler *m, const struct tmap *map, sample_fn *fn)
 
         for (int i = 0; i < map->slice[k].n_extents; i++) {
             const struct extent *x = &map->slice[k].extent[i];
+            uint64_t len = x->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
 
-            if (x->len >= 4)
-                fn(m, k, first, min_u64(SAMPLE, x->len / 4), x);
-            first += x->len / 4;
+            if (n)
+                fn(m, k, first, n, x);
+            if (rest)
+                fn(m, k, first + len - rest, rest, x);
+            first += len;
         }
     }
 }
@@ -194,38 +240,73 @@ static bool masters_differ(const struct source *s, const struct param *p)
     return differ[1] && !differ[0];
 }
 
-static void sample_param(const struct source *s, const struct param *p, struct sampled *out)
+static void sample_param(const struct source *s, const struct param *p, const struct mismatch_opts *o,
+                         struct sampled *out)
 {
-    struct sampler m = { .s = s, .p = p, .masters_differ = masters_differ(s, p), .out = out };
+    struct sampler m = { .s = s, .p = p, .most = most_of(s), .signs = !o->moments_only, .out = out };
 
-    out->weights_file = out->masters_file = out->moments_file = -1;
-    each_piece(&m, p->state[STATE_FP32], sample_weights);
+    out->moments_file = -1;
+    if (!o->moments_only) {
+        m.masters_differ = masters_differ(s, p);
+        each_piece(&m, p->state[STATE_FP32], sample_weights);
+    }
     each_piece(&m, p->state[STATE_EXP_AVG_SQ], sample_moments);
 }
 
 /* ---- what it says ---- */
 
 /* One finding a file: a foreign one has dozens of parameters. */
-static void tell(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+static void tell_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
     bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
 
     for (int i = 0; i < s->n_params; i++) {
-        if (v[i].weights_file >= 0 && !told[v[i].weights_file])
-            report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
-                       "%llu of %llu values looked at are not the rounded masters in %s: the files are not of one save, "
-                       "or not of one rank", (unsigned long long)v[i].weights.n_differ,
-                       (unsigned long long)v[i].weights.n, files_name(s->files, v[i].masters_file));
-        if (v[i].weights_file >= 0)
-            told[v[i].weights_file] = true;
-        if (v[i].moments_file >= 0 && !told[v[i].moments_file])
-            report_add(r, sev, "negative_exp_avg_sq", files_name(s->files, v[i].moments_file), ERR_NO_BYTE,
-                       s->param[i].name, "exp_avg_sq is negative in %llu of %llu values looked at: no second moments",
-                       (unsigned long long)v[i].n_negative, (unsigned long long)v[i].n);
-        if (v[i].moments_file >= 0)
-            told[v[i].moments_file] = true;
+        if (v[i].severity != SEV_ERROR || told[v[i].weights_file])
+            continue;
+        told[v[i].weights_file] = true;
+        report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
+                   "%llu of %llu values looked at are not the rounded masters in %s: the files are not of one save, "
+                   "or not of one rank", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
+                   files_name(s->files, v[i].masters_file));
     }
     free(told);
+}
+
+static void tell_moments(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+{
+    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+
+    for (int i = 0; i < s->n_params; i++) {
+        if (v[i].moments_file < 0 || told[v[i].moments_file])
+            continue;
+        told[v[i].moments_file] = true;
+        if (v[i].n_negative)
+            report_add(r, sev, "negative_exp_avg_sq", files_name(s->files, v[i].moments_file), ERR_NO_BYTE,
+                       s->param[i].name, "exp_avg_sq is negative in %llu of %llu values looked at: no second moments",
+                       (unsigned long long)v[i].n_negative, (unsigned long long)v[i].n_moments);
+        if (v[i].n_large)
+            report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
+                       "exp_avg is larger than exp_avg_sq allows in %llu of %llu values looked at: they are not "
+                       "moments of the same gradients", (unsigned long long)v[i].n_large,
+                       (unsigned long long)v[i].n_moments);
+    }
+    free(told);
+}
+
+/* Single values, and copies that were averaged apart: one line for all of them. */
+static void tell_single(const struct source *s, const struct sampled *v, struct report *r)
+{
+    const struct sampled *first = NULL;
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (v[i].severity == SEV_WARNING && n++ == 0)
+            first = &v[i];
+    if (first)
+        report_add(r, SEV_WARNING, "bf16_master", files_name(s->files, first->weights_file), ERR_NO_BYTE,
+                   s->param[first - v].name, "%llu of %llu values looked at are not the rounded masters%s; "
+                   "ckpt-inspect verify tells all", (unsigned long long)first->weights.n_differ,
+                   (unsigned long long)first->weights.n, n > 1 ? " (other parameters have such, too)" : "");
 }
 
 static void sample_all(const struct source *s, const struct mismatch_opts *o, struct report *r)
@@ -235,8 +316,10 @@ static void sample_all(const struct source *s, const struct mismatch_opts *o, st
 
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < s->n_params; i++)
-        sample_param(s, &s->param[i], &v[i]);
-    tell(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+        sample_param(s, &s->param[i], o, &v[i]);
+    tell_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    tell_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    tell_single(s, v, r);
     free(v);
 }
 
@@ -278,9 +361,9 @@ void mismatch_sample(const struct source *s, const struct mismatch_opts *o, stru
 
 bool mismatch_is(const struct finding *f)
 {
-    static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq" };
+    static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments" };
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (strcmp(f->code, codes[i]) == 0)
             return true;
     return false;

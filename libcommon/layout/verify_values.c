@@ -406,7 +406,10 @@ int values_check(struct source *s, struct zip *const *zip, const struct verify_o
     list_items(&v);
     rc = scan_run(s, zip, v.item, v.n, look, &v, o, r, e);
     if (rc == 0) {
+        const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
+
         judge(&v);
+        mismatch_sample(s, &mo, r);
         check_padding(&v);
         check_manifest(&v);
     }

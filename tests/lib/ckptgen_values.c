@@ -59,9 +59,9 @@ static void fill_block(uint64_t key, enum state st, bool around_one, int64_t blo
     uint32_t h[BLOCK];
 
     hash_block(key, block, h);
-    if (st == STATE_EXP_AVG_SQ) {           /* (0, 2^-20]: never negative, never 0 */
+    if (st == STATE_EXP_AVG_SQ) {           /* 2^-20 and up, as Adam's are where exp_avg is 2^-10 (mismatch.c) */
         for (int j = 0; j < BLOCK; j++)
-            out[j] = (float)(int32_t)((h[j] >> 8) + 1) * 0x1p-44f;
+            out[j] = (float)(int32_t)((h[j] >> 8) + (1 << 24)) * 0x1p-44f;
     } else if (st == STATE_EXP_AVG) {       /* +- 2^-10 */
         for (int j = 0; j < BLOCK; j++)
             out[j] = (float)((int32_t)h[j] >> 8) * 0x1p-33f;

@@ -276,7 +276,8 @@ static float value(const struct stage *s, const struct stage_param *p, enum stat
         row += s->tp * p->slice[0];
     merged = row * (p->ndim == 2 ? p->shape[1] : 1) + column;
     x = ((uint32_t)p->id * 7919u + (uint32_t)merged * 31u + (uint32_t)st * 1000003u) * 2654435761u;
-    return (float)(x >> 8) / (float)(1 << 24) * (st == STATE_EXP_AVG_SQ ? 1e-3f : 1);
+    /* First moments as small as Adam's are beside such second ones. */
+    return (float)(x >> 8) / (float)(1 << 24) * (st == STATE_EXP_AVG_SQ ? 1e-3f : st == STATE_EXP_AVG ? 1e-2f : 1);
 }
 
 void job_fill(struct job *j, int salt)
