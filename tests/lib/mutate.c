@@ -1,0 +1,401 @@
+#include "tests/lib/mutate.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/files.h"
+
+struct mutation {
+    struct mutate_set *s;
+    const struct mutate_set *other;
+    uint64_t rng;
+    struct strbuf *what;
+};
+
+const char *mutate_name(enum mutate_kind k)
+{
+    static const char *const names[MUTATE_KINDS] = { "flip", "cut", "lose", "rank", "save", "directory", "record",
+                                                     "pickle", "values" };
+
+    return names[k];
+}
+
+/* ---- sets ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct mutate_file *)a)->name, ((const struct mutate_file *)b)->name);
+}
+
+void mutate_load(struct mutate_set *s, const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+
+    assert(d);
+    s->n = 0;
+    while ((ent = readdir(d))) {
+        struct mutate_file *f = &s->file[s->n];
+        struct err e = {0};
+        char *path;
+
+        if (ent->d_name[0] == '.')
+            continue;
+        assert(s->n < MUTATE_FILES);
+        path = path_join(dir, ent->d_name);
+        *f = (struct mutate_file){ .name = xstrdup(ent->d_name) };
+        f->bytes = (uint8_t *)file_slurp(path, 1 << 28, &f->size, &e);
+        assert(f->bytes);
+        free(path);
+        s->n++;
+    }
+    closedir(d);
+    qsort(s->file, (size_t)s->n, sizeof *s->file, by_name);
+}
+
+static uint64_t pick(struct mutation *m, uint64_t n)
+{
+    m->rng ^= m->rng << 13;
+    m->rng ^= m->rng >> 7;
+    m->rng ^= m->rng << 17;
+    return n ? (m->rng >> 11) % n : 0;
+}
+
+/* Bytes that may be written to, `size` of them; what lies behind the old end is zero. */
+static void own(struct mutate_file *f, uint64_t size)
+{
+    uint8_t *copy = xcalloc(1, size + 1);
+
+    memcpy(copy, f->bytes, f->size < size ? f->size : size);
+    f->bytes = copy;
+    f->size = size;
+    f->changed = true;
+}
+
+static struct mutate_file *any_file(struct mutation *m)
+{
+    struct mutate_file *f;
+
+    do
+        f = &m->s->file[pick(m, (uint64_t)m->s->n)];
+    while (f->gone);
+    return f;
+}
+
+/* ---- zips ---- */
+
+struct entry {
+    char name[96];
+    uint64_t cd, header, at, size;      /* in the directory; local header; payload */
+};
+
+static bool has_sig(const struct mutate_file *f, uint64_t at, const char *sig)
+{
+    return at + 46 <= f->size && memcmp(f->bytes + at, sig, 4) == 0;
+}
+
+/* The entries by the directory of a file that is still as it was written. */
+static int entries(const struct mutate_file *f, struct entry *e, int max)
+{
+    uint64_t at = f->size < 22 ? 0 : f->size - 22;
+    int n = 0;
+
+    while (at && memcmp(f->bytes + at, "PK\5\6", 4) != 0)
+        at--;
+    if (at == 0)
+        return 0;
+    for (at = get_le32(f->bytes + at + 16); n < max && has_sig(f, at, "PK\1\2"); n++) {
+        uint16_t len = (uint16_t)(f->bytes[at + 28] | f->bytes[at + 29] << 8);
+        uint16_t extra = (uint16_t)(f->bytes[at + 30] | f->bytes[at + 31] << 8);
+        struct entry *x = &e[n];
+
+        *x = (struct entry){ .cd = at, .header = get_le32(f->bytes + at + 42), .size = get_le32(f->bytes + at + 24) };
+        memcpy(x->name, f->bytes + at + 46, len < sizeof x->name ? len : sizeof x->name - 1);
+        if (!has_sig(f, x->header, "PK\3\4"))
+            return 0;
+        x->at = x->header + 30u + (uint64_t)(f->bytes[x->header + 26] | f->bytes[x->header + 27] << 8) +
+                (uint64_t)(f->bytes[x->header + 28] | f->bytes[x->header + 29] << 8);
+        if (x->at + x->size > f->size)
+            return 0;
+        at += 46u + len + extra;
+    }
+    return n;
+}
+
+static void put_crc(struct mutate_file *f, const struct entry *x)
+{
+    uint32_t crc = crc_bytes(0, f->bytes + x->at, x->size);
+
+    put_le32(f->bytes + x->cd + 16, crc);
+    if (get_le32(f->bytes + x->header + 14))
+        put_le32(f->bytes + x->header + 14, crc);
+    if (has_sig(f, x->at + x->size, "PK\7\10"))
+        put_le32(f->bytes + x->at + x->size + 4, crc);
+}
+
+static bool is_storage(const struct entry *x)
+{
+    return strstr(x->name, "/data/") != NULL && x->size > 0;
+}
+
+enum { ENTRIES = 128 };
+
+/* ---- kinds ---- */
+
+static void flip(struct mutation *m)
+{
+    struct mutate_file *f = any_file(m);
+    int n = 1 + (int)pick(m, 4);
+
+    own(f, f->size);
+    for (int i = 0; i < n && f->size; i++) {
+        uint64_t at = pick(m, f->size);
+
+        f->bytes[at] ^= (uint8_t)(1 << pick(m, 8));
+        strbuf_addf(m->what, "%s byte %llu, ", f->name, (unsigned long long)at);
+    }
+}
+
+static void cut(struct mutation *m)
+{
+    struct mutate_file *f = any_file(m);
+    uint64_t at = pick(m, f->size + 1), how = pick(m, 3), was = f->size;
+
+    if (how == 2) {
+        own(f, f->size + 1 + pick(m, 300));
+    } else {
+        own(f, at);
+        if (how == 1)
+            own(f, was);
+    }
+    strbuf_addf(m->what, "%s from %llu on: %s", f->name, (unsigned long long)at,
+                how == 0 ? "cut" : how == 1 ? "zeroed" : "zeros behind its end");
+}
+
+static void lose(struct mutation *m)
+{
+    struct mutate_file *f = any_file(m), *copy = &m->s->file[m->s->n];
+
+    strbuf_addf(m->what, "%s", f->name);
+    if (pick(m, 2)) {
+        f->gone = true;
+        return;
+    }
+    assert(m->s->n < MUTATE_FILES);
+    *copy = *f;
+    copy->changed = true;
+    copy->name = xstrdup(f->name);
+    for (char *c = copy->name; *c; c++)         /* another rank or layer: one that is there, or none */
+        if (*c >= '0' && *c <= '9' && pick(m, 3) == 0)
+            *c = (char)('0' + pick(m, 10));
+    for (int i = 0; i < m->s->n; i++)
+        if (strcmp(m->s->file[i].name, copy->name) == 0)
+            m->s->file[i].gone = true;
+    strbuf_addf(m->what, " as %s, too", copy->name);
+    m->s->n++;
+}
+
+static void take(struct mutate_file *to, const struct mutate_file *from)
+{
+    to->bytes = from->bytes;
+    to->size = from->size;
+    to->changed = true;
+}
+
+/* Half of the time one that could take its place. */
+static void rank(struct mutation *m)
+{
+    struct mutate_file *a = any_file(m), *b = any_file(m), was = *a;
+
+    for (int i = 0; i < 64 && (a == b || strncmp(a->name, b->name, 6) != 0); i++)
+        b = any_file(m);
+    take(a, b);
+    if (pick(m, 2))
+        take(b, &was);
+    strbuf_addf(m->what, "%s over %s%s", b->name, a->name, b->changed ? ", and back" : "");
+}
+
+static void save(struct mutation *m)
+{
+    const char *like = any_file(m)->name;
+    uint64_t how = pick(m, 3);          /* one, some of all kinds, all of a kind */
+
+    for (int i = 0; i < m->s->n; i++) {
+        struct mutate_file *f = &m->s->file[i];
+
+        if (how == 0 ? f->name != like : how == 1 ? pick(m, 2) : strncmp(f->name, like, 6) != 0)
+            continue;
+        for (int k = 0; k < m->other->n; k++)
+            if (strcmp(m->other->file[k].name, f->name) == 0) {
+                take(f, &m->other->file[k]);
+                strbuf_addf(m->what, "%s, ", f->name);
+            }
+    }
+}
+
+static void swap_bytes(uint8_t *a, uint8_t *b, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint8_t x = a[i];
+
+        a[i] = b[i];
+        b[i] = x;
+    }
+}
+
+static void directory(struct mutation *m)
+{
+    struct mutate_file *f = any_file(m);
+    struct entry e[ENTRIES];
+    int n = entries(f, e, ENTRIES);
+    uint64_t how = pick(m, 4), at;
+
+    if (n < 2)
+        return;
+    own(f, f->size);
+    at = e[0].cd + pick(m, f->size - e[0].cd);
+    if (how == 0) {
+        f->bytes[at] = (uint8_t)pick(m, 256);
+        strbuf_addf(m->what, "%s byte %llu", f->name, (unsigned long long)at);
+    } else if (how == 1) {              /* two entries exchange their places, checksum and size with them or not */
+        const struct entry *x = &e[pick(m, (uint64_t)n)], *y = &e[pick(m, (uint64_t)n)];
+
+        swap_bytes(f->bytes + x->cd + 42, f->bytes + y->cd + 42, 4);
+        if (pick(m, 2))
+            swap_bytes(f->bytes + x->cd + 16, f->bytes + y->cd + 16, 12);
+        strbuf_addf(m->what, "%s: places of %s and %s", f->name, x->name, y->name);
+    } else {                            /* a name, in the directory and perhaps in the local header */
+        const struct entry *x = &e[pick(m, (uint64_t)n)];
+        uint64_t i = pick(m, strlen(x->name));
+
+        f->bytes[x->cd + 46 + i] = (uint8_t)('0' + pick(m, 10));
+        if (how == 3)
+            f->bytes[x->header + 30 + i] = f->bytes[x->cd + 46 + i];
+        strbuf_addf(m->what, "%s: name of %s at %llu", f->name, x->name, (unsigned long long)i);
+    }
+}
+
+static void record(struct mutation *m)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        struct mutate_file *f = any_file(m);
+        struct entry e[ENTRIES], *a, *b;
+        int n = entries(f, e, ENTRIES);
+
+        if (n < 2)
+            continue;
+        a = &e[pick(m, (uint64_t)n)];
+        b = &e[pick(m, (uint64_t)n)];
+        if (a == b || a->size != b->size || !is_storage(a) || !is_storage(b))
+            continue;
+        own(f, f->size);
+        swap_bytes(f->bytes + a->at, f->bytes + b->at, a->size);
+        put_crc(f, a);
+        put_crc(f, b);
+        strbuf_addf(m->what, "%s: %s and %s", f->name, a->name, b->name);
+        return;
+    }
+}
+
+/* A random place in the pickle where this opcode could stand; len when there is none. */
+static uint64_t find_op(struct mutation *m, const uint8_t *p, uint64_t len, uint8_t op)
+{
+    uint64_t from = pick(m, len);
+
+    for (uint64_t i = 0; i + 8 < len; i++)
+        if (p[(from + i) % len] == op && (from + i) % len + 8 < len)
+            return (from + i) % len;
+    return len;
+}
+
+/* Two storage keys of a digit exchange, or one becomes another: tensors that name other storages. */
+static void keys(struct mutation *m, uint8_t *p, uint64_t len)
+{
+    static const uint8_t key[] = { 'X', 1, 0, 0, 0 };
+    uint64_t at[2] = {0};
+    int n = 0;
+
+    for (int tries = 0; tries < 400 && n < 2; tries++) {
+        uint64_t i = find_op(m, p, len, 'X');
+
+        if (i < len && memcmp(p + i, key, sizeof key) == 0 && p[i + 5] >= '0' && p[i + 5] <= '9')
+            at[n++] = i + 5;
+    }
+    if (n < 2)
+        return;
+    strbuf_addf(m->what, "keys at %llu and %llu", (unsigned long long)at[0], (unsigned long long)at[1]);
+    if (pick(m, 2))
+        swap_bytes(p + at[0], p + at[1], 1);
+    else
+        p[at[0]] = p[at[1]];
+}
+
+static void pickle(struct mutation *m)
+{
+    struct mutate_file *f = any_file(m);
+    struct entry e[ENTRIES];
+    int n = entries(f, e, ENTRIES), i = 0;
+    uint64_t how = pick(m, 4), at;
+    uint8_t *p;
+
+    while (i < n && !str_ends(e[i].name, "/data.pkl"))
+        i++;
+    if (i == n)
+        return;
+    own(f, f->size);
+    p = f->bytes + e[i].at;
+    strbuf_addf(m->what, "%s: ", f->name);
+    if (how == 0) {
+        at = pick(m, e[i].size);
+        p[at] = (uint8_t)pick(m, 256);
+        strbuf_addf(m->what, "byte %llu of data.pkl", (unsigned long long)at);
+    } else if (how == 1) {
+        keys(m, p, e[i].size);
+    } else {                            /* a small number */
+        at = find_op(m, p, e[i].size, how == 2 ? 'K' : 'M');
+        if (at < e[i].size)
+            p[at + 1] = (uint8_t)(pick(m, 2) ? pick(m, 4) : pick(m, 256));
+        strbuf_addf(m->what, "number at %llu of data.pkl", (unsigned long long)at);
+    }
+    put_crc(f, &e[i]);
+}
+
+static void values(struct mutation *m)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        struct mutate_file *f = any_file(m);
+        struct entry e[ENTRIES], *x;
+        int n = entries(f, e, ENTRIES);
+        uint64_t at, len;
+
+        if (n == 0 || !is_storage(x = &e[pick(m, (uint64_t)n)]))
+            continue;
+        own(f, f->size);
+        at = pick(m, x->size);
+        len = 1 + pick(m, pick(m, 2) ? 8 : x->size - at);
+        for (uint64_t i = at; i < at + len && i < x->size; i++)
+            f->bytes[x->at + i] = (uint8_t)pick(m, 256);
+        put_crc(f, x);
+        strbuf_addf(m->what, "%s: %llu bytes of %s at %llu", f->name, (unsigned long long)len, x->name,
+                    (unsigned long long)at);
+        return;
+    }
+}
+
+enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, struct strbuf *what)
+{
+    static void (*const fn[MUTATE_KINDS])(struct mutation *m) = { flip, cut, lose, rank, save, directory, record,
+                                                                  pickle, values };
+    struct mutation m = { s, other, seed * 0x9e3779b97f4a7c15ull ^ 0x2545f4914f6cdd1dull, what };
+    enum mutate_kind k;
+
+    for (int i = 0; i < 8; i++)
+        pick(&m, 0);
+    k = (enum mutate_kind)pick(&m, MUTATE_KINDS);
+    fn[k](&m);
+    return k;
+}

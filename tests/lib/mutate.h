@@ -1,0 +1,48 @@
+/*
+ * mutate.h - a checkpoint folder in memory, and what accidents and hostile hands do to it
+ *
+ * A mutation is a function of (set, other set, seed). Checksums are repaired where the kind
+ * says so: then they are no help, and what files say of each other is all there is.
+ */
+#ifndef SHARDKIT_TESTS_LIB_MUTATE_H
+#define SHARDKIT_TESTS_LIB_MUTATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/mem.h"
+
+enum { MUTATE_FILES = 64 };
+
+struct mutate_file {
+    char *name;
+    uint8_t *bytes;
+    uint64_t size;
+    bool changed;               /* bytes are its own; else shared with the set it was copied from */
+    bool gone;
+};
+struct mutate_set {
+    int n;
+    struct mutate_file file[MUTATE_FILES];
+};
+
+enum mutate_kind {
+    MUTATE_FLIP,                /* a few bits of one file */
+    MUTATE_CUT,                 /* a file cut short, its end zeroed, or more behind it */
+    MUTATE_LOSE,                /* a file removed, or twice under two names */
+    MUTATE_RANK,                /* a file copied over another, or both exchanged */
+    MUTATE_SAVE,                /* one or more files, or all of a kind, from the other set */
+    MUTATE_DIRECTORY,           /* bytes of the zip's directory; entries exchanged, renamed, cut out */
+    MUTATE_RECORD,              /* two records of one size exchanged, checksums repaired */
+    MUTATE_PICKLE,              /* a pickle's numbers, storage keys or bytes, checksum repaired */
+    MUTATE_VALUES,              /* some bytes of a tensor's record, checksum repaired */
+    MUTATE_KINDS,
+};
+const char *mutate_name(enum mutate_kind k);
+
+/* Every file of a folder; fails by assert. */
+void mutate_load(struct mutate_set *s, const char *dir);
+/* Change *s, a copy of a set, by `seed`; *what says how, for a person. */
+enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, struct strbuf *what);
+
+#endif
