@@ -289,7 +289,7 @@ static void report_drift(struct run *r)
 /* A gpt2 last stage keeps an untrained position table of its own: that one is no copy. */
 static bool tied_may_differ(const struct param *p)
 {
-    return str_ends(p->name, "position_embeddings.weight");
+    return param_ends(p->name, ROLE_POSITION);
 }
 
 static void report_tied(struct run *r)

@@ -61,6 +61,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/model/merge_patterns.h"
 
 /* Parameters' names become folder names and HDF5 paths, so they are short and plain. */
 enum { DS_NAME_MAX = 200 };

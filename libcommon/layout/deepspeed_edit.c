@@ -73,7 +73,7 @@ static const char *owner_of(const char *path)
 static bool has_position_table(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
-        if (str_ends(s->param[i].name, "position_embeddings.weight"))
+        if (param_ends(s->param[i].name, ROLE_POSITION))
             return true;
     return false;
 }

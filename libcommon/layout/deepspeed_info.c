@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/model/merge_patterns.h"
+
 static const char block_key[] = "universal_checkpoint_info";
 
 /* ---- the block of merge patterns ---- */

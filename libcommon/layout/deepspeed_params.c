@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed.h"
+#include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/zero.h"
 
 static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
@@ -194,7 +195,7 @@ static enum merge_rule rule_of(struct ds *d, const struct merge_patterns *patter
     if (patterns)
         return merge_patterns_rule(patterns, name);
     rule = merge_rule_of(name);
-    if (rule == MERGE_CAT0 && d->s->config.glu && strstr(name, "dense_h_to_4h."))
+    if (rule == MERGE_CAT0 && d->s->config.glu && (param_ends(name, ROLE_UP_W) || param_ends(name, ROLE_UP_B)))
         return MERGE_CAT0_HALVES;
     if (d->topo.tp > 1 && !merge_rule_known(name))
         report_add(d->r, SEV_WARNING, "merge_rule", d->s->path, ERR_NO_BYTE, name,
@@ -428,7 +429,7 @@ static void make_param(struct ds *d, const struct merge_patterns *patterns, cons
         if (dr->tied)
             p->tied[flat_state[s]] = flat_map(d, p, dr->tied, s);
     }
-    if (dr->tied && strstr(p->name, "position_embeddings."))
+    if (dr->tied && param_ends(p->name, ROLE_POSITION))
         report_add(d->r, SEV_NOTE, "tied_positions", d->s->path, ERR_NO_BYTE, p->name,
                    "stage %d keeps a copy that takes no part in training: stage 0's is the parameter", dr->tied->pp);
 }

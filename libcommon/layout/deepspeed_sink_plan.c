@@ -184,7 +184,7 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
     struct slice s = { .p = &w->t->param[param], .state = st, .tp = tp, .n_deal = 1 };
     const struct tmap *m = s.p->from->state[st];
 
-    if (tied_copy && strstr(s.p->name, "position_embeddings."))
+    if (tied_copy && param_ends(s.p->name, ROLE_POSITION))
         m = untrained_table(&s);
     if (w->t->zero_moments && is_moment(st))
         m = NULL;

@@ -198,7 +198,7 @@ static int refuse_untied(const struct source *s, const struct origin *o, struct 
     for (int i = 0; i < o->n; i++) {
         const char *name = o->entry[i].name;
 
-        if (!str_ends(name, "lm_head.weight") && (number_of(name) < 0 || !str_ends(name, ".word_embeddings.weight")))
+        if (!str_ends(name, PARAM_HEAD) && (number_of(name) < 0 || !param_ends(name, ROLE_WORD)))
             continue;
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: embedding and output head are untied; only tied ones can be "
                  "resharded", name);
@@ -237,24 +237,6 @@ static int origin_read(const struct source *s, struct origin *o, struct err *e)
 }
 
 /* ---- the parameters ---- */
-
-/* Module order, for forms that keep none (universal folders are sorted by name). */
-static int module_order(const char *name)
-{
-    static const char *const order[] = {
-        "word_embeddings.weight", "word_embeddings.norm.weight", "word_embeddings.norm.bias",
-        "position_embeddings.weight", "input_layernorm.weight", "input_layernorm.bias",
-        "query_key_value.weight", "query_key_value.bias", "self_attention.dense.weight", "self_attention.dense.bias",
-        "post_attention_layernorm.weight", "post_attention_layernorm.bias", "dense_h_to_4h.weight",
-        "dense_h_to_4h.bias", "dense_4h_to_h.weight", "dense_4h_to_h.bias", ".weight", ".bias",
-    };
-    int n = sizeof order / sizeof *order;
-
-    for (int i = 0; i < n; i++)
-        if (str_ends(name, order[i]))
-            return i;
-    return n;
-}
 
 static int by_file_order(const void *a, const void *b)
 {
@@ -295,7 +277,7 @@ static int take_param(struct ds_target *t, const struct origin *o, int i, struct
         to->name = arena_fmt(t->arena, "%d%s", to->layer, strchr(p->name, '.'));
         to->key = strchr(to->name, '.') + 1;
     }
-    to->order = t->src->kind == LAYOUT_DEEPSPEED ? i : module_order(p->name);
+    to->order = t->src->kind == LAYOUT_DEEPSPEED ? i : param_order(p->name);
     return 0;
 }
 
@@ -505,7 +487,7 @@ static int settle_stages(struct ds_target *t, const struct origin *o, const stru
 
 bool ds_has_copy(const char *name)
 {
-    return !strstr(name, "word_embeddings.norm.");
+    return !param_ends(name, ROLE_WORD_NORM_W) && !param_ends(name, ROLE_WORD_NORM_B);
 }
 
 /* What a stage holds: which parameters, as a test. */

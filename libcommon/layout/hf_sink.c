@@ -80,7 +80,7 @@ static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
     const struct hf_target *x = ((struct hfs *)k->priv)->t;
     const struct hf_tensor *t = &x->tensor[tensor];
 
-    if (t->rule->change == HF_TRANSPOSE || t->rule->change == HF_QKV_TRANSPOSE)
+    if (hf_is_turned(x->q.config.arch, t->row))
         plan_transposed(k, tensor, plan);
     else
         add_item(k, tensor, t->map,

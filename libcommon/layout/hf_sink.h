@@ -34,7 +34,7 @@ struct hf_request {
 /* One tensor of the result. */
 struct hf_tensor {
     const char *name;
-    const struct hf_rule *rule;
+    const struct param_row *row;
     int param;                          /* in the source */
     enum state state;                   /* what it is made of */
     const struct tmap *map;             /* of that state, rows in their new order */

@@ -31,16 +31,16 @@ static int find_layers(const struct hf_target *t, struct layers *l, struct err *
     *l = (struct layers){ .final = -1, .number = xmalloc((size_t)s->n_params * sizeof *l->number + 1) };
     for (int i = 0; i < s->n_params; i++) {
         int layer;
-        const struct hf_rule *r = hf_rule_of(t->q.config.arch, s->param[i].name, &layer);
+        const struct param_row *r = hf_row_of(t->q.config.arch, s->param[i].name, &layer);
 
         if (!r) {
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s of Transformers has nothing like it", s->param[i].name,
                      t->q.config.arch == HF_BLOOM ? "BLOOM" : "GPT-2");
             return -1;
         }
-        if (r->place == HF_BLOCK)
+        if (r->place == PLACE_BLOCK)
             l->number[n++] = layer;
-        else if (r->place == HF_FINAL)
+        else if (r->place == PLACE_FINAL)
             l->final = layer;
     }
     if (n)
@@ -57,34 +57,25 @@ static int find_layers(const struct hf_target *t, struct layers *l, struct err *
 
 /* ---- tensors ---- */
 
-static int64_t dimension(const struct hf_config *c, char letter, const struct param *p)
-{
-    switch (letter) {
-    case 'V': return p->shape[0];       /* some universal forms hold no padding rows */
-    case 's': return c->positions;
-    case 'q': return 3 * c->hidden;
-    case 'f': return c->ffn;
-    default: return c->hidden;
-    }
-}
-
 /*
  * The reference's converter merges a position table, which every rank has whole, as if it
  * were cut; and with several stages what it writes is the last stage's untrained copy.
  */
-static bool is_bad_table(const struct source *s, const struct hf_rule *r, const struct param *p)
+static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
     bool ours = p->has_digest[STATE_FP32], told = false;
 
-    if (s->kind != LAYOUT_UNIVERSAL_PT || r->shape[0] != 's')
+    if (s->kind != LAYOUT_UNIVERSAL_PT || r->dims[0] != 's')
         return false;
     for (int i = 0; i < s->n_files && !told; i++)
         told = s->file[i].pt && pk_get(pt_root(s->file[i].pt), "universal_checkpoint_info");
     return p->shape[0] != s->config.max_positions || (!ours && !told && s->topo.pp > 1);
 }
 
-static int check_shape(const struct hf_target *t, const struct hf_rule *r, const struct param *p, struct err *e)
+static int check_shape(const struct hf_target *t, const struct param_row *r, const struct param *p, struct err *e)
 {
+    /* Some universal forms hold no padding rows of the vocabulary. */
+    const struct param_dims dims = { p->shape[0], t->q.config.positions, t->q.config.hidden, t->q.config.ffn };
     struct strbuf shape = {0};
     bool right = p->ndim == r->ndim;
 
@@ -94,7 +85,7 @@ static int check_shape(const struct hf_target *t, const struct hf_rule *r, const
         return -1;
     }
     for (int d = 0; d < r->ndim && right; d++)
-        right = p->shape[d] == dimension(&t->q.config, r->shape[d], p);
+        right = p->shape[d] == param_dim(&dims, r->dims[d]);
     if (right)
         return 0;
     for (int d = 0; d < p->ndim; d++)
@@ -128,12 +119,13 @@ static const struct tmap *reorder_rows(const struct hf_target *t, const struct t
     return to;
 }
 
-static int take_tensor(struct hf_target *t, const struct hf_rule *r, int block, int layer, struct err *e)
+static int take_tensor(struct hf_target *t, const struct param_row *r, int block, int layer, struct err *e)
 {
     struct hf_tensor *to = &t->tensor[t->n_tensors++];
-    char *name = hf_param_name(r, layer), *hf = hf_name(r, block, !t->q.bare_names);
+    char *name = hf_param_name(r, layer), *hf = hf_name(t->q.config.arch, r, block, !t->q.bare_names);
     const struct param *p = source_param(t->src, name);
-    bool flip = r->change == HF_TRANSPOSE || r->change == HF_QKV_TRANSPOSE;
+    enum hf_arch arch = t->q.config.arch;
+    bool flip = hf_is_turned(arch, r);
     int rc = -1;
 
     if (!p) {
@@ -142,7 +134,7 @@ static int take_tensor(struct hf_target *t, const struct hf_rule *r, int block, 
     }
     if (check_shape(t, r, p, e) < 0)
         goto out;
-    *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .rule = r, .param = (int)(p - t->src->param),
+    *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .row = r, .param = (int)(p - t->src->param),
                               .ndim = r->ndim };
     to->map = choose_state(t, p, &to->state);
     if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
@@ -150,7 +142,7 @@ static int take_tensor(struct hf_target *t, const struct hf_rule *r, int block, 
                  to->map ? "is of no floating dtype" : "has no weights");
         goto out;
     }
-    if (r->change == HF_QKV_ROWS || r->change == HF_QKV_TRANSPOSE) {
+    if (r->hf[arch].change == HF_QKV_ROWS || r->hf[arch].change == HF_QKV_TRANSPOSE) {
         if (to->map->op != TMAP_CONCAT) {
             err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is not cut by rows, as query, key and value are",
                      p->name);
@@ -161,7 +153,7 @@ static int take_tensor(struct hf_target *t, const struct hf_rule *r, int block, 
     to->len = (uint64_t)dtype_size(t->q.config.dtype);
     for (int d = 0; d < r->ndim; d++) {
         to->shape[d] = p->shape[flip ? r->ndim - 1 - d : d];
-        if (r->shape[d] == 'V' && t->q.vocab)
+        if (r->dims[d] == 'V' && t->q.vocab)
             to->shape[d] = t->q.vocab;
         to->len *= (uint64_t)to->shape[d];
     }
@@ -173,13 +165,11 @@ out:
     return rc;
 }
 
-static int take_place(struct hf_target *t, enum hf_place place, int block, int layer, struct err *e)
+static int take_place(struct hf_target *t, enum param_place place, int block, int layer, struct err *e)
 {
-    int n;
-    const struct hf_rule *r = hf_rules(t->q.config.arch, &n);
-
-    for (int i = 0; i < n; i++)
-        if (r[i].place == place && take_tensor(t, &r[i], block, layer, e) < 0)
+    for (int r = 0; r < ROLE_N; r++)
+        if (param_row(r)->place == place && param_row(r)->hf[t->q.config.arch].name &&
+            take_tensor(t, param_row(r), block, layer, e) < 0)
             return -1;
     return 0;
 }
@@ -187,16 +177,15 @@ static int take_place(struct hf_target *t, enum hf_place place, int block, int l
 static int take_tensors(struct hf_target *t, struct err *e)
 {
     struct layers l;
-    int rc = find_layers(t, &l, e), n;
+    int rc = find_layers(t, &l, e);
 
-    hf_rules(t->q.config.arch, &n);
-    t->tensor = arena_alloc(t->arena, (size_t)n * (size_t)(l.n + 2) * sizeof *t->tensor);
+    t->tensor = arena_alloc(t->arena, (size_t)ROLE_N * (size_t)(l.n + 2) * sizeof *t->tensor);
     if (rc == 0)
-        rc = take_place(t, HF_EMBEDDING, -1, -1, e);
+        rc = take_place(t, PLACE_EMBEDDING, -1, -1, e);
     for (int k = 0; k < l.n && rc == 0; k++)
-        rc = take_place(t, HF_BLOCK, k, l.number[k], e);
+        rc = take_place(t, PLACE_BLOCK, k, l.number[k], e);
     if (rc == 0)
-        rc = take_place(t, HF_FINAL, -1, l.final, e);
+        rc = take_place(t, PLACE_FINAL, -1, l.final, e);
     free(l.number);
     if (rc == 0 && t->n_tensors != t->src->n_params) {
         err_data(e, t->src->path, ERR_NO_BYTE, "%d parameters, the model has %d", t->src->n_params, t->n_tensors);
@@ -238,15 +227,15 @@ static void share_by_size(struct hf_target *t)
 static void share_by_layer(struct hf_target *t)
 {
     int block = 0;
-    const struct hf_rule *first = NULL;
+    const struct param_row *first = NULL;
 
     for (int i = 0; i < t->n_tensors; i++) {
-        const struct hf_rule *r = t->tensor[i].rule;
+        const struct param_row *r = t->tensor[i].row;
 
-        if (r->place == HF_BLOCK && !first)
+        if (r->place == PLACE_BLOCK && !first)
             first = r;
         block += r == first;
-        t->tensor[i].file = r->place == HF_EMBEDDING ? 0 : r->place == HF_BLOCK ? block : block + 1;
+        t->tensor[i].file = r->place == PLACE_EMBEDDING ? 0 : r->place == PLACE_BLOCK ? block : block + 1;
     }
     t->n_files = block + 2;
 }
@@ -292,7 +281,7 @@ const char *hf_index_name(const struct hf_target *t)
 
 static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e)
 {
-    const struct param *p = source_param(t->src, "tied_modules.embed.word_embeddings.weight");
+    const struct param *p = source_param(t->src, param_embedding_name(ROLE_WORD));
     int64_t rows = p ? p->shape[0] : 0;
 
     if (t->q.vocab > rows) {

@@ -20,7 +20,7 @@ struct opening {
     struct report *r;
     struct err *e;
     struct hf_matrix *matrix;           /* to be turned round */
-    const struct hf_rule **matrix_rule;
+    const struct param_row **matrix_row;
     struct param **matrix_param;
     int n_matrices;
     int zeros;                          /* record of zeros, for a dry run; -1 not made yet */
@@ -39,9 +39,8 @@ static bool is_buffer(const char *name)
 static int check_head(struct opening *x)
 {
     enum { CHUNK = 1 << 20 };
-    struct hf_stored *head = hf_folder_find(&x->folder, "lm_head.weight");
-    const struct hf_stored *table = hf_folder_find(&x->folder,
-                                                   x->c.arch == HF_BLOOM ? "word_embeddings.weight" : "wte.weight");
+    struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
+    const struct hf_stored *table = hf_folder_find(&x->folder, param_row(ROLE_WORD)->hf[x->c.arch].name);
     char *a, *b;
     int rc = 0;
 
@@ -50,7 +49,7 @@ static int check_head(struct opening *x)
     head->used = true;
     if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
         err_data(x->e, x->s->path, ERR_NO_BYTE,
-                 "lm_head.weight is not like the embedding: Megatron's head is the embedding");
+                 PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
         return -1;
     }
     a = xmalloc(CHUNK);
@@ -62,7 +61,7 @@ static int check_head(struct opening *x)
         if (files_read_extent(x->s->files, &xa, a, x->e) < 0 || files_read_extent(x->s->files, &xb, b, x->e) < 0) {
             rc = -1;
         } else if (memcmp(a, b, n) != 0) {
-            err_data(x->e, x->s->path, ERR_NO_BYTE, "lm_head.weight differs from the embedding: Megatron's head is the "
+            err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
                      "embedding");
             rc = -1;
         }
@@ -74,27 +73,16 @@ static int check_head(struct opening *x)
 
 static int64_t dimension(const struct hf_config *c, char letter)
 {
-    switch (letter) {
-    case 'V': return c->vocab;
-    case 's': return c->positions;
-    case 'q': return 3 * c->hidden;
-    case 'f': return c->ffn;
-    default: return c->hidden;
-    }
+    return param_dim(&(struct param_dims){ c->vocab, c->positions, c->hidden, c->ffn }, letter);
 }
 
-static bool is_turned(const struct hf_rule *r)
-{
-    return r->change == HF_TRANSPOSE || r->change == HF_QKV_TRANSPOSE;
-}
-
-static int check_tensor(struct opening *x, const struct hf_rule *r, const struct hf_stored *t)
+static int check_tensor(struct opening *x, const struct param_row *r, const struct hf_stored *t)
 {
     struct strbuf want = {0}, got = {0};
     bool right = t->ndim == r->ndim;
 
     for (int d = 0; d < r->ndim; d++) {
-        int64_t n = dimension(&x->c, r->shape[is_turned(r) ? r->ndim - 1 - d : d]);
+        int64_t n = dimension(&x->c, r->dims[hf_is_turned(x->c.arch, r) ? r->ndim - 1 - d : d]);
 
         right = right && t->shape[d] == n;
         strbuf_addf(&want, "%s%lld", d ? ", " : "", (long long)n);
@@ -150,9 +138,9 @@ static void set_states(struct opening *x, struct param *p, struct tmap *m)
     p->state[STATE_BF16] = x->all_bf16 ? m : NULL;
 }
 
-static int take_param(struct opening *x, const struct hf_rule *r, int block, int layer)
+static int take_param(struct opening *x, const struct param_row *r, int block, int layer)
 {
-    char *hf = hf_name(r, block, false), *name = hf_param_name(r, layer);
+    char *hf = hf_name(x->c.arch, r, block, false), *name = hf_param_name(r, layer);
     struct hf_stored *t = hf_folder_find(&x->folder, hf);
     struct param *p = &x->s->param[x->s->n_params++];
     int rc = -1;
@@ -167,18 +155,18 @@ static int take_param(struct opening *x, const struct hf_rule *r, int block, int
     *p = (struct param){ .name = arena_fmt(x->s->arena, "%s", name), .ndim = r->ndim, .merge = merge_rule_of(name),
                          .stage = 0, .group = -1 };
     for (int d = 0; d < r->ndim; d++)
-        p->shape[d] = dimension(&x->c, r->shape[d]);
-    if (is_turned(r)) {
-        x->matrix_rule[x->n_matrices] = r;
+        p->shape[d] = dimension(&x->c, r->dims[d]);
+    if (hf_is_turned(x->c.arch, r)) {
+        x->matrix_row[x->n_matrices] = r;
         x->matrix_param[x->n_matrices] = p;
         x->matrix[x->n_matrices++] = (struct hf_matrix){ .from = t, .to = &p->state[STATE_FP32] };
-    } else if (r->shape[0] == 'V' && x->o->repeat_to > p->shape[0]) {
+    } else if (r->dims[0] == 'V' && x->o->repeat_to > p->shape[0]) {
         set_states(x, p, repeat_last(x, t, x->o->repeat_to));
         p->shape[0] = x->o->repeat_to;
     } else {
         struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
 
-        set_states(x, p, r->change == HF_QKV_ROWS ? restore_rows(x, m) : m);
+        set_states(x, p, r->hf[x->c.arch].change == HF_QKV_ROWS ? restore_rows(x, m) : m);
     }
     rc = 0;
 out:
@@ -187,13 +175,11 @@ out:
     return rc;
 }
 
-static int take_place(struct opening *x, enum hf_place place, int block, int layer)
+static int take_place(struct opening *x, enum param_place place, int block, int layer)
 {
-    int n;
-    const struct hf_rule *r = hf_rules(x->c.arch, &n);
-
-    for (int i = 0; i < n; i++)
-        if (r[i].place == place && take_param(x, &r[i], block, layer) < 0)
+    for (int r = 0; r < ROLE_N; r++)
+        if (param_row(r)->place == place && param_row(r)->hf[x->c.arch].name &&
+            take_param(x, param_row(r), block, layer) < 0)
             return -1;
     return 0;
 }
@@ -216,10 +202,9 @@ static int check_unused(struct opening *x)
 
 static int take_params(struct opening *x)
 {
-    int n, final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
+    int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
     size_t most;
 
-    hf_rules(x->c.arch, &n);
     /* No more layers than tensors: a number from a file must not decide how much memory we take. */
     if (x->c.n_layers > x->folder.n) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
@@ -231,20 +216,20 @@ static int take_params(struct opening *x)
                   (long long)x->c.vocab);
         return -1;
     }
-    most = (size_t)n * ((size_t)x->c.n_layers + 2);
+    most = (size_t)ROLE_N * ((size_t)x->c.n_layers + 2);
     x->s->param = arena_alloc(x->s->arena, most * sizeof *x->s->param);
     x->matrix = xcalloc(most, sizeof *x->matrix);
-    x->matrix_rule = xcalloc(most, sizeof *x->matrix_rule);
+    x->matrix_row = xcalloc(most, sizeof *x->matrix_row);
     x->matrix_param = xcalloc(most, sizeof *x->matrix_param);
     x->all_bf16 = true;
     for (int i = 0; i < x->folder.n; i++)
         x->all_bf16 = x->all_bf16 && (x->folder.tensor[i].dtype == DTYPE_BF16 || is_buffer(x->folder.tensor[i].name));
-    if (check_head(x) < 0 || take_place(x, HF_EMBEDDING, -1, -1) < 0)
+    if (check_head(x) < 0 || take_place(x, PLACE_EMBEDDING, -1, -1) < 0)
         return -1;
     for (int k = 0; k < x->c.n_layers; k++)
-        if (take_place(x, HF_BLOCK, k, FIRST_LAYER + k) < 0)
+        if (take_place(x, PLACE_BLOCK, k, FIRST_LAYER + k) < 0)
             return -1;
-    return take_place(x, HF_FINAL, -1, final) < 0 ? -1 : check_unused(x);
+    return take_place(x, PLACE_FINAL, -1, final) < 0 ? -1 : check_unused(x);
 }
 
 /* ---- transposed weights ---- */
@@ -261,7 +246,7 @@ static int turn_matrices(struct opening *x)
 
         if (!x->o->spool_dir)
             p->state[STATE_FP32] = tmap_slice_zeros(x->s->arena, x->s->files, &x->zeros, t->dtype, t->x.len);
-        if (x->matrix_rule[i]->change == HF_QKV_TRANSPOSE)
+        if (x->matrix_row[i]->hf[x->c.arch].change == HF_QKV_TRANSPOSE)
             p->state[STATE_FP32] = restore_rows(x, p->state[STATE_FP32]);
         set_states(x, p, p->state[STATE_FP32]);
     }
@@ -326,7 +311,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
 out:
     free(x.folder.tensor);
     free(x.matrix);
-    free(x.matrix_rule);
+    free(x.matrix_row);
     free(x.matrix_param);
     if (rc == 0)
         return s;

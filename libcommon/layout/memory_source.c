@@ -109,34 +109,13 @@ void memory_storages_free(struct memory_storages *st)
 
 /* ---- the parameters ---- */
 
-/* Order inside a module, as layer files have it. */
-static const char *const kinds[] = {
-    "word_embeddings.weight", "word_embeddings.norm.weight", "word_embeddings.norm.bias",
-    "position_embeddings.weight", "input_layernorm.weight", "input_layernorm.bias",
-    "self_attention.query_key_value.weight", "self_attention.query_key_value.bias", "self_attention.dense.weight",
-    "self_attention.dense.bias", "post_attention_layernorm.weight", "post_attention_layernorm.bias",
-    "mlp.dense_h_to_4h.weight", "mlp.dense_h_to_4h.bias", "mlp.dense_4h_to_h.weight", "mlp.dense_4h_to_h.bias",
-    "final_layernorm.weight", "final_layernorm.bias",
-};
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
-
-static int order_of(const char *name, int *layer)
-{
-    char buf[128];
-    const char *kind = param_kind(name, layer, buf);
-    int i = 0;
-
-    while (i < N_KINDS && strcmp(kinds[i], kind) != 0)
-        i++;
-    return i;
-}
-
 static int by_place(const void *a, const void *b)
 {
     const struct param *x = a, *y = b;
-    int lx, ly, ox = order_of(x->name, &lx), oy = order_of(y->name, &ly);
+    int lx, ly;
+    const struct param_row *rx = param_find(x->name, &lx), *ry = param_find(y->name, &ly);
 
-    return lx != ly ? (lx > ly) - (lx < ly) : ox - oy;
+    return lx != ly ? (lx > ly) - (lx < ly) : (int)rx->role - (int)ry->role;
 }
 
 /* A map that says what there would be. */
@@ -299,7 +278,7 @@ struct source *memory_source_new(const struct memory_parts *p, struct err *e)
     s->topo = p->topo;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     if (fill(s, p, e) == 0) {
-        const struct param *word = source_param(s, "tied_modules.embed.word_embeddings.weight");
+        const struct param *word = source_param(s, param_embedding_name(ROLE_WORD));
 
         /* The tensor itself is the best witness of V. */
         if (word)

@@ -71,7 +71,7 @@ static bool is_known(const char *name)
     return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0 || strcmp(name, MANIFEST_NAME) == 0;
 }
 
-static int param_order(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
     const struct param *x = a, *y = b;
     bool tx = param_is_tied(x->name), ty = param_is_tied(y->name);
@@ -104,7 +104,7 @@ static void list_params(struct opened *u)
         s->param[s->n_params++] = (struct param){ .name = arena_strndup(s->arena, name, n), .stage = -1, .group = -1 };
     }
     if (s->n_params)
-        qsort(s->param, (size_t)s->n_params, sizeof *s->param, param_order);
+        qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_place);
 }
 
 static int find_param(const struct source *s, const char *name, size_t n)
@@ -114,7 +114,7 @@ static int find_param(const struct source *s, const char *name, size_t n)
     const struct param *p;
 
     key.name = copy;
-    p = bsearch(&key, s->param, (size_t)s->n_params, sizeof *s->param, param_order);
+    p = bsearch(&key, s->param, (size_t)s->n_params, sizeof *s->param, by_place);
     free(copy);
     return p ? (int)(p - s->param) : -1;
 }
@@ -307,7 +307,7 @@ static void check_shape(struct opened *u, const struct param *p)
     const struct model_config *c = &u->s->config;
     int64_t want = 0;
 
-    if (str_ends(p->name, "position_embeddings.weight"))
+    if (param_ends(p->name, ROLE_POSITION))
         want = c->max_positions;
     else if (merge_rule_of(p->name) == MERGE_REPLICATED)
         want = c->hidden;
@@ -350,7 +350,7 @@ static void check_params(struct opened *u)
 static void find_vocab(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
-        if (str_ends(s->param[i].name, "word_embeddings.weight") && s->param[i].ndim == 2)
+        if (param_ends(s->param[i].name, ROLE_WORD) && s->param[i].ndim == 2)
             s->config.vocab = s->param[i].shape[0];
 }
 

@@ -138,7 +138,7 @@ static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t
 /* The last stage's position table of a gpt2 model exists but is neither tied nor trained. */
 static bool tie_is_kept(const struct param *p)
 {
-    return !strstr(p->name, "position_embeddings");
+    return !param_ends(p->name, ROLE_POSITION);
 }
 
 static int add_item(struct values *v, const struct param *p, enum state st, bool tied)

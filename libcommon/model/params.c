@@ -1,14 +1,10 @@
 /*
- * Two sources of merge rules. The table goes by the end of a name (spec 5.1). A
- * universal_checkpoint_info block holds lists of regular expressions instead (spec 5.3);
- * the few constructs such lists use are matched here, anything else is refused by name
- * because a pattern misread is a tensor merged wrongly.
+ * params.c - the table of a GPT's parameters, and names looked up in it
  */
 #include "libcommon/model/params.h"
 
 #include <ctype.h>
 #include <limits.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,29 +32,77 @@ int merge_rule_by_name(const char *name)
 
 /* ---- the table ---- */
 
-static const struct {
-    const char *tail;
-    enum merge_rule rule;
-} table[] = {
-    { "word_embeddings.weight", MERGE_VOCAB },
-    { "lm_head.weight", MERGE_VOCAB },
-    { "query_key_value.weight", MERGE_CAT0 },
-    { "query_key_value.bias", MERGE_CAT0 },
-    { "dense_h_to_4h.weight", MERGE_CAT0 },
-    { "dense_h_to_4h.bias", MERGE_CAT0 },
-    { "self_attention.dense.weight", MERGE_CAT1 },
-    { "mlp.dense_4h_to_h.weight", MERGE_CAT1 },
-    { "self_attention.dense.bias", MERGE_REPLICATED },
-    { "mlp.dense_4h_to_h.bias", MERGE_REPLICATED },
-    { "input_layernorm.weight", MERGE_REPLICATED },
-    { "input_layernorm.bias", MERGE_REPLICATED },
-    { "post_attention_layernorm.weight", MERGE_REPLICATED },
-    { "post_attention_layernorm.bias", MERGE_REPLICATED },
-    { "word_embeddings.norm.weight", MERGE_REPLICATED },
-    { "word_embeddings.norm.bias", MERGE_REPLICATED },
-    { "position_embeddings.weight", MERGE_REPLICATED },
+/*
+ * key is module and tail: a merge rule goes by the tail alone where the module is called otherwise in some checkpoints.
+ */
+#define KEY(module, end) .key = module end, .tail = end
+
+static const struct param_row table[ROLE_N] = {
+    { ROLE_WORD, PLACE_EMBEDDING, KEY("", "word_embeddings.weight"), MERGE_VOCAB, 2, "Vh",
+      { { "word_embeddings.weight", HF_SAME }, { "wte.weight", HF_SAME } } },
+    { ROLE_WORD_NORM_W, PLACE_EMBEDDING, KEY("", "word_embeddings.norm.weight"), MERGE_REPLICATED, 1, "h",
+      { { "word_embeddings_layernorm.weight", HF_SAME }, { 0 } } },
+    { ROLE_WORD_NORM_B, PLACE_EMBEDDING, KEY("", "word_embeddings.norm.bias"), MERGE_REPLICATED, 1, "h",
+      { { "word_embeddings_layernorm.bias", HF_SAME }, { 0 } } },
+    { ROLE_POSITION, PLACE_EMBEDDING, KEY("", "position_embeddings.weight"), MERGE_REPLICATED, 2, "sh",
+      { { 0 }, { "wpe.weight", HF_SAME } } },
+    { ROLE_NORM1_W, PLACE_BLOCK, KEY("", "input_layernorm.weight"), MERGE_REPLICATED, 1, "h",
+      { { "input_layernorm.weight", HF_SAME }, { "ln_1.weight", HF_SAME } } },
+    { ROLE_NORM1_B, PLACE_BLOCK, KEY("", "input_layernorm.bias"), MERGE_REPLICATED, 1, "h",
+      { { "input_layernorm.bias", HF_SAME }, { "ln_1.bias", HF_SAME } } },
+    { ROLE_QKV_W, PLACE_BLOCK, KEY("self_attention.", "query_key_value.weight"), MERGE_CAT0, 2, "qh",
+      { { "self_attention.query_key_value.weight", HF_SAME }, { "attn.c_attn.weight", HF_QKV_TRANSPOSE } } },
+    { ROLE_QKV_B, PLACE_BLOCK, KEY("self_attention.", "query_key_value.bias"), MERGE_CAT0, 1, "q",
+      { { "self_attention.query_key_value.bias", HF_SAME }, { "attn.c_attn.bias", HF_QKV_ROWS } } },
+    { ROLE_DENSE_W, PLACE_BLOCK, KEY("", "self_attention.dense.weight"), MERGE_CAT1, 2, "hh",
+      { { "self_attention.dense.weight", HF_SAME }, { "attn.c_proj.weight", HF_TRANSPOSE } } },
+    { ROLE_DENSE_B, PLACE_BLOCK, KEY("", "self_attention.dense.bias"), MERGE_REPLICATED, 1, "h",
+      { { "self_attention.dense.bias", HF_SAME }, { "attn.c_proj.bias", HF_SAME } } },
+    { ROLE_NORM2_W, PLACE_BLOCK, KEY("", "post_attention_layernorm.weight"), MERGE_REPLICATED, 1, "h",
+      { { "post_attention_layernorm.weight", HF_SAME }, { "ln_2.weight", HF_SAME } } },
+    { ROLE_NORM2_B, PLACE_BLOCK, KEY("", "post_attention_layernorm.bias"), MERGE_REPLICATED, 1, "h",
+      { { "post_attention_layernorm.bias", HF_SAME }, { "ln_2.bias", HF_SAME } } },
+    { ROLE_UP_W, PLACE_BLOCK, KEY("mlp.", "dense_h_to_4h.weight"), MERGE_CAT0, 2, "fh",
+      { { "mlp.dense_h_to_4h.weight", HF_SAME }, { "mlp.c_fc.weight", HF_TRANSPOSE } } },
+    { ROLE_UP_B, PLACE_BLOCK, KEY("mlp.", "dense_h_to_4h.bias"), MERGE_CAT0, 1, "f",
+      { { "mlp.dense_h_to_4h.bias", HF_SAME }, { "mlp.c_fc.bias", HF_SAME } } },
+    { ROLE_DOWN_W, PLACE_BLOCK, KEY("", "mlp.dense_4h_to_h.weight"), MERGE_CAT1, 2, "hf",
+      { { "mlp.dense_4h_to_h.weight", HF_SAME }, { "mlp.c_proj.weight", HF_TRANSPOSE } } },
+    { ROLE_DOWN_B, PLACE_BLOCK, KEY("", "mlp.dense_4h_to_h.bias"), MERGE_REPLICATED, 1, "h",
+      { { "mlp.dense_4h_to_h.bias", HF_SAME }, { "mlp.c_proj.bias", HF_SAME } } },
+    /* No module at all: "74.weight", "74.bias". */
+    { ROLE_FINAL_NORM_W, PLACE_FINAL, .key = "weight", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
+      .hf = { { "ln_f.weight", HF_SAME }, { "ln_f.weight", HF_SAME } } },
+    { ROLE_FINAL_NORM_B, PLACE_FINAL, .key = "bias", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
+      .hf = { { "ln_f.bias", HF_SAME }, { "ln_f.bias", HF_SAME } } },
 };
-enum { N_TABLE = sizeof table / sizeof *table };
+
+const struct param_row *param_row(enum role r) { return &table[r]; }
+
+int64_t param_dim(const struct param_dims *d, char letter)
+{
+    switch (letter) {
+    case 'V': return d->vocab;
+    case 's': return d->positions;
+    case 'q': return 3 * d->hidden;
+    case 'f': return d->ffn;
+    default: return d->hidden;
+    }
+}
+
+/* ---- names ---- */
+
+const char *param_embedding_name(enum role r)
+{
+    static const char *const names[] = {
+        [ROLE_WORD] = PARAM_EMBEDDING "word_embeddings.weight",
+        [ROLE_WORD_NORM_W] = PARAM_EMBEDDING "word_embeddings.norm.weight",
+        [ROLE_WORD_NORM_B] = PARAM_EMBEDDING "word_embeddings.norm.bias",
+        [ROLE_POSITION] = PARAM_EMBEDDING "position_embeddings.weight",
+    };
+
+    return names[r];
+}
 
 /* The final LayerNorm has no module name: "74.weight", "74.bias". */
 static bool is_final_layernorm(const char *param)
@@ -70,30 +114,69 @@ static bool is_final_layernorm(const char *param)
     return p > param && (strcmp(p, ".weight") == 0 || strcmp(p, ".bias") == 0);
 }
 
-static int table_find(const char *param)
+/* A whole component: "xdense_h_to_4h.bias" is some other module. */
+static bool ends_in(const char *param, const char *tail)
 {
-    for (int i = 0; i < N_TABLE; i++) {
-        size_t n = strlen(param), k = strlen(table[i].tail);
+    size_t n = strlen(param), k = strlen(tail);
 
-        /* A whole component: "xdense_h_to_4h.bias" is some other module. */
-        if (str_ends(param, table[i].tail) && (n == k || param[n - k - 1] == '.'))
-            return i;
+    return str_ends(param, tail) && (n == k || param[n - k - 1] == '.');
+}
+
+bool param_ends(const char *param, enum role r)
+{
+    return ends_in(param, table[r].tail ? table[r].tail : table[r].key);
+}
+
+static const struct param_row *row_by_tail(const char *param)
+{
+    for (int i = 0; i < ROLE_N; i++)
+        if (table[i].tail && ends_in(param, table[i].tail))
+            return &table[i];
+    return NULL;
+}
+
+const struct param_row *param_find(const char *param, int *layer)
+{
+    const char *dot = strchr(param, '.');
+    enum param_place place = PLACE_EMBEDDING;
+
+    *layer = -1;
+    if (str_starts(param, PARAM_EMBEDDING)) {
+        param += sizeof PARAM_EMBEDDING - 1;
+    } else if (dot && isdigit((unsigned char)*param) && dot - param < 9) {
+        *layer = atoi(param);
+        param = dot + 1;
+        place = strchr(param, '.') ? PLACE_BLOCK : PLACE_FINAL;
+    } else {
+        return NULL;
     }
-    return -1;
+    for (int i = 0; i < ROLE_N; i++)
+        if (table[i].place == place && strcmp(table[i].key, param) == 0)
+            return &table[i];
+    return NULL;
+}
+
+int param_order(const char *param)
+{
+    const struct param_row *row = row_by_tail(param);
+
+    if (row)
+        return row->role;
+    return str_ends(param, ".weight") ? ROLE_FINAL_NORM_W : str_ends(param, ".bias") ? ROLE_FINAL_NORM_B : ROLE_N;
 }
 
 enum merge_rule merge_rule_of(const char *param)
 {
-    int i = table_find(param);
+    const struct param_row *row = row_by_tail(param);
 
-    if (i >= 0)
-        return table[i].rule;
-    return is_final_layernorm(param) ? MERGE_REPLICATED : MERGE_CAT0;
+    if (row)
+        return row->merge;
+    return ends_in(param, PARAM_HEAD) ? MERGE_VOCAB : is_final_layernorm(param) ? MERGE_REPLICATED : MERGE_CAT0;
 }
 
 bool merge_rule_known(const char *param)
 {
-    return table_find(param) >= 0 || is_final_layernorm(param);
+    return row_by_tail(param) || ends_in(param, PARAM_HEAD) || is_final_layernorm(param);
 }
 
 bool param_is_tied(const char *param)
@@ -122,287 +205,4 @@ const char *param_kind(const char *param, int *layer, char buf[128])
     }
     snprintf(buf, 128, "%s%.100s", is_final_layernorm(param) ? "final_layernorm." : "", rest);
     return buf;
-}
-
-/* ---- patterns ---- */
-
-/* Real lists have a dozen patterns of fewer than 60 tokens; a hostile one must not cost minutes. */
-enum { PATTERN_MAX = 128, LIST_MAX = 64 };
-
-enum token_kind { TOK_CHAR, TOK_ANY, TOK_DIGITS };
-
-struct token {
-    enum token_kind kind;
-    char c;
-};
-
-struct pattern {
-    const char *text;           /* belongs to the info's tree */
-    int n;
-    struct token tok[PATTERN_MAX];
-};
-
-struct pattern_list {
-    const char *key;
-    int n;
-    struct pattern *pattern;
-};
-
-enum { LIST_REPLICATED, LIST_AVERAGE, LIST_ROW, LIST_HALVES, LIST_VOCAB, N_LISTS };
-
-static const char *const list_keys[N_LISTS] = {
-    "tp_replicated_parameter_patterns", "parameter_to_average_patterns",
-    "parameter_with_row_parallelism_patterns", "parameter_with_2_sub_params_cat_dim_0",
-    "vocabulary_parameter_patterns",
-};
-
-struct merge_patterns {
-    struct pattern_list list[N_LISTS];
-};
-
-/* Tokens of `text`, or the character that is outside the subset (-1 in *bad: too long). */
-static bool pattern_compile(struct pattern *p, const char *text, int *bad)
-{
-    p->text = text;
-    p->n = 0;
-    for (const char *s = text; *s; s++) {
-        struct token t = { TOK_CHAR, *s };
-
-        *bad = (unsigned char)*s;
-        if (*s == '.') {
-            t.kind = TOK_ANY;
-        } else if (*s == '\\' && s[1] == '.') {
-            t.c = *++s;
-        } else if (*s == '\\' && s[1] == 'd' && s[2] == '+') {
-            t.kind = TOK_DIGITS;
-            s += 2;
-        } else if (strchr("\\^$*+?{}[]|()", *s)) {
-            return false;
-        }
-        if (p->n == PATTERN_MAX) {
-            *bad = -1;
-            return false;
-        }
-        p->tok[p->n++] = t;
-    }
-    return true;
-}
-
-/*
- * re.match: does a prefix of `s` fit? All positions the pattern can be at are followed
- * together, so a pattern of many \d+ costs no more than length times length.
- */
-static bool pattern_match(const struct pattern *p, const char *s)
-{
-    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: tokens before i have matched */
-
-    for (;; s++) {
-        bool next[PATTERN_MAX + 1] = { false }, alive = false;
-
-        if (at[p->n])
-            return true;
-        if (!*s)
-            return false;
-        for (int i = 0; i < p->n; i++) {
-            const struct token *t = &p->tok[i];
-
-            if (!at[i])
-                continue;
-            if (t->kind == TOK_ANY || (t->kind == TOK_CHAR && t->c == *s)) {
-                next[i + 1] = alive = true;
-            } else if (t->kind == TOK_DIGITS && isdigit((unsigned char)*s)) {
-                /* One digit seen: \d+ may end here or go on. */
-                next[i + 1] = next[i] = alive = true;
-            }
-        }
-        if (!alive)
-            return false;
-        memcpy(at, next, sizeof at);
-    }
-}
-
-/* How many patterns of a list match; *first is one of them. */
-static int list_matches(const struct pattern_list *l, const char *name, const struct pattern **first)
-{
-    int n = 0;
-
-    for (int i = 0; i < l->n; i++)
-        if (pattern_match(&l->pattern[i], name) && n++ == 0 && first)
-            *first = &l->pattern[i];
-    return n;
-}
-
-static bool list_has(const struct merge_patterns *p, int list, const char *name)
-{
-    return list_matches(&p->list[list], name, NULL) > 0;
-}
-
-/* The order of DeepSpeed's tests: replicated, average, two halves, else concatenation. */
-enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
-{
-    if (list_has(p, LIST_REPLICATED, param) || list_has(p, LIST_AVERAGE, param))
-        return MERGE_REPLICATED;
-    if (list_has(p, LIST_HALVES, param))
-        return MERGE_CAT0_HALVES;
-    if (list_has(p, LIST_ROW, param))
-        return MERGE_CAT1;
-    return list_has(p, LIST_VOCAB, param) ? MERGE_VOCAB : MERGE_CAT0;
-}
-
-/* ---- reading a block ---- */
-
-/* One list into l; returns false when a pattern cannot be used. */
-static bool list_read(struct pattern_list *l, const struct pk *info, const char *key,
-                      const char *file, struct report *r)
-{
-    const struct pk *v = pk_get(info, key);
-    struct pk **item;
-    uint32_t n = 0;
-    bool ok = true;
-    int bad;
-
-    l->key = key;
-    if (!v || pk_is_none(v))
-        return true;
-    item = pk_items(v, &n);
-    if (n > LIST_MAX) {
-        report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s has %u patterns, at most %d supported",
-                   key, n, LIST_MAX);
-        return false;
-    }
-    l->pattern = xcalloc(n, sizeof *l->pattern);
-    for (uint32_t i = 0; item && i < n; i++) {
-        const char *text = pk_as_str(item[i]);
-
-        if (text && pattern_compile(&l->pattern[l->n], text, &bad)) {
-            l->n++;
-            continue;
-        }
-        ok = false;
-        if (!text)
-            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s[%u] is no string", key, i);
-        else if (bad < 0)
-            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
-                       "pattern of %zu characters in %s, at most %d supported", strlen(text), key, PATTERN_MAX);
-        else
-            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
-                       "pattern '%s' in %s: '%c' is not supported (only literals, '.' and \\d+ are)",
-                       text, key, bad);
-    }
-    return ok;
-}
-
-/* Keys of the block that say nothing we can apply. */
-static bool check_keys(const struct pk *info, const char *file, struct report *r)
-{
-    static const char *const known[] = {
-        "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size",
-        "pipeline_replicated_parameter_patterns", "parameter_with_sub_params",
-    };
-    uint32_t n = 0, n_sub = 0;
-    struct pk **pair = pk_pairs(info, &n);
-    bool ok = true;
-
-    for (uint32_t i = 0; pair && i < n; i++) {
-        const char *key = pk_as_str(pair[2 * i]);
-        bool found = false;
-
-        for (size_t k = 0; key && k < sizeof known / sizeof *known; k++)
-            found |= strcmp(key, known[k]) == 0;
-        for (int k = 0; key && k < N_LISTS; k++)
-            found |= strcmp(key, list_keys[k]) == 0;
-        if (!found)
-            report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
-                       "universal_checkpoint_info has an unknown key '%s'", key ? key : "?");
-    }
-    if (pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
-        report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
-                   "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
-        ok = false;
-    }
-    return ok;
-}
-
-static int n_matched(const struct pattern *p, const char *const *names, int n)
-{
-    int hits = 0;
-
-    for (int i = 0; i < n; i++)
-        hits += pattern_match(p, names[i]);
-    return hits;
-}
-
-/* Patterns that match nothing, names that match twice, rules the table contradicts. */
-static void check_matches(const struct merge_patterns *p, const char *const *names, int n,
-                          const char *file, struct report *r)
-{
-    for (int l = 0; l < N_LISTS; l++)
-        for (int i = 0; i < p->list[l].n; i++)
-            if (n_matched(&p->list[l].pattern[i], names, n) == 0)
-                report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, NULL,
-                           "pattern '%s' of %s matches no parameter", p->list[l].pattern[i].text, list_keys[l]);
-    for (int i = 0; i < n; i++) {
-        enum merge_rule rule = merge_patterns_rule(p, names[i]), usual = merge_rule_of(names[i]);
-        const struct pattern *first = NULL;
-
-        for (int l = 0; l < N_LISTS; l++)
-            if (list_matches(&p->list[l], names[i], &first) > 1)
-                report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, names[i],
-                           "matches '%s' and another pattern of %s", first->text, list_keys[l]);
-        /* Halves are the block's own knowledge; a vocabulary is a concatenation either way. */
-        if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
-            report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
-                       "the checkpoint's patterns say %s, its name says %s: the patterns are followed",
-                       merge_rule_name(rule), merge_rule_name(usual));
-    }
-}
-
-/* Why the block cannot be used, or NULL. */
-static const char *defect(const struct merge_patterns *p, const char *const *names, int n)
-{
-    const struct pattern_list *row = &p->list[LIST_ROW];
-    int hits = 0;
-
-    if (p->list[LIST_REPLICATED].n + p->list[LIST_AVERAGE].n + row->n == 0)
-        return "has no tensor-parallel patterns";
-    for (int i = 0; i < row->n; i++)
-        hits += n_matched(&row->pattern[i], names, n);
-    /* Megatron's first spelling lacked the wildcard before "dense_4h_to_h.weight". */
-    if (row->n && hits == 0)
-        return "has row-parallel patterns that match no parameter (old un-anchored form?)";
-    return NULL;
-}
-
-struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n,
-                                          const char *file, struct report *r)
-{
-    struct merge_patterns *p;
-    const char *why;
-    bool ok;
-
-    if (!info || pk_is_none(info))
-        return NULL;
-    p = xcalloc(1, sizeof *p);
-    ok = check_keys(info, file, r);
-    for (int l = 0; l < N_LISTS; l++)
-        ok &= list_read(&p->list[l], info, list_keys[l], file, r);
-    why = ok ? defect(p, names, n) : NULL;
-    if (why)
-        report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
-                   "universal_checkpoint_info %s: merging by the GPT table instead", why);
-    if (!ok || why) {
-        merge_patterns_free(p);
-        return NULL;
-    }
-    check_matches(p, names, n, file, r);
-    return p;
-}
-
-void merge_patterns_free(struct merge_patterns *p)
-{
-    if (!p)
-        return;
-    for (int l = 0; l < N_LISTS; l++)
-        free(p->list[l].pattern);
-    free(p);
 }

@@ -119,14 +119,17 @@ static struct ckptgen small_model(bool gpt2)
     return g;
 }
 
+static enum hf_arch arch_of(const struct ckptgen *g) { return g->absolute_positions ? HF_GPT2 : HF_BLOOM; }
+
 /* Element of the merged Megatron parameter that Transformers' element (row, col) of a GPT-2 tensor is. */
-static int64_t gpt2_element(const struct ckptgen *g, const struct hf_rule *r, int64_t rows, int64_t cols, int64_t row,
+static int64_t gpt2_element(const struct ckptgen *g, const struct param_row *r, int64_t rows, int64_t cols, int64_t row,
                             int64_t col)
 {
-    int64_t d = g->hidden / g->n_heads, h = g->hidden, o = r->change == HF_QKV_ROWS ? row * cols + col : col;
+    enum hf_change change = r->hf[arch_of(g)].change;
+    int64_t d = g->hidden / g->n_heads, h = g->hidden, o = change == HF_QKV_ROWS ? row * cols + col : col;
     int64_t s = o / h, i = o % h / d, lane = o % d, source_row = (i * 3 + s) * d + lane;
 
-    switch (r->change) {
+    switch (change) {
     case HF_QKV_ROWS: return source_row;
     case HF_QKV_TRANSPOSE: return source_row * rows + row;
     case HF_TRANSPOSE: return col * rows + row;
@@ -139,8 +142,8 @@ static void check_tensor(const struct ckptgen *g, const struct ckptgen_set *set,
 {
     const struct ckptgen_param *p = ckptgen_param(set, param);
     int layer, first = g->lnum == CKPTGEN_LNUM_MSMD ? 2 : 3;
-    const struct hf_rule *r = hf_rule_of(g->absolute_positions ? HF_GPT2 : HF_BLOOM, p->name, &layer);
-    char *name = hf_name(r, layer - first, true);
+    const struct param_row *r = hf_row_of(arch_of(g), p->name, &layer);
+    char *name = hf_name(arch_of(g), r, layer - first, true);
     float *want = xmalloc((size_t)p->n_elems * sizeof *want);
     struct hfdo_tensor t;
     struct err e = {0};

@@ -13,6 +13,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/model/config.h"
+#include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/params.h"
 
 static const struct {

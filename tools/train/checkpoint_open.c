@@ -223,11 +223,10 @@ int checkpoint_first_layer(const struct source *s)
     int lowest = -1;
 
     for (int i = 0; i < s->n_params; i++) {
-        char buf[128];
         int layer;
+        const struct param_row *row = param_find(s->param[i].name, &layer);
 
-        if (!strcmp(param_kind(s->param[i].name, &layer, buf), "input_layernorm.weight") &&
-            (lowest < 0 || layer < lowest))
+        if (row && row->role == ROLE_NORM1_W && (lowest < 0 || layer < lowest))
             lowest = layer;
     }
     return lowest;
@@ -311,12 +310,12 @@ static void read_groups(struct checkpoint_info *c, const struct run_state *r)
     c->clip_grad = number(pk_get(r->optimizer, "clip_grad"), 0);
 }
 
-static bool is_final_norm(const char *name)
+static bool is_role(const char *name, enum role r)
 {
-    char buf[128];
     int layer;
+    const struct param_row *row = name ? param_find(name, &layer) : NULL;
 
-    return strcmp(param_kind(name, &layer, buf), "final_layernorm.weight") == 0;
+    return row && row->role == r;
 }
 
 /* Blocks of each stage, as the mp_rank files list them. */
@@ -336,8 +335,8 @@ static void read_blocks(struct checkpoint *c)
             for (uint32_t i = 0; pair && i < n; i++) {
                 const char *name = pk_as_str(pair[2 * i]);
 
-                blocks[pp] += name && strstr(name, ".input_layernorm.weight");
-                norm = name && is_final_norm(name) ? pp : norm;
+                blocks[pp] += is_role(name, ROLE_NORM1_W);
+                norm = is_role(name, ROLE_FINAL_NORM_W) ? pp : norm;
             }
         }
     }

@@ -4,51 +4,9 @@
 
 #include "tools/train/stage.h"
 
-static const char *const role_name[ROLE_N] = {
-    [ROLE_WORD] = "tied_modules.embed.word_embeddings.weight",
-    [ROLE_WORD_NORM_W] = "tied_modules.embed.word_embeddings.norm.weight",
-    [ROLE_WORD_NORM_B] = "tied_modules.embed.word_embeddings.norm.bias",
-    [ROLE_POSITION] = "tied_modules.embed.position_embeddings.weight",
-    [ROLE_NORM1_W] = "input_layernorm.weight",
-    [ROLE_NORM1_B] = "input_layernorm.bias",
-    [ROLE_QKV_W] = "self_attention.query_key_value.weight",
-    [ROLE_QKV_B] = "self_attention.query_key_value.bias",
-    [ROLE_DENSE_W] = "self_attention.dense.weight",
-    [ROLE_DENSE_B] = "self_attention.dense.bias",
-    [ROLE_NORM2_W] = "post_attention_layernorm.weight",
-    [ROLE_NORM2_B] = "post_attention_layernorm.bias",
-    [ROLE_UP_W] = "mlp.dense_h_to_4h.weight",
-    [ROLE_UP_B] = "mlp.dense_h_to_4h.bias",
-    [ROLE_DOWN_W] = "mlp.dense_4h_to_h.weight",
-    [ROLE_DOWN_B] = "mlp.dense_4h_to_h.bias",
-    [ROLE_FINAL_NORM_W] = "weight",
-    [ROLE_FINAL_NORM_B] = "bias",
-};
-
 /* Blocks are numbered from 3 in names; the final LayerNorm comes after a gap of 1 (spec 1.9). */
 enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
-
-static void shape_of(const struct model_config *m, enum role r, struct stage_param *p)
-{
-    const int64_t h = m->hidden, f = m->ffn_hidden;
-    int64_t rows = h, columns = 0;
-
-    switch (r) {
-    case ROLE_WORD: rows = m->vocab; columns = h; break;
-    case ROLE_POSITION: rows = m->max_positions; columns = h; break;
-    case ROLE_QKV_W: rows = 3 * h; columns = h; break;
-    case ROLE_QKV_B: rows = 3 * h; break;
-    case ROLE_DENSE_W: columns = h; break;
-    case ROLE_UP_W: rows = f; columns = h; break;
-    case ROLE_UP_B: rows = f; break;
-    case ROLE_DOWN_W: columns = f; break;
-    default: break;
-    }
-    p->ndim = columns ? 2 : 1;
-    p->shape[0] = rows;
-    p->shape[1] = columns;
-}
 
 /* The same number in every topology: embedding, blocks, final LayerNorm. */
 static int id_of(const struct model_config *m, enum role r, int block)
@@ -63,20 +21,25 @@ static int id_of(const struct model_config *m, enum role r, int block)
 static void add_param(struct stage *s, enum role r, int block)
 {
     struct stage_param *p = &s->param[s->n_params];
-    const int row = block >= 0 ? block - s->first_block : s->n_blocks;
+    const struct model_config *m = &s->model;
+    const struct param_dims dims = { m->vocab, m->max_positions, m->hidden, m->ffn_hidden };
+    const struct param_row *row = param_row(r);
+    const int place = block >= 0 ? block - s->first_block : s->n_blocks;
 
     p->role = r;
     p->block = block;
     p->id = id_of(&s->model, r, block);
     if (block >= 0)
-        p->name = arena_fmt(s->arena, "%d.%s", block + NAME_FIRST_BLOCK, role_name[r]);
+        p->name = arena_fmt(s->arena, "%d.%s", block + NAME_FIRST_BLOCK, row->key);
     else if (r >= ROLE_FINAL_NORM_W)
-        p->name = arena_fmt(s->arena, "%d.%s", (int)s->model.n_layers + NAME_AFTER_BLOCKS, role_name[r]);
+        p->name = arena_fmt(s->arena, "%d.%s", (int)s->model.n_layers + NAME_AFTER_BLOCKS, row->key);
     else
-        p->name = role_name[r];
-    shape_of(&s->model, r, p);
+        p->name = param_embedding_name(r);
+    p->ndim = row->ndim;
+    for (int d = 0; d < row->ndim; d++)
+        p->shape[d] = param_dim(&dims, row->dims[d]);
     p->decays = p->ndim == 2;
-    p->merge = merge_rule_of(p->name);
+    p->merge = row->merge;
     p->split = p->merge != MERGE_REPLICATED;
     memcpy(p->slice, p->shape, sizeof p->slice);
     if (p->split) {
@@ -88,7 +51,7 @@ static void add_param(struct stage *s, enum role r, int block)
     p->n = p->slice[0] * (p->ndim == 2 ? p->slice[1] : 1);
     p->at = s->flat_n;
     s->flat_n += (int64_t)align_up((uint64_t)p->n, STAGE_ALIGN);
-    s->by_role[row][r] = s->n_params++;
+    s->by_role[place][r] = s->n_params++;
 }
 
 static void end_bucket(struct stage *s, int block)

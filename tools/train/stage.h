@@ -22,15 +22,6 @@
 #include "libcommon/model/pipeline.h"
 #include "libcommon/model/topology.h"
 
-/* A parameter's part in the model; block parameters come in the order of the layer files. */
-enum role {
-    ROLE_WORD, ROLE_WORD_NORM_W, ROLE_WORD_NORM_B, ROLE_POSITION,
-    ROLE_NORM1_W, ROLE_NORM1_B, ROLE_QKV_W, ROLE_QKV_B, ROLE_DENSE_W, ROLE_DENSE_B,
-    ROLE_NORM2_W, ROLE_NORM2_B, ROLE_UP_W, ROLE_UP_B, ROLE_DOWN_W, ROLE_DOWN_B,
-    ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B,
-    ROLE_N
-};
-
 /*
  * Elements. Parameters begin at multiples of it, and every bucket divides by dp times it: shards stay aligned for
  * vector code and whole cache lines.

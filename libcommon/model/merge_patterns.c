@@ -1,0 +1,294 @@
+/*
+ * merge_patterns.c - merge rules out of a checkpoint's own lists of regular expressions
+ *
+ * The few constructs that such lists use are matched here, anything else is refused by name
+ * because a pattern misread is a tensor merged wrongly.
+ */
+#include "libcommon/model/merge_patterns.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+/* Real lists have a dozen patterns of fewer than 60 tokens; a hostile one must not cost minutes. */
+enum { PATTERN_MAX = 128, LIST_MAX = 64 };
+
+enum token_kind { TOK_CHAR, TOK_ANY, TOK_DIGITS };
+
+struct token {
+    enum token_kind kind;
+    char c;
+};
+
+struct pattern {
+    const char *text;           /* belongs to the info's tree */
+    int n;
+    struct token tok[PATTERN_MAX];
+};
+
+struct pattern_list {
+    const char *key;
+    int n;
+    struct pattern *pattern;
+};
+
+enum { LIST_REPLICATED, LIST_AVERAGE, LIST_ROW, LIST_HALVES, LIST_VOCAB, N_LISTS };
+
+static const char *const list_keys[N_LISTS] = {
+    "tp_replicated_parameter_patterns", "parameter_to_average_patterns",
+    "parameter_with_row_parallelism_patterns", "parameter_with_2_sub_params_cat_dim_0",
+    "vocabulary_parameter_patterns",
+};
+
+struct merge_patterns {
+    struct pattern_list list[N_LISTS];
+};
+
+/* Tokens of `text`, or the character that is outside the subset (-1 in *bad: too long). */
+static bool pattern_compile(struct pattern *p, const char *text, int *bad)
+{
+    p->text = text;
+    p->n = 0;
+    for (const char *s = text; *s; s++) {
+        struct token t = { TOK_CHAR, *s };
+
+        *bad = (unsigned char)*s;
+        if (*s == '.') {
+            t.kind = TOK_ANY;
+        } else if (*s == '\\' && s[1] == '.') {
+            t.c = *++s;
+        } else if (*s == '\\' && s[1] == 'd' && s[2] == '+') {
+            t.kind = TOK_DIGITS;
+            s += 2;
+        } else if (strchr("\\^$*+?{}[]|()", *s)) {
+            return false;
+        }
+        if (p->n == PATTERN_MAX) {
+            *bad = -1;
+            return false;
+        }
+        p->tok[p->n++] = t;
+    }
+    return true;
+}
+
+/*
+ * re.match: does a prefix of `s` fit? All positions the pattern can be at are followed
+ * together, so a pattern of many \d+ costs no more than length times length.
+ */
+static bool pattern_match(const struct pattern *p, const char *s)
+{
+    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: tokens before i have matched */
+
+    for (;; s++) {
+        bool next[PATTERN_MAX + 1] = { false }, alive = false;
+
+        if (at[p->n])
+            return true;
+        if (!*s)
+            return false;
+        for (int i = 0; i < p->n; i++) {
+            const struct token *t = &p->tok[i];
+
+            if (!at[i])
+                continue;
+            if (t->kind == TOK_ANY || (t->kind == TOK_CHAR && t->c == *s)) {
+                next[i + 1] = alive = true;
+            } else if (t->kind == TOK_DIGITS && isdigit((unsigned char)*s)) {
+                /* One digit seen: \d+ may end here or go on. */
+                next[i + 1] = next[i] = alive = true;
+            }
+        }
+        if (!alive)
+            return false;
+        memcpy(at, next, sizeof at);
+    }
+}
+
+/* How many patterns of a list match; *first is one of them. */
+static int list_matches(const struct pattern_list *l, const char *name, const struct pattern **first)
+{
+    int n = 0;
+
+    for (int i = 0; i < l->n; i++)
+        if (pattern_match(&l->pattern[i], name) && n++ == 0 && first)
+            *first = &l->pattern[i];
+    return n;
+}
+
+static bool list_has(const struct merge_patterns *p, int list, const char *name)
+{
+    return list_matches(&p->list[list], name, NULL) > 0;
+}
+
+/* The order of DeepSpeed's tests: replicated, average, two halves, else concatenation. */
+enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
+{
+    if (list_has(p, LIST_REPLICATED, param) || list_has(p, LIST_AVERAGE, param))
+        return MERGE_REPLICATED;
+    if (list_has(p, LIST_HALVES, param))
+        return MERGE_CAT0_HALVES;
+    if (list_has(p, LIST_ROW, param))
+        return MERGE_CAT1;
+    return list_has(p, LIST_VOCAB, param) ? MERGE_VOCAB : MERGE_CAT0;
+}
+
+/* ---- reading a block ---- */
+
+/* One list into l; returns false when a pattern cannot be used. */
+static bool list_read(struct pattern_list *l, const struct pk *info, const char *key,
+                      const char *file, struct report *r)
+{
+    const struct pk *v = pk_get(info, key);
+    struct pk **item;
+    uint32_t n = 0;
+    bool ok = true;
+    int bad;
+
+    l->key = key;
+    if (!v || pk_is_none(v))
+        return true;
+    item = pk_items(v, &n);
+    if (n > LIST_MAX) {
+        report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s has %u patterns, at most %d supported",
+                   key, n, LIST_MAX);
+        return false;
+    }
+    l->pattern = xcalloc(n, sizeof *l->pattern);
+    for (uint32_t i = 0; item && i < n; i++) {
+        const char *text = pk_as_str(item[i]);
+
+        if (text && pattern_compile(&l->pattern[l->n], text, &bad)) {
+            l->n++;
+            continue;
+        }
+        ok = false;
+        if (!text)
+            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s[%u] is no string", key, i);
+        else if (bad < 0)
+            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
+                       "pattern of %zu characters in %s, at most %d supported", strlen(text), key, PATTERN_MAX);
+        else
+            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
+                       "pattern '%s' in %s: '%c' is not supported (only literals, '.' and \\d+ are)",
+                       text, key, bad);
+    }
+    return ok;
+}
+
+/* Keys of the block that say nothing we can apply. */
+static bool check_keys(const struct pk *info, const char *file, struct report *r)
+{
+    static const char *const known[] = {
+        "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size",
+        "pipeline_replicated_parameter_patterns", "parameter_with_sub_params",
+    };
+    uint32_t n = 0, n_sub = 0;
+    struct pk **pair = pk_pairs(info, &n);
+    bool ok = true;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        bool found = false;
+
+        for (size_t k = 0; key && k < sizeof known / sizeof *known; k++)
+            found |= strcmp(key, known[k]) == 0;
+        for (int k = 0; key && k < N_LISTS; k++)
+            found |= strcmp(key, list_keys[k]) == 0;
+        if (!found)
+            report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
+                       "universal_checkpoint_info has an unknown key '%s'", key ? key : "?");
+    }
+    if (pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
+        report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
+                   "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
+        ok = false;
+    }
+    return ok;
+}
+
+static int n_matched(const struct pattern *p, const char *const *names, int n)
+{
+    int hits = 0;
+
+    for (int i = 0; i < n; i++)
+        hits += pattern_match(p, names[i]);
+    return hits;
+}
+
+/* Patterns that match nothing, names that match twice, rules the table contradicts. */
+static void check_matches(const struct merge_patterns *p, const char *const *names, int n,
+                          const char *file, struct report *r)
+{
+    for (int l = 0; l < N_LISTS; l++)
+        for (int i = 0; i < p->list[l].n; i++)
+            if (n_matched(&p->list[l].pattern[i], names, n) == 0)
+                report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, NULL,
+                           "pattern '%s' of %s matches no parameter", p->list[l].pattern[i].text, list_keys[l]);
+    for (int i = 0; i < n; i++) {
+        enum merge_rule rule = merge_patterns_rule(p, names[i]), usual = merge_rule_of(names[i]);
+        const struct pattern *first = NULL;
+
+        for (int l = 0; l < N_LISTS; l++)
+            if (list_matches(&p->list[l], names[i], &first) > 1)
+                report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, names[i],
+                           "matches '%s' and another pattern of %s", first->text, list_keys[l]);
+        /* Halves are the block's own knowledge; a vocabulary is a concatenation either way. */
+        if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
+            report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
+                       "the checkpoint's patterns say %s, its name says %s: the patterns are followed",
+                       merge_rule_name(rule), merge_rule_name(usual));
+    }
+}
+
+/* Why the block cannot be used, or NULL. */
+static const char *defect(const struct merge_patterns *p, const char *const *names, int n)
+{
+    const struct pattern_list *row = &p->list[LIST_ROW];
+    int hits = 0;
+
+    if (p->list[LIST_REPLICATED].n + p->list[LIST_AVERAGE].n + row->n == 0)
+        return "has no tensor-parallel patterns";
+    for (int i = 0; i < row->n; i++)
+        hits += n_matched(&row->pattern[i], names, n);
+    /* Megatron's first spelling lacked the wildcard before "dense_4h_to_h.weight". */
+    if (row->n && hits == 0)
+        return "has row-parallel patterns that match no parameter (old un-anchored form?)";
+    return NULL;
+}
+
+struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n,
+                                          const char *file, struct report *r)
+{
+    struct merge_patterns *p;
+    const char *why;
+    bool ok;
+
+    if (!info || pk_is_none(info))
+        return NULL;
+    p = xcalloc(1, sizeof *p);
+    ok = check_keys(info, file, r);
+    for (int l = 0; l < N_LISTS; l++)
+        ok &= list_read(&p->list[l], info, list_keys[l], file, r);
+    why = ok ? defect(p, names, n) : NULL;
+    if (why)
+        report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
+                   "universal_checkpoint_info %s: merging by the GPT table instead", why);
+    if (!ok || why) {
+        merge_patterns_free(p);
+        return NULL;
+    }
+    check_matches(p, names, n, file, r);
+    return p;
+}
+
+void merge_patterns_free(struct merge_patterns *p)
+{
+    if (!p)
+        return;
+    for (int l = 0; l < N_LISTS; l++)
+        free(p->list[l].pattern);
+    free(p);
+}
