@@ -203,7 +203,10 @@ static void begin(struct seat *x, bool overlap)
     };
     fill(x);
     x->m = model_new(x->g, &x->st, x->k, x->tp, &mo, &e);
-    x->p = pipeline_new(x->g, x->m, x->k, &mo, x->pipe, comm_watch(x->world), &e);
+    x->p = pipeline_new(&(struct pipeline_parts){
+        .stage = x->g, .model = x->m, .kernels = x->k, .opts = &mo, .group = x->pipe, .watch = comm_watch(x->world),
+        .get = batch, .ctx = x,
+    }, &e);
     x->o = optimizer_new(x->g, &x->st, x->k, &groups, &oo, &e);
     demand(x->m && x->p && x->o, "memory", &e);
     model_hook(x->m, &(struct model_hooks){ ready, done, x });
@@ -224,7 +227,7 @@ static void one_step(struct seat *x, struct result *r)
     struct err e = {0};
 
     x->n_reductions = 0;
-    demand(pipeline_train(x->p, MICRO, x->step + 1, batch, x, NULL, &e) == 0, "passes", &e);
+    demand(pipeline_train(x->p, MICRO, x->step + 1, NULL, &e) == 0, "passes", &e);
     r->loss[x->step] = x->g->last ? *model_loss(x->m) : 0;
     demand(latenet_started("dp") - started == (x->overlap ? n : 0), "reductions begun in the last backward pass", NULL);
     /* In bf16 two of them are on their way at most. */
@@ -254,7 +257,7 @@ static struct result run(struct seat *x, bool overlap)
         }
         /* An evaluation reads weights, too. */
         if (x->step == 1) {
-            demand(pipeline_eval(x->p, MICRO, batch, x, NULL, &e) == 0, "evaluation", &e);
+            demand(pipeline_eval(x->p, MICRO, NULL, &e) == 0, "evaluation", &e);
             r.valid[x->step] = x->g->last ? *model_loss(x->m) : 0;
         }
     }

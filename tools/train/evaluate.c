@@ -31,7 +31,7 @@ static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct 
 
     for (int64_t i = 0; i < t->o.eval_iters; i++) {
         batches_begin(t->batches, v->data, v->at, (int)t->micro_batches);
-        if (pipeline_eval(t->pipeline, (int)t->micro_batches, batches_get, t->batches, NULL, e) < 0)
+        if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
         loss_fetch(t);
         /* Other stages and tensor ranks are waited for here: the monitor is to see it. */
@@ -150,7 +150,7 @@ int dump_logits(struct trainer *t, struct err *e)
     }
     batches_begin(t->batches, t->valid[0].data, t->valid[0].at, 1);
     model_look(t->model, keep_chunk, &x);
-    if (pipeline_eval(t->pipeline, 1, batches_get, t->batches, NULL, e) < 0)
+    if (pipeline_eval(t->pipeline, 1, NULL, e) < 0)
         return -1;
     model_look(t->model, NULL, NULL);
     if (x.part && comm_host_all_gather(t->tp, x.part, all, part, e) < 0)

@@ -54,7 +54,7 @@ static int train_step(struct trainer *t, struct step *x, struct err *e)
         lr = t->stored_lr;
     t->stored_lr = -1;
     batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches);
-    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, batches_get, t->batches, NULL, e) < 0)
+    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
         return -1;
     watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
     /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */

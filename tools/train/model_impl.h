@@ -31,7 +31,7 @@ struct model_slot {
     void *embedded;             /* [own_rows, hidden] before the embedding's LayerNorm */
     float *embed_mean, *embed_rstd;
     void *output;               /* [own_rows, hidden] behind the last block; without blocks what came in, or embedded */
-    void *normed;               /* [own_rows, hidden] behind the final norm where the head is a stage alone; else NULL */
+    void *normed;               /* [own_rows, hidden] behind the final norm, where the head is a stage alone; or NULL */
     float *final_mean, *final_rstd;     /* of the final LayerNorm */
 };
 

@@ -20,19 +20,25 @@ static inline int pipeline_slots(struct topology topo, int pp) { return topo.pp 
  */
 typedef int (*pipeline_batch)(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e);
 
-/* pipe: the pipeline group, its ranks in stage order; may be of one. */
-MUST_CHECK struct pipeline *pipeline_new(const struct stage *g, struct model *m, const struct kernels *k,
-                                         const struct model_opts *o, struct comm *pipe, struct watch *watch,
-                                         struct err *e);
+struct pipeline_parts {
+    const struct stage *stage;
+    struct model *model;
+    const struct kernels *kernels;
+    const struct model_opts *opts;      /* copied */
+    struct comm *group;         /* of this pipeline, its ranks in stage order; may be of one */
+    struct watch *watch;
+    pipeline_batch get;
+    void *ctx;                  /* of get() */
+};
+/* *of is copied; what it points to must outlive the pipeline, except opts. */
+MUST_CHECK struct pipeline *pipeline_new(const struct pipeline_parts *of, struct err *e);
 void pipeline_free(struct pipeline *p);         /* NULL is fine */
 uint64_t pipeline_bytes(const struct stage *g, const struct model_opts *o);
 /* Device memory that comm.h takes besides on a GPU: two messages for each neighbour that sends. */
 uint64_t pipeline_boxes(const struct stage *g, const struct model_opts *o);
 /* n micro-batches there and back; gradients are in the flat buffers, the loss in model_loss(). */
-MUST_CHECK int pipeline_train(struct pipeline *p, int n, int64_t step, pipeline_batch get, void *ctx,
-                              struct dev_stream *s, struct err *e);
+MUST_CHECK int pipeline_train(struct pipeline *p, int n, int64_t step, struct dev_stream *s, struct err *e);
 /* n micro-batches forward only. */
-MUST_CHECK int pipeline_eval(struct pipeline *p, int n, pipeline_batch get, void *ctx, struct dev_stream *s,
-                             struct err *e);
+MUST_CHECK int pipeline_eval(struct pipeline *p, int n, struct dev_stream *s, struct err *e);
 
 #endif

@@ -387,13 +387,15 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
         t->opt_step = t->o.adam_initial_step;
     }
     t->model = model_new(t->stage, &t->state, t->k, t->tp, &t->model_opts, e);
-    t->pipeline = t->model ? pipeline_new(t->stage, t->model, t->k, &t->model_opts, t->pipe, comm_watch(t->world), e)
-                           : NULL;
+    t->batches = t->model ? batches_new(t->k, &bo, e) : NULL;
+    t->pipeline = t->batches ? pipeline_new(&(struct pipeline_parts){
+        .stage = t->stage, .model = t->model, .kernels = t->k, .opts = &t->model_opts, .group = t->pipe,
+        .watch = comm_watch(t->world), .get = batches_get, .ctx = t->batches,
+    }, e) : NULL;
     t->optimizer = t->pipeline ? optimizer_new(t->stage, &t->state, t->k, &groups, &t->optimizer_opts, e) : NULL;
     if (t->optimizer)
         model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
-    t->batches = t->optimizer ? batches_new(t->k, &bo, e) : NULL;
-    t->loss = t->batches ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
+    t->loss = t->optimizer ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
     return t->loss ? 0 : -1;
 }
 
