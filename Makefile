@@ -167,7 +167,7 @@ $(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -rdynamic
+	$(Q)$(CC) $(LDFLAGS_ALL) -Wl,--as-needed -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -rdynamic
 
 $(O)/tests/bench/bench_attention: tests/bench/bench_attention.cu $(CUDA_OBJ) $(LIB)
 	$(call say,NVCC,$@)

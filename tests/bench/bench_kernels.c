@@ -1,11 +1,9 @@
 /*
- * bench_kernels.c - how fast the CPU kernels are, beside OpenBLAS and memcpy in the same run
+ * bench_kernels.c - how fast the CPU kernels are, beside memcpy in the same run
  *
- * Usage: bench_kernels [THREADS [products|memory|attention]]. Best of several runs each, random data. OpenBLAS is loaded
- * when it is there (libopenblas.so.0), with the same number of threads; set OPENBLAS_CORETYPE for
- * a machine that it takes for an older one.
+ * Usage: bench_kernels [THREADS [memory|attention]]. Best of several runs each, random data. Matrix
+ * products: bench_gemm.
  */
-#include <dlfcn.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -57,115 +55,6 @@ static double best(void (*f)(void *arg), void *arg)
         least = t < least ? t : least;
     }
     return least;
-}
-
-/* ---- OpenBLAS ---- */
-
-typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
-                      const float *b, int ldb, float beta, float *c, int ldc);
-static sgemm_fn *sgemm;
-
-static void load_openblas(int threads)
-{
-    void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
-    void (*set_threads)(int);
-    char *(*config)(void);
-
-    if (!lib) {
-        printf("no OpenBLAS here (%s)\n", dlerror());
-        return;
-    }
-    *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
-    *(void **)&set_threads = dlsym(lib, "openblas_set_num_threads");
-    *(void **)&config = dlsym(lib, "openblas_get_config");
-    if (set_threads)
-        set_threads(threads);
-    if (config)
-        printf("%s\n", config());
-}
-
-/* ---- matrix products ---- */
-
-struct product {
-    const char *name;
-    int64_t m, n, k;
-    enum dtype t;
-    void *x, *w, *y;                    /* [m, k], [n, k], [m, n] */
-    float *dw;
-};
-
-static void run_linear(void *arg)
-{
-    struct product *p = arg;
-
-    k->linear(&(struct kernel_linear){ .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .y = p->y }, p->t, NULL);
-}
-
-static void run_dx(void *arg)
-{
-    struct product *p = arg;
-
-    k->linear_dx(&(struct kernel_linear_dx){
-        .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x,
-    }, p->t, NULL);
-}
-
-static void run_dw(void *arg)
-{
-    struct product *p = arg;
-
-    k->linear_dw(&(struct kernel_linear_dw){
-        .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .add = true,
-    }, p->t, NULL);
-}
-
-enum { ROW = 101, AS_IS = 111, TURNED = 112 };
-
-static void blas_linear(void *arg)
-{
-    struct product *p = arg;
-    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
-
-    sgemm(ROW, AS_IS, TURNED, m, n, l, 1, p->x, l, p->w, l, 0, p->y, n);
-}
-
-static void blas_dx(void *arg)
-{
-    struct product *p = arg;
-    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
-
-    sgemm(ROW, AS_IS, AS_IS, m, l, n, 1, p->y, n, p->w, l, 0, p->x, l);
-}
-
-static void blas_dw(void *arg)
-{
-    struct product *p = arg;
-    int m = (int)p->m, n = (int)p->n, l = (int)p->k;
-
-    sgemm(ROW, TURNED, AS_IS, n, l, m, 1, p->y, n, p->x, l, 1, p->dw, l);
-}
-
-static void bench_products(const char *name, int64_t m, int64_t n, int64_t l)
-{
-    static const struct {
-        const char *name;
-        void (*own)(void *), (*blas)(void *);
-    } kinds[] = { { "y", run_linear, blas_linear }, { "dx", run_dx, blas_dx }, { "dw", run_dw, blas_dw } };
-
-    for (size_t i = 0; i < 3; i++) {
-        struct product p = { name, m, n, l, DTYPE_F32, numbers(m * l, DTYPE_F32), numbers(n * l, DTYPE_F32),
-                             numbers(m * n, DTYPE_F32), numbers(n * l, DTYPE_F32) };
-        struct product h = { name, m, n, l, DTYPE_BF16, numbers(m * l, DTYPE_BF16), numbers(n * l, DTYPE_BF16),
-                             numbers(m * n, DTYPE_BF16), p.dw };
-        double flop = 2e-9 * (double)m * (double)n * (double)l;
-        double f32 = flop / best(kinds[i].own, &p), bf16 = flop / best(kinds[i].own, &h);
-        double blas = sgemm ? flop / best(kinds[i].blas, &p) : NAN;
-
-        printf("%-12s %-3s m %5lld n %6lld k %5lld  fp32 %7.1f  bf16 %7.1f  sgemm %7.1f GFLOP/s  ratio %.2f %.2f\n",
-               name, kinds[i].name, (long long)m, (long long)n, (long long)l, f32, bf16, blas, f32 / blas, bf16 / blas);
-        k->dev->free(p.x), k->dev->free(p.w), k->dev->free(p.y), k->dev->free(p.dw);
-        k->dev->free(h.x), k->dev->free(h.w), k->dev->free(h.y);
-    }
 }
 
 /* ---- memory ---- */
@@ -352,15 +241,6 @@ int main(int argc, char **argv)
     }
     if (o.threads)
         omp_set_num_threads(o.threads);
-    load_openblas(omp_get_max_threads());
-    if (!only || !strcmp(only, "products")) {
-        bench_products("square", 1024, 1024, 1024);
-        bench_products("qkv 560m", 2048, 3072, 1024);
-        bench_products("fc1 560m", 2048, 4096, 1024);
-        bench_products("fc2 560m", 2048, 1024, 4096);
-        bench_products("head", 1024, 32000, 1024);
-        bench_products("toy", 256, 192, 64);
-    }
     if (!only || !strcmp(only, "memory"))
         bench_memory();
     if (!only || !strcmp(only, "attention")) {
