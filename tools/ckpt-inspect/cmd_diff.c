@@ -7,197 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-inspect/view.h"
-
-/* What became of one tensor of A. */
-struct pair {
-    const struct tensor *a, *b;         /* b NULL: only in A */
-    const char *unlike;                 /* why values were not compared, or NULL */
-    bool fewer_rows;                    /* padded vocabularies differ: the common rows were compared */
-    int job;                            /* -1: not compared */
-};
-
-struct diff {
-    struct view *a, *b;
-    int n;
-    struct pair *pair;
-    struct stats_job *job;
-    int n_jobs;
-    int n_only_b;
-    const struct tensor **only_b;
-    bool state_in_a[STATE_N], state_in_b[STATE_N];
-    json_t *run_state;                  /* [{key, a, b}] of what differs beside the tensors */
-};
-
-/* ---- pairing ---- */
-
-struct key {
-    char *text;
-    const struct tensor *tensor;
-    bool used;
-};
-
-static int key_cmp(const void *a, const void *b)
-{
-    return strcmp(((const struct key *)a)->text, ((const struct key *)b)->text);
-}
-
-/* Spec indices differ between forks (spec 3.3), so layers are counted from the first one. */
-static int first_layer(const struct view *v)
-{
-    int first = -1;
-
-    for (int i = 0; i < v->n; i++) {
-        char kind[128];
-        int layer = -1;
-
-        param_kind(v->tensor[i].name, &layer, kind);
-        if (layer >= 0 && !str_starts(kind, "final_layernorm") && (first < 0 || layer < first))
-            first = layer;
-    }
-    return first;
-}
-
-static char *key_text(const struct view *v, const struct tensor *t, int first)
-{
-    char kind[128];
-    int layer = -1;
-
-    if (!v->source)
-        return xstrdup(t->name);
-    param_kind(t->name, &layer, kind);
-    if (layer < 0 || str_starts(kind, "final_layernorm"))
-        return str_fmt("%s %s", kind, state_name((enum state)t->state));
-    return str_fmt("%d.%s %s", layer - first, kind, state_name((enum state)t->state));
-}
-
-static struct key *sorted_keys(const struct view *v)
-{
-    struct key *k = xcalloc((size_t)v->n + 1, sizeof *k);
-    int first = v->source ? first_layer(v) : 0;
-
-    for (int i = 0; i < v->n; i++) {
-        k[i].text = key_text(v, &v->tensor[i], first);
-        k[i].tensor = &v->tensor[i];
-    }
-    qsort(k, (size_t)v->n, sizeof *k, key_cmp);
-    return k;
-}
-
-static void keys_free(struct key *k, int n)
-{
-    for (int i = 0; i < n; i++)
-        free(k[i].text);
-    free(k);
-}
-
-/* Same trailing dimensions, and a vocabulary whose padding may differ. */
-static bool common_rows(const struct tensor *a, const struct tensor *b)
-{
-    if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
-        return false;
-    return memcmp(a->shape + 1, b->shape + 1, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
-}
-
-static void pair_up(struct diff *d, struct pair *p)
-{
-    const struct tensor *a = p->a, *b = p->b;
-    bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
-
-    p->fewer_rows = !same_shape && common_rows(a, b);
-    if (a->dtype != b->dtype)
-        p->unlike = "dtype";
-    else if (!same_shape && !p->fewer_rows)
-        p->unlike = "shape";
-    else if (!a->map || !b->map)
-        p->unlike = "pieces";
-    if (p->unlike)
-        return;
-    p->job = d->n_jobs++;
-    d->job[p->job] = (struct stats_job){
-        .a = a->map, .a_files = d->a->files, .b = b->map, .b_files = d->b->files,
-        .len = min_u64(a->map->len, b->map->len), .name = a->name,
-    };
-}
-
-/* A state that one side does not hold at all (bf16 in a universal form) is no difference. */
-static void find_states(const struct view *v, bool held[STATE_N])
-{
-    for (int i = 0; i < v->n; i++)
-        if (v->tensor[i].state >= 0)
-            held[v->tensor[i].state] = true;
-}
-
-static bool held_by_both(const struct diff *d, const struct tensor *t)
-{
-    return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
-}
-
-static void pair_all(struct diff *d)
-{
-    struct key *a = sorted_keys(d->a), *b = sorted_keys(d->b);
-    int first = d->a->source ? first_layer(d->a) : 0;
-
-    find_states(d->a, d->state_in_a);
-    find_states(d->b, d->state_in_b);
-    d->pair = xcalloc((size_t)d->a->n + 1, sizeof *d->pair);
-    d->job = xcalloc((size_t)d->a->n + 1, sizeof *d->job);
-    d->only_b = xcalloc((size_t)d->b->n + 1, sizeof *d->only_b);
-    for (int i = 0; i < d->a->n; i++) {
-        struct key want = { key_text(d->a, &d->a->tensor[i], first), NULL, false };
-        struct key *found = bsearch(&want, b, (size_t)d->b->n, sizeof *b, key_cmp);
-        struct pair *p = &d->pair[d->n];
-
-        free(want.text);
-        if (!held_by_both(d, &d->a->tensor[i]))
-            continue;
-        d->n++;
-        p->a = &d->a->tensor[i];
-        p->job = -1;
-        if (!found)
-            continue;
-        found->used = true;
-        p->b = found->tensor;
-        pair_up(d, p);
-    }
-    for (int i = 0; i < d->b->n; i++)
-        if (!b[i].used && held_by_both(d, b[i].tensor))
-            d->only_b[d->n_only_b++] = b[i].tensor;
-    keys_free(a, d->a->n);
-    keys_free(b, d->b->n);
-}
-
-/* ---- run state ---- */
-
-static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
-{
-    if (a != b && a >= 0 && b >= 0)
-        json_array_append_new(out, json_pack("{s:s, s:I, s:I}", "key", key, "a", (json_int_t)a, "b", (json_int_t)b));
-}
-
-static json_t *compare_run_state(const struct view *a, const struct view *b)
-{
-    json_t *out = json_array();
-    const struct source *x = a->source, *y = b->source;
-
-    if (!x || !y)
-        return out;
-    compare_int(out, "iteration", x->run.iteration, y->run.iteration);
-    compare_int(out, "optimizer_step", x->run.opt_step, y->run.opt_step);
-    compare_int(out, "consumed_samples", x->run.consumed_samples, y->run.consumed_samples);
-    compare_int(out, "consumed_tokens", x->run.consumed_tokens, y->run.consumed_tokens);
-    compare_int(out, "layers", x->config.n_layers, y->config.n_layers);
-    compare_int(out, "hidden", x->config.hidden, y->config.hidden);
-    compare_int(out, "heads", x->config.n_heads, y->config.n_heads);
-    compare_int(out, "ffn_hidden", x->config.ffn_hidden, y->config.ffn_hidden);
-    compare_int(out, "seq_len", x->config.seq_len, y->config.seq_len);
-    compare_int(out, "vocab_tokens", x->config.vocab_tokens, y->config.vocab_tokens);
-    compare_int(out, "embed_layernorm", x->config.embed_layernorm, y->config.embed_layernorm);
-    if (strcmp(x->config.position, y->config.position) != 0)
-        json_array_append_new(out, json_pack("{s:s, s:o, s:o}", "key", "position", "a", out_text(x->config.position),
-                                             "b", out_text(y->config.position)));
-    return out;
-}
+#include "tools/ckpt-inspect/diff.h"
 
 /* ---- the outcome ---- */
 
@@ -213,6 +23,16 @@ static int count_differing(const struct diff *d)
     for (int i = 0; i < d->n; i++)
         n += differs(d, &d->pair[i]);
     return n;
+}
+
+enum verdict { EQUAL, DIFFERENT, UNKNOWN };
+
+/* Equal is what was compared and found so: not nothing, and not what is damaged. */
+static enum verdict verdict_of(const struct diff *d)
+{
+    if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
+        return DIFFERENT;
+    return d->n_jobs == 0 || d->damaged ? UNKNOWN : EQUAL;
 }
 
 static json_t *pair_json(const struct diff *d, const struct pair *p)
@@ -262,8 +82,14 @@ static json_t *lone_states(const bool mine[STATE_N], const bool theirs[STATE_N])
     return a;
 }
 
-static void print_json(const struct inspect *in, const struct diff *d, bool equal)
+static json_t *section(json_t *list)
 {
+    return list ? json_incref(list) : json_null();
+}
+
+static void print_json(const struct inspect *in, const struct diff *d)
+{
+    enum verdict v = verdict_of(d);
     json_t *list = json_array();
     int left = in->max;
 
@@ -276,11 +102,13 @@ static void print_json(const struct inspect *in, const struct diff *d, bool equa
         json_array_append_new(list, json_pack("{s:o, s:o, s:s}", "name", out_text(t->name),
             "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)), "what", "only_in_b"));
     }
-    out_json(json_pack("{s:o, s:o, s:b, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "a", out_text(in->arg[0]),
-        "b", out_text(in->arg[1]), "equal", (int)equal, "n_tensors", d->n + d->n_only_b,
-        "n_differ", count_differing(d), "tensors", list, "vocab_rows", vocab_json(d),
+    out_json(json_pack("{s:o, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "a", out_text(in->arg[0]),
+        "b", out_text(in->arg[1]), "equal", v == UNKNOWN ? json_null() : json_boolean(v == EQUAL),
+        "n_tensors", d->n + d->n_only_b, "n_differ", count_differing(d), "tensors", list, "vocab_rows", vocab_json(d),
         "states_only_in_a", lone_states(d->state_in_a, d->state_in_b),
-        "states_only_in_b", lone_states(d->state_in_b, d->state_in_a), "run_state", d->run_state));
+        "states_only_in_b", lone_states(d->state_in_b, d->state_in_a), "run_state", section(d->state.run),
+        "arguments", section(d->state.arguments), "schedules", section(d->state.schedules),
+        "by_layout", section(d->state.by_layout)));
 }
 
 static void print_values(const struct stats_diff *sd)
@@ -337,24 +165,65 @@ static void print_notes(const struct diff *d)
     }
 }
 
-static void print_run_state(const struct diff *d)
+/* A side of {key, a, b} for people. */
+static char *side_text(const json_t *v)
+{
+    char *text;
+
+    if (!v)
+        return xstrdup("not");
+    text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    if (text && strlen(text) > 60)
+        strcpy(text + 57, "...");
+    return text ? text : xstrdup("?");
+}
+
+static void print_section(const char *title, const json_t *list)
 {
     json_t *o;
     size_t i;
 
-    json_array_foreach(d->run_state, i, o) {
-        json_t *a = json_object_get(o, "a"), *b = json_object_get(o, "b");
+    if (json_array_size(list))
+        printf("%s\n", title);
+    json_array_foreach(list, i, o) {
+        char *a = side_text(json_object_get(o, "a")), *b = side_text(json_object_get(o, "b"));
 
-        printf("%s: ", json_string_value(json_object_get(o, "key")));
-        if (json_is_string(a))
-            printf("%s in the first, %s in the second\n", json_string_value(a), json_string_value(b));
+        if (strcmp(a, b) == 0)          /* the bytes of a generator, which no text shows */
+            printf("  %s: differs\n", json_string_value(json_object_get(o, "key")));
         else
-            printf("%" JSON_INTEGER_FORMAT " in the first, %" JSON_INTEGER_FORMAT " in the second\n",
-                   json_integer_value(a), json_integer_value(b));
+            printf("  %s: %s in the first, %s in the second\n", json_string_value(json_object_get(o, "key")), a, b);
+        free(a);
+        free(b);
     }
 }
 
-static void print_text(const struct inspect *in, const struct diff *d, bool equal)
+static void print_state(const struct diff *d)
+{
+    print_section("run state", d->state.run);
+    print_section("arguments", d->state.arguments);
+    print_section("schedules", d->state.schedules);
+    print_section("note: these follow from topology, layout or place and are no difference", d->state.by_layout);
+    if (d->state.unknown)
+        printf("note: %s, not compared\n", d->state.unknown);
+}
+
+static void print_verdict(const struct diff *d)
+{
+    int total = count_differing(d);
+    bool state = diff_state_n(&d->state) > 0;
+
+    printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
+    if (total)
+        printf("%d differ%s%s\n", total, total == 1 ? "s" : "", state ? ", and so does the state of the run" : "");
+    else if (d->n_jobs == 0)
+        printf("nothing in common%s\n", state ? ", and the state of the run differs" : "");
+    else if (state)
+        printf("equal, but the state of the run differs\n");
+    else
+        printf(d->damaged ? "no difference, but what is damaged cannot be called equal\n" : "equal\n");
+}
+
+static void print_text(const struct inspect *in, const struct diff *d)
 {
     int total = count_differing(d), listed = 0;
 
@@ -371,44 +240,58 @@ static void print_text(const struct inspect *in, const struct diff *d, bool equa
     }
     if (listed < total)
         printf("... and %d more (--max %d shows them)\n", total - listed, total);
-    print_run_state(d);
+    print_state(d);
     print_notes(d);
-    printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
-    if (equal)
-        printf("equal\n");
-    else if (total == 0)
-        printf("equal, but the run state differs\n");
-    else
-        printf("%d differ%s%s\n", total, total == 1 ? "s" : "", json_array_size(d->run_state) ? ", and so does the run state" : "");
+    print_verdict(d);
 }
 
-static int compare(struct inspect *in, struct diff *d, struct err *e)
+/* Whole tensors against their manifest's digests. */
+static void check_digests(const struct diff *d, struct report *r)
+{
+    for (int i = 0; i < d->n; i++) {
+        const struct pair *p = &d->pair[i];
+        const struct stats_job *job = p->job >= 0 ? &d->job[p->job] : NULL;
+        struct err e = {0};
+
+        if (job && job->len == p->a->map->len && view_check_digest(d->a, p->a, job->a_crc, &e) < 0)
+            report_add_err(r, "digest", &e);
+        if (job && job->len == p->b->map->len && view_check_digest(d->b, p->b, job->b_crc, &e) < 0)
+            report_add_err(r, "digest", &e);
+    }
+}
+
+/* Damage found in the bytes goes to `r`. */
+static int compare(struct inspect *in, struct diff *d, struct report *r, struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
                              .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
-                             .whole_records = !in->glob };
+                             .whole_records = !in->glob, .report = r };
 
     if (d->a->n == 0 && view_check_match(in, d->b, e) < 0)
         return -1;
-    pair_all(d);
-    d->run_state = compare_run_state(d->a, d->b);
-    return stats_run(d->job, d->n_jobs, &so, e);
+    diff_pair(d);
+    if (d->a->source && d->b->source && !in->tensors_only)
+        diff_state(d->a->source, d->b->source, &d->state);
+    if (stats_run(d->job, d->n_jobs, &so, e) < 0)
+        return -1;
+    check_digests(d, r);
+    return 0;
 }
 
 static int tell(const struct inspect *in, const struct diff *d)
 {
-    bool equal = count_differing(d) == 0 && json_array_size(d->run_state) == 0;
-
     if (in->cli.json)
-        print_json(in, d, equal);
+        print_json(in, d);
     else if (!in->cli.quiet)
-        print_text(in, d, equal);
-    return equal ? EXIT_OK : EXIT_BAD;
+        print_text(in, d);
+    else if (verdict_of(d) == UNKNOWN && !d->damaged)
+        fprintf(stderr, "%s: %s and %s have nothing in common to compare\n", in->cli.tool, in->arg[0], in->arg[1]);
+    return verdict_of(d) == EQUAL ? EXIT_OK : EXIT_BAD;
 }
 
 int cmd_diff(struct inspect *in)
 {
-    struct report *r = report_new();
+    struct report *r = report_new(), *bytes = report_new();
     struct diff d = {0};
     struct err e = {0};
     int rc;
@@ -416,16 +299,20 @@ int cmd_diff(struct inspect *in)
     d.a = view_open(in, in->arg[0], r, &e);
     d.b = d.a ? view_open(in, in->arg[1], r, &e) : NULL;
     rc = out_open_findings(in, r);
-    if (!d.b || compare(in, &d, &e) < 0)
+    if (!d.b || compare(in, &d, bytes, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
-    else
+    } else {
+        rc |= out_open_findings(in, bytes);
+        d.damaged = rc != EXIT_OK;
         rc |= tell(in, &d);
+    }
     view_close(d.a);
     view_close(d.b);
-    json_decref(d.run_state);
+    diff_state_free(&d.state);
     free(d.pair);
     free(d.job);
     free(d.only_b);
     report_free(r);
+    report_free(bytes);
     return rc;
 }

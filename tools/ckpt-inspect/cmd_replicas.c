@@ -7,7 +7,8 @@
 #include "libcommon/layout/replicas_report.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-static void print_text(const struct inspect *in, const struct source *s, const struct replicas *r)
+/* `damaged`: not all could be opened, so nothing is known to be in sync. */
+static void print_text(const struct inspect *in, const struct source *s, const struct replicas *r, bool damaged)
 {
     struct strbuf sb = {0};
 
@@ -15,15 +16,19 @@ static void print_text(const struct inspect *in, const struct source *s, const s
         return;
     replicas_text(r, s->path, in->glob, in->cli.verbose, &sb);
     fputs(sb.buf, stdout);
+    if (damaged)
+        puts("not all of it could be compared: see the errors");
     strbuf_free(&sb);
 }
 
-static void print_json(const struct inspect *in, const struct source *s, const struct replicas *r)
+static void print_json(const struct inspect *in, const struct source *s, const struct replicas *r, bool damaged)
 {
     json_t *o = json_pack("{s:o}", "path", out_text(s->path)), *found = replicas_json(r, in->cli.verbose);
 
     json_object_update(o, found);
     json_decref(found);
+    if (damaged && r->in_sync)
+        json_object_set_new(o, "in_sync", json_null());
     out_json(o);
 }
 
@@ -41,9 +46,9 @@ int cmd_replicas(struct inspect *in)
         rc = cli_fail(&in->cli, &e);
     } else {
         if (in->cli.json)
-            print_json(in, s, &result);
+            print_json(in, s, &result, rc != EXIT_OK);
         else
-            print_text(in, s, &result);
+            print_text(in, s, &result, rc != EXIT_OK);
         rc = result.in_sync ? rc : EXIT_BAD;
     }
     replicas_free(&result);

@@ -29,6 +29,7 @@ struct inspect {
     const char *output;         /* --output, NULL: stdout */
     enum cat_format format;
     bool strict, lenient;
+    bool tensors_only;          /* --tensors-only */
     const char *certificate;    /* --certificate, NULL: none */
     int max;                    /* --max */
 };

@@ -33,12 +33,14 @@ static const char help[] =
     "      --strict           warnings fail too (verify)\n"
     "      --lenient          accept odd container bytes that no reader uses (verify)\n"
     "      --certificate FILE  is it what this certificate of reshape or merge-tp says (verify)\n"
+    "      --tensors-only     leave out run state, arguments and schedules (diff)\n"
     "      --max N            differing parameters to list (diff; default 20)\n"
     CLI_HELP
     "\nExit status: 0 all is well, 1 something is wrong (or A and B differ), 2 wrong usage.\n"
     "Example: ckpt-inspect stats ckpt/global_step20 --state exp_avg_sq --param '3.*'\n";
 
-enum { OPT_STATE = OPT_TOOL, OPT_PARAM, OPT_SLICE, OPT_NPY, OPT_RAW, OPT_STRICT, OPT_LENIENT, OPT_MAX, OPT_CERTIFICATE };
+enum { OPT_STATE = OPT_TOOL, OPT_PARAM, OPT_SLICE, OPT_NPY, OPT_RAW, OPT_STRICT, OPT_LENIENT, OPT_MAX, OPT_CERTIFICATE,
+       OPT_TENSORS_ONLY };
 
 /* Which of the tool's own options a command takes: one it would ignore is a mistake worth telling. */
 static const struct command {
@@ -55,7 +57,7 @@ static const struct command {
     { "stats", cmd_stats, 1, 1, { OPT_STATE, OPT_PARAM, OPT_REPLICAS }, "stats needs one PATH" },
     { "verify", cmd_verify, 1, 1 << 20, { OPT_STRICT, OPT_LENIENT, OPT_CERTIFICATE }, "verify needs a PATH" },
     { "replicas", cmd_replicas, 1, 1, { OPT_STATE, OPT_PARAM }, "replicas needs one PATH" },
-    { "diff", cmd_diff, 2, 2, { OPT_STATE, OPT_PARAM, OPT_MAX, OPT_REPLICAS }, "diff needs two PATHs" },
+    { "diff", cmd_diff, 2, 2, { OPT_STATE, OPT_PARAM, OPT_MAX, OPT_REPLICAS, OPT_TENSORS_ONLY }, "diff needs two PATHs" },
     { "summary", cmd_summary, 1, 1 << 20, { 0 }, "no PATH given" },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
@@ -98,6 +100,7 @@ static int take_option(struct inspect *in, struct given *g, int c, const char *a
     case OPT_NPY:     in->format = CAT_NPY; return 0;
     case OPT_RAW:     in->format = CAT_RAW; return 0;
     case OPT_STRICT:  in->strict = true; return 0;
+    case OPT_TENSORS_ONLY: in->tensors_only = true; return 0;
     case OPT_LENIENT: in->lenient = true; return 0;
     case OPT_CERTIFICATE: in->certificate = arg; return 0;
     case 'o':         in->output = arg; return 0;
@@ -173,7 +176,8 @@ int main(int argc, char **argv)
         {"slice", required_argument, 0, OPT_SLICE}, {"npy", no_argument, 0, OPT_NPY},
         {"raw", no_argument, 0, OPT_RAW}, {"output", required_argument, 0, 'o'},
         {"strict", no_argument, 0, OPT_STRICT}, {"lenient", no_argument, 0, OPT_LENIENT},
-        {"max", required_argument, 0, OPT_MAX}, {"certificate", required_argument, 0, OPT_CERTIFICATE}, {0}
+        {"max", required_argument, 0, OPT_MAX}, {"tensors-only", no_argument, 0, OPT_TENSORS_ONLY},
+        {"certificate", required_argument, 0, OPT_CERTIFICATE}, {0}
     };
     struct inspect in = { .state = -1, .max = 20 };
     struct given given = {0};

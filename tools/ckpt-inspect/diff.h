@@ -1,0 +1,48 @@
+/*
+ * diff.h - two checkpoints beside each other: which tensors belong together, and what else differs
+ *
+ *   diff_pair.c     pairs of tensors, by what they are and not by how they are called
+ *   diff_state.c    the state of the run, arguments and schedules
+ *   cmd_diff.c      the comparison and what is said of it
+ */
+#ifndef SHARDKIT_CKPT_INSPECT_DIFF_H
+#define SHARDKIT_CKPT_INSPECT_DIFF_H
+
+#include "tools/ckpt-inspect/view.h"
+
+/* What became of one tensor of A. */
+struct pair {
+    const struct tensor *a, *b;         /* b NULL: only in A */
+    const char *unlike;                 /* why values were not compared, or NULL */
+    bool fewer_rows;                    /* padded vocabularies differ: the common rows were compared */
+    int job;                            /* -1: not compared */
+};
+
+/* What differs beside the tensors: lists of {key, a, b}; a side that lacks the key has no a or b. */
+struct diff_state {
+    json_t *run, *arguments, *schedules;
+    json_t *by_layout;                  /* follows from topologies, layouts and places: no difference */
+    const char *unknown;                /* why arguments and schedules could not be compared, or NULL */
+};
+
+struct diff {
+    struct view *a, *b;
+    int n;
+    struct pair *pair;
+    struct stats_job *job;
+    int n_jobs;
+    int n_only_b;
+    const struct tensor **only_b;
+    bool state_in_a[STATE_N], state_in_b[STATE_N];
+    struct diff_state state;            /* all NULL with --tensors-only and for single files */
+    bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */
+};
+
+/* Fill pair, job and only_b; the job's results are still to come. */
+void diff_pair(struct diff *d);
+void diff_state(const struct source *a, const struct source *b, struct diff_state *out);
+/* How many of run, arguments and schedules differ. */
+int diff_state_n(const struct diff_state *s);
+void diff_state_free(struct diff_state *s);
+
+#endif

@@ -1,0 +1,144 @@
+/*
+ * diff_pair.c - which tensor of the one checkpoint is which of the other
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-inspect/diff.h"
+
+struct key {
+    char *text;
+    const struct tensor *tensor;
+    bool used;
+};
+
+static int key_cmp(const void *a, const void *b)
+{
+    return strcmp(((const struct key *)a)->text, ((const struct key *)b)->text);
+}
+
+/* Spec indices differ between forks (spec 3.3), so layers are counted from the first one. */
+static int first_layer(const struct view *v)
+{
+    int first = -1;
+
+    for (int i = 0; i < v->n; i++) {
+        char kind[128];
+        int layer = -1;
+
+        param_kind(v->tensor[i].name, &layer, kind);
+        if (layer >= 0 && !str_starts(kind, "final_layernorm") && (first < 0 || layer < first))
+            first = layer;
+    }
+    return first;
+}
+
+static char *key_text(const struct view *v, const struct tensor *t, int first)
+{
+    char kind[128];
+    int layer = -1;
+
+    if (!v->source)
+        return xstrdup(t->name);
+    param_kind(t->name, &layer, kind);
+    if (layer < 0 || str_starts(kind, "final_layernorm"))
+        return str_fmt("%s %s", kind, state_name((enum state)t->state));
+    return str_fmt("%d.%s %s", layer - first, kind, state_name((enum state)t->state));
+}
+
+static struct key *sorted_keys(const struct view *v)
+{
+    struct key *k = xcalloc((size_t)v->n + 1, sizeof *k);
+    int first = v->source ? first_layer(v) : 0;
+
+    for (int i = 0; i < v->n; i++) {
+        k[i].text = key_text(v, &v->tensor[i], first);
+        k[i].tensor = &v->tensor[i];
+    }
+    qsort(k, (size_t)v->n, sizeof *k, key_cmp);
+    return k;
+}
+
+static void keys_free(struct key *k, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(k[i].text);
+    free(k);
+}
+
+/* Same trailing dimensions, and a vocabulary whose padding may differ. */
+static bool common_rows(const struct tensor *a, const struct tensor *b)
+{
+    if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
+        return false;
+    return memcmp(a->shape + 1, b->shape + 1, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
+}
+
+static void pair_up(struct diff *d, struct pair *p)
+{
+    const struct tensor *a = p->a, *b = p->b;
+    bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+
+    p->fewer_rows = !same_shape && common_rows(a, b);
+    if (a->dtype != b->dtype)
+        p->unlike = "dtype";
+    else if (!same_shape && !p->fewer_rows)
+        p->unlike = "shape";
+    else if (!a->map || !b->map)
+        p->unlike = "pieces";
+    if (p->unlike)
+        return;
+    p->job = d->n_jobs++;
+    d->job[p->job] = (struct stats_job){
+        .a = a->map, .a_files = d->a->files, .b = b->map, .b_files = d->b->files,
+        .len = min_u64(a->map->len, b->map->len), .name = a->name,
+    };
+}
+
+/* A state that one side does not hold at all (bf16 in a universal form) is no difference; --param has no say in that. */
+static void find_states(const struct view *v, bool held[STATE_N])
+{
+    for (int i = 0; v->source && i < v->source->n_params; i++)
+        for (int st = 0; st < STATE_N; st++)
+            held[st] |= v->source->param[i].state[st] != NULL;
+}
+
+static bool held_by_both(const struct diff *d, const struct tensor *t)
+{
+    return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
+}
+
+void diff_pair(struct diff *d)
+{
+    struct key *a = sorted_keys(d->a), *b = sorted_keys(d->b);
+    int first = d->a->source ? first_layer(d->a) : 0;
+
+    find_states(d->a, d->state_in_a);
+    find_states(d->b, d->state_in_b);
+    d->pair = xcalloc((size_t)d->a->n + 1, sizeof *d->pair);
+    d->job = xcalloc((size_t)d->a->n + 1, sizeof *d->job);
+    d->only_b = xcalloc((size_t)d->b->n + 1, sizeof *d->only_b);
+    for (int i = 0; i < d->a->n; i++) {
+        struct key want = { key_text(d->a, &d->a->tensor[i], first), NULL, false };
+        struct key *found = bsearch(&want, b, (size_t)d->b->n, sizeof *b, key_cmp);
+        struct pair *p = &d->pair[d->n];
+
+        free(want.text);
+        if (!held_by_both(d, &d->a->tensor[i]))
+            continue;
+        d->n++;
+        p->a = &d->a->tensor[i];
+        p->job = -1;
+        if (!found)
+            continue;
+        found->used = true;
+        p->b = found->tensor;
+        pair_up(d, p);
+    }
+    for (int i = 0; i < d->b->n; i++)
+        if (!b[i].used && held_by_both(d, b[i].tensor))
+            d->only_b[d->n_only_b++] = b[i].tensor;
+    keys_free(a, d->a->n);
+    keys_free(b, d->b->n);
+}

@@ -1,0 +1,304 @@
+/*
+ * diff_state.c - what differs beside the tensors: the state of the run, arguments, schedules
+ *
+ * The trees of both sides' first mp_rank files are walked key by key. What a topology decides
+ * (ranks, sizes of groups, generators of rank 0) counts only when the topologies are the same;
+ * what a layout, a writer or a place decides is said and never counts.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
+#include "tools/ckpt-inspect/diff.h"
+
+enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };
+
+/* Keys, with all below them; the others count. ELSEWHERE: tensors and their tables, and what is compared as a number. */
+static const struct {
+    const char *key;
+    enum weight weight;
+} rules[] = {
+    { "args.rank", BY_TOPOLOGY }, { "args.local_rank", BY_TOPOLOGY }, { "args.world_size", BY_TOPOLOGY },
+    { "args.data_parallel_size", BY_TOPOLOGY }, { "args.tensor_model_parallel_size", BY_TOPOLOGY },
+    { "args.pipeline_model_parallel_size", BY_TOPOLOGY }, { "dp_world_size", BY_TOPOLOGY },
+    { "mp_world_size", BY_TOPOLOGY }, { "checkpoint_parallel_dimensions", BY_TOPOLOGY },
+    { "random_rng_state", BY_TOPOLOGY }, { "np_rng_state", BY_TOPOLOGY }, { "torch_rng_state", BY_TOPOLOGY },
+    { "cuda_rng_state", BY_TOPOLOGY }, { "rng_tracker_states", BY_TOPOLOGY },
+    { "args.padded_vocab_size", BY_LAYOUT }, { "args.pp_partition_method", BY_LAYOUT },
+    { "args.no_save_optim", BY_LAYOUT }, { "args.load", BY_LAYOUT }, { "args.save", BY_LAYOUT },
+    { "args.tensorboard_dir", BY_LAYOUT }, { "checkpoint_info.padded_vocab_size", BY_LAYOUT },
+    { "universal_checkpoint_info", BY_LAYOUT }, { "ds_version", BY_LAYOUT },
+    { "module", ELSEWHERE }, { "optimizer", ELSEWHERE }, { "param_shapes", ELSEWHERE }, { "shared_params", ELSEWHERE },
+    { "buffer_names", ELSEWHERE }, { "frozen_param_shapes", ELSEWHERE }, { "frozen_param_fragments", ELSEWHERE },
+    { "sparse_tensor_module_names", ELSEWHERE }, { "csr_tensor_module_names", ELSEWHERE },
+    { "iteration", ELSEWHERE }, { "global_steps", ELSEWHERE }, { "global_samples", ELSEWHERE }, { "tokens", ELSEWHERE },
+    { "args.iteration", ELSEWHERE }, { "args.consumed_train_samples", ELSEWHERE },
+    { "args.consumed_train_tokens", ELSEWHERE },
+};
+
+static enum weight weight_of(const char *path)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        size_t n = strlen(rules[i].key);
+
+        if (strncmp(path, rules[i].key, n) == 0 && (path[n] == '\0' || path[n] == '.'))
+            return rules[i].weight;
+    }
+    return COUNTS;
+}
+
+struct walk {
+    const struct source *a, *b;
+    const struct pt *a_pt, *b_pt;
+    struct diff_state *out;
+    bool same_topology;
+};
+
+/* ---- are two values the same? ---- */
+
+static bool same_bytes(const struct walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
+{
+    enum { MOST = 1 << 20 };            /* a generator's state has a few KB */
+    uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
+    struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
+    struct err e = {0};
+    char *buf;
+    bool same;
+
+    if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) ||
+        len > MOST || !x->contiguous || !y->contiguous)
+        return false;
+    buf = xmalloc(2 * len + 1);
+    same = files_read_extent(w->a->files, &in_a, buf, &e) == 0 &&
+           files_read_extent(w->b->files, &in_b, buf + len, &e) == 0 && memcmp(buf, buf + len, len) == 0;
+    free(buf);
+    return same;
+}
+
+static bool same(const struct walk *w, const struct pk *a, const struct pk *b);
+
+static bool same_items(const struct walk *w, struct pk *const *a, struct pk *const *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!same(w, a[i], b[i]))
+            return false;
+    return true;
+}
+
+/* Bit for bit, types included: 3 and 3.0 are not the same argument. */
+static bool same(const struct walk *w, const struct pk *a, const struct pk *b)
+{
+    struct pt_tensor x, y;
+
+    if (!a || !b || a->type != b->type)
+        return a == b;
+    if (pt_tensor(w->a_pt, a, &x) && pt_tensor(w->b_pt, b, &y))
+        return same_bytes(w, &x, &y);
+    switch (a->type) {
+    case PK_NONE:
+        return true;
+    case PK_BOOL: case PK_INT:
+        return a->i == b->i;
+    case PK_FLOAT:
+        return memcmp(&a->f, &b->f, sizeof a->f) == 0;
+    case PK_BIGINT: case PK_STR: case PK_BYTES:
+        return a->len == b->len && memcmp(a->str, b->str, a->len) == 0;
+    case PK_LIST: case PK_TUPLE: case PK_SET:
+        return a->n == b->n && same_items(w, a->item, b->item, a->n);
+    case PK_DICT:
+        return a->n == b->n && same_items(w, a->item, b->item, 2 * a->n);
+    case PK_GLOBAL:
+        return strcmp(a->module, b->module) == 0 && strcmp(a->name, b->name) == 0;
+    case PK_CALL: case PK_OBJ: case PK_PERSID:
+        break;
+    }
+    return same(w, a->fn, b->fn) && same(w, a->args, b->args) && same(w, a->state, b->state) && same(w, a->fill, b->fill);
+}
+
+/* ---- telling ---- */
+
+static void add(json_t *list, const char *key, json_t *a, json_t *b)
+{
+    json_t *o = json_object();
+
+    json_object_set_new(o, "key", out_text(key));
+    if (a)
+        json_object_set_new(o, "a", a);
+    if (b)
+        json_object_set_new(o, "b", b);
+    json_array_append_new(list, o);
+}
+
+/* The list that `path` belongs into: `counted`, the one that is only said, or none. */
+static json_t *list_for(const struct walk *w, const char *path, json_t *counted)
+{
+    switch (weight_of(path)) {
+    case COUNTS:      return counted;
+    case BY_TOPOLOGY: return w->same_topology ? counted : w->out->by_layout;
+    case BY_LAYOUT:   return w->out->by_layout;
+    case ELSEWHERE:   break;
+    }
+    return NULL;
+}
+
+/* Pairs whose keys are strings: a dict or the state of an object. */
+static struct pk **string_pairs(const struct pk *v, uint32_t *n)
+{
+    struct pk **pair = v && !pk_is_none(v) ? pk_pairs(v, n) : NULL;
+
+    for (uint32_t i = 0; pair && i < *n; i++)
+        if (!pk_as_str(pair[2 * i]))
+            return NULL;
+    return pair;
+}
+
+enum { MAX_DEPTH = 8 };
+
+static void compare(struct walk *w, json_t *counted, const char *path, const struct pk *a, const struct pk *b, int depth);
+
+static void compare_below(struct walk *w, json_t *counted, const char *path, const char *key, const struct pk *a,
+                          const struct pk *b, int depth)
+{
+    char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
+    bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
+    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* of a rank's tensors */
+
+    if (!apart && !numbers)
+        compare(w, counted, below, a, b, depth + 1);
+    free(below);
+}
+
+static void compare(struct walk *w, json_t *counted, const char *path, const struct pk *a, const struct pk *b, int depth)
+{
+    uint32_t n_a = 0, n_b = 0;
+    struct pk **in_a = string_pairs(a, &n_a), **in_b = string_pairs(b, &n_b);
+    json_t *list = list_for(w, path, counted);
+    struct arena *arena;
+    struct names *known;
+
+    if (!list || (!a && !b) || (a && b && same(w, a, b)))
+        return;
+    if (strcmp(path, "ds_config") == 0 && (!in_a || !in_b))
+        list = w->out->by_layout;       /* a path on one side, what stood there on the other */
+    if (!in_a || !in_b || depth == MAX_DEPTH) {
+        add(list, path, a ? out_pickled(a) : NULL, b ? out_pickled(b) : NULL);
+        return;
+    }
+    arena = arena_new(0);
+    known = names_new(arena);
+    for (uint32_t i = 0; i < n_b; i++)
+        names_add(known, pk_as_str(in_b[2 * i]), (int)i);
+    for (uint32_t i = 0; i < n_a; i++) {
+        const char *key = pk_as_str(in_a[2 * i]);
+        int at = names_find(known, key);
+
+        compare_below(w, counted, path, key, in_a[2 * i + 1], at < 0 ? NULL : in_b[2 * at + 1], depth);
+    }
+    for (uint32_t i = 0; i < n_b; i++)
+        if (!pk_get(a, pk_as_str(in_b[2 * i])))
+            compare_below(w, counted, path, pk_as_str(in_b[2 * i]), NULL, in_b[2 * i + 1], depth);
+    arena_free(arena);
+}
+
+/* ---- what is compared ---- */
+
+static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
+{
+    if (a != b && a >= 0 && b >= 0)
+        add(out, key, json_integer(a), json_integer(b));
+}
+
+/* What every layout can tell, as far as both do. */
+static void compare_run(json_t *out, const struct source *x, const struct source *y)
+{
+    compare_int(out, "iteration", x->run.iteration, y->run.iteration);
+    compare_int(out, "optimizer_step", x->run.opt_step, y->run.opt_step);
+    compare_int(out, "consumed_samples", x->run.consumed_samples, y->run.consumed_samples);
+    compare_int(out, "consumed_tokens", x->run.consumed_tokens, y->run.consumed_tokens);
+    compare_int(out, "layers", x->config.n_layers, y->config.n_layers);
+    compare_int(out, "hidden", x->config.hidden, y->config.hidden);
+    compare_int(out, "heads", x->config.n_heads, y->config.n_heads);
+    compare_int(out, "ffn_hidden", x->config.ffn_hidden, y->config.ffn_hidden);
+    compare_int(out, "seq_len", x->config.seq_len, y->config.seq_len);
+    compare_int(out, "vocab_tokens", x->config.vocab_tokens, y->config.vocab_tokens);
+    compare_int(out, "embed_layernorm", x->config.embed_layernorm, y->config.embed_layernorm);
+    if (strcmp(x->config.position, y->config.position) != 0)
+        add(out, "position", out_text(x->config.position), out_text(y->config.position));
+}
+
+/* Groups' settings; how many there are follows from the stages a topology makes. */
+static void compare_groups(struct walk *w, const struct pk *a, const struct pk *b)
+{
+    uint32_t n_a = 0, n_b = 0;
+    struct pk **in_a = pk_items(a, &n_a), **in_b = pk_items(b, &n_b);
+
+    if (n_a != n_b)
+        add(w->out->by_layout, "param_groups", json_integer(n_a), json_integer(n_b));
+    for (uint32_t g = 0; in_a && in_b && g < n_a && g < n_b && (n_a == n_b || g == 0); g++) {
+        char *path = str_fmt("param_groups.%u", g);
+
+        compare(w, w->out->schedules, path, in_a[g], in_b[g], 0);
+        free(path);
+    }
+}
+
+/* The first mp_rank file: whoever resumes reads run state and arguments from it. */
+static const struct pt *mp_file(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (str_starts(s->file[i].name, "mp_rank_") && s->file[i].pt)
+            return s->file[i].pt;
+    return NULL;
+}
+
+/* Both files' roots: arguments and schedules have sections of their own. */
+static void compare_roots(struct walk *w, const struct pk *a, const struct pk *b)
+{
+    static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
+
+    compare(w, w->out->arguments, "args", pk_get(a, "args"), pk_get(b, "args"), 0);
+    compare(w, w->out->schedules, "lr_scheduler", pk_get(a, "lr_scheduler"), pk_get(b, "lr_scheduler"), 0);
+    compare(w, w->out->run, "", a, b, 0);
+    if (w->a->run.param_groups && w->b->run.param_groups)
+        compare_groups(w, w->a->run.param_groups, w->b->run.param_groups);
+    else if (w->a->run.param_groups || w->b->run.param_groups)
+        add(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
+            w->b->run.param_groups ? json_string("there") : NULL);
+    w->a_pt = w->a->run.optimizer_pt;
+    w->b_pt = w->b->run.optimizer_pt;
+    for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++)
+        compare(w, w->out->run, of_optimizer[i], pk_get(w->a->run.optimizer, of_optimizer[i]),
+                pk_get(w->b->run.optimizer, of_optimizer[i]), 0);
+}
+
+void diff_state(const struct source *a, const struct source *b, struct diff_state *out)
+{
+    struct walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out };
+
+    w.same_topology = a->topo.tp > 0 && memcmp(&a->topo, &b->topo, sizeof a->topo) == 0;
+    out->run = json_array();
+    out->arguments = json_array();
+    out->schedules = json_array();
+    out->by_layout = json_array();
+    compare_run(out->run, a, b);
+    if (!w.a_pt || !w.b_pt)
+        out->unknown = !w.a_pt && !w.b_pt ? "neither has arguments and schedules"
+                     : !w.a_pt ? "the first has no arguments and schedules" : "the second has no arguments and schedules";
+    else
+        compare_roots(&w, pt_root(w.a_pt), pt_root(w.b_pt));
+}
+
+int diff_state_n(const struct diff_state *s)
+{
+    return (int)(json_array_size(s->run) + json_array_size(s->arguments) + json_array_size(s->schedules));
+}
+
+void diff_state_free(struct diff_state *s)
+{
+    json_decref(s->run);
+    json_decref(s->arguments);
+    json_decref(s->schedules);
+    json_decref(s->by_layout);
+}
