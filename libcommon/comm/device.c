@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/comm/comm_impl.h"
 #include "libcommon/comm/socket.h"
 
@@ -333,12 +334,12 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
         return 0;
     v = w->net->dev->event_new();
     w->net->dev->event_record(v, s);
-    since = now_ns();
+    since = clock_ns();
     /* A hang is told by the last call that was queued. The time counts as computing, which it mostly is. */
     in_calls = w->watch->in_calls_ns;
     watch_enter(w->watch, q->name ? q->name : "waiting for the GPU", q->name ? q->group : c->name, q->number);
     for (int i = 0; rc == 0 && !w->net->dev->event_done(v); i++) {
-        if (now_ns() - since > SPIN_US * 1000)
+        if (clock_ns() - since > SPIN_US * 1000)
             nanosleep(&nap, NULL);
         if (i % CHECK_EVERY == 0)
             rc = w->net->check(e);

@@ -10,13 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
+#include "libcommon/base/clock.h"
 
 static void set_option(int fd, int level, int name, int value)
 {
@@ -77,7 +71,7 @@ bool socket_is_loopback(struct in_addr a)
 static bool ready(int fd, short events, int64_t deadline_ns)
 {
     for (;;) {
-        int64_t left = deadline_ns - now_ns();
+        int64_t left = deadline_ns - clock_ns();
         struct pollfd p = {.fd = fd, .events = events};
         int rc = poll(&p, 1, left > 0 ? (int)(left / 1000000 + 1) : 0);
 
@@ -141,7 +135,7 @@ int socket_connect(struct in_addr addr, int port, int64_t deadline_ns)
     for (;;) {
         int fd = socket_try(addr, port, deadline_ns);
 
-        if (fd >= 0 || now_ns() + 20000000 >= deadline_ns)
+        if (fd >= 0 || clock_ns() + 20000000 >= deadline_ns)
             return fd;
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }

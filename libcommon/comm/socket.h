@@ -14,7 +14,6 @@
 
 #include "libcommon/base/err.h"
 
-int64_t now_ns(void);                   /* monotonic */
 
 /* Listen on `port` of every address (0: any free port, stored in *port). -1 and *e. */
 MUST_CHECK int socket_listen(int *port, int backlog, struct err *e);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/comm/socket.h"
 
@@ -40,7 +41,7 @@ struct join {
 
 static int64_t soon(const struct join *j, int64_t ns)
 {
-    int64_t until = now_ns() + ns;
+    int64_t until = clock_ns() + ns;
 
     return until < j->deadline_ns ? until : j->deadline_ns;
 }
@@ -184,7 +185,7 @@ static int find_root(struct join *j, struct err *e)
         for (int i = 0, port; (port = port_at(j->l, i)); i++)
             if ((j->fd[0] = try_root(j, port, &stranger)) >= 0)
                 return 0;
-        if (now_ns() + ROUND_NS >= j->deadline_ns)
+        if (clock_ns() + ROUND_NS >= j->deadline_ns)
             break;
         nanosleep(&(struct timespec){.tv_nsec = ROUND_NS}, NULL);
     }
@@ -313,7 +314,7 @@ int tcp_join(const struct launch *l, double timeout_s, int *fd, struct err *e)
     }
     for (int r = 0; r < l->size; r++)
         fd[r] = -1;
-    j.deadline_ns = now_ns() + (int64_t)(timeout_s * 1e9);
+    j.deadline_ns = clock_ns() + (int64_t)(timeout_s * 1e9);
     j.table = xcalloc(1, table_bytes(&j));
     rc = join(&j, e);
     for (int r = 0; rc < 0 && r < l->size; r++)

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/comm/launch.h"
 #include "libcommon/comm/socket.h"
@@ -127,7 +128,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
 /* When the next try may come: at once at first, then after longer and longer naps. */
 static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
 {
-    if (m->t.crowded ? tries < CROWDED_TRIES : now_ns() - since_ns < SPIN_NS) {
+    if (m->t.crowded ? tries < CROWDED_TRIES : clock_ns() - since_ns < SPIN_NS) {
         sched_yield();
         return;
     }
@@ -139,7 +140,7 @@ static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
 static int progress(struct transport *t, bool idle, struct err *e)
 {
     struct mpi *m = (struct mpi *)t;
-    int64_t since = idle ? now_ns() : 0;
+    int64_t since = idle ? clock_ns() : 0;
     long nap_ns = NAP_MIN_NS;
     int moved = 0;
 

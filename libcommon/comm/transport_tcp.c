@@ -18,6 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/tcp_join.h"
@@ -341,10 +342,10 @@ static int fill_poll(struct tcp *tcp)
 /* Look once, or with `idle` for a moment without sleeping and then asleep. */
 static int wait_ready(struct tcp *tcp, int n, bool idle)
 {
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = clock_ns() + SPIN_NS;
     int ready = poll(tcp->poll, (nfds_t)n, 0);
 
-    while (!ready && idle && !tcp->t.crowded && now_ns() < until) {
+    while (!ready && idle && !tcp->t.crowded && clock_ns() < until) {
         sched_yield();
         ready = poll(tcp->poll, (nfds_t)n, 0);
     }

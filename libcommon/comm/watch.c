@@ -1,3 +1,6 @@
+/*
+ * watch.c - the monitor's life: its thread, signals, and the ways to its end
+ */
 #include "libcommon/comm/watch.h"
 
 #include <errno.h>
@@ -9,196 +12,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/watch_impl.h"
 
-enum { LAST_WORDS_S = 3, ABORT_WAIT_S = 8 };
-
-/* ---- notes ---- */
-
-static void note_begin(struct note *n)
-{
-    atomic_fetch_add(&n->version, 1);
-}
-
-static void note_end(struct note *n)
-{
-    atomic_store(&n->since_ns, now_ns());
-    atomic_fetch_add(&n->version, 1);
-}
-
-#define PUT(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
-#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
-
-void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch)
-{
-    struct note *n = &w->note;
-
-    note_begin(n);
-    PUT(n->phase, phase);
-    PUT(n->iteration, iteration);
-    PUT(n->micro_batch, micro_batch);
-    note_end(n);
-}
-
-static void enter(struct watch *w, const char *call, const char *group, uint64_t number, bool outside)
-{
-    struct note *n = &w->note;
-
-    note_begin(n);
-    PUT(n->call, call);
-    PUT(n->group, group);
-    PUT(n->outside, outside);
-    PUT(n->number, number);
-    PUT(n->waiting_for, -1);
-    PUT(n->n_waiting, 0);
-    note_end(n);
-}
-
-void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
-{
-    enter(w, call, group, number, false);
-}
-
-void watch_outside(struct watch *w, const char *what, int64_t number, const char *of)
-{
-    enter(w, what, of, number < 0 ? UINT64_MAX : (uint64_t)number, true);
-}
-
-static void leave(struct watch *w)
-{
-    struct note *n = &w->note;
-
-    note_begin(n);
-    PUT(n->call, NULL);
-    note_end(n);
-}
-
-void watch_leave(struct watch *w)
-{
-    w->in_calls_ns += now_ns() - GET(w->note.since_ns);
-    leave(w);
-}
-
-/* Nobody holds this rank up, so the time is its own: a straggler may well be one that reads slowly. */
-void watch_outside_end(struct watch *w)
-{
-    leave(w);
-}
-
-double watch_seconds_in_calls(const struct watch *w)
-{
-    return (double)w->in_calls_ns * 1e-9;
-}
-
-void watch_waits_for(struct watch *w, int rank, int how_many)
-{
-    PUT(w->note.waiting_for, rank);
-    PUT(w->note.n_waiting, how_many);
-}
-
-/* What one look at the note saw. */
-struct seen {
-    const char *phase, *call, *group;
-    int64_t iteration, since_ns;
-    uint64_t number;
-    int micro_batch, waiting_for, n_waiting;
-    bool outside;
-};
-
-static struct seen look(struct note *n)
-{
-    struct seen s;
-    unsigned before;
-
-    do {
-        before = atomic_load(&n->version);
-        s = (struct seen){
-            .phase = atomic_load(&n->phase), .call = atomic_load(&n->call), .group = atomic_load(&n->group),
-            .iteration = atomic_load(&n->iteration), .since_ns = atomic_load(&n->since_ns),
-            .number = atomic_load(&n->number), .micro_batch = atomic_load(&n->micro_batch),
-            .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting), .outside = atomic_load(&n->outside),
-        };
-    } while (before & 1 || before != atomic_load(&n->version));
-    return s;
-}
-
-static void add(char *text, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void add(char *text, const char *fmt, ...)
-{
-    size_t n = strlen(text);
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text + n, WIRE_TEXT - n, fmt, ap);
-    va_end(ap);
-}
-
-static void add_phase(char *text, const struct seen *s)
-{
-    add(text, "%s", s->phase);
-    if (s->micro_batch >= 0)
-        add(text, " of micro-batch %d", s->micro_batch);
-    if (s->iteration >= 0)
-        add(text, " of iteration %lld", (long long)s->iteration);
-}
-
-/* "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of data/text" */
-static void add_wait(char *text, const struct seen *s, long long seconds)
-{
-    add(text, "has waited %lld s %s %s", seconds, s->outside ? "for" : "in", s->call);
-    if (!s->outside)
-        add(text, " #%llu of group %s", (unsigned long long)s->number, s->group);
-    else if (s->number != UINT64_MAX)
-        add(text, " %llu", (unsigned long long)s->number);
-    if (s->outside && s->group)
-        add(text, " of %s", s->group);
-    if (s->waiting_for >= 0)
-        add(text, " for rank %d", s->waiting_for);
-    if (s->n_waiting > 1)
-        add(text, " and %d more", s->n_waiting - 1);
-    if (s->phase) {
-        add(text, ", in ");
-        add_phase(text, s);
-    }
-}
-
-void watch_activity(struct watch *w, struct activity *r)
-{
-    struct seen s = look(&w->note);
-    long long seconds = (now_ns() - s.since_ns) / SECOND;
-
-    memset(r, 0, sizeof *r);
-    r->in_call = s.call && !s.outside;
-    r->waiting_for = s.call ? s.waiting_for : -1;
-    r->for_ns = now_ns() - s.since_ns;
-    if (s.call) {
-        add_wait(r->text, &s, seconds);
-    } else {
-        add(r->text, "is ");
-        if (s.phase) {
-            add(r->text, "in ");
-            add_phase(r->text, &s);
-        } else {
-            add(r->text, "in no known phase");
-        }
-        add(r->text, " since %lld s", seconds);
-    }
-}
-
-bool watch_is_stuck(struct watch *w)
-{
-    int64_t limit = atomic_load(&w->timeout_ns);
-    struct seen s = look(&w->note);
-
-    return limit > 0 && s.call && now_ns() - s.since_ns > limit;
-}
-
-void watch_timeout(struct watch *w, double seconds)
-{
-    atomic_store(&w->timeout_ns, seconds > 0 ? (int64_t)(seconds * 1e9) : 0);
-}
+enum { ABORT_WAIT_S = 8 };
 
 /* ---- the monitor's life ---- */
 
@@ -265,18 +84,6 @@ static void release_term(void)
     atomic_store(&terminated, NULL);
 }
 
-_Noreturn void watch_die(void)
-{
-    sigset_t only;
-
-    signal(SIGTERM, SIG_DFL);
-    sigemptyset(&only);
-    sigaddset(&only, SIGTERM);
-    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
-    raise(SIGTERM);
-    _exit(1);
-}
-
 int watch_run(struct watch *w, struct err *e)
 {
     sigset_t all, before;
@@ -299,13 +106,6 @@ int watch_run(struct watch *w, struct err *e)
     w->running = true;
     watch_catch_term(w);
     return 0;
-}
-
-int watch_letters(struct watch *w, char *letters, int room)
-{
-    ssize_t n = read(w->wake[0], letters, (size_t)room);
-
-    return n > 0 ? (int)n : 0;
 }
 
 void watch_dump(struct watch *w)
@@ -343,7 +143,7 @@ void watch_free(struct watch *w)
 
 void watch_abort(struct watch *w, const char *reason, bool lost_peer)
 {
-    int64_t until = now_ns() + ABORT_WAIT_S * SECOND;
+    int64_t until = clock_ns() + ABORT_WAIT_S * SECOND;
 
     pthread_mutex_lock(&w->lock);
     if (!w->reason[0]) {
@@ -354,53 +154,7 @@ void watch_abort(struct watch *w, const char *reason, bool lost_peer)
     if (w->running)
         wake(w, WAKE_FAIL);
     /* The monitor ends the process; if it cannot, we do. */
-    while (w->running && now_ns() < until)
+    while (w->running && clock_ns() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     _exit(1);
-}
-
-/* ---- words ---- */
-
-void watch_say(struct watch *w, const char *fmt, ...)
-{
-    char line[3 * WIRE_TEXT];
-    va_list ap;
-    int n;
-
-    va_start(ap, fmt);
-    n = vsnprintf(line, sizeof line - 1, fmt, ap);
-    va_end(ap);
-    if (w->o.say) {
-        w->o.say(w->o.arg, line);
-        return;
-    }
-    n = n < (int)sizeof line - 1 ? n : (int)sizeof line - 2;
-    line[n++] = '\n';
-    /* One write, so that lines of several ranks do not mix; stdio's lock may be held by a stuck thread. */
-    if (write(STDERR_FILENO, line, (size_t)n) < 0)
-        return;
-}
-
-void watch_name(const struct watch *w, int rank, char *text, size_t room)
-{
-    const char *device = atomic_load(&w->device[rank]);
-
-    snprintf(text, room, "rank %d (host %s, pid %ld%s%s)", rank, w->place[rank].host, w->place[rank].pid,
-             device ? ", " : "", device ? device : "");
-}
-
-void watch_last_words(struct watch *w, const char *reason)
-{
-    sigset_t only;
-
-    if (!w->o.on_abort)
-        return;
-    /* Whatever the callback hangs in, the process ends: an alarm nobody catches. */
-    signal(SIGALRM, SIG_DFL);
-    sigemptyset(&only);
-    sigaddset(&only, SIGALRM);
-    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
-    alarm(LAST_WORDS_S);
-    w->o.on_abort(w->o.arg, reason);
-    alarm(0);
 }

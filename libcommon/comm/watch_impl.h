@@ -1,10 +1,12 @@
 /*
  * watch_impl.h - the monitor's parts; for libcommon/comm only
  *
- * watch.c        notes of what this rank does, and the calls of watch.h
+ * From the bottom up; each calls only those before it:
+ * watch_note.c   notes of what this rank does, and words for them
  * watch_wire.c   connections between monitors: making them, messages
  * watch_rank.c   the monitor thread of ranks 1..: reports, obeys
  * watch_root.c   the monitor thread of rank 0: collects, decides, tells
+ * watch.c        the monitor's life
  */
 #ifndef SHARDKIT_COMM_WATCH_IMPL_H
 #define SHARDKIT_COMM_WATCH_IMPL_H
@@ -18,6 +20,7 @@
 #include "libcommon/comm/comm.h"
 
 #define SECOND INT64_C(1000000000)      /* ns */
+enum { LAST_WORDS_S = 3 };              /* what on_abort may take before the process ends all the same */
 
 enum { WIRE_TEXT = 992 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/watch_impl.h"
 
@@ -36,7 +37,7 @@ static void expect_answer(struct rank *m, int seconds, const char *otherwise)
 {
     if (m->deadline)
         return;
-    m->deadline = now_ns() + seconds * SECOND;
+    m->deadline = clock_ns() + seconds * SECOND;
     snprintf(m->alone, sizeof m->alone, "%s", otherwise);
 }
 
@@ -102,7 +103,7 @@ static void obey(struct rank *m)
             tell(m, WIRE_DUMP, 0, 0, NULL);
         if (letters[i] == WAKE_TERM && !m->die_at) {
             tell(m, WIRE_TERM, 0, 0, NULL);
-            m->die_at = now_ns() + GRACE_NS;
+            m->die_at = clock_ns() + GRACE_NS;
         }
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
@@ -145,10 +146,10 @@ void *watch_rank_main(void *watch)
             hear(&m);
         if (m.closing && (w->conn[0].fd < 0 || w->conn[0].goodbye))
             return NULL;
-        if (m.die_at && now_ns() > m.die_at)
+        if (m.die_at && clock_ns() > m.die_at)
             watch_die();
         check_own_call(&m);
-        if (m.deadline && now_ns() > m.deadline) {
+        if (m.deadline && clock_ns() > m.deadline) {
             if (!m.alone[0])
                 return NULL;
             watch_name(w, w->rank, who, sizeof who);

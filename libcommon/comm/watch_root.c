@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/watch_impl.h"
@@ -61,7 +62,7 @@ static void drain(struct watch *w, int64_t until)
                 conn_close(c);
             open += c->fd >= 0;
         }
-        if (!open || now_ns() > until)
+        if (!open || clock_ns() > until)
             return;
         poll(NULL, 0, 20);
     }
@@ -75,7 +76,7 @@ _Noreturn static void end_job(struct root *m, const char *reason)
     for (int r = 1; r < w->size; r++)
         conn_send(&w->conn[r], w->token, WIRE_ABORT, 0, 0, 0, reason);
     watch_last_words(w, reason);
-    drain(w, now_ns() + DRAIN_S * SECOND);
+    drain(w, clock_ns() + DRAIN_S * SECOND);
     /* A stopped process hears nothing. Its connection is still open, so its pid is still its own. */
     for (int r = 1; r < w->size; r++)
         if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0])
@@ -118,7 +119,7 @@ static void ask(struct root *m, bool hanging, int hung)
     if (m->asking)
         return;
     m->asking = true;
-    m->ask_until = now_ns() + ASK_NS;
+    m->ask_until = clock_ns() + ASK_NS;
     memset(m->answer, 0, (size_t)w->size * sizeof *m->answer);
     for (int r = 1; r < w->size; r++)
         conn_send(&w->conn[r], w->token, WIRE_ASK, 0, 0, 0, NULL);
@@ -200,7 +201,7 @@ _Noreturn static void end_hang(struct root *m)
 
 static void finish_asking(struct root *m)
 {
-    if (!m->asking || (!all_answered(m) && now_ns() < m->ask_until))
+    if (!m->asking || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
     m->asking = false;
     if (m->hanging)
@@ -219,7 +220,7 @@ static void second_hand(struct root *m, int rank, const char *what)
         return;
     watch_name(m->w, rank, who, sizeof who);
     snprintf(m->second_hand, sizeof m->second_hand, "%s %s", who, what);
-    m->grace_until = now_ns() + GRACE_NS;
+    m->grace_until = clock_ns() + GRACE_NS;
 }
 
 static void failed(struct root *m, int rank, bool lost_peer, const char *reason)
@@ -293,7 +294,7 @@ static void obey(struct root *m)
             second_hand(m, 0, TERM_ENDED);
         }
         if (letters[i] == WAKE_CLOSE)
-            m->close_until = now_ns() + GOODBYE_S * SECOND;
+            m->close_until = clock_ns() + GOODBYE_S * SECOND;
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
             memcpy(reason, m->w->reason, sizeof reason);
@@ -314,7 +315,7 @@ static bool may_close(struct root *m)
     if (!m->close_until || m->asking)
         return false;
     for (int r = 1; r < w->size; r++)
-        if (!w->conn[r].goodbye && now_ns() < m->close_until)
+        if (!w->conn[r].goodbye && clock_ns() < m->close_until)
             return false;
     for (int r = 1; r < w->size; r++)
         conn_send(&w->conn[r], w->token, WIRE_GOODBYE, 0, 0, 0, NULL);
@@ -342,7 +343,7 @@ void *watch_root_main(void *watch)
             if (p[r].revents)
                 hear(&m, r);
         obey(&m);
-        if (m.grace_until && now_ns() > m.grace_until) {
+        if (m.grace_until && clock_ns() > m.grace_until) {
             watch_say(w, "%s", m.second_hand);
             end_job(&m, m.second_hand);
         }

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/watch_impl.h"
 
@@ -103,7 +104,7 @@ int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e)
 static int hear_hello(struct watch *w, int fd, int64_t deadline)
 {
     struct wire m;
-    int64_t soon = now_ns() + TRY_S * SECOND;
+    int64_t soon = clock_ns() + TRY_S * SECOND;
 
     if (!socket_read(fd, &m, sizeof m, soon < deadline ? soon : deadline) || m.token != w->token ||
         m.kind != WIRE_HELLO || m.rank < 1 || m.rank >= w->size || w->conn[m.rank].fd >= 0)
@@ -113,7 +114,7 @@ static int hear_hello(struct watch *w, int fd, int64_t deadline)
 
 int watch_accept(struct watch *w, int listener, struct err *e)
 {
-    int64_t deadline = now_ns() + JOIN_S * SECOND;
+    int64_t deadline = clock_ns() + JOIN_S * SECOND;
     int missing = w->size - 1;
 
     while (missing) {
@@ -139,7 +140,7 @@ int watch_accept(struct watch *w, int listener, struct err *e)
 /* On rank 0's host by loopback, else by whichever of its addresses answers. */
 static int reach_root(struct watch *w, const struct watch_offer *offer)
 {
-    int64_t deadline = now_ns() + JOIN_S * SECOND;
+    int64_t deadline = clock_ns() + JOIN_S * SECOND;
 
     if (w->place[w->rank].node == w->place[0].node) {
         struct in_addr a = {htonl(INADDR_LOOPBACK)};
@@ -149,12 +150,12 @@ static int reach_root(struct watch *w, const struct watch_offer *offer)
     do {
         for (int i = 0; i < offer->n_addresses; i++) {
             struct in_addr a = {offer->address[i]};
-            int fd = socket_connect(a, offer->port, now_ns() + TRY_S * SECOND);
+            int fd = socket_connect(a, offer->port, clock_ns() + TRY_S * SECOND);
 
             if (fd >= 0)
                 return fd;
         }
-    } while (offer->n_addresses && now_ns() < deadline);
+    } while (offer->n_addresses && clock_ns() < deadline);
     return -1;
 }
 
@@ -164,7 +165,7 @@ int watch_connect(struct watch *w, const struct watch_offer *offer, struct err *
 
     w->token = offer->token;
     w->conn[0].fd = reach_root(w, offer);
-    if (w->conn[0].fd < 0 || !socket_write(w->conn[0].fd, &hello, sizeof hello, now_ns() + JOIN_S * SECOND)) {
+    if (w->conn[0].fd < 0 || !socket_write(w->conn[0].fd, &hello, sizeof hello, clock_ns() + JOIN_S * SECOND)) {
         err_sys(e, "monitor", "rank %d cannot connect to rank 0 on %s, port %d", w->rank, w->place[0].host,
                 offer->port);
         return -1;
