@@ -56,6 +56,13 @@ static const char *const builtins[] = {
     "set", "frozenset", "bytes", "bytearray", "complex", "xrange", "range",
 };
 
+bool pk_is_class(const struct pk *v, const char *module, const char *name)
+{
+    if (v && (v->type == PK_CALL || v->type == PK_OBJ))
+        v = v->fn;
+    return v && v->type == PK_GLOBAL && strcmp(v->name, name) == 0 && strcmp(v->module, module) == 0;
+}
+
 bool pickle_is_builtin(const struct pk *g, const char *name)
 {
     return g && g->type == PK_GLOBAL && strcmp(g->name, name) == 0 &&
@@ -119,8 +126,8 @@ static bool known_call(const struct pk *v)
     if (!(uses & USE_CALL))
         return false;
     if (pk_is_class(v->fn, "_codecs", "encode"))
-        return n == 2 && v->args->item[0]->type == PK_STR && pk_as_str(v->args->item[1]) &&
-               strcmp(pk_as_str(v->args->item[1]), "latin1") == 0;
+        return n == 2 && v->args->item[0]->type == PK_STR && v->args->item[1]->type == PK_STR &&
+               strcmp(v->args->item[1]->str, "latin1") == 0;
     if (pk_is_class(v->fn, "collections", "OrderedDict"))
         return n == 0 && (!v->fill || v->fill->type == PK_DICT);
     return true;

@@ -10,13 +10,6 @@
 
 /* ---- looking ---- */
 
-bool pk_is_class(const struct pk *v, const char *module, const char *name)
-{
-    if (v && (v->type == PK_CALL || v->type == PK_OBJ))
-        v = v->fn;
-    return v && v->type == PK_GLOBAL && strcmp(v->name, name) == 0 && strcmp(v->module, module) == 0;
-}
-
 const char *pk_class(const struct pk *v, char *buf, size_t size)
 {
     if (pickle_getattr_class(v))
