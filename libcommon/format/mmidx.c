@@ -7,24 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/mapped.h"
 #include "libcommon/base/mem.h"
 
 enum { MMAP_HEADER = 34, LEGACY_HEADER = 56 };
 
-struct map {
-    char *path;
-    const uint8_t *p;
-    uint64_t size;
-};
-
 struct mmidx {
     char *prefix;
-    struct map idx, bin;
+    struct mapped idx, bin;
     enum mmidx_form form;
     enum mmidx_type type;
     int item;                           /* bytes of one token */
@@ -56,45 +49,6 @@ enum mmidx_type mmidx_type_for(int64_t vocab_size)
 }
 
 /* ---- opening ---- */
-
-static int map_open(struct map *m, const char *prefix, const char *suffix, struct err *e)
-{
-    struct stat st;
-    int rc = -1, fd;
-
-    m->path = str_fmt("%s%s", prefix, suffix);
-    fd = open(m->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        err_sys(e, m->path, "cannot open");
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        err_data(e, m->path, ERR_NO_BYTE, "not a regular file");
-        goto out;
-    }
-    if (st.st_size > 0) {               /* nothing can be mapped of an empty file */
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-
-        if (p == MAP_FAILED) {
-            err_sys(e, m->path, "cannot map %lld bytes", (long long)st.st_size);
-            goto out;
-        }
-        m->p = p;
-        m->size = (uint64_t)st.st_size;
-    }
-    rc = 0;
-out:
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
-static void map_close(struct map *m)
-{
-    if (m->p)
-        munmap((void *)m->p, m->size);
-    free(m->path);
-}
 
 static int bad(const struct mmidx *m, uint64_t at, struct err *e, const char *what, uint64_t found, uint64_t expected)
 {
@@ -295,16 +249,25 @@ static int read_header(struct mmidx *m, struct err *e)
     return -1;
 }
 
+static int check_all(void *arg, struct err *e)
+{
+    struct mmidx *m = arg;
+
+    return read_header(m, e) < 0 || check_sequences(m, e) < 0 ? -1 : check_documents(m, e);
+}
+
 struct mmidx *mmidx_open(const char *prefix, struct err *e)
 {
     struct mmidx *m = xcalloc(1, sizeof *m);
+    char *idx = str_fmt("%s.idx", prefix), *bin = str_fmt("%s.bin", prefix);
 
     m->prefix = xstrdup(prefix);
-    if (map_open(&m->idx, prefix, ".idx", e) < 0 || map_open(&m->bin, prefix, ".bin", e) < 0 ||
-        read_header(m, e) < 0 || check_sequences(m, e) < 0 || check_documents(m, e) < 0) {
+    if (mapped_open(&m->idx, idx, e) < 0 || mapped_open(&m->bin, bin, e) < 0 || mapped_use(check_all, m, e) < 0) {
         mmidx_close(m);
-        return NULL;
+        m = NULL;
     }
+    free(idx);
+    free(bin);
     return m;
 }
 
@@ -312,10 +275,15 @@ void mmidx_close(struct mmidx *m)
 {
     if (!m)
         return;
-    map_close(&m->idx);
-    map_close(&m->bin);
+    mapped_close(&m->idx);
+    mapped_close(&m->bin);
     free(m->prefix);
     free(m);
+}
+
+int mmidx_check(const struct mmidx *m, struct err *e)
+{
+    return mapped_check(&m->idx, e) < 0 ? -1 : mapped_check(&m->bin, e);
 }
 
 /* ---- reading ---- */

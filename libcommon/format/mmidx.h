@@ -18,7 +18,8 @@
  *
  * Both files are mapped, and the table is checked completely when it is opened: after that
  * no sequence lies outside the .bin. Nothing is copied, so any number of processes of one
- * machine share the pages. The files must not shrink while they are open.
+ * machine share the pages. What reads sequences belongs into mapped_use() (mapped.h): files may be
+ * cut short, or their storage fail, while they are open.
  * Threads: an open mmidx never changes; any number of threads may read it.
  */
 #ifndef SHARDKIT_FORMAT_MMIDX_H
@@ -46,6 +47,8 @@ struct mmidx;
  */
 MUST_CHECK struct mmidx *mmidx_open(const char *prefix, struct err *e);
 void mmidx_close(struct mmidx *m);                  /* NULL is fine */
+/* Are both files as long as they were? ERR_DATA; see mapped_check(). */
+MUST_CHECK int mmidx_check(const struct mmidx *m, struct err *e);
 
 const char *mmidx_prefix(const struct mmidx *m);
 enum mmidx_form mmidx_form(const struct mmidx *m);

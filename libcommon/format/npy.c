@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
@@ -52,7 +50,7 @@ static const struct { const char *descr; int size; } types[] = {
 
 static int bad(const struct npy *a, uint64_t at, struct err *e, const char *what)
 {
-    err_data(e, a->path, at, "%s", what);
+    err_data(e, a->file.path, at, "%s", what);
     return -1;
 }
 
@@ -119,17 +117,18 @@ static int take_dict(struct npy *a, const char *dict, struct err *e)
     return 0;
 }
 
-static int take_file(struct npy *a, struct err *e)
+static int take_file(void *arg, struct err *e)
 {
-    const uint8_t *p = a->map;
+    struct npy *a = arg;
+    const uint8_t *p = a->file.p;
     uint64_t at, bytes;
     char *dict;
     int rc;
 
-    if (a->map_bytes < FIXED || memcmp(p, "\x93NUMPY\1\0", 8) != 0)
+    if (a->file.size < FIXED || memcmp(p, "\x93NUMPY\1\0", 8) != 0)
         return bad(a, 0, e, "no NumPy array of format 1.0");
     at = FIXED + get_le16(p + 8);
-    if (at > a->map_bytes || at % 16)           /* older writers align to 16 */
+    if (at > a->file.size || at % 16)           /* older writers align to 16 */
         return bad(a, 8, e, "the header's length is wrong");
     dict = xmalloc(at - FIXED + 1);
     memcpy(dict, p + FIXED, at - FIXED);
@@ -140,9 +139,9 @@ static int take_file(struct npy *a, struct err *e)
     if (rc < 0)
         return -1;
     if (!mul_u64((uint64_t)a->shape[0], (uint64_t)a->shape[1], &bytes) ||
-        !mul_u64(bytes, (uint64_t)types[a->type].size, &bytes) || bytes != a->map_bytes - at) {
-        err_data(e, a->path, at, "%llu bytes of data, the shape (%lld, %lld) needs another number",
-                 (unsigned long long)(a->map_bytes - at), (long long)a->shape[0], (long long)a->shape[1]);
+        !mul_u64(bytes, (uint64_t)types[a->type].size, &bytes) || bytes != a->file.size - at) {
+        err_data(e, a->file.path, at, "%llu bytes of data, the shape (%lld, %lld) needs another number",
+                 (unsigned long long)(a->file.size - at), (long long)a->shape[0], (long long)a->shape[1]);
         return -1;
     }
     a->data = p + at;
@@ -151,39 +150,16 @@ static int take_file(struct npy *a, struct err *e)
 
 int npy_open(const char *path, struct npy *a, struct err *e)
 {
-    struct stat st;
-    int rc = -1, fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    *a = (struct npy){ .path = xstrdup(path) };
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        err_sys(e, path, "cannot open");
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size < FIXED) {
-        bad(a, 0, e, "no NumPy array of format 1.0");
-        goto out;
-    }
-    a->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (a->map == MAP_FAILED) {
-        a->map = NULL;
-        err_sys(e, path, "cannot map %lld bytes", (long long)st.st_size);
-        goto out;
-    }
-    a->map_bytes = (uint64_t)st.st_size;
-    rc = take_file(a, e);
-out:
-    if (fd >= 0)
-        close(fd);
-    if (rc < 0)
-        npy_close(a);
-    return rc;
+    *a = (struct npy){0};
+    if (mapped_open(&a->file, path, e) == 0 && mapped_use(take_file, a, e) == 0)
+        return 0;
+    npy_close(a);
+    return -1;
 }
 
 void npy_close(struct npy *a)
 {
-    if (a->map)
-        munmap(a->map, a->map_bytes);
-    free(a->path);
+    mapped_close(&a->file);
     *a = (struct npy){0};
 }
 

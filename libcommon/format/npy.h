@@ -10,6 +10,7 @@
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/err.h"
+#include "libcommon/base/mapped.h"
 #include "libcommon/base/mem.h"
 
 /*
@@ -26,14 +27,12 @@ struct npy {
     int ndim;                           /* 1 or 2 */
     int64_t shape[2];                   /* shape[1] is 1 when ndim is 1 */
     const void *data;                   /* C order, aligned; belongs to the npy */
-    char *path;
-    void *map;
-    uint64_t map_bytes;
+    struct mapped file;
 };
 
 /*
  * Map the file. Header and length are checked completely; what the numbers mean is the
- * caller's. ERR_SYS: cannot be opened (errno ENOENT in e->sys when it is not there).
+ * caller's; reads of data belong into mapped_use(). ERR_SYS: cannot be opened (errno ENOENT in e->sys when it is not there).
  * ERR_DATA: another type or order, damaged, or the file is not as long as the shape says.
  */
 MUST_CHECK int npy_open(const char *path, struct npy *a, struct err *e);

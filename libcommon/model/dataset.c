@@ -120,20 +120,30 @@ int64_t dataset_samples(const struct dataset *d)
 
 static int astray(const struct npy *a, int64_t i, struct err *e)
 {
-    uint64_t item = a->type == NPY_I64 ? 8 : 4, head = (uint64_t)((const char *)a->data - (const char *)a->map);
+    uint64_t item = a->type == NPY_I64 ? 8 : 4, head = (uint64_t)((const char *)a->data - (const char *)a->file.p);
 
-    err_data(e, a->path, head + item * (uint64_t)i, "entry %lld leads outside the data; remove the three "
+    err_data(e, a->file.path, head + item * (uint64_t)i, "entry %lld leads outside the data; remove the three "
              "indexmap files to have them rebuilt", (long long)i);
     return -1;
 }
 
+/* Sample k of a part. */
+struct reading {
+    const struct part *part;
+    int64_t k, *tokens;
+};
+
 /*
  * The files were made by whoever ran first, so every step is checked as it is taken: a scan
- * of all of it at each start would cost more than training ever reads.
+ * of all of it at each start would cost more than training ever reads. For mapped_use().
  */
-static int part_get(const struct part *p, int64_t k, int64_t *tokens, struct err *e)
+static int part_read(void *arg, struct err *e)
 {
+    const struct reading *r = arg;
+    const struct part *p = r->part;
     const struct gpt_index *x = &p->index;
+    const int64_t k = r->k;
+    int64_t *tokens = r->tokens;
     const int32_t *doc = x->doc.data, *row = x->sample.data;
     int64_t j = x->shuffle.type == NPY_I64 ? ((const int64_t *)x->shuffle.data)[k]
                                            : ((const uint32_t *)x->shuffle.data)[k];
@@ -161,6 +171,22 @@ static int part_get(const struct part *p, int64_t k, int64_t *tokens, struct err
         offset = 0;
     }
     return 0;
+}
+
+/* What a file that shrank meanwhile gave was zeros in part. */
+static int part_get(const struct part *p, int64_t k, int64_t *tokens, struct err *e)
+{
+    const struct gpt_index *x = &p->index;
+    struct reading r = { p, k, tokens };
+    struct err why = {0};
+    int rc = mapped_use(part_read, &r, &why);
+
+    if (mmidx_check(p->data, e) < 0 || mapped_check(&x->doc.file, e) < 0 || mapped_check(&x->sample.file, e) < 0 ||
+        mapped_check(&x->shuffle.file, e) < 0)
+        return -1;
+    if (rc < 0)
+        *e = why;
+    return rc;
 }
 
 int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err *e)

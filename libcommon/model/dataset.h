@@ -34,7 +34,8 @@ const char *dataset_name(const struct dataset *d);
 int64_t dataset_samples(const struct dataset *d);   /* at least n_samples */
 /*
  * The s + 1 tokens of sample k, 0 <= k < samples: the first s are the input, the last s the
- * labels. ERR_DATA when an index file leads outside its data.
+ * labels. ERR_DATA when an index file leads outside its data, or a file has been cut short since it was
+ * opened; ERR_SYS when its storage fails.
  */
 MUST_CHECK int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err *e);
 

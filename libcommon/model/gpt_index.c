@@ -29,13 +29,21 @@ static int64_t range_docs(const struct gpt_index_spec *spec)
     return spec->end_doc - spec->first_doc;
 }
 
-static int64_t sum_tokens(const struct mmidx *data, const struct gpt_index_spec *spec)
-{
-    int64_t sum = 0;
+struct sum {
+    const struct mmidx *data;
+    const struct gpt_index_spec *spec;
+    int64_t tokens;
+};
 
-    for (int64_t d = spec->first_doc; d < spec->end_doc; d++)
-        sum += mmidx_len(data, d);
-    return sum;
+/* For mapped_use(). */
+static int sum_tokens(void *arg, struct err *e)
+{
+    struct sum *s = arg;
+
+    (void)e;
+    for (int64_t d = s->spec->first_doc; d < s->spec->end_doc; d++)
+        s->tokens += mmidx_len(s->data, d);
+    return 0;
 }
 
 static int check_spec(const struct mmidx *data, const struct gpt_index_spec *spec, struct err *e)
@@ -79,12 +87,13 @@ static int count_epochs(const struct mmidx *data, const struct gpt_index_spec *s
 int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, struct gpt_index_plan *plan,
                    struct err *e)
 {
+    struct sum sum = { .data = data, .spec = spec };
     int64_t last, per_epoch;
 
     *plan = (struct gpt_index_plan){0};
-    if (check_spec(data, spec, e) < 0)
+    if (check_spec(data, spec, e) < 0 || mapped_use(sum_tokens, &sum, e) < 0)
         return -1;
-    plan->tokens = sum_tokens(data, spec);
+    plan->tokens = sum.tokens;
     if (plan->tokens < 1) {
         err_usage(e, "%s: %s: documents %lld to %lld have no tokens", mmidx_prefix(data), spec->name,
                   (long long)spec->first_doc, (long long)spec->end_doc);
@@ -151,18 +160,28 @@ static void make_doc_idx(const struct gpt_index_spec *spec, const struct gpt_ind
     }
 }
 
-/* Rows (position in doc_idx, token in that document) where each sample starts. */
-static void make_sample_idx(const struct mmidx *data, const struct gpt_index_spec *spec,
-                            const struct gpt_index_plan *plan, const int32_t *doc, int32_t *row)
+struct cutting {
+    const struct mmidx *data;
+    const struct gpt_index_spec *spec;
+    const struct gpt_index_plan *plan;
+    const int32_t *doc;
+    int32_t *row;
+};
+
+/* Rows (position in doc_idx, token in that document) where each sample starts. For mapped_use(). */
+static int make_sample_idx(void *arg, struct err *e)
 {
+    const struct cutting *c = arg;
+    int32_t *row = c->row;
     int64_t pos = 0, offset = 0;
 
+    (void)e;
     row[0] = row[1] = 0;
-    for (int64_t i = 1; i <= plan->samples; i++) {
-        int64_t remaining = spec->s + 1;
+    for (int64_t i = 1; i <= c->plan->samples; i++) {
+        int64_t remaining = c->spec->s + 1;
 
         for (;;) {
-            int64_t left = mmidx_len(data, doc[pos]) - offset;
+            int64_t left = mmidx_len(c->data, c->doc[pos]) - offset;
 
             remaining -= left;
             if (remaining <= 0) {       /* on the sample's last token, the next one's first */
@@ -175,6 +194,7 @@ static void make_sample_idx(const struct mmidx *data, const struct gpt_index_spe
         row[2 * i] = (int32_t)pos;
         row[2 * i + 1] = (int32_t)offset;
     }
+    return 0;
 }
 
 /* The array is u32 until that could not count the samples any more. */
@@ -220,7 +240,8 @@ static int build(const struct mmidx *data, const struct gpt_index_spec *spec, co
         goto out;
     mt19937_seed(&rng, spec->seed);
     make_doc_idx(spec, plan, &rng, doc);
-    make_sample_idx(data, spec, plan, doc, row);
+    if (mapped_use(make_sample_idx, &(struct cutting){ data, spec, plan, doc, row }, e) < 0)
+        goto out;
     make_shuffle_idx(plan, &rng, shuffle);
     if (npy_save(path[DOC], NPY_I32, 1, &n_doc, doc, e) < 0 ||
         npy_save(path[SAMPLE], NPY_I32, 2, rows, row, e) < 0 ||
@@ -241,22 +262,29 @@ static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_
 {
     if (a->type == type && a->ndim == ndim && a->shape[0] == rows && a->shape[1] == columns)
         return 0;
-    err_data(e, a->path, ERR_NO_BYTE, "made for other data or settings (%lld entries, expected %lld); "
+    err_data(e, a->file.path, ERR_NO_BYTE, "made for other data or settings (%lld entries, expected %lld); "
              "remove the three indexmap files to have them rebuilt", (long long)a->shape[0], (long long)rows);
     return -1;
 }
 
 /*
  * Another range of the same size shows in the documents themselves; they are shuffled, so
- * the first million tell.
+ * the first million tell. For mapped_use().
  */
-static int check_docs(const struct npy *a, const struct gpt_index_spec *spec, struct err *e)
+struct check {
+    const struct npy *a;
+    const struct gpt_index_spec *spec;
+};
+
+static int check_docs(void *arg, struct err *e)
 {
+    const struct npy *a = ((struct check *)arg)->a;
+    const struct gpt_index_spec *spec = ((struct check *)arg)->spec;
     const int32_t *doc = a->data;
 
     for (int64_t i = 0; i < a->shape[0] && i < 1 << 20; i++)
         if (doc[i] < spec->first_doc || doc[i] >= spec->end_doc) {
-            err_data(e, a->path, (uint64_t)((const char *)(doc + i) - (const char *)a->map),
+            err_data(e, a->file.path, (uint64_t)((const char *)(doc + i) - (const char *)a->file.p),
                      "document %d, expected %lld to %lld: made for other data or settings; remove the three "
                      "indexmap files to have them rebuilt", doc[i], (long long)spec->first_doc,
                      (long long)spec->end_doc - 1);
@@ -276,7 +304,7 @@ static int open_all(const struct gpt_index_spec *spec, const struct gpt_index_pl
         check_shape(&x->sample, NPY_I32, 2, plan->samples + 1, 2, e) < 0 ||
         check_shape(&x->shuffle, shuffle_type(plan), 1, plan->samples, 1, e) < 0)
         return -1;
-    return check_docs(&x->doc, spec, e);
+    return mapped_use(check_docs, &(struct check){ &x->doc, spec }, e);
 }
 
 /* Beside the data nothing can be written: say what else can be done. */

@@ -373,7 +373,7 @@ static void test_npy_reference(void **state)
     assert_int_equal(a.shape[0], 2981);
     assert_int_equal(a.shape[1], 2);
     assert_int_equal(npy_save(in_dir("a.npy"), a.type, a.ndim, a.shape, a.data, &e), 0);
-    expect_same_file(a.path, in_dir("a.npy"));
+    expect_same_file(a.file.path, in_dir("a.npy"));
     npy_close(&a);
 }
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "libcommon/base/mapped.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/format/jsonl.h"
 #include "tools/preprocess/preprocess.h"
@@ -9,18 +10,33 @@ struct decoder {
     const struct bpe *bpe;
     const struct mmidx *data;
     int32_t eod;                        /* left out at a document's end; -1: there is none */
+    int64_t doc, n;                     /* the one that is read, and its tokens */
     int64_t *ids;
     int64_t cap;
     struct strbuf text, line;
     int64_t n_odd;                      /* documents that are no UTF-8 */
 };
 
+/* For mapped_use(). */
+static int read_document(void *arg, struct err *e)
+{
+    struct decoder *d = arg;
+
+    (void)e;
+    d->n = mmidx_len(d->data, d->doc);
+    ARRAY_ROOM(d->ids, d->cap, d->n);
+    mmidx_read(d->data, d->doc, 0, d->n, d->ids);
+    return 0;
+}
+
 static int print_document(struct decoder *d, int64_t doc, struct err *e)
 {
-    int64_t n = mmidx_len(d->data, doc);
+    int64_t n;
 
-    ARRAY_ROOM(d->ids, d->cap, n);
-    mmidx_read(d->data, doc, 0, n, d->ids);
+    d->doc = doc;
+    if (mapped_use(read_document, d, e) < 0 || mmidx_check(d->data, e) < 0)
+        return -1;
+    n = d->n;
     if (n && d->ids[n - 1] == d->eod)
         n--;
     d->text.len = 0;

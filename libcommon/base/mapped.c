@@ -1,0 +1,220 @@
+#include "libcommon/base/mapped.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+
+/* ---- all mapped files, to tell whose a page is ---- */
+
+struct entry {
+    struct entry *next;
+    struct mapped m;            /* a copy, but the path, which is the caller's */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* of both below */
+static struct entry *entries;
+static struct sigaction before;                                 /* what SIGBUS did without us */
+
+static void add_entry(const struct mapped *m)
+{
+    struct entry *k = xcalloc(1, sizeof *k);
+
+    k->m = *m;
+    pthread_mutex_lock(&lock);
+    k->next = entries;
+    entries = k;
+    pthread_mutex_unlock(&lock);
+}
+
+static void remove_entry(const struct mapped *m)
+{
+    struct entry **at = &entries, *k;
+
+    pthread_mutex_lock(&lock);
+    while (*at && (*at)->m.p != m->p)
+        at = &(*at)->next;
+    k = *at;
+    if (k)
+        *at = k->next;
+    pthread_mutex_unlock(&lock);
+    free(k);
+}
+
+/* ---- faults ---- */
+
+struct guard {
+    sigjmp_buf back;
+    const uint8_t *volatile address;
+    struct guard *outer;
+};
+
+static _Thread_local struct guard *guard;
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (guard) {
+        guard->address = info->si_addr;
+        siglongjmp(guard->back, 1);
+    }
+    /* Nobody's who asked for it: the same fault again, with whatever came before us. */
+    sigaction(sig, &before, NULL);
+}
+
+/* MPI and others have handlers of their own, and may set them late. */
+static void catch_faults(void)
+{
+    struct sigaction now;
+
+    if (sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)
+        return;
+    pthread_mutex_lock(&lock);
+    if (sigaction(SIGBUS, NULL, &now) == 0 && !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) {
+        before = now;
+        /* Not blocked in its handler, as the way out of that is a jump. */
+        now = (struct sigaction){.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+        sigaction(SIGBUS, &now, NULL);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static int say_cut_short(const struct mapped *m, uint64_t at, uint64_t size, struct err *e)
+{
+    err_data(e, m->path, at, "cut short while in use: it had %llu bytes when it was opened, it has %llu now",
+             (unsigned long long)m->size, (unsigned long long)size);
+    return -1;
+}
+
+/* The size of the file that was mapped, as it is now; false when its name leads elsewhere. */
+static bool size_now(const struct mapped *m, uint64_t *size)
+{
+    struct stat st;
+
+    if (stat(m->path, &st) < 0 || st.st_dev != (dev_t)m->device || st.st_ino != (ino_t)m->inode)
+        return false;
+    *size = (uint64_t)st.st_size;
+    return true;
+}
+
+/* What a read says of the byte whose page did not come. */
+static int why_unreadable(const struct mapped *m, uint64_t at)
+{
+    int fd = open(m->path, O_RDONLY | O_CLOEXEC), why = EIO;
+    char byte;
+
+    if (fd < 0)
+        return why;
+    if (pread(fd, &byte, 1, (off_t)at) < 0)
+        why = errno;
+    close(fd);
+    return why;
+}
+
+static void say_fault(const struct mapped *m, uint64_t at, struct err *e)
+{
+    uint64_t size;
+    bool same = size_now(m, &size);
+
+    if (same && size < m->size) {
+        say_cut_short(m, size, size, e);
+        return;
+    }
+    errno = same ? why_unreadable(m, at) : EIO;
+    err_sys(e, m->path, "cannot read at byte %llu", (unsigned long long)at);
+}
+
+static void tell_fault(const uint8_t *address, struct err *e)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    bool known = false;
+
+    pthread_mutex_lock(&lock);
+    for (struct entry *k = entries; k && !known; k = k->next)
+        if (address >= k->m.p && address < k->m.p + align_up(k->m.size, page)) {
+            say_fault(&k->m, (uint64_t)(address - k->m.p), e);
+            known = true;
+        }
+    pthread_mutex_unlock(&lock);
+    if (!known)
+        err_data(e, "memory", ERR_NO_BYTE, "a page cannot be read (SIGBUS)");
+}
+
+int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e)
+{
+    struct guard g = { .outer = guard };
+    int rc;
+
+    catch_faults();
+    if (sigsetjmp(g.back, 0)) {
+        guard = g.outer;
+        tell_fault(g.address, e);
+        return -1;
+    }
+    guard = &g;
+    rc = use(arg, e);
+    guard = g.outer;
+    return rc;
+}
+
+/* ---- files ---- */
+
+int mapped_open(struct mapped *m, const char *path, struct err *e)
+{
+    struct stat st;
+    int rc = -1, fd;
+
+    *m = (struct mapped){ .path = xstrdup(path) };
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+        goto out;
+    }
+    m->device = st.st_dev;
+    m->inode = st.st_ino;
+    if (st.st_size > 0) {               /* nothing can be mapped of an empty file */
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+
+        if (p == MAP_FAILED) {
+            err_sys(e, path, "cannot map %lld bytes", (long long)st.st_size);
+            goto out;
+        }
+        m->p = p;
+        m->size = (uint64_t)st.st_size;
+        add_entry(m);
+    }
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+void mapped_close(struct mapped *m)
+{
+    if (m->p) {
+        remove_entry(m);
+        munmap((void *)m->p, m->size);
+    }
+    free(m->path);
+    *m = (struct mapped){0};
+}
+
+int mapped_check(const struct mapped *m, struct err *e)
+{
+    uint64_t size;
+
+    return size_now(m, &size) && size < m->size ? say_cut_short(m, size, size, e) : 0;
+}
