@@ -1,6 +1,6 @@
 #!/bin/sh
 # demo.sh - what `make demo` does: trains a small model, stops it, looks into its checkpoint, goes on
-# with half the ranks; then converts a larger checkpoint every way
+# with half the ranks, runs every tool on what was trained; then converts a larger checkpoint every way
 #
 # Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it. The plot of
 # the training stays as build/demo.svg. BIN and TBIN are the folders of tools and of test programs.
@@ -109,6 +109,37 @@ entropy() {
 
 # losses LOG: "iteration loss" of each training line.
 losses() { sed -n 's/^ iteration *\([0-9]*\)\/.*lm loss: \([^ ]*\) .*/\1 \2/p' "$1"; }
+
+# guesses LOGITS: what --dump-logits wrote, as text: lines of the data, and below each byte the one that the
+# model held most likely there, from what stands before it.
+guesses() {
+    header=128                          # of a .npy file with so few numbers
+    bytes=$(($(wc -c <"$1") - header)) n=$((($(wc -c <"$1.tokens.npy") - header) / 4))
+    { od -An -v -td4 -w4 -j$header "$1.tokens.npy"; od -An -v -tf4 -w$((bytes / n)) -j$header "$1"; } |
+        awk -v n=$n -v length_of=128 '
+            function letter(t) { return t >= 32 && t < 127 ? sprintf("%c", t) : "." }
+            NR <= n { token[NR - 1] = $1; next }
+            {
+                best = 1
+                for (i = 2; i <= 257; i++)
+                    if ($i > $best) best = i
+                guess[NR - n] = best - 1        # for the token that follows
+            }
+            END {
+                for (i = 0; i < n; i++)
+                    if (i % length_of) { known++; right += guess[i] == token[i] }
+                for (at = 0; at < 2 * length_of; at += length_of / 2) {
+                    text = below = ""
+                    for (i = at; i < at + length_of / 2; i++) {
+                        text = text letter(token[i])
+                        below = below (i % length_of ? letter(guess[i]) : " ")
+                    }
+                    printf "  text   %s\n  guess  %s\n", text, below
+                }
+                printf "  %d of %d bytes guessed, of text that it was not trained on\n", right, known
+                exit right < known / 4
+            }'
+}
 
 say "Real text: 222 paragraphs of a book in four languages, one dataset each"
 for language in en de fr es; do
@@ -219,6 +250,27 @@ done | awk -v last=$upto '
         printf "  largest difference %.5f: sums of bf16 are rounded in another order\n", most
         exit missing || most > 0.005
     }' || problem "the runs do not agree"
+
+# ---- the other tools on what was trained ------------------------------------------------
+
+say "The checkpoint of 8 ranks for half of them, and with its tensor ranks merged: the same tensors"
+show 0 "reshape it to 4 ranks" reshape --target-dp 1 --certificate proof "ckpt/$tag" "fewer/$tag"
+show 0 "compare" ckpt-inspect diff "ckpt/$tag" "fewer/$tag"
+show 0 "verify it against the certificate" ckpt-inspect verify --certificate proof "fewer/$tag"
+show 0 "merge its tensor ranks" merge-tp -q "ckpt/$tag" "merged/$tag"
+show 0 "compare" ckpt-inspect diff "ckpt/$tag" "merged/$tag"
+
+say "The trained model for Transformers, and back: the same files again"
+show 0 "export it" export-hf half model
+rows=$(sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' model/config.json)
+show 0 "import that for 2 ranks" export-hf --import --target-tp 2 --pad-vocab-size-to "$rows" --set-latest model back/global_step0
+show 0 "export it again" export-hf back model-again
+show 0 "compare the files" diff -r -x manifest.json model model-again && echo "  no difference (manifest.json says where they come from)"
+
+say "What the imported model has to say: each byte of a text, guessed from those before it"
+step 0 "run the imported model on 2 ranks" train_on 2 guess.log 0 --tensor-model-parallel-size 2 \
+    --load back --finetune --override-lr-scheduler --eval-only true --dump-logits logits.npy
+step 0 "print what it guesses" guesses logits.npy
 
 # ---- a larger checkpoint ---------------------------------------------------------------
 
