@@ -1,10 +1,11 @@
 /*
  * badio.c - a disk that fails on cue: LD_PRELOAD shim for the fault scripts
  *
- * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat
+ * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat, mkdir
  * or open fail with that errno, once, and every later one too when n ends in '+'; "call:n:kill"
  * kills the process instead. Call "short" is write() to a file: the n-th takes half of its bytes,
- * and every later one fails. BADIO_URING=0 refuses io_uring, as containers do; without it
+ * and every later one fails. BADIO_AT=TEXT: of rename, mkdir and open only those count whose path
+ * holds TEXT. BADIO_URING=0 refuses io_uring, as containers do; without it
  * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange
  * of two names, as some network file systems do.
  */
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -40,6 +42,13 @@ static int turn(const char *call)
         raise(SIGKILL);
     errno = atoi(strrchr(spec, ':') + 1);
     return 1;
+}
+
+static int turn_at(const char *call, const char *path)
+{
+    const char *at = getenv("BADIO_AT");
+
+    return (!at || strstr(path, at)) && turn(call);
 }
 
 static void *next(const char *name)
@@ -104,7 +113,14 @@ int rename(const char *from, const char *to)
 {
     int (*real)(const char *, const char *) = next("rename");
 
-    return turn("rename") ? -1 : real(from, to);
+    return turn_at("rename", from) ? -1 : real(from, to);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    int (*real)(const char *, mode_t) = next("mkdir");
+
+    return turn_at("mkdir", path) ? -1 : real(path, mode);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
@@ -116,7 +132,7 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
         errno = EINVAL;
         return -1;
     }
-    return turn("rename") ? -1 : real(from_dir, from, to_dir, to, flags);
+    return turn_at("rename", from) ? -1 : real(from_dir, from, to_dir, to, flags);
 }
 
 int unlinkat(int dir, const char *name, int flags)
@@ -141,7 +157,7 @@ int open64(const char *path, int flags, ...)
         errno = EINVAL;
         return -1;
     }
-    return turn("open") ? -1 : real(path, flags, mode);
+    return turn_at("open", path) ? -1 : real(path, flags, mode);
 }
 
 struct io_uring_params;

@@ -38,7 +38,8 @@ static char *told_path(const struct save_meeting *m, const char *word, int rank)
 /* Whole or not at all, like file_replace(); but nobody needs it after a crash, so nothing is synced. */
 int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
 {
-    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.part", path);
+    /* A name that replace.c knows for a half-written file's, should we be killed here. */
+    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
 
     if (fd >= 0 && write_all_at(fd, text, n, 0) == 0 && rename(tmp, path) == 0)
@@ -47,6 +48,8 @@ int save_meeting_tell(const struct save_meeting *m, const char *word, const void
         err_sys(e, path, "cannot write");
     if (fd >= 0)
         close(fd);
+    if (rc < 0)
+        unlink(tmp);
     free(tmp);
     free(path);
     return rc;
@@ -59,33 +62,46 @@ static bool exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-/* Somebody's failed.<rank>: as the error here. */
+/* Somebody's failed.<rank>, or the save's folders are gone: as the error here. */
 static bool hear_failure(struct save_meeting *m, struct err *e)
 {
     DIR *d = opendir(m->job);
     const struct dirent *ent;
-    bool failed = false;
 
-    if (!d) {
-        err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
-        m->echo = true;
-        return true;
-    }
-    while (!failed && (ent = readdir(d)))
-        if (str_starts(ent->d_name, "failed.") && !strstr(ent->d_name, ".part")) {
+    while (d && !m->echo && (ent = readdir(d)))
+        if (str_starts(ent->d_name, "failed.") && !str_ends(ent->d_name, ".part") &&
+            atoi(ent->d_name + strlen("failed.")) != m->rank) {
             char *path = path_join(m->job, ent->d_name), *text;
             struct err ignored = {0};
-            uint64_t n;
+            uint64_t n = 0;
 
             text = file_slurp(path, 4096, &n, &ignored);
             err_data(e, m->part, ERR_NO_BYTE, "rank %s could not write its part: %s", ent->d_name + strlen("failed."),
-                     text ? text : "(reason unknown)");
-            m->echo = failed = true;
+                     text && n ? text : "(it could not write why)");
+            m->echo = true;
             free(text);
             free(path);
         }
-    closedir(d);
-    return failed;
+    if (d)
+        closedir(d);
+    if (!m->echo && (!d || !exists(m->part))) {
+        err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
+        m->echo = true;
+    }
+    return m->echo;
+}
+
+void save_meeting_fail(struct save_meeting *m, const struct err *why)
+{
+    struct err heard = {0}, ignored = {0};
+
+    /* Files that another rank has given up go away under this one's hands: that is no reason of its own. */
+    if (!m->echo && hear_failure(m, &heard))
+        return;
+    /* A full disk still has room for an empty file, as a rule. */
+    if (!m->echo && save_meeting_tell(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
+        save_meeting_tell(m, "failed", "", 0, &ignored) < 0)
+        save_meeting_discard(m);
 }
 
 char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e)

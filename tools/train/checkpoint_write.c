@@ -406,16 +406,13 @@ int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void 
         rc = seal(g, &m, e);
     if (rc == 0 && g->rank == 0)
         rc = publish(&m, e);
-    if (rc == 0)
+    if (rc == 0) {
         *fault = CHECKPOINT_FINE;
-    else if (m.echo)
-        *fault = CHECKPOINT_ECHO;
-    if (rc < 0) {
-        struct err ignored = {0};
-
-        /* Where the disk is full even this may fail: then rank 0's trainer learns it from this rank's. Who only
-         * follows another says nothing: the reason that is found there is always a first one. */
-        if ((!m.echo && save_meeting_tell(&m, "failed", e->msg, strlen(e->msg), &ignored) < 0) || g->rank == 0)
+    } else {
+        save_meeting_fail(&m, e);
+        if (m.echo && *fault == CHECKPOINT_FAILED)
+            *fault = CHECKPOINT_ECHO;
+        if (g->rank == 0)
             save_meeting_discard(&m);
     }
     engine_forget(g);

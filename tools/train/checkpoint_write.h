@@ -107,6 +107,11 @@ void save_meeting_close(struct save_meeting *m);
 MUST_CHECK int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e);
 /* The text that `rank` told; waits for it. NULL: another rank failed, or was lost. Caller frees. */
 MUST_CHECK char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e);
+/*
+ * This rank cannot go on, because of `why`: the others hear of it, unless it was another's doing: then m->echo is
+ * set. What they find is always a first reason.
+ */
+void save_meeting_fail(struct save_meeting *m, const struct err *why);
 /* Rank 0: everything is in place. */
 MUST_CHECK int save_meeting_publish(const struct save_meeting *m, struct err *e);
 /* Rank 0: nothing will come of it. */

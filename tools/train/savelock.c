@@ -345,8 +345,9 @@ bool savelock_held(const struct savelock *l, struct err *e)
     struct strbuf sb = {0};
     int rc = read_lock(l->path, &f);
 
-    /* What cannot be read now says nothing; nor does a lock that somebody removed, which the next beat makes anew. */
-    if (rc <= 0 || !strcmp(f.who.nonce, l->self.nonce))
+    /* What cannot be read now, or is being written, says nothing; nor does a lock that somebody removed, which the
+     * next beat makes anew. */
+    if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
     describe(l, &f, &sb);
     err_data(e, l->path, ERR_NO_BYTE, "another job has taken this folder over (%s), because nothing was heard of this one; "

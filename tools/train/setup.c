@@ -412,7 +412,7 @@ int trainer_setup(struct trainer *t, struct err *e)
         note_changes(t);
     if (t->o.dry_run)
         show_plan(t);
-    if (plan_check(t, e) < 0 || check_disk(t, e) < 0)
+    if (plan_check(t, e) < 0 || savedir_check(t, e) < 0)
         return -1;
     if (!t->o.dry_run && make_groups(t, e) < 0)
         return -1;

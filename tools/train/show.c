@@ -1,9 +1,8 @@
-/* show.c - what a run says before its first step, and whether a checkpoint has room */
+/* show.c - what a run says before its first step */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
@@ -113,28 +112,4 @@ void show_settings(struct trainer *t)
     trainlog_add_iterations(&sb, t->schedule.train_iters);
     trainlog_flush(t->log, &sb);
     strbuf_free(&sb);
-}
-
-static uint64_t statvfs_bytes(const struct statvfs *fs) { return (uint64_t)fs->f_bavail * fs->f_frsize; }
-
-int check_disk(struct trainer *t, struct err *e)
-{
-    const uint64_t need = schedule_checkpoint_bytes((uint64_t)model_n_params(&t->model_config));
-    char *dir = t->o.save ? xstrdup(t->o.save) : NULL, a[16], b[16];
-    struct statvfs fs;
-
-    /* The folder may be yet to be made: then its nearest parent that is there. */
-    while (dir && statvfs(dir, &fs) < 0) {
-        char *up = path_parent(dir);
-
-        if (strcmp(up, dir) == 0)
-            break;
-        free(dir);
-        dir = up;
-    }
-    free(dir);
-    if (!dir || statvfs_bytes(&fs) >= need)
-        return 0;
-    err_usage(e, "%s: %s free, a checkpoint takes %s", t->o.save, bytes_text(statvfs_bytes(&fs), a), bytes_text(need, b));
-    return -1;
 }

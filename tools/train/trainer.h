@@ -11,6 +11,7 @@
  *   evaluate.c   validation and test sets
  *   saving.c     checkpoints on their way to disk
  *   savelock.c   one job at a time saves into a folder
+ *   savedir.c    ... which must be able to take a checkpoint
  *   plan.c       memory: how much each rank needs, whether it fits, and what would make it fit
  *   show.c       what is printed before the first step
  *   nan.c        what is written when a gradient is not finite
@@ -180,8 +181,11 @@ void plan_advise(const struct trainer *t, uint64_t room, struct strbuf *out);
 /* A dry run for other machines' GPUs: --device-memory, and not for the CPU. */
 bool plan_elsewhere(const struct trainer *t);
 
-/* ERR_USAGE when there is no room for one checkpoint where --save points. */
-MUST_CHECK int check_disk(struct trainer *t, struct err *e);
+/*
+ * Can a checkpoint be saved where --save points? All ranks. ERR_USAGE when there is no room for one, ERR_DATA when a
+ * host cannot make, write or rename files there. A dry run only looks.
+ */
+MUST_CHECK int savedir_check(struct trainer *t, struct err *e);
 /* One line from rank 0, to the log. */
 void say(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void set_phase(struct trainer *t, const char *phase);

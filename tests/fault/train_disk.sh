@@ -1,0 +1,52 @@
+#!/bin/sh
+# train_disk.sh - a folder that cannot take checkpoints: seen at the start; later the run goes on, says why, tries again
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
+MODEL="--backend cpu --threads 1 --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length 32
+    --max-position-embeddings 32 --position-embedding-type alibi --vocab-size 257 --micro-batch-size 1
+    --global-batch-size 4 --train-samples 80 --lr 1e-3 --eval-iters 0 --log-interval 1 --save-interval 4
+    --data-path $DATA_DIR/text_document"
+# The interposed library must get in front of a sanitizer's.
+ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
+export ASAN_OPTIONS
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    echo "no shared-object compiler: failing calls are not tested"
+    finish
+fi
+# train1 BADIO AT DIR: one rank whose calls fail.
+train1() { env LD_PRELOAD="$W/badio.so" BADIO_URING=0 BADIO="$1" BADIO_AT="$2" "$BIN/train" $MODEL --save "$3"; }
+
+# ---- at the start: nothing is trained, the folder is as it was ----
+for call in mkdir rename open fsync; do
+    # fsync knows no path; the first one is the lock's.
+    n=1 at=global_step
+    [ $call = fsync ] && n=2 at=
+    train1 "$call:$n+:13" "$at" "$W/start" >"$W/start.log" 2>&1; status=$?
+    check "$call refused at the start: exit status 1, not $status" [ $status -eq 1 ]
+    check "$call refused at the start: said" grep -q "^train: .*no checkpoint can be saved from host .*Permission denied" "$W/start.log"
+    check "$call refused at the start: nothing is trained" [ "$(grep -c '^ iteration' "$W/start.log")" -eq 0 ]
+    check "$call refused at the start: nothing is left" [ "$(ls -A "$W/start")" = "status.json" ]
+    rm -rf "$W/start"
+done
+
+# ---- later: a folder that cannot be made, like a full disk ----
+train1 mkdir:2:28 global_step "$W/once" >"$W/once.log" 2>&1; status=$?
+check "one failing save: exit status 0, not $status" [ $status -eq 0 ]
+check "one failing save: said once" [ "$(grep -c '^error: checkpoint of iteration 4: .*No space left' "$W/once.log")" -eq 1 ]
+check "one failing save: the next ones go well" [ "$(ls -d "$W"/once/global_step* | wc -l)" -eq 4 ]
+check "one failing save: sound" ckpt-inspect verify -q "$W/once"
+train1 mkdir:2+:28 global_step "$W/all" >"$W/all.log" 2>&1; status=$?
+check "all saves fail: exit status 1, not $status" [ $status -eq 1 ]
+check "all saves fail: it trains to the end" grep -q "iteration *20/" "$W/all.log"
+check "all saves fail: each is said, the last is tried again" [ "$(grep -c '^error: checkpoint of iteration .*No space left' "$W/all.log")" -eq 6 ]
+check "all saves fail: the end" grep -q "^train: .*the checkpoint of iteration 20 could not be saved" "$W/all.log"
+check "all saves fail: status.json" grep -q '"stop_reason":"failed"' "$W/all/status.json"
+
+# ---- the reason that is told is the first one, of the rank at fault ----
+WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 20000)))
+export WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+RANK=1 LOCAL_RANK=1 LD_PRELOAD="$W/badio.so" BADIO_URING=0 BADIO=pwrite:1+:28 "$BIN/train" $MODEL --save "$W/two" >/dev/null 2>&1 &
+RANK=0 LOCAL_RANK=0 "$BIN/train" $MODEL --save "$W/two" >"$W/two.log" 2>&1
+wait
+check "another rank's disk: its reason" [ "$(grep -c '^error: checkpoint of iteration .*rank 1 could not write its part: .*No space left' "$W/two.log")" -eq 6 ]
+check "another rank's disk: no other" [ "$(grep '^error' "$W/two.log" | grep -vc 'rank 1 could not write its part')" -eq 0 ]
+finish
