@@ -105,7 +105,13 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
     stats_join(s, &b);
 }
 
-/* ---- the usual types: what can be told from the bits of a float is, four at a time ---- */
+/*
+ * ---- the usual types: what can be told from the bits of a float is, several at a time ----
+ *
+ * Compiled twice, as vectors of twice the width halve the time where a processor has them. The
+ * additions and their order are the same, and so are the bits.
+ */
+#define TWICE static inline __attribute__((always_inline))
 
 /* The elements of a block as bits of floats. False: another type. */
 static bool to_f32_bits(enum dtype t, const void *p, uint64_t n, int32_t *bits)
@@ -124,7 +130,7 @@ static bool to_f32_bits(enum dtype t, const void *p, uint64_t n, int32_t *bits)
     return t == DTYPE_F32 || t == DTYPE_BF16;
 }
 
-static bool all_finite(const int32_t *bits, uint64_t n)
+TWICE bool all_finite(const int32_t *bits, uint64_t n)
 {
     int32_t odd = 0;
 
@@ -135,12 +141,12 @@ static bool all_finite(const int32_t *bits, uint64_t n)
 }
 
 /* Floats in numeric order as integers, and back. */
-static inline int32_t ordered(int32_t bits)
+TWICE int32_t ordered(int32_t bits)
 {
     return bits ^ (bits >> 31 & INT32_MAX);
 }
 
-static double from_ordered(int32_t k)
+TWICE double from_ordered(int32_t k)
 {
     int32_t bits = ordered(k);
     float f;
@@ -150,7 +156,7 @@ static double from_ordered(int32_t k)
 }
 
 /* The same additions in the same order as add_doubles() makes. */
-static void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
+TWICE void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
 {
     typedef float quad __attribute__((vector_size(4 * LANES)));
     vec sum = {0}, sum_sq = {0};
@@ -178,7 +184,7 @@ static void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
     }
 }
 
-static void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
+TWICE void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
 {
     struct stats b = { .n = n };
     int32_t lo = INT32_MAX, hi = INT32_MIN, zero = 0, signs = 0, minus_zero = 0;
@@ -204,6 +210,35 @@ static void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
     stats_join(s, &b);
 }
 
+/* False, and nothing done: not all are finite. `sums_only`: the sums are all that is asked for. */
+TWICE bool add_floats_any(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
+{
+    if (!all_finite(bits, n))
+        return false;
+    if (sums_only)
+        add_sums(s, bits, n);
+    else
+        add_finite(s, bits, n);
+    return true;
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2")))
+static bool add_floats_avx2(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
+{
+    return add_floats_any(s, bits, n, sums_only);
+}
+#endif
+
+static bool add_floats(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        return add_floats_avx2(s, bits, n, sums_only);
+#endif
+    return add_floats_any(s, bits, n, sums_only);
+}
+
 void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n)
 {
     int32_t bits[BLOCK];
@@ -213,12 +248,10 @@ void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n)
         const uint8_t *b = (const uint8_t *)p + at * (uint64_t)dtype_size(t);
         uint64_t m = min_u64(BLOCK, n - at);
 
-        if (to_f32_bits(t, b, m, bits) && all_finite(bits, m)) {
-            add_finite(s, bits, m);
-        } else {
-            to_doubles(t, b, m, v);
-            add_doubles(s, v, m);
-        }
+        if (to_f32_bits(t, b, m, bits) && add_floats(s, bits, m, false))
+            continue;
+        to_doubles(t, b, m, v);
+        add_doubles(s, v, m);
     }
 }
 
@@ -439,9 +472,7 @@ static void equal_block(struct stats_diff *d, enum dtype t, const uint8_t *a, ui
     struct stats s = {0};
     int32_t bits[BLOCK];
 
-    if (to_f32_bits(t, a, n, bits) && all_finite(bits, n))
-        add_sums(&s, bits, n);
-    else
+    if (!to_f32_bits(t, a, n, bits) || !add_floats(&s, bits, n, true))
         stats_add(&s, t, a, n);
     d->ref_sq += s.sum_sq;
     d->n += n;
