@@ -158,14 +158,6 @@ void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
 
 /* ---- phases ---- */
 
-const struct source_file *ds_first_mp(const struct ds *d)
-{
-    for (int i = 0; i < d->n_files; i++)
-        if (d->name[i].kind == DS_MP && d->s->file[i].pt)
-            return &d->s->file[i];
-    return NULL;
-}
-
 /* Degrees stand in any mp_rank file; the first that opens will do. What is wrong with the others is said later. */
 static const struct source_file *open_first(struct ds *d, struct err *e)
 {

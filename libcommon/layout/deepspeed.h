@@ -8,7 +8,8 @@
  *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
  *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
- *   deepspeed_state.c   run state, configuration, and values that all files must share
+ *   deepspeed_marks.c   values that all files of a save must share
+ *   deepspeed_state.c   run state, configuration
  *   deepspeed_identity.c  the rank that a file says it is, against its name
  *
  * Files are opened by many threads, each into a slot of its own with a report of its
@@ -136,7 +137,7 @@ struct ds_entry {
     int pp, group;
 };
 
-/* Values that every file of one save shares, compared as text; deepspeed_state.c says where they stand. */
+/* Values that every file of one save shares, compared as text; deepspeed_marks.c says where they stand. */
 enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32 };
 
 struct ds {
@@ -184,8 +185,6 @@ typedef void ds_renumber_fn(struct ds *d, int file, int base);
 void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber);
 /* The same for files whose handles stay in s->file[].pt: read ahead by many threads, opened by one. */
 void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn);
-/* The mp_rank file of the lowest rank that could be opened; there is one once degrees are settled. */
-const struct source_file *ds_first_mp(const struct ds *d);
 
 /* ---- deepspeed_files.c ---- */
 
@@ -204,6 +203,8 @@ const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
 /* Report a missing file; the first few by name, then only their number by ds_missing_rest(). */
 void ds_missing(struct ds *d, const char *name);
 void ds_missing_rest(struct ds *d);
+/* The mp_rank file of the lowest rank that could be opened; there is one once degrees are settled. */
+const struct source_file *ds_first_mp(const struct ds *d);
 /* Shorter than its peers: a copy cut short, seen without opening it. */
 void ds_check_sizes(struct ds *d);
 
@@ -240,11 +241,16 @@ void ds_check_name(const struct ds_job *j);
 /* args.rank of the mp_rank files against their names. */
 void ds_check_ranks(struct ds *d);
 
-/* ---- deepspeed_state.c ---- */
+/* ---- deepspeed_marks.c ---- */
 
 /* The marks of an mp_rank or zero file, and (mp_rank) its own idea of the degrees. */
 void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
+/* A value as text, equal for equal values: an int and the float of it are. NULL: nothing, or no plain value. Caller frees. */
+char *ds_mark_text(const struct pk *v);
+
+/* ---- deepspeed_state.c ---- */
+
 /* Adam's step and rate of a shard as text into the marks; checks that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 /* In d->zero_file: the first shard of the first stage that has all optimizer groups; its settings are all that there are. */

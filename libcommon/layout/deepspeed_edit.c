@@ -344,7 +344,7 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
 
 int ds_edits_read(struct ds_target *t, const struct ds_set *set, int n, struct err *e)
 {
-    const struct source_file *f = ds_tree_mp_file(t->src, 0, 0);
+    const struct source_file *f = ds_mp_file(t->src, 0, 0);
     struct arena *a = arena_new(0);
     struct pk *root = pk_copy(a, pt_root(f->pt));
     int rc = 0;

@@ -500,3 +500,26 @@ void ds_check_sizes(struct ds *d)
     }
     free(order);
 }
+
+/* ---- found again ---- */
+
+const struct source_file *ds_first_mp(const struct ds *d)
+{
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == DS_MP && d->s->file[i].pt)
+            return &d->s->file[i];
+    return NULL;
+}
+
+const struct source_file *ds_mp_file(const struct source *s, int pp, int tp)
+{
+    int mp = topo_mp(s->topo, pp, tp);
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct ds_name n = ds_name_parse(s->file[i].name);
+
+        if (n.kind == DS_MP && n.mp == mp && s->file[i].pt)
+            return &s->file[i];
+    }
+    return NULL;
+}

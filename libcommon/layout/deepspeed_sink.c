@@ -96,7 +96,7 @@ static void list_files(struct dss *w)
 static uint64_t estimate(const struct sink *k, const struct source *s)
 {
     struct dss *w = k->priv;
-    const struct source_file *mp = ds_tree_mp_file(s, 0, 0);
+    const struct source_file *mp = ds_mp_file(s, 0, 0);
     uint64_t n_mp = (uint64_t)(w->t->topo.pp * w->t->topo.tp), bytes = 1 << 20;     /* manifest, folders */
 
     list_files(w);

@@ -85,7 +85,7 @@ static const struct listed *origin_find(const struct origin *o, const char *name
 /* The groups that a stage lists; NULL: none. */
 static struct pk **stage_groups(const struct source *s, int pp, uint32_t *n)
 {
-    const struct source_file *f = ds_tree_mp_file(s, pp, 0);
+    const struct source_file *f = ds_mp_file(s, pp, 0);
     struct pk **group;
 
     *n = 0;
@@ -119,7 +119,7 @@ static int whole_group(const struct origin *o, struct pk **group, int n, int g)
 
 static int list_stage(const struct source *s, struct origin *o, int *cap, int pp, struct err *e)
 {
-    const struct source_file *f = ds_tree_mp_file(s, pp, 0);
+    const struct source_file *f = ds_mp_file(s, pp, 0);
     uint32_t n_groups;
     struct pk **group = stage_groups(s, pp, &n_groups);
     int decay_place = 0;
@@ -485,11 +485,6 @@ static int settle_stages(struct ds_target *t, const struct origin *o, const stru
 
 /* ---- groups ---- */
 
-bool ds_has_copy(const char *name)
-{
-    return !param_ends(name, ROLE_WORD_NORM_W) && !param_ends(name, ROLE_WORD_NORM_B);
-}
-
 /* What a stage holds: which parameters, as a test. */
 struct holdings {
     int pp, n_stages;
@@ -638,7 +633,7 @@ static void settle_nodes(struct ds_target *t)
     int64_t apart = 0;                  /* a multiple of a node's GPUs */
 
     for (int mp = 0; mp < t->src->topo.pp * t->src->topo.tp; mp++) {
-        const struct source_file *f = ds_tree_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);
+        const struct source_file *f = ds_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);
         const struct pk *args = f ? pk_get(pt_root(f->pt), "args") : NULL;
         int64_t rank, local;
 

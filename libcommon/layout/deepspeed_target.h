@@ -132,7 +132,12 @@ MUST_CHECK struct ds_target *ds_target_new(const struct source *s, const struct 
 void ds_target_free(struct ds_target *t);               /* NULL is fine */
 int ds_target_n_files(const struct ds_target *t);       /* of the trainer's */
 /* Does the last of several stages repeat this parameter of the embedding? Not its LayerNorm. */
-bool ds_has_copy(const char *name);
+static inline bool ds_has_copy(const char *name)
+{
+    return !param_ends(name, ROLE_WORD_NORM_W) && !param_ends(name, ROLE_WORD_NORM_B);
+}
+/* The source's mp_rank file of a rank (any layout keeps them), open; NULL: it lacks it. */
+const struct source_file *ds_mp_file(const struct source *s, int pp, int tp);
 
 /* The sink; `t` must outlive it. */
 struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t);

@@ -43,19 +43,6 @@ static struct pk *add_tensor(struct ds_tree *x, struct ds_storage st, enum dtype
                          requires_grad);
 }
 
-const struct source_file *ds_tree_mp_file(const struct source *s, int pp, int tp)
-{
-    int mp = topo_mp(s->topo, pp, tp);
-
-    for (int i = 0; i < s->n_files; i++) {
-        struct ds_name n = ds_name_parse(s->file[i].name);
-
-        if (n.kind == DS_MP && n.mp == mp && s->file[i].pt)
-            return &s->file[i];
-    }
-    return NULL;
-}
-
 /* ---- layer files ---- */
 
 void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *x)
@@ -329,7 +316,7 @@ void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_t
 {
     struct shard k = { .t = t, .group = t->stage[pp].group, .n_groups = t->stage[pp].n_groups, .dp = dp, .x = x };
     const struct pk *was = t->src->run.optimizer_pt ? pt_root(t->src->run.optimizer_pt) : NULL;
-    const struct source_file *mp = ds_tree_mp_file(t->src, 0, 0);
+    const struct source_file *mp = ds_mp_file(t->src, 0, 0);
     struct pk **pair;
     uint32_t n = 0;
 
@@ -462,7 +449,7 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
 /* The rate that the schedule had come to, which the next step is taken with; without a schedule the highest one. */
 static struct pk *rate_now(const struct ds_target *t)
 {
-    const struct source_file *mp = ds_tree_mp_file(t->src, 0, 0);
+    const struct source_file *mp = ds_mp_file(t->src, 0, 0);
     struct schedule_lr lr;
 
     if (mp && schedule_lr_read(&lr, pk_get(pt_root(mp->pt), "lr_scheduler"), t->src->run.args))
@@ -603,7 +590,7 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
 /* Global rank 0 alone lists tied aliases; a file made after its image must not. */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
-    const struct source_file *f = ds_tree_mp_file(t->src, 0, 0);
+    const struct source_file *f = ds_mp_file(t->src, 0, 0);
     const struct pk *v = pk_get(pt_root(f->pt), "shared_params");
 
     return !v ? NULL : pp == 0 && tp == 0 ? pk_copy(a, v) : pk_dict(a);
@@ -633,7 +620,7 @@ int ds_tree_mp(const struct ds_target *t, int pp, int tp, const char *prefix, ui
                struct err *e)
 {
     const struct source *s = t->src;
-    const struct source_file *f = ds_tree_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
+    const struct source_file *f = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
     struct arena *a = arena_new(0);
     int rc = -1;
 

@@ -34,8 +34,6 @@ void ds_tree_free(struct ds_tree *x);
 MUST_CHECK int ds_tree_mp(const struct ds_target *t, int pp, int tp, const char *prefix, uint8_t **out, uint64_t *size,
                           struct err *e);
 
-/* The source's mp_rank file of a rank (any layout keeps them), open; NULL: it lacks it. */
-const struct source_file *ds_tree_mp_file(const struct source *s, int pp, int tp);
 /* Fill t->opt and its kin from the source, or make them up and say so. -1: not in a form that we can write again. */
 MUST_CHECK int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e);
 

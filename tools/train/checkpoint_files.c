@@ -222,7 +222,7 @@ static void renew_mp(const struct engine *g, struct arena *a, struct pk *root, c
 uint8_t *engine_mp_file(const struct engine *g, const struct checkpoint_now *now, const char *prefix,
                         uint64_t *size, struct err *e)
 {
-    const struct source_file *f = ds_tree_mp_file(g->mem, g->s->pp, g->s->tp);
+    const struct source_file *f = ds_mp_file(g->mem, g->s->pp, g->s->tp);
     struct arena *a = arena_new(0);
     struct pk *root = pk_copy(a, pt_root(f->pt));
     uint8_t *bytes = NULL;

@@ -325,7 +325,7 @@ static void read_blocks(struct checkpoint *c)
     int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks), norm = -1;
 
     for (int pp = 0; pp < s->topo.pp; pp++) {
-        const struct source_file *f = s->topo.tp > 0 ? ds_tree_mp_file(s, pp, 0) : NULL;
+        const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
         uint32_t n_groups = 0, n;
         struct pk **group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups) : NULL;
 
