@@ -256,8 +256,10 @@ template <typename T> static __global__ void plain_back_kv(struct plain_args a)
 
 /* 16 lanes a row; rows are (token, head) as they lie, N elements move at a time. */
 template <typename T, int N>
-static __global__ void dots(float *dot, const T *o, const T *d_o, int64_t rows, int heads, int hd, int s)
+static __global__ void dots(float *dot, const struct plain_args a, int64_t rows)
 {
+    const T *o = (const T *)a.o, *d_o = (const T *)a.d_o;
+    const int heads = a.heads, hd = a.hd, s = a.s;
     int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 16;
     int lane = (int)threadIdx.x % 16;
     float sum = 0;
@@ -356,12 +358,13 @@ extern "C" void attention_dots(float *dot, const struct kernel_attention *a, con
     const int threads = 256;
     int64_t rows = (int64_t)a->b * a->s * a->heads;
     unsigned blocks = (unsigned)ceil_div(rows * 16, threads);
+    struct plain_args p = plain_args_of(a);
 
-    WITH_T(t, if (a->hd % wide<T>::n == 0)
-                  dots<T, wide<T>::n><<<blocks, threads, 0, cuda_stream(s)>>>(dot, (const T *)a->o, (const T *)g->d_o,
-                                                                              rows, a->heads, a->hd, a->s);
+    p.o = a->o;
+    p.d_o = g->d_o;
+    WITH_T(t, if (p.hd % wide<T>::n == 0)
+                  dots<T, wide<T>::n><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows);
               else
-                  dots<T, 1><<<blocks, threads, 0, cuda_stream(s)>>>(dot, (const T *)a->o, (const T *)g->d_o, rows,
-                                                                     a->heads, a->hd, a->s));
+                  dots<T, 1><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows));
     cuda_launched("attention's dots");
 }

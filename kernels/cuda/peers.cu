@@ -285,23 +285,30 @@ static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
 /* Each to the next first, so that no member is everybody's target at once. */
 static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->size; }
 
-/* [at, at + n) of each part of `in`, whose parts are `part` elements apart: this member's, summed, to out[at..]. */
-static void reduce_piece(struct peers *p, const char *in, int64_t part, int64_t at, int64_t n, char *out, enum dtype t,
-                         cudaStream_t s)
+/* A sum of `in`, whose parts are `part` elements apart, one for each member; this member's goes to `out`. */
+struct reduction {
+    const char *in;
+    char *out;
+    int64_t part;
+    enum dtype t;
+};
+
+/* [at, at + n) of it. */
+static void reduce_piece(struct peers *p, const struct reduction *r, int64_t at, int64_t n, cudaStream_t s)
 {
-    const int size = bytes_of(t);
+    const int size = bytes_of(r->t);
     const uint32_t number = ++p->calls;
 
     hear(p, DONE, p->summed, s);
     for (int k = 1; k < p->size; k++) {
-        int r = nth_peer(p, k);
+        int peer = nth_peer(p, k);
 
-        copy(p->of[r].box + WORDS_BYTES + (uint64_t)p->rank * p->room, in + (r * part + at) * size, (uint64_t)(n * size),
-             s);
+        copy(p->of[peer].box + WORDS_BYTES + (uint64_t)p->rank * p->room, r->in + (peer * r->part + at) * size,
+             (uint64_t)(n * size), s);
     }
     tell(p, PUSHED, number, s);
     hear(p, PUSHED, number, s);
-    sum(p, in + (p->rank * part + at) * size, out + at * size, n, t, s);
+    sum(p, r->in + (p->rank * r->part + at) * size, r->out + at * size, n, r->t, s);
     p->summed = number;
 }
 
@@ -318,11 +325,12 @@ static bool shared(const struct peers *p, const void *x, uint64_t bytes)
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
     const int size = bytes_of(t);
+    const struct reduction r = { (const char *)in, (char *)out, n, t };
 
     if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, n * size))
         return false;
     for (int64_t at = 0; at < n; at += (int64_t)(p->room / size)) {
-        reduce_piece(p, (const char *)in, n, at, min_i64(n - at, (int64_t)(p->room / size)), (char *)out, t, s);
+        reduce_piece(p, &r, at, min_i64(n - at, (int64_t)(p->room / size)), s);
         tell(p, DONE, p->summed, s);
     }
     return true;
@@ -338,10 +346,12 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
         !shared(p, out, (uint64_t)n * size))
         return false;
     own = (char *)out + p->rank * part * size;
+    const struct reduction r = { (const char *)in, own, part, t };
+
     for (int64_t at = 0; at < part; at += (int64_t)(p->room / size)) {
         int64_t piece = min_i64(part - at, (int64_t)(p->room / size));
 
-        reduce_piece(p, (const char *)in, part, at, piece, own, t, s);
+        reduce_piece(p, &r, at, piece, s);
         for (int k = 1; k < p->size; k++)
             copy(p->of[nth_peer(p, k)].base + (own - p->base) + at * size, own + at * size, (uint64_t)(piece * size), s);
         tell(p, DONE, p->summed, s);
