@@ -66,25 +66,33 @@ static int32_t turn_of(const struct dump *d, const char *kind, const char *name,
     return !strcmp(kind, "activation") ? last + 1 + place : 2 * (last + 1) + last - place;
 }
 
+struct tensor {
+    const char *kind, *name;
+    int block;                  /* -1: outside blocks */
+    const void *p;              /* device memory, or NULL */
+    int64_t n;
+    enum dtype dt;
+};
+
 /* One line of the dump for a tensor that holds such values. */
-static void look(struct dump *d, const char *kind, const char *name, int block, const void *p, int64_t n, enum dtype dt)
+static void look(struct dump *d, struct tensor x)
 {
-    int64_t first = 0, bad = p ? count_bad(d->t, p, n, dt, &first) : 0;
-    const int32_t turn = bad ? turn_of(d, kind, name, block) : INT_MAX;
+    int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
+    const int32_t turn = bad ? turn_of(d, x.kind, x.name, x.block) : INT_MAX;
 
     if (bad && turn < d->first.turn) {
         d->first.turn = turn;
         d->first.element = first;
-        snprintf(d->first.kind, sizeof d->first.kind, "%s", kind);
-        if (strcmp(kind, "activation") || block < 0)
-            snprintf(d->first.name, sizeof d->first.name, "%s", name);
+        snprintf(d->first.kind, sizeof d->first.kind, "%s", x.kind);
+        if (strcmp(x.kind, "activation") || x.block < 0)
+            snprintf(d->first.name, sizeof d->first.name, "%s", x.name);
         else
-            snprintf(d->first.name, sizeof d->first.name, "%s of block %d", name, block);
+            snprintf(d->first.name, sizeof d->first.name, "%s of block %d", x.name, x.block);
     }
     if (bad)
         strbuf_addf(&d->sb, "%s\n  {\"kind\": \"%s\", \"name\": \"%s\", \"block\": %d, \"elements\": %lld, "
-                    "\"not_finite\": %lld, \"first\": %lld}", d->n++ ? "," : "", kind, name, block, (long long)n,
-                    (long long)bad, (long long)first);
+                    "\"not_finite\": %lld, \"first\": %lld}", d->n++ ? "," : "", x.kind, x.name, x.block,
+                    (long long)x.n, (long long)bad, (long long)first);
 }
 
 static void look_at_block(struct dump *d, const struct model *m, int slot, int i)
@@ -93,14 +101,14 @@ static void look_at_block(struct dump *d, const struct model *m, int slot, int i
     const int block = m->stage->first_block + i;
     const enum dtype dt = m->opts.t;
 
-    look(d, "activation", "block input", block, a->input, m->own_rows * m->hidden, dt);
+    look(d, (struct tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
     /* With full recomputation the rest belongs to whichever block came last. */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
-    look(d, "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt);
-    look(d, "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt);
-    look(d, "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt);
-    look(d, "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt);
+    look(d, (struct tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
+    look(d, (struct tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
+    look(d, (struct tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
+    look(d, (struct tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
 }
 
 static void look_at_all(struct dump *d)
@@ -110,16 +118,16 @@ static void look_at_all(struct dump *d)
     const int slot = (int)((t->micro_batches - 1) % t->model_opts.n_slots);
 
     for (int i = 0; i < g->n_params; i++)
-        look(d, "weight", g->param[i].name, g->param[i].block,
-             (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t);
+        look(d, (struct tensor){ "weight", g->param[i].name, g->param[i].block,
+                                 (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t });
     for (int i = 0; i < g->n_blocks; i++)
         look_at_block(d, t->model, slot, i);
     if (g->norm)
-        look(d, "activation", "behind the last block", -1, model_output(t->model, slot),
-             model_boundary(g, &t->model_opts), t->t);
+        look(d, (struct tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
+                                 model_boundary(g, &t->model_opts), t->t });
     for (int i = 0; i < g->n_params; i++)
-        look(d, "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at, g->param[i].n,
-             DTYPE_F32);
+        look(d, (struct tensor){ "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at,
+                                 g->param[i].n, DTYPE_F32 });
 }
 
 static void write_dump(const struct trainer *t, const struct strbuf *sb)
