@@ -2,7 +2,8 @@
 # lint.sh - includes follow the arrows: tools -> layout -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
-# from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh).
+# from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh), and
+# functions take few parameters (lint_params.sh).
 cd "$(dirname "$0")/.." || exit 1
 
 grep -rnE --include='*.c' --include='*.h' --include='*.cu' '^[ \t]*#[ \t]*include[ \t]*"' \
@@ -49,3 +50,4 @@ awk '
     }
 ' >&2 || exit 1
 sh tests/lint_circles.sh || exit 1
+sh tests/lint_params.sh || exit 1
