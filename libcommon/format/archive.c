@@ -25,6 +25,8 @@ enum { TAR_BLOCK = 512, BUFFER = 1 << 20, MAX_MEMBERS = 1 << 20 };
 /* Free space that must remain in the spool's file system. */
 #define SPOOL_RESERVE ((uint64_t)64 << 20)
 
+const char archive_stdin[] = "standard input";
+
 struct spool {
     int fd;
     const char *dir;
@@ -320,6 +322,26 @@ static struct archive *new_reader(void)
     return a;
 }
 
+/* What comes through a pipe is there once: its members go to the spool as they pass. */
+static int open_input(struct lister *l)
+{
+    bool piped = l->path == archive_stdin;
+    int rc;
+
+    if (piped && isatty(STDIN_FILENO)) {
+        err_usage(l->e, "%s is a terminal; a tar archive is expected there", l->path);
+        return -1;
+    }
+    if (piped ? spool_open(&l->spool, l->e) < 0 : (l->whole = files_add_path(l->f, l->path, l->e)) < 0)
+        return -1;
+    l->packed = piped;
+    rc = piped ? archive_read_open_fd(l->a, STDIN_FILENO, BUFFER) : archive_read_open_filename(l->a, l->path, BUFFER);
+    if (rc == ARCHIVE_OK)
+        return 0;
+    err_data(l->e, l->path, ERR_NO_BYTE, "not a tar archive: %s", archive_error_string(l->a));
+    return -1;
+}
+
 int archive_list(struct files *f, const char *path, struct archive_member **out, struct err *e)
 {
     struct lister l = { .f = f, .path = path, .e = e, .spool.fd = -1 };
@@ -333,13 +355,8 @@ int archive_list(struct files *f, const char *path, struct archive_member **out,
     archive_read_support_filter_bzip2(l.a);
     archive_read_support_filter_lz4(l.a);
     archive_read_support_format_tar(l.a);
-    l.whole = files_add_path(f, path, e);
-    if (l.whole < 0)
+    if (open_input(&l) < 0)
         goto out;
-    if (archive_read_open_filename(l.a, path, BUFFER) != ARCHIVE_OK) {
-        err_data(e, path, ERR_NO_BYTE, "not a tar archive: %s", archive_error_string(l.a));
-        goto out;
-    }
     if (list_entries(&l) < 0 || check_duplicates(&l) < 0)
         goto out;
     number_members(&l);

@@ -23,6 +23,8 @@ bool archive_is_tar(const char *path);
  * names are refused with ERR_DATA.
  */
 MUST_CHECK int archive_list(struct files *f, const char *path, struct archive_member **out, struct err *e);
+/* As `path`, this very pointer: the archive comes on standard input, all of it goes to a spool file. */
+extern const char archive_stdin[];
 void archive_list_free(struct archive_member *m, int n);
 /*
  * Unpack compressed records of the zip in file number `file` into one new spool file;

@@ -76,16 +76,22 @@ static int64_t dimension(const struct hf_config *c, char letter)
     return param_dim(&(struct param_dims){ c->vocab, c->positions, c->hidden, c->ffn }, letter);
 }
 
+void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[4])
+{
+    for (int d = 0; d < r->ndim; d++)
+        shape[d] = dimension(c, r->dims[hf_is_turned(c->arch, r) ? r->ndim - 1 - d : d]);
+}
+
 static int check_tensor(struct opening *x, const struct param_row *r, const struct hf_stored *t)
 {
     struct strbuf want = {0}, got = {0};
     bool right = t->ndim == r->ndim;
+    int64_t shape[4];
 
+    hf_stored_shape(r, &x->c, shape);
     for (int d = 0; d < r->ndim; d++) {
-        int64_t n = dimension(&x->c, r->dims[hf_is_turned(x->c.arch, r) ? r->ndim - 1 - d : d]);
-
-        right = right && t->shape[d] == n;
-        strbuf_addf(&want, "%s%lld", d ? ", " : "", (long long)n);
+        right = right && t->shape[d] == shape[d];
+        strbuf_addf(&want, "%s%lld", d ? ", " : "", (long long)shape[d]);
     }
     for (int d = 0; d < t->ndim && d < 4; d++)
         strbuf_addf(&got, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
@@ -263,7 +269,7 @@ static int read_config(struct opening *x)
 
     text = file_slurp(path, 1 << 24, &len, x->e);
     if (text && hf_config_read(path, text, len, &x->c, x->e) == 0 &&
-        hf_folder_add(x->s, "config.json", FILE_OTHER, x->e) >= 0)
+        hf_folder_add(&x->folder, "config.json", FILE_OTHER, x->e) >= 0)
         rc = 0;
     free(text);
     free(path);

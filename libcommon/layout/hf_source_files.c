@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf_source_impl.h"
@@ -18,13 +19,52 @@ enum { FILES_MAX = 100000 };
 
 static const char prefix[] = "transformer.";
 
-int hf_folder_add(struct source *s, const char *name, enum file_class cls, struct err *e)
+/* Its number in s->files, or -1 when it is not listed. */
+static int listed_file(const struct hf_folder *f, const char *name)
 {
-    char *path = path_join(s->path, name);
-    int file = files_add_path(s->files, path, e);
+    for (int i = 0; i < f->l->n; i++)
+        if (strcmp(f->l->member[i].name, name) == 0)
+            return f->l->member[i].file;
+    return -1;
+}
+
+bool hf_folder_has(const struct hf_folder *f, const char *name)
+{
+    char *path;
+    struct stat st;
+    bool yes;
+
+    if (f->l)
+        return listed_file(f, name) >= 0;
+    path = path_join(f->s->path, name);
+    yes = stat(path, &st) == 0;
+    free(path);
+    return yes;
+}
+
+static int number_of(const struct hf_folder *f, const char *name, struct err *e)
+{
+    char *path;
+    int file;
+
+    if (f->l) {
+        file = listed_file(f, name);
+        if (file < 0)
+            err_data(e, f->s->path, ERR_NO_BYTE, "%s is missing, the index names it", name);
+        return file;
+    }
+    path = path_join(f->s->path, name);
+    file = files_add_path(f->s->files, path, e);
+    free(path);
+    return file;
+}
+
+int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, struct err *e)
+{
+    struct source *s = f->s;
+    int file = number_of(f, name, e);
     struct source_file *grown;
 
-    free(path);
     if (file < 0)
         return -1;
     /* The arena keeps old tables: folders have few files. */
@@ -51,7 +91,8 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
 
     ARRAY_ROOM(f->tensor, f->cap, f->n + 1);
     t = &f->tensor[f->n++];
-    *t = (struct hf_stored){ .name = base_name(f, name), .dtype = ndim > 4 ? DTYPE_N : dtype, .ndim = ndim };
+    *t = (struct hf_stored){ .name = base_name(f, name), .full = arena_fmt(f->s->arena, "%s", name),
+                             .dtype = ndim > 4 ? DTYPE_N : dtype, .ndim = ndim };
     memcpy(t->shape, shape, (size_t)(ndim < 4 ? ndim : 4) * sizeof *shape);
     return t;
 }
@@ -100,7 +141,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
 
 static int read_file(struct hf_folder *f, const char *name, struct err *e)
 {
-    int file = hf_folder_add(f->s, name, FILE_WEIGHTS, e);
+    int file = hf_folder_add(f, name, FILE_WEIGHTS, e);
 
     return file < 0 ? -1 : str_ends(name, ".bin") ? read_bin(f, file, e) : read_safetensors(f, file, e);
 }
@@ -187,14 +228,16 @@ static int read_listed(struct hf_folder *f, const json_t *map, const char *path,
 
 static int read_index(struct hf_folder *f, const char *name, const char *extension, struct err *e)
 {
-    char *path = path_join(f->s->path, name), *text;
+    int rc = -1, file = hf_folder_add(f, name, FILE_OTHER, e);
+    const char *path = file < 0 ? name : files_name(f->s->files, file);
+    uint64_t len = file < 0 ? 0 : files_size(f->s->files, file);
+    char *text = file < 0 || len > INDEX_MAX ? NULL : xmalloc(len + 1);
     json_error_t je;
     json_t *o = NULL, *map;
-    uint64_t len;
-    int rc = -1;
 
-    text = file_slurp(path, INDEX_MAX, &len, e);
-    if (text && hf_folder_add(f->s, name, FILE_OTHER, e) >= 0) {
+    if (file >= 0 && !text)
+        err_data(e, path, ERR_NO_BYTE, "has %llu bytes, too many for an index", (unsigned long long)len);
+    if (text && files_read(f->s->files, file, 0, text, len, e) == 0) {
         o = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
         map = json_object_get(o, "weight_map");
         if (!o)
@@ -206,21 +249,10 @@ static int read_index(struct hf_folder *f, const char *name, const char *extensi
     }
     json_decref(o);
     free(text);
-    free(path);
     return rc;
 }
 
 /* ---- the folder ---- */
-
-static bool exists(const struct source *s, const char *name)
-{
-    char *path = path_join(s->path, name);
-    struct stat st;
-    bool yes = stat(path, &st) == 0;
-
-    free(path);
-    return yes;
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -231,13 +263,13 @@ int hf_folder_read(struct hf_folder *f, struct err *e)
 {
     int rc;
 
-    if (exists(f->s, "model.safetensors"))
+    if (hf_folder_has(f, "model.safetensors"))
         rc = read_file(f, "model.safetensors", e);
-    else if (exists(f->s, "model.safetensors.index.json"))
+    else if (hf_folder_has(f, "model.safetensors.index.json"))
         rc = read_index(f, "model.safetensors.index.json", ".safetensors", e);
-    else if (exists(f->s, "pytorch_model.bin"))
+    else if (hf_folder_has(f, "pytorch_model.bin"))
         rc = read_file(f, "pytorch_model.bin", e);
-    else if (exists(f->s, "pytorch_model.bin.index.json"))
+    else if (hf_folder_has(f, "pytorch_model.bin.index.json"))
         rc = read_index(f, "pytorch_model.bin.index.json", ".bin", e);
     else {
         err_data(e, f->s->path, ERR_NO_BYTE,

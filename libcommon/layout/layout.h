@@ -95,6 +95,8 @@ struct source_names {
 struct source_opts {
     bool no_tensors;            /* stop after topology, run state and the file list (the summary) */
     bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
+    bool piped;                 /* "-" is a tar archive on standard input */
+    bool hf;                    /* a model of Transformers may be opened, too: weights alone (hf_files_source.c) */
     bool accept_mismatch;       /* files of different saves or ranks are a warning, not an ERROR */
     int threads;                /* for opening files; 0 = 16 */
 };
@@ -126,6 +128,8 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
                              struct report *r, struct err *e);
 int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                                struct report *r, struct err *e);
+int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                         struct report *r, struct err *e);
 
 /* ---- sinks ---- */
 

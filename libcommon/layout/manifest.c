@@ -474,7 +474,9 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
     json_array_foreach(list, i, t)
         json_object_set_new(known, json_string_value(json_object_get(t, "name")), json_true());
     for (int k = 0; k < s->n_files; k++)
-        if (strcmp(s->file[k].name, MANIFEST_NAME) != 0 && !json_object_get(known, s->file[k].name))
+        /* People put a README or a tokenizer beside a model. */
+        if (strcmp(s->file[k].name, MANIFEST_NAME) != 0 && !json_object_get(known, s->file[k].name) &&
+            !(s->kind == LAYOUT_HF && s->file[k].cls != FILE_WEIGHTS))
             report_add(r, SEV_ERROR, "file_unlisted", files_name(s->files, s->file[k].file), ERR_NO_BYTE, NULL,
                        "is not in the manifest");
     json_decref(known);

@@ -186,19 +186,56 @@ static int list_tree(struct listing *l, struct files *f, const char *dir, struct
 
 /* ---- what names say ---- */
 
+static bool marks_hdf5(const char *name)
+{
+    return strcmp(name, "index.h5") == 0;
+}
+
+static bool marks_universal(const char *name)
+{
+    return str_starts(name, "zero/");
+}
+
+static bool marks_deepspeed(const char *name)
+{
+    return (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
+            str_starts(name, "bf16_zero_pp_rank_")) && str_ends(name, ".pt") && !strchr(name, '/');
+}
+
+static bool marks_hf(const char *name)
+{
+    return strcmp(name, "model.safetensors") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
+           strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
+}
+
+/* The layouts, the surest mark first: a universal folder has mp_rank files, too. */
+static const struct layout_rule {
+    bool (*marks)(const char *name);    /* a name inside the folder that only this layout has */
+    bool tag;                           /* it is a tag of a run; a model may lie beside tags and is none */
+    int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                struct err *e);
+} rules[] = {
+    { marks_hdf5, true, universal_hdf5_source_open },
+    { marks_universal, true, universal_pt_source_open },
+    { marks_deepspeed, true, deepspeed_source_open },
+    { marks_hf, false, hf_files_source_open },
+};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
 /* Names that only a tag folder has. */
 static bool marks_tag(const char *name)
 {
-    return strcmp(name, "index.h5") == 0 || str_starts(name, "zero/") ||
-           ((str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
-             str_starts(name, "bf16_zero_pp_rank_")) && str_ends(name, ".pt") && !strchr(name, '/'));
+    for (int i = 0; i < N_RULES; i++)
+        if (rules[i].tag && rules[i].marks(name))
+            return true;
+    return false;
 }
 
 /* The folder part of a member's name that makes it a tag's, as a length; -1 when it marks none. */
-static int tag_prefix_len(const char *name)
+static int tag_prefix_len(const char *name, bool (*marks)(const char *name))
 {
     for (const char *s = name;; s++) {
-        if (marks_tag(s))
+        if (marks(s))
             return (int)(s - name);
         s = strchr(s, '/');
         if (!s)
@@ -206,7 +243,7 @@ static int tag_prefix_len(const char *name)
     }
 }
 
-static bool is_tag_folder(const char *dir)
+static bool holds(const char *dir, bool (*marks)(const char *name))
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
@@ -215,9 +252,19 @@ static bool is_tag_folder(const char *dir)
     if (!d)
         return false;
     while (!yes && (ent = readdir(d)) != NULL)
-        yes = marks_tag(ent->d_name) || strcmp(ent->d_name, "zero") == 0;
+        yes = marks(ent->d_name);
     closedir(d);
     return yes;
+}
+
+static bool marks_tag_entry(const char *name)
+{
+    return marks_tag(name) || strcmp(name, "zero") == 0;
+}
+
+static bool is_tag_folder(const char *dir)
+{
+    return holds(dir, marks_tag_entry);
 }
 
 /* ---- latest ---- */
@@ -278,6 +325,20 @@ static void no_checkpoint(const char *dir, struct err *e)
 
 static const char *const latest_names[] = { "latest", "latest_universal" };
 
+static bool names_latest(const char *dir)
+{
+    struct stat st;
+    bool yes = false;
+
+    for (int i = 0; i < 2; i++) {
+        char *where = path_join(dir, latest_names[i]);
+
+        yes = yes || stat(where, &st) == 0;
+        free(where);
+    }
+    return yes;
+}
+
 /* Follow the pointer file of a folder: the tag folder's path, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
@@ -327,12 +388,13 @@ static const struct archive_member *member_latest(const struct archive_member *m
 }
 
 /* The only tag folder of the archive ("" when members lie at its top), or NULL. Caller frees. */
-static char *archive_only_tag(const char *path, const struct archive_member *m, int n, struct err *e)
+static char *archive_only_tag(const char *path, const struct archive_member *m, int n,
+                              bool (*marks)(const char *name), struct err *e)
 {
     char *found = NULL;
 
     for (int i = 0; i < n; i++) {
-        int len = tag_prefix_len(m[i].name);
+        int len = tag_prefix_len(m[i].name, marks);
 
         if (len < 0 || (found && strlen(found) == (size_t)len && strncmp(found, m[i].name, (size_t)len) == 0))
             continue;
@@ -344,6 +406,8 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
         }
         found = str_fmt("%.*s", len, m[i].name);
     }
+    if (!found && marks == marks_tag)
+        return archive_only_tag(path, m, n, marks_hf, e);
     if (!found)
         err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/ or index.h5");
     return found;
@@ -359,7 +423,7 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
     uint64_t len;
 
     if (!latest)
-        return archive_only_tag(path, m, n, e);
+        return archive_only_tag(path, m, n, marks_tag, e);
     len = files_size(f, latest->file);
     if (len > sizeof text) {
         err_data(e, files_name(f, latest->file), ERR_NO_BYTE, "has %llu bytes, a folder name is expected",
@@ -421,18 +485,23 @@ static char *strip_slashes(const char *path)
 }
 
 /* Settle s->path and s->tag and list the tag's files, sorted. */
-static int list_path(struct source *s, const char *given, struct listing *l, struct err *e)
+static int list_path(struct source *s, const char *given, bool piped, struct listing *l, struct err *e)
 {
     char *path = strip_slashes(given), *tag_path = NULL, *base;
     struct stat st;
     int rc = -1;
 
-    if (stat(path, &st) < 0) {
+    if (piped && strcmp(given, "-") == 0) {
+        tag_path = xstrdup(archive_stdin);
+        if (list_archive(l, s, archive_stdin, e) < 0)
+            goto out;
+    } else if (stat(path, &st) < 0) {
         err_sys(e, path, "cannot open");
         goto out;
-    }
-    if (S_ISDIR(st.st_mode)) {
-        tag_path = is_tag_folder(path) ? xstrdup(path) : latest_follow(path, e);
+    } else if (S_ISDIR(st.st_mode)) {
+        /* Beside tags a model may lie that was made of one of them. */
+        tag_path = is_tag_folder(path) || (!names_latest(path) && holds(path, marks_hf)) ? xstrdup(path)
+                                                                                         : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
     } else {
@@ -461,17 +530,16 @@ out:
 static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,
                        struct report *r, struct err *e)
 {
-    bool hdf5 = false, universal = false;
-
-    for (int i = 0; i < l->n; i++) {
-        hdf5 |= strcmp(l->member[i].name, "index.h5") == 0;
-        universal |= str_starts(l->member[i].name, "zero/");
-    }
-    if (hdf5)
-        return universal_hdf5_source_open(s, l, o, r, e);
-    if (universal)
-        return universal_pt_source_open(s, l, o, r, e);
-    return deepspeed_source_open(s, l, o, r, e);
+    for (int k = 0; k < N_RULES; k++)
+        for (int i = 0; i < l->n; i++)
+            if (rules[k].marks(l->member[i].name)) {
+                if (rules[k].tag || o->hf)
+                    return rules[k].open(s, l, o, r, e);
+                err_data(e, s->path, ERR_NO_BYTE,
+                         "a model of Transformers and no checkpoint; export-hf --import makes one of it");
+                return -1;
+            }
+    return deepspeed_source_open(s, l, o, r, e);        /* says what is not there */
 }
 
 /* The first ERROR as the open's failure. */
@@ -510,7 +578,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
-    if (list_path(s, path, &l, e) < 0)
+    if (list_path(s, path, o && o->piped, &l, e) < 0)
         goto out;
     sl = (struct source_listing){ l.n, l.member };
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)

@@ -80,7 +80,7 @@ static struct zip **open_zips(struct source *s, struct report *r)
     for (int i = 0; i < s->n_files; i++) {
         struct err e = {0};
 
-        if (!str_ends(s->file[i].name, ".pt"))
+        if (!str_ends(s->file[i].name, ".pt") && !(s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin")))
             continue;
         zip[i] = zip_open(s->files, s->file[i].file, &e);
         if (!zip[i] && !is_told(r, files_name(s->files, s->file[i].file)))
@@ -141,7 +141,7 @@ static int open_failed(struct report *r, struct err *e)
 
 static int verify_source(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
-    struct source_opts so = { .threads = o->threads };
+    struct source_opts so = { .threads = o->threads, .hf = true, .piped = true };
     struct source *s = source_open(path, &so, r, e);
     int rc;
 

@@ -1272,7 +1272,7 @@ static void test_latest(void **state)
     snprintf(want, sizeof want, "%s: '../elsewhere' is not a folder name beside it", path);
     expect_refusal(scratch, want);
     unlink(path);
-    snprintf(want, sizeof want, "%s: no checkpoint here: no mp_rank_*, zero/ or index.h5, and no 'latest' file", scratch);
+    snprintf(want, sizeof want, "%s: no 'latest' file; name one of the checkpoints in it: global_step20", scratch);
     expect_refusal(scratch, want);
     source_close(open_clean(tag, NULL));
     snprintf(want, sizeof want, "%s/nothing: cannot open: No such file or directory", scratch);

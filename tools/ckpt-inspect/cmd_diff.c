@@ -145,11 +145,19 @@ static void print_pair(const struct diff *d, const struct pair *p)
     free(label);
 }
 
+/* A model of Transformers is weights alone: whatever else its source has is made up. */
+static bool has_model(const struct diff *d)
+{
+    return (d->a->source && d->a->source->kind == LAYOUT_HF) || (d->b->source && d->b->source->kind == LAYOUT_HF);
+}
+
 /* What was left out of the comparison, so that "equal" is never read as more than it says. */
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
 
+    if (has_model(d))
+        printf("note: a model of Transformers holds weights alone, nothing else is compared\n");
     for (int st = 0; st < STATE_N; st++)
         if (d->state_in_a[st] != d->state_in_b[st])
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
@@ -270,7 +278,7 @@ static int compare(struct inspect *in, struct diff *d, struct report *r, struct 
     if (d->a->n == 0 && view_check_match(in, d->b, e) < 0)
         return -1;
     diff_pair(d);
-    if (d->a->source && d->b->source && !in->tensors_only)
+    if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))
         diff_state(d->a->source, d->b->source, &d->state);
     if (stats_run(d->job, d->n_jobs, &so, e) < 0)
         return -1;
@@ -299,7 +307,7 @@ int cmd_diff(struct inspect *in)
     d.a = view_open(in, in->arg[0], r, &e);
     d.b = d.a ? view_open(in, in->arg[1], r, &e) : NULL;
     rc = out_open_findings(in, r);
-    if (!d.b || compare(in, &d, bytes, &e) < 0) {
+    if (!d.b || view_match(in, d.a, d.b, &e) < 0 || compare(in, &d, bytes, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
         rc |= out_open_findings(in, bytes);

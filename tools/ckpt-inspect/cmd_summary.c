@@ -97,11 +97,16 @@ static void print_source(const struct source *s, const struct report *r)
     printf("%s: %s checkpoint\n", s->path, layout_name(s->kind));
     if (t->tp > 0)
         printf("  topology    TP %d, PP %d, DP %d (%d ranks)\n", t->tp, t->pp, t->dp, topo_world(*t));
-    print_run(s);
-    print_model(&s->config);
+    if (s->kind != LAYOUT_HF)
+        print_run(s);
+    if (s->config.n_layers > 0 || s->kind != LAYOUT_HF)
+        print_model(&s->config);
     if (n_params > 0)
         printf("  parameters  %" PRId64 "\n", n_params);
-    printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
+    if (s->kind == LAYOUT_HF)
+        printf("  tensors     %d\n", s->n_params);
+    else
+        printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
            *s->run.ds_version ? s->run.ds_version : "unknown", s->run.checkpoint_version,
            *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
     print_sizes(&z, n_params);
@@ -155,7 +160,7 @@ static json_t *source_json(const struct source *s, const struct report *r)
 
 static int summarise_source(struct inspect *in, const char *path)
 {
-    struct source_opts so = { .no_tensors = true, .threads = in->cli.threads };
+    struct source_opts so = { .no_tensors = true, .threads = in->cli.threads, .hf = true, .piped = true };
     struct report *r = report_new();
     struct err e = {0};
     char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);

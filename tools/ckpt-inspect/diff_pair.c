@@ -41,6 +41,9 @@ static char *key_text(const struct view *v, const struct tensor *t, int first)
 
     if (!v->source)
         return xstrdup(t->name);
+    /* Models of Transformers are written with the prefix and without. */
+    if (str_starts(t->name, "transformer."))
+        return str_fmt("%s %s", t->name + strlen("transformer."), state_name((enum state)t->state));
     param_kind(t->name, &layer, kind);
     if (layer < 0 || str_starts(kind, "final_layernorm"))
         return str_fmt("%s %s", kind, state_name((enum state)t->state));

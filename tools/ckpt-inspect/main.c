@@ -11,7 +11,8 @@
 static const char help[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
     "Look into a Megatron-DeepSpeed checkpoint. PATH is a tag folder (3D shards or universal),\n"
-    "a folder with 'latest', a tar of one, or one .pt or .h5 file.\n"
+    "a folder with 'latest', a model folder of Transformers, a tar of one ('-': on standard\n"
+    "input), or one .pt or .h5 file.\n"
     "\nCommands:\n"
     "  (none) PATH...         topology, step, model, sizes, and what is missing\n"
     "  ls PATH                every parameter; -v: where its pieces lie\n"

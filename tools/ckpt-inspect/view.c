@@ -8,6 +8,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
+#include "libcommon/layout/hf_source.h"
 
 /* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
  * MAX_RUNS bounds the memory for tensors that are not contiguous (100 MB). */
@@ -250,7 +251,8 @@ bool view_is_file(const char *path)
 /* index.h5 stands for the folder it is in. */
 static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
 {
-    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16 };
+    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
+                              .hf = true, .piped = true };
     char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);
     struct source *s = source_open(folder, &so, r, e);
 
@@ -280,6 +282,58 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
         return v;
     view_close(v);
     return NULL;
+}
+
+static bool is_model(const struct view *v)
+{
+    return v->source && v->source->kind == LAYOUT_HF;
+}
+
+/* Masters that an import would make of weights are none. */
+static void forget_made_up(struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        struct param *p = &s->param[i];
+        struct tmap *m = p->state[STATE_FP32];
+        bool masters = m && m->dtype == DTYPE_F32;
+
+        p->state[STATE_FP32] = masters ? m : NULL;
+        p->state[STATE_BF16] = masters ? NULL : m;
+    }
+}
+
+static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    struct hf_source_opts o = { .n_groups = 2, .spool_dir = tmp && *tmp ? tmp : "/tmp", .threads = in->cli.threads,
+                                .mem_bytes = in->cli.mem_bytes, .progress = PROGRESS_NEVER, .stopped = cli_stopped };
+    struct report *notes = report_new();
+    struct source *s = NULL;
+    struct stat st;
+
+    if (stat(v->source->path, &st) < 0 || !S_ISDIR(st.st_mode))
+        err_data(e, v->source->path, ERR_NO_BYTE, "a model in an archive is compared with models alone; unpack it");
+    else
+        s = hf_source_open(v->source->path, &o, notes, e);
+    report_free(notes);
+    if (!s)
+        return -1;
+    forget_made_up(s);
+    source_close(v->source);
+    v->source = s;
+    v->files = s->files;
+    v->n = 0;
+    free(v->tensor);
+    v->tensor = NULL;
+    list_source(v, in);
+    return 0;
+}
+
+int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e)
+{
+    if (is_model(a) && b->source && !is_model(b))
+        return as_checkpoint(in, a, e);
+    return is_model(b) && a->source && !is_model(a) ? as_checkpoint(in, b, e) : 0;
 }
 
 void view_close(struct view *v)

@@ -41,6 +41,11 @@ bool view_is_file(const char *path);
  */
 MUST_CHECK struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e);
 void view_close(struct view *v);                        /* NULL is fine */
+/*
+ * For comparing: where one of two views is a model of Transformers and the other a checkpoint,
+ * open the model anew under Megatron's names and in its shapes. -1: Megatron has no such model.
+ */
+MUST_CHECK int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e);
 /* -1 and ERR_DATA when --param matched nothing. */
 MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
 /* -1: none. */
