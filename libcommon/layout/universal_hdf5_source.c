@@ -54,6 +54,7 @@ struct shard {
 struct reader {
     struct source *s;
     const struct source_listing *l;
+    struct names *member;       /* its files' numbers */
     const struct source_opts *o;
     struct report *r;
     struct h5_in *index;
@@ -63,12 +64,10 @@ struct reader {
     int n_shards;
 };
 
-static int find_member(const struct source_listing *l, const char *name)
+/* The number of the file that is called so, -1: none. */
+static int find_member(const struct reader *rd, const char *name)
 {
-    for (int i = 0; i < l->n; i++)
-        if (strcmp(l->member[i].name, name) == 0)
-            return l->member[i].file;
-    return -1;
+    return names_find(rd->member, name);
 }
 
 static const char *index_path(const struct reader *rd)
@@ -83,7 +82,7 @@ static int open_index(struct reader *rd, struct err *e)
     const char *path, *name;
     uint64_t base;
 
-    rd->index_file = find_member(rd->l, INDEX_NAME);
+    rd->index_file = find_member(rd, INDEX_NAME);
     if (rd->index_file < 0) {
         err_data(e, rd->s->path, ERR_NO_BYTE, "no %s", INDEX_NAME);
         return -1;
@@ -271,7 +270,7 @@ static void read_files(struct reader *rd)
     if (s->run.optimizer_pt) {
         s->run.optimizer = pt_root(s->run.optimizer_pt);
         s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
-    } else if (find_member(rd->l, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
+    } else if (find_member(rd, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
         missing_file(rd, "zero/optimizer_state.pt");
     }
     read_run_state(rd);
@@ -622,7 +621,7 @@ static void read_linked(struct reader *rd, struct home *at)
         free(want);
         return;
     }
-    at->file = find_member(rd->l, want);
+    at->file = find_member(rd, want);
     path = path_join(rd->s->path, want);
     if (at->file < 0) {
         missing_file(rd, want);
@@ -635,6 +634,23 @@ static void read_linked(struct reader *rd, struct home *at)
     }
     free(path);
     free(want);
+}
+
+/* Without tensors: is what the parameter is made of there, by name? */
+static void look_for_states(struct reader *rd, const struct home *at)
+{
+    char *linked = str_fmt("zero/%s.h5", at->p->name);
+
+    if (rd->split && find_member(rd, linked) < 0)
+        missing_file(rd, linked);
+    for (int j = 0; j < UNIVERSAL_STATES && !rd->split; j++) {
+        char *path = str_fmt("%s/%s", at->group, state_name(universal_states[j]));
+
+        if (!h5_has(at->h, path))
+            param_error(rd, at, "hdf5", "a state is missing");
+        free(path);
+    }
+    free(linked);
 }
 
 /* Embedding first, then layers by number; natural order inside. */
@@ -665,9 +681,11 @@ static void read_params(struct reader *rd)
         at.p->name = name[i];
         at.p->stage = at.p->group = -1;
         at.group = arena_fmt(s->arena, "/%s", name[i]);
-        if (rd->split && !rd->o->no_tensors)
+        if (rd->o->no_tensors)
+            look_for_states(rd, &at);
+        else if (rd->split)
             read_linked(rd, &at);
-        else if (!rd->o->no_tensors)
+        else
             read_param(rd, &at);
     }
     if (n != want)
@@ -683,6 +701,9 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     struct reader rd = { .s = s, .l = l, .o = o, .r = r };
     int rc = -1;
 
+    rd.member = names_new(s->arena);
+    for (int i = 0; i < l->n; i++)
+        names_add(rd.member, l->member[i].name, l->member[i].file);
     if (open_index(&rd, e) < 0 || check_format(&rd, e) < 0)
         goto out;
     read_root(&rd);
