@@ -278,6 +278,8 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
 /* Only the check of replicas (--check-replicas N). Collective in the tensor group; errors as above. */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
+/* Host memory that a rank's saver takes for the snapshot of a save. */
+uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights);
 /* Bytes of all files of one save, for a check of free space; rank-independent. */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 

@@ -110,6 +110,11 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
     free(v);
 }
 
+uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights)
+{
+    return area_of(s, weights).bytes;
+}
+
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
 {
     return v->disk_bytes;

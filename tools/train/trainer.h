@@ -162,9 +162,10 @@ void show_settings(struct trainer *t);
 
 /* ---- plan.c: device memory, in bytes; from t's settled shape, nothing is allocated ---- */
 
-enum { PLAN_PARTS = 6, PLAN_RANKS_MAX = 65536 };
+enum { PLAN_SNAPSHOT = 6, PLAN_PROGRAM, PLAN_PARTS, PLAN_RANKS_MAX = 65536 };
 struct plan {
     uint64_t part[PLAN_PARTS], total;
+    int n_parts;                /* that total is the sum of: a GPU has neither the snapshot nor the program */
     int stage;
 };
 /* Of a rank of stage pp; all of its ranks have the same. */
