@@ -65,12 +65,18 @@ struct comm_options {
     enum comm_transport transport;
     double join_timeout_s;      /* TCP: how long the ranks wait for each other; 0 = 300 */
     double hang_timeout_s;      /* see watch_timeout(); 0 = 600, negative = for ever */
+    double stall_notice_s;      /* a call that lasts so long is told (watch.h); 0 = 60, negative = never */
     /* Prints one line (no newline in it) of the monitor; any thread. NULL: standard error. */
     void (*say)(void *arg, const char *line);
     /* The job is being ended because of `reason`: last chance to note it in a file. Runs in
      * the monitor's thread (or in comm_abort's, in a job of one), on every rank that is
      * still there; the process ends after it, or after 3 s. */
     void (*on_abort)(void *arg, const char *reason);
+    /*
+     * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a
+     * thread of its own, on rank 0; on other ranks where rank 0 does not answer.
+     */
+    void (*on_stall)(void *arg, const char *text);
     void *arg;
 };
 

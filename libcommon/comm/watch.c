@@ -31,6 +31,7 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
     w->wake[0] = w->wake[1] = -1;
     pthread_mutex_init(&w->lock, NULL);
     watch_timeout(w, o->hang_timeout_s < 0 ? 0 : o->hang_timeout_s == 0 ? 600 : o->hang_timeout_s);
+    w->stall_ns = o->stall_notice_s < 0 ? 0 : (int64_t)((o->stall_notice_s > 0 ? o->stall_notice_s : 60) * 1e9);
     w->device = xcalloc((size_t)size, sizeof *w->device);
     w->conn = xcalloc(rank == 0 ? (size_t)size : 1, sizeof *w->conn);
     for (int i = 0; i < (rank == 0 ? size : 1); i++)

@@ -13,7 +13,10 @@
  *                    printed: who waits in which call, for whom, since when; a read that
  *                    does not end (watch_outside()) counts as such a call
  *
- * In each case rank 0 says what happened in one line (host, rank, pid, reason), tells
+ *   a rank is late   long before that, after comm_options.stall_notice_s: rank 0 says in one line who waits
+ *                    and for whom, and later that the job goes on; where rank 0 itself is stopped, another says it
+ *
+ * In each case but the last rank 0 says what happened in one line (host, rank, pid, reason), tells
  * the others, and every process exits with status 1, within about 5 s and whatever
  * the launcher does. When rank 0 itself dies, one rank of each host says so.
  *

@@ -53,6 +53,9 @@ struct activity {
 };
 void watch_activity(struct watch *w, struct activity *r);
 bool watch_is_stuck(struct watch *w);   /* in one call for longer than the timeout */
+/* *told: the call that was told of, by its beginning, 0 for none; the answer is told once. */
+enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
+enum stall_news watch_stall_news(struct watch *w, int64_t *told);
 
 /* ---- messages between monitors ---- */
 
@@ -62,6 +65,9 @@ enum wire_kind {
     WIRE_FAIL,                  /* rank to root: comm_abort(); a = 1 when a lost peer is behind it */
     WIRE_TERM,                  /* rank to root: SIGTERM came, I am about to go */
     WIRE_HANG,                  /* rank to root: my call lasts too long */
+    WIRE_SLOW,                  /* rank to root: my call lasts long, but not too long */
+    WIRE_HEARD,                 /* root to rank: so I have heard */
+    WIRE_MOVES,                 /* rank to root: that call is over */
     WIRE_DUMP,                  /* rank to root: print the table */
     WIRE_ASK,                   /* root to rank: what are you doing? */
     WIRE_STATE,                 /* the answer: a = in a call, b = rank waited for */
@@ -105,6 +111,7 @@ struct watch {
     int64_t in_calls_ns;                /* the rank's thread only */
     struct comm_options o;
     atomic_int_least64_t timeout_ns;    /* 0: for ever */
+    int64_t stall_ns;                   /* 0: never told */
     int rank, size;
     const struct comm_place *place;     /* [size]; the world's */
     _Atomic(const char *) *device;      /* [size], see comm_name_device(); NULL: not said */
@@ -147,6 +154,8 @@ void watch_say(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void watch_name(const struct watch *w, int rank, char *text, size_t room);
 /* Die of the SIGTERM that has come. */
 _Noreturn void watch_die(void);
+/* on_stall, in a thread of its own: a file that it writes may hang, and the monitor must not. */
+void watch_tell_stall(struct watch *w, const char *text);
 /* on_abort, within 3 s. */
 void watch_last_words(struct watch *w, const char *reason);
 

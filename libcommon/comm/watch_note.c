@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/comm/watch.h"
 #include "libcommon/comm/watch_impl.h"
 
@@ -183,6 +184,21 @@ void watch_activity(struct watch *w, struct activity *r)
     }
 }
 
+enum stall_news watch_stall_news(struct watch *w, int64_t *told)
+{
+    struct seen s = look(&w->note);
+    int64_t since = s.call ? s.since_ns : 0;
+
+    if (*told && *told != since) {
+        *told = 0;
+        return STALL_ENDS;
+    }
+    if (*told || !since || !w->stall_ns || clock_ns() - since <= w->stall_ns)
+        return STALL_NONE;
+    *told = since;
+    return STALL_BEGINS;
+}
+
 bool watch_is_stuck(struct watch *w)
 {
     int64_t limit = atomic_load(&w->timeout_ns);
@@ -224,6 +240,39 @@ void watch_name(const struct watch *w, int rank, char *text, size_t room)
 
     snprintf(text, room, "rank %d (host %s, pid %ld%s%s)", rank, w->place[rank].host, w->place[rank].pid,
              device ? ", " : "", device ? device : "");
+}
+
+struct stall_words {
+    struct comm_options o;
+    char *text;
+};
+
+static void *tell_stall(void *arg)
+{
+    struct stall_words *s = arg;
+
+    s->o.on_stall(s->o.arg, s->text);
+    free(s->text);
+    free(s);
+    return NULL;
+}
+
+void watch_tell_stall(struct watch *w, const char *text)
+{
+    struct stall_words *s;
+    pthread_t t;
+
+    if (!w->o.on_stall)
+        return;
+    s = xcalloc(1, sizeof *s);
+    s->o = w->o;
+    s->text = text ? xstrdup(text) : NULL;
+    if (pthread_create(&t, NULL, tell_stall, s) == 0) {
+        pthread_detach(t);
+        return;
+    }
+    free(s->text);
+    free(s);
 }
 
 void watch_last_words(struct watch *w, const char *reason)

@@ -24,6 +24,9 @@ struct rank {
     int64_t deadline;           /* act alone then; 0 = nothing is due */
     char alone[WIRE_TEXT];      /* what to say then; "" = the orderly end, just go */
     bool closing;
+    int64_t told;               /* of watch_stall_news() */
+    int64_t heard_until;        /* rank 0 should have heard of it by then; 0 = it has */
+    bool said_alone;            /* ... and has not: this rank said it */
     int64_t die_at;             /* SIGTERM has come; 0 = not */
 };
 
@@ -84,6 +87,8 @@ static void hear(struct rank *m)
         }
         if (c->in.kind == WIRE_ABORT)
             leave(m, c->in.text);
+        if (c->in.kind == WIRE_HEARD)
+            m->heard_until = 0;
         if (c->in.kind == WIRE_GOODBYE)
             c->goodbye = true;
         if (c->in.kind == WIRE_ASK) {
@@ -131,6 +136,43 @@ static void check_own_call(struct rank *m)
     expect_answer(m, HANG_ANSWER_S, r.text);
 }
 
+/* Rank 0 does not hear of it: it may well be the one that the others wait for. */
+static void say_alone(struct rank *m)
+{
+    char who[300], root[300], line[WIRE_TEXT + 700];
+    struct activity r;
+
+    watch_activity(m->w, &r);
+    watch_name(m->w, m->w->rank, who, sizeof who);
+    watch_name(m->w, 0, root, sizeof root);
+    snprintf(line, sizeof line, "%s %s; %s does not answer: it is stopped, or its host is", who, r.text, root);
+    watch_say(m->w, "%s", line);
+    watch_tell_stall(m->w, line);
+    m->said_alone = true;
+}
+
+static void check_stall(struct rank *m)
+{
+    enum stall_news news = m->deadline ? STALL_NONE : watch_stall_news(m->w, &m->told);
+
+    if (news == STALL_BEGINS) {
+        tell(m, WIRE_SLOW, 0, 0, NULL);
+        m->heard_until = clock_ns() + ANSWER_S * SECOND;
+    }
+    if (news == STALL_ENDS) {
+        tell(m, WIRE_MOVES, 0, 0, NULL);
+        m->heard_until = 0;
+        if (m->said_alone)
+            watch_say(m->w, "the job goes on");
+        m->said_alone = false;
+    }
+    if (m->heard_until && clock_ns() > m->heard_until) {
+        m->heard_until = 0;
+        if (speaks_for_host(m->w))
+            say_alone(m);
+    }
+}
+
 void *watch_rank_main(void *watch)
 {
     struct rank m = {.w = watch};
@@ -148,6 +190,7 @@ void *watch_rank_main(void *watch)
             return NULL;
         if (m.die_at && clock_ns() > m.die_at)
             watch_die();
+        check_stall(&m);
         check_own_call(&m);
         if (m.deadline && clock_ns() > m.deadline) {
             if (!m.alone[0])

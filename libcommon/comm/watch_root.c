@@ -32,8 +32,14 @@ struct root {
     struct watch *w;
     /* Asking all ranks what they do. */
     bool asking;
+    bool table;                 /* it was asked for */
     bool hanging;               /* the job ends after the table */
     int hung;                   /* the rank that said so first */
+    /* The job stands still, so far without an end. */
+    bool stalled, stall_said;
+    int waits;                  /* the rank that said so first */
+    int64_t stalled_ns;         /* when it did */
+    int64_t told;               /* of watch_stall_news() */
     int64_t ask_until;
     struct answer *answer;       /* [size] */
     /* A failure that may be another's consequence; 0 = none. */
@@ -108,14 +114,10 @@ static void own_answer(struct root *m)
     memcpy(s->text, r.text, sizeof s->text);
 }
 
-static void ask(struct root *m, bool hanging, int hung)
+static void ask(struct root *m)
 {
     struct watch *w = m->w;
 
-    if (hanging && !m->hanging) {
-        m->hanging = true;
-        m->hung = hung;
-    }
     if (m->asking)
         return;
     m->asking = true;
@@ -124,6 +126,42 @@ static void ask(struct root *m, bool hanging, int hung)
     for (int r = 1; r < w->size; r++)
         conn_send(&w->conn[r], w->token, WIRE_ASK, 0, 0, 0, NULL);
     own_answer(m);
+}
+
+static void ask_table(struct root *m)
+{
+    m->table = true;
+    ask(m);
+}
+
+static void hangs(struct root *m, int rank)
+{
+    if (!m->hanging)
+        m->hung = rank;
+    m->hanging = true;
+    ask(m);
+}
+
+static void stall_begins(struct root *m, int rank)
+{
+    if (m->stalled)
+        return;
+    m->stalled = true;
+    m->stall_said = false;
+    m->waits = rank;
+    m->stalled_ns = clock_ns();
+    ask(m);
+}
+
+static void stall_ends(struct root *m, int rank)
+{
+    if (!m->stalled || rank != m->waits)
+        return;
+    m->stalled = false;
+    if (!m->stall_said)
+        return;
+    watch_say(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
+    watch_tell_stall(m->w, NULL);
 }
 
 static bool all_answered(const struct root *m)
@@ -179,24 +217,45 @@ static void print_table(struct root *m)
     }
 }
 
-_Noreturn static void end_hang(struct root *m)
+/* Who waits, and who is at the end of the chain. */
+static void tell_wait(struct root *m, int rank, char *line, size_t room)
 {
-    int culprit = find_culprit(m, m->hung);
-    char waits[NAME], who[NAME] = "", line[LINE];
+    int culprit = find_culprit(m, rank);
+    char waits[NAME], who[NAME] = "";
 
-    watch_name(m->w, m->hung, waits, sizeof waits);
-    if (culprit >= 0 && culprit != m->hung) {
+    watch_name(m->w, rank, waits, sizeof waits);
+    if (culprit >= 0 && culprit != rank) {
         watch_name(m->w, culprit, who, sizeof who);
-        snprintf(line, sizeof line, "%s %s; %s %s", waits, doing(m, m->hung), who, doing(m, culprit));
+        snprintf(line, room, "%s %s; %s %s", waits, doing(m, rank), who, doing(m, culprit));
     } else if (culprit >= 0) {
         /* What it waits for is no rank. */
-        snprintf(line, sizeof line, "%s %s", waits, doing(m, m->hung));
+        snprintf(line, room, "%s %s", waits, doing(m, rank));
     } else {
-        snprintf(line, sizeof line, "%s %s; no rank is found that the others wait for", waits, doing(m, m->hung));
+        snprintf(line, room, "%s %s; no rank is found that the others wait for", waits, doing(m, rank));
     }
+}
+
+_Noreturn static void end_hang(struct root *m)
+{
+    char line[LINE];
+
+    tell_wait(m, m->hung, line, sizeof line);
     watch_say(m->w, "%s", line);
     print_table(m);
     end_job(m, line);
+}
+
+static void say_stall(struct root *m)
+{
+    long long limit = atomic_load(&m->w->timeout_ns) / SECOND;
+    char line[LINE], end[64];
+
+    snprintf(end, sizeof end, limit ? "; the job is ended after %lld s" : "; the job waits on", limit);
+    tell_wait(m, m->waits, line, sizeof line - sizeof end);
+    strcat(line, end);
+    watch_say(m->w, "%s", line);
+    watch_tell_stall(m->w, line);
+    m->stall_said = true;
 }
 
 static void finish_asking(struct root *m)
@@ -206,7 +265,11 @@ static void finish_asking(struct root *m)
     m->asking = false;
     if (m->hanging)
         end_hang(m);
-    print_table(m);
+    if (m->stalled && !m->stall_said)
+        say_stall(m);
+    if (m->table)
+        print_table(m);
+    m->table = false;
 }
 
 /* ---- messages ---- */
@@ -249,16 +312,23 @@ static void handle(struct root *m, int rank, const struct wire *in)
         second_hand(m, rank, TERM_ENDED);
         break;
     case WIRE_HANG:
-        ask(m, true, rank);
+        hangs(m, rank);
+        break;
+    case WIRE_SLOW:
+        conn_send(&m->w->conn[rank], m->w->token, WIRE_HEARD, 0, 0, 0, NULL);
+        stall_begins(m, rank);
+        break;
+    case WIRE_MOVES:
+        stall_ends(m, rank);
         break;
     case WIRE_DUMP:
-        ask(m, false, rank);
+        ask_table(m);
         break;
     case WIRE_STATE:
         *s = (struct answer){.known = true, .in_call = in->a, .waiting_for = in->b};
         memcpy(s->text, in->text, sizeof s->text);
         break;
-    case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT:
+    case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT: case WIRE_HEARD:
         break;
     }
 }
@@ -288,7 +358,7 @@ static void obey(struct root *m)
 
     for (int i = 0; i < n; i++) {
         if (letters[i] == WAKE_DUMP)
-            ask(m, false, 0);
+            ask_table(m);
         if (letters[i] == WAKE_TERM) {
             m->term = true;
             second_hand(m, 0, TERM_ENDED);
@@ -306,6 +376,18 @@ static void obey(struct root *m)
 }
 
 /* ---- the loop ---- */
+
+static void check_own_call(struct root *m)
+{
+    enum stall_news news = watch_stall_news(m->w, &m->told);
+
+    if (news == STALL_BEGINS)
+        stall_begins(m, 0);
+    if (news == STALL_ENDS)
+        stall_ends(m, 0);
+    if (watch_is_stuck(m->w))
+        hangs(m, 0);
+}
 
 /* Everybody has said goodbye, or has had time enough to. */
 static bool may_close(struct root *m)
@@ -347,8 +429,7 @@ void *watch_root_main(void *watch)
             watch_say(w, "%s", m.second_hand);
             end_job(&m, m.second_hand);
         }
-        if (watch_is_stuck(w))
-            ask(&m, true, 0);
+        check_own_call(&m);
         finish_asking(&m);
     } while (!may_close(&m));
     free(m.answer);

@@ -31,10 +31,16 @@ static void on_abort_hang(void *arg, const char *reason)
     sleep(100);
 }
 
+static void on_stall(void *arg, const char *text)
+{
+    (void)arg;
+    fprintf(stderr, "told %d: %.300s\n", comm_place(world)->rank, text ? text : "nothing");
+}
+
 struct trouble {
-    const char *what;           /* "run", "abort", "sleep", "read", "leave", "dump" */
+    const char *what;           /* "run", "abort", "sleep", "read", "leave", "dump", "late" */
     int who;
-    double hang_s;
+    double hang_s, stall_s;
     bool hang_in_words;         /* on_abort does not return */
 };
 
@@ -42,7 +48,8 @@ struct trouble {
 static int do_trouble(int rank, int size, void *arg)
 {
     const struct trouble *t = arg;
-    struct comm_options o = {.hang_timeout_s = t->hang_s, .on_abort = t->hang_in_words ? on_abort_hang : on_abort};
+    struct comm_options o = {.hang_timeout_s = t->hang_s, .on_abort = t->hang_in_words ? on_abort_hang : on_abort,
+                             .stall_notice_s = t->stall_s, .on_stall = on_stall};
     struct err e = {0};
 
     (void)size;
@@ -59,6 +66,8 @@ static int do_trouble(int rank, int size, void *arg)
                 comm_abort(world, "no more data");
             if (strcmp(t->what, "sleep") == 0)
                 sleep(100);
+            if (strcmp(t->what, "late") == 0)
+                sleep(3);
             if (strcmp(t->what, "read") == 0) {
                 watch_outside(comm_watch(world), "sample", 1234, "data/text");
                 sleep(100);
@@ -348,6 +357,59 @@ static void test_stopped(void **state)
     ranks_end(&j);
 }
 
+/* A rank that is late for a while is told of, once, and so is its coming. */
+static void test_late(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 3) {
+        char text[100], *said;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "late", .who = who, .hang_s = 60, .stall_s = 1});
+        sleep(5);
+        kill(j.pid[2], SIGKILL);
+        expect_end(&j, 5, 10, -1, "the job goes on, after ");
+        said = ranks_said(&j);
+        snprintf(text, sizeof text, "; rank %d (host ", who);
+        assert_non_null(strstr(said, text));
+        assert_int_equal(count(said, " has waited 1 s in all_reduce #21 of group world"), 2);  /* the line, and its callback */
+        assert_int_equal(count(said, "; the job is ended after 60 s\n"), 2);
+        assert_int_equal(count(said, "told 0: rank "), 1);
+        assert_int_equal(count(said, "told 0: nothing\n"), 1);
+        assert_int_equal(count(said, "told "), 2);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+/* A rank that is stopped: told, and when it goes on again; rank 0's silence is told by another. */
+static void test_stopped_for_a_while(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 2) {
+        char text[200], host[64] = "", *said;
+        struct ranks j;
+
+        gethostname(host, sizeof host - 1);
+        start(&j, (struct trouble){.what = "run", .who = -1, .hang_s = 60, .stall_s = 1});
+        usleep(700000);
+        kill(j.pid[who], SIGSTOP);
+        snprintf(text, sizeof text, "; rank %d (host %s, pid %ld) does not answer: it is stopped, or its host is", who, host,
+                 (long)j.pid[who]);
+        sleep(who ? 5 : 8);
+        kill(j.pid[who], SIGCONT);
+        sleep(1);
+        kill(j.pid[1], SIGKILL);
+        expect_end(&j, 6, 12, -1, text);
+        said = ranks_said(&j);
+        if (count(said, text) != 2 || count(said, "the job goes on") != 1)
+            fail_msg("stopped: %d; said:\n%s", who, said);
+        assert_int_equal(count(said, who ? "told 0: rank " : "told 1: rank "), 1);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
 static void test_dump(void **state)
 {
     for (int who = 0; who < SIZE; who += SIZE - 1) {
@@ -413,7 +475,7 @@ int main(void)
         cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
         cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone),
-        cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_late), cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
