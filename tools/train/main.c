@@ -49,6 +49,28 @@ static void on_abort(void *arg, const char *reason)
     savelock_drop(train.lock);
 }
 
+/* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
+static void on_stall(void *arg, const char *text)
+{
+    struct trainer *t = arg;
+    const struct comm_place *root;
+    char *path;
+    struct err e = {0};
+    int rc = 0;
+
+    if (!t->place || only_looks(t))
+        return;
+    root = comm_place_of(t->world, 0);
+    path = t->o.status_file ? xstrdup(t->o.status_file) : t->o.save ? path_join(t->o.save, "status.json") : NULL;
+    if (!speaks(t) && path)
+        rc = status_stalled_for(path, root->host, root->pid, text, &e);
+    else if (speaks(t) && t->status_path && (!t->lock || savelock_held(t->lock, &e)))
+        rc = status_stalled(t->status_path, &t->status, text, &e);
+    if (rc < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    free(path);
+}
+
 static void say_line(void *arg, const char *line) { say(arg, "%s", line); }
 
 static void on_lost_lock(void *arg, const char *reason)
@@ -75,6 +97,7 @@ static int join(struct trainer *t, struct err *e)
 {
     const struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
+        .stall_notice_s = t->o.stall_notice > 0 ? (double)t->o.stall_notice : -1, .on_stall = on_stall, .arg = t,
     };
     double start = -status_process_start();
     struct launch l;

@@ -138,6 +138,7 @@ const struct row options_rows[] = {
     WORD("backend", backend, backends, "auto", "NAME", "auto, cpu or cuda")
     { .name = "threads", .kind = KIND_INT, .group = GROUP, .letter = 'j', FIELD(threads), .min = 1, .max = 1024,
       .arg = "N", .help = "threads of a rank (the cores it may use)" },
+    INT("stall-notice", stall_notice, 0, 1e9, "60", "seconds of waiting after which a late rank is named; 0: never")
     INT("collective-timeout", collective_timeout, 0, 1e9, "1800",
         "seconds after which a hanging collective ends the job; 0: never")
 #undef GROUP

@@ -74,6 +74,10 @@ static json_t *text(const char *s)
     return v ? v : json_string("?");    /* bytes that are no UTF-8 */
 }
 
+/* The monitor's thread writes the last one while the main thread may be at one of its own: they share a name. */
+static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
+static char *stalled;                   /* with it; NULL: the job goes on */
+
 static char *dump(const struct status *s)
 {
     json_t *o = json_object();
@@ -96,6 +100,7 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "iteration_s", s->iteration_s < 0 ? json_null() : real(s->iteration_s));
     json_object_set_new(o, "last_complete_tag", text(s->last_complete_tag));
     json_object_set_new(o, "saving_tag", text(s->saving_tag));
+    json_object_set_new(o, "stalled", text(s->reason == STATUS_RUNNING ? stalled : NULL));
     json_object_set_new(o, "stop_reason", text(status_reason_name(s->reason)));
     json_object_set_new(o, "signal", text(s->reason == STATUS_SIGNAL ? status_signal_name(s->signal) : NULL));
     json_object_set_new(o, "message", text(s->message));
@@ -118,9 +123,6 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
     close(fd);
     return rc;
 }
-
-/* The monitor's thread writes the last one while the main thread may be at one of its own: they share a name. */
-static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
 
 /* As file_replace(), but nothing waits for the disk: this happens at every iteration. */
 static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
@@ -149,6 +151,39 @@ int status_write(const char *path, const struct status *s, struct err *e)
     rc = s->reason == STATUS_RUNNING ? replace_unsynced(path, line, strlen(line), e)
                                      : file_replace(path, line, strlen(line), e);
     pthread_mutex_unlock(&one_writer);
+    free(json);
+    free(line);
+    return rc;
+}
+
+int status_stalled(const char *path, const struct status *s, const char *why, struct err *e)
+{
+    pthread_mutex_lock(&one_writer);
+    free(stalled);
+    stalled = why ? xstrdup(why) : NULL;
+    pthread_mutex_unlock(&one_writer);
+    return status_write(path, s, e);
+}
+
+int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e)
+{
+    json_t *o = json_load_file(path, 0, NULL);
+    const char *there = json_string_value(json_object_get(o, "host"));
+    char *json, *line;
+    int rc;
+
+    if (!there || strcmp(there, host) != 0 || json_integer_value(json_object_get(o, "pid")) != pid) {
+        json_decref(o);
+        return 0;
+    }
+    json_object_set_new(o, "stalled", text(why));
+    json_object_set_new(o, "updated_s", real(status_now()));
+    json = json_dumps(o, JSON_COMPACT);
+    line = str_fmt("%s\n", json);
+    pthread_mutex_lock(&one_writer);
+    rc = replace_unsynced(path, line, strlen(line), e);
+    pthread_mutex_unlock(&one_writer);
+    json_decref(o);
     free(json);
     free(line);
     return rc;
