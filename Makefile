@@ -66,7 +66,7 @@ LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 
 # ---- what there is -------------------------------------------------------------------
 
-LIB_SRC   := $(wildcard libcommon/*/*.c)
+LIB_SRC   := $(wildcard libcommon/*/*.c libcommon/*/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
 LIB       := $(O)/libshardkit.a
 # Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/open.c picks one set at run time.
@@ -83,6 +83,9 @@ KERNEL_OBJ := $(KERNEL_ONCE:%.c=$(O)/%.o) $(foreach i,$(ISA_LIST),$(KERNEL_EACH:
 KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-errno -fno-trapping-math \
                  -Wno-pass-failed
 KERNELS   := $(O)/libkernels.a
+# What the converters' command lines share.
+CONVERTERS := ds2universal reshape merge-tp export-hf
+SHARED    := $(O)/libshared.a
 # The GPU's kernels: a library that train loads when it finds a GPU, built where there is an nvcc.
 NVCC      := $(if $(filter 1,$(CUDA)),$(if $(filter release,$(B)),$(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))))
 CUDA_OBJ  := $(patsubst %.cu,$(O)/%.o,$(wildcard kernels/cuda/*.cu))
@@ -144,7 +147,8 @@ $(LIB): $(LIB_OBJ)
 $(TLIB): $(TLIB_OBJ)
 $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
-$(LIB) $(TLIB) $(KERNELS) $(TRAIN):
+$(SHARED): $(patsubst %.c,$(O)/%.o,$(wildcard tools/common/*.c))
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(SHARED):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -154,7 +158,9 @@ $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
 	@mkdir -p $$(@D)
 	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(2) $(LIB) $$(LIBS) $(3)
 endef
-$(foreach t,$(filter-out train,$(TOOLS)),$(eval $(call tool_rule,$(t))))
+$(foreach t,$(CONVERTERS),$(eval $(call tool_rule,$(t),$(SHARED))))
+$(CONVERTERS:%=$(BIN)/%): $(SHARED)
+$(foreach t,$(filter-out train $(CONVERTERS),$(TOOLS)),$(eval $(call tool_rule,$(t))))
 # -rdynamic, here and for programs of tests: shardkit-cuda.so finds the errors' functions in the program.
 $(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS) -ldl -rdynamic))
 $(BIN)/train: $(KERNELS)
@@ -188,7 +194,7 @@ $(O)/tests/tools/libkernel_times.so: tests/tools/kernel_times.c
 		-L$(CUDA_HOME)/extras/CUPTI/lib64 -L$(CUDA_HOME)/lib64 -lcupti -lstdc++ -lpthread
 
 # Fuzzers are clang's; they compile the library again with coverage instrumentation.
-build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h)
+build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h libcommon/*/*/*.h)
 	$(call say,FUZZ,$@)
 	@mkdir -p $(@D)
 	$(Q)clang $(CPPFLAGS_ALL) -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined \
@@ -250,4 +256,4 @@ help:
 .PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
+-include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

@@ -9,7 +9,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/text.h"
-#include "libcommon/layout/universal.h"
+#include "libcommon/layout/universal/universal.h"
 
 enum { READ_CHUNK = 1 << 20, MANIFEST_MAX = 256 << 20 };
 #define FORMAT "\"format\":\"shardkit-manifest\""

@@ -6,7 +6,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/run_state.h"
 
 /* ---- small files ---- */

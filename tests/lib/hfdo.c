@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/convert.h"
+#include "libcommon/convert/convert.h"
 
 struct hfdo hfdo_defaults(void)
 {

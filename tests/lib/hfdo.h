@@ -5,9 +5,9 @@
 #define SHARDKIT_TESTS_HFDO_H
 
 #include "libcommon/format/safetensors.h"
-#include "libcommon/layout/deepspeed_target.h"
-#include "libcommon/layout/hf_sink.h"
-#include "libcommon/layout/hf_source.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/hf/hf_source.h"
 
 struct hfdo {
     struct hf_request q;        /* config is filled in */

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/convert.h"
+#include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
 #include "libcommon/layout/manifest.h"
-#include "libcommon/layout/verify.h"
 #include "tests/lib/ptdiff.h"
 
 static char scratch[64];

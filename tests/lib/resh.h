@@ -8,7 +8,7 @@
 #define SHARDKIT_TESTS_RESH_H
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "tests/lib/ckptgen.h"
 
 /* Of the group: a folder, in memory where there is /dev/shm, and its end. */

@@ -9,9 +9,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "libcommon/layout/certificate.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/verify.h"
+#include "libcommon/check/certificate.h"
+#include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
 #include "tests/lib/ckptgen.h"
 
 static char scratch[64];

@@ -20,9 +20,9 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/convert.h"
+#include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
 #include "libcommon/layout/manifest.h"
-#include "libcommon/layout/verify.h"
 #include "tests/lib/ckptgen.h"
 
 enum { MAX_FILES = 256 };

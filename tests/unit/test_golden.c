@@ -16,10 +16,10 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/universal.h"
-#include "libcommon/layout/verify.h"
+#include "libcommon/layout/universal/universal.h"
 
 static char scratch[] = "/tmp/shardkit-golden-XXXXXX";
 

@@ -24,7 +24,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/universal.h"
+#include "libcommon/layout/universal/universal.h"
 #include "libcommon/plan/executor.h"
 
 enum { TP = 2, DP = 2, ROWS_KEPT = 7 };

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
-#include "libcommon/layout/convert.h"
+#include "libcommon/convert/convert.h"
 #include "tests/lib/hfdo.h"
 #include "tests/lib/resh.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/layout/verify.h"
+#include "libcommon/check/verify.h"
 #include "tests/lib/hfdo.h"
 #include "tests/lib/resh.h"
 

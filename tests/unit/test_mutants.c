@@ -28,12 +28,12 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/deepspeed_target.h"
-#include "libcommon/layout/hf_sink.h"
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/hf/hf_sink.h"
 #include "libcommon/layout/manifest.h"
-#include "libcommon/layout/mismatch.h"
-#include "libcommon/layout/verify.h"
 #include "tests/lib/ckptgen.h"
 #include "tests/lib/mutate.h"
 

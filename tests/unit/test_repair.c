@@ -11,8 +11,8 @@
 
 #include <math.h>
 
-#include "libcommon/layout/repair.h"
-#include "libcommon/layout/replicas_report.h"
+#include "libcommon/check/repair.h"
+#include "libcommon/check/replicas_report.h"
 
 enum { RANKS = 3, ELEMS = 100 };
 

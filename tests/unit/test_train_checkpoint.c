@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/layout/convert.h"
-#include "libcommon/layout/deepspeed_target.h"
+#include "libcommon/convert/convert.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/trainjob.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/replicas_report.h"
+#include "libcommon/check/replicas_report.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* `damaged`: not all could be opened, so nothing is known to be in sync. */

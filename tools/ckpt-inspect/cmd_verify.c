@@ -1,10 +1,10 @@
 /*
- * cmd_verify.c - is the checkpoint whole and undamaged? The work is libcommon/layout/verify.h's.
+ * cmd_verify.c - is the checkpoint whole and undamaged? The work is libcommon/check/verify.h's.
  */
 #include <stdio.h>
 
 #include "libcommon/base/progress.h"
-#include "libcommon/layout/verify.h"
+#include "libcommon/check/verify.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 static void print_text(const struct inspect *in, const struct report *r, const struct verify_stats *st)

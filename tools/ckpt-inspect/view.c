@@ -8,7 +8,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
-#include "libcommon/layout/hf_source.h"
+#include "libcommon/layout/hf/hf_source.h"
 
 /* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
  * MAX_RUNS bounds the memory for tensors that are not contiguous (100 MB). */

@@ -5,7 +5,7 @@
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/convert_cli.h"
+#include "tools/common/convert_cli.h"
 
 enum form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
 

@@ -4,7 +4,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/layout/rehearsal.h"
+#include "libcommon/convert/rehearsal.h"
 #include "tools/ds2universal/ds2universal.h"
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };

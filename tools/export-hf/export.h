@@ -7,11 +7,11 @@
 #include <jansson.h>
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/convert_cli.h"
-#include "libcommon/layout/deepspeed_options.h"
-#include "libcommon/layout/deepspeed_write.h"
-#include "libcommon/layout/hf_sink.h"
-#include "libcommon/layout/rehearsal.h"
+#include "libcommon/convert/rehearsal.h"
+#include "libcommon/layout/hf/hf_sink.h"
+#include "tools/common/convert_cli.h"
+#include "tools/common/deepspeed_options.h"
+#include "tools/common/deepspeed_write.h"
 
 struct job {
     struct cli cli;

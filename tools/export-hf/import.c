@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/hf_source.h"
-#include "libcommon/layout/staging.h"
+#include "libcommon/convert/staging.h"
+#include "libcommon/layout/hf/hf_source.h"
 #include "tools/export-hf/export.h"
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */

@@ -5,9 +5,9 @@
 #define SHARDKIT_TOOLS_MERGE_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/deepspeed_write.h"
-#include "libcommon/layout/repair.h"
-#include "libcommon/layout/replicas_check.h"
+#include "libcommon/check/repair.h"
+#include "libcommon/check/replicas_check.h"
+#include "tools/common/deepspeed_write.h"
 
 struct job {
     struct cli cli;

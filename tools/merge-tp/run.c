@@ -5,8 +5,8 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/layout/convert_cli.h"
-#include "libcommon/layout/replicas_report.h"
+#include "libcommon/check/replicas_report.h"
+#include "tools/common/convert_cli.h"
 #include "tools/merge-tp/merge.h"
 
 /* ---- what is printed ---- */

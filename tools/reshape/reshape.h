@@ -5,8 +5,8 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/layout/deepspeed_options.h"
-#include "libcommon/layout/deepspeed_write.h"
+#include "tools/common/deepspeed_options.h"
+#include "tools/common/deepspeed_write.h"
 
 struct job {
     struct cli cli;

@@ -1,5 +1,5 @@
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/convert_cli.h"
+#include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"
 
 static int reshape(struct job *j, struct source *s, struct err *e)

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed.h"
-#include "libcommon/layout/deepspeed_tree.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "tools/train/checkpoint_impl.h"
 #include "tools/train/deepspeed_json.h"
 

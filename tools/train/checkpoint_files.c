@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
 #include "tools/train/checkpoint_write.h"
 
 /* ---- set-up ---- */

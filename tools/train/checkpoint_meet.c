@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "libcommon/layout/staging.h"
+#include "libcommon/convert/staging.h"
 #include "tools/train/checkpoint_write.h"
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/replicas_check.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed_tree.h"
-#include "libcommon/layout/mismatch.h"
-#include "libcommon/layout/replicas_check.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "tools/train/checkpoint_impl.h"
 
 /* ---- pointer files ---- */

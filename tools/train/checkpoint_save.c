@@ -13,7 +13,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
-#include "libcommon/layout/staging.h"
+#include "libcommon/convert/staging.h"
 #include "tools/train/checkpoint_write.h"
 
 enum { HASH_CHUNK = 1 << 20 };

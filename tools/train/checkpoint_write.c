@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/layout/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/plan/executor.h"
 
 enum { EXEC_MEM = 16 << 20 };

@@ -22,9 +22,9 @@
 #include <limits.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/convert/replace.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed_tree.h"
-#include "libcommon/layout/replace.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "tools/train/checkpoint_impl.h"
 
 /* One save, as the trainer orders it. */

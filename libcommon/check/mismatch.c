@@ -1,0 +1,370 @@
+/*
+ * mismatch.c - weights against their masters, value by value
+ *
+ * The sample is cheap because it is small: 4,096 values from the start and the end of every
+ * piece of a master (each shard's part of each parameter), and as many of its weights and second
+ * moments: a thousandth of a large checkpoint's bytes, all of a tiny one. Reads are spread over
+ * threads: they wait for the disk, not for the processor.
+ */
+#include "libcommon/check/mismatch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/tmap.h"
+
+enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
+
+/* ---- two values ---- */
+
+/* Rounding to bf16 moves a value by 1/256 of it at most, averaging two such by a little more. */
+static bool is_far(float weight, float master)
+{
+    static const float tiny = 1e-6f;    /* below f16's normal range: steps are no part of the value there */
+
+    return !(fabsf(weight - master) <= fmaxf(tiny, fmaxf(fabsf(weight), fabsf(master)) / 64));
+}
+
+void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n)
+{
+    const uint8_t *pw = w, *pm = masters;
+    uint64_t n_differ = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t have;
+        float master;
+
+        memcpy(&have, pw + 2 * i, sizeof have);
+        memcpy(&master, pm + 4 * i, sizeof master);
+        if (have == (weights == DTYPE_F16 ? f32_to_f16(master) : f32_to_bf16(master)))
+            continue;
+        n_differ++;
+        c->n_far += is_far(weights == DTYPE_F16 ? f16_to_f32(have) : bf16_to_f32(have), master);
+    }
+    c->n += n;
+    c->n_differ += n_differ;
+    c->dense |= n_differ >= 2 && n_differ * 100 >= n;
+}
+
+enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *p)
+{
+    int64_t sync = 0;
+
+    if (p->merge != MERGE_REPLICATED)
+        return MISMATCH_EXACT;
+    pk_as_int(pk_get(s->run.args, "sync_tp_duplicated_parameters"), &sync);
+    return sync ? MISMATCH_FREE : MISMATCH_NEAR;
+}
+
+enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule rule)
+{
+    if (c->n_differ == 0 || rule == MISMATCH_FREE)
+        return SEV_NOTE;
+    if (rule == MISMATCH_NEAR)
+        return c->n_far >= 2 && c->n_far * 2 >= c->n ? SEV_ERROR : SEV_WARNING;
+    return c->dense || c->n_far ? SEV_ERROR : SEV_WARNING;
+}
+
+/* ---- a sample ---- */
+
+/* Bytes [from, from + len) of a slice. -1 when they cannot be read, or are not there. */
+static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from, uint64_t len, uint8_t *buf)
+{
+    struct err ignored = {0};
+
+    for (int i = 0; i < s->n_extents && len; i++) {
+        struct extent x = s->extent[i];
+
+        if (from >= x.len) {
+            from -= x.len;
+            continue;
+        }
+        x.at += from;
+        x.len = min_u64(x.len - from, len);
+        if (files_read_extent(f, &x, buf, &ignored) < 0)
+            return -1;
+        from = 0;
+        buf += x.len;
+        len -= x.len;
+    }
+    return len ? -1 : 0;
+}
+
+/* What the sample of one parameter shows: the worst piece of each kind, and its files. */
+struct sampled {
+    enum severity severity;             /* of the weights' worst piece; NOTE: all is well */
+    struct mismatch_count weights;
+    int weights_file, masters_file;
+    uint64_t n_moments, n_negative, n_large;
+    int moments_file;                   /* -1: all is well */
+};
+
+struct sampler {
+    const struct source *s;
+    const struct param *p;
+    bool masters_differ;                /* between tensor ranks, while the weights agree */
+    double most;                        /* exp_avg^2 / exp_avg_sq; 0: not known */
+    bool signs;                         /* look at those of second moments */
+    struct sampled *out;
+};
+
+static int file_of(const struct source *s, const struct extent *x)
+{
+    return files_record(s->files, x->record)->file;
+}
+
+/* Weights and masters of slice k from element `first` on, n of them; `x` is the masters' piece. */
+static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
+{
+    const struct tmap *w = m->p->state[STATE_BF16], *f = m->p->state[STATE_FP32];
+    struct mismatch_count c = {0}, *worst = &m->out->weights;
+    uint8_t weights[SAMPLE * 2], masters[SAMPLE * 4];
+    enum severity severity;
+    enum mismatch_rule rule = m->masters_differ ? MISMATCH_FREE : mismatch_rule_of(m->s, m->p);
+
+    if (!w || !f || (w->dtype != DTYPE_BF16 && w->dtype != DTYPE_F16) || w->n_slices != f->n_slices ||
+        2 * w->slice[k].len != f->slice[k].len || w->slice[k].n_extents == 0 ||
+        slice_read(m->s->files, &w->slice[k], first * 2, n * 2, weights) < 0 ||
+        slice_read(m->s->files, &f->slice[k], first * 4, n * 4, masters) < 0)
+        return;
+    mismatch_compare(&c, w->dtype, weights, masters, n);
+    /* A single odd value is damage rather: its record's checksum is the one to tell of it. */
+    c.n_far = rule == MISMATCH_NEAR ? c.n_far : 0;
+    severity = mismatch_judge(&c, rule);
+    if (severity < m->out->severity || c.n_differ * max_u64(worst->n, 1) <= worst->n_differ * c.n)
+        return;
+    m->out->severity = severity;
+    *worst = c;
+    m->out->weights_file = file_of(m->s, w->slice[k].extent);
+    m->out->masters_file = file_of(m->s, x);
+}
+
+/*
+ * Both moments are sums over the same gradients, with weights (1-b1) b1^k and (1-b2) b2^k, so by
+ * Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq, whatever the
+ * gradients were: 1.36 for 0.9 and 0.95. Moments of different elements break that nearly everywhere.
+ */
+static double most_of(const struct source *s)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(s->run.param_groups, &n), **beta;
+    double b1, b2;
+
+    beta = n ? pk_items(pk_get(group[0], "betas"), &n) : NULL;
+    if (!beta || n != 2 || !pk_as_double(beta[0], &b1) || !pk_as_double(beta[1], &b2) ||
+        !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
+        return 0;
+    return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
+}
+
+static float f32_at(const uint8_t *bytes, uint64_t i)
+{
+    float x;
+
+    memcpy(&x, bytes + 4 * i, sizeof x);
+    return x;
+}
+
+/* Rounding and underflow leave a wide margin: only what no rounding explains is counted. */
+static bool is_large(float avg, float sq, double most)
+{
+    return most > 0 && (double)avg * avg > 2 * most * sq && fabsf(avg) > 1e-15f;
+}
+
+static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
+{
+    const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
+    uint8_t sq[SAMPLE * 4], avg[SAMPLE * 4];
+    uint64_t n_negative = 0, n_large = 0;
+    bool both = a && a->dtype == DTYPE_F32 && a->n_slices == v->n_slices && a->slice[k].len == v->slice[k].len &&
+                slice_read(m->s->files, &a->slice[k], first * 4, n * 4, avg) == 0;
+
+    if (slice_read(m->s->files, &v->slice[k], first * 4, n * 4, sq) < 0)
+        return;
+    for (uint64_t i = 0; i < n; i++) {
+        n_negative += m->signs && f32_at(sq, i) < 0;
+        n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
+    }
+    if (n_large < 2 || n_large * 10 < n)        /* an optimizer whose betas were changed may show some */
+        n_large = 0;
+    if (n_negative + n_large <= m->out->n_negative + m->out->n_large)
+        return;
+    m->out->n_moments = n;
+    m->out->n_negative = n_negative;
+    m->out->n_large = n_large;
+    m->out->moments_file = file_of(m->s, x);
+}
+
+typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
+
+/* Ask fn about the start and the end of every piece of a map. */
+static void each_piece(struct sampler *m, const struct tmap *map, sample_fn *fn)
+{
+    for (int k = 0; map && map->dtype == DTYPE_F32 && k < map->n_slices; k++) {
+        uint64_t first = 0;
+
+        for (int i = 0; i < map->slice[k].n_extents; i++) {
+            const struct extent *x = &map->slice[k].extent[i];
+            uint64_t len = x->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
+
+            if (n)
+                fn(m, k, first, n, x);
+            if (rest)
+                fn(m, k, first + len - rest, rest, x);
+            first += len;
+        }
+    }
+}
+
+/* The first values of all copies agree in the weights and not in the masters: weights are averaged. */
+static bool masters_differ(const struct source *s, const struct param *p)
+{
+    uint8_t first[2][SAMPLE * 4], other[SAMPLE * 4];
+    bool differ[2] = { false, false };
+
+    if (p->merge != MERGE_REPLICATED)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const struct tmap *m = p->state[i ? STATE_FP32 : STATE_BF16];
+
+        for (int k = 0; m && k < m->n_slices; k++) {
+            uint64_t n = min_u64(m->slice[k].len, sizeof other);
+
+            if (slice_read(s->files, &m->slice[k], 0, n, k ? other : first[i]) < 0)
+                return false;
+            differ[i] |= k && memcmp(first[i], other, n) != 0;
+        }
+    }
+    return differ[1] && !differ[0];
+}
+
+static void sample_param(const struct source *s, const struct param *p, const struct mismatch_opts *o,
+                         struct sampled *out)
+{
+    struct sampler m = { .s = s, .p = p, .most = most_of(s), .signs = !o->moments_only, .out = out };
+
+    out->moments_file = -1;
+    if (!o->moments_only) {
+        m.masters_differ = masters_differ(s, p);
+        each_piece(&m, p->state[STATE_FP32], sample_weights);
+    }
+    each_piece(&m, p->state[STATE_EXP_AVG_SQ], sample_moments);
+}
+
+/* ---- what it says ---- */
+
+/* One finding a file: a foreign one has dozens of parameters. */
+static void tell_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+{
+    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+
+    for (int i = 0; i < s->n_params; i++) {
+        if (v[i].severity != SEV_ERROR || told[v[i].weights_file])
+            continue;
+        told[v[i].weights_file] = true;
+        report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
+                   "%llu of %llu values looked at are not the rounded masters in %s: the files are not of one save, "
+                   "or not of one rank", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
+                   files_name(s->files, v[i].masters_file));
+    }
+    free(told);
+}
+
+static void tell_moments(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+{
+    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+
+    for (int i = 0; i < s->n_params; i++) {
+        if (v[i].moments_file < 0 || told[v[i].moments_file])
+            continue;
+        told[v[i].moments_file] = true;
+        if (v[i].n_negative)
+            report_add(r, sev, "negative_exp_avg_sq", files_name(s->files, v[i].moments_file), ERR_NO_BYTE,
+                       s->param[i].name, "exp_avg_sq is negative in %llu of %llu values looked at: no second moments",
+                       (unsigned long long)v[i].n_negative, (unsigned long long)v[i].n_moments);
+        if (v[i].n_large)
+            report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
+                       "exp_avg is larger than exp_avg_sq allows in %llu of %llu values looked at: they are not "
+                       "moments of the same gradients", (unsigned long long)v[i].n_large,
+                       (unsigned long long)v[i].n_moments);
+    }
+    free(told);
+}
+
+/* Single values, and copies that were averaged apart: one line for all of them. */
+static void tell_single(const struct source *s, const struct sampled *v, struct report *r)
+{
+    const struct sampled *first = NULL;
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (v[i].severity == SEV_WARNING && n++ == 0)
+            first = &v[i];
+    if (first)
+        report_add(r, SEV_WARNING, "bf16_master", files_name(s->files, first->weights_file), ERR_NO_BYTE,
+                   s->param[first - v].name, "%llu of %llu values looked at are not the rounded masters%s; "
+                   "ckpt-inspect verify tells all", (unsigned long long)first->weights.n_differ,
+                   (unsigned long long)first->weights.n, n > 1 ? " (other parameters have such, too)" : "");
+}
+
+static void sample_all(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct sampled *v = xcalloc((size_t)s->n_params + 1, sizeof *v);
+    int threads = o->threads > 0 ? o->threads : THREADS_DEFAULT;
+
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int i = 0; i < s->n_params; i++)
+        sample_param(s, &s->param[i], o, &v[i]);
+    tell_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    tell_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    tell_single(s, v, r);
+    free(v);
+}
+
+static bool has_shards(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].cls == FILE_OPTIMIZER)
+            return true;
+    return false;
+}
+
+static bool has_masters(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].state[STATE_FP32])
+            return true;
+    return false;
+}
+
+void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct source_opts so = { .accept_mismatch = true, .threads = o->threads };
+    struct report *ignored;
+    struct source *with;
+    struct err e = {0};
+
+    if (s->kind != LAYOUT_DEEPSPEED || has_masters(s) || !has_shards(s)) {
+        sample_all(s, o, r);
+        return;
+    }
+    /* What else is wrong with the shards does not matter to who wants the weights alone. */
+    ignored = report_new();
+    with = source_open(s->path, &so, ignored, &e);
+    if (with)
+        sample_all(with, o, r);
+    source_close(with);
+    report_free(ignored);
+}
+
+bool mismatch_is(const struct finding *f)
+{
+    static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments" };
+
+    for (int i = 0; i < 5; i++)
+        if (strcmp(f->code, codes[i]) == 0)
+            return true;
+    return false;
+}

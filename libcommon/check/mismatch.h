@@ -1,0 +1,49 @@
+/*
+ * mismatch.h - are the weights, masters and moments of a checkpoint of one save?
+ *
+ * A trainer's weights are its masters, rounded, at every save. So a layer file of another
+ * run, or a shard of another rank, shows in the first few values. Copies that tensor ranks
+ * keep of LayerNorms and biases are the exception: some runs average the weights at every
+ * step and never the masters, and converters average both, each by itself.
+ * verify compares all values; a converter takes a sample of every piece that it will read.
+ */
+#ifndef SHARDKIT_CHECK_MISMATCH_H
+#define SHARDKIT_CHECK_MISMATCH_H
+
+#include "libcommon/layout/layout.h"
+
+/* How near a parameter's weights must be to its masters. */
+enum mismatch_rule {
+    MISMATCH_EXACT,             /* rounded, bit for bit */
+    MISMATCH_NEAR,              /* replicated: perhaps averaged since, weights and masters each by themselves */
+    MISMATCH_FREE,              /* replicated in a run that averages the weights alone */
+};
+enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *p);
+
+struct mismatch_count {
+    uint64_t n, n_differ;       /* elements; those that are not the rounded master */
+    uint64_t n_far;             /* ... by more than any averaging explains: 1/64 of the value */
+    bool dense;                 /* in some run of elements that was compared in one call, 1 % differ or more */
+};
+/* Add n bf16 or f16 weights against n fp32 masters. */
+void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
+/* All elements counted: ERROR when they cannot be of one save, WARNING when single ones differ, else NOTE. */
+enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule rule);
+
+struct mismatch_opts {
+    bool accept;                /* findings are warnings */
+    bool moments_only;          /* both moments alone: verify looks at all weights and signs itself */
+    int threads;                /* reading; 0 = 16 */
+};
+/*
+ * Look at the first and last values of every piece: "bf16_master" where weights are not of
+ * their masters' save, "negative_exp_avg_sq" where second moments are none, "moments" where the
+ * two belong to different gradients. A deepspeed source that was opened without its shards is
+ * opened again with them, when there are any. Damage is not told here: what cannot be read is
+ * passed over.
+ */
+void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
+/* Is this finding one that accept_mismatch makes a warning? */
+bool mismatch_is(const struct finding *f);
+
+#endif

@@ -1,0 +1,449 @@
+#include "libcommon/check/repair.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/plan/stats.h"
+
+enum { CHUNK_ELEMS = 32 << 10 };        /* at a time of every state and rank */
+
+/* One parameter on the bench. */
+struct work {
+    struct files *files;
+    enum replica_policy how;
+    int n_ranks;
+    const struct tmap *map[STATE_N];    /* NULL: there is no such state */
+    uint8_t **copy[STATE_N];            /* [n_ranks]: a chunk of each */
+    uint8_t *out[STATE_N];
+    const void **at;                    /* [n_ranks]: scratch */
+};
+
+static size_t elem(const struct work *w, int st)
+{
+    return (size_t)dtype_size(w->map[st]->dtype);
+}
+
+/* ---- one element ---- */
+
+static bool state_agrees(const struct work *w, int st, uint64_t i)
+{
+    size_t size = elem(w, st);
+
+    for (int k = 1; k < w->n_ranks; k++)
+        if (memcmp(w->copy[st][0] + i * size, w->copy[st][k] + i * size, size) != 0)
+            return false;
+    return true;
+}
+
+/* Ranks that hold what rank k holds, over all states. */
+static int votes_for(const struct work *w, int k, uint64_t i)
+{
+    int votes = 0;
+
+    for (int st = 0; st < STATE_N; st++)
+        for (int j = 0; w->map[st] && j < w->n_ranks; j++)
+            votes += memcmp(w->copy[st][k] + i * elem(w, st), w->copy[st][j] + i * elem(w, st), elem(w, st)) == 0;
+    return votes;
+}
+
+static int choose_rank(const struct work *w, uint64_t i)
+{
+    int best = 0, most = 0;
+
+    for (int k = 0; w->how == REPLICAS_MAJORITY && k < w->n_ranks; k++) {
+        int votes = votes_for(w, k, i);
+
+        if (votes > most) {
+            most = votes;
+            best = k;
+        }
+    }
+    return best;
+}
+
+static void settle_state(const struct work *w, int st, uint64_t i, int rank)
+{
+    size_t size = elem(w, st);
+
+    for (int k = 0; k < w->n_ranks; k++)
+        w->at[k] = w->copy[st][k] + i * size;
+    if (w->how == REPLICAS_AVERAGE)
+        replicas_combine(w->at, w->n_ranks, size, w->map[st]->dtype, w->how, w->out[st] + i * size);
+    else
+        memcpy(w->out[st] + i * size, w->at[rank], size);
+}
+
+/* The weight that a trainer makes of a master. */
+static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out)
+{
+    uint16_t narrow;
+    float x;
+
+    memcpy(&x, master, sizeof x);
+    if (weights != DTYPE_BF16 && weights != DTYPE_F16) {
+        memcpy(out, &x, sizeof x);
+        return;
+    }
+    narrow = weights == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    memcpy(out, &narrow, sizeof narrow);
+}
+
+static bool was_rounded_master(const struct work *w, uint64_t i)
+{
+    size_t size = elem(w, STATE_BF16);
+    uint8_t rounded[sizeof(float)];
+
+    for (int k = 0; k < w->n_ranks; k++) {
+        round_master(w->map[STATE_BF16]->dtype, w->copy[STATE_FP32][k] + i * sizeof(float), rounded);
+        if (memcmp(rounded, w->copy[STATE_BF16][k] + i * size, size) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void settle(const struct work *w, uint64_t i)
+{
+    int rank = choose_rank(w, i);
+
+    for (int st = STATE_FP32; st < STATE_N; st++)
+        if (w->map[st])
+            settle_state(w, st, i, rank);
+    if (!w->map[STATE_BF16])
+        return;
+    if (w->map[STATE_FP32] && was_rounded_master(w, i))
+        round_master(w->map[STATE_BF16]->dtype, w->out[STATE_FP32] + i * sizeof(float),
+                     w->out[STATE_BF16] + i * elem(w, STATE_BF16));
+    else
+        settle_state(w, STATE_BF16, i, rank);
+}
+
+/* ---- a chunk of all states ---- */
+
+static bool any_differs(const struct work *w, uint64_t i)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (w->map[st] && !state_agrees(w, st, i))
+            return true;
+    return false;
+}
+
+/* What the new values are to each rank's old ones. */
+static void measure(const struct work *w, uint64_t n, struct repair_state *x, struct stats_diff *d)
+{
+    size_t size = elem(w, x->state);
+    const uint8_t *out = w->out[x->state];
+
+    for (int k = 0; k < w->n_ranks; k++)
+        stats_diff_add(&d[k], w->map[x->state]->dtype, w->copy[x->state][k], out, n);
+    for (uint64_t i = 0; i < n; i++) {
+        bool changed = false;
+
+        for (int k = 0; k < w->n_ranks; k++)
+            changed |= memcmp(w->copy[x->state][k] + i * size, out + i * size, size) != 0;
+        x->all.n_changed += changed;
+        x->n_differed += !state_agrees(w, (int)x->state, i);
+    }
+}
+
+static int read_chunk(const struct work *w, uint64_t from, uint64_t n, struct err *e)
+{
+    for (int st = 0; st < STATE_N; st++)
+        for (int k = 0; w->map[st] && k < w->n_ranks; k++)
+            if (tmap_read(w->map[st], w->files, k, from * elem(w, st), n * elem(w, st), w->copy[st][k], e) < 0)
+                return -1;
+    return 0;
+}
+
+static void settle_chunk(const struct work *w, uint64_t n)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (w->map[st])
+            memcpy(w->out[st], w->copy[st][0], n * elem(w, st));
+    for (uint64_t i = 0; i < n; i++)
+        if (any_differs(w, i))
+            settle(w, i);
+}
+
+/* ---- a parameter ---- */
+
+static void work_begin(struct work *w, const struct replica_param *rp)
+{
+    w->n_ranks = 0;
+    for (int st = 0; st < STATE_N; st++) {
+        w->map[st] = rp->state[st].compared ? replica_map(rp, st) : NULL;
+        w->copy[st] = NULL;
+        w->out[st] = NULL;
+        if (!w->map[st])
+            continue;
+        w->n_ranks = w->map[st]->n_slices;
+        w->out[st] = xmalloc(CHUNK_ELEMS * elem(w, st));
+        w->copy[st] = xcalloc((size_t)w->n_ranks, sizeof *w->copy[st]);
+        for (int k = 0; k < w->n_ranks; k++)
+            w->copy[st][k] = xmalloc(CHUNK_ELEMS * elem(w, st));
+    }
+    w->at = xcalloc((size_t)w->n_ranks, sizeof *w->at);
+}
+
+static void work_end(struct work *w)
+{
+    for (int st = 0; st < STATE_N; st++) {
+        for (int k = 0; w->copy[st] && k < w->n_ranks; k++)
+            free(w->copy[st][k]);
+        free(w->copy[st]);
+        free(w->out[st]);
+    }
+    free(w->at);
+}
+
+/* The new values of a run of states of one parameter, and where they lie in the spool. */
+struct place {
+    uint64_t at[STATE_N];
+    struct crc_sum crc[STATE_N];
+};
+
+static void take_diffs(struct repair_state *x, const struct stats_diff *d)
+{
+    for (int k = 0; k < x->n_ranks; k++) {
+        x->rank[k] = (struct repair_move){ d[k].n_differ, d[k].max_ulps, d[k].max_abs };
+        x->all.max_ulps = max_u64(x->all.max_ulps, d[k].max_ulps);
+        x->all.max_abs = fmax(x->all.max_abs, d[k].max_abs);
+    }
+}
+
+/* state[STATE_N]: what is told of each; those without a map stay empty. */
+static int repair_param(struct work *w, int fd, struct place *pl, struct repair_state *state, bool (*stopped)(void),
+                        struct err *e)
+{
+    struct stats_diff *d = xcalloc((size_t)w->n_ranks * STATE_N, sizeof *d);
+    uint64_t n_elems = 0, n;
+    int rc = 0;
+
+    for (int st = 0; st < STATE_N; st++)
+        if (w->map[st])
+            n_elems = w->map[st]->len / elem(w, st);
+    for (uint64_t from = 0; from < n_elems && rc == 0; from += n) {
+        n = min_u64(CHUNK_ELEMS, n_elems - from);
+        if (stopped && stopped()) {
+            err_stop(e);
+            rc = -1;
+        } else {
+            rc = read_chunk(w, from, n, e);
+        }
+        if (rc < 0)
+            break;
+        settle_chunk(w, n);
+        for (int st = 0; st < STATE_N && rc == 0; st++) {
+            uint64_t len = w->map[st] ? n * elem(w, st) : 0, at = w->map[st] ? from * elem(w, st) : 0;
+
+            if (!w->map[st])
+                continue;
+            measure(w, n, &state[st], d + (size_t)st * (size_t)w->n_ranks);
+            crc_sum_add(&pl->crc[st], w->map[st]->len, at, len, crc_bytes(0, w->out[st], len));
+            rc = write_all_at(fd, w->out[st], len, pl->at[st] + at);
+            if (rc < 0)
+                err_sys(e, "repaired replicas", "cannot write %llu bytes", (unsigned long long)len);
+        }
+    }
+    for (int st = 0; st < STATE_N; st++)
+        if (w->map[st])
+            take_diffs(&state[st], d + (size_t)st * (size_t)w->n_ranks);
+    free(d);
+    return rc;
+}
+
+/* ---- all of them ---- */
+
+static bool drifted(const struct replica_param *rp)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (rp->state[st].compared && rp->state[st].n_differ)
+            return true;
+    return false;
+}
+
+/* Room for every state of every drifted parameter, one after the other. */
+static uint64_t lay_out(const struct replicas *r, struct place *place)
+{
+    uint64_t at = 0;
+
+    for (int i = 0; i < r->n_params; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (drifted(&r->param[i]) && r->param[i].state[st].compared) {
+                place[i].at[st] = at;
+                at += align_up(replica_map(&r->param[i], st)->len, 4096);
+            }
+    return at;
+}
+
+static int open_spool(const char *dir, struct err *e)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    char *name;
+
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)) {
+        if (fd < 0)
+            err_sys(e, dir, "cannot make a temporary file");
+        return fd;
+    }
+    name = str_fmt("%s/repair-XXXXXX", dir);
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd < 0)
+        err_sys(e, dir, "cannot make a temporary file");
+    else
+        unlink(name);
+    free(name);
+    return fd;
+}
+
+static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uint64_t at, uint32_t crc,
+                                const struct tmap *was)
+{
+    struct tmap *m = arena_alloc(a, sizeof *m);
+    struct tmap_slice *slice = arena_alloc(a, sizeof *slice);
+    struct extent *x = arena_alloc(a, sizeof *x);
+
+    *x = (struct extent){ files_add_record(s->files, file, at, was->len, true, crc, "repaired"), 0, was->len };
+    *slice = (struct tmap_slice){ .len = was->len, .n_extents = 1, .extent = x };
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = was->dtype, .len = was->len, .n_slices = 1, .slice = slice };
+    return m;
+}
+
+/* The source's parameter takes the new values. */
+static void install(struct source *s, const struct replicas *r, const struct place *place, int file)
+{
+    for (int i = 0; i < r->n_params; i++) {
+        const struct replica_param *rp = &r->param[i];
+        struct param *p = &s->param[rp->param - s->param];
+
+        for (int st = 0; st < STATE_N; st++) {
+            struct tmap *m;
+
+            if (!drifted(rp) || !rp->state[st].compared)
+                continue;
+            m = spooled_map(s, s->arena, file, place[i].at[st], place[i].crc[st].acc, replica_map(rp, st));
+            *(rp->last_stage ? &p->tied[st] : &p->state[st]) = m;
+            p->has_digest[st] &= rp->last_stage;
+        }
+    }
+}
+
+/* Keep what changed of the states of one parameter. */
+static void keep_states(struct repair *x, struct repair_state *state)
+{
+    bool any = false;
+
+    for (int st = 0; st < STATE_N; st++) {
+        if (state[st].all.n_changed) {
+            any = true;
+            x->state[x->n++] = state[st];
+        } else {
+            free(state[st].rank);
+        }
+    }
+    x->n_params += any;
+}
+
+static int repair_one(struct source *s, const struct replica_param *rp, enum replica_policy how, int fd,
+                      struct place *pl, bool (*stopped)(void), struct repair *out, struct err *e)
+{
+    struct work w = { .files = s->files, .how = how };
+    struct repair_state state[STATE_N] = {0};
+    int rc;
+
+    work_begin(&w, rp);
+    for (int st = 0; st < STATE_N; st++)
+        if (w.map[st])
+            state[st] = (struct repair_state){
+                .param = rp->param, .last_stage = rp->last_stage, .state = (enum state)st, .n_ranks = w.n_ranks,
+                .n_elems = w.map[st]->len / elem(&w, st), .was = w.map[st],
+                .rank = xcalloc((size_t)w.n_ranks, sizeof(struct repair_move)),
+            };
+    rc = repair_param(&w, fd, pl, state, stopped, e);
+    keep_states(out, state);
+    work_end(&w);
+    return rc;
+}
+
+int repair_run(struct source *s, const struct replicas *r, enum replica_policy how, const char *spool,
+               bool (*stopped)(void), struct repair *out, struct err *e)
+{
+    struct place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
+    uint64_t size = lay_out(r, place);
+    int fd = open_spool(spool, e), rc = fd < 0 ? -1 : 0;
+
+    *out = (struct repair){ .state = xcalloc((size_t)r->n_params * STATE_N + 1, sizeof *out->state) };
+    for (int i = 0; i < r->n_params && rc == 0; i++)
+        if (drifted(&r->param[i]))
+            rc = repair_one(s, &r->param[i], how, fd, &place[i], stopped, out, e);
+    if (rc == 0) {
+        install(s, r, place, files_add_fd(s->files, fd, size, "repaired replicas"));
+    } else {
+        if (fd >= 0)
+            close(fd);
+        repair_free(out);
+    }
+    free(place);
+    return rc;
+}
+
+void repair_free(struct repair *x)
+{
+    for (int i = 0; i < x->n; i++)
+        free(x->state[i].rank);
+    free(x->state);
+    memset(x, 0, sizeof *x);
+}
+
+/* ---- the journal ---- */
+
+static json_t *ulps_json(uint64_t ulps)
+{
+    return ulps == STATS_NO_ULPS ? json_null() : json_integer((json_int_t)ulps);
+}
+
+static json_t *abs_json(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+static void put_line(struct strbuf *out, json_t *o)
+{
+    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
+
+    strbuf_addf(out, "%s\n", s ? s : "{}");
+    free(s);
+    json_decref(o);
+}
+
+static json_t *state_json(const struct repair_state *x)
+{
+    json_t *ranks = json_array();
+
+    for (int k = 0; k < x->n_ranks; k++)
+        if (x->rank[k].n_changed)
+            json_array_append_new(ranks, json_pack("{s:i, s:I, s:o, s:o}", "rank", k,
+                "changed", (json_int_t)x->rank[k].n_changed, "max_ulps", ulps_json(x->rank[k].max_ulps),
+                "max_abs", abs_json(x->rank[k].max_abs)));
+    return json_pack("{s:s, s:b, s:s, s:I, s:I, s:I, s:o, s:o, s:o}", "parameter", x->param->name,
+        "last_stage", (int)x->last_stage, "state", state_name(x->state), "elements", (json_int_t)x->n_elems,
+        "differed", (json_int_t)x->n_differed, "changed", (json_int_t)x->all.n_changed,
+        "max_ulps", ulps_json(x->all.max_ulps), "max_abs", abs_json(x->all.max_abs), "ranks", ranks);
+}
+
+void repair_log(const struct source *s, const struct repair *x, enum replica_policy how, struct strbuf *out)
+{
+    static const char *const policy[] = { "average", "first", "majority", "fail" };
+
+    put_line(out, json_pack("{s:s, s:i, s:s, s:i, s:I, s:s, s:i, s:i}", "format", "shardkit-repair", "version", 1,
+        "tag", s->tag, "tp", s->topo.tp, "iteration", (json_int_t)s->run.iteration, "policy", policy[how],
+        "parameters", x->n_params, "states", x->n));
+    for (int i = 0; i < x->n; i++)
+        put_line(out, state_json(&x->state[i]));
+}

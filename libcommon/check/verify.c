@@ -1,0 +1,228 @@
+/*
+ * verify.c - the order of verify's phases; verify_values.c and verify_scan.c do the reading
+ */
+#include "libcommon/check/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/check/certificate.h"
+#include "libcommon/check/verify_values.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/layout.h"
+
+/* Findings about this file with this code. */
+static bool is_told_as(const struct report *r, const char *name, const char *code)
+{
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        if (f->file && strcmp(f->file, name) == 0 && strcmp(f->code, code) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int name_cmp(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Files that came along in the folder but belong to no layout; a virtual index's shards lie outside of it. */
+static void check_strays(const struct source *s, struct report *r)
+{
+    int n = files_count(s->files), n_strays = 0;
+    bool *known = xcalloc((size_t)n + 1, sizeof *known);
+    const char **stray = xcalloc((size_t)n + 1, sizeof *stray);
+    char *inside = str_fmt("%s/", s->path);
+
+    for (int i = 0; i < s->n_files; i++)
+        known[s->file[i].file] = true;
+    for (int i = 0; i < n; i++) {
+        const char *name = files_name(s->files, i);
+
+        if (!known[i] && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
+            !is_told_as(r, name, "extra_file"))
+            stray[n_strays++] = name;
+    }
+    qsort(stray, (size_t)n_strays, sizeof *stray, name_cmp);    /* folders list in any order */
+    for (int i = 0; i < n_strays; i++)
+        report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
+                   "does not belong to a %s checkpoint", layout_name(s->kind));
+    free(inside);
+    free(stray);
+    free(known);
+}
+
+/* Has an error about this file been told? Its finding names it, or its sentence begins with it. */
+static bool is_told(const struct report *r, const char *name)
+{
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        if (f->severity == SEV_ERROR && (f->file ? strcmp(f->file, name) == 0 : str_starts(f->text, name)))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * The directories of all .pt files: openers close what they have read. A file whose
+ * directory is damaged stays NULL; the opener has told of it as a rule.
+ */
+static struct zip **open_zips(struct source *s, struct report *r)
+{
+    struct zip **zip = xcalloc((size_t)s->n_files + 1, sizeof *zip);
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct err e = {0};
+
+        if (!str_ends(s->file[i].name, ".pt") && !(s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin")))
+            continue;
+        zip[i] = zip_open(s->files, s->file[i].file, &e);
+        if (!zip[i] && !is_told(r, files_name(s->files, s->file[i].file)))
+            report_add_err(r, "unreadable", &e);
+    }
+    return zip;
+}
+
+static void close_zips(struct zip **zip, int n)
+{
+    for (int i = 0; i < n; i++)
+        zip_close(zip[i]);
+    free(zip);
+}
+
+static void check_containers(struct source *s, struct zip *const *zip, struct report *r)
+{
+    for (int i = 0; i < s->n_files; i++) {
+        struct err e = {0};
+
+        if (zip[i] && zip_check_container(zip[i], s->files, s->file[i].file, r, &e) < 0)
+            report_add_err(r, "read", &e);
+    }
+}
+
+static void count_files(const struct source *s, const char *layout, struct verify_stats *st)
+{
+    if (!st)
+        return;
+    st->layout = layout;
+    st->n_files = s->n_files;
+    st->size_bytes = 0;
+    for (int i = 0; i < s->n_files; i++)
+        st->size_bytes += files_size(s->files, s->file[i].file);
+}
+
+/* Everything after the open, for a checkpoint and for a single file alike. */
+static int verify_opened(struct source *s, const struct verify_opts *o, struct report *r, struct err *e)
+{
+    struct zip **zip = open_zips(s, r);
+    int rc;
+
+    if (!o->lenient)
+        check_containers(s, zip, r);
+    rc = values_check(s, zip, o, r, e);
+    close_zips(zip, s->n_files);
+    return rc;
+}
+
+/* What the open said: damage is a finding; a path that is not there is the caller's to tell. */
+static int open_failed(struct report *r, struct err *e)
+{
+    if (e->kind != ERR_DATA)
+        return -1;
+    report_add_err(r, "open", e);
+    return 0;
+}
+
+static int verify_source(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
+{
+    struct source_opts so = { .threads = o->threads, .hf = true, .piped = true };
+    struct source *s = source_open(path, &so, r, e);
+    int rc;
+
+    if (!s)
+        return open_failed(r, e);
+    count_files(s, layout_name(s->kind), o->stats);
+    check_strays(s, r);
+    rc = o->certificate ? certificate_expect(s, o->certificate, r, e) : 0;
+    if (rc == 0)
+        rc = verify_opened(s, o, r, e);
+    source_close(s);
+    return rc;
+}
+
+/* One .pt file as a checkpoint of one file and no parameters. */
+static int verify_file(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
+{
+    struct source_file sf = { .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
+    struct source s = { .kind = LAYOUT_DEEPSPEED, .files = files_new(), .n_files = 1, .file = &sf };
+    int rc = -1;
+
+    s.path = sf.name = xstrdup(path);
+    sf.file = files_add_path(s.files, path, e);
+    if (sf.file < 0)
+        goto out;
+    count_files(&s, "pt", o->stats);
+    sf.pt = pt_open(s.files, sf.file, e);
+    if (!sf.pt) {
+        rc = open_failed(r, e);
+        goto out;
+    }
+    pt_check_classes(sf.pt, path, r);
+    rc = verify_opened(&s, o, r, e);
+out:
+    pt_close(sf.pt);
+    files_free(s.files);
+    free(s.path);
+    return rc;
+}
+
+int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
+{
+    struct stat st;
+    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode) && !archive_is_tar(path);
+    char *folder = NULL;
+    int rc;
+
+    if (o->stats)
+        memset(o->stats, 0, sizeof *o->stats);
+    if (file && str_ends(path, ".h5") && !str_ends(path, "index.h5")) {
+        err_usage(e, "%s: one parameter's .h5 has no checksums of its own; verify the checkpoint's folder", path);
+        return -1;
+    }
+    if (file && str_ends(path, "index.h5")) {
+        folder = path_parent(path);
+        path = folder;
+        file = false;
+    }
+    if (file && o->certificate) {
+        err_usage(e, "%s: a certificate is of a whole checkpoint", path);
+        return -1;
+    }
+    rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);
+    free(folder);
+    return rc;
+}
+
+int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e)
+{
+    struct verify_opts o = { .threads = threads, .mem_bytes = mem_bytes, .stopped = stopped };
+    struct report *r = report_new();
+    int rc = verify_run(path, &o, r, e);
+
+    for (int i = 0; i < report_n(r) && rc == 0; i++)
+        if (report_get(r, i)->severity == SEV_ERROR) {
+            char *text = finding_text(report_get(r, i));
+
+            err_data(e, path, ERR_NO_BYTE, "verification failed: %s", text);
+            free(text);
+            rc = -1;
+        }
+    report_free(r);
+    return rc;
+}

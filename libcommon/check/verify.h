@@ -1,0 +1,46 @@
+/*
+ * verify.h - is a checkpoint whole, undamaged and plausible?
+ *
+ * In order: open the tables (every file and rank there, mappings cover each element
+ * once), container bytes no reader uses, files that do not belong, then every byte once:
+ * record CRCs, a manifest's digests and files, and the values as they pass.
+ * ERROR findings are damage, and files that are not of one save. WARNING findings are things
+ * a sound checkpoint should not have but can be loaded with: copies that disagree, single
+ * weights that are not the rounded master, NaN, non-zero padding, stray files.
+ * Memory: the executor's pool, or the files themselves when they are under 8 MiB, which
+ * are read directly (about a millisecond for a tiny set).
+ */
+#ifndef SHARDKIT_CHECK_VERIFY_H
+#define SHARDKIT_CHECK_VERIFY_H
+
+#include <stdbool.h>
+
+#include "libcommon/base/progress.h"
+#include "libcommon/base/report.h"
+
+struct verify_stats {
+    const char *layout;         /* layout_name(), or "pt" for a single file; NULL when nothing could be opened */
+    int n_files;
+    uint64_t size_bytes;        /* of those files */
+};
+
+struct verify_opts {
+    bool lenient;               /* skip the container bytes no reader uses */
+    const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
+    int threads;                /* >= 1 */
+    uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
+    enum progress_mode progress;
+    bool (*stopped)(void);      /* may be NULL */
+    struct verify_stats *stats; /* filled when not NULL */
+};
+
+/*
+ * Verify `path`: whatever source_open() takes, its index.h5, or one .pt file. Damage is
+ * told to `r`, also damage so bad that nothing can be opened. 0, or -1: ERR_SYS when the
+ * path cannot be read at all, ERR_USAGE for a parameter's own .h5, ERR_STOP.
+ */
+MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
+/* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
+MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
+
+#endif

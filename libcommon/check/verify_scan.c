@@ -1,0 +1,385 @@
+/*
+ * verify_scan.c - one pass over all records: directly for small sets, else by the executor
+ */
+#include "libcommon/check/verify_scan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/plan/executor.h"
+
+/* Files of this many bytes together are read into memory: starting threads, rings and a
+ * pool of huge pages would take longer than the work. */
+#define DIRECT_MAX_BYTES (8u << 20)
+#define DEFAULT_MEM_BYTES (96u << 20)
+
+/* ---- the records: every zip entry is one, used by a tensor or not ---- */
+
+struct place {
+    int file, record;
+    uint64_t at, len;
+};
+
+static int place_cmp(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return x->len < y->len ? -1 : x->len > y->len;
+}
+
+static struct place *sorted_records(struct files *f, int *n)
+{
+    struct place *p;
+
+    *n = files_n_records(f);
+    p = xcalloc((size_t)*n + 1, sizeof *p);
+    for (int i = 0; i < *n; i++) {
+        const struct record *rec = files_record(f, i);
+
+        p[i] = (struct place){ .file = rec->file, .record = i, .at = rec->at, .len = rec->len };
+    }
+    qsort(p, (size_t)*n, sizeof *p, place_cmp);
+    return p;
+}
+
+/* Compressed bytes are checked by unpacking them. */
+static void check_packed(struct source *s, const struct source_file *sf, const struct zip_entry *z,
+                         struct report *r)
+{
+    struct archive_want want = { .name = z->name, .size = z->size, .crc = z->crc };
+    struct err e = {0};
+
+    if (archive_unpack(s->files, sf->file, &want, 1, &e) < 0)
+        report_add_err(r, "crc", &e);
+}
+
+/* Make a record of every stored entry that is none yet (pickle, version, byte order). */
+static void add_entries(struct source *s, struct zip *const *zip, struct report *r)
+{
+    int n;
+    struct place *known = sorted_records(s->files, &n);
+
+    for (int i = 0; i < s->n_files; i++) {
+        const struct source_file *sf = &s->file[i];
+        const struct zip *z = zip[i];
+        int n_bare = 0;
+
+        for (int k = 0; z && k < zip_n(z); k++) {
+            const struct zip_entry *ze = zip_entry(z, k);
+            struct place want = { .file = sf->file, .at = ze->at, .len = ze->size };
+
+            if (ze->size == 0)
+                continue;
+            n_bare += ze->crc == 0;
+            if (ze->method != 0)
+                check_packed(s, sf, ze, r);
+            else if (!bsearch(&want, known, (size_t)n, sizeof *known, place_cmp))
+                files_add_record(s->files, sf->file, ze->at, ze->size, ze->crc != 0, ze->crc, ze->name);
+        }
+        if (n_bare)
+            report_add(r, SEV_WARNING, "no_crc", files_name(s->files, sf->file), ERR_NO_BYTE, NULL,
+                       "%d records have no checksum stored, damage in them cannot be seen", n_bare);
+    }
+    free(known);
+}
+
+static void tell_crc(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
+{
+    report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
+               "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
+}
+
+/* ---- small sets: whole files in memory ---- */
+
+struct images {
+    struct files *files;
+    int n;
+    uint8_t **bytes;            /* NULL: could not be read */
+};
+
+static uint64_t total_bytes(struct files *f)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < files_count(f); i++)
+        if (!add_u64(sum, files_size(f, i), &sum))
+            return UINT64_MAX;
+    return sum;
+}
+
+static void images_read(struct images *im, struct files *f, struct report *r)
+{
+    im->files = f;
+    im->n = files_count(f);
+    im->bytes = xcalloc((size_t)im->n + 1, sizeof *im->bytes);
+    for (int i = 0; i < im->n; i++) {
+        uint64_t size = files_size(f, i);
+        struct err e = {0};
+
+        im->bytes[i] = xmalloc(size + 1);
+        if (files_read(f, i, 0, im->bytes[i], size, &e) < 0) {
+            report_add_err(r, "read", &e);
+            free(im->bytes[i]);
+            im->bytes[i] = NULL;
+        }
+    }
+}
+
+static void images_free(struct images *im)
+{
+    for (int i = 0; i < im->n; i++)
+        free(im->bytes[i]);
+    free(im->bytes);
+}
+
+struct gather {
+    const struct images *im;
+    uint8_t *out;
+};
+
+static int copy_piece(void *ctx, const struct tmap_piece *p)
+{
+    struct gather *g = ctx;
+    const struct record *rec = files_record(g->im->files, p->src.record);
+    const uint8_t *src = g->im->bytes[rec->file];
+
+    if (!src)
+        return -1;
+    src += rec->at + p->src.at;
+    for (uint64_t i = 0; i < p->n; i++)
+        memcpy(g->out + p->dst + i * p->stride, src + i * p->run, p->run);
+    return 0;
+}
+
+static bool direct_gather(const struct images *im, const struct tmap *m, int slice, uint8_t *out)
+{
+    struct gather g = { .im = im, .out = out };
+
+    return tmap_gather(m, 0, m->len, slice, copy_piece, &g) == 0;
+}
+
+static uint64_t count_different(const uint8_t *a, const uint8_t *b, uint64_t len, uint64_t size)
+{
+    uint64_t n = 0;
+
+    for (uint64_t i = 0; i < len; i += size)
+        n += memcmp(a + i, b + i, size) != 0;
+    return n;
+}
+
+static void direct_item(const struct images *im, struct scan_item *it, int number, scan_look *look, void *ctx)
+{
+    const struct tmap *m = it->map;
+    bool replicas = m->op == TMAP_REPLICAS;
+    uint8_t *buf = xmalloc(2 * m->len + 1);
+
+    if (direct_gather(im, m, replicas ? 0 : -1, buf)) {
+        it->seen = true;
+        it->crc = crc_bytes(0, buf, m->len);
+        look(ctx, number, 0, buf, m->len);
+    }
+    for (int k = 1; it->seen && replicas && k < m->n_slices; k++) {
+        if (!direct_gather(im, m, k, buf + m->len))
+            it->seen = false;
+        else if (memcmp(buf, buf + m->len, m->len) != 0)
+            it->n_differ += count_different(buf, buf + m->len, m->len, (uint64_t)dtype_size(m->dtype));
+    }
+    free(buf);
+}
+
+static void scan_direct(struct source *s, struct scan_item *item, int n, scan_look *look, void *ctx, struct report *r)
+{
+    struct images im;
+
+    images_read(&im, s->files, r);
+    for (int i = 0; i < files_n_records(s->files); i++) {
+        const struct record *rec = files_record(s->files, i);
+        uint32_t crc;
+
+        if (!rec->has_crc || !im.bytes[rec->file])
+            continue;
+        crc = crc_bytes(0, im.bytes[rec->file] + rec->at, rec->len);
+        if (crc != rec->crc)
+            tell_crc(s->files, rec, crc, r);
+    }
+    for (int i = 0; i < n; i++)
+        direct_item(&im, &item[i], i, look, ctx);
+    images_free(&im);
+}
+
+/* ---- large sets: the executor ---- */
+
+struct passing {
+    struct scan_item *item;
+    int n;
+    scan_look *look;
+    void *ctx;
+};
+
+static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                   struct err *e)
+{
+    struct passing *p = ctx;
+    const struct scan_item *item = it->user;
+
+    (void)e;
+    if (item)
+        p->look(p->ctx, (int)(item - p->item), from, bytes, len);
+    return 0;
+}
+
+/* Records that no item touches, as maps of one extent. *maps belongs to the caller. */
+static int untouched_maps(struct source *s, const struct scan_item *item, int n, struct tmap **maps)
+{
+    struct files *f = s->files;
+    int n_rec = files_n_records(f), n_maps = 0;
+    bool *touched = xcalloc((size_t)n_rec + 1, sizeof *touched);
+    struct tmap *m;
+
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < item[i].map->n_slices; k++)
+            for (int x = 0; x < item[i].map->slice[k].n_extents; x++)
+                touched[item[i].map->slice[k].extent[x].record] = true;
+
+    m = *maps = xcalloc((size_t)n_rec + 1, sizeof *m);
+    for (int i = 0; i < n_rec; i++) {
+        const struct record *rec = files_record(f, i);
+
+        if (touched[i] || !rec->has_crc || rec->len == 0)
+            continue;
+        m[n_maps] = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = rec->len, .n_slices = 1 };
+        m[n_maps].slice = xcalloc(1, sizeof *m->slice);
+        m[n_maps].slice->len = rec->len;
+        m[n_maps].slice->n_extents = 1;
+        m[n_maps].slice->extent = xcalloc(1, sizeof *m->slice->extent);
+        *m[n_maps++].slice->extent = (struct extent){ .record = i, .len = rec->len };
+    }
+    free(touched);
+    return n_maps;
+}
+
+static void maps_free(struct tmap *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        free(m[i].slice->extent);
+        free(m[i].slice);
+    }
+    free(m);
+}
+
+static int scan_exec(struct source *s, struct scan_item *item, int n, scan_look *look, void *ctx,
+                     const struct verify_opts *o, struct report *r, struct err *e)
+{
+    struct plan *p = plan_new(s->files);
+    struct passing pass = { .item = item, .n = n, .look = look, .ctx = ctx };
+    struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes ? o->mem_bytes : DEFAULT_MEM_BYTES,
+                           .stopped = o->stopped, .look = pass_on, .ctx = &pass, .report = r };
+    struct tmap *maps;
+    int n_maps = untouched_maps(s, item, n, &maps), rc;
+
+    for (int i = 0; i < n; i++)
+        plan_add(p, item[i].map, 0, item[i].map->len, -1, 0, REPLICAS_FIRST, item[i].name, &item[i]);
+    for (int i = 0; i < n_maps; i++)
+        plan_add(p, &maps[i], 0, maps[i].len, -1, 0, REPLICAS_FIRST,
+                 files_record(s->files, maps[i].slice->extent->record)->name, NULL);
+    plan_close(p);
+
+    x.progress = progress_new("verify", plan_read_bytes(p), o->progress);
+    rc = exec_run(p, &x, NULL, e);
+    progress_end(x.progress);
+    for (int i = 0; i < n; i++) {
+        item[i].seen = plan_item(p, i)->left == 0;
+        item[i].crc = plan_item(p, i)->crc.acc;
+        item[i].n_differ = plan_item(p, i)->n_differ;
+    }
+    if (rc < 0 && e->kind != ERR_STOP) {
+        report_add_err(r, "read", e);
+        rc = 0;
+    }
+    plan_free(p);
+    maps_free(maps, n_maps);
+    return rc;
+}
+
+/* Tensors that together are larger than their files share bytes: no trainer writes that, and
+ * a small file could keep us busy for days with it. */
+static bool sizes_possible(struct source *s, const struct scan_item *item, int n, struct report *r)
+{
+    uint64_t files = total_bytes(s->files), tensors = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!add_u64(tensors, item[i].map->len, &tensors))
+            tensors = UINT64_MAX;
+    if (tensors <= files)
+        return true;
+    report_add(r, SEV_ERROR, "overlap", NULL, ERR_NO_BYTE, NULL,
+               "the tensors have %llu bytes, their files only %llu: they overlap",
+               (unsigned long long)tensors, (unsigned long long)files);
+    return false;
+}
+
+int scan_run(struct source *s, struct zip *const *zip, struct scan_item *item, int n,
+             scan_look *look, void *ctx, const struct verify_opts *o, struct report *r, struct err *e)
+{
+    add_entries(s, zip, r);
+    if (!sizes_possible(s, item, n, r))
+        n = 0;
+    if (total_bytes(s->files) > DIRECT_MAX_BYTES)
+        return scan_exec(s, item, n, look, ctx, o, r, e);
+    scan_direct(s, item, n, look, ctx, r);
+    return 0;
+}
+
+/* ---- what is known afterwards ---- */
+
+static int run_cmp(const void *a, const void *b)
+{
+    const struct manifest_run *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* A tensor in one piece, as the universal forms keep it: its digest is the piece's CRC. */
+static const struct extent *only_extent(const struct scan_item *it)
+{
+    const struct tmap *m = it->map;
+
+    return it->seen && m->n_slices == 1 && m->slice[0].n_extents == 1 && m->len > 0 ? m->slice[0].extent : NULL;
+}
+
+int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out)
+{
+    int n_rec = files_n_records(s->files), n_runs = 0, n_kept = 0;
+    struct manifest_run *run = xcalloc((size_t)n_rec + (size_t)n + 1, sizeof *run);
+
+    for (int i = 0; i < n_rec; i++) {
+        const struct record *rec = files_record(s->files, i);
+
+        if (rec->has_crc && rec->len > 0)
+            run[n_runs++] = (struct manifest_run){ rec->file, rec->at, rec->len, rec->crc };
+    }
+    for (int i = 0; i < n; i++) {
+        const struct extent *x = only_extent(&item[i]);
+        const struct record *rec = x ? files_record(s->files, x->record) : NULL;
+
+        if (rec && !rec->has_crc)
+            run[n_runs++] = (struct manifest_run){ rec->file, rec->at + x->at, x->len, item[i].crc };
+    }
+    qsort(run, (size_t)n_runs, sizeof *run, run_cmp);
+    /* Two tables that name the same bytes would count them twice. */
+    for (int i = 0; i < n_runs; i++)
+        if (n_kept == 0 || run[n_kept - 1].file != run[i].file ||
+            run[n_kept - 1].at + run[n_kept - 1].len <= run[i].at)
+            run[n_kept++] = run[i];
+    *out = run;
+    return n_kept;
+}

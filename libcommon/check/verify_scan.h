@@ -1,0 +1,41 @@
+/*
+ * verify_scan.h - read every byte of a checkpoint's tensors and records once
+ *
+ * The part of verify that moves bytes: logical tensors are shown to a callback and
+ * hashed, every record's CRC is compared, records that belong to no tensor included.
+ */
+#ifndef SHARDKIT_CHECK_VERIFY_SCAN_H
+#define SHARDKIT_CHECK_VERIFY_SCAN_H
+
+#include "libcommon/check/verify.h"
+#include "libcommon/format/zip.h"
+#include "libcommon/layout/layout.h"
+#include "libcommon/layout/manifest.h"
+
+struct scan_item {
+    const struct tmap *map;
+    const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32" */
+    /* Filled by scan_run(): */
+    bool seen;                  /* false: it could not be read, a finding says why */
+    uint32_t crc;               /* of the logical bytes; of replicas the first copy's */
+    uint64_t n_differ;          /* elements on which replicas disagree */
+};
+
+/*
+ * After scan_run(): the runs of the layout's files whose bytes it hashed, sorted, none
+ * overlapping. Where a record's CRC was wrong, a finding says so and the run has the right one.
+ * Caller frees *out.
+ */
+int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
+
+/* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
+typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
+
+/*
+ * zip[i] is the directory of s->file[i], NULL where it is none. Files cut short and wrong
+ * CRCs are findings ("read", "crc"). -1 only with ERR_STOP. Adds records to s->files.
+ */
+MUST_CHECK int scan_run(struct source *s, struct zip *const *zip, struct scan_item *item, int n,
+                        scan_look *look, void *ctx, const struct verify_opts *o, struct report *r, struct err *e);
+
+#endif

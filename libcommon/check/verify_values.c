@@ -1,0 +1,418 @@
+/*
+ * verify_values.c - the checks on values that verify makes while bytes go by
+ *
+ * Tensors pass one state at a time and in any order, so weights and their fp32 masters never
+ * meet. Instead the CRC of the master's rounding is summed up beside it and compared with
+ * the weights' CRC at the end; the same for tied copies. Only tensors that do not
+ * agree are read again, to count how far they are apart; mismatch.h says what that means.
+ */
+#include "libcommon/check/verify_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/verify_scan.h"
+#include "libcommon/plan/stats.h"
+
+/* One state of one parameter, or the last stage's copy of it, as it goes by. */
+struct passed {
+    const struct param *param;
+    enum state state;
+    bool tied;
+    struct crc_sum rounded;     /* fp32: CRC of the weights it rounds to */
+    _Atomic uint64_t n_nan, n_inf, n_negative;
+};
+
+struct values {
+    struct source *s;
+    int n;
+    struct passed *passed;      /* beside item[] */
+    struct scan_item *item;
+    char **name;
+    int (*of_param)[STATE_N];   /* item of a parameter's state, -1: none */
+    const struct verify_opts *o;
+    struct report *r;
+};
+
+/* ---- while bytes go by ---- */
+
+#define BLOCK 1024
+
+/* Returns the number of NaNs. The counters are 32 bits wide like the elements, for the vector unit. */
+static uint32_t count_f32(struct passed *p, const uint32_t *bits, size_t n)
+{
+    uint32_t nan = 0, inf = 0, negative = 0;
+
+    #pragma omp simd reduction(+:nan, inf, negative)
+    for (size_t i = 0; i < n; i++) {
+        uint32_t magnitude = bits[i] & 0x7fffffff;
+
+        nan += magnitude > 0x7f800000;
+        inf += magnitude == 0x7f800000;
+        negative += bits[i] > 0x80000000;       /* -0 is 0x80000000 itself */
+    }
+    if (nan)
+        p->n_nan += nan;
+    if (inf)
+        p->n_inf += inf;
+    /* Negative NaNs were counted too; they are reported as NaN already. */
+    if (negative && !nan && p->state == STATE_EXP_AVG_SQ)
+        p->n_negative += negative;
+    return nan;
+}
+
+/* bf16 and f16: `infinity` is its exponent. */
+static void count_16(struct passed *p, uint16_t infinity, const uint8_t *b, size_t n)
+{
+    uint64_t nan = 0, inf = 0;
+
+    #pragma omp simd reduction(+:nan, inf)
+    for (size_t i = 0; i < n; i++) {
+        uint16_t magnitude = (uint16_t)((b[2 * i] | b[2 * i + 1] << 8) & 0x7fff);
+
+        nan += magnitude > infinity;
+        inf += magnitude == infinity;
+    }
+    if (nan)
+        p->n_nan += nan;
+    if (inf)
+        p->n_inf += inf;
+}
+
+/* Round to nearest even, to bf16 or f16. The short way would turn some NaNs into infinity. */
+static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
+{
+    if (!any_nan && weights == DTYPE_BF16) {
+        #pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            out[i] = (uint16_t)((bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float f;
+
+        memcpy(&f, &bits[i], sizeof f);
+        out[i] = weights == DTYPE_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+    }
+}
+
+static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint8_t *b, uint64_t len)
+{
+    uint32_t bits[BLOCK], crc = 0;
+    uint16_t rounded[BLOCK];
+    const struct tmap *weights = p->state == STATE_FP32 && !p->tied ? p->param->state[STATE_BF16] : NULL;
+    bool want_rounded = weights && (weights->dtype == DTYPE_BF16 || weights->dtype == DTYPE_F16);
+
+    for (uint64_t at = 0; at < len; at += sizeof bits) {
+        size_t n = (size_t)min_u64(sizeof bits, len - at) / 4;
+
+        uint32_t n_nan;
+
+        memcpy(bits, b + at, n * 4);
+        n_nan = count_f32(p, bits, n);
+        if (want_rounded) {
+            round_block(bits, n, n_nan > 0, weights->dtype, rounded);
+            crc = crc_bytes(crc, rounded, n * 2);
+        }
+    }
+    if (want_rounded)
+        crc_sum_add(&p->rounded, total / 2, from / 2, len / 2, crc);
+}
+
+static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len)
+{
+    struct values *v = ctx;
+    const struct tmap *m = v->item[item].map;
+
+    if (m->dtype == DTYPE_F32)
+        look_f32(&v->passed[item], m->len, from, bytes, len);
+    else if (m->dtype == DTYPE_BF16 || m->dtype == DTYPE_F16)
+        count_16(&v->passed[item], m->dtype == DTYPE_F16 ? 0x7c00 : 0x7f80, bytes, len / 2);
+}
+
+/* ---- what goes by ---- */
+
+/* The last stage's position table of a gpt2 model exists but is neither tied nor trained. */
+static bool tie_is_kept(const struct param *p)
+{
+    return !param_ends(p->name, ROLE_POSITION);
+}
+
+static int add_item(struct values *v, const struct param *p, enum state st, bool tied)
+{
+    int i = v->n++;
+
+    v->passed[i].param = p;
+    v->passed[i].state = st;
+    v->passed[i].tied = tied;
+    v->name[i] = str_fmt("%s %s%s", p->name, state_name(st), tied ? " (last stage)" : "");
+    v->item[i].map = tied ? p->tied[st] : p->state[st];
+    v->item[i].name = v->name[i];
+    return i;
+}
+
+static void list_items(struct values *v)
+{
+    size_t room = (size_t)v->s->n_params * STATE_N * 2 + 1;
+
+    v->passed = xcalloc(room, sizeof *v->passed);
+    v->item = xcalloc(room, sizeof *v->item);
+    v->name = xcalloc(room, sizeof *v->name);
+    v->of_param = xcalloc((size_t)v->s->n_params + 1, sizeof *v->of_param);
+    for (int i = 0; i < v->s->n_params; i++) {
+        const struct param *p = &v->s->param[i];
+
+        for (int st = 0; st < STATE_N; st++) {
+            v->of_param[i][st] = p->state[st] ? add_item(v, p, (enum state)st, false) : -1;
+            if (p->tied[st])
+                add_item(v, p, (enum state)st, true);
+        }
+    }
+}
+
+static void values_free(struct values *v)
+{
+    for (int i = 0; i < v->n; i++)
+        free(v->name[i]);
+    free(v->name);
+    free(v->passed);
+    free(v->item);
+    free(v->of_param);
+}
+
+/* ---- judging ---- */
+
+/* How far two maps are apart, for a message; zeros when they cannot be read. */
+static struct stats_diff distance(struct values *v, const struct tmap *a, const struct tmap *b)
+{
+    struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
+    struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
+                             .stopped = v->o->stopped, .report = report_new() };       /* records were told of already */
+    struct err e = {0};
+
+    if (stats_run(&job, 1, &so, &e) < 0)
+        memset(&job.diff, 0, sizeof job.diff);
+    report_free(so.report);
+    return job.diff;
+}
+
+static void judge_item(struct values *v, int i)
+{
+    struct passed *p = &v->passed[i];
+    struct scan_item *it = &v->item[i];
+    const char *st = state_name(p->state), *name = p->param->name;
+    unsigned long long elems = it->map->len / (uint64_t)dtype_size(it->map->dtype);
+
+    if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
+        report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, name,
+                   "%s has digest %08x, expected %08x", st, it->crc, p->param->digest[p->state]);
+    if (p->n_nan || p->n_inf)
+        report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, name,
+                   "%s%s holds %llu NaN and %llu infinite values", st, p->tied ? " of the last stage" : "",
+                   (unsigned long long)p->n_nan, (unsigned long long)p->n_inf);
+    if (p->n_negative)
+        report_add(v->r, SEV_ERROR, "negative_exp_avg_sq", NULL, ERR_NO_BYTE, name,
+                   "exp_avg_sq is negative in %llu of %llu elements", (unsigned long long)p->n_negative, elems);
+    if (it->n_differ && !p->tied)
+        report_add(v->r, SEV_WARNING, "replicas", NULL, ERR_NO_BYTE, name,
+                   "%s differs between tensor-parallel ranks in %llu of %llu elements", st,
+                   (unsigned long long)it->n_differ, elems);
+}
+
+static void judge_tied(struct values *v, int i, const struct scan_item *first)
+{
+    const struct passed *p = &v->passed[i];
+    struct stats_diff d;
+
+    if (!tie_is_kept(p->param) || !first || !first->seen || first->crc == v->item[i].crc)
+        return;
+    d = distance(v, first->map, v->item[i].map);
+    report_add(v->r, SEV_WARNING, "tied", NULL, ERR_NO_BYTE, p->param->name,
+               "%s of the last stage differs from the first stage's in %llu of %llu elements, by %.9g at most; "
+               "the first stage's copy is used", state_name(p->state), (unsigned long long)d.n_differ,
+               (unsigned long long)d.n, d.max_abs);
+}
+
+/* The weights against their masters, first copies of replicas. */
+static struct mismatch_count count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32)
+{
+    enum { N = 1 << 16 };
+    uint16_t *have = xmalloc(N * 2);
+    uint32_t *master = xmalloc(N * 4);
+    struct mismatch_count c = {0};
+    struct err e = {0};
+
+    for (uint64_t at = 0; at < weights->len; at += N * 2) {
+        uint64_t len = min_u64(N * 2, weights->len - at);
+
+        if (tmap_read(weights, v->s->files, 0, at, len, have, &e) < 0 ||
+            tmap_read(fp32, v->s->files, 0, at * 2, len * 2, master, &e) < 0)
+            break;
+        mismatch_compare(&c, weights->dtype, have, master, len / 2);
+    }
+    free(have);
+    free(master);
+    return c;
+}
+
+static void judge_rounding(struct values *v, const struct param *p, const int of_state[STATE_N])
+{
+    int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
+    const struct scan_item *weights, *fp32;
+    enum mismatch_rule rule = mismatch_rule_of(v->s, p);
+    struct mismatch_count c;
+    enum severity severity;
+
+    if (b < 0 || m < 0)
+        return;
+    weights = &v->item[b];
+    fp32 = &v->item[m];
+    if (!weights->seen || !fp32->seen || fp32->map->dtype != DTYPE_F32 || fp32->map->len != 2 * weights->map->len ||
+        (weights->map->dtype != DTYPE_BF16 && weights->map->dtype != DTYPE_F16) ||
+        v->passed[m].rounded.acc == weights->crc)
+        return;
+    /* Runs with --sync-tp-duplicated-parameters average the weights' copies at every step and
+     * leave the masters alone, so there a difference is how it should be. */
+    if (p->merge == MERGE_REPLICATED && weights->n_differ == 0 && fp32->n_differ > 0)
+        rule = MISMATCH_FREE;
+    c = count_not_rounded(v, weights->map, fp32->map);
+    severity = mismatch_judge(&c, rule);
+    report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,
+               "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->map->dtype),
+               (unsigned long long)c.n_differ, (unsigned long long)(weights->map->len / 2),
+               severity == SEV_ERROR ? ": they are not of one save, or damaged"
+               : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
+}
+
+static void judge(struct values *v)
+{
+    for (int i = 0; i < v->n; i++) {
+        int param = (int)(v->passed[i].param - v->s->param);
+        int first = v->of_param[param][v->passed[i].state];
+
+        if (!v->item[i].seen)
+            continue;
+        judge_item(v, i);
+        if (v->passed[i].tied)
+            judge_tied(v, i, first >= 0 ? &v->item[first] : NULL);
+    }
+    for (int i = 0; i < v->s->n_params; i++)
+        judge_rounding(v, &v->s->param[i], v->of_param[i]);
+}
+
+/* ---- padding ---- */
+
+static int extent_cmp(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    if (x->record != y->record)
+        return x->record < y->record ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Every extent of every tensor, sorted by record and place. */
+static struct extent *all_extents(const struct values *v, size_t *n)
+{
+    struct extent *x = NULL;
+    size_t cap = 0;
+
+    *n = 0;
+    for (int i = 0; i < v->n; i++)
+        for (int k = 0; k < v->item[i].map->n_slices; k++) {
+            const struct tmap_slice *slice = &v->item[i].map->slice[k];
+
+            if (slice->n_extents == 0)
+                continue;
+            ARRAY_ROOM(x, cap, *n + (size_t)slice->n_extents);
+            memcpy(x + *n, slice->extent, (size_t)slice->n_extents * sizeof *x);
+            *n += (size_t)slice->n_extents;
+        }
+    if (*n)
+        qsort(x, *n, sizeof *x, extent_cmp);
+    return x;
+}
+
+static void check_tail(struct values *v, int record, uint64_t end)
+{
+    const struct record *rec = files_record(v->s->files, record);
+    struct extent tail = { .record = record, .at = end, .len = rec->len - end };
+    struct err e = {0};
+    uint8_t *buf;
+    uint64_t n = 0;
+
+    buf = xmalloc(tail.len);
+    if (files_read_extent(v->s->files, &tail, buf, &e) == 0)
+        for (uint64_t i = 0; i + 4 <= tail.len; i += 4)
+            n += (get_le32(buf + i) & 0x7fffffff) != 0;
+    if (n)
+        report_add(v->r, SEV_WARNING, "padding", files_name(v->s->files, rec->file), rec->at + end, NULL,
+                   "%llu of %llu padding elements of record %s are not zero", (unsigned long long)n,
+                   (unsigned long long)tail.len / 4, rec->name);
+    free(buf);
+}
+
+/*
+ * What lies behind the last parameter of a flat partition is alignment: fewer than 2 * DP
+ * elements (spec section 4.3). A longer rest is something else, no padding.
+ */
+static void check_padding(struct values *v)
+{
+    uint64_t limit = 2 * 4 * (uint64_t)(v->s->topo.dp > 0 ? v->s->topo.dp : 0), end = 0;
+    size_t n;
+    struct extent *x;
+
+    if (v->s->kind != LAYOUT_DEEPSPEED)
+        return;
+    x = all_extents(v, &n);
+    for (size_t i = 0; i < n; i++) {
+        const struct record *rec = files_record(v->s->files, x[i].record);
+        bool last = i + 1 == n || x[i + 1].record != x[i].record;
+
+        end = max_u64(end, x[i].at + x[i].len);
+        if (!last)
+            continue;
+        if (end < rec->len && rec->len - end < limit)
+            check_tail(v, x[i].record, end);
+        end = 0;
+    }
+    free(x);
+}
+
+/* Whole files against the manifest; their tensors were read already. */
+static void check_manifest(struct values *v)
+{
+    struct manifest_run *run;
+    struct err e = {0};
+    int n;
+
+    if (!source_file(v->s, MANIFEST_NAME))
+        return;
+    n = scan_runs(v->s, v->item, v->n, &run);
+    if (manifest_check(v->s, run, n, v->r, &e) < 0)
+        report_add_err(v->r, "read", &e);
+    free(run);
+}
+
+int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+                 struct report *r, struct err *e)
+{
+    struct values v = { .s = s, .o = o, .r = r };
+    int rc;
+
+    list_items(&v);
+    rc = scan_run(s, zip, v.item, v.n, look, &v, o, r, e);
+    if (rc == 0) {
+        const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
+
+        judge(&v);
+        mismatch_sample(s, &mo, r);
+        check_padding(&v);
+        check_manifest(&v);
+    }
+    values_free(&v);
+    return rc;
+}

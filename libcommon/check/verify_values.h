@@ -1,0 +1,19 @@
+/*
+ * verify_values.h - do the numbers of a checkpoint make sense?
+ *
+ * Runs the scan (verify_scan.h) and judges what went by: a manifest's digests and files
+ * (ERRORs "digest", "file_crc" and those of manifest.h), ERRORs "negative_exp_avg_sq" and
+ * "bf16_master" (single elements: a warning), and warnings "not_finite", "replicas", "tied", "padding".
+ */
+#ifndef SHARDKIT_CHECK_VERIFY_VALUES_H
+#define SHARDKIT_CHECK_VERIFY_VALUES_H
+
+#include "libcommon/check/verify.h"
+#include "libcommon/format/zip.h"
+#include "libcommon/layout/layout.h"
+
+/* zip[i] belongs to s->file[i]. -1 only with ERR_STOP; files that cannot be read are findings. */
+MUST_CHECK int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+                            struct report *r, struct err *e);
+
+#endif

@@ -1,0 +1,453 @@
+#include "libcommon/convert/convert.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/convert/journal.h"
+#include "libcommon/convert/meeting.h"
+#include "libcommon/convert/staging.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/plan/executor.h"
+
+/* ---- before anything is written ---- */
+
+/* Disk room the result needs at most, before any file is made; rehearsal.h knows it to the byte, at a price. */
+static uint64_t estimate(const struct source *s, const struct sink *k)
+{
+    enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, the last block's slack */
+    uint64_t bytes = universal_extra_bytes(s);
+    int64_t shape[4];
+
+    if (k->ops->estimate)
+        return k->ops->estimate(k, s);
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < UNIVERSAL_STATES; j++)
+            if (s->param[i].state[universal_states[j]]) {
+                bytes += AROUND_A_TENSOR;
+                if (!k->ops->points_only)
+                    bytes += universal_shape(s, &s->param[i], k->o.vocab, shape);
+            }
+    return bytes;
+}
+
+int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
+{
+    char *dir = path_parent(out), *up;
+    struct statvfs v;
+    int rc;
+
+    /* OUT's folder may not exist yet: its nearest ancestor tells. */
+    while ((rc = statvfs(dir, &v)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
+        up = path_parent(dir);
+        free(dir);
+        dir = up;
+    }
+    if (rc < 0)
+        err_sys(e, dir, "cannot ask for free space");
+    else
+        *bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    free(dir);
+    return rc;
+}
+
+/* Where OUT would lie, links resolved as far as the path exists. Caller frees. */
+static char *resolve(const char *path)
+{
+    char *real = realpath(path, NULL), *parent, *base, *up;
+
+    if (real)
+        return real;
+    parent = path_parent(path);
+    base = path_base(path);
+    up = strcmp(parent, path) == 0 ? xstrdup(parent) : resolve(parent);
+    real = path_join(up, base);
+    free(up);
+    free(parent);
+    free(base);
+    return real;
+}
+
+static bool lies_in(const char *inner, const char *outer)
+{
+    size_t n = strlen(outer);
+
+    return strncmp(inner, outer, n) == 0 && (inner[n] == '/' || inner[n] == '\0');
+}
+
+int convert_check_paths(const struct source *s, const char *out, struct err *e)
+{
+    char *in = resolve(s->path), *to = resolve(out);
+    int rc = -1;
+
+    if (strcmp(in, to) == 0)
+        err_usage(e, "%s: is the input itself", out);
+    else if (lies_in(to, in))
+        err_usage(e, "%s: lies inside the input %s", out, s->path);
+    else if (lies_in(in, to))
+        err_usage(e, "%s: contains the input %s", out, s->path);
+    else
+        rc = 0;
+    free(in);
+    free(to);
+    return rc;
+}
+
+static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
+{
+    uint64_t need = estimate(s, k), room;
+
+    if (st->resumed)                    /* its files are there, with their room */
+        return 0;
+    if (convert_free_space(st->out, &room, e) < 0)
+        return -1;
+    if (room < need) {
+        char a[16], b[16];
+
+        errno = ENOSPC;
+        err_sys(e, st->out, "needs %s, %s are free", bytes_text(need, a), bytes_text(room, b));
+        return -1;
+    }
+    return 0;
+}
+
+/* All that the output depends on. Equal text: equal output. */
+static char *fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
+{
+    struct strbuf sb = {0};
+
+    strbuf_addf(&sb, "shardkit %s %s\n%s\n", SHARDKIT_VERSION, k->ops->name, o->options_text);
+    for (int i = 0; i < s->n_files; i++) {
+        int f = s->file[i].file;
+
+        strbuf_addf(&sb, "%s %llu %lld\n", s->file[i].name, (unsigned long long)files_size(s->files, f),
+                    (long long)files_mtime_ns(s->files, f));
+    }
+    return sb.buf;
+}
+
+/* ---- the run ---- */
+
+struct run {
+    struct source *src;
+    struct sink *sink;
+    const struct convert_opts *o;
+    struct convert_result *res;
+    struct staging stage;
+    struct plan *plan;
+    struct journal *journal;
+    int *tied_item;                     /* per param and universal state: check item of the tied copy, -1 none */
+    bool *finished;                     /* per item: on disk, by this run, an earlier one or another part */
+};
+
+static void warn(const struct run *r, const char *text)
+{
+    if (r->o->warn)
+        r->o->warn(r->o->ctx, text);
+}
+
+/* The last stage's copy is not converted, but its bytes are read for the CRC, so compare it too. */
+static void add_tied_checks(struct run *r)
+{
+    struct source *s = r->src;
+    int64_t shape[4];
+
+    r->tied_item = xmalloc((size_t)s->n_params * UNIVERSAL_STATES * sizeof *r->tied_item);
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < UNIVERSAL_STATES; j++) {
+            struct tmap *m = s->param[i].tied[universal_states[j]];
+            uint64_t len = universal_shape(s, &s->param[i], r->sink->o.vocab, shape);
+
+            r->tied_item[i * UNIVERSAL_STATES + j] = !m || r->sink->ops->points_only || r->sink->no_optimizer ? -1 :
+                plan_add(r->plan, m, 0, len, -1, 0, REPLICAS_FIRST, s->param[i].name, NULL);
+        }
+}
+
+/* Items of other parts are not ours to do; their journals tell when they are finished. */
+static void leave_to_others(struct run *r)
+{
+    uint64_t total = 0, before = 0;
+
+    for (int i = 0; i < plan_n(r->plan); i++)
+        total += plan_item(r->plan, i)->len;
+    for (int i = 0; i < plan_n(r->plan); i++) {
+        struct plan_item *it = plan_item(r->plan, i);
+        /* 128 bits: petabytes times thousands of parts */
+        int owner = total ? (int)((unsigned __int128)before * (unsigned)r->o->n_parts / total) : 0;
+
+        before += it->len;
+        if (owner != r->o->part)
+            it->done = true;
+    }
+}
+
+static int on_item(void *ctx, struct plan_item *it, struct err *e)
+{
+    struct run *r = ctx;
+
+    if (it->user && r->sink->ops->item_done(r->sink, it, e) < 0)
+        return -1;
+    journal_done(r->journal, it);
+    r->finished[it->number] = true;
+    return 0;
+}
+
+static int on_look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+{
+    struct run *r = ctx;
+
+    (void)e;
+    if (it->user)
+        r->sink->ops->look(r->sink, it, from, bytes, len);
+    return 0;
+}
+
+static int execute(struct run *r, struct err *e)
+{
+    char *path = str_fmt("%s/journal.%d", r->stage.job, r->o->part);
+    struct exec_opts x = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .stopped = r->o->stopped,
+                           .item_done = on_item, .ctx = r };
+    struct exec_stats st = {0};
+    int rc;
+
+    r->journal = journal_open(path, r->plan, r->stage.part, e);
+    free(path);
+    if (!r->journal)
+        return -1;
+    if (r->sink->ops->look)
+        x.look = on_look;
+    x.progress = progress_new("convert", plan_read_bytes(r->plan), r->o->progress);
+    rc = exec_run(r->plan, &x, &st, e);
+    progress_end(x.progress);
+    if (journal_close(r->journal, e) < 0)
+        rc = -1;
+    r->res->read_bytes = st.read_bytes;
+    r->res->write_bytes = st.write_bytes;
+    r->res->used_uring = st.used_uring;
+    r->res->used_direct = st.used_direct;
+    return rc;
+}
+
+static int make_plan(struct run *r, const struct staging_opts *so, const char *print, struct err *e)
+{
+    if (r->o->part > 0 && staging_wait(&r->stage, print, so, e) < 0)
+        return -1;
+    r->sink->o.resumed = r->stage.resumed;
+    if (r->sink->ops->prepare(r->sink, r->src, r->stage.part, r->plan, e) < 0)
+        return -1;
+    add_tied_checks(r);
+    plan_close(r->plan);
+    r->finished = xcalloc((size_t)plan_n(r->plan), sizeof *r->finished);
+    if (r->o->part == 0 && staging_ready(&r->stage, e) < 0)
+        return -1;
+    if (r->stage.resumed) {
+        int n = journal_load(r->stage.job, r->plan, r->finished, e);
+
+        if (n < 0)
+            return -1;
+        r->res->n_resumed = n;
+    }
+    leave_to_others(r);
+    r->res->n_items = plan_n(r->plan);
+    return 0;
+}
+
+/* ---- after the run ---- */
+
+static void report_drift(struct run *r)
+{
+    uint64_t *differ = xcalloc((size_t)r->src->n_params * STATE_N + 1, sizeof *differ);
+
+    for (int i = 0; i < plan_n(r->plan); i++) {
+        const struct plan_item *it = plan_item(r->plan, i);
+        const struct sink_item *si = it->user;
+
+        if (si && !si->repeated)
+            differ[si->param * STATE_N + (int)si->state] += it->n_differ;
+    }
+    for (int i = 0; i < r->src->n_params * STATE_N; i++) {
+        char *text;
+
+        if (!differ[i])
+            continue;
+        r->res->n_drifted++;
+        text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
+                       r->src->param[i / STATE_N].name, state_name((enum state)(i % STATE_N)),
+                       (unsigned long long)differ[i]);
+        warn(r, text);
+        free(text);
+    }
+    free(differ);
+}
+
+/* A gpt2 last stage keeps an untrained position table of its own: that one is no copy. */
+static bool tied_may_differ(const struct param *p)
+{
+    return param_ends(p->name, ROLE_POSITION);
+}
+
+static void report_tied(struct run *r)
+{
+    struct sink_tensor *t;
+    int n = manifest_tensors(r->sink, r->plan, &t);
+
+    for (int i = 0; i < n; i++) {
+        const struct plan_item *check = NULL;
+        char *text;
+
+        for (int j = 0; j < UNIVERSAL_STATES; j++)
+            if (universal_states[j] == t[i].state && r->tied_item[t[i].param * UNIVERSAL_STATES + j] >= 0)
+                check = plan_item(r->plan, r->tied_item[t[i].param * UNIVERSAL_STATES + j]);
+        /* With other rows there is nothing to compare. */
+        if (!check || check->len != t[i].len || check->crc.acc == t[i].crc ||
+            tied_may_differ(&r->src->param[t[i].param]))
+            continue;
+        text = str_fmt("parameter %s: %s: the last stage's tied copy differs; the first stage's is used",
+                       r->src->param[t[i].param].name, state_name(t[i].state));
+        warn(r, text);
+        free(text);
+    }
+    free(t);
+}
+
+static int move_latest(const struct staging *s, const char *name, struct err *e)
+{
+    char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
+    int rc = file_replace(path, base, strlen(base), e);
+
+    free(path);
+    free(base);
+    free(dir);
+    return rc;
+}
+
+static void tell_kept(const struct run *r)
+{
+    char *text = !r->stage.kept ? NULL : str_fmt("%s: what was replaced lies here: something in it is no part of a "
+                                                 "checkpoint", r->stage.kept);
+
+    if (text)
+        warn(r, text);
+    free(text);
+}
+
+static bool all_finished(const struct run *r)
+{
+    for (int i = 0; i < plan_n(r->plan); i++)
+        if (!r->finished[i])
+            return false;
+    return true;
+}
+
+static int publish(struct run *r, struct err *e)
+{
+    if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
+        r->sink->ops->finish(r->sink, r->plan, e) < 0)
+        return -1;
+    report_drift(r);
+    r->res->n_drifted += r->sink->n_drifted;
+    report_tied(r);
+    if (manifest_write(r->sink, r->plan, r->stage.part, e) < 0)
+        return -1;
+    if (r->o->verify && r->o->verify(r->stage.part, r->o->threads, r->o->mem_bytes, r->o->stopped, e) < 0)
+        return -1;
+    if (r->o->inspect && r->o->inspect(r->o->ctx, r->stage.part, e) < 0)
+        return -1;
+    if (r->o->stopped && r->o->stopped()) {
+        err_stop(e);
+        return -1;
+    }
+    if (staging_publish(&r->stage, e) < 0)
+        return -1;
+    r->res->published = true;
+    tell_kept(r);
+    return r->o->move_latest ? move_latest(&r->stage, r->o->move_latest, e) : 0;
+}
+
+/* Whoever sees all items done publishes; each part notes its own before it looks. */
+static int publish_if_last(struct run *r, struct err *e)
+{
+    int mine;
+
+    if (r->o->n_parts > 1 && journal_load(r->stage.job, r->plan, r->finished, e) < 0)
+        return -1;
+    if (!all_finished(r))
+        return 0;
+    mine = staging_claim(&r->stage, e);
+    return mine <= 0 ? mine : publish(r, e);
+}
+
+/* Who does what: a part that a launcher told is ours only when all of its tasks take part. */
+static int settle_parts(const struct convert_opts *given, struct meeting *m, struct convert_opts *o, struct err *e)
+{
+    struct meeting_opts mo = { .task = given->part, .n_tasks = given->n_parts, .all = given->all_tasks,
+                               .stopped = given->stopped, .say = given->warn, .ctx = given->ctx };
+    int rc;
+
+    if (!o->launched || o->n_parts < 2)
+        return 0;
+    rc = meeting_hold(m, o->out, &mo, e);
+    if (rc == 0) {
+        o->part = 0;
+        o->n_parts = 1;
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+/* From the two folders on; *begun: they are ours. */
+static int run_all(struct run *r, const char *print, bool *begun, struct err *e)
+{
+    const struct convert_opts *o = r->o;
+    struct staging_opts so = { .force = o->force, .resume = o->resume, .part = o->part, .n_parts = o->n_parts,
+                               .stopped = o->stopped };
+
+    if (staging_open(&r->stage, o->out, print, &so, e) < 0)
+        return -1;
+    r->res->complete = r->stage.complete;
+    if (r->res->complete)               /* the run before this may have been killed just before the pointer moved */
+        return o->move_latest ? move_latest(&r->stage, o->move_latest, e) : 0;
+    *begun = true;
+    return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
+               ? -1 : publish_if_last(r, e);
+}
+
+int convert_run(struct source *s, struct sink *k, const struct convert_opts *given,
+                struct convert_result *res, struct err *e)
+{
+    struct convert_opts o = *given;
+    struct run r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files) };
+    struct meeting m = {0};
+    char *print = fingerprint(s, k, given);
+    double start = clock_s();
+    bool begun = false;
+    int rc = -1;
+
+    memset(res, 0, sizeof *res);
+    if (convert_check_paths(s, given->out, e) < 0 || settle_parts(given, &m, &o, e) < 0)
+        goto out;
+    /* A file or two that points elsewhere: part 0 does it alone. */
+    if (k->ops->points_only && o.n_parts > 1)
+        o.n_parts = o.part == 0 ? 1 : o.n_parts;
+    res->part = k->o.part = o.part;
+    res->n_parts = k->o.n_parts = o.n_parts;
+    rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
+out:
+    /* Work made from damaged input must not be resumed into a result. */
+    if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
+        staging_discard(&r.stage);
+    res->wall_s = clock_s() - start;
+    staging_close(&r.stage);
+    meeting_close(&m);
+    plan_free(r.plan);
+    k->ops->close(k);
+    free(r.tied_item);
+    free(r.finished);
+    free(print);
+    return rc;
+}

@@ -1,0 +1,483 @@
+#include "libcommon/convert/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/convert/replace.h"
+
+enum { FINGERPRINT_MAX = 64 << 20, WAIT_STEP_MS = 50, WAIT_LIMIT_MS = 600000 };
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0;
+}
+
+static char *job_file(const struct staging *s, const char *name)
+{
+    return path_join(s->job, name);
+}
+
+/* -1 without an error in *e: somebody else holds it. */
+static int take_lock(const struct staging *s, const char *name, struct err *e)
+{
+    char *path = job_file(s, name);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create the lock");
+    } else if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        fd = -1;
+    }
+    /* A file system without flock leaves us without the guard, not without the tool. */
+    free(path);
+    return fd;
+}
+
+static bool fingerprint_is(const struct staging *s, const char *fingerprint)
+{
+    char *path = job_file(s, "fingerprint"), *text;
+    struct err ignored = {0};
+    uint64_t size;
+    bool same;
+
+    text = file_slurp(path, FINGERPRINT_MAX, &size, &ignored);
+    same = text && size == strlen(fingerprint) && memcmp(text, fingerprint, size) == 0;
+    free(text);
+    free(path);
+    return same;
+}
+
+/* Without one the run was killed before it began anything. */
+static bool has_fingerprint(const struct staging *s)
+{
+    char *path = job_file(s, "fingerprint");
+    bool there = exists(path);
+
+    free(path);
+    return there;
+}
+
+/* The inode noted when OUT.part was made, 0 when there is no note. */
+static unsigned long long noted_inode(const struct staging *s)
+{
+    char *path = job_file(s, "folder"), *text;
+    struct err ignored = {0};
+    unsigned long long ino = 0;
+    uint64_t size;
+
+    text = file_slurp(path, 64, &size, &ignored);
+    if (text)
+        ino = strtoull(text, NULL, 10);
+    free(text);
+    free(path);
+    return ino;
+}
+
+static bool has_inode(const char *path, unsigned long long ino)
+{
+    struct stat st;
+
+    return ino && lstat(path, &st) == 0 && st.st_ino == ino;
+}
+
+static int note_inode(const struct staging *s, struct err *e)
+{
+    char *path = job_file(s, "folder"), text[32];
+    struct stat st;
+    int rc = lstat(s->part, &st);
+
+    if (rc < 0)
+        err_sys(e, s->part, "cannot look at the folder");
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)st.st_ino);
+    if (rc == 0)
+        rc = file_replace(path, text, strlen(text), e);
+    free(path);
+    return rc;
+}
+
+static int make_folders(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    char *path = job_file(s, "fingerprint"), name[32];
+    int rc = dir_make(s->job, e);
+
+    snprintf(name, sizeof name, "lock.%d", o->part);
+    if (rc == 0 && (s->lock_fd = take_lock(s, name, e)) < 0) {
+        if (e->kind == ERR_NONE)
+            err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
+        rc = -1;
+    }
+    if (rc == 0)
+        rc = dir_make(s->part, e);
+    if (rc == 0 && !has_inode(s->part, noted_inode(s)))
+        rc = note_inode(s, e);
+    if (rc == 0 && !s->resumed)
+        rc = file_replace(path, fingerprint, strlen(fingerprint), e);
+    free(path);
+    return rc;
+}
+
+/* What to do about an OUT.part that is there. 0: go on (s->resumed says how). */
+static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    bool same = fingerprint_is(s, fingerprint), begun = has_fingerprint(s);
+
+    if (!exists(s->part) && !exists(s->job))
+        return 0;
+    if (!exists(s->job)) {              /* every run of ours makes that first and removes it last */
+        err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
+        return -1;
+    }
+    if ((o->resume || o->n_parts > 1) && same && (!exists(s->part) || has_inode(s->part, noted_inode(s)))) {
+        s->resumed = exists(s->part);
+        return 0;
+    }
+    if (begun && !o->force) {
+        err_usage(e, "%s: left by a run that did not finish%s", s->part,
+                  !o->resume ? "; --resume finishes it, --force starts over"
+                             : ", from another input or with other options; --force starts over");
+        return -1;
+    }
+    s->lock_fd = take_lock(s, "lock.0", e);
+    if (s->lock_fd < 0) {
+        err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
+        return -1;
+    }
+    /* Both are looked at before either goes. */
+    if ((exists(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
+        replace_check(s->job, REPLACE_JOB, e) < 0 ||
+        (exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
+        return -1;
+    close(s->lock_fd);
+    s->lock_fd = -1;
+    return 0;
+}
+
+/* ---- what was replaced ---- */
+
+static char *without_slashes(const char *out)
+{
+    int n = (int)strlen(out);
+
+    while (n > 1 && out[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s", n, out);
+}
+
+/* The old OUT at `path` holds something that appeared while we worked: it stays, under a name of its own. */
+static int keep_aside(struct staging *s, const char *path, struct err *e)
+{
+    char *to = str_fmt("%s.kept", s->out);
+
+    for (int i = 2; exists(to); i++) {
+        free(to);
+        to = str_fmt("%s.kept-%d", s->out, i);
+    }
+    free(s->kept);
+    s->kept = to;
+    if (rename(path, to) == 0)
+        return 0;
+    err_sys(e, to, "cannot rename from %s", path);
+    return -1;
+}
+
+/* Remove an old OUT that lies at `path`; under another name first, since what is half removed is nobody's OUT. */
+static int remove_old(struct staging *s, const char *path, enum replace_what what, struct err *e)
+{
+    char *gone = str_fmt("%s.gone.part", s->out);
+    struct err foreign = {0};
+    int rc = 0;
+
+    if (replace_check(path, what, &foreign) < 0) {
+        rc = keep_aside(s, path, e);
+    } else if (strcmp(path, gone) != 0) {
+        if (exists(gone))
+            rc = remove_old(s, gone, REPLACE_PART, e);
+        if (rc == 0 && rename(path, gone) < 0) {
+            err_sys(e, gone, "cannot rename from %s", path);
+            rc = -1;
+        }
+    }
+    if (rc == 0 && exists(gone))
+        rc = dir_remove(gone, e);
+    free(gone);
+    return rc;
+}
+
+/* What runs that were killed while they replaced OUT have left beside it. */
+static int remove_replaced(struct staging *s, struct err *e)
+{
+    char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
+    int rc = 0;
+
+    if (exists(old))
+        rc = remove_old(s, old, REPLACE_OUT, e);
+    if (rc == 0 && exists(gone))
+        rc = remove_old(s, gone, REPLACE_PART, e);
+    free(gone);
+    free(old);
+    return rc;
+}
+
+/* A run was killed after OUT got its name: what is left is the old OUT and the job's notes. */
+static int clear_after_publish(struct staging *s, struct err *e)
+{
+    if ((exists(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
+        return -1;
+    return replace_remove(s->job, REPLACE_JOB, e);
+}
+
+int staging_recover(const char *out, struct err *e)
+{
+    char *bare = without_slashes(out), *old = str_fmt("%s.old.part", bare);
+    int rc = 0;
+
+    if (!exists(bare) && exists(old)) {
+        rc = rename(old, bare);
+        if (rc < 0)
+            err_sys(e, bare, "cannot rename from %s", old);
+    }
+    free(old);
+    free(bare);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+/* A name that can be renamed to and from: not ".", "x/.." or "/". */
+static bool has_own_name(const char *out)
+{
+    char *base = path_base(out);
+    bool yes = strcmp(base, ".") != 0 && strcmp(base, "..") != 0 && strcmp(base, "/") != 0 && *base;
+
+    free(base);
+    return yes;
+}
+
+/* It is absent, or a folder whatever it holds. */
+static int check_kind(const char *out, struct err *e)
+{
+    struct stat st;
+
+    if (!has_own_name(out))
+        err_usage(e, "%s: give OUT the name it shall have in its folder", out);
+    else if (lstat(out, &st) < 0)
+        return 0;
+    else if (S_ISLNK(st.st_mode))
+        err_usage(e, "%s: is a symbolic link, which is not replaced: name the folder that it leads to", out);
+    else if (!S_ISDIR(st.st_mode))
+        err_usage(e, "%s: exists already and is no folder: move it away, or give another name", out);
+    else
+        return 0;
+    return -1;
+}
+
+int staging_check_out(const char *out, bool force, struct err *e)
+{
+    char *bare = without_slashes(out);
+    int rc = check_kind(bare, e);
+
+    if (rc == 0 && exists(bare))
+        rc = replace_check(bare, REPLACE_OUT, e);
+    if (rc == 0 && exists(bare) && !force) {
+        err_usage(e, "%s: exists already; --force replaces it", bare);
+        rc = -1;
+    }
+    free(bare);
+    return rc;
+}
+
+int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    int rc;
+
+    memset(s, 0, sizeof *s);
+    s->lock_fd = s->publish_fd = -1;
+    s->out = without_slashes(out);
+    s->part = str_fmt("%s.part", s->out);
+    s->job = str_fmt("%s.part.job", s->out);
+    if (check_kind(s->out, e) < 0 || (o->part == 0 && staging_recover(s->out, e) < 0))
+        return -1;
+    if (o->part == 0 && o->resume && has_inode(s->out, noted_inode(s))) {
+        s->complete = true;
+        return clear_after_publish(s, e);
+    }
+    if (o->resume && exists(s->out) && !exists(s->part) && !exists(s->job) && !o->force) {
+        s->complete = true;
+        return 0;
+    }
+    rc = staging_check_out(s->out, o->force, e);
+    if (rc == 0 && o->part == 0) {
+        rc = handle_leftovers(s, fingerprint, o, e);
+        if (rc == 0)
+            rc = make_folders(s, fingerprint, o, e);
+    }
+    return rc;
+}
+
+int staging_ready(struct staging *s, struct err *e)
+{
+    char *path = job_file(s, "ready");
+    int rc = exists(path) ? 0 : file_replace(path, "", 0, e);
+
+    free(path);
+    return rc;
+}
+
+int staging_wait(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
+{
+    char *path = job_file(s, "ready"), name[32];
+    int rc = -1;
+
+    for (int ms = 0; ms < WAIT_LIMIT_MS && rc < 0 && !(o->stopped && o->stopped()); ms += WAIT_STEP_MS) {
+        if (exists(path) && fingerprint_is(s, fingerprint))
+            rc = 0;
+        else
+            usleep(WAIT_STEP_MS * 1000);
+    }
+    free(path);
+    if (o->stopped && o->stopped()) {
+        err_stop(e);
+        return -1;
+    }
+    if (rc < 0) {
+        err_data(e, s->job, ERR_NO_BYTE, "part 0 has not prepared this conversion within %d s", WAIT_LIMIT_MS / 1000);
+        return -1;
+    }
+    s->resumed = true;
+    snprintf(name, sizeof name, "lock.%d", o->part);
+    s->lock_fd = take_lock(s, name, e);
+    if (s->lock_fd < 0)
+        err_data(e, s->part, ERR_NO_BYTE, "another process is writing part %d", o->part);
+    return s->lock_fd < 0 ? -1 : 0;
+}
+
+int staging_claim(struct staging *s, struct err *e)
+{
+    if (!exists(s->job))
+        return 0;
+    s->publish_fd = take_lock(s, "publish", e);
+    if (s->publish_fd < 0)
+        return e->kind == ERR_NONE ? 0 : -1;
+    return exists(s->part) ? 1 : 0;
+}
+
+/* file_replace()'s name for a file that is not whole yet: "config.json.4711.part". */
+static bool is_half_written(const char *name)
+{
+    size_t n = strlen(name), end = n < 5 ? 0 : n - 5, at = end;
+
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    return str_ends(name, ".part") && at < end && at > 1 && name[at - 1] == '.';
+}
+
+static int sweep_entry(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+    (void)st;
+    return type == FTW_F && is_half_written(path + place->base) ? unlink(path) : 0;
+}
+
+int staging_sweep(struct staging *s, struct err *e)
+{
+    enum { MAX_OPEN = 16 };
+
+    if (nftw(s->part, sweep_entry, MAX_OPEN, FTW_PHYS) == 0)
+        return 0;
+    err_sys(e, s->part, "cannot remove what a killed run left");
+    return -1;
+}
+
+/* syncfs: some thousand files and folders at once. */
+static int sync_all(const char *dir, struct err *e)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+
+    if (fd < 0 || syncfs(fd) < 0) {
+        err_sys(e, dir, "cannot sync the output");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* Part becomes OUT; *old is where the old one lies then, or NULL. Caller frees. */
+static int swap_in(struct staging *s, char **old, struct err *e)
+{
+    char *aside;
+    int rc = 0;
+
+    *old = NULL;
+    if (exists(s->out) && renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
+        *old = xstrdup(s->part);
+        return 0;
+    }
+    aside = str_fmt("%s.old.part", s->out);
+    if (exists(s->out)) {
+        rc = rename(s->out, aside);
+        if (rc == 0)
+            *old = xstrdup(aside);
+    }
+    if (rc == 0)
+        rc = rename(s->part, s->out);
+    if (rc < 0) {
+        err_sys(e, s->out, "cannot rename from %s", s->part);
+        if (*old && rename(aside, s->out) < 0)
+            err_sys(e, s->out, "cannot rename from %s", aside);
+    }
+    free(aside);
+    return rc;
+}
+
+int staging_publish(struct staging *s, struct err *e)
+{
+    struct err foreign = {0};
+    char *old = NULL;
+    int rc = -1;
+
+    /* Readers see the old OUT or the new one; the old one's bytes go after the new name is on disk. */
+    if (sync_all(s->part, e) < 0 || staging_recover(s->out, e) < 0 || remove_replaced(s, e) < 0 ||
+        swap_in(s, &old, e) < 0 || dir_sync(s->out, e) < 0)
+        goto out;
+    if (old && remove_old(s, old, REPLACE_OUT, e) < 0)
+        goto out;
+    /* Notes with something foreign among them stay; OUT stands. */
+    rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : dir_remove(s->job, e);
+out:
+    free(old);
+    return rc;
+}
+
+void staging_discard(struct staging *s)
+{
+    struct err ignored = {0};
+
+    if (replace_remove(s->part, REPLACE_PART, &ignored) < 0 || replace_remove(s->job, REPLACE_JOB, &ignored) < 0)
+        return;                         /* what is left is recognisable by its name */
+}
+
+void staging_close(struct staging *s)
+{
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    if (s->publish_fd >= 0)
+        close(s->publish_fd);
+    free(s->out);
+    free(s->part);
+    free(s->job);
+    free(s->kept);
+    memset(s, 0, sizeof *s);
+    s->lock_fd = s->publish_fd = -1;
+}

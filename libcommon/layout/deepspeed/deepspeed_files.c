@@ -1,0 +1,525 @@
+/*
+ * deepspeed_files.c - from file names to the (pp, tp, dp) grid
+ *
+ *   layer_<layer>-model_<tp>-model_states.pt              weights; converters write "_model_states"
+ *   mp_rank_<mp>_model_states.pt                          mp = pp * TP + tp
+ *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt "pp" is the parameter partition: dp
+ *
+ * Numbers are padded to two digits and grow wider, so they are compared as integers.
+ * The degrees come from the saved run where it does not contradict itself, because a
+ * folder that lost all files of its last ranks looks complete; else from the names.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/manifest.h"
+
+/* Ranks in one number or product; far above any cluster, far below memory trouble. */
+enum { RANK_MAX = 1 << 20, MISSING_NAMED = 256 };
+
+/* ---- one name ---- */
+
+static bool take(const char **s, const char *word)
+{
+    size_t n = strlen(word);
+
+    if (strncmp(*s, word, n) != 0)
+        return false;
+    *s += n;
+    return true;
+}
+
+static bool take_number(const char **s, int *out)
+{
+    int v = 0;
+
+    if (!isdigit((unsigned char)**s))
+        return false;
+    for (; isdigit((unsigned char)**s); ++*s) {
+        v = 10 * v + (**s - '0');
+        if (v >= RANK_MAX)
+            return false;
+    }
+    *out = v;
+    return true;
+}
+
+static bool parse_layer(const char *s, struct ds_name *n)
+{
+    return take(&s, "layer_") && take_number(&s, &n->layer) && take(&s, "-model_") && take_number(&s, &n->tp) &&
+           (strcmp(s, "-model_states.pt") == 0 || strcmp(s, "_model_states.pt") == 0);
+}
+
+static bool parse_mp(const char *s, struct ds_name *n)
+{
+    return take(&s, "mp_rank_") && take_number(&s, &n->mp) && strcmp(s, "_model_states.pt") == 0;
+}
+
+static bool parse_zero(const char *s, struct ds_name *n)
+{
+    n->bf16 = take(&s, "bf16_");
+    if (!take(&s, "zero_pp_rank_") || !take_number(&s, &n->dp) || !take(&s, "_mp_rank_") || !take_number(&s, &n->mp))
+        return false;
+    n->kind = strcmp(s, "_model_states.pt") == 0 ? DS_ZERO3 : DS_ZERO;
+    n->joined = strcmp(s, "optim_states.pt") == 0;
+    return n->kind == DS_ZERO3 || n->joined || strcmp(s, "_optim_states.pt") == 0;
+}
+
+/* Experts have files of their own: "layer_4_expert_0_mp_rank_00_...", "expp_rank_0_mp_rank_00_...". */
+static bool is_expert(const char *s)
+{
+    int layer;
+
+    return take(&s, "expp_rank_") || (take(&s, "layer_") && take_number(&s, &layer) && take(&s, "_expert_"));
+}
+
+struct ds_name ds_name_parse(const char *name)
+{
+    static const struct ds_name none = { .layer = -1, .tp = -1, .mp = -1, .dp = -1 };
+    struct ds_name n = none;
+
+    if (parse_zero(name, &n))
+        return n;
+    n = none;
+    if (parse_layer(name, &n)) {
+        n.kind = DS_LAYER;
+        return n;
+    }
+    n = none;
+    if (parse_mp(name, &n)) {
+        n.kind = DS_MP;
+        return n;
+    }
+    n = none;
+    if (is_expert(name))
+        n.kind = DS_MOE;
+    return n;
+}
+
+const char *ds_layer_name(int layer, int tp, char buf[96])
+{
+    snprintf(buf, 96, "layer_%02d-model_%02d-model_states.pt", layer, tp);
+    return buf;
+}
+
+const char *ds_mp_name(int mp, char buf[96])
+{
+    snprintf(buf, 96, "mp_rank_%02d_model_states.pt", mp);
+    return buf;
+}
+
+const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96])
+{
+    snprintf(buf, 96, "%szero_pp_rank_%d_mp_rank_%02d%soptim_states.pt", d->bf16_prefix ? "bf16_" : "", dp, mp,
+             d->joined ? "" : "_");
+    return buf;
+}
+
+/* ---- the folder ---- */
+
+static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, struct err *e)
+{
+    if (kind == DS_ZERO3)
+        err_data(e, d->s->path, ERR_NO_BYTE,
+                 "%s: ZeRO stage 3 shards (parameters partitioned too) are not supported", name);
+    else
+        err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints are not supported", name);
+    return -1;
+}
+
+static void add_file(struct ds *d, const struct archive_member *m, struct ds_name n)
+{
+    struct source *s = d->s;
+    struct source_file *f = &s->file[s->n_files];
+
+    f->name = arena_fmt(s->arena, "%s", m->name);
+    f->file = m->file;
+    f->cls = n.kind == DS_LAYER ? FILE_WEIGHTS : n.kind == DS_ZERO ? FILE_OPTIMIZER : FILE_OTHER;
+    f->pp = -1;
+    f->layer = n.layer;
+    f->tp = n.tp;
+    f->dp = n.dp;
+    d->name[s->n_files++] = n;
+}
+
+/* Which spelling of zero files is this folder's own? */
+static void settle_prefix(struct ds *d)
+{
+    int n[2] = {0}, n_joined = 0;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == DS_ZERO) {
+            n[d->name[i].bf16]++;
+            n_joined += d->name[i].joined;
+        }
+    d->bf16_prefix = n[1] >= n[0];
+    d->joined = 2 * n_joined > n[0] + n[1];
+    if (n[0] && n[1])
+        report_add(d->r, SEV_ERROR, "two_prefixes", d->s->path, ERR_NO_BYTE, NULL,
+                   "both zero_pp_rank_* (%d) and bf16_zero_pp_rank_* (%d) present: two saves in one folder",
+                   n[0], n[1]);
+}
+
+/* What our tools wrote beside the trainer's files: in the list, but behind those with ranks. */
+static void add_ours(struct source *s, const struct archive_member *m)
+{
+    s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", m->name), .file = m->file,
+                                                  .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
+}
+
+int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
+{
+    struct source *s = d->s;
+
+    s->file = arena_alloc(s->arena, (size_t)l->n * sizeof *s->file);
+    d->name = xcalloc((size_t)l->n, sizeof *d->name);
+    d->mark = xcalloc((size_t)l->n, sizeof *d->mark);
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+        struct ds_name n = ds_name_parse(name);
+
+        if (n.kind == DS_ZERO3 || n.kind == DS_MOE)
+            return refuse_kind(d, n.kind, name, e);
+        if (n.kind != DS_OTHER)
+            add_file(d, &l->member[i], n);
+        else if (str_ends(name, ".pt") && !strchr(name, '/'))
+            report_add(d->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
+                       "no file of a checkpoint is called so");
+    }
+    d->n_files = s->n_files;
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, DS_REPAIR_LOG_NAME) == 0)
+            add_ours(s, &l->member[i]);
+    settle_prefix(d);
+    return 0;
+}
+
+/* ---- degrees ---- */
+
+/* 0: not said. */
+struct degrees {
+    int64_t tp, pp, mp, dp, args_dp;
+};
+
+static int64_t said_int(const struct pk *v, const char *key)
+{
+    int64_t i;
+
+    return pk_as_int(pk_get(v, key), &i) && i > 0 && i < RANK_MAX ? i : 0;
+}
+
+/* What an mp_rank file says. Sequence-parallel ranks count as data-parallel ones (spec 3.4). */
+static struct degrees said_degrees(const struct pk *root)
+{
+    const struct pk *args = pk_get(root, "args");
+    struct degrees g = { .mp = said_int(root, "mp_world_size"), .dp = said_int(root, "dp_world_size") };
+    int64_t sp = 0;
+
+    if (!args)
+        return g;
+    g.tp = said_int(args, "tensor_model_parallel_size");
+    g.pp = said_int(args, "pipeline_model_parallel_size");
+    sp = said_int(args, "ds_sequence_parallel_size");
+    g.args_dp = said_int(args, "data_parallel_size") * (sp ? sp : 1);
+    return g;
+}
+
+static struct degrees named_degrees(const struct ds *d)
+{
+    struct degrees g = {0};
+
+    for (int i = 0; i < d->n_files; i++) {
+        const struct ds_name *n = &d->name[i];
+
+        if (n->kind == DS_LAYER && n->tp >= g.tp)
+            g.tp = n->tp + 1;
+        if (n->kind != DS_LAYER && n->mp >= g.mp)
+            g.mp = n->mp + 1;
+        if (n->kind == DS_ZERO && n->bf16 == d->bf16_prefix && n->dp >= g.dp)
+            g.dp = n->dp + 1;
+    }
+    return g;
+}
+
+static bool has_kind(const struct ds *d, enum ds_kind kind)
+{
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == kind)
+            return true;
+    return false;
+}
+
+/* Layouts told apart only by what an mp_rank file holds. */
+static int refuse_content(const struct ds *d, const struct source_file *first, struct err *e)
+{
+    const struct pk *root = pt_root(first->pt);
+    const char *path = files_name(d->s->files, first->file);
+    uint32_t n;
+
+    if (!has_kind(d, DS_LAYER) && pk_pairs(pk_get(root, "module"), &n)) {
+        err_data(e, path, ERR_NO_BYTE, "holds the weights itself, and there are no layer_* files: saved without "
+                 "the pipeline engine, which is not supported");
+        return -1;
+    }
+    if (!has_kind(d, DS_ZERO) && pk_pairs(pk_get(root, "optimizer"), &n)) {
+        err_data(e, path, ERR_NO_BYTE, "holds the optimizer state itself, and there are no zero_pp_rank_* files: "
+                 "fp16 without ZeRO is not supported");
+        return -1;
+    }
+    return 0;
+}
+
+int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
+{
+    struct degrees named = named_degrees(d), said = said_degrees(pt_root(first->pt)), g = named;
+
+    if (refuse_content(d, first, e) < 0)
+        return -1;
+    /* The run's own word, unless args and DeepSpeed's counts contradict each other. */
+    if (said.tp && said.mp && said.mp % said.tp == 0 && (!said.pp || said.pp * said.tp == said.mp)) {
+        g.tp = said.tp;
+        g.mp = said.mp;
+    }
+    if (said.dp && (!said.args_dp || said.args_dp == said.dp))
+        g.dp = said.dp;
+    if (!g.tp)
+        g.tp = said.tp ? said.tp : 1;
+    if (!g.dp)
+        g.dp = said.dp ? said.dp : 1;
+    if (g.mp % g.tp) {
+        err_data(e, d->s->path, ERR_NO_BYTE, "%lld mp_rank numbers cannot be stages of %lld tensor-parallel ranks",
+                 (long long)g.mp, (long long)g.tp);
+        return -1;
+    }
+    /* Far more ranks than files is damage, and the tables below are as large as the grid. */
+    if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > RANK_MAX ||
+        d->n_files * g.tp > 4 * (int64_t)RANK_MAX) {
+        err_data(e, d->s->path, ERR_NO_BYTE, "%lld model-parallel x %lld data-parallel ranks, but only %d files",
+                 (long long)g.mp, (long long)g.dp, d->n_files);
+        return -1;
+    }
+    d->topo = (struct topology){ .tp = (int)g.tp, .pp = (int)(g.mp / g.tp), .dp = (int)g.dp };
+    return 0;
+}
+
+static void degree_differs(const struct ds_job *j, const char *key, int64_t said, int64_t settled)
+{
+    if (said && said != settled)
+        report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
+                   "says %s %lld, the directory has %lld", key, (long long)said, (long long)settled);
+}
+
+void ds_check_degrees(const struct ds_job *j)
+{
+    struct topology t = j->d->topo;
+    struct degrees g = said_degrees(pt_root(j->pt));
+    const struct pk *dimensions = pk_get(pt_root(j->pt), "checkpoint_parallel_dimensions");
+
+    degree_differs(j, "args.tensor_model_parallel_size", g.tp, t.tp);
+    degree_differs(j, "args.pipeline_model_parallel_size", g.pp, t.pp);
+    degree_differs(j, "mp_world_size", g.mp, (int64_t)t.tp * t.pp);
+    degree_differs(j, "dp_world_size", g.dp, t.dp);
+    degree_differs(j, "args.data_parallel_size", g.args_dp, t.dp);
+    degree_differs(j, "checkpoint_parallel_dimensions.tp_degree", said_int(dimensions, "tp_degree"), t.tp);
+    degree_differs(j, "checkpoint_parallel_dimensions.pp_degree", said_int(dimensions, "pp_degree"), t.pp);
+}
+
+/* ---- the grid ---- */
+
+void ds_missing(struct ds *d, const char *name)
+{
+    if (d->n_missing++ < MISSING_NAMED)
+        report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
+                   "missing %s (expected PP=%d, TP=%d, DP=%d)", name, d->topo.pp, d->topo.tp, d->topo.dp);
+}
+
+void ds_missing_rest(struct ds *d)
+{
+    if (d->n_missing > MISSING_NAMED)
+        report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
+                   "%d more files are missing", d->n_missing - MISSING_NAMED);
+}
+
+static int *new_slots(int64_t n)
+{
+    int *slot = xmalloc((size_t)n * sizeof *slot);
+
+    for (int64_t i = 0; i < n; i++)
+        slot[i] = -1;
+    return slot;
+}
+
+static void put(struct ds *d, int file, int *slot)
+{
+    const struct source_file *f = d->s->file;
+
+    if (*slot < 0)
+        *slot = file;
+    else
+        report_add(d->r, SEV_ERROR, "duplicate_file", files_name(d->s->files, f[file].file), ERR_NO_BYTE, NULL,
+                   "is the same rank as %s", f[*slot].name);
+}
+
+static void extra(struct ds *d, int file)
+{
+    report_add(d->r, SEV_ERROR, "extra_file", files_name(d->s->files, d->s->file[file].file), ERR_NO_BYTE, NULL,
+               "outside the grid (PP=%d, TP=%d, DP=%d)", d->topo.pp, d->topo.tp, d->topo.dp);
+}
+
+static int cmp_int(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The distinct layer numbers, ascending. */
+static void collect_layers(struct ds *d)
+{
+    int n = 0;
+
+    d->layer_no = xmalloc((size_t)d->n_files * sizeof *d->layer_no);
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == DS_LAYER)
+            d->layer_no[n++] = d->name[i].layer;
+    qsort(d->layer_no, (size_t)n, sizeof *d->layer_no, cmp_int);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || d->layer_no[i] != d->layer_no[d->n_layers - 1])
+            d->layer_no[d->n_layers++] = d->layer_no[i];
+}
+
+static int layer_index(const struct ds *d, int layer)
+{
+    const int *hit = bsearch(&layer, d->layer_no, (size_t)d->n_layers, sizeof layer, cmp_int);
+
+    return (int)(hit - d->layer_no);
+}
+
+static void place(struct ds *d, int i)
+{
+    struct topology t = d->topo;
+    const struct ds_name *n = &d->name[i];
+    struct source_file *f = &d->s->file[i];
+
+    if (n->kind == DS_LAYER) {
+        if (n->tp >= t.tp)
+            extra(d, i);
+        else
+            put(d, i, &d->layer_file[layer_index(d, n->layer) * t.tp + n->tp]);
+        return;
+    }
+    if (n->mp >= t.tp * t.pp || n->dp >= t.dp) {
+        extra(d, i);
+        return;
+    }
+    f->pp = n->mp / t.tp;
+    f->tp = n->mp % t.tp;
+    if (n->kind == DS_MP)
+        put(d, i, &d->mp_file[n->mp]);
+    else if (n->bf16 == d->bf16_prefix)
+        put(d, i, &d->zero_file[n->mp * t.dp + n->dp]);
+}
+
+void ds_grid(struct ds *d)
+{
+    struct topology t = d->topo;
+    int n_mp = t.tp * t.pp;
+    char buf[96];
+
+    collect_layers(d);
+    d->mp_file = new_slots(n_mp);
+    d->zero_file = new_slots((int64_t)n_mp * t.dp);
+    d->layer_file = new_slots((int64_t)d->n_layers * t.tp);
+    for (int i = 0; i < d->n_files; i++)
+        place(d, i);
+    for (int i = 0; i < n_mp; i++)
+        if (d->mp_file[i] < 0)
+            ds_missing(d, ds_mp_name(i, buf));
+    for (int i = 0; i < d->n_layers * t.tp; i++)
+        if (d->layer_file[i] < 0)
+            ds_missing(d, ds_layer_name(d->layer_no[i / t.tp], i % t.tp, buf));
+    if (d->o->no_optimizer || !has_kind(d, DS_ZERO))
+        return;         /* none at all is said once, by ds_run_state() */
+    for (int i = 0; i < n_mp * t.dp; i++)
+        if (d->zero_file[i] < 0)
+            ds_missing(d, ds_zero_name(d, i / t.dp, i % t.dp, buf));
+}
+
+/* ---- sizes ---- */
+
+/* Files of one layer, or of one stage's shards, hold the same tensors: only pickles differ. */
+static bool are_peers(const struct ds *d, int a, int b)
+{
+    const struct ds_name *x = &d->name[a], *y = &d->name[b];
+
+    return x->kind == y->kind && x->kind != DS_MP && x->layer == y->layer && d->s->file[a].pp == d->s->file[b].pp;
+}
+
+static int peer_order(const void *a, const void *b, void *ctx)
+{
+    const struct ds *d = ctx;
+    int i = *(const int *)a, k = *(const int *)b;
+    const struct ds_name *x = &d->name[i], *y = &d->name[k];
+    int px = d->s->file[i].pp, py = d->s->file[k].pp;
+
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    if (x->layer != y->layer)
+        return x->layer < y->layer ? -1 : 1;
+    return px != py ? (px < py ? -1 : 1) : (i > k) - (i < k);
+}
+
+void ds_check_sizes(struct ds *d)
+{
+    const uint64_t slack = 64 << 10;    /* mappings and names in the pickle */
+    int *order = xmalloc((size_t)d->n_files * sizeof *order);
+    const struct files *f = d->s->files;
+
+    for (int i = 0; i < d->n_files; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)d->n_files, sizeof *order, peer_order, d);
+    for (int i = 0, end; i < d->n_files; i = end) {
+        uint64_t most = 0;
+
+        for (end = i; end < d->n_files && (end == i || are_peers(d, order[i], order[end])); end++)
+            most = max_u64(most, files_size(f, d->s->file[order[end]].file));
+        for (int k = i; k < end; k++) {
+            int file = d->s->file[order[k]].file;
+            uint64_t size = files_size(f, file);
+
+            if (size == 0 || size + slack < most)
+                report_add(d->r, SEV_ERROR, "short_file", files_name(f, file), ERR_NO_BYTE, NULL,
+                           "has %llu bytes, its largest peer %llu", (unsigned long long)size,
+                           (unsigned long long)most);
+        }
+    }
+    free(order);
+}
+
+/* ---- found again ---- */
+
+const struct source_file *ds_first_mp(const struct ds *d)
+{
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == DS_MP && d->s->file[i].pt)
+            return &d->s->file[i];
+    return NULL;
+}
+
+const struct source_file *ds_mp_file(const struct source *s, int pp, int tp)
+{
+    int mp = topo_mp(s->topo, pp, tp);
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct ds_name n = ds_name_parse(s->file[i].name);
+
+        if (n.kind == DS_MP && n.mp == mp && s->file[i].pt)
+            return &s->file[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,125 @@
+/*
+ * deepspeed_marks.c - what all files of a save share
+ *
+ * A folder can hold two saves: one interrupted while it overwrote an older one under the
+ * same name. Iteration, step and versions are therefore read from every file and must be
+ * the same everywhere; the value most files have is taken as the right one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+
+/* What mp_rank files say, and zero files some of it: the key, or args' or a schedule's. */
+static const struct {
+    const char *dict, *key;
+} shared[DS_MARKS - DS_SHARED] = {
+    { NULL, "iteration" }, { NULL, "global_steps" }, { NULL, "ds_version" }, { NULL, "checkpoint_version" },
+    { NULL, "global_samples" }, { NULL, "skipped_steps" }, { NULL, "tokens" },
+    { "args", "consumed_train_samples" }, { "args", "consumed_valid_samples" }, { "args", "seed" },
+    { "args", "num_layers" }, { "args", "hidden_size" }, { "args", "ffn_hidden_size" },
+    { "args", "num_attention_heads" }, { "args", "seq_length" }, { "args", "padded_vocab_size" },
+    { "args", "micro_batch_size" }, { "args", "global_batch_size" }, { "args", "train_samples" },
+    { "args", "train_iters" }, { "args", "lr" }, { "args", "min_lr" }, { "args", "adam_beta1" },
+    { "args", "adam_beta2" }, { "args", "adam_eps" }, { "args", "weight_decay" }, { "args", "clip_grad" },
+    { "args", "init_method_std" }, { "args", "position_embedding_type" },
+    { "lr_scheduler", "max_lr" }, { "lr_scheduler", "num_steps" }, { "lr_scheduler", "num_tokens" },
+};
+
+/* "iteration", "args.seed", into buf. */
+static const char *mark_word(int m, char buf[64])
+{
+    if (m < DS_SHARED)
+        return m == DS_STEP ? "optimizer step" : "optimizer learning rate";
+    snprintf(buf, 64, "%s%s%s", shared[m - DS_SHARED].dict ? shared[m - DS_SHARED].dict : "",
+             shared[m - DS_SHARED].dict ? "." : "", shared[m - DS_SHARED].key);
+    return buf;
+}
+
+char *ds_mark_text(const struct pk *v)
+{
+    struct strbuf sb = {0};
+    double x;
+
+    if (pk_is_none(v))
+        return NULL;
+    if (pk_as_double(v, &x))
+        return str_fmt("%.17g", x);
+    if (pk_as_str(v))
+        return str_fmt("%.63s", pk_as_str(v));
+    pk_text(v, &sb);
+    return sb.buf;
+}
+
+void ds_read_marks(const struct ds_job *j)
+{
+    const struct pk *root = pt_root(j->pt);
+
+    for (int m = DS_SHARED; m < DS_MARKS; m++) {
+        const char *dict = shared[m - DS_SHARED].dict;
+
+        j->d->mark[j->file][m] = ds_mark_text(pk_get(dict ? pk_get(root, dict) : root, shared[m - DS_SHARED].key));
+    }
+}
+
+struct marked {
+    const char *text;
+    int file;
+};
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
+}
+
+/* The text that most entries have; sorts them. */
+static const char *most_common(struct marked *v, int n)
+{
+    const char *best = NULL;
+    int most = 0;
+
+    qsort(v, (size_t)n, sizeof *v, by_text);
+    for (int i = 0, end; i < n; i = end) {
+        for (end = i; end < n && strcmp(v[end].text, v[i].text) == 0; end++)
+            ;
+        if (end - i > most) {
+            most = end - i;
+            best = v[i].text;
+        }
+    }
+    return best;
+}
+
+/* One mark in all files that have it. A file's first difference is enough: another save differs in many. */
+static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
+{
+    const char *usual;
+    char buf[64];
+    int n = 0;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->mark[i][m])
+            v[n++] = (struct marked){ d->mark[i][m], i };
+    usual = most_common(v, n);
+    for (int i = 0; usual && i < d->n_files; i++) {
+        if (said[i] || !d->mark[i][m] || strcmp(d->mark[i][m], usual) == 0)
+            continue;
+        report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
+                   "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf), d->mark[i][m], usual);
+        said[i] = true;
+    }
+}
+
+void ds_check_marks(struct ds *d)
+{
+    struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
+    bool *said = xcalloc((size_t)d->n_files, sizeof *said);
+
+    for (int m = DS_SHARED; m < DS_MARKS; m++)
+        check_mark(d, m, v, said);
+    for (int m = 0; m < DS_SHARED; m++)
+        check_mark(d, m, v, said);
+    free(said);
+    free(v);
+}

@@ -1,0 +1,455 @@
+/*
+ * deepspeed_params.c - from stage tables to the parameter list and its tensor maps
+ *
+ * A parameter's place in the flat group follows from param_shapes; cutting it at every
+ * multiple of the partition length gives its fragments, one extent in each data-parallel
+ * rank it touches. The fragments of one tensor rank are a slice of the tensor map, and
+ * the merge rule says how slices make the whole (spec 5.1):
+ *
+ *   flat group of tp 0   [.. E ..|.. qkv ..|...]      [.. E ..|.. qkv ..|...]   of tp 1
+ *   dp ranks             |--- dp 0 ---|--- dp 1 ---|
+ *   slice of qkv         extent in dp 0, extent in dp 1
+ */
+#include <assert.h>
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/model/merge_patterns.h"
+#include "libcommon/model/zero.h"
+
+static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
+
+/* What is known of a parameter while the list is made. */
+struct draft {
+    const struct ds_entry *owner, *tied;        /* tied: NULL or the last stage's entry */
+    int layer;                                  /* -1: an embedding without a number */
+    int position;                               /* in its layer file */
+    const struct pt_tensor **bf16;              /* [TP], NULL where a layer file lacks it; NULL: all do */
+};
+
+/* "3.x" -> 3; names without a number belong to the embedding and come first. */
+static int layer_of(const char *name)
+{
+    long n = isdigit((unsigned char)*name) ? strtol(name, NULL, 10) : -1;
+
+    return n > INT_MAX ? INT_MAX : (int)n;
+}
+
+/* ---- layers ---- */
+
+static int cmp_int(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The layer numbers that the stages' names imply, ascending; the tied embedding comes before them. */
+static int expected_layers(const struct ds *d, int *out)
+{
+    int n = 0, k = 0;
+    bool tied = false;
+
+    for (int i = 0; i < d->n_entries; i++) {
+        int layer = layer_of(d->entry[i].name);
+
+        if (layer >= 0)
+            out[n++] = layer;
+        tied |= layer < 0;
+    }
+    if (tied) {
+        int lowest = INT_MAX;
+
+        for (int i = 0; i < n; i++)
+            lowest = out[i] < lowest ? out[i] : lowest;
+        /* Its number is not in its name: the lowest file's, or spec 1 when that one is missing. */
+        out[n++] = d->n_layers && d->layer_no[0] < lowest ? d->layer_no[0] : 1;
+    }
+    qsort(out, (size_t)n, sizeof *out, cmp_int);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || out[i] != out[k - 1])
+            out[k++] = out[i];
+    return k;
+}
+
+void ds_check_layers(struct ds *d)
+{
+    int *want = xmalloc(((size_t)d->n_entries + 1) * sizeof *want), n = expected_layers(d, want);
+    char buf[96];
+
+    for (int i = 0; i < n; i++)
+        if (!bsearch(&want[i], d->layer_no, (size_t)d->n_layers, sizeof *want, cmp_int))
+            for (int tp = 0; tp < d->topo.tp; tp++)
+                ds_missing(d, ds_layer_name(want[i], tp, buf));
+    for (int i = 0; i < d->n_layers && ds_all_stages(d); i++) {
+        if (bsearch(&d->layer_no[i], want, (size_t)n, sizeof *want, cmp_int))
+            continue;
+        for (int tp = 0; tp < d->topo.tp; tp++) {
+            int file = d->layer_file[i * d->topo.tp + tp];
+
+            if (file >= 0)
+                report_add(d->r, SEV_ERROR, "extra_file", files_name(d->s->files, d->s->file[file].file),
+                           ERR_NO_BYTE, NULL, "layer %d is on no stage", d->layer_no[i]);
+        }
+    }
+    free(want);
+}
+
+/* ---- the list ---- */
+
+/* One draft per name; more than one entry is right for tied embeddings only. */
+static int make_drafts(struct ds *d, struct draft *out)
+{
+    int n = 0;
+
+    for (int i = 0, end; i < d->n_entries; i = end) {
+        const struct ds_entry *owner = &d->entry[i];
+        struct draft *p = &out[n++];
+
+        *p = (struct draft){ .owner = owner, .layer = layer_of(owner->name), .position = INT_MAX };
+        for (end = i + 1; end < d->n_entries && strcmp(d->entry[end].name, owner->name) == 0; end++) {
+            const struct ds_entry *other = &d->entry[end];
+
+            if (other->pp == owner->pp)
+                report_add(d->r, SEV_ERROR, "stage", d->s->path, ERR_NO_BYTE, owner->name,
+                           "listed twice by stage %d", owner->pp);
+            else if (!param_is_tied(owner->name) || other->pp != d->topo.pp - 1 || owner->pp != 0)
+                report_add(d->r, SEV_ERROR, "stage", d->s->path, ERR_NO_BYTE, owner->name,
+                           "appears on stages %d and %d", owner->pp, other->pp);
+            else if (other->slice->ndim != owner->slice->ndim ||
+                     memcmp(other->slice->shape, owner->slice->shape, sizeof owner->slice->shape) != 0)
+                report_add(d->r, SEV_ERROR, "shape", d->s->path, ERR_NO_BYTE, owner->name,
+                           "its tied copy on stage %d has another shape", other->pp);
+            else
+                p->tied = other;
+        }
+    }
+    return n;
+}
+
+static int by_owner_name(const void *key, const void *draft)
+{
+    return strcmp(key, ((const struct draft *)draft)->owner->name);
+}
+
+/* Hand the layer files' tensors to their parameters, and learn the order inside a layer. */
+static void place_tensors(struct ds *d, struct draft *p, int n)
+{
+    int tp_n = d->topo.tp;
+
+    for (int i = 0; i < d->n_layers * tp_n; i++) {
+        const struct ds_layer *l = &d->layer[i];
+
+        for (int k = 0; k < l->n; k++) {
+            struct draft *hit = bsearch(l->tensor[k].name, p, (size_t)n, sizeof *p, by_owner_name);
+
+            if (!hit->bf16)
+                hit->bf16 = xcalloc((size_t)tp_n, sizeof *hit->bf16);
+            if (hit->bf16[i % tp_n])
+                report_add(d->r, SEV_ERROR, "stage", files_name(d->s->files, d->s->file[d->layer_file[i]].file),
+                           ERR_NO_BYTE, hit->owner->name, "is in another layer file too");
+            hit->bf16[i % tp_n] = &l->tensor[k].t;
+            if (hit->position > k)
+                hit->position = k;
+        }
+    }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct draft *x = a, *y = b;
+
+    if (x->layer != y->layer)
+        return x->layer < y->layer ? -1 : 1;
+    if (x->position != y->position)
+        return x->position < y->position ? -1 : 1;
+    if (x->owner->group != y->owner->group)
+        return x->owner->group < y->owner->group ? -1 : 1;
+    return (x->owner->slice->first > y->owner->slice->first) - (x->owner->slice->first < y->owner->slice->first);
+}
+
+/* ---- rules and shapes ---- */
+
+/* The patterns that the checkpoint brings, or NULL: the table. Every mp_rank file has the same. */
+static struct merge_patterns *find_patterns(struct ds *d, const struct draft *p, int n)
+{
+    const struct source_file *f = ds_first_mp(d);
+    const char **names = xmalloc((size_t)n * sizeof *names);
+    struct merge_patterns *patterns;
+
+    for (int i = 0; i < n; i++)
+        names[i] = p[i].owner->name;
+    patterns = merge_patterns_new(pk_get(pt_root(f->pt), "universal_checkpoint_info"), names, n,
+                                  files_name(d->s->files, f->file), d->r);
+    free(names);
+    return patterns;
+}
+
+static enum merge_rule rule_of(struct ds *d, const struct merge_patterns *patterns, const char *name)
+{
+    enum merge_rule rule;
+
+    if (patterns)
+        return merge_patterns_rule(patterns, name);
+    rule = merge_rule_of(name);
+    if (rule == MERGE_CAT0 && d->s->config.glu && (param_ends(name, ROLE_UP_W) || param_ends(name, ROLE_UP_B)))
+        return MERGE_CAT0_HALVES;
+    if (d->topo.tp > 1 && !merge_rule_known(name))
+        report_add(d->r, SEV_WARNING, "merge_rule", d->s->path, ERR_NO_BYTE, name,
+                   "no rule for this name: slices are concatenated on dimension 0");
+    return rule;
+}
+
+/* The merged shape; false when the rule does not fit the slice. */
+static bool merged_shape(struct ds *d, struct param *p, const struct ds_slice *slice)
+{
+    int dim = p->merge == MERGE_CAT1 ? 1 : 0;
+
+    p->ndim = slice->ndim;
+    memcpy(p->shape, slice->shape, sizeof p->shape);
+    if (p->merge == MERGE_REPLICATED)
+        return true;
+    if (dim >= slice->ndim || (p->merge == MERGE_CAT0_HALVES && slice->shape[0] % 2)) {
+        report_add(d->r, SEV_ERROR, "shape", d->s->path, ERR_NO_BYTE, p->name,
+                   "%d dimensions, first %lld: cannot be merged by %s", slice->ndim, (long long)slice->shape[0],
+                   merge_rule_name(p->merge));
+        return false;
+    }
+    p->shape[dim] *= d->topo.tp;        /* at most 2^40 * 2^20 */
+    return true;
+}
+
+/* ---- tensor maps ---- */
+
+/* Slices of one state, tp ascending, before the merge rule orders them. */
+static struct tmap *new_map(struct ds *d, enum dtype dtype)
+{
+    struct tmap *m = arena_alloc(d->s->arena, sizeof *m);
+
+    m->dtype = dtype;
+    m->n_slices = d->topo.tp;
+    m->slice = arena_alloc(d->s->arena, (size_t)m->n_slices * sizeof *m->slice);
+    return m;
+}
+
+/* The ranks [*first, *last] that hold a part of the slice. */
+static void dp_range(const struct ds *d, const struct ds_entry *en, int *first, int *last)
+{
+    int64_t partition = d->ref[en->pp]->group[en->group].partition;
+
+    *first = (int)(en->slice->first / partition);
+    *last = (int)((en->slice->first + en->slice->n_elems - 1) / partition);
+}
+
+static const struct ds_run *run_of(const struct ds *d, const struct ds_entry *en, int tp, int dp, int state)
+{
+    const struct ds_shard *shard = &d->shard[topo_mp(d->topo, en->pp, tp) * d->topo.dp + dp];
+    const struct ds_run *run = shard->run ? &shard->run[en->group][state] : NULL;
+
+    return run && run->record >= 0 ? run : NULL;
+}
+
+/* Does every shard that holds a part of this state exist? Asked before any memory is spent. */
+static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state)
+{
+    int first, last;
+
+    dp_range(d, en, &first, &last);
+    for (int tp = 0; tp < d->topo.tp; tp++)
+        for (int dp = first; dp <= last; dp++)
+            if (!run_of(d, en, tp, dp, state))
+                return false;
+    return true;
+}
+
+/* One tensor rank's fragments over dp. */
+static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int state, struct tmap_slice *out)
+{
+    const struct ds_slice *s = en->slice;
+    int64_t partition = d->ref[en->pp]->group[en->group].partition;
+    int first, last;
+
+    dp_range(d, en, &first, &last);
+    out->len = (uint64_t)s->n_elems * sizeof(float);
+    out->n_extents = last - first + 1;
+    out->extent = arena_alloc(d->s->arena, (size_t)out->n_extents * sizeof *out->extent);
+    for (int dp = first; dp <= last; dp++) {
+        const struct ds_run *run = run_of(d, en, tp, dp, state);
+        int64_t start, skip, n = zero_fragment(s->first, s->n_elems, partition, dp, &start, &skip);
+
+        assert(start + n <= run->n_elems);      /* check_lengths() saw to it */
+        out->extent[dp - first] = (struct extent){
+            .record = run->record, .at = run->at + (uint64_t)start * sizeof(float),
+            .len = (uint64_t)n * sizeof(float),
+        };
+    }
+}
+
+/* The first `len` bytes of a slice's extents from byte `skip` on, as a slice of its own. */
+static void cut_slice(struct arena *a, const struct tmap_slice *from, uint64_t skip, uint64_t len,
+                      struct tmap_slice *out)
+{
+    out->len = len;
+    out->extent = arena_alloc(a, (size_t)from->n_extents * sizeof *out->extent);
+    for (int i = 0; i < from->n_extents && len; i++) {
+        struct extent x = from->extent[i];
+
+        if (skip >= x.len) {
+            skip -= x.len;
+            continue;
+        }
+        x.at += skip;
+        x.len = min_u64(x.len - skip, len);
+        skip = 0;
+        len -= x.len;
+        out->extent[out->n_extents++] = x;
+    }
+}
+
+/* GLU slices are [gate; up]: all first halves, then all second halves (spec 5.5). */
+static void cut_halves(struct ds *d, struct tmap *m)
+{
+    struct tmap_slice *whole = m->slice;
+    int n = m->n_slices;
+
+    m->slice = arena_alloc(d->s->arena, 2 * (size_t)n * sizeof *m->slice);
+    m->n_slices = 2 * n;
+    for (int i = 0; i < n; i++) {
+        uint64_t half = whole[i].len / 2;
+
+        cut_slice(d->s->arena, &whole[i], 0, half, &m->slice[i]);
+        cut_slice(d->s->arena, &whole[i], half, half, &m->slice[n + i]);
+    }
+}
+
+static void apply_rule(struct ds *d, const struct param *p, struct tmap *m)
+{
+    m->op = TMAP_CONCAT;
+    m->len = m->slice[0].len;
+    if (m->n_slices == 1)
+        return;                 /* whatever the rule: one slice is the whole */
+    if (p->merge == MERGE_REPLICATED) {
+        m->op = TMAP_REPLICAS;
+        return;
+    }
+    m->len *= (uint64_t)m->n_slices;
+    if (p->merge == MERGE_CAT1) {
+        m->op = TMAP_INTERLEAVE;
+        m->row = m->len / (uint64_t)p->shape[0];
+        for (int i = 0; i < m->n_slices; i++)
+            m->slice[i].row_part = m->slice[i].len / (uint64_t)p->shape[0];
+    } else if (p->merge == MERGE_CAT0_HALVES) {
+        cut_halves(d, m);
+    }
+}
+
+static struct tmap *flat_map(struct ds *d, const struct param *p, const struct ds_entry *en, int state)
+{
+    struct tmap *m;
+
+    if (!flat_usable(d, en, state))
+        return NULL;
+    m = new_map(d, DTYPE_F32);
+    for (int tp = 0; tp < d->topo.tp; tp++)
+        flat_slice(d, en, tp, state, &m->slice[tp]);
+    apply_rule(d, p, m);
+    return m;
+}
+
+/* A layer file that was read but lacks the tensor: the others said why they have none. */
+static void missing_tensor(struct ds *d, const struct draft *p, int tp)
+{
+    int no = p->layer >= 0 ? p->layer : d->layer_no[0];
+    const int *hit = bsearch(&no, d->layer_no, (size_t)d->n_layers, sizeof no, cmp_int);
+    int i = hit ? (int)(hit - d->layer_no) * d->topo.tp + tp : -1;
+
+    if (i >= 0 && d->layer[i].ok)
+        report_add(d->r, SEV_ERROR, "missing_key", files_name(d->s->files, d->s->file[d->layer_file[i]].file),
+                   ERR_NO_BYTE, p->owner->name, "has no usable tensor here");
+}
+
+/* Is there a tensor of one dtype on every tensor rank? */
+static bool bf16_usable(struct ds *d, const struct draft *dr)
+{
+    bool whole = true;
+
+    for (int tp = 0; tp < d->topo.tp; tp++) {
+        const struct pt_tensor *t = dr->bf16 ? dr->bf16[tp] : NULL;
+
+        if (!t) {
+            if (d->n_layers)
+                missing_tensor(d, dr, tp);
+            whole = false;
+        } else if (dr->bf16[0] && t->dtype != dr->bf16[0]->dtype) {
+            report_add(d->r, SEV_ERROR, "dtype", d->s->path, ERR_NO_BYTE, dr->owner->name, "%s on tp 0, %s on tp %d",
+                       dtype_name(dr->bf16[0]->dtype), dtype_name(t->dtype), tp);
+            whole = false;
+        }
+    }
+    return whole;
+}
+
+/* The dtype is the file's: runs without --bf16 keep fp32 or fp16 weights. */
+static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct draft *dr)
+{
+    struct tmap *m;
+
+    if (!bf16_usable(d, dr))
+        return NULL;
+    m = new_map(d, dr->bf16[0]->dtype);
+    for (int tp = 0; tp < d->topo.tp; tp++) {
+        const struct pt_tensor *t = dr->bf16[tp];
+        struct tmap_slice *s = &m->slice[tp];
+
+        s->len = (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
+        s->n_extents = 1;
+        s->extent = arena_alloc(d->s->arena, sizeof *s->extent);
+        *s->extent = (struct extent){ t->record, t->at, s->len };
+    }
+    apply_rule(d, p, m);
+    return m;
+}
+
+static void make_param(struct ds *d, const struct merge_patterns *patterns, const struct draft *dr, struct param *p)
+{
+    p->name = dr->owner->name;
+    p->stage = dr->owner->pp;
+    p->group = dr->owner->group;
+    p->merge = rule_of(d, patterns, p->name);
+    if (!merged_shape(d, p, dr->owner->slice))
+        return;
+    p->state[STATE_BF16] = bf16_map(d, p, dr);
+    if (d->o->no_optimizer)
+        return;
+    for (int s = 0; s < DS_STATES; s++) {
+        p->state[flat_state[s]] = flat_map(d, p, dr->owner, s);
+        if (dr->tied)
+            p->tied[flat_state[s]] = flat_map(d, p, dr->tied, s);
+    }
+    if (dr->tied && param_ends(p->name, ROLE_POSITION))
+        report_add(d->r, SEV_NOTE, "tied_positions", d->s->path, ERR_NO_BYTE, p->name,
+                   "stage %d keeps a copy that takes no part in training: stage 0's is the parameter", dr->tied->pp);
+}
+
+void ds_make_params(struct ds *d)
+{
+    struct source *s = d->s;
+    struct draft *p = xcalloc((size_t)d->n_entries, sizeof *p);
+    int n = make_drafts(d, p);
+    struct merge_patterns *patterns;
+
+    place_tensors(d, p, n);
+    qsort(p, (size_t)n, sizeof *p, by_place);
+    patterns = find_patterns(d, p, n);
+    s->param = arena_alloc(s->arena, (size_t)n * sizeof *s->param);
+    s->n_params = n;
+    for (int i = 0; i < n; i++)
+        make_param(d, patterns, &p[i], &s->param[i]);
+    merge_patterns_free(patterns);
+    for (int i = 0; i < n; i++)
+        free(p[i].bf16);
+    free(p);
+}

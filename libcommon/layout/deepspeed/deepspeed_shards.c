@@ -1,0 +1,364 @@
+/*
+ * deepspeed_shards.c - the tables inside zero files
+ *
+ * Per group a shard holds one flat fp32 tensor and two moments of it. The tensors' places
+ * are kept, the handle is not: thousands of shards fit in a few megabytes. What the shard
+ * says of itself (`param_slice_mappings`, paddings, counts) follows from param_shapes, so
+ * it is not needed but compared.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/model/zero.h"
+
+static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
+
+/* A shard being read, and where it stands. */
+struct shard_job {
+    const struct ds_job *j;
+    const struct pk *opt;               /* optimizer_state_dict */
+    const struct ds_stage *ref;
+    struct ds_shard *shard;
+    int dp;
+};
+
+/* Padding elements at the end of rank dp's partition; all of a partition may be padding. */
+static int64_t rank_padding(const struct ds_group *g, int dp)
+{
+    int64_t over = ((int64_t)dp + 1) * g->partition - g->sum;
+
+    return over < 0 ? 0 : over > g->partition ? g->partition : over;
+}
+
+static struct ds_run flat_run(const struct shard_job *k, const struct pk *v, int g, int state)
+{
+    const struct ds_job *j = k->j;
+    struct ds_run run = { .record = -1 };
+    struct pt_tensor t;
+
+    if (!v || !pt_tensor(j->pt, v, &t))
+        report_add(j->r, SEV_ERROR, state == DS_FP32 ? "key" : "optimizer", j->path, ERR_NO_BYTE, NULL,
+                   "group %d has no tensor %s", g, state_words[state]);
+    else if (t.dtype != DTYPE_F32)
+        report_add(j->r, SEV_ERROR, "dtype", j->path, ERR_NO_BYTE, NULL, "group %d: %s is %s, f32 expected", g,
+                   state_words[state], dtype_name(t.dtype));
+    else if (!t.contiguous)
+        report_add(j->r, SEV_ERROR, "strided", j->path, ERR_NO_BYTE, NULL, "group %d: %s is not contiguous", g,
+                   state_words[state]);
+    else
+        run = (struct ds_run){ t.record, t.at, t.n_elems };
+    return run;
+}
+
+/* Adam keeps two moments and a counter; anything more would be lost without a word. */
+static void check_adam(const struct shard_job *k, const struct pk *state, int g)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(state, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (!key || (strcmp(key, "exp_avg") != 0 && strcmp(key, "exp_avg_sq") != 0 && strcmp(key, "step") != 0))
+            report_add(k->j->r, SEV_ERROR, "optimizer", k->j->path, ERR_NO_BYTE, NULL,
+                       "group %d has state '%s'; only Adam moments are supported", g, key ? key : "?");
+    }
+}
+
+/*
+ * BF16_Optimizer keeps whole partitions. ZeRO-1/2 may leave the padding out, of the
+ * masters always and of the moments in the elastic form; the fragments fit either way.
+ */
+static bool check_lengths(const struct shard_job *k, int g)
+{
+    const struct ds_job *j = k->j;
+    const struct ds_group *group = &k->ref->group[g];
+    const struct ds_run *run = k->shard->run[g];
+    int64_t least = group->partition - (k->shard->zero_stage_1 ? rank_padding(group, k->dp) : 0);
+    bool ok = true;
+
+    for (int s = 1; s < DS_STATES && !k->shard->zero_stage_1; s++)
+        if (run[s].record >= 0 && run[0].record >= 0 && run[s].n_elems != run[0].n_elems) {
+            report_add(j->r, SEV_ERROR, "length", j->path, ERR_NO_BYTE, NULL,
+                       "group %d: fp32 has %lld elements, %s %lld", g, (long long)run[0].n_elems, state_words[s],
+                       (long long)run[s].n_elems);
+            ok = false;
+        }
+    for (int s = 0; s < DS_STATES && ok; s++)
+        if (run[s].record >= 0 && (run[s].n_elems < least || run[s].n_elems > group->partition)) {
+            report_add(j->r, SEV_ERROR, "partition", j->path, ERR_NO_BYTE, NULL,
+                       "group %d: %d ranks x %lld elements (%s) do not match %lld parameters (+padding): %lld expected",
+                       g, j->d->topo.dp, (long long)run[s].n_elems, state_words[s], (long long)group->sum,
+                       (long long)group->partition);
+            ok = false;
+        }
+    return ok;
+}
+
+static void read_runs(const struct shard_job *k, struct pk **fp32, int g)
+{
+    const struct pk *state = ds_group_state(k->opt, g);
+    struct ds_run *run = k->shard->run[g];
+
+    run[DS_FP32] = flat_run(k, fp32[g], g, DS_FP32);
+    if (!state) {
+        report_add(k->j->r, SEV_ERROR, "groups", k->j->path, ERR_NO_BYTE, NULL,
+                   "%d groups in param_shapes, group %d has no optimizer state", k->ref->n_groups, g);
+        run[DS_AVG].record = run[DS_AVG_SQ].record = -1;
+    } else {
+        run[DS_AVG] = flat_run(k, pk_get(state, "exp_avg"), g, DS_AVG);
+        run[DS_AVG_SQ] = flat_run(k, pk_get(state, "exp_avg_sq"), g, DS_AVG_SQ);
+        check_adam(k, state, g);
+    }
+    if (!check_lengths(k, g))
+        for (int s = 0; s < DS_STATES; s++)
+            run[s].record = -1;
+}
+
+/* One entry a group, or an ERROR; NULL when the key is absent or the count wrong. */
+static struct pk **group_list(const struct shard_job *k, const char *key, enum severity absent, const char *then)
+{
+    const struct ds_job *j = k->j;
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(k->opt, key), &n);
+
+    if (!item) {
+        report_add(j->r, absent, "key", j->path, ERR_NO_BYTE, NULL, "key '%s' is missing%s", key, then);
+        return NULL;
+    }
+    if ((int64_t)n != k->ref->n_groups) {
+        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL, "%d groups in param_shapes, %u in %s",
+                   k->ref->n_groups, n, key);
+        return NULL;
+    }
+    return item;
+}
+
+static void check_paddings(const struct shard_job *k)
+{
+    const struct ds_job *j = k->j;
+    /* DeepSpeed <= 0.6.7 spelled it the other way round. */
+    const char *key = pk_get(k->opt, "groups_padding") ? "groups_padding" : "group_paddings";
+    struct pk **item = group_list(k, key, SEV_NOTE, ": padding follows from param_shapes");
+    int last = j->d->topo.dp - 1;
+
+    for (int g = 0; item && g < k->ref->n_groups; g++) {
+        const struct ds_group *group = &k->ref->group[g];
+        int64_t total = zero_flat_elems(group->sum, j->d->topo.dp) - group->sum;
+        int64_t want = k->dp == last ? total : 0, said = -1;
+
+        if (!pk_as_int(item[g], &said) ||
+            (said != want && !(k->shard->zero_stage_1 && said == rank_padding(group, k->dp))))
+            report_add(j->r, SEV_ERROR, "padding", j->path, ERR_NO_BYTE, NULL,
+                       "group %d: padding %lld recorded, %lld expected", g, (long long)said, (long long)want);
+        else if (said > group->partition)
+            report_add(j->r, SEV_NOTE, "padding", j->path, ERR_NO_BYTE, NULL,
+                       "group %d: padding of %lld elements reaches over more than one rank of %lld", g,
+                       (long long)said, (long long)group->partition);
+    }
+}
+
+static void check_counts(const struct shard_job *k)
+{
+    const struct ds_job *j = k->j;
+    struct pk **item = group_list(k, "partition_count", SEV_NOTE, ": the file names give the degree");
+
+    for (int g = 0; item && g < k->ref->n_groups; g++) {
+        int64_t n;
+
+        if (!pk_as_int(item[g], &n) || n != j->d->topo.dp) {
+            report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
+                       "says DP %lld (partition_count of group %d), the directory has %d",
+                       pk_as_int(item[g], &n) ? (long long)n : -1LL, g, j->d->topo.dp);
+            return;
+        }
+    }
+}
+
+/* The recorded fragments of one group against spec 4.4; the first difference is enough. */
+static void check_mapping(const struct shard_job *k, const struct pk *mapping, int g)
+{
+    const struct ds_job *j = k->j;
+    const struct ds_group *group = &k->ref->group[g];
+    uint32_t n = 0, at = 0;
+    struct pk **pair = pk_pairs(mapping, &n);
+
+    for (int i = 0; i < group->n; i++) {
+        const struct ds_slice *s = &group->slice[i];
+        int64_t start, skip, said_start = -1, said_n = -1;
+        int64_t n_elems = zero_fragment(s->first, s->n_elems, group->partition, k->dp, &start, &skip);
+        const char *name;
+
+        if (n_elems == 0)
+            continue;
+        name = at < n ? pk_as_str(pair[2 * at]) : NULL;
+        if (!name || strcmp(name, s->name) != 0) {
+            report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, s->name,
+                       "%lld elements at %lld of group %d belong to it, param_slice_mappings lists %s there",
+                       (long long)n_elems, (long long)start, g, name ? name : "nothing");
+            return;
+        }
+        if (!pk_as_int(pk_get(pair[2 * at + 1], "start"), &said_start) ||
+            !pk_as_int(pk_get(pair[2 * at + 1], "numel"), &said_n) || said_start != start || said_n != n_elems) {
+            report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, s->name,
+                       "param_slice_mappings says %lld elements at %lld of group %d, the partition rule gives "
+                       "%lld at %lld", (long long)said_n, (long long)said_start, g, (long long)n_elems,
+                       (long long)start);
+            return;
+        }
+        at++;
+    }
+    if (at < n)
+        report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, pk_as_str(pair[2 * at]),
+                   "listed in param_slice_mappings of group %d, but no part of it is in this rank's partition", g);
+}
+
+static void check_mappings(const struct shard_job *k)
+{
+    struct pk **item = group_list(k, "param_slice_mappings", SEV_NOTE, " (DeepSpeed <= 0.6.7?): recomputed");
+
+    for (int g = 0; item && g < k->ref->n_groups; g++)
+        check_mapping(k, item[g], g);
+}
+
+/* ---- who owns a state ---- */
+
+/* The only number in a group's `params`: its flat tensor's. -1: it names none, or several. */
+static int64_t state_id(const struct pk *group)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(group, "params"), &n);
+    int64_t id = -1;
+
+    return item && n == 1 && pk_as_int(item[0], &id) && id >= 0 ? id : -1;
+}
+
+/* Is the state's key a group's number? */
+static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
+{
+    int64_t id;
+
+    for (uint32_t g = 0; g < n; g++)
+        if (pk_as_int(key, &id) && state_id(group[g]) == id)
+            return true;
+    return false;
+}
+
+/* Every state belongs to one group, every group has its own: two that name the same would share its moments. */
+static void check_owners(const struct shard_job *k)
+{
+    const struct ds_job *j = k->j;
+    const struct pk *base = pk_get(k->opt, "base_optimizer_state");
+    uint32_t n = 0, n_states = 0;
+    struct pk **group = pk_items(pk_get(base, "param_groups"), &n);
+    struct pk **state = pk_pairs(pk_get(base, "state"), &n_states);
+
+    if (!group || !state)
+        return;                 /* the elastic form: a list in the groups' order */
+    if ((int64_t)n != k->ref->n_groups)
+        report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                   "%d groups in param_shapes, %u in param_groups", k->ref->n_groups, n);
+    for (uint32_t g = 0; g < n; g++) {
+        int64_t id = state_id(group[g]);
+
+        if (id < 0 && pk_get(group[g], "params"))
+            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                       "param_groups[%u] does not name one state, its flat tensor's", g);
+        for (uint32_t i = 0; i < g && id >= 0; i++)
+            if (state_id(group[i]) == id)
+                report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                           "param_groups[%u] and param_groups[%u] both claim optimizer state %lld", i, g,
+                           (long long)id);
+    }
+    for (uint32_t i = 0; i < n_states && pk_get(n ? group[0] : NULL, "params"); i++)
+        if (!is_claimed(group, n, state[2 * i]))
+            report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
+                       "an optimizer state belongs to no group of param_groups");
+}
+
+/* ---- the file ---- */
+
+/* The stage as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member; BF16_Optimizer writes none: 0. */
+static int64_t zero_stage(const struct pk *opt)
+{
+    static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
+    const struct pk *v = pk_get(opt, "zero_stage");
+    int64_t stage;
+    const char *member;
+
+    if (!v || pk_is_none(v))
+        return 0;
+    if (pk_as_int(v, &stage))
+        return stage;
+    member = pk_enum(v, &stage);
+    for (int i = 0; member && i < 4; i++)
+        if (strcmp(member, members[i]) == 0)
+            return i;
+    return stage;
+}
+
+static bool shard_begins(struct shard_job *k)
+{
+    const struct ds_job *j = k->j;
+    static const char *const need[] = { "base_optimizer_state", "single_partition_of_fp32_groups" };
+
+    k->opt = pk_get(pt_root(j->pt), "optimizer_state_dict");
+    if (!k->opt || pk_is_none(k->opt)) {
+        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "key 'optimizer_state_dict' is missing");
+        return false;
+    }
+    if (pk_get(k->opt, "fp32_flat_groups") || zero_stage(k->opt) < 0 || zero_stage(k->opt) > 2) {
+        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
+                   "a shard of ZeRO stage 3 (or an unknown one), which is not supported");
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct pk *v = pk_get(k->opt, need[i]);
+
+        if (!v || pk_is_none(v)) {
+            report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "key '%s' is missing", need[i]);
+            return false;
+        }
+    }
+    k->shard->zero_stage_1 = zero_stage(k->opt) > 0;
+    return true;
+}
+
+void ds_read_shard(const struct ds_job *j)
+{
+    struct ds *d = j->d;
+    const struct ds_name *n = &d->name[j->file];
+    struct shard_job k = { .j = j, .ref = d->ref[n->mp / d->topo.tp], .dp = n->dp,
+                           .shard = &d->shard[n->mp * d->topo.dp + n->dp] };
+    struct pk **fp32;
+
+    ds_read_marks(j);
+    if (!shard_begins(&k))
+        return;
+    ds_read_step(j, k.opt);
+    if (!k.ref || d->stage[n->mp].bad)
+        return;                 /* said already: nothing tells what the shard holds */
+    fp32 = group_list(&k, "single_partition_of_fp32_groups", SEV_ERROR, "");
+    if (!fp32)
+        return;
+    k.shard->run = xcalloc((size_t)k.ref->n_groups, sizeof *k.shard->run);
+    for (int g = 0; g < k.ref->n_groups; g++)
+        read_runs(&k, fp32, g);
+    check_owners(&k);
+    check_paddings(&k);
+    check_counts(&k);
+    check_mappings(&k);
+}
+
+void ds_renumber_shard(struct ds *d, int file, int base)
+{
+    const struct ds_name *n = &d->name[file];
+    const struct ds_stage *ref = d->ref[n->mp / d->topo.tp];
+    struct ds_shard *shard = &d->shard[n->mp * d->topo.dp + n->dp];
+
+    for (int g = 0; shard->run && g < ref->n_groups; g++)
+        for (int s = 0; s < DS_STATES; s++)
+            if (shard->run[g][s].record >= 0)
+                shard->run[g][s].record += base;
+}

@@ -1,0 +1,341 @@
+/*
+ * deepspeed_sink.c - write layer_*, mp_rank_* and zero files of another topology
+ *
+ * Phases: lay every file out and add its items to the plan; the executor fills storages;
+ * at the end each storage's CRC is summed up from its items, headers are written around
+ * them, and the small mp_rank files follow. A shard without its directory is unfinished.
+ */
+#include "libcommon/layout/deepspeed/deepspeed_sink.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+
+/* ---- the files ---- */
+
+static struct dss_file *add_file(struct dss *w, char *name)
+{
+    struct dss_file *f = &w->file[w->n_files++];
+
+    f->name = name;
+    /* As torch names the archive inside: the file's name without its extension. */
+    f->prefix = arena_fmt(w->arena, "%.*s", (int)(strlen(name) - strlen(".pt")), name);
+    f->layer = f->pp = f->tp = f->dp = -1;
+    return f;
+}
+
+static void list_layers(struct dss *w)
+{
+    const struct ds_target *t = w->t;
+    char buf[96];
+
+    for (int i = 0; i < t->n_params; i++)
+        for (int tp = 0; tp < t->topo.tp && (i == 0 || t->param[i].layer != t->param[i - 1].layer); tp++) {
+            struct dss_file *f = add_file(w, arena_fmt(w->arena, "%s", ds_layer_name(t->param[i].layer, tp, buf)));
+
+            f->layer = t->param[i].layer;
+            f->tp = tp;
+            f->next_tp = 1;
+        }
+}
+
+static void list_shards(struct dss *w)
+{
+    const struct ds_target *t = w->t;
+    const struct ds spelling = { .bf16_prefix = t->bf16_prefix, .joined = t->joined };
+    char buf[96];
+
+    for (int pp = 0; pp < t->topo.pp; pp++)
+        for (int tp = 0; tp < t->topo.tp; tp++)
+            for (int dp = 0; dp < t->topo.dp; dp++) {
+                const char *name = ds_zero_name(&spelling, topo_mp(t->topo, pp, tp), dp, buf);
+                struct dss_file *f = add_file(w, arena_fmt(w->arena, "%s", name));
+
+                f->pp = pp;
+                f->tp = tp;
+                f->dp = dp;
+                f->next_tp = t->topo.dp;
+            }
+}
+
+void dss_tree(const struct dss *w, const struct dss_file *f, struct ds_tree *x)
+{
+    if (f->layer >= 0)
+        ds_tree_layer(w->t, f->layer, x);
+    else
+        ds_tree_zero(w->t, f->pp, f->tp, f->dp, x);
+}
+
+static struct pt_image *make_image(const struct dss_file *f, const struct ds_tree *x)
+{
+    uint64_t *size = xmalloc((size_t)x->n * sizeof *size + 1);
+    struct pt_image *im;
+
+    for (int i = 0; i < x->n; i++)
+        size[i] = x->storage[i].len;
+    im = pt_image_new(f->prefix, x->root, x->n, size);
+    free(size);
+    return im;
+}
+
+static void list_files(struct dss *w)
+{
+    if (w->file)
+        return;
+    w->file = arena_alloc(w->arena, (size_t)ds_target_n_files(w->t) * sizeof *w->file);
+    list_layers(w);
+    if (w->t->optimizer)
+        list_shards(w);
+}
+
+/* ---- laying out ---- */
+
+static uint64_t estimate(const struct sink *k, const struct source *s)
+{
+    struct dss *w = k->priv;
+    const struct source_file *mp = ds_mp_file(s, 0, 0);
+    uint64_t n_mp = (uint64_t)(w->t->topo.pp * w->t->topo.tp), bytes = 1 << 20;     /* manifest, folders */
+
+    list_files(w);
+    for (int i = 0; i < w->n_files; i++) {
+        struct ds_tree x;
+        struct pt_image *im;
+
+        dss_tree(w, &w->file[i], &x);
+        im = make_image(&w->file[i], &x);
+        bytes += align_up(pt_image_size(im), 4096);
+        pt_image_free(im);
+        ds_tree_free(&x);
+    }
+    if (mp)
+        bytes += n_mp * align_up(files_size(s->files, mp->file) + 4096, 4096);
+    return bytes;
+}
+
+static int lay_out(struct sink *k, struct dss_file *f, struct plan *plan, struct err *e)
+{
+    struct dss *w = k->priv;
+    char *path = path_join(k->dir, f->name);
+    struct ds_tree x;
+    struct pt_image *im;
+    int rc = 0;
+
+    dss_tree(w, f, &x);
+    im = make_image(f, &x);
+    f->n = x.n;
+    f->sum = arena_alloc(w->arena, (size_t)x.n * sizeof *f->sum);
+    f->at = arena_alloc(w->arena, (size_t)x.n * sizeof *f->at);
+    f->storage = arena_alloc(w->arena, (size_t)x.n * sizeof *f->storage);
+    for (int i = 0; i < x.n; i++) {
+        f->storage[i] = x.storage[i];
+        f->at[i] = pt_image_at(im, i);
+    }
+    f->dst = plan_add_dst(plan, path);
+    if (k->o.part == 0)
+        rc = sink_reserve(k, path, pt_image_size(im), e);
+    pt_image_free(im);
+    ds_tree_free(&x);
+    free(path);
+    return rc;
+}
+
+static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+{
+    struct dss *w = k->priv;
+
+    k->src = s;
+    k->dir = xstrdup(dir);
+    list_files(w);
+    w->columns = arena_alloc(w->arena, (size_t)w->t->n_params * STATE_N * (size_t)w->t->topo.tp * sizeof *w->columns);
+    for (int i = 0; i < w->n_files; i++)
+        if (lay_out(k, &w->file[i], plan, e) < 0)
+            return -1;
+    for (int i = 0; i < w->n_files; i++)
+        dss_plan_file(k, &w->file[i], plan);
+    return 0;
+}
+
+/* ---- when items are done ---- */
+
+/* What passed by of a row-parallel slice goes into the journal with the item. */
+static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+{
+    struct dss_item *it = pi->user;
+
+    (void)k;
+    (void)e;
+    pi->share.acc = it->share.acc;
+    return 0;
+}
+
+static void sum_storages(struct dss *w, struct plan *plan)
+{
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct plan_item *pi = plan_item(plan, i);
+        const struct dss_item *it = pi->user;
+        struct dss_file *f = it ? &w->file[it->file] : NULL;
+
+        for (int k = 0; f && k < (pi->n_outs ? pi->n_outs : 1); k++, f += f->next_tp)
+            crc_sum_add(&f->sum[it->storage], f->storage[it->storage].len, it->at, plan_share(pi),
+                        pi->n_outs ? pi->out[k].crc.acc : pi->crc.acc);
+    }
+}
+
+static int write_headers(struct sink *k, const struct dss_file *f, struct err *e)
+{
+    struct dss *w = k->priv;
+    char *path = path_join(k->dir, f->name);
+    struct ds_tree x;
+    struct pt_image *im;
+    const struct zip_run *run;
+    int n, rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    dss_tree(w, f, &x);
+    im = make_image(f, &x);
+    for (int i = 0; i < x.n; i++) {
+        const struct ds_storage *st = &x.storage[i];
+        bool ours = st->fill == DS_FILL_BYTES;
+
+        pt_image_set_crc(im, i, ours ? crc_bytes(0, st->bytes, st->len) : f->sum[i].acc);
+        if (fd >= 0 && rc == 0 && ours)
+            rc = write_all_at(fd, st->bytes, st->len, pt_image_at(im, i));
+    }
+    n = pt_image_runs(im, &run);
+    for (int i = 0; i < n && fd >= 0 && rc == 0; i++)
+        rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
+    if (fd < 0 || rc < 0) {
+        err_sys(e, path, "cannot write the headers");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    pt_image_free(im);
+    ds_tree_free(&x);
+    free(path);
+    return rc;
+}
+
+static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
+{
+    struct dss *w = k->priv;
+    char buf[96], *prefix, *path;
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    int rc;
+
+    ds_mp_name(topo_mp(w->t->topo, pp, tp), buf);
+    path = path_join(k->dir, buf);
+    prefix = str_fmt("%.*s", (int)(strlen(buf) - strlen(".pt")), buf);
+    rc = ds_tree_mp(w->t, pp, tp, prefix, &bytes, &size, e);
+    if (rc == 0)
+        rc = file_replace(path, bytes, size, e);
+    free(bytes);
+    free(prefix);
+    free(path);
+    return rc;
+}
+
+static int write_repair_log(struct sink *k, const struct strbuf *log, struct err *e)
+{
+    char *path = path_join(k->dir, DS_REPAIR_LOG_NAME);
+    int rc = file_replace(path, log->buf, log->len, e);
+
+    free(path);
+    return rc;
+}
+
+static int finish(struct sink *k, struct plan *plan, struct err *e)
+{
+    struct dss *w = k->priv;
+
+    sum_storages(w, plan);
+    for (int i = 0; i < w->n_files; i++)
+        if (write_headers(k, &w->file[i], e) < 0)
+            return -1;
+    for (int pp = 0; pp < w->t->topo.pp; pp++)
+        for (int tp = 0; tp < w->t->topo.tp; tp++)
+            if (write_mp_rank(k, pp, tp, e) < 0)
+                return -1;
+    return w->t->repair_log ? write_repair_log(k, w->t->repair_log, e) : 0;
+}
+
+/* ---- digests ---- */
+
+/* What of the tensor the item is, as its share of the merged tensor's CRC. */
+static void add_share(const struct dss_item *it, const struct plan_item *pi, struct sink_tensor *t)
+{
+    uint64_t len = plan_out_bytes(pi, pi->len);
+
+    t->crc ^= it->by_columns ? pi->share.acc : crc_shift(pi->crc.acc, t->len - it->logical_at - len);
+}
+
+static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+{
+    const struct dss *w = k->priv;
+    int *number = xmalloc((size_t)w->t->n_params * STATE_N * sizeof *number), n = 0;
+    struct sink_tensor *t = xcalloc((size_t)w->t->n_params * STATE_N + 1, sizeof *t);
+
+    for (int i = 0; i < w->t->n_params * STATE_N; i++) {
+        const struct ds_tparam *p = &w->t->param[i / STATE_N];
+        enum state st = (enum state)(i % STATE_N);
+
+        number[i] = -1;
+        if (st != STATE_BF16 && !w->t->optimizer)
+            continue;
+        number[i] = n;
+        t[n] = (struct sink_tensor){ .name = p->name, .param = p->param, .state = st, .ndim = p->ndim,
+                                     .dtype = st == STATE_BF16 ? w->t->weights : DTYPE_F32 };
+        memcpy(t[n].shape, p->shape, sizeof t[n].shape);
+        t[n].len = (uint64_t)dtype_size(t[n].dtype);
+        for (int d = 0; d < p->ndim; d++)
+            t[n].len *= (uint64_t)p->shape[d];
+        n++;
+    }
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct dss_item *it = plan_item(plan, i)->user;
+
+        if (it && it->counts)
+            add_share(it, plan_item(plan, i), &t[number[it->param * STATE_N + (int)it->pub.state]]);
+    }
+    free(number);
+    *out = t;
+    return n;
+}
+
+/* ---- the sink ---- */
+
+static void close_sink(struct sink *k)
+{
+    struct dss *w = k->priv;
+
+    for (int i = 0; i < w->n_items; i++)
+        free(w->item[i]);
+    free(w->item);
+    arena_free(w->arena);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static const struct sink_ops ops = {
+    .name = "deepspeed", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
+    .estimate = estimate, .look = dss_look, .tensors = tensors,
+};
+
+struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+    struct dss *w = xcalloc(1, sizeof *w);
+
+    w->t = t;
+    w->arena = arena_new(0);
+    w->zeros = -1;
+    k->ops = &ops;
+    k->o = *o;
+    k->priv = w;
+    k->no_optimizer = !t->optimizer;
+    return k;
+}

@@ -1,0 +1,406 @@
+/*
+ * deepspeed_sink_plan.c - which bytes of the source fill which place of a shard
+ *
+ * A tensor rank's slice of a parameter, in its own row-major order, is
+ *   column-parallel   a range of the merged tensor
+ *   vocabulary        the same, and zeros behind the source's last row
+ *   row-parallel      some columns of every row: see below
+ *   GLU halves        two ranges
+ *   replicated        all of it
+ * A shard holds a run of such slices one after the other, cut where its partition begins
+ * and ends, and zeros where the group's padding is.
+ *
+ * Row-parallel slices, S of them in the source and T in the target, are cut at the same
+ * columns gcd(S, T) - 1 times. Between two such cuts lies a group of columns: whole slices of
+ * both sides, so its rows are contiguous runs of source and target. Where a group is one slice
+ * of the target, the slice is the group's map. Where it is several, their shards are cut at
+ * the same rows, so each run of rows is read once and dealt out to all their files; the
+ * rows that a partition's border cuts in two are few, and copied part by part.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed_sink.h"
+#include "libcommon/model/zero.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* Bytes [at, at+len) of a slice come from `map` at `from`; all in elements of the map. */
+struct piece {
+    const struct tmap *map;
+    int64_t at, from, n;
+    int64_t logical;                    /* first element in the merged tensor */
+};
+enum { PIECES_MAX = 2 };
+
+struct slice {
+    const struct ds_tparam *p;
+    enum state state;
+    enum plan_op op;
+    uint64_t size;                      /* bytes of an element in the source, */
+    uint64_t out;                       /* and in the target */
+    int tp;
+    int n_deal;                         /* row-parallel: slices of the target in a group of columns; else 1 */
+    bool by_columns;                    /* some columns of the merged tensor ... */
+    int64_t column_at, n_columns;       /* ... these */
+    int n;
+    struct piece piece[PIECES_MAX];
+};
+
+/* Where the files are laid out. */
+struct filling {
+    struct sink *k;
+    struct plan *plan;
+    const struct dss_file *f;
+    int storage;
+};
+
+/* ---- slices ---- */
+
+static void add_piece(struct slice *s, const struct tmap *map, int64_t from, int64_t n, int64_t logical)
+{
+    int64_t at = s->n ? s->piece[s->n - 1].at + s->piece[s->n - 1].n : 0;
+
+    if (n > 0)
+        s->piece[s->n++] = (struct piece){ .map = map, .at = at, .from = from, .n = n, .logical = logical };
+}
+
+/* At least len bytes of zeros; one map serves all that it is long enough for. */
+static const struct tmap *zeros(struct dss *w, uint64_t len)
+{
+    if (!w->zero_map || w->zero_map->len < len)
+        w->zero_map = tmap_slice_zeros(w->arena, w->t->src->files, &w->zeros, DTYPE_U8,
+                                       max_u64(len, w->zero_map ? 2 * w->zero_map->len : 0));
+    return w->zero_map;
+}
+
+static int gcd(int a, int b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* Slices of equal width that the rows of a row-parallel map are made of. */
+static int slices_of(const struct tmap *m)
+{
+    if (m->op != TMAP_INTERLEAVE)
+        return 1;
+    for (int k = 1; k < m->n_slices; k++)
+        if (m->slice[k].row_part != m->slice[0].row_part)
+            return 1;
+    return m->n_slices;
+}
+
+/* The columns of the group that the slice is in; shards cut the same slices, so a map is made once. */
+static const struct tmap *group_map(struct dss *w, const struct slice *s, const struct tmap *m)
+{
+    const struct ds_tparam *p = s->p;
+    size_t i = ((size_t)(p - w->t->param) * STATE_N + s->state) * (size_t)w->t->topo.tp + (size_t)(s->tp / s->n_deal);
+
+    if (s->n_columns == p->shape[1])
+        return m;
+    if (!w->columns[i])
+        w->columns[i] = tmap_slice_columns(w->arena, m, m->len / (uint64_t)p->shape[0],
+                                           (uint64_t)s->column_at * s->size, (uint64_t)s->n_columns * s->size);
+    return w->columns[i];
+}
+
+/* The columns that the slice, or the group it is dealt out of, has in the merged tensor. */
+static void find_columns(const struct dss *w, struct slice *s, int n_groups)
+{
+    s->n_deal = w->t->topo.tp / n_groups;
+    s->n_columns = s->p->shape[1] / n_groups;
+    s->column_at = s->tp / s->n_deal * s->n_columns;
+    s->by_columns = n_groups > 1;
+}
+
+static void cut_vocab(struct dss *w, struct slice *s, const struct tmap *m, int64_t first)
+{
+    int64_t have = (int64_t)(m->len / s->size) - first, n = s->p->slice_elems;
+    int64_t from_source = have < 0 ? 0 : have < n ? have : n;
+
+    add_piece(s, m, first, from_source, first);
+    if (from_source < n)
+        add_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
+}
+
+/* Lay the slice out from the map of the merged tensor. */
+static void cut_slice(struct dss *w, struct slice *s, const struct tmap *m)
+{
+    int64_t n = s->p->slice_elems, half = n / 2, total = n * w->t->topo.tp;
+
+    switch (s->p->from->merge) {
+    case MERGE_REPLICATED:
+        add_piece(s, m, 0, n, 0);
+        break;
+    case MERGE_VOCAB:
+        cut_vocab(w, s, m, s->tp * n);
+        break;
+    case MERGE_CAT0:
+        add_piece(s, m, s->tp * n, n, s->tp * n);
+        break;
+    case MERGE_CAT0_HALVES:
+        add_piece(s, m, s->tp * half, half, s->tp * half);
+        add_piece(s, m, total / 2 + s->tp * half, half, total / 2 + s->tp * half);
+        break;
+    case MERGE_CAT1:
+        find_columns(w, s, gcd(slices_of(m), w->t->topo.tp));
+        add_piece(s, group_map(w, s, m), 0, n, 0);
+        break;
+    }
+}
+
+/* All zeros, in the places the merge rule gives them. */
+static void cut_zeros(struct dss *w, struct slice *s)
+{
+    struct tmap m = { .len = (uint64_t)s->p->slice_elems * (uint64_t)w->t->topo.tp * s->size };
+
+    /* A merged tensor of zeros, cut like any other but read from the one map of zeros. */
+    if (s->p->from->merge == MERGE_CAT1) {
+        find_columns(w, s, w->t->topo.tp);
+        add_piece(s, NULL, 0, s->p->slice_elems, 0);
+    } else {
+        cut_slice(w, s, &m);
+    }
+    for (int i = 0; i < s->n; i++) {
+        s->piece[i].map = zeros(w, (uint64_t)s->p->slice_elems * s->size);
+        s->piece[i].from = 0;
+    }
+}
+
+static bool is_moment(enum state st)
+{
+    return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
+}
+
+/* The last stage's own position table, where the source has one; NULL with zero moments where it has not. */
+static const struct tmap *untrained_table(const struct slice *s)
+{
+    const struct tmap *tied = s->p->from->tied[s->state];
+
+    return tied || is_moment(s->state) ? tied : s->p->from->state[s->state];
+}
+
+static struct slice make_slice(struct dss *w, int param, enum state st, int tp, bool tied_copy)
+{
+    struct slice s = { .p = &w->t->param[param], .state = st, .tp = tp, .n_deal = 1 };
+    const struct tmap *m = s.p->from->state[st];
+
+    if (tied_copy && param_ends(s.p->name, ROLE_POSITION))
+        m = untrained_table(&s);
+    if (w->t->zero_moments && is_moment(st))
+        m = NULL;
+    if (st == STATE_BF16 && !m)
+        m = s.p->from->state[STATE_FP32];
+    /* Masters of an imported model are what its weights are. */
+    if (m)
+        s.op = (enum plan_op)plan_op_of(m->dtype, st == STATE_BF16 ? w->t->weights : DTYPE_F32);
+    s.size = (uint64_t)dtype_size(m ? m->dtype : DTYPE_F32);
+    s.out = (uint64_t)dtype_size(st == STATE_BF16 ? w->t->weights : DTYPE_F32);
+    if (m)
+        cut_slice(w, &s, m);
+    else
+        cut_zeros(w, &s);
+    return s;
+}
+
+/* ---- items ---- */
+
+static struct dss_item *new_item(struct dss *w, const struct dss_file *f, int storage, uint64_t at)
+{
+    struct dss_item *it = xcalloc(1, sizeof *it);
+
+    it->file = (int)(f - w->file);
+    it->storage = storage;
+    it->at = at;
+    it->pub.file = f->name;
+    ARRAY_ROOM(w->item, w->cap_items, w->n_items + 1);
+    w->item[w->n_items++] = it;
+    return it;
+}
+
+/* The item's place in the merged tensor is still to be told. */
+static struct dss_item *slice_item(const struct filling *x, const struct slice *s, uint64_t at, bool tied_copy)
+{
+    struct dss *w = x->k->priv;
+    struct dss_item *it = new_item(w, x->f, x->storage, at);
+
+    it->pub.param = s->p->from - w->t->src->param;
+    it->pub.state = s->state;
+    it->pub.repeated = tied_copy || (s->p->from->merge == MERGE_REPLICATED && s->tp > 0);
+    it->param = (int)(s->p - w->t->param);
+    it->counts = !it->pub.repeated;
+    it->by_columns = s->by_columns;
+    it->column_at = (uint64_t)s->column_at * s->out;
+    it->column_len = (uint64_t)s->n_columns * s->out;
+    it->row_len = s->by_columns ? (uint64_t)s->p->shape[1] * s->out : 0;
+    return it;
+}
+
+/* n elements of the map from `from` on, to byte `at` of the storage. */
+static void plan_copy(const struct filling *x, const struct slice *s, const struct tmap *map, int64_t from, int64_t n,
+                      uint64_t at, struct dss_item *it)
+{
+    int i = plan_add(x->plan, map, (uint64_t)from * s->size, (uint64_t)n * s->size, x->f->dst,
+                     x->f->at[x->storage] + at, x->k->o.replicas, s->p->from->name, it);
+
+    plan_item(x->plan, i)->op = s->op;
+}
+
+/* ---- row-parallel slices that are dealt out of a group ---- */
+
+/* n elements of one row, from element `skip` of the slices on, to every slice of the group. */
+static void deal_part_of_row(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
+{
+    int64_t width = s->p->slice[1], row = skip / width, column = skip % width;
+    struct filling to = *x;
+
+    for (int i = 0; i < s->n_deal; i++, to.f += to.f->next_tp) {
+        struct dss_item *it = slice_item(&to, s, at, false);
+
+        it->by_columns = false;
+        it->logical_at = (uint64_t)(row * s->p->shape[1] + s->column_at + i * width + column) * s->out;
+        plan_copy(&to, s, s->piece[0].map, row * s->n_columns + i * width + column, n, at, it);
+    }
+}
+
+/* Rows [row, end) to every slice of the group, in one item. */
+static void deal_rows(const struct filling *x, const struct slice *s, int64_t row, int64_t end, uint64_t at)
+{
+    struct plan_out *out = xcalloc((size_t)s->n_deal, sizeof *out);
+    struct dss_item *it = slice_item(x, s, at, false);
+    const struct dss_file *f = x->f;
+    int i;
+
+    for (i = 0; i < s->n_deal; i++, f += f->next_tp) {
+        out[i].dst = f->dst;
+        out[i].at = f->at[x->storage] + at;
+    }
+    it->logical_at = (uint64_t)(row * s->p->shape[1]) * s->out;
+    i = plan_add_columns(x->plan, s->piece[0].map, (uint64_t)(row * s->n_columns) * s->size,
+                         (uint64_t)((end - row) * s->n_columns) * s->size, (uint64_t)s->p->slice[1] * s->size, out,
+                         s->n_deal, x->k->o.replicas, s->p->from->name, it);
+    plan_item(x->plan, i)->op = s->op;
+    free(out);
+}
+
+/* Elements [skip, skip+n) of each of the group's slices; told once, for the first of them. */
+static void plan_dealt(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
+{
+    int64_t width = s->p->slice[1], end = skip + n, first = (skip + width - 1) / width, last = end / width;
+
+    if (s->tp % s->n_deal)
+        return;
+    if (first * width > skip)
+        deal_part_of_row(x, s, skip, (first * width < end ? first * width : end) - skip, at);
+    if (last > first)
+        deal_rows(x, s, first, last, at + (uint64_t)(first * width - skip) * s->out);
+    if (last >= first && end > last * width)
+        deal_part_of_row(x, s, last * width, end - last * width, at + (uint64_t)(last * width - skip) * s->out);
+}
+
+/* Elements [skip, skip+n) of a slice to byte `at` of the storage. */
+static void plan_range(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at,
+                       bool tied_copy)
+{
+    if (s->n_deal > 1) {
+        plan_dealt(x, s, skip, n, at);
+        return;
+    }
+    for (int i = 0; i < s->n; i++) {
+        const struct piece *pc = &s->piece[i];
+        int64_t from = skip > pc->at ? skip : pc->at, end = skip + n < pc->at + pc->n ? skip + n : pc->at + pc->n;
+        struct dss_item *it;
+
+        if (from >= end)
+            continue;
+        it = slice_item(x, s, at + (uint64_t)(from - skip) * s->out, tied_copy);
+        it->logical_at = (uint64_t)(pc->logical + from - pc->at) * s->out;
+        plan_copy(x, s, pc->map, pc->from + from - pc->at, end - from, it->at, it);
+    }
+}
+
+static void plan_weights(const struct filling *x, const struct ds_storage *st)
+{
+    struct dss *w = x->k->priv;
+    struct slice s = make_slice(w, st->param, STATE_BF16, x->f->tp, false);
+
+    plan_range(x, &s, 0, s.p->slice_elems, 0, false);
+}
+
+/* One flat partition: the fragments of its parameters, and zeros to its end. */
+static void plan_flat(const struct filling *x, const struct ds_storage *st)
+{
+    struct dss *w = x->k->priv;
+    const struct ds_tgroup *g = &w->t->stage[x->f->pp].group[st->group];
+    uint64_t filled = 0;
+
+    for (int i = 0; i < g->n; i++) {
+        const struct ds_member *m = &g->member[i];
+        int64_t start, skip;
+        int64_t n = zero_fragment(m->first, w->t->param[m->param].slice_elems, g->partition, x->f->dp, &start, &skip);
+        struct slice s;
+
+        if (n == 0)
+            continue;
+        s = make_slice(w, m->param, st->state, x->f->tp, m->tied_copy);
+        plan_range(x, &s, skip, n, (uint64_t)start * sizeof(float), m->tied_copy);
+        filled = (uint64_t)(start + n) * sizeof(float);
+    }
+    if (filled < st->len) {
+        struct dss_item *it = new_item(w, x->f, x->storage, filled);
+
+        it->pub.repeated = true;        /* of nothing: no tensor counts it */
+        plan_add(x->plan, zeros(w, st->len - filled), 0, st->len - filled, x->f->dst, x->f->at[x->storage] + filled,
+                 REPLICAS_FIRST, "padding", it);
+    }
+}
+
+void dss_plan_file(struct sink *k, struct dss_file *f, struct plan *plan)
+{
+    for (int i = 0; i < f->n; i++) {
+        struct filling x = { .k = k, .plan = plan, .f = f, .storage = i };
+
+        if (f->storage[i].fill == DS_FILL_WEIGHTS)
+            plan_weights(&x, &f->storage[i]);
+        else if (f->storage[i].fill == DS_FILL_FLAT)
+            plan_flat(&x, &f->storage[i]);
+    }
+}
+
+/* ---- digests ---- */
+
+/*
+ * Rows of some columns stand apart in the merged tensor. Their ends are a whole merged row
+ * from each other, so their sum goes by Horner's rule; the last one, where a chunk ends
+ * inside it, is put in its place alone.
+ */
+void dss_look(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
+{
+    struct dss_item *it = pi->user;
+    const struct dss *w = k->priv;
+    const struct ds_tparam *p;
+    uint64_t row, part, total, end = from + len, tail;
+    uint32_t by_row, sum = 0;
+    const char *b = bytes;
+
+    if (!it->by_columns || !it->counts)
+        return;
+    p = &w->t->param[it->param];
+    part = it->column_len;
+    row = it->row_len;
+    total = row * (uint64_t)p->shape[0];
+    by_row = crc_factor(row);
+    tail = min_u64(end % part, len);
+    while (from < end - tail) {
+        uint64_t n = part - from % part;
+
+        sum = crc_times(sum, by_row) ^ crc_bytes(0, b, n);
+        b += n;
+        from += n;
+    }
+    if (len > tail)
+        crc_sum_merge(&it->share, len - tail,
+                      crc_shift(sum, total - ((from / part - 1) * row + it->column_at + part)));
+    if (tail)
+        crc_sum_add(&it->share, total, from / part * row + it->column_at + from % part, tail,
+                    crc_bytes(0, b, tail));
+}

@@ -1,0 +1,773 @@
+/*
+ * deepspeed_target.c - from a wish to the shape of a sharded checkpoint
+ *
+ * The source's own param_shapes tell its conventions: which layers a stage has, how many
+ * optimizer groups there are, which parameters decay, and their order. The order the rule
+ * (spec 4.2) gives for the source's own topology must be the one its files have; only then
+ * does the same rule lay out the target.
+ */
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed_edit.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/model/zero.h"
+
+enum { DEGREE_MAX = 1 << 16 };
+
+/* ---- what the source's ranks list ---- */
+
+struct listed {
+    const char *name;
+    int pp, group, place;               /* place: among all decaying, or all other, parameters of the stage */
+};
+
+struct origin {
+    int pp, n_groups;                   /* groups: of a stage that has them all */
+    int n;
+    struct listed *entry;               /* by stage, group, place */
+    struct listed **by_name;
+    int n_layers, first_layer, final_norm;
+    int *layers;                        /* of each stage */
+    int norm_stage;                     /* that holds the final LayerNorm */
+};
+
+static void origin_free(struct origin *o)
+{
+    free(o->entry);
+    free(o->by_name);
+    free(o->layers);
+}
+
+/* "17.x" -> 17; -1 for the tied embedding. */
+static int number_of(const char *name)
+{
+    long n = isdigit((unsigned char)*name) ? strtol(name, NULL, 10) : -1;
+
+    return n > INT_MAX ? INT_MAX : (int)n;
+}
+
+/* "17.weight" against "17.mlp.x": only the final LayerNorm's parameters have no module name. */
+static bool is_final(const char *name)
+{
+    return number_of(name) >= 0 && strchr(name, '.') == strrchr(name, '.');
+}
+
+static int by_listed_name(const void *a, const void *b)
+{
+    const struct listed *x = *(struct listed *const *)a, *y = *(struct listed *const *)b;
+    int d = strcmp(x->name, y->name);
+
+    return d ? d : x->pp - y->pp;
+}
+
+/* The stage that owns a name; a tied embedding is listed by the last one too. */
+static const struct listed *origin_find(const struct origin *o, const char *name)
+{
+    int lo = 0, hi = o->n;
+
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (strcmp(o->by_name[mid]->name, name) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < o->n && strcmp(o->by_name[lo]->name, name) == 0 ? o->by_name[lo] : NULL;
+}
+
+/* The groups that a stage lists; NULL: none. */
+static struct pk **stage_groups(const struct source *s, int pp, uint32_t *n)
+{
+    const struct source_file *f = ds_mp_file(s, pp, 0);
+    struct pk **group;
+
+    *n = 0;
+    group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), n) : NULL;
+    return *n ? group : NULL;
+}
+
+/* Do a group's parameters decay? LayerNorms and biases, which do not, are vectors. */
+static bool group_decays(const struct pk *group)
+{
+    uint32_t n = 0, ndim = 0;
+    struct pk **pair = pk_pairs(group, &n);
+
+    if (n)
+        pk_items(pair[1], &ndim);
+    return ndim > 1;
+}
+
+/*
+ * Which of the run's groups a stage's group g is. A stage without parameters for a group leaves it out, as one
+ * with the head alone: its only decaying parameter is half of one rounded down, so the first half has none.
+ */
+static int whole_group(const struct origin *o, struct pk **group, int n, int g)
+{
+    if (n == o->n_groups)
+        return g;
+    if (!group_decays(group[g]))
+        return o->n_groups - 1;
+    return o->n_groups == 3 && (g > 0 || n == 1 || !group_decays(group[1])) ? 1 : 0;
+}
+
+static int list_stage(const struct source *s, struct origin *o, int *cap, int pp, struct err *e)
+{
+    const struct source_file *f = ds_mp_file(s, pp, 0);
+    uint32_t n_groups;
+    struct pk **group = stage_groups(s, pp, &n_groups);
+    int decay_place = 0;
+
+    if (!group) {
+        err_data(e, f ? files_name(s->files, f->file) : s->path, ERR_NO_BYTE, "no param_shapes for stage %d: the "
+                 "optimizer's groups are unknown", pp);
+        return -1;
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        uint32_t n = 0;
+        struct pk **pair = pk_pairs(group[g], &n);
+        int whole = whole_group(o, group, (int)n_groups, (int)g);
+        bool decays = whole < o->n_groups - 1;
+
+        for (uint32_t i = 0; i < n; i++) {
+            const char *name = pk_as_str(pair[2 * i]);
+
+            if (!name)
+                continue;
+            ARRAY_ROOM(o->entry, *cap, o->n + 1);
+            o->entry[o->n++] = (struct listed){ name, pp, whole, decays ? decay_place++ : (int)i };
+        }
+    }
+    return 0;
+}
+
+/* Numbers of the layers and of the final LayerNorm; layers must be consecutive, stage after stage. */
+static int find_layers(const struct source *s, struct origin *o, struct err *e)
+{
+    int owner = 0, lowest = INT_MAX, highest = -1;
+
+    o->final_norm = -1;
+    for (int i = 0; i < o->n; i++) {
+        int no = number_of(o->entry[i].name);
+
+        if (is_final(o->entry[i].name)) {
+            o->final_norm = no;
+            o->norm_stage = o->entry[i].pp;
+        } else if (no >= 0) {
+            lowest = no < lowest ? no : lowest;
+            highest = no > highest ? no : highest;
+        }
+    }
+    if (highest < 0 || highest - lowest >= o->n) {
+        err_data(e, s->path, ERR_NO_BYTE, "no row of transformer layers in param_shapes");
+        return -1;
+    }
+    o->layers = xcalloc((size_t)o->pp, sizeof *o->layers);
+    o->first_layer = lowest;
+    o->n_layers = highest - lowest + 1;
+    for (int no = lowest; no <= highest; no++) {
+        int pp = -1;
+
+        for (int i = 0; i < o->n && pp < 0; i++)
+            if (number_of(o->entry[i].name) == no)
+                pp = o->entry[i].pp;
+        if (pp < owner || o->final_norm <= highest) {
+            err_data(e, s->path, ERR_NO_BYTE, "layer %d: the stages do not hold layers %d to %d and a final LayerNorm "
+                     "in this order", no, lowest, highest);
+            return -1;
+        }
+        owner = pp;
+        o->layers[pp]++;
+    }
+    if (o->norm_stage < owner) {
+        err_data(e, s->path, ERR_NO_BYTE, "the final LayerNorm is on stage %d, before the last layer", o->norm_stage);
+        return -1;
+    }
+    return 0;
+}
+
+/* An output head of its own, or an embedding that is one stage's alone: the last stage's copies are not made so. */
+static int refuse_untied(const struct source *s, const struct origin *o, struct err *e)
+{
+    for (int i = 0; i < o->n; i++) {
+        const char *name = o->entry[i].name;
+
+        if (!str_ends(name, PARAM_HEAD) && (number_of(name) < 0 || !param_ends(name, ROLE_WORD)))
+            continue;
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: embedding and output head are untied; only tied ones can be "
+                 "resharded", name);
+        return -1;
+    }
+    return 0;
+}
+
+static int origin_read(const struct source *s, struct origin *o, struct err *e)
+{
+    int cap = 0;
+
+    if (s->topo.pp < 1 || s->topo.tp < 1) {
+        err_data(e, s->path, ERR_NO_BYTE, "its degrees are not recorded (no mp_rank files?): cannot be resharded");
+        return -1;
+    }
+    o->pp = s->topo.pp;
+    for (int pp = 0; pp < o->pp; pp++) {
+        uint32_t n;
+
+        stage_groups(s, pp, &n);
+        o->n_groups = (int)n > o->n_groups ? (int)n : o->n_groups;
+    }
+    for (int pp = 0; pp < o->pp; pp++)
+        if (list_stage(s, o, &cap, pp, e) < 0)
+            return -1;
+    o->by_name = xmalloc((size_t)o->n * sizeof *o->by_name + 1);
+    for (int i = 0; i < o->n; i++)
+        o->by_name[i] = &o->entry[i];
+    qsort(o->by_name, (size_t)o->n, sizeof *o->by_name, by_listed_name);
+    if (o->n_groups != 2 && o->n_groups != 3) {
+        err_data(e, s->path, ERR_NO_BYTE, "%d optimizer groups; 2 or 3 are supported", o->n_groups);
+        return -1;
+    }
+    return refuse_untied(s, o, e) < 0 ? -1 : find_layers(s, o, e);
+}
+
+/* ---- the parameters ---- */
+
+static int by_file_order(const void *a, const void *b)
+{
+    const struct ds_tparam *x = a, *y = b;
+
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
+         : x->order != y->order ? x->order - y->order : x->param - y->param;
+}
+
+static int new_number(const struct ds_target *t, const struct origin *o, int no)
+{
+    return no == o->final_norm ? t->final_norm : no - o->first_layer + t->first_layer;
+}
+
+static int take_param(struct ds_target *t, const struct origin *o, int i, struct err *e)
+{
+    const struct param *p = &t->src->param[i];
+    const struct listed *l = origin_find(o, p->name);
+    struct ds_tparam *to = &t->param[i];
+    int no = number_of(p->name);
+
+    if (!l || (no < 0 && !param_is_tied(p->name))) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
+                 l ? "belongs to no layer and is no tied embedding" : "is in no rank's param_shapes");
+        return -1;
+    }
+    *to = (struct ds_tparam){ .param = i, .from = p, .ndim = p->ndim, .decays = l->group < o->n_groups - 1,
+                              .place = l->place };
+    memcpy(to->shape, p->shape, sizeof to->shape);
+    if (no < 0) {
+        const char *dot = strchr(p->name + strlen("tied_modules."), '.');
+
+        to->layer = t->embedding;
+        to->name = p->name;
+        to->key = dot ? dot + 1 : p->name;
+    } else {
+        to->layer = new_number(t, o, no);
+        to->name = arena_fmt(t->arena, "%d%s", to->layer, strchr(p->name, '.'));
+        to->key = strchr(to->name, '.') + 1;
+    }
+    to->order = t->src->kind == LAYOUT_DEEPSPEED ? i : param_order(p->name);
+    return 0;
+}
+
+static int take_params(struct ds_target *t, const struct origin *o, struct err *e)
+{
+    t->n_params = t->src->n_params;
+    t->param = arena_alloc(t->arena, (size_t)t->n_params * sizeof *t->param);
+    for (int i = 0; i < t->n_params; i++)
+        if (take_param(t, o, i, e) < 0)
+            return -1;
+    for (int i = 0; i < o->n; i++)
+        if (!source_param(t->src, o->entry[i].name)) {
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: listed in param_shapes, but not there",
+                     o->entry[i].name);
+            return -1;
+        }
+    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_file_order);
+    return 0;
+}
+
+/* ---- states ---- */
+
+static int check_states(struct ds_target *t, struct err *e)
+{
+    for (int i = 0; i < t->n_params; i++) {
+        const struct param *p = t->param[i].from;
+        bool flat = p->state[STATE_FP32] && (t->zero_moments || (p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ]));
+
+        if (p->state[STATE_BF16])
+            t->weights = p->state[STATE_BF16]->dtype;
+        if ((!p->state[STATE_BF16] && !p->state[STATE_FP32]) || (t->optimizer && !flat)) {
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
+                     t->optimizer ? "has no optimizer state; --weights-only does without" : "has no weights");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- numbering, vocabulary, degrees ---- */
+
+static void settle_numbers(struct ds_target *t, const struct origin *o, const struct origin *like,
+                           enum ds_numbering how)
+{
+    int gap = o->final_norm - (o->first_layer + o->n_layers);
+
+    t->embedding = 1;
+    t->n_layers = o->n_layers;
+    t->first_layer = o->first_layer;
+    if (how == NUMBERING_KEEP && like) {
+        t->first_layer = like->first_layer;
+        gap = like->final_norm - (like->first_layer + like->n_layers);
+    } else if (how != NUMBERING_KEEP) {
+        t->first_layer = how == NUMBERING_MSMD ? 2 : 3;
+        gap = how == NUMBERING_MSMD ? 0 : how == NUMBERING_NEW ? 1 : 2;
+    }
+    t->final_norm = t->first_layer + t->n_layers + gap;
+}
+
+static int64_t arg_int(const struct source *s, const char *key, int64_t otherwise)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
+}
+
+static int settle_vocab(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
+{
+    int64_t V = t->src->config.vocab, V0 = t->src->config.vocab_tokens, tp = t->topo.tp, unit;
+
+    t->vocab = q->vocab ? q->vocab : V;
+    if (!q->vocab && V % tp) {
+        unit = arg_int(t->src, "make_vocab_size_divisible_by", 128);
+        unit = (unit > 0 && unit < 1 << 20 ? unit : 128) * tp;
+        t->vocab = (V + unit - 1) / unit * unit;
+        report_add(notes, SEV_WARNING, "vocab", NULL, ERR_NO_BYTE, NULL,
+                   "padded vocabulary %lld is not divisible by TP %lld: %lld rows of zeros are added (%lld)",
+                   (long long)V, (long long)tp, (long long)(t->vocab - V), (long long)t->vocab);
+    }
+    if (t->vocab % tp) {
+        err_usage(e, "padded vocabulary %lld is not divisible by TP %lld", (long long)t->vocab, (long long)tp);
+        return -1;
+    }
+    if (t->vocab < V && (V0 <= 0 || t->vocab < V0)) {
+        err_usage(e, "a padded vocabulary of %lld rows cannot hold %lld tokens", (long long)t->vocab,
+                  (long long)(V0 > 0 ? V0 : V));
+        return -1;
+    }
+    if (q->vocab && q->vocab != V)
+        report_add(notes, SEV_NOTE, "vocab", NULL, ERR_NO_BYTE, NULL, "padded vocabulary %lld becomes %lld: %s",
+                   (long long)V, (long long)t->vocab,
+                   t->vocab < V ? "trained padding rows are left behind" : "the new rows are zeros");
+    return 0;
+}
+
+/* The part of each parameter that one tensor rank gets. */
+static int settle_slices(struct ds_target *t, struct err *e)
+{
+    int64_t heads = t->src->config.n_heads;
+    int tp = t->topo.tp;
+
+    if (heads <= 0 || heads % tp) {
+        err_usage(e, "%lld heads cannot be split over TP %d", (long long)heads, tp);
+        return -1;
+    }
+    for (int i = 0; i < t->n_params; i++) {
+        struct ds_tparam *p = &t->param[i];
+        int dim = p->from->merge == MERGE_CAT1;
+        int64_t parts = p->from->merge == MERGE_CAT0_HALVES ? 2 * (int64_t)tp : tp;
+
+        if (p->from->merge == MERGE_VOCAB)
+            p->shape[0] = t->vocab;
+        memcpy(p->slice, p->shape, sizeof p->slice);
+        if (p->from->merge != MERGE_REPLICATED) {
+            if (dim >= p->ndim || p->shape[dim] % parts || (dim == 1 && p->ndim != 2)) {
+                err_usage(e, "%s: dimension %d of %lld cannot be split over TP %d", p->name, dim,
+                          (long long)(dim < p->ndim ? p->shape[dim] : 0), tp);
+                return -1;
+            }
+            p->slice[dim] /= tp;
+        }
+        p->slice_elems = 1;
+        for (int d = 0; d < p->ndim; d++)
+            p->slice_elems *= p->slice[d];
+    }
+    return 0;
+}
+
+/* ---- stages ---- */
+
+static int given_stages(struct ds_target *t, const struct ds_request *q, int *layers, struct err *e)
+{
+    int64_t sum = 0;
+    int last = 0;
+
+    for (int i = 0; i < q->n_stages; i++) {
+        sum += layers[i] = q->stages[i];
+        last = layers[i] ? i : last;
+    }
+    /* A last stage without layers has the head alone: so DeepSpeed cuts by type:transformer|embedding. */
+    t->norm_stage = q->norm_last ? q->n_stages - 1 : last;
+    if (q->n_stages != t->topo.pp)
+        err_usage(e, "%d stages given for PP %d", q->n_stages, t->topo.pp);
+    else if (sum != t->n_layers)
+        err_usage(e, "the stages given hold %lld layers, the model has %d", (long long)sum, t->n_layers);
+    else
+        return 0;
+    return -1;
+}
+
+/* Elements that one tensor rank trains in a spec; the embedding's LayerNorm is not counted (pipeline.h). */
+static int64_t spec_elems(const struct ds_target *t, int layer)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < t->n_params; i++)
+        if (t->param[i].layer == layer && (layer != t->embedding || ds_has_copy(t->param[i].name)))
+            n += t->param[i].slice_elems;
+    return n;
+}
+
+static int method_stages(struct ds_target *t, const struct ds_request *q, int *layers, struct report *notes,
+                         struct err *e)
+{
+    const struct source *of = q->like ? q->like : t->src;
+    const char *saved = pk_as_str(pk_get(of->run.args, "pp_partition_method"));
+    enum pipeline_balance how = q->balance_given ? q->balance : pipeline_balance_of(of->run.ds_version);
+    struct pipeline_specs specs = { .n = t->final_norm + 3, .embedding = t->embedding, .first_layer = t->first_layer,
+                                    .n_layers = t->n_layers, .final_norm = t->final_norm,
+                                    .embedding_elems = spec_elems(t, t->embedding),
+                                    .layer_elems = spec_elems(t, t->first_layer),
+                                    .final_norm_elems = spec_elems(t, t->final_norm) };
+    const struct model_config *c = &t->src->config;
+
+    pipeline_costs(&specs, c->hidden, c->ffn_hidden, c->seq_len, t->vocab);
+
+    if (q->method || q->like)
+        t->method = q->method ? q->method : saved;
+    if (!q->method && saved && !pipeline_method_known(saved)) {
+        report_add(notes, SEV_WARNING, "stages", NULL, ERR_NO_BYTE, NULL,
+                   "partition method '%.60s' is not known: layers are dealt out by type:transformer", saved);
+        saved = t->method = NULL;
+    }
+    t->norm_stage = pipeline_cut(&specs, q->method ? q->method : saved ? saved : "type:transformer", how, t->topo.pp,
+                                 layers, e);
+    return t->norm_stage < 0 ? -1 : 0;
+}
+
+static int settle_stages(struct ds_target *t, const struct origin *o, const struct ds_request *q, int *layers,
+                         struct report *notes, struct err *e)
+{
+    if (t->n_layers < t->topo.pp) {
+        err_usage(e, "%d layers cannot fill %d pipeline stages", t->n_layers, t->topo.pp);
+        return -1;
+    }
+    if (q->stages)
+        return given_stages(t, q, layers, e);
+    if (t->topo.pp == o->pp && !q->method && !q->balance_given && !q->like) {
+        memcpy(layers, o->layers, (size_t)o->pp * sizeof *layers);
+        t->norm_stage = o->norm_stage;
+        return 0;
+    }
+    return method_stages(t, q, layers, notes, e);
+}
+
+/* ---- groups ---- */
+
+/* What a stage holds: which parameters, as a test. */
+struct holdings {
+    int pp, n_stages;
+    int first, end;                     /* its layers, by number */
+    int embedding, final_norm, norm_stage;
+};
+
+static bool holds(const struct holdings *h, const struct ds_tparam *p)
+{
+    if (p->layer == h->embedding)
+        return h->pp == 0 || (h->pp == h->n_stages - 1 && ds_has_copy(p->name));
+    if (p->layer == h->final_norm)
+        return h->pp == h->norm_stage;
+    return p->layer >= h->first && p->layer < h->end;
+}
+
+static int by_optimizer_order(const void *a, const void *b)
+{
+    const struct ds_tparam *x = *(struct ds_tparam *const *)a, *y = *(struct ds_tparam *const *)b;
+
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : x->place - y->place;
+}
+
+/* The groups of one stage: the decay list, cut in two halves by count where there are three, and the others. */
+static void fill_stage(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_tgroup *group)
+{
+    struct ds_tparam **list = xmalloc((size_t)t->n_params * sizeof *list);
+
+    for (int pass = 0; pass < 2; pass++) {
+        int n = 0;
+
+        for (int i = 0; i < t->n_params; i++)
+            if (t->param[i].decays == (pass == 0) && holds(h, &t->param[i]))
+                list[n++] = &t->param[i];
+        if (n)
+            qsort(list, (size_t)n, sizeof *list, by_optimizer_order);
+        for (int i = 0; i < n; i++) {
+            struct ds_tgroup *g = &group[pass ? n_groups - 1 : n_groups == 3 && i >= n / 2];
+
+            if (!g->member)
+                g->member = arena_alloc(t->arena, (size_t)n * sizeof *g->member);
+            g->member[g->n++] = (struct ds_member){ .param = (int)(list[i] - t->param), .first = g->sum,
+                                                    .tied_copy = h->pp > 0 && list[i]->layer == h->embedding };
+            g->sum += list[i]->slice_elems;
+        }
+    }
+    free(list);
+}
+
+/* The rule for the source's own stages and groups must give what its files have. */
+static int check_rule(const struct ds_target *t, const struct origin *o, struct err *e)
+{
+    int at = 0, first = t->first_layer;
+
+    for (int pp = 0; pp < o->pp; pp++) {
+        struct holdings h = { pp, o->pp, first, first + o->layers[pp], t->embedding, t->final_norm,
+                               o->norm_stage };
+        struct ds_tgroup group[3] = {0};
+
+        fill_stage(t, &h, o->n_groups, group);
+        for (int g = 0; g < o->n_groups; g++)
+            for (int i = 0; i < group[g].n; i++, at++) {
+                const struct param *p = t->param[group[g].member[i].param].from;
+
+                if (at < o->n && o->entry[at].pp == pp && o->entry[at].group == g &&
+                    strcmp(o->entry[at].name, p->name) == 0)
+                    continue;
+                err_data(e, t->src->path, ERR_NO_BYTE, "stage %d, optimizer group %d: %s where %s is expected: the "
+                         "order is no known trainer's", pp, g, at < o->n ? o->entry[at].name : "nothing", p->name);
+                return -1;
+            }
+        first = h.end;
+    }
+    return 0;
+}
+
+/* The groups that have parameters, without gaps: a stage's optimizer numbers them so. */
+static void close_gaps(const struct ds_target *t, struct ds_tstage *st)
+{
+    for (int g = 0; g < t->n_groups; g++) {
+        if (st->group[g].n == 0)
+            continue;
+        st->group[g].rule = g;
+        st->group[g].partition = zero_partition_elems(st->group[g].sum, t->topo.dp);
+        st->group[st->n_groups++] = st->group[g];
+    }
+}
+
+static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
+{
+    int first = t->first_layer;
+
+    t->stage = arena_alloc(t->arena, (size_t)t->topo.pp * sizeof *t->stage);
+    for (int pp = 0; pp < t->topo.pp; pp++) {
+        struct holdings h = { pp, t->topo.pp, first, first + layers[pp], t->embedding, t->final_norm, t->norm_stage };
+        struct ds_tstage *st = &t->stage[pp];
+
+        st->n_layers = layers[pp];
+        st->group = arena_alloc(t->arena, (size_t)t->n_groups * sizeof *st->group);
+        fill_stage(t, &h, t->n_groups, st->group);
+        close_gaps(t, st);
+        if (st->n_groups == 0) {
+            err_usage(e, "stage %d would have no layer and no other parameter", pp);
+            return -1;
+        }
+        first = h.end;
+    }
+    return 0;
+}
+
+/* ---- the rest of the run state ---- */
+
+static void settle_spelling(struct ds_target *t)
+{
+    const struct source *s = t->src;
+    int64_t bf16 = 1;
+    bool found = false;
+
+    for (int i = 0; i < s->n_files && !found; i++) {
+        struct ds_name n = ds_name_parse(s->file[i].name);
+
+        if (n.kind != DS_ZERO)
+            continue;
+        found = true;
+        t->bf16_prefix = n.bf16;
+        t->joined = n.joined;
+    }
+    if (!found && pk_as_int(pk_get(s->run.args, "bf16"), &bf16))
+        t->bf16_prefix = bf16 != 0;
+    else if (!found)
+        t->bf16_prefix = true;
+}
+
+static void weights_dtype(struct ds_target *t)
+{
+    const struct pk *v = pk_get(t->src->run.args, "params_dtype");
+
+    t->weights = pk_is_class(v, "torch", "float16") ? DTYPE_F16
+               : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
+}
+
+/* GPUs of a node, as the source's (rank, local_rank) pairs have it; 8 when they leave it open. */
+static void settle_nodes(struct ds_target *t)
+{
+    bool eight = true, plain = true;
+    int64_t apart = 0;                  /* a multiple of a node's GPUs */
+
+    for (int mp = 0; mp < t->src->topo.pp * t->src->topo.tp; mp++) {
+        const struct source_file *f = ds_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);
+        const struct pk *args = f ? pk_get(pt_root(f->pt), "args") : NULL;
+        int64_t rank, local;
+
+        if (!pk_as_int(pk_get(args, "rank"), &rank) || !pk_as_int(pk_get(args, "local_rank"), &local))
+            continue;
+        eight = eight && local == rank % 8;
+        plain = plain && local == rank;
+        if (apart == 0 && local < rank && rank - local <= DEGREE_MAX)
+            apart = rank - local;
+    }
+    t->local_ranks = eight ? 8 : plain ? 0 : (int)apart;
+}
+
+static bool has_dropout(const struct source *s)
+{
+    double hidden = 0, attention = 0;
+
+    pk_as_double(pk_get(s->run.args, "hidden_dropout"), &hidden);
+    pk_as_double(pk_get(s->run.args, "attention_dropout"), &attention);
+    return hidden > 0 || attention > 0;
+}
+
+static void note_losses(const struct ds_target *t, struct report *notes)
+{
+    const struct topology from = t->src->topo, to = t->topo;
+    int64_t batch = arg_int(t->src, "global_batch_size", 0), micro = arg_int(t->src, "micro_batch_size", 0);
+
+    if (to.pp > from.pp || to.tp > from.tp)
+        report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
+                   "random states of ranks beyond PP %d, TP %d are repeated from rank (pp mod %d, tp mod %d)", from.pp,
+                   from.tp, from.pp, from.tp);
+    if (to.pp < from.pp || to.tp < from.tp)
+        report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
+                   "random states of the source's ranks beyond PP %d, TP %d are left behind",
+                   to.pp < from.pp ? to.pp : from.pp, to.tp < from.tp ? to.tp : from.tp);
+    if ((to.pp != from.pp || to.tp != from.tp) && has_dropout(t->src))
+        report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
+                   "dropout: the masks that TP %d, PP %d would have drawn next cannot be drawn by TP %d, PP %d", from.tp,
+                   from.pp, to.tp, to.pp);
+    if (batch > 0 && micro > 0 && batch % (micro * to.dp))
+        report_add(notes, SEV_WARNING, "batch", NULL, ERR_NO_BYTE, NULL,
+                   "global batch %lld is not divisible by micro-batch %lld x DP %d: the trainer needs another",
+                   (long long)batch, (long long)micro, to.dp);
+    if (t->src->run.consumed_samples < 0)
+        report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL, "the source does not tell consumed samples");
+}
+
+static int settle_optimizer(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
+{
+    const struct run_state *r = &t->src->run;
+
+    t->optimizer = !q->no_optimizer;
+    t->zero_moments = q->zero_moments;
+    t->iteration = q->step;
+    t->opt_step = r->opt_step;
+    if (q->zero_moments)
+        t->opt_step = 0;
+    else if (q->step >= 0 && r->opt_step >= 0 && r->iteration >= 0)
+        t->opt_step = r->opt_step + q->step - r->iteration;
+    if (t->opt_step < 0 && r->opt_step >= 0) {
+        err_usage(e, "--step %lld: the optimizer's counter %lld would become negative", (long long)q->step,
+                  (long long)r->opt_step);
+        return -1;
+    }
+    return t->optimizer ? ds_tree_optimizer(t, notes, e) : 0;
+}
+
+static int settle_degrees(struct ds_target *t, const struct ds_request *q, struct err *e)
+{
+    t->topo = (struct topology){
+        .tp = q->topo.tp ? q->topo.tp : t->src->topo.tp,
+        .pp = q->topo.pp ? q->topo.pp : q->stages ? q->n_stages : t->src->topo.pp,
+        .dp = q->topo.dp ? q->topo.dp : t->src->topo.dp,
+    };
+    if (t->topo.tp < 1 || t->topo.pp < 1 || t->topo.dp < 1 || t->topo.tp > DEGREE_MAX || t->topo.pp > DEGREE_MAX ||
+        t->topo.dp > DEGREE_MAX) {
+        err_usage(e, "TP %d, PP %d, DP %d: degrees from 1 to %d are possible", t->topo.tp, t->topo.pp, t->topo.dp,
+                  DEGREE_MAX);
+        return -1;
+    }
+    return 0;
+}
+
+static int settle(struct ds_target *t, const struct ds_request *q, struct origin *o, struct origin *like,
+                  struct report *notes, struct err *e)
+{
+    int *layers = NULL, rc = -1;
+
+    if (settle_degrees(t, q, e) < 0 || origin_read(t->src, o, e) < 0 || (q->like && origin_read(q->like, like, e) < 0))
+        return -1;
+    settle_numbers(t, o, q->like ? like : NULL, q->numbering);
+    t->n_groups = q->n_groups ? q->n_groups : q->like ? like->n_groups : o->n_groups;
+    layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
+    weights_dtype(t);
+    if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
+        settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 || check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
+        goto out;
+    settle_spelling(t);
+    settle_nodes(t);
+    note_losses(t, notes);
+    rc = ds_edits_read(t, q->set, q->n_set, e);
+out:
+    free(layers);
+    return rc;
+}
+
+struct ds_target *ds_target_new(const struct source *s, const struct ds_request *q, struct report *notes, struct err *e)
+{
+    struct ds_target *t = xcalloc(1, sizeof *t);
+    struct origin o = {0}, like = {0};
+    int rc;
+
+    t->arena = arena_new(0);
+    t->src = s;
+    rc = settle(t, q, &o, &like, notes, e);
+    origin_free(&o);
+    origin_free(&like);
+    if (rc == 0)
+        return t;
+    ds_target_free(t);
+    return NULL;
+}
+
+void ds_target_free(struct ds_target *t)
+{
+    if (!t)
+        return;
+    arena_free(t->arena);
+    free(t);
+}
+
+int ds_target_n_files(const struct ds_target *t)
+{
+    int mp = t->topo.tp * t->topo.pp;
+
+    return t->topo.tp * (t->n_layers + 2) + mp + (t->optimizer ? mp * t->topo.dp : 0);
+}

@@ -1,0 +1,330 @@
+#include "libcommon/layout/hf/hf_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arguments ---- */
+
+static bool arg_flag(const struct source *s, const char *key, bool otherwise)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(s->run.args, key), &v) ? v != 0 : otherwise;
+}
+
+static double arg_real(const struct source *s, const char *key, double otherwise)
+{
+    double v;
+
+    return pk_as_double(pk_get(s->run.args, key), &v) ? v : otherwise;
+}
+
+static int64_t arg_int(const struct source *s, const char *key, int64_t otherwise)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
+}
+
+/* What is being settled, and how a contradiction is told. */
+struct check {
+    const struct source *s;
+    bool insists;                       /* the user named the architecture: contradictions are warnings */
+    struct report *r;
+    struct err *e;
+    bool refused;
+};
+
+/* Transformers has no such thing: `key` is the argument, `why` the rest of the sentence. */
+static void refuse(struct check *k, const char *key, const char *why)
+{
+    struct strbuf value = {0};
+    const struct pk *v = pk_get(k->s->run.args, key);
+
+    if (v)
+        pk_text(v, &value);
+    else
+        strbuf_addf(&value, "absent");
+    if (k->insists)
+        report_add(k->r, SEV_WARNING, "architecture", NULL, ERR_NO_BYTE, NULL, "argument %s is %.60s: %s", key,
+                   value.buf, why);
+    else if (!k->refused)
+        err_data(k->e, k->s->path, ERR_NO_BYTE, "argument %s is %.60s: %s", key, value.buf, why);
+    k->refused |= !k->insists;
+    strbuf_free(&value);
+}
+
+static void warn(struct check *k, const char *text)
+{
+    report_add(k->r, SEV_WARNING, "drift", NULL, ERR_NO_BYTE, NULL, "%s", text);
+}
+
+/* ---- the architectures ---- */
+
+/* What neither architecture has. */
+static void check_common(struct check *k, const struct hf_config *c)
+{
+    const struct source *s = k->s;
+    const char *norm = pk_as_str(pk_get(s->run.args, "normalization"));
+
+    if (s->config.glu)
+        refuse(k, pk_get(s->run.args, "swiglu") ? "swiglu" : "glu_activation", "gated MLPs have no place in it");
+    if (arg_int(s, "kv_channels", c->hidden / c->n_heads) != c->hidden / c->n_heads)
+        refuse(k, "kv_channels", "heads as wide as hidden / heads are built there");
+    if (arg_flag(s, "untie_embeddings_and_output_weights", false))
+        refuse(k, "untie_embeddings_and_output_weights", "its head is the embedding");
+    if (arg_int(s, "num_key_value_heads", c->n_heads) != c->n_heads)
+        refuse(k, "num_key_value_heads", "every head has keys and values of its own there");
+    if (norm && strcmp(norm, "layernorm") != 0 && strcmp(norm, "LayerNorm") != 0)
+        refuse(k, "normalization", "LayerNorms are built there");
+    if (arg_flag(s, "fp32_residual_connection", false))
+        warn(k, "argument fp32_residual_connection is true: Transformers keeps the residual in the weights' dtype, so "
+                "results differ a little");
+}
+
+static void check_bloom(struct check *k, const struct hf_config *c)
+{
+    const struct source *s = k->s;
+
+    if (strcmp(s->config.position, "alibi") != 0)
+        refuse(k, "position_embedding_type", "BLOOM has ALiBi and no other positions");
+    if (!s->config.embed_layernorm && !arg_flag(s, "use_bnb_optimizer", false))
+        refuse(k, "embed_layernorm", "BLOOM always has a LayerNorm behind its embedding");
+    if (c->ffn != 4 * c->hidden)
+        refuse(k, "ffn_hidden_size", "BLOOM's MLP is 4 times as wide as the model");
+    if (strcmp(c->activation, "gelu") == 0)
+        warn(k, "arguments bias_gelu_fusion and openai_gelu are false: trained with the erf form of GELU, Transformers "
+                "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
+    if (c->epsilon != 1e-5)
+        warn(k,
+             "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was trained with 1e-05 all the same, "
+                "Transformers has one value for all");
+}
+
+static void check_gpt2(struct check *k, const struct hf_config *c)
+{
+    const struct source *s = k->s;
+
+    (void)c;
+    if (strcmp(s->config.position, "absolute") != 0)
+        refuse(k, "position_embedding_type", "GPT-2 has learned positions and no others");
+    if (s->config.embed_layernorm)
+        refuse(k, "embed_layernorm", "GPT-2 has no LayerNorm behind its embedding");
+    if (arg_flag(s, "apply_residual_connection_post_layernorm", false))
+        refuse(k, "apply_residual_connection_post_layernorm", "GPT-2 takes the residual before its LayerNorms");
+}
+
+/* The function inside the MLP, by what was fused. */
+static const char *activation(const struct source *s)
+{
+    if (arg_flag(s, "onnx_safe", false))
+        return "gelu";
+    if (arg_flag(s, "bias_gelu_fusion", true))
+        return "gelu_fast";
+    return arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
+}
+
+/* Ids when no tokenizer is at hand: the end of a document is the last token of GPT-2's vocabularies. */
+static void default_tokens(const struct source *s, struct hf_config *c)
+{
+    static const int64_t of_bloom[HF_TOKENS] = { [HF_BOS] = 1, [HF_EOS] = 2, [HF_PAD] = 3, [HF_UNK] = 0 };
+    const char *type = pk_as_str(pk_get(s->run.args, "tokenizer_type"));
+    uint32_t n = 0;
+    struct pk **kept = pk_items(pk_get(s->run.args, HF_TOKENS_ARG), &n);
+    int64_t eod = s->config.vocab_tokens > 0 ? s->config.vocab_tokens - 1 : c->arch == HF_GPT2 ? 50256 : -1;
+
+    for (int i = 0; i < HF_TOKENS; i++)
+        c->token[i] = -1;
+    if (kept && n == HF_TOKENS) {
+        for (int i = 0; i < HF_TOKENS; i++)
+            if (!pk_as_int(kept[i], &c->token[i]) || c->token[i] < 0)
+                c->token[i] = -1;
+        return;
+    }
+    if (c->arch == HF_BLOOM && !(type && strcmp(type, "GPT2BPETokenizer") == 0))
+        memcpy(c->token, of_bloom, sizeof of_bloom);
+    else
+        c->token[HF_BOS] = c->token[HF_EOS] = eod;
+}
+
+int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct report *r, struct err *e)
+{
+    struct check k = { .s = s, .insists = arch >= 0, .r = r, .e = e };
+    const struct model_config *m = &s->config;
+
+    if (!s->run.args || m->hidden <= 0 || m->n_layers <= 0 || m->n_heads <= 0 || m->hidden % m->n_heads) {
+        err_data(e, s->path, ERR_NO_BYTE,
+                 "its training arguments do not tell the model's layers, hidden size and heads");
+        return -1;
+    }
+    *c = (struct hf_config){
+        .arch = arch >= 0 ? (enum hf_arch)arch : strcmp(m->position, "absolute") == 0 ? HF_GPT2 : HF_BLOOM,
+        .vocab = m->vocab, .hidden = m->hidden, .n_layers = m->n_layers, .n_heads = m->n_heads,
+        .ffn = m->ffn_hidden > 0 ? m->ffn_hidden : 4 * m->hidden, .positions = m->max_positions,
+        .attention_dropout = arg_real(s, "attention_dropout", 0.1), .hidden_dropout = arg_real(s, "hidden_dropout", 0.1),
+        .epsilon = arg_real(s, "layernorm_epsilon", 1e-5), .init_std = arg_real(s, "init_method_std", 0.02),
+        .post_layernorm_residual = arg_flag(s, "apply_residual_connection_post_layernorm", false),
+        .tp = s->topo.tp > 0 ? s->topo.tp : 1, .activation = activation(s),
+    };
+    default_tokens(s, c);
+    check_common(&k, c);
+    if (c->arch == HF_BLOOM)
+        check_bloom(&k, c);
+    else
+        check_gpt2(&k, c);
+    return k.refused ? -1 : 0;
+}
+
+/* ---- reading config.json ---- */
+
+struct reading {
+    const char *path;
+    const json_t *o;
+    struct err *e;
+};
+
+static const json_t *value_of(const struct reading *x, const char *key, const char *alias)
+{
+    const json_t *v = alias ? json_object_get(x->o, alias) : NULL;
+
+    v = v && !json_is_null(v) ? v : json_object_get(x->o, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+static int read_dim(const struct reading *x, const char *key, const char *alias, int64_t *out)
+{
+    const json_t *v = value_of(x, key, alias);
+
+    *out = v && json_is_integer(v) ? json_integer_value(v) : 0;
+    if (*out >= 1 && *out <= (int64_t)1 << 40)
+        return 0;
+    err_data(x->e, x->path, ERR_NO_BYTE, "'%s' is %s, a number of 1 or more is expected", key, v ? "none" : "absent");
+    return -1;
+}
+
+static double read_real(const struct reading *x, const char *key, double otherwise)
+{
+    const json_t *v = value_of(x, key, NULL);
+
+    return v && json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+static bool read_flag(const struct reading *x, const char *key, bool otherwise)
+{
+    const json_t *v = value_of(x, key, NULL);
+
+    return v && json_is_boolean(v) ? json_boolean_value(v) : otherwise;
+}
+
+static int refuse_flag(const struct reading *x, const char *key, bool bad, const char *why)
+{
+    if (read_flag(x, key, !bad) != bad)
+        return 0;
+    err_data(x->e, x->path, ERR_NO_BYTE, "'%s' is %s: %s", key, bad ? "true" : "false", why);
+    return -1;
+}
+
+static int read_activation(const struct reading *x, struct hf_config *c)
+{
+    /* Transformers' names of the three forms Megatron has. */
+    static const char *const names[][2] = {
+        { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
+        { "gelu", "gelu" },
+    };
+    const char *said = json_string_value(value_of(x, "activation_function", NULL));
+
+    c->activation = c->arch == HF_BLOOM ? "gelu_fast" : said ? NULL : "gelu_new";
+    for (int i = 0; i < 4 && !c->activation; i++)
+        if (strcmp(names[i][0], said) == 0)
+            c->activation = names[i][1];
+    if (c->activation)
+        return 0;
+    err_data(x->e, x->path, ERR_NO_BYTE, "'activation_function' is '%.60s': Megatron has GELU only", said);
+    return -1;
+}
+
+static void read_tokens(const struct reading *x, struct hf_config *c)
+{
+    static const char *const keys[HF_TOKENS] = { "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id" };
+
+    for (int i = 0; i < HF_TOKENS; i++) {
+        const json_t *v = value_of(x, keys[i], NULL);
+
+        c->token[i] = v && json_is_integer(v) ? json_integer_value(v) : -1;
+    }
+}
+
+static int read_bloom(const struct reading *x, struct hf_config *c)
+{
+    if (read_dim(x, "hidden_size", "n_embed", &c->hidden) < 0 ||
+        read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
+        read_dim(x, "n_head", "num_attention_heads", &c->n_heads) < 0)
+        return -1;
+    c->ffn = 4 * c->hidden;
+    c->post_layernorm_residual = read_flag(x, "apply_residual_connection_post_layernorm", false);
+    if (c->epsilon == 1e-5)
+        return 0;
+    err_data(x->e, x->path, ERR_NO_BYTE, "'layer_norm_epsilon' is %g: Megatron's embedding LayerNorm has 1e-05 always",
+             c->epsilon);
+    return -1;
+}
+
+static int read_gpt2(const struct reading *x, struct hf_config *c)
+{
+    if (read_dim(x, "n_embd", "hidden_size", &c->hidden) < 0 ||
+        read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
+        read_dim(x, "n_head", "num_attention_heads", &c->n_heads) < 0 ||
+        read_dim(x, "n_positions", "max_position_embeddings", &c->positions) < 0)
+        return -1;
+    c->ffn = 4 * c->hidden;
+    if (value_of(x, "n_inner", NULL) && read_dim(x, "n_inner", NULL, &c->ffn) < 0)
+        return -1;
+    return refuse_flag(x, "add_cross_attention", true, "Megatron's decoder has none") < 0 ||
+           refuse_flag(x, "scale_attn_by_inverse_layer_idx", true, "Megatron does not scale so") < 0 ||
+           refuse_flag(x, "scale_attn_weights", false, "Megatron always scales by the square root of the head size") < 0
+           ? -1 : 0;
+}
+
+static int read_object(const struct reading *x, struct hf_config *c)
+{
+    const char *type = json_string_value(value_of(x, "model_type", NULL));
+    int arch = type ? hf_arch_by_name(type) : -1;
+
+    if (arch < 0) {
+        err_data(x->e, x->path, ERR_NO_BYTE, "'model_type' is '%.60s': bloom and gpt2 can be imported",
+                 type ? type : "absent");
+        return -1;
+    }
+    *c = (struct hf_config){ .arch = (enum hf_arch)arch, .tp = 1 };
+    c->epsilon = read_real(x, "layer_norm_epsilon", 1e-5);
+    c->init_std = read_real(x, "initializer_range", 0.02);
+    c->attention_dropout = arch == HF_GPT2 ? read_real(x, "attn_pdrop", 0.1) : read_real(x, "attention_dropout", 0);
+    c->hidden_dropout = arch == HF_GPT2 ? read_real(x, "resid_pdrop", 0.1) : read_real(x, "hidden_dropout", 0);
+    read_tokens(x, c);
+    if (read_dim(x, "vocab_size", NULL, &c->vocab) < 0 || read_activation(x, c) < 0 ||
+        refuse_flag(x, "tie_word_embeddings", false, "Megatron's head is the embedding") < 0 ||
+        (arch == HF_BLOOM ? read_bloom(x, c) : read_gpt2(x, c)) < 0)
+        return -1;
+    if (c->hidden % c->n_heads == 0)
+        return 0;
+    err_data(x->e, x->path, ERR_NO_BYTE, "hidden size %lld is not divisible by %lld heads", (long long)c->hidden,
+             (long long)c->n_heads);
+    return -1;
+}
+
+int hf_config_read(const char *path, const char *text, size_t len, struct hf_config *c, struct err *e)
+{
+    json_error_t je;
+    json_t *o = json_loadb(text, len, 0, &je);
+    struct reading x = { path, o, e };
+    int rc = -1;
+
+    if (!o)
+        err_data(e, path, (uint64_t)(je.position > 0 ? je.position : 0), "no JSON: %s", je.text);
+    else if (!json_is_object(o))
+        err_data(e, path, 0, "no JSON object");
+    else
+        rc = read_object(&x, c);
+    json_decref(o);
+    return rc;
+}

@@ -1,0 +1,175 @@
+/*
+ * hf_files_source.c - a folder of Transformers as its files have it
+ *
+ * For looking and verifying: the tensors under their own names and in their own shapes, one
+ * state each (fp32 when they are, else the weights' bf16, whatever their type), for any
+ * architecture. hf_source.c, for importing, makes a Megatron checkpoint of the same folder.
+ *
+ * Findings made here:
+ *   missing_param E, shape E   not what a config.json of BLOOM or GPT-2 means
+ *   config N          a config.json that we do not know, or none
+ *   dtype W           a tensor that is not read
+ *   extra_file W      weights that no index names
+ *   no_crc W          safetensors keep no checksums and no manifest tells any
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/manifest.h"
+
+enum { CONFIG_MAX = 1 << 24 };
+
+static void take_config(struct source *s, const struct hf_config *c)
+{
+    s->config = (struct model_config){ .n_layers = c->n_layers, .hidden = c->hidden, .n_heads = c->n_heads,
+                                       .ffn_hidden = c->ffn, .max_positions = c->positions, .vocab = c->vocab,
+                                       .embed_layernorm = c->arch == HF_BLOOM };
+    strcpy(s->config.position, c->arch == HF_BLOOM ? "alibi" : "absolute");
+}
+
+/* What config.json says, where it is one that we know; the tensors are read without. */
+static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
+{
+    int file = hf_folder_has(f, "config.json") ? hf_folder_add(f, "config.json", FILE_OTHER, e) : -1;
+    uint64_t size = file < 0 ? 0 : files_size(f->s->files, file);
+    struct err why = {0};
+    char *text;
+    int rc;
+
+    if (file < 0 || size > CONFIG_MAX) {
+        report_add(r, SEV_NOTE, "config", f->s->path, ERR_NO_BYTE, NULL, "no config.json: the model is not known");
+        return e->kind == ERR_NONE ? 0 : -1;
+    }
+    text = xcalloc(1, size + 1);
+    rc = files_read(f->s->files, file, 0, text, size, e);
+    *known = rc == 0 && hf_config_read(files_name(f->s->files, file), text, size, c, &why) == 0;
+    if (*known)
+        take_config(f->s, c);
+    else if (rc == 0)
+        report_add(r, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "%s", why.msg);
+    free(text);
+    return rc;
+}
+
+/* The rows of the vocabulary, of which an export may leave the padding behind. */
+static bool is_vocabulary(const char *name)
+{
+    return str_ends(name, "word_embeddings.weight") || str_ends(name, "wte.weight") || str_ends(name, "lm_head.weight");
+}
+
+/* 0 when it is one that a source cannot hold. */
+static int take_tensor(struct source *s, struct param *p, const struct hf_stored *t, struct report *r)
+{
+    enum state st = t->dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
+
+    if (t->dtype == DTYPE_N) {
+        report_add(r, SEV_WARNING, "dtype", NULL, ERR_NO_BYTE, t->full,
+                   "of a type or shape that is not known here: not read");
+        return 0;
+    }
+    *p = (struct param){ .name = t->full, .ndim = t->ndim, .stage = -1, .group = -1,
+                         .merge = is_vocabulary(t->full) ? MERGE_VOCAB : MERGE_REPLICATED };
+    memcpy(p->shape, t->shape, sizeof p->shape);
+    p->state[st] = hf_map_of(s, t->dtype, t->x);
+    return 1;
+}
+
+static void expect_tensor(struct hf_folder *f, const struct param_row *row, const struct hf_config *c, int block,
+                          struct report *r)
+{
+    char *name = hf_name(c->arch, row, block, false);
+    const struct hf_stored *t = hf_folder_find(f, name);
+    int64_t shape[4];
+
+    hf_stored_shape(row, c, shape);
+    if (!t)
+        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is not there, config.json means it");
+    else if (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0)
+        report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");
+    free(name);
+}
+
+/* All that the model has. No more layers than tensors: a number from a file does not decide how long we look. */
+static void expect_all(struct hf_folder *f, const struct hf_config *c, struct report *r)
+{
+    if (c->n_layers > f->n) {
+        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, NULL,
+                   "config.json has %lld layers, the files %d tensors", (long long)c->n_layers, f->n);
+        return;
+    }
+    for (int i = 0; i < ROLE_N; i++) {
+        const struct param_row *row = param_row((enum role)i);
+
+        for (int k = 0; row->hf[c->arch].name && k < (row->place == PLACE_BLOCK ? (int)c->n_layers : 1); k++)
+            expect_tensor(f, row, c, row->place == PLACE_BLOCK ? k : -1, r);
+    }
+}
+
+static int by_full_name(const void *a, const void *b)
+{
+    return str_natural_cmp(((const struct hf_stored *)a)->full, ((const struct hf_stored *)b)->full);
+}
+
+static bool is_weights(const char *name)
+{
+    return !strchr(name, '/') &&
+           (str_ends(name, ".safetensors") || (str_starts(name, "pytorch_model") && str_ends(name, ".bin")));
+}
+
+/* Configuration and tokenizer belong to the folder, and whatever people put beside a model but more weights. */
+static int take_others(struct hf_folder *f, struct report *r, struct err *e)
+{
+    for (int i = 0; i < f->l->n; i++) {
+        const struct archive_member *m = &f->l->member[i];
+
+        if (source_file(f->s, m->name))
+            continue;
+        if (is_weights(m->name))
+            report_add(r, SEV_WARNING, "extra_file", files_name(f->s->files, m->file), ERR_NO_BYTE, NULL,
+                       "holds weights that are none of this model's: no index names it");
+        else if (hf_folder_add(f, m->name, FILE_OTHER, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Checksums of any kind? A .bin has its zip's. */
+static void note_checksums(const struct source *s, struct report *r)
+{
+    if (source_file(s, MANIFEST_NAME))
+        return;
+    for (int i = 0; i < s->n_files; i++)
+        if (str_ends(s->file[i].name, ".safetensors")) {
+            report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
+                       "safetensors keep no checksums and there is no manifest: damage inside of tensors "
+                       "cannot be seen");
+            return;
+        }
+}
+
+int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                         struct report *r, struct err *e)
+{
+    struct hf_folder f = { .s = s, .l = l };
+    struct hf_config c;
+    bool known = false;
+    int rc = -1;
+
+    s->kind = LAYOUT_HF;
+    if (read_config(&f, &c, &known, r, e) < 0 || hf_folder_read(&f, e) < 0 || take_others(&f, r, e) < 0)
+        goto out;
+    if (known)
+        expect_all(&f, &c, r);
+    if (f.n)
+        qsort(f.tensor, (size_t)f.n, sizeof *f.tensor, by_full_name);
+    s->param = arena_alloc(s->arena, ((size_t)f.n + 1) * sizeof *s->param);
+    for (int i = 0; i < f.n; i++)
+        s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], r);
+    note_checksums(s, r);
+    rc = o->no_tensors ? 0 : manifest_load(s, r, e);
+out:
+    free(f.tensor);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/*
+ * hf_names.c - Transformers' names of parameters, from the table's column
+ */
+#include "libcommon/layout/hf/hf_names.h"
+
+#include <string.h>
+
+const char *hf_arch_name(enum hf_arch a)
+{
+    return a == HF_BLOOM ? "bloom" : "gpt2";
+}
+
+int hf_arch_by_name(const char *name)
+{
+    return strcmp(name, "bloom") == 0 ? HF_BLOOM : strcmp(name, "gpt2") == 0 ? HF_GPT2 : -1;
+}
+
+const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer)
+{
+    const struct param_row *r = param_find(param, layer);
+
+    return r && r->hf[a].name ? r : NULL;
+}
+
+bool hf_is_turned(enum hf_arch a, const struct param_row *r)
+{
+    return r->hf[a].change == HF_TRANSPOSE || r->hf[a].change == HF_QKV_TRANSPOSE;
+}
+
+char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix)
+{
+    const char *first = prefix ? "transformer." : "", *name = r->hf[a].name;
+
+    return r->place == PLACE_BLOCK ? str_fmt("%sh.%d.%s", first, block, name) : str_fmt("%s%s", first, name);
+}
+
+char *hf_param_name(const struct param_row *r, int layer)
+{
+    return r->place == PLACE_EMBEDDING ? xstrdup(param_embedding_name(r->role)) : str_fmt("%d.%s", layer, r->key);
+}

@@ -1,0 +1,348 @@
+/*
+ * hf_sink.c - fill the files of a model folder
+ *
+ * A tensor is one plan item, or, where it is transposed and its rows are wide, one for each
+ * block of columns: those become consecutive rows of the result. Headers are written at the
+ * end, so a file without one is unfinished; a .bin needs the CRCs anyway.
+ */
+#include "libcommon/layout/hf/hf_sink.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/format/safetensors.h"
+#include "libcommon/layout/hf/hf_sink_image.h"
+#include "libcommon/plan/tmap_slice.h"
+
+struct item {
+    struct sink_item pub;
+    int tensor;                         /* of the target */
+};
+
+struct hfs {
+    const struct hf_target *t;
+    struct arena *arena;                /* column maps and items */
+    int *dst;                           /* of each file */
+};
+
+/* ---- before ---- */
+
+static uint64_t estimate(const struct sink *k, const struct source *s)
+{
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    uint64_t bytes = 1 << 20;           /* configs, index, manifest */
+
+    (void)s;
+    for (int i = 0; i < t->n_files; i++)
+        bytes += align_up(t->file[i].size, 4096);
+    if (t->q.tokenizer)
+        bytes += hf_tokenizer_bytes(t->q.tokenizer);
+    return bytes;
+}
+
+static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at,
+                                  struct plan *plan)
+{
+    struct hfs *w = k->priv;
+    const struct hf_tensor *t = &w->t->tensor[tensor];
+    struct item *it = arena_alloc(w->arena, sizeof *it);
+    struct plan_item *pi;
+
+    it->pub.param = t->param;
+    it->pub.state = t->state;
+    it->pub.file = w->t->file[t->file].name;
+    it->tensor = tensor;
+    pi = plan_item(plan, plan_add(plan, m, 0, len, w->dst[t->file], t->at + at, k->o.replicas, t->name, it));
+    pi->op = (enum plan_op)plan_op_of(m->dtype, w->t->q.config.dtype);
+    return pi;
+}
+
+/* Columns [c, c+n) of the parameter, for every block of them, become rows of the tensor. */
+static void plan_transposed(struct sink *k, int tensor, struct plan *plan)
+{
+    struct hfs *w = k->priv;
+    const struct hf_tensor *t = &w->t->tensor[tensor];
+    uint64_t in = (uint64_t)dtype_size(t->map->dtype), out = (uint64_t)dtype_size(w->t->q.config.dtype);
+    uint64_t cols = (uint64_t)t->shape[0], rows = (uint64_t)t->shape[1], most = PLAN_ROW_MAX / in;
+
+    for (uint64_t c = 0; c < cols; c += most) {
+        uint64_t n = min_u64(most, cols - c);
+        const struct tmap *m = n == cols ? t->map : tmap_slice_columns(w->arena, t->map, cols * in, c * in, n * in);
+
+        add_item(k, tensor, m, m->len, c * rows * out, plan)->transpose_row = n * in;
+    }
+}
+
+static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
+{
+    const struct hf_target *x = ((struct hfs *)k->priv)->t;
+    const struct hf_tensor *t = &x->tensor[tensor];
+
+    if (hf_is_turned(x->q.config.arch, t->row))
+        plan_transposed(k, tensor, plan);
+    else
+        add_item(k, tensor, t->map,
+                 t->len / (uint64_t)dtype_size(x->q.config.dtype) * (uint64_t)dtype_size(t->map->dtype),
+                 0, plan);
+}
+
+static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+{
+    struct hfs *w = k->priv;
+    const struct hf_target *t = w->t;
+    int rc = 0;
+
+    k->src = s;
+    k->dir = xstrdup(dir);
+    w->dst = xmalloc((size_t)t->n_files * sizeof *w->dst);
+    for (int i = 0; i < t->n_files && rc == 0; i++) {
+        char *path = path_join(dir, t->file[i].name);
+
+        w->dst[i] = plan_add_dst(plan, path);
+        if (k->o.part == 0)
+            rc = sink_reserve(k, path, t->file[i].size, e);
+        free(path);
+    }
+    for (int i = 0; i < t->n_tensors && rc == 0; i++)
+        plan_tensor(k, i, plan);
+    return rc;
+}
+
+static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+{
+    const struct item *it = pi->user;
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+
+    if (pi->n_overflow == 0 || t->q.lossy)
+        return 0;
+    err_data(e, t->src->path, ERR_NO_BYTE,
+             "parameter %s: %llu values are beyond 65504, the largest of fp16; --lossy makes "
+             "them infinite", t->src->param[it->pub.param].name, (unsigned long long)pi->n_overflow);
+    return -1;
+}
+
+/* ---- after ---- */
+
+static uint32_t *tensor_crcs(const struct hf_target *t, struct plan *plan)
+{
+    uint32_t *crc = xcalloc((size_t)t->n_tensors + 1, sizeof *crc);
+
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct plan_item *pi = plan_item(plan, i);
+        const struct item *it = pi->user;
+        const struct hf_tensor *x = it ? &t->tensor[it->tensor] : NULL;
+
+        if (x)
+            crc[it->tensor] ^= crc_shift(pi->crc.acc, x->at + x->len - pi->dst_at - plan_out_bytes(pi, pi->len));
+    }
+    return crc;
+}
+
+static int write_headers(struct sink *k, int file, const uint32_t *crc, struct err *e)
+{
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    char *path = path_join(k->dir, t->file[file].name);
+    struct hf_image *im = hf_image_new(t, file, e);
+    int rc = -1, fd = im ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+
+    for (int i = 0; im && i < t->n_tensors; i++)
+        if (t->tensor[i].file == file)
+            hf_image_set_crc(im, i, crc[i]);
+    if (im && (fd < 0 || hf_image_write(im, fd) < 0))
+        err_sys(e, path, "cannot write the header");
+    else if (im)
+        rc = 0;
+    if (fd >= 0)
+        close(fd);
+    if (im)
+        hf_image_free(im);
+    free(path);
+    return rc;
+}
+
+static int write_text(const char *dir, const char *name, char *text, struct err *e)
+{
+    char *path = path_join(dir, name);
+    int rc = file_replace(path, text, strlen(text), e);
+
+    free(path);
+    free(text);
+    return rc;
+}
+
+static int write_index(const struct sink *k, struct err *e)
+{
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    json_t *map = json_object(), *o;
+    int rc;
+
+    if (!hf_index_name(t)) {
+        json_decref(map);
+        return 0;
+    }
+    for (int i = 0; i < t->n_tensors; i++)
+        json_object_set_new(map, t->tensor[i].name, json_string(t->file[t->tensor[i].file].name));
+    o = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)t->tensor_bytes, "weight_map", map);
+    rc = write_text(k->dir, hf_index_name(t), hf_json_text(o), e);
+    json_decref(o);
+    return rc;
+}
+
+static void tell_flushed(const struct sink *k, struct plan *plan)
+{
+    uint64_t flushed = 0, infinite = 0;
+    char *text;
+
+    for (int i = 0; i < plan_n(plan); i++) {
+        flushed += plan_item(plan, i)->n_flushed;
+        infinite += plan_item(plan, i)->n_overflow;
+    }
+    if (!k->o.warn || flushed + infinite == 0)
+        return;
+    text = str_fmt("fp16 cannot hold all numbers: %llu became 0, %llu infinite", (unsigned long long)flushed,
+                   (unsigned long long)infinite);
+    k->o.warn(k->o.ctx, text);
+    free(text);
+}
+
+/* ---- reading back ---- */
+
+static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, size_t size,
+                        struct err *e)
+{
+    uint32_t got = 0;
+
+    for (uint64_t at = 0; at < x->len; at += size) {
+        size_t n = (size_t)min_u64(size, x->len - at);
+
+        if (files_read(f, file, x->at + at, buf, n, e) < 0)
+            return -1;
+        got = crc_bytes(got, buf, n);
+    }
+    if (got == crc)
+        return 0;
+    err_data(e, files_name(f, file), x->at, "tensor %s: read back with CRC %08x, written with %08x", x->name, got, crc);
+    return -1;
+}
+
+/* The header as a stranger reads it. */
+static int check_header(struct files *f, int file, const struct hf_target *t, int number, struct err *e)
+{
+    struct safetensors *st = safetensors_open(f, file, e);
+    bool same = st && safetensors_n(st) == t->file[number].n;
+
+    for (int i = 0; i < t->n_tensors && same; i++) {
+        const struct hf_tensor *x = &t->tensor[i];
+        const struct safetensors_tensor *got = x->file == number ? safetensors_find(st, x->name) : NULL;
+
+        same = x->file != number || (got && got->at == x->at && got->len == x->len && got->ndim == x->ndim &&
+                                     got->dtype == t->q.config.dtype &&
+                                     memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0);
+    }
+    if (st && !same)
+        err_data(e, files_name(f, file), 0, "its header does not list what was written");
+    safetensors_close(st);
+    return same ? 0 : -1;
+}
+
+static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
+{
+    enum { CHUNK = 1 << 20 };
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    struct files *f = files_new();
+    char *buf = xmalloc(CHUNK);
+    int rc = 0;
+
+    for (int i = 0; i < t->n_files && rc == 0; i++) {
+        char *path = path_join(k->dir, t->file[i].name);
+        int file = files_add_path(f, path, e);
+
+        rc = file < 0 ? -1 : t->q.format == HF_SAFETENSORS ? check_header(f, file, t, i, e) : 0;
+        for (int j = 0; j < t->n_tensors && rc == 0; j++)
+            if (t->tensor[j].file == i)
+                rc = check_tensor(f, file, &t->tensor[j], crc[j], buf, CHUNK, e);
+        free(path);
+    }
+    free(buf);
+    files_free(f);
+    return rc;
+}
+
+static int finish(struct sink *k, struct plan *plan, struct err *e)
+{
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    uint32_t *crc = tensor_crcs(t, plan);
+    int rc = 0;
+
+    for (int i = 0; i < t->n_files && rc == 0; i++)
+        rc = write_headers(k, i, crc, e);
+    if (rc == 0)
+        rc = write_index(k, e);
+    if (rc == 0)
+        rc = write_text(k->dir, "config.json", hf_config_text(&t->q.config, t->q.override), e);
+    if (rc == 0)
+        rc = write_text(k->dir, "generation_config.json", hf_generation_text(&t->q.config, t->q.override), e);
+    if (rc == 0 && t->q.tokenizer)
+        rc = hf_tokenizer_copy(t->q.tokenizer, k->dir, e);
+    if (rc == 0 && t->q.verify)
+        rc = read_back(k, crc, e);
+    if (rc == 0)
+        tell_flushed(k, plan);
+    free(crc);
+    return rc;
+}
+
+/* ---- digests: of the tensors as they stand there, under their names there ---- */
+
+static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+{
+    const struct hf_target *t = ((struct hfs *)k->priv)->t;
+    struct sink_tensor *x = xcalloc((size_t)t->n_tensors + 1, sizeof *x);
+    uint32_t *crc = tensor_crcs(t, plan);
+
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct hf_tensor *h = &t->tensor[i];
+
+        x[i] = (struct sink_tensor){ .name = h->name, .param = h->param, .dtype = t->q.config.dtype, .ndim = h->ndim,
+                                     .state = t->q.config.dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16, .len = h->len,
+                                     .crc = crc[i] };
+        memcpy(x[i].shape, h->shape, sizeof h->shape);
+    }
+    free(crc);
+    *out = x;
+    return t->n_tensors;
+}
+
+/* ---- the sink ---- */
+
+static void close_sink(struct sink *k)
+{
+    struct hfs *w = k->priv;
+
+    arena_free(w->arena);
+    free(w->dst);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static const struct sink_ops ops = {
+    .name = "hf", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
+    .estimate = estimate, .tensors = tensors,
+};
+
+struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+    struct hfs *w = xcalloc(1, sizeof *w);
+
+    w->t = t;
+    w->arena = arena_new(0);
+    k->ops = &ops;
+    k->o = *o;
+    k->priv = w;
+    k->no_optimizer = true;             /* tied copies of masters are not compared: what is written may be rounded */
+    return k;
+}

@@ -1,0 +1,351 @@
+/*
+ * hf_sink_plan.c - from a source to the tensors and files of a model folder
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/hf/hf_sink_image.h"
+#include "libcommon/plan/tmap_permute.h"
+
+/* ---- layers ---- */
+
+struct layers {
+    int n;
+    int *number;                        /* of block k, ascending */
+    int final;                          /* of the last LayerNorm; -1: none */
+};
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Blocks count from 0 by the rank of their numbers, which begin at 2 or 3; the last LayerNorm leaves a gap or none. */
+static int find_layers(const struct hf_target *t, struct layers *l, struct err *e)
+{
+    const struct source *s = t->src;
+    int n = 0;
+
+    *l = (struct layers){ .final = -1, .number = xmalloc((size_t)s->n_params * sizeof *l->number + 1) };
+    for (int i = 0; i < s->n_params; i++) {
+        int layer;
+        const struct param_row *r = hf_row_of(t->q.config.arch, s->param[i].name, &layer);
+
+        if (!r) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s of Transformers has nothing like it", s->param[i].name,
+                     t->q.config.arch == HF_BLOOM ? "BLOOM" : "GPT-2");
+            return -1;
+        }
+        if (r->place == PLACE_BLOCK)
+            l->number[n++] = layer;
+        else if (r->place == PLACE_FINAL)
+            l->final = layer;
+    }
+    if (n)
+        qsort(l->number, (size_t)n, sizeof *l->number, by_number);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || l->number[i] != l->number[i - 1])
+            l->number[l->n++] = l->number[i];
+    if (l->n == t->q.config.n_layers)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "%d layers are there, the arguments say %lld", l->n,
+             (long long)t->q.config.n_layers);
+    return -1;
+}
+
+/* ---- tensors ---- */
+
+/*
+ * The reference's converter merges a position table, which every rank has whole, as if it
+ * were cut; and with several stages what it writes is the last stage's untrained copy.
+ */
+static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
+{
+    bool ours = p->has_digest[STATE_FP32], told = false;
+
+    if (s->kind != LAYOUT_UNIVERSAL_PT || r->dims[0] != 's')
+        return false;
+    for (int i = 0; i < s->n_files && !told; i++)
+        told = s->file[i].pt && pk_get(pt_root(s->file[i].pt), "universal_checkpoint_info");
+    return p->shape[0] != s->config.max_positions || (!ours && !told && s->topo.pp > 1);
+}
+
+static int check_shape(const struct hf_target *t, const struct param_row *r, const struct param *p, struct err *e)
+{
+    /* Some universal forms hold no padding rows of the vocabulary. */
+    const struct param_dims dims = { p->shape[0], t->q.config.positions, t->q.config.hidden, t->q.config.ffn };
+    struct strbuf shape = {0};
+    bool right = p->ndim == r->ndim;
+
+    if (is_bad_table(t->src, r, p)) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: the converter that made this universal checkpoint spoils "
+                 "position tables; export the sharded checkpoint it was made from", p->name);
+        return -1;
+    }
+    for (int d = 0; d < r->ndim && right; d++)
+        right = p->shape[d] == param_dim(&dims, r->dims[d]);
+    if (right)
+        return 0;
+    for (int d = 0; d < p->ndim; d++)
+        strbuf_addf(&shape, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
+    err_data(e, t->src->path, ERR_NO_BYTE,
+             "parameter %s: its shape [%s] does not follow from the arguments (hidden %lld, "
+             "ffn %lld, positions %lld)", p->name, shape.buf ? shape.buf : "", (long long)t->q.config.hidden,
+             (long long)t->q.config.ffn, (long long)t->q.config.positions);
+    strbuf_free(&shape);
+    return -1;
+}
+
+/* Weights as they are where they have the dtype; else masters, rounded once; else weights, converted. */
+static const struct tmap *choose_state(const struct hf_target *t, const struct param *p, enum state *st)
+{
+    const struct tmap *weights = p->state[STATE_BF16];
+
+    *st = weights && (weights->dtype == t->q.config.dtype || !p->state[STATE_FP32]) ? STATE_BF16 : STATE_FP32;
+    return p->state[*st];
+}
+
+/* Rows by (head, kind, lane) to (kind, head, lane). */
+static const struct tmap *reorder_rows(const struct hf_target *t, const struct tmap *m)
+{
+    int64_t n = t->q.config.n_heads;
+    struct arena *scratch = arena_new(0);
+    int64_t *order = tmap_permute_transposed(scratch, n, 3);
+    const struct tmap *to = tmap_permute(t->arena, m, m->len / (uint64_t)(3 * n), order);
+
+    arena_free(scratch);
+    return to;
+}
+
+static int take_tensor(struct hf_target *t, const struct param_row *r, int block, int layer, struct err *e)
+{
+    struct hf_tensor *to = &t->tensor[t->n_tensors++];
+    char *name = hf_param_name(r, layer), *hf = hf_name(t->q.config.arch, r, block, !t->q.bare_names);
+    const struct param *p = source_param(t->src, name);
+    enum hf_arch arch = t->q.config.arch;
+    bool flip = hf_is_turned(arch, r);
+    int rc = -1;
+
+    if (!p) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is not there: the model needs it", name);
+        goto out;
+    }
+    if (check_shape(t, r, p, e) < 0)
+        goto out;
+    *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .row = r, .param = (int)(p - t->src->param),
+                              .ndim = r->ndim };
+    to->map = choose_state(t, p, &to->state);
+    if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
+                 to->map ? "is of no floating dtype" : "has no weights");
+        goto out;
+    }
+    if (r->hf[arch].change == HF_QKV_ROWS || r->hf[arch].change == HF_QKV_TRANSPOSE) {
+        if (to->map->op != TMAP_CONCAT) {
+            err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is not cut by rows, as query, key and value are",
+                     p->name);
+            goto out;
+        }
+        to->map = reorder_rows(t, to->map);
+    }
+    to->len = (uint64_t)dtype_size(t->q.config.dtype);
+    for (int d = 0; d < r->ndim; d++) {
+        to->shape[d] = p->shape[flip ? r->ndim - 1 - d : d];
+        if (r->dims[d] == 'V' && t->q.vocab)
+            to->shape[d] = t->q.vocab;
+        to->len *= (uint64_t)to->shape[d];
+    }
+    t->tensor_bytes += to->len;
+    rc = 0;
+out:
+    free(name);
+    free(hf);
+    return rc;
+}
+
+static int take_place(struct hf_target *t, enum param_place place, int block, int layer, struct err *e)
+{
+    for (int r = 0; r < ROLE_N; r++)
+        if (param_row(r)->place == place && param_row(r)->hf[t->q.config.arch].name &&
+            take_tensor(t, param_row(r), block, layer, e) < 0)
+            return -1;
+    return 0;
+}
+
+static int take_tensors(struct hf_target *t, struct err *e)
+{
+    struct layers l;
+    int rc = find_layers(t, &l, e);
+
+    t->tensor = arena_alloc(t->arena, (size_t)ROLE_N * (size_t)(l.n + 2) * sizeof *t->tensor);
+    if (rc == 0)
+        rc = take_place(t, PLACE_EMBEDDING, -1, -1, e);
+    for (int k = 0; k < l.n && rc == 0; k++)
+        rc = take_place(t, PLACE_BLOCK, k, l.number[k], e);
+    if (rc == 0)
+        rc = take_place(t, PLACE_FINAL, -1, l.final, e);
+    free(l.number);
+    if (rc == 0 && t->n_tensors != t->src->n_params) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "%d parameters, the model has %d", t->src->n_params, t->n_tensors);
+        rc = -1;
+    }
+    return rc;
+}
+
+/* ---- files ---- */
+
+/* Each tensor's file, numbered in the order in which files are closed. */
+static void share_by_size(struct hf_target *t)
+{
+    uint64_t open_bytes = 0;
+    int *open = xmalloc((size_t)t->n_tensors * sizeof *open), n_open = 0;
+
+    for (int i = 0; i <= t->n_tensors; i++) {
+        bool end = i == t->n_tensors;
+        uint64_t len = end ? 0 : t->tensor[i].len;
+
+        if (!end && len > t->q.max_shard_bytes) {
+            t->tensor[i].file = t->n_files++;   /* its number comes before that of the file still open */
+            continue;
+        }
+        if (n_open && (end || open_bytes + len > t->q.max_shard_bytes)) {
+            for (int k = 0; k < n_open; k++)
+                t->tensor[open[k]].file = t->n_files;
+            t->n_files++;
+            n_open = 0;
+            open_bytes = 0;
+        }
+        if (!end)
+            open[n_open++] = i;
+        open_bytes += len;
+    }
+    free(open);
+}
+
+static void share_by_layer(struct hf_target *t)
+{
+    int block = 0;
+    const struct param_row *first = NULL;
+
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct param_row *r = t->tensor[i].row;
+
+        if (r->place == PLACE_BLOCK && !first)
+            first = r;
+        block += r == first;
+        t->tensor[i].file = r->place == PLACE_EMBEDDING ? 0 : r->place == PLACE_BLOCK ? block : block + 1;
+    }
+    t->n_files = block + 2;
+}
+
+static void name_files(struct hf_target *t)
+{
+    bool bin = t->q.format == HF_BIN;
+    const char *base = bin ? "pytorch_model" : "model", *end = bin ? "bin" : "safetensors";
+
+    t->file = arena_alloc(t->arena, (size_t)t->n_files * sizeof *t->file);
+    for (int i = 0; i < t->n_files; i++)
+        t->file[i].name = t->n_files == 1 ? arena_fmt(t->arena, "%s.%s", base, end)
+                        : arena_fmt(t->arena, "%s%c%05d-of-%05d.%s", base, t->q.per_layer ? '_' : '-', i + 1,
+                                    t->n_files, end);
+    for (int i = 0; i < t->n_tensors; i++)
+        t->file[t->tensor[i].file].n++;
+}
+
+static int place_tensors(struct hf_target *t, struct err *e)
+{
+    for (int i = 0; i < t->n_files; i++) {
+        struct hf_image *im = hf_image_new(t, i, e);
+
+        if (!im)
+            return -1;
+        t->file[i].size = hf_image_size(im);
+        for (int k = 0; k < t->n_tensors; k++)
+            if (t->tensor[k].file == i)
+                t->tensor[k].at = hf_image_at(im, k);
+        hf_image_free(im);
+    }
+    return 0;
+}
+
+const char *hf_index_name(const struct hf_target *t)
+{
+    if (t->n_files == 1)
+        return NULL;
+    return t->q.format == HF_BIN ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
+}
+
+/* ---- the target ---- */
+
+static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e)
+{
+    const struct param *p = source_param(t->src, param_embedding_name(ROLE_WORD));
+    int64_t rows = p ? p->shape[0] : 0;
+
+    if (t->q.vocab > rows) {
+        err_usage(e, "%lld rows of the embedding were asked for, it has %lld", (long long)t->q.vocab, (long long)rows);
+        return -1;
+    }
+    t->q.config.vocab = t->q.vocab ? t->q.vocab : rows;
+    for (int i = 0; i < HF_TOKENS; i++)
+        if (t->q.config.token[i] >= t->q.config.vocab) {
+            report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
+                       "token id %lld is not below vocab_size %lld: "
+                       "left out of config.json", (long long)t->q.config.token[i], (long long)t->q.config.vocab);
+            t->q.config.token[i] = -1;
+        }
+    if (t->q.tokenizer && t->q.tokenizer->largest_id >= t->q.config.vocab)
+        report_add(notes, SEV_WARNING, "token", NULL, ERR_NO_BYTE, NULL,
+                   "the tokenizer has id %lld, vocab_size is %lld",
+                   (long long)t->q.tokenizer->largest_id, (long long)t->q.config.vocab);
+    return 0;
+}
+
+static void note_states(const struct hf_target *t, struct report *notes)
+{
+    int n_masters = 0, n_converted = 0;
+
+    for (int i = 0; i < t->n_tensors; i++) {
+        n_masters += t->tensor[i].state == STATE_FP32;
+        n_converted += t->tensor[i].state == STATE_BF16 && t->tensor[i].map->dtype != t->q.config.dtype;
+    }
+    report_add(notes, SEV_NOTE, "state", NULL, ERR_NO_BYTE, NULL, "%d tensors from fp32 masters, %d from weights",
+               n_masters, t->n_tensors - n_masters);
+    if (n_converted)
+        report_add(notes, SEV_WARNING, "state", NULL, ERR_NO_BYTE, NULL,
+                   "no fp32 masters here: %d tensors are converted from the %s weights", n_converted,
+                   dtype_name(t->src->param[0].state[STATE_BF16]->dtype));
+}
+
+struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes, struct err *e)
+{
+    struct hf_target *t = xcalloc(1, sizeof *t);
+
+    t->arena = arena_new(0);
+    t->src = s;
+    t->q = *q;
+    if (settle_vocab(t, notes, e) < 0 || take_tensors(t, e) < 0)
+        goto failed;
+    if (q->per_layer)
+        share_by_layer(t);
+    else
+        share_by_size(t);
+    name_files(t);
+    if (place_tensors(t, e) < 0)
+        goto failed;
+    note_states(t, notes);
+    return t;
+failed:
+    hf_target_free(t);
+    return NULL;
+}
+
+void hf_target_free(struct hf_target *t)
+{
+    if (!t)
+        return;
+    arena_free(t->arena);
+    free(t);
+}

@@ -1,0 +1,326 @@
+#include "libcommon/layout/hf/hf_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/plan/tmap_permute.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* Megatron's numbers of layer files, as its trainer of today has them; a target may number anew. */
+enum { FIRST_LAYER = 3, NORM_GAP = 1 };
+/* Padding is a matter of some thousand rows; each is an extent. */
+enum { MOST_NEW_ROWS = 1 << 22 };
+
+struct opening {
+    struct source *s;
+    const struct hf_source_opts *o;
+    struct hf_config c;
+    struct hf_folder folder;
+    struct report *r;
+    struct err *e;
+    struct hf_matrix *matrix;           /* to be turned round */
+    const struct param_row **matrix_row;
+    struct param **matrix_param;
+    int n_matrices;
+    int zeros;                          /* record of zeros, for a dry run; -1 not made yet */
+    bool all_bf16;
+};
+
+/* ---- names ---- */
+
+/* What Transformers' older releases saved beside the parameters: masks, made anew at every start. */
+static bool is_buffer(const char *name)
+{
+    return str_ends(name, ".attn.bias") || str_ends(name, ".attn.masked_bias");
+}
+
+/* The head is the embedding; where it is written all the same it must be equal. */
+static int check_head(struct opening *x)
+{
+    enum { CHUNK = 1 << 20 };
+    struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
+    const struct hf_stored *table = hf_folder_find(&x->folder, param_row(ROLE_WORD)->hf[x->c.arch].name);
+    char *a, *b;
+    int rc = 0;
+
+    if (!head)
+        return 0;
+    head->used = true;
+    if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE,
+                 PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
+        return -1;
+    }
+    a = xmalloc(CHUNK);
+    b = xmalloc(CHUNK);
+    for (uint64_t at = 0; at < head->x.len && rc == 0; at += CHUNK) {
+        uint64_t n = min_u64(CHUNK, head->x.len - at);
+        struct extent xa = { head->x.record, head->x.at + at, n }, xb = { table->x.record, table->x.at + at, n };
+
+        if (files_read_extent(x->s->files, &xa, a, x->e) < 0 || files_read_extent(x->s->files, &xb, b, x->e) < 0) {
+            rc = -1;
+        } else if (memcmp(a, b, n) != 0) {
+            err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
+                     "embedding");
+            rc = -1;
+        }
+    }
+    free(a);
+    free(b);
+    return rc;
+}
+
+static int64_t dimension(const struct hf_config *c, char letter)
+{
+    return param_dim(&(struct param_dims){ c->vocab, c->positions, c->hidden, c->ffn }, letter);
+}
+
+void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[4])
+{
+    for (int d = 0; d < r->ndim; d++)
+        shape[d] = dimension(c, r->dims[hf_is_turned(c->arch, r) ? r->ndim - 1 - d : d]);
+}
+
+static int check_tensor(struct opening *x, const struct param_row *r, const struct hf_stored *t)
+{
+    struct strbuf want = {0}, got = {0};
+    bool right = t->ndim == r->ndim;
+    int64_t shape[4];
+
+    hf_stored_shape(r, &x->c, shape);
+    for (int d = 0; d < r->ndim; d++) {
+        right = right && t->shape[d] == shape[d];
+        strbuf_addf(&want, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    }
+    for (int d = 0; d < t->ndim && d < 4; d++)
+        strbuf_addf(&got, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
+    if (!right)
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: shape [%s] where config.json means [%s]", t->name,
+                 got.buf ? got.buf : "", want.buf);
+    else if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: neither bf16, fp16 nor fp32", t->name);
+        right = false;
+    }
+    strbuf_free(&want);
+    strbuf_free(&got);
+    return right ? 0 : -1;
+}
+
+/* ---- parameters ---- */
+
+/* The stored rows of the vocabulary, and the last one as often as is wanted. */
+static struct tmap *repeat_last(struct opening *x, const struct hf_stored *t, int64_t rows)
+{
+    uint64_t row = t->x.len / (uint64_t)t->shape[0];
+    int n = (int)(rows - t->shape[0]) + 1;
+    struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
+
+    m->slice->extent = arena_alloc(x->s->arena, (size_t)n * sizeof *m->slice->extent);
+    m->slice->extent[0] = t->x;
+    for (int i = 1; i < n; i++)
+        m->slice->extent[i] = (struct extent){ t->x.record, t->x.at + t->x.len - row, row };
+    m->slice->n_extents = n;
+    m->slice->len = m->len = t->x.len + row * (uint64_t)(n - 1);
+    return m;
+}
+
+/* Rows by (kind, head, lane) back to (head, kind, lane). */
+static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
+{
+    int64_t n = x->c.n_heads;
+    struct arena *scratch = arena_new(0);
+    int64_t *order = tmap_permute_transposed(scratch, 3, n);
+    struct tmap *to = tmap_permute(x->s->arena, m, m->len / (uint64_t)(3 * n), order);
+
+    arena_free(scratch);
+    return to;
+}
+
+/* Masters are what the weights are; only plain bf16 can be the weights themselves. */
+static void set_states(struct opening *x, struct param *p, struct tmap *m)
+{
+    p->state[STATE_FP32] = m;
+    p->state[STATE_BF16] = x->all_bf16 ? m : NULL;
+}
+
+static int take_param(struct opening *x, const struct param_row *r, int block, int layer)
+{
+    char *hf = hf_name(x->c.arch, r, block, false), *name = hf_param_name(r, layer);
+    struct hf_stored *t = hf_folder_find(&x->folder, hf);
+    struct param *p = &x->s->param[x->s->n_params++];
+    int rc = -1;
+
+    if (!t) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s is missing", hf);
+        goto out;
+    }
+    if (check_tensor(x, r, t) < 0)
+        goto out;
+    t->used = true;
+    *p = (struct param){ .name = arena_fmt(x->s->arena, "%s", name), .ndim = r->ndim, .merge = merge_rule_of(name),
+                         .stage = 0, .group = -1 };
+    for (int d = 0; d < r->ndim; d++)
+        p->shape[d] = dimension(&x->c, r->dims[d]);
+    if (hf_is_turned(x->c.arch, r)) {
+        x->matrix_row[x->n_matrices] = r;
+        x->matrix_param[x->n_matrices] = p;
+        x->matrix[x->n_matrices++] = (struct hf_matrix){ .from = t, .to = &p->state[STATE_FP32] };
+    } else if (r->dims[0] == 'V' && x->o->repeat_to > p->shape[0]) {
+        set_states(x, p, repeat_last(x, t, x->o->repeat_to));
+        p->shape[0] = x->o->repeat_to;
+    } else {
+        struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
+
+        set_states(x, p, r->hf[x->c.arch].change == HF_QKV_ROWS ? restore_rows(x, m) : m);
+    }
+    rc = 0;
+out:
+    free(hf);
+    free(name);
+    return rc;
+}
+
+static int take_place(struct opening *x, enum param_place place, int block, int layer)
+{
+    for (int r = 0; r < ROLE_N; r++)
+        if (param_row(r)->place == place && param_row(r)->hf[x->c.arch].name &&
+            take_param(x, param_row(r), block, layer) < 0)
+            return -1;
+    return 0;
+}
+
+/* Name all that have no place: one at a time would be a long evening. */
+static int check_unused(struct opening *x)
+{
+    struct strbuf names = {0};
+    int n = 0;
+
+    for (int i = 0; i < x->folder.n; i++)
+        if (!x->folder.tensor[i].used && !is_buffer(x->folder.tensor[i].name))
+            strbuf_addf(&names, "%s%.100s", n++ ? ", " : "", x->folder.tensor[i].name);
+    if (n)
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without a place in Megatron: %s", n, n == 1 ? "" : "s",
+                 names.buf);
+    strbuf_free(&names);
+    return n ? -1 : 0;
+}
+
+static int take_params(struct opening *x)
+{
+    int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
+    size_t most;
+
+    /* No more layers than tensors: a number from a file must not decide how much memory we take. */
+    if (x->c.n_layers > x->folder.n) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
+                 (long long)x->c.n_layers, x->folder.n);
+        return -1;
+    }
+    if (x->o->repeat_to > x->c.vocab + MOST_NEW_ROWS) {
+        err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)x->o->repeat_to,
+                  (long long)x->c.vocab);
+        return -1;
+    }
+    most = (size_t)ROLE_N * ((size_t)x->c.n_layers + 2);
+    x->s->param = arena_alloc(x->s->arena, most * sizeof *x->s->param);
+    x->matrix = xcalloc(most, sizeof *x->matrix);
+    x->matrix_row = xcalloc(most, sizeof *x->matrix_row);
+    x->matrix_param = xcalloc(most, sizeof *x->matrix_param);
+    x->all_bf16 = true;
+    for (int i = 0; i < x->folder.n; i++)
+        x->all_bf16 = x->all_bf16 && (x->folder.tensor[i].dtype == DTYPE_BF16 || is_buffer(x->folder.tensor[i].name));
+    if (check_head(x) < 0 || take_place(x, PLACE_EMBEDDING, -1, -1) < 0)
+        return -1;
+    for (int k = 0; k < x->c.n_layers; k++)
+        if (take_place(x, PLACE_BLOCK, k, FIRST_LAYER + k) < 0)
+            return -1;
+    return take_place(x, PLACE_FINAL, -1, final) < 0 ? -1 : check_unused(x);
+}
+
+/* ---- transposed weights ---- */
+
+static int turn_matrices(struct opening *x)
+{
+    if (x->n_matrices == 0)
+        return 0;
+    if (x->o->spool_dir && hf_spool(x->s, x->matrix, x->n_matrices, x->o, x->e) < 0)
+        return -1;
+    for (int i = 0; i < x->n_matrices; i++) {
+        const struct hf_stored *t = x->matrix[i].from;
+        struct param *p = x->matrix_param[i];
+
+        if (!x->o->spool_dir)
+            p->state[STATE_FP32] = tmap_slice_zeros(x->s->arena, x->s->files, &x->zeros, t->dtype, t->x.len);
+        if (x->matrix_row[i]->hf[x->c.arch].change == HF_QKV_TRANSPOSE)
+            p->state[STATE_FP32] = restore_rows(x, p->state[STATE_FP32]);
+        set_states(x, p, p->state[STATE_FP32]);
+    }
+    return 0;
+}
+
+/* ---- the door ---- */
+
+static int read_config(struct opening *x)
+{
+    char *path = path_join(x->s->path, "config.json"), *text;
+    uint64_t len;
+    int rc = -1;
+
+    text = file_slurp(path, 1 << 24, &len, x->e);
+    if (text && hf_config_read(path, text, len, &x->c, x->e) == 0 &&
+        hf_folder_add(&x->folder, "config.json", FILE_OTHER, x->e) >= 0)
+        rc = 0;
+    free(text);
+    free(path);
+    return rc;
+}
+
+static void note_freshness(struct opening *x)
+{
+    report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
+               "iteration 0, no learning-rate schedule, no random states: "
+               "start the trainer with --finetune, or with --override-lr-scheduler --no-load-rng");
+    if (!x->all_bf16)
+        report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
+                   "weights are rounded to bf16, masters keep what the "
+                   "files hold");
+}
+
+struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r, struct err *e)
+{
+    struct source *s = xcalloc(1, sizeof *s);
+    struct opening x = { .s = s, .o = o, .r = r, .e = e, .zeros = -1 };
+    int rc = -1;
+    char *base = path_base(dir);
+    int64_t tokens;
+
+    s->kind = LAYOUT_HF;
+    s->arena = arena_new(0);
+    s->names = arena_alloc(s->arena, sizeof *s->names);
+    s->files = files_new();
+    s->path = arena_fmt(s->arena, "%s", dir);
+    s->tag = arena_fmt(s->arena, "%s", base);
+    s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = 1 };
+    s->tied_embedding = true;
+    free(base);
+    x.folder = (struct hf_folder){ .s = s };
+    if (read_config(&x) < 0 || hf_folder_read(&x.folder, e) < 0 || take_params(&x) < 0 || turn_matrices(&x) < 0)
+        goto out;
+    tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;
+    if (o->repeat_to > x.c.vocab)
+        x.c.vocab = o->repeat_to;
+    if (hf_make_state(s, &x.c, tokens, o->n_groups, e) < 0)
+        goto out;
+    note_freshness(&x);
+    rc = 0;
+out:
+    free(x.folder.tensor);
+    free(x.matrix);
+    free(x.matrix_row);
+    free(x.matrix_param);
+    if (rc == 0)
+        return s;
+    source_close(s);
+    return NULL;
+}

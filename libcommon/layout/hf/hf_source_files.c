@@ -1,0 +1,297 @@
+/*
+ * hf_source_files.c - the tensors of a model folder
+ *
+ * Looked for as Transformers does: model.safetensors, its index, pytorch_model.bin, its
+ * index; the first that is there counts. An index must name what its files hold, no more
+ * and no less.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/format/safetensors.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
+
+enum { FILES_MAX = 100000 };
+#define INDEX_MAX ((uint64_t)256 << 20)
+
+static const char prefix[] = "transformer.";
+
+/* Its number in s->files, or -1 when it is not listed. */
+static int listed_file(const struct hf_folder *f, const char *name)
+{
+    for (int i = 0; i < f->l->n; i++)
+        if (strcmp(f->l->member[i].name, name) == 0)
+            return f->l->member[i].file;
+    return -1;
+}
+
+bool hf_folder_has(const struct hf_folder *f, const char *name)
+{
+    char *path;
+    struct stat st;
+    bool yes;
+
+    if (f->l)
+        return listed_file(f, name) >= 0;
+    path = path_join(f->s->path, name);
+    yes = stat(path, &st) == 0;
+    free(path);
+    return yes;
+}
+
+static int number_of(const struct hf_folder *f, const char *name, struct err *e)
+{
+    char *path;
+    int file;
+
+    if (f->l) {
+        file = listed_file(f, name);
+        if (file < 0)
+            err_data(e, f->s->path, ERR_NO_BYTE, "%s is missing, the index names it", name);
+        return file;
+    }
+    path = path_join(f->s->path, name);
+    file = files_add_path(f->s->files, path, e);
+    free(path);
+    return file;
+}
+
+int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, struct err *e)
+{
+    struct source *s = f->s;
+    int file = number_of(f, name, e);
+    struct source_file *grown;
+
+    if (file < 0)
+        return -1;
+    /* The arena keeps old tables: folders have few files. */
+    grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
+    if (s->n_files)
+        memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
+    grown[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .cls = cls,
+                                                .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
+    s->file = grown;
+    return file;
+}
+
+/* ---- tensors of one file ---- */
+
+static const char *base_name(const struct hf_folder *f, const char *name)
+{
+    return arena_fmt(f->s->arena, "%s", str_starts(name, prefix) ? name + sizeof prefix - 1 : name);
+}
+
+static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
+                                    const int64_t *shape)
+{
+    struct hf_stored *t;
+
+    ARRAY_ROOM(f->tensor, f->cap, f->n + 1);
+    t = &f->tensor[f->n++];
+    *t = (struct hf_stored){ .name = base_name(f, name), .full = arena_fmt(f->s->arena, "%s", name),
+                             .dtype = ndim > 4 ? DTYPE_N : dtype, .ndim = ndim };
+    memcpy(t->shape, shape, (size_t)(ndim < 4 ? ndim : 4) * sizeof *shape);
+    return t;
+}
+
+static int read_safetensors(struct hf_folder *f, int file, struct err *e)
+{
+    struct safetensors *st = safetensors_open(f->s->files, file, e);
+
+    for (int i = 0; st && i < safetensors_n(st); i++) {
+        const struct safetensors_tensor *from = safetensors_tensor(st, i);
+        struct hf_stored *t = add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
+
+        t->x = (struct extent){ files_add_record(f->s->files, file, from->at, from->len, false, 0, t->name), 0,
+                                from->len };
+    }
+    safetensors_close(st);
+    return st ? 0 : -1;
+}
+
+static int read_bin(struct hf_folder *f, int file, struct err *e)
+{
+    struct pt *pt = pt_open(f->s->files, file, e);
+    uint32_t n = 0;
+    struct pk **pair = pt ? pk_pairs(pt_root(pt), &n) : NULL;
+    int rc = pair ? 0 : -1;
+
+    if (pt && !pair)
+        err_data(e, pt_path(pt), ERR_NO_BYTE, "holds no dict of tensors");
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        const char *name = pk_as_str(pair[2 * i]);
+        struct pt_tensor from;
+        struct hf_stored *t;
+
+        if (!name || !pt_tensor(pt, pair[2 * i + 1], &from) || !from.contiguous) {
+            err_data(e, pt_path(pt), ERR_NO_BYTE, "%.100s is no contiguous tensor",
+                     name ? name : "a key that is no string");
+            rc = -1;
+            continue;
+        }
+        t = add_tensor(f, name, from.dtype, from.ndim, from.shape);
+        t->x = (struct extent){ from.record, from.at, (uint64_t)from.n_elems * (uint64_t)dtype_size(from.dtype) };
+    }
+    pt_close(pt);                       /* records stay in the files */
+    return rc;
+}
+
+static int read_file(struct hf_folder *f, const char *name, struct err *e)
+{
+    int file = hf_folder_add(f, name, FILE_WEIGHTS, e);
+
+    return file < 0 ? -1 : str_ends(name, ".bin") ? read_bin(f, file, e) : read_safetensors(f, file, e);
+}
+
+/* ---- the index ---- */
+
+static bool is_listed(char *const *names, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The distinct files that weight_map names: bare names of the index's own kind. */
+static int files_of_index(const json_t *map, const char *path, const char *extension, char ***names, struct err *e)
+{
+    int n = 0, cap = 0;
+    const char *key;
+    json_t *v;
+
+    json_object_foreach((json_t *)map, key, v) {
+        const char *name = json_string_value(v);
+
+        if (!name || strchr(name, '/') || strchr(name, '\\') || *name == '.' || !str_ends(name, extension) ||
+            n == FILES_MAX) {
+            err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s: '%.100s' is no file beside the index", key,
+                     name ? name : "?");
+            return -1;
+        }
+        if (is_listed(*names, n, name))
+            continue;
+        ARRAY_ROOM(*names, cap, n + 1);
+        (*names)[n++] = xstrdup(name);
+    }
+    if (n)
+        qsort(*names, (size_t)n, sizeof **names, by_text);
+    return n;
+}
+
+/* Tensors that came from file `name`, from number `first` on, must be those of the map. */
+static int check_listed(const struct hf_folder *f, int first, const json_t *map, const char *path, const char *name,
+                        struct err *e)
+{
+    for (int i = first; i < f->n; i++) {
+        char *full = str_fmt("%s%s", prefix, f->tensor[i].name);
+        const json_t *v = json_object_get(map, full);
+        const char *said = json_string_value(v ? v : json_object_get(map, f->tensor[i].name));
+
+        free(full);
+        if (said && strcmp(said, name) == 0)
+            continue;
+        err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s is in %.100s, the map says %.100s", f->tensor[i].name, name,
+                 said ? said : "nothing");
+        return -1;
+    }
+    return 0;
+}
+
+static int read_listed(struct hf_folder *f, const json_t *map, const char *path, const char *extension, struct err *e)
+{
+    char **names = NULL;
+    int n = files_of_index(map, path, extension, &names, e), rc = n < 0 ? -1 : 0;
+
+    for (int i = 0; i < n; i++) {
+        int first = f->n;
+
+        if (rc == 0 && (read_file(f, names[i], e) < 0 || check_listed(f, first, map, path, names[i], e) < 0))
+            rc = -1;
+        free(names[i]);
+    }
+    free(names);
+    if (rc == 0 && (size_t)f->n != json_object_size(map)) {
+        err_data(e, path, ERR_NO_BYTE, "weight_map lists %zu tensors, its files hold %d", json_object_size(map), f->n);
+        rc = -1;
+    }
+    return rc;
+}
+
+static int read_index(struct hf_folder *f, const char *name, const char *extension, struct err *e)
+{
+    int rc = -1, file = hf_folder_add(f, name, FILE_OTHER, e);
+    const char *path = file < 0 ? name : files_name(f->s->files, file);
+    uint64_t len = file < 0 ? 0 : files_size(f->s->files, file);
+    char *text = file < 0 || len > INDEX_MAX ? NULL : xmalloc(len + 1);
+    json_error_t je;
+    json_t *o = NULL, *map;
+
+    if (file >= 0 && !text)
+        err_data(e, path, ERR_NO_BYTE, "has %llu bytes, too many for an index", (unsigned long long)len);
+    if (text && files_read(f->s->files, file, 0, text, len, e) == 0) {
+        o = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
+        map = json_object_get(o, "weight_map");
+        if (!o)
+            err_data(e, path, (uint64_t)(je.position > 0 ? je.position : 0), "no JSON: %s", je.text);
+        else if (!json_is_object(map))
+            err_data(e, path, ERR_NO_BYTE, "has no weight_map");
+        else
+            rc = read_listed(f, map, path, extension, e);
+    }
+    json_decref(o);
+    free(text);
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct hf_stored *)a)->name, ((const struct hf_stored *)b)->name);
+}
+
+int hf_folder_read(struct hf_folder *f, struct err *e)
+{
+    int rc;
+
+    if (hf_folder_has(f, "model.safetensors"))
+        rc = read_file(f, "model.safetensors", e);
+    else if (hf_folder_has(f, "model.safetensors.index.json"))
+        rc = read_index(f, "model.safetensors.index.json", ".safetensors", e);
+    else if (hf_folder_has(f, "pytorch_model.bin"))
+        rc = read_file(f, "pytorch_model.bin", e);
+    else if (hf_folder_has(f, "pytorch_model.bin.index.json"))
+        rc = read_index(f, "pytorch_model.bin.index.json", ".bin", e);
+    else {
+        err_data(e, f->s->path, ERR_NO_BYTE,
+                 "no model here: model.safetensors, pytorch_model.bin or an index of either is "
+                 "expected");
+        rc = -1;
+    }
+    if (rc < 0)
+        return -1;
+    if (f->n)
+        qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_name);
+    for (int i = 1; i < f->n; i++)
+        if (strcmp(f->tensor[i - 1].name, f->tensor[i].name) == 0) {
+            err_data(e, f->s->path, ERR_NO_BYTE, "tensor %.100s is there twice", f->tensor[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+struct hf_stored *hf_folder_find(const struct hf_folder *f, const char *name)
+{
+    const struct hf_stored key = { .name = name };
+
+    return f->n ? bsearch(&key, f->tensor, (size_t)f->n, sizeof *f->tensor, by_name) : NULL;
+}

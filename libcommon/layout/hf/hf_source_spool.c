@@ -1,0 +1,125 @@
+/*
+ * hf_source_spool.c - matrices turned round, in a file that has no name
+ *
+ * A plan of its own reads each matrix once and writes its transpose. The file lives as long
+ * as the source: its descriptor is all there is of it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/plan/executor.h"
+#include "libcommon/plan/tmap_slice.h"
+
+enum { ALIGN = 4096 };
+
+struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x)
+{
+    struct tmap *m = arena_alloc(s->arena, sizeof *m);
+    struct tmap_slice *slice = arena_alloc(s->arena, sizeof *slice);
+
+    *slice = (struct tmap_slice){ .len = x.len, .n_extents = 1, .extent = arena_alloc(s->arena, sizeof x) };
+    slice->extent[0] = x;
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = x.len, .n_slices = 1, .slice = slice };
+    return m;
+}
+
+/* A descriptor for a new file of this size in `dir`, reachable by /proc alone. */
+static int open_spool(const char *dir, uint64_t size, struct err *e)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    if (fd < 0) {                       /* a file system without such files */
+        char *path = path_join(dir, ".shardkit-spool-XXXXXX");
+
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(path);
+        free(path);
+    }
+    if (fd < 0) {
+        err_sys(e, dir, "cannot create a spool file");
+        return -1;
+    }
+    errno = size ? posix_fallocate(fd, 0, (off_t)size) : 0;
+    if (errno) {
+        err_sys(e, dir, "cannot have %llu bytes for the spool file", (unsigned long long)size);
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* The items of one matrix, in blocks of columns as wide as the executor takes them. */
+static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
+{
+    uint64_t elem = (uint64_t)dtype_size(t->dtype), rows = (uint64_t)t->shape[0], cols = (uint64_t)t->shape[1];
+    uint64_t most = PLAN_ROW_MAX / elem;
+
+    for (uint64_t c = 0; c < cols; c += most) {
+        uint64_t n = min_u64(most, cols - c);
+        const struct tmap *part = n == cols ? m : tmap_slice_columns(s->arena, m, cols * elem, c * elem, n * elem);
+        int i = plan_add(p, part, 0, part->len, 0, at + c * rows * elem, REPLICAS_FIRST, t->name, NULL);
+
+        plan_item(p, i)->transpose_row = n * elem;
+    }
+}
+
+static int run(struct plan *p, const struct hf_source_opts *o, struct err *e)
+{
+    struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes, .stopped = o->stopped };
+    int rc;
+
+    plan_close(p);
+    x.progress = progress_new("transpose", plan_read_bytes(p), o->progress);
+    rc = exec_run(p, &x, NULL, e);
+    progress_end(x.progress);
+    return rc < 0 ? -1 : plan_check_records(p, e);
+}
+
+/* Of what the plan wrote to bytes [at, at+len) of the file. */
+static uint32_t crc_between(struct plan *p, uint64_t at, uint64_t len)
+{
+    uint32_t crc = 0;
+
+    for (int i = 0; i < plan_n(p); i++) {
+        const struct plan_item *it = plan_item(p, i);
+
+        if (it->dst >= 0 && it->dst_at >= at && it->dst_at < at + len)
+            crc ^= crc_shift(it->crc.acc, at + len - it->dst_at - it->len);
+    }
+    return crc;
+}
+
+int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf_source_opts *o, struct err *e)
+{
+    struct plan *p = plan_new(s->files);
+    uint64_t *at = xcalloc((size_t)n + 1, sizeof *at);
+    int rc = -1, fd, file;
+    char *path;
+
+    for (int i = 0; i < n; i++)
+        at[i + 1] = at[i] + align_up(m[i].from->x.len, ALIGN);
+    fd = open_spool(o->spool_dir, at[n], e);
+    if (fd < 0)
+        goto out;
+    path = str_fmt("/proc/self/fd/%d", fd);
+    plan_add_dst(p, path);
+    free(path);
+    for (int i = 0; i < n; i++)
+        plan_matrix(s, p, m[i].from, hf_map_of(s, m[i].from->dtype, m[i].from->x), at[i]);
+    rc = run(p, o, e);
+    file = files_add_fd(s->files, fd, at[n], "spool");
+    for (int i = 0; i < n && rc == 0; i++) {
+        uint32_t crc = crc_between(p, at[i], m[i].from->x.len);
+        int record = files_add_record(s->files, file, at[i], m[i].from->x.len, true, crc, m[i].from->name);
+
+        *m[i].to = hf_map_of(s, m[i].from->dtype, (struct extent){ record, 0, m[i].from->x.len });
+    }
+out:
+    plan_free(p);
+    free(at);
+    return rc;
+}

@@ -1,0 +1,256 @@
+/*
+ * hf_source_state.c - what a trainer would have written beside an imported model's weights
+ *
+ * An mp_rank file of iteration 0 is built in memory: DeepSpeed's keys, the arguments that a
+ * trainer compares or a tool asks for, and param_shapes in the order of the optimizer. The
+ * rest of the arguments comes from the command line that continues the training.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/run_state.h"
+
+static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
+{
+    pk_set_str(a, d, key, pk_int(a, v));
+}
+
+static void set_real(struct arena *a, struct pk *d, const char *key, double v)
+{
+    pk_set_str(a, d, key, pk_float(a, v));
+}
+
+static void set_flag(struct arena *a, struct pk *d, const char *key, bool v)
+{
+    pk_set_str(a, d, key, pk_bool(a, v));
+}
+
+static struct pk *tuple_of_one(struct arena *a, struct pk *v)
+{
+    struct pk *t = pk_tuple(a);
+
+    pk_add(a, t, v);
+    return t;
+}
+
+/* ---- param_shapes ---- */
+
+/* LayerNorms and biases do not decay; all else does. */
+static bool decays(const struct param *p)
+{
+    return p->ndim == 2;
+}
+
+static void add_shape(struct arena *a, struct pk *group, const struct param *p)
+{
+    struct pk *dims = pk_tuple(a);
+
+    for (int d = 0; d < p->ndim; d++)
+        pk_add(a, dims, pk_int(a, p->shape[d]));
+    pk_set_str(a, group, p->name, pk_call(a, pk_global(a, "torch", "Size"), tuple_of_one(a, dims)));
+}
+
+/* The decaying ones, in two halves by their number where there are three groups; then the others. */
+static struct pk *param_shapes(const struct source *s, struct arena *a, int n_groups)
+{
+    struct pk *list = pk_list(a), *group[3];
+    int n_decay = 0, place = 0;
+
+    for (int g = 0; g < n_groups; g++)
+        pk_add(a, list, group[g] = pk_ordered_dict(a));
+    for (int i = 0; i < s->n_params; i++)
+        n_decay += decays(&s->param[i]);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        add_shape(a, decays(p) ? group[n_groups == 3 && place >= n_decay / 2] : group[n_groups - 1], p);
+        place += decays(p);
+    }
+    return list;
+}
+
+/* ---- arguments ---- */
+
+/* Megatron's PositionEmbeddingType, as every Python pickles an enum member: by value. */
+static struct pk *position_type(struct arena *a, enum hf_arch arch)
+{
+    enum { ABSOLUTE = 2, ALIBI = 3 };
+
+    return pk_call(a, pk_global(a, "megatron.enums", "PositionEmbeddingType"),
+                   tuple_of_one(a, pk_int(a, arch == HF_BLOOM ? ALIBI : ABSOLUTE)));
+}
+
+static void model_args(struct arena *a, struct pk *d, const struct hf_config *c)
+{
+    int64_t positions = c->arch == HF_BLOOM ? 2048 : c->positions;
+
+    set_int(a, d, "num_layers", c->n_layers);
+    set_int(a, d, "hidden_size", c->hidden);
+    set_int(a, d, "ffn_hidden_size", c->ffn);
+    set_int(a, d, "num_attention_heads", c->n_heads);
+    set_int(a, d, "kv_channels", c->hidden / c->n_heads);
+    set_int(a, d, "max_position_embeddings", positions);
+    set_int(a, d, "seq_length", positions);
+    set_int(a, d, "encoder_seq_length", positions);
+    set_int(a, d, "make_vocab_size_divisible_by", 128);
+    pk_set_str(a, d, "pad_vocab_size_to", pk_none(a));
+    set_int(a, d, "padded_vocab_size", c->vocab);
+    set_real(a, d, "layernorm_epsilon", c->epsilon);
+    set_flag(a, d, "apply_residual_connection_post_layernorm", c->post_layernorm_residual);
+    set_flag(a, d, "embed_layernorm", c->arch == HF_BLOOM);
+    set_flag(a, d, "bias_gelu_fusion", strcmp(c->activation, "gelu_fast") == 0);
+    set_flag(a, d, "openai_gelu", strcmp(c->activation, "gelu_new") == 0);
+    pk_set_str(a, d, "onnx_safe", pk_none(a));
+    pk_set_str(a, d, "position_embedding_type", position_type(a, c->arch));
+    pk_set_str(a, d, "glu_activation", pk_none(a));
+    set_real(a, d, "init_method_std", c->init_std);
+    set_flag(a, d, "apply_query_key_layer_scaling", false);
+    set_flag(a, d, "attention_softmax_in_fp32", false);
+    set_flag(a, d, "fp32_residual_connection", false);
+}
+
+static void training_args(struct arena *a, struct pk *d, const struct hf_config *c)
+{
+    set_real(a, d, "attention_dropout", c->attention_dropout);
+    set_real(a, d, "hidden_dropout", c->hidden_dropout);
+    pk_set_str(a, d, "optimizer", pk_str(a, "adam"));
+    set_real(a, d, "lr", 0);
+    set_real(a, d, "min_lr", 0);
+    pk_set_str(a, d, "lr_decay_style", pk_str(a, "cosine"));
+    set_real(a, d, "weight_decay", 0.1);
+    set_real(a, d, "clip_grad", 1);
+    set_real(a, d, "adam_beta1", 0.9);
+    set_real(a, d, "adam_beta2", 0.95);
+    set_real(a, d, "adam_eps", 1e-8);
+    set_flag(a, d, "fp16", false);
+    set_flag(a, d, "bf16", true);
+    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", "bfloat16"));
+    set_int(a, d, "zero_stage", 0);
+    set_flag(a, d, "deepspeed", true);
+    pk_set_str(a, d, "pp_partition_method", pk_none(a));
+    pk_set_str(a, d, "tokenizer_type", pk_str(a, "PretrainedFromHF"));
+    pk_set_str(a, d, "tokenizer_name_or_path", pk_none(a));
+    pk_set_str(a, d, "no_save_optim", pk_none(a));
+}
+
+static void topology_args(struct arena *a, struct pk *d)
+{
+    set_int(a, d, "tensor_model_parallel_size", 1);
+    set_int(a, d, "pipeline_model_parallel_size", 1);
+    set_int(a, d, "data_parallel_size", 1);
+    set_int(a, d, "world_size", 1);
+    set_int(a, d, "rank", 0);
+    set_int(a, d, "local_rank", 0);
+    set_int(a, d, "iteration", 0);
+    set_int(a, d, "consumed_train_samples", 0);
+    set_int(a, d, "consumed_valid_samples", 0);
+    set_int(a, d, "consumed_train_tokens", 0);
+    set_real(a, d, "gigaflos_no_embeds", 0);
+}
+
+/* Not Megatron's: what an export says again when no tokenizer tells. */
+static struct pk *token_ids(struct arena *a, const struct hf_config *c)
+{
+    struct pk *list = pk_list(a);
+
+    for (int i = 0; i < HF_TOKENS; i++)
+        pk_add(a, list, pk_int(a, c->token[i]));
+    return list;
+}
+
+static struct pk *arguments(struct arena *a, const struct hf_config *c)
+{
+    struct pk *d = pk_dict(a);
+
+    model_args(a, d, c);
+    training_args(a, d, c);
+    topology_args(a, d);
+    pk_set_str(a, d, HF_TOKENS_ARG, token_ids(a, c));
+    return pk_object(a, "argparse", "Namespace", d);
+}
+
+/* ---- the file ---- */
+
+static struct pk *schedule(struct arena *a)
+{
+    static const char *const zeros[] = { "warmup_steps", "num_steps", "warmup_tokens", "num_tokens" };
+    struct pk *d = pk_dict(a);
+
+    set_real(a, d, "max_lr", 0);
+    for (int i = 0; i < 4; i++)
+        set_int(a, d, zeros[i], 0);
+    pk_set_str(a, d, "decay_style", pk_str(a, "cosine"));
+    set_int(a, d, "decay_steps", 0);
+    set_real(a, d, "min_lr", 0);
+    return d;
+}
+
+static struct pk *empty_set(struct arena *a)
+{
+    return pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of_one(a, pk_list(a)));
+}
+
+static struct pk *mp_rank(const struct source *s, struct arena *a, const struct hf_config *c, int64_t tokens,
+                          int n_groups)
+{
+    static const char *const zeros[] = { "skipped_steps", "global_steps", "global_samples" };
+    struct pk *d = pk_dict(a), *info = pk_dict(a);
+
+    pk_set_str(a, d, "module", pk_none(a));
+    pk_set_str(a, d, "buffer_names", pk_list(a));
+    pk_set_str(a, d, "optimizer", pk_none(a));
+    pk_set_str(a, d, "param_shapes", param_shapes(s, a, n_groups));
+    pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
+    pk_set_str(a, d, "shared_params", pk_dict(a));
+    pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
+    pk_set_str(a, d, "lr_scheduler", schedule(a));
+    pk_set_str(a, d, "data_sampler", pk_none(a));
+    pk_set_str(a, d, "random_ltd", pk_none(a));
+    pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
+    for (int i = 0; i < 3; i++)
+        set_int(a, d, zeros[i], 0);
+    set_int(a, d, "dp_world_size", 1);
+    set_int(a, d, "mp_world_size", 1);
+    pk_set_str(a, d, "ds_config", pk_dict(a));
+    pk_set_str(a, d, "ds_version", pk_str(a, "0.12.6"));
+    pk_set_str(a, d, "args", arguments(a, c));
+    set_real(a, d, "checkpoint_version", 3.0);
+    set_int(a, d, "iteration", 0);
+    set_int(a, d, "tokens", 0);
+    set_int(a, info, "padded_vocab_size", c->vocab);
+    set_int(a, info, "original_vocab_size", tokens);
+    pk_set_str(a, d, "checkpoint_info", info);
+    return d;
+}
+
+int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e)
+{
+    static const char name[] = "mp_rank_00_model_states.pt";
+    struct arena *a = arena_new(0);
+    uint8_t *bytes = NULL, *kept;
+    struct source_file *grown;
+    uint64_t size;
+    int rc = pt_build("mp_rank_00_model_states", mp_rank(s, a, c, tokens, n_groups), NULL, s->files, &bytes, &size, e);
+
+    arena_free(a);
+    if (rc < 0)
+        return -1;
+    kept = arena_alloc(s->arena, size);
+    memcpy(kept, bytes, size);
+    free(bytes);
+    grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
+    memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
+    grown[s->n_files] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .cls = FILE_OTHER,
+                                              .pp = 0, .tp = 0, .dp = -1, .layer = -1 };
+    grown[s->n_files].file = files_add_mem(s->files, kept, size, name);
+    grown[s->n_files].pt = pt_open(s->files, grown[s->n_files].file, e);
+    s->file = grown;
+    if (!s->file[s->n_files++].pt)
+        return -1;
+    s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
+    s->run.n_groups = n_groups;
+    run_state_read(s, s->file[s->n_files - 1].pt);
+    return 0;
+}

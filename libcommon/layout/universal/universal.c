@@ -1,0 +1,204 @@
+#include "libcommon/layout/universal/universal.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/pt.h"
+
+const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
+
+uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab, int64_t shape[4])
+{
+    uint64_t len = sizeof(float);
+
+    memcpy(shape, p->shape, sizeof p->shape);
+    if (vocab == VOCAB_STRIP && p->merge == MERGE_VOCAB && s->config.vocab_tokens > 0 &&
+        s->config.vocab_tokens < shape[0])
+        shape[0] = s->config.vocab_tokens;
+    for (int i = 0; i < p->ndim; i++)
+        len *= (uint64_t)shape[i];
+    return len;
+}
+
+/* Per-rank entries, which live on as per-parameter files. */
+static bool is_sharded_key(const char *key)
+{
+    return strcmp(key, "base_optimizer_state") == 0 || strcmp(key, "param_slice_mappings") == 0 ||
+           strcmp(key, "single_partition_of_fp32_groups") == 0;
+}
+
+int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e)
+{
+    struct arena *a = arena_new(0);
+    struct pk *root = pk_dict(a);
+    uint32_t n;
+    struct pk **pair = pk_pairs(s->run.optimizer, &n);
+    int rc;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (key && !is_sharded_key(key) && strcmp(key, "param_groups") != 0)
+            pk_set_str(a, root, key, pk_copy(a, pair[2 * i + 1]));
+    }
+    if (s->run.param_groups)
+        pk_set_str(a, root, "param_groups", pk_copy(a, s->run.param_groups));
+    rc = pt_build("optimizer_state", root, s->run.optimizer_pt, s->files, out, size, e);
+    arena_free(a);
+    return rc;
+}
+
+/* A whole .pt with at most one tiny storage, in memory. */
+static void image_bytes(struct pt_image *im, const void *storage, uint64_t storage_size, uint8_t **out, uint64_t *size)
+{
+    const struct zip_run *run;
+    int n;
+
+    if (storage_size)
+        pt_image_set_crc(im, 0, crc_bytes(0, storage, storage_size));
+    n = pt_image_runs(im, &run);
+    *size = pt_image_size(im);
+    *out = xcalloc(1, *size);
+    for (int i = 0; i < n; i++)
+        memcpy(*out + run[i].at, run[i].bytes, run[i].len);
+    if (storage_size)
+        memcpy(*out + pt_image_at(im, 0), storage, storage_size);
+}
+
+void universal_step(const struct source *s, uint8_t **out, uint64_t *size)
+{
+    const float step = (float)s->run.opt_step;
+    const uint64_t step_size = sizeof step;
+    struct arena *a;
+    struct pt_image *im;
+
+    *out = NULL;
+    *size = 0;
+    if (!s->run.step_in_state || s->run.opt_step < 0)
+        return;
+    a = arena_new(0);
+    if (s->run.step_is_tensor)
+        im = pt_image_new("step", pt_new_tensor(a, 0, DTYPE_F32, 1, 0, 0, NULL, false), 1, &step_size);
+    else
+        im = pt_image_new("step", pk_int(a, s->run.opt_step), 0, NULL);
+    image_bytes(im, &step, s->run.step_is_tensor ? step_size : 0, out, size);
+    pt_image_free(im);
+    arena_free(a);
+}
+
+static bool is_mp_rank(const struct source_file *f)
+{
+    return str_starts(f->name, "mp_rank_") && str_ends(f->name, "_model_states.pt");
+}
+
+static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
+{
+    enum { CHUNK = 1 << 20 };
+    uint64_t size = files_size(s->files, f->file);
+    char *buf = xmalloc(CHUNK);
+    int rc = -1, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create");
+        goto out;
+    }
+    for (uint64_t at = 0; at < size; at += CHUNK) {
+        size_t n = (size_t)min_u64(CHUNK, size - at);
+
+        if (files_read(s->files, f->file, at, buf, n, e) < 0)
+            goto out;
+        if (write_all_at(fd, buf, n, at) < 0) {
+            err_sys(e, path, "cannot write %zu bytes at byte %llu", n, (unsigned long long)at);
+            goto out;
+        }
+    }
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    free(buf);
+    return rc;
+}
+
+int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e)
+{
+    int rc = 0;
+
+    for (int i = 0; i < s->n_files && rc == 0; i++) {
+        const struct source_file *f = &s->file[i];
+        char *path;
+
+        if (!is_mp_rank(f))
+            continue;
+        path = path_join(dir, f->name);
+        if (f->pt && pt_check_records(f->pt, s->files, e) < 0)
+            rc = -1;
+        else
+            rc = copy_file(s, f, path, e);
+        free(path);
+    }
+    return rc;
+}
+
+/* ---- is it all there? ---- */
+
+int universal_check_states(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < UNIVERSAL_STATES; j++) {
+            if (s->param[i].state[universal_states[j]])
+                continue;
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s is not there: a universal form is made of masters and "
+                     "moments; start from a checkpoint that has its optimizer states", s->param[i].name,
+                     state_name(universal_states[j]));
+            return -1;
+        }
+    return 0;
+}
+
+/* The parameters of one mp_rank file that the form lacks; `told` has those of the files before it. */
+static void check_rank(const struct source *s, const struct source_file *f, struct names *told, struct report *r)
+{
+    uint32_t n_groups = 0, n;
+    struct pk **group = pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups);
+
+    for (uint32_t g = 0; group && g < n_groups; g++) {
+        struct pk **pair = pk_pairs(group[g], &n);
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *name = pk_as_str(pair[2 * i]);
+
+            if (!name || source_param(s, name) || names_find(told, name) >= 0)
+                continue;
+            names_add(told, name, 0);
+            report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is not there, %s lists it", f->name);
+        }
+    }
+}
+
+void universal_check_params(const struct source *s, struct report *r)
+{
+    struct arena *a = arena_new(0);
+    struct names *told = names_new(a);
+
+    if (s->n_params == 0)
+        report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
+                   "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
+    for (int i = 0; i < s->n_files && s->n_params > 0; i++)
+        if (is_mp_rank(&s->file[i]) && s->file[i].pt)
+            check_rank(s, &s->file[i], told, r);
+    arena_free(a);
+}
+
+uint64_t universal_extra_bytes(const struct source *s)
+{
+    uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */
+
+    for (int i = 0; i < s->n_files; i++)
+        if (is_mp_rank(&s->file[i]))
+            sum += align_up(files_size(s->files, s->file[i].file), 4096);
+    return sum;
+}

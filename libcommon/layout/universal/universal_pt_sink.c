@@ -1,0 +1,270 @@
+/*
+ * universal_pt_sink.c - write zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
+ *
+ * One file a parameter and state, each a dict as both readers want it (spec 6.2, 6.3):
+ *   cat_dim                            when TP slices were concatenated
+ *   vocab_divisibility_padding_tensor  vocabulary, rows kept: bigscience's loader
+ *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3
+ *   param                              the merged tensor
+ * The payload is a plan item straight into the file; the container's own bytes follow
+ * when its CRC is known, so a file without its directory is an unfinished one.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/universal/universal.h"
+
+static const float *zero_row(int64_t n)
+{
+    return xcalloc((size_t)n, sizeof(float));
+}
+
+/* The reference stores the last row, or zeros when no row is padding. */
+static bool padding_is_zero_row(const struct source *s, const struct param *p)
+{
+    return s->config.vocab_tokens == p->shape[0];
+}
+
+/* A stripped form has none, whether there were rows to strip or not: its readers pad by themselves. */
+static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
+{
+    return p->merge == MERGE_VOCAB && p->ndim == 2 && vocab == VOCAB_KEEP;
+}
+
+/* requires_grad as the reference's: a row of the master is a view of it, zeros are new. */
+static struct pk *padding_tensor(struct arena *a, const struct source *s, const struct param *p, enum state st)
+{
+    int64_t rows = p->shape[0], h = p->shape[1];
+
+    if (padding_is_zero_row(s, p))
+        return pt_new_tensor(a, 1, DTYPE_F32, h, 0, 1, &h, false);
+    return pt_new_tensor(a, 0, DTYPE_F32, rows * h, (rows - 1) * h, 1, &h, st == STATE_FP32);
+}
+
+static int cat_dim(enum merge_rule m)
+{
+    return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
+}
+
+/* The file's container for one parameter and state: deterministic, so made again when the CRC is known. */
+static struct pt_image *make_image(const struct sink *k, const struct param *p, enum state st)
+{
+    const struct source *s = k->src;
+    struct arena *a = arena_new(0);
+    struct pk *root = pk_dict(a);
+    struct pt_image *im;
+    int64_t shape[4], elems;
+    uint64_t size[2];
+    int n_storages = 1;
+
+    size[0] = universal_shape(s, p, k->o.vocab, shape);
+    elems = (int64_t)(size[0] / sizeof(float));
+    if (cat_dim(p->merge) >= 0)
+        pk_set_str(a, root, "cat_dim", pk_int(a, cat_dim(p->merge)));
+    if (p->merge == MERGE_CAT0_HALVES)
+        pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
+    if (has_padding_tensor(p, k->o.vocab)) {
+        pk_set_str(a, root, "vocab_divisibility_padding_tensor", padding_tensor(a, s, p, st));
+        if (padding_is_zero_row(s, p)) {
+            size[1] = (uint64_t)p->shape[1] * sizeof(float);
+            n_storages = 2;
+        }
+    }
+    if (p->merge == MERGE_VOCAB)
+        pk_set_str(a, root, "vocab_tensor", pk_bool(a, true));
+    pk_set_str(a, root, "param",
+               pt_new_tensor(a, 0, DTYPE_F32, elems, 0, p->ndim, shape, st == STATE_FP32));
+    im = pt_image_new(state_name(st), root, n_storages, size);
+    arena_free(a);
+    return im;
+}
+
+/* ---- prepare ---- */
+
+static struct sink_item *new_item(int param, enum state st, char *file)
+{
+    struct sink_item *it = xcalloc(1, sizeof *it);
+
+    it->param = param;
+    it->state = st;
+    it->file = file;
+    return it;
+}
+
+struct pt_sink {
+    struct sink_item **item;
+    int n, cap;
+};
+
+static int add_state(struct sink *k, int i, enum state st, struct plan *plan, struct err *e)
+{
+    struct pt_sink *w = k->priv;
+    const struct param *p = &k->src->param[i];
+    struct pt_image *im = make_image(k, p, st);
+    char *file = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
+    char *path = path_join(k->dir, file);
+    struct sink_item *it = new_item(i, st, file);
+    int64_t shape[4];
+    int rc = 0;
+
+    ARRAY_ROOM(w->item, w->cap, w->n + 1);
+    w->item[w->n++] = it;
+    if (k->o.part == 0)
+        rc = sink_reserve(k, path, pt_image_size(im), e);
+    if (rc == 0)
+        plan_add(plan, p->state[st], 0, universal_shape(k->src, p, k->o.vocab, shape),
+                 plan_add_dst(plan, path), pt_image_at(im, 0), k->o.replicas, file, it);
+    pt_image_free(im);
+    free(path);
+    return rc;
+}
+
+static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+{
+    k->src = s;
+    k->dir = xstrdup(dir);
+    if (universal_check_states(s, e) < 0)
+        return -1;
+    for (int i = 0; i < s->n_params; i++) {
+        char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
+        int rc = k->o.part == 0 ? dir_make(folder, e) : 0;
+
+        free(folder);
+        if (rc < 0)
+            return -1;
+        for (int j = 0; j < UNIVERSAL_STATES; j++)
+            if (add_state(k, i, universal_states[j], plan, e) < 0)
+                return -1;
+    }
+    return 0;
+}
+
+/* ---- the bytes around a payload ---- */
+
+static int write_zero_row(int fd, struct pt_image *im, const struct param *p)
+{
+    size_t n = (size_t)p->shape[1] * sizeof(float);
+    const float *row = zero_row(p->shape[1]);
+    int rc;
+
+    pt_image_set_crc(im, 1, crc_bytes(0, row, n));
+    rc = write_all_at(fd, row, n, pt_image_at(im, 1));
+    free((void *)row);
+    return rc;
+}
+
+static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+{
+    const struct sink_item *it = pi->user;
+    const struct param *p = &k->src->param[it->param];
+    struct pt_image *im = make_image(k, p, it->state);
+    char *path = path_join(k->dir, it->file);
+    const struct zip_run *run;
+    int n, rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot open");
+        rc = -1;
+        goto out;
+    }
+    pt_image_set_crc(im, 0, pi->crc.acc);
+    if (has_padding_tensor(p, k->o.vocab) && padding_is_zero_row(k->src, p))
+        rc = write_zero_row(fd, im, p);
+    n = pt_image_runs(im, &run);
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
+    if (rc < 0)
+        err_sys(e, path, "cannot write the headers");
+out:
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    pt_image_free(im);
+    return rc;
+}
+
+/* ---- what is not tensor data ---- */
+
+static int write_small(const char *dir, const char *name, const void *bytes, uint64_t size, struct err *e)
+{
+    char *path = path_join(dir, name);
+    int rc = file_replace(path, bytes, size, e);
+
+    free(path);
+    return rc;
+}
+
+static int write_steps(struct sink *k, struct err *e)
+{
+    uint8_t *bytes;
+    uint64_t size;
+    int rc = 0;
+
+    universal_step(k->src, &bytes, &size);
+    for (int i = 0; size && i < k->src->n_params && rc == 0; i++) {
+        char *name = str_fmt("zero/%s/step.pt", k->src->param[i].name);
+        char *path = path_join(k->dir, name);
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+        /* Not file_replace(): hundreds of tiny files, published together with their folder. */
+        if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
+            err_sys(e, path, "cannot write");
+            rc = -1;
+        }
+        if (fd >= 0)
+            close(fd);
+        free(path);
+        free(name);
+    }
+    free(bytes);
+    return rc;
+}
+
+static int finish(struct sink *k, struct plan *plan, struct err *e)
+{
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    int rc;
+
+    (void)plan;
+    rc = universal_optimizer_state(k->src, &bytes, &size, e);
+    if (rc == 0)
+        rc = write_small(k->dir, "zero/optimizer_state.pt", bytes, size, e);
+    free(bytes);
+    if (rc == 0)
+        rc = write_steps(k, e);
+    if (rc == 0)
+        rc = universal_copy_mp_ranks(k->src, k->dir, e);
+    return rc;
+}
+
+static void close_sink(struct sink *k)
+{
+    struct pt_sink *w = k->priv;
+
+    for (int i = 0; i < w->n; i++) {
+        free(w->item[i]->file);
+        free(w->item[i]);
+    }
+    free(w->item);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static const struct sink_ops ops = {
+    .name = "universal-pt", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
+};
+
+struct sink *universal_pt_sink(const struct sink_opts *o)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+
+    k->ops = &ops;
+    k->o = *o;
+    k->priv = xcalloc(1, sizeof(struct pt_sink));
+    return k;
+}

@@ -1,0 +1,395 @@
+/*
+ * universal_pt_source.c - read zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
+ *
+ * Written by ds2universal or by any ds_to_universal.py (spec section 6). Codes of findings:
+ *   unreadable E      a file cannot be opened, or its container or pickle is damaged
+ *   class E, opaque W see pt_check_classes()
+ *   state_missing E   a parameter without one of its three states
+ *   no_params E, missing_param E   no parameters, or fewer than the mp_rank files list
+ *   key E             a state file without a usable `param`
+ *   shape E           states of one parameter differ, or a shape that its name contradicts
+ *   merge_rule W      cat_dim contradicts what the parameter's name says
+ *   extra_file W      a file no loader knows; in a parameter's folder loaders stumble over it
+ *   no_optimizer_state W  zero/optimizer_state.pt is absent (the 2022 converter wrote none)
+ *   no_run_state W    no mp_rank files
+ *   step E            step.pt files disagree
+ *   leftover W        tmp/ of an aborted conversion
+ *   latest W          latest_universal is empty
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/run_state.h"
+#include "libcommon/layout/universal/universal.h"
+
+struct opened {
+    struct source *s;
+    const struct source_opts *o;
+    struct report *r;
+    int *param_of;              /* [n_files]: index of the parameter whose folder holds the file, -1 none */
+};
+
+static const char *path_of(const struct source *s, int i)
+{
+    return files_name(s->files, s->file[i].file);
+}
+
+/* ---- names ---- */
+
+/* "zero/<parameter>/<rest>": the parameter's length, or 0. */
+static size_t param_part(const char *name, const char **rest)
+{
+    const char *p = name + 5, *slash;
+
+    if (!str_starts(name, "zero/") || !(slash = strchr(p, '/')) || slash == p)
+        return 0;
+    *rest = slash + 1;
+    return (size_t)(slash - p);
+}
+
+static int state_of_file(const char *rest)
+{
+    for (int j = 0; j < UNIVERSAL_STATES; j++) {
+        size_t n = strlen(state_name(universal_states[j]));
+
+        if (strncmp(rest, state_name(universal_states[j]), n) == 0 && strcmp(rest + n, ".pt") == 0)
+            return universal_states[j];
+    }
+    return -1;
+}
+
+static bool is_mp_rank(const char *name)
+{
+    return str_starts(name, "mp_rank_") && str_ends(name, "_model_states.pt");
+}
+
+static bool is_known(const char *name)
+{
+    return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0 || strcmp(name, MANIFEST_NAME) == 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct param *x = a, *y = b;
+    bool tx = param_is_tied(x->name), ty = param_is_tied(y->name);
+
+    return tx != ty ? (tx ? -1 : 1) : str_natural_cmp(x->name, y->name);
+}
+
+/* The folders under zero/, each once. The listing is sorted, so equal names are neighbours. */
+static void list_params(struct opened *u)
+{
+    struct source *s = u->s;
+    int cap = 0;
+
+    for (int i = 0; i < s->n_files; i++) {
+        const char *rest;
+        size_t n = param_part(s->file[i].name, &rest);
+        const char *name = s->file[i].name + 5;
+
+        if (n == 0 || (s->n_params && strlen(s->param[s->n_params - 1].name) == n &&
+                       memcmp(s->param[s->n_params - 1].name, name, n) == 0))
+            continue;
+        if (s->n_params == cap) {
+            struct param *old = s->param;
+
+            cap = cap ? 2 * cap : 256;
+            s->param = arena_alloc(s->arena, (size_t)cap * sizeof *s->param);
+            if (old)
+                memcpy(s->param, old, (size_t)s->n_params * sizeof *old);
+        }
+        s->param[s->n_params++] = (struct param){ .name = arena_strndup(s->arena, name, n), .stage = -1, .group = -1 };
+    }
+    if (s->n_params)
+        qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_place);
+}
+
+static int find_param(const struct source *s, const char *name, size_t n)
+{
+    struct param key = { .name = NULL };
+    char *copy = str_fmt("%.*s", (int)n, name);
+    const struct param *p;
+
+    key.name = copy;
+    p = bsearch(&key, s->param, (size_t)s->n_params, sizeof *s->param, by_place);
+    free(copy);
+    return p ? (int)(p - s->param) : -1;
+}
+
+static void take_names(struct opened *u, const struct source_listing *l)
+{
+    struct source *s = u->s;
+
+    s->file = arena_alloc(s->arena, (size_t)(l->n + 1) * sizeof *s->file);
+    s->n_files = l->n;
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+
+        s->file[i] = (struct source_file){
+            .name = arena_strndup(s->arena, name, strlen(name)), .file = l->member[i].file,
+            .cls = str_starts(name, "zero/") ? FILE_OPTIMIZER : FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1,
+        };
+    }
+    list_params(u);
+    u->param_of = arena_alloc(s->arena, (size_t)(l->n + 1) * sizeof *u->param_of);
+    for (int i = 0; i < s->n_files; i++) {
+        const char *rest;
+        size_t n = param_part(s->file[i].name, &rest);
+
+        u->param_of[i] = n ? find_param(s, s->file[i].name + 5, n) : -1;
+        if (n ? state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0 : !is_known(s->file[i].name))
+            report_add(u->r, SEV_WARNING, str_starts(s->file[i].name, "tmp/") ? "leftover" : "extra_file",
+                       path_of(s, i), ERR_NO_BYTE, NULL, "does not belong to a universal checkpoint");
+    }
+}
+
+/* ---- tensors ---- */
+
+static struct pt *open_file(struct opened *u, int i)
+{
+    struct err e = {0};
+    struct pt *pt = pt_open(u->s->files, u->s->file[i].file, &e);
+
+    if (!pt)
+        report_add_err(u->r, "unreadable", &e);
+    else
+        pt_check_classes(pt, path_of(u->s, i), u->r);
+    return pt;
+}
+
+static enum merge_rule rule_of_file(const struct pk *root)
+{
+    int64_t dim, parts;
+
+    if (pk_get(root, "vocab_tensor") || pk_get(root, "vocab_divisibility_padding_tensor"))
+        return MERGE_VOCAB;
+    if (pk_as_int(pk_get(root, "param_n_sub_params"), &parts))
+        return MERGE_CAT0_HALVES;
+    if (!pk_as_int(pk_get(root, "cat_dim"), &dim))
+        return MERGE_REPLICATED;
+    return dim == 1 ? MERGE_CAT1 : MERGE_CAT0;
+}
+
+static struct tmap *one_extent(struct arena *a, const struct pt_tensor *t)
+{
+    struct tmap *m = arena_alloc(a, sizeof *m);
+
+    m->op = TMAP_CONCAT;
+    m->dtype = t->dtype;
+    m->len = (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
+    m->n_slices = 1;
+    m->slice = arena_alloc(a, sizeof *m->slice);
+    m->slice->len = m->len;
+    m->slice->n_extents = 1;
+    m->slice->extent = arena_alloc(a, sizeof *m->slice->extent);
+    *m->slice->extent = (struct extent){ t->record, t->at, m->len };
+    return m;
+}
+
+static void take_tensor(struct opened *u, int i, enum state st, const struct pt *pt)
+{
+    struct param *p = &u->s->param[u->param_of[i]];
+    const struct pk *root = pt_root(pt);
+    struct pt_tensor t;
+    bool first = true;
+
+    if (!pt_tensor(pt, pk_get(root, "param"), &t)) {
+        report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name, "has no tensor 'param'%s",
+                   pt_tensor(pt, root, &t) ? " but a bare one: universal checkpoints of ZeRO-3 are not supported" : "");
+        return;
+    }
+    if (t.dtype != DTYPE_F32 || !t.contiguous || t.ndim > 4 || t.n_elems == 0) {
+        report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name,
+                   "'param' is %s, %d-dimensional%s; contiguous f32 of at most 4 dimensions is expected",
+                   dtype_name(t.dtype), t.ndim, t.contiguous ? "" : ", strided");
+        return;
+    }
+    for (int k = 0; k < STATE_N; k++)
+        first = first && !p->state[k];
+    if (first) {
+        p->ndim = t.ndim;
+        memcpy(p->shape, t.shape, sizeof p->shape);
+        p->merge = rule_of_file(root);
+    } else if (p->ndim != t.ndim || memcmp(p->shape, t.shape, (size_t)t.ndim * sizeof *t.shape) != 0) {
+        report_add(u->r, SEV_ERROR, "shape", path_of(u->s, i), ERR_NO_BYTE, p->name,
+                   "%s is shaped otherwise than the states before it", state_name(st));
+        return;
+    }
+    p->state[st] = one_extent(u->s->arena, &t);
+}
+
+static void take_step(struct opened *u, int i, const struct pt *pt)
+{
+    struct run_state *run = &u->s->run;
+    struct pt_tensor t;
+    int64_t step;
+    struct err e = {0};
+
+    if (pt_tensor(pt, pt_root(pt), &t) && t.dtype == DTYPE_F32 && t.n_elems == 1) {
+        struct extent x = { t.record, t.at, sizeof(float) };
+        float v;
+
+        if (files_read_extent(u->s->files, &x, &v, &e) < 0) {
+            report_add_err(u->r, "unreadable", &e);
+            return;
+        }
+        step = v >= 0 && v < 1e9f ? (int64_t)v : -1;
+        run->step_is_tensor = true;
+    } else if (!pk_as_int(pt_root(pt), &step)) {
+        report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL, "holds no step number");
+        return;
+    }
+    if (run->step_in_state && run->opt_step != step)
+        report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL, "step %lld, other parameters have %lld",
+                   (long long)step, (long long)run->opt_step);
+    run->opt_step = step;
+    run->step_in_state = true;
+}
+
+static void take_file(struct opened *u, int i, struct pt *pt)
+{
+    const char *name = u->s->file[i].name, *rest;
+
+    if (is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0) {
+        u->s->file[i].pt = pt;          /* run state lives in it */
+        return;
+    }
+    if (u->param_of[i] >= 0 && param_part(name, &rest)) {
+        if (strcmp(rest, "step.pt") == 0)
+            take_step(u, i, pt);
+        else if (state_of_file(rest) >= 0)
+            take_tensor(u, i, (enum state)state_of_file(rest), pt);
+    }
+    pt_close(pt);
+}
+
+/* Tables are read by many threads and taken in by one, a batch at a time. */
+static void open_files(struct opened *u)
+{
+    enum { BATCH = 512 };
+    struct source *s = u->s;
+    struct pt *pt[BATCH];
+    int threads = u->o->threads ? u->o->threads : 16;
+
+    for (int first = 0; first < s->n_files; first += BATCH) {
+        int n = s->n_files - first < BATCH ? s->n_files - first : BATCH;
+
+        #pragma omp parallel for num_threads(threads < n ? threads : n) schedule(dynamic) if (s->n_files > 64)
+        for (int i = 0; i < n; i++) {
+            const char *name = s->file[first + i].name;
+            bool tensors = u->param_of[first + i] >= 0;
+
+            pt[i] = str_ends(name, ".pt") && (tensors ? !u->o->no_tensors : is_known(name)) ?
+                    open_file(u, first + i) : NULL;
+        }
+        for (int i = 0; i < n; i++)
+            if (pt[i])
+                take_file(u, first + i, pt[i]);
+    }
+}
+
+/* ---- checks on the whole ---- */
+
+static void check_rule(struct opened *u, const struct param *p)
+{
+    enum merge_rule by_name = merge_rule_of(p->name);
+
+    if (by_name != p->merge)
+        report_add(u->r, SEV_WARNING, "merge_rule", u->s->path, ERR_NO_BYTE, p->name,
+                   "was merged as %s, its name says %s", merge_rule_name(p->merge), merge_rule_name(by_name));
+}
+
+static void check_shape(struct opened *u, const struct param *p)
+{
+    const struct model_config *c = &u->s->config;
+    int64_t want = 0;
+
+    if (param_ends(p->name, ROLE_POSITION))
+        want = c->max_positions;
+    else if (merge_rule_of(p->name) == MERGE_REPLICATED)
+        want = c->hidden;
+    if (want && p->ndim && p->shape[0] != want)
+        report_add(u->r, SEV_ERROR, "shape", u->s->path, ERR_NO_BYTE, p->name,
+                   "has %lld rows where %lld are expected: converted without merge rules?",
+                   (long long)p->shape[0], (long long)want);
+}
+
+/* The state was read; where no tensors are: its file is there. */
+static bool has_state(const struct opened *u, const struct param *p, enum state st)
+{
+    char *name;
+    bool there;
+
+    if (!u->o->no_tensors)
+        return p->state[st] != NULL;
+    name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
+    there = source_file(u->s, name) != NULL;
+    free(name);
+    return there;
+}
+
+static void check_params(struct opened *u)
+{
+    for (int i = 0; i < u->s->n_params; i++) {
+        const struct param *p = &u->s->param[i];
+
+        for (int j = 0; j < UNIVERSAL_STATES; j++)
+            if (!has_state(u, p, universal_states[j]))
+                report_add(u->r, SEV_ERROR, "state_missing", u->s->path, ERR_NO_BYTE, p->name,
+                           "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
+        if (p->ndim) {
+            check_rule(u, p);
+            check_shape(u, p);
+        }
+    }
+}
+
+static void find_vocab(struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (param_ends(s->param[i].name, ROLE_WORD) && s->param[i].ndim == 2)
+            s->config.vocab = s->param[i].shape[0];
+}
+
+static void take_run_state(struct opened *u)
+{
+    struct source *s = u->s;
+    int mp = -1;
+
+    for (int i = 0; i < s->n_files; i++) {
+        if (mp < 0 && is_mp_rank(s->file[i].name) && s->file[i].pt)
+            mp = i;
+        if (strcmp(s->file[i].name, "zero/optimizer_state.pt") == 0 && s->file[i].pt) {
+            s->run.optimizer_pt = s->file[i].pt;
+            s->run.optimizer = pt_root(s->file[i].pt);
+            s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
+        }
+    }
+    if (mp >= 0)
+        run_state_read(s, s->file[mp].pt);
+    else
+        report_add(u->r, SEV_WARNING, "no_run_state", s->path, ERR_NO_BYTE, NULL,
+                   "no readable mp_rank_*_model_states.pt: step, arguments and topology are unknown");
+    if (!s->run.optimizer)
+        report_add(u->r, SEV_WARNING, "no_optimizer_state", s->path, ERR_NO_BYTE, NULL,
+                   "zero/optimizer_state.pt is absent: DeepSpeed 0.14.1 and later cannot load this");
+}
+
+int universal_pt_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                             struct report *r, struct err *e)
+{
+    struct opened u = { .s = s, .o = o, .r = r };
+
+    s->kind = LAYOUT_UNIVERSAL_PT;
+    s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
+    take_names(&u, l);
+    open_files(&u);
+    take_run_state(&u);
+    find_vocab(s);
+    check_params(&u);
+    universal_check_params(s, r);
+    return o->no_tensors ? 0 : manifest_load(s, r, e);
+}

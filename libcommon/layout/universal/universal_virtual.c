@@ -1,0 +1,721 @@
+/*
+ * universal_virtual.c - write an index.h5 whose datasets point into the shards
+ *
+ * A merged tensor is, read in row-major order, a list of runs of the shard files:
+ *   concatenated on dim 0   one external dataset over the runs of slice 0, slice 1, ...
+ *   concatenated on dim 1   each slice is an external helper dataset under /.slices, and
+ *                           a virtual dataset puts them side by side
+ *   replicated              rank 0's runs when all copies are bit-equal; else the copies
+ *                           are combined by the policy into bytes of the index
+ * So nothing tensor-sized is copied or planned. All that is read are the replicas
+ * (300 MB of a 176B checkpoint) and the directories of the shards, whose CRCs are noted
+ * so that a shard changed later is noticed. Replicas that disagree end up in the index,
+ * so the records they come from are read and checked first.
+ *
+ * Paths are relative to the folder. It is written beside its final place, so they stay
+ * right when it gets its name.
+ */
+#include "libcommon/layout/universal/universal_hdf5.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/pt.h"
+
+/* Small reads all over the shards: more of them under way than there are cores. */
+enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
+
+struct shard {
+    bool used;
+    char *path;                 /* relative to the folder */
+    uint64_t base, size;        /* of a member inside its tar */
+    uint32_t directory_crc;
+};
+
+struct replica_set {
+    int param;
+    enum state state;
+    uint64_t n_differ;          /* elements */
+};
+
+struct virtual_sink {
+    struct shard *shard;        /* [files_count] */
+    int n_shards;
+    struct replica_set *set;    /* every replicated state */
+    int n_sets, set_cap;
+    struct h5_segment *segment; /* scratch */
+    int n_segments, segment_cap;
+};
+
+static int readers(const struct sink *k)
+{
+    return k->o.threads > MIN_READERS ? k->o.threads : MIN_READERS;
+}
+
+/* ---- shards ---- */
+
+static bool find_pt(const struct source *s, int file, const struct zip **z)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].file == file && s->file[i].pt) {
+            *z = pt_zip(s->file[i].pt);
+            return true;
+        }
+    return false;
+}
+
+static int directory_crc(const struct source *s, int file, uint32_t *crc, struct err *e)
+{
+    const struct zip *known;
+    struct zip *z;
+
+    if (find_pt(s, file, &known)) {
+        *crc = zip_directory_crc(known);
+        return 0;
+    }
+    z = zip_open(s->files, file, e);
+    if (!z)
+        return -1;
+    *crc = zip_directory_crc(z);
+    zip_close(z);
+    return 0;
+}
+
+/* `path` as OUT's files name it. In a rehearsal there is no OUT.part beside OUT to start from. */
+static char *path_from_out(const struct sink *k, const char *path, struct err *e)
+{
+    char *dir, *rest, *up, *full;
+
+    if (!k->o.rehearsal)
+        return path_relative(k->dir, path, e);
+    dir = path_parent(k->o.final_path);
+    up = xstrdup("../");
+    while (access(dir, F_OK) < 0 && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
+        char *above = path_parent(dir), *longer = str_fmt("../%s", up);
+
+        free(dir);
+        free(up);
+        dir = above;
+        up = longer;
+    }
+    rest = path_relative(dir, path, e);
+    full = rest ? str_fmt("%s%s", up, rest) : NULL;
+    free(rest);
+    free(dir);
+    free(up);
+    return full;
+}
+
+static int use_shard(struct sink *k, int file, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    struct shard *sh = &w->shard[file];
+    const char *path;
+
+    if (sh->used)
+        return 0;
+    path = files_path(k->src->files, file, &sh->base);
+    if (!path) {
+        err_usage(e, "%s: cannot be pointed at, it is compressed or lies in memory; unpack it or use --format hdf5",
+                  files_name(k->src->files, file));
+        return -1;
+    }
+    if (str_ends(path, ".h5")) {
+        err_usage(e, "%s: the virtual form points into .pt files only; use --format hdf5", path);
+        return -1;
+    }
+    sh->path = path_from_out(k, path, e);
+    if (!sh->path)
+        return -1;
+    sh->size = files_size(k->src->files, file);
+    sh->used = true;
+    return directory_crc(k->src, file, &sh->directory_crc, e);
+}
+
+static int use_shards_of(struct sink *k, const struct tmap *m, struct err *e)
+{
+    for (int i = 0; i < m->n_slices; i++)
+        for (int j = 0; j < m->slice[i].n_extents; j++)
+            if (use_shard(k, files_record(k->src->files, m->slice[i].extent[j].record)->file, e) < 0)
+                return -1;
+    return 0;
+}
+
+static void add_replica_set(struct virtual_sink *w, int param, enum state st)
+{
+    ARRAY_ROOM(w->set, w->set_cap, w->n_sets + 1);
+    w->set[w->n_sets++] = (struct replica_set){ .param = param, .state = st };
+}
+
+/* Every file that will be pointed at, and every replicated state. */
+static int survey(struct sink *k, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    const struct source *s = k->src;
+
+    w->n_shards = files_count(s->files);
+    w->shard = xcalloc((size_t)w->n_shards + 1, sizeof *w->shard);
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < UNIVERSAL_STATES; j++) {
+            const struct tmap *m = s->param[i].state[universal_states[j]];
+
+            if (!m)
+                continue;
+            if (use_shards_of(k, m, e) < 0)
+                return -1;
+            if (m->op == TMAP_REPLICAS && m->n_slices > 1)
+                add_replica_set(w, i, universal_states[j]);
+        }
+    return 0;
+}
+
+/* ---- replicas ---- */
+
+static const struct tmap *set_map(const struct sink *k, const struct replica_set *r)
+{
+    return k->src->param[r->param].state[r->state];
+}
+
+/* Read bytes [at, at+n) of every copy, one after the other, into buf. */
+static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf,
+                       const void **copy, struct err *e)
+{
+    for (int i = 0; i < m->n_slices; i++) {
+        copy[i] = buf + (uint64_t)i * COMPARE_CHUNK;
+        if (tmap_read(m, k->src->files, i, at, n, buf + (uint64_t)i * COMPARE_CHUNK, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Calls fn for each stretch of the copies. */
+typedef int chunk_fn(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e);
+
+static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, void *ctx, struct err *e)
+{
+    const void **copy;
+    char *buf;
+    int rc = 0;
+
+    if (m->n_slices > MAX_COPIES) {
+        err_data(e, k->src->path, ERR_NO_BYTE, "%d copies of one parameter, at most %d are supported",
+                 m->n_slices, MAX_COPIES);
+        return -1;
+    }
+    copy = xcalloc((size_t)m->n_slices, sizeof *copy);
+    buf = xmalloc((size_t)m->n_slices * COMPARE_CHUNK);
+    for (uint64_t at = 0; at < m->len && rc == 0; at += COMPARE_CHUNK) {
+        uint64_t n = min_u64(COMPARE_CHUNK, m->len - at);
+
+        rc = read_copies(k, m, at, n, buf, copy, e);
+        if (rc == 0)
+            rc = fn(ctx, copy, at, n, e);
+    }
+    free(copy);
+    free(buf);
+    return rc;
+}
+
+struct counting {
+    struct replica_set *set;
+    const struct tmap *map;
+};
+
+static int count_differences(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e)
+{
+    struct counting *c = ctx;
+
+    (void)at, (void)e;
+    for (int i = 1; i < c->map->n_slices; i++)
+        if (memcmp(copy[0], copy[i], n) != 0) {
+            /* With this policy the copies are counted, never combined. */
+            c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
+                                                 REPLICAS_FAIL, NULL);
+            break;
+        }
+    return 0;
+}
+
+/* Call fn for i < n on many threads; the first error is kept. */
+static int each_parallel(struct sink *k, int n, int (*fn)(struct sink *k, int i, struct err *e), struct err *e)
+{
+    int rc = 0;
+
+    #pragma omp parallel for schedule(dynamic) num_threads(readers(k))
+    for (int i = 0; i < n; i++) {
+        struct err mine = {0};
+        int stop;
+
+        #pragma omp atomic read
+        stop = rc;
+        if (!stop && fn(k, i, &mine) < 0) {
+            #pragma omp critical(virtual_error)
+            if (e->kind == ERR_NONE)
+                *e = mine;
+            #pragma omp atomic write
+            rc = -1;
+        }
+    }
+    return rc;
+}
+
+static int compare_set(struct sink *k, int i, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    struct counting c = { &w->set[i], set_map(k, &w->set[i]) };
+
+    if (each_chunk(k, c.map, count_differences, &c, e) < 0)
+        return -1;
+    if (c.set->n_differ > 0 && k->o.replicas == REPLICAS_FAIL) {
+        err_data(e, k->src->path, ERR_NO_BYTE,
+                 "parameter '%s': %llu elements of %s differ between tensor-parallel ranks",
+                 k->src->param[c.set->param].name, (unsigned long long)c.set->n_differ,
+                 state_name(c.set->state));
+        return -1;
+    }
+    return 0;
+}
+
+static int check_record(struct sink *k, int record, struct err *e)
+{
+    const struct record *r = files_record(k->src->files, record);
+    char *buf = xmalloc(CRC_CHUNK);
+    uint32_t crc = 0;
+    int rc = 0;
+
+    for (uint64_t at = 0; at < r->len && rc == 0; at += CRC_CHUNK) {
+        size_t n = (size_t)min_u64(CRC_CHUNK, r->len - at);
+
+        rc = files_read(k->src->files, r->file, r->at + at, buf, n, e);
+        if (rc == 0)
+            crc = crc_bytes(crc, buf, n);
+    }
+    free(buf);
+    if (rc == 0 && r->has_crc && crc != r->crc) {
+        err_data(e, files_name(k->src->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)",
+                 r->name, crc, r->crc);
+        return -1;
+    }
+    return rc;
+}
+
+/* Copies that disagree may be damage rather than drift: that must not reach the index. */
+static int check_set(struct sink *k, int i, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    const struct tmap *m = set_map(k, &w->set[i]);
+    int last = -1;
+
+    for (int c = 0; w->set[i].n_differ && c < m->n_slices; c++)
+        for (int j = 0; j < m->slice[c].n_extents; j++)
+            if (m->slice[c].extent[j].record != last) {
+                last = m->slice[c].extent[j].record;
+                if (check_record(k, last, e) < 0)
+                    return -1;
+            }
+    return 0;
+}
+
+static int compare_replicas(struct sink *k, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+
+    if (k->o.replicas == REPLICAS_FIRST)
+        return 0;                       /* whatever the others hold */
+    if (each_parallel(k, w->n_sets, compare_set, e) < 0)
+        return -1;
+    return each_parallel(k, w->n_sets, check_set, e);
+}
+
+static uint64_t n_differ(const struct virtual_sink *w, int param, enum state st)
+{
+    for (int i = 0; i < w->n_sets; i++)
+        if (w->set[i].param == param && w->set[i].state == st)
+            return w->set[i].n_differ;
+    return 0;
+}
+
+struct filling {
+    const struct sink *sink;
+    const struct tmap *map;
+    int fd;
+    const char *path;
+    uint64_t at;
+    char *out;
+};
+
+static int fill_chunk(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e)
+{
+    struct filling *f = ctx;
+
+    replicas_combine(copy, f->map->n_slices, n, f->map->dtype, f->sink->o.replicas, f->out);
+    if (write_all_at(f->fd, f->out, n, f->at + at) < 0) {
+        err_sys(e, f->path, "cannot write %llu bytes", (unsigned long long)n);
+        return -1;
+    }
+    return 0;
+}
+
+static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h, int fd, struct arena *a,
+                    struct err *e)
+{
+    char *name = str_fmt("/%s/%s", k->src->param[r->param].name, state_name(r->state));
+    struct filling f = { .sink = k, .map = set_map(k, r), .fd = fd, .path = h5_path(h) };
+    struct h5_dataset d;
+    int rc = h5_look(h, name, a, &d, e);
+
+    if (rc == 0) {
+        f.at = d.at;
+        f.out = xmalloc(COMPARE_CHUNK);
+        rc = each_chunk(k, f.map, fill_chunk, &f, e);
+        free(f.out);
+    }
+    free(name);
+    return rc;
+}
+
+/* The combined bytes of copies that disagree, into the places the library gave them. */
+static int fill_differing(struct sink *k, const char *path, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    struct arena *a = arena_new(0);
+    struct h5_in *h = h5_open(path, e);
+    int rc = -1, fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (!h)
+        goto out;
+    if (fd < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    for (int i = 0; i < w->n_sets; i++)
+        if (w->set[i].n_differ && fill_set(k, &w->set[i], h, fd, a, e) < 0)
+            goto out;
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    h5_close(h);
+    arena_free(a);
+    return rc;
+}
+
+/* ---- tables ---- */
+
+static void add_segment(struct virtual_sink *w, const char *path, uint64_t at, uint64_t len)
+{
+    struct h5_segment *last = w->n_segments ? &w->segment[w->n_segments - 1] : NULL;
+
+    if (last && last->path == path && last->at + last->len == at) {
+        last->len += len;
+        return;
+    }
+    ARRAY_ROOM(w->segment, w->segment_cap, w->n_segments + 1);
+    w->segment[w->n_segments++] = (struct h5_segment){ path, at, len };
+}
+
+/* The runs of slices [first, end) of a map, cut off after `len` bytes. */
+static int collect_segments(struct sink *k, const struct param *p, const struct tmap *m, int first, int end,
+                            uint64_t len, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+
+    w->n_segments = 0;
+    for (int i = first; i < end; i++)
+        for (int j = 0; j < m->slice[i].n_extents && len > 0; j++) {
+            const struct extent *x = &m->slice[i].extent[j];
+            const struct record *r = files_record(k->src->files, x->record);
+            const struct shard *sh = &w->shard[r->file];
+            uint64_t n = min_u64(x->len, len);
+
+            if (n > 0)
+                add_segment(w, sh->path, sh->base + r->at + x->at, n);
+            len -= n;
+        }
+    if (w->n_segments <= H5_MAX_SEGMENTS)
+        return 0;
+    err_usage(e, "parameter '%s' lies in %d runs, an external HDF5 dataset has %d at most; use --format hdf5",
+              p->name, w->n_segments, H5_MAX_SEGMENTS);
+    return -1;
+}
+
+static int put_external(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, enum state st,
+                        struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+    const struct tmap *m = p->state[st];
+    int64_t shape[4];
+    uint64_t len = universal_shape(k->src, p, k->o.vocab, shape);
+    int n_slices = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
+
+    if (collect_segments(k, p, m, 0, n_slices, len, e) < 0)
+        return -1;
+    if (w->n_segments)
+        h5_done(h, h5_new_external(h, in, state_name(st), p->ndim, shape, w->segment, w->n_segments));
+    else
+        h5_done(h, h5_new_dataset(h, in, state_name(st), p->ndim, shape));
+    return 0;
+}
+
+/* The helper datasets of one row-parallel state; their widths in dimension 1 into width[]. */
+static int put_slices(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, const struct tmap *m,
+                      int64_t *width, struct err *e)
+{
+    struct virtual_sink *w = k->priv;
+
+    for (int i = 0; i < m->n_slices; i++) {
+        int64_t shape[4];
+        char name[16];
+
+        memcpy(shape, p->shape, sizeof shape);
+        shape[1] = width[i];
+        if (collect_segments(k, p, m, i, i + 1, m->slice[i].len, e) < 0)
+            return -1;
+        snprintf(name, sizeof name, "%d", i);
+        h5_done(h, h5_new_external(h, in, name, p->ndim, shape, w->segment, w->n_segments));
+    }
+    return 0;
+}
+
+/* How many columns each slice brings. */
+static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
+                        struct err *e)
+{
+    uint64_t below = sizeof(float), sum = 0;
+    bool fits = p->ndim >= 2 && m->len > 0;
+
+    for (int i = 2; i < p->ndim; i++)
+        below *= (uint64_t)p->shape[i];
+    for (int i = 0; i < m->n_slices && fits; i++) {
+        width[i] = (int64_t)(m->slice[i].row_part / below);
+        sum += m->slice[i].row_part;
+        fits = m->slice[i].row_part > 0 && m->slice[i].row_part % below == 0;
+    }
+    if (fits && sum == m->row && sum == (uint64_t)p->shape[1] * below)
+        return 0;
+    err_data(e, k->src->path, ERR_NO_BYTE, "parameter '%s': its slices are not columns of dimension 1", p->name);
+    return -1;
+}
+
+static int put_columns(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, const struct param *p,
+                       enum state st, struct err *e)
+{
+    const struct tmap *m = p->state[st];
+    int64_t *width = xcalloc((size_t)m->n_slices, sizeof *width), group = -1;
+    char **source = xcalloc((size_t)m->n_slices, sizeof *source);
+    int rc = slice_widths(k, p, m, width, e);
+
+    if (rc == 0) {
+        group = h5_new_group(h, slices, state_name(st));
+        rc = put_slices(h, group, k, p, m, width, e);
+        h5_done(h, group);
+    }
+    for (int i = 0; i < m->n_slices; i++)
+        source[i] = str_fmt("/%s/%s/%s/%d", INDEX_SLICES, p->name, state_name(st), i);
+    if (rc == 0)
+        h5_done(h, h5_new_columns(h, in, state_name(st), p->ndim, p->shape, (const char *const *)source, width,
+                                  m->n_slices));
+    for (int i = 0; i < m->n_slices; i++)
+        free(source[i]);
+    free(source);
+    free(width);
+    return rc;
+}
+
+static const char *policy_name(enum replica_policy r)
+{
+    return r == REPLICAS_AVERAGE ? "average" : r == REPLICAS_MAJORITY ? "majority" : "first";
+}
+
+static void put_combined(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p,
+                         enum state st, uint64_t differ)
+{
+    int64_t id = h5_new_dataset(h, in, state_name(st), p->ndim, p->shape);
+
+    h5_set_str(h, id, "replicas", policy_name(k->o.replicas));
+    h5_set_int(h, id, "replicas_differ", (int64_t)differ);
+    h5_done(h, id);
+}
+
+static int put_state(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, int param, enum state st,
+                     struct err *e)
+{
+    const struct param *p = &k->src->param[param];
+    uint64_t differ = n_differ(k->priv, param, st);
+
+    if (p->state[st]->op == TMAP_INTERLEAVE && p->state[st]->n_slices > 1)
+        return put_columns(h, in, slices, k, p, st, e);
+    if (differ == 0)
+        return put_external(h, in, k, p, st, e);
+    put_combined(h, in, k, p, st, differ);
+    return 0;
+}
+
+static bool has_slices(const struct param *p)
+{
+    for (int j = 0; j < UNIVERSAL_STATES; j++) {
+        const struct tmap *m = p->state[universal_states[j]];
+
+        if (m && m->op == TMAP_INTERLEAVE && m->n_slices > 1)
+            return true;
+    }
+    return false;
+}
+
+static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param, struct err *e)
+{
+    const struct param *p = &k->src->param[param];
+    int64_t group = h5_new_group(h, H5_TOP, p->name);
+    int64_t helpers = has_slices(p) ? h5_new_group(h, slices, p->name) : H5_TOP;
+    int rc = 0;
+
+    universal_hdf5_put_param(h, group, k, p);
+    for (int j = 0; j < UNIVERSAL_STATES && rc == 0; j++)
+        if (p->state[universal_states[j]])
+            rc = put_state(h, group, helpers, k, param, universal_states[j], e);
+    h5_done(h, group);
+    h5_done(h, helpers);
+    return rc;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    const struct shard *x = a, *y = b;
+    int c = str_natural_cmp(x->path, y->path);
+
+    return c ? c : x->base < y->base ? -1 : x->base > y->base;
+}
+
+/* One row a shard, in an order that does not depend on how the folder was listed. */
+static void put_shards(struct h5_out *h, const struct sink *k)
+{
+    const struct virtual_sink *w = k->priv;
+    size_t room = (size_t)w->n_shards + 1;
+    struct shard *row = xcalloc(room, sizeof *row);
+    const char **path = xcalloc(room, sizeof *path);
+    uint64_t *at = xcalloc(room, sizeof *at), *size = xcalloc(room, sizeof *size);
+    uint64_t *crc = xcalloc(room, sizeof *crc);
+    int64_t group = h5_new_group(h, H5_TOP, INDEX_SHARDS);
+    int n = 0;
+
+    for (int i = 0; i < w->n_shards; i++)
+        if (w->shard[i].used)
+            row[n++] = w->shard[i];
+    qsort(row, (size_t)n, sizeof *row, by_path);
+    for (int i = 0; i < n; i++) {
+        path[i] = row[i].path;
+        at[i] = row[i].base;
+        size[i] = row[i].size;
+        crc[i] = row[i].directory_crc;
+    }
+    h5_put_strings(h, group, "path", path, n);
+    h5_put_u64s(h, group, "at", at, n);
+    h5_put_u64s(h, group, "size", size, n);
+    h5_put_u64s(h, group, "directory_crc32", crc, n);
+    h5_done(h, group);
+    free(row);
+    free(path);
+    free(at);
+    free(size);
+    free(crc);
+}
+
+static int make_index(struct sink *k, const char *path, struct err *e)
+{
+    struct h5_out *h = h5_create(path);
+    int64_t slices;
+    int rc = 0;
+
+    universal_hdf5_put_root(h, k);
+    slices = h5_new_group(h, H5_TOP, INDEX_SLICES);
+    for (int i = 0; i < k->src->n_params && rc == 0; i++)
+        rc = put_param(h, slices, k, i, e);
+    h5_done(h, slices);
+    put_shards(h, k);
+    if (rc == 0)
+        return h5_finish(h, e);
+    h5_abandon(h);
+    return -1;
+}
+
+/* Copies that were combined into the index: the driver sees no plan item that tells of them. */
+static void tell_drift(struct sink *k)
+{
+    const struct virtual_sink *w = k->priv;
+
+    for (int i = 0; i < w->n_sets; i++) {
+        char *text;
+
+        if (w->set[i].n_differ == 0)
+            continue;
+        k->n_drifted++;
+        text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
+                       k->src->param[w->set[i].param].name, state_name(w->set[i].state),
+                       (unsigned long long)w->set[i].n_differ);
+        if (k->o.warn)
+            k->o.warn(k->o.ctx, text);
+        free(text);
+    }
+}
+
+static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+{
+    char *path = path_join(dir, INDEX_NAME), *part = str_fmt("%s.new", path);
+    int rc = -1;
+
+    (void)plan;
+    k->src = s;
+    k->dir = xstrdup(dir);
+    if (k->o.part != 0)
+        rc = 0;                         /* a second's work: not worth dividing */
+    else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
+             make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
+        rc = universal_hdf5_publish(k, part, path, e);
+    if (rc == 0)
+        tell_drift(k);
+    free(part);
+    free(path);
+    return rc;
+}
+
+static int item_done(struct sink *k, struct plan_item *it, struct err *e)
+{
+    (void)k, (void)it, (void)e;
+    return 0;                           /* there are no items */
+}
+
+static void close_sink(struct sink *k)
+{
+    struct virtual_sink *w = k->priv;
+
+    for (int i = 0; i < w->n_shards; i++)
+        free(w->shard[i].path);
+    free(w->shard);
+    free(w->set);
+    free(w->segment);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static const struct sink_ops ops = {
+    .name = "universal-virtual", .prepare = prepare, .item_done = item_done, .finish = universal_hdf5_finish,
+    .close = close_sink, .points_only = true,
+};
+
+struct sink *universal_virtual_sink(const struct sink_opts *o)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+
+    k->ops = &ops;
+    k->o = *o;
+    k->o.split = false;
+    k->priv = xcalloc(1, sizeof(struct virtual_sink));
+    return k;
+}

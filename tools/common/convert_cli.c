@@ -1,0 +1,86 @@
+#include "tools/common/convert_cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/verify.h"
+
+static void warn(void *ctx, const char *text)
+{
+    cli_warn(ctx, "%s", text);
+}
+
+struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape)
+{
+    return (struct convert_opts){
+        .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume,
+        .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
+        .launched = cli->launched, .all_tasks = cli->all_tasks, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
+        .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
+    };
+}
+
+struct sink_opts convert_cli_sink(struct cli *cli, const char *out)
+{
+    return (struct sink_opts){
+        .replicas = cli->replicas, .final_path = out, .part = cli->part, .n_parts = cli->n_parts,
+        .threads = cli->threads, .warn = warn, .ctx = cli,
+    };
+}
+
+static const struct finding *first_error(const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity == SEV_ERROR)
+            return report_get(r, i);
+    return NULL;
+}
+
+int convert_cli_check(const struct cli *cli, const struct source *s, struct report *r, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = cli->accept_mismatch };
+    const struct finding *first;
+    size_t len;
+
+    if (!first_error(r))
+        mismatch_sample(s, &o, r);
+    cli_warn_findings(cli, r);
+    if (report_first_error(r, e) == 0)
+        return 0;
+    first = first_error(r);
+    len = strlen(e->msg);
+    if (mismatch_is(first))
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
+    return -1;
+}
+
+void convert_cli_say(const struct cli *given, const char *out, const char *what, const struct convert_result *r)
+{
+    uint64_t moved = r->read_bytes + r->write_bytes;
+    struct cli cli = *given;
+    char a[16];
+
+    cli.part = r->part;                 /* a task that stayed alone speaks for all */
+    cli.n_parts = r->n_parts;
+    if (r->complete)
+        cli_say(&cli, "%s is there already: nothing to do", out);
+    else if (!r->published)
+        cli_say(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
+    else
+        cli_say(&cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
+                (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
+                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
+}
+
+void convert_cli_add(json_t *o, const struct convert_result *r)
+{
+    json_t *more = json_pack("{s:b, s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
+                             r->published || r->complete, "stood_already", r->complete, "read_bytes", (json_int_t)r->read_bytes, "write_bytes",
+                             (json_int_t)r->write_bytes, "wall_s", r->wall_s, "items", r->n_items, "items_resumed",
+                             r->n_resumed, "tensors_drifted", r->n_drifted);
+
+    json_object_update(o, more);
+    json_decref(more);
+}

@@ -1,0 +1,28 @@
+/*
+ * convert_cli.h - what the converters' command lines have in common: asking convert.h, and telling
+ *
+ * For tools: these talk on stderr through the cli.
+ */
+#ifndef SHARDKIT_COMMON_CONVERT_CLI_H
+#define SHARDKIT_COMMON_CONVERT_CLI_H
+
+#include "libcommon/base/cli.h"
+#include "libcommon/convert/convert.h"
+
+/*
+ * Options of a conversion to `out` and of its sink, as the shared options say; warnings go to
+ * stderr. ctx is the cli. `shape`: options_text.
+ */
+struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape);
+struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
+/*
+ * An input that was opened with the findings `r`: look whether its files are of one save (mismatch.h), print the
+ * warnings. 0, or -1 and the first error, with the option that accepts it where there is one.
+ */
+MUST_CHECK int convert_cli_check(const struct cli *cli, const struct source *s, struct report *r, struct err *e);
+/* One line: what `out` is now ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or why there is nothing to tell. */
+void convert_cli_say(const struct cli *cli, const char *out, const char *what, const struct convert_result *r);
+/* The same for --json: add what became of the conversion to `o`. */
+void convert_cli_add(json_t *o, const struct convert_result *r);
+
+#endif

@@ -1,0 +1,127 @@
+#include "tools/common/deepspeed_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
+#include "libcommon/check/certificate.h"
+#include "libcommon/convert/deepspeed_preview.h"
+#include "tools/common/convert_cli.h"
+
+/* ---- the certificate ---- */
+
+/* A conversion under way: the callbacks' ctx. */
+struct writing {
+    const struct ds_write *w;
+    struct strbuf proof;                /* the certificate's text */
+};
+
+static void warn(void *ctx, const char *text)
+{
+    cli_warn(((const struct writing *)ctx)->w->cli, "%s", text);
+}
+
+static int certify(void *ctx, const char *dir, struct err *e)
+{
+    struct writing *x = ctx;
+    const struct cli *cli = x->w->cli;
+    struct certificate_opts o = { .out = x->w->out, .replicas = cli->replicas, .threads = cli->threads,
+                                  .mem_bytes = cli->mem_bytes, .stopped = cli_stopped };
+
+    return certificate_make(x->w->target, x->w->repaired, dir, &o, &x->proof, e);
+}
+
+/* Beside a finished OUT: what was proved before it got its name, or what can still be proved. */
+static int write_certificate(struct writing *x, const struct convert_result *r, struct err *e)
+{
+    if (!x->w->certificate || (!r->published && !r->complete))
+        return 0;
+    if (r->complete && certify(x, x->w->out, e) < 0)
+        return -1;
+    return file_replace(x->w->certificate, x->proof.buf, x->proof.len, e);
+}
+
+int ds_write_check(const struct ds_write *w, struct err *e)
+{
+    struct stat st;
+
+    if (!w->certificate || lstat(w->certificate, &st) < 0)
+        return 0;
+    if (!S_ISREG(st.st_mode))
+        err_usage(e, "%s: is no file: give the certificate another name", w->certificate);
+    else if (w->cli->force || w->cli->resume)
+        return 0;
+    else
+        err_usage(e, "%s: exists already; --force replaces it", w->certificate);
+    return -1;
+}
+
+/* ---- doing it ---- */
+
+static struct sink *open_sink(const struct ds_write *w)
+{
+    struct sink_opts so = convert_cli_sink(w->cli, w->out);
+
+    return deepspeed_sink(&so, w->target);
+}
+
+int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err *e)
+{
+    struct writing x = { .w = w };
+    struct convert_opts o = convert_cli_opts(w->cli, w->out, w->shape);
+    int rc;
+
+    o.move_latest = w->set_latest ? "latest" : NULL;
+    o.inspect = w->certificate ? certify : NULL;
+    o.warn = warn;
+    o.ctx = &x;
+    rc = convert_run(w->src, open_sink(w), &o, r, e);
+    if (rc == 0)
+        rc = write_certificate(&x, r, e);
+    strbuf_free(&x.proof);
+    return rc;
+}
+
+int ds_write_preview(const struct ds_write *w, const struct report *notes, json_t *more, struct err *e)
+{
+    struct sink *k = open_sink(w);
+    struct ds_preview p;
+    struct strbuf sb = {0};
+    int rc = ds_preview_make(w->target, w->src, k, w->out, &p, e);
+
+    if (rc == 0 && w->cli->json) {
+        json_t *o = ds_preview_json(w->target, &p, w->cli->tool, w->out, notes);
+
+        json_object_update(o, more);
+        cli_json(o);
+    } else if (rc == 0) {
+        ds_preview_text(w->target, &p, w->out, notes, &sb);
+        fputs(sb.buf, stdout);
+    }
+    json_decref(more);
+    strbuf_free(&sb);
+    k->ops->close(k);
+    return rc < 0 ? -1 : p.r.free_bytes < p.r.need_bytes ? EXIT_BAD : EXIT_OK;
+}
+
+void ds_write_tell(const struct ds_write *w, const struct convert_result *r, json_t *more)
+{
+    const struct ds_target *t = w->target;
+    json_t *o;
+    char *what;
+
+    if (w->cli->json) {
+        o = json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "tool", w->cli->tool, "input",
+                      text_json(t->src->path), "output", text_json(w->out), "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp, "parameters", t->n_params);
+        convert_cli_add(o, r);
+        json_object_update(o, more);
+        cli_json(o);
+    } else {
+        what = str_fmt("TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp, t->n_params);
+        convert_cli_say(w->cli, w->out, what, r);
+        free(what);
+    }
+    json_decref(more);
+}
