@@ -88,6 +88,15 @@ void err_stop(struct err *e)
         appendf(e, "stopped by a signal");
 }
 
+void err_add(struct err *e, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    append(e, fmt, ap);
+    va_end(ap);
+}
+
 void err_clear(struct err *e)
 {
     e->kind = ERR_NONE;

@@ -38,6 +38,8 @@ void err_sys(struct err *e, const char *path, const char *fmt, ...) PRINTF_LIKE(
 void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void err_usage(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_stop(struct err *e);
+/* Behind what is said already: the next step. */
+void err_add(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_clear(struct err *e);
 /* Control characters become '?': a file's words in a message must not steer a terminal. */
 void err_clean(char *text);

@@ -11,4 +11,7 @@ enum replica_policy {
     REPLICAS_FAIL,              /* refuse */
 };
 
+/* For the end of a message about copies that disagree. */
+#define REPLICAS_NEXT_STEP "--replicas average, first or majority settles it, merge-tp --check tells more"
+
 #endif

@@ -441,6 +441,8 @@ out:
     /* Work made from damaged input must not be resumed into a result. */
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
         staging_discard(&r.stage);
+    else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))
+        err_add(e, "; %s is kept, --resume finishes it", r.stage.part);
     res->wall_s = clock_s() - start;
     staging_close(&r.stage);
     meeting_close(&m);

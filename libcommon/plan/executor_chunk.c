@@ -54,8 +54,9 @@ static bool replicas_disagree(struct run *x, const struct plan_item *it, struct 
         return false;
     r = files_record(plan_files(x->plan), pc.src.record);
     err_data(e, files_name(plan_files(x->plan), r->file), r->at + pc.src.at,
-             "%s: %llu of %llu elements differ between the %d tensor-parallel copies, the first is element %llu",
-             it->name, (unsigned long long)it->n_differ, (unsigned long long)(it->len / elem), it->map->n_slices,
+             "%s: %llu of %llu elements differ between the %d tensor-parallel copies, the first is element %llu; "
+             REPLICAS_NEXT_STEP, it->name,
+             (unsigned long long)it->n_differ, (unsigned long long)(it->len / elem), it->map->n_slices,
              (unsigned long long)(it->from / elem + it->first_differ));
     return true;
 }

@@ -1,13 +1,13 @@
 /*
  * badio.c - a disk that fails on cue: LD_PRELOAD shim for the fault scripts
  *
- * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat, mkdir
- * or open fail with that errno, once, and every later one too when n ends in '+'; "call:n:kill"
- * kills the process instead. Call "short" is write() to a file: the n-th takes half of its bytes,
- * and every later one fails. BADIO_AT=TEXT: of rename, mkdir and open only those count whose path
- * holds TEXT. BADIO_URING=0 refuses io_uring, as containers do; without it
- * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange
- * of two names, as some network file systems do.
+ * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat,
+ * mkdir, mmap (of large buffers) or open fail with that errno, once, and every later one too when n
+ * ends in '+'; "call:n:kill" kills the process instead, "call:n:stop" sends it SIGINT. Call "short"
+ * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
+ * of rename, mkdir and open only those count whose path holds TEXT. BADIO_URING=0 refuses io_uring,
+ * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
+ * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -40,6 +41,8 @@ static int turn(const char *call)
         return 0;
     if (strcmp(strrchr(spec, ':') + 1, "kill") == 0)
         raise(SIGKILL);
+    if (strcmp(strrchr(spec, ':') + 1, "stop") == 0)
+        return raise(SIGINT);           /* and the call is done */
     errno = atoi(strrchr(spec, ':') + 1);
     return 1;
 }
@@ -140,6 +143,13 @@ int unlinkat(int dir, const char *name, int flags)
     int (*real)(int, const char *, int) = next("unlinkat");
 
     return turn("unlinkat") ? -1 : real(dir, name, flags);
+}
+
+void *mmap64(void *at, size_t n, int prot, int flags, int fd, off64_t from)
+{
+    void *(*real)(void *, size_t, int, int, int, off64_t) = next("mmap64");
+
+    return flags & MAP_ANONYMOUS && n >= 1 << 20 && turn("mmap") ? MAP_FAILED : real(at, n, prot, flags, fd, from);
 }
 
 int open64(const char *path, int flags, ...)

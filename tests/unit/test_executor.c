@@ -608,7 +608,7 @@ static void test_replicas_that_differ(void **state)
     begin_replicas(&t);
     assert_int_equal(small_run(&t, REPLICAS_FAIL), -1);
     snprintf(want, sizeof want, "%s: at byte 120004: 3.w fp32: 3 of 100000 elements differ between the 2 "
-             "tensor-parallel copies, the first is element 30001", in_dir("both"));
+             "tensor-parallel copies, the first is element 30001; " REPLICAS_NEXT_STEP, in_dir("both"));
     assert_string_equal(t.e.msg, want);
     small_end(&t);
 }

@@ -71,7 +71,7 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
     else
         cli_say(&cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
                 (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
-                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
+                r->n_drifted ? CONVERT_DRIFTED : "");
 }
 
 void convert_cli_add(json_t *o, const struct convert_result *r)

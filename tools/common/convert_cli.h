@@ -9,6 +9,9 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/convert/convert.h"
 
+/* The end of the summary line where copies of a parameter were not the same. */
+#define CONVERT_DRIFTED "; copies disagreed: --replicas says what is taken, merge-tp --check tells more"
+
 /*
  * Options of a conversion to `out` and of its sink, as the shared options say; warnings go to
  * stderr. ctx is the cli. `shape`: options_text.

@@ -59,7 +59,7 @@ static void print_result(struct job *j, const struct source *s, const struct con
         return;                         /* a second's work: part 0 did it */
     if (r->published && j->form == FORM_VIRTUAL) {
         cli_say(&j->cli, "%s: %d parameters, nothing copied, %.2f s%s", j->out, s->n_params, r->wall_s,
-                r->n_drifted ? "; replicas disagreed, see the warnings" : "");
+                r->n_drifted ? CONVERT_DRIFTED : "");
         return;
     }
     what = str_fmt("%d parameters", s->n_params);

@@ -17,6 +17,7 @@ static const char help[] =
     "      --check            stop after the comparison; exit status 1 when copies disagree\n"
     "      --repair           keep the topology and settle the copies, in bf16, fp32 and both\n"
     "                         moments together; OUT/repair.jsonl tells what changed\n"
+    "      --weights-only     no optimizer shards are compared or written, and those of IN not opened\n"
     "      --set-latest       'latest' beside OUT names it once it is there\n"
     "      --certificate FILE  write there the digest of every tensor before and after\n"
     CLI_HELP_CONVERT

@@ -13,7 +13,7 @@ struct job {
     struct cli cli;
     const char *in, *out, *certificate;
     int target_tp;                      /* 0: not given */
-    bool check, repair, set_latest;
+    bool check, repair, set_latest, weights_only;
     struct strbuf shape;                /* the options that shape the output, as text */
     struct replicas replicas;
     struct repair repaired;             /* n 0: nothing had to be */

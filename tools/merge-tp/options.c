@@ -1,7 +1,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/merge-tp/merge.h"
 
-enum { OPT_TP = OPT_TOOL, OPT_CHECK, OPT_REPAIR, OPT_LATEST, OPT_CERTIFICATE };
+enum { OPT_TP = OPT_TOOL, OPT_CHECK, OPT_REPAIR, OPT_WEIGHTS, OPT_LATEST, OPT_CERTIFICATE };
 
 static const struct option longopts[] = {
     CLI_OPTIONS,
@@ -10,6 +10,7 @@ static const struct option longopts[] = {
     {"target-tp", required_argument, 0, OPT_TP},
     {"check", no_argument, 0, OPT_CHECK},
     {"repair", no_argument, 0, OPT_REPAIR},
+    {"weights-only", no_argument, 0, OPT_WEIGHTS},
     {"set-latest", no_argument, 0, OPT_LATEST},
     {"certificate", required_argument, 0, OPT_CERTIFICATE},
     {0},
@@ -33,6 +34,7 @@ static int take_option(struct job *j, int c)
         return 0;
     case OPT_CHECK: j->check = true; return 0;
     case OPT_REPAIR: j->repair = true; return 0;
+    case OPT_WEIGHTS: j->weights_only = true; return 0;
     case OPT_LATEST: j->set_latest = true; return 0;
     case OPT_CERTIFICATE: j->certificate = optarg; return 0;
     }
@@ -52,6 +54,8 @@ static int check(struct job *j)
         return usage(j, "no OUT given");
     if (j->repair && j->target_tp)
         return usage(j, "--repair keeps the topology: --target-tp does not go with it");
+    if (j->repair && j->weights_only)
+        return usage(j, "--repair settles weights and optimizer together: --weights-only does not go with it");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
         return usage(j, "--repair: say how with --replicas average, first or majority");
     return 0;
@@ -68,7 +72,8 @@ int job_parse(struct job *j, int argc, char **argv)
             return -1;
     }
     /* What the output depends on beside IN: a resumed run must have been asked for the same. */
-    strbuf_addf(&j->shape, "tp %d repair %d replicas %d\n", j->target_tp, j->repair, j->cli.replicas);
+    strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
+                j->cli.replicas);
     if (optind < argc)
         j->in = argv[optind++];
     if (optind < argc)

@@ -85,7 +85,8 @@ static int print_plan(struct job *j, struct ds_write *w, struct ds_target *t, co
 
 static int make_target(struct job *j, struct source *s, struct report *notes, struct ds_target **out, struct err *e)
 {
-    struct ds_request q = { .topo.tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1, .step = -1 };
+    struct ds_request q = { .topo.tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1, .step = -1,
+                            .no_optimizer = j->weights_only };
 
     if (q.topo.tp > s->topo.tp) {
         err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", q.topo.tp, s->path,
@@ -149,7 +150,8 @@ static int check_and_merge(struct job *j, struct source *s, struct err *e)
 
 int job_run(struct job *j)
 {
-    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch };
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                              .no_optimizer = j->weights_only };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);

@@ -274,7 +274,7 @@ static int compare_set(struct sink *k, int i, struct err *e)
         return -1;
     if (c.set->n_differ > 0 && k->o.replicas == REPLICAS_FAIL) {
         err_data(e, k->src->path, ERR_NO_BYTE,
-                 "parameter '%s': %llu elements of %s differ between tensor-parallel ranks",
+                 "parameter '%s': %llu elements of %s differ between tensor-parallel ranks; " REPLICAS_NEXT_STEP,
                  k->src->param[c.set->param].name, (unsigned long long)c.set->n_differ,
                  state_name(c.set->state));
         return -1;

@@ -1,0 +1,45 @@
+#!/bin/sh
+# next_step.sh - what a converter that could not finish says: the option that helps, and it does
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    echo "no shared-object compiler: stops at chosen calls are not tested"
+    finish
+fi
+shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO_URING=0"
+"$TBIN/bench/mkckpt" --slim --layers 2 --steps 7 "$W/in" >/dev/null 2>&1 || exit 1
+"$TBIN/bench/mkckpt" --slim --drift 4.input_layernorm.weight:fp32:1:5 "$W/drift" >/dev/null 2>&1 || exit 1
+in=$W/in/global_step7
+
+# helped NAME COMMAND: COMMAND IN OUT names --resume after SIGINT or a failing disk, --mem without memory.
+helped() {
+    name=$1
+    shift
+    check "$name" "$@" -q "$in" "$W/ref"
+    check_exit "$name: stopped" 130 "stopped by a signal; $W/out.part is kept, --resume finishes it" \
+        $shim BADIO=pwrite:3:stop "$@" -q "$in" "$W/out"
+    check "$name: resumed" "$@" -q --resume "$in" "$W/out"
+    check "$name: the same" diff -r "$W/ref" "$W/out"
+    rm -r "$W/out"
+    check_exit "$name: full disk" 1 "No space left on device; $W/out.part is kept, --resume finishes it" \
+        $shim BADIO=pwrite:3+:28 "$@" -q "$in" "$W/out"
+    check "$name: resumed on a free disk" "$@" -q --resume "$in" "$W/out"
+    rm -r "$W/out"
+    check_exit "$name: no memory" 1 "Cannot allocate memory; a smaller --mem takes less" \
+        $shim BADIO=mmap:1+:12 "$@" -q "$in" "$W/out"
+    check "$name: with less of it" "$@" -q --mem 8M -f "$in" "$W/out"
+    rm -rf "$W"/out* "$W/ref"
+}
+helped reshape reshape --target-tp 1
+helped merge-tp merge-tp
+helped ds2universal ds2universal
+helped export-hf export-hf
+
+# Copies that drifted apart.
+for tool in "reshape --target-tp 1" merge-tp "ds2universal --replicas fail" "ds2universal --format virtual --replicas fail"; do
+    check_exit "$tool: drift" 1 "--replicas average, first or majority settles it" $tool "$W/drift" "$W/out"
+    check_exit "$tool: drift" 1 "--check tells more" $tool "$W/drift" "$W/out"
+done
+check_exit "the check" 1 "input_layernorm" merge-tp --check "$W/drift"
+check_exit "settled" 0 "copies disagreed: --replicas says what is taken, merge-tp --check tells more" ds2universal "$W/drift" "$W/out"
+finish
