@@ -165,10 +165,23 @@ static void PRINTF_LIKE(2, 3) sayf(const struct meeting_opts *o, const char *fmt
     va_end(ap);
 }
 
+/*
+ * A network file system remembers for up to a minute that a name was not there, unless the folder
+ * changes: what we change ourselves it looks at again.
+ */
+static void look_again(const struct meeting *m)
+{
+    char *path = str_fmt("%s.look", m->mine);
+
+    if (touch(path, 0) == 0)
+        unlink(path);
+    free(path);
+}
+
 /* 1: all came; 0: the time is over; -1. */
 static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, int limit, struct err *e)
 {
-    double start = clock_s();
+    double start = clock_s(), looked = start;
     bool told = false;
 
     for (;;) {
@@ -189,6 +202,10 @@ static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, i
             sayf(o, "%d of the %d tasks of this launch came; waiting up to %d s for the others (--part 0/1: all of it "
                  "in this task, at once)", n, o->n_tasks, limit);
             told = true;
+        }
+        if (clock_s() - looked >= 1) {
+            look_again(m);
+            looked = clock_s();
         }
         /* Thousands of tasks must not keep a file server busy with asking. */
         usleep((useconds_t)(STEP_MS + o->n_tasks) * 1000);
