@@ -336,7 +336,7 @@ position_rows(const struct kernel_position_back g)
     }
 }
 
-/* Positions in order: those of row % s_len, where the tokens are known. N columns a thread. */
+/* Positions in order: those of row % s, where the tokens are known. N columns a thread. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
 position_strides(const struct kernel_position_back g, int64_t packs)
