@@ -6,8 +6,10 @@
 # symbols that close it, exit 1. A folder without objects is said, not passed over in silence.
 cd "$(dirname "$0")/.." || exit 1
 objects=build/${B:-release}
-clean="kernels/cpu kernels/cuda libcommon/base libcommon/comm libcommon/format libcommon/model libcommon/plan
-    tools/ckpt-inspect tools/ds2universal tools/export-hf tools/merge-tp tools/preprocess tools/reshape"
+clean="kernels/cpu kernels/cuda libcommon/base libcommon/check libcommon/comm libcommon/convert libcommon/format
+    libcommon/layout libcommon/layout/deepspeed libcommon/layout/hf libcommon/layout/universal libcommon/model
+    libcommon/plan tools/ckpt-inspect tools/common tools/ds2universal tools/export-hf tools/merge-tp tools/preprocess
+    tools/reshape"
 [ $# -gt 0 ] || set -- $clean
 
 # Each object FILE.o or FILE.ISA.o of a folder that is not older than its source.

@@ -54,7 +54,7 @@
  *   pattern, universal_info E/W 35  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
  *   optimizer E 39          not Adam: moments missing, or states besides them
- * E*: a warning with source_opts.accept_mismatch. `overlap` is source.c's, for all layouts.
+ * E*: a warning with source_opts.accept_mismatch. `overlap` is open.c's, for all layouts.
  * Rows 27 - 31 compare values and belong to verify.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
