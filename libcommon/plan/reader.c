@@ -68,10 +68,11 @@ static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf,
     int n = r->map->n_slices, rc = 0;
     const void **copy = xcalloc((size_t)n, sizeof *copy);
     uint8_t *bytes = xmalloc((size_t)n * len);
+    struct tmap_watch watch = { seen, r };
 
     for (int k = 0; k < n && rc == 0; k++) {
         copy[k] = bytes + (uint64_t)k * len;
-        rc = tmap_read_seen(r->map, r->files, k, from, len, bytes + (uint64_t)k * len, seen, r, e);
+        rc = tmap_read_seen(r->map, r->files, k, from, len, bytes + (uint64_t)k * len, &watch, e);
     }
     if (rc == 0 && replicas_combine(copy, n, len, r->map->dtype, r->policy, buf) > 0 && r->policy == REPLICAS_FAIL) {
         const struct record *rec = files_record(r->files, r->map->slice[0].extent[0].record);
@@ -88,13 +89,14 @@ static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf,
 int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
     bool alone = r->map->op != TMAP_REPLICAS || r->map->n_slices == 1 || r->policy == REPLICAS_FIRST;
+    struct tmap_watch watch = { seen, r };
     int rc;
 
     if (from != r->next) {
         plan_free(r->plan);
         r->plan = NULL;
     }
-    rc = alone ? tmap_read_seen(r->map, r->files, 0, from, len, buf, seen, r, e) : read_copies(r, from, len, buf, e);
+    rc = alone ? tmap_read_seen(r->map, r->files, 0, from, len, buf, &watch, e) : read_copies(r, from, len, buf, e);
     if (rc == 0 && r->plan) {
         r->crc = crc_bytes(r->crc, buf, len);
         r->next += len;

@@ -72,7 +72,7 @@ struct stats_job {
 
 struct stats_opts {
     int threads;                /* >= 1 */
-    uint64_t mem_bytes;         /* executor's pool, and as much again for tensors that wait for their twins; 0 = 96 MiB */
+    uint64_t mem_bytes;         /* executor's pool, and as much again for chunks that wait for twins; 0 = 96 MiB */
     enum replica_policy replicas;
     bool (*stopped)(void);      /* may be NULL */
     const char *what;           /* in front of the progress line; NULL: none is shown */

@@ -91,7 +91,8 @@ static struct piece *take_twin(struct tally *t, uint64_t from, bool is_b)
 }
 
 /* The twin's bytes; or NULL, and a copy of these is kept until it comes. */
-static struct piece *meet_twin(struct survey *v, struct tally *t, bool is_b, uint64_t from, const void *bytes, uint64_t len)
+static struct piece *meet_twin(struct survey *v, struct tally *t, bool is_b, uint64_t from, const void *bytes,
+                               uint64_t len)
 {
     struct piece *twin, *mine;
 

@@ -141,8 +141,7 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 enum { BOUNCE_BYTES = 1 << 20 };
 
 int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf,
-                   int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e),
-                   void *ctx, struct err *e)
+                   const struct tmap_watch *watch, struct err *e)
 {
     bool strided = m->op == TMAP_INTERLEAVE;
     uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
@@ -155,8 +154,8 @@ int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t 
         uint8_t *to = p.n == 1 ? out + p.dst : bounce;
 
         rc = files_read_extent(f, &p.src, to, e);
-        if (rc == 0 && seen)
-            rc = seen(ctx, &p, to, e);
+        if (rc == 0 && watch)
+            rc = watch->seen(watch->ctx, &p, to, e);
         for (uint64_t i = 0; rc == 0 && p.n > 1 && i < p.n; i++)
             memcpy(out + p.dst + i * p.stride, bounce + i * p.run, p.run);
     }
@@ -166,7 +165,7 @@ int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t 
 
 int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
-    return tmap_read_seen(m, f, replica, from, len, buf, NULL, NULL, e);
+    return tmap_read_seen(m, f, replica, from, len, buf, NULL, e);
 }
 
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)

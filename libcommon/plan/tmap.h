@@ -75,10 +75,13 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
  */
 MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
                          void *buf, struct err *e);
-/* The same; every piece is shown to `seen` as it lies in its record. What is not 0 ends the reading. */
-MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf,
-                              int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e),
-                              void *ctx, struct err *e);
+/* Is shown every piece as it lies in its record. What is not 0 ends the reading. */
+struct tmap_watch {
+    int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e);
+    void *ctx;
+};
+MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
+                              void *buf, const struct tmap_watch *watch, struct err *e);
 /* A copy in the arena whose records are `shift` higher: of a map of a table that files_join() added to another. */
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 

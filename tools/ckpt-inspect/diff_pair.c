@@ -99,7 +99,7 @@ static void pair_up(struct diff *d, struct pair *p)
     };
 }
 
-/* A state that one side does not hold at all (bf16 in a universal form) is no difference; --param has no say in that. */
+/* A state that one side lacks altogether (bf16 in a universal form) is no difference; --param has no say in that. */
 static void find_states(const struct view *v, bool held[STATE_N])
 {
     for (int i = 0; v->source && i < v->source->n_params; i++)

@@ -15,7 +15,7 @@
 
 enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };
 
-/* Keys, with all below them; the others count. ELSEWHERE: tensors and their tables, and what is compared as a number. */
+/* Keys, with all below them; the others count. ELSEWHERE: tensors, their tables, and what is compared as a number. */
 static const struct {
     const char *key;
     enum weight weight;
@@ -114,7 +114,8 @@ static bool same(const struct walk *w, const struct pk *a, const struct pk *b)
     case PK_CALL: case PK_OBJ: case PK_PERSID:
         break;
     }
-    return same(w, a->fn, b->fn) && same(w, a->args, b->args) && same(w, a->state, b->state) && same(w, a->fill, b->fill);
+    return same(w, a->fn, b->fn) && same(w, a->args, b->args) && same(w, a->state, b->state) &&
+           same(w, a->fill, b->fill);
 }
 
 /* ---- telling ---- */
@@ -156,50 +157,62 @@ static struct pk **string_pairs(const struct pk *v, uint32_t *n)
 
 enum { MAX_DEPTH = 8 };
 
-static void compare(struct walk *w, json_t *counted, const char *path, const struct pk *a, const struct pk *b, int depth);
+/* The values of one key; NULL on the side that lacks it. */
+struct both {
+    const struct pk *a, *b;
+};
 
-static void compare_below(struct walk *w, json_t *counted, const char *path, const char *key, const struct pk *a,
-                          const struct pk *b, int depth)
+static void compare(struct walk *w, json_t *counted, const char *path, struct both v, int depth);
+
+static void compare_below(struct walk *w, json_t *counted, const char *path, const char *key, struct both v, int depth)
 {
     char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
     bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
     bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* of a rank's tensors */
 
     if (!apart && !numbers)
-        compare(w, counted, below, a, b, depth + 1);
+        compare(w, counted, below, v, depth + 1);
     free(below);
 }
 
-static void compare(struct walk *w, json_t *counted, const char *path, const struct pk *a, const struct pk *b, int depth)
+/* Two dicts: the keys of the first, then those that the second alone has. */
+static void compare_dicts(struct walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n_a = 0, n_b = 0;
-    struct pk **in_a = string_pairs(a, &n_a), **in_b = string_pairs(b, &n_b);
-    json_t *list = list_for(w, path, counted);
-    struct arena *arena;
-    struct names *known;
+    struct pk **in_a = string_pairs(v.a, &n_a), **in_b = string_pairs(v.b, &n_b);
+    struct arena *arena = arena_new(0);
+    struct names *known[2] = { names_new(arena), names_new(arena) };
 
-    if (!list || (!a && !b) || (a && b && same(w, a, b)))
-        return;
-    if (strcmp(path, "ds_config") == 0 && (!in_a || !in_b))
-        list = w->out->by_layout;       /* a path on one side, what stood there on the other */
-    if (!in_a || !in_b || depth == MAX_DEPTH) {
-        add(list, path, a ? out_pickled(a) : NULL, b ? out_pickled(b) : NULL);
-        return;
-    }
-    arena = arena_new(0);
-    known = names_new(arena);
+    for (uint32_t i = 0; i < n_a; i++)
+        names_add(known[0], pk_as_str(in_a[2 * i]), (int)i);
     for (uint32_t i = 0; i < n_b; i++)
-        names_add(known, pk_as_str(in_b[2 * i]), (int)i);
+        names_add(known[1], pk_as_str(in_b[2 * i]), (int)i);
     for (uint32_t i = 0; i < n_a; i++) {
         const char *key = pk_as_str(in_a[2 * i]);
-        int at = names_find(known, key);
+        int at = names_find(known[1], key);
 
-        compare_below(w, counted, path, key, in_a[2 * i + 1], at < 0 ? NULL : in_b[2 * at + 1], depth);
+        compare_below(w, counted, path, key, (struct both){ in_a[2 * i + 1], at < 0 ? NULL : in_b[2 * at + 1] }, depth);
     }
     for (uint32_t i = 0; i < n_b; i++)
-        if (!pk_get(a, pk_as_str(in_b[2 * i])))
-            compare_below(w, counted, path, pk_as_str(in_b[2 * i]), NULL, in_b[2 * i + 1], depth);
+        if (names_find(known[0], pk_as_str(in_b[2 * i])) < 0)
+            compare_below(w, counted, path, pk_as_str(in_b[2 * i]), (struct both){ NULL, in_b[2 * i + 1] }, depth);
     arena_free(arena);
+}
+
+static void compare(struct walk *w, json_t *counted, const char *path, struct both v, int depth)
+{
+    uint32_t n;
+    bool dicts = string_pairs(v.a, &n) && string_pairs(v.b, &n);
+    json_t *list = list_for(w, path, counted);
+
+    if (!list || (!v.a && !v.b) || (v.a && v.b && same(w, v.a, v.b)))
+        return;
+    if (strcmp(path, "ds_config") == 0 && !dicts)
+        list = w->out->by_layout;       /* a path on one side, what stood there on the other */
+    if (dicts && depth < MAX_DEPTH)
+        compare_dicts(w, counted, path, v, depth);
+    else
+        add(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
 }
 
 /* ---- what is compared ---- */
@@ -239,7 +252,7 @@ static void compare_groups(struct walk *w, const struct pk *a, const struct pk *
     for (uint32_t g = 0; in_a && in_b && g < n_a && g < n_b && (n_a == n_b || g == 0); g++) {
         char *path = str_fmt("param_groups.%u", g);
 
-        compare(w, w->out->schedules, path, in_a[g], in_b[g], 0);
+        compare(w, w->out->schedules, path, (struct both){ in_a[g], in_b[g] }, 0);
         free(path);
     }
 }
@@ -258,9 +271,10 @@ static void compare_roots(struct walk *w, const struct pk *a, const struct pk *b
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
 
-    compare(w, w->out->arguments, "args", pk_get(a, "args"), pk_get(b, "args"), 0);
-    compare(w, w->out->schedules, "lr_scheduler", pk_get(a, "lr_scheduler"), pk_get(b, "lr_scheduler"), 0);
-    compare(w, w->out->run, "", a, b, 0);
+    compare(w, w->out->arguments, "args", (struct both){ pk_get(a, "args"), pk_get(b, "args") }, 0);
+    compare(w, w->out->schedules, "lr_scheduler",
+            (struct both){ pk_get(a, "lr_scheduler"), pk_get(b, "lr_scheduler") }, 0);
+    compare(w, w->out->run, "", (struct both){ a, b }, 0);
     if (w->a->run.param_groups && w->b->run.param_groups)
         compare_groups(w, w->a->run.param_groups, w->b->run.param_groups);
     else if (w->a->run.param_groups || w->b->run.param_groups)
@@ -269,8 +283,8 @@ static void compare_roots(struct walk *w, const struct pk *a, const struct pk *b
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
     for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++)
-        compare(w, w->out->run, of_optimizer[i], pk_get(w->a->run.optimizer, of_optimizer[i]),
-                pk_get(w->b->run.optimizer, of_optimizer[i]), 0);
+        compare(w, w->out->run, of_optimizer[i], (struct both){ pk_get(w->a->run.optimizer, of_optimizer[i]),
+                                                                pk_get(w->b->run.optimizer, of_optimizer[i]) }, 0);
 }
 
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out)
@@ -284,8 +298,8 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     out->by_layout = json_array();
     compare_run(out->run, a, b);
     if (!w.a_pt || !w.b_pt)
-        out->unknown = !w.a_pt && !w.b_pt ? "neither has arguments and schedules"
-                     : !w.a_pt ? "the first has no arguments and schedules" : "the second has no arguments and schedules";
+        out->unknown = w.b_pt ? "the first has no arguments and schedules"
+                     : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";
     else
         compare_roots(&w, pt_root(w.a_pt), pt_root(w.b_pt));
 }
