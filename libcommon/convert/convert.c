@@ -316,6 +316,40 @@ static void report_tied(struct run *r)
     free(t);
 }
 
+/* Written as it was read: not renamed, transposed, converted, or with other rows. */
+static bool is_as_read(const struct param *p, const struct sink_tensor *t)
+{
+    const struct tmap *m = p->state[t->state];
+
+    return m && strcmp(t->name, p->name) == 0 && t->dtype == m->dtype && t->len == m->len;
+}
+
+/* What a manifest beside the input says of its tensors, against what passed by. */
+static int check_digests(const struct run *r, struct err *e)
+{
+    struct sink_tensor *t;
+    int n = manifest_tensors(r->sink, r->plan, &t), rc = 0;
+
+    for (int i = 0; i < n && rc == 0; i++) {
+        const struct param *p = &r->src->param[t[i].param];
+        char *text;
+
+        if (!p->has_digest[t[i].state] || p->digest[t[i].state] == t[i].crc || !is_as_read(p, &t[i]))
+            continue;
+        text = str_fmt("parameter %s: %s has digest %08x, %s says %08x", p->name, state_name(t[i].state), t[i].crc,
+                       MANIFEST_NAME, p->digest[t[i].state]);
+        if (r->o->accept_mismatch)
+            warn(r, text);
+        else
+            err_data(e, r->src->path, ERR_NO_BYTE, "%s: a file was changed or exchanged; --accept-mismatch goes on all "
+                     "the same, and so does a folder without its manifest", text);
+        rc = r->o->accept_mismatch ? 0 : -1;
+        free(text);
+    }
+    free(t);
+    return rc;
+}
+
 static int move_latest(const struct staging *s, const char *name, struct err *e)
 {
     char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
@@ -349,6 +383,8 @@ static int publish(struct run *r, struct err *e)
 {
     if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
         r->sink->ops->finish(r->sink, r->plan, e) < 0)
+        return -1;
+    if (check_digests(r, e) < 0)
         return -1;
     report_drift(r);
     r->res->n_drifted += r->sink->n_drifted;

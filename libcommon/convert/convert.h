@@ -30,6 +30,7 @@ struct convert_opts {
      * *e filled keeps it from that. May be NULL.
      */
     int (*inspect)(void *ctx, const char *dir, struct err *e);
+    bool accept_mismatch;       /* tensors that are not what the input's manifest says are a warning */
     const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL */
     void (*warn)(void *ctx, const char *text);  /* drifted replicas and the like; may be NULL */
     void *ctx;

@@ -365,6 +365,39 @@ static bool hex_crc(const json_t *o, uint32_t *crc)
     return *end == '\0';
 }
 
+/* A tensor that is whole records, end to end: its digest follows from theirs before a byte of it is read. */
+static bool digest_of_records(const struct source *s, const struct tmap *m, uint32_t *digest)
+{
+    int n = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
+    struct crc_sum sum = {0};
+    uint64_t at = 0;
+
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+            const struct record *rec = files_record(s->files, x->record);
+
+            if (m->op == TMAP_INTERLEAVE || !rec->has_crc || x->at != 0 || x->len != rec->len)
+                return false;
+            crc_sum_add(&sum, m->len, at, x->len, rec->crc);
+            at += x->len;
+        }
+    *digest = sum.acc;
+    return at == m->len;
+}
+
+/* An exchanged or foreign file is seen at once; what else is wrong, when its bytes are read. */
+static void check_records(const struct source *s, struct param *p, int st, struct report *r)
+{
+    uint32_t digest;
+
+    if (!p->state[st] || !digest_of_records(s, p->state[st], &digest) || digest == p->digest[st])
+        return;
+    report_add(r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, p->name, "%s has digest %08x, expected %08x",
+               state_name((enum state)st), digest, p->digest[st]);
+    p->has_digest[st] = false;          /* said */
+}
+
 static void take_tensor(struct source *s, const json_t *t, const char *file, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
@@ -393,6 +426,10 @@ static void take_tensors(struct source *s, const json_t *o, const char *file, st
             if (s->param[k].state[st] && st != STATE_BF16 && !s->param[k].has_digest[st])
                 report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, s->param[k].name,
                            "state %s has no entry in the manifest", state_name((enum state)st));
+    for (int k = 0; k < s->n_params; k++)
+        for (int st = 0; st < STATE_N; st++)
+            if (s->param[k].has_digest[st])
+                check_records(s, &s->param[k], st, r);
 }
 
 int manifest_load(struct source *s, struct report *r, struct err *e)

@@ -73,6 +73,18 @@ unnamed mp_rank_01_model_states; refused_by_all "unnamed mp_rank of another rank
 # ---- two runs of the same shape and step ----
 fresh; cp "$other/mp_rank_02_model_states.pt" "$d"; refused_by_all "mp_rank of another run" "args.seed"
 
+# ---- what a manifest lists ----
+check "universal" ds2universal -q $golden "$W/u"
+exchange() { mv "$1" "$W/t"; mv "$2" "$1"; mv "$W/t" "$2"; }
+exchange "$W/u/zero/3.mlp.dense_4h_to_h.weight/fp32.pt" "$W/u/zero/4.mlp.dense_4h_to_h.weight/fp32.pt"
+check_exit "exchanged universal files: verify" 1 "digest" ckpt-inspect verify "$W/u"
+check_exit "exchanged universal files: reshape" 1 "digest" reshape -q "$W/u" "$W/out2"
+check_exit "exchanged universal files: export-hf" 1 "digest" export-hf -q "$W/u" "$W/out2"
+check "merged, for its manifest" merge-tp -q --target-tp 2 $golden "$W/m2"
+rm -rf "$W/out2"; exchange "$W/m2/layer_04-model_00-model_states.pt" "$W/m2/layer_05-model_00-model_states.pt"
+check_exit "exchanged layers: reshape" 1 "" reshape -q "$W/m2" "$W/out2"
+check_exit "accepted, but for the manifest" 1 "digest" reshape -q --accept-mismatch --replicas average "$W/m2" "$W/out2"
+
 # ---- the trainer ----
 fresh $golden; cp "$d/$layer01" "$d/$layer00"
 # shellcheck disable=SC2086

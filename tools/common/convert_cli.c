@@ -15,7 +15,7 @@ static void warn(void *ctx, const char *text)
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape)
 {
     return (struct convert_opts){
-        .out = out, .options_text = shape, .force = cli->force, .resume = cli->resume,
+        .out = out, .options_text = shape, .accept_mismatch = cli->accept_mismatch, .force = cli->force, .resume = cli->resume,
         .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
         .launched = cli->launched, .all_tasks = cli->all_tasks, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
         .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
@@ -53,6 +53,8 @@ int convert_cli_check(const struct cli *cli, const struct source *s, struct repo
     len = strlen(e->msg);
     if (mismatch_is(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
+    else if (strcmp(first->code, "digest") == 0)
+        snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
     return -1;
 }
 
