@@ -31,29 +31,39 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct mutate_file *)a)->name, ((const struct mutate_file *)b)->name);
 }
 
-void mutate_load(struct mutate_set *s, const char *dir)
+static void load(struct mutate_set *s, const char *dir, const char *below)
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
 
     assert(d);
-    s->n = 0;
     while ((ent = readdir(d))) {
         struct mutate_file *f = &s->file[s->n];
+        char *path = path_join(dir, ent->d_name), *name = str_fmt("%s%s", below, ent->d_name);
         struct err e = {0};
-        char *path;
 
-        if (ent->d_name[0] == '.')
-            continue;
-        assert(s->n < MUTATE_FILES);
-        path = path_join(dir, ent->d_name);
-        *f = (struct mutate_file){ .name = xstrdup(ent->d_name) };
-        f->bytes = (uint8_t *)file_slurp(path, 1 << 28, &f->size, &e);
-        assert(f->bytes);
+        if (ent->d_name[0] != '.' && ent->d_type == DT_DIR) {
+            char *deeper = str_fmt("%s/", name);
+
+            load(s, path, deeper);
+            free(deeper);
+        } else if (ent->d_name[0] != '.') {
+            assert(s->n < MUTATE_FILES);
+            *f = (struct mutate_file){ .name = xstrdup(name) };
+            f->bytes = (uint8_t *)file_slurp(path, 1 << 28, &f->size, &e);
+            assert(f->bytes);
+            s->n++;
+        }
         free(path);
-        s->n++;
+        free(name);
     }
     closedir(d);
+}
+
+void mutate_load(struct mutate_set *s, const char *dir)
+{
+    s->n = 0;
+    load(s, dir, "");
     qsort(s->file, (size_t)s->n, sizeof *s->file, by_name);
 }
 
@@ -189,7 +199,7 @@ static void lose(struct mutation *m)
     *copy = *f;
     copy->changed = true;
     copy->name = xstrdup(f->name);
-    for (char *c = copy->name; *c; c++)         /* another rank or layer: one that is there, or none */
+    for (char *c = copy->name; *c && !strchr(f->name, '/'); c++)         /* another rank or layer: one that is there, or none */
         if (*c >= '0' && *c <= '9' && pick(m, 3) == 0)
             *c = (char)('0' + pick(m, 10));
     for (int i = 0; i < m->s->n; i++)
@@ -206,12 +216,19 @@ static void take(struct mutate_file *to, const struct mutate_file *from)
     to->changed = true;
 }
 
-/* Half of the time one that could take its place. */
+/* Could one take the other's place? Shards by how their names begin, universal files by how they end. */
+static bool are_alike(const char *a, const char *b)
+{
+    const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
+
+    return x && y ? strcmp(x, y) == 0 : !x && !y && strncmp(a, b, 6) == 0;
+}
+
 static void rank(struct mutation *m)
 {
     struct mutate_file *a = any_file(m), *b = any_file(m), was = *a;
 
-    for (int i = 0; i < 64 && (a == b || strncmp(a->name, b->name, 6) != 0); i++)
+    for (int i = 0; i < 64 && (a == b || !are_alike(a->name, b->name)); i++)
         b = any_file(m);
     take(a, b);
     if (pick(m, 2))
@@ -227,7 +244,7 @@ static void save(struct mutation *m)
     for (int i = 0; i < m->s->n; i++) {
         struct mutate_file *f = &m->s->file[i];
 
-        if (how == 0 ? f->name != like : how == 1 ? pick(m, 2) : strncmp(f->name, like, 6) != 0)
+        if (how == 0 ? f->name != like : how == 1 ? pick(m, 2) : !are_alike(f->name, like))
             continue;
         for (int k = 0; k < m->other->n; k++)
             if (strcmp(m->other->file[k].name, f->name) == 0) {

@@ -43,7 +43,7 @@ enum { SOME = 60, MANY = 100000 };
 enum { SOME = 300, MANY = 20000 };
 #endif
 
-enum { SETS = 6, CHILD_SECONDS = 60 };
+enum { SETS = 8, GENERATED = 4, UNIVERSAL = GENERATED, RESHAPED, GOLDEN, CHILD_SECONDS = 60 };
 enum form { FORM_PT, FORM_HDF5, FORM_SHARDS, FORM_HF, FORMS };
 static const char *const form_names[FORMS] = { "universal-pt", "universal-hdf5", "reshape", "export-hf" };
 
@@ -108,9 +108,9 @@ static struct hf_target *model_target(struct source *s, struct report *notes, st
     static struct hf_request q;
 
     q = (struct hf_request){ .max_shard_bytes = 1u << 30 };
-    if (hf_config_of(s, -1, &q.config, notes, e) < 0 || !s->n_params || !s->param[0].state[STATE_BF16])
+    if (hf_config_of(s, -1, &q.config, notes, e) < 0 || !s->n_params)
         return NULL;
-    q.config.dtype = s->param[0].state[STATE_BF16]->dtype;
+    q.config.dtype = s->param[0].state[STATE_BF16] ? s->param[0].state[STATE_BF16]->dtype : DTYPE_F32;
     return hf_target_new(s, &q, notes, e);
 }
 
@@ -236,7 +236,7 @@ struct mutant {
 static void make_mutant(struct mutant *m, uint64_t seed)
 {
     m->set_no = (int)(seed * 7919 % 29);
-    m->set_no = m->set_no < SETS ? m->set_no : m->set_no % (SETS - 2);  /* the two large ones are rare */
+    m->set_no = m->set_no < SETS ? m->set_no : m->set_no % GOLDEN;      /* the two large ones are rare */
     m->files = set[m->set_no];
     m->kind = mutate(&m->files, &other[m->set_no], seed, &m->what);
 }
@@ -253,6 +253,8 @@ static void write_mutant(const struct mutant *m, const char *dir)
 
         if (f->gone)
             continue;
+        if (strchr(f->name, '/') && dir_make(path_parent(to), &e) < 0)
+            _exit(1);
         if (f->changed ? file_replace(to, f->bytes, f->size, &e) < 0 : link(path_join(set_dir[m->set_no], f->name), to) < 0)
             _exit(1);
     }
@@ -416,6 +418,14 @@ static struct ckptgen generated(int set_no, uint64_t seed)
     return g;
 }
 
+/* A conversion of another set, its manifest beside it. */
+static void convert_folder(int set_no, const char *from, const char *dir)
+{
+    struct job j = { .in = from, .out = dir, .form = set_no == UNIVERSAL ? FORM_PT : FORM_SHARDS };
+
+    _exit(open_and_convert(&j) == 0 ? RIGHT : WRONG);
+}
+
 /* In a child: generating starts threads, and no child may be forked after that. */
 static void make_folder(int set_no, uint64_t seed, const char *dir)
 {
@@ -424,8 +434,10 @@ static void make_folder(int set_no, uint64_t seed, const char *dir)
     struct err e = {0};
     char *cmd;
 
-    if (set_no >= SETS - 2) {
-        cmd = str_fmt("cp -r %s%s %s && chmod -R u+w %s", golden[set_no - SETS + 2], seed > 42 ? "10" : "20", dir, dir);
+    if (set_no == UNIVERSAL || set_no == RESHAPED)
+        convert_folder(set_no, str_fmt("%s/%s-%d", scratch, seed > 42 ? "other" : "set", set_no - GENERATED), dir);
+    if (set_no >= GOLDEN) {
+        cmd = str_fmt("cp -r %s%s %s && chmod -R u+w %s", golden[set_no - GOLDEN], seed > 42 ? "10" : "20", dir, dir);
         _exit(system(cmd) == 0 ? RIGHT : WRONG);
     }
     g = generated(set_no, seed);
