@@ -262,6 +262,9 @@ static void finish_asking(struct root *m)
 {
     if (!m->asking || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
+    /* Whoever was asleep and is awake again, this rank perhaps, needs a moment to show it. */
+    if (m->stalled && !m->stall_said && !m->hanging && clock_ns() < m->stalled_ns + GRACE_NS)
+        return;
     m->asking = false;
     if (m->hanging)
         end_hang(m);

@@ -372,7 +372,8 @@ static void test_late(void **state)
         said = ranks_said(&j);
         snprintf(text, sizeof text, "; rank %d (host ", who);
         assert_non_null(strstr(said, text));
-        assert_int_equal(count(said, " has waited 1 s in all_reduce #21 of group world"), 2);  /* the line, and its callback */
+        /* The line, and the same for the callback. */
+        assert_int_equal(count(said, " has waited 1 s in all_reduce #21 of group world"), 2);
         assert_int_equal(count(said, "; the job is ended after 60 s\n"), 2);
         assert_int_equal(count(said, "told 0: rank "), 1);
         assert_int_equal(count(said, "told 0: nothing\n"), 1);
@@ -394,8 +395,8 @@ static void test_stopped_for_a_while(void **state)
         start(&j, (struct trouble){.what = "run", .who = -1, .hang_s = 60, .stall_s = 1});
         usleep(700000);
         kill(j.pid[who], SIGSTOP);
-        snprintf(text, sizeof text, "; rank %d (host %s, pid %ld) does not answer: it is stopped, or its host is", who, host,
-                 (long)j.pid[who]);
+        snprintf(text, sizeof text, "; rank %d (host %s, pid %ld) does not answer: it is stopped, or its host is", who,
+                 host, (long)j.pid[who]);
         sleep(who ? 5 : 8);
         kill(j.pid[who], SIGCONT);
         sleep(1);
@@ -474,8 +475,9 @@ int main(void)
         cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
         cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
         cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
-        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone),
-        cmocka_unit_test(test_late), cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
