@@ -91,7 +91,7 @@ NVCC      := $(if $(filter 1,$(CUDA)),$(if $(filter release,$(B)),$(firstword $(
 CUDA_OBJ  := $(patsubst %.cu,$(O)/%.o,$(wildcard kernels/cuda/*.cu))
 CUDA_LIB  := $(if $(NVCC),$(BIN)/shardkit-cuda.so)
 # The trainer without its main(), for unit tests.
-TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c))
+TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c tools/train/*/*.c))
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
 TRAIN     := $(O)/libtrain.a
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
@@ -153,7 +153,7 @@ $(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(SHARED):
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
 define tool_rule
-$(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c)) $(LIB)
+$(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c)) $(LIB)
 	$$(call say,LD,$$@)
 	@mkdir -p $$(@D)
 	$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$(filter %.o,$$^) $(2) $(LIB) $$(LIBS) $(3)

@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.." || exit 1
 if [ "${1:-}" = -a ]; then
     set -- $(git ls-files 'libcommon/*.[ch]' 'kernels/*.[ch]' 'kernels/*.cu' 'kernels/*.cuh' 'tools/*.[ch]')
 elif [ $# -eq 0 ]; then
-    set -- kernels/*.h kernels/cpu/*.[ch] tools/train/model*.[ch] tools/train/pipeline.[ch] tools/train/stage.[ch] \
-        tools/train/nan.c
+    set -- kernels/*.h kernels/cpu/*.[ch] tools/train/network/model*.[ch] tools/train/network/pipeline.[ch] \
+        tools/train/network/stage.[ch] tools/train/run/nan.c
 fi
 if ! ctags --version 2>/dev/null | grep -q Universal; then
     echo "lint: no Universal Ctags here, parameters not counted" >&2

@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_TESTS_TRAINJOB_H
 #define SHARDKIT_TESTS_TRAINJOB_H
 
-#include "tools/train/checkpoint.h"
+#include "tools/train/checkpoint/checkpoint.h"
 
 enum { JOB_RANKS_MAX = 16 };
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tools/train/model.h"
+#include "tools/train/network/model.h"
 
 enum { B = 2, S = 19, V = 50 };
 

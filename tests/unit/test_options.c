@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "libcommon/base/files.h"
-#include "tools/train/options.h"
-#include "tools/train/schedule.h"
+#include "tools/train/options/options.h"
+#include "tools/train/options/schedule.h"
 
 static char dir[256];
 static struct train_opts o;

@@ -16,8 +16,8 @@
 #include "libcommon/base/mem.h"
 #include "tests/lib/latenet.h"
 #include "tests/lib/ranks.h"
-#include "tools/train/optimizer.h"
-#include "tools/train/pipeline.h"
+#include "tools/train/network/optimizer.h"
+#include "tools/train/network/pipeline.h"
 
 enum { B = 2, S = 8, M = B * S, V = 48, BLOCKS = 6, MICRO = 3, STEPS = 3 };
 

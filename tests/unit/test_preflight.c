@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/ranks.h"
-#include "tools/train/preflight_impl.h"
+#include "tools/train/health/preflight_impl.h"
 
 enum { N = 8 };
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tools/train/schedule.h"
+#include "tools/train/options/schedule.h"
 
 static struct schedule_ramp ramp(int64_t gbs, const char *start, const char *inc, const char *samples)
 {

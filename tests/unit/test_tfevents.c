@@ -14,7 +14,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/tfevents.h"
-#include "tools/train/trainlog.h"
+#include "tools/train/run/trainlog.h"
 
 static char dir[256];
 

@@ -15,9 +15,9 @@
 #include <jansson.h>
 
 #include "libcommon/base/files.h"
-#include "tools/train/pytext.h"
-#include "tools/train/status.h"
-#include "tools/train/trainlog.h"
+#include "tools/train/options/pytext.h"
+#include "tools/train/run/status.h"
+#include "tools/train/run/trainlog.h"
 
 static char dir[256];
 

@@ -11,9 +11,9 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/base/files.h"
 #include "libcommon/comm/launch.h"
-#include "tools/train/preflight.h"
-#include "tools/train/refusal.h"
-#include "tools/train/trainer.h"
+#include "tools/train/health/preflight.h"
+#include "tools/train/options/refusal.h"
+#include "tools/train/run/trainer.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
 

@@ -1,0 +1,188 @@
+/*
+ * checkpoint_meet.c - writers tell each other how far they are, and rank 0 publishes
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/convert/staging.h"
+#include "tools/train/checkpoint/checkpoint_write.h"
+
+enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
+
+void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
+                  bool (*gone)(void *ctx), void *ctx)
+{
+    *m = (struct save_meeting){ .o = o, .rank = rank, .size = topo_world(topo), .gone = gone, .ctx = ctx };
+    m->part = path_join(o->dir, o->part);
+    m->job = str_fmt("%s.job", m->part);
+}
+
+void save_meeting_close(struct save_meeting *m)
+{
+    free(m->part);
+    free(m->job);
+}
+
+static char *told_path(const struct save_meeting *m, const char *word, int rank)
+{
+    return str_fmt("%s/%s.%d", m->job, word, rank);
+}
+
+/* Whole or not at all, like file_replace(); but nobody needs it after a crash, so nothing is synced. */
+int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
+{
+    /* A name that replace.c knows for a half-written file's, should we be killed here. */
+    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
+
+    if (fd >= 0 && write_all_at(fd, text, n, 0) == 0 && rename(tmp, path) == 0)
+        rc = 0;
+    else
+        err_sys(e, path, "cannot write");
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        unlink(tmp);
+    free(tmp);
+    free(path);
+    return rc;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0;
+}
+
+/* Somebody's failed.<rank>, or the save's folders are gone: as the error here. */
+static bool hear_failure(struct save_meeting *m, struct err *e)
+{
+    DIR *d = opendir(m->job);
+    const struct dirent *ent;
+
+    while (d && !m->echo && (ent = readdir(d)))
+        if (str_starts(ent->d_name, "failed.") && !str_ends(ent->d_name, ".part") &&
+            atoi(ent->d_name + strlen("failed.")) != m->rank) {
+            char *path = path_join(m->job, ent->d_name), *text;
+            struct err ignored = {0};
+            uint64_t n = 0;
+
+            text = file_slurp(path, 4096, &n, &ignored);
+            err_data(e, m->part, ERR_NO_BYTE, "rank %s could not write its part: %s", ent->d_name + strlen("failed."),
+                     text && n ? text : "(it could not write why)");
+            m->echo = true;
+            free(text);
+            free(path);
+        }
+    if (d)
+        closedir(d);
+    if (!m->echo && (!d || !exists(m->part))) {
+        err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
+        m->echo = true;
+    }
+    return m->echo;
+}
+
+void save_meeting_fail(struct save_meeting *m, const struct err *why)
+{
+    struct err heard = {0}, ignored = {0};
+
+    /* Files that another rank has given up go away under this one's hands: that is no reason of its own. */
+    if (!m->echo && hear_failure(m, &heard))
+        return;
+    /* A full disk still has room for an empty file, as a rule. */
+    if (!m->echo && save_meeting_tell(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
+        save_meeting_tell(m, "failed", "", 0, &ignored) < 0)
+        save_meeting_discard(m);
+}
+
+char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e)
+{
+    char *path = told_path(m, word, rank), *text = NULL;
+    useconds_t step = WAIT_FIRST_US;
+    time_t orphan = 0;
+    uint64_t n;
+
+    while (!exists(path)) {
+        if (hear_failure(m, e))
+            goto out;
+        if (!orphan && m->gone(m->ctx))
+            orphan = time(NULL);
+        if (orphan && time(NULL) - orphan > ORPHAN_WAIT_S) {
+            m->echo = true;
+            err_data(e, m->part, ERR_NO_BYTE, "training has ended, and rank %d's part does not come", rank);
+            goto out;
+        }
+        usleep(step);
+        step = step < WAIT_MOST_US ? step * 2 : WAIT_MOST_US;
+    }
+    text = file_slurp(path, TOLD_MAX, &n, e);
+out:
+    free(path);
+    return text;
+}
+
+/* `latest.next` lets a run that starts after a kill see that the rename below has happened. */
+static int announce(const struct save_meeting *m, const char *next, struct err *e)
+{
+    char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
+    int rc = file_replace(next, text, strlen(text), e);
+
+    free(text);
+    return rc;
+}
+
+int save_meeting_publish(const struct save_meeting *m, struct err *e)
+{
+    char *next = path_join(m->o->dir, "latest.next"), *latest = path_join(m->o->dir, "latest");
+    struct staging s = { .out = path_join(m->o->dir, m->o->tag), .part = m->part, .job = m->job, .lock_fd = -1,
+                         .publish_fd = -1 };
+    int rc = announce(m, next, e);
+
+    if (rc == 0)
+        rc = staging_publish(&s, e);
+    if (rc == 0)
+        rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
+    /* While the folder still has its old name the note means nothing, and misleads nobody. */
+    if (rc == 0 || exists(m->part))
+        unlink(next);
+    free(s.kept);                       /* the trainer has told */
+    free(s.out);
+    free(next);
+    free(latest);
+    return rc;
+}
+
+int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
+{
+    const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
+    struct err why = {0};
+
+    for (int i = 0; i < 100 && exists(path); i++) {
+        err_clear(&why);
+        if (replace_remove(path, what, &why) == 0 || why.kind == ERR_USAGE)
+            return 0;
+        nanosleep(&pause, NULL);
+    }
+    if (!exists(path))
+        return 0;
+    *e = why;
+    return -1;
+}
+
+void save_meeting_discard(const struct save_meeting *m)
+{
+    struct err ignored = {0};
+
+    /* What cannot be removed has a name that the next save removes. */
+    if (save_meeting_remove(m->job, REPLACE_JOB, &ignored) == 0)
+        (void)!save_meeting_remove(m->part, REPLACE_PART, &ignored);
+}

@@ -1,0 +1,565 @@
+/*
+ * checkpoint_open.c - which tag to go on from, and what it says
+ *
+ * The danger is to begin anew when there was something to go on from: the loss starts at
+ * the top, and the next save overwrites `latest`. So only a folder without any tag counts as
+ * empty; a tag without its pointer, or a pointer without its tag, stops the run.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/replicas_check.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "tools/train/checkpoint/checkpoint_impl.h"
+
+/* ---- pointer files ---- */
+
+/* The first line of DIR/NAME without blanks at its ends; NULL and no error: there is none. */
+static char *pointer_read(const char *dir, const char *name, struct err *e)
+{
+    char *path = path_join(dir, name), *text = NULL, *tag = NULL;
+    struct stat st;
+    uint64_t len;
+
+    if (stat(path, &st) < 0 && errno == ENOENT)
+        goto out;
+    text = file_slurp(path, 4096, &len, e);
+    if (text) {
+        size_t skip = strspn(text, " \t\r\n"), n = strcspn(text + skip, "\n");
+
+        while (n && isspace((unsigned char)text[skip + n - 1]))
+            n--;
+        tag = str_fmt("%.*s", (int)n, text + skip);
+        if (n == 0 || strchr(tag, '/') || !strcmp(tag, ".") || !strcmp(tag, "..")) {
+            err_data(e, path, ERR_NO_BYTE, "'%.60s' should be the name of a checkpoint folder beside it", tag);
+            free(tag);
+            tag = NULL;
+        }
+    }
+out:
+    free(text);
+    free(path);
+    return tag;
+}
+
+/* Does the folder look like a checkpoint's? */
+static bool is_tag(const char *path)
+{
+    DIR *d = opendir(path);
+    const struct dirent *ent;
+    bool yes = false;
+
+    if (!d)
+        return false;
+    while (!yes && (ent = readdir(d)))
+        yes = str_starts(ent->d_name, "mp_rank_") || str_starts(ent->d_name, "layer_") ||
+              strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") || !strcmp(ent->d_name, "index.h5") ||
+              str_ends(ent->d_name, ".safetensors") || str_starts(ent->d_name, "pytorch_model");
+    closedir(d);
+    return yes;
+}
+
+/* Names of the tags in a folder, "a, b" (the first few); *n of them. Caller frees. Unfinished ones do not count. */
+static char *list_tags(const char *dir, int *n)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *ent;
+    struct strbuf sb = {0};
+
+    *n = 0;
+    while (d && (ent = readdir(d))) {
+        char *path = path_join(dir, ent->d_name);
+
+        if (ent->d_name[0] != '.' && !str_ends(ent->d_name, ".part") && !str_ends(ent->d_name, ".part.job") &&
+            is_tag(path) && (*n)++ < 3)
+            strbuf_addf(&sb, "%s%s", sb.len ? ", " : "", ent->d_name);
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    if (*n > 3)
+        strbuf_addf(&sb, ", ...");
+    return sb.buf ? sb.buf : xstrdup("");
+}
+
+/*
+ * A save was killed between giving the tag its name and moving `latest`: latest.next names
+ * the tag and the folder it was made in, which is gone then. NULL: nothing of the kind.
+ */
+static char *interrupted_publish(const char *dir)
+{
+    char *next = path_join(dir, "latest.next"), *text, *tag = NULL, *nl;
+    struct err ignored = {0};
+    struct stat st;
+    uint64_t len;
+
+    text = file_slurp(next, 4096, &len, &ignored);
+    nl = text ? strchr(text, '\n') : NULL;
+    if (nl) {
+        char *part, *whole;
+
+        *nl = '\0';
+        part = path_join(dir, nl + 1);
+        whole = path_join(dir, text);
+        if (stat(part, &st) < 0 && errno == ENOENT && is_tag(whole))
+            tag = xstrdup(text);
+        free(part);
+        free(whole);
+    }
+    free(text);
+    free(next);
+    return tag;
+}
+
+/* ---- --universal-checkpoint ---- */
+
+/* "global_step20_universal" -> 20; -1: no number in it. */
+static long long step_of(const char *tag)
+{
+    const char *p = tag;
+
+    while (*p && !isdigit((unsigned char)*p))
+        p++;
+    return *p ? strtoll(p, NULL, 10) : -1;
+}
+
+static bool is_newer(const char *dir, const char *latest, const char *universal)
+{
+    char *a = path_join(dir, "latest"), *b = path_join(dir, "latest_universal");
+    long long x = step_of(latest), y = step_of(universal);
+    struct stat sa, sb;
+    bool newer;
+
+    if (x >= 0 && y >= 0)
+        newer = x > y;
+    else
+        newer = stat(a, &sa) == 0 && stat(b, &sb) == 0 && sa.st_mtime > sb.st_mtime;
+    free(a);
+    free(b);
+    return newer;
+}
+
+static char *universal_tag(const struct checkpoint_from *from, struct err *e)
+{
+    char *tag = pointer_read(from->dir, "latest_universal", e), *latest = NULL;
+
+    if (!tag && e->kind == ERR_NONE)
+        err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: there is no latest_universal; convert a "
+                 "checkpoint with ds2universal, or leave the option out (any topology loads without it)");
+    if (tag && !from->force)
+        latest = pointer_read(from->dir, "latest", e);
+    if (latest && is_newer(from->dir, latest, tag)) {
+        err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: 'latest' (%s) is newer than 'latest_universal' "
+                 "(%s); leave the option out to go on from %s, or force it to go back to %s", latest, tag, latest, tag);
+    }
+    free(latest);
+    if (e->kind == ERR_NONE)
+        return tag;
+    free(tag);
+    return NULL;
+}
+
+/* ---- which ---- */
+
+static char *plain_tag(const char *dir, struct report *notes, struct err *e)
+{
+    char *tag = pointer_read(dir, "latest", e), *found;
+    int n;
+
+    if (tag || e->kind != ERR_NONE)
+        return tag;
+    tag = interrupted_publish(dir);
+    if (tag) {
+        report_add(notes, SEV_NOTE, "latest", dir, ERR_NO_BYTE, NULL,
+                   "the last save was cut off before it wrote 'latest'; %s is whole and taken", tag);
+        return tag;
+    }
+    found = list_tags(dir, &n);
+    if (n)
+        err_data(e, dir, ERR_NO_BYTE, "holds %s but no file 'latest': write the name of the one to go on from into it, "
+                 "or give --load %s/NAME; to begin from scratch use another folder", found, dir);
+    free(found);
+    return NULL;
+}
+
+/* The path to open; NULL without an error: nothing is there. */
+static char *choose(const struct checkpoint_from *from, struct report *notes, struct err *e)
+{
+    struct stat st;
+    char *tag, *path;
+
+    if (stat(from->dir, &st) < 0) {
+        if (errno != ENOENT || from->universal)
+            err_sys(e, from->dir, "cannot look for a checkpoint");
+        return NULL;
+    }
+    if (!S_ISDIR(st.st_mode) || (is_tag(from->dir) && !from->universal))
+        return xstrdup(from->dir);
+    tag = from->universal ? universal_tag(from, e) : plain_tag(from->dir, notes, e);
+    if (!tag)
+        return NULL;
+    path = path_join(from->dir, tag);
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+        err_data(e, from->dir, ERR_NO_BYTE, "'%s' points to '%s', which is not there; correct it, or give "
+                 "--load %s/NAME", from->universal ? "latest_universal" : "latest", tag, from->dir);
+        free(path);
+        path = NULL;
+    }
+    free(tag);
+    return path;
+}
+
+/* ---- names ---- */
+
+int checkpoint_first_layer(const struct source *s)
+{
+    int lowest = -1;
+
+    for (int i = 0; i < s->n_params; i++) {
+        int layer;
+        const struct param_row *row = param_find(s->param[i].name, &layer);
+
+        if (row && row->role == ROLE_NORM1_W && (lowest < 0 || layer < lowest))
+            lowest = layer;
+    }
+    return lowest;
+}
+
+bool checkpoint_same(const char *name, int first_layer, const struct stage_param *p)
+{
+    char a[128], b[128];
+    int layer, unused;
+    const char *kind = param_kind(name, &layer, a);
+
+    return !strcmp(kind, param_kind(p->name, &unused, b)) && (p->block < 0 || layer - first_layer == p->block);
+}
+
+const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (checkpoint_same(s->param[i].name, first_layer, p))
+            return &s->param[i];
+    return NULL;
+}
+
+/* ---- what it says ---- */
+
+static double number(const struct pk *v, double otherwise)
+{
+    double x;
+
+    return v && pk_as_double(v, &x) ? x : otherwise;
+}
+
+static int64_t whole(const struct pk *v, int64_t otherwise)
+{
+    int64_t x;
+
+    return v && pk_as_int(v, &x) ? x : otherwise;
+}
+
+/* Any mp_rank file: what they say in common. */
+static const struct pk *mp_root(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (str_starts(s->file[i].name, "mp_rank_") && s->file[i].pt)
+            return pt_root(s->file[i].pt);
+    return NULL;
+}
+
+static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
+{
+    const char *style = pk_as_str(pk_get(d, "decay_style"));
+
+    /* One that decays over nothing has never been a trainer's: an import's, whose zeros are no rules to agree with. */
+    c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
+    c->max_lr = number(pk_get(d, "max_lr"), 0);
+    c->min_lr = number(pk_get(d, "min_lr"), 0);
+    c->warmup_steps = whole(pk_get(d, "warmup_steps"), 0);
+    c->num_steps = whole(pk_get(d, "num_steps"), 0);
+    c->decay_steps = whole(pk_get(d, "decay_steps"), 0);
+    c->warmup_tokens = whole(pk_get(d, "warmup_tokens"), 0);
+    c->num_tokens = whole(pk_get(d, "num_tokens"), 0);
+    snprintf(c->decay_style, sizeof c->decay_style, "%s", style ? style : "");
+}
+
+static void read_groups(struct checkpoint_info *c, const struct run_state *r)
+{
+    uint32_t n = 0, n_betas;
+    struct pk **group = pk_items(r->param_groups, &n);
+
+    c->opt_step = r->opt_step;
+    for (uint32_t g = 0; group && g < n && g < CHECKPOINT_GROUPS_MAX; g++) {
+        struct pk **beta = pk_items(pk_get(group[g], "betas"), &n_betas);
+
+        c->group[c->n_groups++] = (struct checkpoint_group){
+            .lr = number(pk_get(group[g], "lr"), 0), .eps = number(pk_get(group[g], "eps"), 1e-8),
+            .beta1 = beta && n_betas == 2 ? number(beta[0], 0.9) : 0.9,
+            .beta2 = beta && n_betas == 2 ? number(beta[1], 0.999) : 0.999,
+            .weight_decay = number(pk_get(group[g], "weight_decay"), 0),
+        };
+    }
+    c->has_clip_grad = pk_get(r->optimizer, "clip_grad") != NULL;
+    c->clip_grad = number(pk_get(r->optimizer, "clip_grad"), 0);
+}
+
+static bool is_role(const char *name, enum role r)
+{
+    int layer;
+    const struct param_row *row = name ? param_find(name, &layer) : NULL;
+
+    return row && row->role == r;
+}
+
+/* Blocks of each stage, as the mp_rank files list them. */
+static void read_blocks(struct checkpoint *c)
+{
+    const struct source *s = c->src;
+    int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks), norm = -1;
+
+    for (int pp = 0; pp < s->topo.pp; pp++) {
+        const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
+        uint32_t n_groups = 0, n;
+        struct pk **group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups) : NULL;
+
+        for (uint32_t g = 0; group && g < n_groups; g++) {
+            struct pk **pair = pk_pairs(group[g], &n);
+
+            for (uint32_t i = 0; pair && i < n; i++) {
+                const char *name = pk_as_str(pair[2 * i]);
+
+                blocks[pp] += is_role(name, ROLE_NORM1_W);
+                norm = is_role(name, ROLE_FINAL_NORM_W) ? pp : norm;
+            }
+        }
+    }
+    /* The embedding or the head may be alone; the final LayerNorm stands behind a block of its stage. */
+    for (int pp = 0; pp < s->topo.pp; pp++)
+        if (!blocks[pp] && (pp == norm || (pp > 0 && pp < s->topo.pp - 1)))
+            return;
+    c->info.n_stages = s->topo.pp;
+    c->info.blocks = blocks;
+}
+
+static void read_states(struct checkpoint_info *c, const struct source *s)
+{
+    const struct pk *params_dtype = pk_get(s->run.args, "params_dtype");
+
+    c->has_weights = c->has_optimizer = s->n_params > 0;
+    c->weights = pk_is_class(params_dtype, "torch", "float32") ? DTYPE_F32
+               : pk_is_class(params_dtype, "torch", "float16") ? DTYPE_F16 : DTYPE_BF16;
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        const struct tmap *flat = p->state[STATE_FP32];
+
+        if (!p->state[STATE_BF16])
+            c->has_weights = false;
+        else
+            c->weights = p->state[STATE_BF16]->dtype;
+        if (!flat || !p->state[STATE_EXP_AVG] || !p->state[STATE_EXP_AVG_SQ])
+            c->has_optimizer = false;
+        if (!flat)
+            flat = p->state[STATE_BF16];
+        c->has_replicas = c->has_replicas || (flat && flat->op == TMAP_REPLICAS && flat->n_slices > 1);
+    }
+}
+
+static void fill_info(struct checkpoint *c)
+{
+    const struct source *s = c->src;
+    const struct pk *root = mp_root(s), *args = s->run.args;
+    struct checkpoint_info *i = &c->info;
+
+    i->path = s->path;
+    i->tag = s->tag;
+    i->kind = s->kind;
+    i->topo = s->topo;
+    i->model = s->config;
+    i->iteration = s->run.iteration < 0 ? 0 : s->run.iteration;
+    i->consumed_train_samples = s->run.consumed_samples < 0 ? 0 : s->run.consumed_samples;
+    i->consumed_valid_samples = whole(pk_get(args, "consumed_valid_samples"), 0);
+    i->consumed_tokens = s->run.consumed_tokens < 0 ? 0 : s->run.consumed_tokens;
+    i->skipped_train_samples = whole(pk_get(args, "skipped_train_samples"), 0);
+    i->skipped_train_iteration = whole(pk_get(args, "skipped_train_iteration"), 0);
+    i->gigaflos = number(pk_get(args, "gigaflos_no_embeds"), 0);
+    i->args = args;
+    i->ds_version = s->run.ds_version;
+    i->has_rng = pk_get(root, "torch_rng_state") != NULL;
+    read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
+    read_groups(i, &s->run);
+    read_states(i, s);
+    read_blocks(c);
+}
+
+/* What training cannot go on from. */
+static int check_kind(const struct checkpoint *c, struct err *e)
+{
+    const struct source *s = c->src;
+    const char *position = s->config.position;
+
+    if (c->first_layer < 0) {
+        err_data(e, s->path, ERR_NO_BYTE, "no transformer layer is in it");
+        return -1;
+    }
+    if (*position && strcmp(position, "alibi") && strcmp(position, "absolute")) {
+        err_data(e, s->path, ERR_NO_BYTE, "position embedding '%s': the trainer knows alibi and absolute", position);
+        return -1;
+    }
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].merge == MERGE_CAT0_HALVES || s->config.glu) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: gated MLPs (GLU) cannot be trained", s->param[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+/* Findings of the open: warnings are passed on, the first error is the failure. */
+static int take_findings(const struct report *r, const char *path, struct report *notes, struct err *e)
+{
+    int n_more = report_count(r, SEV_ERROR) - 1;
+
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        if (f->severity == SEV_ERROR) {
+            char *text = finding_text(f);
+
+            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all%s", text,
+                     n_more ? " (and more)" : "",
+                     mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "");
+            free(text);
+            return -1;
+        }
+        if (f->severity == SEV_WARNING)
+            report_add(notes, SEV_WARNING, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    return 0;
+}
+
+/* ---- the door ---- */
+
+void checkpoint_latest(const char *dir, char *tag, size_t n)
+{
+    struct err ignored = {0};
+    char *found = pointer_read(dir, "latest", &ignored);
+
+    snprintf(tag, n, "%s", found ? found : "");
+    free(found);
+}
+
+int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out, struct report *notes, struct err *e)
+{
+    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch };
+    char *path = choose(from, notes, e);
+    struct report *found = report_new();
+    struct checkpoint *c = NULL;
+    int rc = -1;
+
+    *out = NULL;
+    if (!path) {
+        if (e->kind == ERR_NONE) {
+            report_add(notes, SEV_WARNING, "no_checkpoint", from->dir, ERR_NO_BYTE, NULL,
+                       "no checkpoint is there (no file 'latest'): training begins from scratch");
+            rc = 0;
+        }
+        goto out;
+    }
+    c = xcalloc(1, sizeof *c);
+    c->arena = arena_new(0);
+    c->src = source_open(path, &so, found, e);
+    if (!c->src || take_findings(found, c->src->path, notes, e) < 0)
+        goto out;
+    c->first_layer = checkpoint_first_layer(c->src);
+    if (check_kind(c, e) < 0)
+        goto out;
+    fill_info(c);
+    c->accept_mismatch = from->accept_mismatch;
+    *out = c;
+    rc = 1;
+out:
+    if (rc < 0)
+        checkpoint_close(c);
+    report_free(found);
+    free(path);
+    return rc;
+}
+
+void checkpoint_close(struct checkpoint *c)
+{
+    if (!c)
+        return;
+    source_close(c->src);
+    arena_free(c->arena);
+    free(c);
+}
+
+const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
+{
+    return &c->info;
+}
+
+const struct source *checkpoint_source(const struct checkpoint *c)
+{
+    return c->src;
+}
+
+/* ---- one save ---- */
+
+int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = c->accept_mismatch };
+    struct report *found = report_new();
+    int rc;
+
+    mismatch_sample(c->src, &o, found);
+    rc = take_findings(found, c->src->path, notes, e);
+    report_free(found);
+    return rc;
+}
+
+/* ---- replicas ---- */
+
+static int report_kind(const struct replicas *x, const struct replica_kind *k, struct report *notes, const char *path)
+{
+    double worst = 0;
+    const char *name = "";
+    int n = k->n_params - k->n_params_in_sync;
+
+    for (int i = 0; i < x->n_params && n; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (!strcmp(x->param[i].kind, k->kind) && x->param[i].state[st].n_differ &&
+                x->param[i].state[st].max_abs >= worst) {
+                worst = x->param[i].state[st].max_abs;
+                name = x->param[i].param->name;
+            }
+    if (n)
+        report_add(notes, SEV_WARNING, "replicas", path, ERR_NO_BYTE, NULL,
+                   "%s: tensor-parallel copies differ in %d of %d layers, at most by %.3g (%s)", k->kind, n,
+                   k->n_params, worst, name);
+    return n;
+}
+
+int checkpoint_check_replicas(const struct checkpoint *c, int threads, struct report *notes, struct err *e)
+{
+    struct replicas_opts o = { .threads = threads > 0 ? threads : 1, .state = -1 };
+    struct replicas x = {0};
+    int n = 0;
+
+    if (replicas_check(c->src, &o, &x, e) < 0)
+        return -1;
+    for (int k = 0; k < x.n_kinds; k++)
+        n += report_kind(&x, &x.kind[k], notes, c->src->path);
+    if (n)
+        report_add(notes, SEV_WARNING, "replicas", c->src->path, ERR_NO_BYTE, NULL,
+                   "%d of %d replicated parameters differ between tensor ranks; --replicas says what becomes of them",
+                   n, x.n_params);
+    replicas_free(&x);
+    return n;
+}

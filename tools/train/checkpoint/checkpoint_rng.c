@@ -1,0 +1,150 @@
+/*
+ * checkpoint_rng.c - random states that a Python trainer would have right after seeding
+ *
+ * This trainer's own random numbers need no state (they are a function of seed, iteration
+ * and place), but the genuine one refuses a checkpoint without. Where nothing was loaded
+ * to pass on, rank (pp, tp) gets what Megatron's seeding gives it (training spec, section 7):
+ *   Python, numpy, torch on the CPU, default CUDA    seed + 100 pp
+ *   model-parallel-rng                               seed + 100 pp + 2718 + tp
+ * All but CUDA's (a Philox key and an offset) are the same MT19937 in three wrappings.
+ */
+#include <string.h>
+
+#include "libcommon/model/mt19937.h"
+#include "tools/train/checkpoint/checkpoint_impl.h"
+
+enum { MT_WORDS = 624, TORCH_STATE = 5056, CUDA_STATE = 16, TRACKER_OFFSET = 2718, STAGE_STEP = 100 };
+
+static const char *const keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
+                                    "rng_tracker_states" };
+
+static struct pk *tuple_of(struct arena *a, struct pk *const *item, int n)
+{
+    struct pk *t = pk_tuple(a);
+
+    for (int i = 0; i < n; i++)
+        pk_add(a, t, item[i]);
+    return t;
+}
+
+/* CPython's random.seed(int): MT19937's init_by_array, the key being the seed's 32-bit words. */
+static void python_words(uint64_t seed, uint32_t *mt)
+{
+    const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+    const int n_key = key[1] ? 2 : 1;
+    struct mt19937 base;
+    int i = 1, j = 0;
+
+    mt19937_seed(&base, 19650218);
+    memcpy(mt, base.key, sizeof base.key);
+    for (int k = 0; k < MT_WORDS; k++) {
+        mt[i] = (mt[i] ^ ((mt[i - 1] ^ (mt[i - 1] >> 30)) * 1664525u)) + key[j] + (uint32_t)j;
+        j = (j + 1) % n_key;
+        if (++i == MT_WORDS) {
+            mt[0] = mt[MT_WORDS - 1];
+            i = 1;
+        }
+    }
+    for (int k = 0; k < MT_WORDS - 1; k++) {
+        mt[i] = (mt[i] ^ ((mt[i - 1] ^ (mt[i - 1] >> 30)) * 1566083941u)) - (uint32_t)i;
+        if (++i == MT_WORDS) {
+            mt[0] = mt[MT_WORDS - 1];
+            i = 1;
+        }
+    }
+    mt[0] = 0x80000000u;
+}
+
+/* (3, (624 words, position), None) */
+static struct pk *python_state(struct arena *a, uint64_t seed)
+{
+    uint32_t mt[MT_WORDS];
+    struct pk *words = pk_tuple(a);
+
+    python_words(seed, mt);
+    for (int i = 0; i < MT_WORDS; i++)
+        pk_add(a, words, pk_int(a, mt[i]));
+    pk_add(a, words, pk_int(a, MT_WORDS));
+    return tuple_of(a, (struct pk *[]){ pk_int(a, 3), words, pk_none(a) }, 3);
+}
+
+static struct pk *bytes_of(struct arena *a, const void *p, size_t n)
+{
+    struct pk *v = arena_alloc(a, sizeof *v);
+
+    v->type = PK_BYTES;
+    v->str = arena_strndup(a, p, n);
+    v->len = n;
+    return v;
+}
+
+/* ('MT19937', uint32[624], position, has_gauss, cached), the array as numpy pickles itself. */
+static struct pk *numpy_state(struct arena *a, uint64_t seed)
+{
+    struct mt19937 mt;
+    uint8_t raw[4 * MT_WORDS];
+    struct pk *dtype, *array;
+
+    mt19937_seed(&mt, (uint32_t)seed);
+    for (int i = 0; i < MT_WORDS; i++)
+        put_le32(raw + 4 * i, mt.key[i]);
+    dtype = pk_call(a, pk_global(a, "numpy", "dtype"),
+                    tuple_of(a, (struct pk *[]){ pk_str(a, "u4"), pk_bool(a, false), pk_bool(a, true) }, 3));
+    dtype->state = tuple_of(a, (struct pk *[]){ pk_int(a, 3), pk_str(a, "<"), pk_none(a), pk_none(a), pk_none(a),
+                                                pk_int(a, -1), pk_int(a, -1), pk_int(a, 0) }, 8);
+    array = pk_call(a, pk_global(a, "numpy.core.multiarray", "_reconstruct"),
+                    tuple_of(a, (struct pk *[]){ pk_global(a, "numpy", "ndarray"),
+                                                 tuple_of(a, (struct pk *[]){ pk_int(a, 0) }, 1),
+                                                 bytes_of(a, "b", 1) }, 3));
+    array->state = tuple_of(a, (struct pk *[]){ pk_int(a, 1), tuple_of(a, (struct pk *[]){ pk_int(a, MT_WORDS) }, 1),
+                                                dtype, pk_bool(a, false), bytes_of(a, raw, sizeof raw) }, 5);
+    return tuple_of(a, (struct pk *[]){ pk_str(a, "MT19937"), array, pk_int(a, MT_WORDS), pk_int(a, 0),
+                                        pk_float(a, 0) }, 5);
+}
+
+/*
+ * torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of
+ * 8 bytes, then the cached normal samples (none).
+ */
+static struct pk *torch_state(struct arena *a, struct memory_storages *st, uint64_t seed)
+{
+    const int64_t n = TORCH_STATE;
+    uint8_t b[TORCH_STATE] = {0};
+    struct mt19937 mt;
+
+    mt19937_seed(&mt, (uint32_t)seed);
+    put_le64(b, seed);
+    put_le32(b + 8, 1);
+    put_le32(b + 12, 1);
+    for (int i = 0; i < MT_WORDS; i++)
+        put_le64(b + 24 + 8 * i, mt.key[i]);
+    return memory_tensor(a, st, DTYPE_U8, 1, &n, false, b);
+}
+
+static struct pk *cuda_state(struct arena *a, struct memory_storages *st, uint64_t seed)
+{
+    const int64_t n = CUDA_STATE;
+    uint8_t b[CUDA_STATE] = {0};
+
+    put_le64(b, seed);
+    return memory_tensor(a, st, DTYPE_U8, 1, &n, false, b);
+}
+
+void rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64_t seed, int pp, int tp)
+{
+    uint64_t mine = (uint64_t)(seed + STAGE_STEP * pp);
+    struct pk *tracker = pk_dict(a);
+
+    pk_set_str(a, tracker, "model-parallel-rng", cuda_state(a, st, mine + TRACKER_OFFSET + (uint64_t)tp));
+    pk_set_str(a, dict, keys[0], python_state(a, mine));
+    pk_set_str(a, dict, keys[1], numpy_state(a, mine));
+    pk_set_str(a, dict, keys[2], torch_state(a, st, mine));
+    pk_set_str(a, dict, keys[3], cuda_state(a, st, mine));
+    pk_set_str(a, dict, keys[4], tracker);
+}
+
+void rng_remove(struct pk *dict)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        pk_remove(dict, keys[i]);
+}

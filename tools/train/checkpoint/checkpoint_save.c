@@ -1,0 +1,502 @@
+/*
+ * checkpoint_save.c - the trainer's side of a save: copy, check, let the writer go
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/crc.h"
+#include "libcommon/comm/comm.h"
+#include "libcommon/convert/staging.h"
+#include "tools/train/checkpoint/checkpoint_write.h"
+
+enum { HASH_CHUNK = 1 << 20 };
+
+struct checkpoint_saver {
+    struct checkpoint_saver_opts o;
+    char *dir;                  /* absolute: the writer keeps the folder it was forked in */
+    char *area;
+    struct area at;
+    uint64_t disk_bytes;        /* of all ranks */
+    int rank;
+    bool under_way;             /* the writer's answer has not been taken */
+    char *job;                  /* where writers meet for the save under way, or NULL */
+    struct checkpoint_saved last;       /* as this rank has seen it */
+    bool polled;                /* by poll */
+    enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* of it, by poll or wait */
+};
+
+static const struct checkpoint_saved none = { .iteration = -1, .ok = true };
+
+/* ---- set-up ---- */
+
+static int resolve_dir(struct checkpoint_saver *v, struct err *e)
+{
+    char buf[PATH_MAX];
+
+    /* Every rank: on a node-local folder each node needs its own, and the error is clearer here. */
+    if (dir_make(v->o.dir, e) < 0)
+        return -1;
+    if (!realpath(v->o.dir, buf)) {
+        err_sys(e, v->o.dir, "cannot resolve");
+        return -1;
+    }
+    v->dir = xstrdup(buf);
+    return 0;
+}
+
+static int sum_disk(struct checkpoint_saver *v, struct err *e)
+{
+    int64_t sum = (int64_t)v->disk_bytes;
+
+    if (v->o.world && comm_host_all_reduce(v->o.world, &sum, 1, DTYPE_I64, COMM_SUM, e) < 0)
+        return -1;
+    v->disk_bytes = (uint64_t)sum;
+    return 0;
+}
+
+struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
+                                              struct err *e)
+{
+    struct checkpoint_saver *v = xcalloc(1, sizeof *v);
+    struct strbuf msg = {0};
+    struct setup set;
+    int rc = -1;
+
+    v->o = *o;
+    v->last = none;
+    v->at = area_of(o->stage, o->weights);
+    v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
+    if (setup_make(o, &set, notes, e) < 0)
+        goto out;
+    setup_pack(&set, &msg);
+    setup_free(&set);
+    v->o.from = NULL;                   /* nothing of it is needed any more, nor the arguments */
+    v->o.args = NULL;
+    if (resolve_dir(v, e) < 0)
+        goto out;
+    v->area = writer_area(o->writer, max_u64(v->at.bytes, 4096), e);
+    if (!v->area || writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
+        goto out;
+    rc = sum_disk(v, e);
+out:
+    strbuf_free(&msg);
+    if (rc < 0) {
+        free(v->dir);
+        free(v);
+        v = NULL;
+    }
+    return v;
+}
+
+void checkpoint_saver_free(struct checkpoint_saver *v)
+{
+    struct err ignored = {0};
+    double wall;
+    int fault;
+
+    if (!v)
+        return;
+    /* A failure has been told by wait, which every exit calls before. */
+    (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
+    free(v->dir);
+    free(v->job);
+    free(v);
+}
+
+uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights)
+{
+    return area_of(s, weights).bytes;
+}
+
+uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
+{
+    return v->disk_bytes;
+}
+
+/* ---- copying ---- */
+
+static void copy_state(const struct checkpoint_saver *v)
+{
+    const struct stage *s = v->o.stage;
+    const struct stage_state *from = v->o.state;
+    const float *const flat[STATE_N] = { NULL, from->master, from->exp_avg, from->exp_avg_sq };
+    uint64_t size = (uint64_t)dtype_size(v->o.weights);
+
+    for (int st = STATE_FP32; st < STATE_N; st++)
+        v->o.dev->copy(v->area + v->at.at[st], flat[st], (uint64_t)s->shard_n * sizeof(float), v->o.stream);
+    /* Of the weights the part this rank owns, so that each is written once. */
+    for (int i = 0; i < s->n_buckets; i++) {
+        const struct stage_bucket *b = &s->bucket[i];
+        uint64_t own = (uint64_t)(b->n / s->topo.dp);
+
+        v->o.dev->copy(v->area + v->at.at[STATE_BF16] + (uint64_t)b->shard_at * size,
+                       (const char *)from->weights + ((uint64_t)b->at + (uint64_t)s->dp * own) * size, own * size,
+                       v->o.stream);
+    }
+    v->o.dev->stream_sync(v->o.stream);
+}
+
+/* ---- replicas ---- */
+
+/* CRC of a run of device memory, which goes through a small buffer of the host's. */
+static uint32_t crc_of(const struct checkpoint_saver *v, uint32_t crc, const char *at, uint64_t len, char *buf)
+{
+    for (uint64_t n; len; at += n, len -= n) {
+        n = min_u64(len, HASH_CHUNK);
+        v->o.dev->copy(buf, at, n, v->o.stream);
+        v->o.dev->stream_sync(v->o.stream);
+        crc = crc_bytes(crc, buf, n);
+    }
+    return crc;
+}
+
+/* One CRC a replicated parameter and state, over what this rank owns of it. [n_params * STATE_N] */
+static void hash_replicas(const struct checkpoint_saver *v, uint32_t *crc)
+{
+    const struct stage *s = v->o.stage;
+    const struct stage_state *from = v->o.state;
+    const float *const flat[STATE_N] = { NULL, from->master, from->exp_avg, from->exp_avg_sq };
+    uint64_t size = (uint64_t)dtype_size(v->o.weights);
+    char *buf = xmalloc(HASH_CHUNK);
+
+    for (int i = 0; i < s->n_runs; i++) {
+        const struct stage_run *r = &s->run[i];
+        const struct stage_param *p = &s->param[r->param];
+        uint32_t *to = &crc[r->param * STATE_N];
+
+        if (p->split)
+            continue;
+        to[STATE_BF16] = crc_of(v, to[STATE_BF16], (const char *)from->weights + (uint64_t)(p->at + r->from) * size,
+                                (uint64_t)r->n * size, buf);
+        for (int st = STATE_FP32; st < STATE_N; st++)
+            to[st] = crc_of(v, to[st], (const char *)(flat[st] + r->shard_at), (uint64_t)r->n * sizeof(float), buf);
+    }
+    free(buf);
+}
+
+/* The first that differs, on every rank of the group the same. */
+static int compare_replicas(const struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
+{
+    const struct stage *s = v->o.stage;
+    int n_differ = 0, first = -1, who = -1;
+
+    for (int i = 0; i < n; i++)
+        for (int r = 1; r < ranks; r++)
+            if (all[(size_t)r * (size_t)n + (size_t)i] != all[i]) {
+                n_differ++;
+                if (first < 0) {
+                    first = i;
+                    who = r;
+                }
+                break;
+            }
+    if (first < 0)
+        return 0;
+    err_data(e, s->param[first / STATE_N].name, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
+             "rank 0 and %d (stage %d, data rank %d; %d such states in all): the state in memory is not to be trusted",
+             state_name((enum state)(first % STATE_N)), who, s->pp, s->dp, n_differ);
+    return -1;
+}
+
+int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
+{
+    int n = v->o.stage->n_params * STATE_N, ranks = v->o.tp ? comm_size(v->o.tp) : 1, rc;
+    uint32_t *mine, *all;
+
+    if (ranks == 1)
+        return 0;
+    mine = xcalloc((size_t)n, sizeof *mine);
+    all = xmalloc((size_t)n * (size_t)ranks * sizeof *all);
+    hash_replicas(v, mine);
+    rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
+    if (rc == 0)
+        rc = compare_replicas(v, all, n, ranks, e);
+    free(mine);
+    free(all);
+    return rc;
+}
+
+/* ---- how it went ---- */
+
+static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault, double wall_s, const struct err *why)
+{
+    v->under_way = false;
+    v->polled = false;
+    v->told = TOLD_NOTHING;
+    v->last.ok = fault == CHECKPOINT_FINE;
+    v->last.fault = fault;
+    v->last.wall_s = wall_s;
+    v->last.err = *why;
+}
+
+/* A writer that died cannot say so itself, and the others would wait for it. */
+static void tell_for_writer(const struct checkpoint_saver *v, const struct err *why)
+{
+    char *path = str_fmt("%s/failed.%d", v->job, v->rank);
+    struct err ignored = {0};
+
+    if (why->kind == ERR_SYS && access(v->job, F_OK) == 0 && access(path, F_OK) < 0 &&
+        file_replace(path, why->msg, strlen(why->msg), &ignored) < 0)
+        err_clear(&ignored);            /* then the job's end tells them */
+    free(path);
+}
+
+/* Rank-local: wait, and take the writer's word. */
+static void finish_last(struct checkpoint_saver *v, int block)
+{
+    struct err why = {0};
+    double wall = 0;
+    int rc, fault = CHECKPOINT_FINE;
+
+    if (!v->under_way)
+        return;
+    rc = writer_result(v->o.writer, block, &wall, &fault, &why);
+    if (rc < 0)
+        tell_for_writer(v, &why);
+    if (rc != 0)
+        take_result(v, rc > 0 ? CHECKPOINT_FINE : (enum checkpoint_fault)fault, wall, &why);
+}
+
+int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out)
+{
+    finish_last(v, 0);
+    *out = none;
+    if (v->under_way || v->polled || v->told || v->last.iteration < 0)
+        return 0;
+    *out = v->last;
+    v->polled = true;
+    if (out->ok)
+        v->told = TOLD_GOOD;
+    return 1;
+}
+
+/* The lowest rank of those with the worst reason tells all; if nothing failed, rank 0, who published. Who told, or -1. */
+static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
+{
+    int64_t size, worst;
+    int from;
+
+    if (!v->o.world)
+        return v->rank;
+    size = comm_size(v->o.world);
+    worst = (int64_t)out->fault * size + size - 1 - comm_rank(v->o.world);
+    if (comm_host_all_reduce(v->o.world, &worst, 1, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    from = (int)(size - 1 - worst % size);
+    return comm_host_broadcast(v->o.world, out, sizeof *out, from, e) < 0 ? -1 : from;
+}
+
+/* An echo says whom it has heard. */
+static void name_rank(const struct checkpoint_saver *v, struct checkpoint_saved *x, int rank)
+{
+    const struct err own = x->err;
+
+    if (x->fault < CHECKPOINT_FAILED || topo_world(v->o.stage->topo) == 1)
+        return;
+    snprintf(x->err.msg, sizeof x->err.msg, "rank %d%s: %.960s", rank,
+             x->fault == CHECKPOINT_FAILED ? " could not write its part" : "", own.msg);
+}
+
+int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
+{
+    int from;
+
+    finish_last(v, 1);
+    *out = v->last;
+    from = agree(v, out, e);
+    if (from < 0)
+        return -1;
+    name_rank(v, out, from);
+    /* What poll has told was this rank's own view: another's part may be missing all the same. */
+    out->told = v->told == (out->ok ? TOLD_GOOD : TOLD_BAD);
+    v->told = out->ok ? TOLD_GOOD : TOLD_BAD;
+    if (out->ok)
+        return 0;
+    *e = out->err;
+    return -1;
+}
+
+/* ---- the folder ---- */
+
+/* The length of "global_step20" at the start of a name, or 0. */
+static size_t tag_length(const char *name)
+{
+    size_t n = str_starts(name, "global_step") ? strlen("global_step") : 0, digits = n ? strspn(name + n, "0123456789") : 0;
+
+    return digits ? n + digits : 0;
+}
+
+/* "global_step20.0badcafe.part" and its .job are a save's; those of a converter that writes here have other names. */
+static bool is_leftover(const char *name, enum replace_what *what)
+{
+    size_t n = tag_length(name);
+    const char *end = name + n;
+
+    *what = REPLACE_PART;
+    if (n == 0 || *end != '.')
+        return false;
+    if (strcmp(end, ".gone.part") == 0)
+        return true;
+    if (strspn(end + 1, "0123456789abcdef") != 8)
+        return false;
+    *what = strcmp(end + 9, ".part.job") == 0 ? REPLACE_JOB : REPLACE_PART;
+    return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0;
+}
+
+/* One entry of the folder. A left-over with something foreign in it stays. */
+static int clean_entry(const char *dir, const char *name, struct err *e)
+{
+    char *path = path_join(dir, name);
+    enum replace_what what;
+    int rc = 0;
+
+    if (is_leftover(name, &what)) {
+        rc = save_meeting_remove(path, what, e);
+    } else if (tag_length(name) && strcmp(name + tag_length(name), ".old.part") == 0) {
+        path[strlen(path) - strlen(".old.part")] = '\0';
+        rc = staging_recover(path, e);
+    }
+    free(path);
+    return rc;
+}
+
+int checkpoint_clean(const char *dir, struct err *e)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *ent;
+    int rc = 0;
+
+    if (!d) {
+        if (errno == ENOENT)
+            return 0;
+        err_sys(e, dir, "cannot list");
+        return -1;
+    }
+    while (rc == 0 && (ent = readdir(d)))
+        rc = clean_entry(dir, ent->d_name, e);
+    closedir(d);
+    return rc;
+}
+
+/* A tag of that name with something foreign in it gives way, and is told of. */
+static void note_kept(struct checkpoint_saver *v, const char *tag)
+{
+    char *path = path_join(v->dir, tag);
+    struct err foreign = {0};
+
+    if (access(path, F_OK) == 0 && replace_check(path, REPLACE_OUT, &foreign) < 0)
+        snprintf(v->last.note, sizeof v->last.note, "%.60s was there and holds what is no part of a checkpoint: it is "
+                 "kept beside it as %.60s.kept", tag, tag);
+    free(path);
+}
+
+/* What rank 0 tells the others before anybody writes. */
+struct beginning {
+    int rc;
+    char part[96];
+    struct err err;
+};
+
+/* Rank 0: a fresh pair of folders. */
+static void begin(const struct checkpoint_saver *v, const char *tag, struct beginning *b)
+{
+    struct timespec t;
+    char *part, *job;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    snprintf(b->part, sizeof b->part, "%s.%08x.part", tag,
+             v->o.world ? (unsigned)(t.tv_nsec ^ (t.tv_sec << 20) ^ ((long)getpid() << 8)) : 0);
+    part = path_join(v->dir, b->part);
+    job = str_fmt("%s.job", part);
+    b->rc = checkpoint_clean(v->dir, &b->err);
+    if (b->rc == 0)
+        b->rc = dir_make(job, &b->err);
+    if (b->rc == 0)
+        b->rc = dir_make(part, &b->err);
+    free(part);
+    free(job);
+}
+
+static int agree_beginning(const struct checkpoint_saver *v, const char *tag, struct beginning *b, struct err *e)
+{
+    memset(b, 0, sizeof *b);
+    if (v->rank == 0)
+        begin(v, tag, b);
+    else if (!v->o.world)               /* a test acts for all ranks, 0 first */
+        snprintf(b->part, sizeof b->part, "%s.%08x.part", tag, 0);
+    return v->o.world ? comm_host_broadcast(v->o.world, b, sizeof *b, 0, e) : 0;
+}
+
+/* ---- a save ---- */
+
+/* A folder that cannot be made fails the save, like a file in it: the run goes on, and tries the next one. */
+static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e)
+{
+    struct save_order *o = xcalloc(1, sizeof *o);
+    struct beginning b;
+    int rc;
+
+    o->now = *now;
+    snprintf(o->dir, sizeof o->dir, "%s", v->dir);
+    snprintf(o->tag, sizeof o->tag, "global_step%lld", (long long)now->iteration);
+    rc = agree_beginning(v, o->tag, &b, e);
+    v->last = none;
+    v->last.iteration = now->iteration;
+    snprintf(v->last.path, sizeof v->last.path, "%s/%s", v->o.dir, o->tag);
+    note_kept(v, o->tag);
+    if (rc == 0 && b.rc < 0) {
+        take_result(v, v->rank == 0 ? CHECKPOINT_FAILED : CHECKPOINT_ECHO, 0, &b.err);
+    } else if (rc == 0) {
+        memcpy(o->part, b.part, sizeof o->part);
+        free(v->job);
+        v->job = str_fmt("%s/%s.job", v->dir, b.part);
+        rc = writer_save(v->o.writer, o, sizeof *o, e);
+        v->under_way = rc == 0;
+    }
+    free(o);
+    return rc;
+}
+
+/* A tensor group that is out of step stops the whole job's save, not its own part of it. */
+static int all_fine(const struct checkpoint_saver *v, int rc, struct err *e)
+{
+    struct checkpoint_saved x = { .ok = rc == 0, .fault = rc == 0 ? CHECKPOINT_FINE : CHECKPOINT_FAILED };
+    struct err ours = {0};
+
+    x.err = *e;
+    if (!v->o.world)
+        return rc;
+    if (agree(v, &x, &ours) < 0) {
+        *e = ours;
+        return -1;
+    }
+    *e = x.err;
+    return x.ok ? 0 : -1;
+}
+
+int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct checkpoint_saved *before,
+                    double *stall_s, struct err *e)
+{
+    double begun = clock_s();
+    struct err earlier = {0};
+    int rc;
+
+    if (checkpoint_save_wait(v, before, &earlier) < 0 && before->ok) {
+        *e = earlier;                   /* not the save: the ranks could not speak to each other */
+        return -1;
+    }
+    rc = all_fine(v, checkpoint_check_live(v, e), e);
+    if (rc == 0) {
+        copy_state(v);
+        rc = order(v, now, e);
+    }
+    *stall_s = clock_s() - begun;
+    return rc;
+}

@@ -1,0 +1,298 @@
+/*
+ * writer.c - the second process of a rank
+ *
+ * Messages over a socket, each a header and its bytes: AREA (size of the staging area),
+ * SETUP, SAVE and END to the writer; a reply to each but END.
+ */
+#include "tools/train/checkpoint/writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "tools/train/checkpoint/checkpoint_write.h"
+
+enum message { MSG_AREA, MSG_SETUP, MSG_SAVE, MSG_END };
+
+struct header {
+    enum message what;
+    uint64_t n;
+};
+
+struct reply {
+    int rc;
+    double wall_s;
+    uint64_t bytes;             /* SETUP: of disk this rank's files take */
+    enum checkpoint_fault fault;        /* SAVE */
+    struct err err;
+};
+
+struct writer {
+    pid_t pid;
+    int sock, memfd;
+    void *area;
+    uint64_t area_bytes, disk_bytes;
+    bool saving;
+    bool dead;
+};
+
+/* ---- the socket ---- */
+
+static bool send_all(int fd, const void *p, size_t n)
+{
+    while (n) {
+        ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        p = (const char *)p + k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* false: the other side is gone. */
+static bool recv_all(int fd, void *p, size_t n)
+{
+    while (n) {
+        ssize_t k = recv(fd, p, n, 0);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        p = (char *)p + k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* ---- the writer's side ---- */
+
+struct serving {
+    int sock, memfd;
+    void *area;
+    uint64_t area_bytes;
+    struct engine *engine;
+};
+
+static bool trainer_gone(void *ctx)
+{
+    const struct serving *s = ctx;
+    struct pollfd p = { .fd = s->sock, .events = POLLRDHUP };
+
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+static int serve_area(struct serving *s, const void *msg, struct err *e)
+{
+    memcpy(&s->area_bytes, msg, sizeof s->area_bytes);
+    s->area = mmap(NULL, s->area_bytes, PROT_READ, MAP_SHARED, s->memfd, 0);
+    if (s->area != MAP_FAILED)
+        return 0;
+    err_sys(e, "staging area", "cannot map %llu bytes", (unsigned long long)s->area_bytes);
+    return -1;
+}
+
+static void serve(struct serving *s, const struct header *h, const void *msg, struct reply *r)
+{
+    double begun = clock_s();
+
+    if (h->what == MSG_AREA) {
+        r->rc = serve_area(s, msg, &r->err);
+    } else if (h->what == MSG_SETUP) {
+        engine_free(s->engine);
+        s->engine = engine_new(msg, h->n, s->area, &r->err);
+        r->rc = s->engine ? 0 : -1;
+        r->bytes = s->engine ? engine_disk_bytes(s->engine) : 0;
+    } else {
+        r->rc = engine_save(s->engine, msg, trainer_gone, s, &r->fault, &r->err);
+    }
+    r->wall_s = clock_s() - begun;
+}
+
+/* Nothing of the trainer's may be held open (a launcher waits for its pipes), and no signal for it is ours. */
+static void become_writer(int sock, int memfd)
+{
+    static const int ignored[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGQUIT };
+    int null = open("/dev/null", O_RDWR);
+
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
+    for (int fd = 0; fd < 3 && null >= 0; fd++)
+        dup2(null, fd);
+    for (int fd = 3, end = (int)sysconf(_SC_OPEN_MAX); fd < (end < 65536 ? end : 65536); fd++)
+        if (fd != sock && fd != memfd)
+            close(fd);
+    prctl(PR_SET_NAME, "ckpt-writer");
+}
+
+static _Noreturn void run_writer(int sock, int memfd)
+{
+    struct serving s = { .sock = sock, .memfd = memfd };
+    struct header h;
+
+    become_writer(sock, memfd);
+    while (recv_all(sock, &h, sizeof h) && h.what != MSG_END) {
+        void *msg = malloc(h.n + 1);
+        struct reply r = { .rc = -1 };
+
+        if (!msg || !recv_all(sock, msg, h.n))
+            break;
+        serve(&s, &h, msg, &r);
+        free(msg);
+        if (!send_all(sock, &r, sizeof r))
+            break;
+    }
+    _exit(0);
+}
+
+/* ---- the trainer's side ---- */
+
+struct writer *writer_start(struct err *e)
+{
+    int pair[2] = { -1, -1 }, memfd = memfd_create("checkpoint-staging", MFD_CLOEXEC);
+    struct writer *w;
+    pid_t pid = -1;
+
+    if (memfd >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
+        pid = fork();
+    if (pid == 0)
+        run_writer(pair[1], memfd);
+    if (pid < 0) {
+        err_sys(e, "checkpoint writer", "cannot start the process");
+        if (memfd >= 0)
+            close(memfd);
+        for (int i = 0; i < 2; i++)
+            if (pair[i] >= 0)
+                close(pair[i]);
+        return NULL;
+    }
+    close(pair[1]);
+    w = xcalloc(1, sizeof *w);
+    w->pid = pid;
+    w->sock = pair[0];
+    w->memfd = memfd;
+    return w;
+}
+
+long writer_pid(const struct writer *w)
+{
+    return w->pid;
+}
+
+/* It did not answer: why? */
+static int lost(struct writer *w, struct err *e)
+{
+    int status = 0;
+
+    if (!w->dead)
+        waitpid(w->pid, &status, 0);
+    w->dead = true;
+    w->saving = false;
+    errno = EPIPE;
+    if (WIFSIGNALED(status))
+        err_sys(e, "checkpoint writer", "process %ld was ended by signal %d", (long)w->pid, WTERMSIG(status));
+    else
+        err_sys(e, "checkpoint writer", "process %ld has ended (status %d)", (long)w->pid, WEXITSTATUS(status));
+    return -1;
+}
+
+static int post(struct writer *w, enum message what, const void *msg, size_t n, struct err *e)
+{
+    struct header h = { .what = what, .n = n };
+
+    if (w->dead || !send_all(w->sock, &h, sizeof h) || !send_all(w->sock, msg, n))
+        return lost(w, e);
+    return 0;
+}
+
+static int answer(struct writer *w, struct reply *r, struct err *e)
+{
+    if (!recv_all(w->sock, r, sizeof *r))
+        return lost(w, e);
+    if (r->rc < 0)
+        *e = r->err;
+    return r->rc;
+}
+
+void *writer_area(struct writer *w, uint64_t bytes, struct err *e)
+{
+    struct reply r;
+
+    w->area_bytes = bytes;
+    /* Populated: the first save should not pay for its pages. */
+    if (ftruncate(w->memfd, (off_t)bytes) < 0 ||
+        (w->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memfd, 0)) == MAP_FAILED) {
+        err_sys(e, "staging area", "cannot have %llu bytes of memory", (unsigned long long)bytes);
+        w->area = NULL;
+        return NULL;
+    }
+    if (post(w, MSG_AREA, &bytes, sizeof bytes, e) < 0 || answer(w, &r, e) < 0)
+        return NULL;
+    return w->area;
+}
+
+int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_bytes, struct err *e)
+{
+    struct reply r;
+
+    if (post(w, MSG_SETUP, msg, n, e) < 0 || answer(w, &r, e) < 0)
+        return -1;
+    *disk_bytes = r.bytes;
+    return 0;
+}
+
+int writer_save(struct writer *w, const void *msg, size_t n, struct err *e)
+{
+    if (post(w, MSG_SAVE, msg, n, e) < 0)
+        return -1;
+    w->saving = true;
+    return 0;
+}
+
+int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e)
+{
+    struct pollfd p = { .fd = w->sock, .events = POLLIN };
+    struct reply r;
+
+    if (!w->saving || (!block && poll(&p, 1, 0) <= 0))
+        return 0;
+    w->saving = false;
+    *fault = CHECKPOINT_FAILED;
+    if (answer(w, &r, e) < 0) {
+        if (!w->dead)
+            *fault = (int)r.fault;
+        return -1;
+    }
+    *wall_s = r.wall_s;
+    return 1;
+}
+
+void writer_end(struct writer *w)
+{
+    struct header h = { .what = MSG_END };
+
+    if (!w)
+        return;
+    if (!w->dead) {
+        send_all(w->sock, &h, sizeof h);
+        waitpid(w->pid, NULL, 0);
+    }
+    if (w->area)
+        munmap(w->area, w->area_bytes);
+    close(w->sock);
+    close(w->memfd);
+    free(w);
+}

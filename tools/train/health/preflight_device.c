@@ -1,0 +1,355 @@
+/*
+ * preflight_device.c - one rank's device: memory, copies, matrix products
+ *
+ * Rates are medians of rounds that are long against the clock and short against a hiccup.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/progress.h"
+#include "tools/train/health/preflight_impl.h"
+
+enum { ROUNDS = 9 };
+
+void preflight_wrong(struct preflight *p, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (p->mine->wrong[0])
+        return;
+    va_start(ap, fmt);
+    vsnprintf(p->mine->wrong, sizeof p->mine->wrong, fmt, ap);
+    va_end(ap);
+}
+
+void preflight_settle(struct preflight *p)
+{
+    struct err e = {0};
+
+    watch_outside(p->watch, "the device", -1, NULL);
+    p->dev->stream_sync(NULL);
+    watch_outside_end(p->watch);
+    if (p->dev->check(&e) < 0)
+        preflight_wrong(p, "%s", e.msg);
+}
+
+void *preflight_take(struct preflight *p, uint64_t bytes)
+{
+    struct err e = {0};
+    void *x = p->dev->alloc(bytes, &e);
+
+    if (!x)
+        preflight_wrong(p, "%s", e.msg);
+    return x;
+}
+
+void *preflight_take_host(struct preflight *p, uint64_t bytes)
+{
+    struct err e = {0};
+    void *x = p->dev->alloc_host(bytes, &e);
+
+    if (!x)
+        preflight_wrong(p, "%s", e.msg);
+    return x;
+}
+
+/* ---- timing ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of one work(). */
+static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, void *arg), void *arg)
+{
+    double round[ROUNDS], begin;
+    int times = 1;
+
+    work(p, arg);                       /* the first one also loads, and chooses algorithms */
+    preflight_settle(p);
+    begin = status_now();
+    work(p, arg);
+    preflight_settle(p);
+    times += (int)(p->z.round_s / (status_now() - begin + 1e-6));
+    for (int i = 0; i < ROUNDS; i++) {
+        begin = status_now();
+        for (int k = 0; k < times; k++)
+            work(p, arg);
+        preflight_settle(p);
+        round[i] = (status_now() - begin) / times;
+    }
+    qsort(round, ROUNDS, sizeof *round, by_size);
+    return round[ROUNDS / 2];
+}
+
+/* ---- memory ---- */
+
+void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key)
+{
+    const uint32_t keys[2] = { key, 0x9f1e };
+
+    p->k->normal(x, 0, n, 1, keys, NULL);
+}
+
+/*
+ * All of `pool` is written with one block of random numbers, and the sum of squares of each part read back must
+ * have the bits of the block's: a bit that stays behind shows.
+ */
+static void read_back(struct preflight *p, char *pool, uint64_t bytes)
+{
+    const uint64_t block = p->z.block, n = bytes / block;
+    const int64_t elems = (int64_t)(block / 4);
+    double *sums = preflight_take(p, (n + 1) * 8), *got = preflight_take_host(p, (n + 1) * 8);
+    double *tmp = preflight_take(p, (uint64_t)p->k->sumsq_scratch(elems) * 8);
+    float *source = preflight_take(p, block);
+
+    if (sums && got && tmp && source) {
+        preflight_random(p, source, elems, 1);
+        p->k->sumsq(sums, source, elems, tmp, NULL);
+        for (uint64_t i = 0; i < n; i++)
+            p->dev->copy(pool + i * block, source, block, NULL);
+        for (uint64_t i = 0; i < n; i++)
+            p->k->sumsq(sums + 1 + i, (float *)(void *)(pool + i * block), elems, tmp, NULL);
+        p->dev->copy(got, sums, (n + 1) * 8, NULL);
+        preflight_settle(p);
+        for (uint64_t i = 1; i <= n; i++)
+            if (memcmp(&got[i], &got[0], 8) != 0)
+                preflight_wrong(p, "memory at %llu of %llu bytes does not hold what was written",
+                      (unsigned long long)((i - 1) * block), (unsigned long long)bytes);
+        p->mine->memory = n * block;
+    }
+    p->dev->free(source);
+    p->dev->free(tmp);
+    p->dev->free_host(got);
+    p->dev->free(sums);
+}
+
+/* What the plan needs; without a model most of a GPU, or a little of a CPU's, which is not ours alone. */
+static uint64_t memory_wanted(const struct preflight *p)
+{
+    uint64_t total, left;
+    struct plan plan;
+
+    if (p->t->stage) {
+        plan_stage(p->t, p->t->rank_pp, &plan);
+        return plan.total;
+    }
+    if (dev_on_host(p->dev))
+        return 16 * p->z.block;
+    p->dev->memory(&total, &left);
+    return left / 10 * 9;
+}
+
+void preflight_memory(struct preflight *p)
+{
+    const uint64_t bytes = align_up(memory_wanted(p), p->z.block);
+    char *pool, need[16], have[16];
+    uint64_t total, left;
+
+    watch_phase(p->watch, "preflight: memory", -1, -1);
+    p->dev->memory(&total, &left);
+    /* A CPU gives more than there is, and ends whom it likes once it is written. */
+    if (bytes > left) {
+        preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
+        return;
+    }
+    pool = preflight_take(p, bytes);
+    if (pool)
+        read_back(p, pool, bytes);
+    p->dev->free(pool);
+}
+
+/* ---- copies ---- */
+
+struct copy {
+    void *to, *from;
+};
+
+static void do_copy(struct preflight *p, void *arg)
+{
+    const struct copy *c = arg;
+
+    p->dev->copy(c->to, c->from, p->z.block, NULL);
+}
+
+void preflight_copies(struct preflight *p)
+{
+    const double bytes = (double)p->z.block;
+    void *a = preflight_take(p, p->z.block), *b = preflight_take(p, p->z.block);
+    void *host = preflight_take_host(p, p->z.block);
+
+    watch_phase(p->watch, "preflight: copies", -1, -1);
+    if (a && b && host) {
+        double to, within, from;
+
+        memset(host, 0x5a, p->z.block);
+        to = seconds_of(p, do_copy, &(struct copy){ a, host });
+        within = seconds_of(p, do_copy, &(struct copy){ b, a });
+        memset(host, 0, p->z.block);
+        from = seconds_of(p, do_copy, &(struct copy){ host, b });
+        p->mine->rate[RATE_COPY] = 2 * bytes / within;
+        p->mine->rate[RATE_TO_DEVICE] = !dev_on_host(p->dev) ? bytes / to : 0;     /* a CPU's memory is the host's */
+        p->mine->rate[RATE_FROM_DEVICE] = !dev_on_host(p->dev) ? bytes / from : 0;
+        for (uint64_t i = 0; i < p->z.block; i++)
+            if (((unsigned char *)host)[i] != 0x5a) {
+                preflight_wrong(p, "a copy to the device and back changed byte %llu", (unsigned long long)i);
+                break;
+            }
+    }
+    p->dev->free_host(host);
+    p->dev->free(b);
+    p->dev->free(a);
+}
+
+/* ---- matrix products ---- */
+
+enum { SHAPES = 4 };
+struct product {
+    int n_shapes;
+    int64_t m, n[SHAPES], k[SHAPES];
+    enum dtype t;
+    void *x, *w, *y;            /* [m, largest k], [largest n * k], [m, largest n] */
+    int64_t x_n, w_n, y_n;      /* elements */
+};
+
+static void shapes_of(const struct preflight *p, struct product *q)
+{
+    const struct trainer *t = p->t;
+    const int64_t h = t->model_config.hidden, f = t->model_config.ffn_hidden, tp = t->stage ? t->topo.tp : 1;
+
+    *q = (struct product){ .n_shapes = 1, .m = p->z.m, .n = { p->z.n }, .k = { p->z.k }, .t = DTYPE_BF16 };
+    if (t->stage)
+        *q = (struct product){
+            .n_shapes = SHAPES, .m = (int64_t)t->model_opts.b * t->model_opts.s, .t = t->t,
+            .n = { 3 * h / tp, h, f / tp, h }, .k = { h, h / tp, h, f / tp },
+        };
+    if (dev_on_host(p->dev) && q->m > p->z.m)
+        q->m = p->z.m;
+    for (int i = 0; i < q->n_shapes; i++) {
+        q->x_n = q->m * q->k[i] > q->x_n ? q->m * q->k[i] : q->x_n;
+        q->w_n = q->n[i] * q->k[i] > q->w_n ? q->n[i] * q->k[i] : q->w_n;
+        q->y_n = q->m * q->n[i] > q->y_n ? q->m * q->n[i] : q->y_n;
+    }
+}
+
+static void multiply(struct preflight *p, void *arg)
+{
+    const struct product *q = arg;
+
+    for (int i = 0; i < q->n_shapes; i++)
+        p->k->linear(&(struct kernel_linear){
+            .m = q->m, .n = q->n[i], .k = q->k[i], .x = q->x, .w = q->w, .y = q->y,
+        }, q->t, NULL);
+}
+
+static double flops_of(const struct product *q)
+{
+    double sum = 0;
+
+    for (int i = 0; i < q->n_shapes; i++)
+        sum += 2.0 * (double)q->m * (double)q->n[i] * (double)q->k[i];
+    return sum;
+}
+
+/* x of dtype t, random; a block of fp32 at a time. */
+static void fill_random(struct preflight *p, void *x, int64_t n, enum dtype t, float *block, uint32_t key)
+{
+    const int64_t most = (int64_t)(p->z.block / 4);
+
+    for (int64_t at = 0; at < n; at += most) {
+        int64_t m = n - at < most ? n - at : most;
+
+        preflight_random(p, block, m, key + (uint32_t)(at / most));
+        p->k->cast((char *)x + at * dtype_size(t), t, block, DTYPE_F32, m, NULL);
+    }
+}
+
+/* The last product twice: equal bits. */
+static void try_again(struct preflight *p, const struct product *q)
+{
+    const int last = q->n_shapes - 1;
+    const uint64_t bytes = (uint64_t)(q->m * q->n[last]) * (uint64_t)dtype_size(q->t);
+    char *a = preflight_take_host(p, bytes), *b = preflight_take_host(p, bytes);
+    uint64_t differ = 0;
+
+    for (int i = 0; i < 2 && a && b; i++) {
+        p->dev->zero(q->y, bytes, NULL);
+        p->k->linear(&(struct kernel_linear){
+            .m = q->m, .n = q->n[last], .k = q->k[last], .x = q->x, .w = q->w, .y = q->y,
+        }, q->t, NULL);
+        p->dev->copy(i ? b : a, q->y, bytes, NULL);
+        preflight_settle(p);
+    }
+    for (uint64_t i = 0; a && b && i < bytes; i++)
+        differ += a[i] != b[i];
+    if (differ)
+        preflight_wrong(p, "the same product of [%lld, %lld] and [%lld, %lld] twice: %llu of %llu bytes differ",
+                        (long long)q->m, (long long)q->k[last], (long long)q->n[last], (long long)q->k[last], (unsigned long long)differ,
+              (unsigned long long)bytes);
+    p->dev->free_host(a);
+    p->dev->free_host(b);
+}
+
+/* Small integers, whose product bf16 holds exactly: |sum| <= 4 * 32. */
+static void try_known(struct preflight *p)
+{
+    enum { M = 64, N = 48, K = 32, ALL = M * K + N * K + M * N };
+    uint16_t *host = preflight_take_host(p, ALL * 2), *dev = preflight_take(p, ALL * 2);
+    uint16_t *x = host, *w = x + M * K, *y = w + N * K;
+    int bad = 0;
+
+    if (host && dev) {
+        for (int i = 0; i < M * K; i++)
+            x[i] = f32_to_bf16((float)(i * 7 % 5 - 2));
+        for (int i = 0; i < N * K; i++)
+            w[i] = f32_to_bf16((float)(i * 11 % 5 - 2));
+        p->dev->copy(dev, host, (M * K + N * K) * 2, NULL);
+        p->k->linear(&(struct kernel_linear){
+            .m = M, .n = N, .k = K, .x = dev, .w = dev + M * K, .y = dev + M * K + N * K,
+        }, DTYPE_BF16, NULL);
+        p->dev->copy(y, dev + M * K + N * K, M * N * 2, NULL);
+        preflight_settle(p);
+        for (int i = 0; i < M; i++)
+            for (int j = 0; j < N; j++) {
+                float sum = 0;
+
+                for (int k = 0; k < K; k++)
+                    sum += bf16_to_f32(x[i * K + k]) * bf16_to_f32(w[j * K + k]);
+                bad += !(bf16_to_f32(y[i * N + j]) == sum);
+            }
+        if (bad)
+            preflight_wrong(p, "a product of whole numbers has %d wrong elements of %d", bad, M * N);
+    }
+    p->dev->free(dev);
+    p->dev->free_host(host);
+}
+
+void preflight_products(struct preflight *p)
+{
+    float *block = preflight_take(p, p->z.block);
+    struct product q;
+    int size;
+
+    watch_phase(p->watch, "preflight: matrix products", -1, -1);
+    shapes_of(p, &q);
+    size = dtype_size(q.t);
+    q.x = preflight_take(p, (uint64_t)(q.x_n * size));
+    q.w = preflight_take(p, (uint64_t)(q.w_n * size));
+    q.y = preflight_take(p, (uint64_t)(q.y_n * size));
+    if (block && q.x && q.w && q.y) {
+        fill_random(p, q.x, q.x_n, q.t, block, 100);
+        fill_random(p, q.w, q.w_n, q.t, block, 200);
+        p->mine->rate[RATE_GEMM] = flops_of(&q) / seconds_of(p, multiply, &q);
+        try_again(p, &q);
+        try_known(p);
+    }
+    p->dev->free(q.y);
+    p->dev->free(q.w);
+    p->dev->free(q.x);
+    p->dev->free(block);
+}

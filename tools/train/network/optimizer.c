@@ -1,0 +1,392 @@
+/* optimizer.c - reduce, norm, clip, AdamW, gather */
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "tools/train/network/optimizer.h"
+
+/* Where a bucket's gradients are in their step. */
+enum reduction { LOCAL, UNDER_WAY, AVERAGED };
+
+struct optimizer {
+    const struct stage *g;
+    struct stage_state st;
+    const struct kernels *k;
+    struct optimizer_groups c;
+    struct optimizer_opts o;
+    char *pool;
+    float *grad;                /* [shard_n] averaged gradients of what this rank owns; DP 1: the flat buffer itself */
+    uint16_t *wire;             /* bf16: gradients as they travel; see wire_elems() */
+    int64_t block_wire;         /* elements of it that one block's bucket takes */
+    double *sums;               /* [n_ids] sum of squares of each parameter of the model */
+    struct kernel_runs *counted;        /* what this rank adds to a norm: each element once in the whole model */
+    struct kernel_runs **updated;       /* [n_buckets] what AdamW works on */
+    struct kernel_adamw *step;
+    double *host_sums;
+    enum reduction *reduction;  /* [n_buckets] */
+    struct comm_req **reducing, **gathering;    /* [n_buckets] what is on its way beside the passes */
+    int not_ready;              /* buckets 0 .. not_ready may lack weights of other ranks */
+};
+
+/* A bucket as it travels and this rank's part of the sum: the most that blocks' buckets take, or all others. */
+static int64_t largest_wire(const struct stage *g, bool blocks)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < g->n_buckets; i++)
+        if ((g->bucket[i].block >= 0) == blocks && g->bucket[i].n > n)
+            n = g->bucket[i].n;
+    return g->topo.dp > 1 ? n + n / g->topo.dp : n;
+}
+
+/* With the overlap two blocks' buckets are on their way at once; the others travel later, in the same place. */
+static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o)
+{
+    const uint64_t block = (uint64_t)largest_wire(g, true), other = (uint64_t)largest_wire(g, false);
+
+    if (o->reduce != DTYPE_BF16)
+        return 0;
+    return max_u64(other, g->topo.dp > 1 && o->overlap_reduce ? 2 * block : block);
+}
+
+/* Where other ranks' parts of a sum arrive (comm_share): a bucket's part, or pieces of what keeps a link busy. */
+static uint64_t sum_room(const struct stage *g, const struct optimizer_opts *o)
+{
+    uint64_t part = 0;
+
+    for (int i = 0; i < g->n_buckets; i++)
+        part = max_u64(part, (uint64_t)(g->bucket[i].n / g->topo.dp * dtype_size(o->reduce)));
+    return min_u64(align_up(part, 256), 32 << 20);
+}
+
+static uint64_t grad_bytes(const struct stage *g)
+{
+    return g->topo.dp > 1 ? align_up((uint64_t)g->shard_n * 4, 256) : 0;
+}
+
+/* Of the pool; the lists of runs are small. */
+static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
+{
+    return grad_bytes(g) + align_up(wire_elems(g, o) * 2, 256) +
+           align_up((uint64_t)g->n_ids * 8, 256) + 256;
+}
+
+uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o)
+{
+    return pool_bytes(g, o) + comm_share_bytes(g->topo.dp, sum_room(g, o));
+}
+
+static bool counts(const struct stage *g, const struct stage_param *q)
+{
+    return !q->tied_copy && !q->untrained && (q->split || g->tp == 0);
+}
+
+static int list_runs(struct optimizer *p, struct err *e)
+{
+    const struct stage *g = p->g;
+    struct kernel_run *all = xcalloc((size_t)g->n_runs + 1, sizeof *all);
+    struct kernel_run *counted = xcalloc((size_t)g->n_runs + 1, sizeof *counted);
+    int n_counted = 0, rc = 0;
+
+    for (int i = 0; i < g->n_runs; i++) {
+        const struct stage_run *r = &g->run[i];
+        const struct stage_param *q = &g->param[r->param];
+
+        all[i] = (struct kernel_run){ r->shard_at, r->n, q->at + r->from, q->id, q->decays ? p->o.weight_decay : 0 };
+        if (counts(g, q))
+            counted[n_counted++] = all[i];
+    }
+    p->counted = p->k->runs_new(counted, n_counted, e);
+    if (!p->counted)
+        rc = -1;
+    for (int i = 0, k = 0; i < g->n_buckets && rc == 0; i++) {
+        int first = k;
+        int64_t end = g->bucket[i].shard_at + g->bucket[i].n / g->topo.dp;
+
+        while (k < g->n_runs && g->run[k].shard_at < end)
+            k++;
+        p->updated[i] = p->k->runs_new(all + first, k - first, e);
+        rc = p->updated[i] ? 0 : -1;
+    }
+    free(all);
+    free(counted);
+    return rc;
+}
+
+struct optimizer *optimizer_new(const struct stage *g, const struct stage_state *st, const struct kernels *k,
+                                const struct optimizer_groups *c, const struct optimizer_opts *o, struct err *e)
+{
+    struct optimizer *p = xcalloc(1, sizeof *p);
+    char *at;
+
+    p->g = g;
+    p->st = *st;
+    p->k = k;
+    p->c = *c;
+    p->o = *o;
+    p->host_sums = xcalloc((size_t)g->n_ids, sizeof *p->host_sums);
+    p->block_wire = largest_wire(g, true);
+    p->reduction = xcalloc((size_t)g->n_buckets, sizeof *p->reduction);
+    p->reducing = xcalloc((size_t)g->n_buckets, sizeof *p->reducing);
+    p->gathering = xcalloc((size_t)g->n_buckets, sizeof *p->gathering);
+    p->not_ready = -1;
+    p->updated = xcalloc((size_t)g->n_buckets, sizeof *p->updated);
+    p->pool = k->dev->alloc(pool_bytes(g, o), e);
+    if (!p->pool || list_runs(p, e) < 0 ||
+        comm_share(c->dp, st->weights, (uint64_t)(g->flat_n * dtype_size(o->t)), sum_room(g, o), e) < 0) {
+        optimizer_free(p);
+        return NULL;
+    }
+    at = p->pool;
+    p->grad = g->topo.dp > 1 ? (float *)(void *)at : st->grads;
+    at += grad_bytes(g);
+    p->wire = (uint16_t *)(void *)at;
+    at += align_up(wire_elems(g, o) * 2, 256);
+    p->sums = (double *)(void *)at;
+    at += align_up((uint64_t)g->n_ids * 8, 256);
+    p->step = (struct kernel_adamw *)(void *)at;
+    return p;
+}
+
+void optimizer_free(struct optimizer *p)
+{
+    if (!p)
+        return;
+    p->k->runs_free(p->counted);
+    for (int i = 0; i < p->g->n_buckets; i++)
+        p->k->runs_free(p->updated[i]);
+    free(p->updated);
+    p->k->dev->free(p->pool);
+    free(p->host_sums);
+    free(p->reduction);
+    free(p->reducing);
+    free(p->gathering);
+    free(p);
+}
+
+/* Both uses of the word embedding: in the first stage's rows and in the head. */
+static int add_tied(struct optimizer *p, const float *head_grad, struct dev_stream *s, struct err *e)
+{
+    const struct stage_param *word = stage_get(p->g, -1, ROLE_WORD);
+
+    if (head_grad)
+        p->k->add(p->st.grads + word->at, head_grad, word->n, s);
+    if (!p->c.tied)
+        return 0;
+    return comm_all_reduce(p->c.tied, p->st.grads + word->at, p->st.grads + word->at, word->n, DTYPE_F32, COMM_SUM, s,
+                           e);
+}
+
+/* Where bucket i travels: blocks' in turn in two places. */
+static uint16_t *wire_of(const struct optimizer *p, int i)
+{
+    const bool second = p->o.overlap_reduce && p->g->topo.dp > 1 && p->g->bucket[i].block >= 0 && i % 2;
+
+    return p->wire + (second ? p->block_wire : 0);
+}
+
+/* Gradients of bucket i as they would be had they travelled in bf16. */
+static void round_part(struct optimizer *p, int i, float *x, int64_t n, struct dev_stream *s)
+{
+    uint16_t *wire = wire_of(p, i);
+
+    p->k->cast(wire, DTYPE_BF16, x, DTYPE_F32, n, s);
+    p->k->cast(x, DTYPE_F32, wire, DTYPE_BF16, n, s);
+}
+
+/* Begin: this rank's part of the sum of bucket i over data-parallel ranks, in the wire or in p->grad. */
+static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
+{
+    const struct stage_bucket *b = &p->g->bucket[i];
+    const int64_t own = b->n / p->g->topo.dp;
+    const void *in = p->st.grads + b->at;
+    void *out = p->grad + b->shard_at;
+    uint16_t *wire = wire_of(p, i);
+
+    p->reduction[i] = UNDER_WAY;
+    if (p->o.reduce == DTYPE_BF16) {
+        p->k->cast(wire, DTYPE_BF16, in, DTYPE_F32, b->n, s);
+        in = wire;
+        out = wire + b->n;
+    }
+    return comm_reduce_scatter_start(p->c.dp, in, out, own, p->o.reduce, COMM_SUM, s, &p->reducing[i], e);
+}
+
+/* The average, in p->grad, of what reduce() has begun; nothing to do for buckets in another state. */
+static int average(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
+{
+    const struct stage_bucket *b = &p->g->bucket[i];
+    const int dp = p->g->topo.dp;
+    const int64_t own = b->n / dp;
+    float *out = p->grad + b->shard_at;
+
+    if (p->reduction[i] != UNDER_WAY)
+        return 0;
+    p->reduction[i] = AVERAGED;
+    if (comm_wait(&p->reducing[i], s, e) < 0)
+        return -1;
+    if (p->o.reduce == DTYPE_BF16)
+        p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, DTYPE_BF16, own, s);
+    p->k->scale(out, 1.0f / (float)dp, own, s);
+    /* The reference divides in bf16; a power of two only changes the exponent. */
+    if (p->o.reduce == DTYPE_BF16 && dp & (dp - 1))
+        round_part(p, i, out, own, s);
+    return 0;
+}
+
+int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e)
+{
+    struct optimizer *p = optimizer;
+    int i = 0;
+
+    if (!p->o.overlap_reduce || p->g->topo.dp == 1)
+        return 0;
+    while (p->g->bucket[i].block != block)
+        i++;
+    /* In bf16 it travels where the bucket before the last one did. */
+    if (p->o.reduce == DTYPE_BF16 && i >= 2 && average(p, i - 2, s, e) < 0)
+        return -1;
+    return reduce(p, i, s, e);
+}
+
+/* What is not reduced yet, then averages of all buckets. */
+static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
+{
+    const int n = p->g->n_buckets;
+
+    for (int i = 0; i < n && p->o.reduce == DTYPE_F32; i++)
+        if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
+            return -1;
+    /* Blocks first: the others were begun last, or in bf16 travel where blocks do. */
+    for (int i = 0; i < n; i++)
+        if (p->g->bucket[i].block >= 0 && average(p, i, s, e) < 0)
+            return -1;
+    for (int i = 0; i < n; i++) {
+        if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
+            return -1;
+        if (average(p, i, s, e) < 0)
+            return -1;
+        p->reduction[i] = LOCAL;
+    }
+    return 0;
+}
+
+/* One rank has all gradients: they only get the rounding that travelling in bf16 would give them. */
+static void round_all(struct optimizer *p, struct dev_stream *s)
+{
+    for (int i = 0; i < p->g->n_buckets && p->o.reduce == DTYPE_BF16; i++)
+        round_part(p, i, p->grad + p->g->bucket[i].shard_at, p->g->bucket[i].n, s);
+}
+
+/* Sum of squares of a shard-shaped `x` over the whole model, on every rank; each element of each parameter once. */
+static int sum_squares(struct optimizer *p, const float *x, double *sum, struct dev_stream *s, struct err *e)
+{
+    const struct stage *g = p->g;
+
+    p->k->dev->zero(p->sums, (uint64_t)g->n_ids * sizeof(double), s);
+    p->k->sumsq_runs(p->sums, x, p->counted, s);
+    if (comm_sync(p->c.world, s, e) < 0)
+        return -1;
+    p->k->dev->copy(p->host_sums, p->sums, (uint64_t)g->n_ids * sizeof(double), s);
+    p->k->dev->stream_sync(s);
+    if (p->k->dev->check(e) < 0)
+        return -1;
+    /* On the host, where the order of additions is the ranks' and so the norm the same for every cut of the pipeline. */
+    if (comm_host_all_reduce(p->c.world, p->host_sums, g->n_ids, DTYPE_F64, COMM_SUM, e) < 0)
+        return -1;
+    *sum = 0;
+    for (int i = 0; i < g->n_ids; i++)
+        *sum += p->host_sums[i];
+    return 0;
+}
+
+int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e)
+{
+    double sum;
+
+    if (sum_squares(p, p->st.master, &sum, s, e) < 0)
+        return -1;
+    *norm = sqrt(sum);
+    return 0;
+}
+
+/* Begin: bucket i's weights from all data-parallel ranks. */
+static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
+{
+    const struct stage_bucket *b = &p->g->bucket[i];
+    const int64_t own = b->n / p->g->topo.dp;
+    const int size = dtype_size(p->o.t);
+    char *all = (char *)p->st.weights + b->at * size, *mine = all + p->g->dp * own * size;
+
+    if (p->g->topo.dp == 1)
+        return 0;
+    return comm_all_gather_start(p->c.dp, mine, all, own, p->o.t, s, &p->gathering[i], e);
+}
+
+/* AdamW, bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */
+static int update(struct optimizer *p, double lr, int64_t t, double scale, struct dev_stream *s, struct err *e)
+{
+    const struct stage *g = p->g;
+    const struct kernel_adamw step = {
+        .lr = (float)lr, .beta1 = p->o.beta1, .beta2 = p->o.beta2, .eps = p->o.eps,
+        .c1 = (float)(1 - pow((double)p->o.beta1, (double)t)), .c2 = (float)(1 - pow((double)p->o.beta2, (double)t)),
+        .grad_scale = (float)scale,
+    };
+
+    assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
+    p->k->dev->copy(p->step, &step, sizeof step, s);
+    for (int i = g->n_buckets - 1; i >= 0; i--) {
+        p->k->adamw(&(struct kernel_adamw_buffers){
+            .p = p->st.master, .m = p->st.exp_avg, .v = p->st.exp_avg_sq, .g = p->grad, .w = p->st.weights,
+        }, p->updated[i], p->step, p->o.t, s);
+        if (gather(p, i, s, e) < 0)
+            return -1;
+    }
+    p->not_ready = g->n_buckets - 1;
+    return p->o.overlap_gather ? 0 : optimizer_settle(p, s, e);
+}
+
+/* The first place of the model (model.h) that reads weights of bucket i. */
+static int place_of(const struct stage *g, int i)
+{
+    if (g->bucket[i].block >= 0)
+        return g->bucket[i].block;
+    return (g->norm || g->last) && i == 0 ? (int)g->model.n_layers : -1;
+}
+
+int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e)
+{
+    struct optimizer *p = optimizer;
+
+    for (; p->not_ready >= 0 && place_of(p->g, p->not_ready) <= place; p->not_ready--)
+        if (comm_wait(&p->gathering[p->not_ready], s, e) < 0)
+            return -1;
+    return 0;
+}
+
+int optimizer_settle(struct optimizer *p, struct dev_stream *s, struct err *e)
+{
+    return optimizer_weights_ready(p, INT_MAX, s, e);
+}
+
+int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
+                   struct dev_stream *s, struct err *e)
+{
+    double sum, scale = 1;
+
+    if (add_tied(p, head_grad, s, e) < 0)
+        return -1;
+    if (p->g->topo.dp == 1)
+        round_all(p, s);
+    else if (reduce_rest(p, s, e) < 0)
+        return -1;
+    if (sum_squares(p, p->grad, &sum, s, e) < 0)
+        return -1;
+    *norm = sqrt(sum);
+    if (!(*norm > 0) || !isfinite(*norm))
+        return 1;
+    if (p->o.clip > 0 && p->o.clip / (*norm + 1e-6) < 1)
+        scale = p->o.clip / (*norm + 1e-6);
+    return update(p, lr, t, scale, s, e);
+}

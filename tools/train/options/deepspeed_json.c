@@ -1,0 +1,280 @@
+#include "tools/train/options/deepspeed_json.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "libcommon/base/files.h"
+#include "tools/train/options/options_impl.h"
+#include "tools/train/options/pytext.h"
+
+enum { JSON_MAX_BYTES = 1 << 20 };
+
+/* The value of a row in print, which is the same for 1, 1.0 and 1e0. */
+static void show(const struct train_opts *o, const struct row *r, struct strbuf *sb)
+{
+    int i = 0;
+
+    while (strcmp(options_name(i), r->dest) != 0)
+        i++;
+    options_value(o, i, sb);
+}
+
+/*
+ * A key's value, as a user would have written it, against its option: the same, or the option
+ * was not given and takes it.
+ */
+static int agree(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
+{
+    const struct row *r = options_find(option);
+    struct place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
+    struct train_opts theirs = *o;
+    struct strbuf ours_text = {0}, theirs_text = {0};
+    char *word = (char *)text;
+    int rc = 0;
+
+    if (options_source(o, r->field) < FROM_DEEPSPEED)
+        return options_set(o, r, 1, &word, &here, e);
+    if (options_take_value(&theirs, r, 1, &word, &here, e) < 0)
+        return -1;
+    show(o, r, &ours_text);
+    show(&theirs, r, &theirs_text);
+    if (strcmp(ours_text.buf, theirs_text.buf) != 0) {
+        err_usage(e, "%s: %s is %s, but %s is %s", o->deepspeed_config, key, theirs_text.buf,
+                  options_where(o, r->field), ours_text.buf);
+        rc = -1;
+    }
+    strbuf_free(&ours_text);
+    strbuf_free(&theirs_text);
+    return rc;
+}
+
+/* A number or a boolean as text; "auto" (of Hugging Face's files) says nothing. -1: something else. */
+static int value_text(const json_t *v, char out[PYTEXT_FLOAT])
+{
+    out[0] = '\0';
+    if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0)
+        return 0;
+    if (json_is_boolean(v))
+        strcpy(out, json_is_true(v) ? "true" : "false");
+    else if (json_is_integer(v))
+        snprintf(out, PYTEXT_FLOAT, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v))
+        pytext_float(out, json_real_value(v));
+    else
+        return -1;
+    return 0;
+}
+
+static int wrong_value(const struct train_opts *o, const char *key, const char *expected, struct err *e)
+{
+    err_usage(e, "%s: %s: expected %s", o->deepspeed_config, key, expected);
+    return -1;
+}
+
+static int take_simple(struct train_opts *o, const char *key, const char *option, const json_t *v, struct err *e)
+{
+    char text[PYTEXT_FLOAT];
+
+    if (value_text(v, text) < 0)
+        return wrong_value(o, key, "a number", e);
+    return *text ? agree(o, key, option, text, e) : 0;
+}
+
+static int take_communication(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    const char *name = json_string_value(v);
+
+    if (json_is_null(v))
+        return 0;
+    if (name && strcmp(name, "fp32") == 0)
+        return agree(o, key, "grad-reduce-dtype", "fp32", e);
+    if (name && (strcmp(name, "bf16") == 0 || strcmp(name, "bfp16") == 0))
+        return agree(o, key, "grad-reduce-dtype", "bf16", e);
+    return wrong_value(o, key, "\"fp32\" or \"bf16\"", e);
+}
+
+static int take_accumulation(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    if (json_is_string(v))              /* "auto" */
+        return 0;
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 1000000000)
+        return wrong_value(o, key, "a whole number from 1", e);
+    o->impl->accumulation_steps = json_integer_value(v);
+    return 0;
+}
+
+/* The key `name` of an object, and a note for each of its other keys that is not `known`. */
+static const json_t *member(struct train_opts *o, const char *key, const json_t *object, const char *name,
+                            const char *known)
+{
+    const char *k;
+    json_t *v;
+
+    json_object_foreach((json_t *)object, k, v)
+        if (strcmp(k, name) != 0 && !(known && strstr(known, k)))
+            options_note(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+    return json_object_get(object, name);
+}
+
+static int take_zero(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    const json_t *stage;
+
+    if (!json_is_object(v))
+        return wrong_value(o, key, "an object", e);
+    stage = member(o, key, v, "stage", NULL);
+    return stage ? take_simple(o, "zero_optimization.stage", "zero-stage", stage, e) : 0;
+}
+
+static int take_bf16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    const json_t *enabled;
+
+    if (!json_is_object(v))
+        return wrong_value(o, key, "an object", e);
+    enabled = member(o, key, v, "enabled", NULL);
+    if (enabled && !json_is_boolean(enabled))
+        return wrong_value(o, "bf16.enabled", "true or false", e);
+    return enabled ? take_simple(o, "bf16.enabled", "bf16", enabled, e) : 0;
+}
+
+static int take_fp16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    if (!json_is_object(v))
+        return wrong_value(o, key, "an object", e);
+    if (!json_is_true(json_object_get(v, "enabled")))
+        return 0;                       /* its other keys then mean nothing */
+    err_usage(e, "%s: fp16.enabled: fp16 training (dynamic loss scaling) is not supported; use bf16 or fp32",
+              o->deepspeed_config);
+    return -1;
+}
+
+static int take_curriculum(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    if (json_is_object(v) && !json_is_true(json_object_get(v, "enabled")))
+        return 0;
+    err_usage(e, "%s: %s: curriculum learning is not supported", o->deepspeed_config, key);
+    return -1;
+}
+
+static int take_nothing(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    (void)o, (void)key, (void)v, (void)e;
+    return 0;
+}
+
+static const struct {
+    const char *key, *option;           /* option: its value is the key's */
+    int (*take)(struct train_opts *o, const char *key, const json_t *v, struct err *e);
+} keys[] = {
+    { "train_micro_batch_size_per_gpu", "micro-batch-size", NULL },
+    { "train_batch_size", "global-batch-size", NULL },
+    { "gradient_clipping", "clip-grad", NULL },
+    { "steps_per_print", "steps-per-print", NULL },
+    { "gradient_accumulation_steps", NULL, take_accumulation },
+    { "zero_optimization", NULL, take_zero },
+    { "bf16", NULL, take_bf16 },
+    { "bfloat16", NULL, take_bf16 },
+    { "fp16", NULL, take_fp16 },
+    { "communication_data_type", NULL, take_communication },
+    { "curriculum_learning", NULL, take_curriculum },
+    { "wall_clock_breakdown", NULL, take_nothing },
+    { "zero_allow_untested_optimizer", NULL, take_nothing },
+};
+
+static int take_key(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i].key, key) == 0)
+            return keys[i].take ? keys[i].take(o, key, v, e) : take_simple(o, key, keys[i].option, v, e);
+    options_note(o, "%s: %s is not known here and has no effect", o->deepspeed_config, key);
+    return 0;
+}
+
+int deepspeed_json_read(struct train_opts *o, struct err *e)
+{
+    json_error_t where;
+    uint64_t size;
+    char *text = file_slurp(o->deepspeed_config, JSON_MAX_BYTES, &size, e);
+    json_t *root, *v;
+    const char *key;
+    int rc = 0;
+
+    if (!text)
+        return -1;
+    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
+    free(text);
+    if (!root) {
+        err_data(e, o->deepspeed_config, ERR_NO_BYTE, "line %d: %s", where.line, where.text);
+        return -1;
+    }
+    if (!json_is_object(root)) {
+        err_data(e, o->deepspeed_config, ERR_NO_BYTE, "expected a JSON object");
+        rc = -1;
+    }
+    json_object_foreach(root, key, v)
+        if (rc == 0)
+            rc = take_key(o, key, v, e);
+    json_decref(root);
+    return rc;
+}
+
+int deepspeed_json_check(struct train_opts *o, struct err *e)
+{
+    int64_t steps = o->impl->accumulation_steps, b = o->micro_batch_size, dp = o->data_parallel_size;
+
+    if (!steps || !b)
+        return 0;
+    if (!o->global_batch_size) {
+        o->global_batch_size = b * dp * steps;
+        return 0;
+    }
+    if (o->rampup_batch_size.n)         /* DeepSpeed is told the real number at every step */
+        return 0;
+    if (o->global_batch_size != b * dp * steps) {
+        err_usage(e, "%s: gradient_accumulation_steps is %ld: with micro-batch size %ld and %ld data-parallel ranks "
+                  "that makes %ld samples, but %s is %ld", o->deepspeed_config, (long)steps, (long)b, (long)dp,
+                  (long)(b * dp * steps), OPTS_WHERE(o, global_batch_size), (long)o->global_batch_size);
+        return -1;
+    }
+    return 0;
+}
+
+/* jansson parses no deeper than 2048 levels. */
+static struct pk *tree_of(struct arena *a, json_t *v)
+{
+    struct pk *made;
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    switch (json_typeof(v)) {
+    case JSON_TRUE: case JSON_FALSE: return pk_bool(a, json_is_true(v));
+    case JSON_INTEGER: return pk_int(a, json_integer_value(v));
+    case JSON_REAL: return pk_float(a, json_real_value(v));
+    case JSON_STRING: return pk_str(a, json_string_value(v));
+    case JSON_NULL: return pk_none(a);
+    case JSON_ARRAY:
+        made = pk_list(a);
+        json_array_foreach(v, i, item)
+            pk_add(a, made, tree_of(a, item));
+        return made;
+    case JSON_OBJECT:
+        break;
+    }
+    made = pk_dict(a);
+    json_object_foreach(v, key, item)
+        pk_set_str(a, made, key, tree_of(a, item));
+    return made;
+}
+
+struct pk *deepspeed_json_tree(struct arena *a, const char *path)
+{
+    json_t *root = json_load_file(path, 0, NULL);
+    struct pk *tree = json_is_object(root) ? tree_of(a, root) : pk_dict(a);
+
+    json_decref(root);
+    return tree;
+}

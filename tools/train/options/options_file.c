@@ -1,0 +1,180 @@
+/*
+ * Options from a file and from the environment.
+ *
+ * File: one option a line, "name = value" or "name value"; a flag may stand alone. '#' begins a
+ * comment where a word could begin. Several values are separated by blanks; quotes of either
+ * kind hold a value with blanks together. Names are those of the command line without dashes.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/files.h"
+#include "tools/train/options/options_impl.h"
+
+enum { FILE_MAX_BYTES = 1 << 20, WORDS_MAX = 4096 };
+
+struct words {
+    int n;
+    char *v[WORDS_MAX];
+};
+
+/*
+ * Cut `text` into words, in place. -1: a quote that is not closed, or too many words.
+ * comments: '#' ends the text.
+ */
+static int split(char *text, bool comments, struct words *w)
+{
+    char *in = text, *out;
+
+    w->n = 0;
+    for (;;) {
+        in += strspn(in, " \t\r");
+        if (!*in || (comments && *in == '#'))
+            return 0;
+        if (w->n == WORDS_MAX)
+            return -1;
+        w->v[w->n++] = out = in;
+        while (*in && !strchr(" \t\r", *in)) {
+            if (*in == '"' || *in == '\'') {
+                char *close = strchr(in + 1, *in);
+
+                if (!close)
+                    return -1;
+                memmove(out, in + 1, (size_t)(close - in - 1));
+                out += close - in - 1;
+                in = close + 1;
+            } else {
+                *out++ = *in++;
+            }
+        }
+        if (*in)
+            in++;
+        *out = '\0';
+    }
+}
+
+/* Flags may go without a value; lists take all words, the others exactly one. */
+static int set_words(struct train_opts *o, const struct row *r, const struct words *w, bool may_be_bare,
+                     const struct place *at, struct err *e)
+{
+    bool flag = r->kind == KIND_FLAG || r->kind == KIND_UNFLAG || r->kind == KIND_BOOL || r->kind == KIND_NOTE;
+
+    if (r->kind != KIND_LIST && r->kind != KIND_REFUSED && w->n != 1 && !(flag && may_be_bare && w->n == 0)) {
+        err_usage(e, "%s: expected one value, found %d", options_label(o, r, at), w->n);
+        return -1;
+    }
+    return options_set(o, r, w->n, w->v, at, e);
+}
+
+static int read_line(struct train_opts *o, const char *path, int line, char *text, struct err *e)
+{
+    struct place at = { FROM_FILE, arena_fmt(o->impl->arena, "%s, line %d", path, line), NULL };
+    struct words w;
+    const struct row *r;
+    const char *near;
+    char *name, *rest;
+
+    name = text + strspn(text, " \t\r");
+    if (!*name || *name == '#')
+        return 0;
+    rest = name + strcspn(name, " \t\r=#");
+    if (*rest == '#' || rest == name) {
+        err_usage(e, "%s: expected 'name = value'", at.where);
+        return -1;
+    }
+    if (*rest) {
+        bool equals = *rest == '=';
+
+        *rest++ = '\0';
+        rest += strspn(rest, " \t");
+        if (!equals && *rest == '=')
+            rest++;
+    }
+    name += str_starts(name, "--") ? 2 : 0;
+    r = options_find(name);
+    if (!r) {
+        near = options_nearest(name);
+        err_usage(e, near ? "%s: unknown option '%s'; did you mean '%s'?" : "%s: unknown option '%s'", at.where, name,
+                  near);
+        return -1;
+    }
+    at.as = name;
+    if (r->dest && r->field == offsetof(struct train_opts, config)) {
+        err_usage(e, "%s: a file of options cannot name another", at.where);
+        return -1;
+    }
+    if (split(rest, true, &w) < 0) {
+        err_usage(e, "%s: %s: a quote is not closed", at.where, name);
+        return -1;
+    }
+    return set_words(o, r, &w, true, &at, e);
+}
+
+int options_read_file(struct train_opts *o, const char *path, struct err *e)
+{
+    uint64_t size;
+    char *text = file_slurp(path, FILE_MAX_BYTES, &size, e), *at = text;
+    int line = 0, rc = -1;
+
+    if (!text)
+        return -1;
+    if (strlen(text) != size) {
+        err_data(e, path, strlen(text), "a zero byte: this is no text file");
+        goto out;
+    }
+    while (at) {
+        char *end = strchr(at, '\n');
+
+        if (end)
+            *end = '\0';
+        if (read_line(o, path, ++line, at, e) < 0)
+            goto out;
+        at = end ? end + 1 : NULL;
+    }
+    rc = 0;
+out:
+    free(text);
+    return rc;
+}
+
+static int read_variable(struct train_opts *o, const struct row *r, const char *name, const char *value,
+                         struct err *e)
+{
+    struct place at = { FROM_ENVIRONMENT, name, NULL };
+    char *text = xstrdup(value);
+    struct words w = { .n = 1, .v = { text } };
+    int rc = -1;
+
+    /* A list is cut at blanks; any other value is the whole text, as the shell left it. */
+    if (r->kind == KIND_LIST && split(text, false, &w) < 0)
+        err_usage(e, "%s: a quote is not closed", name);
+    else
+        rc = set_words(o, r, &w, false, &at, e);
+    free(text);
+    return rc;
+}
+
+int options_read_env(struct train_opts *o, char **env, struct err *e)
+{
+    static const char prefix[] = "SHARDKIT_";
+
+    for (; env && *env; env++) {
+        const char *equals = strchr(*env, '=');
+        const struct row *r = NULL;
+        char *name;
+
+        if (!equals || !str_starts(*env, prefix))
+            continue;
+        name = arena_strndup(o->impl->arena, *env, (size_t)(equals - *env));
+        for (int i = 0; i < options_n_rows && !r; i++)
+            if (strcmp(options_env_name(o, &options_rows[i]), name) == 0)
+                r = &options_rows[i];
+        if (r && r->kind == KIND_ALIAS)
+            r = options_find(r->help);
+        if (!r)         /* another tool's perhaps: worth a word, no reason to stop */
+            options_note(o, "environment: %s is no option", name);
+        else if (read_variable(o, r, name, equals + 1, e) < 0)
+            return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,87 @@
+/*
+ * options_impl.h - the table of options, for the files that parse, check and show them
+ */
+#ifndef SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
+#define SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
+
+#include "tools/train/options/options.h"
+
+enum row_kind {
+    KIND_FLAG,                  /* bool; giving it means true */
+    KIND_UNFLAG,                /* bool; --no-x: giving it means false */
+    KIND_BOOL,                  /* a flag behind which True or False may stand (--eval-only True) */
+    KIND_INT, KIND_OCTAL, KIND_REAL,    /* int64_t, int64_t, double */
+    KIND_TEXT,                  /* const char * */
+    KIND_WORD,                  /* int: which of `words` */
+    KIND_LIST,                  /* struct opts_list: all words up to the next option */
+    KIND_ALIAS,                 /* of the row named by `help` */
+    KIND_NOTE, KIND_NOTE_VALUE, /* the reference's, without effect here; without and with a value */
+    KIND_ONLY,                  /* the reference's, of which one value (`def`) is supported; `help` says why */
+    KIND_REFUSED,               /* would change the result; `help` says why. A name that ends in '*' is a prefix */
+};
+
+enum row_group {
+    GROUP_NETWORK, GROUP_OPTIMIZER, GROUP_TRAINING, GROUP_RATE, GROUP_CHECKPOINT, GROUP_PARALLEL, GROUP_DATA,
+    GROUP_LOG, GROUP_PROGRAM,
+    GROUP_OTHER,                /* aliases, notes, refused: no line of their own */
+};
+
+struct row {
+    const char *name;           /* without dashes, '-' between words */
+    enum row_kind kind;
+    enum row_group group;
+    char letter;                /* short form, or 0 */
+    size_t field;               /* in struct train_opts */
+    const char *dest;           /* the field's name; NULL for rows without a field */
+    const char *def;            /* default as a user would write it; NULL: none */
+    const char *arg;            /* "N" in --help */
+    const char *help;
+    double min, max;            /* KIND_INT, KIND_REAL */
+    const char *const *words;   /* KIND_WORD, NULL-terminated */
+};
+
+extern const struct row options_rows[];
+extern const int options_n_rows;
+
+/* Where a value stands. */
+struct place {
+    enum opts_source source;
+    const char *where;          /* "SHARDKIT_LR", "run.conf, line 3", "ds.json"; NULL: the command line */
+    const char *as;             /* the name as it was written, for rows that are prefixes; may be NULL */
+};
+
+struct options_impl {
+    struct arena *arena;
+    struct place *origin;       /* [options_n_rows] */
+    struct strbuf ignored;      /* names of options without effect, ", " between them */
+    int64_t accumulation_steps; /* of the DeepSpeed JSON; 0: not said */
+};
+
+/* The row that `name` (without dashes, '_' or '-') means, aliases followed; NULL. */
+const struct row *options_find(const char *name);
+const struct row *options_row_of(size_t field);
+static inline void *options_at(struct train_opts *o, const struct row *r) { return (char *)o + r->field; }
+static inline const void *options_at_const(const struct train_opts *o, const struct row *r)
+{
+    return (const char *)o + r->field;
+}
+
+/*
+ * Set a row from its words: flags take none or one, lists any number, all others one. Words are
+ * copied. ERR_USAGE.
+ */
+MUST_CHECK int options_set(struct train_opts *o, const struct row *r, int n, char *const *words,
+                           const struct place *at, struct err *e);
+/* The same without noting where the value came from. */
+MUST_CHECK int options_take_value(struct train_opts *o, const struct row *r, int n, char *const *words,
+                                  const struct place *at, struct err *e);
+/* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */
+const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at);
+/* The known name that is near, or NULL. */
+const char *options_nearest(const char *name);
+/* SHARDKIT_MICRO_BATCH_SIZE; lives as long as the options. */
+const char *options_env_name(const struct train_opts *o, const struct row *r);
+MUST_CHECK int options_read_file(struct train_opts *o, const char *path, struct err *e);
+MUST_CHECK int options_read_env(struct train_opts *o, char **env, struct err *e);
+
+#endif

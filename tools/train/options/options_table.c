@@ -1,0 +1,265 @@
+/*
+ * The table of options. A row is all there is to an option: adding one here and its field in
+ * options.h makes it parse, print and show in --help; docs/train.1 must name it too (a test
+ * compares).
+ */
+#include "tools/train/options/options_impl.h"
+
+#define N_ELEMS(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static const char *const backends[] = { "auto", "cpu", "cuda", NULL };
+static const char *const positions[] = { "absolute", "alibi", NULL };
+static const char *const decays[] = { "constant", "linear", "cosine", NULL };
+static const char *const recomputes[] = { "none", "selective", "full", NULL };
+static const char *const reduces[] = { "bf16", "fp32", NULL };
+static const char *const policies[] = { "average", "first", "majority", "fail", NULL };
+static const char *const algorithms[] = { "2022", "2025", "2023", NULL };      /* enum pipeline_balance */
+
+#define FIELD(f) .field = offsetof(struct train_opts, f), .dest = #f
+#define DIM_MAX 1e9                     /* sizes of a model */
+#define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
+
+#define INT(n, f, lo, hi, d, h) \
+    { .name = n, .kind = KIND_INT, .group = GROUP, FIELD(f), .min = lo, .max = hi, .def = d, .arg = "N", .help = h },
+#define REAL(n, f, lo, hi, d, h) \
+    { .name = n, .kind = KIND_REAL, .group = GROUP, FIELD(f), .min = lo, .max = hi, .def = d, .arg = "X", .help = h },
+#define FLAG(n, f, h) { .name = n, .kind = KIND_FLAG, .group = GROUP, FIELD(f), .def = "false", .help = h },
+#define TEXT(n, f, a, d, h) \
+    { .name = n, .kind = KIND_TEXT, .group = GROUP, FIELD(f), .def = d, .arg = a, .help = h },
+#define WORD(n, f, w, d, a, h) \
+    { .name = n, .kind = KIND_WORD, .group = GROUP, FIELD(f), .words = w, .def = d, .arg = a, .help = h },
+#define LIST(n, f, a, h) { .name = n, .kind = KIND_LIST, .group = GROUP, FIELD(f), .arg = a, .help = h },
+
+#define ALIAS(n, of) { .name = n, .kind = KIND_ALIAS, .group = GROUP_OTHER, .help = of },
+#define NOTE(n) { .name = n, .kind = KIND_NOTE, .group = GROUP_OTHER },
+#define NOTE_VALUE(n) { .name = n, .kind = KIND_NOTE_VALUE, .group = GROUP_OTHER },
+#define ONLY(n, value, why) \
+    { .name = n, .kind = KIND_ONLY, .group = GROUP_OTHER, .def = value, .help = why },
+#define REFUSED(n, why) { .name = n, .kind = KIND_REFUSED, .group = GROUP_OTHER, .help = why },
+
+const struct row options_rows[] = {
+#define GROUP GROUP_NETWORK
+    INT("num-layers", num_layers, 1, 4000, NULL, "transformer blocks")
+    INT("hidden-size", hidden_size, 1, DIM_MAX, NULL, "width of the model")
+    INT("num-attention-heads", num_attention_heads, 1, DIM_MAX, NULL, "attention heads")
+    INT("ffn-hidden-size", ffn_hidden_size, 1, DIM_MAX, NULL, "width of the MLP (4 times the hidden size)")
+    INT("kv-channels", kv_channels, 1, DIM_MAX, NULL, "width of a head: hidden size / heads, nothing else")
+    INT("seq-length", seq_length, 1, DIM_MAX, NULL, "tokens of a sample")
+    INT("max-position-embeddings", max_position_embeddings, 1, DIM_MAX, NULL, "positions there are")
+    WORD("position-embedding-type", position_embedding_type, positions, "absolute", "TYPE", "absolute or alibi")
+    FLAG("embed-layernorm", embed_layernorm, "LayerNorm behind the word embedding")
+    REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "of the blocks' and the final LayerNorm")
+    INT("vocab-size", vocab_size, 1, DIM_MAX, NULL, "tokens, where no tokenizer file is given")
+    INT("make-vocab-size-divisible-by", make_vocab_size_divisible_by, 1, DIM_MAX, "128",
+        "pad the vocabulary to a multiple of this times the tensor-parallel size")
+    INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to exactly this")
+    FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32")
+#undef GROUP
+#define GROUP GROUP_OPTIMIZER
+    REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "on attention probabilities")
+    REAL("hidden-dropout", hidden_dropout, 0, 0.999, "0.1", "on the embedding and the blocks' two outputs")
+    REAL("weight-decay", weight_decay, 0, 1e6, "0.01", "of matrices and embeddings")
+    REAL("clip-grad", clip_grad, 0, 1e9, "1.0", "largest gradient norm; 0: do not clip")
+    REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "")
+    REAL("adam-beta2", adam_beta2, 0, 0.9999999, "0.999", "")
+    REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "")
+    INT("adam-initial-step", adam_initial_step, 0, 1, "1",
+        "the step counter before the first update: 1 as DeepSpeed up to 0.15.0, 0 as later ones")
+    WORD("grad-reduce-dtype", grad_reduce_dtype, reduces, "bf16", "TYPE",
+         "bf16 (as the reference) or fp32: what data-parallel gradients are added up in")
+    INT("seed", seed, 1, 4294967295.0, "1234", "of weights, dropout and data order")
+    REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of fresh weights")
+#undef GROUP
+#define GROUP GROUP_TRAINING
+    INT("micro-batch-size", micro_batch_size, 1, DIM_MAX, NULL, "samples a rank works on at once")
+    INT("global-batch-size", global_batch_size, 1, DIM_MAX, NULL, "samples of a step (micro batch x data parallel)")
+    LIST("rampup-batch-size", rampup_batch_size, "START INC SAMPLES", "let the batch grow to the global batch size")
+    INT("train-samples", train_samples, 1, COUNT_MAX, NULL, "length of the whole run, over all restarts")
+    INT("train-iters", train_iters, 1, COUNT_MAX, NULL, "the same in iterations, in place of --train-samples")
+    INT("train-tokens", train_tokens, 1, COUNT_MAX, NULL, "also stop once this many tokens were seen")
+    FLAG("checkpoint-activations", checkpoint_activations, "recompute whole blocks in the backward pass")
+    INT("checkpoint-num-layers", checkpoint_num_layers, 1, DIM_MAX, "1", "blocks recomputed together")
+    WORD("recompute-granularity", recompute_granularity, recomputes, "none", "HOW",
+         "none, selective (attention only) or full (as --checkpoint-activations)")
+    LIST("skip-train-iteration-range", skip_train_iteration_range, "A-B ...", "pass over these iterations' data")
+    FLAG("skip-whole-batches", skip_whole_batches, "skip a whole batch each; the reference skips one micro-batch")
+    { .name = "eval-only", .kind = KIND_BOOL, .group = GROUP, FIELD(eval_only), .def = "false",
+      .help = "evaluate, do not train" },
+    INT("eval-interval", eval_interval, 1, COUNT_MAX, "1000", "iterations between evaluations")
+    INT("eval-iters", eval_iters, 0, COUNT_MAX, "100", "batches of an evaluation; 0: none")
+    INT("exit-interval", exit_interval, 1, COUNT_MAX, NULL, "save and exit when the iteration is a multiple of this")
+    INT("exit-duration-in-mins", exit_duration_in_mins, 1, 1e9, NULL, "save and exit after this long")
+    TEXT("kill-switch-path", kill_switch_path, "FILE", NULL, "save and exit once this file exists")
+#undef GROUP
+#define GROUP GROUP_RATE
+    REAL("lr", lr, 0, 1e6, NULL, "largest learning rate")
+    REAL("min-lr", min_lr, 0, 1e6, "0.0", "smallest learning rate")
+    WORD("lr-decay-style", lr_decay_style, decays, "linear", "STYLE", "constant, linear or cosine")
+    INT("lr-decay-samples", lr_decay_samples, 1, COUNT_MAX, NULL, "samples until --min-lr (--train-samples)")
+    INT("lr-decay-iters", lr_decay_iters, 1, COUNT_MAX, NULL, "the same with --train-iters")
+    INT("lr-decay-tokens", lr_decay_tokens, 1, COUNT_MAX, NULL, "decay by tokens instead")
+    INT("lr-warmup-samples", lr_warmup_samples, 0, COUNT_MAX, "0", "samples until --lr is reached")
+    INT("lr-warmup-iters", lr_warmup_iters, 0, COUNT_MAX, "0", "the same with --train-iters")
+    REAL("lr-warmup-fraction", lr_warmup_fraction, 0, 1, NULL, "the same as a share of the decay")
+    FLAG("override-lr-scheduler", override_lr_scheduler, "use these rules although the checkpoint has others")
+    FLAG("use-checkpoint-lr-scheduler", use_checkpoint_lr_scheduler, "use the checkpoint's rules instead of these")
+#undef GROUP
+#define GROUP GROUP_CHECKPOINT
+    TEXT("save", save, "DIR", NULL, "where checkpoints go")
+    INT("save-interval", save_interval, 1, COUNT_MAX, NULL, "iterations between them")
+    TEXT("load", load, "DIR", NULL,
+         "go on from what DIR/latest names, whatever its topology; nothing there: start anew")
+    FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names")
+    FLAG("finetune", finetune, "load, but begin at iteration 0")
+    FLAG("no-load-optim", no_load_optim, "leave the moments of Adam")
+    FLAG("no-load-rng", no_load_rng, "leave the random states")
+    FLAG("no-save-rng", no_save_rng, "save no random states")
+    { .name = "force", .kind = KIND_FLAG, .group = GROUP, .letter = 'f', FIELD(force), .def = "false",
+      .help = "load the universal form although DIR/latest is newer" },
+    FLAG("accept-mismatch", accept_mismatch, "only warn where files to load look like those of different saves")
+    WORD("replicas", replicas, policies, "fail", "HOW",
+         "average, first, majority or fail: when a loaded checkpoint's tensor-parallel copies disagree")
+    INT("check-replicas", check_replicas, 0, COUNT_MAX, "0", "compare the copies every N iterations; 0: at saves")
+#undef GROUP
+#define GROUP GROUP_PARALLEL
+    INT("tensor-model-parallel-size", tensor_model_parallel_size, 1, 65536, "1", "ranks that share each matrix")
+    INT("pipeline-model-parallel-size", pipeline_model_parallel_size, 1, 65536, "1", "stages")
+    TEXT("pp-partition-method", pp_partition_method, "METHOD", "type:transformer",
+         "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out evenly "
+         "to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
+    WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
+         "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is dealt out")
+    FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
+    { .name = "overlap-grad-reduce", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_grad_reduce),
+      .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
+    { .name = "overlap-param-gather", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_param_gather),
+      .help = "gather weights beside the next forward pass (on GPUs); False: before it" },
+    INT("zero-stage", zero_stage, 0, 1, "1", "0 or 1: both shard the optimizer's state")
+    WORD("backend", backend, backends, "auto", "NAME", "auto, cpu or cuda")
+    { .name = "threads", .kind = KIND_INT, .group = GROUP, .letter = 'j', FIELD(threads), .min = 1, .max = 1024,
+      .arg = "N", .help = "threads of a rank (the cores it may use)" },
+    INT("stall-notice", stall_notice, 0, 1e9, "60", "seconds of waiting after which a late rank is named; 0: never")
+    INT("collective-timeout", collective_timeout, 0, 1e9, "1800",
+        "seconds after which a hanging collective ends the job; 0: never")
+#undef GROUP
+#define GROUP GROUP_DATA
+    LIST("data-path", data_path, "[W] PREFIX ...", "token files, with weights when there are several")
+    TEXT("split", split, "A,B,C", NULL, "shares for training, validation, test of --data-path (969, 30, 1)")
+    LIST("train-weighted-split-paths", train_weighted_split_paths, "GROUP",
+         "\"NAME: W START:END PREFIX, ...\" in place of --data-path")
+    LIST("valid-weighted-split-paths", valid_weighted_split_paths, "GROUP ...", "validation sets, evaluated one by one")
+    LIST("test-weighted-split-paths", test_weighted_split_paths, "GROUP ...", "test sets")
+    TEXT("train-weighted-split-paths-path", train_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
+    TEXT("valid-weighted-split-paths-path", valid_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
+    TEXT("test-weighted-split-paths-path", test_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
+    TEXT("data-impl", data_impl, "KIND", "infer", "mmap, lazy, cached or infer; the files say it anyway")
+    TEXT("index-dir", index_dir, "DIR", NULL, "where the .npy indices are kept (beside the data)")
+    REAL("epoch-cutoff", epoch_cutoff, 0, 1, "0.95",
+         "share of the last epoch under which it is shuffled apart: 0.80 as tr1-13B, NeMo and Megatron-LM")
+    FLAG("mmap-warmup", mmap_warmup, "read the token files once before training")
+    FLAG("eod-mask-loss", eod_mask_loss, "no loss where the input is the end-of-document token")
+    INT("eod-id", eod_id, 0, DIM_MAX, NULL, "that token (the tokenizer's)")
+    TEXT("tokenizer-type", tokenizer_type, "TYPE", NULL, "GPT2BPETokenizer, PretrainedFromHF or bytes")
+    TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL, "tokenizer.json, its folder, or a model in the hub's local caches")
+    TEXT("vocab-file", vocab_file, "FILE", NULL, "GPT-2 vocab.json")
+    TEXT("merge-file", merge_file, "FILE", NULL, "GPT-2 merges.txt")
+#undef GROUP
+#define GROUP GROUP_LOG
+    INT("log-interval", log_interval, 1, COUNT_MAX, "100", "iterations between training lines")
+    TEXT("log-file", log_file, "FILE", NULL, "append the log to FILE too")
+    FLAG("log-params-norm", log_params_norm, "norm of all weights in the training line")
+    INT("log-straggler-interval", log_straggler_interval, 0, COUNT_MAX, "0",
+        "iterations between lines that name the slowest rank; 0: none")
+    INT("steps-per-print", steps_per_print, 0, COUNT_MAX, "0", "iterations between DeepSpeed's own lines; 0: none")
+    TEXT("tensorboard-dir", tensorboard_dir, "DIR", NULL, "write TensorBoard event files there")
+    INT("tensorboard-log-interval", tensorboard_log_interval, 1, COUNT_MAX, "1", "iterations between values")
+    INT("tensorboard-queue-size", tensorboard_queue_size, 1, 1e9, "1000", "values kept before they are written")
+    FLAG("log-timers-to-tensorboard", log_timers_to_tensorboard, "timers and iteration times too")
+    FLAG("log-batch-size-to-tensorboard", log_batch_size_to_tensorboard, "the batch size too")
+    FLAG("log-validation-ppl-to-tensorboard", log_validation_ppl_to_tensorboard, "validation perplexities too")
+    { .name = "no-log-learnig-rate-to-tensorboard", .kind = KIND_UNFLAG, .group = GROUP,
+      FIELD(log_learning_rate_to_tensorboard), .def = "false", .help = "no learning rates (the reference's spelling)" },
+    TEXT("status-file", status_file, "FILE", NULL, "replaced each iteration (status.json in the folder of --save)")
+    TEXT("dump-logits", dump_logits, "FILE", NULL, "write the first batch's logits there, as .npy, and exit")
+#undef GROUP
+#define GROUP GROUP_PROGRAM
+    TEXT("config", config, "FILE", NULL, "options as 'name = value' lines")
+    FLAG("deepspeed", deepspeed, "accepted; the DeepSpeed way is the only one")
+    TEXT("deepspeed-config", deepspeed_config, "FILE", NULL, "a DeepSpeed JSON: batch sizes, clipping, bf16, ZeRO")
+    { .name = "umask", .kind = KIND_OCTAL, .group = GROUP, FIELD(umask), .arg = "MODE",
+      .help = "of files written, octal: 002 lets the group write" },
+    { .name = "dry-run", .kind = KIND_FLAG, .group = GROUP, .letter = 'n', FIELD(dry_run), .def = "false",
+      .help = "check everything, estimate memory and disk, stop; 1 if it does not fit" },
+    { .name = "dry-run-ranks", .kind = KIND_INT, .group = GROUP, FIELD(dry_run_ranks), .min = 1, .max = 65536, .arg = "N",
+      .help = "with --dry-run in one process: check and plan for N ranks" },
+    { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6, .arg = "GB",
+      .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no GPU: 141 "
+              "is an H200" },
+    FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs neither "
+         "data nor model")
+    FLAG("json", json, "results as JSON")
+    { .name = "quiet", .kind = KIND_FLAG, .group = GROUP, .letter = 'q', FIELD(quiet), .def = "false",
+      .help = "no log on stdout" },
+    { .name = "verbose", .kind = KIND_FLAG, .group = GROUP, .letter = 'v', FIELD(verbose), .def = "false",
+      .help = "say where each option's value came from" },
+    FLAG("help", help, "this text")
+    FLAG("version", version, "version, compiler and libraries")
+#undef GROUP
+
+    ALIAS("encoder-seq-length", "seq-length")
+
+    /* Scripts pass these; none changes what is computed here. */
+    ONLY("optimizer", "adam", "only Adam is supported")
+    ONLY("dataloader-type", "single", "samples are read once, in the order of the index")
+    ONLY("remote-device", "none", "parameters stay on the device")
+    ONLY("sample-rate", "1.0", "all samples are used")
+    NOTE_VALUE("num-workers") NOTE_VALUE("valid-num-workers") NOTE_VALUE("distributed-backend")
+    NOTE_VALUE("DDP-impl") NOTE_VALUE("local-rank") NOTE_VALUE("log-level") NOTE_VALUE("log-level-replica")
+    NOTE_VALUE("log-path") NOTE_VALUE("codecarbon-dir") NOTE_VALUE("lazy-mpu-init") NOTE_VALUE("onnx-safe")
+    NOTE_VALUE("loss-scale") NOTE_VALUE("initial-loss-scale") NOTE_VALUE("min-loss-scale")
+    NOTE_VALUE("loss-scale-window") NOTE_VALUE("hysteresis") NOTE_VALUE("sgd-momentum")
+    NOTE_VALUE("adlr-autoresume-interval") NOTE_VALUE("tile-factor") NOTE_VALUE("vocab-extra-ids")
+    NOTE_VALUE("mask-prob") NOTE_VALUE("short-seq-prob") NOTE_VALUE("zero-reduce-bucket-size")
+    NOTE_VALUE("zero-allgather-bucket-size")
+    NOTE("adlr-autoresume") NOTE("no-masked-softmax-fusion") NOTE("no-bias-dropout-fusion")
+    NOTE("abort-on-unmet-fused-kernel-constraints") NOTE("use-contiguous-buffers-in-ddp")
+    NOTE("no-scatter-gather-tensors-in-pipeline") NOTE("use-cpu-initialization") NOTE("attention-softmax-in-fp32")
+    NOTE("accumulate-allreduce-grads-in-fp32") NOTE("no-query-key-layer-scaling") NOTE("openai-gelu")
+    NOTE("no-log-loss-scale-to-tensorboard") NOTE("log-num-zeros-in-grad") NOTE("no-save-optim")
+    NOTE("cpu-optimizer") NOTE("cpu-torch-adam") NOTE("sync-tp-duplicated-parameters")
+    NOTE("reset-attention-mask") NOTE("exit-signal-handler") NOTE("deepspeed-mpi")
+    NOTE("deepspeed-activation-checkpointing") NOTE("partition-activations") NOTE("contigious-checkpointing")
+    NOTE("checkpoint-in-cpu") NOTE("synchronize-each-layer") NOTE("profile-backward")
+    NOTE("distribute-checkpointed-activations") NOTE("zero-reduce-scatter") NOTE("zero-contigious-gradients")
+    NOTE("use-pin-memory") NOTE("split-transformers") NOTE("memory-centric-tiled-linear")
+    NOTE("scattered-embeddings") NOTE("bert-no-binary-head")
+
+    REFUSED("fp16", "fp16 training (dynamic loss scaling) is not supported; use --bf16 or fp32")
+    REFUSED("fp16-lm-cross-entropy", "fp16 training is not supported; use --bf16 or fp32")
+    REFUSED("fp32-residual-connection", "the residual stream has the dtype of the weights")
+    REFUSED("apply-residual-connection-post-layernorm", "only pre-LayerNorm blocks are supported")
+    REFUSED("no-bias-gelu-fusion", "it would mean the erf form of GELU; only the tanh form is supported")
+    REFUSED("glu-activation", "gated activations are not supported")
+    REFUSED("init-method-xavier-uniform", "fresh weights are normal; --init-method-std sets their deviation")
+    REFUSED("use-bnb-optimizer", "only Adam with fp32 state is supported")
+    REFUSED("num-layers-per-virtual-pipeline-stage", "the interleaved pipeline schedule is not supported")
+    REFUSED("reset-position-ids", "positions run through a sample, as in the reference runs")
+    REFUSED("loss-on-targets-only", "every token of a sample is a target")
+    REFUSED("reweight-loss-based-on-position-frequency", "prefix language models are not supported")
+    REFUSED("decoder-seq-length", "encoder-decoder models are not supported")
+    REFUSED("batch-size", "use --micro-batch-size")
+    REFUSED("warmup", "use --lr-warmup-fraction")
+    REFUSED("model-parallel-size", "use --tensor-model-parallel-size")
+    REFUSED("deepscale", "use --deepspeed") REFUSED("deepscale-config", "use --deepspeed-config")
+    REFUSED("bert*", "BERT models are not supported")
+    REFUSED("ict*", "retrieval models are not supported")
+    REFUSED("biencoder*", "retrieval models are not supported")
+    REFUSED("retriever*", "retrieval models are not supported")
+    REFUSED("indexer*", "retrieval models are not supported")
+    REFUSED("sparse*", "sparse attention is not supported")
+    REFUSED("curriculum*", "curriculum learning is not supported")
+    REFUSED("noise-density", "T5 models are not supported")
+    REFUSED("mean-noise-span-length", "T5 models are not supported")
+};
+
+const int options_n_rows = N_ELEMS(options_rows);

@@ -1,0 +1,37 @@
+/*
+ * batches.h - from a numbered dataset to micro-batches in device memory
+ *
+ * The global order of samples depends on nothing but the dataset: micro-batch i of a step
+ * that begins at sample c takes samples c + i * b * dp + d * b ... of data-parallel rank d
+ * (docs/training.md 5.8). Every rank of the first and last stage reads them itself, from
+ * files that all of them map.
+ */
+#ifndef SHARDKIT_TRAIN_RUN_BATCHES_H
+#define SHARDKIT_TRAIN_RUN_BATCHES_H
+
+#include "kernels/kernels.h"
+#include "libcommon/comm/watch.h"
+#include "libcommon/model/dataset.h"
+#include "tools/train/network/model.h"
+
+struct batches_opts {
+    int b, s;
+    int dp, d;                  /* data-parallel degree and rank */
+    int n_slots;
+    int64_t vocab;              /* V: a token at or above it is an error */
+    int64_t eod;                /* end-of-document token; -1: none known */
+    bool eod_mask_loss;         /* no loss where the input is EOD */
+    bool reset_positions;       /* positions begin anew after EOD */
+    struct watch *watch;        /* hears of reads that do not end */
+};
+
+struct batches;
+MUST_CHECK struct batches *batches_new(const struct kernels *k, const struct batches_opts *o, struct err *e);
+void batches_free(struct batches *b);           /* NULL is fine */
+uint64_t batches_bytes(const struct batches_opts *o);
+/* The next micro-batches come from `d`, sample `first` on; n of them make a step. */
+void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n);
+/* A pipeline_batch: ctx is the struct batches. ERR_DATA for a token outside the vocabulary. */
+MUST_CHECK int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e);
+
+#endif

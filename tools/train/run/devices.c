@@ -1,0 +1,129 @@
+/* devices.c - what a rank computes on: a GPU of its own where every rank has one, else processors */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/train/run/trainer.h"
+
+/*
+ * Threads of a rank where nothing is said: the processors it is bound to, or its share of the
+ * host's. More would wait for each other: 2 threads of 4 ranks on 2 processors are 50 times slower.
+ */
+static int default_threads(const struct comm_place *p)
+{
+    const int all = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : all;
+
+    if (mine >= all)
+        mine = all / p->local_size;
+    return mine > 0 ? mine : 1;
+}
+
+/* What ranks tell each other of their GPU; who "": none, and why. */
+struct gpu_card {
+    char who[64], why[448];
+};
+
+/* The first rank without a GPU of its own, the same one on every rank, or -1; words in *e. */
+static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
+{
+    for (int r = 0; r < t->place->size; r++) {
+        const struct comm_place *p = comm_place_of(t->world, r);
+
+        if (!all[r].who[0]) {
+            err_usage(e, "rank %d: %s", r, all[r].why);
+            return r;
+        }
+        for (int q = 0; q < r; q++)
+            if (comm_place_of(t->world, q)->node == p->node && !strcmp(all[q].who, all[r].who)) {
+                err_usage(e, "ranks %d and %d would share %s of host %s: start one rank for each GPU", q, r,
+                          all[r].who, p->host);
+                return r;
+            }
+    }
+    return -1;
+}
+
+/*
+ * Each rank a GPU and a way between them; NULL and *e, on every rank, when one rank lacks them. *some: others
+ * have them.
+ */
+static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
+{
+    const int size = t->place->size;
+    struct gpu_card mine = {0}, *all = xcalloc((size_t)size, sizeof *all);
+    struct err why = {0};
+    const struct kernels *k = kernels_cuda_open(o, &why);
+    const struct dev_net *net = k && size > 1 ? k->net(&why) : NULL;
+    int without = -1;
+
+    if (net) {
+        struct dev_who who;
+
+        k->dev->who(&who);
+        snprintf(mine.who, sizeof mine.who, "%s", who.uuid);
+    }
+    snprintf(mine.why, sizeof mine.why, "%.440s", why.msg);
+    if (size == 1)
+        *e = why;
+    else if (comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e) < 0)
+        comm_abort(t->world, e->msg);
+    else
+        without = rank_without_gpu(t, all, e);
+    for (int r = 0; r < size; r++)
+        *some |= all[r].who[0] != '\0';
+    free(all);
+    if (k && without >= 0) {
+        kernels_close(k);
+        k = NULL;
+    }
+    if (k)
+        comm_use_device(t->world, net);
+    return k;
+}
+
+/* Messages that name a rank say what it computes on, too. */
+static int name_device(struct trainer *t, struct err *e)
+{
+    struct dev_who who;
+    char text[100] = "";
+
+    t->k->dev->who(&who);
+    if (who.uuid[0])
+        snprintf(text, sizeof text, "%s at %s", who.uuid, who.pci);
+    return comm_name_device(t->world, text, e);
+}
+
+/* GPUs where each rank has one and nothing else was asked for; that a few are missing is no reason to try out processors. */
+static const struct kernels *open_kernels(struct trainer *t, struct err *e)
+{
+    const struct kernel_opts o = {
+        .threads = t->o.threads ? (int)t->o.threads : default_threads(t->place), .device = t->place->local_rank,
+    };
+    const struct kernels *k = NULL;
+    struct err why = {0};
+    bool some = false;
+
+    if (t->o.backend == BACKEND_CUDA && !plan_elsewhere(t))
+        return open_gpus(t, &o, &some, e);
+    if (t->o.backend == BACKEND_AUTO)
+        k = open_gpus(t, &o, &some, &why);
+    if (!k && some && t->o.preflight) {
+        *e = why;
+        e->kind = ERR_SYS;
+        t->all_know = true;
+        return NULL;
+    }
+    if (!k && t->o.backend == BACKEND_AUTO && speaks(t) && (some || t->o.preflight))
+        fprintf(stderr, "note: processors are used: %s\n", why.msg);
+    return k ? k : kernels_cpu_open(&o, e);
+}
+
+int take_device(struct trainer *t, struct err *e)
+{
+    t->k = open_kernels(t, e);
+    return t->k ? name_device(t, e) : -1;
+}

@@ -1,0 +1,167 @@
+/* evaluate.c - validation and test sets, and a look at the logits */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/format/npy.h"
+#include "tools/train/run/trainer.h"
+
+void loss_fetch(struct trainer *t)
+{
+    if (t->stage->last)
+        t->k->dev->copy(t->loss, model_loss(t->model), sizeof *t->loss, NULL);
+}
+
+/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
+int loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
+{
+    double sum = t->stage->last && t->rank_tp == 0 ? *t->loss / (double)micro_batches / t->topo.dp : 0;
+
+    if (comm_host_all_reduce(comm_world_group(t->world), &sum, 1, DTYPE_F64, COMM_SUM, e) < 0)
+        return -1;
+    *loss = sum;
+    return t->k->dev->check(e);
+}
+
+/* One set: eval_iters batches of as many micro-batches as the last step had. */
+static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct err *e)
+{
+    const int64_t batch = t->micro_batches * t->o.micro_batch_size * t->topo.dp;
+    double sum = 0, one;
+
+    for (int64_t i = 0; i < t->o.eval_iters; i++) {
+        batches_begin(t->batches, v->data, v->at, (int)t->micro_batches);
+        if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
+            return -1;
+        loss_fetch(t);
+        /* Other stages and tensor ranks are waited for here: the monitor is to see it. */
+        if (comm_sync(comm_world_group(t->world), NULL, e) < 0 || loss_share(t, t->micro_batches, &one, e) < 0)
+            return -1;
+        v->at += batch;
+        sum += one;
+    }
+    *loss = sum / (double)t->o.eval_iters;
+    return 0;
+}
+
+int evaluate_all(struct trainer *t, struct eval_set *set, int n, const char *where, bool count, struct err *e)
+{
+    struct strbuf sb = {0};
+
+    set_phase(t, "valid");
+    for (int i = 0; i < n; i++) {
+        const struct trainlog_step step = {
+            .iteration = t->iteration, .samples = t->consumed_samples, .tokens = t->consumed_tokens,
+            .gigaflos = t->gigaflos,
+        };
+        double loss;
+
+        if (evaluate(t, &set[i], &loss, e) < 0)
+            return -1;
+        if (count)
+            t->consumed_valid_samples += t->o.eval_iters * t->micro_batches * t->o.micro_batch_size * t->topo.dp;
+        if (!speaks(t))
+            continue;
+        trainlog_add_valid(&sb, set[i].name, where, loss);
+        trainlog_flush(t->log, &sb);
+        trainlog_tb_valid(t->events, &t->o, &step, set[i].name, loss);
+    }
+    strbuf_free(&sb);
+    set_phase(t, "train");
+    return 0;
+}
+
+/* ---- logits ---- */
+
+struct logits {
+    struct trainer *t;
+    char *part;                 /* T [m, V / tp] of this rank */
+    int64_t v;
+};
+
+static void keep_chunk(void *ctx, int64_t row0, int64_t rows, const void *logits)
+{
+    struct logits *x = ctx;
+    const int64_t row = x->v * dtype_size(x->t->t);
+
+    x->t->k->dev->copy(x->part + row0 * row, logits, (uint64_t)(rows * row), NULL);
+    x->t->k->dev->stream_sync(NULL);
+}
+
+/* fp32 [m, V] out of the parts of all tensor ranks; the caller frees. */
+static float *join_parts(struct logits *x, const char *all, int64_t m)
+{
+    const int tp = x->t->topo.tp, size = dtype_size(x->t->t);
+    float *out = xmalloc((size_t)(m * x->v * tp) * sizeof *out);
+
+    for (int r = 0; r < tp; r++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < x->v; j++)
+                out[i * x->v * tp + r * x->v + j] =
+                    (float)dtype_value(x->t->t, all + ((r * m + i) * x->v + j) * size);
+    return out;
+}
+
+/* One .npy file: header and values. */
+static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, size_t bytes,
+                     struct err *e)
+{
+    struct strbuf sb = {0};
+    int rc;
+
+    npy_header(&sb, dt, ndim, shape);
+    strbuf_add(&sb, data, bytes);
+    rc = file_replace(path, sb.buf, sb.len, e);
+    strbuf_free(&sb);
+    return rc;
+}
+
+static int write_logits(struct trainer *t, const struct micro_batch *mb, const float *logits, int64_t V, struct err *e)
+{
+    const int64_t b = t->model_opts.b, s = t->model_opts.s;
+    const int64_t shape[3] = { b, s, V };
+    const size_t n = (size_t)(b * s);
+    char *name = str_fmt("%s.tokens.npy", t->o.dump_logits);
+    int32_t *tokens = xmalloc(n * sizeof *tokens);
+    int rc;
+
+    t->k->dev->copy(tokens, mb->tokens, n * sizeof *tokens, NULL);
+    t->k->dev->stream_sync(NULL);
+    rc = write_npy(t->o.dump_logits, DTYPE_F32, 3, shape, logits, n * (size_t)V * sizeof *logits, e);
+    if (rc == 0)
+        rc = write_npy(name, DTYPE_I32, 2, shape, tokens, n * sizeof *tokens, e);
+    free(tokens);
+    free(name);
+    return rc;
+}
+
+int dump_logits(struct trainer *t, struct err *e)
+{
+    const int64_t m = (int64_t)t->model_opts.b * t->model_opts.s, v = t->model_config.vocab / t->topo.tp;
+    const size_t part = (size_t)(m * v) * (size_t)dtype_size(t->t);
+    struct logits x = { t, t->stage->last ? xmalloc(part) : NULL, v };
+    char *all = x.part ? xmalloc(part * (size_t)t->topo.tp) : NULL;
+    struct micro_batch mb;
+    int rc = 0;
+
+    if (t->n_valid == 0) {
+        err_usage(e, "--dump-logits needs validation data, and --eval-iters above 0");
+        return -1;
+    }
+    batches_begin(t->batches, t->valid[0].data, t->valid[0].at, 1);
+    model_look(t->model, keep_chunk, &x);
+    if (pipeline_eval(t->pipeline, 1, NULL, e) < 0)
+        return -1;
+    model_look(t->model, NULL, NULL);
+    if (x.part && comm_host_all_gather(t->tp, x.part, all, part, e) < 0)
+        return -1;
+    if (x.part && t->rank_tp == 0 && t->rank_dp == 0) {
+        float *logits = join_parts(&x, all, m);
+
+        rc = batches_get(t->batches, 0, 0, &mb, e) < 0 ? -1 : write_logits(t, &mb, logits, v * t->topo.tp, e);
+        free(logits);
+    }
+    free(all);
+    free(x.part);
+    return rc;
+}

@@ -1,0 +1,309 @@
+/*
+ * loop.c - the iterations of a run (docs/training.md 6.1)
+ *
+ * After each iteration: log, evaluate, save, then decide whether to stop. What only some
+ * ranks see (the kill switch, a signal, the clock) is agreed on once an iteration, so all
+ * ranks stop at the same one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/run/trainer.h"
+
+/* ---- one iteration ---- */
+
+struct step {
+    int64_t batch;              /* samples */
+    double loss, norm, seconds;
+    double params_norm;         /* negative: not asked for */
+};
+
+/*
+ * Iterations to be skipped (spec 6.3): each passes over one micro-batch, as the reference
+ * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
+ * iteration comes, so a run that goes on from the middle of it must not do so again.
+ */
+static void skip(struct trainer *t)
+{
+    for (int i = 0; i < t->o.n_skip; i++) {
+        const struct opts_range *r = &t->o.skip[i];
+        const int64_t next = t->iteration + 1, first = next > t->skipped_to ? next : t->skipped_to + 1;
+        int64_t one = t->o.micro_batch_size * t->topo.dp;
+
+        if (next < r->first || first > r->last)
+            continue;
+        if (t->o.skip_whole_batches)
+            one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
+        t->skew += (r->last - first + 1) * one;
+        t->skipped_to = r->last;
+        say(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
+            (long long)((r->last - first + 1) * one));
+    }
+}
+
+static int train_step(struct trainer *t, struct step *x, struct err *e)
+{
+    double lr = schedule_lr_now(&t->schedule.lr), begin = status_now();
+    int rc;
+
+    x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
+    if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->topo.dp, &t->micro_batches, e) < 0)
+        return -1;
+    if (t->stored_lr >= 0)
+        lr = t->stored_lr;
+    t->stored_lr = -1;
+    batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches);
+    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
+        return -1;
+    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
+    /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
+    loss_fetch(t);
+    rc = optimizer_step(t->optimizer, model_head_grad(t->model), lr, t->opt_step + 1, &x->norm, NULL, e);
+    if (rc < 0 || loss_share(t, t->micro_batches, &x->loss, e) < 0)
+        return -1;
+    if (rc)
+        return rc;
+    t->opt_step++;
+    schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
+    t->iteration++;
+    t->consumed_samples += x->batch;
+    t->consumed_tokens += x->batch * t->o.seq_length;
+    t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
+    x->seconds = status_now() - begin;
+    x->params_norm = -1;
+    if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
+        return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
+    return 0;
+}
+
+/* ---- telling of it ---- */
+
+struct telling {
+    struct trainlog_mean mean;
+    double since;               /* when the last line was written */
+    int64_t steps;              /* iterations since */
+};
+
+static void log_step(struct trainer *t, const struct step *x, struct telling *y)
+{
+    const struct train_opts *o = &t->o;
+    struct trainlog_step s = {
+        .iteration = t->iteration, .train_iters = t->schedule.train_iters, .samples = t->consumed_samples,
+        .tokens = t->consumed_tokens, .gigaflos = t->gigaflos, .lr = schedule_lr_now(&t->schedule.lr),
+        .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = x->params_norm, .seq_length = o->seq_length,
+        .world_size = t->place->size, .data_parallel_size = t->topo.dp, .elapsed_s = x->seconds,
+    };
+    struct strbuf sb = {0};
+    double now = status_now();
+
+    trainlog_mean_add(&y->mean, x->loss);
+    y->steps++;
+    if (o->tensorboard_log_interval > 0 && t->iteration % o->tensorboard_log_interval == 0)
+        trainlog_tb_step(t->events, o, &s, NULL, 0);
+    if (t->iteration % o->log_interval == 0) {
+        s.elapsed_s = (now - y->since) / (double)y->steps;
+        s.mean_loss = trainlog_mean_take(&y->mean);
+        s.tflops = schedule_tflops(schedule_flops(o->recompute_granularity == RECOMPUTE_FULL ? 4 : 3, x->batch,
+                                                  o->seq_length, o->num_layers, o->hidden_size,
+                                                  t->model_config.vocab), s.elapsed_s, t->place->size);
+        trainlog_add_step(&sb, &s);
+        trainlog_flush(t->log, &sb);
+        trainlog_tb_interval(t->events, o, &s);
+        y->since = now;
+        y->steps = 0;
+    }
+    if (o->steps_per_print > 0 && t->iteration % o->steps_per_print == 0) {
+        trainlog_add_steps(&sb, t->iteration, x->loss, x->seconds, (double)x->batch / x->seconds);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    t->status.loss = x->loss;
+    t->status.lr = s.lr;
+    t->status.iteration_s = x->seconds;
+}
+
+/* ---- stopping ---- */
+
+struct stop {
+    int64_t kill, signal, duration, save_failed;        /* what any rank saw */
+};
+
+static int agree(struct trainer *t, struct stop *s, struct err *e)
+{
+    double minutes;
+
+    s->kill = speaks(t) && status_kill_switch(t->o.kill_switch_path);
+    s->signal = status_stop_signal();
+    s->duration = speaks(t) && status_duration_over(t->start_s, status_now(), t->o.exit_duration_in_mins, &minutes);
+    s->save_failed = save_poll(t);
+    return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
+}
+
+static void say_stop(struct trainer *t, enum status_reason why, int sig)
+{
+    struct strbuf sb = {0};
+    time_t now = time(NULL);
+    double minutes = 0;
+
+    if (!speaks(t))
+        return;
+    status_duration_over(t->start_s, status_now(), 0, &minutes);
+    switch (why) {
+    case STATUS_KILL_SWITCH: trainlog_add_kill_switch(&sb, t->o.kill_switch_path, now); break;
+    case STATUS_SIGNAL: trainlog_add_exit_signal(&sb, sig, now); break;
+    case STATUS_DURATION: trainlog_add_exit_duration(&sb, minutes, now); break;
+    case STATUS_INTERVAL: trainlog_add_exit_iteration(&sb, t->iteration, now); break;
+    default: break;
+    }
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}
+
+static bool on(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
+
+/* Does anything ask to stop after this iteration? Saves first. */
+static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
+{
+    struct stop s;
+
+    if (agree(t, &s, e) < 0 || (s.save_failed && save_settle(t, e) < 0))
+        return -1;
+    *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
+           : on(t->o.exit_interval, t->iteration) ? STATUS_INTERVAL : STATUS_RUNNING;
+    if (*why == STATUS_RUNNING)
+        return 0;
+    t->status.signal = (int)s.signal;
+    if (t->saver && t->saved_iteration != t->iteration && save_now(t, e) < 0)
+        return -1;
+    say_stop(t, *why, (int)s.signal);
+    return 0;
+}
+
+/* ---- who is slow ---- */
+
+/* Where each rank's time went since the last such line; said by rank 0. */
+static int tell_straggler(struct trainer *t, struct err *e)
+{
+    const double now = status_now(), calls = comm_seconds_waiting(t->world);
+    const double wait = calls - t->calls_s, all = now - t->told_s;
+    struct trainlog_rank me = { t->place->rank, t->rank_pp, t->rank_dp, t->rank_tp, "", all - wait, wait };
+    struct trainlog_rank *every = xcalloc((size_t)t->place->size, sizeof *every);
+    struct strbuf sb = {0};
+    int rc;
+
+    snprintf(me.host, sizeof me.host, "%s", t->place->host);
+    t->told_s = now;
+    t->calls_s = calls;
+    rc = comm_host_all_gather(comm_world_group(t->world), &me, every, sizeof me, e);
+    if (rc == 0 && speaks(t)) {
+        trainlog_add_straggler(&sb, t->iteration, every, t->place->size);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    free(every);
+    return rc;
+}
+
+/* ---- the loop ---- */
+
+static int after_step(struct trainer *t, struct err *e)
+{
+    char where[48];
+
+    if (on(t->o.log_straggler_interval, t->iteration) && tell_straggler(t, e) < 0)
+        return -1;
+    if (on(t->o.eval_interval, t->iteration) && t->n_valid > 0) {
+        snprintf(where, sizeof where, "iteration %lld", (long long)t->iteration);
+        if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
+            return -1;
+    }
+    if (t->saver && on(t->o.save_interval, t->iteration) && save_now(t, e) < 0)
+        return -1;
+    if (t->saver && on(t->o.check_replicas, t->iteration) &&
+        (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
+        return -1;
+    return 0;
+}
+
+static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
+{
+    struct telling tell = { .since = status_now() };
+    struct step x;
+    int rc;
+
+    t->told_s = tell.since;
+    if (t->o.log_straggler_interval > 0)
+        comm_time_waits(t->world);
+    t->calls_s = comm_seconds_waiting(t->world);
+
+    while (t->iteration < t->schedule.train_iters) {
+        skip(t);
+        rc = train_step(t, &x, e);
+        if (rc < 0)
+            return -1;
+        if (rc > 0) {
+            *why = nan_tell(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
+            return -1;
+        }
+        if (speaks(t))
+            log_step(t, &x, &tell);
+        if (after_step(t, e) < 0 || stop_now(t, why, e) < 0)
+            return -1;
+        set_phase(t, "train");
+        if (*why != STATUS_RUNNING)
+            return 0;
+    }
+    *why = STATUS_FINISHED;
+    return 0;
+}
+
+/* The end of all iterations (spec 6.1): validation, a last checkpoint, the test sets. */
+static int finish(struct trainer *t, struct err *e)
+{
+    if (evaluate_all(t, t->valid, t->n_valid, "the end of training for val data", true, e) < 0)
+        return -1;
+    if (t->saver && !t->o.eval_only && t->iteration > 0 && t->saved_iteration != t->iteration &&
+        save_now(t, e) < 0)
+        return -1;
+    return evaluate_all(t, t->test, t->n_test, "the end of training for test data", false, e);
+}
+
+int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
+{
+    struct strbuf sb = {0};
+    int rc = 0;
+
+    *why = STATUS_RUNNING;
+    if (t->o.dump_logits) {
+        *why = STATUS_FINISHED;
+        return dump_logits(t, e);
+    }
+    /* Evaluation without a step before it: a batch as the next step would have. */
+    if (schedule_micro_batches(schedule_batch(&t->schedule.ramp, t->consumed_samples), t->o.micro_batch_size,
+                               t->topo.dp, &t->micro_batches, e) < 0)
+        return -1;
+    if (!t->o.eval_only) {
+        if (speaks(t)) {
+            trainlog_add_datetime(&sb, TRAINLOG_BEFORE_STEP, time(NULL));
+            trainlog_flush(t->log, &sb);
+            trainlog_tb_start(t->events, &t->o, t->place->size, t->iteration);
+        }
+        set_phase(t, "train");
+        rc = iterate(t, why, e);
+    }
+    if (rc == 0 && (t->o.eval_only || *why == STATUS_FINISHED)) {
+        *why = STATUS_FINISHED;
+        if (speaks(t) && !t->o.eval_only) {
+            trainlog_add_datetime(&sb, TRAINLOG_AFTER_TRAIN, time(NULL));
+            trainlog_flush(t->log, &sb);
+        }
+        rc = finish(t, e);
+    }
+    strbuf_free(&sb);
+    if (rc == 0)
+        rc = optimizer_settle(t->optimizer, NULL, e);
+    if (rc == 0)
+        rc = save_finish(t, e);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/*
+ * nan.c - where the first value that is not finite appeared
+ *
+ * Looked for in the order in which a step makes values: weights, then what the last
+ * micro-batch left behind on its way forward, then gradients. Every rank looks, and of what they
+ * find the earliest is named.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/files.h"
+#include "tools/train/network/model_impl.h"
+#include "tools/train/run/trainer.h"
+
+enum { CHUNK = 1 << 16 };
+
+/* Values of device memory that are not finite; the first one's number in *first. */
+static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum dtype dt, int64_t *first)
+{
+    const int size = dtype_size(dt);
+    char *host = xmalloc((size_t)CHUNK * (size_t)size);
+    int64_t bad = 0;
+
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        int64_t m = n - at < CHUNK ? n - at : CHUNK;
+
+        t->k->dev->copy(host, (const char *)p + at * size, (uint64_t)(m * size), NULL);
+        t->k->dev->stream_sync(NULL);
+        for (int64_t i = 0; i < m; i++)
+            if (!isfinite(dtype_value(dt, host + i * size)) && bad++ == 0)
+                *first = at + i;
+    }
+    free(host);
+    return bad;
+}
+
+/* A tensor with such a value; the least `turn` was made first. Plain data: gathered as bytes. */
+struct culprit {
+    int32_t turn, pad;
+    int64_t element;
+    char kind[16], name[112];
+};
+
+struct dump {
+    const struct trainer *t;
+    struct strbuf sb;
+    int n;
+    struct culprit first;
+};
+
+/* When a step makes a block's values of a kind: forward from the embedding on, gradients from the head back. */
+static int32_t turn_of(const struct dump *d, const char *kind, const char *name, int block)
+{
+    const int last = (int)d->t->model_config.n_layers + 1;
+    const struct stage *g = d->t->stage;
+    /* Outside blocks the last stages have what is behind them, the tied copy that is the head too. */
+    const bool behind = str_starts(name, "behind the last") ||
+                        ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
+    const int place = block >= 0 ? block + 1 : behind ? last : 0;
+
+    if (!strcmp(kind, "weight"))
+        return place;
+    return !strcmp(kind, "activation") ? last + 1 + place : 2 * (last + 1) + last - place;
+}
+
+struct tensor {
+    const char *kind, *name;
+    int block;                  /* -1: outside blocks */
+    const void *p;              /* device memory, or NULL */
+    int64_t n;
+    enum dtype dt;
+};
+
+/* One line of the dump for a tensor that holds such values. */
+static void look(struct dump *d, struct tensor x)
+{
+    int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
+    const int32_t turn = bad ? turn_of(d, x.kind, x.name, x.block) : INT_MAX;
+
+    if (bad && turn < d->first.turn) {
+        d->first.turn = turn;
+        d->first.element = first;
+        snprintf(d->first.kind, sizeof d->first.kind, "%s", x.kind);
+        if (strcmp(x.kind, "activation") || x.block < 0)
+            snprintf(d->first.name, sizeof d->first.name, "%s", x.name);
+        else
+            snprintf(d->first.name, sizeof d->first.name, "%s of block %d", x.name, x.block);
+    }
+    if (bad)
+        strbuf_addf(&d->sb, "%s\n  {\"kind\": \"%s\", \"name\": \"%s\", \"block\": %d, \"elements\": %lld, "
+                    "\"not_finite\": %lld, \"first\": %lld}", d->n++ ? "," : "", x.kind, x.name, x.block,
+                    (long long)x.n, (long long)bad, (long long)first);
+}
+
+static void look_at_block(struct dump *d, const struct model *m, int slot, int i)
+{
+    const struct model_block *a = &m->slot[slot].block[i];
+    const int block = m->stage->first_block + i;
+    const enum dtype dt = m->opts.t;
+
+    look(d, (struct tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
+    /* With full recomputation the rest belongs to whichever block came last. */
+    if (m->opts.recompute == RECOMPUTE_FULL)
+        return;
+    look(d, (struct tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
+    look(d, (struct tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
+    look(d, (struct tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
+    look(d, (struct tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
+}
+
+static void look_at_all(struct dump *d)
+{
+    const struct trainer *t = d->t;
+    const struct stage *g = t->stage;
+    const int slot = (int)((t->micro_batches - 1) % t->model_opts.n_slots);
+
+    for (int i = 0; i < g->n_params; i++)
+        look(d, (struct tensor){ "weight", g->param[i].name, g->param[i].block,
+                                 (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t });
+    for (int i = 0; i < g->n_blocks; i++)
+        look_at_block(d, t->model, slot, i);
+    if (g->norm)
+        look(d, (struct tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
+                                 model_boundary(g, &t->model_opts), t->t });
+    for (int i = 0; i < g->n_params; i++)
+        look(d, (struct tensor){ "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at,
+                                 g->param[i].n, DTYPE_F32 });
+}
+
+static void write_dump(const struct trainer *t, const struct strbuf *sb)
+{
+    char *path = str_fmt("%s/nan_iteration%lld.rank%d.json", t->o.save, (long long)t->iteration + 1, t->place->rank);
+    struct err e = {0};
+
+    if (dir_make(t->o.save, &e) < 0 || file_replace(path, sb->buf, sb->len, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    free(path);
+}
+
+/* The earliest of all ranks', in words. */
+static int name_first(const struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
+{
+    const int size = t->place->size;
+    struct culprit *all = xcalloc((size_t)size, sizeof *all);
+    int rc = comm_host_all_gather(comm_world_group(t->world), mine, all, sizeof *mine, e), first = 0;
+
+    for (int r = 1; rc == 0 && r < size; r++)
+        if (all[r].turn < all[first].turn)
+            first = r;
+    if (rc == 0 && all[first].turn < INT_MAX)
+        strbuf_addf(sb, "; it began with element %lld of %s %s on rank %d (host %s)",
+                    (long long)all[first].element, all[first].kind, all[first].name, first,
+                    comm_place_of(t->world, first)->host);
+    free(all);
+    return rc;
+}
+
+int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
+{
+    struct dump d = { .t = t, .first = { .turn = INT_MAX } };
+    struct strbuf first = {0};
+    int rc;
+
+    strbuf_addf(&d.sb, "{\"iteration\": %lld, \"rank\": %d, \"stage\": %d, \"dp\": %d, \"tp\": %d, \"loss\": \"%g\", "
+                "\"grad_norm\": \"%g\", \"not_finite\": [", (long long)t->iteration + 1, t->place->rank, t->rank_pp,
+                t->rank_dp, t->rank_tp, loss, norm);
+    look_at_all(&d);
+    strbuf_addf(&d.sb, "]}\n");
+    if (t->o.save)
+        write_dump(t, &d.sb);
+    rc = name_first(t, &d.first, &first, e);
+    if (rc == 0)
+        err_data(e, "training", ERR_NO_BYTE, "iteration %lld: the gradient norm is %g, the loss %g; expected finite "
+                 "numbers%s%s", (long long)t->iteration + 1, norm, loss, first.buf ? first.buf : "",
+                 t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
+    strbuf_free(&first);
+    strbuf_free(&d.sb);
+    return rc;
+}

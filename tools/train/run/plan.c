@@ -1,0 +1,382 @@
+/*
+ * plan.c - the memory of every rank before any is taken, and what would make it fit
+ *
+ * A plan is arithmetic: stage_new() and model_bytes() say what setup would ask for. So a login node can
+ * plan for GPUs (--device-memory, --dry-run-ranks), and advice is not a rule of thumb: every change is
+ * planned like the run itself, and told only when it fits.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/progress.h"
+#include "tools/train/run/trainer.h"
+
+/* What CUDA's own libraries take of a GPU beside the plan: contexts, cuBLAS's rooms, NCCL's buffers. */
+#define RESERVE UINT64_C(2000000000)
+
+/*
+ * What a process takes of its host's memory beside all that: code and libraries, and in a run that saves the writer's
+ * buffers. Measured with MPI and OpenBLAS; a GPU's libraries take hundreds of megabytes more.
+ */
+#define PROGRAM UINT64_C(28000000)
+#define WRITER UINT64_C(7000000)
+
+static const char *const part_name[PLAN_PARTS] = { "weights", "gradients", "masters and moments", "activations",
+                                                   "optimizer", "batches", "snapshot of a save", "program" };
+
+/* ---- one setting ---- */
+
+/* What may be changed about a run so that it fits. */
+struct setting {
+    struct topology topo;
+    int b;
+    enum opts_recompute recompute;
+    bool sequence_parallel;
+};
+
+static struct setting setting_of(const struct trainer *t)
+{
+    return (struct setting){ t->topo, t->model_opts.b, t->model_opts.recompute, t->model_opts.sequence_parallel };
+}
+
+/* cuda's attention keeps a float a row where the CPU's keeps whole rows; the other scratch is alike, and small. */
+static uint64_t gpu_attention_scratch(const struct kernel_attention *a)
+{
+    return (uint64_t)a->b * (uint64_t)a->heads * (uint64_t)a->s * sizeof(float);
+}
+
+/* The kernels that the run is planned for: those here, or as a GPU would have them. */
+struct planned {
+    struct kernels k;
+    struct dev_ops dev;
+};
+
+static const struct kernels *planned_kernels(const struct trainer *t, struct planned *p)
+{
+    if (!plan_elsewhere(t) || !dev_on_host(t->k->dev))
+        return t->k;
+    p->k = *t->k;
+    p->dev = *t->k->dev;
+    p->dev.name = "cuda";
+    p->k.dev = &p->dev;
+    p->k.attention_scratch = gpu_attention_scratch;
+    return &p->k;
+}
+
+static void plan_one(const struct trainer *t, const struct setting *x, const int *blocks, int pp, struct plan *out)
+{
+    struct model_config config = t->model_config;
+    struct model_opts mo = t->model_opts;
+    struct batches_opts bo = { .b = x->b, .s = mo.s, .n_slots = pipeline_slots(x->topo, pp) };
+    const int64_t unit = t->o.make_vocab_size_divisible_by * x->topo.tp;
+    struct planned room;
+    const struct kernels *k = planned_kernels(t, &room);
+    struct stage *g;
+
+    if (config.vocab % x->topo.tp)
+        config.vocab = (config.vocab + unit - 1) / unit * unit;
+    mo.b = x->b;
+    mo.recompute = x->recompute;
+    mo.sequence_parallel = x->sequence_parallel;
+    mo.n_slots = bo.n_slots;
+    g = stage_new(&config, x->topo, pp, 0, 0, blocks);
+    *out = (struct plan){ .stage = pp };
+    out->part[0] = (uint64_t)g->flat_n * (uint64_t)dtype_size(t->t);
+    out->part[1] = (uint64_t)g->flat_n * 4;
+    out->part[2] = (uint64_t)g->shard_n * 12;
+    out->part[3] = model_bytes(g, k, &mo) + pipeline_bytes(g, &mo);
+    if (!dev_on_host(k->dev))
+        out->part[3] += pipeline_boxes(g, &mo);
+    out->part[4] = optimizer_bytes(g, &t->optimizer_opts);
+    out->part[5] = batches_bytes(&bo);
+    /* Both processes of a rank see the same snapshot. */
+    if (t->o.save)
+        out->part[PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t);
+    if (dev_on_host(k->dev))
+        out->part[PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
+    out->n_parts = dev_on_host(k->dev) ? PLAN_PARTS : PLAN_SNAPSHOT;
+    for (int i = 0; i < out->n_parts; i++)
+        out->total += out->part[i];
+    stage_free(g);
+}
+
+void plan_stage(const struct trainer *t, int pp, struct plan *out)
+{
+    const struct setting x = setting_of(t);
+
+    plan_one(t, &x, t->blocks, pp, out);
+}
+
+void show_plan(struct trainer *t)
+{
+    struct strbuf sb = {0};
+    const uint64_t n = (uint64_t)model_n_params(&t->model_config);
+    struct plan p;
+    char text[16];
+
+    if (!speaks(t))
+        return;
+    strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
+    for (int i = 0; i < t->topo.pp; i++) {
+        plan_stage(t, i, &p);
+        strbuf_addf(&sb, "memory of a rank of stage %d: %s", i, bytes_text(p.total, text));
+        for (int k = 0; k < p.n_parts; k++)
+            if (p.part[k])
+                strbuf_addf(&sb, "%s %s %s", k ? "," : ":", part_name[k], bytes_text(p.part[k], text));
+        if (p.n_parts <= PLAN_SNAPSHOT && p.part[PLAN_SNAPSHOT])
+            strbuf_addf(&sb, "; of its host: %s %s", part_name[PLAN_SNAPSHOT], bytes_text(p.part[PLAN_SNAPSHOT], text));
+        strbuf_addf(&sb, "\n");
+    }
+    strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}
+
+/* ---- another setting ---- */
+
+/* Would options_check() take it? */
+static bool is_possible(const struct trainer *t, const struct setting *x)
+{
+    const struct train_opts *o = &t->o;
+    const int tp = x->topo.tp;
+
+    return x->topo.dp >= 1 && o->num_attention_heads % tp == 0 && o->hidden_size % tp == 0 &&
+           o->ffn_hidden_size % tp == 0 && (o->pad_vocab_size_to == 0 || o->pad_vocab_size_to % tp == 0) &&
+           o->num_layers >= x->topo.pp && o->global_batch_size % ((int64_t)x->b * x->topo.dp) == 0 &&
+           (!x->sequence_parallel || (tp > 1 && o->seq_length % tp == 0)) && topo_world(x->topo) <= PLAN_RANKS_MAX;
+}
+
+/* The fullest stage's bytes; UINT64_MAX: it cannot be. */
+static uint64_t need_of(const struct trainer *t, const struct setting *x)
+{
+    uint64_t most = 0;
+    struct err e = {0};
+    struct plan p;
+    int *blocks;
+
+    if (!is_possible(t, x))
+        return UINT64_MAX;
+    blocks = xcalloc((size_t)x->topo.pp, sizeof *blocks);
+    if (x->topo.pp == t->topo.pp)
+        memcpy(blocks, t->blocks, (size_t)x->topo.pp * sizeof *blocks);
+    else if (shape_cut(t, x->topo, x->recompute, blocks, &e) < 0)
+        most = UINT64_MAX;
+    for (int i = 0; i < x->topo.pp && most != UINT64_MAX; i++) {
+        plan_one(t, x, blocks, i, &p);
+        most = p.total > most ? p.total : most;
+    }
+    free(blocks);
+    return most;
+}
+
+/* ---- advice ---- */
+
+struct advice {
+    const struct trainer *t;
+    uint64_t room;
+    const char *also;                   /* what every line of it assumes; "" */
+    struct strbuf *out;
+    int told;
+};
+
+static bool offer(struct advice *a, const struct setting *x, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static bool offer(struct advice *a, const struct setting *x, const char *fmt, ...)
+{
+    const uint64_t need = need_of(a->t, x);
+    const int ranks = topo_world(x->topo), here = topo_world(a->t->topo);
+    char what[120], text[16];
+    va_list ap;
+
+    if (need > a->room)
+        return false;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    strbuf_addf(a->out, "would fit: %s%s", a->also, what);
+    if (ranks != here)
+        strbuf_addf(a->out, " on %d ranks", ranks);
+    if (ranks != here || x->topo.dp != a->t->topo.dp)
+        strbuf_addf(a->out, " (TP %d, PP %d, DP %d)", x->topo.tp, x->topo.pp, x->topo.dp);
+    strbuf_addf(a->out, ": %s a rank\n", bytes_text(need, text));
+    a->told++;
+    return true;
+}
+
+/* The least degree that fits: first on these ranks, taken from data parallelism, else on more. */
+static void offer_degree(struct advice *a, const struct setting *from, const char *option, bool tensor)
+{
+    for (int more = 0; more < 2; more++)
+        for (int f = 2; f <= 64; f *= 2) {
+            struct setting x = *from;
+
+            if (!more && x.topo.dp % f)
+                break;
+            if (!more)
+                x.topo.dp /= f;
+            if (tensor)
+                x.topo.tp *= f;
+            else
+                x.topo.pp *= f;
+            if (tensor && x.topo.tp > 8)        /* beyond a host's links it would crawl */
+                break;
+            if (offer(a, &x, "%s %d", option, tensor ? x.topo.tp : x.topo.pp))
+                return;
+        }
+}
+
+/* Masters, moments and the averaged gradients are sharded over data-parallel ranks. */
+static void offer_ranks(struct advice *a, const struct setting *from)
+{
+    for (int f = 2; f <= 64; f *= 2) {
+        struct setting x = *from;
+
+        x.topo.dp *= f;
+        if (offer(a, &x, "data-parallel size %d", x.topo.dp))
+            return;
+    }
+}
+
+static void offer_topologies(struct advice *a, const struct setting *from)
+{
+    offer_degree(a, from, "--tensor-model-parallel-size", true);
+    offer_degree(a, from, "--pipeline-model-parallel-size", false);
+    offer_ranks(a, from);
+}
+
+/* One change at a time; what costs least first. */
+static void offer_changes(struct advice *a, const struct setting *now)
+{
+    struct setting x = *now;
+
+    for (x.b = now->b - 1; x.b > 0; x.b--)
+        if (now->b % x.b == 0 && offer(a, &x, "--micro-batch-size %d", x.b))
+            break;
+    x = *now;
+    x.sequence_parallel = true;
+    if (!now->sequence_parallel)
+        offer(a, &x, "--sequence-parallel");
+    x = *now;
+    x.recompute = RECOMPUTE_SELECTIVE;
+    if (now->recompute == RECOMPUTE_NONE)
+        offer(a, &x, "--recompute-granularity selective");
+    x.recompute = RECOMPUTE_FULL;
+    if (now->recompute != RECOMPUTE_FULL)
+        offer(a, &x, "--recompute-granularity full");
+    offer_topologies(a, now);
+}
+
+void plan_advise(const struct trainer *t, uint64_t room, struct strbuf *out)
+{
+    const struct setting now = setting_of(t);
+    struct setting least = now;
+    struct advice a = { t, room, "", out, 0 };
+    char text[16];
+
+    offer_changes(&a, &now);
+    if (a.told)
+        return;
+    /* No one change is enough: the least memory that this model can do with, and more ranks. */
+    least.b = 1;
+    least.recompute = RECOMPUTE_FULL;
+    if (offer(&a, &least, "--micro-batch-size 1 --recompute-granularity full"))
+        return;
+    a.also = "--micro-batch-size 1 --recompute-granularity full ";
+    offer_topologies(&a, &least);
+    if (!a.told)
+        strbuf_addf(out, "nothing that was tried fits: with micro-batch size 1 and full recomputation it is %s a rank\n",
+                    bytes_text(need_of(t, &least), text));
+}
+
+/* ---- does it fit? ---- */
+
+bool plan_elsewhere(const struct trainer *t)
+{
+    return t->o.dry_run && t->o.device_memory > 0 && t->o.backend != BACKEND_CPU;
+}
+
+/* Bytes that a plan may have here; UINT64_MAX: nobody said, and a CPU's memory is not ours alone. */
+static uint64_t room_here(const struct trainer *t)
+{
+    uint64_t total = UINT64_MAX, left = UINT64_MAX;
+
+    if (t->o.device_memory > 0)
+        left = (uint64_t)(t->o.device_memory * 1e9);
+    else if (!dev_on_host(t->k->dev))
+        t->k->dev->memory(&total, &left);
+    if (left == UINT64_MAX || (dev_on_host(t->k->dev) && !plan_elsewhere(t)))
+        return left;
+    return left > RESERVE ? left - RESERVE : 0;
+}
+
+/* What each rank needs and has. */
+struct account {
+    uint64_t need, room;
+    int32_t stage, pad;
+    struct dev_who who;
+};
+
+static void account_here(const struct trainer *t, struct account *mine)
+{
+    struct plan p, most = {0};
+
+    memset(mine, 0, sizeof *mine);
+    /* A dry run in one process speaks for all stages. */
+    for (int i = 0; i < t->topo.pp; i++)
+        if (t->o.dry_run_ranks || i == t->rank_pp) {
+            plan_stage(t, i, &p);
+            most = p.total > most.total ? p : most;
+        }
+    mine->need = most.total;
+    mine->stage = most.stage;
+    mine->room = room_here(t);
+    t->k->dev->who(&mine->who);
+}
+
+/* One line, the same on every rank; the advice comes before it. */
+static void refuse(struct trainer *t, int rank, const struct account *x, struct err *e)
+{
+    const struct comm_place *p = comm_place_of(t->world, rank);
+    struct strbuf sb = {0};
+    char need[16], room[16];
+
+    if (speaks(t)) {
+        plan_advise(t, x->room, &sb);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    bytes_text(x->need, need);
+    bytes_text(x->room, room);
+    if (t->o.device_memory > 0)
+        err_usage(e, "does not fit: a rank of stage %d needs %s, %s of --device-memory %g GB can be had", x->stage, need,
+                  room, t->o.device_memory);
+    else
+        err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory can be had", rank,
+                  p->host, x->who.uuid, x->who.pci, need, x->stage, room);
+    e->kind = ERR_SYS;
+    t->all_know = true;
+}
+
+int plan_check(struct trainer *t, struct err *e)
+{
+    const int size = t->place->size;
+    struct account mine, *all = xcalloc((size_t)size, sizeof *all), *worst;
+    char need[16], room[16];
+    int rc;
+
+    account_here(t, &mine);
+    rc = comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e);
+    worst = all;
+    for (int r = 1; rc == 0 && r < size; r++)
+        if ((double)all[r].need / (double)all[r].room > (double)worst->need / (double)worst->room)
+            worst = &all[r];
+    if (rc == 0 && worst->need > worst->room) {
+        refuse(t, (int)(worst - all), worst, e);
+        rc = -1;
+    } else if (rc == 0 && t->o.dry_run && worst->room != UINT64_MAX) {
+        say(t, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need), bytes_text(worst->room, room));
+    }
+    free(all);
+    return rc;
+}

@@ -1,0 +1,214 @@
+/* saving.c - checkpoints on their way to disk, and what is said of them */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/options/options_impl.h"
+#include "tools/train/run/trainer.h"
+
+/* One option as a value of the saved arguments. False: it has none of its own. */
+static bool option_value(const struct train_opts *o, const struct row *r, struct checkpoint_value *v)
+{
+    const void *at = options_at_const(o, r);
+    const bool given = options_source(o, r->field) > FROM_DEFAULT || r->def;
+    const struct opts_list *list = at;
+
+    *v = (struct checkpoint_value){ .name = r->dest, .type = CHECKPOINT_NONE };
+    switch (r->kind) {
+    case KIND_FLAG:
+    case KIND_UNFLAG:
+    case KIND_BOOL:
+        v->type = CHECKPOINT_BOOL;
+        v->i = *(const bool *)at;
+        return true;
+    case KIND_INT:
+    case KIND_OCTAL:
+        v->i = *(const int64_t *)at;
+        v->type = given || v->i ? CHECKPOINT_INT : CHECKPOINT_NONE;
+        return true;
+    case KIND_REAL:
+        v->f = *(const double *)at;
+        v->type = given ? CHECKPOINT_FLOAT : CHECKPOINT_NONE;
+        return true;
+    case KIND_TEXT:
+        v->s = *(const char *const *)at;
+        v->type = v->s ? CHECKPOINT_STR : CHECKPOINT_NONE;
+        return true;
+    case KIND_WORD:
+        v->s = r->words[*(const int *)at];
+        v->type = CHECKPOINT_STR;
+        return true;
+    case KIND_LIST:
+        v->type = list->n ? CHECKPOINT_STRS : CHECKPOINT_NONE;
+        v->strs = (const char *const *)list->v;
+        v->n_strs = list->n;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Options of this program alone do not belong among the reference's arguments. */
+static bool ours_alone(const struct row *r) { return r->group == GROUP_PROGRAM; }
+
+int saver_open(struct trainer *t, struct err *e)
+{
+    struct checkpoint_value *args = xcalloc((size_t)options_n_rows, sizeof *args);
+    struct report *notes = report_new();
+    struct checkpoint_saver_opts o = {
+        .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
+        .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
+        .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
+        .local_rank = t->place->local_rank, .ds_config = t->o.deepspeed_config, .args = args,
+    };
+
+    for (int i = 0; i < options_n_rows; i++)
+        if (options_rows[i].dest && !ours_alone(&options_rows[i]) &&
+            option_value(&t->o, &options_rows[i], &args[o.n_args])) {
+            if (strcmp(options_rows[i].dest, "pp_partition_method") == 0)
+                args[o.n_args].s = t->noted_method;
+            o.n_args++;
+        }
+    t->saver = checkpoint_saver_new(&o, notes, e);
+    show_report(t, notes);
+    report_free(notes);
+    free(args);
+    return t->saver ? 0 : -1;
+}
+
+static struct checkpoint_now present(const struct trainer *t)
+{
+    const struct schedule_lr *lr = &t->schedule.lr;
+    struct checkpoint_now now = {
+        .iteration = t->iteration, .consumed_train_samples = t->consumed_samples,
+        .consumed_valid_samples = t->consumed_valid_samples, .consumed_tokens = t->consumed_tokens,
+        .skipped_train_samples = t->skew, .skipped_train_iteration = t->skipped_to,
+        .gigaflos = t->gigaflos, .opt_step = t->opt_step, .clip_grad = t->o.clip_grad,
+        .schedule = {
+            .present = true, .max_lr = lr->max_lr, .min_lr = lr->min_lr, .warmup_steps = (int64_t)lr->warmup_steps,
+            .num_steps = lr->num_steps, .decay_steps = lr->decay_steps, .warmup_tokens = lr->warmup_tokens,
+            .num_tokens = lr->num_tokens,
+        },
+        .decay = { .lr = schedule_lr_now(lr), .beta1 = t->o.adam_beta1, .beta2 = t->o.adam_beta2,
+                   .eps = t->o.adam_eps, .weight_decay = t->o.weight_decay },
+    };
+
+    snprintf(now.schedule.decay_style, sizeof now.schedule.decay_style, "%s", schedule_style_name(lr->style));
+    now.no_decay = now.decay;
+    now.no_decay.weight_decay = 0;
+    return now;
+}
+
+/* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
+static void tell(struct trainer *t, const struct checkpoint_saved *s)
+{
+    struct strbuf sb = {0};
+
+    if (s->iteration < 0 || s->told || !speaks(t))
+        return;
+    if (s->ok) {
+        snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
+        trainlog_add_saved(&sb, s->iteration, t->o.save);
+        trainlog_flush(t->log, &sb);
+    } else {
+        say(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
+            *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
+    }
+    if (s->ok && *s->note)
+        say(t, "warning: %s", s->note);
+    t->status.saving_tag = NULL;
+    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    strbuf_free(&sb);
+}
+
+bool save_poll(struct trainer *t)
+{
+    struct checkpoint_saved s = { .iteration = -1 };
+
+    if (!t->saver || !checkpoint_save_poll(t->saver, &s))
+        return false;
+    if (s.ok)
+        tell(t, &s);
+    return !s.ok;
+}
+
+int save_settle(struct trainer *t, struct err *e)
+{
+    struct checkpoint_saved s = { .ok = true };
+
+    if (!t->saver)
+        return 0;
+    if (checkpoint_save_wait(t->saver, &s, e) == 0 || !s.ok)
+        err_clear(e);
+    if (e->kind != ERR_NONE)
+        return -1;
+    tell(t, &s);
+    t->save_failed = !s.ok;
+    if (s.fault != CHECKPOINT_NOT_FINITE)
+        return 0;
+    /* A state that cannot be saved now never can be; what is trained from it is lost. */
+    err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
+    t->not_finite = t->all_know = true;
+    return -1;
+}
+
+int save_now(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_now now = present(t);
+    const double begin = status_now();
+    struct checkpoint_saved before = { .iteration = -1 };
+    struct strbuf sb = {0};
+    struct trainlog_timer timer = { "save-checkpoint", 0 };
+    double stall_s = 0;
+    int rc;
+
+    if (save_settle(t, e) < 0)
+        return -1;
+    if (t->lock && !savelock_held(t->lock, e))
+        return -1;
+    snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
+    t->status.saving_tag = t->saving_tag;
+    set_phase(t, "save");
+    /* Curves reach as far as checkpoints do. */
+    if (tfevents_flush(t->events, e) < 0) {
+        say(t, "warning: %s", e->msg);
+        err_clear(e);
+    }
+    if (speaks(t)) {
+        trainlog_add_saving(&sb, t->iteration, t->o.save);
+        trainlog_flush(t->log, &sb);
+    }
+    rc = optimizer_settle(t->optimizer, NULL, e);
+    if (rc == 0)
+        rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    t->saved_iteration = t->iteration;
+    if (rc == 0 && speaks(t)) {
+        timer.ms = (status_now() - begin) * 1e3;
+        trainlog_add_timers(&sb, &timer, 1);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    if (rc == 0)
+        set_phase(t, "train");
+    return rc;
+}
+
+int save_finish(struct trainer *t, struct err *e)
+{
+    if (!t->saver)
+        return 0;
+    set_phase(t, "save");
+    if (save_settle(t, e) < 0)
+        return -1;
+    if (!t->save_failed)
+        return 0;
+    /* Hours of work hang on it, and whatever was in its way may have gone. */
+    say(t, "the last checkpoint is tried once more");
+    if (save_now(t, e) < 0 || save_settle(t, e) < 0)
+        return -1;
+    if (!t->save_failed)
+        return 0;
+    err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved", (long long)t->iteration);
+    t->all_know = true;
+    return -1;
+}

@@ -1,0 +1,477 @@
+/* setup.c - from options and a checkpoint to a rank that can take its first step */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/run/trainer.h"
+
+/* ---- the pieces ---- */
+
+static struct comm *group(struct trainer *t, const char *name, int n, int first, int stride, struct err *e)
+{
+    int *rank = xmalloc((size_t)n * sizeof *rank);
+    struct comm *c;
+
+    for (int i = 0; i < n; i++)
+        rank[i] = first + i * stride;
+    c = comm_create(t->world, name, rank, n, e);
+    free(rank);
+    return c;
+}
+
+/* Groups of spec 2.1. */
+static int make_groups(struct trainer *t, struct err *e)
+{
+    const struct topology p = t->topo;
+    const int stage_ranks = p.dp * p.tp;
+
+    t->tp = group(t, "tp", p.tp, topo_rank(p, t->rank_pp, t->rank_dp, 0), 1, e);
+    t->dp = t->tp ? group(t, "dp", p.dp, topo_rank(p, t->rank_pp, 0, t->rank_tp), p.tp, e) : NULL;
+    t->pipe = t->dp ? group(t, "pp", p.pp, topo_rank(p, 0, t->rank_dp, t->rank_tp), stage_ranks, e) : NULL;
+    if (!t->pipe)
+        return -1;
+    if (p.pp == 1 || (t->rank_pp > 0 && t->rank_pp < p.pp - 1))
+        return 0;
+    t->tied = group(t, "tied", 2, topo_rank(p, 0, t->rank_dp, t->rank_tp), (p.pp - 1) * stage_ranks, e);
+    return t->tied ? 0 : -1;
+}
+
+static int allocate_state(struct trainer *t, struct err *e)
+{
+    const uint64_t weights = align_up((uint64_t)t->stage->flat_n * dtype_size(t->t), 256);
+    const uint64_t grads = (uint64_t)t->stage->flat_n * 4, shard = align_up((uint64_t)t->stage->shard_n * 4, 256);
+    char *at = t->state_pool = t->k->dev->alloc(weights + grads + 3 * shard, e);
+
+    if (!at)
+        return -1;
+    t->state.weights = at;
+    t->state.grads = (float *)(void *)(at += weights);
+    t->state.master = (float *)(void *)(at += grads);
+    t->state.exp_avg = (float *)(void *)(at += shard);
+    t->state.exp_avg_sq = (float *)(void *)(at + shard);
+    return 0;
+}
+
+/* ---- where the run stands ---- */
+
+static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
+{
+    int style = schedule_style_of(c->decay_style);
+
+    return (struct schedule_lr){
+        .max_lr = c->max_lr, .min_lr = c->min_lr, .warmup_steps = (double)c->warmup_steps,
+        .decay_steps = c->decay_steps, .style = style < 0 ? DECAY_CONSTANT : (enum schedule_decay)style,
+        .num_steps = c->num_steps, .num_tokens = c->num_tokens, .warmup_tokens = c->warmup_tokens,
+    };
+}
+
+static void note_stored(struct trainer *t, const char *what, double stored, double given, bool said)
+{
+    if (said && stored != given)
+        say(t, "note: %s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored, given);
+}
+
+/* The optimizer's settings come back with its state (spec 4.5). */
+static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
+{
+    struct optimizer_opts *p = &t->optimizer_opts;
+
+    if (f->n_groups > 0) {
+        const struct checkpoint_group *d = &f->group[0];
+
+        note_stored(t, "weight decay", d->weight_decay, t->o.weight_decay, OPTS_GIVEN(&t->o, weight_decay));
+        note_stored(t, "Adam's beta1", d->beta1, t->o.adam_beta1, OPTS_GIVEN(&t->o, adam_beta1));
+        note_stored(t, "Adam's beta2", d->beta2, t->o.adam_beta2, OPTS_GIVEN(&t->o, adam_beta2));
+        note_stored(t, "Adam's eps", d->eps, t->o.adam_eps, OPTS_GIVEN(&t->o, adam_eps));
+        p->weight_decay = (float)d->weight_decay;
+        p->beta1 = (float)d->beta1;
+        p->beta2 = (float)d->beta2;
+        p->eps = (float)d->eps;
+        t->o.weight_decay = d->weight_decay;
+        t->o.adam_beta1 = d->beta1;
+        t->o.adam_beta2 = d->beta2;
+        t->o.adam_eps = d->eps;
+        if (t->o.override_lr_scheduler)
+            t->stored_lr = d->lr;
+    }
+    if (f->has_clip_grad) {
+        note_stored(t, "gradient clipping", f->clip_grad, t->o.clip_grad, OPTS_GIVEN(&t->o, clip_grad));
+        p->clip = f->clip_grad;
+        t->o.clip_grad = f->clip_grad;
+    }
+}
+
+/* What the run goes on with otherwise than it began. */
+static void note_changes(struct trainer *t)
+{
+    const struct train_opts *o = &t->o;
+    const struct { const char *name, *what, *then; int64_t now; } settings[] = {
+        { "seed", "the seed", "samples come in another order, and dropout falls otherwise", o->seed },
+        { "micro_batch_size", "the micro-batch size", "sums are rounded otherwise", o->micro_batch_size },
+        { "global_batch_size", "the global batch size", "iterations take another number of samples",
+          o->global_batch_size },
+        { "seq_length", "the sequence length", "samples are cut otherwise", o->seq_length },
+    };
+
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        int64_t saved;
+
+        if (pk_as_int(pk_get(checkpoint_info(t->from)->args, settings[i].name), &saved) && saved != settings[i].now)
+            say(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
+                (long long)settings[i].now, (long long)saved, settings[i].then);
+    }
+}
+
+static int take_progress(struct trainer *t, const struct checkpoint_loaded *loaded, struct err *e)
+{
+    const struct checkpoint_info *f = checkpoint_info(t->from);
+    struct strbuf lines = {0};
+    int rc = 0;
+
+    t->consumed_samples = f->consumed_train_samples;
+    t->consumed_valid_samples = f->consumed_valid_samples;
+    t->skew = f->skipped_train_samples;
+    if (!t->o.finetune) {
+        t->iteration = f->iteration;
+        t->skipped_to = f->skipped_train_iteration;
+        t->consumed_tokens = f->consumed_tokens;
+        t->gigaflos = f->gigaflos;
+    }
+    t->opt_step = loaded->opt_step;
+    if (t->opt_step < 0) {
+        t->opt_step = f->iteration + t->o.adam_initial_step;
+        say(t, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
+            (long long)t->opt_step);
+    }
+    take_optimizer(t, f);
+    if (f->schedule.present) {
+        struct schedule_lr saved = saved_schedule(&f->schedule);
+
+        rc = schedule_lr_resume(&t->schedule.lr, &saved, t->o.override_lr_scheduler, t->o.use_checkpoint_lr_scheduler,
+                                &lines, e);
+    } else {
+        t->schedule.lr.num_steps = f->consumed_train_samples;
+        t->schedule.lr.num_tokens = f->consumed_tokens;
+        say(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
+            (long long)f->consumed_train_samples);
+    }
+    if (rc == 0 && speaks(t))
+        trainlog_flush(t->log, &lines);
+    strbuf_free(&lines);
+    return rc;
+}
+
+int agree_all_well(struct trainer *t, int rc, struct err *e)
+{
+    struct comm *all = comm_world_group(t->world);
+    const int size = t->place->size;
+    int64_t said[2] = { rc < 0 ? size - t->place->rank : 0, rc == 0 };
+    struct err own = *e;
+
+    if (comm_host_all_reduce(all, said, 2, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    if (!said[0])
+        return 0;
+    if (comm_host_broadcast(all, &own, sizeof own, size - (int)said[0], e) < 0)
+        return -1;
+    *e = own;
+    if (said[1])
+        snprintf(e->msg, sizeof e->msg, "rank %d: %.1000s", size - (int)said[0], own.msg);
+    t->all_know = true;
+    return -1;
+}
+
+static int load(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_info *f = checkpoint_info(t->from);
+    const struct checkpoint_load_opts o = {
+        .weights = t->t, .no_optim = t->o.no_load_optim, .replicas = (enum replica_policy)t->o.replicas,
+        .dev = t->k->dev, .threads = (int)t->o.threads,
+    };
+    struct checkpoint_loaded loaded;
+    struct report *notes = report_new();
+    struct strbuf sb = {0};
+    double begin = status_now();
+    int rc;
+
+    set_phase(t, "load");
+    rc = checkpoint_load(t->from, t->stage, &t->state, &o, notes, &loaded, e);
+    show_report(t, notes);
+    /* It is loaded when every rank has its part. */
+    rc = agree_all_well(t, rc, e);
+    if (rc == 0 && speaks(t))
+        trainlog_add_checkpoint_version(&sb);
+    if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
+        rc = schedule_ramp_check(&t->schedule.ramp, t->consumed_samples, t->o.micro_batch_size, t->topo.dp, e);
+    if (rc == 0 && speaks(t)) {
+        const struct trainlog_timer timer = { "load-checkpoint", (status_now() - begin) * 1e3 };
+
+        trainlog_add_loaded(&sb, f->iteration, f->path);
+        trainlog_add_timers(&sb, &timer, 1);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    report_free(notes);
+    return rc;
+}
+
+/* ---- data ---- */
+
+static int open_set(struct trainer *t, const struct data_group *g, int64_t n, bool build, struct dataset **out,
+                    struct err *e)
+{
+    const struct dataset_opts o = {
+        .n_samples = n, .s = t->o.seq_length, .seed = (uint32_t)t->o.seed, .cut = t->o.epoch_cutoff,
+        .index_dir = t->o.index_dir, .build = build,
+    };
+
+    return dataset_open(g, &o, out, e);
+}
+
+static int open_eval(struct trainer *t, enum options_split split, int64_t n, bool build, struct eval_set **set,
+                     int *count, struct err *e)
+{
+    struct data_groups g = {0};
+    int rc = options_data_groups(&t->o, split, &g, e);
+
+    *set = xcalloc((size_t)g.n + 1, sizeof **set);
+    *count = 0;
+    for (int i = 0; rc == 0 && i < g.n; i++) {
+        struct eval_set *v = &(*set)[*count];
+
+        rc = open_set(t, &g.group[i], n, build, &v->data, e);
+        if (rc < 0 || !v->data)
+            continue;
+        v->name = xstrdup(g.group[i].name);
+        ++*count;
+    }
+    data_groups_free(&g);
+    return rc;
+}
+
+static int open_data(struct trainer *t, bool build, struct err *e)
+{
+    struct data_groups g = {0};
+    int rc = 0;
+
+    if (!t->o.eval_only) {
+        rc = options_data_groups(&t->o, SPLIT_TRAIN, &g, e);
+        if (rc == 0 && g.n > 0)
+            rc = open_set(t, &g.group[0], t->schedule.train_samples, build, &t->train, e);
+        if (rc == 0 && !t->train) {
+            err_usage(e, "there is no training data: the data options leave it no document");
+            rc = -1;
+        }
+        data_groups_free(&g);
+    }
+    if (rc == 0 && t->o.eval_iters > 0)
+        rc = open_eval(t, SPLIT_VALID, schedule_valid_samples(&t->schedule, &t->o), build, &t->valid, &t->n_valid, e);
+    if (rc == 0 && t->o.eval_iters > 0)
+        rc = open_eval(t, SPLIT_TEST, schedule_test_samples(&t->schedule, &t->o), build, &t->test, &t->n_test, e);
+    for (int i = 0; rc == 0 && i < t->n_valid; i++)
+        t->valid[i].at = t->consumed_valid_samples / t->n_valid;
+    return rc;
+}
+
+/* Rank 0 makes what index files are missing; the others wait for them, and hear of it when it cannot. */
+static int setup_data(struct trainer *t, struct err *e)
+{
+    int rc = speaks(t) ? open_data(t, true, e) : 0;
+
+    if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
+        return -1;
+    if (e->kind != ERR_NONE)
+        return -1;
+    return speaks(t) ? rc : open_data(t, false, e);
+}
+
+/* ---- all of it ---- */
+
+/* Rank 0 looks whether the checkpoint is of one save; the others hear of it when it is not. */
+static int check_checkpoint(struct trainer *t, struct err *e)
+{
+    struct report *notes = report_new();
+    int rc = speaks(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
+
+    show_report(t, notes);
+    report_free(notes);
+    if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
+        return -1;
+    return e->kind != ERR_NONE ? -1 : rc;
+}
+
+static int open_checkpoint(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_from from = {
+        .dir = t->o.load, .universal = t->o.universal_checkpoint, .force = t->o.force,
+        .accept_mismatch = t->o.accept_mismatch,
+    };
+    struct report *notes;
+    int rc = 0;
+
+    if (t->o.save && speaks(t) && !only_looks(t) && checkpoint_clean(t->o.save, e) < 0)
+        return -1;
+    if (comm_barrier(comm_world_group(t->world), NULL, e) < 0)
+        return -1;
+    if (!t->o.load)
+        return 0;
+    notes = report_new();
+    rc = checkpoint_open(&from, &t->from, notes, e);
+    show_report(t, notes);
+    report_free(notes);
+    if (rc <= 0)
+        return rc;
+    return check_checkpoint(t, e) < 0 ? -1 : shape_from_checkpoint(t, e);
+}
+
+static void settle_model_opts(struct trainer *t)
+{
+    const struct train_opts *o = &t->o;
+    const bool beside = !dev_on_host(t->k->dev) || plan_elsewhere(t);
+
+    /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
+    if (!OPTS_GIVEN(o, overlap_grad_reduce))
+        t->o.overlap_grad_reduce = beside;
+    if (!OPTS_GIVEN(o, overlap_param_gather))
+        t->o.overlap_param_gather = beside;
+    t->model_opts = (struct model_opts){
+        .t = t->t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
+        .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
+        .hidden_dropout = (float)o->hidden_dropout, .attention_dropout = (float)o->attention_dropout,
+        .eps = (float)o->layernorm_epsilon, .seed = (uint64_t)o->seed, .sequence_parallel = o->sequence_parallel,
+    };
+    t->optimizer_opts = (struct optimizer_opts){
+        .t = t->t, .reduce = o->bf16 && o->grad_reduce_dtype == REDUCE_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .beta1 = (float)o->adam_beta1, .beta2 = (float)o->adam_beta2, .eps = (float)o->adam_eps,
+        .weight_decay = (float)o->weight_decay, .clip = o->clip_grad,
+        .overlap_reduce = o->overlap_grad_reduce, .overlap_gather = o->overlap_param_gather,
+    };
+}
+
+/* Everything about shapes; no large memory yet. */
+static int settle(struct trainer *t, int64_t *eod, struct err *e)
+{
+    if (options_check(&t->o, ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
+        return -1;
+    t->t = t->o.bf16 ? DTYPE_BF16 : DTYPE_F32;
+    t->topo = (struct topology){ (int)t->o.tensor_model_parallel_size, (int)t->o.pipeline_model_parallel_size,
+                                 t->o.data_parallel_size };
+    t->rank_tp = t->place->rank % t->topo.tp;
+    t->rank_dp = t->place->rank / t->topo.tp % t->topo.dp;
+    t->rank_pp = t->place->rank / (t->topo.tp * t->topo.dp);
+    if (shape_settle(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
+        return -1;
+    t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
+    if (take_device(t, e) < 0)
+        return -1;
+    settle_model_opts(t);
+    return 0;
+}
+
+static int build(struct trainer *t, int64_t eod, struct err *e)
+{
+    const struct optimizer_groups groups = { comm_world_group(t->world), t->dp, t->tied };
+    const struct batches_opts bo = {
+        .b = t->model_opts.b, .s = t->model_opts.s, .dp = t->topo.dp, .d = t->rank_dp,
+        .n_slots = t->model_opts.n_slots, .vocab = t->model_config.vocab, .eod = eod,
+        .eod_mask_loss = t->o.eod_mask_loss, .watch = comm_watch(t->world),
+    };
+
+    if (allocate_state(t, e) < 0)
+        return -1;
+    if (t->from) {
+        if (load(t, e) < 0)
+            return -1;
+    } else {
+        fresh_weights(t);
+        t->opt_step = t->o.adam_initial_step;
+    }
+    t->model = model_new(t->stage, &t->state, t->k, t->tp, &t->model_opts, e);
+    t->batches = t->model ? batches_new(t->k, &bo, e) : NULL;
+    t->pipeline = t->batches ? pipeline_new(&(struct pipeline_parts){
+        .stage = t->stage, .model = t->model, .kernels = t->k, .opts = &t->model_opts, .group = t->pipe,
+        .watch = comm_watch(t->world), .get = batches_get, .ctx = t->batches,
+    }, e) : NULL;
+    t->optimizer = t->pipeline ? optimizer_new(t->stage, &t->state, t->k, &groups, &t->optimizer_opts, e) : NULL;
+    if (t->optimizer)
+        model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
+    t->loss = t->optimizer ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
+    return t->loss ? 0 : -1;
+}
+
+int trainer_setup(struct trainer *t, struct err *e)
+{
+    int64_t eod;
+
+    t->stored_lr = -1;
+    t->saved_iteration = -1;
+    if (open_checkpoint(t, e) < 0 || settle(t, &eod, e) < 0)
+        return -1;
+    show_settings(t);
+    if (t->from && !t->o.finetune)
+        note_changes(t);
+    if (t->o.dry_run)
+        show_plan(t);
+    if (plan_check(t, e) < 0 || savedir_check(t, e) < 0)
+        return -1;
+    if (!t->o.dry_run && make_groups(t, e) < 0)
+        return -1;
+    if (!t->o.dry_run && build(t, eod, e) < 0)
+        return -1;
+    if (setup_data(t, e) < 0)
+        return -1;
+    if (t->o.dry_run)
+        return 0;
+    if (t->o.save && saver_open(t, e) < 0)
+        return -1;
+    checkpoint_close(t->from);
+    t->from = NULL;
+    t->stands = true;
+    return 0;
+}
+
+int trainer_setup_preflight(struct trainer *t, struct err *e)
+{
+    int64_t eod;
+
+    if (!t->o.num_layers && !t->o.load)
+        return take_device(t, e);
+    return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
+}
+
+static void free_sets(struct eval_set *set, int n)
+{
+    for (int i = 0; i < n; i++) {
+        dataset_close(set[i].data);
+        free(set[i].name);
+    }
+    free(set);
+}
+
+void trainer_free(struct trainer *t)
+{
+    checkpoint_saver_free(t->saver);
+    checkpoint_close(t->from);
+    dataset_close(t->train);
+    free_sets(t->valid, t->n_valid);
+    free_sets(t->test, t->n_test);
+    if (t->loss)
+        t->k->dev->free_host(t->loss);
+    batches_free(t->batches);
+    /* Before the memory that their members share. */
+    comm_close(t->tied);
+    comm_close(t->pipe);
+    comm_close(t->dp);
+    comm_close(t->tp);
+    optimizer_free(t->optimizer);
+    pipeline_free(t->pipeline);
+    model_free(t->model);
+    if (t->state_pool)
+        t->k->dev->free(t->state_pool);
+    stage_free(t->stage);
+    comm_use_device(t->world, NULL);
+    kernels_close(t->k);
+    free(t->blocks);
+    free(t->saved_method);
+    free(t->status_path);
+}

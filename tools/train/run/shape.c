@@ -1,0 +1,249 @@
+/* shape.c - the model's sizes, its vocabulary and the pipeline's cut: options, else the checkpoint */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/bpe.h"
+#include "tools/train/run/trainer.h"
+
+/* ---- architecture: the command line, else the checkpoint ---- */
+
+/* One size: fill it in, or refuse a contradiction (the reference asserts, spec 6.2). */
+static int take_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what, struct err *e)
+{
+    if (saved <= 0)
+        return 0;
+    if (options_source(&t->o, field) >= FROM_DEEPSPEED && *option != saved) {
+        err_usage(e, "%s: %s is %lld in %s, %s says %lld", options_where(&t->o, field), what, (long long)saved,
+                  checkpoint_info(t->from)->path, options_where(&t->o, field), (long long)*option);
+        return -1;
+    }
+    *option = saved;
+    options_mark(&t->o, field, FROM_CHECKPOINT);
+    return 0;
+}
+#define TAKE_SIZE(t, field, saved, e) \
+    take_size((t), &(t)->o.field, offsetof(struct train_opts, field), (saved), #field, (e))
+
+static int take_position(struct trainer *t, const struct model_config *c, struct err *e)
+{
+    const int saved = !strcmp(c->position, "alibi") ? POSITION_ALIBI : POSITION_ABSOLUTE;
+
+    if (OPTS_GIVEN(&t->o, position_embedding_type) && t->o.position_embedding_type != saved) {
+        err_usage(e, "%s: %s has %s positions", OPTS_WHERE(&t->o, position_embedding_type),
+                  checkpoint_info(t->from)->path, c->position);
+        return -1;
+    }
+    t->o.position_embedding_type = saved;
+    OPTS_MARK(&t->o, position_embedding_type);
+    if (!OPTS_GIVEN(&t->o, embed_layernorm)) {
+        t->o.embed_layernorm = c->embed_layernorm;
+        OPTS_MARK(&t->o, embed_layernorm);
+    } else if (t->o.embed_layernorm != c->embed_layernorm) {
+        err_usage(e, "%s: %s has %s embedding LayerNorm", OPTS_WHERE(&t->o, embed_layernorm),
+                  checkpoint_info(t->from)->path, c->embed_layernorm ? "an" : "no");
+        return -1;
+    }
+    return 0;
+}
+
+int shape_from_checkpoint(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_info *f = checkpoint_info(t->from);
+    const struct model_config *c = &f->model;
+    const char *method = pk_as_str(pk_get(f->args, "pp_partition_method"));
+
+    if (TAKE_SIZE(t, num_layers, c->n_layers, e) < 0 || TAKE_SIZE(t, hidden_size, c->hidden, e) < 0 ||
+        TAKE_SIZE(t, num_attention_heads, c->n_heads, e) < 0 || TAKE_SIZE(t, ffn_hidden_size, c->ffn_hidden, e) < 0 ||
+        take_position(t, c, e) < 0)
+        return -1;
+    if (!strcmp(c->position, "absolute") &&
+        TAKE_SIZE(t, max_position_embeddings, c->max_positions, e) < 0)
+        return -1;
+    if (!OPTS_GIVEN(&t->o, seq_length) && c->seq_len > 0) {
+        t->o.seq_length = c->seq_len;
+        OPTS_MARK(&t->o, seq_length);
+    }
+    if (!OPTS_GIVEN(&t->o, max_position_embeddings) && c->max_positions > 0) {
+        t->o.max_position_embeddings = c->max_positions;
+        OPTS_MARK(&t->o, max_position_embeddings);
+    }
+    if (!OPTS_GIVEN(&t->o, pp_partition_method) && method) {
+        t->o.pp_partition_method = t->saved_method = xstrdup(method);
+        OPTS_MARK(&t->o, pp_partition_method);
+    }
+    if (!OPTS_GIVEN(&t->o, partition_algorithm)) {
+        t->o.partition_algorithm = (int)pipeline_balance_of(f->ds_version);
+        OPTS_MARK(&t->o, partition_algorithm);
+    }
+    return 0;
+}
+
+/* ---- vocabulary ---- */
+
+/* Tokens of the tokenizer that the options name; 0 when they name none. *eod is set where it is known. */
+static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct bpe *b;
+
+    if (o->vocab_file && o->merge_file)
+        b = bpe_open_gpt2(o->vocab_file, o->merge_file, e);
+    else if (o->tokenizer_name_or_path)
+        b = bpe_open_json(o->tokenizer_name_or_path, e);
+    else
+        return 0;
+    if (!b)
+        return -1;
+    if (bpe_path(b) && !str_starts(bpe_path(b), o->tokenizer_name_or_path))
+        say(t, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
+    *tokens = bpe_vocab_size(b);
+    *eod = bpe_eod(b);
+    bpe_free(b);
+    return 0;
+}
+
+/*
+ * V (spec 2.2): the checkpoint's while the tensor degree divides it, because its padding
+ * rows are trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
+ */
+static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
+{
+    struct train_opts *o = &t->o;
+    const int64_t step = o->make_vocab_size_divisible_by * t->topo.tp, saved = t->model_config.vocab;
+    int64_t tokens = 0;
+
+    *eod = -1;
+    if (tokenizer_size(t, &tokens, eod, e) < 0)
+        return -1;
+    if (o->eod_id >= 0)
+        *eod = o->eod_id;
+    if (!tokens)
+        tokens = o->vocab_size > 0 ? o->vocab_size : t->model_config.vocab_tokens;
+    t->model_config.vocab_tokens = tokens;
+    if (o->pad_vocab_size_to > 0) {
+        t->model_config.vocab = o->pad_vocab_size_to;
+    } else if (saved > 0 && saved % t->topo.tp == 0) {
+        t->model_config.vocab = saved;
+    } else if (tokens > 0 || saved > 0) {
+        int64_t least = tokens > saved ? tokens : saved;
+
+        t->model_config.vocab = (least + step - 1) / step * step;
+    } else {
+        err_usage(e, "the vocabulary is not known: give --vocab-size, --vocab-file with --merge-file, "
+                     "--tokenizer-name-or-path, or --pad-vocab-size-to");
+        return -1;
+    }
+    if (t->model_config.vocab < tokens || t->model_config.vocab % t->topo.tp) {
+        err_usage(e, "%lld vocabulary rows: expected at least %lld, and a multiple of tensor degree %d",
+                  (long long)t->model_config.vocab, (long long)tokens, t->topo.tp);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- the whole model, and its cut ---- */
+
+static void settle_config(struct trainer *t)
+{
+    const struct train_opts *o = &t->o;
+    struct model_config *c = &t->model_config;
+
+    if (t->from)
+        *c = checkpoint_info(t->from)->model;
+    c->n_layers = o->num_layers;
+    c->hidden = o->hidden_size;
+    c->n_heads = o->num_attention_heads;
+    c->ffn_hidden = o->ffn_hidden_size;
+    c->seq_len = o->seq_length;
+    c->max_positions = o->max_position_embeddings;
+    c->embed_layernorm = o->embed_layernorm;
+    strcpy(c->position, o->position_embedding_type == POSITION_ALIBI ? "alibi" : "absolute");
+}
+
+/* The cut by one method: the stage of the final LayerNorm, or -1. */
+static int cut_by(const struct trainer *t, const char *method, struct topology topo, enum opts_recompute recompute,
+                  int *blocks, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    const int L = (int)o->num_layers;
+    const int64_t h = o->hidden_size, f = o->ffn_hidden_size, tp = topo.tp;
+    struct pipeline_specs specs = {
+        .n = L + 7, .embedding = 1, .first_layer = 3, .n_layers = L, .final_norm = L + 4,
+        .embedding_elems = t->model_config.vocab / tp * h +
+                           (o->position_embedding_type == POSITION_ABSOLUTE ? o->max_position_embeddings * h : 0),
+        .layer_elems = (4 * h * h + 2 * h * f + 3 * h + f) / tp + 6 * h, .final_norm_elems = 2 * h,
+    };
+
+    pipeline_costs(&specs, h, f, o->seq_length, t->model_config.vocab);
+    /* Three passes a block, and a fourth where it is recomputed; the head is not. */
+    if (recompute == RECOMPUTE_FULL)
+        specs.layer_cost *= 4.0 / 3;
+    return pipeline_cut(&specs, method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks, e);
+}
+
+/* Our stages have the final LayerNorm where the last block is; DeepSpeed's "uniform" may leave it to a lone head. */
+static bool can_be(int norm, const int *blocks)
+{
+    return norm >= 0 && blocks[norm] > 0;
+}
+
+int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks, struct err *e)
+{
+    const char *method = t->o.pp_partition_method;
+
+    if (can_be(cut_by(t, method, topo, recompute, blocks, e), blocks))
+        return 0;
+    if (t->o.num_layers < topo.pp || !pipeline_method_known(method))
+        return -1;
+    err_clear(e);
+    return cut_by(t, "even", topo, recompute, blocks, e) < 0 ? -1 : 1;
+}
+
+/*
+ * The method to be noted in checkpoints: DeepSpeed computes the cut again when it resumes, so a name of
+ * its own, where one gives these stages; else ours.
+ */
+static const char *method_of_cut(const struct trainer *t, const char *given)
+{
+    const char *const names[] = { given, "type:transformer", "type:transformer|embedding", "parameters", "uniform" };
+    int *blocks = xcalloc((size_t)t->topo.pp, sizeof *blocks);
+    const char *found = given;
+    bool same = false;
+
+    for (int i = 0; i < 5 && !same; i++) {
+        struct err e = {0};
+        int norm = pipeline_method_genuine(names[i]) ? cut_by(t, names[i], t->topo, RECOMPUTE_NONE, blocks, &e) : -1;
+
+        same = can_be(norm, blocks) && memcmp(blocks, t->blocks, (size_t)t->topo.pp * sizeof *blocks) == 0;
+        found = same ? names[i] : found;
+    }
+    free(blocks);
+    return found;
+}
+
+/* Blocks of each stage: as the checkpoint has them while nothing says otherwise, else by the method. */
+static int cut_stages(struct trainer *t, struct err *e)
+{
+    const struct checkpoint_info *from = t->from ? checkpoint_info(t->from) : NULL;
+    const struct train_opts *o = &t->o;
+    int rc = 0;
+
+    t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
+    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm))
+        memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
+    else
+        rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);
+    if (rc < 0)
+        return -1;
+    if (rc > 0)
+        say(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
+            o->pp_partition_method, t->topo.pp);
+    t->noted_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
+    return 0;
+}
+
+int shape_settle(struct trainer *t, int64_t *eod, struct err *e)
+{
+    settle_config(t);
+    return choose_vocab(t, eod, e) < 0 ? -1 : cut_stages(t, e);
+}

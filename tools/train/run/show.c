@@ -1,0 +1,115 @@
+/* show.c - what a run says before its first step */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/progress.h"
+#include "tools/train/run/trainer.h"
+
+void say(struct trainer *t, const char *fmt, ...)
+{
+    struct strbuf sb = {0};
+    char text[1024];
+    va_list ap;
+
+    if (!speaks(t))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    strbuf_addf(&sb, "%s\n", text);
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}
+
+void show_report(struct trainer *t, struct report *r)
+{
+    static const char *const prefix[] = { "note: ", "warning: ", "error: " };
+
+    for (int i = 0; i < report_n(r) && speaks(t); i++) {
+        char *text = finding_text(report_get(r, i));
+
+        say(t, "%s%s", prefix[report_get(r, i)->severity], text);
+        free(text);
+    }
+}
+
+void set_phase(struct trainer *t, const char *phase)
+{
+    struct err e = {0};
+
+    watch_phase(comm_watch(t->world), phase, t->iteration, -1);
+    if (!speaks(t) || !t->status_path)
+        return;
+    t->status.phase = phase;
+    if (t->stands) {
+        t->status.iteration = t->iteration;
+        t->status.train_iters = t->schedule.train_iters;
+        t->status.consumed_samples = t->consumed_samples;
+        t->status.consumed_tokens = t->consumed_tokens;
+    }
+    t->status.world_size = t->place->size;
+    /* A status that cannot be written is no reason to stop; it is said once. */
+    if (status_write(t->status_path, &t->status, &e) < 0) {
+        say(t, "warning: %s", e.msg);
+        free(t->status_path);
+        t->status_path = NULL;
+    }
+}
+
+/* "stage 1: blocks 2 to 4, final norm": what is where. */
+static void add_stages(const struct trainer *t, struct strbuf *sb)
+{
+    const int pp = t->topo.pp;
+    int norm = pp - 1;
+
+    while (norm > 0 && t->blocks[norm] == 0)
+        norm--;
+    for (int i = 0, first = 0; i < pp; first += t->blocks[i++]) {
+        const char *comma = "";
+
+        strbuf_addf(sb, "stage %d: ", i);
+        if (i == 0) {
+            strbuf_addf(sb, "embedding");
+            comma = ", ";
+        }
+        if (t->blocks[i]) {
+            strbuf_addf(sb, "%sblocks %d to %d", comma, first, first + t->blocks[i] - 1);
+            comma = ", ";
+        }
+        if (i == norm) {
+            strbuf_addf(sb, "%sfinal norm", comma);
+            comma = ", ";
+        }
+        strbuf_addf(sb, "%s%s\n", i == pp - 1 ? comma : "", i == pp - 1 ? "head" : "");
+    }
+}
+
+/* Parameters of the model without both embeddings: what the reference's FLOP counts are of. */
+static double params_no_embeds(const struct model_config *c)
+{
+    const double h = (double)c->hidden, f = (double)c->ffn_hidden;
+
+    return (double)c->n_layers * (4 * h * h + 2 * h * f + f + 9 * h) + 2 * h;
+}
+
+void show_settings(struct trainer *t)
+{
+    struct strbuf sb = {0};
+
+    t->params_no_embeds = params_no_embeds(&t->model_config);
+    if (!speaks(t))
+        return;
+    trainlog_add_world(&sb, t->place->size, t->topo.dp, t->topo.tp, t->topo.pp);
+    options_print(&t->o, t->o.verbose, &sb);
+    for (int i = 0; i < t->o.n_notes; i++)
+        strbuf_addf(&sb, "note: %s\n", t->o.note[i]);
+    strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->model_config.vocab,
+                (long long)t->model_config.vocab_tokens);
+    add_stages(t, &sb);
+    trainlog_add_iterations(&sb, t->schedule.train_iters);
+    trainlog_flush(t->log, &sb);
+    strbuf_free(&sb);
+}

@@ -1,0 +1,345 @@
+#include "tools/train/run/status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+
+/* ---- status.json ---- */
+
+const char *status_reason_name(enum status_reason r)
+{
+    static const char *const names[] = {
+        [STATUS_RUNNING] = NULL, [STATUS_FINISHED] = "finished", [STATUS_KILL_SWITCH] = "kill-switch",
+        [STATUS_DURATION] = "duration", [STATUS_INTERVAL] = "interval", [STATUS_SIGNAL] = "signal",
+        [STATUS_NAN] = "nan", [STATUS_FAILED] = "failed",
+    };
+
+    return names[r];
+}
+
+int status_exit_code(enum status_reason r)
+{
+    return r == STATUS_NAN || r == STATUS_FAILED;
+}
+
+const char *status_job_id(void)
+{
+    static const char *const vars[] = { "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID" };
+
+    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) {
+        const char *id = getenv(vars[i]);
+
+        if (id && *id)
+            return id;
+    }
+    return "";
+}
+
+const char *status_host(void)
+{
+    static char host[256];
+
+    if (!*host && gethostname(host, sizeof host - 1) < 0)
+        strcpy(host, "unknown");
+    return host;
+}
+
+/* null for what is not known: jansson refuses NaN, and readers should not meet -1. */
+static json_t *count(int64_t v)
+{
+    return v < 0 ? json_null() : json_integer(v);
+}
+
+static json_t *real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+static json_t *text(const char *s)
+{
+    json_t *v = s ? json_string(s) : json_null();
+
+    return v ? v : json_string("?");    /* bytes that are no UTF-8 */
+}
+
+/* The monitor's thread writes the last one while the main thread may be at one of its own: they share a name. */
+static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
+static char *stalled;                   /* with it; NULL: the job goes on */
+
+static char *dump(const struct status *s)
+{
+    json_t *o = json_object();
+    double now = status_now();
+    char *out;
+
+    json_object_set_new(o, "host", text(status_host()));
+    json_object_set_new(o, "pid", json_integer(getpid()));
+    json_object_set_new(o, "job_id", text(*status_job_id() ? status_job_id() : NULL));
+    json_object_set_new(o, "world_size", json_integer(s->world_size));
+    json_object_set_new(o, "started_s", real(status_process_start()));
+    json_object_set_new(o, "updated_s", real(now));
+    json_object_set_new(o, "phase", text(s->phase));
+    json_object_set_new(o, "iteration", count(s->iteration));
+    json_object_set_new(o, "train_iters", count(s->train_iters));
+    json_object_set_new(o, "consumed_samples", count(s->consumed_samples));
+    json_object_set_new(o, "consumed_tokens", count(s->consumed_tokens));
+    json_object_set_new(o, "loss", real(s->loss));
+    json_object_set_new(o, "learning_rate", s->lr < 0 ? json_null() : real(s->lr));
+    json_object_set_new(o, "iteration_s", s->iteration_s < 0 ? json_null() : real(s->iteration_s));
+    json_object_set_new(o, "last_complete_tag", text(s->last_complete_tag));
+    json_object_set_new(o, "saving_tag", text(s->saving_tag));
+    json_object_set_new(o, "stalled", text(s->reason == STATUS_RUNNING ? stalled : NULL));
+    json_object_set_new(o, "stop_reason", text(status_reason_name(s->reason)));
+    json_object_set_new(o, "signal", text(s->reason == STATUS_SIGNAL ? status_signal_name(s->signal) : NULL));
+    json_object_set_new(o, "message", text(s->message));
+    out = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    return out;
+}
+
+static int write_file(const char *path, const char *buf, size_t n, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc;
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create");
+        return -1;
+    }
+    rc = write_all_at(fd, buf, n, 0);
+    if (rc < 0)
+        err_sys(e, path, "cannot write %zu bytes", n);
+    close(fd);
+    return rc;
+}
+
+/* As file_replace(), but nothing waits for the disk: this happens at every iteration. */
+static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
+{
+    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    int rc = write_file(tmp, buf, n, e);
+
+    if (rc == 0 && rename(tmp, path) < 0) {
+        err_sys(e, path, "cannot rename from %s", tmp);
+        rc = -1;
+    }
+    if (rc < 0)
+        unlink(tmp);
+    free(tmp);
+    return rc;
+}
+
+int status_write(const char *path, const struct status *s, struct err *e)
+{
+    char *json, *line;
+    int rc;
+
+    pthread_mutex_lock(&one_writer);
+    json = dump(s);
+    line = str_fmt("%s\n", json);
+    rc = s->reason == STATUS_RUNNING ? replace_unsynced(path, line, strlen(line), e)
+                                     : file_replace(path, line, strlen(line), e);
+    pthread_mutex_unlock(&one_writer);
+    free(json);
+    free(line);
+    return rc;
+}
+
+int status_stalled(const char *path, const struct status *s, const char *why, struct err *e)
+{
+    pthread_mutex_lock(&one_writer);
+    free(stalled);
+    stalled = why ? xstrdup(why) : NULL;
+    pthread_mutex_unlock(&one_writer);
+    return status_write(path, s, e);
+}
+
+int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e)
+{
+    json_t *o = json_load_file(path, 0, NULL);
+    const char *there = json_string_value(json_object_get(o, "host"));
+    char *json, *line;
+    int rc;
+
+    if (!there || strcmp(there, host) != 0 || json_integer_value(json_object_get(o, "pid")) != pid) {
+        json_decref(o);
+        return 0;
+    }
+    json_object_set_new(o, "stalled", text(why));
+    json_object_set_new(o, "updated_s", real(status_now()));
+    json = json_dumps(o, JSON_COMPACT);
+    line = str_fmt("%s\n", json);
+    pthread_mutex_lock(&one_writer);
+    rc = replace_unsynced(path, line, strlen(line), e);
+    pthread_mutex_unlock(&one_writer);
+    json_decref(o);
+    free(json);
+    free(line);
+    return rc;
+}
+
+static double number(const json_t *o, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+void status_recall(const char *path, struct status *s)
+{
+    json_t *o = json_load_file(path, 0, NULL);
+
+    if (!o)
+        return;
+    s->iteration = (int64_t)number(o, "iteration", (double)s->iteration);
+    s->train_iters = (int64_t)number(o, "train_iters", (double)s->train_iters);
+    s->consumed_samples = (int64_t)number(o, "consumed_samples", (double)s->consumed_samples);
+    s->consumed_tokens = (int64_t)number(o, "consumed_tokens", (double)s->consumed_tokens);
+    s->loss = number(o, "loss", s->loss);
+    s->lr = number(o, "learning_rate", s->lr);
+    s->iteration_s = number(o, "iteration_s", s->iteration_s);
+    json_decref(o);
+}
+
+/* ---- kill switch ---- */
+
+bool status_kill_switch(const char *path)
+{
+    return path && access(path, F_OK) == 0;
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t stop_signal, dump_signal;
+static void (*dump_call)(int sig);
+
+static void on_stop(int sig)
+{
+    if (!stop_signal)
+        stop_signal = sig;
+    /* SIGTERM may well come twice (srun and the launcher both pass it on), ^C twice means it. */
+    if (sig == SIGINT)
+        signal(SIGINT, SIG_DFL);
+}
+
+static void on_dump(int sig)
+{
+    int saved = errno;
+
+    dump_signal = 1;
+    if (dump_call)
+        dump_call(sig);
+    errno = saved;
+}
+
+static const int stops[] = { SIGTERM, SIGINT, SIGUSR1 };
+
+void status_catch_signals(void (*dump_now)(int sig))
+{
+    struct sigaction sa = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
+
+    dump_call = dump_now;
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        sigaction(stops[i], &sa, NULL);
+    sa.sa_handler = on_dump;
+    sigaction(SIGUSR2, &sa, NULL);
+}
+
+void status_release_signals(void)
+{
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        signal(stops[i], SIG_DFL);
+}
+
+int status_stop_signal(void)
+{
+    return stop_signal;
+}
+
+bool status_dump_wanted(void)
+{
+    bool wanted = dump_signal;
+
+    dump_signal = 0;
+    return wanted;
+}
+
+const char *status_signal_name(int sig)
+{
+    static const struct { int sig; const char *name; } names[] = {
+        { SIGTERM, "SIGTERM" }, { SIGINT, "SIGINT" }, { SIGUSR1, "SIGUSR1" }, { SIGUSR2, "SIGUSR2" },
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].sig == sig)
+            return names[i].name;
+    return "signal";
+}
+
+/* ---- clock ---- */
+
+double status_now(void)
+{
+    return clock_wall_s();
+}
+
+int64_t status_start_ticks(int64_t pid)
+{
+    char path[64], buf[1024], *p, state = '?';
+    FILE *f;
+    size_t n;
+    unsigned long long ticks;
+
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    f = fopen(path, "re");
+    n = f ? fread(buf, 1, sizeof buf - 1, f) : 0;
+    if (f)
+        fclose(f);
+    buf[n] = '\0';
+    p = strrchr(buf, ')');              /* the name before it may hold anything */
+    if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+                     &ticks) != 2)
+        return -1;
+    return state == 'Z' || state == 'X' ? 0 : (int64_t)ticks;
+}
+
+/* -1: not known. */
+static double seconds_since_start(void)
+{
+    const int64_t ticks = status_start_ticks(getpid());
+    struct timespec boot;
+
+    if (ticks < 0)
+        return -1;
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    return (double)boot.tv_sec + 1e-9 * (double)boot.tv_nsec - (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+double status_process_start(void)
+{
+    static double start;
+
+    if (start == 0) {
+        double age = seconds_since_start();
+
+        start = status_now() - (age > 0 ? age : 0);
+    }
+    return start;
+}
+
+bool status_duration_over(double start, double now, int64_t limit_mins, double *minutes)
+{
+    *minutes = (now - start) / 60.0;
+    return limit_mins > 0 && *minutes > (double)limit_mins;
+}

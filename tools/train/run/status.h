@@ -1,0 +1,89 @@
+/*
+ * status.h - how the outside watches and steers a run: status.json, kill switch, signals, clock
+ *
+ * Only helpers: the training loop asks, decides on rank 0 and tells the others.
+ */
+#ifndef SHARDKIT_TRAIN_RUN_STATUS_H
+#define SHARDKIT_TRAIN_RUN_STATUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+
+/* ---- status.json ---- */
+
+enum status_reason {
+    STATUS_RUNNING,             /* null in the file */
+    STATUS_FINISHED, STATUS_KILL_SWITCH, STATUS_DURATION, STATUS_INTERVAL, STATUS_SIGNAL, STATUS_NAN, STATUS_FAILED,
+};
+const char *status_reason_name(enum status_reason r);           /* "kill-switch"; NULL when running */
+/* 0 for an orderly end, 1 for NAN and FAILED. */
+int status_exit_code(enum status_reason r);
+
+/* Numbers that are not known are negative (loss: NaN), strings NULL: null in the file. */
+struct status {
+    const char *phase;          /* "start", "load", "train", "valid", "save", "stop" */
+    int64_t iteration, train_iters;
+    int64_t consumed_samples, consumed_tokens;
+    double loss, lr, iteration_s;
+    int world_size;
+    const char *last_complete_tag;      /* "global_step20": what `latest` names once it is durable */
+    const char *saving_tag;     /* being written now */
+    enum status_reason reason;
+    int signal;                 /* with STATUS_SIGNAL */
+    const char *message;        /* why it failed */
+};
+
+/*
+ * Replace `path` atomically; host, pid, job id, start and present time are added. One line of
+ * JSON. Each iteration's is not synced to disk (a reader sees it at once; after a power cut it may
+ * be an older one), one with a stop reason is. ERR_SYS: worth a warning, no reason to stop. Any thread.
+ */
+MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
+/* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */
+MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
+/*
+ * For another rank when rank 0, process `pid` of `host`, is the one that does not answer: only "stalled" changes in what
+ * that has left. A file of another job is left alone.
+ */
+MUST_CHECK int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e);
+/* How far the run before had come, as the file at `path` has it; what it does not have stays as it is in *s. */
+void status_recall(const char *path, struct status *s);
+/* SLURM_JOB_ID, PBS_JOBID, LSB_JOBID; "" outside of a batch system. */
+const char *status_job_id(void);
+const char *status_host(void);
+
+/* ---- kill switch ---- */
+
+/* Is the file there? NULL: no. A path that cannot be looked at counts as absent. */
+bool status_kill_switch(const char *path);
+
+/* ---- signals ---- */
+
+/*
+ * SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills);
+ * SIGUSR2: `dump` is called in the handler (watch_dump() is made for that; NULL: only the flag).
+ * status_release_signals() undoes the first part; call it after MPI_Init, which installs handlers of its own.
+ */
+void status_catch_signals(void (*dump)(int sig));
+/* SIGTERM, SIGINT and SIGUSR1 end the process again, where there is nothing to finish and to save. */
+void status_release_signals(void);
+/* The first signal that asked to stop, or 0. */
+int status_stop_signal(void);
+const char *status_signal_name(int sig);                /* "SIGTERM" */
+/* Has SIGUSR2 arrived since the last call? */
+bool status_dump_wanted(void);
+
+/* ---- clock ---- */
+
+/* Seconds since the epoch, comparable between hosts. */
+double status_now(void);
+/* Clock ticks between the machine's start and a process's; 0: it is a zombie, -1: it is not there, or hidden. */
+int64_t status_start_ticks(int64_t pid);
+/* When this process started, same clock. The job's start is the minimum over its ranks. */
+double status_process_start(void);
+/* Is `now` past the limit of --exit-duration-in-mins (0: none)? *minutes is what the log line prints. */
+bool status_duration_over(double start, double now, int64_t limit_mins, double *minutes);
+
+#endif
