@@ -1,11 +1,11 @@
 /*
- * Options: looking them up, the command line, and the order of the sources. --help and
- * --version are seen first; then defaults, file, environment and command line, each over the
+ * options.c - the command line, and the order of the sources
+ *
+ * --help and --version are seen first; then defaults, file, environment and command line, each over the
  * one before; the DeepSpeed JSON last, for what nobody gave.
  */
 #include "tools/train/options/options.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,146 +13,6 @@
 #include "libcommon/base/cli.h"
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
-
-/* ---- the table ---- */
-
-/* '_' and '-' are one letter in names: the reference has both. */
-static bool same_letter(char a, char b)
-{
-    return a == b || ((a == '_' || a == '-') && (b == '_' || b == '-'));
-}
-
-static bool row_matches(const struct row *r, const char *name)
-{
-    const char *p = r->name;
-
-    for (; *p && *p != '*' && same_letter(*p, *name); p++)
-        name++;
-    return *p == '*' || (!*p && !*name);
-}
-
-const struct row *options_find(const char *name)
-{
-    for (int i = 0; i < options_n_rows; i++) {
-        const struct row *r = &options_rows[i];
-
-        if (row_matches(r, name))
-            return r->kind == KIND_ALIAS ? options_find(r->help) : r;
-    }
-    return NULL;
-}
-
-static bool row_begins(const struct row *r, const char *name)
-{
-    const char *p = r->name;
-
-    for (; *name && same_letter(*p, *name); p++)
-        name++;
-    return !*name;
-}
-
-/*
- * As argparse takes what is not spelt in full: the one row whose name begins so, aliases followed; NULL
- * when there is none, or when there are several. names: if not NULL, all of them, ", " between them.
- */
-static const struct row *find_short(const char *name, struct strbuf *names)
-{
-    const struct row *found = NULL;
-    bool several = false;
-
-    for (int i = 0; i < options_n_rows; i++) {
-        const struct row *r = &options_rows[i];
-
-        if (!*name || !row_begins(r, name))
-            continue;
-        if (names)
-            strbuf_addf(names, "%s--%s", names->len ? ", " : "", r->name);
-        r = r->kind == KIND_ALIAS ? options_find(r->help) : r;
-        several |= found && found != r;
-        found = r;
-    }
-    return several ? NULL : found;
-}
-
-static const struct row *find_letter(char letter)
-{
-    for (int i = 0; i < options_n_rows; i++)
-        if (options_rows[i].letter == letter)
-            return &options_rows[i];
-    return NULL;
-}
-
-const struct row *options_row_of(size_t field)
-{
-    for (int i = 0; i < options_n_rows; i++)
-        if (options_rows[i].dest && options_rows[i].field == field)
-            return &options_rows[i];
-    return NULL;
-}
-
-const char *options_nearest(const char *name)
-{
-    const char *known[512], *near;
-    char *folded = xstrdup(name);
-    int n = 0;
-
-    for (char *p = folded; *p; p++)
-        if (*p == '_')
-            *p = '-';
-    for (int i = 0; i < options_n_rows && n < 512; i++)
-        if (options_rows[i].kind != KIND_REFUSED)
-            known[n++] = options_rows[i].name;
-    near = nearest_word(folded, known, n);
-    for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is no typo, only short */
-        if (strlen(folded) > 2 && str_starts(known[i], folded))
-            near = known[i];
-    free(folded);
-    return near;
-}
-
-/* ---- where values came from ---- */
-
-static struct place *origin_of(const struct train_opts *o, size_t field)
-{
-    return &o->impl->origin[options_row_of(field) - options_rows];
-}
-
-enum opts_source options_source(const struct train_opts *o, size_t field)
-{
-    return origin_of(o, field)->source;
-}
-
-void options_mark(struct train_opts *o, size_t field, enum opts_source source)
-{
-    *origin_of(o, field) = (struct place){ source, source == FROM_CHECKPOINT ? "checkpoint" : NULL, NULL };
-}
-
-const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at)
-{
-    const char *name = str_ends(r->name, "*") && at->as ? at->as : r->name;
-
-    if (at->where)
-        return arena_fmt(o->impl->arena, "--%s (%s)", name, at->where);
-    return arena_fmt(o->impl->arena, "--%s%s", name, at->source == FROM_DEFAULT ? " (default)" : "");
-}
-
-const char *options_where(const struct train_opts *o, size_t field)
-{
-    return options_label(o, options_row_of(field), origin_of(o, field));
-}
-
-void options_note(struct train_opts *o, const char *fmt, ...)
-{
-    va_list ap;
-    char *s;
-
-    va_start(ap, fmt);
-    if (vasprintf(&s, fmt, ap) < 0)
-        abort();
-    va_end(ap);
-    o->note = xrealloc(o->note, (size_t)(o->n_notes + 1) * sizeof *o->note);
-    o->note[o->n_notes++] = s;
-}
 
 /* ---- the command line ---- */
 
@@ -220,7 +80,7 @@ static int take(struct train_opts *o, const struct row *r, const char *name, cha
 static const struct row *take_short(struct train_opts *o, const char *name, struct err *e)
 {
     struct strbuf names = {0};
-    const struct row *r = find_short(name, &names);
+    const struct row *r = options_find_short(name, &names);
     const char *near = options_nearest(name);
 
     if (r)
@@ -247,7 +107,7 @@ static int take_word(struct train_opts *o, int argc, char **argv, int *at, struc
         return -1;
     }
     if (word[1] != '-') {
-        r = find_letter(word[1]);
+        r = options_find_letter(word[1]);
         if (r && !word[2])
             return take(o, r, r->name, NULL, argc, argv, at, e);
         if (r && r->kind == KIND_INT)           /* -j4 */
@@ -303,7 +163,7 @@ static bool names_row(const char *word, const struct row *r, const char **value)
         return false;
     snprintf(name, sizeof name, "%.*s", (int)n - 2, word + 2);
     *value = word[n] ? word + n + 1 : NULL;
-    return *name && (row_matches(r, name) || (!options_find(name) && find_short(name, NULL) == r));
+    return *name && (options_row_matches(r, name) || (!options_find(name) && options_find_short(name, NULL) == r));
 }
 
 /* --config is read before the words that win over it, so it is looked for beforehand. */

@@ -1,5 +1,14 @@
 /*
  * options_impl.h - the table of options, for the files that parse, check and show them
+ *
+ * Each uses those above it only:
+ *   options_table.c      the rows
+ *   options_find.c       one of them by name or field, and where its value came from
+ *   options_value.c      from words to a field
+ *   options_print.c      --help, and the values as they are in the end
+ *   options_file.c, deepspeed_json.c   sources of values
+ *   options.c            the command line, and the order of the sources
+ *   options_check.c      what must hold between them
  */
 #ifndef SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
 #define SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
@@ -57,14 +66,30 @@ struct options_impl {
     int64_t accumulation_steps; /* of the DeepSpeed JSON; 0: not said */
 };
 
+/* ---- options_find.c ---- */
+
 /* The row that `name` (without dashes, '_' or '-') means, aliases followed; NULL. */
 const struct row *options_find(const char *name);
+/* Is it this row's own name? */
+bool options_row_matches(const struct row *r, const char *name);
+/*
+ * As argparse takes what is not spelt in full: the one row whose name begins so, aliases followed; NULL
+ * when there is none, or when there are several. names: if not NULL, all of them, ", " between them.
+ */
+const struct row *options_find_short(const char *name, struct strbuf *names);
+const struct row *options_find_letter(char letter);
 const struct row *options_row_of(size_t field);
+/* The known name that is near, or NULL. */
+const char *options_nearest(const char *name);
+/* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */
+const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at);
 static inline void *options_at(struct train_opts *o, const struct row *r) { return (char *)o + r->field; }
 static inline const void *options_at_const(const struct train_opts *o, const struct row *r)
 {
     return (const char *)o + r->field;
 }
+
+/* ---- options_value.c ---- */
 
 /*
  * Set a row from its words: flags take none or one, lists any number, all others one. Words are
@@ -75,12 +100,11 @@ MUST_CHECK int options_set(struct train_opts *o, const struct row *r, int n, cha
 /* The same without noting where the value came from. */
 MUST_CHECK int options_take_value(struct train_opts *o, const struct row *r, int n, char *const *words,
                                   const struct place *at, struct err *e);
-/* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */
-const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at);
-/* The known name that is near, or NULL. */
-const char *options_nearest(const char *name);
 /* SHARDKIT_MICRO_BATCH_SIZE; lives as long as the options. */
 const char *options_env_name(const struct train_opts *o, const struct row *r);
+
+/* ---- options_file.c ---- */
+
 MUST_CHECK int options_read_file(struct train_opts *o, const char *path, struct err *e);
 MUST_CHECK int options_read_env(struct train_opts *o, char **env, struct err *e);
 
