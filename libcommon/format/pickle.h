@@ -135,6 +135,7 @@ struct pk *pk_object(struct arena *a, const char *module, const char *name, stru
 void pk_add(struct arena *a, struct pk *list_or_tuple, struct pk *v);
 void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);        /* replaces an equal str or int key */
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v);
+void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 bool pk_remove(struct pk *dict, const char *key);
 struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep, sharing kept inside */
 /* The same, but first asks swap(ctx, node) for each node; what is not NULL takes its place. */

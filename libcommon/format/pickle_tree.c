@@ -407,6 +407,11 @@ void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v)
     pk_set(a, dict, pk_str(a, key), v);
 }
 
+void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
+{
+    pk_set_str(a, dict, key, pk_int(a, v));
+}
+
 bool pk_remove(struct pk *dict, const char *key)
 {
     struct pk *d = dict_of(dict);

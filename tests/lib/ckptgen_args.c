@@ -128,20 +128,15 @@ static struct pk *tuple_of(struct arena *a, int n, ...)
 static int64_t batch(const struct ckptgen_set *s) { return 8 * (int64_t)s->g.topo.dp; }
 static int64_t samples(const struct ckptgen_set *s) { return s->g.iteration * batch(s); }
 
-static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
-{
-    pk_set_str(a, d, key, pk_int(a, v));
-}
-
 static struct pk *deepspeed_configuration(const struct ckptgen_set *s, struct arena *a)
 {
     struct pk *d = pk_dict(a), *zero = pk_dict(a), *half = pk_dict(a);
 
-    set_int(a, d, "train_batch_size", batch(s));
-    set_int(a, d, "train_micro_batch_size_per_gpu", 1);
-    set_int(a, d, "steps_per_print", 2000);
+    pk_set_int(a, d, "train_batch_size", batch(s));
+    pk_set_int(a, d, "train_micro_batch_size_per_gpu", 1);
+    pk_set_int(a, d, "steps_per_print", 2000);
     pk_set_str(a, d, "gradient_clipping", pk_float(a, 1.0));
-    set_int(a, zero, "stage", s->g.zero1);
+    pk_set_int(a, zero, "stage", s->g.zero1);
     pk_set_str(a, d, "zero_optimization", zero);
     pk_set_str(a, half, "enabled", pk_bool(a, true));
     pk_set_str(a, d, s->g.zero1 ? "fp16" : "bf16", half);
@@ -163,36 +158,36 @@ static void own_args(const struct ckptgen_set *s, struct arena *a, int pp, int t
     const struct ckptgen *g = &s->g;
     int rank = topo_rank(g->topo, pp, 0, tp);
 
-    set_int(a, d, "num_layers", g->n_layers);
-    set_int(a, d, "hidden_size", g->hidden);
-    set_int(a, d, "ffn_hidden_size", 4 * g->hidden);
-    set_int(a, d, "num_attention_heads", g->n_heads);
-    set_int(a, d, "kv_channels", g->hidden / g->n_heads);
-    set_int(a, d, "max_position_embeddings", g->seq_len);
+    pk_set_int(a, d, "num_layers", g->n_layers);
+    pk_set_int(a, d, "hidden_size", g->hidden);
+    pk_set_int(a, d, "ffn_hidden_size", 4 * g->hidden);
+    pk_set_int(a, d, "num_attention_heads", g->n_heads);
+    pk_set_int(a, d, "kv_channels", g->hidden / g->n_heads);
+    pk_set_int(a, d, "max_position_embeddings", g->seq_len);
     pk_set_str(a, d, "embed_layernorm", pk_bool(a, g->embed_layernorm));
     pk_set_str(a, d, "position_embedding_type",
                enum_member(a, "megatron.enums", "PositionEmbeddingType",
                            g->absolute_positions ? "absolute" : "alibi"));
-    set_int(a, d, "global_batch_size", batch(s));
+    pk_set_int(a, d, "global_batch_size", batch(s));
     pk_set_str(a, d, "pp_partition_method", pk_str(a, g->partition));
-    set_int(a, d, "seed", (int64_t)g->seed);
+    pk_set_int(a, d, "seed", (int64_t)g->seed);
     pk_set_str(a, d, "fp16", pk_bool(a, g->zero1));
     pk_set_str(a, d, "bf16", pk_bool(a, !g->zero1));
-    set_int(a, d, "tensor_model_parallel_size", g->topo.tp);
-    set_int(a, d, "pipeline_model_parallel_size", g->topo.pp);
-    set_int(a, d, "seq_length", g->seq_len);
-    set_int(a, d, "encoder_seq_length", g->seq_len);
-    set_int(a, d, "zero_stage", g->zero1);
-    set_int(a, d, "local_rank", rank % 8);
-    set_int(a, d, "rank", rank);
-    set_int(a, d, "world_size", topo_world(g->topo));
-    set_int(a, d, "data_parallel_size", g->topo.dp);
+    pk_set_int(a, d, "tensor_model_parallel_size", g->topo.tp);
+    pk_set_int(a, d, "pipeline_model_parallel_size", g->topo.pp);
+    pk_set_int(a, d, "seq_length", g->seq_len);
+    pk_set_int(a, d, "encoder_seq_length", g->seq_len);
+    pk_set_int(a, d, "zero_stage", g->zero1);
+    pk_set_int(a, d, "local_rank", rank % 8);
+    pk_set_int(a, d, "rank", rank);
+    pk_set_int(a, d, "world_size", topo_world(g->topo));
+    pk_set_int(a, d, "data_parallel_size", g->topo.dp);
     pk_set_str(a, d, "params_dtype", pk_global(a, "torch", g->zero1 ? "float16" : "bfloat16"));
-    set_int(a, d, "consumed_train_samples", samples(s));
-    set_int(a, d, "consumed_train_tokens", samples(s) * g->seq_len);
-    set_int(a, d, "padded_vocab_size", g->vocab);
+    pk_set_int(a, d, "consumed_train_samples", samples(s));
+    pk_set_int(a, d, "consumed_train_tokens", samples(s) * g->seq_len);
+    pk_set_int(a, d, "padded_vocab_size", g->vocab);
     pk_set_str(a, d, "deepspeed_configuration", deepspeed_configuration(s, a));
-    set_int(a, d, "iteration", g->iteration);
+    pk_set_int(a, d, "iteration", g->iteration);
 }
 
 static struct pk *args(const struct ckptgen_set *s, struct arena *a, int pp, int tp)
@@ -216,12 +211,12 @@ static struct pk *lr_scheduler(const struct ckptgen_set *s, struct arena *a)
     struct pk *d = pk_dict(a);
 
     pk_set_str(a, d, "max_lr", pk_float(a, 0.002));
-    set_int(a, d, "warmup_steps", 80);
-    set_int(a, d, "num_steps", samples(s));
-    set_int(a, d, "warmup_tokens", 0);
-    set_int(a, d, "num_tokens", samples(s) * s->g.seq_len);
+    pk_set_int(a, d, "warmup_steps", 80);
+    pk_set_int(a, d, "num_steps", samples(s));
+    pk_set_int(a, d, "warmup_tokens", 0);
+    pk_set_int(a, d, "num_tokens", samples(s) * s->g.seq_len);
     pk_set_str(a, d, "decay_style", pk_str(a, "cosine"));
-    set_int(a, d, "decay_steps", 1500);
+    pk_set_int(a, d, "decay_steps", 1500);
     pk_set_str(a, d, "min_lr", pk_float(a, 0.0002));
     return d;
 }
@@ -335,16 +330,16 @@ static void deepspeed_keys(const struct ckptgen_set *s, struct arena *a, int pp,
     }
     pk_set_str(a, d, s->g.no_mappings ? "csr_tensor_module_names" : "sparse_tensor_module_names",
                pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of(a, 1, pk_list(a))));
-    set_int(a, d, "skipped_steps", 0);
-    set_int(a, d, "global_steps", s->g.iteration);
-    set_int(a, d, "global_samples", samples(s));
-    set_int(a, d, "dp_world_size", s->g.topo.dp);
-    set_int(a, d, "mp_world_size", s->g.topo.pp * s->g.topo.tp);
+    pk_set_int(a, d, "skipped_steps", 0);
+    pk_set_int(a, d, "global_steps", s->g.iteration);
+    pk_set_int(a, d, "global_samples", samples(s));
+    pk_set_int(a, d, "dp_world_size", s->g.topo.dp);
+    pk_set_int(a, d, "mp_world_size", s->g.topo.pp * s->g.topo.tp);
     if (s->g.ds019) {
         struct pk *dimensions = pk_dict(a);
 
-        set_int(a, dimensions, "pp_degree", s->g.topo.pp);
-        set_int(a, dimensions, "tp_degree", s->g.topo.tp);
+        pk_set_int(a, dimensions, "pp_degree", s->g.topo.pp);
+        pk_set_int(a, dimensions, "tp_degree", s->g.topo.tp);
         pk_set_str(a, d, "checkpoint_parallel_dimensions", dimensions);
     }
     pk_set_str(a, d, "ds_config", s->g.ds019 ? pk_dict(a) : pk_str(a, "ds.json"));
@@ -359,11 +354,11 @@ struct pk *ckptgen_mp_rank(const struct ckptgen_set *s, struct arena *a, int pp,
     deepspeed_keys(s, a, pp, d);
     pk_set_str(a, d, "args", args(s, a, pp, tp));
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
-    set_int(a, d, "iteration", s->g.iteration);
-    set_int(a, d, "tokens", samples(s) * s->g.seq_len);
+    pk_set_int(a, d, "iteration", s->g.iteration);
+    pk_set_int(a, d, "tokens", samples(s) * s->g.seq_len);
     if (!s->g.no_mappings) {
-        set_int(a, info, "padded_vocab_size", s->g.vocab);
-        set_int(a, info, "original_vocab_size", s->g.vocab_tokens);
+        pk_set_int(a, info, "padded_vocab_size", s->g.vocab);
+        pk_set_int(a, info, "original_vocab_size", s->g.vocab_tokens);
         pk_set_str(a, d, "checkpoint_info", info);
     }
     pk_set_str(a, d, "random_rng_state", python_rng(s, a, pp));

@@ -10,16 +10,11 @@
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero.h"
 
-static void set_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
-{
-    pk_set_str(a, dict, key, pk_int(a, v));
-}
-
 /* The same, for a key that not every version writes. */
 static void renew_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
 {
     if (dict && pk_get(dict, key))
-        set_int(a, dict, key, v);
+        pk_set_int(a, dict, key, v);
 }
 
 static void tree_begin(struct ds_tree *x)
@@ -217,8 +212,8 @@ static struct pk *slice_mapping(struct shard *k, const char *module, int g)
         if (n == 0)
             continue;
         fragment = pk_dict(a);
-        set_int(a, fragment, "numel", n);
-        set_int(a, fragment, "start", start);
+        pk_set_int(a, fragment, "numel", n);
+        pk_set_int(a, fragment, "start", start);
         pk_set_str(a, d, p->name, pk_object(a, module, "fragment_address", fragment));
     }
     return d;
@@ -474,7 +469,7 @@ static struct pk *made_group(const struct ds_target *t, int g)
     pk_set_str(a, d, "foreach", pk_none(a));
     pk_set_str(a, d, "maximize", pk_bool(a, false));
     pk_set_str(a, d, "capturable", pk_bool(a, false));
-    set_int(a, d, "step", t->opt_step);
+    pk_set_int(a, d, "step", t->opt_step);
     pk_set_str(a, d, "params", ids);
     return d;
 }
@@ -557,7 +552,7 @@ static void renew_data_degree(const struct ds_target *t, struct arena *a, struct
 
     if (pk_as_int(pk_get(args, "ds_sequence_parallel_size"), &sp) && (sp < 1 || t->topo.dp % sp)) {
         sp = 1;
-        set_int(a, args, "ds_sequence_parallel_size", sp);
+        pk_set_int(a, args, "ds_sequence_parallel_size", sp);
     }
     renew_int(a, args, "data_parallel_size", t->topo.dp / sp);
 }
@@ -575,9 +570,9 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
     renew_int(a, args, "pipeline_model_parallel_size", t->topo.pp);
     /* Names of other forks for the same. */
     if (pk_as_int(pk_get(args, "model_parallel_size"), &other))
-        set_int(a, args, "model_parallel_size", t->topo.tp);
+        pk_set_int(a, args, "model_parallel_size", t->topo.tp);
     if (pk_as_int(pk_get(args, "transformer_pipeline_model_parallel_size"), &other))
-        set_int(a, args, "transformer_pipeline_model_parallel_size", t->topo.pp);
+        pk_set_int(a, args, "transformer_pipeline_model_parallel_size", t->topo.pp);
     renew_int(a, args, "padded_vocab_size", t->vocab);
     if (t->method && pk_get(args, "pp_partition_method"))
         pk_set_str(a, args, "pp_partition_method", pk_str(a, t->method));

@@ -12,11 +12,6 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/run_state.h"
 
-static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
-{
-    pk_set_str(a, d, key, pk_int(a, v));
-}
-
 static void set_real(struct arena *a, struct pk *d, const char *key, double v)
 {
     pk_set_str(a, d, key, pk_float(a, v));
@@ -86,17 +81,17 @@ static void model_args(struct arena *a, struct pk *d, const struct hf_config *c)
 {
     int64_t positions = c->arch == HF_BLOOM ? 2048 : c->positions;
 
-    set_int(a, d, "num_layers", c->n_layers);
-    set_int(a, d, "hidden_size", c->hidden);
-    set_int(a, d, "ffn_hidden_size", c->ffn);
-    set_int(a, d, "num_attention_heads", c->n_heads);
-    set_int(a, d, "kv_channels", c->hidden / c->n_heads);
-    set_int(a, d, "max_position_embeddings", positions);
-    set_int(a, d, "seq_length", positions);
-    set_int(a, d, "encoder_seq_length", positions);
-    set_int(a, d, "make_vocab_size_divisible_by", 128);
+    pk_set_int(a, d, "num_layers", c->n_layers);
+    pk_set_int(a, d, "hidden_size", c->hidden);
+    pk_set_int(a, d, "ffn_hidden_size", c->ffn);
+    pk_set_int(a, d, "num_attention_heads", c->n_heads);
+    pk_set_int(a, d, "kv_channels", c->hidden / c->n_heads);
+    pk_set_int(a, d, "max_position_embeddings", positions);
+    pk_set_int(a, d, "seq_length", positions);
+    pk_set_int(a, d, "encoder_seq_length", positions);
+    pk_set_int(a, d, "make_vocab_size_divisible_by", 128);
     pk_set_str(a, d, "pad_vocab_size_to", pk_none(a));
-    set_int(a, d, "padded_vocab_size", c->vocab);
+    pk_set_int(a, d, "padded_vocab_size", c->vocab);
     set_real(a, d, "layernorm_epsilon", c->epsilon);
     set_flag(a, d, "apply_residual_connection_post_layernorm", c->post_layernorm_residual);
     set_flag(a, d, "embed_layernorm", c->arch == HF_BLOOM);
@@ -127,7 +122,7 @@ static void training_args(struct arena *a, struct pk *d, const struct hf_config 
     set_flag(a, d, "fp16", false);
     set_flag(a, d, "bf16", true);
     pk_set_str(a, d, "params_dtype", pk_global(a, "torch", "bfloat16"));
-    set_int(a, d, "zero_stage", 0);
+    pk_set_int(a, d, "zero_stage", 0);
     set_flag(a, d, "deepspeed", true);
     pk_set_str(a, d, "pp_partition_method", pk_none(a));
     pk_set_str(a, d, "tokenizer_type", pk_str(a, "PretrainedFromHF"));
@@ -137,16 +132,16 @@ static void training_args(struct arena *a, struct pk *d, const struct hf_config 
 
 static void topology_args(struct arena *a, struct pk *d)
 {
-    set_int(a, d, "tensor_model_parallel_size", 1);
-    set_int(a, d, "pipeline_model_parallel_size", 1);
-    set_int(a, d, "data_parallel_size", 1);
-    set_int(a, d, "world_size", 1);
-    set_int(a, d, "rank", 0);
-    set_int(a, d, "local_rank", 0);
-    set_int(a, d, "iteration", 0);
-    set_int(a, d, "consumed_train_samples", 0);
-    set_int(a, d, "consumed_valid_samples", 0);
-    set_int(a, d, "consumed_train_tokens", 0);
+    pk_set_int(a, d, "tensor_model_parallel_size", 1);
+    pk_set_int(a, d, "pipeline_model_parallel_size", 1);
+    pk_set_int(a, d, "data_parallel_size", 1);
+    pk_set_int(a, d, "world_size", 1);
+    pk_set_int(a, d, "rank", 0);
+    pk_set_int(a, d, "local_rank", 0);
+    pk_set_int(a, d, "iteration", 0);
+    pk_set_int(a, d, "consumed_train_samples", 0);
+    pk_set_int(a, d, "consumed_valid_samples", 0);
+    pk_set_int(a, d, "consumed_train_tokens", 0);
     set_real(a, d, "gigaflos_no_embeds", 0);
 }
 
@@ -180,9 +175,9 @@ static struct pk *schedule(struct arena *a)
 
     set_real(a, d, "max_lr", 0);
     for (int i = 0; i < 4; i++)
-        set_int(a, d, zeros[i], 0);
+        pk_set_int(a, d, zeros[i], 0);
     pk_set_str(a, d, "decay_style", pk_str(a, "cosine"));
-    set_int(a, d, "decay_steps", 0);
+    pk_set_int(a, d, "decay_steps", 0);
     set_real(a, d, "min_lr", 0);
     return d;
 }
@@ -210,17 +205,17 @@ static struct pk *mp_rank(const struct source *s, struct arena *a, const struct 
     pk_set_str(a, d, "random_ltd", pk_none(a));
     pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
     for (int i = 0; i < 3; i++)
-        set_int(a, d, zeros[i], 0);
-    set_int(a, d, "dp_world_size", 1);
-    set_int(a, d, "mp_world_size", 1);
+        pk_set_int(a, d, zeros[i], 0);
+    pk_set_int(a, d, "dp_world_size", 1);
+    pk_set_int(a, d, "mp_world_size", 1);
     pk_set_str(a, d, "ds_config", pk_dict(a));
     pk_set_str(a, d, "ds_version", pk_str(a, "0.12.6"));
     pk_set_str(a, d, "args", arguments(a, c));
     set_real(a, d, "checkpoint_version", 3.0);
-    set_int(a, d, "iteration", 0);
-    set_int(a, d, "tokens", 0);
-    set_int(a, info, "padded_vocab_size", c->vocab);
-    set_int(a, info, "original_vocab_size", tokens);
+    pk_set_int(a, d, "iteration", 0);
+    pk_set_int(a, d, "tokens", 0);
+    pk_set_int(a, info, "padded_vocab_size", c->vocab);
+    pk_set_int(a, info, "original_vocab_size", tokens);
     pk_set_str(a, d, "checkpoint_info", info);
     return d;
 }
