@@ -12,7 +12,7 @@
 enum { JSON_MAX_BYTES = 1 << 20 };
 
 /* The value of a row in print, which is the same for 1, 1.0 and 1e0. */
-static void show(const struct train_opts *o, const struct row *r, struct strbuf *sb)
+static void show(const struct train_opts *o, const struct options_row *r, struct strbuf *sb)
 {
     int i = 0;
 
@@ -27,8 +27,8 @@ static void show(const struct train_opts *o, const struct row *r, struct strbuf 
  */
 static int agree(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
 {
-    const struct row *r = options_find(option);
-    struct place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
+    const struct options_row *r = options_find(option);
+    struct options_place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
     struct train_opts theirs = *o;
     struct strbuf ours_text = {0}, theirs_text = {0};
     char *word = (char *)text;

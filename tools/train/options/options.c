@@ -22,7 +22,7 @@ static bool is_option(const char *word)
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9') && word[1] != '.';
 }
 
-static bool takes_words(const struct row *r, int *least, int *most, const char *next)
+static bool takes_words(const struct options_row *r, int *least, int *most, const char *next)
 {
     static const char *const truth[] = { "true", "false", "True", "False", "0", "1" };
 
@@ -50,10 +50,10 @@ static bool takes_words(const struct row *r, int *least, int *most, const char *
  * Take the option at argv[*at] with its words; *at moves to the next option.
  * name: as it was written, without dashes; value: what follows '=', or NULL.
  */
-static int take(struct train_opts *o, const struct row *r, const char *name, char *value, int argc, char **argv,
+static int take(struct train_opts *o, const struct options_row *r, const char *name, char *value, int argc, char **argv,
                 int *at, struct err *e)
 {
-    struct place here = { FROM_COMMAND_LINE, NULL, name };
+    struct options_place here = { FROM_COMMAND_LINE, NULL, name };
     char **words = argv + *at + 1;
     int least, most, n = 0;
     bool takes = takes_words(r, &least, &most, *at + 1 < argc ? argv[*at + 1] : NULL);
@@ -77,10 +77,10 @@ static int take(struct train_opts *o, const struct row *r, const char *name, cha
 }
 
 /* The row of a name that no row has: one that it begins, with a note; else NULL and *e. */
-static const struct row *take_short(struct train_opts *o, const char *name, struct err *e)
+static const struct options_row *take_short(struct train_opts *o, const char *name, struct err *e)
 {
     struct strbuf names = {0};
-    const struct row *r = options_find_short(name, &names);
+    const struct options_row *r = options_find_short(name, &names);
     const char *near = options_nearest(name);
 
     if (r)
@@ -98,7 +98,7 @@ static const struct row *take_short(struct train_opts *o, const char *name, stru
 static int take_word(struct train_opts *o, int argc, char **argv, int *at, struct err *e)
 {
     const char *word = argv[*at];
-    const struct row *r;
+    const struct options_row *r;
     char *name, *value;
     int rc = -1;
 
@@ -140,11 +140,11 @@ static int read_command_line(struct train_opts *o, int argc, char **argv, struct
 
 static int set_defaults(struct train_opts *o, struct err *e)
 {
-    static const struct place here = { FROM_DEFAULT, NULL, NULL };
+    static const struct options_place here = { FROM_DEFAULT, NULL, NULL };
 
     o->eod_id = o->umask = -1;
     for (int i = 0; i < options_n_rows; i++) {
-        const struct row *r = &options_rows[i];
+        const struct options_row *r = &options_rows[i];
         char *word = (char *)r->def;
 
         if (word && r->dest && options_set(o, r, 1, &word, &here, e) < 0)
@@ -154,7 +154,7 @@ static int set_defaults(struct train_opts *o, struct err *e)
 }
 
 /* Does this word name the option, in full or short enough to be understood? *value: what follows '=', or NULL. */
-static bool names_row(const char *word, const struct row *r, const char **value)
+static bool names_row(const char *word, const struct options_row *r, const char **value)
 {
     char name[64];
     size_t n = strcspn(word, "=");
@@ -169,7 +169,7 @@ static bool names_row(const char *word, const struct row *r, const char **value)
 /* --config is read before the words that win over it, so it is looked for beforehand. */
 static const char *find_config(int argc, char **argv, char **env)
 {
-    const struct row *r = options_row_of(offsetof(struct train_opts, config));
+    const struct options_row *r = options_row_of(offsetof(struct train_opts, config));
     const char *path = NULL, *value;
 
     for (char **v = env; v && *v; v++)

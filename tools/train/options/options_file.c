@@ -54,8 +54,8 @@ static int split(char *text, bool comments, struct words *w)
 }
 
 /* Flags may go without a value; lists take all words, the others exactly one. */
-static int set_words(struct train_opts *o, const struct row *r, const struct words *w, bool may_be_bare,
-                     const struct place *at, struct err *e)
+static int set_words(struct train_opts *o, const struct options_row *r, const struct words *w, bool may_be_bare,
+                     const struct options_place *at, struct err *e)
 {
     bool flag = r->kind == KIND_FLAG || r->kind == KIND_UNFLAG || r->kind == KIND_BOOL || r->kind == KIND_NOTE;
 
@@ -68,9 +68,9 @@ static int set_words(struct train_opts *o, const struct row *r, const struct wor
 
 static int read_line(struct train_opts *o, const char *path, int line, char *text, struct err *e)
 {
-    struct place at = { FROM_FILE, arena_fmt(o->impl->arena, "%s, line %d", path, line), NULL };
+    struct options_place at = { FROM_FILE, arena_fmt(o->impl->arena, "%s, line %d", path, line), NULL };
     struct words w;
-    const struct row *r;
+    const struct options_row *r;
     const char *near;
     char *name, *rest;
 
@@ -137,10 +137,10 @@ out:
     return rc;
 }
 
-static int read_variable(struct train_opts *o, const struct row *r, const char *name, const char *value,
+static int read_variable(struct train_opts *o, const struct options_row *r, const char *name, const char *value,
                          struct err *e)
 {
-    struct place at = { FROM_ENVIRONMENT, name, NULL };
+    struct options_place at = { FROM_ENVIRONMENT, name, NULL };
     char *text = xstrdup(value);
     struct words w = { .n = 1, .v = { text } };
     int rc = -1;
@@ -160,7 +160,7 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
 
     for (; env && *env; env++) {
         const char *equals = strchr(*env, '=');
-        const struct row *r = NULL;
+        const struct options_row *r = NULL;
         char *name;
 
         if (!equals || !str_starts(*env, prefix))

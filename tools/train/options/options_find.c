@@ -17,7 +17,7 @@ static bool same_letter(char a, char b)
     return a == b || ((a == '_' || a == '-') && (b == '_' || b == '-'));
 }
 
-bool options_row_matches(const struct row *r, const char *name)
+bool options_row_matches(const struct options_row *r, const char *name)
 {
     const char *p = r->name;
 
@@ -26,10 +26,10 @@ bool options_row_matches(const struct row *r, const char *name)
     return *p == '*' || (!*p && !*name);
 }
 
-const struct row *options_find(const char *name)
+const struct options_row *options_find(const char *name)
 {
     for (int i = 0; i < options_n_rows; i++) {
-        const struct row *r = &options_rows[i];
+        const struct options_row *r = &options_rows[i];
 
         if (options_row_matches(r, name))
             return r->kind == KIND_ALIAS ? options_find(r->help) : r;
@@ -37,7 +37,7 @@ const struct row *options_find(const char *name)
     return NULL;
 }
 
-static bool row_begins(const struct row *r, const char *name)
+static bool row_begins(const struct options_row *r, const char *name)
 {
     const char *p = r->name;
 
@@ -46,13 +46,13 @@ static bool row_begins(const struct row *r, const char *name)
     return !*name;
 }
 
-const struct row *options_find_short(const char *name, struct strbuf *names)
+const struct options_row *options_find_short(const char *name, struct strbuf *names)
 {
-    const struct row *found = NULL;
+    const struct options_row *found = NULL;
     bool several = false;
 
     for (int i = 0; i < options_n_rows; i++) {
-        const struct row *r = &options_rows[i];
+        const struct options_row *r = &options_rows[i];
 
         if (!*name || !row_begins(r, name))
             continue;
@@ -65,7 +65,7 @@ const struct row *options_find_short(const char *name, struct strbuf *names)
     return several ? NULL : found;
 }
 
-const struct row *options_find_letter(char letter)
+const struct options_row *options_find_letter(char letter)
 {
     for (int i = 0; i < options_n_rows; i++)
         if (options_rows[i].letter == letter)
@@ -73,7 +73,7 @@ const struct row *options_find_letter(char letter)
     return NULL;
 }
 
-const struct row *options_row_of(size_t field)
+const struct options_row *options_row_of(size_t field)
 {
     for (int i = 0; i < options_n_rows; i++)
         if (options_rows[i].dest && options_rows[i].field == field)
@@ -103,7 +103,7 @@ const char *options_nearest(const char *name)
 
 /* ---- where values came from ---- */
 
-static struct place *origin_of(const struct train_opts *o, size_t field)
+static struct options_place *origin_of(const struct train_opts *o, size_t field)
 {
     return &o->impl->origin[options_row_of(field) - options_rows];
 }
@@ -115,10 +115,10 @@ enum opts_source options_source(const struct train_opts *o, size_t field)
 
 void options_mark(struct train_opts *o, size_t field, enum opts_source source)
 {
-    *origin_of(o, field) = (struct place){ source, source == FROM_CHECKPOINT ? "checkpoint" : NULL, NULL };
+    *origin_of(o, field) = (struct options_place){ source, source == FROM_CHECKPOINT ? "checkpoint" : NULL, NULL };
 }
 
-const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at)
+const char *options_label(const struct train_opts *o, const struct options_row *r, const struct options_place *at)
 {
     const char *name = str_ends(r->name, "*") && at->as ? at->as : r->name;
 

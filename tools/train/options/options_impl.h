@@ -15,7 +15,7 @@
 
 #include "tools/train/options/options.h"
 
-enum row_kind {
+enum options_kind {
     KIND_FLAG,                  /* bool; giving it means true */
     KIND_UNFLAG,                /* bool; --no-x: giving it means false */
     KIND_BOOL,                  /* a flag behind which True or False may stand (--eval-only True) */
@@ -29,16 +29,16 @@ enum row_kind {
     KIND_REFUSED,               /* would change the result; `help` says why. A name that ends in '*' is a prefix */
 };
 
-enum row_group {
+enum options_group {
     GROUP_NETWORK, GROUP_OPTIMIZER, GROUP_TRAINING, GROUP_RATE, GROUP_CHECKPOINT, GROUP_PARALLEL, GROUP_DATA,
     GROUP_LOG, GROUP_PROGRAM,
     GROUP_OTHER,                /* aliases, notes, refused: no line of their own */
 };
 
-struct row {
+struct options_row {
     const char *name;           /* without dashes, '-' between words */
-    enum row_kind kind;
-    enum row_group group;
+    enum options_kind kind;
+    enum options_group group;
     char letter;                /* short form, or 0 */
     size_t field;               /* in struct train_opts */
     const char *dest;           /* the field's name; NULL for rows without a field */
@@ -49,11 +49,11 @@ struct row {
     const char *const *words;   /* KIND_WORD, NULL-terminated */
 };
 
-extern const struct row options_rows[];
+extern const struct options_row options_rows[];
 extern const int options_n_rows;
 
 /* Where a value stands. */
-struct place {
+struct options_place {
     enum opts_source source;
     const char *where;          /* "SHARDKIT_LR", "run.conf, line 3", "ds.json"; NULL: the command line */
     const char *as;             /* the name as it was written, for rows that are prefixes; may be NULL */
@@ -61,7 +61,7 @@ struct place {
 
 struct options_impl {
     struct arena *arena;
-    struct place *origin;       /* [options_n_rows] */
+    struct options_place *origin;       /* [options_n_rows] */
     struct strbuf ignored;      /* names of options without effect, ", " between them */
     int64_t accumulation_steps; /* of the DeepSpeed JSON; 0: not said */
 };
@@ -69,22 +69,22 @@ struct options_impl {
 /* ---- options_find.c ---- */
 
 /* The row that `name` (without dashes, '_' or '-') means, aliases followed; NULL. */
-const struct row *options_find(const char *name);
+const struct options_row *options_find(const char *name);
 /* Is it this row's own name? */
-bool options_row_matches(const struct row *r, const char *name);
+bool options_row_matches(const struct options_row *r, const char *name);
 /*
  * As argparse takes what is not spelt in full: the one row whose name begins so, aliases followed; NULL
  * when there is none, or when there are several. names: if not NULL, all of them, ", " between them.
  */
-const struct row *options_find_short(const char *name, struct strbuf *names);
-const struct row *options_find_letter(char letter);
-const struct row *options_row_of(size_t field);
+const struct options_row *options_find_short(const char *name, struct strbuf *names);
+const struct options_row *options_find_letter(char letter);
+const struct options_row *options_row_of(size_t field);
 /* The known name that is near, or NULL. */
 const char *options_nearest(const char *name);
 /* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */
-const char *options_label(const struct train_opts *o, const struct row *r, const struct place *at);
-static inline void *options_at(struct train_opts *o, const struct row *r) { return (char *)o + r->field; }
-static inline const void *options_at_const(const struct train_opts *o, const struct row *r)
+const char *options_label(const struct train_opts *o, const struct options_row *r, const struct options_place *at);
+static inline void *options_at(struct train_opts *o, const struct options_row *r) { return (char *)o + r->field; }
+static inline const void *options_at_const(const struct train_opts *o, const struct options_row *r)
 {
     return (const char *)o + r->field;
 }
@@ -95,13 +95,13 @@ static inline const void *options_at_const(const struct train_opts *o, const str
  * Set a row from its words: flags take none or one, lists any number, all others one. Words are
  * copied. ERR_USAGE.
  */
-MUST_CHECK int options_set(struct train_opts *o, const struct row *r, int n, char *const *words,
-                           const struct place *at, struct err *e);
+MUST_CHECK int options_set(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                           const struct options_place *at, struct err *e);
 /* The same without noting where the value came from. */
-MUST_CHECK int options_take_value(struct train_opts *o, const struct row *r, int n, char *const *words,
-                                  const struct place *at, struct err *e);
+MUST_CHECK int options_take_value(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                                  const struct options_place *at, struct err *e);
 /* SHARDKIT_MICRO_BATCH_SIZE; lives as long as the options. */
-const char *options_env_name(const struct train_opts *o, const struct row *r);
+const char *options_env_name(const struct train_opts *o, const struct options_row *r);
 
 /* ---- options_file.c ---- */
 

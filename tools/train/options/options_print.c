@@ -46,12 +46,12 @@ static void add_wrapped(struct strbuf *sb, int column, int indent, const char *t
     strbuf_add(sb, "\n", 1);
 }
 
-static bool is_flag(const struct row *r)
+static bool is_flag(const struct options_row *r)
 {
     return r->kind == KIND_FLAG || r->kind == KIND_UNFLAG || r->kind == KIND_BOOL;
 }
 
-static void add_row(struct strbuf *sb, const struct row *r)
+static void add_row(struct strbuf *sb, const struct options_row *r)
 {
     struct strbuf left = {0}, right = {0};
 
@@ -74,7 +74,7 @@ static void add_row(struct strbuf *sb, const struct row *r)
 }
 
 /* "--a, --b ..." of the rows of some kinds. */
-static void add_names(struct strbuf *sb, enum row_kind a, enum row_kind b)
+static void add_names(struct strbuf *sb, enum options_kind a, enum options_kind b)
 {
     struct strbuf names = {0};
 
@@ -100,7 +100,7 @@ void options_help(struct strbuf *sb)
     for (int g = 0; g < GROUP_OTHER; g++) {
         strbuf_addf(sb, "\n%s:\n", group_titles[g]);
         for (int i = 0; i < options_n_rows; i++)
-            if (options_rows[i].group == (enum row_group)g)
+            if (options_rows[i].group == (enum options_group)g)
                 add_row(sb, &options_rows[i]);
     }
     strbuf_addf(sb, "\nAccepted for the sake of existing scripts, without effect:\n");
@@ -120,7 +120,7 @@ void options_help(struct strbuf *sb)
 /* ---- values ---- */
 
 /* Rows with a field, in the table's order. */
-static const struct row *nth(int n)
+static const struct options_row *nth(int n)
 {
     for (int i = 0; i < options_n_rows; i++)
         if (options_rows[i].dest && n-- == 0)
@@ -159,7 +159,7 @@ static void add_list(struct strbuf *sb, const struct opts_list *l)
     strbuf_addf(sb, "]");
 }
 
-static void add_number(struct strbuf *sb, const struct row *r, const void *at, bool given)
+static void add_number(struct strbuf *sb, const struct options_row *r, const void *at, bool given)
 {
     int64_t v = *(const int64_t *)at;
 
@@ -171,7 +171,7 @@ static void add_number(struct strbuf *sb, const struct row *r, const void *at, b
 
 void options_value(const struct train_opts *o, int i, struct strbuf *sb)
 {
-    const struct row *r = nth(i);
+    const struct options_row *r = nth(i);
     const void *at = options_at_const(o, r);
     bool given = options_source(o, r->field) != FROM_DEFAULT;
     char number[PYTEXT_FLOAT];

@@ -37,7 +37,7 @@ static const char *const algorithms[] = { "2022", "2025", "2023", NULL };      /
     { .name = n, .kind = KIND_ONLY, .group = GROUP_OTHER, .def = value, .help = why },
 #define REFUSED(n, why) { .name = n, .kind = KIND_REFUSED, .group = GROUP_OTHER, .help = why },
 
-const struct row options_rows[] = {
+const struct options_row options_rows[] = {
 #define GROUP GROUP_NETWORK
     INT("num-layers", num_layers, 1, 4000, NULL, "transformer blocks")
     INT("hidden-size", hidden_size, 1, DIM_MAX, NULL, "width of the model")

@@ -11,7 +11,7 @@
 #include "libcommon/base/cli.h"
 #include "tools/train/options/options_impl.h"
 
-const char *options_env_name(const struct train_opts *o, const struct row *r)
+const char *options_env_name(const struct train_opts *o, const struct options_row *r)
 {
     char *s = arena_fmt(o->impl->arena, "SHARDKIT_%s", r->name);
 
@@ -20,15 +20,15 @@ const char *options_env_name(const struct train_opts *o, const struct row *r)
     return s;
 }
 
-static int bad(const struct train_opts *o, const struct row *r, const struct place *at, const char *word,
-               const char *expected, struct err *e)
+static int bad(const struct train_opts *o, const struct options_row *r, const struct options_place *at,
+               const char *word, const char *expected, struct err *e)
 {
     err_usage(e, "%s: '%s' is not %s", options_label(o, r, at), word, expected);
     return -1;
 }
 
-static int set_flag(struct train_opts *o, const struct row *r, int n, char *const *words, const struct place *at,
-                    struct err *e)
+static int set_flag(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                    const struct options_place *at, struct err *e)
 {
     static const char *const yes[] = { "1", "true", "yes", "on" }, *const no[] = { "0", "false", "no", "off" };
     bool *out = options_at(o, r), given = true;
@@ -46,7 +46,8 @@ static int set_flag(struct train_opts *o, const struct row *r, int n, char *cons
     return 0;
 }
 
-static int set_int(struct train_opts *o, const struct row *r, const char *word, const struct place *at, struct err *e)
+static int set_int(struct train_opts *o, const struct options_row *r, const char *word, const struct options_place *at,
+                   struct err *e)
 {
     int64_t *out = options_at(o, r), v;
 
@@ -60,8 +61,8 @@ static int set_int(struct train_opts *o, const struct row *r, const char *word, 
     return 0;
 }
 
-static int set_octal(struct train_opts *o, const struct row *r, const char *word, const struct place *at,
-                     struct err *e)
+static int set_octal(struct train_opts *o, const struct options_row *r, const char *word,
+                     const struct options_place *at, struct err *e)
 {
     int64_t *out = options_at(o, r), v = 0;
     size_t len = strlen(word);
@@ -75,7 +76,7 @@ static int set_octal(struct train_opts *o, const struct row *r, const char *word
 }
 
 /* As Python reads a float: '_' between digits, no hexadecimal, no "nan". */
-static int set_real(struct train_opts *o, const struct row *r, const char *word, const struct place *at,
+static int set_real(struct train_opts *o, const struct options_row *r, const char *word, const struct options_place *at,
                     struct err *e)
 {
     double *out = options_at(o, r), v = 0;
@@ -98,7 +99,7 @@ static int set_real(struct train_opts *o, const struct row *r, const char *word,
     return 0;
 }
 
-static int set_word(struct train_opts *o, const struct row *r, const char *word, const struct place *at,
+static int set_word(struct train_opts *o, const struct options_row *r, const char *word, const struct options_place *at,
                     struct err *e)
 {
     int *out = options_at(o, r);
@@ -129,7 +130,7 @@ static const char *unquoted(struct train_opts *o, const char *word)
     return arena_strndup(o->impl->arena, word, n);
 }
 
-static void set_list(struct train_opts *o, const struct row *r, int n, char *const *words)
+static void set_list(struct train_opts *o, const struct options_row *r, int n, char *const *words)
 {
     struct opts_list *out = options_at(o, r);
 
@@ -139,7 +140,7 @@ static void set_list(struct train_opts *o, const struct row *r, int n, char *con
         out->v[i] = arena_strndup(o->impl->arena, words[i], strlen(words[i]));
 }
 
-static int set_only(struct train_opts *o, const struct row *r, const char *word, const struct place *at,
+static int set_only(struct train_opts *o, const struct options_row *r, const char *word, const struct options_place *at,
                     struct err *e)
 {
     char *end;
@@ -153,8 +154,8 @@ static int set_only(struct train_opts *o, const struct row *r, const char *word,
 }
 
 /* -1 for a refused option, 0 for one that changes nothing. */
-static int without_field(struct train_opts *o, const struct row *r, int n, char *const *words,
-                         const struct place *at, struct err *e)
+static int without_field(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                         const struct options_place *at, struct err *e)
 {
     if (r->kind == KIND_REFUSED) {
         err_usage(e, "%s: %s", options_label(o, r, at), r->help);
@@ -167,8 +168,8 @@ static int without_field(struct train_opts *o, const struct row *r, int n, char 
     return 0;
 }
 
-int options_take_value(struct train_opts *o, const struct row *r, int n, char *const *words, const struct place *at,
-                       struct err *e)
+int options_take_value(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                       const struct options_place *at, struct err *e)
 {
     switch (r->kind) {
     case KIND_FLAG: case KIND_UNFLAG: case KIND_BOOL: return set_flag(o, r, n, words, at, e);
@@ -182,11 +183,11 @@ int options_take_value(struct train_opts *o, const struct row *r, int n, char *c
     }
 }
 
-int options_set(struct train_opts *o, const struct row *r, int n, char *const *words, const struct place *at,
-                struct err *e)
+int options_set(struct train_opts *o, const struct options_row *r, int n, char *const *words,
+                const struct options_place *at, struct err *e)
 {
     if (options_take_value(o, r, n, words, at, e) < 0)
         return -1;
-    o->impl->origin[r - options_rows] = (struct place){ at->source, at->where, NULL };
+    o->impl->origin[r - options_rows] = (struct options_place){ at->source, at->where, NULL };
     return 0;
 }

@@ -7,7 +7,7 @@
 #include "tools/train/run/trainer.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
-static bool option_value(const struct train_opts *o, const struct row *r, struct checkpoint_value *v)
+static bool option_value(const struct train_opts *o, const struct options_row *r, struct checkpoint_value *v)
 {
     const void *at = options_at_const(o, r);
     const bool given = options_source(o, r->field) > FROM_DEFAULT || r->def;
@@ -49,7 +49,7 @@ static bool option_value(const struct train_opts *o, const struct row *r, struct
 }
 
 /* Options of this program alone do not belong among the reference's arguments. */
-static bool ours_alone(const struct row *r) { return r->group == GROUP_PROGRAM; }
+static bool ours_alone(const struct options_row *r) { return r->group == GROUP_PROGRAM; }
 
 int saver_open(struct trainer *t, struct err *e)
 {
