@@ -6,7 +6,6 @@
  * bring: a checkpoint of one rank is made up in memory first, and then goes the same way.
  * The result, some small files, is what the writer process is told at set-up.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,139 +16,12 @@
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/options/deepspeed_json.h"
 
-static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
-{
-    pk_set_str(a, d, key, pk_int(a, v));
-}
-
-/* ---- arguments ---- */
-
-/* ['4', '4', '96']: strings in single quotes, as Python prints a list of them; NULL: it is none. */
-static struct pk *parse_list(struct arena *a, const char *s)
-{
-    struct pk *list = pk_list(a);
-    size_t n = strlen(s);
-
-    if (n < 2 || s[0] != '[' || s[n - 1] != ']')
-        return NULL;
-    for (const char *p = s + 1; p < s + n - 1;) {
-        const char *end = *p == '\'' ? strchr(p + 1, '\'') : NULL;
-
-        if (!end)
-            return NULL;
-        pk_add(a, list, pk_str(a, arena_strndup(a, p + 1, (size_t)(end - p - 1))));
-        p = end + 1;
-        p += strspn(p, ", ");
-    }
-    return list;
-}
-
-static struct pk *parse_text(struct arena *a, const char *s)
-{
-    struct pk *list = parse_list(a, s);
-    char *end;
-    long long i;
-    double f;
-
-    if (list || !strcmp(s, "None"))
-        return list ? list : pk_none(a);
-    if (!strcmp(s, "True") || !strcmp(s, "False"))
-        return pk_bool(a, *s == 'T');
-    errno = 0;
-    i = strtoll(s, &end, 10);
-    if (*s && !*end && !errno)
-        return pk_int(a, i);
-    f = strtod(s, &end);
-    /* "inf" and "nan" may be somebody's folder. */
-    if (*s && !*end && strpbrk(s, "0123456789"))
-        return pk_float(a, f);
-    return pk_str(a, s);
-}
-
-static struct pk *value_of(struct arena *a, const struct checkpoint_value *v)
-{
-    struct pk *list;
-
-    switch (v->type) {
-    case CHECKPOINT_NONE: return pk_none(a);
-    case CHECKPOINT_BOOL: return pk_bool(a, v->i != 0);
-    case CHECKPOINT_INT: return pk_int(a, v->i);
-    case CHECKPOINT_FLOAT: return pk_float(a, v->f);
-    case CHECKPOINT_STR: return v->s ? pk_str(a, v->s) : pk_none(a);
-    case CHECKPOINT_PK: return v->pk ? pk_copy(a, v->pk) : pk_none(a);
-    case CHECKPOINT_TEXT: return parse_text(a, v->s);
-    case CHECKPOINT_STRS: break;
-    }
-    list = pk_list(a);
-    for (int i = 0; i < v->n_strs; i++)
-        pk_add(a, list, pk_str(a, v->strs[i]));
-    return list;
-}
-
-/* megatron.enums.PositionEmbeddingType(3): that call loads under any Python. */
-static struct pk *position_type(struct arena *a, const char *name)
-{
-    struct pk *arg = pk_tuple(a);
-
-    pk_add(a, arg, pk_int(a, strcmp(name, "alibi") ? 2 : 3));
-    return pk_call(a, pk_global(a, "megatron.enums", "PositionEmbeddingType"), arg);
-}
-
-void model_args_set(struct arena *a, struct pk *d, const struct model_config *m)
-{
-    const struct pk *was = pk_get(d, "position_embedding_type");
-    int64_t value;
-    const char *name = was ? pk_enum(was, &value) : NULL;
-
-    set_int(a, d, "num_layers", m->n_layers);
-    set_int(a, d, "hidden_size", m->hidden);
-    set_int(a, d, "ffn_hidden_size", m->ffn_hidden);
-    set_int(a, d, "num_attention_heads", m->n_heads);
-    set_int(a, d, "kv_channels", m->hidden / m->n_heads);
-    if (m->seq_len) {
-        set_int(a, d, "seq_length", m->seq_len);
-        set_int(a, d, "encoder_seq_length", m->seq_len);
-    }
-    if (m->max_positions)
-        set_int(a, d, "max_position_embeddings", m->max_positions);
-    pk_set_str(a, d, "embed_layernorm", pk_bool(a, m->embed_layernorm));
-    set_int(a, d, "padded_vocab_size", m->vocab);
-    if (!name || strcmp(name, m->position))     /* else as it is spelled there */
-        pk_set_str(a, d, "position_embedding_type", position_type(a, m->position));
-}
-
-static void run_args(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o)
-{
-    const struct stage *s = o->stage;
-    int rank = topo_rank(s->topo, s->pp, 0, s->tp);
-    const struct pk *position = pk_get(d, "position_embedding_type");
-
-    for (int i = 0; i < o->n_args; i++)
-        if (strcmp(o->args[i].name, "position_embedding_type") || !position)
-            pk_set_str(a, d, o->args[i].name, value_of(a, &o->args[i]));
-    model_args_set(a, d, &s->model);
-    pk_set_str(a, d, "bf16", pk_bool(a, o->weights == DTYPE_BF16));
-    pk_set_str(a, d, "fp16", pk_bool(a, false));
-    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", o->weights == DTYPE_BF16 ? "bfloat16" : "float32"));
-    set_int(a, d, "tensor_model_parallel_size", s->topo.tp);
-    set_int(a, d, "pipeline_model_parallel_size", s->topo.pp);
-    set_int(a, d, "data_parallel_size", s->topo.dp);
-    if (pk_get(d, "ds_sequence_parallel_size"))
-        set_int(a, d, "ds_sequence_parallel_size", 1);
-    set_int(a, d, "rank", rank);
-    set_int(a, d, "local_rank", o->local_rank);
-    set_int(a, d, "world_size", topo_world(s->topo));
-    /* A source without optimizer state said so; this checkpoint has one. */
-    if (pk_get(d, "no_save_optim"))
-        pk_set_str(a, d, "no_save_optim", pk_none(a));
-}
-
 /* ---- the files that the writer gets ---- */
 
-static struct setup_file *add_file(struct setup *s, int pp, int tp)
+static struct checkpoint_base_file *add_file(struct checkpoint_base *s, int pp, int tp)
 {
     s->file = xrealloc(s->file, ((size_t)s->n_files + 1) * sizeof *s->file);
-    s->file[s->n_files] = (struct setup_file){ .pp = pp, .tp = tp };
+    s->file[s->n_files] = (struct checkpoint_base_file){ .pp = pp, .tp = tp };
     return &s->file[s->n_files++];
 }
 
@@ -160,7 +32,8 @@ static void set_text(struct arena *a, struct pk *root, const char *key, const ch
 }
 
 /* This rank's own mp_rank file, with this run's arguments and random states. */
-static int renew_own(const struct checkpoint_saver_opts *o, struct setup_file *f, const char *prefix, struct err *e)
+static int renew_own(const struct checkpoint_saver_opts *o, struct checkpoint_base_file *f, const char *prefix,
+                     struct err *e)
 {
     struct files *files = files_new();
     struct pt *pt = pt_open(files, files_add_mem(files, f->bytes, f->size, "mp_rank file"), e);
@@ -175,14 +48,14 @@ static int renew_own(const struct checkpoint_saver_opts *o, struct setup_file *f
             args = pk_object(a, "argparse", "Namespace", pk_dict(a));
             pk_set_str(a, root, "args", args);
         }
-        run_args(a, args, o);
+        checkpoint_args_of_run(a, args, o);
         if (o->ds_config)
             pk_set_str(a, root, "ds_config", deepspeed_json_tree(a, o->ds_config));
         set_text(a, root, "ds_version", o->ds_version);
         if (o->no_rng)
-            rng_remove(root);
+            checkpoint_rng_remove(root);
         else if (o->fresh_rng || !pk_get(root, "torch_rng_state"))
-            rng_set(a, root, &st, o->seed, f->pp, f->tp);
+            checkpoint_rng_set(a, root, &st, o->seed, f->pp, f->tp);
         bytes = memory_pt(prefix, root, &st, &f->size);
         free(f->bytes);
         f->bytes = bytes;
@@ -194,10 +67,10 @@ static int renew_own(const struct checkpoint_saver_opts *o, struct setup_file *f
     return root ? 0 : -1;
 }
 
-static int add_mp(struct setup *s, const struct ds_target *t, int pp, int tp, const struct checkpoint_saver_opts *o,
-                  struct err *e)
+static int add_mp(struct checkpoint_base *s, const struct ds_target *t, int pp, int tp,
+                  const struct checkpoint_saver_opts *o, struct err *e)
 {
-    struct setup_file *f = add_file(s, pp, tp);
+    struct checkpoint_base_file *f = add_file(s, pp, tp);
     char name[96], *prefix;
     int rc;
 
@@ -234,10 +107,10 @@ static struct pk *shrink(void *ctx, const struct pk *v)
 }
 
 /* Settings of all groups: those of a stage that has them all. */
-static void add_shard(struct setup *s, const struct ds_target *t, const struct checkpoint_saver_opts *o)
+static void add_shard(struct checkpoint_base *s, const struct ds_target *t, const struct checkpoint_saver_opts *o)
 {
     int pp = 0;
-    struct setup_file *f = add_file(s, -1, -1);
+    struct checkpoint_base_file *f = add_file(s, -1, -1);
     struct arena *a = arena_new(0);
     struct memory_storages st = {0};
     struct shrinking x = { a, &st };
@@ -258,7 +131,8 @@ static void add_shard(struct setup *s, const struct ds_target *t, const struct c
     arena_free(a);
 }
 
-static int add_files(struct setup *s, const struct ds_target *t, const struct checkpoint_saver_opts *o, struct err *e)
+static int add_files(struct checkpoint_base *s, const struct ds_target *t, const struct checkpoint_saver_opts *o,
+                     struct err *e)
 {
     for (int pp = 0; pp < s->topo.pp; pp++)
         if (add_mp(s, t, pp, 0, s->tp == 0 && s->pp == pp ? o : NULL, e) < 0)
@@ -297,18 +171,20 @@ static void pass_notes(const struct report *told, struct report *notes)
     }
 }
 
-int setup_make(const struct checkpoint_saver_opts *o, struct setup *out, struct report *notes, struct err *e)
+int checkpoint_base_make(const struct checkpoint_saver_opts *o, struct checkpoint_base *out, struct report *notes,
+                         struct err *e)
 {
     const struct stage *s = o->stage;
-    struct scratch x = {0};
+    struct checkpoint_scratch x = {0};
     struct report *told = report_new();
     struct err why = {0};
     struct ds_target *t = usable(o->from) ? target_of(o->from->src, o, told, &why) : NULL;
     int rc = -1;
 
-    *out = (struct setup){ .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,
-                           .weights = o->weights, .bf16_prefix = o->weights == DTYPE_BF16,
-                           .threads = o->threads > 0 ? o->threads : 1, .area_bytes = area_of(s, o->weights).bytes };
+    *out = (struct checkpoint_base){ .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,
+                                     .weights = o->weights, .bf16_prefix = o->weights == DTYPE_BF16,
+                                     .threads = o->threads > 0 ? o->threads : 1,
+                                     .area_bytes = checkpoint_area_of(s, o->weights).bytes };
     out->blocks = xmalloc((size_t)s->topo.pp * sizeof *out->blocks);
     memcpy(out->blocks, o->blocks, (size_t)s->topo.pp * sizeof *out->blocks);
     if (!t && o->from)
@@ -316,19 +192,19 @@ int setup_make(const struct checkpoint_saver_opts *o, struct setup *out, struct 
                    "saves take over its arguments only%s%s", why.kind == ERR_NONE ? "" : ": ", why.msg);
     else
         pass_notes(told, notes);
-    if (!t && scratch_make(&x, o, o->from ? o->from->src->run.args : NULL, e) == 0)
+    if (!t && checkpoint_scratch_make(&x, o, o->from ? o->from->src->run.args : NULL, e) == 0)
         t = target_of(x.src, o, told, e);
     if (t)
         rc = add_files(out, t, o, e);
     ds_target_free(t);
-    scratch_free(&x);
+    checkpoint_scratch_free(&x);
     report_free(told);
     if (rc < 0)
-        setup_free(out);
+        checkpoint_base_free(out);
     return rc;
 }
 
-void setup_free(struct setup *s)
+void checkpoint_base_free(struct checkpoint_base *s)
 {
     for (int i = 0; i < s->n_files; i++)
         free(s->file[i].bytes);
@@ -339,7 +215,7 @@ void setup_free(struct setup *s)
 
 /* ---- as bytes, for a process made by fork: same machine, same build ---- */
 
-void setup_pack(const struct setup *s, struct strbuf *out)
+void checkpoint_base_pack(const struct checkpoint_base *s, struct strbuf *out)
 {
     strbuf_add(out, s, sizeof *s);
     strbuf_add(out, s->blocks, (size_t)s->topo.pp * sizeof *s->blocks);
@@ -349,7 +225,7 @@ void setup_pack(const struct setup *s, struct strbuf *out)
     }
 }
 
-int setup_unpack(const void *msg, size_t n, struct setup *out, struct err *e)
+int checkpoint_base_unpack(const void *msg, size_t n, struct checkpoint_base *out, struct err *e)
 {
     const char *p = msg, *end = p + n;
 
@@ -360,7 +236,7 @@ int setup_unpack(const void *msg, size_t n, struct setup *out, struct err *e)
     p += (size_t)out->topo.pp * sizeof *out->blocks;
     out->file = xcalloc((size_t)out->n_files, sizeof *out->file);
     for (int i = 0; i < out->n_files; i++) {
-        struct setup_file *f = &out->file[i];
+        struct checkpoint_base_file *f = &out->file[i];
 
         memcpy(f, p, sizeof *f);
         p += sizeof *f;
@@ -370,7 +246,7 @@ int setup_unpack(const void *msg, size_t n, struct setup *out, struct err *e)
     }
     if (p == end)
         return 0;
-    setup_free(out);
+    checkpoint_base_free(out);
     err_data(e, "writer process", ERR_NO_BYTE, "a set-up message of %zu bytes does not end where it should", n);
     return -1;
 }

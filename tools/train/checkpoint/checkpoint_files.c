@@ -9,7 +9,7 @@
 
 /* ---- set-up ---- */
 
-static int find_place(const struct engine *g, int i, struct place *to, struct err *e)
+static int find_place(const struct engine *g, int i, struct checkpoint_place *to, struct err *e)
 {
     const struct stage_param *p = &g->s->param[i];
     const struct ds_tstage *st = &g->t->stage[g->s->pp];
@@ -21,7 +21,8 @@ static int find_place(const struct engine *g, int i, struct place *to, struct er
 
             if (!checkpoint_same(q->name, g->t->first_layer, p))
                 continue;
-            *to = (struct place){ .param = member->param, .group = k, .first = member->first, .layer_file = -1 };
+            *to = (struct checkpoint_place){ .param = member->param, .group = k, .first = member->first,
+                                             .layer_file = -1 };
             if (q->slice_elems == p->n)
                 return 0;
             err_data(e, g->mem->path, ERR_NO_BYTE, "parameter %s: %lld elements a rank in the files, %lld in memory",
@@ -69,14 +70,14 @@ static int find_places(struct engine *g, struct err *e)
     return 0;
 }
 
-static struct source *open_memory(const struct setup *s, struct err *e)
+static struct source *open_memory(const struct checkpoint_base *s, struct err *e)
 {
     struct memory_mp *mp = xcalloc((size_t)s->n_files, sizeof *mp);
     struct memory_parts parts = { .topo = s->topo, .weights = s->weights, .mp = mp, .bf16_prefix = s->bf16_prefix };
     struct source *src;
 
     for (int i = 0; i < s->n_files; i++) {
-        const struct setup_file *f = &s->file[i];
+        const struct checkpoint_base_file *f = &s->file[i];
 
         if (f->pp >= 0) {
             mp[parts.n_mp++] = (struct memory_mp){ f->pp, f->tp, f->bytes, f->size };
@@ -98,12 +99,12 @@ struct engine *engine_new(const void *setup, size_t n, const void *area, struct 
 
     g->arena = arena_new(0);
     g->area = area;
-    if (setup_unpack(setup, n, &g->set, e) < 0)
+    if (checkpoint_base_unpack(setup, n, &g->set, e) < 0)
         goto fail;
     q.stages = g->set.blocks;
     q.n_stages = g->set.topo.pp;
     g->s = stage_new(&g->set.model, g->set.topo, g->set.pp, g->set.dp, g->set.tp, g->set.blocks);
-    g->at = area_of(g->s, g->set.weights);
+    g->at = checkpoint_area_of(g->s, g->set.weights);
     g->rank = topo_rank(g->set.topo, g->set.pp, g->set.dp, g->set.tp);
     g->mem = open_memory(&g->set, e);
     g->t = g->mem ? ds_target_new(g->mem, &q, notes, e) : NULL;
@@ -124,7 +125,7 @@ void engine_free(struct engine *g)
     ds_target_free(g->t);
     source_close(g->mem);
     stage_free(g->s);
-    setup_free(&g->set);
+    checkpoint_base_free(&g->set);
     arena_free(g->arena);
     free(g);
 }

@@ -130,7 +130,7 @@ static struct pk *cuda_state(struct arena *a, struct memory_storages *st, uint64
     return memory_tensor(a, st, DTYPE_U8, 1, &n, false, b);
 }
 
-void rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64_t seed, int pp, int tp)
+void checkpoint_rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64_t seed, int pp, int tp)
 {
     uint64_t mine = (uint64_t)(seed + STAGE_STEP * pp);
     struct pk *tracker = pk_dict(a);
@@ -143,7 +143,7 @@ void rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64
     pk_set_str(a, dict, keys[4], tracker);
 }
 
-void rng_remove(struct pk *dict)
+void checkpoint_rng_remove(struct pk *dict)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         pk_remove(dict, keys[i]);

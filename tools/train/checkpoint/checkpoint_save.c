@@ -22,7 +22,7 @@ struct checkpoint_saver {
     struct checkpoint_saver_opts o;
     char *dir;                  /* absolute: the writer keeps the folder it was forked in */
     char *area;
-    struct area at;
+    struct checkpoint_area at;
     uint64_t disk_bytes;        /* of all ranks */
     int rank;
     bool under_way;             /* the writer's answer has not been taken */
@@ -66,17 +66,17 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
 {
     struct checkpoint_saver *v = xcalloc(1, sizeof *v);
     struct strbuf msg = {0};
-    struct setup set;
+    struct checkpoint_base set;
     int rc = -1;
 
     v->o = *o;
     v->last = none;
-    v->at = area_of(o->stage, o->weights);
+    v->at = checkpoint_area_of(o->stage, o->weights);
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
-    if (setup_make(o, &set, notes, e) < 0)
+    if (checkpoint_base_make(o, &set, notes, e) < 0)
         goto out;
-    setup_pack(&set, &msg);
-    setup_free(&set);
+    checkpoint_base_pack(&set, &msg);
+    checkpoint_base_free(&set);
     v->o.from = NULL;                   /* nothing of it is needed any more, nor the arguments */
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0)
@@ -112,7 +112,7 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
 
 uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights)
 {
-    return area_of(s, weights).bytes;
+    return checkpoint_area_of(s, weights).bytes;
 }
 
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)

@@ -9,11 +9,6 @@
 /* The version whose files these are, key for key. */
 static const char default_version[] = "0.12.6";
 
-static void set_int(struct arena *a, struct pk *d, const char *key, int64_t v)
-{
-    pk_set_str(a, d, key, pk_int(a, v));
-}
-
 static struct pk *tuple2(struct arena *a, struct pk *x, struct pk *y)
 {
     struct pk *t = pk_tuple(a);
@@ -98,17 +93,17 @@ static struct pk *scratch_mp(struct arena *a, const struct model_config *m, cons
     pk_set_str(a, d, "lr_scheduler", scratch_schedule(a));
     pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
-        set_int(a, d, ints[i], i >= 3);
+        pk_set_int(a, d, ints[i], i >= 3);
     pk_set_str(a, d, "ds_config", pk_dict(a));
     pk_set_str(a, d, "ds_version", pk_str(a, default_version));
     pk_set_str(a, d, "args", args ? pk_copy(a, args) : pk_object(a, "argparse", "Namespace", pk_dict(a)));
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
-    set_int(a, d, "iteration", 0);
-    set_int(a, d, "tokens", 0);
-    set_int(a, info, "padded_vocab_size", m->vocab);
-    set_int(a, info, "original_vocab_size", m->vocab_tokens ? m->vocab_tokens : m->vocab);
+    pk_set_int(a, d, "iteration", 0);
+    pk_set_int(a, d, "tokens", 0);
+    pk_set_int(a, info, "padded_vocab_size", m->vocab);
+    pk_set_int(a, info, "original_vocab_size", m->vocab_tokens ? m->vocab_tokens : m->vocab);
     pk_set_str(a, d, "checkpoint_info", info);
-    model_args_set(a, pk_get(d, "args"), m);
+    checkpoint_args_of_model(a, pk_get(d, "args"), m);
     return d;
 }
 
@@ -148,8 +143,8 @@ static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
         pk_add(a, fp32, memory_tensor(a, st, DTYPE_F32, 1, &none, true, &step));
     }
     /* Only its class is looked at: the trees of a save make their own. */
-    set_int(a, fragment, "numel", 0);
-    set_int(a, fragment, "start", 0);
+    pk_set_int(a, fragment, "numel", 0);
+    pk_set_int(a, fragment, "start", 0);
     pk_set_str(a, one, "", pk_object(a, "deepspeed.utils.tensor_fragment", "fragment_address", fragment));
     pk_add(a, mapping, one);
     pk_set_str(a, base, "state", state);
@@ -167,14 +162,15 @@ static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
     return root;
 }
 
-void scratch_free(struct scratch *x)
+void checkpoint_scratch_free(struct checkpoint_scratch *x)
 {
     source_close(x->src);
     free(x->mp);
     free(x->shard);
 }
 
-int scratch_make(struct scratch *x, const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
+int checkpoint_scratch_make(struct checkpoint_scratch *x, const struct checkpoint_saver_opts *o, const struct pk *args,
+                            struct err *e)
 {
     struct arena *a = arena_new(0);
     struct memory_storages st = {0}, none = {0};

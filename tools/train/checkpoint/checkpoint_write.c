@@ -73,7 +73,7 @@ static void add_piece(struct writing *w, const struct piece *p, uint64_t from, u
 static void add_weights(struct writing *w, const struct stage_run *r)
 {
     struct engine *g = w->g;
-    const struct place *p = &g->place[r->param];
+    const struct checkpoint_place *p = &g->place[r->param];
     const struct ds_storage like = { .fill = DS_FILL_WEIGHTS, .state = STATE_BF16, .param = p->param };
     uint64_t size = (uint64_t)dtype_size(g->set.weights);
     struct piece piece = { .param = &g->s->param[r->param], .state = STATE_BF16, .from = r->from };
@@ -90,7 +90,7 @@ static void add_weights(struct writing *w, const struct stage_run *r)
 static void add_flat(struct writing *w, const struct stage_run *r)
 {
     struct engine *g = w->g;
-    const struct place *p = &g->place[r->param];
+    const struct checkpoint_place *p = &g->place[r->param];
     int64_t P = g->t->stage[g->s->pp].group[p->group].partition, at = p->first + r->from, end = at + r->n;
 
     while (at < end) {

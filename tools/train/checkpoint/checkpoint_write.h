@@ -36,7 +36,7 @@ struct save_order {
 };
 
 struct engine;
-/* `area` is the staging memory, laid out by area_of(). */
+/* `area` is the staging memory, laid out by checkpoint_area_of(). */
 MUST_CHECK struct engine *engine_new(const void *setup, size_t n, const void *area, struct err *e);
 void engine_free(struct engine *g);                     /* NULL is fine */
 /*
@@ -52,7 +52,7 @@ uint64_t engine_disk_bytes(struct engine *g);
 /* ---- for checkpoint_files.c and checkpoint_write.c ---- */
 
 /* Where one of the stage's parameters goes. */
-struct place {
+struct checkpoint_place {
     int param;                  /* in target->param */
     int group;
     int64_t first;              /* in the flat group */
@@ -71,15 +71,15 @@ struct out_file {
 };
 
 struct engine {
-    struct setup set;
+    struct checkpoint_base set;
     struct stage *s;
     struct source *mem;
     struct ds_target *t;
     struct arena *arena;
     const char *area;
-    struct area at;
+    struct checkpoint_area at;
     int rank;
-    struct place *place;        /* [s->n_params] */
+    struct checkpoint_place *place;        /* [s->n_params] */
     int n_files;
     struct out_file *file;      /* layer files, then the shards of dp 0 .. */
 };
@@ -102,9 +102,10 @@ struct save_meeting {
     bool echo;                  /* given up because of another rank */
 };
 void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
-                  bool (*gone)(void *ctx), void *ctx);
+                       bool (*gone)(void *ctx), void *ctx);
 void save_meeting_close(struct save_meeting *m);
-MUST_CHECK int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e);
+MUST_CHECK int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n,
+                                 struct err *e);
 /* The text that `rank` told; waits for it. NULL: another rank failed, or was lost. Caller frees. */
 MUST_CHECK char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e);
 /*
