@@ -1,3 +1,6 @@
+/*
+ * cli.c - the options every tool has, its messages, and Ctrl-C
+ */
 #include "libcommon/base/cli.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /*
- * CRC-32 as arithmetic on polynomials over GF(2) modulo P.
+ * crc.c - CRC-32 as arithmetic on polynomials over GF(2) modulo P
  *
  * Numbers are reflected: bit 31 is x^0, bit 0 is x^31. Appending n zero bytes multiplies
  * by x^(8n); P is primitive, so exponents count modulo 2^32 - 1 and any power of x is a

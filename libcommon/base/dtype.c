@@ -1,3 +1,6 @@
+/*
+ * dtype.c - names, sizes and conversions of element types
+ */
 #include "libcommon/base/dtype.h"
 
 #include <math.h>

@@ -1,3 +1,6 @@
+/*
+ * err.c - sentences are put together, the first one stays, and control characters go
+ */
 #include "libcommon/base/err.h"
 
 #include <errno.h>

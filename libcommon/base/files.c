@@ -1,3 +1,6 @@
+/*
+ * files.c - files by number and their records, few descriptors open at a time
+ */
 #include "libcommon/base/files.h"
 
 #include <dirent.h>

@@ -1,3 +1,6 @@
+/*
+ * mapped.c - mapped files, and a SIGBUS that becomes an error
+ */
 #include "libcommon/base/mapped.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * mem.c - strings, buffers and arenas; when memory is out, so are we
+ */
 #include "libcommon/base/mem.h"
 
 #include <ctype.h>

@@ -1,3 +1,6 @@
+/*
+ * progress.c - the line is drawn anew on a terminal, and now and then in a log
+ */
 #include "libcommon/base/progress.h"
 
 #include <stdatomic.h>

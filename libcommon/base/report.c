@@ -1,3 +1,6 @@
+/*
+ * report.c - findings are added by any thread and counted by severity
+ */
 #include "libcommon/base/report.h"
 
 #include <pthread.h>

@@ -1,3 +1,6 @@
+/*
+ * text.c - bytes that are no UTF-8 are spelled out, so that every name makes a JSON string
+ */
 #include "libcommon/base/text.h"
 
 #include <string.h>

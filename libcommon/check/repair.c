@@ -1,3 +1,6 @@
+/*
+ * repair.c - chunk by chunk: all copies of all states are read, settled element by element, and spooled
+ */
 #include "libcommon/check/repair.h"
 
 #include <errno.h>

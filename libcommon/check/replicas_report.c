@@ -1,3 +1,6 @@
+/*
+ * replicas_report.c - one table for people, the same figures for programs
+ */
 #include "libcommon/check/replicas_report.h"
 
 #include <inttypes.h>

@@ -1,3 +1,6 @@
+/*
+ * launch.c - the variables that mpirun, torchrun and srun leave behind
+ */
 #include "libcommon/comm/launch.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * socket.c - connecting and accepting with a deadline, and whole buffers one way or the other
+ */
 #include "libcommon/comm/socket.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,6 @@
+/*
+ * tcp_join.c - rank 0 collects everybody's address, and each pair of ranks gets its connection
+ */
 #include "libcommon/comm/tcp_join.h"
 
 #include <arpa/inet.h>

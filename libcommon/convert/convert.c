@@ -1,3 +1,6 @@
+/*
+ * convert.c - the frame of a conversion: staging, plan, executor, finish, manifest, publishing
+ */
 #include "libcommon/convert/convert.h"
 
 #include <errno.h>

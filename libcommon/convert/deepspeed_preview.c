@@ -1,3 +1,6 @@
+/*
+ * deepspeed_preview.c - time is probed on the source's disk, memory is counted by stage
+ */
 #include "libcommon/convert/deepspeed_preview.h"
 
 #include <stdlib.h>

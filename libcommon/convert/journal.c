@@ -1,3 +1,6 @@
+/*
+ * journal.c - a line an item, written once its bytes are on disk; damaged lines are as if not there
+ */
 #include "libcommon/convert/journal.h"
 
 #include <dirent.h>

@@ -1,3 +1,6 @@
+/*
+ * meeting.c - tasks find each other through small files beside OUT
+ */
 #include "libcommon/convert/meeting.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * rehearsal.c - the sink makes its small files in a scratch folder, which is measured and removed
+ */
 #include "libcommon/convert/rehearsal.h"
 
 #include <dirent.h>

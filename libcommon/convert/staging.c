@@ -1,3 +1,6 @@
+/*
+ * staging.c - locks, leftovers of earlier runs, and the one rename
+ */
 #include "libcommon/convert/staging.h"
 
 #include <errno.h>

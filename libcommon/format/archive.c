@@ -1,6 +1,7 @@
 /*
- * Two uses of libarchive: listing a tar, and unpacking what a zip holds compressed. Only
- * the formats and filters named here are switched on; none of them runs another program.
+ * archive.c - two uses of libarchive: listing a tar, and unpacking what a zip holds compressed
+ *
+ * Only the formats and filters named here are switched on; none of them runs another program.
  */
 #include "libcommon/format/archive.h"
 

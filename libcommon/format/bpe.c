@@ -1,3 +1,6 @@
+/*
+ * bpe.c - vocabularies are read, and tokens become text again
+ */
 #include "libcommon/format/bpe.h"
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /*
- * From text to tokens:
+ * bpe_encode.c - from text to tokens
  *
  *   text -- added tokens --> stretches -- steps --> pieces -- cache, else merging --> tokens
  *

@@ -1,5 +1,7 @@
 /*
- * tokenizer.json, as the tokenizers library saves it. Of its sections
+ * bpe_json.c - tokenizer.json, as the tokenizers library saves it
+ *
+ * Of its sections
  *   model           must be a BPE over the byte alphabet
  *   pre_tokenizer   ByteLevel, Split, Digits, and Sequences of them
  *   added_tokens    found in texts before anything else

@@ -1,4 +1,6 @@
 /*
+ * bpe_split.c - regular expressions of tokenizers, rewritten for PCRE2
+ *
  * Patterns are written for Oniguruma (tokenizer.json) or Python's regex module (GPT-2).
  * PCRE2 differs from both in three ways that matter, and each is rewritten:
  *   [^(\s|[.,])]   a class in a class is a union there; PCRE2 ends at the first bracket

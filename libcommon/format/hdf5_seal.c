@@ -1,3 +1,6 @@
+/*
+ * hdf5_seal.c - the bytes between tensors, their CRC, and where it is kept
+ */
 #include "libcommon/format/hdf5_seal.h"
 
 #include <errno.h>

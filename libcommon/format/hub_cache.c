@@ -1,3 +1,6 @@
+/*
+ * hub_cache.c - models--NAME/snapshots, by the revision main or else the newest
+ */
 #include "libcommon/format/hub_cache.h"
 
 #include <ctype.h>

@@ -1,3 +1,6 @@
+/*
+ * jsonl.c - a scanner of one line: checks all of it, keeps only the strings asked for
+ */
 #include "libcommon/format/jsonl.h"
 
 #include <stdarg.h>

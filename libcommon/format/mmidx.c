@@ -1,3 +1,6 @@
+/*
+ * mmidx.c - a .idx is checked completely when it is opened; a writer makes both files
+ */
 #include "libcommon/format/mmidx.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * npy.c - headers as NumPy writes them, and the arrays behind them
+ */
 #include "libcommon/format/npy.h"
 
 #include <fcntl.h>

@@ -1,3 +1,6 @@
+/*
+ * pickle_classes.c - the allow-list itself
+ */
 #include "libcommon/format/pickle_classes.h"
 
 #include <string.h>

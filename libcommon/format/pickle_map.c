@@ -1,3 +1,6 @@
+/*
+ * pickle_map.c - open addressing; strings are equal by content, other nodes by address
+ */
 #include "libcommon/format/pickle_map.h"
 
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /*
- * The machine. A pickle is a program for a stack machine; here every opcode makes or
+ * pickle_parse.c - the machine that makes a tree of a pickle
+ *
+ * A pickle is a program for a stack machine; here every opcode makes or
  * joins nodes of a tree and none looks anything up:
  *
  *   stack   values waiting to be consumed; a mark is a remembered stack height

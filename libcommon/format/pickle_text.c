@@ -1,4 +1,6 @@
-/* A tree as JSON text: what `args` prints, and what messages quote. */
+/*
+ * pickle_text.c - a tree as JSON text: what `args` prints, and what messages quote
+ */
 #include "libcommon/format/pickle.h"
 
 #include <math.h>

@@ -1,4 +1,6 @@
-/* Reading a tree, making one, copying one. */
+/*
+ * pickle_tree.c - reading a tree, making one, copying one
+ */
 #include "libcommon/format/pickle.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /*
- * Two walks: the first counts how often each node is met, the second writes. A node met
+ * pickle_write.c - a tree as a pickle, in two walks
+ *
+ * The first counts how often each node is met, the second writes. A node met
  * again is a BINGET, so what was shared stays shared; numbers are simply repeated, and
  * strings and globals only where the PUT and GETs cost less than the repetition.
  */

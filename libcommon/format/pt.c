@@ -1,5 +1,7 @@
 /*
- * Opening: zip directory -> the rules of an archive (prefix, version, byte order) ->
+ * pt.c - opening a .pt file
+ *
+ * Zip directory -> the rules of an archive (prefix, version, byte order) ->
  * storages become records of the files -> data.pkl is parsed -> each storage reference
  * and each view is checked against the records. Nothing later can point outside.
  */

@@ -1,5 +1,7 @@
 /*
- * Writing: a tree and the sizes of its storages decide every byte but the payloads and
+ * pt_write.c - writing a .pt file
+ *
+ * A tree and the sizes of its storages decide every byte but the payloads and
  * their CRCs. Records stand in torch's order: data.pkl, data/0 .., version.
  */
 #include "libcommon/format/pt.h"

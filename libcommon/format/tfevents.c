@@ -1,4 +1,6 @@
 /*
+ * tfevents.c - the protocol buffers of TensorBoard, as far as events need them
+ *
  * Messages, with their field numbers:
  *   Event             1 wall_time double, 2 step int64, 3 file_version string, 5 summary
  *   Summary           1 value (repeated)

@@ -1,5 +1,7 @@
 /*
- * Opening: the end record is found in the file's tail, the directory is parsed, and each
+ * zip.c - opening a zip file
+ *
+ * The end record is found in the file's tail, the directory is parsed, and each
  * local header is looked at, because only it says where its payload begins. Checked
  * completely here, so that nobody has to doubt a zip_entry afterwards.
  */

@@ -1,3 +1,6 @@
+/*
+ * zip_bytes.c - headers, descriptors and end records, byte by byte, in each writer's habit
+ */
 #include "libcommon/format/zip_bytes.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
 /*
+ * zip_check.c - every container byte against what its writer would have put there
+ *
  * Nobody reads the copies in local headers, the filler, times and descriptors, so damage
  * there would go unseen. Here the container is generated anew from the directory, as
  * each known writer would have written it, and compared byte by byte: the region between

@@ -1,4 +1,6 @@
-/* Where our writer puts records, and the bytes around them. */
+/*
+ * zip_layout.c - where our writer puts records, and the bytes around them
+ */
 #include "libcommon/format/zip.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * manifest.c - the manifest is made from what a run summed up, read, and held against a folder
+ */
 #include "libcommon/layout/manifest.h"
 
 #include <dirent.h>

@@ -1,3 +1,6 @@
+/*
+ * memory_source.c - small files as pickles in memory, and tensor maps that lead nowhere
+ */
 #include "libcommon/layout/memory_source.h"
 
 #include <limits.h>

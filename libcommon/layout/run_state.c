@@ -1,3 +1,6 @@
+/*
+ * run_state.c - the keys of an mp_rank file that people and other writers ask for
+ */
 #include "libcommon/layout/run_state.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * blend.c - whose turn it is: the dataset that lags furthest behind its weight
+ */
 #include "libcommon/model/blend.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * config.c - dimensions out of a checkpoint's arguments
+ */
 #include "libcommon/model/config.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * data_paths.c - weights, paths and splits out of options and files
+ */
 #include "libcommon/model/data_paths.h"
 
 #include <math.h>

@@ -1,3 +1,6 @@
+/*
+ * dataset.c - from a sample's number to its tokens, through blend and indices
+ */
 #include "libcommon/model/dataset.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * gpt_index.c - the three indices are built or read from the reference's cache files, to the byte
+ */
 #include "libcommon/model/gpt_index.h"
 
 #include <errno.h>

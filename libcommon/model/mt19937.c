@@ -1,3 +1,6 @@
+/*
+ * mt19937.c - MT19937 with numpy's seeding and its bounded integers
+ */
 #include "libcommon/model/mt19937.h"
 
 enum { N = 624, M = 397 };

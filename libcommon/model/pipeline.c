@@ -1,3 +1,6 @@
+/*
+ * pipeline.c - weights of layers, and DeepSpeed's ways to balance them
+ */
 #include "libcommon/model/pipeline.h"
 
 #include <limits.h>

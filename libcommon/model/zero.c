@@ -1,3 +1,6 @@
+/*
+ * zero.c - the piece of one parameter on one data-parallel rank
+ */
 #include "libcommon/model/zero.h"
 
 int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip)

@@ -1,3 +1,6 @@
+/*
+ * elements.c - loops over elements: conversions, and blocks of a transposed matrix
+ */
 #include "libcommon/plan/elements.h"
 
 #include <assert.h>

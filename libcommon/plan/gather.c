@@ -1,3 +1,6 @@
+/*
+ * gather.c - bytes are hashed and put in order in one pass, while they are in the cache
+ */
 #include "libcommon/plan/gather.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * io_engine.c - io_uring, or plain calls where the kernel has none for us
+ */
 #include "libcommon/plan/io_engine.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * outputs.c - destination files are opened when needed and closed when others are
+ */
 #include "libcommon/plan/outputs.h"
 
 #include <errno.h>

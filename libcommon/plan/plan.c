@@ -1,5 +1,5 @@
 /*
- * Which byte of a record is read by whom.
+ * plan.c - items, their places, and who reads which byte of a record
  *
  * plan_close() lists, for every item, the runs it reads of each record that has a CRC
  * ("claims"), sorts them by record and place, and walks over them once:

@@ -1,3 +1,6 @@
+/*
+ * tiles.c - a few large tiles at a time; a chunk that finds none goes its own way
+ */
 #include "libcommon/plan/tiles.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * tmap.c - a cursor over a map: the next piece, where it lies, and how long it is
+ */
 #include "libcommon/plan/tmap.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/*
+ * tmap_permute.c - rows in their new order, as extents of the old map
+ */
 #include "libcommon/plan/tmap_permute.h"
 
 #include <assert.h>

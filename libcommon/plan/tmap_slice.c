@@ -1,3 +1,6 @@
+/*
+ * tmap_slice.c - rows or columns of a map as a map
+ */
 #include "libcommon/plan/tmap_slice.h"
 
 #include <assert.h>

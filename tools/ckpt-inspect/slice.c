@@ -1,3 +1,6 @@
+/*
+ * slice.c - a slice is parsed, and its elements are found in the tensor
+ */
 #include "tools/ckpt-inspect/slice.h"
 
 #include <inttypes.h>

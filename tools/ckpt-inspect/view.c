@@ -1,3 +1,6 @@
+/*
+ * view.c - a folder, a .pt or an .h5 file as the same list
+ */
 #include "tools/ckpt-inspect/view.h"
 
 #include <fnmatch.h>

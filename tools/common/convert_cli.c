@@ -1,3 +1,6 @@
+/*
+ * convert_cli.c - options become a conversion's, its result becomes text and JSON
+ */
 #include "tools/common/convert_cli.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * deepspeed_options.c - degrees, stages, numbering, groups and --set, as words and as fields
+ */
 #include "tools/common/deepspeed_options.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * deepspeed_write.c - preview, conversion, certificate, and what is told of them
+ */
 #include "tools/common/deepspeed_write.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * run.c - the conversion: plan, run, result
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

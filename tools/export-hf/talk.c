@@ -1,3 +1,6 @@
+/*
+ * talk.c - what is printed of an export and of an import, as text and as JSON
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,3 +1,6 @@
+/*
+ * run.c - copies are compared, settled if asked for, then merged
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

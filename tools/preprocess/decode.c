@@ -1,3 +1,6 @@
+/*
+ * decode.c - back from tokens to text: --decode
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,6 @@
 /*
+ * input.c - batches of whole documents out of text and JSONL files
+ *
  * Files are read in large blocks; a batch holds whole documents, and what follows the last
  * one is carried over to the next batch.
  */

@@ -1,5 +1,7 @@
 /*
- * Three batches go round: while the threads encode one, the first thread writes the one
+ * run.c - text to token files, three batches at a time
+ *
+ * The batches go round: while the threads encode one, the first thread writes the one
  * before it and reads the one after it, then helps. Documents are written in the order in
  * which they were read, so the result is the same for any number of threads.
  */

@@ -1,3 +1,6 @@
+/*
+ * run.c - the target is worked out, shown, and written
+ */
 #include "libcommon/base/mem.h"
 #include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"

@@ -1,3 +1,6 @@
+/*
+ * deepspeed_tree.c - what each file of a target says, made out of the source's own trees
+ */
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 
 #include <stdio.h>

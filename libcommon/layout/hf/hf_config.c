@@ -1,3 +1,6 @@
+/*
+ * hf_config.c - the architectures we know, and config.json read
+ */
 #include "libcommon/layout/hf/hf_config.h"
 
 #include <stdlib.h>

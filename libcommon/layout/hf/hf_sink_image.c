@@ -1,3 +1,6 @@
+/*
+ * hf_sink_image.c - a safetensors header, or the zip of a .bin, laid out before the tensors come
+ */
 #include "libcommon/layout/hf/hf_sink_image.h"
 
 #include <assert.h>

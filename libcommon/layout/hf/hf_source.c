@@ -1,3 +1,6 @@
+/*
+ * hf_source.c - the folder's tensors become parameters, and nothing of it stays unused
+ */
 #include "libcommon/layout/hf/hf_source.h"
 
 #include <stdlib.h>

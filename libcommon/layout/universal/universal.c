@@ -1,3 +1,6 @@
+/*
+ * universal.c - the small files that every universal form has, and whether they are all there
+ */
 #include "libcommon/layout/universal/universal.h"
 
 #include <fcntl.h>
