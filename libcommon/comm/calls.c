@@ -29,27 +29,27 @@ static int start(struct comm *c, const struct collective *x, struct dev_stream *
     return 0;
 }
 
-int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                    struct dev_stream *s, struct err *e)
+int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, in, out, n, t, op, 0 }, s, e);
+    return call(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, e);
 }
 
-int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                        struct dev_stream *s, struct err *e)
+int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, in, out, n, t, op, 0 }, s, e);
+    return call(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, e);
 }
 
-int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                    struct dev_stream *s, struct err *e)
+int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_ALL_GATHER, in, out, n, t, COMM_SUM, 0 }, s, e);
+    return call(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, e);
 }
 
-int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root, struct dev_stream *s, struct err *e)
+int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_BROADCAST, buf, buf, n, t, COMM_SUM, root }, s, e);
+    struct collective x = { COLLECTIVE_BROADCAST, *d, root };
+
+    x.data.in = x.data.out;
+    return call(c, &x, s, e);
 }
 
 int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
@@ -57,20 +57,20 @@ int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
     return comm_sync(c, s, e) < 0 ? -1 : collectives_barrier(c, e);
 }
 
-int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                          struct dev_stream *s, struct comm_req **req, struct err *e)
+int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
+                          struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, in, out, n, t, op, 0 }, s, req, e);
+    return start(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, req, e);
 }
 
-int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, enum comm_op op,
-                              struct dev_stream *s, struct comm_req **req, struct err *e)
+int comm_reduce_scatter_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
+                              struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, in, out, n, t, op, 0 }, s, req, e);
+    return start(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, req, e);
 }
 
-int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t, struct dev_stream *s,
-                          struct comm_req **req, struct err *e)
+int comm_all_gather_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
+                          struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_ALL_GATHER, in, out, n, t, COMM_SUM, 0 }, s, req, e);
+    return start(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, req, e);
 }

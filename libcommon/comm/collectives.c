@@ -36,6 +36,17 @@ static int other(const struct comm *c, int k)
     return (c->rank + 1 + k) % c->size;
 }
 
+/* Start to send bytes to member `to`, or to receive as many from member `from`. */
+static int post_send(struct comm *c, struct xfer *x, int to, const void *buf, size_t n_bytes, struct err *e)
+{
+    return group_post(c, x, &(struct group_message){ USE_COLLECTIVE, true, to, buf, n_bytes }, e);
+}
+
+static int post_receive(struct comm *c, struct xfer *x, int from, const void *buf, size_t n_bytes, struct err *e)
+{
+    return group_post(c, x, &(struct group_message){ USE_COLLECTIVE, false, from, buf, n_bytes }, e);
+}
+
 /* ---- few bytes ---- */
 
 /* slot[r] = member r's b bytes, one by one. */
@@ -48,12 +59,12 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
         int r = other(c, k);
 
         slot[r] = c->w->staging + (size_t)k * stride;
-        if (group_post(c, &x[n++], USE_COLLECTIVE, false, r, slot[r], b, e) < 0)
+        if (post_receive(c, &x[n++], r, slot[r], b, e) < 0)
             return -1;
     }
     slot[c->rank] = in;
     for (int k = 0; k < c->size - 1; k++)
-        if (group_post(c, &x[n++], USE_COLLECTIVE, true, other(c, k), in, b, e) < 0)
+        if (post_send(c, &x[n++], other(c, k), in, b, e) < 0)
             return -1;
     return group_wait_all(c->w, x, n, e);
 }
@@ -72,9 +83,8 @@ static int gather_doubling(struct comm *c, const void *in, size_t b, const void 
     for (int d = 1; d < c->size; d *= 2) {
         size_t len = (size_t)(d < c->size - d ? d : c->size - d) * stride;
 
-        if (group_post(c, &x[0], USE_COLLECTIVE, false, (c->rank + d) % c->size, block + (size_t)d * stride, len,
-                       e) < 0 ||
-            group_post(c, &x[1], USE_COLLECTIVE, true, (c->rank + c->size - d) % c->size, block, len, e) < 0 ||
+        if (post_receive(c, &x[0], (c->rank + d) % c->size, block + (size_t)d * stride, len, e) < 0 ||
+            post_send(c, &x[1], (c->rank + c->size - d) % c->size, block, len, e) < 0 ||
             group_wait_all(c->w, x, 2, e) < 0)
             return -1;
     }
@@ -108,56 +118,6 @@ static int64_t part_max(const struct comm *c, enum dtype t)
     return (int64_t)(b / (size_t)dtype_size(t));
 }
 
-/*
- * Reduce one part: everybody sends to member r the elements at from[r], each of n[r]
- * elements; out = the sum of ours. n[r] may be 0.
- */
-static int reduce_part(struct comm *c, const char *const *from, const int64_t *n, void *out,
-                       enum dtype t, enum comm_op op, const void **slot, struct err *e)
-{
-    size_t own = bytes_of(n[c->rank], t), stride = align_up(own, ALIGN);
-    struct xfer *x = c->w->xfer;
-    int posted = 0;
-
-    for (int k = 0; k < c->size - 1 && own; k++) {
-        int r = other(c, k);
-
-        slot[r] = c->w->staging + (size_t)k * stride;
-        if (group_post(c, &x[posted++], USE_COLLECTIVE, false, r, slot[r], own, e) < 0)
-            return -1;
-    }
-    slot[c->rank] = from[c->rank];
-    for (int k = 0; k < c->size - 1; k++) {
-        int r = other(c, k);
-
-        if (n[r] && group_post(c, &x[posted++], USE_COLLECTIVE, true, r, from[r], bytes_of(n[r], t), e) < 0)
-            return -1;
-    }
-    if (group_wait_all(c->w, x, posted, e) < 0)
-        return -1;
-    if (own)
-        reduce_ranks(out, slot, c->size, n[c->rank], t, op);
-    return 0;
-}
-
-/* Everybody gets member r's n[r] elements, at to[r]; our own are there already. */
-static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
-{
-    struct xfer *x = c->w->xfer;
-    int posted = 0;
-
-    for (int k = 0; k < c->size - 1; k++) {
-        int r = other(c, k);
-
-        if (n[r] && group_post(c, &x[posted++], USE_COLLECTIVE, false, r, to[r], bytes_of(n[r], t), e) < 0)
-            return -1;
-    }
-    for (int k = 0; k < c->size - 1 && n[c->rank]; k++)
-        if (group_post(c, &x[posted++], USE_COLLECTIVE, true, other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
-            return -1;
-    return group_wait_all(c->w, x, posted, e);
-}
-
 /* Per member: pointers and counts of the piece at hand. */
 struct parts {
     const void **slot;
@@ -181,6 +141,57 @@ static void parts_free(struct parts *p)
     free(p->n);
 }
 
+/*
+ * Reduce one part: everybody sends to member r the elements at p->at[r], each of p->n[r]
+ * elements; out = the sum of ours. n[r] may be 0.
+ */
+static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t, enum comm_op op, struct err *e)
+{
+    const int64_t *n = p->n;
+    const void **slot = p->slot;
+    size_t own = bytes_of(n[c->rank], t), stride = align_up(own, ALIGN);
+    struct xfer *x = c->w->xfer;
+    int posted = 0;
+
+    for (int k = 0; k < c->size - 1 && own; k++) {
+        int r = other(c, k);
+
+        slot[r] = c->w->staging + (size_t)k * stride;
+        if (post_receive(c, &x[posted++], r, slot[r], own, e) < 0)
+            return -1;
+    }
+    slot[c->rank] = p->at[c->rank];
+    for (int k = 0; k < c->size - 1; k++) {
+        int r = other(c, k);
+
+        if (n[r] && post_send(c, &x[posted++], r, p->at[r], bytes_of(n[r], t), e) < 0)
+            return -1;
+    }
+    if (group_wait_all(c->w, x, posted, e) < 0)
+        return -1;
+    if (own)
+        reduce_ranks(out, slot, c->size, n[c->rank], t, op);
+    return 0;
+}
+
+/* Everybody gets member r's n[r] elements, at to[r]; our own are there already. */
+static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
+{
+    struct xfer *x = c->w->xfer;
+    int posted = 0;
+
+    for (int k = 0; k < c->size - 1; k++) {
+        int r = other(c, k);
+
+        if (n[r] && post_receive(c, &x[posted++], r, to[r], bytes_of(n[r], t), e) < 0)
+            return -1;
+    }
+    for (int k = 0; k < c->size - 1 && n[c->rank]; k++)
+        if (post_send(c, &x[posted++], other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
+            return -1;
+    return group_wait_all(c->w, x, posted, e);
+}
+
 /* Cut m elements at `base` into one part for each member. */
 static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t m, enum dtype t)
 {
@@ -193,60 +204,59 @@ static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t
     }
 }
 
-static int all_reduce_large(struct comm *c, const char *in, char *out, int64_t n,
-                            enum dtype t, enum comm_op op, struct parts *p, struct err *e)
+static int all_reduce_large(struct comm *c, const struct comm_data *d, struct parts *p, struct err *e)
 {
     /* Parts differ by one element, hence the one less. */
-    int64_t piece = (part_max(c, t) - 1) * c->size;
+    int64_t piece = (part_max(c, d->t) - 1) * c->size;
 
-    for (int64_t done = 0; done < n; done += piece) {
-        int64_t m = n - done < piece ? n - done : piece;
+    for (int64_t done = 0; done < d->n; done += piece) {
+        int64_t m = d->n - done < piece ? d->n - done : piece;
+        size_t at = bytes_of(done, d->t);
         char *own;
 
-        parts_cut(p, c, out + bytes_of(done, t), m, t);
+        parts_cut(p, c, (char *)d->out + at, m, d->t);
         own = p->at[c->rank];
-        parts_cut(p, c, (char *)in + bytes_of(done, t), m, t);
-        if (reduce_part(c, (const char *const *)p->at, p->n, own, t, op, p->slot, e) < 0)
+        parts_cut(p, c, (char *)d->in + at, m, d->t);
+        if (reduce_part(c, p, own, d->t, d->op, e) < 0)
             return -1;
-        parts_cut(p, c, out + bytes_of(done, t), m, t);
-        if (gather_parts(c, p->at, p->n, t, e) < 0)
+        parts_cut(p, c, (char *)d->out + at, m, d->t);
+        if (gather_parts(c, p->at, p->n, d->t, e) < 0)
             return -1;
     }
     return 0;
 }
 
-static int all_reduce(struct comm *c, const void *in, void *out, int64_t n,
-                      enum dtype t, enum comm_op op, struct err *e)
+static int all_reduce(struct comm *c, const struct comm_data *d, struct err *e)
 {
     struct parts p = parts_new(c);
+    size_t n_bytes = bytes_of(d->n, d->t);
     int rc;
 
-    if (is_small(c, bytes_of(n, t))) {
-        rc = gather_small(c, in, bytes_of(n, t), p.slot, e);
+    if (is_small(c, n_bytes)) {
+        rc = gather_small(c, d->in, n_bytes, p.slot, e);
         if (rc == 0)
-            reduce_ranks(out, p.slot, c->size, n, t, op);
+            reduce_ranks(d->out, p.slot, c->size, d->n, d->t, d->op);
     } else {
-        rc = all_reduce_large(c, in, out, n, t, op, &p, e);
+        rc = all_reduce_large(c, d, &p, e);
     }
     parts_free(&p);
     return rc;
 }
 
-static int reduce_scatter(struct comm *c, const char *in, char *out, int64_t n,
-                          enum dtype t, enum comm_op op, struct err *e)
+static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err *e)
 {
     struct parts p = parts_new(c);
-    int64_t piece = part_max(c, t);
+    int64_t piece = part_max(c, d->t);
     int rc = 0;
 
-    for (int64_t done = 0; done < n && rc == 0; done += piece) {
-        int64_t m = n - done < piece ? n - done : piece;
+    for (int64_t done = 0; done < d->n && rc == 0; done += piece) {
+        int64_t m = d->n - done < piece ? d->n - done : piece;
 
         for (int r = 0; r < c->size; r++) {
-            p.at[r] = (char *)in + bytes_of(r * n + done, t);
+            p.at[r] = (char *)d->in + bytes_of(r * d->n + done, d->t);
             p.n[r] = m;
         }
-        rc = reduce_part(c, (const char *const *)p.at, p.n, out + bytes_of(done, t), t, op, p.slot, e);
+        rc = reduce_part(c, &p, (char *)d->out + bytes_of(done, d->t), d->t, d->op, e);
     }
     parts_free(&p);
     return rc;
@@ -280,12 +290,12 @@ static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct 
 
     for (; bit < c->size && !(v & bit); bit *= 2)
         ;
-    if (v && (group_post(c, &x[0], USE_COLLECTIVE, false, (v - bit + root) % c->size, buf, b, e) < 0 ||
+    if (v && (post_receive(c, &x[0], (v - bit + root) % c->size, buf, b, e) < 0 ||
               group_wait_all(c->w, x, 1, e) < 0))
         return -1;
     for (bit /= 2; bit; bit /= 2)
         if (v + bit < c->size &&
-            group_post(c, &x[n++], USE_COLLECTIVE, true, (v + bit + root) % c->size, buf, b, e) < 0)
+            post_send(c, &x[n++], (v + bit + root) % c->size, buf, b, e) < 0)
             return -1;
     return group_wait_all(c->w, x, n, e);
 }
@@ -298,14 +308,14 @@ static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct
 
     parts_cut(p, c, buf, (int64_t)b, DTYPE_U8);
     if (c->rank != root) {
-        if (group_post(c, &x[0], USE_COLLECTIVE, false, root, p->at[c->rank], (size_t)p->n[c->rank], e) < 0 ||
+        if (post_receive(c, &x[0], root, p->at[c->rank], (size_t)p->n[c->rank], e) < 0 ||
             group_wait_all(c->w, x, 1, e) < 0)
             return -1;
     } else {
         for (int k = 0; k < c->size - 1; k++) {
             int r = other(c, k);
 
-            if (group_post(c, &x[n++], USE_COLLECTIVE, true, r, p->at[r], (size_t)p->n[r], e) < 0)
+            if (post_send(c, &x[n++], r, p->at[r], (size_t)p->n[r], e) < 0)
                 return -1;
         }
         if (group_wait_all(c->w, x, n, e) < 0)
@@ -341,29 +351,31 @@ const char *collective_name(enum collective_kind kind)
 }
 
 /* Nothing to tell anybody: the result is the input, or empty. */
-static bool alone(const struct comm *c, const struct collective *x)
+static bool alone(const struct comm *c, const struct comm_data *d)
 {
-    if (x->n > 0 && c->size > 1)
+    if (d->n > 0 && c->size > 1)
         return false;
-    if (x->n > 0 && x->in != x->out)
-        memcpy(x->out, x->in, bytes_of(x->n, x->t));
+    if (d->n > 0 && d->in != d->out)
+        memcpy(d->out, d->in, bytes_of(d->n, d->t));
     return true;
 }
 
 static int run(struct comm *c, const struct collective *x, struct err *e)
 {
+    const struct comm_data *d = &x->data;
+
     switch (x->kind) {
-    case COLLECTIVE_ALL_REDUCE: return all_reduce(c, x->in, x->out, x->n, x->t, x->op, e);
-    case COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(c, x->in, x->out, x->n, x->t, x->op, e);
-    case COLLECTIVE_ALL_GATHER: return all_gather(c, x->out, x->n, x->t, e);
-    default: return broadcast(c, x->out, bytes_of(x->n, x->t), x->root, e);
+    case COLLECTIVE_ALL_REDUCE: return all_reduce(c, d, e);
+    case COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(c, d, e);
+    case COLLECTIVE_ALL_GATHER: return all_gather(c, d->out, d->n, d->t, e);
+    default: return broadcast(c, d->out, bytes_of(d->n, d->t), x->root, e);
     }
 }
 
 int collectives_check(const struct comm *c, const char *name, const struct collective *x, struct err *e)
 {
-    if (x->kind <= COLLECTIVE_REDUCE_SCATTER && !reduce_can(x->t)) {
-        err_usage(e, "%s of group %s: cannot reduce %s", name, c->name, dtype_name(x->t));
+    if (x->kind <= COLLECTIVE_REDUCE_SCATTER && !reduce_can(x->data.t)) {
+        err_usage(e, "%s of group %s: cannot reduce %s", name, c->name, dtype_name(x->data.t));
         return -1;
     }
     if (x->kind == COLLECTIVE_BROADCAST && (x->root < 0 || x->root >= c->size)) {
@@ -376,18 +388,19 @@ int collectives_check(const struct comm *c, const char *name, const struct colle
 int collectives_run(struct comm *c, const char *name, const struct collective *x, struct err *e)
 {
     const bool gathers = x->kind == COLLECTIVE_ALL_GATHER;
-    struct collective own = *x;
+    const struct comm_data *d = &x->data;
+    struct comm_data own = *d;
     uint64_t number = ++c->n_calls;
     struct err inside = {0};
 
     if (collectives_check(c, name, x, e) < 0)
         return -1;
     if (gathers)                        /* what we add to it lies among the others' */
-        own.out = (char *)x->out + bytes_of(c->rank * x->n, x->t);
+        own.out = (char *)d->out + bytes_of(c->rank * d->n, d->t);
     if (alone(c, &own))
         return 0;
-    if (gathers && x->in != own.out)
-        memcpy(own.out, x->in, bytes_of(x->n, x->t));
+    if (gathers && d->in != own.out)
+        memcpy(own.out, d->in, bytes_of(d->n, d->t));
     group_call_begin(c, name, number);
     return group_call_end(c, name, number, run(c, x, &inside), &inside, e);
 }
@@ -412,19 +425,21 @@ int collectives_barrier(struct comm *c, struct err *e)
 
 int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t, enum comm_op op, struct err *e)
 {
-    return collectives_run(c, "host_all_reduce", &(struct collective){ COLLECTIVE_ALL_REDUCE, x, x, n, t, op, 0 }, e);
+    const struct collective all = { COLLECTIVE_ALL_REDUCE, { x, x, n, t, op }, 0 };
+
+    return collectives_run(c, "host_all_reduce", &all, e);
 }
 
 int comm_host_all_gather(struct comm *c, const void *in, void *out, size_t n_bytes, struct err *e)
 {
-    const struct collective x = { COLLECTIVE_ALL_GATHER, in, out, (int64_t)n_bytes, DTYPE_U8, COMM_SUM, 0 };
+    const struct collective x = { COLLECTIVE_ALL_GATHER, { in, out, (int64_t)n_bytes, DTYPE_U8, COMM_SUM }, 0 };
 
     return collectives_run(c, "host_all_gather", &x, e);
 }
 
 int comm_host_broadcast(struct comm *c, void *buf, size_t n_bytes, int root, struct err *e)
 {
-    const struct collective x = { COLLECTIVE_BROADCAST, buf, buf, (int64_t)n_bytes, DTYPE_U8, COMM_SUM, root };
+    const struct collective x = { COLLECTIVE_BROADCAST, { buf, buf, (int64_t)n_bytes, DTYPE_U8, COMM_SUM }, root };
 
     return collectives_run(c, "host_broadcast", &x, e);
 }

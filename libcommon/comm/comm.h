@@ -163,21 +163,27 @@ int comm_world_rank(const struct comm *c, int rank);    /* of a member */
 
 enum comm_op { COMM_SUM, COMM_MAX };        /* on F64 F32 BF16 I64 I32 U8 */
 
+/* What a call moves: n elements are read at `in`, come to `out`, or both, as each call says. */
+struct comm_data {
+    const void *in;
+    void *out;
+    int64_t n;
+    enum dtype t;
+    enum comm_op op;            /* of reductions */
+};
+
 /* out[n] = op over the members' in[n]; in == out is in place, otherwise they do not overlap. */
-MUST_CHECK int comm_all_reduce(struct comm *c, const void *in, void *out, int64_t n,
-                               enum dtype t, enum comm_op op, struct dev_stream *s, struct err *e);
+MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
  * Member r gets out[n] = part r, of n elements, of what all_reduce of in[size*n] would be
  * (bit for bit). In place when out == in + comm_rank*n elements; the other parts of `in`
  * are then as they were.
  */
-MUST_CHECK int comm_reduce_scatter(struct comm *c, const void *in, void *out, int64_t n,
-                                   enum dtype t, enum comm_op op, struct dev_stream *s, struct err *e);
+MUST_CHECK int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /* out[size*n] = the members' in[n] one after the other. In place when in == out + comm_rank*n. */
-MUST_CHECK int comm_all_gather(struct comm *c, const void *in, void *out, int64_t n,
-                               enum dtype t, struct dev_stream *s, struct err *e);
-MUST_CHECK int comm_broadcast(struct comm *c, void *buf, int64_t n, enum dtype t, int root,
-                              struct dev_stream *s, struct err *e);
+MUST_CHECK int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
+/* out[n] = the root's; `in` is not looked at. */
+MUST_CHECK int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e);
 /* Nobody leaves before everybody has come; on a GPU the host waits for `s` first. */
 MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e);
 
@@ -194,12 +200,12 @@ MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
  * group are done in the order of their starts. Without a device they are done on return (*req NULL).
  */
 struct comm_req;
-MUST_CHECK int comm_all_reduce_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                                     enum comm_op op, struct dev_stream *s, struct comm_req **req, struct err *e);
-MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                                         enum comm_op op, struct dev_stream *s, struct comm_req **req, struct err *e);
-MUST_CHECK int comm_all_gather_start(struct comm *c, const void *in, void *out, int64_t n, enum dtype t,
-                                     struct dev_stream *s, struct comm_req **req, struct err *e);
+MUST_CHECK int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
+                                     struct comm_req **req, struct err *e);
+MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
+                                         struct comm_req **req, struct err *e);
+MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
+                                     struct comm_req **req, struct err *e);
 /*
  * Where devices of one host can reach each other's memory, started collectives of fp32 and bf16 sums, and gathers,
  * on buffers in [base, base + bytes) go by that: beside computing without taking anything from it, and with the CPU's
@@ -231,10 +237,12 @@ static inline uint64_t comm_share_bytes(int size, uint64_t room)
  * together; so far no transport makes use of it.
  */
 
-MUST_CHECK int comm_send_start(struct comm *c, const void *buf, int64_t n, enum dtype t, int to,
-                               struct dev_stream *s, struct comm_req **req, struct err *e);
-MUST_CHECK int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from,
-                               struct dev_stream *s, struct comm_req **req, struct err *e);
+/* in[n] to member `to`. */
+MUST_CHECK int comm_send_start(struct comm *c, const struct comm_data *d, int to, struct dev_stream *s,
+                               struct comm_req **req, struct err *e);
+/* out[n] from member `from`. */
+MUST_CHECK int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct dev_stream *s,
+                               struct comm_req **req, struct err *e);
 /* Complete *req (on a GPU: in the order of `s`), free it and set it to NULL. NULL in *req is fine. */
 MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e);
 void comm_batch_begin(struct comm *c);

@@ -89,9 +89,16 @@ struct comm_req {
 /* A group with its first id; no words with the other members. */
 struct comm *group_new(struct comm_world *w, const char *name, const int *ranks, int n, int own, uint32_t id);
 
-/* Start a message to or from a member. */
-MUST_CHECK int group_post(struct comm *c, struct xfer *x, enum channel_use use, bool is_send, int peer,
-                          const void *buf, size_t n_bytes, struct err *e);
+/* Bytes to or from a member. */
+struct group_message {
+    enum channel_use use;
+    bool is_send;
+    int peer;                   /* number in the group */
+    const void *buf;            /* a receive writes there */
+    size_t n_bytes;
+};
+/* Start it. */
+MUST_CHECK int group_post(struct comm *c, struct xfer *x, const struct group_message *m, struct err *e);
 /* Until all n messages are done; tells the watch whom we wait for. */
 MUST_CHECK int group_wait_all(struct comm_world *w, const struct xfer *x, int n, struct err *e);
 bool group_is_done(const struct comm_req *q);
@@ -111,15 +118,10 @@ MUST_CHECK int group_call_end(struct comm *c, const char *name, uint64_t number,
 
 enum collective_kind { COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_GATHER, COLLECTIVE_BROADCAST };
 
-/* Fields as the arguments of comm.h; op and root where the kind has them. */
 struct collective {
     enum collective_kind kind;
-    const void *in;
-    void *out;
-    int64_t n;
-    enum dtype t;
-    enum comm_op op;
-    int root;
+    struct comm_data data;
+    int root;                   /* where the kind has one */
 };
 const char *collective_name(enum collective_kind kind);         /* "all_reduce" */
 
@@ -136,8 +138,8 @@ MUST_CHECK int device_collective(struct comm *c, const struct collective *x, str
 MUST_CHECK int device_collective_start(struct comm *c, const struct collective *x, struct dev_stream *s,
                                        struct dev_event **done, struct err *e);
 /* *done: what comm_wait() waits for and frees. */
-MUST_CHECK int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes,
-                            struct dev_stream *s, struct dev_event **done, struct err *e);
+MUST_CHECK int device_start(struct comm *c, const struct group_message *m, struct dev_stream *s,
+                            struct dev_event **done, struct err *e);
 void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s);
 void device_close(struct comm *c);      /* a group's links */
 

@@ -69,9 +69,9 @@ static int swap(struct comm *c, int other, const void *mine, void *theirs, size_
     int rc;
 
     group_call_begin(c, "opening a link", 0);
-    rc = group_post(c, &x[0], USE_LINK, true, other, mine, n_bytes, &inside);
+    rc = group_post(c, &x[0], &(struct group_message){ USE_LINK, true, other, mine, n_bytes }, &inside);
     if (rc == 0)
-        rc = group_post(c, &x[1], USE_LINK, false, other, theirs, n_bytes, &inside);
+        rc = group_post(c, &x[1], &(struct group_message){ USE_LINK, false, other, theirs, n_bytes }, &inside);
     if (rc == 0)
         rc = group_wait_all(c->w, x, 2, &inside);
     return group_call_end(c, "opening a link", 0, rc, &inside, e);
@@ -175,27 +175,29 @@ static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
     return rc;
 }
 
-/* Bytes that x puts into `out` when there is nobody else. */
-static uint64_t bytes_of(const struct collective *x) { return (uint64_t)x->n * (uint64_t)dtype_size(x->t); }
+/* Bytes that d puts into `out` when there is nobody else. */
+static uint64_t bytes_of(const struct comm_data *d) { return (uint64_t)d->n * (uint64_t)dtype_size(d->t); }
 
 static int queue(const struct dev_net *net, struct dev_link *l, const struct collective *x, struct dev_stream *s,
                  struct err *e)
 {
+    const struct comm_data *d = &x->data;
+
     switch (x->kind) {
-    case COLLECTIVE_ALL_REDUCE: return net->all_reduce(l, x->in, x->out, x->n, x->t, x->op == COMM_MAX, s, e);
-    case COLLECTIVE_REDUCE_SCATTER: return net->reduce_scatter(l, x->in, x->out, x->n, x->t, x->op == COMM_MAX, s, e);
-    case COLLECTIVE_ALL_GATHER: return net->all_gather(l, x->in, x->out, bytes_of(x), s, e);
-    default: return net->broadcast(l, x->out, bytes_of(x), x->root, s, e);
+    case COLLECTIVE_ALL_REDUCE: return net->all_reduce(l, d->in, d->out, d->n, d->t, d->op == COMM_MAX, s, e);
+    case COLLECTIVE_REDUCE_SCATTER: return net->reduce_scatter(l, d->in, d->out, d->n, d->t, d->op == COMM_MAX, s, e);
+    case COLLECTIVE_ALL_GATHER: return net->all_gather(l, d->in, d->out, bytes_of(d), s, e);
+    default: return net->broadcast(l, d->out, bytes_of(d), x->root, s, e);
     }
 }
 
 /* A group of one, and n = 0: nothing to tell anybody. */
-static bool alone(const struct comm *c, const struct collective *x, struct dev_stream *s)
+static bool alone(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
 {
-    if (x->n > 0 && c->size > 1)
+    if (d->n > 0 && c->size > 1)
         return false;
-    if (x->n > 0 && x->in != x->out)
-        c->w->net->dev->copy(x->out, x->in, bytes_of(x), s);
+    if (d->n > 0 && d->in != d->out)
+        c->w->net->dev->copy(d->out, d->in, bytes_of(d), s);
     return true;
 }
 
@@ -211,7 +213,7 @@ int device_collective(struct comm *c, const struct collective *x, struct dev_str
 {
     int stall, rc;
 
-    if (alone(c, x, s))
+    if (alone(c, &x->data, s))
         return 0;
     if (!c->link)
         c->link = group_link(c, 0, e);
@@ -270,7 +272,7 @@ int device_collective_start(struct comm *c, const struct collective *x, struct d
     int rc;
 
     *done = NULL;
-    if (alone(c, x, s))
+    if (alone(c, &x->data, s))
         return 0;
     if (need_side(c, e) < 0)
         return -1;
@@ -284,26 +286,26 @@ int device_collective_start(struct comm *c, const struct collective *x, struct d
 
 /* ---- messages ---- */
 
-int device_start(struct comm *c, bool is_send, int peer, void *buf, uint64_t n_bytes, struct dev_stream *s,
-                 struct dev_event **done, struct err *e)
+int device_start(struct comm *c, const struct group_message *m, struct dev_stream *s, struct dev_event **done,
+                 struct err *e)
 {
-    const char *name = is_send ? "send" : "receive";
-    const uint64_t number = is_send ? c->n_sent : c->n_received;
+    const char *name = m->is_send ? "send" : "receive";
+    const uint64_t number = m->is_send ? c->n_sent : c->n_received;
     const struct dev_net *net = c->w->net;
-    struct comm_peer *p = need_peer(c, peer, n_bytes, e);
+    struct comm_peer *p = need_peer(c, m->peer, m->n_bytes, e);
     struct err inside = {0};
     struct lane *l;
     int rc;
 
     if (!p)
         return -1;
-    l = is_send ? &p->out : &p->in;
+    l = m->is_send ? &p->out : &p->in;
     *done = net->dev->event_new();
     net->dev->event_record(*done, s);
     net->dev->stream_wait(l->s, *done);
     begin(c, name, number);
-    rc = n_bytes == 0 ? 0 : is_send ? net->send(l->link, buf, n_bytes, l->s, &inside)
-                                    : net->recv(l->link, buf, n_bytes, l->s, &inside);
+    rc = m->n_bytes == 0 ? 0 : m->is_send ? net->send(l->link, m->buf, m->n_bytes, l->s, &inside)
+                                          : net->recv(l->link, (void *)m->buf, m->n_bytes, l->s, &inside);
     net->dev->event_record(*done, l->s);
     return end(c, rc, &inside, e);
 }

@@ -29,13 +29,12 @@ int group_call_end(struct comm *c, const char *name, uint64_t number, int rc, co
 
 /* ---- messages ---- */
 
-int group_post(struct comm *c, struct xfer *x, enum channel_use use, bool is_send, int peer,
-         const void *buf, size_t n_bytes, struct err *e)
+int group_post(struct comm *c, struct xfer *x, const struct group_message *m, struct err *e)
 {
     struct transport *t = c->w->t;
 
-    *x = (struct xfer){.buf = (void *)buf, .n = n_bytes, .peer = c->ranks[peer],
-                       .channel = comm_channel(c, use), .is_send = is_send};
+    *x = (struct xfer){.buf = (void *)m->buf, .n = m->n_bytes, .peer = c->ranks[m->peer],
+                       .channel = comm_channel(c, m->use), .is_send = m->is_send};
     return t->start(t, x, e);
 }
 

@@ -14,15 +14,15 @@ static int check_peer(const struct comm *c, const char *name, int peer, struct e
     return -1;
 }
 
-static struct comm_req *start(struct comm *c, const char *name, uint64_t number, enum channel_use use, bool is_send,
-                              int peer, const void *buf, size_t n_bytes, struct err *e)
+static struct comm_req *start(struct comm *c, const char *name, uint64_t number, const struct group_message *m,
+                              struct err *e)
 {
-    int n = n_bytes ? (int)((n_bytes + XFER_MAX - 1) / XFER_MAX) : 1;
+    int n = m->n_bytes ? (int)((m->n_bytes + XFER_MAX - 1) / XFER_MAX) : 1;
     struct comm_req *q;
     struct err inside = {0};
     int rc = 0;
 
-    if (check_peer(c, name, peer, e) < 0)
+    if (check_peer(c, name, m->peer, e) < 0)
         return NULL;
     q = xcalloc(1, sizeof *q + (size_t)n * sizeof *q->x);
     q->c = c;
@@ -31,9 +31,12 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
     q->n = n;
     group_call_begin(c, name, number);
     for (int i = 0; i < n && rc == 0; i++) {
-        size_t at = (size_t)i * XFER_MAX, left = n_bytes - at;
+        size_t at = (size_t)i * XFER_MAX;
+        struct group_message part = *m;
 
-        rc = group_post(c, &q->x[i], use, is_send, peer, (const char *)buf + at, min_u64(left, XFER_MAX), &inside);
+        part.buf = (const char *)m->buf + at;
+        part.n_bytes = min_u64(m->n_bytes - at, XFER_MAX);
+        rc = group_post(c, &q->x[i], &part, &inside);
     }
     if (group_call_end(c, name, number, rc, &inside, e) < 0) {
         /* Parts may be under way: their memory stays. */
@@ -43,40 +46,38 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
 }
 
 /* The same of device memory. */
-static struct comm_req *start_device(struct comm *c, const char *name, bool is_send, int peer, const void *buf,
-                                     uint64_t n_bytes, struct dev_stream *s, struct err *e)
+static struct comm_req *start_device(struct comm *c, const char *name, const struct group_message *m,
+                                     struct dev_stream *s, struct err *e)
 {
     struct comm_req *q;
 
-    if (check_peer(c, name, peer, e) < 0)
+    if (check_peer(c, name, m->peer, e) < 0)
         return NULL;
     q = xcalloc(1, sizeof *q);
     q->c = c;
-    if (device_start(c, is_send, peer, (void *)buf, n_bytes, s, &q->done, e) == 0)
+    if (device_start(c, m, s, &q->done, e) == 0)
         return q;
     free(q);
     return NULL;
 }
 
-int comm_send_start(struct comm *c, const void *buf, int64_t n, enum dtype t, int to,
-                    struct dev_stream *s, struct comm_req **req, struct err *e)
+int comm_send_start(struct comm *c, const struct comm_data *d, int to, struct dev_stream *s, struct comm_req **req,
+                    struct err *e)
 {
-    const size_t n_bytes = (size_t)n * (size_t)dtype_size(t);
+    const struct group_message m = { USE_P2P, true, to, d->in, (size_t)d->n * (size_t)dtype_size(d->t) };
     const uint64_t number = ++c->n_sent;
 
-    *req = c->w->net ? start_device(c, "send", true, to, buf, n_bytes, s, e)
-                     : start(c, "send", number, USE_P2P, true, to, buf, n_bytes, e);
+    *req = c->w->net ? start_device(c, "send", &m, s, e) : start(c, "send", number, &m, e);
     return *req ? 0 : -1;
 }
 
-int comm_recv_start(struct comm *c, void *buf, int64_t n, enum dtype t, int from,
-                    struct dev_stream *s, struct comm_req **req, struct err *e)
+int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct dev_stream *s, struct comm_req **req,
+                    struct err *e)
 {
-    const size_t n_bytes = (size_t)n * (size_t)dtype_size(t);
+    const struct group_message m = { USE_P2P, false, from, d->out, (size_t)d->n * (size_t)dtype_size(d->t) };
     const uint64_t number = ++c->n_received;
 
-    *req = c->w->net ? start_device(c, "receive", false, from, buf, n_bytes, s, e)
-                     : start(c, "receive", number, USE_P2P, false, from, buf, n_bytes, e);
+    *req = c->w->net ? start_device(c, "receive", &m, s, e) : start(c, "receive", number, &m, e);
     return *req ? 0 : -1;
 }
 
@@ -140,7 +141,7 @@ int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, stru
     copy = xmalloc(n_bytes ? n_bytes : 1);
     if (n_bytes)
         memcpy(copy, buf, n_bytes);
-    q = start(c, "host_send", number, USE_HOST, true, to, copy, n_bytes, e);
+    q = start(c, "host_send", number, &(struct group_message){ USE_HOST, true, to, copy, n_bytes }, e);
     if (!q) {
         free(copy);
         return -1;
@@ -153,7 +154,8 @@ int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, stru
 
 int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e)
 {
-    struct comm_req *q = start(c, "host_recv", ++c->n_received, USE_HOST, false, from, buf, n_bytes, e);
+    struct comm_req *q = start(c, "host_recv", ++c->n_received,
+                               &(struct group_message){ USE_HOST, false, from, buf, n_bytes }, e);
 
     return q ? comm_wait(&q, NULL, e) : -1;
 }

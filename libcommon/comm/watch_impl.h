@@ -90,8 +90,11 @@ struct conn {
     size_t got;
 };
 
-/* Never waits; a peer that does not read for so long that its buffer is full misses it. */
-void conn_send(struct conn *c, uint64_t token, enum wire_kind kind, int rank, int a, int b, const char *text);
+/*
+ * `head` with `text` (NULL: none). Never waits; a peer that does not read for so long that its buffer is full
+ * misses it.
+ */
+void conn_send(struct conn *c, const struct wire *head, const char *text);
 /* 1: a whole message is in c->in; 0: not yet; -1: closed (*why = errno, 0 for an orderly close). */
 int conn_read(struct conn *c, uint64_t token, int *why);
 void conn_close(struct conn *c);

@@ -46,7 +46,8 @@ static void expect_answer(struct rank *m, int seconds, const char *otherwise)
 
 static void tell(struct rank *m, enum wire_kind kind, int a, int b, const char *text)
 {
-    conn_send(&m->w->conn[0], m->w->token, kind, m->w->rank, a, b, text);
+    conn_send(&m->w->conn[0], &(struct wire){ .token = m->w->token, .kind = kind, .rank = m->w->rank, .a = a, .b = b },
+              text);
 }
 
 /* One rank of each host speaks, so that a large job does not say it a thousand times. */

@@ -80,7 +80,7 @@ _Noreturn static void end_job(struct root *m, const char *reason)
     struct watch *w = m->w;
 
     for (int r = 1; r < w->size; r++)
-        conn_send(&w->conn[r], w->token, WIRE_ABORT, 0, 0, 0, reason);
+        conn_send(&w->conn[r], &(struct wire){ .token = w->token, .kind = WIRE_ABORT }, reason);
     watch_last_words(w, reason);
     drain(w, clock_ns() + DRAIN_S * SECOND);
     /* A stopped process hears nothing. Its connection is still open, so its pid is still its own. */
@@ -124,7 +124,7 @@ static void ask(struct root *m)
     m->ask_until = clock_ns() + ASK_NS;
     memset(m->answer, 0, (size_t)w->size * sizeof *m->answer);
     for (int r = 1; r < w->size; r++)
-        conn_send(&w->conn[r], w->token, WIRE_ASK, 0, 0, 0, NULL);
+        conn_send(&w->conn[r], &(struct wire){ .token = w->token, .kind = WIRE_ASK }, NULL);
     own_answer(m);
 }
 
@@ -318,7 +318,7 @@ static void handle(struct root *m, int rank, const struct wire *in)
         hangs(m, rank);
         break;
     case WIRE_SLOW:
-        conn_send(&m->w->conn[rank], m->w->token, WIRE_HEARD, 0, 0, 0, NULL);
+        conn_send(&m->w->conn[rank], &(struct wire){ .token = m->w->token, .kind = WIRE_HEARD }, NULL);
         stall_begins(m, rank);
         break;
     case WIRE_MOVES:
@@ -403,7 +403,7 @@ static bool may_close(struct root *m)
         if (!w->conn[r].goodbye && clock_ns() < m->close_until)
             return false;
     for (int r = 1; r < w->size; r++)
-        conn_send(&w->conn[r], w->token, WIRE_GOODBYE, 0, 0, 0, NULL);
+        conn_send(&w->conn[r], &(struct wire){ .token = w->token, .kind = WIRE_GOODBYE }, NULL);
     return true;
 }
 

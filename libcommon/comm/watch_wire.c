@@ -19,9 +19,9 @@
 
 enum { JOIN_S = 60, TRY_S = 3 };
 
-void conn_send(struct conn *c, uint64_t token, enum wire_kind kind, int rank, int a, int b, const char *text)
+void conn_send(struct conn *c, const struct wire *head, const char *text)
 {
-    struct wire m = {.token = token, .kind = kind, .rank = rank, .a = a, .b = b};
+    struct wire m = *head;
 
     if (c->fd < 0)
         return;

@@ -141,12 +141,12 @@ static int check_all_reduce(struct round *q, enum comm_op op, struct err *e)
 
     reference(want, q->in, comm_size(q->c), q->n, q->t, op);
     memset(got, 0xa5, q->bytes);
-    if (comm_all_reduce(q->c, mine, got, q->n, q->t, op, NULL, e) < 0 ||
+    if (comm_all_reduce(q->c, &(struct comm_data){ mine, got, q->n, q->t, op }, NULL, e) < 0 ||
         compare("all_reduce", q->t, got, want, q->n, e) < 0 ||
         same_everywhere(q->c, got, q->bytes, "all_reduce", e) < 0)
         goto out;
     memcpy(got, mine, q->bytes);
-    if (comm_all_reduce(q->c, got, got, q->n, q->t, op, NULL, e) < 0 ||
+    if (comm_all_reduce(q->c, &(struct comm_data){ got, got, q->n, q->t, op }, NULL, e) < 0 ||
         compare("all_reduce in place", q->t, got, want, q->n, e) < 0)
         goto out;
     memcpy(got, mine, q->bytes);
@@ -170,11 +170,11 @@ static int check_reduce_scatter(struct round *q, enum comm_op op, struct err *e)
     int rc = -1;
 
     reference(want, q->in, size, m * size, q->t, op);
-    if (comm_reduce_scatter(q->c, mine, got, m, q->t, op, NULL, e) < 0 ||
+    if (comm_reduce_scatter(q->c, &(struct comm_data){ mine, got, m, q->t, op }, NULL, e) < 0 ||
         compare("reduce_scatter", q->t, got, want + at, m, e) < 0)
         goto out;
     memcpy(got, mine, q->bytes);
-    if (comm_reduce_scatter(q->c, got, got + at, m, q->t, op, NULL, e) < 0 ||
+    if (comm_reduce_scatter(q->c, &(struct comm_data){ got, got + at, m, q->t, op }, NULL, e) < 0 ||
         compare("reduce_scatter in place", q->t, got + at, want + at, m, e) < 0)
         goto out;
     /* The other parts are as they were. */
@@ -201,7 +201,8 @@ static int check_all_gather(struct round *q, struct err *e)
         memset(got, 0xa5, q->bytes);
         if (place)
             memcpy(got + part * (size_t)rank, q->in[rank], part);
-        if (comm_all_gather(q->c, place ? got + part * (size_t)rank : q->in[rank], got, m, q->t, NULL, e) < 0)
+        if (comm_all_gather(q->c, &(struct comm_data){ .in = place ? got + part * (size_t)rank : q->in[rank],
+                                                       .out = got, .n = m, .t = q->t }, NULL, e) < 0)
             goto out;
         for (int r = 0; r < size; r++)
             if (memcmp(got + part * (size_t)r, q->in[r], part) != 0) {
@@ -224,7 +225,7 @@ static int check_broadcast(struct round *q, struct err *e)
         memset(got, 0xa5, q->bytes);
         if (root == comm_rank(q->c))
             memcpy(got, q->in[root], q->bytes);
-        rc = comm_broadcast(q->c, got, q->n, q->t, root, NULL, e);
+        rc = comm_broadcast(q->c, &(struct comm_data){ .out = got, .n = q->n, .t = q->t }, root, NULL, e);
         if (rc == 0 && memcmp(got, q->in[root], q->bytes) != 0) {
             err_data(e, "broadcast", ERR_NO_BYTE, "from %d, %lld elements: wrong", root, (long long)q->n);
             rc = -1;
@@ -309,7 +310,8 @@ static int step(struct stage *g, int micro, struct err *e)
         bool right;
 
         memset(g->in, 0, n);
-        if (comm_recv_start(g->c, g->in, (int64_t)n, DTYPE_U8, from, NULL, &r, e) < 0 || comm_wait(&r, NULL, e) < 0) {
+        if (comm_recv_start(g->c, &(struct comm_data){ .out = g->in, .n = (int64_t)n, .t = DTYPE_U8 }, from, NULL, &r,
+                            e) < 0 || comm_wait(&r, NULL, e) < 0) {
             free(want);
             return -1;
         }
@@ -326,7 +328,8 @@ static int step(struct stage *g, int micro, struct err *e)
     if (comm_wait(&g->sent[k], NULL, e) < 0)
         return -1;
     fill(g->out[k], n, rank, micro, g->way);
-    return comm_send_start(g->c, g->out[k], (int64_t)n, DTYPE_U8, to, NULL, &g->sent[k], e);
+    return comm_send_start(g->c, &(struct comm_data){ .in = g->out[k], .n = (int64_t)n, .t = DTYPE_U8 }, to, NULL,
+                           &g->sent[k], e);
 }
 
 static void stage_open(struct stage *g, struct comm *c, int way)

@@ -52,7 +52,7 @@ static double time_all_reduce(struct comm *c, int64_t n, int rounds, struct err 
             comm_abort(world, e->msg);
         start = now_s();
         for (int i = 0; i < rounds; i++)
-            if (comm_all_reduce(c, x, x, n, DTYPE_F32, COMM_SUM, NULL, e) < 0)
+            if (comm_all_reduce(c, &(struct comm_data){ x, x, n, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
                 comm_abort(world, e->msg);
         s[k] = (now_s() - start) / rounds;
         for (int j = k; j > 0 && s[j] < s[j - 1]; j--) {
@@ -103,7 +103,7 @@ static void run(const char *what, int who, struct err *e)
         float x[100] = {1};
 
         watch_phase(comm_watch(world), "forward", i, 5);
-        if (comm_all_reduce(all, x, x, 100, DTYPE_F32, COMM_SUM, NULL, e) < 0)
+        if (comm_all_reduce(all, &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
             comm_abort(world, e->msg);
         usleep(1000);
         if (now_s() - start < 0.3 || comm_rank(all) != who)

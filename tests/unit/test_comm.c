@@ -153,7 +153,8 @@ static int do_many(int rank, int size, void *arg)
 
         for (int i = 0; i < n; i++)
             x[i] = rank * 1000003;
-        EXPECT(comm_all_reduce(comm_world_group(w), x, x, n, DTYPE_I64, COMM_SUM, NULL, &e) == 0);
+        EXPECT(comm_all_reduce(comm_world_group(w), &(struct comm_data){ x, x, n, DTYPE_I64, COMM_SUM }, NULL,
+                               &e) == 0);
         for (int i = 0; i < n; i++)
             EXPECT(x[i] == want);
         free(x);
@@ -219,9 +220,9 @@ static int do_messages(int rank, int size, void *arg)
     EXPECT(open_world(&w, &e) == 0);
     all = comm_world_group(w);
     memset(out, rank + 1, BIG);
-    EXPECT(comm_send_start(all, out, BIG, DTYPE_U8, next, NULL, &s, &e) == 0);
+    EXPECT(comm_send_start(all, &(struct comm_data){ .in = out, .n = BIG, .t = DTYPE_U8 }, next, NULL, &s, &e) == 0);
     EXPECT(comm_poke(w, &e) == 0);
-    EXPECT(comm_recv_start(all, in, BIG, DTYPE_U8, before, NULL, &r, &e) == 0);
+    EXPECT(comm_recv_start(all, &(struct comm_data){ .out = in, .n = BIG, .t = DTYPE_U8 }, before, NULL, &r, &e) == 0);
     EXPECT(comm_wait(&s, NULL, &e) == 0 && comm_wait(&r, NULL, &e) == 0 && !s && !r);
     for (int i = 0; i < BIG; i++)
         EXPECT(in[i] == before + 1);
@@ -229,12 +230,14 @@ static int do_messages(int rank, int size, void *arg)
 
     for (int i = 0; i < MANY; i++) {
         words[i] = rank * MANY + i;
-        EXPECT(comm_send_start(all, &words[i], 1, DTYPE_I32, next, NULL, &sent[i], &e) == 0);
+        EXPECT(comm_send_start(all, &(struct comm_data){ .in = &words[i], .n = 1, .t = DTYPE_I32 }, next, NULL,
+                               &sent[i], &e) == 0);
         if (i % 200 == 0)
             EXPECT(commcheck_collectives(all, COMMCHECK_BRIEF, &e) == 0);
     }
     for (int i = 0; i < MANY; i++) {
-        EXPECT(comm_recv_start(all, &word, 1, DTYPE_I32, before, NULL, &r, &e) == 0);
+        EXPECT(comm_recv_start(all, &(struct comm_data){ .out = &word, .n = 1, .t = DTYPE_I32 }, before, NULL, &r,
+                               &e) == 0);
         EXPECT(comm_wait(&r, NULL, &e) == 0);
         EXPECT(word == before * MANY + i);
     }
@@ -274,14 +277,18 @@ static int do_overtaken(int rank, int size, void *arg)
     for (int i = 0; i < 4 * BIG; i++)
         x[i] = rank ? 0 : (uint8_t)(i * 31 >> 3);
     if (rank == 0) {
-        EXPECT(comm_send_start(a, x, 4 * BIG, DTYPE_U8, 1, NULL, &long_one, &e) == 0);
-        EXPECT(comm_send_start(b, &word, 1, DTYPE_U8, 1, NULL, &short_one, &e) == 0);
+        EXPECT(comm_send_start(a, &(struct comm_data){ .in = x, .n = 4 * BIG, .t = DTYPE_U8 }, 1, NULL, &long_one,
+                               &e) == 0);
+        EXPECT(comm_send_start(b, &(struct comm_data){ .in = &word, .n = 1, .t = DTYPE_U8 }, 1, NULL, &short_one,
+                               &e) == 0);
     } else {
         word = 0;
-        EXPECT(comm_recv_start(b, &word, 1, DTYPE_U8, 0, NULL, &short_one, &e) == 0);
+        EXPECT(comm_recv_start(b, &(struct comm_data){ .out = &word, .n = 1, .t = DTYPE_U8 }, 0, NULL, &short_one,
+                               &e) == 0);
         usleep(100000);
         EXPECT(comm_poke(w, &e) == 0);
-        EXPECT(comm_recv_start(a, x, 4 * BIG, DTYPE_U8, 0, NULL, &long_one, &e) == 0);
+        EXPECT(comm_recv_start(a, &(struct comm_data){ .out = x, .n = 4 * BIG, .t = DTYPE_U8 }, 0, NULL, &long_one,
+                               &e) == 0);
     }
     EXPECT(comm_wait(&short_one, NULL, &e) == 0 && word == 7);
     EXPECT(comm_wait(&long_one, NULL, &e) == 0);
@@ -315,8 +322,10 @@ static int do_out_of_order(int rank, int size, void *arg)
     all = comm_world_group(w);
     comm_batch_begin(all);
     for (int i = 0; i < 3; i++)
-        EXPECT((rank ? comm_recv_start(all, &x[i], 1, DTYPE_I32, 0, NULL, &q[i], &e)
-                     : comm_send_start(all, &x[i], 1, DTYPE_I32, 1, NULL, &q[i], &e)) == 0);
+        EXPECT((rank ? comm_recv_start(all, &(struct comm_data){ .out = &x[i], .n = 1, .t = DTYPE_I32 }, 0, NULL, &q[i],
+                                       &e)
+                     : comm_send_start(all, &(struct comm_data){ .in = &x[i], .n = 1, .t = DTYPE_I32 }, 1, NULL, &q[i],
+                                       &e)) == 0);
     EXPECT(comm_batch_end(all, &e) == 0);
     for (int i = 2; i >= 0; i--)
         EXPECT(comm_wait(&q[i], NULL, &e) == 0);
@@ -392,9 +401,10 @@ static int do_wrong_calls(int rank, int size, void *arg)
     REFUSED(!comm_create(w, "g", far, 2, &e), "group g: rank 2 does not exist");
     REFUSED(!comm_create(w, "g", others, 1, &e), "makes it but is not in it");
     c = comm_world_group(w);
-    REFUSED(comm_all_reduce(c, x, x, 2, DTYPE_F16, COMM_SUM, NULL, &e) < 0, "cannot reduce f16");
-    REFUSED(comm_broadcast(c, x, 2, DTYPE_F32, 2, NULL, &e) < 0, "no member 2");
-    REFUSED(comm_send_start(c, x, 1, DTYPE_F32, rank, NULL, &q, &e) < 0, "no other member");
+    REFUSED(comm_all_reduce(c, &(struct comm_data){ x, x, 2, DTYPE_F16, COMM_SUM }, NULL, &e) < 0, "cannot reduce f16");
+    REFUSED(comm_broadcast(c, &(struct comm_data){ .out = x, .n = 2, .t = DTYPE_F32 }, 2, NULL, &e) < 0, "no member 2");
+    REFUSED(comm_send_start(c, &(struct comm_data){ .in = x, .n = 1, .t = DTYPE_F32 }, rank, NULL, &q,
+                            &e) < 0, "no other member");
     comm_world_close(w);
     return 0;
 }
@@ -439,7 +449,8 @@ static int do_lengths_differ(int rank, int size, void *arg)
     (void)size;
     (void)arg;
     EXPECT(open_world(&w, &e) == 0);
-    EXPECT(comm_all_reduce(comm_world_group(w), x, x, rank ? 8 : 7, DTYPE_F32, COMM_SUM, NULL, &e) < 0);
+    EXPECT(comm_all_reduce(comm_world_group(w), &(struct comm_data){ x, x, rank ? 8 : 7, DTYPE_F32, COMM_SUM }, NULL,
+                           &e) < 0);
     EXPECT(strstr(e.msg, "all_reduce #1 of group world: rank "));
     EXPECT(strstr(e.msg, rank ? "rank 0: sent 28 bytes where 32 were expected" : "rank 1: sent 32 bytes where 28"));
     usleep(200000);                 /* let the other see it too, and not our end */
@@ -476,12 +487,16 @@ static int do_group_of_one(int rank, int size, void *arg)
     if (rank == 1) {
         own = comm_create(w, "own", &rank, 1, &e);
         EXPECT(own && comm_size(own) == 1 && comm_rank(own) == 0);
-        EXPECT(comm_all_reduce(own, x, y, 2, DTYPE_I32, COMM_SUM, NULL, &e) == 0 && y[0] == 1 && y[1] == 7);
+        EXPECT(comm_all_reduce(own, &(struct comm_data){ x, y, 2, DTYPE_I32, COMM_SUM }, NULL,
+                               &e) == 0 && y[0] == 1 && y[1] == 7);
         y[0] = 0;
-        EXPECT(comm_reduce_scatter(own, x, y, 2, DTYPE_I32, COMM_SUM, NULL, &e) == 0 && y[0] == 1);
+        EXPECT(comm_reduce_scatter(own, &(struct comm_data){ x, y, 2, DTYPE_I32, COMM_SUM }, NULL,
+                                   &e) == 0 && y[0] == 1);
         y[0] = 0;
-        EXPECT(comm_all_gather(own, x, y, 2, DTYPE_I32, NULL, &e) == 0 && y[0] == 1);
-        EXPECT(comm_broadcast(own, y, 2, DTYPE_I32, 0, NULL, &e) == 0 && comm_barrier(own, NULL, &e) == 0);
+        EXPECT(comm_all_gather(own, &(struct comm_data){ .in = x, .out = y, .n = 2, .t = DTYPE_I32 }, NULL,
+                               &e) == 0 && y[0] == 1);
+        EXPECT(comm_broadcast(own, &(struct comm_data){ .out = y, .n = 2, .t = DTYPE_I32 }, 0, NULL,
+                              &e) == 0 && comm_barrier(own, NULL, &e) == 0);
         comm_close(own);
     }
     comm_world_close(w);

@@ -103,15 +103,16 @@ static int do_queue(int rank, int size, void *arg)
     double since;
 
     /* The link is made by the first call, which may wait for it. */
-    EXPECT(comm_all_reduce(all, x, y, 1, DTYPE_F32, COMM_SUM, s, &e) == 0 && comm_sync(all, s, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, y, 1, DTYPE_F32, COMM_SUM }, s,
+                           &e) == 0 && comm_sync(all, s, &e) == 0);
     fill(z, N, (float)(rank + 1));
     since = ranks_now_s();
     fakedev_delay(s, DELAY_MS);
     fakedev.copy(x, z, N * 4, s);
-    EXPECT(comm_all_reduce(all, x, y, N, DTYPE_F32, COMM_SUM, s, &e) == 0);
-    EXPECT(comm_all_gather(all, x, parts, N, DTYPE_F32, s, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, y, N, DTYPE_F32, COMM_SUM }, s, &e) == 0);
+    EXPECT(comm_all_gather(all, &(struct comm_data){ .in = x, .out = parts, .n = N, .t = DTYPE_F32 }, s, &e) == 0);
     fakedev.zero(x, N * 4, s);
-    EXPECT(comm_broadcast(all, x, N, DTYPE_F32, size - 1, s, &e) == 0);
+    EXPECT(comm_broadcast(all, &(struct comm_data){ .out = x, .n = N, .t = DTYPE_F32 }, size - 1, s, &e) == 0);
     EXPECT(ranks_now_s() - since < soon_s);
     EXPECT(y[0] == 0 && parts[0] == 0);
     EXPECT(comm_sync(all, s, &e) == 0);
@@ -149,7 +150,7 @@ static int do_beside(int rank, int size, void *arg)
     float *x = xcalloc((size_t)n, 4), *y = xcalloc((size_t)n, 4), *z = xcalloc((size_t)n, 4);
     double since;
 
-    EXPECT(comm_all_reduce_start(all, x, y, 1, DTYPE_F32, COMM_SUM, s, &req[0], &e) == 0);
+    EXPECT(comm_all_reduce_start(all, &(struct comm_data){ x, y, 1, DTYPE_F32, COMM_SUM }, s, &req[0], &e) == 0);
     EXPECT(fakenet_last_sms() > 0);     /* it leaves others room */
     EXPECT(comm_wait(&req[0], s, &e) == 0 && req[0] == NULL && comm_sync(all, s, &e) == 0);
 
@@ -159,9 +160,11 @@ static int do_beside(int rank, int size, void *arg)
     since = ranks_now_s();
     fakedev_delay(s, DELAY_MS);
     fakedev.copy(x, z, (uint64_t)n * 4, s);
-    EXPECT(comm_reduce_scatter_start(all, x, x + rank * PART, PART, DTYPE_F32, COMM_SUM, s, &req[0], &e) == 0);
-    EXPECT(comm_all_gather_start(all, x + rank * PART, x, PART, DTYPE_F32, s, &req[1], &e) == 0);
-    EXPECT(comm_all_reduce_start(all, z, y, n, DTYPE_F32, COMM_SUM, s, &req[2], &e) == 0);
+    EXPECT(comm_reduce_scatter_start(all, &(struct comm_data){ x, x + rank * PART, PART, DTYPE_F32, COMM_SUM }, s,
+                                     &req[0], &e) == 0);
+    EXPECT(comm_all_gather_start(all, &(struct comm_data){ .in = x + rank * PART, .out = x, .n = PART, .t = DTYPE_F32 },
+                                 s, &req[1], &e) == 0);
+    EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, n, DTYPE_F32, COMM_SUM }, s, &req[2], &e) == 0);
     EXPECT(ranks_now_s() - since < soon_s && req[0] && req[1] && req[2]);
     /* ... but not in front of what comes after: `other` has all of it while s stands still. */
     fakedev_delay(s, 3 * DELAY_MS);
@@ -176,7 +179,7 @@ static int do_beside(int rank, int size, void *arg)
     /* comm_wait() holds back what is queued after it. */
     if (rank == 0)
         fakedev_delay(s, DELAY_MS);
-    EXPECT(comm_all_reduce_start(all, z, y, n, DTYPE_F32, COMM_MAX, s, &req[0], &e) == 0);
+    EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, n, DTYPE_F32, COMM_MAX }, s, &req[0], &e) == 0);
     EXPECT(comm_wait(&req[0], s, &e) == 0);
     fakedev.copy(x, y, (uint64_t)n * 4, s);
     EXPECT(comm_sync(all, s, &e) == 0);
@@ -184,8 +187,10 @@ static int do_beside(int rank, int size, void *arg)
         EXPECT(x[i] == (float)(i % 1000 + size - 1));
 
     /* Nothing to tell anybody. */
-    EXPECT(comm_all_reduce_start(all, z, y, 0, DTYPE_F32, COMM_SUM, s, &req[0], &e) == 0 && !req[0]);
-    EXPECT(comm_all_gather_start(one, z, x, n, DTYPE_F32, s, &req[0], &e) == 0 && !req[0]);
+    EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, 0, DTYPE_F32, COMM_SUM }, s, &req[0],
+                                 &e) == 0 && !req[0]);
+    EXPECT(comm_all_gather_start(one, &(struct comm_data){ .in = z, .out = x, .n = n, .t = DTYPE_F32 }, s, &req[0],
+                                 &e) == 0 && !req[0]);
     EXPECT(comm_sync(all, s, &e) == 0 && memcmp(x, z, (size_t)n * 4) == 0);
     comm_close(one);
     fakedev.stream_free(s);
@@ -218,7 +223,7 @@ static int do_share(int rank, int size, void *arg)
         EXPECT(comm_share(all, x, sizeof x, 64, &e) == 0);
         EXPECT(fakenet_shares() == (i == 3));
         fill(x, 100, 1);
-        EXPECT(comm_all_reduce_start(all, x, x, 100, DTYPE_F32, COMM_SUM, NULL, &req, &e) == 0);
+        EXPECT(comm_all_reduce_start(all, &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL, &req, &e) == 0);
         EXPECT(comm_wait(&req, NULL, &e) == 0 && all_are(x, 100, (float)size));
     }
     EXPECT(comm_share(one, x, sizeof x, 64, &e) == 0);
@@ -257,8 +262,10 @@ static int do_messages(int rank, int size, void *arg)
         if (i % 7 == rank)
             fakedev_delay(s, 20);
         fakedev.copy(send[k], source[i], sizeof send[k], s);
-        EXPECT(comm_send_start(all, send[k], N, DTYPE_F32, other, s, &out[k], &e) == 0);
-        EXPECT(comm_recv_start(all, recv[k], N, DTYPE_F32, other, s, &in[k], &e) == 0);
+        EXPECT(comm_send_start(all, &(struct comm_data){ .in = send[k], .n = N, .t = DTYPE_F32 }, other, s, &out[k],
+                               &e) == 0);
+        EXPECT(comm_recv_start(all, &(struct comm_data){ .out = recv[k], .n = N, .t = DTYPE_F32 }, other, s, &in[k],
+                               &e) == 0);
         EXPECT(comm_wait(&in[k], s, &e) == 0);
         fakedev.copy(got[i], recv[k], sizeof recv[k], s);
         fakedev.zero(recv[k], sizeof recv[k], s);
@@ -285,19 +292,19 @@ static int do_patience(int rank, int size, void *arg)
     double since;
 
     (void)size;
-    EXPECT((rank ? comm_recv_start(all, x, 1, DTYPE_F32, 0, s, &req, &e)
-                 : comm_send_start(all, x, 1, DTYPE_F32, 1, s, &req, &e)) == 0);
+    EXPECT((rank ? comm_recv_start(all, &(struct comm_data){ .out = x, .n = 1, .t = DTYPE_F32 }, 0, s, &req, &e)
+                 : comm_send_start(all, &(struct comm_data){ .in = x, .n = 1, .t = DTYPE_F32 }, 1, s, &req, &e)) == 0);
     EXPECT(comm_wait(&req, s, &e) == 0 && comm_barrier(all, s, &e) == 0);
     since = ranks_now_s();
     if (rank == 0) {
         fill(x, N, 7);
-        EXPECT(comm_send_start(all, x, N, DTYPE_F32, 1, s, &req, &e) == 0);
+        EXPECT(comm_send_start(all, &(struct comm_data){ .in = x, .n = N, .t = DTYPE_F32 }, 1, s, &req, &e) == 0);
         EXPECT(comm_sync(all, s, &e) == 0 && ranks_now_s() - since < soon_s);
         EXPECT(comm_wait(&req, s, &e) == 0);
         EXPECT(comm_sync(all, s, &e) == 0 && ranks_now_s() - since > 0.9e-3 * DELAY_MS);
     } else {
         usleep(DELAY_MS * 1000);
-        EXPECT(comm_recv_start(all, x, N, DTYPE_F32, 0, s, &req, &e) == 0);
+        EXPECT(comm_recv_start(all, &(struct comm_data){ .out = x, .n = N, .t = DTYPE_F32 }, 0, s, &req, &e) == 0);
         EXPECT(comm_wait(&req, s, &e) == 0 && comm_sync(all, s, &e) == 0 && all_are(x, N, 7));
     }
     fakedev.stream_free(s);
@@ -327,17 +334,19 @@ static int times(int rank, struct fakenet *n, bool prompt)
     float x[100] = {0};
     double waited;
 
-    EXPECT(comm_all_reduce(all, x, x, 1, DTYPE_F32, COMM_SUM, s, &e) == 0 && comm_barrier(all, s, &e) == 0);
-    EXPECT(comm_all_reduce_start(all, x, x, 1, DTYPE_F32, COMM_SUM, s, &req, &e) == 0 && comm_wait(&req, s, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 1, DTYPE_F32, COMM_SUM }, s,
+                           &e) == 0 && comm_barrier(all, s, &e) == 0);
+    EXPECT(comm_all_reduce_start(all, &(struct comm_data){ x, x, 1, DTYPE_F32, COMM_SUM }, s, &req,
+                                 &e) == 0 && comm_wait(&req, s, &e) == 0);
     EXPECT(comm_barrier(all, s, &e) == 0);
     comm_time_waits(w);
     waited = comm_seconds_waiting(w);
     for (int i = 0; i < ROUNDS; i++) {
         fakedev_delay(s, rank == 0 ? SLOW_MS : 1);
         if (i % 2) {
-            EXPECT(comm_all_reduce(all, x, x, 100, DTYPE_F32, COMM_SUM, s, &e) == 0);
+            EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, s, &e) == 0);
         } else {
-            EXPECT(comm_all_reduce_start(all, x, x, 100, DTYPE_F32, COMM_SUM, s, &req, &e) == 0);
+            EXPECT(comm_all_reduce_start(all, &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, s, &req, &e) == 0);
             EXPECT(comm_wait(&req, s, &e) == 0);
         }
     }
@@ -381,10 +390,11 @@ static int do_errors(int rank, int size, void *arg)
 
     (void)rank;
     (void)size;
-    EXPECT(comm_all_reduce(all, x, x, 10, DTYPE_F32, COMM_SUM, NULL, &e) == 0 && comm_barrier(all, NULL, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL,
+                           &e) == 0 && comm_barrier(all, NULL, &e) == 0);
     /* Refused at once: which call (the first made the link), and what the net says. */
     fakenet_refuse("fake 1.0, group world: unhandled error: out of rooms");
-    EXPECT(comm_all_reduce(all, x, x, 10, DTYPE_F32, COMM_SUM, NULL, &e) == -1);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == -1);
     EXPECT(strcmp(e.msg, "all_reduce #4 of group world: fake 1.0, group world: unhandled error: out of rooms") == 0);
     err_clear(&e);
     /* After it was queued: heard of by whoever waits for the device. */
@@ -419,12 +429,13 @@ static int do_lost(int rank, int size, void *arg)
     (void)size;
     snprintf(name, sizeof name, "GPU-%d at 0000:%02d:00.0", rank, rank);
     EXPECT(comm_name_device(w, name, &e) == 0);
-    EXPECT(comm_all_reduce(all, x, x, 10, DTYPE_F32, COMM_SUM, NULL, &e) == 0 && comm_barrier(all, NULL, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL,
+                           &e) == 0 && comm_barrier(all, NULL, &e) == 0);
     if (rank != 1) {
         sleep(60);
         return 0;
     }
-    EXPECT(comm_all_reduce(all, x, x, 10, DTYPE_F32, COMM_SUM, NULL, &e) == 0);
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0);
     fakenet_fail("fake 1.0, group world: remote error");
     if (comm_sync(all, NULL, &e) < 0)
         comm_abort(w, e.msg);
@@ -478,7 +489,7 @@ static int do_hang(int rank, int size, void *arg)
         watch_phase(comm_watch(w), rank == 2 && i == 2 ? "optimizer" : "forward", 17, -1);
         if (rank == 2 && i == 2)
             sleep(60);
-        EXPECT(comm_all_reduce(all, x, x, 10, DTYPE_F32, COMM_SUM, NULL, &e) == 0);
+        EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0);
         if (comm_sync(all, NULL, &e) < 0)
             comm_abort(w, e.msg);
     }

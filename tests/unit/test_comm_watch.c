@@ -77,7 +77,8 @@ static int do_trouble(int rank, int size, void *arg)
             if (strcmp(t->what, "dump") == 0)
                 watch_dump(comm_watch(world));
         }
-        if (comm_all_reduce(comm_world_group(world), x, x, 100, DTYPE_F32, COMM_SUM, NULL, &e) < 0)
+        if (comm_all_reduce(comm_world_group(world), &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL,
+                            &e) < 0)
             comm_abort(world, e.msg);
         usleep(5000);
     }

@@ -44,8 +44,9 @@ static int exchange(struct preflight *p, const struct messages *x, int other, st
     const int64_t n = (int64_t)(p->z.message / 4);
     struct comm_req *out = NULL, *in = NULL;
 
-    if (comm_send_start(p->all, x->out, n, DTYPE_F32, other, NULL, &out, e) < 0 ||
-        comm_recv_start(p->all, x->in, n, DTYPE_F32, other, NULL, &in, e) < 0)
+    if (comm_send_start(p->all, &(struct comm_data){ .in = x->out, .n = n, .t = DTYPE_F32 }, other, NULL, &out,
+                        e) < 0 ||
+        comm_recv_start(p->all, &(struct comm_data){ .out = x->in, .n = n, .t = DTYPE_F32 }, other, NULL, &in, e) < 0)
         return -1;
     return comm_wait(&in, NULL, e) < 0 ? -1 : comm_wait(&out, NULL, e);
 }
@@ -107,7 +108,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
             return -1;
         if (i < 2)
             begin = status_now();
-        if (comm_all_reduce(p->all, x->out, x->in, n, DTYPE_F32, COMM_SUM, NULL, e) < 0)
+        if (comm_all_reduce(p->all, &(struct comm_data){ x->out, x->in, n, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
             return -1;
     }
     if (comm_sync(p->all, NULL, e) < 0)

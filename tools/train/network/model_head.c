@@ -24,7 +24,8 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     k->xent_stat(m->stat, &(struct kernel_xent){
         .m = rows, .v = m->vocab, .first = first, .target = mb->labels + row0, .logits = m->logits,
     }, t, s);
-    if (m->all_stat && comm_all_gather(m->tp_group, m->stat, m->all_stat, rows * 3, DTYPE_F32, s, e) < 0)
+    if (m->all_stat && comm_all_gather(m->tp_group, &(struct comm_data){ .in = m->stat, .out = m->all_stat,
+                                                                         .n = rows * 3, .t = DTYPE_F32 }, s, e) < 0)
         return -1;
     k->xent_loss(m->loss_rows + row0, m->lse, m->all_stat ? m->all_stat : m->stat, m->stage->topo.tp, rows, s);
     if (!mb->training)
@@ -49,8 +50,9 @@ static int gather_fin(struct model *m, struct dev_stream *s, struct err *e)
     for (int i = 0; i < m->forward.n && m->opts.sequence_parallel; i++) {
         const struct model_part *p = &m->forward.part[i];
 
-        if (comm_all_gather(m->tp_group, row_of(m, m->final_norm, p->own_row, m->hidden),
-                            row_of(m, m->final_norm, p->row, m->hidden), p->own_rows * m->hidden, m->opts.t, s, e) < 0)
+        if (comm_all_gather(m->tp_group, &(struct comm_data){ .in = row_of(m, m->final_norm, p->own_row, m->hidden),
+                                                              .out = row_of(m, m->final_norm, p->row, m->hidden),
+                                                              .n = p->own_rows * m->hidden, .t = m->opts.t }, s, e) < 0)
             return -1;
     }
     return 0;

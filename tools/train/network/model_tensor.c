@@ -46,10 +46,11 @@ int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, 
     void *rows = row_of(m, x, p->row, m->hidden);
 
     if (m->opts.sequence_parallel)
-        return comm_reduce_scatter_start(m->tp_group, rows, row_of(m, x, p->own_row, m->hidden),
-                                         p->own_rows * m->hidden, m->opts.t, COMM_SUM, s, &m->sum_req[i], e);
-    return comm_all_reduce_start(m->tp_group, rows, rows, p->rows * m->hidden, m->opts.t, COMM_SUM, s, &m->sum_req[i],
-                                 e);
+        return comm_reduce_scatter_start(m->tp_group, &(struct comm_data){ rows, row_of(m, x, p->own_row, m->hidden),
+                                                                           p->own_rows * m->hidden, m->opts.t,
+                                                                           COMM_SUM }, s, &m->sum_req[i], e);
+    return comm_all_reduce_start(m->tp_group, &(struct comm_data){ rows, rows, p->rows * m->hidden, m->opts.t,
+                                                                   COMM_SUM }, s, &m->sum_req[i], e);
 }
 
 int model_sum_wait(struct model *m, int i, struct dev_stream *s, struct err *e)
@@ -80,8 +81,9 @@ int model_gather_start(struct model *m, const struct model_cut *c, int i, const 
 
     if (!m->opts.sequence_parallel)
         return 0;
-    return comm_all_gather_start(m->tp_group, row_of(m, x, p->own_at, m->hidden),
-                                 row_of(m, m->gathered, p->row, m->hidden), p->own_rows * m->hidden, m->opts.t, s,
+    return comm_all_gather_start(m->tp_group, &(struct comm_data){ .in = row_of(m, x, p->own_at, m->hidden),
+                                                                   .out = row_of(m, m->gathered, p->row, m->hidden),
+                                                                   .n = p->own_rows * m->hidden, .t = m->opts.t }, s,
                                  &m->gather_req[i], e);
 }
 
@@ -107,8 +109,9 @@ int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct er
             last++;
             i++;
         }
-        if (comm_all_reduce(m->tp_group, m->state.grads + first->at, m->state.grads + first->at,
-                            last->at + last->n - first->at, DTYPE_F32, COMM_SUM, s, e) < 0)
+        if (comm_all_reduce(m->tp_group, &(struct comm_data){ m->state.grads + first->at, m->state.grads + first->at,
+                                                              last->at + last->n - first->at, DTYPE_F32, COMM_SUM }, s,
+                            e) < 0)
             return -1;
     }
     return 0;

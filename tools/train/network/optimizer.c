@@ -174,8 +174,8 @@ static int add_tied(struct optimizer *p, const float *head_grad, struct dev_stre
         p->k->add(p->st.grads + word->at, head_grad, word->n, s);
     if (!p->c.tied)
         return 0;
-    return comm_all_reduce(p->c.tied, p->st.grads + word->at, p->st.grads + word->at, word->n, DTYPE_F32, COMM_SUM, s,
-                           e);
+    return comm_all_reduce(p->c.tied, &(struct comm_data){ p->st.grads + word->at, p->st.grads + word->at, word->n,
+                                                           DTYPE_F32, COMM_SUM }, s, e);
 }
 
 /* Where bucket i travels: blocks' in turn in two places. */
@@ -210,7 +210,8 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
         in = wire;
         out = wire + b->n;
     }
-    return comm_reduce_scatter_start(p->c.dp, in, out, own, p->o.reduce, COMM_SUM, s, &p->reducing[i], e);
+    return comm_reduce_scatter_start(p->c.dp, &(struct comm_data){ in, out, own, p->o.reduce, COMM_SUM }, s,
+                                     &p->reducing[i], e);
 }
 
 /* The average, in p->grad, of what reduce() has begun; nothing to do for buckets in another state. */
@@ -321,7 +322,8 @@ static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *
 
     if (p->g->topo.dp == 1)
         return 0;
-    return comm_all_gather_start(p->c.dp, mine, all, own, p->o.t, s, &p->gathering[i], e);
+    return comm_all_gather_start(p->c.dp, &(struct comm_data){ .in = mine, .out = all, .n = own, .t = p->o.t }, s,
+                                 &p->gathering[i], e);
 }
 
 /* AdamW, bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */

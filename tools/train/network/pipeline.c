@@ -65,7 +65,8 @@ static int receive(struct pipeline *p, void *buf, int from, struct dev_stream *s
 {
     struct comm_req *req = NULL;
 
-    if (comm_recv_start(p->of.group, buf, p->n_elems, p->opts.t, from, s, &req, e) < 0)
+    if (comm_recv_start(p->of.group, &(struct comm_data){ .out = buf, .n = p->n_elems, .t = p->opts.t }, from, s, &req,
+                        e) < 0)
         return -1;
     return comm_wait(&req, s, e);
 }
@@ -89,7 +90,8 @@ static int forward(struct pipeline *p, int i, int n, bool training, struct dev_s
         return -1;
     if (p->of.stage->last)
         return 0;
-    return comm_send_start(p->of.group, model_output(p->of.model, slot), p->n_elems, p->opts.t, p->of.stage->pp + 1, s,
+    return comm_send_start(p->of.group, &(struct comm_data){ .in = model_output(p->of.model, slot), .n = p->n_elems,
+                                                             .t = p->opts.t }, p->of.stage->pp + 1, s,
                            &p->output_sent[slot], e);
 }
 
@@ -106,8 +108,8 @@ static int backward(struct pipeline *p, int i, struct dev_stream *s, struct err 
         return -1;
     if (p->of.stage->first)
         return 0;
-    return comm_send_start(p->of.group, p->grad[side], p->n_elems, p->opts.t, p->of.stage->pp - 1, s,
-                           &p->grad_sent[side], e);
+    return comm_send_start(p->of.group, &(struct comm_data){ .in = p->grad[side], .n = p->n_elems, .t = p->opts.t },
+                           p->of.stage->pp - 1, s, &p->grad_sent[side], e);
 }
 
 /* Everything that was sent has arrived. */
