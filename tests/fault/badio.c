@@ -7,7 +7,8 @@
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
  * of rename, mkdir and open only those count whose path holds TEXT. BADIO_URING=0 refuses io_uring,
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
- * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do.
+ * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_CLOCK=SECONDS: somebody
+ * sets the wall clock back by so many before every time it is read.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_long calls;
@@ -57,6 +59,18 @@ static int turn_at(const char *call, const char *path)
 static void *next(const char *name)
 {
     return dlsym(RTLD_NEXT, name);
+}
+
+int clock_gettime(clockid_t which, struct timespec *t)
+{
+    static atomic_long readings;
+    int (*real)(clockid_t, struct timespec *) = next("clock_gettime");
+    const char *back = getenv("BADIO_CLOCK");
+    int rc = real(which, t);
+
+    if (back && which == CLOCK_REALTIME)
+        t->tv_sec -= atol(back) * (atomic_fetch_add(&readings, 1) + 1);
+    return rc;
 }
 
 ssize_t pread64(int fd, void *buf, size_t n, off64_t at)

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/convert/staging.h"
 #include "tools/train/checkpoint/checkpoint_write.h"
 
@@ -108,15 +108,15 @@ char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, stru
 {
     char *path = told_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
-    time_t orphan = 0;
+    double orphan_s = -1;               /* when the trainer was found to be gone; negative: it is there */
     uint64_t n;
 
     while (!exists(path)) {
         if (hear_failure(m, e))
             goto out;
-        if (!orphan && m->gone(m->ctx))
-            orphan = time(NULL);
-        if (orphan && time(NULL) - orphan > ORPHAN_WAIT_S) {
+        if (orphan_s < 0 && m->gone(m->ctx))
+            orphan_s = clock_s();
+        if (orphan_s >= 0 && clock_s() - orphan_s > ORPHAN_WAIT_S) {
             m->echo = true;
             err_data(e, m->part, ERR_NO_BYTE, "training has ended, and rank %d's part does not come", rank);
             goto out;

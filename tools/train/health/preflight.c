@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "tools/train/health/preflight_impl.h"
 
 enum { HANG_S = 300 };
@@ -70,14 +71,14 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
 
     if (exchange(p, x, other, e) < 0 || comm_sync(p->all, NULL, e) < 0)
         return -1;
-    begin = status_now();
+    begin = clock_s();
     for (int i = 0; i < p->z.exchanges; i++)
         if (exchange(p, x, other, e) < 0)
             return -1;
     if (comm_sync(p->all, NULL, e) < 0)
         return -1;
     if (other == (p->t->place->rank + 1) % n) {
-        p->mine->rate[RATE_LINK] = (double)p->z.message * p->z.exchanges / (status_now() - begin);
+        p->mine->rate[RATE_LINK] = (double)p->z.message * p->z.exchanges / (clock_s() - begin);
         p->mine->next = other;
         p->mine->next_node = comm_place_of(p->t->world, other)->node;
     }
@@ -107,13 +108,13 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
         if (i == 1 && comm_barrier(p->all, NULL, e) < 0)
             return -1;
         if (i < 2)
-            begin = status_now();
+            begin = clock_s();
         if (comm_all_reduce(p->all, &(struct comm_data){ x->out, x->in, n, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
             return -1;
     }
     if (comm_sync(p->all, NULL, e) < 0)
         return -1;
-    all = status_now() - begin;
+    all = clock_s() - begin;
     *rate = 2.0 * (size - 1) / size * (double)p->z.message * p->z.exchanges / all;
     if (host && !equal(p, x, x->in, x->want))
         preflight_wrong(p, "an all-reduce over all ranks has a wrong sum");

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/progress.h"
 #include "tools/train/health/preflight_impl.h"
 
@@ -72,16 +73,16 @@ static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, 
 
     work(p, arg);                       /* the first one also loads, and chooses algorithms */
     preflight_settle(p);
-    begin = status_now();
+    begin = clock_s();
     work(p, arg);
     preflight_settle(p);
-    times += (int)(p->z.round_s / (status_now() - begin + 1e-6));
+    times += (int)(p->z.round_s / (clock_s() - begin + 1e-6));
     for (int i = 0; i < ROUNDS; i++) {
-        begin = status_now();
+        begin = clock_s();
         for (int k = 0; k < times; k++)
             work(p, arg);
         preflight_settle(p);
-        round[i] = (status_now() - begin) / times;
+        round[i] = (clock_s() - begin) / times;
     }
     qsort(round, ROUNDS, sizeof *round, by_size);
     return round[ROUNDS / 2];

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- one iteration ---- */
@@ -44,7 +45,7 @@ static void skip(struct trainer *t)
 
 static int train_step(struct trainer *t, struct step *x, struct err *e)
 {
-    double lr = schedule_lr_now(&t->schedule.lr), begin = status_now();
+    double lr = schedule_lr_now(&t->schedule.lr), begin = clock_s();
     int rc;
 
     x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
@@ -70,7 +71,7 @@ static int train_step(struct trainer *t, struct step *x, struct err *e)
     t->consumed_samples += x->batch;
     t->consumed_tokens += x->batch * t->o.seq_length;
     t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
-    x->seconds = status_now() - begin;
+    x->seconds = clock_s() - begin;
     x->params_norm = -1;
     if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
         return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
@@ -95,7 +96,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
         .world_size = t->place->size, .data_parallel_size = t->topo.dp, .elapsed_s = x->seconds,
     };
     struct strbuf sb = {0};
-    double now = status_now();
+    double now = clock_s();
 
     trainlog_mean_add(&y->mean, x->loss);
     y->steps++;
@@ -135,7 +136,7 @@ static int agree(struct trainer *t, struct stop *s, struct err *e)
 
     s->kill = speaks(t) && status_kill_switch(t->o.kill_switch_path);
     s->signal = status_stop_signal();
-    s->duration = speaks(t) && status_duration_over(t->start_s, status_now(), t->o.exit_duration_in_mins, &minutes);
+    s->duration = speaks(t) && status_duration_over(t->start_s, clock_wall_s(), t->o.exit_duration_in_mins, &minutes);
     s->save_failed = save_poll(t);
     return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
 }
@@ -148,7 +149,7 @@ static void say_stop(struct trainer *t, enum status_reason why, int sig)
 
     if (!speaks(t))
         return;
-    status_duration_over(t->start_s, status_now(), 0, &minutes);
+    status_duration_over(t->start_s, clock_wall_s(), 0, &minutes);
     switch (why) {
     case STATUS_KILL_SWITCH: trainlog_add_kill_switch(&sb, t->o.kill_switch_path, now); break;
     case STATUS_SIGNAL: trainlog_add_exit_signal(&sb, sig, now); break;
@@ -185,7 +186,7 @@ static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
 /* Where each rank's time went since the last such line; said by rank 0. */
 static int tell_straggler(struct trainer *t, struct err *e)
 {
-    const double now = status_now(), calls = comm_seconds_waiting(t->world);
+    const double now = clock_s(), calls = comm_seconds_waiting(t->world);
     const double wait = calls - t->calls_s, all = now - t->told_s;
     struct trainlog_rank me = { t->place->rank, t->rank_pp, t->rank_dp, t->rank_tp, "", all - wait, wait };
     struct trainlog_rank *every = xcalloc((size_t)t->place->size, sizeof *every);
@@ -228,7 +229,7 @@ static int after_step(struct trainer *t, struct err *e)
 
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
 {
-    struct telling tell = { .since = status_now() };
+    struct telling tell = { .since = clock_s() };
     struct step x;
     int rc;
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/run/trainer.h"
 
@@ -155,7 +156,7 @@ int save_settle(struct trainer *t, struct err *e)
 int save_now(struct trainer *t, struct err *e)
 {
     const struct checkpoint_now now = present(t);
-    const double begin = status_now();
+    const double begin = clock_s();
     struct checkpoint_saved before = { .iteration = -1 };
     struct strbuf sb = {0};
     struct trainlog_timer timer = { "save-checkpoint", 0 };
@@ -183,7 +184,7 @@ int save_now(struct trainer *t, struct err *e)
         rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     t->saved_iteration = t->iteration;
     if (rc == 0 && speaks(t)) {
-        timer.ms = (status_now() - begin) * 1e3;
+        timer.ms = (clock_s() - begin) * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
     }

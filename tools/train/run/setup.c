@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- the pieces ---- */
@@ -191,7 +192,7 @@ static int load(struct trainer *t, struct err *e)
     struct checkpoint_loaded loaded;
     struct report *notes = report_new();
     struct strbuf sb = {0};
-    double begin = status_now();
+    double begin = clock_s();
     int rc;
 
     set_phase(t, "load");
@@ -204,7 +205,7 @@ static int load(struct trainer *t, struct err *e)
     if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
         rc = schedule_ramp_check(&t->schedule.ramp, t->consumed_samples, t->o.micro_batch_size, t->topo.dp, e);
     if (rc == 0 && speaks(t)) {
-        const struct trainlog_timer timer = { "load-checkpoint", (status_now() - begin) * 1e3 };
+        const struct trainlog_timer timer = { "load-checkpoint", (clock_s() - begin) * 1e3 };
 
         trainlog_add_loaded(&sb, f->iteration, f->path);
         trainlog_add_timers(&sb, &timer, 1);

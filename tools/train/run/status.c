@@ -81,7 +81,7 @@ static char *stalled;                   /* with it; NULL: the job goes on */
 static char *dump(const struct status *s)
 {
     json_t *o = json_object();
-    double now = status_now();
+    double now = clock_wall_s();
     char *out;
 
     json_object_set_new(o, "host", text(status_host()));
@@ -177,7 +177,7 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
         return 0;
     }
     json_object_set_new(o, "stalled", text(why));
-    json_object_set_new(o, "updated_s", real(status_now()));
+    json_object_set_new(o, "updated_s", real(clock_wall_s()));
     json = json_dumps(o, JSON_COMPACT);
     line = str_fmt("%s\n", json);
     pthread_mutex_lock(&one_writer);
@@ -289,11 +289,6 @@ const char *status_signal_name(int sig)
 
 /* ---- clock ---- */
 
-double status_now(void)
-{
-    return clock_wall_s();
-}
-
 int64_t status_start_ticks(int64_t pid)
 {
     char path[64], buf[1024], *p, state = '?';
@@ -333,7 +328,7 @@ double status_process_start(void)
     if (start == 0) {
         double age = seconds_since_start();
 
-        start = status_now() - (age > 0 ? age : 0);
+        start = clock_wall_s() - (age > 0 ? age : 0);
     }
     return start;
 }

@@ -77,11 +77,9 @@ bool status_dump_wanted(void);
 
 /* ---- clock ---- */
 
-/* Seconds since the epoch, comparable between hosts. */
-double status_now(void);
 /* Clock ticks between the machine's start and a process's; 0: it is a zombie, -1: it is not there, or hidden. */
 int64_t status_start_ticks(int64_t pid);
-/* When this process started, same clock. The job's start is the minimum over its ranks. */
+/* When this process started, by clock_wall_s(). The job's start is the minimum over its ranks. */
 double status_process_start(void);
 /* Is `now` past the limit of --exit-duration-in-mins (0: none)? *minutes is what the log line prints. */
 bool status_duration_over(double start, double now, int64_t limit_mins, double *minutes);

@@ -87,12 +87,12 @@ struct trainer {
     struct savelock *lock;      /* of --save */
     struct status status;
     char *status_path;          /* NULL: none, or it is another job's */
-    double start_s;             /* the job's: the earliest of its processes */
+    double start_s;             /* the job's: the earliest of its processes, by clock_wall_s() */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
     char saving_tag[64];        /* the last one that a save was begun for */
     bool save_failed;           /* the last save that has ended did */
-    double told_s, calls_s;     /* the last straggler line: when, and the time in communication until then */
+    double told_s, calls_s;     /* the last straggler line: when (clock_s()), and the time in communication until then */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
     bool not_finite;            /* ... it is a value of the state that is no finite number */
     double params_no_embeds;    /* of the whole model, without both embeddings */
