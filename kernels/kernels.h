@@ -273,7 +273,10 @@ struct kernels {
     void (*xent_stat)(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s);
     /* From the stats of all tp ranks, [tp, m, 3]: lse fp32 [m], and loss fp32 [m] = lse - target's logit */
     void (*xent_loss)(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s);
-    /* In place: logits = (exp(logit - lse) - [column is target]) * scale[row]; scale fp32 [m] = mask / (sum mask * M) */
+    /*
+     * In place: logits = (exp(logit - lse) - [column is target]) * scale[row];
+     * scale fp32 [m] = mask / (sum mask * M)
+     */
     void (*xent_back)(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
                       struct dev_stream *s);
     /* *out fp64 = sum of x[i] * w[i] (w NULL: 1), added in an order that depends on n alone */

@@ -139,7 +139,8 @@ ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t l
         const void *at = at_t(p, i * ld, form != FORM_F32);
 
         r[i] = i >= rows ? _mm256_setzero_ps()
-             : form == FORM_BF16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16))
+             : form == FORM_BF16
+                 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16))
              : _mm256_loadu_ps(at);
     }
     #pragma GCC unroll 4

@@ -12,8 +12,8 @@
  *   0.45 / 0.302 / 0.354   k and v read from shared memory by every product
  *   0.45 / 0.262 / 0.350   hd 64: k and v in registers
  *   0.45 / 0.262 / 0.312   hd 80 too; two rooms: four products at 610 / 525 / 550 TFLOP/s
- * hd 128 runs between 0.44 and 0.48: the card's power limit. hd 96 and 128 have no registers left for k and v, nor hd 128 for a
- * tile's products to begin before dV of the last is summed.
+ * hd 128 runs between 0.44 and 0.48: the card's power limit. hd 96 and 128 have no registers left for k and v, nor
+ * hd 128 for a tile's products to begin before dV of the last is summed.
  */
 #include "kernels/cuda/attention_tile.cuh"
 

@@ -261,8 +261,8 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, i
 /*
  * ---- dropout ----
  *
- * However a tile lies, a patch of drop_patches() belongs to 8 lanes, and each of them has elements in 8 patches. So each
- * computes one patch, and then they trade bits: with what it takes to drop an element, 6.5 instructions (hd 128,
+ * However a tile lies, a patch of drop_patches() belongs to 8 lanes, and each of them has elements in 8 patches. So
+ * each computes one patch, and then they trade bits: with what it takes to drop an element, 6.5 instructions (hd 128,
  * forward), of which 1.5 multiply and 0.5 compare. When each lane evaluated Philox for every two of its elements,
  * it reached 94 / 75 TFLOP/s forward / back.
  */

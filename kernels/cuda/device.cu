@@ -318,8 +318,8 @@ static void describe(const struct cudaDeviceProp *p)
     snprintf(w->model, sizeof w->model, "%.79s", p->name);
     cudaDeviceGetPCIBusId(w->pci, sizeof w->pci, gpu.ordinal);
     for (int i = 0; i < 16; i++)
-        at += snprintf(w->uuid + at, sizeof w->uuid - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                       (unsigned char)p->uuid.bytes[i]);
+        at += snprintf(w->uuid + at, sizeof w->uuid - (size_t)at, "%s%02x",
+                       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)p->uuid.bytes[i]);
     snprintf(gpu.name, sizeof gpu.name, "cuda %d (%s, %s, %s)", gpu.ordinal, w->model, w->uuid, w->pci);
 }
 
@@ -338,7 +338,8 @@ int cuda_device_open(int ordinal, struct err *e)
 
     if (status != cudaSuccess || n == 0) {
         cudaGetLastError();
-        err_usage(e, "no CUDA device: %s", status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
+        err_usage(e, "no CUDA device: %s",
+                  status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
         return -1;
     }
     /* A launcher may show each rank a GPU of its own, and nothing else. */

@@ -53,7 +53,8 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
 
 /* ---- back ---- */
 
-#define LONG 30                         /* tokens of a row from which several threads share a column; a warp sees 2 more */
+/* Tokens of a row from which several threads share a column; a warp sees 2 more. */
+#define LONG 30
 
 /* Keys are rows, or `rows` for tokens of other ranks, which the sort puts last. */
 struct sorted {

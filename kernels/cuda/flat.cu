@@ -2,7 +2,8 @@
  * flat.cu - work on flat buffers: sums, conversions, initial weights
  *
  * All of it is bound by memory, and a thread takes 16 bytes of fp32 at a time. H200, of a device copy's
- * 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs a thread were not needed: there are blocks enough to keep loads on their way.
+ * 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs a thread were not needed: there are blocks enough to keep
+ * loads on their way.
  */
 #include <math.h>
 
@@ -58,14 +59,19 @@ static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream
 /* A NaN keeps its sign and leading bits, as on the CPU; the conversion's own has none of its own. */
 static __device__ __forceinline__ bf16 cast_down(float x)
 {
-    return x == x ? __float2bfloat16_rn(x) : __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) | 0x400000) >> 16));
+    return x == x ? __float2bfloat16_rn(x)
+                  : __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) | 0x400000) >> 16));
 }
 
 /*
  * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements a thread, whole packs only;
  * with N = 1 it does what is left.
  */
-static __device__ __forceinline__ void cast_one(float *y, bf16 x) { *y = __uint_as_float((unsigned)__bfloat16_as_ushort(x) << 16); }
+static __device__ __forceinline__ void cast_one(float *y, bf16 x)
+{
+    *y = __uint_as_float((unsigned)__bfloat16_as_ushort(x) << 16);
+}
+
 static __device__ __forceinline__ void cast_one(bf16 *y, float x) { *y = cast_down(x); }
 
 template <typename TO, typename FROM, int N>
@@ -113,7 +119,7 @@ template <int N> static __global__ void __launch_bounds__(THREADS) add_packs(flo
     store(y + i * N, v);
 }
 
-/* Launch a kernel over whole packs of N, and the same one over what is left: KERNEL(N, first element, how many packs). */
+/* Launch a kernel over whole packs of N, and over what is left: KERNEL(N, first element, how many packs). */
 #define OVER_PACKS(N, n, LAUNCH)                                    \
     do {                                                            \
         int64_t whole_ = (n) / (N), rest_ = (n) - whole_ * (N);     \
@@ -125,8 +131,9 @@ template <int N> static __global__ void __launch_bounds__(THREADS) add_packs(flo
 
 template <typename TO, typename FROM> static void cast_as(void *dst, const void *src, int64_t n, struct dev_stream *s)
 {
-#define CAST(N, at, packs) \
-    cast_packs<TO, FROM, N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>((TO *)dst + (at), (const FROM *)src + (at), packs)
+#define CAST(N, at, packs)                                                          \
+    cast_packs<TO, FROM, N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(  \
+        (TO *)dst + (at), (const FROM *)src + (at), packs)
     OVER_PACKS(4, n, CAST);
 #undef CAST
 }

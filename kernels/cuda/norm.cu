@@ -139,7 +139,8 @@ norm_rows(const struct norm_args a)
 }
 
 /* One block a row; a thread meets the same columns in each pass, so what it wrote it may read. */
-template <typename T, bool RESIDUAL> static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm_args a)
+template <typename T, bool RESIDUAL>
+static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm_args a)
 {
     __shared__ float room[ANY_WARPS];
     int64_t row = blockIdx.x, from = row * a.h;
@@ -162,7 +163,8 @@ template <typename T, bool RESIDUAL> static __global__ void __launch_bounds__(AN
         squares += (up(x[j]) - mu) * (up(x[j]) - mu);
     r = 1.0f / sqrtf(block_sum<ANY_WARPS>(squares, room) / (float)a.h + a.eps);
     for (int64_t j = threadIdx.x; j < a.h; j += ANY_THREADS)
-        ((T *)a.y)[from + j] = down<T>(fmaf((up(x[j]) - mu) * r, up(((const T *)a.gamma)[j]), up(((const T *)a.beta)[j])));
+        ((T *)a.y)[from + j] =
+            down<T>(fmaf((up(x[j]) - mu) * r, up(((const T *)a.gamma)[j]), up(((const T *)a.beta)[j])));
     if (threadIdx.x == 0 && a.mean)
         a.mean[row] = mu;
     if (threadIdx.x == 0 && a.rstd)
@@ -188,8 +190,9 @@ template <typename T, bool RESIDUAL> static void norm_launch(const struct norm_a
 
     if (!a.m || !a.h)
         return;
-#define ROWS(NV, W) \
-    norm_rows<T, NV, W, RESIDUAL><<<(unsigned)ceil_div(a.m, rows_per<W>::block), 32 * W * rows_per<W>::block, 0, cuda_stream(s)>>>(a)
+#define ROWS(NV, W)                                                             \
+    norm_rows<T, NV, W, RESIDUAL><<<(unsigned)ceil_div(a.m, rows_per<W>::block), \
+                                    32 * W * rows_per<W>::block, 0, cuda_stream(s)>>>(a)
     if (a.h % wide<T>::n != 0 || packs > 2048)
         norm_any<T, RESIDUAL><<<(unsigned)a.m, ANY_THREADS, 0, cuda_stream(s)>>>(a);
     else if (packs <= 32)

@@ -353,7 +353,8 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
 
         reduce_piece(p, &r, at, piece, s);
         for (int k = 1; k < p->size; k++)
-            copy(p->of[nth_peer(p, k)].base + (own - p->base) + at * size, own + at * size, (uint64_t)(piece * size), s);
+            copy(p->of[nth_peer(p, k)].base + (own - p->base) + at * size, own + at * size, (uint64_t)(piece * size),
+                 s);
         tell(p, DONE, p->summed, s);
     }
     hear(p, DONE, p->summed, s);

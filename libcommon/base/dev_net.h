@@ -58,7 +58,7 @@ struct dev_net {
     /* Of a link of two: to, and from, the other. The stream stands until the other has come. */
     int (*send)(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
     int (*recv)(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e);
-    /* The first link that something has happened to: "NCCL 2.28.9, group tp: remote process has exited". Does not wait. */
+    /* The first link that something has happened to: "NCCL 2.28.9, group tp: remote process has exited". No waiting. */
     int (*check)(struct err *e);
 };
 

@@ -343,7 +343,8 @@ static json_t *load(const char *path, struct err *e)
         err_data(e, path, (uint64_t)(last - buf), "the certificate's own crc does not match (expected %s)", own);
     else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))
         err_data(e, path, (uint64_t)je.position, "no JSON: %s", je.text);
-    else if (!(format = json_string_value(json_object_get(o, "format"))) || strcmp(format, "shardkit-certificate") != 0 ||
+    else if (!(format = json_string_value(json_object_get(o, "format"))) ||
+             strcmp(format, "shardkit-certificate") != 0 ||
              json_integer_value(json_object_get(o, "version")) != 1) {
         err_data(e, path, ERR_NO_BYTE, "no certificate that this version reads");
         json_decref(o);

@@ -190,7 +190,7 @@ static struct stats_diff distance(struct values *v, const struct tmap *a, const 
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
     struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = v->o->stopped, .report = report_new() };       /* records were told of already */
+                             .stopped = v->o->stopped, .report = report_new() };   /* records were told of already */
     struct err e = {0};
 
     if (stats_run(&job, 1, &so, &e) < 0)

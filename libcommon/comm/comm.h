@@ -154,7 +154,8 @@ MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct e
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
-void comm_close(struct comm *c);            /* NULL is fine; no waiting but, with a device, for the members to close it too */
+/* NULL is fine; no waiting but, with a device, for the members to close it too. */
+void comm_close(struct comm *c);
 int comm_rank(const struct comm *c);        /* 0 .. size-1 */
 int comm_size(const struct comm *c);
 int comm_world_rank(const struct comm *c, int rank);    /* of a member */
@@ -210,8 +211,8 @@ MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, 
  * Where devices of one host can reach each other's memory, started collectives of fp32 and bf16 sums, and gathers,
  * on buffers in [base, base + bytes) go by that: beside computing without taking anything from it, and with the CPU's
  * order and rounding of sums. All members call it with memory of the device's alloc(), laid out alike, and the
- * same sizes, before any start; it lasts as long as the group, and is not freed before. room: bytes of device memory for
- * each member's part of a sum on its way; larger ones go in pieces. Costs comm_share_bytes().
+ * same sizes, before any start; it lasts as long as the group, and is not freed before. room: bytes of device memory
+ * for each member's part of a sum on its way; larger ones go in pieces. Costs comm_share_bytes().
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
 /* Device memory that it takes at most, of a group of `size`: large groups share nothing. */

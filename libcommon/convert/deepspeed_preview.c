@@ -123,7 +123,8 @@ void ds_preview_text(const struct ds_target *t, const struct ds_preview *p, cons
                     bytes_text((uint64_t)p->rate, a));
     else
         strbuf_addf(sb, "time      a moment\n");
-    strbuf_addf(sb, "memory    stage %d needs most of a GPU: %s of weights, %s of fp32 gradients, %s of optimizer state\n",
+    strbuf_addf(sb,
+                "memory    stage %d needs most of a GPU: %s of weights, %s of fp32 gradients, %s of optimizer state\n",
                 p->stage, bytes_text(p->weight_bytes, b), bytes_text(p->gradient_bytes, c),
                 bytes_text(p->optimizer_bytes, d));
     for (int i = 0; i < report_n(notes); i++) {
@@ -156,8 +157,8 @@ json_t *ds_preview_json(const struct ds_target *t, const struct ds_preview *p, c
     for (int pp = 0; pp < t->topo.pp; pp++)
         json_array_append_new(layers, json_integer(t->stage[pp].n_layers));
     return json_pack("{s:s, s:o, s:o, s:b, s:i, s:i, s:i, s:o, s:i, s:I, s:i, s:I, s:I, s:f, s:I, s:I, s:I, s:o}",
-                     "tool", tool, "input", text_json(t->src->path), "output", text_json(out), "dry_run", 1, "tp", t->topo.tp,
-                     "pp", t->topo.pp, "dp", t->topo.dp, "stage_layers", layers,
+                     "tool", tool, "input", text_json(t->src->path), "output", text_json(out), "dry_run", 1,
+                     "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp, "stage_layers", layers,
                      "groups", t->optimizer ? t->n_groups : 0, "padded_vocab", (json_int_t)t->vocab,
                      "files", p->r.files, "need_bytes", (json_int_t)p->r.need_bytes,
                      "free_bytes", (json_int_t)p->r.free_bytes, "expected_s", p->expected_s,

@@ -19,8 +19,8 @@ struct rehearsal {
 
 /*
  * Rehearse `k`, which is not prepared yet and is good for nothing but closing afterwards.
- * ERR_USAGE for an OUT that collides with the source, or that --force would not replace; otherwise what the conversion would
- * say, and ERR_SYS about the folder.
+ * ERR_USAGE for an OUT that collides with the source, or that --force would not replace; otherwise what the conversion
+ * would say, and ERR_SYS about the folder.
  */
 MUST_CHECK int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehearsal *r, struct err *e);
 

@@ -301,7 +301,8 @@ int staging_check_out(const char *out, bool force, struct err *e)
     return rc;
 }
 
-int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o, struct err *e)
+int staging_open(struct staging *s, const char *out, const char *fingerprint, const struct staging_opts *o,
+                 struct err *e)
 {
     int rc;
 

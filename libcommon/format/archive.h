@@ -15,7 +15,7 @@ struct archive_member {
     int file;                   /* number in the files */
 };
 
-/* True when the path is a regular file that begins like a tar or a compressed tar (gz, zstd, xz, bz2, lz4), not a zip. */
+/* True when the path is a regular file that begins like a tar, plain or compressed (gz, zstd, xz, bz2, lz4); no zip. */
 bool archive_is_tar(const char *path);
 /*
  * Make every regular member of the archive a file of `f`. Returns their number and the

@@ -32,7 +32,7 @@ struct npy {
 
 /*
  * Map the file. Header and length are checked completely; what the numbers mean is the
- * caller's; reads of data belong into mapped_use(). ERR_SYS: cannot be opened (errno ENOENT in e->sys when it is not there).
+ * caller's; reads of data belong into mapped_use(). ERR_SYS: cannot be opened (e->sys is ENOENT when it is not there).
  * ERR_DATA: another type or order, damaged, or the file is not as long as the shape says.
  */
 MUST_CHECK int npy_open(const char *path, struct npy *a, struct err *e);

@@ -88,7 +88,10 @@ struct pk_tree {
 MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
                             struct pk_tree *out, struct err *e);
 void pk_tree_free(struct pk_tree *t);
-/* The tree as a protocol-2 pickle that torch's weights-only unpickler takes; memoises shared nodes and strings only where that saves bytes. */
+/*
+ * The tree as a protocol-2 pickle that torch's weights-only unpickler takes; memoises shared nodes, and strings only
+ * where that saves bytes.
+ */
 void pickle_write(const struct pk *root, struct strbuf *out);
 
 /* Looking. NULL or false when the value is not what is asked for; v may be NULL. */
@@ -133,7 +136,7 @@ struct pk *pk_global(struct arena *a, const char *module, const char *name);
 struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args);
 struct pk *pk_object(struct arena *a, const char *module, const char *name, struct pk *state);
 void pk_add(struct arena *a, struct pk *list_or_tuple, struct pk *v);
-void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);        /* replaces an equal str or int key */
+void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);    /* replaces an equal str or int key */
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v);
 void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 bool pk_remove(struct pk *dict, const char *key);

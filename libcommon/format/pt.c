@@ -324,8 +324,9 @@ static int check_persid(struct opener *o, const struct pk *v)
         return -1;
     p = &o->pt->place[entry_index(o->pt, x)];
     if (!mul_u64((uint64_t)n, raw ? 1 : (uint64_t)dtype_size(dtype), &bytes) || bytes != x->size) {
-        err_data(o->e, o->pt->path, file_byte(o->pt, v), "storage %s has %llu bytes, pickle expects %lld elements of %s",
-                 record_name(o->pt, x) + 5, (unsigned long long)x->size, (long long)n, raw ? "1 byte" : dtype_name(dtype));
+        err_data(o->e, o->pt->path, file_byte(o->pt, v),
+                 "storage %s has %llu bytes, pickle expects %lld elements of %s", record_name(o->pt, x) + 5,
+                 (unsigned long long)x->size, (long long)n, raw ? "1 byte" : dtype_name(dtype));
         return -1;
     }
     if (!raw && p->typed && p->dtype != dtype) {
@@ -461,7 +462,8 @@ static int check_acts(struct opener *o)
         if (is_tensor_call(v) && read_tensor(o->pt, v, &t, o->e) < 0)
             return -1;
         if (is_torch_util(v, "_rebuild_tensor_v3")) {
-            err_data(o->e, o->pt->path, file_byte(o->pt, v), "a tensor of a newer type (_rebuild_tensor_v3) is not supported");
+            err_data(o->e, o->pt->path, file_byte(o->pt, v),
+                     "a tensor of a newer type (_rebuild_tensor_v3) is not supported");
             return -1;
         }
     }

@@ -204,7 +204,8 @@ static uint8_t *read_storage(struct files *f, int record, struct err *e)
         goto fail;
     crc = crc_bytes(0, buf, r->len);
     if (r->has_crc && crc != r->crc) {
-        err_data(e, files_name(f, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)", r->name, crc, r->crc);
+        err_data(e, files_name(f, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)", r->name, crc,
+                 r->crc);
         goto fail;
     }
     return buf;

@@ -38,7 +38,8 @@ struct opener {
 
 static const char *what_else(const uint8_t *p, uint64_t n)
 {
-    static const uint8_t legacy[] = { 0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e };
+    static const uint8_t legacy[] = { 0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e };
 
     if (n == 0)
         return "an empty file";
@@ -164,7 +165,8 @@ static int read_end(struct opener *o)
     if (at >= ZIP_LOCATOR_LEN && read_end64(o, at) < 0)
         return -1;
     if (o->dir_at > o->end_at || o->dir_size > o->end_at - o->dir_at) {
-        err_data(o->e, o->path, at, "truncated or damaged (the zip directory should be %llu bytes at %llu; file is %llu bytes)",
+        err_data(o->e, o->path, at,
+                 "truncated or damaged (the zip directory should be %llu bytes at %llu; file is %llu bytes)",
                  (unsigned long long)o->dir_size, (unsigned long long)o->dir_at, (unsigned long long)o->size);
         return -1;
     }
@@ -172,7 +174,8 @@ static int read_end(struct opener *o)
         return contradiction(o, at, "a zip without records");
     if (o->dir_size > MAX_DIRECTORY || o->n > MAX_ENTRIES) {
         err_data(o->e, o->path, at, "a directory of %llu records and %llu bytes; at most %d and %llu are supported",
-                 (unsigned long long)o->n, (unsigned long long)o->dir_size, MAX_ENTRIES, (unsigned long long)MAX_DIRECTORY);
+                 (unsigned long long)o->n, (unsigned long long)o->dir_size, MAX_ENTRIES,
+                 (unsigned long long)MAX_DIRECTORY);
         return -1;
     }
     return 0;

@@ -27,7 +27,8 @@ enum layout_kind {
     LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
     LAYOUT_HF,                  /* a model folder of Hugging Face Transformers: hf_source.h */
 };
-const char *layout_name(enum layout_kind k);    /* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf" */
+/* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf". */
+const char *layout_name(enum layout_kind k);
 
 /* What belongs to a file, for sizes and completeness. */
 enum file_class { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OTHER };
@@ -65,7 +66,7 @@ struct run_state {
     bool step_is_tensor;                /* ... as a 0-dim fp32 tensor rather than an int */
     int n_groups;
     const struct pk *args;              /* Namespace of mp_rank_00; belongs to the source */
-    const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or optimizer_state.pt's dict */
+    const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of optimizer_state.pt */
     const struct pk *param_groups;      /* list of dicts, or NULL */
     struct pt *optimizer_pt;            /* the file both live in */
 };
@@ -139,7 +140,7 @@ struct sink_opts {
     enum vocab_policy vocab;
     enum replica_policy replicas;
     bool split;                 /* hdf5: one file a parameter */
-    const char *final_path;     /* OUT as it will be called, for relative paths and names; the folder written is OUT.part */
+    const char *final_path;     /* OUT as it will be called, for relative paths and names; OUT.part is written */
     int part, n_parts;          /* this process fills its share; part 0 makes shared files */
     bool resumed;               /* OUT.part already holds an earlier run's work */
     bool rehearsal;             /* no tensor will be written: files take no room (rehearsal.h) */

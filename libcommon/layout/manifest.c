@@ -84,7 +84,8 @@ static int list_folder(struct names *l, const char *dir, struct err *e)
 /* ---- CRC of a file, whole or around what plan items filled ---- */
 
 /* Add the CRC of file bytes [at, end) to the sum of the whole. */
-static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struct crc_sum *sum, char *buf, struct err *e)
+static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struct crc_sum *sum, char *buf,
+                     struct err *e)
 {
     uint64_t size = files_size(f, file);
 
@@ -164,7 +165,8 @@ static void find_runs(const struct built *b, const char *name, int *first, int *
         ;
 }
 
-static int file_crc(const struct built *b, const char *dir, const char *name, uint64_t *size, uint32_t *crc, struct err *e)
+static int file_crc(const struct built *b, const char *dir, const char *name, uint64_t *size, uint32_t *crc,
+                    struct err *e)
 {
     struct files *f = files_new();
     char *path = path_join(dir, name);
@@ -263,8 +265,8 @@ static int item_tensors(const struct sink *k, struct plan *p, struct sink_tensor
 
         if (!it)
             continue;
-        t[n] = (struct sink_tensor){ .name = from->name, .param = it->param, .state = it->state, .dtype = pi->map->dtype,
-                                     .ndim = from->ndim, .crc = pi->crc.acc };
+        t[n] = (struct sink_tensor){ .name = from->name, .param = it->param, .state = it->state,
+                                     .dtype = pi->map->dtype, .ndim = from->ndim, .crc = pi->crc.acc };
         t[n].len = universal_shape(k->src, from, k->o.vocab, t[n].shape);
         n++;
     }

@@ -3,7 +3,8 @@
  *
  * A parameter's canonical name is the one that the pipeline engine's files give it:
  * "tied_modules.embed.word_embeddings.weight", "3.mlp.dense_h_to_4h.weight" (blocks by the number of their layer
- * file), "8.weight" (the final LayerNorm). What Hugging Face Transformers calls it and how it keeps it there is a column.
+ * file), "8.weight" (the final LayerNorm). What Hugging Face Transformers calls it and how it keeps it there is a
+ * column.
  * A checkpoint whose universal_checkpoint_info says other rules: merge_patterns.h.
  */
 #ifndef SHARDKIT_MODEL_PARAMS_H
@@ -19,7 +20,8 @@ enum merge_rule {
     MERGE_VOCAB,                /* vocabulary-parallel: dim 0, rows padded to V */
     MERGE_CAT0_HALVES,          /* GLU: each slice is two stacked halves */
 };
-const char *merge_rule_name(enum merge_rule m);         /* "concat_0", "concat_1", "replicated", "vocabulary", "concat_0_halves" */
+/* "concat_0", "concat_1", "replicated", "vocabulary", "concat_0_halves". */
+const char *merge_rule_name(enum merge_rule m);
 int merge_rule_by_name(const char *name);               /* -1: none */
 
 /* A parameter's part in the model, in the order of the model and inside a layer file. */

@@ -285,7 +285,7 @@ static int cut_specs(const struct pipeline_specs *s, const char *method, enum pi
     return rc;
 }
 
-/* Where items are: the embedding first, the head last, and no stage without a parameter, whose optimizer would be empty. */
+/* The embedding is first, the head last, and no stage is without a parameter: its optimizer would be empty. */
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
 {
     const int head = s->final_norm + 1;

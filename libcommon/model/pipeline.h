@@ -18,7 +18,8 @@
 #include "libcommon/base/err.h"
 
 enum pipeline_balance {
-    PIPELINE_BOTTLENECK,        /* DeepSpeed < 0.10.1: bisects for the lightest heaviest stage; "uniform": the rest to the last */
+    /* DeepSpeed < 0.10.1: bisects for the lightest heaviest stage; "uniform": the rest to the last */
+    PIPELINE_BOTTLENECK,
     PIPELINE_SPREAD,            /* >= 0.12.5: least difference between heaviest and lightest stage */
     PIPELINE_BETWEEN,           /* bisects; "uniform" as since: the rest one each to the first stages */
 };
@@ -53,7 +54,10 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
  */
 void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts);
 
-/* Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform", "cost", "even"? */
+/*
+ * Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform",
+ * "cost", "even"?
+ */
 bool pipeline_method_known(const char *method);
 /* Does DeepSpeed know it, too? */
 bool pipeline_method_genuine(const char *method);

@@ -116,7 +116,8 @@ struct chunk *exec_start_chunk(struct worker *w)
     c->g = (struct gather){ .plan = x->plan, .item_no = item, .item = plan_item(x->plan, item),
                             .len = len, .report = x->o->report };
     c->g.from = c->g.item->from + at;
-    c->dst_at = c->g.item->dst_at + (c->g.item->transpose_row ? gather_matrix(&c->g).at : plan_out_bytes(c->g.item, at));
+    c->dst_at = c->g.item->dst_at +
+                (c->g.item->transpose_row ? gather_matrix(&c->g).at : plan_out_bytes(c->g.item, at));
     c->in = w->free_buf[--w->n_free];
     c->result = NULL;
     gather_begin(&c->g);

@@ -88,7 +88,8 @@ enum exec_step exec_gather_round(struct worker *w, struct chunk *c)
     if (agree && c->g.item->transpose_row)
         return transpose_chunk(w, c);
     if (w->x->o->look &&
-        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, exec_out_len(c), &e) < 0) {
+        w->x->o->look(w->x->o->ctx, c->g.item, plan_out_bytes(c->g.item, c->g.from), c->result, exec_out_len(c),
+                      &e) < 0) {
         exec_fail(w->x, &e);
         return EXEC_FAILED;
     }

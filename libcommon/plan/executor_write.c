@@ -65,7 +65,8 @@ static bool write_runs(struct run *x, const struct chunk *c)
  */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
 {
-    uint64_t at = it->dst_at + t->at, len = t->n * t->run, first = align_up(at, BLOCK), last = align_down(at + len, BLOCK);
+    uint64_t at = it->dst_at + t->at, len = t->n * t->run;
+    uint64_t first = align_up(at, BLOCK), last = align_down(at + len, BLOCK);
     struct err e = {0};
     int direct = t->run == t->stride && first < last ? outputs_fd(x->outputs, it->dst, true, &e) : -1;
     int fd = e.kind == ERR_NONE ? outputs_fd(x->outputs, it->dst, false, &e) : -1;

@@ -257,8 +257,8 @@ static void claim_item(struct plan *p, int i)
         }
         ARRAY_ROOM(p->claim, p->cap_claims, p->n_claims + 1);
         last = &p->claim[p->n_claims++];
-        *last = (struct claim){ .record = pc.src.record, .place = p->record[pc.src.record].place, .item = i, .slice = pc.slice, .slice_at = pc.at,
-                                .at = pc.src.at, .len = pc.src.len };
+        *last = (struct claim){ .record = pc.src.record, .place = p->record[pc.src.record].place, .item = i,
+                                .slice = pc.slice, .slice_at = pc.at, .at = pc.src.at, .len = pc.src.len };
     }
 }
 
@@ -477,8 +477,8 @@ static int check_record(struct plan *p, int record, const char *reader, struct e
 int plan_record_add(struct plan *p, int i, int record, uint64_t at, uint64_t len, uint32_t crc, struct err *e)
 {
     struct item *it = p->item[i];
-    struct plan_part *part = bsearch(&(struct plan_part){ .place = p->record[record].place }, it->part, (size_t)it->n_parts,
-                                     sizeof *part, by_record);
+    struct plan_part *part = bsearch(&(struct plan_part){ .place = p->record[record].place }, it->part,
+                                     (size_t)it->n_parts, sizeof *part, by_record);
     uint64_t total = files_record(p->files, record)->len;
     uint32_t shifted = crc_shift(crc, total - at - len);
 

@@ -62,7 +62,8 @@ struct plan_item {
     struct crc_sum share;       /* the sink's: what the item adds to some larger CRC; kept by the journal */
     _Atomic uint64_t n_differ;  /* elements on which replicas disagreed */
     _Atomic uint64_t first_differ;      /* the lowest of them, counted from `from`; UINT64_MAX: none */
-    _Atomic uint64_t n_overflow, n_flushed;     /* to fp16: finite numbers that became infinite; others than 0 that became 0 */
+    /* To fp16: finite numbers that became infinite; others than 0 that became 0. */
+    _Atomic uint64_t n_overflow, n_flushed;
     _Atomic uint64_t left;      /* bytes still to be done; the executor's */
     bool done;                  /* resumed: an earlier run finished it; not executed again */
 };

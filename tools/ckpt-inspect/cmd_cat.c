@@ -218,7 +218,8 @@ static void print_head(const struct printer *p, const struct view *v, const stru
         strbuf_free(&sb);
     } else if (p->json) {
         json_t *o = json_pack("{s:o, s:o, s:o, s:s, s:o}", "path", out_text(v->source ? v->source->path : v->path),
-            "name", out_text(t->name), "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
+            "name", out_text(t->name),
+            "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
             "dtype", dtype_name(t->dtype), "shape", out_shape(s->out_shape, s->out_ndim));
         char *text = json_dumps(o, JSON_COMPACT);
 

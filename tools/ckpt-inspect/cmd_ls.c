@@ -152,7 +152,8 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         tied |= p->tied[t[i].state] != NULL;
         json_object_set_new(states, state_name((enum state)t[i].state), o);
     }
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o}", "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o}",
+        "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
         "merge_rule", merge_rule_name(p->merge), "stage", out_int_or_null(p->stage),
         "group", out_int_or_null(p->group), "tied", (int)tied, "states", states);
 }
@@ -192,7 +193,8 @@ static void list_tensors(const struct inspect *in, const struct view *v)
         const struct tensor *t = &v->tensor[i];
 
         if (in->cli.json) {
-            json_t *o = json_pack("{s:o, s:o, s:s, s:I}", "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
+            json_t *o = json_pack("{s:o, s:o, s:s, s:I}",
+                "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
                 "dtype", dtype_name(t->dtype), "size_bytes", (json_int_t)(t->n_elems * dtype_size(t->dtype)));
 
             if (in->cli.verbose)

@@ -39,7 +39,8 @@ static void print_all(const struct inspect *in, const struct view *v, const stru
     json_t *a = json_array();
 
     if (!in->cli.json)
-        printf("  %-10s %12s %12s %12s %12s %4s %4s %5s\n", "state", "norm", "min", "max", "mean", "nan", "inf", "zero");
+        printf("  %-10s %12s %12s %12s %12s %4s %4s %5s\n", "state", "norm", "min", "max", "mean", "nan", "inf",
+               "zero");
     for (int i = 0; i < v->n; i++) {
         if (in->cli.json)
             json_array_append_new(a, row_json(&v->tensor[i], &job[i].stats));

@@ -80,7 +80,8 @@ static void print_sizes(const struct sizes *z, int64_t n_params)
 
         if (z->n[i] == 0)
             continue;
-        printf("  %-11s %d files, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i], bytes_text(z->bytes[i], text));
+        printf("  %-11s %d files, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i],
+               bytes_text(z->bytes[i], text));
         if (n_params > 0)
             printf(", %.2f bytes a parameter", (double)z->bytes[i] / (double)n_params);
         putchar('\n');
@@ -136,7 +137,8 @@ static json_t *sizes_json(const struct sizes *z, int64_t n_params)
     for (int i = 0; i <= N_CLASSES; i++)
         json_object_set_new(o, i < N_CLASSES ? class_names[i] : "total",
             json_pack("{s:i, s:I, s:o}", "n_files", z->n[i], "size_bytes", (json_int_t)z->bytes[i],
-                      "bytes_per_param", n_params > 0 ? json_real((double)z->bytes[i] / (double)n_params) : json_null()));
+                      "bytes_per_param",
+                      n_params > 0 ? json_real((double)z->bytes[i] / (double)n_params) : json_null()));
     return o;
 }
 
@@ -145,7 +147,8 @@ static json_t *source_json(const struct source *s, const struct report *r)
     int64_t n_params = model_n_params(&s->config);
     struct sizes z = sizes_of(s);
 
-    return json_pack("{s:o, s:s, s:s, s:o, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:f, s:o}, s:o, s:b, s:o}",
+    return json_pack(
+        "{s:o, s:s, s:s, s:o, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:f, s:o}, s:o, s:b, s:o}",
         "path", out_text(s->path), "kind", "checkpoint", "layout", layout_name(s->kind), "tag", out_text(s->tag),
         "topology", "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
         "iteration", out_int_or_null(s->run.iteration), "optimizer_step", out_int_or_null(s->run.opt_step),

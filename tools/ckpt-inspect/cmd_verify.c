@@ -36,7 +36,8 @@ static int verify_one(struct inspect *in, const char *path)
 {
     struct verify_stats st;
     struct verify_opts o = {
-        .lenient = in->lenient, .certificate = in->certificate, .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes,
+        .lenient = in->lenient, .certificate = in->certificate,
+        .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes,
         .progress = in->cli.progress, .stopped = cli_stopped, .stats = &st,
     };
     struct report *r = report_new();

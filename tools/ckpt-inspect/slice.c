@@ -46,7 +46,8 @@ static int parse_part(struct slice *s, int d, const char *p, const char *end, co
         if (p == end || number(p, end, 0, &start) < 0)
             return bad(text, e);
         if (start < -n || start >= n) {
-            err_usage(e, "--slice: index %" PRId64 " is outside dimension %d, which has %" PRId64 " elements", start, d, n);
+            err_usage(e, "--slice: index %" PRId64 " is outside dimension %d, which has %" PRId64 " elements", start, d,
+                      n);
             return -1;
         }
         s->start[d] = start < 0 ? start + n : start;

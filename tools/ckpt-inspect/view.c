@@ -137,7 +137,8 @@ static void take_tensor(struct walk *w, const struct pt_tensor *pt, const char *
 
 static void walk(struct walk *w, const struct pk *v, const char *name, int depth);
 
-static void walk_below(struct walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i, int depth)
+static void walk_below(struct walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i,
+                       int depth)
 {
     struct strbuf sb = {0};
 

@@ -18,8 +18,8 @@ static void warn(void *ctx, const char *text)
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape)
 {
     return (struct convert_opts){
-        .out = out, .options_text = shape, .accept_mismatch = cli->accept_mismatch, .force = cli->force, .resume = cli->resume,
-        .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
+        .out = out, .options_text = shape, .accept_mismatch = cli->accept_mismatch, .force = cli->force,
+        .resume = cli->resume, .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
         .launched = cli->launched, .all_tasks = cli->all_tasks, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
         .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
     };
@@ -82,9 +82,10 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
 void convert_cli_add(json_t *o, const struct convert_result *r)
 {
     json_t *more = json_pack("{s:b, s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
-                             r->published || r->complete, "stood_already", r->complete, "read_bytes", (json_int_t)r->read_bytes, "write_bytes",
-                             (json_int_t)r->write_bytes, "wall_s", r->wall_s, "items", r->n_items, "items_resumed",
-                             r->n_resumed, "tensors_drifted", r->n_drifted);
+                             r->published || r->complete, "stood_already", r->complete,
+                             "read_bytes", (json_int_t)r->read_bytes, "write_bytes", (json_int_t)r->write_bytes,
+                             "wall_s", r->wall_s, "items", r->n_items, "items_resumed", r->n_resumed,
+                             "tensors_drifted", r->n_drifted);
 
     json_object_update(o, more);
     json_decref(more);

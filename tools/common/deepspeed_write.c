@@ -116,8 +116,9 @@ void ds_write_tell(const struct ds_write *w, const struct convert_result *r, jso
     char *what;
 
     if (w->cli->json) {
-        o = json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "tool", w->cli->tool, "input",
-                      text_json(t->src->path), "output", text_json(w->out), "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp, "parameters", t->n_params);
+        o = json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "tool", w->cli->tool, "input", text_json(t->src->path),
+                      "output", text_json(w->out), "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp,
+                      "parameters", t->n_params);
         convert_cli_add(o, r);
         json_object_update(o, more);
         cli_json(o);

@@ -85,8 +85,8 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
 
     if (j->cli.json) {
         json_t *o = json_pack("{s:s, s:o, s:o, s:s, s:s, s:i, s:i}", "tool", j->cli.tool, "input",
-                              text_json(t->src->path), "output", text_json(out), "architecture", arch, "dtype", dtype, "tensors", t->n_tensors,
-                              "files", t->n_files);
+                              text_json(t->src->path), "output", text_json(out), "architecture", arch,
+                              "dtype", dtype, "tensors", t->n_tensors, "files", t->n_files);
 
         convert_cli_add(o, r);
         cli_json(o);
@@ -107,8 +107,9 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
 
     if (j->cli.json) {
         cli_json(json_pack("{s:s, s:o, s:o, s:b, s:i, s:i, s:i, s:I, s:i, s:I, s:I, s:o}", "tool", j->cli.tool,
-                          "input", text_json(t->src->path), "output", text_json(j->out), "dry_run", 1, "tp", t->topo.tp, "pp", t->topo.pp,
-                          "dp", t->topo.dp, "padded_vocab", (json_int_t)t->vocab, "files", r->files,
+                          "input", text_json(t->src->path), "output", text_json(j->out), "dry_run", 1,
+                          "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp,
+                          "padded_vocab", (json_int_t)t->vocab, "files", r->files,
                           "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes, "notes",
                           talk_notes(notes)));
         return;
@@ -117,7 +118,7 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
     printf("topology TP %d, PP %d, DP %d (%d GPUs), %d layers, %lld rows of vocabulary, optimizer %s\n", t->topo.tp,
            t->topo.pp, t->topo.dp, topo_world(t->topo), t->n_layers, (long long)t->vocab,
            t->optimizer ? "with zero moments" : "left out");
-    printf("files    %d, %s to write, %s free%s\n", r->files, bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b),
-           r->free_bytes < r->need_bytes ? ": not enough" : "");
+    printf("files    %d, %s to write, %s free%s\n", r->files, bytes_text(r->need_bytes, a),
+           bytes_text(r->free_bytes, b), r->free_bytes < r->need_bytes ? ": not enough" : "");
     print_notes(notes);
 }

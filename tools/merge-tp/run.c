@@ -50,8 +50,8 @@ static void print_result(const struct job *j, const struct ds_write *w, const st
 static int repair(struct job *j, struct source *s, struct err *e)
 {
     char *dir = path_parent(j->out);
-    int rc = repair_run(s, &j->replicas, j->cli.replicas, !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp", cli_stopped,
-                        &j->repaired, e);
+    int rc = repair_run(s, &j->replicas, j->cli.replicas,
+                        !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp", cli_stopped, &j->repaired, e);
 
     free(dir);
     if (rc == 0)

@@ -174,7 +174,8 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
         }
     }
     if (!e->kind)
-        err_data(e, d->s->path, ERR_NO_BYTE, "no mp_rank_*_model_states.pt file: not a checkpoint of the pipeline engine");
+        err_data(e, d->s->path, ERR_NO_BYTE,
+                 "no mp_rank_*_model_states.pt file: not a checkpoint of the pipeline engine");
     return NULL;
 }
 

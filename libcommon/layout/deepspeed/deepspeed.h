@@ -246,14 +246,20 @@ void ds_check_ranks(struct ds *d);
 /* The marks of an mp_rank or zero file, and (mp_rank) its own idea of the degrees. */
 void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
-/* A value as text, equal for equal values: an int and the float of it are. NULL: nothing, or no plain value. Caller frees. */
+/*
+ * A value as text, equal for equal values: an int and the float of it are. NULL: nothing, or no plain value.
+ * Caller frees.
+ */
 char *ds_mark_text(const struct pk *v);
 
 /* ---- deepspeed_state.c ---- */
 
 /* Adam's step and rate of a shard as text into the marks; checks that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
-/* In d->zero_file: the first shard of the first stage that has all optimizer groups; its settings are all that there are. */
+/*
+ * In d->zero_file: the first shard of the first stage that has all optimizer groups; its settings are all that
+ * there are.
+ */
 int ds_lead_shard(const struct ds *d);
 /* s->run and s->config, and what they must agree with. */
 void ds_run_state(struct ds *d);

@@ -137,8 +137,8 @@ static int no_such_key(const struct ds_target *t, const struct ds_set *set, cons
         if (pk_as_str(pair[2 * i]))
             names[n_names++] = pk_as_str(pair[2 * i]);
     near = nearest_word(str_starts(key, "args.") ? key + strlen("args.") : key, names, n_names);
-    err_usage(e, "%s %s: %s has no such argument%s%s%s; ckpt-inspect args lists them", option(set), set->text, t->src->path,
-              near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+    err_usage(e, "%s %s: %s has no such argument%s%s%s; ckpt-inspect args lists them", option(set), set->text,
+              t->src->path, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
     free(names);
     return -1;
 }

@@ -59,8 +59,8 @@ static int tensor_number(struct files *f, const char *path, const struct pt_tens
     struct err e = {0};
 
     if (t->n_elems != 1) {
-        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL, "step is a tensor of %lld elements, one expected",
-                   (long long)t->n_elems);
+        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL,
+                   "step is a tensor of %lld elements, one expected", (long long)t->n_elems);
         return -1;
     }
     /* Its storage is the number alone; were it a part of a large one, that is not read for it. */
@@ -70,8 +70,8 @@ static int tensor_number(struct files *f, const char *path, const struct pt_tens
         return -1;
     }
     if (rec->len <= sizeof buf && rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
-        report_add(r, SEV_ERROR, "crc", path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)", rec->name,
-                   crc_bytes(0, buf, rec->len), rec->crc);
+        report_add(r, SEV_ERROR, "crc", path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)",
+                   rec->name, crc_bytes(0, buf, rec->len), rec->crc);
         return -1;
     }
     *out = dtype_value(t->dtype, value);

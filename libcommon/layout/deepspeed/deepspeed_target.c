@@ -304,7 +304,8 @@ static int check_states(struct ds_target *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++) {
         const struct param *p = t->param[i].from;
-        bool flat = p->state[STATE_FP32] && (t->zero_moments || (p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ]));
+        bool flat = p->state[STATE_FP32] &&
+                    (t->zero_moments || (p->state[STATE_EXP_AVG] && p->state[STATE_EXP_AVG_SQ]));
 
         if (p->state[STATE_BF16])
             t->weights = p->state[STATE_BF16]->dtype;
@@ -671,8 +672,8 @@ static void note_losses(const struct ds_target *t, struct report *notes)
                    to.pp < from.pp ? to.pp : from.pp, to.tp < from.tp ? to.tp : from.tp);
     if ((to.pp != from.pp || to.tp != from.tp) && has_dropout(t->src))
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
-                   "dropout: the masks that TP %d, PP %d would have drawn next cannot be drawn by TP %d, PP %d", from.tp,
-                   from.pp, to.tp, to.pp);
+                   "dropout: the masks that TP %d, PP %d would have drawn next cannot be drawn by TP %d, PP %d",
+                   from.tp, from.pp, to.tp, to.pp);
     if (batch > 0 && micro > 0 && batch % (micro * to.dp))
         report_add(notes, SEV_WARNING, "batch", NULL, ERR_NO_BYTE, NULL,
                    "global batch %lld is not divisible by micro-batch %lld x DP %d: the trainer needs another",
@@ -729,7 +730,8 @@ static int settle(struct ds_target *t, const struct ds_request *q, struct origin
     layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
     weights_dtype(t);
     if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
-        settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 || check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
+        settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
+        check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
         goto out;
     settle_spelling(t);
     settle_nodes(t);

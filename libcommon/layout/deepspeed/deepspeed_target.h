@@ -27,7 +27,7 @@
 
 enum ds_numbering {
     NUMBERING_KEEP,
-    NUMBERING_NEW,              /* Megatron-DeepSpeed since July 2022: layers from 3, final LayerNorm behind a gap of 1 */
+    NUMBERING_NEW,              /* Megatron-DeepSpeed since 2022-07: layers from 3, final LayerNorm behind a gap of 1 */
     NUMBERING_OLD,              /* before: a gap of 2 */
     NUMBERING_MSMD,             /* Microsoft's fork: layers from 2, no gap */
 };
@@ -44,7 +44,7 @@ struct ds_request {
     enum pipeline_balance balance;
     const int *stages;                  /* layers of each stage, or NULL */
     int n_stages;
-    bool norm_last;                     /* with stages: a last one without layers has the final LayerNorm all the same */
+    bool norm_last;                     /* with stages: a last one without layers has the final LayerNorm, too */
     int64_t vocab;                      /* 0: see above */
     int n_groups;                       /* 2 or 3; 0: as the source */
     enum ds_numbering numbering;

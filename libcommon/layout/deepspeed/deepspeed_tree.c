@@ -193,7 +193,8 @@ static bool mapping_class(const struct ds_target *t, const char **module)
     }
     if (t->src->kind == LAYOUT_DEEPSPEED)
         return was != NULL;
-    if (sscanf(t->src->run.ds_version, "%4d.%4d.%4d", &major, &minor, &patch) != 3 || major > 0 || minor > 7 || minor == 0)
+    if (sscanf(t->src->run.ds_version, "%4d.%4d.%4d", &major, &minor, &patch) != 3 || major > 0 || minor > 7 ||
+        minor == 0)
         return true;
     if (minor < 7 || patch < 3)
         *module = "deepspeed.runtime.bf16_optimizer";
@@ -241,7 +242,10 @@ static enum part part_of(const char *key)
     return strcmp(key, "groups_padding") == 0 ? PART_PADDINGS : PART_KEEP;
 }
 
-/* ZeRO-1 since DeepSpeed 0.19 lists what stands between parameters: nothing, or the slice mappings would not be the rule's. */
+/*
+ * ZeRO-1 since DeepSpeed 0.19 lists what stands between parameters: nothing, or the slice mappings would not be the
+ * rule's.
+ */
 static struct pk *alignment(struct shard *k, int g)
 {
     struct pk *zeros = pk_list(k->x->arena);

@@ -2,8 +2,8 @@
  * hf_source_impl.h - what the hf_source_*.c files share
  *
  * hf_source.c finds tensors and gives them Megatron's names; hf_files_source.c leaves them
- * as they are; hf_source_files.c reads the folder's files; hf_source_spool.c turns matrices round; hf_source_state.c makes up what a
- * trainer would have written beside them.
+ * as they are; hf_source_files.c reads the folder's files; hf_source_spool.c turns matrices round; hf_source_state.c
+ * makes up what a trainer would have written beside them.
  */
 #ifndef SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
 #define SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H

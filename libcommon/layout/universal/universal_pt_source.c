@@ -243,8 +243,8 @@ static void take_step(struct opened *u, int i, const struct pt *pt)
         return;
     }
     if (run->step_in_state && run->opt_step != step)
-        report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL, "step %lld, other parameters have %lld",
-                   (long long)step, (long long)run->opt_step);
+        report_add(u->r, SEV_ERROR, "step", path_of(u->s, i), ERR_NO_BYTE, NULL,
+                   "step %lld, other parameters have %lld", (long long)step, (long long)run->opt_step);
     run->opt_step = step;
     run->step_in_state = true;
 }
