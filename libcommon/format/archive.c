@@ -179,7 +179,10 @@ struct lister {
 
 static int bad_tar(struct lister *l, const char *what)
 {
-    err_data(l->e, l->path, (uint64_t)archive_read_header_position(l->a), "damaged archive: %s", what);
+    int64_t at = archive_read_header_position(l->a);
+
+    /* Where the bytes run out it has gone back by more than it came. */
+    err_data(l->e, l->path, at < 0 ? ERR_NO_BYTE : (uint64_t)at, "damaged archive: %s", what);
     return -1;
 }
 

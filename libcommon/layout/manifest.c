@@ -448,6 +448,25 @@ int manifest_load(struct source *s, struct report *r, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+json_t *manifest_crcs(const struct source *s, struct err *e)
+{
+    struct report *r = report_new();
+    json_t *o = load_json(s, r, e), *crcs = json_object(), *t;
+    uint32_t crc;
+    size_t i;
+
+    json_array_foreach(json_object_get(o, "tensors"), i, t)
+        if (hex_crc(t, &crc))
+            json_object_set_new(crcs, json_string_value(json_object_get(t, "name")), json_integer(crc));
+    if (report_first_error(r, e) < 0 || e->kind != ERR_NONE) {
+        json_decref(crcs);
+        crcs = NULL;
+    }
+    json_decref(o);
+    report_free(r);
+    return crcs;
+}
+
 /* The CRC of a whole file: known runs, and what lies between them. */
 static int sum_file(struct source *s, int file, const struct manifest_run *run, int n_runs, char *buf,
                     struct crc_sum *sum, struct err *e)

@@ -12,6 +12,8 @@
 #ifndef SHARDKIT_LAYOUT_MANIFEST_H
 #define SHARDKIT_LAYOUT_MANIFEST_H
 
+#include <jansson.h>
+
 #include "libcommon/layout/layout.h"
 
 #define MANIFEST_NAME "manifest.json"
@@ -31,6 +33,12 @@ MUST_CHECK int manifest_write(const struct sink *k, struct plan *p, const char *
  * (has_digest stays false). Damage is an ERROR finding "manifest".
  */
 MUST_CHECK int manifest_load(struct source *s, struct report *r, struct err *e);
+
+/*
+ * For a form whose tensors have one state each: their digests, an object {NAME: number}, empty
+ * without a manifest; json_decref() it. NULL: it is damaged, *e says how.
+ */
+json_t *manifest_crcs(const struct source *s, struct err *e);
 
 /* Bytes of a file whose CRC the caller knows from having read them. */
 struct manifest_run {

@@ -492,7 +492,9 @@ void ds_check_sizes(struct ds *d)
             int file = d->s->file[order[k]].file;
             uint64_t size = files_size(f, file);
 
-            if (size == 0 || size + slack < most)
+            if (size == 0 && most == 0)
+                report_add(d->r, SEV_ERROR, "short_file", files_name(f, file), ERR_NO_BYTE, NULL, "is an empty file");
+            else if (size == 0 || size + slack < most)
                 report_add(d->r, SEV_ERROR, "short_file", files_name(f, file), ERR_NO_BYTE, NULL,
                            "has %llu bytes, its largest peer %llu", (unsigned long long)size,
                            (unsigned long long)most);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/manifest.h"
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -279,6 +280,17 @@ static int read_config(struct opening *x)
     return rc;
 }
 
+/* What an export of ours says of its own tensors. */
+static int read_manifest(struct opening *x)
+{
+    if (!hf_folder_has(&x->folder, MANIFEST_NAME))
+        return 0;
+    if (hf_folder_add(&x->folder, MANIFEST_NAME, FILE_OTHER, x->e) < 0)
+        return -1;
+    x->folder.crcs = manifest_crcs(x->s, x->e);
+    return x->folder.crcs ? 0 : -1;
+}
+
 static void note_freshness(struct opening *x)
 {
     report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
@@ -308,7 +320,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     s->tied_embedding = true;
     free(base);
     x.folder = (struct hf_folder){ .s = s };
-    if (read_config(&x) < 0 || hf_folder_read(&x.folder, e) < 0 || take_params(&x) < 0 || turn_matrices(&x) < 0)
+    if (read_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, e) < 0 || take_params(&x) < 0 || turn_matrices(&x) < 0)
         goto out;
     tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;
     if (o->repeat_to > x.c.vocab)
@@ -318,6 +330,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     note_freshness(&x);
     rc = 0;
 out:
+    json_decref(x.folder.crcs);
     free(x.folder.tensor);
     free(x.matrix);
     free(x.matrix_row);

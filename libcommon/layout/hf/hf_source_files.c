@@ -97,6 +97,17 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
     return t;
 }
 
+/* Safetensors keep no checksums, but the manifest of an export does. */
+static int add_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
+{
+    const json_t *crc = json_object_get(f->crcs, from->name);
+    const char *name = !crc ? from->name : arena_fmt(f->s->arena, "%s (as manifest.json has it: remove that if the "
+                                                     "model was changed on purpose)", from->name);
+
+    return files_add_record(f->s->files, file, from->at, from->len, crc != NULL, (uint32_t)json_integer_value(crc),
+                            name);
+}
+
 static int read_safetensors(struct hf_folder *f, int file, struct err *e)
 {
     struct safetensors *st = safetensors_open(f->s->files, file, e);
@@ -105,8 +116,7 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
         struct hf_stored *t = add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
-        t->x = (struct extent){ files_add_record(f->s->files, file, from->at, from->len, false, 0, t->name), 0,
-                                from->len };
+        t->x = (struct extent){ add_record(f, file, from), 0, from->len };
     }
     safetensors_close(st);
     return st ? 0 : -1;

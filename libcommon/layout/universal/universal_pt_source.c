@@ -317,18 +317,28 @@ static void check_shape(struct opened *u, const struct param *p)
                    (long long)p->shape[0], (long long)want);
 }
 
-/* The state was read; where no tensors are: its file is there. */
+/* 0 when there is none. */
+static uint64_t state_file_size(const struct source *s, const struct param *p, enum state st)
+{
+    char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
+    const struct source_file *f = source_file(s, name);
+
+    free(name);
+    return f ? files_size(s->files, f->file) : 0;
+}
+
+/* The state was read; where no tensors are: its file is there, and not far shorter than the other states'. */
 static bool has_state(const struct opened *u, const struct param *p, enum state st)
 {
-    char *name;
-    bool there;
+    const uint64_t slack = 64 << 10;    /* what a pickle may hold beside the tensor */
+    uint64_t size, most = 0;
 
     if (!u->o->no_tensors)
         return p->state[st] != NULL;
-    name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
-    there = source_file(u->s, name) != NULL;
-    free(name);
-    return there;
+    size = state_file_size(u->s, p, st);
+    for (int j = 0; j < UNIVERSAL_STATES; j++)
+        most = max_u64(most, state_file_size(u->s, p, universal_states[j]));
+    return size > 0 && size + slack >= most;
 }
 
 static void check_params(struct opened *u)
