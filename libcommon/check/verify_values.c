@@ -357,7 +357,7 @@ static void check_tail(struct values *v, int record, uint64_t end)
 
 /*
  * What lies behind the last parameter of a flat partition is alignment: fewer than 2 * DP
- * elements (spec section 4.3). A longer rest is something else, no padding.
+ * elements (docs/formats.md, section 4.5). A longer rest is something else, no padding.
  */
 static void check_padding(struct values *v)
 {

@@ -10,7 +10,7 @@ struct known {
     unsigned uses;
 };
 
-/* Spec sections 2.2 - 2.4. Sorted by use, not by name: it is short and read by people. */
+/* docs/formats.md, section 3.3. Sorted by use, not by name: it is short and read by people. */
 static const struct known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
     {"torch._utils", "_rebuild_tensor_v2", USE_CALL},

@@ -2,7 +2,7 @@
  * pt.h - find the tensors inside a PyTorch .pt file, and write such files
  *
  * A .pt file is a zip of stored records: one pickle that describes the tensors and one
- * record per storage (spec sections 1 and 2). pt_open() reads the directory and the
+ * record per storage (docs/formats.md, section 3). pt_open() reads the directory and the
  * pickle only (its CRC is checked); tensors are places in the file, so their bytes are
  * never copied here. Compressed records are unpacked by archive.h into an unlinked
  * spool file, and look like any other record then.

@@ -38,10 +38,10 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name);    /* N
 /* CRC-32 of the central directory's bytes: changes whenever a record's size or CRC does. */
 uint32_t zip_directory_crc(const struct zip *z);
 
-/* Who wrote the container, by the look of its first local header. */
+/* Who wrote the container, by the look of its first local header (docs/formats.md, sections 3.1 and 3.2). */
 enum zip_dialect {
-    ZIP_TORCH,                  /* torch.save (spec 1.3): empty local headers, descriptors, zip64 end always */
-    ZIP_SHARDKIT,               /* our writer (spec 1.6) */
+    ZIP_TORCH,                  /* torch.save: empty local headers, descriptors, zip64 end always */
+    ZIP_SHARDKIT,               /* our writer */
     ZIP_FOREIGN,
 };
 enum zip_dialect zip_writer(const struct zip *z);
@@ -56,7 +56,7 @@ MUST_CHECK int zip_check_container(const struct zip *z, struct files *f, int fil
                                    struct report *r, struct err *e);
 
 /*
- * Our writer's layout (spec section 1.6): records stored in the order given, payloads
+ * Our writer's layout (docs/formats.md, section 3.2): records stored in the order given, payloads
  * aligned to 64 bytes, those of 64 KiB and more to 4096, real CRCs and sizes in both
  * headers, no descriptors, zip64 fields exactly where a 32-bit one would overflow.
  * zip_layout_new() places the records; once every CRC is set, the container bytes are

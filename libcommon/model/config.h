@@ -21,7 +21,7 @@ struct model_config {
     int64_t vocab;                      /* V: padded rows */
     int64_t vocab_tokens;               /* V0; 0 when the checkpoint does not say */
     bool embed_layernorm;
-    bool glu;                           /* dense_h_to_4h packs two matrices (spec 5.5) */
+    bool glu;                           /* dense_h_to_4h packs two matrices: formats.md, section 4.7 */
     char position[16];                  /* "alibi", "absolute", "rotary" or "" */
 };
 

@@ -1,7 +1,7 @@
 /*
  * pipeline.h - which layers a pipeline stage holds
  *
- * DeepSpeed cuts the model's list of specs (spec 4.1). With "type:transformer" each layer
+ * DeepSpeed cuts the model's list of specs (docs/training.md, section 2.3). With "type:transformer" each layer
  * weighs one unit and function-only specs nothing; "type:transformer|embedding" gives the
  * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
  * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.

@@ -2,7 +2,7 @@
  * topology.h - tensor x pipeline x data parallel, and the rank arithmetic on it
  *
  * Axes are (pipe, data, model), row-major: global rank = (pp * DP + dp) * TP + tp.
- * File names use mp = pp * TP + tp and dp (spec section 3.2).
+ * File names use mp = pp * TP + tp and dp (docs/formats.md, section 4.1).
  */
 #ifndef SHARDKIT_MODEL_TOPOLOGY_H
 #define SHARDKIT_MODEL_TOPOLOGY_H

@@ -1,8 +1,8 @@
 /*
  * zero.h - how BF16_Optimizer and ZeRO-1/2 cut flat groups over data-parallel ranks
  *
- * Spec section 4.3: one group's parameters stand one after the other in a flat buffer of
- * S elements, padded to F = align_up(S, 2 * DP); rank d owns [d * P, (d + 1) * P), P = F / DP.
+ * One group's parameters stand one after the other in a flat buffer of S elements, padded to F = align_up(S, 2 * DP);
+ * rank d owns [d * P, (d + 1) * P), P = F / DP (docs/formats.md, section 4.5).
  */
 #ifndef SHARDKIT_MODEL_ZERO_H
 #define SHARDKIT_MODEL_ZERO_H

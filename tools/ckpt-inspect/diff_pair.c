@@ -18,7 +18,7 @@ static int key_cmp(const void *a, const void *b)
     return strcmp(((const struct key *)a)->text, ((const struct key *)b)->text);
 }
 
-/* Spec indices differ between forks (spec 3.3), so layers are counted from the first one. */
+/* Numbers of layers differ between forks (docs/formats.md, section 4.1), so they are counted from the first one. */
 static int first_layer(const struct view *v)
 {
     int first = -1;

@@ -16,46 +16,46 @@
  * own; records and reports are joined in file order, so numbers and findings come out the
  * same on any number of threads. The parameter list and the tensor maps are made by one.
  *
- * Codes of findings, with the row of spec section 10 (E error, W warning, N note):
- *   missing_file E 14       a member of the grid, or a layer, is not there
- *   extra_file E/W 14 25    a number outside the grid; a layer no stage knows; W: a .pt file
+ * Codes of findings (E error, W warning, N note; those of other rooms: docs/formats.md, section 9):
+ *   missing_file E          a member of the grid, or a layer, is not there
+ *   extra_file E/W          a number outside the grid; a layer no stage knows; W: a .pt file
  *                           whose name means nothing here
- *   duplicate_file E 14     two files of one rank ("mp_rank_0_", "mp_rank_00_")
+ *   duplicate_file E        two files of one rank ("mp_rank_0_", "mp_rank_00_")
  *   short_file E            empty, or far shorter than its peers (only when tables are not read)
- *   degrees E 15            mp_world_size, dp_world_size, partition_count or args say otherwise
- *   two_prefixes E 16       both zero_pp_rank_* and bf16_zero_pp_rank_*
- *   mixed_saves E* 17       iteration, versions, arguments, schedules or the optimizer's step and
+ *   degrees E               mp_world_size, dp_world_size, partition_count or args say otherwise
+ *   two_prefixes E          both zero_pp_rank_* and bf16_zero_pp_rank_*
+ *   mixed_saves E*          iteration, versions, arguments, schedules or the optimizer's step and
  *                           rate differ between files
  *   other_rank E*           saved as another file of the grid, or by another rank
- *   unreadable E 1-12       the file cannot be opened, or its container or pickle is damaged
- *   crc E 8                 the optimizer's step (the only tensor read here) fails its checksum
- *   class E, opaque W 10    see pt_check_classes()
- *   key E/W/N 18            a key is absent or not what it should be; N: it can be recomputed
- *   no_optimizer W 18       saved with --no-save-optim: weights only
- *   groups E 19             group counts differ between param_shapes, fp32, state, mappings; a
+ *   unreadable E            the file cannot be opened, or its container or pickle is damaged
+ *   crc E                   the optimizer's step (the only tensor read here) fails its checksum
+ *   class E, opaque W       see pt_check_classes()
+ *   key E/W/N               a key is absent or not what it should be; N: it can be recomputed
+ *   no_optimizer W          saved with --no-save-optim: weights only
+ *   groups E                group counts differ between param_shapes, fp32, state, mappings; a
  *                           state that two groups claim, or none
- *   length E 20             fp32, exp_avg, exp_avg_sq of a group differ in length
- *   partition E 21          lengths do not fit align_up(S, 2 DP) / DP
- *   padding E/N 22          recorded padding is not F - S; N: it spans more than one rank
- *   mapping E 23            param_slice_mappings differs from the partition rule
+ *   length E                fp32, exp_avg, exp_avg_sq of a group differ in length
+ *   partition E             lengths do not fit align_up(S, 2 DP) / DP
+ *   padding E/N             recorded padding is not F - S; N: it spans more than one rank
+ *   mapping E               param_slice_mappings differs from the partition rule
  *   param_name E            a name that cannot be a parameter's (length, '/', control characters)
- *   shape E 24 26           shapes differ between tensor ranks, layer file and param_shapes, or
+ *   shape E                 shapes differ between tensor ranks, layer file and param_shapes, or
  *                           cannot be merged by the rule
- *   names E 24              parameter names or their order differ between tensor ranks
- *   stage E 25              a parameter on two stages that is not a tied embedding, or twice on one
+ *   names E                 parameter names or their order differ between tensor ranks
+ *   stage E                 a parameter on two stages that is not a tied embedding, or twice on one
  *   tied_positions N        the last stage's position table is not trained: the first one is used
- *   dtype E 26              a tensor of an unexpected or mixed dtype
+ *   dtype E                 a tensor of an unexpected or mixed dtype
  *   strided E               a tensor that is not contiguous
- *   unknown_key E/N 26      a layer-file tensor that param_shapes does not list; N: a buffer
- *   missing_key E 26        a parameter without its tensor in the layer file
- *   vocab E 32              padded rows disagree with args, or V < V0
- *   heads E 33              heads that the tensor degree does not divide
- *   checkpoint_version E/W 34  QKV order not supported; W: not recorded, 3.0 assumed
- *   pattern, universal_info E/W 35  see merge_patterns_new()
+ *   unknown_key E/N         a layer-file tensor that param_shapes does not list; N: a buffer
+ *   missing_key E           a parameter without its tensor in the layer file
+ *   vocab E                 padded rows disagree with args, or V < V0
+ *   heads E                 heads that the tensor degree does not divide
+ *   checkpoint_version E/W  QKV order not supported; W: not recorded, 3.0 assumed
+ *   pattern, universal_info E/W  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
- *   optimizer E 39          not Adam: moments missing, or states besides them
+ *   optimizer E             not Adam: moments missing, or states besides them
  * E*: a warning with source_opts.accept_mismatch. `overlap` is open.c's, for all layouts.
- * Rows 27 - 31 compare values and belong to verify.
+ * What compares values belongs to verify.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
@@ -98,7 +98,7 @@ struct ds_slice {
 struct ds_group {
     int n;
     struct ds_slice *slice;
-    int64_t sum, partition;     /* S and P of spec section 4.3 */
+    int64_t sum, partition;     /* S and P of zero.h */
 };
 /* One (pp, tp): an mp_rank file. */
 struct ds_stage {

@@ -213,7 +213,7 @@ static int64_t said_int(const struct pk *v, const char *key)
     return pk_as_int(pk_get(v, key), &i) && i > 0 && i < RANK_MAX ? i : 0;
 }
 
-/* What an mp_rank file says. Sequence-parallel ranks count as data-parallel ones (spec 3.4). */
+/* What an mp_rank file says. Sequence-parallel ranks count as data-parallel ones (docs/formats.md, section 4.2). */
 static struct degrees said_degrees(const struct pk *root)
 {
     const struct pk *args = pk_get(root, "args");

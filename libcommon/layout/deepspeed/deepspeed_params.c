@@ -4,7 +4,7 @@
  * A parameter's place in the flat group follows from param_shapes; cutting it at every
  * multiple of the partition length gives its fragments, one extent in each data-parallel
  * rank it touches. The fragments of one tensor rank are a slice of the tensor map, and
- * the merge rule says how slices make the whole (spec 5.1):
+ * the merge rule says how slices make the whole (docs/formats.md, section 4.7):
  *
  *   flat group of tp 0   [.. E ..|.. qkv ..|...]      [.. E ..|.. qkv ..|...]   of tp 1
  *   dp ranks             |--- dp 0 ---|--- dp 1 ---|
@@ -65,7 +65,7 @@ static int expected_layers(const struct ds *d, int *out)
 
         for (int i = 0; i < n; i++)
             lowest = out[i] < lowest ? out[i] : lowest;
-        /* Its number is not in its name: the lowest file's, or spec 1 when that one is missing. */
+        /* Its number is not in its name: the lowest file's, or 1, the embedding's, when that one is missing. */
         out[n++] = d->n_layers && d->layer_no[0] < lowest ? d->layer_no[0] : 1;
     }
     qsort(out, (size_t)n, sizeof *out, cmp_int);
@@ -309,7 +309,7 @@ static void cut_slice(struct arena *a, const struct tmap_slice *from, uint64_t s
     }
 }
 
-/* GLU slices are [gate; up]: all first halves, then all second halves (spec 5.5). */
+/* GLU slices are [gate; up]: all first halves, then all second halves (docs/formats.md, section 4.7). */
 static void cut_halves(struct ds *d, struct tmap *m)
 {
     struct tmap_slice *whole = m->slice;

@@ -176,7 +176,7 @@ static void check_counts(const struct shard_job *k)
     }
 }
 
-/* The recorded fragments of one group against spec 4.4; the first difference is enough. */
+/* One group's recorded fragments against the rule (docs/formats.md, section 4.6); the first difference is enough. */
 static void check_mapping(const struct shard_job *k, const struct pk *mapping, int g)
 {
     const struct ds_job *j = k->j;

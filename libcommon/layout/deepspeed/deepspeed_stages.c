@@ -2,7 +2,7 @@
  * deepspeed_stages.c - what each pipeline stage holds: the tables inside mp_rank files
  *
  * `param_shapes` lists, per optimizer group, the rank's parameters in the order in which
- * they stand in the flat buffer. From it the place of every element follows (spec 4.3).
+ * they stand in the flat buffer. From it the place of every element follows (docs/formats.md, section 4.5).
  * All tensor ranks of a stage list the same; the first that is readable speaks for the
  * stage, and an index of all stages' names serves every later question.
  */

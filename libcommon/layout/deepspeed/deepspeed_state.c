@@ -79,7 +79,7 @@ static int tensor_number(struct files *f, const char *path, const struct pt_tens
 }
 
 /*
- * Where optimizers keep their counter (spec 3.5): torch's in the state, as a tensor;
+ * Where optimizers keep their counter (docs/formats.md, section 4.3): torch's in the state, as a tensor;
  * DeepSpeed's FusedAdam there as an int beside a constant 0 in the group; apex's in the
  * group only; ZeRO-1/2's elastic form in a key of its own.
  */

@@ -3,7 +3,7 @@
  *
  * The source's own param_shapes tell its conventions: which layers a stage has, how many
  * optimizer groups there are, which parameters decay, and their order. The order the rule
- * (spec 4.2) gives for the source's own topology must be the one its files have; only then
+ * (docs/formats.md, section 4.4) gives for the source's own topology must be the one its files have; only then
  * does the same rule lay out the target.
  */
 #include "libcommon/layout/deepspeed/deepspeed_target.h"

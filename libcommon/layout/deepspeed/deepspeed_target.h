@@ -81,7 +81,7 @@ struct ds_tgroup {
     int rule;                           /* which of the target's n_groups; the last one does not decay */
     int n;                              /* at least 1 */
     struct ds_member *member;
-    int64_t sum, partition;             /* S and P of spec 4.3 */
+    int64_t sum, partition;             /* S and P of zero.h */
 };
 struct ds_tstage {
     int n_layers;                       /* 0: the embedding, or the head, alone */

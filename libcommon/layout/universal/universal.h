@@ -1,7 +1,7 @@
 /*
  * universal.h - what the universal forms share: names, the optimizer's common state, vocabulary rows
  *
- * Spec section 6. All three forms keep zero/optimizer_state.pt and copies of the
+ * docs/formats.md, sections 5 and 6. All three forms keep zero/optimizer_state.pt and copies of the
  * mp_rank_*_model_states.pt files beside the tensors, so run state never gets lost.
  */
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_H

@@ -1,7 +1,7 @@
 /*
  * universal_pt_sink.c - write zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
  *
- * One file a parameter and state, each a dict as both readers want it (spec 6.2, 6.3):
+ * One file a parameter and state, each a dict as both readers want it (docs/formats.md, section 5.2):
  *   cat_dim                            when TP slices were concatenated
  *   vocab_divisibility_padding_tensor  vocabulary, rows kept: bigscience's loader
  *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3

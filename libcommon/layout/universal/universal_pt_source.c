@@ -1,7 +1,7 @@
 /*
  * universal_pt_source.c - read zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
  *
- * Written by ds2universal or by any ds_to_universal.py (spec section 6). Codes of findings:
+ * Written by ds2universal or by any ds_to_universal.py (docs/formats.md, section 5). Codes of findings:
  *   unreadable E      a file cannot be opened, or its container or pickle is damaged
  *   class E, opaque W see pt_check_classes()
  *   state_missing E   a parameter without one of its three states
