@@ -11,9 +11,17 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/base/files.h"
 #include "libcommon/comm/launch.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/checkpoint/writer.h"
 #include "tools/train/health/preflight.h"
 #include "tools/train/options/refusal.h"
+#include "tools/train/run/loop.h"
+#include "tools/train/run/savelock.h"
+#include "tools/train/run/saving.h"
+#include "tools/train/run/setup.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
 
@@ -58,20 +66,20 @@ static void on_stall(void *arg, const char *text)
     struct err e = {0};
     int rc = 0;
 
-    if (!t->place || only_looks(t))
+    if (!t->place || trainer_only_looks(t))
         return;
     root = comm_place_of(t->world, 0);
     path = t->o.status_file ? xstrdup(t->o.status_file) : t->o.save ? path_join(t->o.save, "status.json") : NULL;
-    if (!speaks(t) && path)
+    if (!trainer_speaks(t) && path)
         rc = status_stalled_for(path, root->host, root->pid, text, &e);
-    else if (speaks(t) && t->status_path && (!t->lock || savelock_held(t->lock, &e)))
+    else if (trainer_speaks(t) && t->status_path && (!t->lock || savelock_held(t->lock, &e)))
         rc = status_stalled(t->status_path, &t->status, text, &e);
     if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     free(path);
 }
 
-static void say_line(void *arg, const char *line) { say(arg, "%s", line); }
+static void say_line(void *arg, const char *line) { show_line(arg, "%s", line); }
 
 static void on_lost_lock(void *arg, const char *reason)
 {
@@ -142,12 +150,12 @@ static int open_log(struct trainer *t, struct err *e)
 {
     t->status.loss = NAN;
     t->status.lr = t->status.iteration_s = -1;
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return 0;
     t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!t->log)
         return -1;
-    if (only_looks(t))
+    if (trainer_only_looks(t))
         return 0;
     if (t->o.save && lock_save(t, e) < 0)
         return -1;
@@ -183,7 +191,7 @@ static int open_log_for_all(struct trainer *t, struct err *e)
 /* The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early. */
 static int killed_at_start(struct trainer *t, enum status_reason *why, struct err *e)
 {
-    int64_t there[2] = { speaks(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
+    int64_t there[2] = { trainer_speaks(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
     struct strbuf sb = {0};
 
     if (comm_host_all_reduce(comm_world_group(t->world), there, 2, DTYPE_I64, COMM_MAX, e) < 0)
@@ -191,11 +199,11 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
     if (there[0] || there[1])
         *why = there[0] ? STATUS_KILL_SWITCH : STATUS_SIGNAL;
     t->status.signal = (int)there[1];
-    if (there[0] && speaks(t))
+    if (there[0] && trainer_speaks(t))
         trainlog_add_kill_switch(&sb, t->o.kill_switch_path, time(NULL));
-    else if (there[1] && speaks(t))
+    else if (there[1] && trainer_speaks(t))
         trainlog_add_exit_signal(&sb, (int)there[1], time(NULL));
-    if (speaks(t))
+    if (trainer_speaks(t))
         trainlog_flush(t->log, &sb);
     strbuf_free(&sb);
     return 0;
@@ -208,17 +216,17 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->place->size);
         return -1;
     }
-    if (only_looks(t)) {
+    if (trainer_only_looks(t)) {
         status_release_signals();
         watch_catch_term(comm_watch(t->world));
     }
     /* Wrong usage touches nothing. */
-    if (options_check(&t->o, ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
+    if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
         killed_at_start(t, why, e) < 0)
         return -1;
     if (*why != STATUS_FAILED)
         return 0;
-    set_phase(t, "start");
+    show_phase(t, "start");
     if (t->o.preflight) {
         if (trainer_setup_preflight(t, e) < 0 || preflight_run(t, e) < 0)
             return -1;
@@ -241,7 +249,7 @@ static void end_log(struct trainer *t, enum status_reason why)
     struct err e = {0};
 
     t->status.reason = why;
-    set_phase(t, "stop");
+    show_phase(t, "stop");
     t->events = NULL;
     if (tfevents_close(events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
@@ -257,10 +265,10 @@ static void end_log(struct trainer *t, enum status_reason why)
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
 {
     struct err e = {0};
-    int rc = speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+    int rc = trainer_speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 
     t->status.message = said->msg;
-    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (save_settle(t, &e) < 0 && !t->not_finite))
+    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, e.msg);
     end_log(t, why);
     trainer_free(t);
@@ -324,7 +332,7 @@ int main(int argc, char **argv)
         umask((mode_t)t->o.umask);
     /* Before anything that takes time, and again once MPI has installed handlers of its own. */
     status_catch_signals(dump);
-    if (t->o.save && !only_looks(t) && !(t->writer = writer_start(&e)))
+    if (t->o.save && !trainer_only_looks(t) && !(t->writer = writer_start(&e)))
         return fail(&e);
     rc = train_main(t);
     writer_end(t->writer);

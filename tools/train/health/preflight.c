@@ -10,11 +10,12 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/health/preflight_impl.h"
+#include "tools/train/run/trainlog.h"
 
 enum { HANG_S = 300 };
 
-static const struct sizes of_gpu = { 256 << 20, 64 << 20, 0.1, 8192, 4096, 4096, 20 };
-static const struct sizes of_cpu = { 8 << 20, 2 << 20, 0.01, 256, 512, 512, 3 };
+static const struct preflight_sizes of_gpu = { 256 << 20, 64 << 20, 0.1, 8192, 4096, 4096, 20 };
+static const struct preflight_sizes of_cpu = { 8 << 20, 2 << 20, 0.01, 256, 512, 512, 3 };
 
 /* ---- neighbours ---- */
 
@@ -212,7 +213,7 @@ int preflight_run(struct trainer *t, struct err *e)
         if (named == 0)
             strbuf_addf(&verdict, "%d rank%s tried out%s: all well\n", n, n == 1 ? "" : "s",
                         dev_on_host(p.dev) ? " on processors" : "");
-        if (speaks(t))
+        if (trainer_speaks(t))
             show(t, all, all_reduce, verdict.buf);
         if (named > 0) {
             err_usage(e, "preflight: %d of %d ranks slow or wrong", named, n);

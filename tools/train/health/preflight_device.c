@@ -11,6 +11,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/progress.h"
 #include "tools/train/health/preflight_impl.h"
+#include "tools/train/run/memory_plan.h"
 
 enum { ROUNDS = 9 };
 
@@ -134,10 +135,10 @@ static void read_back(struct preflight *p, char *pool, uint64_t bytes)
 static uint64_t memory_wanted(const struct preflight *p)
 {
     uint64_t total, left;
-    struct plan plan;
+    struct memory_plan plan;
 
     if (p->t->stage) {
-        plan_stage(p->t, p->t->rank_pp, &plan);
+        memory_plan_stage(p->t, p->t->rank_pp, &plan);
         return plan.total;
     }
     if (dev_on_host(p->dev))

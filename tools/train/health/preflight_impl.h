@@ -12,7 +12,7 @@
 #include "tools/train/run/trainer.h"
 
 /* Sizes of the tests: a GPU's, and what a CPU core does in the same time. */
-struct sizes {
+struct preflight_sizes {
     uint64_t block;             /* bytes of a copy, and of a block of memory that is read back */
     uint64_t message;           /* to a neighbour */
     double round_s;
@@ -26,7 +26,7 @@ struct preflight {
     const struct dev_ops *dev;
     struct watch *watch;
     struct comm *all;
-    struct sizes z;
+    struct preflight_sizes z;
     struct preflight_rank *mine;
 };
 

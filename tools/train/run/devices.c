@@ -1,10 +1,13 @@
 /* devices.c - what a rank computes on: a GPU of its own where every rank has one, else processors */
+#include "tools/train/run/devices.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/train/run/memory_plan.h"
 #include "tools/train/run/trainer.h"
 
 /*
@@ -107,7 +110,7 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     struct err why = {0};
     bool some = false;
 
-    if (t->o.backend == BACKEND_CUDA && !plan_elsewhere(t))
+    if (t->o.backend == BACKEND_CUDA && !memory_plan_elsewhere(t))
         return open_gpus(t, &o, &some, e);
     if (t->o.backend == BACKEND_AUTO)
         k = open_gpus(t, &o, &some, &why);
@@ -117,12 +120,12 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
         t->all_know = true;
         return NULL;
     }
-    if (!k && t->o.backend == BACKEND_AUTO && speaks(t) && (some || t->o.preflight))
+    if (!k && t->o.backend == BACKEND_AUTO && trainer_speaks(t) && (some || t->o.preflight))
         fprintf(stderr, "note: processors are used: %s\n", why.msg);
     return k ? k : kernels_cpu_open(&o, e);
 }
 
-int take_device(struct trainer *t, struct err *e)
+int devices_take(struct trainer *t, struct err *e)
 {
     t->k = open_kernels(t, e);
     return t->k ? name_device(t, e) : -1;

@@ -1,19 +1,25 @@
 /* evaluate.c - validation and test sets, and a look at the logits */
+#include "tools/train/run/evaluate.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/npy.h"
+#include "tools/train/network/pipeline.h"
+#include "tools/train/run/batches.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
-void loss_fetch(struct trainer *t)
+void evaluate_loss_fetch(struct trainer *t)
 {
     if (t->stage->last)
         t->k->dev->copy(t->loss, model_loss(t->model), sizeof *t->loss, NULL);
 }
 
 /* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
-int loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
+int evaluate_loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
 {
     double sum = t->stage->last && t->rank_tp == 0 ? *t->loss / (double)micro_batches / t->topo.dp : 0;
 
@@ -24,7 +30,7 @@ int loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct er
 }
 
 /* One set: eval_iters batches of as many micro-batches as the last step had. */
-static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct err *e)
+static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, struct err *e)
 {
     const int64_t batch = t->micro_batches * t->o.micro_batch_size * t->topo.dp;
     double sum = 0, one;
@@ -33,9 +39,9 @@ static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct 
         batches_begin(t->batches, v->data, v->at, (int)t->micro_batches);
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
-        loss_fetch(t);
+        evaluate_loss_fetch(t);
         /* Other stages and tensor ranks are waited for here: the monitor is to see it. */
-        if (comm_sync(comm_world_group(t->world), NULL, e) < 0 || loss_share(t, t->micro_batches, &one, e) < 0)
+        if (comm_sync(comm_world_group(t->world), NULL, e) < 0 || evaluate_loss_share(t, t->micro_batches, &one, e) < 0)
             return -1;
         v->at += batch;
         sum += one;
@@ -44,11 +50,11 @@ static int evaluate(struct trainer *t, struct eval_set *v, double *loss, struct 
     return 0;
 }
 
-int evaluate_all(struct trainer *t, struct eval_set *set, int n, const char *where, bool count, struct err *e)
+int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char *where, bool count, struct err *e)
 {
     struct strbuf sb = {0};
 
-    set_phase(t, "valid");
+    show_phase(t, "valid");
     for (int i = 0; i < n; i++) {
         const struct trainlog_step step = {
             .iteration = t->iteration, .samples = t->consumed_samples, .tokens = t->consumed_tokens,
@@ -60,14 +66,14 @@ int evaluate_all(struct trainer *t, struct eval_set *set, int n, const char *whe
             return -1;
         if (count)
             t->consumed_valid_samples += t->o.eval_iters * t->micro_batches * t->o.micro_batch_size * t->topo.dp;
-        if (!speaks(t))
+        if (!trainer_speaks(t))
             continue;
         trainlog_add_valid(&sb, set[i].name, where, loss);
         trainlog_flush(t->log, &sb);
         trainlog_tb_valid(t->events, &t->o, &step, set[i].name, loss);
     }
     strbuf_free(&sb);
-    set_phase(t, "train");
+    show_phase(t, "train");
     return 0;
 }
 
@@ -135,7 +141,7 @@ static int write_logits(struct trainer *t, const struct micro_batch *mb, const f
     return rc;
 }
 
-int dump_logits(struct trainer *t, struct err *e)
+int evaluate_dump_logits(struct trainer *t, struct err *e)
 {
     const int64_t m = (int64_t)t->model_opts.b * t->model_opts.s, v = t->model_config.vocab / t->topo.tp;
     const size_t part = (size_t)(m * v) * (size_t)dtype_size(t->t);

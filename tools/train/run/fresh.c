@@ -5,6 +5,8 @@
  * merged tensor, so a model begins with the same bits in every topology. Masters are the
  * rounded weights, as in the reference, which draws in the parameters' dtype.
  */
+#include "tools/train/run/fresh.h"
+
 #include <math.h>
 #include <stdlib.h>
 

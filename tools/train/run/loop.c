@@ -5,12 +5,22 @@
  * ranks see (the kill switch, a signal, the clock) is agreed on once an iteration, so all
  * ranks stop at the same one.
  */
+#include "tools/train/run/loop.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/network/pipeline.h"
+#include "tools/train/run/batches.h"
+#include "tools/train/run/evaluate.h"
+#include "tools/train/run/nan.h"
+#include "tools/train/run/saving.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
 /* ---- one iteration ---- */
 
@@ -38,8 +48,8 @@ static void skip(struct trainer *t)
             one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
         t->skew += (r->last - first + 1) * one;
         t->skipped_to = r->last;
-        say(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
-            (long long)((r->last - first + 1) * one));
+        show_line(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
+                  (long long)((r->last - first + 1) * one));
     }
 }
 
@@ -59,9 +69,9 @@ static int train_step(struct trainer *t, struct step *x, struct err *e)
         return -1;
     watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
     /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
-    loss_fetch(t);
+    evaluate_loss_fetch(t);
     rc = optimizer_step(t->optimizer, model_head_grad(t->model), lr, t->opt_step + 1, &x->norm, NULL, e);
-    if (rc < 0 || loss_share(t, t->micro_batches, &x->loss, e) < 0)
+    if (rc < 0 || evaluate_loss_share(t, t->micro_batches, &x->loss, e) < 0)
         return -1;
     if (rc)
         return rc;
@@ -134,10 +144,11 @@ static int agree(struct trainer *t, struct stop *s, struct err *e)
 {
     double minutes;
 
-    s->kill = speaks(t) && status_kill_switch(t->o.kill_switch_path);
+    s->kill = trainer_speaks(t) && status_kill_switch(t->o.kill_switch_path);
     s->signal = status_stop_signal();
-    s->duration = speaks(t) && status_duration_over(t->start_s, clock_wall_s(), t->o.exit_duration_in_mins, &minutes);
-    s->save_failed = save_poll(t);
+    s->duration = trainer_speaks(t) &&
+                  status_duration_over(t->start_s, clock_wall_s(), t->o.exit_duration_in_mins, &minutes);
+    s->save_failed = saving_poll(t);
     return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
 }
 
@@ -147,7 +158,7 @@ static void say_stop(struct trainer *t, enum status_reason why, int sig)
     time_t now = time(NULL);
     double minutes = 0;
 
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return;
     status_duration_over(t->start_s, clock_wall_s(), 0, &minutes);
     switch (why) {
@@ -168,14 +179,14 @@ static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
 {
     struct stop s;
 
-    if (agree(t, &s, e) < 0 || (s.save_failed && save_settle(t, e) < 0))
+    if (agree(t, &s, e) < 0 || (s.save_failed && saving_settle(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : on(t->o.exit_interval, t->iteration) ? STATUS_INTERVAL : STATUS_RUNNING;
     if (*why == STATUS_RUNNING)
         return 0;
     t->status.signal = (int)s.signal;
-    if (t->saver && t->saved_iteration != t->iteration && save_now(t, e) < 0)
+    if (t->saver && t->saved_iteration != t->iteration && saving_begin(t, e) < 0)
         return -1;
     say_stop(t, *why, (int)s.signal);
     return 0;
@@ -197,7 +208,7 @@ static int tell_straggler(struct trainer *t, struct err *e)
     t->told_s = now;
     t->calls_s = calls;
     rc = comm_host_all_gather(comm_world_group(t->world), &me, every, sizeof me, e);
-    if (rc == 0 && speaks(t)) {
+    if (rc == 0 && trainer_speaks(t)) {
         trainlog_add_straggler(&sb, t->iteration, every, t->place->size);
         trainlog_flush(t->log, &sb);
     }
@@ -219,7 +230,7 @@ static int after_step(struct trainer *t, struct err *e)
         if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
             return -1;
     }
-    if (t->saver && on(t->o.save_interval, t->iteration) && save_now(t, e) < 0)
+    if (t->saver && on(t->o.save_interval, t->iteration) && saving_begin(t, e) < 0)
         return -1;
     if (t->saver && on(t->o.check_replicas, t->iteration) &&
         (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
@@ -247,11 +258,11 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
             *why = nan_tell(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
             return -1;
         }
-        if (speaks(t))
+        if (trainer_speaks(t))
             log_step(t, &x, &tell);
         if (after_step(t, e) < 0 || stop_now(t, why, e) < 0)
             return -1;
-        set_phase(t, "train");
+        show_phase(t, "train");
         if (*why != STATUS_RUNNING)
             return 0;
     }
@@ -265,7 +276,7 @@ static int finish(struct trainer *t, struct err *e)
     if (evaluate_all(t, t->valid, t->n_valid, "the end of training for val data", true, e) < 0)
         return -1;
     if (t->saver && !t->o.eval_only && t->iteration > 0 && t->saved_iteration != t->iteration &&
-        save_now(t, e) < 0)
+        saving_begin(t, e) < 0)
         return -1;
     return evaluate_all(t, t->test, t->n_test, "the end of training for test data", false, e);
 }
@@ -278,24 +289,24 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
     *why = STATUS_RUNNING;
     if (t->o.dump_logits) {
         *why = STATUS_FINISHED;
-        return dump_logits(t, e);
+        return evaluate_dump_logits(t, e);
     }
     /* Evaluation without a step before it: a batch as the next step would have. */
     if (schedule_micro_batches(schedule_batch(&t->schedule.ramp, t->consumed_samples), t->o.micro_batch_size,
                                t->topo.dp, &t->micro_batches, e) < 0)
         return -1;
     if (!t->o.eval_only) {
-        if (speaks(t)) {
+        if (trainer_speaks(t)) {
             trainlog_add_datetime(&sb, TRAINLOG_BEFORE_STEP, time(NULL));
             trainlog_flush(t->log, &sb);
             trainlog_tb_start(t->events, &t->o, t->place->size, t->iteration);
         }
-        set_phase(t, "train");
+        show_phase(t, "train");
         rc = iterate(t, why, e);
     }
     if (rc == 0 && (t->o.eval_only || *why == STATUS_FINISHED)) {
         *why = STATUS_FINISHED;
-        if (speaks(t) && !t->o.eval_only) {
+        if (trainer_speaks(t) && !t->o.eval_only) {
             trainlog_add_datetime(&sb, TRAINLOG_AFTER_TRAIN, time(NULL));
             trainlog_flush(t->log, &sb);
         }
@@ -305,6 +316,6 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
     if (rc == 0)
         rc = optimizer_settle(t->optimizer, NULL, e);
     if (rc == 0)
-        rc = save_finish(t, e);
+        rc = saving_finish(t, e);
     return rc;
 }

@@ -5,6 +5,8 @@
  * micro-batch left behind on its way forward, then gradients. Every rank looks, and of what they
  * find the earliest is named.
  */
+#include "tools/train/run/nan.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

@@ -4,6 +4,8 @@
  * Asked before the first step, for it is known only hours later else: bytes and inodes that are free, and on every
  * host, by doing it, all that a save does: make a folder, a file in it, write, sync, rename both, remove them.
  */
+#include "tools/train/run/savedir.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
+#include "tools/train/run/agree.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- room ---- */

@@ -1,11 +1,17 @@
 /* saving.c - checkpoints on their way to disk, and what is said of them */
+#include "tools/train/run/saving.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/options/options_impl.h"
+#include "tools/train/run/savelock.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
 static bool option_value(const struct train_opts *o, const struct options_row *r, struct checkpoint_value *v)
@@ -52,7 +58,7 @@ static bool option_value(const struct train_opts *o, const struct options_row *r
 /* Options of this program alone do not belong among the reference's arguments. */
 static bool ours_alone(const struct options_row *r) { return r->group == GROUP_PROGRAM; }
 
-int saver_open(struct trainer *t, struct err *e)
+int saving_open(struct trainer *t, struct err *e)
 {
     struct checkpoint_value *args = xcalloc((size_t)options_n_rows, sizeof *args);
     struct report *notes = report_new();
@@ -105,24 +111,24 @@ static void tell(struct trainer *t, const struct checkpoint_saved *s)
 {
     struct strbuf sb = {0};
 
-    if (s->iteration < 0 || s->told || !speaks(t))
+    if (s->iteration < 0 || s->told || !trainer_speaks(t))
         return;
     if (s->ok) {
         snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
         trainlog_add_saved(&sb, s->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     } else {
-        say(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
-            *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
+        show_line(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
+                  *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
     }
     if (s->ok && *s->note)
-        say(t, "warning: %s", s->note);
+        show_line(t, "warning: %s", s->note);
     t->status.saving_tag = NULL;
     t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     strbuf_free(&sb);
 }
 
-bool save_poll(struct trainer *t)
+bool saving_poll(struct trainer *t)
 {
     struct checkpoint_saved s = { .iteration = -1 };
 
@@ -133,7 +139,7 @@ bool save_poll(struct trainer *t)
     return !s.ok;
 }
 
-int save_settle(struct trainer *t, struct err *e)
+int saving_settle(struct trainer *t, struct err *e)
 {
     struct checkpoint_saved s = { .ok = true };
 
@@ -153,7 +159,7 @@ int save_settle(struct trainer *t, struct err *e)
     return -1;
 }
 
-int save_now(struct trainer *t, struct err *e)
+int saving_begin(struct trainer *t, struct err *e)
 {
     const struct checkpoint_now now = present(t);
     const double begin = clock_s();
@@ -163,19 +169,19 @@ int save_now(struct trainer *t, struct err *e)
     double stall_s = 0;
     int rc;
 
-    if (save_settle(t, e) < 0)
+    if (saving_settle(t, e) < 0)
         return -1;
     if (t->lock && !savelock_held(t->lock, e))
         return -1;
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
     t->status.saving_tag = t->saving_tag;
-    set_phase(t, "save");
+    show_phase(t, "save");
     /* Curves reach as far as checkpoints do. */
     if (tfevents_flush(t->events, e) < 0) {
-        say(t, "warning: %s", e->msg);
+        show_line(t, "warning: %s", e->msg);
         err_clear(e);
     }
-    if (speaks(t)) {
+    if (trainer_speaks(t)) {
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
@@ -183,29 +189,29 @@ int save_now(struct trainer *t, struct err *e)
     if (rc == 0)
         rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     t->saved_iteration = t->iteration;
-    if (rc == 0 && speaks(t)) {
+    if (rc == 0 && trainer_speaks(t)) {
         timer.ms = (clock_s() - begin) * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
     }
     strbuf_free(&sb);
     if (rc == 0)
-        set_phase(t, "train");
+        show_phase(t, "train");
     return rc;
 }
 
-int save_finish(struct trainer *t, struct err *e)
+int saving_finish(struct trainer *t, struct err *e)
 {
     if (!t->saver)
         return 0;
-    set_phase(t, "save");
-    if (save_settle(t, e) < 0)
+    show_phase(t, "save");
+    if (saving_settle(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;
     /* Hours of work hang on it, and whatever was in its way may have gone. */
-    say(t, "the last checkpoint is tried once more");
-    if (save_now(t, e) < 0 || save_settle(t, e) < 0)
+    show_line(t, "the last checkpoint is tried once more");
+    if (saving_begin(t, e) < 0 || saving_settle(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;

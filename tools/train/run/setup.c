@@ -1,10 +1,25 @@
 /* setup.c - from options and a checkpoint to a rank that can take its first step */
+#include "tools/train/run/setup.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/network/pipeline.h"
+#include "tools/train/run/agree.h"
+#include "tools/train/run/batches.h"
+#include "tools/train/run/devices.h"
+#include "tools/train/run/evaluate.h"
+#include "tools/train/run/fresh.h"
+#include "tools/train/run/memory_plan.h"
+#include "tools/train/run/savedir.h"
+#include "tools/train/run/saving.h"
+#include "tools/train/run/shape.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
 /* ---- the pieces ---- */
 
@@ -69,7 +84,8 @@ static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
 static void note_stored(struct trainer *t, const char *what, double stored, double given, bool said)
 {
     if (said && stored != given)
-        say(t, "note: %s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored, given);
+        show_line(t, "note: %s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored,
+                  given);
 }
 
 /* The optimizer's settings come back with its state (spec 4.5). */
@@ -118,8 +134,8 @@ static void note_changes(struct trainer *t)
         int64_t saved;
 
         if (pk_as_int(pk_get(checkpoint_info(t->from)->args, settings[i].name), &saved) && saved != settings[i].now)
-            say(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
-                (long long)settings[i].now, (long long)saved, settings[i].then);
+            show_line(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
+                      (long long)settings[i].now, (long long)saved, settings[i].then);
     }
 }
 
@@ -141,8 +157,8 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     t->opt_step = loaded->opt_step;
     if (t->opt_step < 0) {
         t->opt_step = f->iteration + t->o.adam_initial_step;
-        say(t, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
-            (long long)t->opt_step);
+        show_line(t, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
+                  (long long)t->opt_step);
     }
     take_optimizer(t, f);
     if (f->schedule.present) {
@@ -153,33 +169,13 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     } else {
         t->schedule.lr.num_steps = f->consumed_train_samples;
         t->schedule.lr.num_tokens = f->consumed_tokens;
-        say(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
-            (long long)f->consumed_train_samples);
+        show_line(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
+                  (long long)f->consumed_train_samples);
     }
-    if (rc == 0 && speaks(t))
+    if (rc == 0 && trainer_speaks(t))
         trainlog_flush(t->log, &lines);
     strbuf_free(&lines);
     return rc;
-}
-
-int agree_all_well(struct trainer *t, int rc, struct err *e)
-{
-    struct comm *all = comm_world_group(t->world);
-    const int size = t->place->size;
-    int64_t said[2] = { rc < 0 ? size - t->place->rank : 0, rc == 0 };
-    struct err own = *e;
-
-    if (comm_host_all_reduce(all, said, 2, DTYPE_I64, COMM_MAX, e) < 0)
-        return -1;
-    if (!said[0])
-        return 0;
-    if (comm_host_broadcast(all, &own, sizeof own, size - (int)said[0], e) < 0)
-        return -1;
-    *e = own;
-    if (said[1])
-        snprintf(e->msg, sizeof e->msg, "rank %d: %.1000s", size - (int)said[0], own.msg);
-    t->all_know = true;
-    return -1;
 }
 
 static int load(struct trainer *t, struct err *e)
@@ -195,16 +191,16 @@ static int load(struct trainer *t, struct err *e)
     double begin = clock_s();
     int rc;
 
-    set_phase(t, "load");
+    show_phase(t, "load");
     rc = checkpoint_load(t->from, t->stage, &t->state, &o, notes, &loaded, e);
     show_report(t, notes);
     /* It is loaded when every rank has its part. */
     rc = agree_all_well(t, rc, e);
-    if (rc == 0 && speaks(t))
+    if (rc == 0 && trainer_speaks(t))
         trainlog_add_checkpoint_version(&sb);
     if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
         rc = schedule_ramp_check(&t->schedule.ramp, t->consumed_samples, t->o.micro_batch_size, t->topo.dp, e);
-    if (rc == 0 && speaks(t)) {
+    if (rc == 0 && trainer_speaks(t)) {
         const struct trainlog_timer timer = { "load-checkpoint", (clock_s() - begin) * 1e3 };
 
         trainlog_add_loaded(&sb, f->iteration, f->path);
@@ -229,7 +225,7 @@ static int open_set(struct trainer *t, const struct data_group *g, int64_t n, bo
     return dataset_open(g, &o, out, e);
 }
 
-static int open_eval(struct trainer *t, enum options_split split, int64_t n, bool build, struct eval_set **set,
+static int open_eval(struct trainer *t, enum options_split split, int64_t n, bool build, struct evaluate_set **set,
                      int *count, struct err *e)
 {
     struct data_groups g = {0};
@@ -238,7 +234,7 @@ static int open_eval(struct trainer *t, enum options_split split, int64_t n, boo
     *set = xcalloc((size_t)g.n + 1, sizeof **set);
     *count = 0;
     for (int i = 0; rc == 0 && i < g.n; i++) {
-        struct eval_set *v = &(*set)[*count];
+        struct evaluate_set *v = &(*set)[*count];
 
         rc = open_set(t, &g.group[i], n, build, &v->data, e);
         if (rc < 0 || !v->data)
@@ -277,13 +273,13 @@ static int open_data(struct trainer *t, bool build, struct err *e)
 /* Rank 0 makes what index files are missing; the others wait for them, and hear of it when it cannot. */
 static int setup_data(struct trainer *t, struct err *e)
 {
-    int rc = speaks(t) ? open_data(t, true, e) : 0;
+    int rc = trainer_speaks(t) ? open_data(t, true, e) : 0;
 
     if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
         return -1;
     if (e->kind != ERR_NONE)
         return -1;
-    return speaks(t) ? rc : open_data(t, false, e);
+    return trainer_speaks(t) ? rc : open_data(t, false, e);
 }
 
 /* ---- all of it ---- */
@@ -292,7 +288,7 @@ static int setup_data(struct trainer *t, struct err *e)
 static int check_checkpoint(struct trainer *t, struct err *e)
 {
     struct report *notes = report_new();
-    int rc = speaks(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
+    int rc = trainer_speaks(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
 
     show_report(t, notes);
     report_free(notes);
@@ -310,7 +306,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     struct report *notes;
     int rc = 0;
 
-    if (t->o.save && speaks(t) && !only_looks(t) && checkpoint_clean(t->o.save, e) < 0)
+    if (t->o.save && trainer_speaks(t) && !trainer_only_looks(t) && checkpoint_clean(t->o.save, e) < 0)
         return -1;
     if (comm_barrier(comm_world_group(t->world), NULL, e) < 0)
         return -1;
@@ -328,7 +324,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 static void settle_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
-    const bool beside = !dev_on_host(t->k->dev) || plan_elsewhere(t);
+    const bool beside = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
 
     /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))
@@ -352,7 +348,7 @@ static void settle_model_opts(struct trainer *t)
 /* Everything about shapes; no large memory yet. */
 static int settle(struct trainer *t, int64_t *eod, struct err *e)
 {
-    if (options_check(&t->o, ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
+    if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
         return -1;
     t->t = t->o.bf16 ? DTYPE_BF16 : DTYPE_F32;
     t->topo = (struct topology){ (int)t->o.tensor_model_parallel_size, (int)t->o.pipeline_model_parallel_size,
@@ -363,7 +359,7 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     if (shape_settle(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
         return -1;
     t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
-    if (take_device(t, e) < 0)
+    if (devices_take(t, e) < 0)
         return -1;
     settle_model_opts(t);
     return 0;
@@ -412,8 +408,8 @@ int trainer_setup(struct trainer *t, struct err *e)
     if (t->from && !t->o.finetune)
         note_changes(t);
     if (t->o.dry_run)
-        show_plan(t);
-    if (plan_check(t, e) < 0 || savedir_check(t, e) < 0)
+        memory_plan_show(t);
+    if (memory_plan_check(t, e) < 0 || savedir_check(t, e) < 0)
         return -1;
     if (!t->o.dry_run && make_groups(t, e) < 0)
         return -1;
@@ -423,7 +419,7 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     if (t->o.dry_run)
         return 0;
-    if (t->o.save && saver_open(t, e) < 0)
+    if (t->o.save && saving_open(t, e) < 0)
         return -1;
     checkpoint_close(t->from);
     t->from = NULL;
@@ -436,11 +432,11 @@ int trainer_setup_preflight(struct trainer *t, struct err *e)
     int64_t eod;
 
     if (!t->o.num_layers && !t->o.load)
-        return take_device(t, e);
+        return devices_take(t, e);
     return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
 }
 
-static void free_sets(struct eval_set *set, int n)
+static void free_sets(struct evaluate_set *set, int n)
 {
     for (int i = 0; i < n; i++) {
         dataset_close(set[i].data);

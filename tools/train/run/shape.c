@@ -1,8 +1,12 @@
 /* shape.c - the model's sizes, its vocabulary and the pipeline's cut: options, else the checkpoint */
+#include "tools/train/run/shape.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/format/bpe.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- architecture: the command line, else the checkpoint ---- */
@@ -95,7 +99,7 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, stru
     if (!b)
         return -1;
     if (bpe_path(b) && !str_starts(bpe_path(b), o->tokenizer_name_or_path))
-        say(t, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
+        show_line(t, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
     *tokens = bpe_vocab_size(b);
     *eod = bpe_eod(b);
     bpe_free(b);
@@ -236,8 +240,8 @@ static int cut_stages(struct trainer *t, struct err *e)
     if (rc < 0)
         return -1;
     if (rc > 0)
-        say(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
-            o->pp_partition_method, t->topo.pp);
+        show_line(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
+                  o->pp_partition_method, t->topo.pp);
     t->noted_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
     return 0;
 }

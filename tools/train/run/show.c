@@ -1,4 +1,6 @@
 /* show.c - what a run says before its first step */
+#include "tools/train/run/show.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,14 +9,15 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
-void say(struct trainer *t, const char *fmt, ...)
+void show_line(struct trainer *t, const char *fmt, ...)
 {
     struct strbuf sb = {0};
     char text[1024];
     va_list ap;
 
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -28,20 +31,20 @@ void show_report(struct trainer *t, struct report *r)
 {
     static const char *const prefix[] = { "note: ", "warning: ", "error: " };
 
-    for (int i = 0; i < report_n(r) && speaks(t); i++) {
+    for (int i = 0; i < report_n(r) && trainer_speaks(t); i++) {
         char *text = finding_text(report_get(r, i));
 
-        say(t, "%s%s", prefix[report_get(r, i)->severity], text);
+        show_line(t, "%s%s", prefix[report_get(r, i)->severity], text);
         free(text);
     }
 }
 
-void set_phase(struct trainer *t, const char *phase)
+void show_phase(struct trainer *t, const char *phase)
 {
     struct err e = {0};
 
     watch_phase(comm_watch(t->world), phase, t->iteration, -1);
-    if (!speaks(t) || !t->status_path)
+    if (!trainer_speaks(t) || !t->status_path)
         return;
     t->status.phase = phase;
     if (t->stands) {
@@ -53,7 +56,7 @@ void set_phase(struct trainer *t, const char *phase)
     t->status.world_size = t->place->size;
     /* A status that cannot be written is no reason to stop; it is said once. */
     if (status_write(t->status_path, &t->status, &e) < 0) {
-        say(t, "warning: %s", e.msg);
+        show_line(t, "warning: %s", e.msg);
         free(t->status_path);
         t->status_path = NULL;
     }
@@ -100,7 +103,7 @@ void show_settings(struct trainer *t)
     struct strbuf sb = {0};
 
     t->params_no_embeds = params_no_embeds(&t->model_config);
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return;
     trainlog_add_world(&sb, t->place->size, t->topo.dp, t->topo.tp, t->topo.pp);
     options_print(&t->o, t->o.verbose, &sb);

@@ -1,17 +1,25 @@
 /*
- * plan.c - the memory of every rank before any is taken, and what would make it fit
+ * memory_plan.c - the memory of every rank before any is taken, and what would make it fit
  *
  * A plan is arithmetic: stage_new() and model_bytes() say what setup would ask for. So a login node can
  * plan for GPUs (--device-memory, --dry-run-ranks), and advice is not a rule of thumb: every change is
  * planned like the run itself, and told only when it fits.
  */
+#include "tools/train/run/memory_plan.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/progress.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/network/pipeline.h"
+#include "tools/train/run/batches.h"
+#include "tools/train/run/shape.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/run/trainlog.h"
 
 /* What CUDA's own libraries take of a GPU beside the plan: contexts, cuBLAS's rooms, NCCL's buffers. */
 #define RESERVE UINT64_C(2000000000)
@@ -23,7 +31,7 @@
 #define PROGRAM UINT64_C(28000000)
 #define WRITER UINT64_C(7000000)
 
-static const char *const part_name[PLAN_PARTS] = { "weights", "gradients", "masters and moments", "activations",
+static const char *const part_name[MEMORY_PLAN_PARTS] = { "weights", "gradients", "masters and moments", "activations",
                                                    "optimizer", "batches", "snapshot of a save", "program" };
 
 /* ---- one setting ---- */
@@ -55,7 +63,7 @@ struct planned {
 
 static const struct kernels *planned_kernels(const struct trainer *t, struct planned *p)
 {
-    if (!plan_elsewhere(t) || !dev_on_host(t->k->dev))
+    if (!memory_plan_elsewhere(t) || !dev_on_host(t->k->dev))
         return t->k;
     p->k = *t->k;
     p->dev = *t->k->dev;
@@ -65,7 +73,8 @@ static const struct kernels *planned_kernels(const struct trainer *t, struct pla
     return &p->k;
 }
 
-static void plan_one(const struct trainer *t, const struct setting *x, const int *blocks, int pp, struct plan *out)
+static void plan_one(const struct trainer *t, const struct setting *x, const int *blocks, int pp,
+                     struct memory_plan *out)
 {
     struct model_config config = t->model_config;
     struct model_opts mo = t->model_opts;
@@ -82,7 +91,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     mo.sequence_parallel = x->sequence_parallel;
     mo.n_slots = bo.n_slots;
     g = stage_new(&config, x->topo, pp, 0, 0, blocks);
-    *out = (struct plan){ .stage = pp };
+    *out = (struct memory_plan){ .stage = pp };
     out->part[0] = (uint64_t)g->flat_n * (uint64_t)dtype_size(t->t);
     out->part[1] = (uint64_t)g->flat_n * 4;
     out->part[2] = (uint64_t)g->shard_n * 12;
@@ -93,40 +102,41 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     out->part[5] = batches_bytes(&bo);
     /* Both processes of a rank see the same snapshot. */
     if (t->o.save)
-        out->part[PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t);
+        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t);
     if (dev_on_host(k->dev))
-        out->part[PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
-    out->n_parts = dev_on_host(k->dev) ? PLAN_PARTS : PLAN_SNAPSHOT;
+        out->part[MEMORY_PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
+    out->n_parts = dev_on_host(k->dev) ? MEMORY_PLAN_PARTS : MEMORY_PLAN_SNAPSHOT;
     for (int i = 0; i < out->n_parts; i++)
         out->total += out->part[i];
     stage_free(g);
 }
 
-void plan_stage(const struct trainer *t, int pp, struct plan *out)
+void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
 {
     const struct setting x = setting_of(t);
 
     plan_one(t, &x, t->blocks, pp, out);
 }
 
-void show_plan(struct trainer *t)
+void memory_plan_show(struct trainer *t)
 {
     struct strbuf sb = {0};
     const uint64_t n = (uint64_t)model_n_params(&t->model_config);
-    struct plan p;
+    struct memory_plan p;
     char text[16];
 
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return;
     strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
     for (int i = 0; i < t->topo.pp; i++) {
-        plan_stage(t, i, &p);
+        memory_plan_stage(t, i, &p);
         strbuf_addf(&sb, "memory of a rank of stage %d: %s", i, bytes_text(p.total, text));
         for (int k = 0; k < p.n_parts; k++)
             if (p.part[k])
                 strbuf_addf(&sb, "%s %s %s", k ? "," : ":", part_name[k], bytes_text(p.part[k], text));
-        if (p.n_parts <= PLAN_SNAPSHOT && p.part[PLAN_SNAPSHOT])
-            strbuf_addf(&sb, "; of its host: %s %s", part_name[PLAN_SNAPSHOT], bytes_text(p.part[PLAN_SNAPSHOT], text));
+        if (p.n_parts <= MEMORY_PLAN_SNAPSHOT && p.part[MEMORY_PLAN_SNAPSHOT])
+            strbuf_addf(&sb, "; of its host: %s %s", part_name[MEMORY_PLAN_SNAPSHOT],
+                        bytes_text(p.part[MEMORY_PLAN_SNAPSHOT], text));
         strbuf_addf(&sb, "\n");
     }
     strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
@@ -145,7 +155,8 @@ static bool is_possible(const struct trainer *t, const struct setting *x)
     return x->topo.dp >= 1 && o->num_attention_heads % tp == 0 && o->hidden_size % tp == 0 &&
            o->ffn_hidden_size % tp == 0 && (o->pad_vocab_size_to == 0 || o->pad_vocab_size_to % tp == 0) &&
            o->num_layers >= x->topo.pp && o->global_batch_size % ((int64_t)x->b * x->topo.dp) == 0 &&
-           (!x->sequence_parallel || (tp > 1 && o->seq_length % tp == 0)) && topo_world(x->topo) <= PLAN_RANKS_MAX;
+           (!x->sequence_parallel || (tp > 1 && o->seq_length % tp == 0)) &&
+           topo_world(x->topo) <= MEMORY_PLAN_RANKS_MAX;
 }
 
 /* The fullest stage's bytes; UINT64_MAX: it cannot be. */
@@ -153,7 +164,7 @@ static uint64_t need_of(const struct trainer *t, const struct setting *x)
 {
     uint64_t most = 0;
     struct err e = {0};
-    struct plan p;
+    struct memory_plan p;
     int *blocks;
 
     if (!is_possible(t, x))
@@ -267,7 +278,8 @@ static void offer_changes(struct advice *a, const struct setting *now)
     offer_topologies(a, now);
 }
 
-void plan_advise(const struct trainer *t, uint64_t room, struct strbuf *out)
+/* Lines of single changes that fit into `room` bytes a rank, with the bytes; of two changes where one does not do. */
+static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
 {
     const struct setting now = setting_of(t);
     struct setting least = now;
@@ -291,7 +303,7 @@ void plan_advise(const struct trainer *t, uint64_t room, struct strbuf *out)
 
 /* ---- does it fit? ---- */
 
-bool plan_elsewhere(const struct trainer *t)
+bool memory_plan_elsewhere(const struct trainer *t)
 {
     return t->o.dry_run && t->o.device_memory > 0 && t->o.backend != BACKEND_CPU;
 }
@@ -305,7 +317,7 @@ static uint64_t room_here(const struct trainer *t)
         left = (uint64_t)(t->o.device_memory * 1e9);
     else if (!dev_on_host(t->k->dev))
         t->k->dev->memory(&total, &left);
-    if (left == UINT64_MAX || (dev_on_host(t->k->dev) && !plan_elsewhere(t)))
+    if (left == UINT64_MAX || (dev_on_host(t->k->dev) && !memory_plan_elsewhere(t)))
         return left;
     return left > RESERVE ? left - RESERVE : 0;
 }
@@ -319,13 +331,13 @@ struct account {
 
 static void account_here(const struct trainer *t, struct account *mine)
 {
-    struct plan p, most = {0};
+    struct memory_plan p, most = {0};
 
     memset(mine, 0, sizeof *mine);
     /* A dry run in one process speaks for all stages. */
     for (int i = 0; i < t->topo.pp; i++)
         if (t->o.dry_run_ranks || i == t->rank_pp) {
-            plan_stage(t, i, &p);
+            memory_plan_stage(t, i, &p);
             most = p.total > most.total ? p : most;
         }
     mine->need = most.total;
@@ -341,8 +353,8 @@ static void refuse(struct trainer *t, int rank, const struct account *x, struct 
     struct strbuf sb = {0};
     char need[16], room[16];
 
-    if (speaks(t)) {
-        plan_advise(t, x->room, &sb);
+    if (trainer_speaks(t)) {
+        advise(t, x->room, &sb);
         trainlog_flush(t->log, &sb);
     }
     strbuf_free(&sb);
@@ -358,7 +370,7 @@ static void refuse(struct trainer *t, int rank, const struct account *x, struct 
     t->all_know = true;
 }
 
-int plan_check(struct trainer *t, struct err *e)
+int memory_plan_check(struct trainer *t, struct err *e)
 {
     const int size = t->place->size;
     struct account mine, *all = xcalloc((size_t)size, sizeof *all), *worst;
@@ -375,7 +387,8 @@ int plan_check(struct trainer *t, struct err *e)
         refuse(t, (int)(worst - all), worst, e);
         rc = -1;
     } else if (rc == 0 && t->o.dry_run && worst->room != UINT64_MAX) {
-        say(t, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need), bytes_text(worst->room, room));
+        show_line(t, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need),
+                  bytes_text(worst->room, room));
     }
     free(all);
     return rc;

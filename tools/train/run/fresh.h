@@ -1,0 +1,13 @@
+/*
+ * fresh.h - initial weights
+ */
+#ifndef SHARDKIT_TRAIN_RUN_FRESH_H
+#define SHARDKIT_TRAIN_RUN_FRESH_H
+
+
+struct trainer;
+
+/* Set this rank's weights and masters from the seed: the same values in every topology. */
+void fresh_weights(struct trainer *t);
+
+#endif

@@ -1,0 +1,24 @@
+/*
+ * saving.h - checkpoints on their way to disk
+ */
+#ifndef SHARDKIT_TRAIN_RUN_SAVING_H
+#define SHARDKIT_TRAIN_RUN_SAVING_H
+
+#include <stdbool.h>
+
+#include "libcommon/base/err.h"
+
+struct trainer;
+
+/* t->saver, with the arguments that its checkpoints carry. */
+MUST_CHECK int saving_open(struct trainer *t, struct err *e);
+/* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
+MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
+/* Has a save failed, as this rank sees it? Then all call saving_settle(). One that went well is told. */
+bool saving_poll(struct trainer *t);
+/* Wait for the save under way and tell of it: t->save_failed. -1: the state is not finite, or ranks cannot speak. */
+MUST_CHECK int saving_settle(struct trainer *t, struct err *e);
+/* At the end: a last save that failed is tried once more; -1 when nothing helps. */
+MUST_CHECK int saving_finish(struct trainer *t, struct err *e);
+
+#endif
