@@ -438,11 +438,12 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
 
 /* ---- records ---- */
 
-int files_add_record(struct files *f, int file, uint64_t at, uint64_t len, bool has_crc, uint32_t crc, const char *name)
+int files_add_record(struct files *f, const struct record *record)
 {
-    struct record r = { .file = file, .at = at, .len = len, .crc = crc, .has_crc = has_crc, .name = xstrdup(name) };
+    struct record r = *record;
     int i;
 
+    r.name = xstrdup(record->name);
     pthread_mutex_lock(&f->lock);
     i = table_add(&f->record, &r);
     pthread_mutex_unlock(&f->lock);

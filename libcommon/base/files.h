@@ -78,8 +78,8 @@ int files_open_limit(void);
 /* Read exactly [at, at+n) of a file; ERR_DATA when it is shorter ("cut short"). */
 MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
 
-int files_add_record(struct files *f, int file, uint64_t at, uint64_t len,
-                     bool has_crc, uint32_t crc, const char *name);
+/* Add a copy of it; returns its number. */
+int files_add_record(struct files *f, const struct record *record);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
 /* Read part of a record through an extent-relative offset; no CRC check. */

@@ -61,7 +61,8 @@ static int read_digests(struct files *f, struct list *l, struct digest *(*of)(st
         item[i] = -1;
         if (!d || !d->map)
             continue;
-        item[i] = plan_add(p, d->map, 0, d->len, -1, 0, d->policy, l->entry[i].p->name, NULL);
+        item[i] = plan_add(p, &(struct plan_range){ .map = d->map, .len = d->len, .policy = d->policy,
+                                                    .name = l->entry[i].p->name }, -1, 0);
         plan_item(p, item[i])->op = d->op;
     }
     plan_close(p);

@@ -159,7 +159,8 @@ static int read_chunk(const struct work *w, uint64_t from, uint64_t n, struct er
 {
     for (int st = 0; st < STATE_N; st++)
         for (int k = 0; w->map[st] && k < w->n_ranks; k++)
-            if (tmap_read(w->map[st], w->files, k, from * elem(w, st), n * elem(w, st), w->copy[st][k], e) < 0)
+            if (tmap_read(w->map[st], w->files, (struct tmap_range){ k, from * elem(w, st), n * elem(w, st) },
+                          w->copy[st][k], e) < 0)
                 return -1;
     return 0;
 }
@@ -311,8 +312,9 @@ static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uin
     struct tmap *m = arena_alloc(a, sizeof *m);
     struct tmap_slice *slice = arena_alloc(a, sizeof *slice);
     struct extent *x = arena_alloc(a, sizeof *x);
+    struct record r = { .file = file, .at = at, .len = was->len, .has_crc = true, .crc = crc, .name = "repaired" };
 
-    *x = (struct extent){ files_add_record(s->files, file, at, was->len, true, crc, "repaired"), 0, was->len };
+    *x = (struct extent){ files_add_record(s->files, &r), 0, was->len };
     *slice = (struct tmap_slice){ .len = was->len, .n_extents = 1, .extent = x };
     *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = was->dtype, .len = was->len, .n_slices = 1, .slice = slice };
     return m;

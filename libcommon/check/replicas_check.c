@@ -123,7 +123,7 @@ static int compare_state(const struct tmap *m, struct files *f, struct replica_s
         uint64_t len = min_u64(chunk, m->len - at);
 
         for (int k = 0; k < m->n_slices; k++)
-            if (tmap_read(m, f, k, at, len, copy[k], e) < 0)
+            if (tmap_read(m, f, (struct tmap_range){ k, at, len }, copy[k], e) < 0)
                 goto out;
         compare_chunk(m, copy, len, out);
     }

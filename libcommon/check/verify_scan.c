@@ -81,7 +81,9 @@ static void add_entries(struct source *s, struct zip *const *zip, struct report 
             if (ze->method != 0)
                 check_packed(s, sf, ze, r);
             else if (!bsearch(&want, known, (size_t)n, sizeof *known, place_cmp))
-                files_add_record(s->files, sf->file, ze->at, ze->size, ze->crc != 0, ze->crc, ze->name);
+                files_add_record(s->files, &(struct record){ .file = sf->file, .at = ze->at, .len = ze->size,
+                                                             .has_crc = ze->crc != 0, .crc = ze->crc,
+                                                             .name = ze->name });
         }
         if (n_bare)
             report_add(r, SEV_WARNING, "no_crc", files_name(s->files, sf->file), ERR_NO_BYTE, NULL,
@@ -285,10 +287,11 @@ static int scan_exec(struct source *s, struct scan_item *item, int n, scan_look 
     int n_maps = untouched_maps(s, item, n, &maps), rc;
 
     for (int i = 0; i < n; i++)
-        plan_add(p, item[i].map, 0, item[i].map->len, -1, 0, REPLICAS_FIRST, item[i].name, &item[i]);
+        plan_add(p, &(struct plan_range){ .map = item[i].map, .len = item[i].map->len, .policy = REPLICAS_FIRST,
+                                          .name = item[i].name, .user = &item[i] }, -1, 0);
     for (int i = 0; i < n_maps; i++)
-        plan_add(p, &maps[i], 0, maps[i].len, -1, 0, REPLICAS_FIRST,
-                 files_record(s->files, maps[i].slice->extent->record)->name, NULL);
+        plan_add(p, &(struct plan_range){ .map = &maps[i], .len = maps[i].len, .policy = REPLICAS_FIRST,
+                                          .name = files_record(s->files, maps[i].slice->extent->record)->name }, -1, 0);
     plan_close(p);
 
     x.progress = progress_new("verify", plan_read_bytes(p), o->progress);

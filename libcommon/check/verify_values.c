@@ -248,8 +248,8 @@ static struct mismatch_count count_not_rounded(struct values *v, const struct tm
     for (uint64_t at = 0; at < weights->len; at += N * 2) {
         uint64_t len = min_u64(N * 2, weights->len - at);
 
-        if (tmap_read(weights, v->s->files, 0, at, len, have, &e) < 0 ||
-            tmap_read(fp32, v->s->files, 0, at * 2, len * 2, master, &e) < 0)
+        if (tmap_read(weights, v->s->files, (struct tmap_range){ 0, at, len }, have, &e) < 0 ||
+            tmap_read(fp32, v->s->files, (struct tmap_range){ 0, at * 2, len * 2 }, master, &e) < 0)
             break;
         mismatch_compare(&c, weights->dtype, have, master, len / 2);
     }

@@ -168,7 +168,8 @@ static void add_tied_checks(struct run *r)
             uint64_t len = universal_shape(s, &s->param[i], r->sink->o.vocab, shape);
 
             r->tied_item[i * UNIVERSAL_STATES + j] = !m || r->sink->ops->points_only || r->sink->no_optimizer ? -1 :
-                plan_add(r->plan, m, 0, len, -1, 0, REPLICAS_FIRST, s->param[i].name, NULL);
+                plan_add(r->plan, &(struct plan_range){ .map = m, .len = len, .policy = REPLICAS_FIRST,
+                                                        .name = s->param[i].name }, -1, 0);
         }
 }
 

@@ -245,7 +245,8 @@ static int add_records(struct opener *o)
         if (strcmp(name, "data.pkl") == 0)
             continue;
         if (is_storage(name) || x->size > MAX_SMALL_RECORD) {
-            p->record = files_add_record(o->f, p->file, p->at, x->size, has_crc(x), x->crc, name);
+            p->record = files_add_record(o->f, &(struct record){ .file = p->file, .at = p->at, .len = x->size,
+                                                                 .has_crc = has_crc(x), .crc = x->crc, .name = name });
             pt->storage[pt->n_storages++] = p->record;
         } else {
             char *s = read_record(o, x, MAX_SMALL_RECORD);

@@ -105,6 +105,7 @@ struct chunk {
     struct tmap_cursor cursor;
     bool last_round;
     uint8_t *in, *out;          /* buffers; NULL: none held */
+    uint64_t in_used;           /* bytes of `in` that the reads of a round take */
     const uint8_t *result;      /* chunk byte 0 as it will be written */
     uint64_t dst_at;
     bool pinned, failed;

@@ -50,18 +50,23 @@ static int lengthen(struct request *r, uint64_t end, uint64_t room)
     return 0;
 }
 
-/* One more request, for [at, end) of a file, into the `room` bytes at `to`. 1: it takes more. */
-static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, uint8_t *to, uint64_t room,
-                    struct err *e)
+/* Bytes of the input buffer that are still free. */
+static uint64_t in_room(const struct run *x, const struct chunk *c)
+{
+    return x->chunk + SLACK - c->in_used;
+}
+
+/* One more request, for [at, end) of a file, into the input buffer. 1: there is no room. */
+static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, struct err *e)
 {
     uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
     struct request *r;
 
-    if (c->n_reqs == x->max_reads || len > room)
+    if (c->n_reqs == x->max_reads || len > in_room(x, c))
         return 1;
     r = &c->req[c->n_reqs];
     *r = (struct request){ .chunk = c, .file = file, .wanted = end - from,
-                           .io = { .buf = to, .len = len, .at = from } };
+                           .io = { .buf = c->in + c->in_used, .len = len, .at = from } };
     r->io.fd = source_fd(x, file, &r->direct, e);
     if (r->io.fd < 0)
         return -1;
@@ -70,17 +75,16 @@ static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint6
 }
 
 /*
- * Have the bytes of `pc` read into the input buffer, of which `used` bytes are taken.
+ * Have the bytes of `pc` read into the input buffer.
  * A piece that follows its forerunner on disk joins that one's read. 1: there is no room.
  */
-static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, uint64_t *used,
-                     const uint8_t **src, struct err *e)
+static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, const uint8_t **src, struct err *e)
 {
     struct files *f = plan_files(x->plan);
     const struct record *rec = files_record(f, pc->src.record);
     const uint8_t *mem = files_mem(f, rec->file);
     struct request *r = c->n_reqs ? &c->req[c->n_reqs - 1] : NULL;
-    uint64_t base, at, end, room = x->chunk + SLACK - *used;
+    uint64_t base, at, end;
     int rc;
 
     if (check_length(f, rec, &pc->src, e) < 0)
@@ -93,13 +97,13 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
     at = base + rec->at + pc->src.at;
     end = at + pc->src.len;
     if (r && r->file == rec->file && at >= r->io.at && at <= r->io.at + r->io.len)
-        rc = lengthen(r, end, room);
+        rc = lengthen(r, end, in_room(x, c));
     else
-        rc = add_read(x, c, rec->file, at, end, c->in + *used, room, e);
+        rc = add_read(x, c, rec->file, at, end, e);
     if (rc != 0)
         return rc;
     r = &c->req[c->n_reqs - 1];
-    *used = (uint64_t)((uint8_t *)r->io.buf + r->io.len - c->in);
+    c->in_used = (uint64_t)((uint8_t *)r->io.buf + r->io.len - c->in);
     *src = (const uint8_t *)r->io.buf + (at - r->io.at);
     return 0;
 }
@@ -107,10 +111,10 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
 enum exec_step exec_read_round(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
-    uint64_t used = 0;
     struct err e = {0};
     int rc = 0;
 
+    c->in_used = 0;
     c->n_pieces = c->n_reqs = c->n_under_way = 0;
     for (;;) {
         struct tmap_cursor before = c->cursor;
@@ -119,7 +123,7 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
         c->last_round = !tmap_next(&c->cursor, x->chunk, pc);
         if (c->last_round)
             break;
-        rc = plan_read(x, c, pc, &used, &c->src[c->n_pieces], &e);
+        rc = plan_read(x, c, pc, &c->src[c->n_pieces], &e);
         if (rc < 0) {
             exec_fail(x, &e);
             return EXEC_FAILED;

@@ -97,14 +97,13 @@ bool exec_write_tile(struct run *x, const struct plan_item *it, const struct til
 
 /* ---- spans and columns ---- */
 
-static void start_write(struct worker *w, struct chunk *c, const struct span *s, int fd, bool direct, uint64_t at,
-                        uint64_t end)
+static void start_write(struct worker *w, struct chunk *c, const struct span *s, int fd, bool direct)
 {
     struct request *r = &c->req[c->n_reqs++];
 
-    *r = (struct request){ .chunk = c, .file = s->dst, .direct = direct, .first = at, .origin = s->origin,
-                           .io = { .fd = fd, .write = true, .at = at, .len = end - at,
-                                   .buf = (void *)(s->buf + (at - s->at)) } };
+    *r = (struct request){ .chunk = c, .file = s->dst, .direct = direct, .first = s->at, .origin = s->origin,
+                           .io = { .fd = fd, .write = true, .at = s->at, .len = s->end - s->at,
+                                   .buf = (void *)s->buf } };
     c->n_under_way++;
     io_start(w->io, &r->io);
     io_flush(w->io);
@@ -122,16 +121,18 @@ static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
         return write_now(x, s, s->at, s->end);
     fd = outputs_fd(x->outputs, s->dst, true, &e);
     if (fd >= 0) {
+        struct span whole = { s->dst, s->buf + (first - s->at), first, last, s->origin };
+
         if (!write_now(x, s, s->at, first) || !write_now(x, s, last, s->end))
             return false;
-        start_write(w, c, s, fd, true, first, last);
+        start_write(w, c, &whole, fd, true);
         return true;
     }
     if (e.kind == ERR_NONE)
         fd = outputs_fd(x->outputs, s->dst, false, &e);
     if (fd < 0)
         return exec_fail(x, &e);
-    start_write(w, c, s, fd, false, s->at, s->end);
+    start_write(w, c, s, fd, false);
     return true;
 }
 

@@ -46,7 +46,9 @@ static void add_to_item(const struct gather *g, uint64_t at, uint64_t len, uint3
 static int add_to_record(const struct gather *g, const struct tmap_piece *pc, uint64_t skip, uint64_t len,
                          uint32_t crc, struct err *e)
 {
-    if (plan_record_add(g->plan, g->item_no, pc->src.record, pc->src.at + skip, len, crc, e) == 0)
+    const struct extent x = { pc->src.record, pc->src.at + skip, len };
+
+    if (plan_record_add(g->plan, g->item_no, &x, crc, e) == 0)
         return 0;
     if (!g->report)
         return -1;

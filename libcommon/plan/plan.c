@@ -123,21 +123,19 @@ static int add_item(struct plan *p, struct plan_item pub)
     return p->n_items++;
 }
 
-int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len,
-             int dst, uint64_t dst_at, enum replica_policy policy, const char *name, void *user)
+int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at)
 {
-    assert(!p->closed && dst < p->n_dst && from <= map->len && len <= map->len - from);
-    return add_item(p, (struct plan_item){ .map = map, .from = from, .len = len, .dst = dst, .dst_at = dst_at,
-                                           .policy = policy, .name = name, .user = user });
+    assert(!p->closed && dst < p->n_dst && r->from <= r->map->len && r->len <= r->map->len - r->from);
+    return add_item(p, (struct plan_item){ .map = r->map, .from = r->from, .len = r->len, .dst = dst, .dst_at = dst_at,
+                                           .policy = r->policy, .name = r->name, .user = r->user });
 }
 
-int plan_add_columns(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len, uint64_t part,
-                     const struct plan_out *out, int n_outs, enum replica_policy policy, const char *name, void *user)
+int plan_add_columns(struct plan *p, const struct plan_range *r, uint64_t part, const struct plan_out *out, int n_outs)
 {
-    int i = plan_add(p, map, from, len, -1, 0, policy, name, user);
+    int i = plan_add(p, r, -1, 0);
     struct plan_item *it = plan_item(p, i);
 
-    assert(n_outs > 0 && part > 0 && len % (part * (uint64_t)n_outs) == 0);
+    assert(n_outs > 0 && part > 0 && r->len % (part * (uint64_t)n_outs) == 0);
     it->n_outs = n_outs;
     it->part = part;
     it->out = xmalloc((size_t)n_outs * sizeof *it->out);
@@ -474,18 +472,19 @@ static int check_record(struct plan *p, int record, const char *reader, struct e
     return -1;
 }
 
-int plan_record_add(struct plan *p, int i, int record, uint64_t at, uint64_t len, uint32_t crc, struct err *e)
+int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc, struct err *e)
 {
     struct item *it = p->item[i];
-    struct plan_part *part = bsearch(&(struct plan_part){ .place = p->record[record].place }, it->part,
-                                     (size_t)it->n_parts, sizeof *part, by_record);
-    uint64_t total = files_record(p->files, record)->len;
-    uint32_t shifted = crc_shift(crc, total - at - len);
+    struct record_state *rec = &p->record[x->record];
+    struct plan_part *part = bsearch(&(struct plan_part){ .place = rec->place }, it->part, (size_t)it->n_parts,
+                                     sizeof *part, by_record);
+    uint64_t total = files_record(p->files, x->record)->len;
+    uint32_t shifted = crc_shift(crc, total - x->at - x->len);
 
-    crc_sum_merge(&part->sum, len, shifted);
-    if (crc_sum_merge(&p->record[record].sum, len, shifted) != total)
+    crc_sum_merge(&part->sum, x->len, shifted);
+    if (crc_sum_merge(&rec->sum, x->len, shifted) != total)
         return 0;
-    return check_record(p, record, it->pub.name, e);
+    return check_record(p, x->record, it->pub.name, e);
 }
 
 int plan_check_records(struct plan *p, struct err *e)

@@ -78,16 +78,22 @@ void plan_free(struct plan *p);
 struct files *plan_files(const struct plan *p);
 /* A destination file; returns its number. The file must exist when the plan runs. */
 int plan_add_dst(struct plan *p, const char *path);
+/* What an item is made of: these bytes of a tensor, and how they are told of. Fields as struct plan_item's. */
+struct plan_range {
+    const struct tmap *map;
+    uint64_t from, len;
+    enum replica_policy policy;
+    const char *name;
+    void *user;
+};
 /* Returns the item's number. dst < 0: check only. */
-int plan_add(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len,
-             int dst, uint64_t dst_at, enum replica_policy policy, const char *name, void *user);
+int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at);
 /*
  * An item of whole rows that are cut into n_outs parts of `part` bytes: part i of every row
  * goes to out[i], one after the other. So bytes that several files share are read once, in
  * large runs. len is a multiple of n_outs * part; `out` is copied.
  */
-int plan_add_columns(struct plan *p, const struct tmap *map, uint64_t from, uint64_t len, uint64_t part,
-                     const struct plan_out *out, int n_outs, enum replica_policy policy, const char *name, void *user);
+int plan_add_columns(struct plan *p, const struct plan_range *r, uint64_t part, const struct plan_out *out, int n_outs);
 /* Add check-only items for the bytes of touched records that no item reads. No plan_add() after it. */
 void plan_close(struct plan *p);
 /* The same without those items: a record that the items do not read whole is not checked. */
@@ -160,10 +166,9 @@ uint64_t plan_counted(const struct plan *p, int i, const struct tmap_piece *pc, 
 /* True when every byte that item i reads counts. */
 bool plan_counts_all(const struct plan *p, int i);
 /*
- * Item i saw counted bytes [at, at+len) of a record. -1 with ERR_DATA when that completes
+ * Item i saw the counted bytes `x` of a record. -1 with ERR_DATA when that completes
  * the record and its CRC is wrong. Any thread.
  */
-MUST_CHECK int plan_record_add(struct plan *p, int i, int record, uint64_t at, uint64_t len,
-                               uint32_t crc, struct err *e);
+MUST_CHECK int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc, struct err *e);
 
 #endif

@@ -29,7 +29,7 @@ struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_po
     r->files = f;
     r->policy = policy;
     r->plan = plan_new(f);
-    plan_add(r->plan, m, 0, m->len, -1, 0, policy, NULL, NULL);
+    plan_add(r->plan, &(struct plan_range){ .map = m, .len = m->len, .policy = policy }, -1, 0);
     plan_close_parts(r->plan);
     return r;
 }
@@ -51,12 +51,12 @@ static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struc
     if (!r->plan)
         return 0;
     for (uint64_t skip = 0; skip < pc->src.len; skip += n) {
+        struct extent x;
         bool counts;
-        uint32_t crc;
 
         n = plan_counted(r->plan, 0, pc, skip, &counts);
-        crc = counts ? crc_bytes(0, (const uint8_t *)bytes + skip, n) : 0;
-        if (counts && plan_record_add(r->plan, 0, pc->src.record, pc->src.at + skip, n, crc, e) < 0)
+        x = (struct extent){ pc->src.record, pc->src.at + skip, n };
+        if (counts && plan_record_add(r->plan, 0, &x, crc_bytes(0, (const uint8_t *)bytes + skip, n), e) < 0)
             return -1;
     }
     return 0;
@@ -72,7 +72,8 @@ static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf,
 
     for (int k = 0; k < n && rc == 0; k++) {
         copy[k] = bytes + (uint64_t)k * len;
-        rc = tmap_read_seen(r->map, r->files, k, from, len, bytes + (uint64_t)k * len, &watch, e);
+        rc = tmap_read_seen(r->map, r->files, (struct tmap_range){ k, from, len }, bytes + (uint64_t)k * len, &watch,
+                            e);
     }
     if (rc == 0 && replicas_combine(copy, n, len, r->map->dtype, r->policy, buf) > 0 && r->policy == REPLICAS_FAIL) {
         const struct record *rec = files_record(r->files, r->map->slice[0].extent[0].record);
@@ -96,7 +97,8 @@ int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct
         plan_free(r->plan);
         r->plan = NULL;
     }
-    rc = alone ? tmap_read_seen(r->map, r->files, 0, from, len, buf, &watch, e) : read_copies(r, from, len, buf, e);
+    rc = alone ? tmap_read_seen(r->map, r->files, (struct tmap_range){ 0, from, len }, buf, &watch,
+                                e) : read_copies(r, from, len, buf, e);
     if (rc == 0 && r->plan) {
         r->crc = crc_bytes(r->crc, buf, len);
         r->next += len;

@@ -180,10 +180,12 @@ static void add_job(struct survey *v, struct plan *p, struct tally *t, int shift
 
     if (j->len == 0)
         return;
-    i = plan_add(p, j->a, 0, j->len, -1, 0, o->replicas, name, t);
+    i = plan_add(p, &(struct plan_range){ .map = j->a, .len = j->len, .policy = o->replicas, .name = name, .user = t },
+                 -1, 0);
     plan_item(p, i)->twins = b != NULL;
     if (b)
-        plan_add(p, b, 0, j->len, -1, 0, o->replicas, name, t);
+        plan_add(p, &(struct plan_range){ .map = b, .len = j->len, .policy = o->replicas, .name = name, .user = t }, -1,
+                 0);
 }
 
 /* What items know and jobs are asked for. */

@@ -143,7 +143,7 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf,
+int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                    const struct tmap_watch *watch, struct err *e)
 {
     bool strided = m->op == TMAP_INTERLEAVE;
@@ -152,7 +152,7 @@ int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t 
     struct tmap_piece p;
     int rc = 0;
 
-    tmap_begin(&c, m, from, len, m->op == TMAP_REPLICAS ? replica : -1);
+    tmap_begin(&c, m, r.from, r.len, m->op == TMAP_REPLICAS ? r.replica : -1);
     while (rc == 0 && tmap_next(&c, strided ? BOUNCE_BYTES : UINT64_MAX, &p)) {
         uint8_t *to = p.n == 1 ? out + p.dst : bounce;
 
@@ -166,9 +166,9 @@ int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t 
     return rc;
 }
 
-int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len, void *buf, struct err *e)
+int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e)
 {
-    return tmap_read_seen(m, f, replica, from, len, buf, NULL, e);
+    return tmap_read_seen(m, f, r, buf, NULL, e);
 }
 
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)

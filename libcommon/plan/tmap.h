@@ -69,19 +69,23 @@ bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p);
 int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
                 int (*fn)(void *ctx, const struct tmap_piece *p), void *ctx);
 
+/* Logical bytes [from, from+len); of REPLICAS those of one slice. */
+struct tmap_range {
+    int replica;
+    uint64_t from, len;
+};
 /*
- * Read logical bytes [from, from+len) into buf with pread, no CRC check: for looking at a
- * part (cat, stats, diff, replicas). REPLICAS: the bytes of the slice `replica`.
+ * Read a range into buf with pread, no CRC check: for looking at a
+ * part (cat, stats, diff, replicas).
  */
-MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
-                         void *buf, struct err *e);
+MUST_CHECK int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e);
 /* Is shown every piece as it lies in its record. What is not 0 ends the reading. */
 struct tmap_watch {
     int (*seen)(void *ctx, const struct tmap_piece *p, const void *bytes, struct err *e);
     void *ctx;
 };
-MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, int replica, uint64_t from, uint64_t len,
-                              void *buf, const struct tmap_watch *watch, struct err *e);
+MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
+                              const struct tmap_watch *watch, struct err *e);
 /* A copy in the arena whose records are `shift` higher: of a map of a table that files_join() added to another. */
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 

@@ -99,8 +99,8 @@ struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enu
     struct tmap_slice *s = arena_alloc(a, sizeof *s);
 
     if (*record < 0)
-        *record = files_add_record(f, files_add_mem(f, zeros, sizeof zeros, "zeros"), 0, sizeof zeros, false, 0,
-                                   "zeros");
+        *record = files_add_record(f, &(struct record){ .file = files_add_mem(f, zeros, sizeof zeros, "zeros"),
+                                                        .len = sizeof zeros, .name = "zeros" });
     *s = (struct tmap_slice){ .len = len, .n_extents = (int)((len + ZERO_BYTES - 1) / ZERO_BYTES) };
     s->extent = arena_alloc(a, (size_t)s->n_extents * sizeof *s->extent);
     for (int i = 0; i < s->n_extents; i++)

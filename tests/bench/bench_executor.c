@@ -118,7 +118,9 @@ static struct plan *make_plan(const char *dir, struct files *f, const uint32_t *
 
         if (file < 0)
             die(path);
-        record[k] = files_add_record(f, file, record_at(k), part * (uint64_t)n_items, true, crc[k], "data/0");
+        record[k] = files_add_record(f, &(struct record){ .file = file, .at = record_at(k),
+                                                          .len = part * (uint64_t)n_items, .has_crc = true,
+                                                          .crc = crc[k], .name = "data/0" });
         free(path);
     }
     for (int i = 0; i < n_items; i++, m++) {
@@ -136,7 +138,8 @@ static struct plan *make_plan(const char *dir, struct files *f, const uint32_t *
             m->slice[k].row_part = i % 4 == 1 ? 4096 : 16384;
             m->map.row += m->slice[k].row_part;
         }
-        plan_add(p, &m->map, 0, ITEM_BYTES, plan_add_dst(p, path), HEAD, REPLICAS_FAIL, "item", NULL);
+        plan_add(p, &(struct plan_range){ .map = &m->map, .len = ITEM_BYTES, .policy = REPLICAS_FAIL, .name = "item" },
+                 plan_add_dst(p, path), HEAD);
         free(path);
     }
     plan_close(p);

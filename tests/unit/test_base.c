@@ -160,7 +160,8 @@ static void windows_and_short_files(void **state)
     err_clear(&e);
     assert_int_equal(files_add_window(f, path, 8, 3, "w:past", &e), -1);
     err_clear(&e);
-    rec = files_add_record(f, file, 2, 5, true, 7, "data/0");
+    rec = files_add_record(f, &(struct record){ .file = file, .at = 2, .len = 5, .has_crc = true, .crc = 7,
+                                                .name = "data/0" });
     assert_int_equal(files_read_extent(f, &(struct extent){ rec, 1, 2 }, buf, &e), 0);
     assert_string_equal(buf, "34");
     /* The file shrinks behind our back. */

@@ -223,7 +223,7 @@ static void check_state(const char *variant, const struct ckptgen_set *set, int 
     assert_int_equal(map->len, len);
     ckptgen_values(set, i, st, 0, p->n_elems, want);
     for (int r = 0; r < copies; r++) {
-        if (tmap_read(map, src->files, r, 0, len, got, &e) < 0)
+        if (tmap_read(map, src->files, (struct tmap_range){ r, 0, len }, got, &e) < 0)
             fail_msg("%s: %s", variant, e.msg);
         if (memcmp(want, got, len) != 0)
             fail_msg("%s: %s state %d copy %d is not the formula's", variant, p->name, st, r);
@@ -371,8 +371,8 @@ static void test_drift(void **state)
     if (!src)
         fail_msg("%s", e.msg);
     map = source_param(src, "3.input_layernorm.weight")->state[STATE_FP32];
-    assert_int_equal(tmap_read(map, src->files, 0, 0, sizeof a, a, &e), 0);
-    assert_int_equal(tmap_read(map, src->files, 1, 0, sizeof b, b, &e), 0);
+    assert_int_equal(tmap_read(map, src->files, (struct tmap_range){ 0, 0, sizeof a }, a, &e), 0);
+    assert_int_equal(tmap_read(map, src->files, (struct tmap_range){ 1, 0, sizeof b }, b, &e), 0);
     for (int i = 0; i < 32; i++)
         assert_int_equal(memcmp(&a[i], &b[i], 4) != 0, i < 5);
     source_close(src);

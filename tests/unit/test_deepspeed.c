@@ -64,7 +64,7 @@ static void *merged(const struct source *s, const struct tmap *m)
     assert_true(n <= 16);
     for (int i = 0; i < n; i++) {
         copy[i] = malloc(m->len);
-        if (tmap_read(m, s->files, i, 0, m->len, copy[i], &e) < 0)
+        if (tmap_read(m, s->files, (struct tmap_range){ i, 0, m->len }, copy[i], &e) < 0)
             fail_msg("%s", e.msg);
     }
     out = copy[0];
@@ -187,8 +187,8 @@ static void test_bf16_is_rounded_fp32(void **state)
         assert_int_equal(lo->dtype, DTYPE_BF16);
         assert_int_equal(lo->len * 2, hi->len);
         for (int k = 0; k < (lo->op == TMAP_REPLICAS ? lo->n_slices : 1); k++) {
-            assert_int_equal(tmap_read(lo, s->files, k, 0, lo->len, a, &e), 0);
-            assert_int_equal(tmap_read(hi, s->files, k, 0, hi->len, b, &e), 0);
+            assert_int_equal(tmap_read(lo, s->files, (struct tmap_range){ k, 0, lo->len }, a, &e), 0);
+            assert_int_equal(tmap_read(hi, s->files, (struct tmap_range){ k, 0, hi->len }, b, &e), 0);
             for (uint64_t j = 0; j < lo->len / 2; j++)
                 if (a[j] != f32_to_bf16(b[j]))
                     fail_msg("%s[%d]: bf16 %04x, master %g", p->name, (int)j, a[j], (double)b[j]);

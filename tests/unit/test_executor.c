@@ -104,8 +104,10 @@ static void open_sources(struct world *w)
             if (len > end - at || below(12) == 0)
                 len = end - at;
             snprintf(name, sizeof name, "data/%d", w->n_records);
-            files_add_record(w->files, w->file_of[i], at, len, below(10) != 0,
-                             (uint32_t)crc32(0, base + at, (uInt)len), name);
+            files_add_record(w->files, &(struct record){ .file = w->file_of[i], .at = at, .len = len,
+                                                         .has_crc = below(10) != 0,
+                                                         .crc = (uint32_t)crc32(0, base + at, (uInt)len),
+                                                         .name = name });
             w->n_records++;
             at += len;
         }
@@ -273,7 +275,8 @@ static int add_item(struct world *w, struct plan *p, const struct tmap *m, uint6
         w->dst_end[dst] = at + len;
     }
     free(bytes);
-    return plan_add(p, m, from, len, dst, at, policy, "item", NULL);
+    return plan_add(p, &(struct plan_range){ .map = m, .from = from, .len = len, .policy = policy, .name = "item" },
+                    dst, at);
 }
 
 /* The same plan for the same seed, on fresh destination files. */
@@ -419,7 +422,9 @@ static void small_begin(struct small *t, const char *src, uint64_t at, uint64_t 
 {
     memset(t, 0, sizeof *t);
     t->files = files_new();
-    t->record = files_add_record(t->files, files_add_path(t->files, src, &t->e), at, len, true, crc, "data/3");
+    t->record = files_add_record(t->files, &(struct record){ .file = files_add_path(t->files, src, &t->e), .at = at,
+                                                             .len = len, .has_crc = true, .crc = crc,
+                                                             .name = "data/3" });
     t->x[0] = (struct extent){ t->record, 0, len };
     t->s[0] = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = &t->x[0] };
     t->m = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = len, .n_slices = 1, .slice = t->s };
@@ -431,7 +436,8 @@ static void small_begin(struct small *t, const char *src, uint64_t at, uint64_t 
 
 static int small_run(struct small *t, enum replica_policy policy)
 {
-    plan_add(t->plan, &t->m, 0, t->m.len, plan_n_dst(t->plan) - 1, 0, policy, "3.w fp32", NULL);
+    plan_add(t->plan, &(struct plan_range){ .map = &t->m, .len = t->m.len, .policy = policy, .name = "3.w fp32" },
+             plan_n_dst(t->plan) - 1, 0);
     plan_close(t->plan);
     return exec_run(t->plan, &t->o, NULL, &t->e);
 }
@@ -516,7 +522,8 @@ static void test_record_outside_file(void **state)
 
     (void)state;
     small_begin(&t, in_dir("s0"), 0, 100, 0, NULL);
-    t.x[0].record = files_add_record(t.files, files_add_mem(t.files, mem, 100, "memory"), 50, 60, false, 0, "data/9");
+    t.x[0].record = files_add_record(t.files, &(struct record){ .file = files_add_mem(t.files, mem, 100, "memory"),
+                                                                .at = 50, .len = 60, .name = "data/9" });
     t.x[0].len = t.s[0].len = t.m.len = 60;
     assert_int_equal(small_run(&t, REPLICAS_FAIL), -1);
     assert_string_equal(t.e.msg, "memory: at byte 50: cut short: record data/9 ends at byte 110, the file at 100");
@@ -700,7 +707,8 @@ static void test_look(void **state)
         seen.n = 0;
         t.o.look = note_bytes;
         t.o.ctx = &seen;
-        plan_add(t.plan, &t.m, 0, t.m.len, -1, 0, REPLICAS_FIRST, "3.w fp32", NULL);
+        plan_add(t.plan, &(struct plan_range){ .map = &t.m, .len = t.m.len, .policy = REPLICAS_FIRST,
+                                               .name = "3.w fp32" }, -1, 0);
         seen.item = plan_item(t.plan, 0);
         /* The rest of the record stays unread: an open plan has no sums, so a closed one without gaps. */
         if (ops[i] != TMAP_REPLICAS)
@@ -709,7 +717,7 @@ static void test_look(void **state)
         plan_close(t.plan);
         assert_int_equal(exec_run(t.plan, &t.o, NULL, &t.e), 0);
         assert_int_equal(seen.n, 400000);
-        assert_int_equal(tmap_read(&t.m, t.files, 0, 0, 400000, want, &t.e), 0);
+        assert_int_equal(tmap_read(&t.m, t.files, (struct tmap_range){ 0, 0, 400000 }, want, &t.e), 0);
         assert_memory_equal(seen.bytes, want, 400000);
         free(want);
         small_end(&t);
@@ -749,10 +757,13 @@ static void test_many_files(void **state)
         snprintf(path, sizeof path, "%s/many%d", dir, i);
         put_file(path, "", 0);
         assert_int_equal(truncate(path, 700), 0);
-        plan_add(t.plan, &t.m, (uint64_t)i * 700, 300, plan_add_dst(t.plan, path), 0, REPLICAS_FAIL, "head", NULL);
+        plan_add(t.plan, &(struct plan_range){ .map = &t.m, .from = (uint64_t)i * 700, .len = 300,
+                                               .policy = REPLICAS_FAIL, .name = "head" }, plan_add_dst(t.plan, path),
+                 0);
     }
     for (int i = 0; i < N; i++)         /* every file is needed again at the end */
-        plan_add(t.plan, &t.m, (uint64_t)i * 700 + 300, 400, i, 300, REPLICAS_FAIL, "tail", NULL);
+        plan_add(t.plan, &(struct plan_range){ .map = &t.m, .from = (uint64_t)i * 700 + 300, .len = 400,
+                                               .policy = REPLICAS_FAIL, .name = "tail" }, i, 300);
     plan_close(t.plan);
     t.o.item_done = count_open;
     assert_int_equal(exec_run(t.plan, &t.o, NULL, &t.e), 0);

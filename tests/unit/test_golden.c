@@ -135,7 +135,7 @@ static uint32_t tensor_crc(const struct source *s, const struct param *p, enum s
     struct err e = {0};
     uint32_t crc;
 
-    must(tmap_read(m, s->files, 0, 0, m->len, buf, &e) == 0, &e);
+    must(tmap_read(m, s->files, (struct tmap_range){ 0, 0, m->len }, buf, &e) == 0, &e);
     crc = crc_bytes(0, buf, m->len);
     free(buf);
     return crc;
@@ -226,8 +226,8 @@ static void strip_cuts_only_padding(void **state)
         char *x = xmalloc(n), *y = xmalloc(n);
 
         assert_int_equal(q->shape[0], p->merge == MERGE_VOCAB ? 257 : p->shape[0]);
-        must(tmap_read(p->state[STATE_FP32], a->files, 0, 0, n, x, &e) == 0, &e);
-        must(tmap_read(q->state[STATE_FP32], b->files, 0, 0, n, y, &e) == 0, &e);
+        must(tmap_read(p->state[STATE_FP32], a->files, (struct tmap_range){ 0, 0, n }, x, &e) == 0, &e);
+        must(tmap_read(q->state[STATE_FP32], b->files, (struct tmap_range){ 0, 0, n }, y, &e) == 0, &e);
         assert_memory_equal(x, y, n);
         free(x);
         free(y);

@@ -147,7 +147,8 @@ static void write_shard(struct input *in, int tp, int dp)
     assert_true(file >= 0);
     for (int j = 0; j < UNIVERSAL_STATES; j++) {
         in->record[tp][dp][universal_states[j]] =
-            files_add_record(in->s.files, file, rec[j].at, rec[j].size, true, rec[j].crc, names[j]);
+            files_add_record(in->s.files, &(struct record){ .file = file, .at = rec[j].at, .len = rec[j].size,
+                                                            .has_crc = true, .crc = rec[j].crc, .name = names[j] });
         free(flat[j]);
     }
     zip_layout_free(l);
@@ -357,7 +358,7 @@ static bool values_right(const struct source *s, int64_t rows, enum replica_poli
             struct err e = {0};
 
             if (!p || !p->state[st] || p->state[st]->len != (uint64_t)n * 4 ||
-                tmap_read(p->state[st], s->files, 0, 0, (uint64_t)n * 4, got, &e) < 0)
+                tmap_read(p->state[st], s->files, (struct tmap_range){ 0, 0, (uint64_t)n * 4 }, got, &e) < 0)
                 return false;
             for (int64_t k = 0; k < n; k++)
                 if (!(got[k] == expected(i, st, k, policy)))
@@ -543,7 +544,8 @@ static void test_refusals(void **state)
     p->state[STATE_FP32]->dtype = DTYPE_BF16;
     refuse(in, universal_virtual_sink(&plain), "fp32 is bf16, the HDF5 forms hold f32");
     p->state[STATE_FP32]->dtype = DTYPE_F32;
-    sl->extent[0] = (struct extent){ files_add_record(in->s.files, file, 0, 24, false, 0, "r"), 0, 24 };
+    sl->extent[0] = (struct extent){ files_add_record(in->s.files, &(struct record){ .file = file, .len = 24,
+                                                                                     .name = "r" }), 0, 24 };
     refuse(in, universal_virtual_sink(&plain), "memory: cannot be pointed at");
     sl->extent[0] = x;
     input_free(in);

@@ -246,7 +246,7 @@ static void by_hand(void **state)
     s = source_open(ds, NULL, NULL, &e);
     resh_must(s != NULL, &e);
     p = source_param(s, "3.self_attention.query_key_value.weight");
-    resh_must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof got, got, &e) == 0, &e);
+    resh_must(tmap_read(p->state[STATE_FP32], s->files, (struct tmap_range){ 0, 0, sizeof got }, got, &e) == 0, &e);
     for (int kind = 0; kind < 3; kind++)
         for (int head = 0; head < HEADS; head++)
             for (int lane = 0; lane < D; lane++)
@@ -254,7 +254,7 @@ static void by_hand(void **state)
                     assert_true(got[((head * 3 + kind) * D + lane) * H + r] ==
                                 values[4][r * 3 * H + kind * H + head * D + lane]);
     p = source_param(s, "3.self_attention.query_key_value.bias");
-    resh_must(tmap_read(p->state[STATE_FP32], s->files, 0, 0, sizeof bias, bias, &e) == 0, &e);
+    resh_must(tmap_read(p->state[STATE_FP32], s->files, (struct tmap_range){ 0, 0, sizeof bias }, bias, &e) == 0, &e);
     for (int i = 0; i < 3 * H; i++)
         assert_true(bias[(i % H / D * 3 + i / H) * D + i % D] == values[5][i]);
     source_close(s);

@@ -26,8 +26,10 @@ static struct world new_world(bool has_crc, uint32_t crc_error)
     int file = files_add_mem(w.files, data, LEN, "a.pt");
 
     /* Another record in front: numbers and indices must not be mixed up. */
-    files_add_record(w.files, file, 0, 10, true, 0, "data/0");
-    w.record = files_add_record(w.files, file, 0, LEN, has_crc, crc_bytes(0, data, LEN) ^ crc_error, "data/3");
+    files_add_record(w.files, &(struct record){ .file = file, .len = 10, .has_crc = true, .crc = 0, .name = "data/0" });
+    w.record = files_add_record(w.files, &(struct record){ .file = file, .len = LEN, .has_crc = has_crc,
+                                                           .crc = crc_bytes(0, data, LEN) ^ crc_error,
+                                                           .name = "data/3" });
     w.plan = plan_new(w.files);
     return w;
 }
@@ -50,7 +52,8 @@ static int add_one(struct world *w, struct one *o, uint64_t at, uint64_t len, co
     o->x = (struct extent){ w->record, at, len };
     o->s = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = &o->x };
     o->m = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = len, .n_slices = 1, .slice = &o->s };
-    return plan_add(w->plan, &o->m, 0, len, -1, 0, REPLICAS_FIRST, name, NULL);
+    return plan_add(w->plan, &(struct plan_range){ .map = &o->m, .len = len, .policy = REPLICAS_FIRST, .name = name },
+                    -1, 0);
 }
 
 /* What an executor would do, a byte range at a time; returns the first failure. */
@@ -66,12 +69,13 @@ static int play(struct world *w, uint64_t most, struct err *e)
         tmap_begin(&c, it->map, it->from, it->len, -1);
         while (tmap_next(&c, most, &pc))
             for (uint64_t skip = 0, n; skip < pc.src.len; skip += n) {
+                struct extent x;
                 bool counts;
 
                 n = plan_counted(w->plan, i, &pc, skip, &counts);
                 assert_true(n > 0 && n <= pc.src.len - skip);
-                if (counts && plan_record_add(w->plan, i, pc.src.record, pc.src.at + skip, n,
-                                              crc_bytes(0, data + pc.src.at + skip, n), e) < 0)
+                x = (struct extent){ pc.src.record, pc.src.at + skip, n };
+                if (counts && plan_record_add(w->plan, i, &x, crc_bytes(0, data + x.at, n), e) < 0)
                     return -1;
             }
     }
@@ -169,7 +173,8 @@ static void test_overlaps(void **state)
                 x[i].at = x[0].at;
         }
         m.len = s[0].len + s[1].len;
-        plan_add(w.plan, &m, 0, m.len, -1, 0, REPLICAS_FIRST, "several", NULL);
+        plan_add(w.plan, &(struct plan_range){ .map = &m, .len = m.len, .policy = REPLICAS_FIRST, .name = "several" },
+                 -1, 0);
         plan_close(w.plan);
         assert_int_equal(play(&w, seed % 2 ? UINT64_MAX : 1 + seed % 50, &e), 0);
         assert_int_equal(plan_check_records(w.plan, &e), 0);

@@ -117,8 +117,9 @@ static struct plan *make_plan(const struct job *j, struct files *f, const struct
 
     for (i = 0; i < j->n_outs; i++)
         out[i] = (struct plan_out){ .dst = plan_add_dst(p, path[i]), .at = (uint64_t)i * j->step };
-    i = plan_add_columns(p, &m->map, j->first * row, (j->rows - j->first) * row, j->part, out, j->n_outs, REPLICAS_FAIL,
-                         "w", &source);
+    i = plan_add_columns(p, &(struct plan_range){ .map = &m->map, .from = j->first * row,
+                                                  .len = (j->rows - j->first) * row, .policy = REPLICAS_FAIL,
+                                                  .name = "w", .user = &source }, j->part, out, j->n_outs);
     plan_item(p, i)->op = j->halve ? PLAN_F32_TO_BF16 : PLAN_COPY;
     plan_close(p);
     return p;
@@ -170,7 +171,9 @@ static void run_job(const struct job *j)
         free(name);
         assert_int_equal(file_reserve(path[i], DST_BYTES, false, &e), 0);
     }
-    make_matrix(j, files_add_record(f, file, 0, SRC_BYTES, true, crc_bytes(0, source, SRC_BYTES), "data/0"), &m);
+    make_matrix(j, files_add_record(f, &(struct record){ .file = file, .len = SRC_BYTES, .has_crc = true,
+                                                         .crc = crc_bytes(0, source, SRC_BYTES),
+                                                         .name = "data/0" }), &m);
     p = make_plan(j, f, &m, path);
     assert_int_equal(plan_write_bytes(p), j->halve ? len / 2 : len);
     if (exec_run(p, &o, NULL, &e) < 0)
@@ -224,7 +227,9 @@ static void test_failing_destination(void **state)
     struct plan *p;
 
     (void)state;
-    make_matrix(&j, files_add_record(f, file, 0, SRC_BYTES, true, crc_bytes(0, source, SRC_BYTES), "data/0"), &m);
+    make_matrix(&j, files_add_record(f, &(struct record){ .file = file, .len = SRC_BYTES, .has_crc = true,
+                                                          .crc = crc_bytes(0, source, SRC_BYTES),
+                                                          .name = "data/0" }), &m);
     p = make_plan(&j, f, &m, path);
     assert_int_equal(exec_run(p, &o, NULL, &e), -1);
     assert_int_equal(e.kind, ERR_SYS);

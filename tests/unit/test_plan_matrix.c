@@ -83,7 +83,9 @@ static void begin(struct run *r, const char *src, uint64_t bytes, enum dtype typ
     r->p = plan_new(r->f);
     file = files_add_path(r->f, src, &e);
     assert_true(file >= 0);
-    r->x = (struct extent){ files_add_record(r->f, file, 0, bytes, true, crc_bytes(0, content, bytes), "data/0"), 0,
+    r->x = (struct extent){ files_add_record(r->f, &(struct record){ .file = file, .len = bytes, .has_crc = true,
+                                                                     .crc = crc_bytes(0, content, bytes),
+                                                                     .name = "data/0" }), 0,
                             bytes };
     r->slice = (struct tmap_slice){ .len = bytes, .n_extents = 1, .extent = &r->x };
     r->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = type, .len = bytes, .n_slices = 1, .slice = &r->slice };
@@ -104,13 +106,16 @@ static void add_items(struct run *r, const struct job *j)
     for (int c = 0; c < COLS && j->transposed; c += j->columns) {
         uint64_t n = (uint64_t)(COLS - c < j->columns ? COLS - c : j->columns);
         const struct tmap *m = tmap_slice_columns(r->a, &r->map, COLS * in, (uint64_t)c * in, n * in);
-        int i = plan_add(r->p, m, 0, m->len, 0, j->dst_at + (uint64_t)c * ROWS * out, REPLICAS_FIRST, "m", NULL);
+        int i = plan_add(r->p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = "m" },
+                         0, j->dst_at + (uint64_t)c * ROWS * out);
 
         plan_item(r->p, i)->op = (enum plan_op)plan_op_of(j->from, j->to);
         plan_item(r->p, i)->transpose_row = n * in;
     }
     if (!j->transposed)
-        plan_item(r->p, plan_add(r->p, &r->map, 0, r->map.len, 0, j->dst_at, REPLICAS_FIRST, "m", NULL))->op =
+        plan_item(r->p, plan_add(r->p, &(struct plan_range){ .map = &r->map, .len = r->map.len,
+                                                             .policy = REPLICAS_FIRST, .name = "m" }, 0,
+                                 j->dst_at))->op =
             (enum plan_op)plan_op_of(j->from, j->to);
 }
 
@@ -219,7 +224,8 @@ static void test_large(void **state)
     assert_int_equal(ftruncate(fd, (off_t)bytes + 8), 0);
     begin(&r, src, bytes, DTYPE_BF16, content);
     plan_add_dst(r.p, dst);
-    plan_item(r.p, plan_add(r.p, &r.map, 0, bytes, 0, 8, REPLICAS_FIRST, "m", NULL))->transpose_row = LARGE_COLS * 2;
+    plan_item(r.p, plan_add(r.p, &(struct plan_range){ .map = &r.map, .len = bytes, .policy = REPLICAS_FIRST,
+                                                       .name = "m" }, 0, 8))->transpose_row = LARGE_COLS * 2;
     plan_close(r.p);
     if (exec_run(r.p, &o, NULL, &e) < 0 || plan_check_records(r.p, &e) < 0)
         fail_msg("%s", e.msg);
@@ -245,7 +251,8 @@ static void test_permute(void **state)
     uint8_t src[N * RUN], got[N * RUN];
     struct arena *a = arena_new(0);
     struct files *f = files_new();
-    int rec = files_add_record(f, files_add_mem(f, src, sizeof src, "m"), 0, sizeof src, false, 0, "r");
+    int rec = files_add_record(f, &(struct record){ .file = files_add_mem(f, src, sizeof src, "m"), .len = sizeof src,
+                                                    .name = "r" });
     /* Borders of extents and slices that are no borders of runs. */
     struct extent x[] = { { rec, 0, 7 }, { rec, 7, 50 }, { rec, 57, 63 } };
     struct tmap_slice s[] = { { .len = 57, .n_extents = 2, .extent = x }, { .len = 63, .n_extents = 1,
@@ -262,7 +269,7 @@ static void test_permute(void **state)
         from[i] = (i * 7 + 3) % N;
     p = tmap_permute(a, &m, RUN, from);
     assert_int_equal(p->len, sizeof src);
-    assert_int_equal(tmap_read(p, f, 0, 0, sizeof got, got, &e), 0);
+    assert_int_equal(tmap_read(p, f, (struct tmap_range){ 0, 0, sizeof got }, got, &e), 0);
     for (int i = 0; i < N; i++)
         assert_memory_equal(got + i * RUN, src + from[i] * RUN, RUN);
     /* Runs that stay neighbours stay one extent. */

@@ -72,7 +72,8 @@ static void run_job(const struct job *j, const char *src, const char *dst)
     struct files *f = files_new();
     struct err e = {0};
     int file = files_add_path(f, src, &e), fd = open(dst, O_RDWR | O_CREAT | O_TRUNC, 0666);
-    int rec = files_add_record(f, file, 0, sizeof values, true, crc_bytes(0, values, sizeof values), "data/0");
+    int rec = files_add_record(f, &(struct record){ .file = file, .len = sizeof values, .has_crc = true,
+                                                    .crc = crc_bytes(0, values, sizeof values), .name = "data/0" });
     struct extent x = { rec, 0, sizeof values };
     struct tmap_slice s[2] = { { .len = sizeof values, .n_extents = 1, .extent = &x },
                                { .len = sizeof values, .n_extents = 1, .extent = &x } };
@@ -88,8 +89,9 @@ static void run_job(const struct job *j, const char *src, const char *dst)
     int i;
 
     assert_true(file >= 0 && ftruncate(fd, DST_BYTES) == 0);
-    i = plan_add(p, &m, 4 * (uint64_t)j->first, 4 * (uint64_t)j->n, plan_add_dst(p, dst), j->dst_at, REPLICAS_FAIL,
-                 "w", &seen);
+    i = plan_add(p, &(struct plan_range){ .map = &m, .from = 4 * (uint64_t)j->first, .len = 4 * (uint64_t)j->n,
+                                          .policy = REPLICAS_FAIL, .name = "w", .user = &seen }, plan_add_dst(p, dst),
+                 j->dst_at);
     plan_item(p, i)->op = j->op;
     plan_close(p);
     assert_int_equal(plan_write_bytes(p), len);

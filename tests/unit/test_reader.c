@@ -30,7 +30,9 @@ static void copies_open(struct copies *c, uint32_t crc_of_last)
         int file = files_add_mem(c->files, c->value[k], 16, "copy");
         uint32_t crc = k == 2 ? crc_of_last : crc_bytes(0, c->value[k], 16);
 
-        c->x[k] = (struct extent){ files_add_record(c->files, file, 0, 16, true, crc, "r"), 0, 16 };
+        c->x[k] = (struct extent){ files_add_record(c->files, &(struct record){ .file = file, .len = 16,
+                                                                                .has_crc = true, .crc = crc,
+                                                                                .name = "r" }), 0, 16 };
         c->slice[k] = (struct tmap_slice){ .len = 16, .n_extents = 1, .extent = &c->x[k] };
     }
     c->map = (struct tmap){ .op = TMAP_REPLICAS, .dtype = DTYPE_F32, .len = 16, .n_slices = 3, .slice = c->slice };

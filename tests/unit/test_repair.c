@@ -55,7 +55,8 @@ static void open_made(struct made *m)
             const void *p = st == STATE_BF16 ? (const void *)m->bf16[k] : (const void *)m->flat[st][k];
             int file = files_add_mem(m->s.files, p, len, "copy");
 
-            m->x[st][k] = (struct extent){ files_add_record(m->s.files, file, 0, len, false, 0, "data/0"), 0, len };
+            m->x[st][k] = (struct extent){ files_add_record(m->s.files, &(struct record){ .file = file, .len = len,
+                                                                                          .name = "data/0" }), 0, len };
             m->slice[st][k] = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = &m->x[st][k] };
         }
         m->map[st] = (struct tmap){ .op = TMAP_REPLICAS, .dtype = st == STATE_BF16 ? DTYPE_BF16 : DTYPE_F32, .len = len,
@@ -84,7 +85,7 @@ static void repair(struct made *m, enum replica_policy how, struct result *out)
         const struct tmap *now = m->param.state[st];
 
         assert_int_equal(now->len, m->map[st].len);
-        if (tmap_read(now, m->s.files, 0, 0, now->len, to, &e) < 0)
+        if (tmap_read(now, m->s.files, (struct tmap_range){ 0, 0, now->len }, to, &e) < 0)
             fail_msg("%s", e.msg);
     }
     replicas_free(&r);

@@ -47,8 +47,10 @@ static void vocabulary(void **state)
     for (int st = STATE_FP32; st < STATE_N; st++) {
         x = xcalloc(80 * 16, sizeof *x);
         y = xcalloc(80 * 16, sizeof *y);
-        resh_must(tmap_read(source_param(s, name)->state[st], s->files, 0, 0, 48 * 16 * 4, x, &e) == 0, &e);
-        resh_must(tmap_read(source_param(t, name)->state[st], t->files, 0, 0, 80 * 16 * 4, y, &e) == 0, &e);
+        resh_must(tmap_read(source_param(s, name)->state[st], s->files, (struct tmap_range){ 0, 0, 48 * 16 * 4 }, x,
+                            &e) == 0, &e);
+        resh_must(tmap_read(source_param(t, name)->state[st], t->files, (struct tmap_range){ 0, 0, 80 * 16 * 4 }, y,
+                            &e) == 0, &e);
         assert_memory_equal(x, y, 80 * 16 * sizeof *x);         /* x ends in zeros */
         free(x);
         free(y);
@@ -119,8 +121,8 @@ static void surgery(void **state)
     assert_int_equal(value(out, "mp_rank_00_model_states.pt", "global_steps", NULL), 5);
     s = resh_open_source(out);
     assert_int_equal(s->run.opt_step, 0);
-    resh_must(tmap_read(source_param(s, "3.self_attention.query_key_value.bias")->state[STATE_EXP_AVG], s->files, 0, 0,
-                   sizeof v, v, &e) == 0, &e);
+    resh_must(tmap_read(source_param(s, "3.self_attention.query_key_value.bias")->state[STATE_EXP_AVG], s->files,
+                        (struct tmap_range){ 0, 0, sizeof v }, v, &e) == 0, &e);
     for (int i = 0; i < 48; i++)
         assert_true(v[i] == 0);
     source_close(s);

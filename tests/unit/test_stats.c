@@ -38,7 +38,7 @@ static void one_open(struct one *o, const float *p, uint64_t n)
     memset(o, 0, sizeof *o);
     o->files = files_new();
     file = files_add_mem(o->files, p, n * 4, "memory");
-    o->extent.record = files_add_record(o->files, file, 0, n * 4, false, 0, "r");
+    o->extent.record = files_add_record(o->files, &(struct record){ .file = file, .len = n * 4, .name = "r" });
     o->extent.len = n * 4;
     o->slice = (struct tmap_slice){ .len = n * 4, .n_extents = 1, .extent = &o->extent };
     o->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = n * 4, .n_slices = 1, .slice = &o->slice };
@@ -318,8 +318,10 @@ static void records_are_checked(void **state)
 {
     float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
     struct files *f = files_new(), *g = files_new();
-    int bad = files_add_record(f, files_add_mem(f, x, 32, "bad"), 0, 32, true, 1, "r");
-    int good = files_add_record(g, files_add_mem(g, x, 32, "good"), 0, 32, true, crc_bytes(0, x, 32), "r");
+    int bad = files_add_record(f, &(struct record){ .file = files_add_mem(f, x, 32, "bad"), .len = 32, .has_crc = true,
+                                                    .crc = 1, .name = "r" });
+    int good = files_add_record(g, &(struct record){ .file = files_add_mem(g, x, 32, "good"), .len = 32,
+                                                     .has_crc = true, .crc = crc_bytes(0, x, 32), .name = "r" });
     struct extent in_bad = { bad, 0, 32 }, in_good = { good, 0, 32 };
     struct tmap_slice sb = { .len = 32, .n_extents = 1, .extent = &in_bad }, sg = sb;
     struct tmap b = { .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = 32, .n_slices = 1, .slice = &sb }, a = b;

@@ -205,14 +205,15 @@ static void test_read(void **state)
 
     (void)state;
     for (int i = 0; i < N_RECORDS; i++)
-        files_add_record(f, files_add_mem(f, bytes[i], RECORD_LEN, "memory"), 0, RECORD_LEN, false, 0, "r");
+        files_add_record(f, &(struct record){ .file = files_add_mem(f, bytes[i], RECORD_LEN, "memory"),
+                                              .len = RECORD_LEN, .name = "r" });
     for (int round = 0; round < 1000; round++) {
         srand((unsigned)round + 77);
         make_map(&m);
         uint64_t from = below(m.map.len + 1), len = below(m.map.len - from + 1);
         int k = (int)below((uint64_t)m.map.n_slices);
 
-        assert_int_equal(tmap_read(&m.map, f, k, from, len, buf, &e), 0);
+        assert_int_equal(tmap_read(&m.map, f, (struct tmap_range){ k, from, len }, buf, &e), 0);
         for (uint64_t i = 0; i < len; i++)
             assert_int_equal(buf[i], logical_byte(&m.map, from + i, k));
     }

@@ -59,7 +59,8 @@ static void test_columns(void **state)
     struct err e = {0};
 
     (void)state;
-    files_add_record(f, files_add_mem(f, bytes, BYTES, "memory"), 0, BYTES, false, 0, "data/0");
+    files_add_record(f, &(struct record){ .file = files_add_mem(f, bytes, BYTES, "memory"), .len = BYTES,
+                                          .name = "data/0" });
     for (int round = 0; round < 3000; round++) {
         struct arena *a = arena_new(0);
         uint64_t rows, row, at, len;
@@ -75,8 +76,8 @@ static void test_columns(void **state)
         replica = m->op == TMAP_REPLICAS ? (int)below((uint64_t)m->n_slices) : 0;
         assert_int_equal(c->len, rows * len);
         assert_int_equal(c->op == TMAP_REPLICAS, m->op == TMAP_REPLICAS);
-        assert_int_equal(tmap_read(m, f, replica, 0, m->len, whole, &e), 0);
-        assert_int_equal(tmap_read(c, f, replica, 0, c->len, got, &e), 0);
+        assert_int_equal(tmap_read(m, f, (struct tmap_range){ replica, 0, m->len }, whole, &e), 0);
+        assert_int_equal(tmap_read(c, f, (struct tmap_range){ replica, 0, c->len }, got, &e), 0);
         for (uint64_t r = 0; r < rows; r++)
             if (memcmp(got + r * len, whole + r * row + at, len) != 0)
                 fail_msg("round %d: row %d of columns [%d, +%d) of %d", round, (int)r, (int)at, (int)len, (int)row);
@@ -116,7 +117,7 @@ static void test_zeros(void **state)
 
         memset(got, 1, sizeof got);
         assert_int_equal(z->len, len);
-        assert_int_equal(tmap_read(z, f, 0, 0, len, got, &e), 0);
+        assert_int_equal(tmap_read(z, f, (struct tmap_range){ 0, 0, len }, got, &e), 0);
         for (uint64_t i = 0; i < len; i++)
             assert_int_equal(got[i], 0);
     }

@@ -215,7 +215,8 @@ static int take_dataset(struct view *v, struct h5_in *h, int file, const char *n
     m->slice->len = d.len;
     m->slice->n_extents = 1;
     m->slice->extent = arena_alloc(v->arena, sizeof *m->slice->extent);
-    m->slice->extent->record = files_add_record(v->files, file, d.at, d.len, false, 0, arena_fmt(v->arena, "%s", name));
+    m->slice->extent->record = files_add_record(v->files, &(struct record){ .file = file, .at = d.at, .len = d.len,
+                                                                            .name = arena_fmt(v->arena, "%s", name) });
     m->slice->extent->len = d.len;
 
     t = add_tensor(v, cap);

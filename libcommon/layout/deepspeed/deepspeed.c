@@ -110,7 +110,8 @@ static void join(struct ds *d, int file, struct brought *b, ds_renumber_fn *renu
         const struct record *x = &b->record[i];
 
         if (!d->too_many)
-            files_add_record(d->s->files, d->s->file[file].file, x->at, x->len, x->has_crc, x->crc, x->name);
+            files_add_record(d->s->files, &(struct record){ .file = d->s->file[file].file, .at = x->at, .len = x->len,
+                                                            .has_crc = x->has_crc, .crc = x->crc, .name = x->name });
         free((char *)x->name);
     }
     free(b->record);

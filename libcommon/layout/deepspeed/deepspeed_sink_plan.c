@@ -235,12 +235,20 @@ static struct dss_item *slice_item(const struct filling *x, const struct slice *
     return it;
 }
 
-/* n elements of the map from `from` on, to byte `at` of the storage. */
-static void plan_copy(const struct filling *x, const struct slice *s, const struct tmap *map, int64_t from, int64_t n,
-                      uint64_t at, struct dss_item *it)
+/* n elements of the map from `from` on: what the item is made of. */
+static struct plan_range item_range(const struct filling *x, const struct slice *s, const struct tmap *map,
+                                    int64_t from, int64_t n, struct dss_item *it)
 {
-    int i = plan_add(x->plan, map, (uint64_t)from * s->size, (uint64_t)n * s->size, x->f->dst,
-                     x->f->at[x->storage] + at, x->k->o.replicas, s->p->from->name, it);
+    return (struct plan_range){ .map = map, .from = (uint64_t)from * s->size, .len = (uint64_t)n * s->size,
+                                .policy = x->k->o.replicas, .name = s->p->from->name, .user = it };
+}
+
+/* They go to the item's place in the storage. */
+static void plan_copy(const struct filling *x, const struct slice *s, const struct tmap *map, int64_t from, int64_t n,
+                      struct dss_item *it)
+{
+    struct plan_range r = item_range(x, s, map, from, n, it);
+    int i = plan_add(x->plan, &r, x->f->dst, x->f->at[x->storage] + it->at);
 
     plan_item(x->plan, i)->op = s->op;
 }
@@ -258,7 +266,7 @@ static void deal_part_of_row(const struct filling *x, const struct slice *s, int
 
         it->by_columns = false;
         it->logical_at = (uint64_t)(row * s->p->shape[1] + s->column_at + i * width + column) * s->out;
-        plan_copy(&to, s, s->piece[0].map, row * s->n_columns + i * width + column, n, at, it);
+        plan_copy(&to, s, s->piece[0].map, row * s->n_columns + i * width + column, n, it);
     }
 }
 
@@ -268,6 +276,7 @@ static void deal_rows(const struct filling *x, const struct slice *s, int64_t ro
     struct plan_out *out = xcalloc((size_t)s->n_deal, sizeof *out);
     struct dss_item *it = slice_item(x, s, at, false);
     const struct dss_file *f = x->f;
+    struct plan_range r;
     int i;
 
     for (i = 0; i < s->n_deal; i++, f += f->next_tp) {
@@ -275,9 +284,8 @@ static void deal_rows(const struct filling *x, const struct slice *s, int64_t ro
         out[i].at = f->at[x->storage] + at;
     }
     it->logical_at = (uint64_t)(row * s->p->shape[1]) * s->out;
-    i = plan_add_columns(x->plan, s->piece[0].map, (uint64_t)(row * s->n_columns) * s->size,
-                         (uint64_t)((end - row) * s->n_columns) * s->size, (uint64_t)s->p->slice[1] * s->size, out,
-                         s->n_deal, x->k->o.replicas, s->p->from->name, it);
+    r = item_range(x, s, s->piece[0].map, row * s->n_columns, (end - row) * s->n_columns, it);
+    i = plan_add_columns(x->plan, &r, (uint64_t)s->p->slice[1] * s->size, out, s->n_deal);
     plan_item(x->plan, i)->op = s->op;
     free(out);
 }
@@ -314,7 +322,7 @@ static void plan_range(const struct filling *x, const struct slice *s, int64_t s
             continue;
         it = slice_item(x, s, at + (uint64_t)(from - skip) * s->out, tied_copy);
         it->logical_at = (uint64_t)(pc->logical + from - pc->at) * s->out;
-        plan_copy(x, s, pc->map, pc->from + from - pc->at, end - from, it->at, it);
+        plan_copy(x, s, pc->map, pc->from + from - pc->at, end - from, it);
     }
 }
 
@@ -349,8 +357,9 @@ static void plan_flat(const struct filling *x, const struct ds_storage *st)
         struct dss_item *it = new_item(w, x->f, x->storage, filled);
 
         it->pub.repeated = true;        /* of nothing: no tensor counts it */
-        plan_add(x->plan, zeros(w, st->len - filled), 0, st->len - filled, x->f->dst, x->f->at[x->storage] + filled,
-                 REPLICAS_FIRST, "padding", it);
+        plan_add(x->plan, &(struct plan_range){ .map = zeros(w, st->len - filled), .len = st->len - filled,
+                                                .policy = REPLICAS_FIRST, .name = "padding", .user = it },
+                 x->f->dst, x->f->at[x->storage] + filled);
     }
 }
 

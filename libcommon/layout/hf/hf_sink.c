@@ -49,12 +49,14 @@ static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap 
     const struct hf_tensor *t = &w->t->tensor[tensor];
     struct item *it = arena_alloc(w->arena, sizeof *it);
     struct plan_item *pi;
+    struct plan_range r;
 
     it->pub.param = t->param;
     it->pub.state = t->state;
     it->pub.file = w->t->file[t->file].name;
     it->tensor = tensor;
-    pi = plan_item(plan, plan_add(plan, m, 0, len, w->dst[t->file], t->at + at, k->o.replicas, t->name, it));
+    r = (struct plan_range){ .map = m, .len = len, .policy = k->o.replicas, .name = t->name, .user = it };
+    pi = plan_item(plan, plan_add(plan, &r, w->dst[t->file], t->at + at));
     pi->op = (enum plan_op)plan_op_of(m->dtype, w->t->q.config.dtype);
     return pi;
 }

@@ -104,8 +104,9 @@ static int add_record(struct hf_folder *f, int file, const struct safetensors_te
     const char *name = !crc ? from->name : arena_fmt(f->s->arena, "%s (as manifest.json has it: remove that if the "
                                                      "model was changed on purpose)", from->name);
 
-    return files_add_record(f->s->files, file, from->at, from->len, crc != NULL, (uint32_t)json_integer_value(crc),
-                            name);
+    return files_add_record(f->s->files, &(struct record){ .file = file, .at = from->at, .len = from->len,
+                                                           .has_crc = crc != NULL, .name = name,
+                                                           .crc = (uint32_t)json_integer_value(crc) });
 }
 
 static int read_safetensors(struct hf_folder *f, int file, struct err *e)

@@ -61,7 +61,8 @@ static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored
     for (uint64_t c = 0; c < cols; c += most) {
         uint64_t n = min_u64(most, cols - c);
         const struct tmap *part = n == cols ? m : tmap_slice_columns(s->arena, m, cols * elem, c * elem, n * elem);
-        int i = plan_add(p, part, 0, part->len, 0, at + c * rows * elem, REPLICAS_FIRST, t->name, NULL);
+        int i = plan_add(p, &(struct plan_range){ .map = part, .len = part->len, .policy = REPLICAS_FIRST,
+                                                  .name = t->name }, 0, at + c * rows * elem);
 
         plan_item(p, i)->transpose_row = n * elem;
     }
@@ -114,7 +115,9 @@ int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf
     file = files_add_fd(s->files, fd, at[n], "spool");
     for (int i = 0; i < n && rc == 0; i++) {
         uint32_t crc = crc_between(p, at[i], m[i].from->x.len);
-        int record = files_add_record(s->files, file, at[i], m[i].from->x.len, true, crc, m[i].from->name);
+        int record = files_add_record(s->files, &(struct record){ .file = file, .at = at[i], .len = m[i].from->x.len,
+                                                                  .has_crc = true, .crc = crc,
+                                                                  .name = m[i].from->name });
 
         *m[i].to = hf_map_of(s, m[i].from->dtype, (struct extent){ record, 0, m[i].from->x.len });
     }

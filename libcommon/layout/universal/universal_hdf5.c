@@ -333,7 +333,8 @@ static void add_item(struct sink *k, struct plan *plan, int param, enum state st
     ARRAY_ROOM(w->name, w->name_cap, w->n + 1);
     w->name[w->n] = str_fmt("%s %s", p->name, state_name(st));
     w->item[w->n] = it;
-    plan_add(plan, p->state[st], 0, len, dst, at, k->o.replicas, w->name[w->n], it);
+    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = len, .policy = k->o.replicas,
+                                         .name = w->name[w->n], .user = it }, dst, at);
     w->n++;
 }
 

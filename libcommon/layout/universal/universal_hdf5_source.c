@@ -431,8 +431,9 @@ static bool find_record(const struct reader *rd, struct shard *sh, uint64_t at, 
     if (at - en->at >= en->size || len > en->size - (at - en->at))
         return false;
     if (sh->record[lo] < 0)
-        sh->record[lo] = files_add_record(rd->s->files, sh->file, en->at, en->size, en->crc != 0, en->crc,
-                                          en->name);
+        sh->record[lo] = files_add_record(rd->s->files, &(struct record){ .file = sh->file, .at = en->at,
+                                                                          .len = en->size, .has_crc = en->crc != 0,
+                                                                          .crc = en->crc, .name = en->name });
     *x = (struct extent){ sh->record[lo], at - en->at, len };
     return true;
 }
@@ -474,7 +475,9 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
     sl->extent = arena_alloc(a, (size_t)(sl->n_extents + 1) * sizeof *sl->extent);
     if (d->storage == H5_CONTIGUOUS && d->len > 0)
         sl->extent[0] = (struct extent){
-            files_add_record(rd->s->files, at->file, d->at, d->len, false, 0, name), 0, d->len
+            files_add_record(rd->s->files, &(struct record){ .file = at->file, .at = d->at, .len = d->len,
+                                                             .name = name }),
+            0, d->len
         };
     for (int i = 0; i < d->n_segments; i++) {
         const struct h5_segment *seg = &d->segment[i];

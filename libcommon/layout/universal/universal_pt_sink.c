@@ -115,8 +115,9 @@ static int add_state(struct sink *k, int i, enum state st, struct plan *plan, st
     if (k->o.part == 0)
         rc = sink_reserve(k, path, pt_image_size(im), e);
     if (rc == 0)
-        plan_add(plan, p->state[st], 0, universal_shape(k->src, p, k->o.vocab, shape),
-                 plan_add_dst(plan, path), pt_image_at(im, 0), k->o.replicas, file, it);
+        plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = universal_shape(k->src, p, k->o.vocab, shape),
+                                             .policy = k->o.replicas, .name = file, .user = it },
+                 plan_add_dst(plan, path), pt_image_at(im, 0));
     pt_image_free(im);
     free(path);
     return rc;

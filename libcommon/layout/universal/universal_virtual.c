@@ -188,7 +188,7 @@ static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, 
 {
     for (int i = 0; i < m->n_slices; i++) {
         copy[i] = buf + (uint64_t)i * COMPARE_CHUNK;
-        if (tmap_read(m, k->src->files, i, at, n, buf + (uint64_t)i * COMPARE_CHUNK, e) < 0)
+        if (tmap_read(m, k->src->files, (struct tmap_range){ i, at, n }, buf + (uint64_t)i * COMPARE_CHUNK, e) < 0)
             return -1;
     }
     return 0;

@@ -172,7 +172,8 @@ static struct plan_item *add_item(struct load *l, const struct tmap *m, uint64_t
                                   enum state st, char *dst)
 {
     struct fill *f = arena_alloc(l->arena, sizeof *f);
-    int i = plan_add(l->plan, m, from, len, -1, 0, l->o->replicas, l->from[param]->name, f);
+    int i = plan_add(l->plan, &(struct plan_range){ .map = m, .from = from, .len = len, .policy = l->o->replicas,
+                                                    .name = l->from[param]->name, .user = f }, -1, 0);
 
     *f = (struct fill){ .next = l->fill, .dst = dst, .widen = DTYPE_F32, .param = param, .state = st };
     l->fill = f;

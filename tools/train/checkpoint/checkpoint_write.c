@@ -66,8 +66,8 @@ static void add_piece(struct writing *w, const struct piece *p, uint64_t from, u
     x->slice = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = &x->extent };
     x->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = len, .n_slices = 1, .slice = &x->slice };
     x->piece = *p;
-    plan_add(w->plan, &x->map, 0, len, f->dst, pt_image_at(f->im, p->storage) + p->at, REPLICAS_FIRST, f->name,
-             &x->piece);
+    plan_add(w->plan, &(struct plan_range){ .map = &x->map, .len = len, .policy = REPLICAS_FIRST, .name = f->name,
+                                            .user = &x->piece }, f->dst, pt_image_at(f->im, p->storage) + p->at);
 }
 
 static void add_weights(struct writing *w, const struct stage_run *r)
@@ -223,11 +223,12 @@ static int write_pieces(struct engine *g, struct save_meeting *m, enum checkpoin
     struct files *files = files_new();
     struct writing w = { .g = g, .m = m, .files = files, .plan = plan_new(files), .arena = arena_new(0) };
     struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = look, .ctx = &w };
+    struct record area = { .len = g->at.bytes, .name = "state" };
     struct exec_stats st;
     int rc;
 
-    w.record = files_add_record(files, files_add_mem(files, g->area, g->at.bytes, "staging area"), 0, g->at.bytes,
-                                false, 0, "state");
+    area.file = files_add_mem(files, g->area, g->at.bytes, "staging area");
+    w.record = files_add_record(files, &area);
     for (int i = 0; i < g->s->n_runs; i++) {
         add_weights(&w, &g->s->run[i]);
         add_flat(&w, &g->s->run[i]);
