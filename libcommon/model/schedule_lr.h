@@ -1,5 +1,5 @@
 /*
- * schedule_lr.h - the learning rate of a schedule (docs/training.md 4.3)
+ * schedule_lr.h - the learning rate of a schedule (docs/training.md, section 4.2)
  *
  * In double, in the order of operations of the reference, so that values agree to the bit.
  * The trainer steps a schedule; converters ask a saved one what the rate was.
