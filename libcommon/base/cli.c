@@ -46,7 +46,7 @@ static int cores(void)
 }
 
 /* Rank and size as a launcher tells them; the converters link no MPI (login nodes have none). */
-static void find_launcher(struct cli *cli)
+void cli_find_launcher(struct cli *cli)
 {
     static const struct { const char *rank, *size; } vars[] = {
         { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
@@ -78,7 +78,7 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     cli->threads = cores();
     cli->mem_bytes = 96 << 20;
     cli->progress = PROGRESS_AUTO;
-    find_launcher(cli);
+    cli_find_launcher(cli);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
 }
@@ -220,7 +220,7 @@ static int set_part(struct cli *cli, const char *arg)
     char end;
 
     if (strcmp(arg, "auto") == 0) {
-        find_launcher(cli);
+        cli_find_launcher(cli);
         cli->all_tasks = true;
         return 0;
     }

@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "libcommon/base/err.h"
+#include "libcommon/base/option_table.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/replicas.h"
 #include "libcommon/base/report.h"
@@ -70,6 +71,15 @@ enum {
     "      --accept-mismatch  only warn where files of IN look like those of different\n"   \
     "                         saves or ranks\n"
 
+/*
+ * The same as rows (cli_options.c), taken into a struct cli: of every tool; of those that write, with the two defaults
+ * of --replicas there are; of converters, whose OUT appears whole.
+ */
+extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[];
+int cli_take_threads(void *cli, const char *value, struct err *e);
+int cli_take_replicas(void *cli, const char *value, struct err *e);
+#define CLI_REPLICAS_WORDS "average first majority fail"        /* enum replica_policy */
+
 struct cli {
     const char *tool;
     bool json, quiet, force, dry_run, verify, resume, accept_mismatch;
@@ -82,10 +92,13 @@ struct cli {
     int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
     bool launched;                      /* the launcher told them: whether its other tasks take part is not known */
     bool all_tasks;                     /* --part auto: they do */
+    enum option_shell completion;       /* --completion, hidden: for which shell */
 };
 
 /* Fills defaults; installs handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
 void cli_start(struct cli *cli, char **argv, const char *tool);
+/* Rank and size of a launcher, else 0 of 1. */
+void cli_find_launcher(struct cli *cli);
 /* A shared option. 0, or -1 after saying on stderr what is wrong ('?' from getopt too). */
 int cli_option(struct cli *cli, int c, const char *arg);
 /*
@@ -93,6 +106,11 @@ int cli_option(struct cli *cli, int c, const char *arg);
  * known one. Also folds '_' to '-' in long option names (the reference spells them so).
  */
 int cli_getopt(struct cli *cli, int argc, char **argv, const char *shorts, const struct option *longs);
+/*
+ * Take the options of argv. 0, or -1 after saying on stderr what is wrong; prints what --help and --version ask for, and
+ * exits.
+ */
+int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
 int cli_help(const char *text);                                 /* stdout; returns EXIT_OK */
 int cli_version(const char *tool);                              /* stdout; returns EXIT_OK */
 /* "TOOL: what" (NULL: already said) and "Try 'TOOL --help'"; returns EXIT_USAGE. */

@@ -9,6 +9,10 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/convert/convert.h"
 
+/* The groups of shared rows behind a converter's own; `write`: cli_rows_write_average or cli_rows_write_fail. */
+#define CLI_GROUPS_CONVERT(title, cli, write) \
+    { title, cli_rows_convert, cli, 0 }, { NULL, write, cli, 0 }, { NULL, cli_rows, cli, 0 }
+
 /* The end of the summary line where copies of a parameter were not the same. */
 #define CONVERT_DRIFTED "; copies disagreed: --replicas says what is taken, merge-tp --check tells more"
 

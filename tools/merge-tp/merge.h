@@ -7,6 +7,7 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/check/repair.h"
 #include "libcommon/check/replicas_check.h"
+#include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_write.h"
 
 struct job {
@@ -20,8 +21,7 @@ struct job {
     struct strbuf log;                  /* the repair's journal */
 };
 
-enum { JOB_HELP = 1 };
-/* 0, JOB_HELP, or -1 after saying what is wrong. */
+/* 0, or -1 after saying what is wrong. */
 int job_parse(struct job *j, int argc, char **argv);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct job *j);

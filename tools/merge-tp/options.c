@@ -1,46 +1,54 @@
+/*
+ * option_table.c - what merge-tp can be asked
+ */
+#include <getopt.h>
+
 #include "libcommon/base/mem.h"
 #include "tools/merge-tp/merge.h"
 
-enum { OPT_TP = OPT_TOOL, OPT_CHECK, OPT_REPAIR, OPT_WEIGHTS, OPT_LATEST, OPT_CERTIFICATE };
+#define FIELD(f) .field = offsetof(struct job, f)
 
-static const struct option longopts[] = {
-    CLI_OPTIONS,
-    CLI_OPTIONS_WRITE,
-    CLI_OPTIONS_CONVERT,
-    {"target-tp", required_argument, 0, OPT_TP},
-    {"check", no_argument, 0, OPT_CHECK},
-    {"repair", no_argument, 0, OPT_REPAIR},
-    {"weights-only", no_argument, 0, OPT_WEIGHTS},
-    {"set-latest", no_argument, 0, OPT_LATEST},
-    {"certificate", required_argument, 0, OPT_CERTIFICATE},
+static int take_tp(void *into, const char *value, struct err *e)
+{
+    struct job *j = into;
+    int64_t n;
+
+    if (parse_int(value, 1, 65536, &n) < 0) {
+        err_usage(e, "--target-tp: expected a number from 1 to 65536");
+        return -1;
+    }
+    j->target_tp = (int)n;
+    return 0;
+}
+
+static const struct option_row rows[] = {
+    { "target-tp", 0, "T", "ranks to merge into (default 1)", .take = take_tp },
+    { "check", .help = "stop after the comparison; exit status 1 when copies disagree", FIELD(check) },
+    { "repair", .help = "keep the topology and settle the copies, in bf16, fp32 and both moments together; "
+      "OUT/repair.jsonl tells what changed", FIELD(repair) },
+    { "weights-only", .help = "no optimizer shards are compared or written, and those of IN not opened",
+      FIELD(weights_only) },
+    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
+    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
     {0},
 };
+
+static const char head[] =
+    "Usage: merge-tp [options] IN OUT\n"
+    "       merge-tp --check [options] IN\n"
+    "Merge the tensor-parallel ranks of a Megatron-DeepSpeed checkpoint: weights, masters and\n"
+    "moments. First every tensor that each rank keeps a copy of (LayerNorms, row-parallel\n"
+    "biases, position tables) is compared in all states; while copies disagree nothing is\n"
+    "merged unless --replicas says how to settle them. IN is a tag folder, a folder with\n"
+    "'latest', or a tar of one; OUT is the tag folder to make.\n";
+static const char tail[] =
+    "Exit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"
+    "failed (no OUT), 2 wrong usage.\n"
+    "Example: merge-tp --repair --replicas majority run/global_step95000 fixed/global_step95000\n";
 
 static int usage(struct job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
-    return -1;
-}
-
-static int take_option(struct job *j, int c)
-{
-    int64_t n;
-
-    switch (c) {
-    case OPT_TP:
-        if (parse_int(optarg, 1, 65536, &n) < 0)
-            return usage(j, "--target-tp: expected a number from 1 to 65536");
-        j->target_tp = (int)n;
-        return 0;
-    case OPT_CHECK: j->check = true; return 0;
-    case OPT_REPAIR: j->repair = true; return 0;
-    case OPT_WEIGHTS: j->weights_only = true; return 0;
-    case OPT_LATEST: j->set_latest = true; return 0;
-    case OPT_CERTIFICATE: j->certificate = optarg; return 0;
-    }
-    if (cli_option(&j->cli, c, optarg) == 0)
-        return 0;
-    cli_usage(&j->cli, NULL);
     return -1;
 }
 
@@ -63,14 +71,13 @@ static int check(struct job *j)
 
 int job_parse(struct job *j, int argc, char **argv)
 {
-    int c;
+    const struct option_group groups[] = {
+        { "Options", rows, j, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
+    };
+    const struct option_table table = { "merge-tp", head, tail, .groups = groups };
 
-    while ((c = cli_getopt(&j->cli, argc, argv, CLI_SHORT CLI_SHORT_WRITE, longopts)) != -1) {
-        if (c == OPT_HELP)
-            return JOB_HELP;
-        if (take_option(j, c) < 0)
-            return -1;
-    }
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
     /* What the output depends on beside IN: a resumed run must have been asked for the same. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
                 j->cli.replicas);

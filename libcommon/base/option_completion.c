@@ -1,0 +1,111 @@
+/*
+ * option_table_completion.c - what bash and zsh offer behind a tool's name, from the table of its options
+ *
+ * `make install` keeps what `TOOL --completion bash` and `zsh` print. A value with known words is offered these, every
+ * other value and word the names of files.
+ */
+#include <string.h>
+
+#include "libcommon/base/option_table.h"
+
+#define FOR_EACH_ROW(o, g, r) \
+    for (const struct option_group *g = (o)->groups; g->rows; g++) \
+        for (const struct option_row *r = g->rows; r->name; r++)
+
+static void add_list(const struct option_table *o, struct strbuf *text)
+{
+    FOR_EACH_ROW(o, g, r)
+        strbuf_addf(text, "--%s\n", r->name);
+}
+
+/* ---- bash ---- */
+
+static void add_bash(const struct option_table *o, struct strbuf *text)
+{
+    /* An empty answer lets readline offer files. It breaks words at '=', so --opt=value is three of them. */
+    strbuf_addf(text,
+        "# bash completion for %s, as '%s --completion bash' prints it\n"
+        "_shardkit_%s()\n"
+        "{\n"
+        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
+        "    if [ \"$cur\" = '=' ]; then\n"
+        "        cur=\n"
+        "    elif [ \"$prev\" = '=' ]; then\n"
+        "        prev=${COMP_WORDS[COMP_CWORD-2]}\n"
+        "    fi\n"
+        "    case $prev in\n", o->tool, o->tool, o->tool);
+    FOR_EACH_ROW(o, g, r) {
+        if (!r->help || !r->arg)
+            continue;
+        strbuf_addf(text, "    --%s", r->name);
+        if (r->letter)
+            strbuf_addf(text, "|-%c", r->letter);
+        strbuf_addf(text, ") words='%s' ;;\n", r->words ? r->words : "");
+    }
+    strbuf_addf(text, "    *)\n        case $cur in\n        -*) words='");
+    FOR_EACH_ROW(o, g, r)
+        if (r->help)
+            strbuf_addf(text, "\n--%s", r->name);
+    strbuf_addf(text, "' ;;\n        esac\n");
+    if (o->commands)
+        strbuf_addf(text, "        [ \"$COMP_CWORD\" -ne 1 ] || words=\"$words %s\"\n", o->commands);
+    strbuf_addf(text,
+        "        ;;\n"
+        "    esac\n"
+        "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
+        "}\n"
+        "complete -o default -F _shardkit_%s %s\n", o->tool, o->tool);
+}
+
+/* ---- zsh ---- */
+
+/* In '...': brackets and colons mean something to _arguments, a quote ends the word. */
+static void add_escaped(struct strbuf *text, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '\'')
+            strbuf_addf(text, "'\\''");
+        else
+            strbuf_addf(text, "%s%c", strchr("[]:\\", *s) ? "\\" : "", *s);
+    }
+}
+
+static void add_zsh_row(struct strbuf *text, const struct option_row *r)
+{
+    if (r->letter)
+        strbuf_addf(text, " \\\n    '(-%c --%s)'{-%c%s,--%s%s}'[", r->letter, r->name, r->letter, r->arg ? "+" : "",
+                    r->name, r->arg ? "=" : "");
+    else
+        strbuf_addf(text, " \\\n    '%s--%s%s[", r->many ? "*" : "", r->name, r->arg ? "=" : "");
+    add_escaped(text, r->help);
+    strbuf_addf(text, "]");
+    if (r->arg) {
+        strbuf_addf(text, ":");
+        add_escaped(text, r->arg);
+        if (r->words)
+            strbuf_addf(text, ":(%s)", r->words);
+        else
+            strbuf_addf(text, ":_files");
+    }
+    strbuf_addf(text, "'");
+}
+
+static void add_zsh(const struct option_table *o, struct strbuf *text)
+{
+    strbuf_addf(text, "#compdef %s\n# as '%s --completion zsh' prints it\n_arguments -s -S", o->tool, o->tool);
+    FOR_EACH_ROW(o, g, r)
+        if (r->help)
+            add_zsh_row(text, r);
+    if (o->commands)
+        strbuf_addf(text, " \\\n    '1:command or path:_alternative \"c:command:(%s)\" \"f:path:_files\"'", o->commands);
+    strbuf_addf(text, " \\\n    '*:path:_files'\n");
+}
+
+void option_table_completion(const struct option_table *o, enum option_shell shell, struct strbuf *text)
+{
+    switch (shell) {
+    case OPTION_SHELL_BASH: add_bash(o, text); return;
+    case OPTION_SHELL_ZSH: add_zsh(o, text); return;
+    case OPTION_SHELL_LIST: add_list(o, text); return;
+    }
+}
