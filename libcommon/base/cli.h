@@ -107,8 +107,8 @@ int cli_option(struct cli *cli, int c, const char *arg);
  */
 int cli_getopt(struct cli *cli, int argc, char **argv, const char *shorts, const struct option *longs);
 /*
- * Take the options of argv. 0, or -1 after saying on stderr what is wrong; prints what --help and --version ask for, and
- * exits.
+ * Take the options of argv. 0, or -1 after saying on stderr what is wrong; prints what --help and --version ask for,
+ * and exits.
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
 int cli_help(const char *text);                                 /* stdout; returns EXIT_OK */

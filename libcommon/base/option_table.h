@@ -53,8 +53,8 @@ struct option_table {
 };
 
 /*
- * Take the options of argv, which is sorted: words that belong to no option are at optind and behind. A long name may be
- * cut short. Returns OPTION_ASKED_WORK, what else was asked for first, or -1: ERR_USAGE.
+ * Take the options of argv, which is sorted: words that belong to no option are at optind and behind. A long name may
+ * be cut short. Returns OPTION_ASKED_WORK, what else was asked for first, or -1: ERR_USAGE.
  */
 MUST_CHECK int option_table_parse(const struct option_table *o, int argc, char **argv, struct err *e);
 void option_table_help(const struct option_table *o, struct strbuf *text);

@@ -17,8 +17,7 @@ struct job {
     bool split;
 };
 
-enum { JOB_HELP = 1 };
-/* 0, JOB_HELP, or -1 after saying what is wrong. */
+/* 0, or -1 after saying what is wrong. */
 int job_parse(struct job *j, int argc, char **argv);
 /* Convert, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct job *j);

@@ -32,8 +32,7 @@ struct job {
     bool repeat_last;
 };
 
-enum { JOB_HELP = 1 };
-/* 0, JOB_HELP, or -1 after saying what is wrong. */
+/* 0, or -1 after saying what is wrong. */
 int job_parse(struct job *j, int argc, char **argv);
 /* Do it, or print the plan with --dry-run. Return the exit status. */
 int job_export(struct job *j);

@@ -1,41 +1,20 @@
+/*
+ * options.c - what export-hf can be asked
+ */
+#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
 #include "tools/export-hf/export.h"
 
-enum {
-    OPT_DTYPE = OPT_TOOL, OPT_FORMAT, OPT_SHARD, OPT_LAYER, OPT_PREFIX, OPT_STRIP, OPT_TOKENS, OPT_TOKENIZER,
-    OPT_CONFIG, OPT_ARCH, OPT_LOSSY, OPT_ALL, OPT_IMPORT, OPT_REPEAT, OPT_WEIGHTS, OPT_LATEST,
-};
+#define FIELD(f) .field = offsetof(struct job, f)
+/* Marks: the output depends on it; it goes without, or only with, --import. */
+enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 
-static const struct option longopts[] = {
-    CLI_OPTIONS,
-    CLI_OPTIONS_WRITE,
-    CLI_OPTIONS_CONVERT,
-    DS_OPTIONS,
-    {"dtype", required_argument, 0, OPT_DTYPE},
-    {"format", required_argument, 0, OPT_FORMAT},
-    {"max-shard-size", required_argument, 0, OPT_SHARD},
-    {"per-layer", no_argument, 0, OPT_LAYER},
-    {"no-prefix", no_argument, 0, OPT_PREFIX},
-    {"strip-vocab-padding", no_argument, 0, OPT_STRIP},
-    {"vocab-tokens", required_argument, 0, OPT_TOKENS},
-    {"tokenizer", required_argument, 0, OPT_TOKENIZER},
-    {"config", required_argument, 0, OPT_CONFIG},
-    {"arch", required_argument, 0, OPT_ARCH},
-    {"lossy", no_argument, 0, OPT_LOSSY},
-    {"all-steps", no_argument, 0, OPT_ALL},
-    {"import", no_argument, 0, OPT_IMPORT},
-    {"repeat-last", no_argument, 0, OPT_REPEAT},
-    {"weights-only", no_argument, 0, OPT_WEIGHTS},
-    {"set-latest", no_argument, 0, OPT_LATEST},
-    {0},
-};
-
-static int usage(struct job *j, const char *what)
+static int refuse(struct err *e, const char *what)
 {
-    cli_usage(&j->cli, "%s", what);
+    err_usage(e, "%s", what);
     return -1;
 }
 
@@ -48,34 +27,23 @@ static int word_of(const char *arg, const char *const *words)
     return -1;
 }
 
-/* ---- export ---- */
-
-static int take_dtype(struct job *j, const char *arg)
+static int take_dtype(void *into, const char *arg, struct err *e)
 {
+    struct job *j = into;
     static const char *const words[] = { "bf16", "bfloat16", "fp16", "float16", "fp32", "float32", NULL };
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
     int w = word_of(arg, words);
 
     if (w < 0)
-        return usage(j, "--dtype: expected bf16, fp16 or fp32");
+        return refuse(e, "--dtype: expected bf16, fp16 or fp32");
     j->dtype = (int)dtypes[w / 2];
     return 0;
 }
 
-static int take_format(struct job *j, const char *arg)
-{
-    static const char *const words[] = { "safetensors", "bin", NULL };
-    int w = word_of(arg, words);
-
-    if (w < 0)
-        return usage(j, "--format: expected safetensors or bin");
-    j->hf.format = (enum hf_format)w;
-    return 0;
-}
-
 /* "5GB" counts in thousands, as in Transformers; "5G" in 1024s, as everywhere here. */
-static int take_shard(struct job *j, const char *arg)
+static int take_shard(void *into, const char *arg, struct err *e)
 {
+    struct job *j = into;
     static const char units[] = "KMGT";
     const char *unit = strlen(arg) > 2 ? strchr(units, arg[strlen(arg) - 2]) : NULL;
     uint64_t n = 0;
@@ -92,13 +60,14 @@ static int take_shard(struct job *j, const char *arg)
         ok = parse_size(arg, &n) == 0;
     }
     if (!ok || n == 0)
-        return usage(j, "--max-shard-size: expected a size, as 5GB");
+        return refuse(e, "--max-shard-size: expected a size, as 5GB");
     j->hf.max_shard_bytes = n;
     return 0;
 }
 
-static int take_config(struct job *j, const char *arg)
+static int take_config(void *into, const char *arg, struct err *e)
 {
+    struct job *j = into;
     const char *eq = strchr(arg, '=');
     char *key = eq && eq > arg ? str_fmt("%.*s", (int)(eq - arg), arg) : NULL;
     json_t *v = key ? json_loads(eq + 1, JSON_DECODE_ANY, NULL) : NULL;
@@ -107,64 +76,105 @@ static int take_config(struct job *j, const char *arg)
     if (!j->config)
         j->config = json_object();
     if (!v || json_object_set_new(j->config, key, v) < 0)
-        rc = usage(j, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
+        rc = refuse(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
     free(key);
     return rc;
 }
 
-static int take_arch(struct job *j, const char *arg)
+static int take_arch(void *into, const char *arg, struct err *e)
 {
+    struct job *j = into;
+
     j->arch = hf_arch_by_name(arg);
-    return j->arch < 0 ? usage(j, "--arch: expected bloom or gpt2") : 0;
+    return j->arch < 0 ? refuse(e, "--arch: expected bloom or gpt2") : 0;
 }
 
-static int take_tokens(struct job *j, const char *arg)
+static int take_tokens(void *into, const char *arg, struct err *e)
 {
+    struct job *j = into;
+
     if (parse_int(arg, 1, (int64_t)1 << 40, &j->vocab_tokens) < 0)
-        return usage(j, "--vocab-tokens: expected a number of rows");
+        return refuse(e, "--vocab-tokens: expected a number of rows");
     j->strip_vocab = true;
     return 0;
 }
 
-/* ---- all ---- */
+static const struct option_row export_rows[] = {
+    { "dtype", 0, "TYPE", "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
+      "from the fp32 masters", .take = take_dtype, .words = "bf16 fp16 fp32", .marks = EXPORTS | SHAPES },
+    { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
+      .marks = EXPORTS | SHAPES },
+    { "max-shard-size", 0, "SIZE", "tensor bytes of a file: 5GB is decimal, 5G binary (default 5GB)",
+      .take = take_shard, .marks = EXPORTS | SHAPES },
+    { "per-layer", .help = "one file a layer, as the published BLOOM has them", FIELD(hf.per_layer),
+      .marks = EXPORTS | SHAPES },
+    { "no-prefix", .help = "tensor names without 'transformer.'", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
+    { "strip-vocab-padding", .help = "leave the padding rows of the vocabulary out", FIELD(strip_vocab),
+      .marks = EXPORTS | SHAPES },
+    { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = take_tokens, .marks = SHAPES },
+    { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
+      .marks = EXPORTS | SHAPES },
+    { "config", 0, "KEY=JSON", "set a key of config.json", .take = take_config, .marks = EXPORTS | SHAPES },
+    { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", .take = take_arch, .words = "bloom gpt2",
+      .marks = EXPORTS | SHAPES },
+    { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
+      .marks = EXPORTS | SHAPES },
+    { "all-steps", .help = "IN is a run: every tag goes to OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
+    {0},
+};
 
-static int take_option(struct job *j, int c)
+static const struct option_row import_rows[] = {
+    { "import", .help = "read a Transformers folder, write a sharded checkpoint", FIELD(import), .marks = SHAPES },
+    { "repeat-last", .help = "new rows repeat the last one instead of being zeros", FIELD(repeat_last),
+      .marks = IMPORTS | SHAPES },
+    { "weights-only", .help = "no optimizer shards", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
+    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest), .marks = IMPORTS },
+    {0},
+};
+
+static const char head[] =
+    "Usage: export-hf [options] IN OUT\n"
+    "       export-hf --import [options] HFDIR OUT\n"
+    "Write a Megatron-DeepSpeed checkpoint as a model folder that Transformers loads: BLOOM\n"
+    "(ALiBi, embedding LayerNorm) or GPT-2 (learned positions). IN is a tag folder (sharded\n"
+    "or universal), a folder with 'latest', or a tar of one. With --import, the way back: a\n"
+    "sharded checkpoint to train on from, its moments zero.\n";
+static const char tail[] =
+    "Exit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
+    "(no OUT), 2 wrong usage.\n"
+    "Example: export-hf --tokenizer tok run/global_step95000 bloom-hf\n";
+
+static int usage(struct job *j, const char *what)
 {
-    if (ds_option_is(c))
-        return ds_option(&j->target, &j->cli, c, optarg);
-    switch (c) {
-    case OPT_DTYPE: return take_dtype(j, optarg);
-    case OPT_FORMAT: return take_format(j, optarg);
-    case OPT_SHARD: return take_shard(j, optarg);
-    case OPT_LAYER: j->hf.per_layer = true; return 0;
-    case OPT_PREFIX: j->hf.bare_names = true; return 0;
-    case OPT_STRIP: j->strip_vocab = true; return 0;
-    case OPT_TOKENS: return take_tokens(j, optarg);
-    case OPT_TOKENIZER: j->tokenizer = optarg; return 0;
-    case OPT_CONFIG: return take_config(j, optarg);
-    case OPT_ARCH: return take_arch(j, optarg);
-    case OPT_LOSSY: j->hf.lossy = true; return 0;
-    case OPT_ALL: j->all_steps = true; return 0;
-    case OPT_IMPORT: j->import = true; return 0;
-    case OPT_REPEAT: j->repeat_last = true; return 0;
-    case OPT_WEIGHTS: j->target.q.no_optimizer = true; return 0;
-    case OPT_LATEST: j->set_latest = true; return 0;
-    }
-    if (cli_option(&j->cli, c, optarg) == 0)
-        return 0;
-    cli_usage(&j->cli, NULL);
+    cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
-static int check(struct job *j, bool for_export, bool for_import)
+/* The marks of all options that were given. */
+struct given {
+    struct job *job;
+    unsigned marks;
+};
+
+static void note_given(void *ctx, const struct option_row *row, unsigned marks, const char *value)
+{
+    struct given *g = ctx;
+
+    g->marks |= marks;
+    /* What the output depends on beside IN: a resumed run must have been asked for the same. */
+    if (marks & SHAPES)
+        strbuf_addf(&g->job->shape, "%s %s\n", row->name, value ? value : "");
+}
+
+static int check(struct job *j, unsigned marks)
 {
     if (!j->in || !*j->in)
         return usage(j, j->import ? "no HFDIR given" : "no IN given");
     if (!j->out || !*j->out)
         return usage(j, "no OUT given");
-    if (j->import && for_export)
+    if (j->import && (marks & EXPORTS))
         return usage(j, "an option of export goes with --import");
-    if (!j->import && for_import)
+    if (!j->import && (marks & IMPORTS))
         return usage(j, "an option of import goes without --import");
     if (j->target.q.stages && j->target.q.method)
         return usage(j, "--stages says it all: --pp-partition-method does not go with it");
@@ -175,20 +185,17 @@ static int check(struct job *j, bool for_export, bool for_import)
 
 int job_parse(struct job *j, int argc, char **argv)
 {
-    bool for_export = false, for_import = false;
-    int c;
+    const struct option_group groups[] = {
+        { "Export", export_rows, j, 0 },
+        { "Import (not given: degrees 1, 3 groups, new layer numbering)", import_rows, j, 0 },
+        { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
+        CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},
+    };
+    struct given given = { .job = j };
+    const struct option_table table = { "export-hf", head, tail, .groups = groups, .given = note_given, .ctx = &given };
 
-    while ((c = cli_getopt(&j->cli, argc, argv, CLI_SHORT CLI_SHORT_WRITE, longopts)) != -1) {
-        if (c == OPT_HELP)
-            return JOB_HELP;
-        if (take_option(j, c) < 0)
-            return -1;
-        for_export |= c >= OPT_DTYPE && c <= OPT_ALL && c != OPT_TOKENS;
-        for_import |= ds_option_is(c) || (c >= OPT_REPEAT && c <= OPT_LATEST);
-        /* What the output depends on beside IN: a resumed run must have been asked for the same. */
-        if (ds_option_is(c) || (c >= OPT_DTYPE && c <= OPT_WEIGHTS && c != OPT_ALL))
-            strbuf_addf(&j->shape, "%d %s\n", c, optarg ? optarg : "");
-    }
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
     if (optind < argc)
         j->in = argv[optind++];
@@ -198,5 +205,5 @@ int job_parse(struct job *j, int argc, char **argv)
         return usage(j, "more than IN and OUT given");
     j->hf.override = j->config;
     j->hf.verify = j->cli.verify;
-    return check(j, for_export, for_import);
+    return check(j, given.marks);
 }

@@ -1,5 +1,5 @@
 /*
- * option_table.c - what merge-tp can be asked
+ * options.c - what merge-tp can be asked
  */
 #include <getopt.h>
 

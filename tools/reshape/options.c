@@ -1,26 +1,85 @@
+/*
+ * options.c - what reshape can be asked
+ */
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
 #include "tools/reshape/reshape.h"
 
-enum { OPT_BALANCE = OPT_TOOL, OPT_LIKE, OPT_WEIGHTS, OPT_DROP, OPT_ZERO, OPT_STEP, OPT_LATEST, OPT_CERTIFICATE };
+#define FIELD(f) .field = offsetof(struct job, f)
+enum { SHAPES = 1 };                    /* marks: the output depends on it */
 
-static const struct option longopts[] = {
-    CLI_OPTIONS,
-    CLI_OPTIONS_WRITE,
-    CLI_OPTIONS_CONVERT,
-    DS_OPTIONS,
-    {"pp-balance", required_argument, 0, OPT_BALANCE},
-    {"like", required_argument, 0, OPT_LIKE},
-    {"weights-only", no_argument, 0, OPT_WEIGHTS},
-    {"drop-optimizer", no_argument, 0, OPT_DROP},
-    {"zero-moments", no_argument, 0, OPT_ZERO},
-    {"step", required_argument, 0, OPT_STEP},
-    {"set-latest", no_argument, 0, OPT_LATEST},
-    {"certificate", required_argument, 0, OPT_CERTIFICATE},
+static int take_balance(void *into, const char *value, struct err *e)
+{
+    struct job *j = into;
+    const bool old = strcmp(value, "old") == 0, new = strcmp(value, "new") == 0;
+    int major, minor, patch;
+    char more;
+
+    if (!old && !new && sscanf(value, "%4d.%4d.%4d%c", &major, &minor, &patch, &more) != 3) {
+        err_usage(e, "--pp-balance: expected old, new or a version of DeepSpeed such as 0.12.4");
+        return -1;
+    }
+    j->target.q.balance_given = true;
+    j->target.q.balance = old ? PIPELINE_BOTTLENECK : new ? PIPELINE_SPREAD : pipeline_balance_of(value);
+    return 0;
+}
+
+static int take_weights_only(void *into, const char *value, struct err *e)
+{
+    struct job *j = into;
+
+    (void)value;
+    (void)e;
+    j->weights_only = j->target.q.no_optimizer = true;
+    return 0;
+}
+
+static int take_step(void *into, const char *value, struct err *e)
+{
+    struct job *j = into;
+
+    if (parse_int(value, 0, (int64_t)1 << 52, &j->target.q.step) == 0)
+        return 0;
+    err_usage(e, "--step: expected an iteration");
+    return -1;
+}
+
+static const struct option_row topology_rows[] = {
+    { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
+      .words = "old new" },
+    { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint", FIELD(like) },
     {0},
 };
+
+static const struct option_row contents_rows[] = {
+    { "weights-only", .help = "no optimizer shards are written, and those of IN not opened",
+      .take = take_weights_only },
+    { "drop-optimizer", .help = "no optimizer shards are written", FIELD(target.q.no_optimizer) },
+    { "zero-moments", .help = "Adam starts anew: moments and step are 0", FIELD(target.q.zero_moments) },
+    { "step", 0, "N", "iteration to claim; the optimizer's step moves along", .take = take_step },
+    {0},
+};
+
+static const struct option_row running_rows[] = {
+    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
+    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
+    {0},
+};
+
+static const char head[] =
+    "Usage: reshape [options] IN OUT\n"
+    "Write a Megatron-DeepSpeed checkpoint of another topology: weights, optimizer state,\n"
+    "schedules, counters, arguments and random states. IN is a tag folder (sharded or\n"
+    "universal), a folder with 'latest', or a tar of one; OUT is the tag folder to make.\n"
+    "Degrees that are not given stay. Memory is fixed, every byte read is CRC-checked, and\n"
+    "a run that is killed leaves no OUT.\n";
+static const char tail[] =
+    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage or a\n"
+    "topology that the model cannot have.\n"
+    "Example: reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n";
 
 static int usage(struct job *j, const char *what)
 {
@@ -28,49 +87,13 @@ static int usage(struct job *j, const char *what)
     return -1;
 }
 
-static int take_balance(struct job *j, const char *arg)
-{
-    const bool old = strcmp(arg, "old") == 0, new = strcmp(arg, "new") == 0;
-    int major, minor, patch;
-    char more;
-
-    if (!old && !new && sscanf(arg, "%4d.%4d.%4d%c", &major, &minor, &patch, &more) != 3)
-        return usage(j, "--pp-balance: expected old, new or a version of DeepSpeed such as 0.12.4");
-    j->target.q.balance_given = true;
-    j->target.q.balance = old ? PIPELINE_BOTTLENECK : new ? PIPELINE_SPREAD : pipeline_balance_of(arg);
-    return 0;
-}
-
-static int take_step(struct job *j, const char *arg)
-{
-    return parse_int(arg, 0, (int64_t)1 << 52, &j->target.q.step) < 0 ? usage(j, "--step: expected an iteration") : 0;
-}
-
-static int take_option(struct job *j, int c)
-{
-    if (ds_option_is(c))
-        return ds_option(&j->target, &j->cli, c, optarg);
-    switch (c) {
-    case OPT_BALANCE: return take_balance(j, optarg);
-    case OPT_LIKE: j->like = optarg; return 0;
-    case OPT_WEIGHTS: j->weights_only = j->target.q.no_optimizer = true; return 0;
-    case OPT_DROP: j->target.q.no_optimizer = true; return 0;
-    case OPT_ZERO: j->target.q.zero_moments = true; return 0;
-    case OPT_STEP: return take_step(j, optarg);
-    case OPT_LATEST: j->set_latest = true; return 0;
-    case OPT_CERTIFICATE: j->certificate = optarg; return 0;
-    }
-    if (cli_option(&j->cli, c, optarg) == 0)
-        return 0;
-    cli_usage(&j->cli, NULL);
-    return -1;
-}
-
 /* What the output depends on beside IN: a resumed run must have been asked for the same. */
-static void note_shape(struct job *j, int c)
+static void note_shape(void *ctx, const struct option_row *row, unsigned marks, const char *value)
 {
-    if (ds_option_is(c) || (c >= OPT_BALANCE && c <= OPT_STEP))
-        strbuf_addf(&j->shape, "%d %s\n", c, optarg ? optarg : "");
+    struct job *j = ctx;
+
+    if (marks & SHAPES)
+        strbuf_addf(&j->shape, "%s %s\n", row->name, value ? value : "");
 }
 
 static int check(struct job *j)
@@ -88,15 +111,15 @@ static int check(struct job *j)
 
 int job_parse(struct job *j, int argc, char **argv)
 {
-    int c;
+    const struct option_group groups[] = {
+        { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, j, SHAPES },
+        { "Contents", contents_rows, j, SHAPES }, { NULL, ds_rows_set, &j->target, SHAPES },
+        { "Running", running_rows, j, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
+    };
+    const struct option_table table = { "reshape", head, tail, .groups = groups, .given = note_shape, .ctx = j };
 
-    while ((c = cli_getopt(&j->cli, argc, argv, CLI_SHORT CLI_SHORT_WRITE, longopts)) != -1) {
-        if (c == OPT_HELP)
-            return JOB_HELP;
-        if (take_option(j, c) < 0)
-            return -1;
-        note_shape(j, c);
-    }
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
     if (optind < argc)
         j->in = argv[optind++];

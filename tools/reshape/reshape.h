@@ -5,6 +5,7 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/base/cli.h"
+#include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
@@ -16,8 +17,7 @@ struct job {
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 
-enum { JOB_HELP = 1 };
-/* 0, JOB_HELP, or -1 after saying what is wrong. */
+/* 0, or -1 after saying what is wrong. */
 int job_parse(struct job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct job *j);
