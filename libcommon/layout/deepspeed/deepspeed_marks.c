@@ -91,22 +91,31 @@ static const char *most_common(struct marked *v, int n)
     return best;
 }
 
+/* A mark of every mp_rank file, or of none: only the shards have some of them and others not. */
+static bool lacks(const struct ds *d, int m, int file, int n_mp)
+{
+    return m >= DS_SHARED && n_mp > 0 && d->name[file].kind == DS_MP && !d->mark[file][m] && d->s->file[file].pt;
+}
+
 /* One mark in all files that have it. A file's first difference is enough: another save differs in many. */
 static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
 {
     const char *usual;
     char buf[64];
-    int n = 0;
+    int n = 0, n_mp = 0;
 
     for (int i = 0; i < d->n_files; i++)
-        if (d->mark[i][m])
+        if (d->mark[i][m]) {
+            n_mp += d->name[i].kind == DS_MP;
             v[n++] = (struct marked){ d->mark[i][m], i };
+        }
     usual = most_common(v, n);
     for (int i = 0; usual && i < d->n_files; i++) {
-        if (said[i] || !d->mark[i][m] || strcmp(d->mark[i][m], usual) == 0)
+        if (said[i] || (d->mark[i][m] ? strcmp(d->mark[i][m], usual) == 0 : !lacks(d, m, i, n_mp)))
             continue;
         report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
-                   "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf), d->mark[i][m], usual);
+                   "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf),
+                   d->mark[i][m] ? d->mark[i][m] : "is not there", usual);
         said[i] = true;
     }
 }
