@@ -40,8 +40,11 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
         evaluate_loss_fetch(t);
-        /* Other stages and tensor ranks are waited for here: the monitor is to see it. */
-        if (comm_sync(comm_world_group(t->world), NULL, e) < 0 || evaluate_loss_share(t, t->micro_batches, &one, e) < 0)
+        /* Other stages and tensor ranks are waited for here: the monitor is to see it. A rank alone waits for its GPU. */
+        if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
+            return -1;
+        t->k->dev->stream_sync(NULL);
+        if (evaluate_loss_share(t, t->micro_batches, &one, e) < 0)
             return -1;
         v->at += batch;
         sum += one;
