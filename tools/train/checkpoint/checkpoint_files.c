@@ -9,7 +9,7 @@
 
 /* ---- set-up ---- */
 
-static int find_place(const struct engine *g, int i, struct checkpoint_place *to, struct err *e)
+static int find_place(const struct save_engine *g, int i, struct checkpoint_place *to, struct err *e)
 {
     const struct stage_param *p = &g->s->param[i];
     const struct ds_tstage *st = &g->t->stage[g->s->pp];
@@ -33,20 +33,20 @@ static int find_place(const struct engine *g, int i, struct checkpoint_place *to
     return -1;
 }
 
-static int add_file(struct engine *g, int layer, int dp)
+static int add_file(struct save_engine *g, int layer, int dp)
 {
     const struct ds spelling = { .bf16_prefix = g->t->bf16_prefix };
-    struct out_file *f = &g->file[g->n_files];
+    struct save_file *f = &g->file[g->n_files];
     char buf[96];
 
-    *f = (struct out_file){ .layer = layer, .dp = dp };
+    *f = (struct save_file){ .layer = layer, .dp = dp };
     f->name = arena_fmt(g->arena, "%s", layer >= 0 ? ds_layer_name(layer, g->s->tp, buf)
                                        : ds_zero_name(&spelling, topo_mp(g->s->topo, g->s->pp, g->s->tp), dp, buf));
     f->prefix = arena_fmt(g->arena, "%.*s", (int)(strlen(f->name) - strlen(".pt")), f->name);
     return g->n_files++;
 }
 
-static int layer_file(struct engine *g, int layer)
+static int layer_file(struct save_engine *g, int layer)
 {
     for (int i = 0; i < g->n_files; i++)
         if (g->file[i].layer == layer)
@@ -55,7 +55,7 @@ static int layer_file(struct engine *g, int layer)
     return add_file(g, layer, g->n_files % g->s->topo.dp);
 }
 
-static int find_places(struct engine *g, struct err *e)
+static int find_places(struct save_engine *g, struct err *e)
 {
     g->place = arena_alloc(g->arena, (size_t)g->s->n_params * sizeof *g->place);
     g->file = arena_alloc(g->arena, (size_t)(g->s->n_params + g->s->topo.dp) * sizeof *g->file);
@@ -91,9 +91,9 @@ static struct source *open_memory(const struct checkpoint_base *s, struct err *e
     return src;
 }
 
-struct engine *engine_new(const void *setup, size_t n, const void *area, struct err *e)
+struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e)
 {
-    struct engine *g = xcalloc(1, sizeof *g);
+    struct save_engine *g = xcalloc(1, sizeof *g);
     struct report *notes = report_new();
     struct ds_request q = { .step = -1 };
 
@@ -114,11 +114,11 @@ struct engine *engine_new(const void *setup, size_t n, const void *area, struct 
     return g;
 fail:
     report_free(notes);
-    engine_free(g);
+    save_engine_free(g);
     return NULL;
 }
 
-void engine_free(struct engine *g)
+void save_engine_free(struct save_engine *g)
 {
     if (!g)
         return;
@@ -147,7 +147,7 @@ static struct pk *betas_of(struct arena *a, const struct checkpoint_group *s)
     return t;
 }
 
-static void renew_shard(const struct engine *g, const struct checkpoint_now *now, struct ds_tree *x)
+static void renew_shard(const struct save_engine *g, const struct checkpoint_now *now, struct ds_tree *x)
 {
     struct pk *opt = pk_get(x->root, "optimizer_state_dict");
     uint32_t n = 0;
@@ -189,7 +189,7 @@ static void renew_schedule(struct arena *a, struct pk *root, const struct checkp
  * The genuine trainer's stages do not agree about the size of the model (the last one of a
  * gpt2 counts its position table), so each keeps a count of its own. Their ratio stays.
  */
-static double own_gigaflos(const struct engine *g, const struct pk *args, double first)
+static double own_gigaflos(const struct save_engine *g, const struct pk *args, double first)
 {
     double was_first, was;
 
@@ -199,7 +199,7 @@ static double own_gigaflos(const struct engine *g, const struct pk *args, double
     return first;
 }
 
-static void renew_mp(const struct engine *g, struct arena *a, struct pk *root, const struct checkpoint_now *now)
+static void renew_mp(const struct save_engine *g, struct arena *a, struct pk *root, const struct checkpoint_now *now)
 {
     struct pk *args = pk_get(root, "args");
 
@@ -220,8 +220,8 @@ static void renew_mp(const struct engine *g, struct arena *a, struct pk *root, c
     pk_set_str(a, args, "iteration", pk_int(a, now->iteration));
 }
 
-uint8_t *engine_mp_file(const struct engine *g, const struct checkpoint_now *now, const char *prefix,
-                        uint64_t *size, struct err *e)
+uint8_t *save_engine_mp_file(const struct save_engine *g, const struct checkpoint_now *now, const char *prefix,
+                             uint64_t *size, struct err *e)
 {
     const struct source_file *f = ds_mp_file(g->mem, g->s->pp, g->s->tp);
     struct arena *a = arena_new(0);
@@ -237,11 +237,11 @@ uint8_t *engine_mp_file(const struct engine *g, const struct checkpoint_now *now
 
 /* ---- laying out ---- */
 
-void engine_lay_out(struct engine *g, const struct checkpoint_now *now)
+void save_engine_lay_out(struct save_engine *g, const struct checkpoint_now *now)
 {
     g->t->opt_step = now->opt_step;
     for (int i = 0; i < g->n_files; i++) {
-        struct out_file *f = &g->file[i];
+        struct save_file *f = &g->file[i];
         uint64_t *len;
 
         if (f->layer >= 0) {
@@ -260,7 +260,7 @@ void engine_lay_out(struct engine *g, const struct checkpoint_now *now)
     }
 }
 
-void engine_forget(struct engine *g)
+void save_engine_forget(struct save_engine *g)
 {
     for (int i = 0; i < g->n_files; i++) {
         pt_image_free(g->file[i].im);
@@ -270,16 +270,16 @@ void engine_forget(struct engine *g)
     }
 }
 
-uint64_t engine_disk_bytes(struct engine *g)
+uint64_t save_engine_disk_bytes(struct save_engine *g)
 {
     const struct checkpoint_now now = {0};
     uint64_t sum = 0;
 
-    engine_lay_out(g, &now);
+    save_engine_lay_out(g, &now);
     for (int i = 0; i < g->n_files; i++)
         if (g->file[i].dp == g->s->dp)
             sum += align_up(pt_image_size(g->file[i].im), 4096);
-    engine_forget(g);
+    save_engine_forget(g);
     for (int i = 0; i < g->set.n_files && g->s->dp == 0; i++)
         if (g->set.file[i].pp == g->s->pp && g->set.file[i].tp == g->s->tp)
             sum += align_up(g->set.file[i].size + 4096, 4096);

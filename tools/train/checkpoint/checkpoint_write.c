@@ -19,7 +19,7 @@ enum { EXEC_MEM = 16 << 20 };
 
 /* A piece of the area on its way into a storage: elements `from` on of one state of a parameter's slice. */
 struct piece {
-    struct out_file *f;
+    struct save_file *f;
     int storage;
     uint64_t at;                /* in the storage */
     const struct stage_param *param;
@@ -28,7 +28,7 @@ struct piece {
 };
 
 struct writing {
-    struct engine *g;
+    struct save_engine *g;
     struct plan *plan;
     struct files *files;
     struct arena *arena;
@@ -37,7 +37,7 @@ struct writing {
     atomic_bool not_finite;     /* a value of it */
 };
 
-static int storage_of(const struct out_file *f, const struct ds_storage *like)
+static int storage_of(const struct save_file *f, const struct ds_storage *like)
 {
     for (int i = 0; i < f->tree.n; i++) {
         const struct ds_storage *s = &f->tree.storage[i];
@@ -53,7 +53,7 @@ static int storage_of(const struct out_file *f, const struct ds_storage *like)
 static void add_piece(struct writing *w, const struct piece *p, uint64_t from, uint64_t len)
 {
     struct { struct tmap map; struct tmap_slice slice; struct extent extent; struct piece piece; } *x;
-    struct out_file *f = p->f;
+    struct save_file *f = p->f;
     char *path;
 
     if (f->dst < 0) {
@@ -72,7 +72,7 @@ static void add_piece(struct writing *w, const struct piece *p, uint64_t from, u
 
 static void add_weights(struct writing *w, const struct stage_run *r)
 {
-    struct engine *g = w->g;
+    struct save_engine *g = w->g;
     const struct checkpoint_place *p = &g->place[r->param];
     const struct ds_storage like = { .fill = DS_FILL_WEIGHTS, .state = STATE_BF16, .param = p->param };
     uint64_t size = (uint64_t)dtype_size(g->set.weights);
@@ -89,14 +89,14 @@ static void add_weights(struct writing *w, const struct stage_run *r)
 /* A run may reach over several data-parallel ranks' partitions. */
 static void add_flat(struct writing *w, const struct stage_run *r)
 {
-    struct engine *g = w->g;
+    struct save_engine *g = w->g;
     const struct checkpoint_place *p = &g->place[r->param];
     int64_t P = g->t->stage[g->s->pp].group[p->group].partition, at = p->first + r->from, end = at + r->n;
 
     while (at < end) {
         int dp = (int)(at / P);
         int64_t stop = (dp + 1) * P < end ? (dp + 1) * P : end, done = at - p->first - r->from;
-        struct out_file *f = &g->file[g->n_files - g->s->topo.dp + dp];
+        struct save_file *f = &g->file[g->n_files - g->s->topo.dp + dp];
 
         for (int st = STATE_FP32; st < STATE_N; st++) {
             const struct ds_storage like = { .fill = DS_FILL_FLAT, .state = (enum state)st, .group = p->group };
@@ -115,7 +115,7 @@ static void add_flat(struct writing *w, const struct stage_run *r)
 static int reserve(const struct writing *w, struct err *e)
 {
     for (int i = 0; i < w->g->n_files; i++) {
-        const struct out_file *f = &w->g->file[i];
+        const struct save_file *f = &w->g->file[i];
         char *path;
         int rc;
 
@@ -197,7 +197,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
 /* CRC parts of every storage that this rank has a piece of; the last line says that all are there. */
 static int tell_done(struct writing *w, struct err *e)
 {
-    struct engine *g = w->g;
+    struct save_engine *g = w->g;
     struct strbuf sb = {0};
     int rc;
 
@@ -218,7 +218,7 @@ static int tell_done(struct writing *w, struct err *e)
     return rc;
 }
 
-static int write_pieces(struct engine *g, struct save_meeting *m, enum checkpoint_fault *fault, struct err *e)
+static int write_pieces(struct save_engine *g, struct save_meeting *m, enum checkpoint_fault *fault, struct err *e)
 {
     struct files *files = files_new();
     struct writing w = { .g = g, .m = m, .files = files, .plan = plan_new(files), .arena = arena_new(0) };
@@ -253,7 +253,7 @@ static int write_pieces(struct engine *g, struct save_meeting *m, enum checkpoin
 /* ---- sealing ---- */
 
 /* What the others of this (pp, tp) have written. */
-static int gather_sums(struct engine *g, struct save_meeting *m, struct err *e)
+static int gather_sums(struct save_engine *g, struct save_meeting *m, struct err *e)
 {
     for (int dp = 0; dp < g->s->topo.dp; dp++) {
         int from = topo_rank(g->s->topo, g->s->pp, dp, g->s->tp), i, k, used;
@@ -279,7 +279,7 @@ static int gather_sums(struct engine *g, struct save_meeting *m, struct err *e)
 }
 
 /* Elements of a flat storage that parameters fill; padding follows, zeros since the file was made. */
-static uint64_t filled_bytes(const struct engine *g, const struct out_file *f, const struct ds_storage *s)
+static uint64_t filled_bytes(const struct save_engine *g, const struct save_file *f, const struct ds_storage *s)
 {
     const struct ds_tgroup *group = &g->t->stage[g->s->pp].group[s->group];
     int64_t left = group->sum - f->dp * group->partition;
@@ -297,7 +297,7 @@ static void add_zeros(struct crc_sum *sum, uint64_t total, uint64_t from)
     }
 }
 
-static int close_sums(struct engine *g, struct out_file *f, const char *path, struct err *e)
+static int close_sums(struct save_engine *g, struct save_file *f, const char *path, struct err *e)
 {
     for (int k = 0; k < f->tree.n; k++) {
         const struct ds_storage *s = &f->tree.storage[k];
@@ -316,7 +316,7 @@ static int close_sums(struct engine *g, struct out_file *f, const char *path, st
     return 0;
 }
 
-static int write_headers(struct engine *g, struct out_file *f, const char *path, struct err *e)
+static int write_headers(struct save_engine *g, struct save_file *f, const char *path, struct err *e)
 {
     const struct zip_run *run;
     int n, rc = 0, fd;
@@ -339,7 +339,7 @@ static int write_headers(struct engine *g, struct out_file *f, const char *path,
     return rc;
 }
 
-static int write_mp(struct engine *g, const struct save_meeting *m, struct err *e)
+static int write_mp(struct save_engine *g, const struct save_meeting *m, struct err *e)
 {
     char name[96], *prefix, *path;
     uint64_t size;
@@ -349,7 +349,7 @@ static int write_mp(struct engine *g, const struct save_meeting *m, struct err *
     ds_mp_name(topo_mp(g->s->topo, g->s->pp, g->s->tp), name);
     prefix = str_fmt("%.*s", (int)(strlen(name) - strlen(".pt")), name);
     path = path_join(m->part, name);
-    bytes = engine_mp_file(g, &m->o->now, prefix, &size, e);
+    bytes = save_engine_mp_file(g, &m->o->now, prefix, &size, e);
     if (bytes)
         rc = file_replace(path, bytes, size, e);
     free(bytes);
@@ -358,7 +358,7 @@ static int write_mp(struct engine *g, const struct save_meeting *m, struct err *
     return rc;
 }
 
-static int seal(struct engine *g, struct save_meeting *m, struct err *e)
+static int seal(struct save_engine *g, struct save_meeting *m, struct err *e)
 {
     if (gather_sums(g, m, e) < 0)
         return -1;
@@ -393,15 +393,15 @@ static int publish(struct save_meeting *m, struct err *e)
 
 /* ---- one save ---- */
 
-int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
-                enum checkpoint_fault *fault, struct err *e)
+int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+                    enum checkpoint_fault *fault, struct err *e)
 {
     struct save_meeting m;
     int rc;
 
     *fault = CHECKPOINT_FAILED;
     save_meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
-    engine_lay_out(g, &o->now);
+    save_engine_lay_out(g, &o->now);
     rc = write_pieces(g, &m, fault, e);
     if (rc == 0)
         rc = seal(g, &m, e);
@@ -416,7 +416,7 @@ int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void 
         if (g->rank == 0)
             save_meeting_discard(&m);
     }
-    engine_forget(g);
+    save_engine_forget(g);
     save_meeting_close(&m);
     return rc;
 }

@@ -35,19 +35,19 @@ struct save_order {
     char part[96];              /* "global_step20.<id>.part", a name in dir; the job folder's has ".job" behind it */
 };
 
-struct engine;
+struct save_engine;
 /* `area` is the staging memory, laid out by checkpoint_area_of(). */
-MUST_CHECK struct engine *engine_new(const void *setup, size_t n, const void *area, struct err *e);
-void engine_free(struct engine *g);                     /* NULL is fine */
+MUST_CHECK struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e);
+void save_engine_free(struct save_engine *g);           /* NULL is fine */
 /*
  * Write this rank's share, and what it owns; rank 0 publishes. gone(ctx) tells that the
  * trainer has ended: the save goes on then, but waits for others no longer than a while.
  * On -1 the old state is as it was, and *fault says whose doing it was.
  */
-MUST_CHECK int engine_save(struct engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
-                           enum checkpoint_fault *fault, struct err *e);
+MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+                               enum checkpoint_fault *fault, struct err *e);
 /* What all files of a save take on disk. */
-uint64_t engine_disk_bytes(struct engine *g);
+uint64_t save_engine_disk_bytes(struct save_engine *g);
 
 /* ---- for checkpoint_files.c and checkpoint_write.c ---- */
 
@@ -56,11 +56,11 @@ struct checkpoint_place {
     int param;                  /* in target->param */
     int group;
     int64_t first;              /* in the flat group */
-    int layer_file;             /* in engine->file; -1: the copy on the last stage has none */
+    int layer_file;             /* in file[]; -1: the copy on the last stage has none */
 };
 
 /* A file that the ranks of this (pp, tp) fill. */
-struct out_file {
+struct save_file {
     char *name, *prefix;
     int layer;                  /* its number, or -1: an optimizer shard */
     int dp;                     /* the shard's; of a layer file the rank that owns it */
@@ -70,7 +70,7 @@ struct out_file {
     int dst;                    /* in the plan; -1: this rank has nothing for it */
 };
 
-struct engine {
+struct save_engine {
     struct checkpoint_base set;
     struct stage *s;
     struct source *mem;
@@ -81,15 +81,15 @@ struct engine {
     int rank;
     struct checkpoint_place *place;        /* [s->n_params] */
     int n_files;
-    struct out_file *file;      /* layer files, then the shards of dp 0 .. */
+    struct save_file *file;     /* layer files, then the shards of dp 0 .. */
 };
 
 /* Make trees and images of all files of this (pp, tp), as this save has them; and drop them. */
-void engine_lay_out(struct engine *g, const struct checkpoint_now *now);
-void engine_forget(struct engine *g);
+void save_engine_lay_out(struct save_engine *g, const struct checkpoint_now *now);
+void save_engine_forget(struct save_engine *g);
 /* The whole mp_rank file of this rank's (pp, tp); caller frees. */
-MUST_CHECK uint8_t *engine_mp_file(const struct engine *g, const struct checkpoint_now *now, const char *prefix,
-                                   uint64_t *size, struct err *e);
+MUST_CHECK uint8_t *save_engine_mp_file(const struct save_engine *g, const struct checkpoint_now *now,
+                                        const char *prefix, uint64_t *size, struct err *e);
 
 /* ---- checkpoint_meet.c ---- */
 

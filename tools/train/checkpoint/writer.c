@@ -84,7 +84,7 @@ struct serving {
     int sock, memfd;
     void *area;
     uint64_t area_bytes;
-    struct engine *engine;
+    struct save_engine *engine;
 };
 
 static bool trainer_gone(void *ctx)
@@ -112,12 +112,12 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
     if (h->what == MSG_AREA) {
         r->rc = serve_area(s, msg, &r->err);
     } else if (h->what == MSG_SETUP) {
-        engine_free(s->engine);
-        s->engine = engine_new(msg, h->n, s->area, &r->err);
+        save_engine_free(s->engine);
+        s->engine = save_engine_new(msg, h->n, s->area, &r->err);
         r->rc = s->engine ? 0 : -1;
-        r->bytes = s->engine ? engine_disk_bytes(s->engine) : 0;
+        r->bytes = s->engine ? save_engine_disk_bytes(s->engine) : 0;
     } else {
-        r->rc = engine_save(s->engine, msg, trainer_gone, s, &r->fault, &r->err);
+        r->rc = save_engine_run(s->engine, msg, trainer_gone, s, &r->fault, &r->err);
     }
     r->wall_s = clock_s() - begun;
 }
