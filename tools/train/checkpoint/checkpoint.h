@@ -202,7 +202,7 @@ struct checkpoint_saver_opts {
     int64_t seed;
     int local_rank;             /* of this process on its host, for args */
     const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
-    const char *ds_config;      /* path of --deepspeed_config, which is noted as a dict; NULL: the loaded one's, else {} */
+    const char *ds_config;      /* path of --deepspeed_config, noted as a dict; NULL: the loaded one's, else {} */
     int threads;                /* of the writer; 0 = 1 */
     /*
      * Every argument of the run; they replace those carried over. Ranks, degrees, V,

@@ -76,7 +76,8 @@ static int check_vocab(struct load *l, int64_t rows, int64_t have, struct err *e
     if (l->out->new_rows)
         report_add(l->notes, SEV_WARNING, "vocab", l->c->info.path, ERR_NO_BYTE, NULL,
                    "vocabulary grows from %lld to %lld rows: %lld rows of zeros are added, and the loss will "
-                   "move (they take their share of the softmax)", (long long)have, (long long)rows, (long long)l->out->new_rows);
+                   "move (they take their share of the softmax)", (long long)have, (long long)rows,
+                   (long long)l->out->new_rows);
     if (l->out->lost_rows)
         report_add(l->notes, SEV_WARNING, "vocab", l->c->info.path, ERR_NO_BYTE, NULL,
                    "vocabulary shrinks from %lld to %lld rows: trained padding rows are left behind, and the loss will "

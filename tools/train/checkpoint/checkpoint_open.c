@@ -60,8 +60,9 @@ static bool is_tag(const char *path)
         return false;
     while (!yes && (ent = readdir(d)))
         yes = str_starts(ent->d_name, "mp_rank_") || str_starts(ent->d_name, "layer_") ||
-              strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") || !strcmp(ent->d_name, "index.h5") ||
-              str_ends(ent->d_name, ".safetensors") || str_starts(ent->d_name, "pytorch_model");
+              strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") ||
+              !strcmp(ent->d_name, "index.h5") || str_ends(ent->d_name, ".safetensors") ||
+              str_starts(ent->d_name, "pytorch_model");
     closedir(d);
     return yes;
 }

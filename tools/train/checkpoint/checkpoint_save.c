@@ -277,7 +277,7 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
     return 1;
 }
 
-/* The lowest rank of those with the worst reason tells all; if nothing failed, rank 0, who published. Who told, or -1. */
+/* The lowest rank with the worst reason tells all; if nothing failed, rank 0, who published. Who told, or -1. */
 static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
 {
     int64_t size, worst;
@@ -328,7 +328,8 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
 /* The length of "global_step20" at the start of a name, or 0. */
 static size_t tag_length(const char *name)
 {
-    size_t n = str_starts(name, "global_step") ? strlen("global_step") : 0, digits = n ? strspn(name + n, "0123456789") : 0;
+    size_t n = str_starts(name, "global_step") ? strlen("global_step") : 0;
+    size_t digits = n ? strspn(name + n, "0123456789") : 0;
 
     return digits ? n + digits : 0;
 }

@@ -291,8 +291,8 @@ static void try_again(struct preflight *p, const struct product *q)
         differ += a[i] != b[i];
     if (differ)
         preflight_wrong(p, "the same product of [%lld, %lld] and [%lld, %lld] twice: %llu of %llu bytes differ",
-                        (long long)q->m, (long long)q->k[last], (long long)q->n[last], (long long)q->k[last], (unsigned long long)differ,
-              (unsigned long long)bytes);
+                        (long long)q->m, (long long)q->k[last], (long long)q->n[last], (long long)q->k[last],
+                        (unsigned long long)differ, (unsigned long long)bytes);
     p->dev->free_host(a);
     p->dev->free_host(b);
 }

@@ -124,8 +124,8 @@ void preflight_table(const struct preflight_rank *r, int n, struct strbuf *out)
     const int host = WIDTH(host), model = WIDTH(who.model), uuid = WIDTH(who.uuid), pci = WIDTH(who.pci);
     char text[32];
 
-    strbuf_addf(out, "%4s  %-*s  %-*s  %-*s  %-*s  %9s", "rank", host, "host", model, "device", uuid, "UUID", pci, "PCI id",
-                "memory");
+    strbuf_addf(out, "%4s  %-*s  %-*s  %-*s  %-*s  %9s", "rank", host, "host", model, "device", uuid, "UUID",
+                pci, "PCI id", "memory");
     for (int k = 0; k < RATE_N; k++)
         strbuf_addf(out, "  %14s", rates[k].head);
     strbuf_addf(out, "\n");

@@ -293,7 +293,7 @@ static int sum_squares(struct optimizer *p, const float *x, double *sum, struct 
     p->k->dev->stream_sync(s);
     if (p->k->dev->check(e) < 0)
         return -1;
-    /* On the host, where the order of additions is the ranks' and so the norm the same for every cut of the pipeline. */
+    /* On the host, where sums go in the ranks' order: so the norm is the same for every cut of the pipeline. */
     if (comm_host_all_reduce(p->c.world, p->host_sums, g->n_ids, DTYPE_F64, COMM_SUM, e) < 0)
         return -1;
     *sum = 0;

@@ -9,11 +9,11 @@
  * Buckets travel beside the caller's stream (comm.h, comm_*_start): beside the passes when the
  * options say so and the model calls optimizer_grads_done() and optimizer_weights_ready(),
  *
- *   last backward  | head | block 2 | block 1 | block 0 | embedding |
- *   reduced                         | 2       | 1       | 0         | all others | norm
- *   AdamW                                                                        | embedding | 0 | 1 | 2 | final norm |
- *   gathered                                                                                 | embedding | 0 | 1 | 2 | ..
- *   next forward                                                                                         | embedding | ..
+ *  last backward | head | block 2 | block 1 | block 0 | embedding |
+ *  reduced                        | 2       | 1       | 0         | all others | norm
+ *  AdamW                                                                       | embedding | 0 | 1 | 2 | final norm |
+ *  gathered                                                                                | embedding | 0 | 1 | 2 | ..
+ *  next forward                                                                                        | embedding | ..
  *
  * and else behind the passes. When it happens changes no bit.
  *
@@ -30,7 +30,7 @@
 
 struct optimizer_opts {
     enum dtype t;               /* of the weights */
-    enum dtype reduce;          /* DTYPE_BF16: gradients travel, are added and averaged in bf16, as the reference does */
+    enum dtype reduce;          /* DTYPE_BF16: gradients travel, are added and averaged in it, as in the reference */
     float beta1, beta2, eps, weight_decay;
     double clip;                /* 0: none */
     bool overlap_reduce;        /* blocks' gradients are reduced while the rest of the backward pass goes on */
@@ -39,7 +39,7 @@ struct optimizer_opts {
 
 struct optimizer_groups {       /* all may be of one rank */
     struct comm *world, *dp;
-    struct comm *tied;          /* first and last stage, for ranks that hold the embedding; NULL for the others and when PP = 1 */
+    struct comm *tied;          /* first and last stage, where a rank holds the embedding; else, and for PP = 1, NULL */
 };
 
 struct optimizer;

@@ -33,7 +33,7 @@ struct stage_param {
     const char *name;           /* canonical, blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
     enum role role;
     int block;                  /* 0-based in the model; -1 outside blocks */
-    int id;                     /* among the model's parameters, in every topology the same; a tied copy has the original's */
+    int id;                     /* among the model's parameters, in every topology alike; a tied copy: the original's */
     bool tied_copy;             /* the last stage's copy of the embedding (PP > 1) */
     bool untrained;             /* the last stage's position table (GPT-2, PP > 1): only decays */
     bool decays;                /* weight decay applies */
@@ -48,7 +48,7 @@ struct stage_param {
 struct stage_bucket {
     int64_t at, n;              /* elements of the flat buffers; n is a multiple of dp * 32 */
     int64_t shard_at;           /* where this rank's n / dp elements begin in its shard */
-    int block;                  /* the block whose backward pass completes it; -1: only the end of the micro-batch does */
+    int block;                  /* the block whose backward pass completes it; -1: the end of the micro-batch */
 };
 
 /* A run of one parameter's slice that this rank owns. */

@@ -125,10 +125,11 @@ const struct options_row options_rows[] = {
     INT("tensor-model-parallel-size", tensor_model_parallel_size, 1, 65536, "1", "ranks that share each matrix")
     INT("pipeline-model-parallel-size", pipeline_model_parallel_size, 1, 65536, "1", "stages")
     TEXT("pp-partition-method", pp_partition_method, "METHOD", "type:transformer",
-         "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out evenly "
-         "to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
+         "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out "
+         "evenly to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
     WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
-         "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is dealt out")
+         "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is "
+         "dealt out")
     FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
     { .name = "overlap-grad-reduce", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_grad_reduce),
       .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
@@ -160,7 +161,8 @@ const struct options_row options_rows[] = {
     FLAG("eod-mask-loss", eod_mask_loss, "no loss where the input is the end-of-document token")
     INT("eod-id", eod_id, 0, DIM_MAX, NULL, "that token (the tokenizer's)")
     TEXT("tokenizer-type", tokenizer_type, "TYPE", NULL, "GPT2BPETokenizer, PretrainedFromHF or bytes")
-    TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL, "tokenizer.json, its folder, or a model in the hub's local caches")
+    TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL,
+         "tokenizer.json, its folder, or a model in the hub's local caches")
     TEXT("vocab-file", vocab_file, "FILE", NULL, "GPT-2 vocab.json")
     TEXT("merge-file", merge_file, "FILE", NULL, "GPT-2 merges.txt")
 #undef GROUP
@@ -190,13 +192,14 @@ const struct options_row options_rows[] = {
       .help = "of files written, octal: 002 lets the group write" },
     { .name = "dry-run", .kind = KIND_FLAG, .group = GROUP, .letter = 'n', FIELD(dry_run), .def = "false",
       .help = "check everything, estimate memory and disk, stop; 1 if it does not fit" },
-    { .name = "dry-run-ranks", .kind = KIND_INT, .group = GROUP, FIELD(dry_run_ranks), .min = 1, .max = 65536, .arg = "N",
-      .help = "with --dry-run in one process: check and plan for N ranks" },
-    { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6, .arg = "GB",
-      .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no GPU: 141 "
-              "is an H200" },
-    FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs neither "
-         "data nor model")
+    { .name = "dry-run-ranks", .kind = KIND_INT, .group = GROUP, FIELD(dry_run_ranks), .min = 1, .max = 65536,
+      .arg = "N", .help = "with --dry-run in one process: check and plan for N ranks" },
+    { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6,
+      .arg = "GB",
+      .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no "
+              "GPU: 141 is an H200" },
+    FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs "
+         "neither data nor model")
     FLAG("json", json, "results as JSON")
     { .name = "quiet", .kind = KIND_FLAG, .group = GROUP, .letter = 'q', FIELD(quiet), .def = "false",
       .help = "no log on stdout" },

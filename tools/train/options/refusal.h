@@ -10,7 +10,7 @@
 
 #include "libcommon/comm/comm.h"
 
-/* The end of a process whose options were refused because of `why`: says so, where nobody else does. Its exit status. */
+/* The end of a process whose options were refused for `why`: says so, where nobody else does. Its exit status. */
 int refusal_leave(const struct err *why);
 /*
  * Every rank calls it, first of all; own: its refusal, or NULL. 0: nobody was refused. Else the exit status, and the

@@ -94,8 +94,9 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
 {
     for (int j = 0; j <= b->o.s; j++)
         if (b->sample[j] < 0 || b->sample[j] >= b->o.vocab) {
-            err_data(e, dataset_name(b->data), ERR_NO_BYTE, "sample %lld, token %d: id %lld, the vocabulary has %lld rows",
-                     (long long)number, j, (long long)b->sample[j], (long long)b->o.vocab);
+            err_data(e, dataset_name(b->data), ERR_NO_BYTE,
+                     "sample %lld, token %d: id %lld, the vocabulary has %lld rows", (long long)number, j,
+                     (long long)b->sample[j], (long long)b->o.vocab);
             return -1;
         }
     return 0;
@@ -114,7 +115,7 @@ static int32_t *take_room(struct batches *b)
     return (int32_t *)(void *)(b->host + (uint64_t)b->room * b->slot_bytes);
 }
 
-/* Sample `number` into b->sample. The files are mapped: a server that is gone is not an error, but a wait without end. */
+/* Sample `number` into b->sample. The files are mapped: a server that is gone is no error, but a wait without end. */
 static int read_sample(struct batches *b, int64_t number, struct err *e)
 {
     int rc;

@@ -100,7 +100,7 @@ static int name_device(struct trainer *t, struct err *e)
     return comm_name_device(t->world, text, e);
 }
 
-/* GPUs where each rank has one and nothing else was asked for; that a few are missing is no reason to try out processors. */
+/* GPUs where each rank has one and nothing else was asked for; that a few are missing is no reason to try a CPU. */
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {

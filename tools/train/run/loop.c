@@ -102,8 +102,9 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
     struct trainlog_step s = {
         .iteration = t->iteration, .train_iters = t->schedule.train_iters, .samples = t->consumed_samples,
         .tokens = t->consumed_tokens, .gigaflos = t->gigaflos, .lr = schedule_lr_now(&t->schedule.lr),
-        .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = x->params_norm, .seq_length = o->seq_length,
-        .world_size = t->place->size, .data_parallel_size = t->topo.dp, .elapsed_s = x->seconds,
+        .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = x->params_norm,
+        .seq_length = o->seq_length, .world_size = t->place->size, .data_parallel_size = t->topo.dp,
+        .elapsed_s = x->seconds,
     };
     struct strbuf sb = {0};
     double now = clock_s();

@@ -297,7 +297,8 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     a.also = "--micro-batch-size 1 --recompute-granularity full ";
     offer_topologies(&a, &least);
     if (!a.told)
-        strbuf_addf(out, "nothing that was tried fits: with micro-batch size 1 and full recomputation it is %s a rank\n",
+        strbuf_addf(out,
+                    "nothing that was tried fits: with micro-batch size 1 and full recomputation it is %s a rank\n",
                     bytes_text(need_of(t, &least), text));
 }
 
@@ -361,11 +362,11 @@ static void refuse(struct trainer *t, int rank, const struct account *x, struct 
     bytes_text(x->need, need);
     bytes_text(x->room, room);
     if (t->o.device_memory > 0)
-        err_usage(e, "does not fit: a rank of stage %d needs %s, %s of --device-memory %g GB can be had", x->stage, need,
-                  room, t->o.device_memory);
+        err_usage(e, "does not fit: a rank of stage %d needs %s, %s of --device-memory %g GB can be had", x->stage,
+                  need, room, t->o.device_memory);
     else
-        err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory can be had", rank,
-                  p->host, x->who.uuid, x->who.pci, need, x->stage, room);
+        err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory can be had",
+                  rank, p->host, x->who.uuid, x->who.pci, need, x->stage, room);
     e->kind = ERR_SYS;
     t->all_know = true;
 }

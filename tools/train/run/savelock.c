@@ -85,10 +85,10 @@ static void look_at_self(struct holder *h)
 
 static char *spell(const struct holder *h)
 {
-    json_t *o = json_pack("{s:s, s:I, s:s, s:I, s:f, s:I, s:s, s:s, s:I, s:s}", "host", h->host, "pid", (json_int_t)h->pid,
-                          "job_id", h->job_id, "restarts", (json_int_t)h->restarts, "since_s", h->since_s, "stale_s",
-                          (json_int_t)h->stale_s, "boot_id", h->boot_id, "pid_space", h->pid_space, "started_ticks",
-                          (json_int_t)h->started_ticks, "nonce", h->nonce);
+    json_t *o = json_pack("{s:s, s:I, s:s, s:I, s:f, s:I, s:s, s:s, s:I, s:s}", "host", h->host, "pid",
+                          (json_int_t)h->pid, "job_id", h->job_id, "restarts", (json_int_t)h->restarts, "since_s",
+                          h->since_s, "stale_s", (json_int_t)h->stale_s, "boot_id", h->boot_id, "pid_space",
+                          h->pid_space, "started_ticks", (json_int_t)h->started_ticks, "nonce", h->nonce);
     char *text = json_dumps(o, JSON_COMPACT), *line = str_fmt("%s\n", text ? text : "{}");
 
     json_decref(o);
@@ -164,7 +164,7 @@ static int write_lock(const char *path, const struct holder *h, struct err *e)
     return rc;
 }
 
-/* 1: the lock is ours, 0: somebody's lock is there, -1. An NFS server's answer may get lost: the number of links tells. */
+/* 1: the lock is ours, 0: somebody's is there, -1. An NFS server's answer may get lost: the number of links tells. */
 static int link_lock(const struct savelock *l, struct err *e)
 {
     struct stat st;
@@ -291,8 +291,8 @@ static int refuse(const struct savelock *l, const struct found *f, struct err *e
     struct strbuf sb = {0};
 
     describe(l, f, &sb);
-    err_data(e, l->path, ERR_NO_BYTE, "another job saves into this folder (%s): end it, or give another --save; if it is "
-             "certainly gone, remove this file", sb.buf);
+    err_data(e, l->path, ERR_NO_BYTE, "another job saves into this folder (%s): end it, or give another --save; "
+             "if it is certainly gone, remove this file", sb.buf);
     strbuf_free(&sb);
     return -1;
 }
@@ -350,8 +350,8 @@ bool savelock_held(const struct savelock *l, struct err *e)
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
     describe(l, &f, &sb);
-    err_data(e, l->path, ERR_NO_BYTE, "another job has taken this folder over (%s), because nothing was heard of this one; "
-             "nothing more is saved", sb.buf);
+    err_data(e, l->path, ERR_NO_BYTE, "another job has taken this folder over (%s), because nothing was heard of "
+             "this one; nothing more is saved", sb.buf);
     strbuf_free(&sb);
     return false;
 }

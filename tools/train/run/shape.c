@@ -233,7 +233,8 @@ static int cut_stages(struct trainer *t, struct err *e)
     int rc = 0;
 
     t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
-    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) && !OPTS_GIVEN(o, partition_algorithm))
+    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) &&
+        !OPTS_GIVEN(o, partition_algorithm))
         memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
     else
         rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);

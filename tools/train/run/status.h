@@ -44,8 +44,8 @@ MUST_CHECK int status_write(const char *path, const struct status *s, struct err
 /* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*
- * For another rank when rank 0, process `pid` of `host`, is the one that does not answer: only "stalled" changes in what
- * that has left. A file of another job is left alone.
+ * For another rank when rank 0, process `pid` of `host`, is the one that does not answer: only "stalled" changes in
+ * what that has left. A file of another job is left alone.
  */
 MUST_CHECK int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e);
 /* How far the run before had come, as the file at `path` has it; what it does not have stays as it is in *s. */

@@ -83,7 +83,7 @@ struct trainer {
     double gigaflos;
     int64_t skew, skipped_to;   /* samples that skipped iterations passed over; the last of them, 0 for none */
     int64_t opt_step;           /* Adam's counter of the last update */
-    double stored_lr;           /* of a checkpoint's groups, for the first update (--override-lr-scheduler); < 0: none */
+    double stored_lr;           /* a checkpoint's, for the first update with --override-lr-scheduler; negative: none */
     int64_t micro_batches;      /* of the last step */
 
     struct trainlog *log;       /* rank 0 only, as are the next two */
