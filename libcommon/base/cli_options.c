@@ -1,5 +1,5 @@
 /*
- * cli_option_table.c - the rows of the options that tools share (option_table.h), and taking them
+ * cli_options.c - the rows of the options that tools share (option_table.h), and taking them
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * option_table_completion.c - what bash and zsh offer behind a tool's name, from the table of its options
+ * option_completion.c - what bash and zsh offer behind a tool's name, from the table of its options
  *
  * `make install` keeps what `TOOL --completion bash` and `zsh` print. A value with known words is offered these, every
  * other value and word the names of files.

@@ -58,7 +58,8 @@ static const struct command {
     { "stats", cmd_stats, 1, 1, { OPT_STATE, OPT_PARAM, OPT_REPLICAS }, "stats needs one PATH" },
     { "verify", cmd_verify, 1, 1 << 20, { OPT_STRICT, OPT_LENIENT, OPT_CERTIFICATE }, "verify needs a PATH" },
     { "replicas", cmd_replicas, 1, 1, { OPT_STATE, OPT_PARAM }, "replicas needs one PATH" },
-    { "diff", cmd_diff, 2, 2, { OPT_STATE, OPT_PARAM, OPT_MAX, OPT_REPLICAS, OPT_TENSORS_ONLY }, "diff needs two PATHs" },
+    { "diff", cmd_diff, 2, 2, { OPT_STATE, OPT_PARAM, OPT_MAX, OPT_REPLICAS, OPT_TENSORS_ONLY },
+      "diff needs two PATHs" },
     { "summary", cmd_summary, 1, 1 << 20, { 0 }, "no PATH given" },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

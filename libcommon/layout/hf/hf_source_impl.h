@@ -24,7 +24,7 @@ struct hf_stored {
 struct hf_folder {
     struct source *s;
     const struct source_listing *l;     /* its files, in s->files already; NULL: they are looked for in s->path */
-    json_t *crcs;                       /* what a manifest says of its tensors, to check as they pass by; NULL: nothing */
+    json_t *crcs;                       /* what a manifest says of its tensors, to check as they pass by, or NULL */
     int n, cap;
     struct hf_stored *tensor;           /* by name, once hf_folder_read() is done; the caller frees it */
 };

@@ -3,7 +3,7 @@
  *
  * This trainer's own random numbers need no state (they are a function of seed, iteration
  * and place), but the genuine one refuses a checkpoint without. Where nothing was loaded
- * to pass on, rank (pp, tp) gets what Megatron's seeding gives it (training spec, section 7):
+ * to pass on, rank (pp, tp) gets what Megatron's seeding gives it (docs/training.md 6.6):
  *   Python, numpy, torch on the CPU, default CUDA    seed + 100 pp
  *   model-parallel-rng                               seed + 100 pp + 2718 + tp
  * All but CUDA's (a Philox key and an offset) are the same MT19937 in three wrappings.

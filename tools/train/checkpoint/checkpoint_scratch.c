@@ -35,7 +35,7 @@ static struct pk *shape_of(struct arena *a, const struct stage_param *p)
     return pk_call(a, pk_global(a, "torch", "Size"), args);
 }
 
-/* Three groups: the decaying parameters in two halves by number, then the others (spec 4.2). */
+/* Three groups: the decaying parameters in two halves by number, then the others (docs/training.md 3.2). */
 static struct pk *scratch_shapes(struct arena *a, const struct model_config *m)
 {
     int blocks = (int)m->n_layers, n_decay = 0, k = 0;

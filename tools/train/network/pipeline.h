@@ -2,7 +2,7 @@
  * pipeline.h - micro-batches through the stages: one forward, one backward (1F1B)
  *
  * Stage p of S runs S - p - 1 forwards ahead, then alternates, then drains: every stage adds
- * up gradients in the order of micro-batches (Narayanan et al. 2021; docs/training.md 2.5).
+ * up gradients in the order of micro-batches (Narayanan et al. 2021; docs/training.md 2.4).
  * Boundary tensors (model_boundary) are sent while the next micro-batch is worked on.
  */
 #ifndef SHARDKIT_TRAIN_NETWORK_PIPELINE_H

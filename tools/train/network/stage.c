@@ -4,7 +4,7 @@
 
 #include "tools/train/network/stage.h"
 
-/* Blocks are numbered from 3 in names; the final LayerNorm comes after a gap of 1 (spec 1.9). */
+/* Blocks are numbered from 3 in names; the final LayerNorm comes after a gap of 1 (docs/training.md 1.9). */
 enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
 

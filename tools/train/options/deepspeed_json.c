@@ -1,3 +1,6 @@
+/*
+ * deepspeed_json.c - which keys of a DeepSpeed configuration are options, and which must not contradict them
+ */
 #include "tools/train/options/deepspeed_json.h"
 
 #include <math.h>

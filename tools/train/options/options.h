@@ -69,7 +69,7 @@ struct train_opts {
     double attention_dropout, hidden_dropout;
     double weight_decay, clip_grad;
     double adam_beta1, adam_beta2, adam_eps;
-    int64_t adam_initial_step;          /* steps counted before the first: 1, as DeepSpeed up to 0.15.0 (spec 3.5) */
+    int64_t adam_initial_step;          /* steps counted before the first: 1, as DeepSpeed up to 0.15.0 */
     int grad_reduce_dtype;              /* enum opts_reduce: what gradients are added up in over data parallelism */
 
     /* ---- training ---- */
@@ -132,7 +132,7 @@ struct train_opts {
     struct opts_list train_weighted_split_paths, valid_weighted_split_paths, test_weighted_split_paths;
     const char *train_weighted_split_paths_path, *valid_weighted_split_paths_path, *test_weighted_split_paths_path;
     const char *data_impl, *index_dir;
-    double epoch_cutoff;                /* CUT of spec 5.4 */
+    double epoch_cutoff;                /* docs/training.md, section 5.3 */
     bool mmap_warmup, eod_mask_loss;
     int64_t eod_id;                     /* token id; -1: the tokenizer says */
     const char *tokenizer_type, *tokenizer_name_or_path, *vocab_file, *merge_file;

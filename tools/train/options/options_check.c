@@ -1,6 +1,7 @@
 /*
- * What can be told about options before data is opened. Each message names the options, with
- * both values.
+ * options_check.c - what can be told about options before data is opened
+ *
+ * Each message names the options, with both values.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * Options from a file and from the environment.
+ * options_file.c - options from a file and from the environment
  *
  * File: one option a line, "name = value" or "name value"; a flag may stand alone. '#' begins a
  * comment where a word could begin. Several values are separated by blanks; quotes of either

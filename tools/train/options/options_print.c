@@ -1,5 +1,5 @@
 /*
- * Options: the text of --help, and the values as they are in the end.
+ * options_print.c - the text of --help, and the values as they are in the end
  */
 #include <stdlib.h>
 #include <string.h>

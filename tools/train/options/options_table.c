@@ -1,5 +1,7 @@
 /*
- * The table of options. A row is all there is to an option: adding one here and its field in
+ * options_table.c - the table of options
+ *
+ * A row is all there is to an option: adding one here and its field in
  * options.h makes it parse, print and show in --help; docs/train.1 must name it too (a test
  * compares).
  */

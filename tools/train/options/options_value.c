@@ -1,5 +1,5 @@
 /*
- * One option's value: from words to its field.
+ * options_value.c - one option's value, from words to its field
  */
 #include <ctype.h>
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * pytext.c - the shortest decimal that reads back as the same number, as repr() prints it
+ */
 #include "tools/train/options/pytext.h"
 
 #include <math.h>

@@ -1,3 +1,6 @@
+/*
+ * refusal.c - each reason is said once a job, and every rank hears of it
+ */
 #include "tools/train/options/refusal.h"
 
 #include <stdio.h>

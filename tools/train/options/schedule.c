@@ -1,3 +1,6 @@
+/*
+ * schedule.c - ramp-up, iterations, learning rate and FLOPs, in double as the reference computes them
+ */
 #include "tools/train/options/schedule.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
  * schedule.h - how many samples, which learning rate, how many FLOPs: the run's arithmetic
  *
- * Pure functions of numbers (docs/training.md 4, 6.6), all in double where the
+ * Pure functions of numbers (docs/training.md, sections 4 and 6.4), all in double where the
  * reference uses Python floats, in the same order of operations, so printed values agree.
  *
  *   schedule_batch()          global batch size after `consumed` samples (ramp-up)
@@ -48,7 +48,7 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 /* ---- learning rate ---- */
 
 /*
- * Go on from a checkpoint's scheduler (spec 4.5): by --override-lr-scheduler the rules stay
+ * Go on from a checkpoint's scheduler (docs/training.md, section 4.3): by --override-lr-scheduler the rules stay
  * the command line's, by --use-checkpoint-lr-scheduler they are the checkpoint's, and with
  * neither they must agree: else ERR_USAGE naming both values. Counters always come from the
  * checkpoint. The reference's lines (" > using checkpoint value ...") are added to `lines`.
@@ -67,13 +67,13 @@ struct schedule {
 
 /* From checked options. ERR_USAGE as above. */
 MUST_CHECK int schedule_init(struct schedule *s, const struct train_opts *o, struct err *e);
-/* Samples asked of each validation set and of each test set (spec 5.3). */
+/* Samples asked of each validation set and of each test set (docs/training.md, section 5.2). */
 int64_t schedule_valid_samples(const struct schedule *s, const struct train_opts *o);
 int64_t schedule_test_samples(const struct schedule *s, const struct train_opts *o);
 /* 6 * samples * s * parameters without embeddings in billions: what one step adds to gigaflos_no_embeds. */
 double schedule_gigaflos(int64_t samples, int64_t s, double params_no_embeds_billions);
 
-/* ---- throughput and planning (spec 6.6) ---- */
+/* ---- throughput and planning (docs/training.md, section 6.4) ---- */
 
 /* FLOPs of one iteration by the reference's formula; passes 4 with activation recomputation, else 3. V padded. */
 double schedule_flops(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V);

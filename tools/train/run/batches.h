@@ -3,7 +3,7 @@
  *
  * The global order of samples depends on nothing but the dataset: micro-batch i of a step
  * that begins at sample c takes samples c + i * b * dp + d * b ... of data-parallel rank d
- * (docs/training.md 5.8). Every rank of the first and last stage reads them itself, from
+ * (docs/training.md 5.4). Every rank of the first and last stage reads them itself, from
  * files that all of them map.
  */
 #ifndef SHARDKIT_TRAIN_RUN_BATCHES_H

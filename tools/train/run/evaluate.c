@@ -40,7 +40,7 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
         evaluate_loss_fetch(t);
-        /* Other stages and tensor ranks are waited for here: the monitor is to see it. A rank alone waits for its GPU. */
+        /* Other stages and tensor ranks are waited for here: the monitor is to see it. One alone waits for its GPU. */
         if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
             return -1;
         t->k->dev->stream_sync(NULL);

@@ -31,7 +31,7 @@ struct step {
 };
 
 /*
- * Iterations to be skipped (spec 6.3): each passes over one micro-batch, as the reference
+ * Iterations to be skipped (docs/training.md 6.3): each passes over one micro-batch, as the reference
  * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
  * iteration comes, so a run that goes on from the middle of it must not do so again.
  */
@@ -271,7 +271,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     return 0;
 }
 
-/* The end of all iterations (spec 6.1): validation, a last checkpoint, the test sets. */
+/* The end of all iterations (docs/training.md 6.1): validation, a last checkpoint, the test sets. */
 static int finish(struct trainer *t, struct err *e)
 {
     if (evaluate_all(t, t->valid, t->n_valid, "the end of training for val data", true, e) < 0)

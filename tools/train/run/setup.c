@@ -35,7 +35,7 @@ static struct comm *group(struct trainer *t, const char *name, int n, int first,
     return c;
 }
 
-/* Groups of spec 2.1. */
+/* Groups of ranks, numbered as docs/training.md 2.1 says. */
 static int make_groups(struct trainer *t, struct err *e)
 {
     const struct topology p = t->topo;
@@ -88,7 +88,7 @@ static void note_stored(struct trainer *t, const char *what, double stored, doub
                   given);
 }
 
-/* The optimizer's settings come back with its state (spec 4.5). */
+/* The optimizer's settings come back with its state (docs/training.md 4.3). */
 static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
     struct optimizer_opts *p = &t->optimizer_opts;

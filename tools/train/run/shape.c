@@ -11,7 +11,7 @@
 
 /* ---- architecture: the command line, else the checkpoint ---- */
 
-/* One size: fill it in, or refuse a contradiction (the reference asserts, spec 6.2). */
+/* One size: fill it in, or refuse a contradiction (docs/training.md 6.2; the reference asserts). */
 static int take_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what, struct err *e)
 {
     if (saved <= 0)
@@ -107,7 +107,7 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, stru
 }
 
 /*
- * V (spec 2.2): the checkpoint's while the tensor degree divides it, because its padding
+ * V (docs/training.md 2.2): the checkpoint's while the tensor degree divides it, because its padding
  * rows are trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
  */
 static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)

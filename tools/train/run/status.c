@@ -1,3 +1,6 @@
+/*
+ * status.c - status.json is replaced whole; signals and the kill switch are flags that the loop asks for
+ */
 #include "tools/train/run/status.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
 /*
- * The lines. Python's formats and C's agree, two digits of exponent included, except for a
+ * trainlog.c - the lines of the log
+ *
+ * Python's formats and C's agree, two digits of exponent included, except for a
  * not-a-number with its sign bit set, which C prints as "-nan".
  */
 #include "tools/train/run/trainlog.h"

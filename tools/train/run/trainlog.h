@@ -2,7 +2,7 @@
  * trainlog.h - the lines of a training log, character for character the reference's
  *
  * trainlog_add_*() append one event's line or lines, each ending in a newline, to a strbuf
- * (docs/training.md 6.5, 6.7); log watchers parse them, so widths, blanks and bars are part of
+ * (docs/training.md 6.4); log watchers parse them, so widths, blanks and bars are part of
  * the interface. A `struct trainlog` is where they go: stdout and, with --log-file, one file
  * opened for appending. The reference prints training and validation lines on the last rank
  * and the rest on rank 0; here whoever holds the numbers may print them, best one rank only:
@@ -127,7 +127,7 @@ struct trainlog_rank {
  */
 void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n);
 
-/* ---- TensorBoard (spec 6.8) ---- */
+/* ---- TensorBoard (docs/training.md 6.5) ---- */
 
 #define TRAINLOG_TB_WAIT_S 120.0        /* what a value waits for its file at most, as in the reference */
 /* What the flags of --log-*-to-tensorboard ask for is written. Failures: tfevents_flush() tells. */

@@ -1,5 +1,5 @@
 /*
- * Where log lines go.
+ * trainlog_sink.c - where log lines go
  */
 #include <errno.h>
 #include <fcntl.h>

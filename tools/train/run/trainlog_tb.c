@@ -1,6 +1,7 @@
 /*
- * What TensorBoard is told: tags and flags of the reference. A tag's variants have the same
- * value at another step: samples, tokens, or gigaflos.
+ * trainlog_tb.c - what TensorBoard is told: tags and flags of the reference
+ *
+ * A tag's variants have the same value at another step: samples, tokens, or gigaflos.
  */
 #include <stdio.h>
 
