@@ -283,8 +283,8 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     return tag;
 }
 
-/* Say that `dir` is no tag and names none; the tags inside it are what was meant. */
-static void no_checkpoint(const char *dir, struct err *e)
+/* "global_step10, global_step20": the tags inside a folder, or NULL. */
+static char *list_tags(const char *dir)
 {
     enum { LISTED = 8 };
     struct strbuf tags = {0};
@@ -305,11 +305,29 @@ static void no_checkpoint(const char *dir, struct err *e)
     free(names);
     if (n_tags > LISTED)
         strbuf_addf(&tags, " and %d more", n_tags - LISTED);
-    if (n_tags)
-        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags.buf);
+    return tags.buf;
+}
+
+/* Say that `dir` is no tag and names none; the tags inside it are what was meant. */
+static void no_checkpoint(const char *dir, struct err *e)
+{
+    char *tags = list_tags(dir);
+
+    if (tags)
+        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags);
     else
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/ or index.h5, and no 'latest' file");
-    strbuf_free(&tags);
+    free(tags);
+}
+
+/* `where`, a pointer file in `dir`, leads to nothing. */
+static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
+{
+    char *tags = list_tags(dir);
+
+    err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
+             tags ? "; name one of the checkpoints beside it: " : "", tags ? tags : "");
+    free(tags);
 }
 
 static const char *const latest_names[] = { "latest", "latest_universal" };
@@ -346,7 +364,7 @@ static char *latest_follow(const char *dir, struct err *e)
         if (tag)
             path = path_join(dir, tag);
         if (path && (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))) {
-            err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist", tag, path);
+            no_such_tag(dir, where, tag, path, e);
             free(path);
             path = NULL;
         }

@@ -460,13 +460,29 @@ struct plan_part *plan_item_parts(struct plan *p, int i, int *n)
     return p->item[i]->part;
 }
 
-static int check_record(struct plan *p, int record, const char *reader, struct err *e)
+/* The first of the items that read it: which of them is the last to finish is chance. */
+static const char *reader_of(const struct plan *p, int record)
+{
+    const struct plan_part want = { .place = p->record[record].place };
+
+    for (int i = 0; i < p->n_items; i++) {
+        const struct item *it = p->item[i];
+
+        if (it->n_parts && bsearch(&want, it->part, (size_t)it->n_parts, sizeof want, by_record))
+            return it->pub.name;
+    }
+    return NULL;
+}
+
+static int check_record(const struct plan *p, int record, struct err *e)
 {
     const struct record *r = files_record(p->files, record);
     uint32_t crc = p->record[record].sum.acc;
+    const char *reader;
 
     if (crc == r->crc)
         return 0;
+    reader = reader_of(p, record);
     err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
              r->name, crc, r->crc, reader ? ", read for " : "", reader ? reader : "");
     return -1;
@@ -484,7 +500,7 @@ int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc,
     crc_sum_merge(&part->sum, x->len, shifted);
     if (crc_sum_merge(&rec->sum, x->len, shifted) != total)
         return 0;
-    return check_record(p, x->record, it->pub.name, e);
+    return check_record(p, x->record, e);
 }
 
 int plan_check_records(struct plan *p, struct err *e)
@@ -499,7 +515,7 @@ int plan_check_records(struct plan *p, struct err *e)
                      (unsigned long long)p->record[i].sum.seen, (unsigned long long)r->len);
             return -1;
         }
-        if (check_record(p, i, NULL, e) < 0)
+        if (check_record(p, i, e) < 0)
             return -1;
     }
     return 0;

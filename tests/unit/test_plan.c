@@ -144,6 +144,22 @@ static void test_corrupt(void **state)
     end_world(&w);
 }
 
+/* Whichever item finishes it: the first that reads it is named. */
+static void test_corrupt_of_two(void **state)
+{
+    struct world w = new_world(true, 1);
+    struct err e = {0};
+    struct one a, b;
+
+    (void)state;
+    add_one(&w, &a, 0, 400, "first");
+    add_one(&w, &b, 400, LEN - 400, "second");
+    plan_close(w.plan);
+    assert_int_equal(play(&w, 300, &e), -1);
+    assert_non_null(strstr(e.msg, "read for first"));
+    end_world(&w);
+}
+
 /* Random reads, overlapping as they like, in one item or several: every byte counts once. */
 static void test_overlaps(void **state)
 {
@@ -224,6 +240,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gaps), cmocka_unit_test(test_no_crc_no_gaps), cmocka_unit_test(test_corrupt),
+        cmocka_unit_test(test_corrupt_of_two),
         cmocka_unit_test(test_overlaps), cmocka_unit_test(test_resume),
     };
 
