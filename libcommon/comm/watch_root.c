@@ -37,7 +37,8 @@ struct root {
     int hung;                   /* the rank that said so first */
     /* The job stands still, so far without an end. */
     bool stalled, stall_said;
-    int waits;                  /* the rank that said so first */
+    bool line_stands;           /* a line of this stall, or of the one that it followed, is in status.json */
+    int waits, culprit;         /* the rank that said so first, and whom its line named; -1: none */
     int64_t stalled_ns;         /* when it did */
     int64_t told;               /* of watch_stall_news() */
     int64_t ask_until;
@@ -144,7 +145,8 @@ static void hangs(struct root *m, int rank)
 
 static void stall_begins(struct root *m, int rank)
 {
-    if (m->stalled)
+    /* Who was named and waits itself was not the last in the chain, or has gone on since: look again. */
+    if (m->stalled && !(m->stall_said && rank == m->culprit))
         return;
     m->stalled = true;
     m->stall_said = false;
@@ -158,8 +160,9 @@ static void stall_ends(struct root *m, int rank)
     if (!m->stalled || rank != m->waits)
         return;
     m->stalled = false;
-    if (!m->stall_said)
+    if (!m->line_stands)
         return;
+    m->line_stands = false;
     watch_say(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
     watch_tell_stall(m->w, NULL);
 }
@@ -217,8 +220,8 @@ static void print_table(struct root *m)
     }
 }
 
-/* Who waits, and who is at the end of the chain. */
-static void tell_wait(struct root *m, int rank, char *line, size_t room)
+/* Who waits, and who is at the end of the chain; the latter, or -1. */
+static int tell_wait(struct root *m, int rank, char *line, size_t room)
 {
     int culprit = find_culprit(m, rank);
     char waits[NAME], who[NAME] = "";
@@ -233,6 +236,7 @@ static void tell_wait(struct root *m, int rank, char *line, size_t room)
     } else {
         snprintf(line, room, "%s %s; no rank is found that the others wait for", waits, doing(m, rank));
     }
+    return culprit;
 }
 
 _Noreturn static void end_hang(struct root *m)
@@ -251,11 +255,11 @@ static void say_stall(struct root *m)
     char line[LINE], end[64];
 
     snprintf(end, sizeof end, limit ? "; the job is ended after %lld s" : "; the job waits on", limit);
-    tell_wait(m, m->waits, line, sizeof line - sizeof end);
+    m->culprit = tell_wait(m, m->waits, line, sizeof line - sizeof end);
     strcat(line, end);
     watch_say(m->w, "%s", line);
     watch_tell_stall(m->w, line);
-    m->stall_said = true;
+    m->stall_said = m->line_stands = true;
 }
 
 static void finish_asking(struct root *m)

@@ -29,7 +29,7 @@ check "the job trains" until_true 300 trains 2
 [ $failed -eq 0 ] || { cat "$W/job"; finish; }
 # shellcheck disable=SC2154
 kill -STOP "$pid1"
-check "rank 1 is stopped: said" until_true 80 said "^rank 0 (host .*) has waited 1 s in .*; rank 1 (host .*, pid $pid1) does not answer: it is stopped, or its host is; the job is ended after 12 s"
+check "rank 1 is stopped: said" until_true 110 said "^rank 0 (host .*) has waited [1-4] s in .*; rank 1 (host .*, pid $pid1) does not answer: it is stopped, or its host is; the job is ended after 12 s"
 check "rank 1 is stopped: in status.json" until_true 20 is_stalled
 before=$(grep -c '^ iteration ' "$W/job")
 kill -CONT "$pid1"
