@@ -194,10 +194,9 @@ static hid_t new_space(int ndim, const int64_t *shape)
     return H5Screate_simple(ndim, dims, NULL);
 }
 
-static int64_t make_dataset(struct h5_out *h, int64_t in, const char *name, hid_t type, hid_t space,
-                            hid_t list)
+static int64_t make_dataset(struct h5_out *h, const struct h5_new *d, hid_t type, hid_t space, hid_t list)
 {
-    hid_t id = H5Dcreate2(place(h, in), name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    hid_t id = H5Dcreate2(place(h, d->in), d->name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
 
     if (id < 0)
         fail(h, "cannot make a dataset");
@@ -220,7 +219,7 @@ static void note_place(struct h5_out *h, int64_t id)
     h->tensor[h->n_tensors++] = (struct h5_run){ at, len };
 }
 
-int64_t h5_new_dataset(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape)
+int64_t h5_new_dataset(struct h5_out *h, const struct h5_new *d)
 {
     hid_t list, space;
     int64_t id;
@@ -228,18 +227,17 @@ int64_t h5_new_dataset(struct h5_out *h, int64_t in, const char *name, int ndim,
     if (broken(h))
         return -1;
     list = H5Pcopy(h->bare_list);
-    space = new_space(ndim, shape);
+    space = new_space(d->ndim, d->shape);
     H5Pset_layout(list, H5D_CONTIGUOUS);
     H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
-    id = make_dataset(h, in, name, H5T_IEEE_F32LE, space, list);
+    id = make_dataset(h, d, H5T_IEEE_F32LE, space, list);
     note_place(h, id);
     H5Sclose(space);
     H5Pclose(list);
     return id;
 }
 
-int64_t h5_new_external(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape,
-                        const struct h5_segment *segment, int n)
+int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h5_segment *segment, int n)
 {
     hid_t list, space;
     int64_t id = -1;
@@ -247,29 +245,27 @@ int64_t h5_new_external(struct h5_out *h, int64_t in, const char *name, int ndim
     if (broken(h))
         return -1;
     list = H5Pcopy(h->bare_list);
-    space = new_space(ndim, shape);
+    space = new_space(d->ndim, d->shape);
     for (int i = 0; i < n && !broken(h); i++)
         if (H5Pset_external(list, segment[i].path, (off_t)segment[i].at, segment[i].len) < 0)
             fail(h, "cannot name an external file");
     if (!broken(h))
-        id = make_dataset(h, in, name, H5T_IEEE_F32LE, space, list);
+        id = make_dataset(h, d, H5T_IEEE_F32LE, space, list);
     H5Sclose(space);
     H5Pclose(list);
     return id;
 }
 
-static void map_column(struct h5_out *h, hid_t list, hid_t space, int ndim, const int64_t *shape,
-                       const char *source, int64_t at, int64_t width)
+/* Columns [at, at + width) of the space are all of dataset `source`. */
+static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *source, int64_t at, int64_t width)
 {
     hsize_t start[H5_MAX_DIM] = { 0 }, count[H5_MAX_DIM];
-    int64_t part[H5_MAX_DIM];
+    int ndim = H5Sget_simple_extent_dims(space, count, NULL);
     hid_t part_space;
 
-    for (int i = 0; i < ndim; i++)
-        count[i] = (hsize_t)(part[i] = shape[i]);
     start[1] = (hsize_t)at;
-    count[1] = (hsize_t)(part[1] = width);
-    part_space = new_space(ndim, part);
+    count[1] = (hsize_t)width;
+    part_space = H5Screate_simple(ndim, count, NULL);
     /* "." is the file itself, whatever it is called by then. */
     if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Pset_virtual(list, space, ".", source, part_space) < 0)
@@ -277,8 +273,8 @@ static void map_column(struct h5_out *h, hid_t list, hid_t space, int ndim, cons
     H5Sclose(part_space);
 }
 
-int64_t h5_new_columns(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape,
-                       const char *const *source, const int64_t *width, int n)
+int64_t h5_new_columns(struct h5_out *h, const struct h5_new *d, const char *const *source, const int64_t *width,
+                       int n)
 {
     hid_t list, space;
     int64_t id = -1, at = 0;
@@ -286,12 +282,12 @@ int64_t h5_new_columns(struct h5_out *h, int64_t in, const char *name, int ndim,
     if (broken(h))
         return -1;
     list = H5Pcopy(h->bare_list);
-    space = new_space(ndim, shape);
+    space = new_space(d->ndim, d->shape);
     for (int i = 0; i < n && !broken(h); at += width[i++])
-        map_column(h, list, space, ndim, shape, source[i], at, width[i]);
+        map_column(h, list, space, source[i], at, width[i]);
     H5Sselect_all(space);
     if (!broken(h))
-        id = make_dataset(h, in, name, H5T_IEEE_F32LE, space, list);
+        id = make_dataset(h, d, H5T_IEEE_F32LE, space, list);
     H5Sclose(space);
     H5Pclose(list);
     return id;
@@ -303,17 +299,17 @@ void h5_done(struct h5_out *h, int64_t object)
         fail(h, "cannot close an object");
 }
 
-static void put_column(struct h5_out *h, int64_t in, const char *name, hid_t type, hid_t mem_type,
-                       const void *v, int n)
+/* d: of one dimension. */
+static void put_column(struct h5_out *h, const struct h5_new *d, hid_t type, hid_t mem_type, const void *v)
 {
-    int64_t dim = n, id;
+    int64_t id;
     hid_t space;
 
     if (broken(h))
         return;
-    space = new_space(1, &dim);
-    id = make_dataset(h, in, name, type, space, h->bare_list);
-    if (id >= 0 && n > 0 && H5Dwrite(id, mem_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) < 0)
+    space = new_space(1, d->shape);
+    id = make_dataset(h, d, type, space, h->bare_list);
+    if (id >= 0 && d->shape[0] > 0 && H5Dwrite(id, mem_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) < 0)
         fail(h, "cannot write a table");
     h5_done(h, id);
     H5Sclose(space);
@@ -341,14 +337,14 @@ void h5_put_strings(struct h5_out *h, int64_t in, const char *name, const char *
     for (int i = 0; i < n; i++)
         memcpy(cells + (size_t)i * width, v[i], strlen(v[i]));
     type = string_type(width, H5T_STR_NULLPAD);
-    put_column(h, in, name, type, type, cells, n);
+    put_column(h, &(struct h5_new){ in, name, 1, &(int64_t){ n } }, type, type, cells);
     H5Tclose(type);
     free(cells);
 }
 
 void h5_put_u64s(struct h5_out *h, int64_t in, const char *name, const uint64_t *v, int n)
 {
-    put_column(h, in, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, v, n);
+    put_column(h, &(struct h5_new){ in, name, 1, &(int64_t){ n } }, H5T_STD_U64LE, H5T_NATIVE_UINT64, v);
 }
 
 void h5_put_link(struct h5_out *h, const char *name, const char *file)
@@ -597,9 +593,10 @@ out:
     return rc;
 }
 
-static int look_at_segments(struct h5_in *h, const char *path, hid_t list, int n, struct arena *a,
-                            struct h5_dataset *d, struct err *e)
+static int look_at_segments(struct h5_in *h, const char *path, hid_t list, struct arena *a, struct h5_dataset *d,
+                            struct err *e)
 {
+    int n = H5Pget_external_count(list);
     uint64_t sum = 0;
 
     d->storage = H5_EXTERNAL;
@@ -662,7 +659,7 @@ static int look_at_storage(struct h5_in *h, const char *path, hid_t id, struct a
     } else if (layout != H5D_CONTIGUOUS) {
         bad(h, path, e, "neither contiguous nor external nor virtual");
     } else if (H5Pget_external_count(list) > 0) {
-        rc = look_at_segments(h, path, list, H5Pget_external_count(list), a, d, e);
+        rc = look_at_segments(h, path, list, a, d, e);
     } else {
         haddr_t at = d->len ? H5Dget_offset(id) : 0;
 
@@ -692,18 +689,26 @@ int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_datase
     return rc;
 }
 
-/* Open a one-dimensional dataset; its length into *n. */
-static hid_t open_column(struct h5_in *h, const char *path, hsize_t *n, struct err *e)
+/* A one-dimensional dataset. */
+struct column {
+    const char *path;
+    hid_t id;
+    hsize_t n;
+};
+
+static int open_column(struct h5_in *h, const char *path, struct column *c, struct err *e)
 {
     hid_t id = H5Dopen2(h->file, path, H5P_DEFAULT);
     hid_t space = id < 0 ? -1 : H5Dget_space(id);
     bool good = space >= 0 && H5Sget_simple_extent_ndims(space) == 1 &&
-                H5Sget_simple_extent_dims(space, n, NULL) == 1 && *n <= h->size;
+                H5Sget_simple_extent_dims(space, &c->n, NULL) == 1 && c->n <= h->size;
 
     if (space >= 0)
         H5Sclose(space);
+    c->path = path;
+    c->id = id;
     if (good)
-        return id;
+        return 0;
     bad(h, path, e, "not a table column");
     if (id >= 0)
         H5Dclose(id);
@@ -711,10 +716,10 @@ static hid_t open_column(struct h5_in *h, const char *path, hsize_t *n, struct e
 }
 
 /* Cells of fixed-length text become NUL-terminated strings. */
-static int read_strings(struct h5_in *h, const char *path, hid_t id, hsize_t n, struct arena *a,
-                        const char ***v, struct err *e)
+static int read_strings(struct h5_in *h, const struct column *c, struct arena *a, const char ***v, struct err *e)
 {
-    hid_t type = H5Dget_type(id);
+    hid_t type = H5Dget_type(c->id);
+    hsize_t n = c->n;
     size_t width = 0;
     char *cells = NULL;
     int rc = -1;
@@ -723,19 +728,19 @@ static int read_strings(struct h5_in *h, const char *path, hid_t id, hsize_t n, 
         width = H5Tget_size(type);
     /* The table lies in the file, so it cannot be longer; n and width are then small enough to multiply. */
     if (width == 0 || width > MAX_NAME || n * width > h->size) {
-        bad(h, path, e, "not a column of short strings");
+        bad(h, c->path, e, "not a column of short strings");
         goto out;
     }
     cells = xcalloc(n + 1, width);
     *v = arena_alloc(a, (n + 1) * sizeof **v);
-    if (!*v || (n > 0 && H5Dread(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, cells) < 0)) {
-        bad(h, path, e, "cannot be read");
+    if (!*v || (n > 0 && H5Dread(c->id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, cells) < 0)) {
+        bad(h, c->path, e, "cannot be read");
         goto out;
     }
     for (hsize_t i = 0; i < n; i++) {
         (*v)[i] = arena_strndup(a, cells + i * width, strnlen(cells + i * width, width));
         if (!(*v)[i]) {
-            bad(h, path, e, "too long");
+            bad(h, c->path, e, "too long");
             goto out;
         }
     }
@@ -749,38 +754,37 @@ out:
 
 int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v, struct err *e)
 {
-    hsize_t n = 0;
-    hid_t id = open_column(h, path, &n, e);
+    struct column c = {0};
     int rc;
 
-    if (id < 0)
+    if (open_column(h, path, &c, e) < 0)
         return -1;
-    rc = n > INT32_MAX ? bad(h, path, e, "too long") : read_strings(h, path, id, n, a, v, e);
-    H5Dclose(id);
+    rc = c.n > INT32_MAX ? bad(h, path, e, "too long") : read_strings(h, &c, a, v, e);
+    H5Dclose(c.id);
     return rc;
 }
 
 int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v, struct err *e)
 {
-    hsize_t n = 0;
-    hid_t id = open_column(h, path, &n, e);
-    hid_t type = id < 0 ? -1 : H5Dget_type(id);
+    struct column c = {0};
+    hid_t type;
     int rc = -1;
 
-    if (id < 0)
+    if (open_column(h, path, &c, e) < 0)
         return -1;
-    if (type < 0 || H5Tequal(type, H5T_STD_U64LE) <= 0 || n > INT32_MAX) {
+    type = H5Dget_type(c.id);
+    if (type < 0 || H5Tequal(type, H5T_STD_U64LE) <= 0 || c.n > INT32_MAX) {
         bad(h, path, e, "not a column of 64-bit numbers");
     } else {
-        *v = arena_alloc(a, (n + 1) * sizeof **v);
-        if (!*v || (n > 0 && H5Dread(id, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, *v) < 0))
+        *v = arena_alloc(a, (c.n + 1) * sizeof **v);
+        if (!*v || (c.n > 0 && H5Dread(c.id, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, *v) < 0))
             bad(h, path, e, "cannot be read");
         else
-            rc = (int)n;
+            rc = (int)c.n;
     }
     if (type >= 0)
         H5Tclose(type);
-    H5Dclose(id);
+    H5Dclose(c.id);
     return rc;
 }
 

@@ -48,16 +48,22 @@ struct h5_out *h5_create(const char *path);
 MUST_CHECK int h5_finish(struct h5_out *h, struct err *e);
 void h5_abandon(struct h5_out *h);              /* close and free without success; NULL is fine */
 
+/* A dataset that is to be: in which group, called what, of which shape. */
+struct h5_new {
+    int64_t in;
+    const char *name;
+    int ndim;
+    const int64_t *shape;
+};
 /* New objects inside group `in`; -1 after a failure. Each wants an h5_done(). */
 int64_t h5_new_group(struct h5_out *h, int64_t in, const char *name);
 /* Little-endian f32 elements, contiguous, allocated, never filled by the library. */
-int64_t h5_new_dataset(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape);
+int64_t h5_new_dataset(struct h5_out *h, const struct h5_new *d);
 /* Its bytes are the n segments end to end; n <= H5_MAX_SEGMENTS. */
-int64_t h5_new_external(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape,
-                        const struct h5_segment *segment, int n);
+int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h5_segment *segment, int n);
 /* Dimension 1 is cut into n columns; column i is all of dataset source[i] of this file, width[i] wide. */
-int64_t h5_new_columns(struct h5_out *h, int64_t in, const char *name, int ndim, const int64_t *shape,
-                       const char *const *source, const int64_t *width, int n);
+int64_t h5_new_columns(struct h5_out *h, const struct h5_new *d, const char *const *source, const int64_t *width,
+                       int n);
 void h5_done(struct h5_out *h, int64_t object);
 /* A one-dimensional table column, written at once. */
 void h5_put_strings(struct h5_out *h, int64_t in, const char *name, const char *const *v, int n);

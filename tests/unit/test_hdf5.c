@@ -719,7 +719,7 @@ static void test_most_segments(void **state)
             str_fmt("../a/folder/with/a/long/name/bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt", i),
             (uint64_t)i << 33, 40
         };
-    h5_done(h, h5_new_external(h, H5_TOP, "x", 2, shape, seg, H5_MAX_SEGMENTS));
+    h5_done(h, h5_new_external(h, &(struct h5_new){ H5_TOP, "x", 2, shape }, seg, H5_MAX_SEGMENTS));
     assert_int_equal(h5_finish(h, &e), 0);
     in = h5_open(path, &e);
     assert_non_null(in);
@@ -753,7 +753,7 @@ static int full_main(const char *path)
         char name[16];
 
         snprintf(name, sizeof name, "d%d", i);
-        h5_done(h, h5_new_dataset(h, H5_TOP, name, 1, &n));
+        h5_done(h, h5_new_dataset(h, &(struct h5_new){ H5_TOP, name, 1, &n }));
     }
     return h5_finish(h, &e) == -1 && e.kind == ERR_SYS && e.sys == EFBIG ? 0 : 1;
 }

@@ -220,7 +220,7 @@ static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const
     universal_shape(k->src, p, k->o.vocab, shape);
     for (int j = 0; j < UNIVERSAL_STATES; j++)
         if (p->state[universal_states[j]])
-            h5_done(h, h5_new_dataset(h, in, state_name(universal_states[j]), p->ndim, shape));
+            h5_done(h, h5_new_dataset(h, &(struct h5_new){ in, state_name(universal_states[j]), p->ndim, shape }));
 }
 
 static int reserve_path(const struct sink *k, const char *path, struct err *e)
@@ -319,8 +319,8 @@ static int check_place(const struct h5_in *h, const struct h5_dataset *d, const 
     return -1;
 }
 
-static void add_item(struct sink *k, struct plan *plan, int param, enum state st, uint64_t len, int dst,
-                     uint64_t at)
+/* The state's bytes go to its dataset. */
+static void add_item(struct sink *k, struct plan *plan, int param, enum state st, int dst, const struct h5_dataset *d)
 {
     const struct param *p = &k->src->param[param];
     struct hdf5_sink *w = k->priv;
@@ -333,8 +333,8 @@ static void add_item(struct sink *k, struct plan *plan, int param, enum state st
     ARRAY_ROOM(w->name, w->name_cap, w->n + 1);
     w->name[w->n] = str_fmt("%s %s", p->name, state_name(st));
     w->item[w->n] = it;
-    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = len, .policy = k->o.replicas,
-                                         .name = w->name[w->n], .user = it }, dst, at);
+    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = d->len, .policy = k->o.replicas,
+                                         .name = w->name[w->n], .user = it }, dst, d->at);
     w->n++;
 }
 
@@ -356,7 +356,7 @@ static int add_states(struct sink *k, struct h5_in *h, int param, int dst, struc
             if (rc == 0)
                 rc = check_place(h, &d, p, shape, st, e);
             if (rc == 0 && len > 0)
-                add_item(k, plan, param, st, len, dst, d.at);
+                add_item(k, plan, param, st, dst, &d);
         }
         free(path);
         if (rc < 0)

@@ -182,15 +182,12 @@ static const struct tmap *set_map(const struct sink *k, const struct replica_set
     return k->src->param[r->param].state[r->state];
 }
 
-/* Read bytes [at, at+n) of every copy, one after the other, into buf. */
-static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf,
-                       const void **copy, struct err *e)
+/* Read bytes [at, at+n) of every copy, COMPARE_CHUNK bytes apart, into buf. */
+static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf, struct err *e)
 {
-    for (int i = 0; i < m->n_slices; i++) {
-        copy[i] = buf + (uint64_t)i * COMPARE_CHUNK;
+    for (int i = 0; i < m->n_slices; i++)
         if (tmap_read(m, k->src->files, (struct tmap_range){ i, at, n }, buf + (uint64_t)i * COMPARE_CHUNK, e) < 0)
             return -1;
-    }
     return 0;
 }
 
@@ -210,10 +207,12 @@ static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, 
     }
     copy = xcalloc((size_t)m->n_slices, sizeof *copy);
     buf = xmalloc((size_t)m->n_slices * COMPARE_CHUNK);
+    for (int i = 0; i < m->n_slices; i++)
+        copy[i] = buf + (uint64_t)i * COMPARE_CHUNK;
     for (uint64_t at = 0; at < m->len && rc == 0; at += COMPARE_CHUNK) {
         uint64_t n = min_u64(COMPARE_CHUNK, m->len - at);
 
-        rc = read_copies(k, m, at, n, buf, copy, e);
+        rc = read_copies(k, m, at, n, buf, e);
         if (rc == 0)
             rc = fn(ctx, copy, at, n, e);
     }
@@ -408,6 +407,20 @@ out:
 
 /* ---- tables ---- */
 
+/* One state of a parameter on its way into the index. */
+struct placing {
+    struct h5_out *h;
+    int64_t in, slices;         /* the parameter's group, and that of its helper datasets */
+    struct sink *sink;
+    const struct param *p;
+    enum state st;
+};
+
+static struct h5_new new_state(const struct placing *x, const int64_t *shape)
+{
+    return (struct h5_new){ x->in, state_name(x->st), x->p->ndim, shape };
+}
+
 static void add_segment(struct virtual_sink *w, const char *path, uint64_t at, uint64_t len)
 {
     struct h5_segment *last = w->n_segments ? &w->segment[w->n_segments - 1] : NULL;
@@ -420,10 +433,11 @@ static void add_segment(struct virtual_sink *w, const char *path, uint64_t at, u
     w->segment[w->n_segments++] = (struct h5_segment){ path, at, len };
 }
 
-/* The runs of slices [first, end) of a map, cut off after `len` bytes. */
-static int collect_segments(struct sink *k, const struct param *p, const struct tmap *m, int first, int end,
-                            uint64_t len, struct err *e)
+/* The runs of slices [first, end), cut off after `len` bytes. */
+static int collect_segments(const struct placing *p, int first, int end, uint64_t len, struct err *e)
 {
+    const struct sink *k = p->sink;
+    const struct tmap *m = p->p->state[p->st];
     struct virtual_sink *w = k->priv;
 
     w->n_segments = 0;
@@ -441,44 +455,43 @@ static int collect_segments(struct sink *k, const struct param *p, const struct 
     if (w->n_segments <= H5_MAX_SEGMENTS)
         return 0;
     err_usage(e, "parameter '%s' lies in %d runs, an external HDF5 dataset has %d at most; use --format hdf5",
-              p->name, w->n_segments, H5_MAX_SEGMENTS);
+              p->p->name, w->n_segments, H5_MAX_SEGMENTS);
     return -1;
 }
 
-static int put_external(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, enum state st,
-                        struct err *e)
+static int put_external(const struct placing *x, struct err *e)
 {
-    struct virtual_sink *w = k->priv;
-    const struct tmap *m = p->state[st];
+    const struct sink *k = x->sink;
+    const struct virtual_sink *w = k->priv;
+    const struct tmap *m = x->p->state[x->st];
     int64_t shape[4];
-    uint64_t len = universal_shape(k->src, p, k->o.vocab, shape);
+    uint64_t len = universal_shape(k->src, x->p, k->o.vocab, shape);
+    struct h5_new d = new_state(x, shape);
     int n_slices = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
 
-    if (collect_segments(k, p, m, 0, n_slices, len, e) < 0)
+    if (collect_segments(x, 0, n_slices, len, e) < 0)
         return -1;
-    if (w->n_segments)
-        h5_done(h, h5_new_external(h, in, state_name(st), p->ndim, shape, w->segment, w->n_segments));
-    else
-        h5_done(h, h5_new_dataset(h, in, state_name(st), p->ndim, shape));
+    h5_done(x->h, w->n_segments ? h5_new_external(x->h, &d, w->segment, w->n_segments) : h5_new_dataset(x->h, &d));
     return 0;
 }
 
-/* The helper datasets of one row-parallel state; their widths in dimension 1 into width[]. */
-static int put_slices(struct h5_out *h, int64_t in, struct sink *k, const struct param *p, const struct tmap *m,
-                      int64_t *width, struct err *e)
+/* The helper datasets of one row-parallel state, `width[]` wide in dimension 1, into a group. */
+static int put_slices(const struct placing *x, int64_t group, const int64_t *width, struct err *e)
 {
-    struct virtual_sink *w = k->priv;
+    const struct virtual_sink *w = x->sink->priv;
+    const struct tmap *m = x->p->state[x->st];
 
     for (int i = 0; i < m->n_slices; i++) {
         int64_t shape[4];
         char name[16];
 
-        memcpy(shape, p->shape, sizeof shape);
+        memcpy(shape, x->p->shape, sizeof shape);
         shape[1] = width[i];
-        if (collect_segments(k, p, m, i, i + 1, m->slice[i].len, e) < 0)
+        if (collect_segments(x, i, i + 1, m->slice[i].len, e) < 0)
             return -1;
         snprintf(name, sizeof name, "%d", i);
-        h5_done(h, h5_new_external(h, in, name, p->ndim, shape, w->segment, w->n_segments));
+        h5_done(x->h, h5_new_external(x->h, &(struct h5_new){ group, name, x->p->ndim, shape }, w->segment,
+                                      w->n_segments));
     }
     return 0;
 }
@@ -503,24 +516,23 @@ static int slice_widths(const struct sink *k, const struct param *p, const struc
     return -1;
 }
 
-static int put_columns(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, const struct param *p,
-                       enum state st, struct err *e)
+static int put_columns(const struct placing *x, struct err *e)
 {
-    const struct tmap *m = p->state[st];
+    const struct tmap *m = x->p->state[x->st];
     int64_t *width = xcalloc((size_t)m->n_slices, sizeof *width), group = -1;
     char **source = xcalloc((size_t)m->n_slices, sizeof *source);
-    int rc = slice_widths(k, p, m, width, e);
+    struct h5_new d = new_state(x, x->p->shape);
+    int rc = slice_widths(x->sink, x->p, m, width, e);
 
     if (rc == 0) {
-        group = h5_new_group(h, slices, state_name(st));
-        rc = put_slices(h, group, k, p, m, width, e);
-        h5_done(h, group);
+        group = h5_new_group(x->h, x->slices, state_name(x->st));
+        rc = put_slices(x, group, width, e);
+        h5_done(x->h, group);
     }
     for (int i = 0; i < m->n_slices; i++)
-        source[i] = str_fmt("/%s/%s/%s/%d", INDEX_SLICES, p->name, state_name(st), i);
+        source[i] = str_fmt("/%s/%s/%s/%d", INDEX_SLICES, x->p->name, state_name(x->st), i);
     if (rc == 0)
-        h5_done(h, h5_new_columns(h, in, state_name(st), p->ndim, p->shape, (const char *const *)source, width,
-                                  m->n_slices));
+        h5_done(x->h, h5_new_columns(x->h, &d, (const char *const *)source, width, m->n_slices));
     for (int i = 0; i < m->n_slices; i++)
         free(source[i]);
     free(source);
@@ -533,27 +545,26 @@ static const char *policy_name(enum replica_policy r)
     return r == REPLICAS_AVERAGE ? "average" : r == REPLICAS_MAJORITY ? "majority" : "first";
 }
 
-static void put_combined(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p,
-                         enum state st, uint64_t differ)
+static void put_combined(const struct placing *x, uint64_t differ)
 {
-    int64_t id = h5_new_dataset(h, in, state_name(st), p->ndim, p->shape);
+    struct h5_new d = new_state(x, x->p->shape);
+    int64_t id = h5_new_dataset(x->h, &d);
 
-    h5_set_str(h, id, "replicas", policy_name(k->o.replicas));
-    h5_set_int(h, id, "replicas_differ", (int64_t)differ);
-    h5_done(h, id);
+    h5_set_str(x->h, id, "replicas", policy_name(x->sink->o.replicas));
+    h5_set_int(x->h, id, "replicas_differ", (int64_t)differ);
+    h5_done(x->h, id);
 }
 
-static int put_state(struct h5_out *h, int64_t in, int64_t slices, struct sink *k, int param, enum state st,
-                     struct err *e)
+static int put_state(const struct placing *x, struct err *e)
 {
-    const struct param *p = &k->src->param[param];
-    uint64_t differ = n_differ(k->priv, param, st);
+    const struct tmap *m = x->p->state[x->st];
+    uint64_t differ = n_differ(x->sink->priv, (int)(x->p - x->sink->src->param), x->st);
 
-    if (p->state[st]->op == TMAP_INTERLEAVE && p->state[st]->n_slices > 1)
-        return put_columns(h, in, slices, k, p, st, e);
+    if (m->op == TMAP_INTERLEAVE && m->n_slices > 1)
+        return put_columns(x, e);
     if (differ == 0)
-        return put_external(h, in, k, p, st, e);
-    put_combined(h, in, k, p, st, differ);
+        return put_external(x, e);
+    put_combined(x, differ);
     return 0;
 }
 
@@ -573,12 +584,15 @@ static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param
     const struct param *p = &k->src->param[param];
     int64_t group = h5_new_group(h, H5_TOP, p->name);
     int64_t helpers = has_slices(p) ? h5_new_group(h, slices, p->name) : H5_TOP;
+    struct placing x = { .h = h, .in = group, .slices = helpers, .sink = k, .p = p };
     int rc = 0;
 
     universal_hdf5_put_param(h, group, k, p);
-    for (int j = 0; j < UNIVERSAL_STATES && rc == 0; j++)
-        if (p->state[universal_states[j]])
-            rc = put_state(h, group, helpers, k, param, universal_states[j], e);
+    for (int j = 0; j < UNIVERSAL_STATES && rc == 0; j++) {
+        x.st = universal_states[j];
+        if (p->state[x.st])
+            rc = put_state(&x, e);
+    }
     h5_done(h, group);
     h5_done(h, helpers);
     return rc;
