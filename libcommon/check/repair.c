@@ -20,7 +20,8 @@ enum { CHUNK_ELEMS = 32 << 10 };        /* at a time of every state and rank */
 /* One parameter on the bench. */
 struct work {
     struct files *files;
-    enum replica_policy how;
+    const struct repair_opts *o;
+    int fd;                             /* the spool */
     int n_ranks;
     const struct tmap *map[STATE_N];    /* NULL: there is no such state */
     uint8_t **copy[STATE_N];            /* [n_ranks]: a chunk of each */
@@ -60,7 +61,7 @@ static int choose_rank(const struct work *w, uint64_t i)
 {
     int best = 0, most = 0;
 
-    for (int k = 0; w->how == REPLICAS_MAJORITY && k < w->n_ranks; k++) {
+    for (int k = 0; w->o->how == REPLICAS_MAJORITY && k < w->n_ranks; k++) {
         int votes = votes_for(w, k, i);
 
         if (votes > most) {
@@ -77,8 +78,8 @@ static void settle_state(const struct work *w, int st, uint64_t i, int rank)
 
     for (int k = 0; k < w->n_ranks; k++)
         w->at[k] = w->copy[st][k] + i * size;
-    if (w->how == REPLICAS_AVERAGE)
-        replicas_combine(w->at, w->n_ranks, size, w->map[st]->dtype, w->how, w->out[st] + i * size);
+    if (w->o->how == REPLICAS_AVERAGE)
+        replicas_combine(w->at, w->n_ranks, size, w->map[st]->dtype, w->o->how, w->out[st] + i * size);
     else
         memcpy(w->out[st] + i * size, w->at[rank], size);
 }
@@ -222,8 +223,7 @@ static void take_diffs(struct repair_state *x, const struct stats_diff *d)
 }
 
 /* state[STATE_N]: what is told of each; those without a map stay empty. */
-static int repair_param(struct work *w, int fd, struct place *pl, struct repair_state *state, bool (*stopped)(void),
-                        struct err *e)
+static int repair_param(struct work *w, struct place *pl, struct repair_state *state, struct err *e)
 {
     struct stats_diff *d = xcalloc((size_t)w->n_ranks * STATE_N, sizeof *d);
     uint64_t n_elems = 0, n;
@@ -234,7 +234,7 @@ static int repair_param(struct work *w, int fd, struct place *pl, struct repair_
             n_elems = w->map[st]->len / elem(w, st);
     for (uint64_t from = 0; from < n_elems && rc == 0; from += n) {
         n = min_u64(CHUNK_ELEMS, n_elems - from);
-        if (stopped && stopped()) {
+        if (w->o->stopped && w->o->stopped()) {
             err_stop(e);
             rc = -1;
         } else {
@@ -250,7 +250,7 @@ static int repair_param(struct work *w, int fd, struct place *pl, struct repair_
                 continue;
             measure(w, n, &state[st], d + (size_t)st * (size_t)w->n_ranks);
             crc_sum_add(&pl->crc[st], w->map[st]->len, at, len, crc_bytes(0, w->out[st], len));
-            rc = write_all_at(fd, w->out[st], len, pl->at[st] + at);
+            rc = write_all_at(w->fd, w->out[st], len, pl->at[st] + at);
             if (rc < 0)
                 err_sys(e, "repaired replicas", "cannot write %llu bytes", (unsigned long long)len);
         }
@@ -355,10 +355,11 @@ static void keep_states(struct repair *x, struct repair_state *state)
     x->n_params += any;
 }
 
-static int repair_one(struct source *s, const struct replica_param *rp, enum replica_policy how, int fd,
-                      struct place *pl, bool (*stopped)(void), struct repair *out, struct err *e)
+/* `of_all`: what is the same for all parameters. */
+static int repair_one(const struct work *of_all, const struct replica_param *rp, struct place *pl, struct repair *out,
+                      struct err *e)
 {
-    struct work w = { .files = s->files, .how = how };
+    struct work w = *of_all;
     struct repair_state state[STATE_N] = {0};
     int rc;
 
@@ -370,23 +371,24 @@ static int repair_one(struct source *s, const struct replica_param *rp, enum rep
                 .n_elems = w.map[st]->len / elem(&w, st), .was = w.map[st],
                 .rank = xcalloc((size_t)w.n_ranks, sizeof(struct repair_move)),
             };
-    rc = repair_param(&w, fd, pl, state, stopped, e);
+    rc = repair_param(&w, pl, state, e);
     keep_states(out, state);
     work_end(&w);
     return rc;
 }
 
-int repair_run(struct source *s, const struct replicas *r, enum replica_policy how, const char *spool,
-               bool (*stopped)(void), struct repair *out, struct err *e)
+int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
+               struct err *e)
 {
     struct place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
     uint64_t size = lay_out(r, place);
-    int fd = open_spool(spool, e), rc = fd < 0 ? -1 : 0;
+    int fd = open_spool(o->spool, e), rc = fd < 0 ? -1 : 0;
+    struct work w = { .files = s->files, .o = o, .fd = fd };
 
     *out = (struct repair){ .state = xcalloc((size_t)r->n_params * STATE_N + 1, sizeof *out->state) };
     for (int i = 0; i < r->n_params && rc == 0; i++)
         if (drifted(&r->param[i]))
-            rc = repair_one(s, &r->param[i], how, fd, &place[i], stopped, out, e);
+            rc = repair_one(&w, &r->param[i], &place[i], out, e);
     if (rc == 0) {
         install(s, r, place, files_add_fd(s->files, fd, size, "repaired replicas"));
     } else {

@@ -47,14 +47,19 @@ struct repair {
     int n_params;
 };
 
+struct repair_opts {
+    enum replica_policy how;    /* not REPLICAS_FAIL */
+    const char *spool;          /* a folder with room for the new values: those parameters' size, 14 bytes an element */
+    bool (*stopped)(void);      /* NULL: never */
+};
+
 /*
- * Settle what `r` found out of sync by `how` (not REPLICAS_FAIL). `spool` is a folder with
- * room for the new values: those parameters' size, 14 bytes an element. 0 and *out (end it
+ * Settle what `r` found out of sync. 0 and *out (end it
  * with repair_free(), before the source), or -1: ERR_SYS, ERR_DATA (a file is cut short),
  * ERR_STOP. CRCs are not checked here: whoever reads the records later does.
  */
-MUST_CHECK int repair_run(struct source *s, const struct replicas *r, enum replica_policy how, const char *spool,
-                          bool (*stopped)(void), struct repair *out, struct err *e);
+MUST_CHECK int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
+                          struct err *e);
 void repair_free(struct repair *x);
 
 /*

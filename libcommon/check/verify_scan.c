@@ -196,7 +196,7 @@ static void direct_item(const struct images *im, struct scan_item *it, int numbe
     free(buf);
 }
 
-static void scan_direct(struct source *s, struct scan_item *item, int n, scan_look *look, void *ctx, struct report *r)
+static void scan_direct(struct source *s, const struct scan_list *scan, struct report *r)
 {
     struct images im;
 
@@ -211,29 +211,22 @@ static void scan_direct(struct source *s, struct scan_item *item, int n, scan_lo
         if (crc != rec->crc)
             tell_crc(s->files, rec, crc, r);
     }
-    for (int i = 0; i < n; i++)
-        direct_item(&im, &item[i], i, look, ctx);
+    for (int i = 0; i < scan->n; i++)
+        direct_item(&im, &scan->item[i], i, scan->look, scan->ctx);
     images_free(&im);
 }
 
 /* ---- large sets: the executor ---- */
 
-struct passing {
-    struct scan_item *item;
-    int n;
-    scan_look *look;
-    void *ctx;
-};
-
 static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                    struct err *e)
 {
-    struct passing *p = ctx;
+    const struct scan_list *scan = ctx;
     const struct scan_item *item = it->user;
 
     (void)e;
     if (item)
-        p->look(p->ctx, (int)(item - p->item), from, bytes, len);
+        scan->look(scan->ctx, (int)(item - scan->item), from, bytes, len);
     return 0;
 }
 
@@ -276,15 +269,15 @@ static void maps_free(struct tmap *m, int n)
     free(m);
 }
 
-static int scan_exec(struct source *s, struct scan_item *item, int n, scan_look *look, void *ctx,
-                     const struct verify_opts *o, struct report *r, struct err *e)
+static int scan_exec(struct source *s, const struct scan_list *scan, const struct verify_opts *o, struct report *r,
+                     struct err *e)
 {
     struct plan *p = plan_new(s->files);
-    struct passing pass = { .item = item, .n = n, .look = look, .ctx = ctx };
+    struct scan_item *item = scan->item;
     struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes ? o->mem_bytes : DEFAULT_MEM_BYTES,
-                           .stopped = o->stopped, .look = pass_on, .ctx = &pass, .report = r };
+                           .stopped = o->stopped, .look = pass_on, .ctx = (void *)scan, .report = r };
     struct tmap *maps;
-    int n_maps = untouched_maps(s, item, n, &maps), rc;
+    int n = scan->n, n_maps = untouched_maps(s, item, n, &maps), rc;
 
     for (int i = 0; i < n; i++)
         plan_add(p, &(struct plan_range){ .map = item[i].map, .len = item[i].map->len, .policy = REPLICAS_FIRST,
@@ -328,15 +321,17 @@ static bool sizes_possible(struct source *s, const struct scan_item *item, int n
     return false;
 }
 
-int scan_run(struct source *s, struct zip *const *zip, struct scan_item *item, int n,
-             scan_look *look, void *ctx, const struct verify_opts *o, struct report *r, struct err *e)
+int scan_run(struct source *s, struct zip *const *zip, const struct scan_list *scan, const struct verify_opts *o,
+             struct report *r, struct err *e)
 {
+    struct scan_list possible = *scan;
+
     add_entries(s, zip, r);
-    if (!sizes_possible(s, item, n, r))
-        n = 0;
+    if (!sizes_possible(s, scan->item, scan->n, r))
+        possible.n = 0;
     if (total_bytes(s->files) > DIRECT_MAX_BYTES)
-        return scan_exec(s, item, n, look, ctx, o, r, e);
-    scan_direct(s, item, n, look, ctx, r);
+        return scan_exec(s, &possible, o, r, e);
+    scan_direct(s, &possible, r);
     return 0;
 }
 

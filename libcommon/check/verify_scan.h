@@ -31,11 +31,19 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
 /* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
+/* What is to be read, and who is shown it. */
+struct scan_list {
+    struct scan_item *item;
+    int n;
+    scan_look *look;
+    void *ctx;
+};
+
 /*
  * zip[i] is the directory of s->file[i], NULL where it is none. Files cut short and wrong
  * CRCs are findings ("read", "crc"). -1 only with ERR_STOP. Adds records to s->files.
  */
-MUST_CHECK int scan_run(struct source *s, struct zip *const *zip, struct scan_item *item, int n,
-                        scan_look *look, void *ctx, const struct verify_opts *o, struct report *r, struct err *e);
+MUST_CHECK int scan_run(struct source *s, struct zip *const *zip, const struct scan_list *scan,
+                        const struct verify_opts *o, struct report *r, struct err *e);
 
 #endif

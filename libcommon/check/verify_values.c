@@ -404,7 +404,7 @@ int values_check(struct source *s, struct zip *const *zip, const struct verify_o
     int rc;
 
     list_items(&v);
-    rc = scan_run(s, zip, v.item, v.n, look, &v, o, r, e);
+    rc = scan_run(s, zip, &(struct scan_list){ v.item, v.n, look, &v }, o, r, e);
     if (rc == 0) {
         const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
 

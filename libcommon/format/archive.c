@@ -92,29 +92,34 @@ static int spool_write(struct spool *s, const void *p, size_t n, struct err *e)
     return 0;
 }
 
-/* The rest of the current entry into the spool; *crc and *size of its bytes, at most max. */
-static int spool_entry(struct spool *s, struct archive *a, const char *path, const char *name, uint64_t max,
-                       uint64_t *size, uint32_t *crc, struct err *e)
+/* Bytes that came into the spool. */
+struct spooled {
+    uint64_t size;
+    uint32_t crc;
+};
+
+/* The rest of the current entry, w->size bytes at most, into the spool. */
+static int spool_entry(struct spool *s, struct archive *a, const char *path, const struct archive_want *w,
+                       struct spooled *got, struct err *e)
 {
     uint8_t *buf = xmalloc(BUFFER);
     int rc = -1;
     la_ssize_t n;
 
-    *size = 0;
-    *crc = 0;
+    *got = (struct spooled){0};
     while ((n = archive_read_data(a, buf, BUFFER)) > 0) {
-        if ((uint64_t)n > max - *size) {
-            err_data(e, path, ERR_NO_BYTE, "record %s is longer than the %llu bytes it should have", name,
-                     (unsigned long long)max);
+        if ((uint64_t)n > w->size - got->size) {
+            err_data(e, path, ERR_NO_BYTE, "record %s is longer than the %llu bytes it should have", w->name,
+                     (unsigned long long)w->size);
             goto out;
         }
         if (spool_write(s, buf, (size_t)n, e) < 0)
             goto out;
-        *crc = crc_bytes(*crc, buf, (size_t)n);
-        *size += (uint64_t)n;
+        got->crc = crc_bytes(got->crc, buf, (size_t)n);
+        got->size += (uint64_t)n;
     }
     if (n < 0) {
-        err_data(e, path, ERR_NO_BYTE, "record %s cannot be decompressed: %s", name, archive_error_string(a));
+        err_data(e, path, ERR_NO_BYTE, "record %s cannot be decompressed: %s", w->name, archive_error_string(a));
         goto out;
     }
     rc = 0;
@@ -233,8 +238,9 @@ static int place_last(struct lister *l)
 static int list_entry(struct lister *l, struct archive_entry *x)
 {
     const char *name = entry_name(x);
-    uint64_t at = l->spool.size, size = (uint64_t)archive_entry_size(x);
-    uint32_t crc;
+    struct archive_want want = { .size = (uint64_t)archive_entry_size(x) };
+    struct spooled got = { .size = want.size };
+    uint64_t at = l->spool.size;
 
     while (name && str_starts(name, "./"))
         name += 2;
@@ -246,9 +252,10 @@ static int list_entry(struct lister *l, struct archive_entry *x)
         return bad_tar(l, "a link, device or sparse file");
     if (l->n == MAX_MEMBERS)
         return bad_tar(l, "more members than supported");
-    if (l->packed && spool_entry(&l->spool, l->a, l->path, name, size, &size, &crc, l->e) < 0)
+    want.name = name;
+    if (l->packed && spool_entry(&l->spool, l->a, l->path, &want, &got, l->e) < 0)
         return -1;
-    add_member(l, name, at, size);
+    add_member(l, name, at, got.size);
     return 0;
 }
 
@@ -435,28 +442,27 @@ static int by_want_cmp(const void *pa, const void *pb)
 /* One wanted record into the spool, checked. */
 static int unpack_one(struct spool *s, struct archive *a, const char *path, struct archive_want *w, struct err *e)
 {
-    uint64_t size;
-    uint32_t crc;
+    struct spooled got;
 
     w->at = s->size;
-    if (spool_entry(s, a, path, w->name, w->size, &size, &crc, e) < 0)
+    if (spool_entry(s, a, path, w, &got, e) < 0)
         return -1;
-    if (size != w->size || (w->crc && crc != w->crc)) {
+    if (got.size != w->size || (w->crc && got.crc != w->crc)) {
         err_data(e, path, ERR_NO_BYTE, "record %s unpacks to %llu bytes with crc %08x, expected %llu with %08x",
-                 w->name, (unsigned long long)size, crc, (unsigned long long)w->size, w->crc);
+                 w->name, (unsigned long long)got.size, got.crc, (unsigned long long)w->size, w->crc);
         return -1;
     }
     return 0;
 }
 
-/* Walk the zip once; *left counts the wanted records not yet met. */
+/* Walk the zip once. */
 static int unpack_all(struct spool *s, struct archive *a, const char *path, struct archive_want **by_name, int n,
-                      int *left, struct err *e)
+                      struct err *e)
 {
     struct archive_entry *x;
-    int rc;
+    int rc, left = n;           /* wanted, and not yet met */
 
-    while (*left && (rc = archive_read_next_header(a, &x)) >= ARCHIVE_WARN && rc != ARCHIVE_EOF) {
+    while (left && (rc = archive_read_next_header(a, &x)) >= ARCHIVE_WARN && rc != ARCHIVE_EOF) {
         struct archive_want key = { .name = entry_name(x) }, *k = &key, **hit;
 
         hit = key.name ? bsearch(&k, by_name, (size_t)n, sizeof *by_name, by_want_cmp) : NULL;
@@ -464,10 +470,10 @@ static int unpack_all(struct spool *s, struct archive *a, const char *path, stru
             continue;
         if (unpack_one(s, a, path, *hit, e) < 0)
             return -1;
-        --*left;
+        left--;
     }
-    if (*left) {
-        err_data(e, path, ERR_NO_BYTE, "%d compressed records cannot be decompressed: %s", *left,
+    if (left) {
+        err_data(e, path, ERR_NO_BYTE, "%d compressed records cannot be decompressed: %s", left,
                  archive_error_string(a) ? archive_error_string(a) : "not found");
         return -1;
     }
@@ -481,7 +487,7 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
     struct archive *a = new_reader();
     struct spool s = { .fd = -1 };
     const char *path = files_name(f, file);
-    int left = n, number = -1;
+    int number = -1;
     uint64_t total = 0;
 
     for (int i = 0; i < n; i++) {
@@ -507,7 +513,7 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
                  (unsigned long long)total, (unsigned long long)in->size);
         goto out;
     }
-    if (spool_open(&s, e) < 0 || spool_room(&s, total, e) < 0 || unpack_all(&s, a, path, by_name, n, &left, e) < 0)
+    if (spool_open(&s, e) < 0 || spool_room(&s, total, e) < 0 || unpack_all(&s, a, path, by_name, n, e) < 0)
         goto out;
     number = files_add_fd(f, s.fd, s.size, path);
     s.fd = -1;

@@ -83,18 +83,24 @@ static int list_folder(struct names *l, const char *dir, struct err *e)
 
 /* ---- CRC of a file, whole or around what plan items filled ---- */
 
-/* Add the CRC of file bytes [at, end) to the sum of the whole. */
-static int sum_range(struct files *f, int file, uint64_t at, uint64_t end, struct crc_sum *sum, char *buf,
-                     struct err *e)
+struct summing {
+    struct files *files;
+    int file;
+    char *buf;                  /* READ_CHUNK bytes */
+    struct crc_sum sum;         /* of the whole file */
+};
+
+/* Add the CRC of file bytes [at, end). */
+static int sum_range(struct summing *x, uint64_t at, uint64_t end, struct err *e)
 {
-    uint64_t size = files_size(f, file);
+    uint64_t size = files_size(x->files, x->file);
 
     for (; at < end; at += READ_CHUNK) {
         uint64_t n = min_u64(READ_CHUNK, end - at);
 
-        if (files_read(f, file, at, buf, n, e) < 0)
+        if (files_read(x->files, x->file, at, x->buf, n, e) < 0)
             return -1;
-        crc_sum_add(sum, size, at, n, crc_bytes(0, buf, n));
+        crc_sum_add(&x->sum, size, at, n, crc_bytes(0, x->buf, n));
     }
     return 0;
 }
@@ -170,27 +176,27 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
 {
     struct files *f = files_new();
     char *path = path_join(dir, name);
-    struct crc_sum sum = {0};
-    int first, end, rc = 0, file = files_add_path(f, path, e);
+    struct summing x = { .files = f, .buf = b->buf, .file = files_add_path(f, path, e) };
+    int first, end, rc = 0;
     uint64_t at = 0;
 
     free(path);
-    if (file < 0) {
+    if (x.file < 0) {
         files_free(f);
         return -1;
     }
-    *size = files_size(f, file);
+    *size = files_size(f, x.file);
     find_runs(b, name, &first, &end);
     for (int i = first; i < end && rc == 0; i++) {
-        const struct filled *x = &b->run[i];
+        const struct filled *run = &b->run[i];
 
-        rc = sum_range(f, file, at, x->at, &sum, b->buf, e);
-        crc_sum_add(&sum, *size, x->at, x->len, x->crc);
-        at = x->at + x->len;
+        rc = sum_range(&x, at, run->at, e);
+        crc_sum_add(&x.sum, *size, run->at, run->len, run->crc);
+        at = run->at + run->len;
     }
     if (rc == 0)
-        rc = sum_range(f, file, at, *size, &sum, b->buf, e);
-    *crc = sum.acc;
+        rc = sum_range(&x, at, *size, e);
+    *crc = x.sum.acc;
     files_free(f);
     return rc;
 }
@@ -468,27 +474,26 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
 }
 
 /* The CRC of a whole file: known runs, and what lies between them. */
-static int sum_file(struct source *s, int file, const struct manifest_run *run, int n_runs, char *buf,
-                    struct crc_sum *sum, struct err *e)
+static int sum_file(struct summing *x, const struct manifest_run *run, int n_runs, struct err *e)
 {
-    uint64_t size = files_size(s->files, file), at = 0;
+    uint64_t size = files_size(x->files, x->file), at = 0;
     int i = 0, hi = n_runs;
 
     while (i < hi) {                    /* the first that is not of an earlier file */
         int mid = i + (hi - i) / 2;
 
-        if (run[mid].file < file)
+        if (run[mid].file < x->file)
             i = mid + 1;
         else
             hi = mid;
     }
-    for (; i < n_runs && run[i].file == file; i++) {
-        if (sum_range(s->files, file, at, run[i].at, sum, buf, e) < 0)
+    for (; i < n_runs && run[i].file == x->file; i++) {
+        if (sum_range(x, at, run[i].at, e) < 0)
             return -1;
-        crc_sum_add(sum, size, run[i].at, run[i].len, run[i].crc);
+        crc_sum_add(&x->sum, size, run[i].at, run[i].len, run[i].crc);
         at = run[i].at + run[i].len;
     }
-    return sum_range(s->files, file, at, size, sum, buf, e);
+    return sum_range(x, at, size, e);
 }
 
 struct known {
@@ -502,7 +507,7 @@ static int check_file(struct source *s, const json_t *t, const struct known *k, 
     const char *name = json_string_value(json_object_get(t, "name"));
     const struct source_file *f = name ? source_file(s, name) : NULL;
     uint64_t want = (uint64_t)json_integer_value(json_object_get(t, "size_bytes")), size;
-    struct crc_sum sum = {0};
+    struct summing x = { .files = s->files, .buf = k->buf };
     uint32_t crc;
 
     if (!name || !hex_crc(t, &crc)) {
@@ -519,11 +524,12 @@ static int check_file(struct source *s, const json_t *t, const struct known *k, 
                    "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
-    if (sum_file(s, f->file, k->run, k->n_runs, k->buf, &sum, e) < 0)
+    x.file = f->file;
+    if (sum_file(&x, k->run, k->n_runs, e) < 0)
         return -1;
-    if (sum.acc != crc)
+    if (x.sum.acc != crc)
         report_add(r, SEV_ERROR, "file_crc", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
-                   "is not what was written (crc %08x, expected %08x)", sum.acc, crc);
+                   "is not what was written (crc %08x, expected %08x)", x.sum.acc, crc);
     return 0;
 }
 

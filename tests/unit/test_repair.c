@@ -79,7 +79,7 @@ static void repair(struct made *m, enum replica_policy how, struct result *out)
 
     open_made(m);
     assert_int_equal(replicas_check(&m->s, &o, &r, &e), 0);
-    assert_int_equal(repair_run(&m->s, &r, how, scratch, NULL, &out->repaired, &e), 0);
+    assert_int_equal(repair_run(&m->s, &r, &(struct repair_opts){ how, scratch, NULL }, &out->repaired, &e), 0);
     for (int st = 0; st < STATE_N; st++) {
         void *to = st == STATE_BF16 ? (void *)out->bf16 : (void *)out->flat[st];
         const struct tmap *now = m->param.state[st];

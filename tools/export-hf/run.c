@@ -23,12 +23,16 @@ static int write_out(struct job *j, const char *out, struct source *s, const str
     return rc;
 }
 
-static int print_plan(struct job *j, const char *out, const struct hf_target *t, struct source *s,
-                      struct sink *k, const struct report *notes, struct err *e)
+static int print_plan(struct job *j, const char *out, struct source *s, const struct hf_target *t,
+                      const struct report *notes, struct err *e)
 {
+    struct sink_opts so = convert_cli_sink(&j->cli, out);
+    struct sink *k = hf_sink(&so, t);
     struct rehearsal r;
+    int rc = rehearsal_run(s, k, out, &r, e);
 
-    if (rehearsal_run(s, k, out, &r, e) < 0)
+    k->ops->close(k);
+    if (rc < 0)
         return -1;
     talk_plan(j, out, t, notes, &r);
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
@@ -72,10 +76,7 @@ static int export(struct job *j, const char *out, struct source *s, struct repor
     }
     t = hf_target_new(s, &j->hf, notes, e);
     if (t && j->cli.dry_run) {
-        struct sink *k = hf_sink(&so, t);
-
-        rc = print_plan(j, out, t, s, k, notes, e);
-        k->ops->close(k);
+        rc = print_plan(j, out, s, t, notes, e);
     } else if (t) {
         cli_warn_findings(&j->cli, notes);
         rc = write_out(j, out, s, t, hf_sink(&so, t), e);

@@ -50,8 +50,9 @@ static void print_result(const struct job *j, const struct ds_write *w, const st
 static int repair(struct job *j, struct source *s, struct err *e)
 {
     char *dir = path_parent(j->out);
-    int rc = repair_run(s, &j->replicas, j->cli.replicas,
-                        !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp", cli_stopped, &j->repaired, e);
+    struct repair_opts o = { .how = j->cli.replicas, .stopped = cli_stopped,
+                             .spool = !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp" };
+    int rc = repair_run(s, &j->replicas, &o, &j->repaired, e);
 
     free(dir);
     if (rc == 0)

@@ -211,13 +211,15 @@ static void tell_flushed(const struct sink *k, struct plan *plan)
 
 /* ---- reading back ---- */
 
-static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, size_t size,
-                        struct err *e)
+enum { CHUNK = 1 << 20 };
+
+/* buf: CHUNK bytes. */
+static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, struct err *e)
 {
     uint32_t got = 0;
 
-    for (uint64_t at = 0; at < x->len; at += size) {
-        size_t n = (size_t)min_u64(size, x->len - at);
+    for (uint64_t at = 0; at < x->len; at += CHUNK) {
+        size_t n = (size_t)min_u64(CHUNK, x->len - at);
 
         if (files_read(f, file, x->at + at, buf, n, e) < 0)
             return -1;
@@ -251,7 +253,6 @@ static int check_header(struct files *f, int file, const struct hf_target *t, in
 
 static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
 {
-    enum { CHUNK = 1 << 20 };
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     struct files *f = files_new();
     char *buf = xmalloc(CHUNK);
@@ -264,7 +265,7 @@ static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
         rc = file < 0 ? -1 : t->q.format == HF_SAFETENSORS ? check_header(f, file, t, i, e) : 0;
         for (int j = 0; j < t->n_tensors && rc == 0; j++)
             if (t->tensor[j].file == i)
-                rc = check_tensor(f, file, &t->tensor[j], crc[j], buf, CHUNK, e);
+                rc = check_tensor(f, file, &t->tensor[j], crc[j], buf, e);
         free(path);
     }
     free(buf);
