@@ -2,8 +2,8 @@
 # lint.sh - includes follow the arrows: tools -> {convert, check} -> layout -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
-# from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh), and
-# functions take few parameters (lint_params.sh).
+# from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh),
+# functions take few parameters (lint_params.sh), and sources say what they are, in 120 columns (lint_text.sh).
 cd "$(dirname "$0")/.." || exit 1
 
 grep -rnE --include='*.c' --include='*.h' --include='*.cu' '^[ \t]*#[ \t]*include[ \t]*"' \
@@ -60,3 +60,4 @@ awk '
 ' >&2 || exit 1
 sh tests/lint_circles.sh || exit 1
 sh tests/lint_params.sh || exit 1
+sh tests/lint_text.sh || exit 1

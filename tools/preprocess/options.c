@@ -1,3 +1,6 @@
+/*
+ * options.c - what preprocess can be asked, by our names and the reference's
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
