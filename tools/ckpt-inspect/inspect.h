@@ -34,6 +34,25 @@ struct inspect {
     int max;                    /* --max */
 };
 
+/* ---- options.c ---- */
+
+/* Marks of the tool's own options: the commands that take them. */
+enum {
+    CMD_LS = 1, CMD_CAT = 2, CMD_ARGS = 4, CMD_STATS = 8, CMD_VERIFY = 16, CMD_REPLICAS = 32, CMD_DIFF = 64,
+    CMD_SUMMARY = 128,
+};
+
+enum { GIVEN_MAX = 64 };
+struct given {                  /* the tool's own options, until the command is known */
+    const struct option_row *row[GIVEN_MAX];
+    int n;
+};
+
+/* 0, or -1 after saying on stderr what is wrong. */
+int inspect_parse(struct inspect *in, struct given *given, int argc, char **argv);
+
+/* ---- cmd_*.c ---- */
+
 int cmd_summary(struct inspect *in);
 int cmd_ls(struct inspect *in);
 int cmd_cat(struct inspect *in);

@@ -1,6 +1,7 @@
 /*
  * options.c - what preprocess can be asked, by our names and the reference's
  */
+#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -9,127 +10,119 @@
 #include "libcommon/base/mem.h"
 #include "tools/preprocess/preprocess.h"
 
-enum {
-    OPT_INPUT = OPT_TOOL, OPT_PREFIX, OPT_KEYS, OPT_FORMAT, OPT_DOCUMENT, OPT_VOCAB, OPT_MERGES, OPT_TOKENIZER,
-    OPT_TYPE, OPT_APPEND, OPT_EOD, OPT_IMPL, OPT_SKIP, OPT_DECODE, OPT_IGNORED_VALUE,
-};
+#define FIELD(f) .field = offsetof(struct job, f)
 
-static const struct option longopts[] = {
-    CLI_OPTIONS,
-    {"force", no_argument, 0, 'f'},
-    {"dry-run", no_argument, 0, 'n'},
-    {"input", required_argument, 0, OPT_INPUT},
-    {"output-prefix", required_argument, 0, OPT_PREFIX},
-    {"json-keys", required_argument, 0, OPT_KEYS},
-    {"input-format", required_argument, 0, OPT_FORMAT},
-    {"document", required_argument, 0, OPT_DOCUMENT},
-    {"vocab", required_argument, 0, OPT_VOCAB},
-    {"merges", required_argument, 0, OPT_MERGES},
-    {"tokenizer", required_argument, 0, OPT_TOKENIZER},
-    {"append-eod", no_argument, 0, OPT_APPEND},
-    {"eod", required_argument, 0, OPT_EOD},
-    {"dataset-impl", required_argument, 0, OPT_IMPL},
-    {"skip-bad-lines", no_argument, 0, OPT_SKIP},
-    {"decode", required_argument, 0, OPT_DECODE},
-    {"vocab-file", required_argument, 0, OPT_VOCAB},
-    {"merge-file", required_argument, 0, OPT_MERGES},
-    {"tokenizer-name-or-path", required_argument, 0, OPT_TOKENIZER},
-    {"tokenizer-type", required_argument, 0, OPT_TYPE},
-    {"workers", required_argument, 0, 'j'},
-    {"log-interval", required_argument, 0, OPT_IGNORED_VALUE},
-    {"make-vocab-size-divisible-by", required_argument, 0, OPT_IGNORED_VALUE},
-    {"pad-vocab-size-to", required_argument, 0, OPT_IGNORED_VALUE},
-    {0},
-};
-
-static int usage(struct job *j, const char *what)
+static int refuse(struct err *e, const char *what)
 {
-    cli_usage(&j->cli, "%s", what);
+    err_usage(e, "%s", what);
     return -1;
 }
 
-static int choose(struct job *j, const char *arg, const char *const *words, int n, const char *otherwise)
+static int take_key(void *into, const char *key, struct err *e)
 {
-    for (int i = 0; i < n; i++)
-        if (strcmp(arg, words[i]) == 0)
-            return i;
-    return usage(j, otherwise);
-}
+    struct job *j = into;
 
-static int add_key(struct job *j, const char *key)
-{
     if (j->n_keys == MAX_KEYS)
-        return usage(j, "--json-keys: more than 64 keys");
+        return refuse(e, "--json-keys: more than 64 keys");
     if (!*key || strchr(key, '/'))      /* it becomes part of a file's name */
-        return usage(j, "--json-keys: a key that is empty or has a '/'");
+        return refuse(e, "--json-keys: a key that is empty or has a '/'");
     for (int i = 0; i < j->n_keys; i++)
         if (strcmp(j->keys[i], key) == 0)
-            return usage(j, "--json-keys: a key is given twice");
+            return refuse(e, "--json-keys: a key is given twice");
     j->keys[j->n_keys++] = key;
     return 0;
 }
 
-static int add_input(struct job *j, char *path)
+static int take_input(void *into, const char *path, struct err *e)
 {
+    struct job *j = into;
+
+    (void)e;
     ARRAY_ROOM(j->inputs, j->cap_inputs, j->n_inputs + 1);
     j->inputs[j->n_inputs++] = path;
     return 0;
 }
 
-/* As argparse does with nargs='+': the words up to the next option belong to this one. */
-static int take_words(struct job *j, int c, int argc, char **argv)
+static int take_impl(void *into, const char *value, struct err *e)
 {
-    char *word = optarg;
+    struct job *j = into;
+    bool mmap = strcmp(value, "mmap") == 0;
 
-    for (;;) {
-        if ((c == OPT_KEYS ? add_key(j, word) : add_input(j, word)) < 0)
-            return -1;
-        if (optind == argc || (argv[optind][0] == '-' && argv[optind][1]))
+    if (!mmap && strcmp(value, "cached") != 0 && strcmp(value, "lazy") != 0)
+        return refuse(e, "--dataset-impl: expected mmap, cached or lazy");
+    j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* the last two differ in how they are read */
+    return 0;
+}
+
+static int take_document(void *into, const char *value, struct err *e)
+{
+    static const char *const words[] = { "file", "line", "paragraph" };     /* enum document */
+    struct job *j = into;
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(value, words[i]) == 0) {
+            j->document = (enum document)i;
+            j->form = INPUT_TEXT;
             return 0;
-        word = argv[optind++];
-    }
+        }
+    return refuse(e, "--document: expected file, line or paragraph");
 }
 
-static int take_impl(struct job *j, const char *arg)
+static const struct option_row rows[] = {
+    { "input", 0, "FILE...", "what to read, in this order", .take = take_input, .many = true },
+    { "output-prefix", 0, "P", "where to write", FIELD(prefix) },
+    { "json-keys", 0, "KEY...", "the strings to take of each object, a dataset for each (text)", .take = take_key,
+      .many = true },
+    { "input-format", 0, "F", "jsonl (default) or text", .words = "jsonl text", FIELD(form) },
+    { "document", 0, "WHAT", "of text, what is a document: file (default), line or paragraph", .take = take_document,
+      .words = "file line paragraph" },
+    { "vocab", 0, "FILE", "GPT-2's vocab.json, with --merges", FIELD(vocab) },
+    { "merges", 0, "FILE", "GPT-2's merges.txt", FIELD(merges) },
+    { "tokenizer", 0, "PATH", "a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches "
+      "(without any of these three: one token a byte, 256 for the end)", FIELD(tokenizer) },
+    { "append-eod", .help = "end each document with the end-of-document token", FIELD(append_eod) },
+    { "eod", 0, "TOKEN", "which one that is (default: <|endoftext|>, else </s>)", FIELD(eod) },
+    { "dataset-impl", 0, "I", "mmap (default), cached or lazy", .take = take_impl, .words = "mmap cached lazy" },
+    { "skip-bad-lines", .help = "warn of lines that are no good, and go on", FIELD(skip_bad_lines) },
+    { "decode", 0, "PREFIX", "print the documents of PREFIX.bin as JSONL", FIELD(decode) },
+    { "force", 'f', .help = "replace what is already there", FIELD(cli.force) },
+    { "dry-run", 'n', .help = "say what would be written, and write nothing", FIELD(cli.dry_run) },
+    {0},
+};
+
+static const struct option_row reference_rows[] = {
+    { "vocab-file", .arg = "FILE", FIELD(vocab) },
+    { "merge-file", .arg = "FILE", FIELD(merges) },
+    { "tokenizer-name-or-path", .arg = "PATH", FIELD(tokenizer) },
+    { "tokenizer-type", .arg = "TYPE", FIELD(type) },
+    { "log-interval", .arg = "N", .take = option_table_ignore },
+    { "make-vocab-size-divisible-by", .arg = "N", .take = option_table_ignore },
+    { "pad-vocab-size-to", .arg = "N", .take = option_table_ignore },
+    {0},
+};
+
+static const struct option_row workers_rows[] = {       /* taken into the cli */
+    { "workers", .arg = "N", .take = cli_take_threads },
+    {0},
+};
+
+static const char head[] =
+    "Usage: preprocess --input FILE... --output-prefix PREFIX [options]\n"
+    "       preprocess --decode PREFIX [options]\n"
+    "Turn text into token files for Megatron: PREFIX_KEY_document.bin and .idx. FILE is JSONL\n"
+    "(one object a line) or plain text; '-' is standard input. The files get their names when\n"
+    "they are complete.\n";
+static const char tail[] =
+    "The reference's options: --vocab-file, --merge-file, --tokenizer-name-or-path and --workers\n"
+    "are --vocab, --merges, --tokenizer and --threads; --tokenizer-type may be GPT2BPETokenizer,\n"
+    "PretrainedFromHF or bytes; --log-interval, --make-vocab-size-divisible-by and\n"
+    "--pad-vocab-size-to have nothing to do here and are accepted.\n"
+    "\nExit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
+    "Example: preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n";
+
+static int usage(struct job *j, const char *what)
 {
-    static const char *const words[] = { "mmap", "cached", "lazy" };
-    int i = choose(j, arg, words, 3, "--dataset-impl: expected mmap, cached or lazy");
-
-    j->impl = i == 0 ? MMIDX_MMAP : MMIDX_LEGACY;       /* the last two differ in how they are read */
-    return i < 0 ? -1 : 0;
-}
-
-static int take_option(struct job *j, int c, int argc, char **argv)
-{
-    static const char *const forms[] = { "jsonl", "text" }, *const documents[] = { "file", "line", "paragraph" };
-    int i;
-
-    switch (c) {
-    case OPT_INPUT: case OPT_KEYS: return take_words(j, c, argc, argv);
-    case OPT_PREFIX: j->prefix = optarg; return 0;
-    case OPT_VOCAB: j->vocab = optarg; return 0;
-    case OPT_MERGES: j->merges = optarg; return 0;
-    case OPT_TOKENIZER: j->tokenizer = optarg; return 0;
-    case OPT_TYPE: j->type = optarg; return 0;
-    case OPT_APPEND: j->append_eod = true; return 0;
-    case OPT_EOD: j->eod = optarg; return 0;
-    case OPT_IMPL: return take_impl(j, optarg);
-    case OPT_SKIP: j->skip_bad_lines = true; return 0;
-    case OPT_DECODE: j->decode = optarg; return 0;
-    case OPT_IGNORED_VALUE: return 0;
-    case OPT_FORMAT:
-        i = choose(j, optarg, forms, 2, "--input-format: expected jsonl or text");
-        j->form = (enum input_form)i;
-        return i < 0 ? -1 : 0;
-    case OPT_DOCUMENT:
-        i = choose(j, optarg, documents, 3, "--document: expected file, line or paragraph");
-        j->document = (enum document)i;
-        j->form = INPUT_TEXT;
-        return i < 0 ? -1 : 0;
-    }
-    if (cli_option(&j->cli, c, optarg) == 0)
-        return 0;
-    cli_usage(&j->cli, NULL);
+    cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
@@ -172,14 +165,14 @@ static int check_inputs(struct job *j)
 
 int job_parse(struct job *j, int argc, char **argv)
 {
-    int c;
+    const struct option_group groups[] = {
+        { "Options", rows, j, 0 }, { NULL, cli_rows, &j->cli, 0 },
+        { NULL, reference_rows, j, 0 }, { NULL, workers_rows, &j->cli, 0 }, {0},
+    };
+    const struct option_table table = { "preprocess", head, tail, .groups = groups };
 
-    while ((c = cli_getopt(&j->cli, argc, argv, CLI_SHORT "fn", longopts)) != -1) {
-        if (c == OPT_HELP)
-            return JOB_HELP;
-        if (take_option(j, c, argc, argv) < 0)
-            return -1;
-    }
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
     if (optind < argc) {
         cli_usage(&j->cli, "'%s' belongs to no option; inputs follow --input", argv[optind]);
         return -1;

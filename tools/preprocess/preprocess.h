@@ -15,7 +15,7 @@ enum { MAX_KEYS = 64 };
 
 struct job {
     struct cli cli;
-    char **inputs;                      /* into argv; "-" is standard input */
+    const char **inputs;                /* into argv; "-" is standard input */
     int n_inputs, cap_inputs;
     const char *keys[MAX_KEYS];
     int n_keys;
@@ -29,8 +29,7 @@ struct job {
 
 /* ---- options.c ---- */
 
-enum { JOB_HELP = 1 };
-/* 0, JOB_HELP, or -1 after saying what is wrong. */
+/* 0, or -1 after saying what is wrong. */
 int job_parse(struct job *j, int argc, char **argv);
 void job_free(struct job *j);
 
