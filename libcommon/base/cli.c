@@ -175,21 +175,12 @@ const char *nearest_word(const char *s, const char *const *words, int n)
     return best;
 }
 
-/* ---- options ---- */
+/* ---- answers ---- */
 
-static int bad_value(struct cli *cli, const char *option, const char *arg, const char *expected)
+int cli_help(const char *text)
 {
-    fprintf(stderr, "%s: %s: '%s' is not %s\n", cli->tool, option, arg, expected);
-    return -1;
-}
-
-static int choose(struct cli *cli, const char *option, const char *arg, const char *const *words, int n,
-                  const char *expected)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(arg, words[i]) == 0)
-            return i;
-    return bad_value(cli, option, arg, expected);
+    fputs(text, stdout);
+    return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
 int cli_version(const char *tool)
@@ -201,148 +192,6 @@ int cli_version(const char *tool)
     printf("compiler %s; HDF5 %u.%u.%u, %s, jansson %s, zlib %s, ISA-L %d.%d.%d\n", __VERSION__, major, minor,
            release, archive_version_string(), jansson_version_str(), zlibVersion(),
            ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
-}
-
-static int set_threads(struct cli *cli, const char *arg)
-{
-    int64_t n;
-
-    if (parse_int(arg, 1, 1024, &n) < 0)
-        return bad_value(cli, "--threads", arg, "a number from 1 to 1024");
-    cli->threads = (int)n;
-    return 0;
-}
-
-static int set_part(struct cli *cli, const char *arg)
-{
-    int part, n_parts;
-    char end;
-
-    if (strcmp(arg, "auto") == 0) {
-        cli_find_launcher(cli);
-        cli->all_tasks = true;
-        return 0;
-    }
-    if (sscanf(arg, "%d/%d%c", &part, &n_parts, &end) != 2 || part < 0 || part >= n_parts || n_parts > 1 << 20)
-        return bad_value(cli, "--part", arg, "I/N with 0 <= I < N, or auto");
-    cli->launched = cli->all_tasks = false;
-    cli->part = part;
-    cli->n_parts = n_parts;
-    return 0;
-}
-
-int cli_option(struct cli *cli, int c, const char *arg)
-{
-    static const char *const when[] = { "auto", "always", "never" };
-    static const char *const how[] = { "average", "first", "majority", "fail" };
-    int i;
-
-    switch (c) {
-    case OPT_VERSION:
-        exit(cli_version(cli->tool));
-    case OPT_JSON:
-        cli->json = true;
-        return 0;
-    case 'q':
-        cli->quiet = true;
-        cli->progress = PROGRESS_NEVER;
-        return 0;
-    case 'v':
-        cli->verbose++;
-        return 0;
-    case 'f':
-        cli->force = true;
-        return 0;
-    case 'n':
-        cli->dry_run = true;
-        return 0;
-    case 'j':
-        return set_threads(cli, arg);
-    case OPT_VERIFY:
-        cli->verify = true;
-        return 0;
-    case OPT_RESUME:
-        cli->resume = true;
-        return 0;
-    case OPT_ACCEPT_MISMATCH:
-        cli->accept_mismatch = true;
-        return 0;
-    case OPT_PART:
-        return set_part(cli, arg);
-    case OPT_PROGRESS:
-        i = choose(cli, "--progress", arg, when, 3, "auto, always or never");
-        if (i < 0)
-            return -1;
-        cli->progress = (enum progress_mode)i;
-        return 0;
-    case OPT_MEM:
-        if (parse_size(arg, &cli->mem_bytes) < 0 || cli->mem_bytes < 8 << 20)
-            return bad_value(cli, "--mem", arg, "a size of 8M or more (K, M, G, T)");
-        return 0;
-    case OPT_REPLICAS:
-        i = choose(cli, "--replicas", arg, how, 4, "average, first, majority or fail");
-        if (i < 0)
-            return -1;
-        cli->replicas = (enum replica_policy)i;
-        cli->replicas_given = true;
-        return 0;
-    }
-    return -1;                          /* cli_getopt() has said what is wrong */
-}
-
-static void unknown_option(struct cli *cli, const char *word, const struct option *longs)
-{
-    const char *names[256], *near;
-    char name[64];
-    int n = 0;
-
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
-    for (; longs[n].name && n < 256; n++)
-        names[n] = longs[n].name;
-    near = nearest_word(name + 2, names, n);
-    if (near)
-        fprintf(stderr, "%s: unknown option '%s'; did you mean '--%s'?\n", cli->tool, name, near);
-    else
-        fprintf(stderr, "%s: unknown option '%s'\n", cli->tool, name);
-}
-
-/* The reference's tools spell --input_folder, ours --input-folder: one table serves both. */
-static void fold_underscores(char **argv)
-{
-    for (; *argv && strcmp(*argv, "--") != 0; argv++)
-        if (str_starts(*argv, "--"))
-            for (char *p = *argv + 2; *p && *p != '='; p++)
-                if (*p == '_')
-                    *p = '-';
-}
-
-int cli_getopt(struct cli *cli, int argc, char **argv, const char *shorts, const struct option *longs)
-{
-    char *spec;
-    int c;
-
-    if (optind <= 1)
-        fold_underscores(argv + 1);
-    opterr = 0;
-    spec = str_fmt(":%s", shorts);
-    c = getopt_long(argc, argv, spec, longs, NULL);
-    free(spec);
-    /* getopt permutes, so the word that failed is the one before optind. */
-    if (c == ':')
-        fprintf(stderr, "%s: option '%s' needs a value\n", cli->tool, argv[optind - 1]);
-    else if (c == '?' && optopt > 0 && optopt < 256)
-        fprintf(stderr, "%s: unknown option '-%c'\n", cli->tool, optopt);
-    else if (c == '?' && optopt >= 256)
-        fprintf(stderr, "%s: option '%s' takes no value\n", cli->tool, argv[optind - 1]);
-    else if (c == '?')
-        unknown_option(cli, argv[optind - 1], longs);
-    return c == ':' ? '?' : c;
-}
-
-int cli_help(const char *text)
-{
-    fputs(text, stdout);
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
