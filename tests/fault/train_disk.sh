@@ -28,6 +28,14 @@ for call in mkdir rename open fsync; do
     rm -rf "$W/start"
 done
 
+ln -s nowhere "$W/link"; echo mine >"$W/file"
+for save in link file; do
+    "$BIN/train" $MODEL --save "$W/$save" >"$W/no_folder.log" 2>&1; status=$?
+    check "--save is a $save: exit status 1, not $status" [ $status -eq 1 ]
+    check "--save is a $save: said" grep -q "^train: $W/$save: stands where a folder is needed" "$W/no_folder.log"
+done
+check "--save is a file: as it was" [ "$(cat "$W/file")" = mine ]
+
 # ---- later: a folder that cannot be made, like a full disk ----
 train1 mkdir:2:28 global_step "$W/once" >"$W/once.log" 2>&1; status=$?
 check "one failing save: exit status 0, not $status" [ $status -eq 0 ]
@@ -42,7 +50,7 @@ check "all saves fail: the end" grep -q "^train: .*the checkpoint of iteration 2
 check "all saves fail: status.json" grep -q '"stop_reason":"failed"' "$W/all/status.json"
 
 # ---- the reason that is told is the first one, of the rank at fault ----
-WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 20000)))
+WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 10000)))
 export WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 RANK=1 LOCAL_RANK=1 LD_PRELOAD="$W/badio.so" BADIO_URING=0 BADIO=pwrite:1+:28 "$BIN/train" $MODEL --save "$W/two" >/dev/null 2>&1 &
 RANK=0 LOCAL_RANK=0 "$BIN/train" $MODEL --save "$W/two" >"$W/two.log" 2>&1

@@ -32,7 +32,7 @@ launch() {
 # Each rank a process of its own; the exit status is the largest.
 launch_sockets() {
     ranks=$1; shift
-    port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 20000))
+    port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 10000))
     pids= rank=0 worst=0
     while [ $rank -lt "$ranks" ]; do
         RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 \

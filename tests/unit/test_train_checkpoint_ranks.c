@@ -142,7 +142,7 @@ static void start_ranks(const char *dir, void (*body)(const char *dir, int r))
     char port[16];
     pid_t pid[TP];
 
-    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() * 7 % 20000) + (body == losing_rank));
+    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() * 7 % 10000) + (body == losing_rank));
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
