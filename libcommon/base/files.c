@@ -611,6 +611,24 @@ int dir_sync(const char *path, struct err *e)
     return rc;
 }
 
+/* One folder; that it is there already is fine, but not that a file is, or a link that leads nowhere. */
+static int make_one(const char *path, struct err *e)
+{
+    struct stat st;
+
+    if (mkdir(path, 0777) == 0)
+        return 0;
+    if (errno != EEXIST) {
+        err_sys(e, path, "cannot create the folder");
+        return -1;
+    }
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return 0;
+    errno = ENOTDIR;
+    err_sys(e, path, "stands where a folder is needed");
+    return -1;
+}
+
 int dir_make(const char *path, struct err *e)
 {
     char *p = xstrdup(path);
@@ -622,10 +640,7 @@ int dir_make(const char *path, struct err *e)
         if (c != '/' && c != '\0')
             continue;
         *s = '\0';
-        if (mkdir(p, 0777) < 0 && errno != EEXIST) {
-            err_sys(e, p, "cannot create the folder");
-            rc = -1;
-        }
+        rc = make_one(p, e);
         *s = c;
         if (c == '\0')
             break;

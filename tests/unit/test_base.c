@@ -182,6 +182,9 @@ static void folders_go_without_following_links(void **state)
     assert_int_equal(dir_make(sub, &e), 0);
     assert_int_equal(dir_make(keep, &e), 0);
     assert_int_equal(file_replace(kept, "x", 1, &e), 0);
+    assert_int_equal(dir_make(kept, &e), -1);
+    assert_non_null(strstr(e.msg, "stands where a folder is needed"));
+    err_clear(&e);
     assert_int_equal(symlink(keep, link), 0);
     if (dir_remove(dir, &e) < 0)
         fail_msg("%s", e.msg);
