@@ -109,6 +109,10 @@ FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
 MAN       := $(wildcard docs/*.1)
+# What bash and zsh complete behind a tool's name, printed by the tool from its table of options.
+COMPLETED := $(filter-out train,$(TOOLS))
+BASH_DIR   = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSH_DIR    = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 
 all: $(TOOL_BIN) $(CUDA_LIB)
 
@@ -242,10 +246,15 @@ install: all
 	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
 	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
+	$(Q)set -e; for t in $(COMPLETED); do \
+		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
+	done
 
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
+	$(Q)rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%)
 
 clean:
 	$(Q)rm -rf build bin

@@ -184,6 +184,16 @@ install_check() {
         *) "$dir/opt/bin/$(basename "$t")" --version || return 1 ;;
         esac
     done
+    # A shell finds each tool's completion by its name; each is a script that bash takes.
+    for t in ckpt-inspect ds2universal reshape merge-tp export-hf preprocess; do
+        bash -n "$dir/opt/share/bash-completion/completions/$t" || return 1
+        grep -q "^complete .* $t\$" "$dir/opt/share/bash-completion/completions/$t" || return 1
+        grep -q "^#compdef $t\$" "$dir/opt/share/zsh/site-functions/_$t" || return 1
+        ! command -v zsh >/dev/null || zsh -n "$dir/opt/share/zsh/site-functions/_$t" || return 1
+    done
+    $make -s CUDA=0 uninstall DESTDIR="$dir" PREFIX=/opt || return 1
+    left=$(find "$dir" -type f)
+    [ -z "$left" ] || { echo "uninstall leaves $left"; return 1; }
 }
 export -f install_check
 export make

@@ -96,8 +96,8 @@ static void add_zsh(const struct option_table *o, struct strbuf *text)
     FOR_EACH_ROW(o, g, r)
         if (r->help)
             add_zsh_row(text, r);
-    if (o->commands)
-        strbuf_addf(text, " \\\n    '1:command or path:_alternative \"c:command:(%s)\" \"f:path:_files\"'",
+    if (o->commands)                    /* the blank: _arguments adds no options of its own */
+        strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(%s)\" \"f:path:_files\"'",
                     o->commands);
     strbuf_addf(text, " \\\n    '*:path:_files'\n");
 }
