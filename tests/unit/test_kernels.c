@@ -234,7 +234,7 @@ static void test_not_finite(void)
     }
 }
 
-/* ---- GELU: the specification's numbers, and the whole range ---- */
+/* ---- GELU (docs/training.md 1.6): single numbers, and the whole range ---- */
 
 static void test_gelu_vectors(void)
 {
@@ -408,7 +408,7 @@ static void test_runs(void)
     kt->runs_free(r);
 }
 
-/* The specification's numbers: three steps from p = 1, with the counter beginning at 1 and at 2. */
+/* docs/training.md 3.5 worked out: three steps from p = 1, with the counter beginning at 1 and at 2. */
 static void test_adamw_vectors(void)
 {
     static const double want[2][3] = { { 0.9988999963, 0.9991635084, 0.9992008209 },
@@ -463,7 +463,7 @@ static void test_cast(void)
     }
 }
 
-/* ALiBi's products of slope and position, with 112 heads, as the specification rounds them */
+/* ALiBi's products of slope and position, with 112 heads, as docs/training.md 1.5 rounds them */
 static void test_alibi_rounding(void)
 {
     static const struct { float slope; int position; uint16_t want; } v[] = {

@@ -7,7 +7,7 @@
  * finishes them, cut into buckets that data parallelism reduces one by one. Every data-
  * parallel rank owns an equal part of each bucket: of that part it holds masters and moments
  * (its shard), laid end to end. Where files put the same elements is the checkpoint's
- * business (design: memory layout is the trainer's, file layout the file's).
+ * business (checkpoint/), for memory and files are cut for different ends.
  *
  *   flat     | bucket 0: final norm, (tied copy) | bucket 1: last block | ... | embedding |
  *   owned    |    d=0    |    d=1                |  d=0   |   d=1       | ... | d=0 | d=1 |
