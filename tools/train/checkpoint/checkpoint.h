@@ -103,7 +103,6 @@ void checkpoint_close(struct checkpoint *c);            /* NULL is fine */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* Belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
-const struct source *checkpoint_source(const struct checkpoint *c);
 /*
  * Which tensor-parallel copies of replicated parameters disagree, and by how much: one
  * WARNING a kind of parameter and a summary; nothing when all agree. Reads those tensors

@@ -29,8 +29,6 @@ struct checkpoint {
  * NULL: the source has none.
  */
 const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p);
-/* The lowest number of a block in the source's names; -1: it has none. */
-int checkpoint_first_layer(const struct source *s);
 /* Same kind and block? `name` numbers blocks from first_layer. */
 bool checkpoint_same(const char *name, int first_layer, const struct stage_param *p);
 

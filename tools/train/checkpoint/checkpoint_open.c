@@ -219,7 +219,8 @@ static char *choose(const struct checkpoint_from *from, struct report *notes, st
 
 /* ---- names ---- */
 
-int checkpoint_first_layer(const struct source *s)
+/* The lowest number of a block in the source's names; -1: it has none. */
+static int lowest_layer(const struct source *s)
 {
     int lowest = -1;
 
@@ -477,7 +478,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c->src = source_open(path, &so, found, e);
     if (!c->src || take_findings(found, c->src->path, notes, e) < 0)
         goto out;
-    c->first_layer = checkpoint_first_layer(c->src);
+    c->first_layer = lowest_layer(c->src);
     if (check_kind(c, e) < 0)
         goto out;
     fill_info(c);
@@ -504,11 +505,6 @@ void checkpoint_close(struct checkpoint *c)
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
 {
     return &c->info;
-}
-
-const struct source *checkpoint_source(const struct checkpoint *c)
-{
-    return c->src;
 }
 
 /* ---- one save ---- */

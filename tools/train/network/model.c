@@ -155,6 +155,16 @@ static void set_sizes(struct model *m)
     m->scratch_bytes = need;
 }
 
+/* Slope of one of n heads (docs/training.md 1.5). */
+static double alibi_slope(int head, int n_heads)
+{
+    int c = 1;
+
+    while (c * 2 <= n_heads)
+        c *= 2;
+    return head < c ? exp2(-8.0 * (head + 1) / c) : exp2(-8.0 * (2 * (head - c) + 1) / (2 * c));
+}
+
 /*
  * ALiBi (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j, rounded to T as the
  * reference's bias tensor is. The rounding is visible: 1877.1 becomes 1880 in bf16.
@@ -165,7 +175,7 @@ static void fill_bias(struct model *m)
     float *bias = xmalloc(m->alibi_bytes);
 
     for (int i = 0; i < m->heads; i++) {
-        float slope = (float)model_alibi_slope(head0 + i, n);
+        float slope = (float)alibi_slope(head0 + i, n);
 
         for (int j = 0; j < m->opts.s; j++) {
             float x = slope * (float)j;
@@ -188,15 +198,6 @@ static void fill_positions(struct model *m)
     m->kernels->dev->copy(m->positions, position, (uint64_t)m->rows * sizeof *position, NULL);
     m->kernels->dev->stream_sync(NULL);
     free(position);
-}
-
-double model_alibi_slope(int head, int n_heads)
-{
-    int c = 1;
-
-    while (c * 2 <= n_heads)
-        c *= 2;
-    return head < c ? exp2(-8.0 * (head + 1) / c) : exp2(-8.0 * (2 * (head - c) + 1) / (2 * c));
 }
 
 static struct model *prepare(const struct stage *g, const struct kernels *k, const struct model_opts *o)

@@ -169,7 +169,5 @@ MUST_CHECK int model_recompute_block(struct model *m, int block, const struct mo
  * the word embedding's.
  */
 MUST_CHECK int model_head(struct model *m, const struct micro_batch *mb, struct dev_stream *s, struct err *e);
-/* Slope of one of n heads (docs/training.md 1.5). */
-double model_alibi_slope(int head, int n_heads);
 
 #endif
