@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "libcommon/base/option_table.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/pytext.h"
 
@@ -23,28 +24,6 @@ static const char *const group_titles[] = {
     [GROUP_LOG] = "Log",
     [GROUP_PROGRAM] = "Program",
 };
-
-/* Words of `text` from `column` on, broken at HELP_WIDTH. */
-static void add_wrapped(struct strbuf *sb, int column, int indent, const char *text)
-{
-    bool space = false;
-
-    while (*text) {
-        int n = (int)strcspn(text, " ");
-
-        if (column + space + n + 1 > HELP_WIDTH && column > indent) {
-            strbuf_addf(sb, "\n%*s", indent, "");
-            column = indent;
-            space = false;
-        }
-        strbuf_addf(sb, "%s%.*s", space ? " " : "", n, text);
-        column += space + n;
-        text += n;
-        space = *text == ' ';
-        text += space;
-    }
-    strbuf_add(sb, "\n", 1);
-}
 
 static bool is_flag(const struct options_row *r)
 {
@@ -68,7 +47,7 @@ static void add_row(struct strbuf *sb, const struct options_row *r)
         strbuf_addf(sb, "%s\n%*s", left.buf, HELP_INDENT, "");
     else
         strbuf_addf(sb, "%-*s", HELP_INDENT, left.buf);
-    add_wrapped(sb, HELP_INDENT, HELP_INDENT, right.buf);
+    option_table_wrap(sb, HELP_INDENT, HELP_INDENT, HELP_WIDTH, right.buf);
     strbuf_free(&left);
     strbuf_free(&right);
 }
@@ -82,7 +61,7 @@ static void add_names(struct strbuf *sb, enum options_kind a, enum options_kind 
         if (options_rows[i].kind == a || options_rows[i].kind == b)
             strbuf_addf(&names, "%s--%s", names.len ? " " : "", options_rows[i].name);
     strbuf_addf(sb, "  ");
-    add_wrapped(sb, 2, 2, names.buf);
+    option_table_wrap(sb, 2, 2, HELP_WIDTH, names.buf);
     strbuf_free(&names);
 }
 
