@@ -181,21 +181,21 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
 /* ---- cache ---- */
 
 static void remember(struct bpe_encoder *c, struct slot *s, uint32_t hash, const char *p, size_t len,
-                     const int32_t *ids, int64_t n)
+                     struct bpe_ids made)
 {
     /* Full: forget everything. What is common is back after a few thousand pieces. */
-    if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + n > CACHE_IDS) {
+    if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + made.n > CACHE_IDS) {
         memset(c->slot, 0, SLOTS * sizeof *c->slot);
         c->n_slots = 0;
         c->keys_used = c->ids_used = 0;
         s = &c->slot[hash % SLOTS];
     }
     *s = (struct slot){ .hash = hash, .key = c->keys_used, .ids = c->ids_used, .key_len = (uint16_t)len,
-                        .n = (uint16_t)n };
+                        .n = (uint16_t)made.n };
     memcpy(c->keys + c->keys_used, p, len);
-    memcpy(c->ids + c->ids_used, ids, (size_t)n * sizeof *ids);
+    memcpy(c->ids + c->ids_used, made.v, (size_t)made.n * sizeof *made.v);
     c->keys_used += (uint32_t)len;
-    c->ids_used += (uint32_t)n;
+    c->ids_used += (uint32_t)made.n;
     c->n_slots++;
 }
 
@@ -218,7 +218,7 @@ static void encode_piece(struct bpe_encoder *c, const char *p, size_t len, struc
         }
     }
     make_tokens(c, p, len, out);
-    remember(c, &c->slot[i], hash, p, len, out->v + before, out->n - before);
+    remember(c, &c->slot[i], hash, p, len, (struct bpe_ids){ .v = out->v + before, .n = out->n - before });
 }
 
 /* ---- steps ---- */
@@ -236,7 +236,8 @@ static void put_blank_before(struct bpe_encoder *c, int step, const char **text,
 static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t len, struct bpe_ids *out)
 {
     const struct bpe_step *s = &c->b->step[step];
-    size_t from = 0, start, end;
+    struct bpe_match m;
+    size_t from = 0;
     int found = 0;
 
     if (len == 0)
@@ -249,12 +250,12 @@ static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t l
         put_blank_before(c, step, &text, &len);
     if (!s->code)
         return cut_piece(c, step + 1, text, len, out);
-    while (from < len && (found = bpe_cut(&c->cutter, s, text, len, from, &start, &end)) > 0) {
-        if (start > from && !s->remove_gaps && cut_piece(c, step + 1, text + from, start - from, out) < 0)
+    while (from < len && (found = bpe_cut(&c->cutter, s, text, len, from, &m)) > 0) {
+        if (m.start > from && !s->remove_gaps && cut_piece(c, step + 1, text + from, m.start - from, out) < 0)
             return -1;
-        if (!s->remove_matches && cut_piece(c, step + 1, text + start, end - start, out) < 0)
+        if (!s->remove_matches && cut_piece(c, step + 1, text + m.start, m.end - m.start, out) < 0)
             return -1;
-        from = end;
+        from = m.end;
     }
     if (found < 0)
         return -1;

@@ -102,11 +102,14 @@ struct bpe_cutter {
 };
 void bpe_cutter_init(struct bpe_cutter *c);
 void bpe_cutter_free(struct bpe_cutter *c);
+struct bpe_match {
+    size_t start, end;
+};
 /*
  * The next match at or after `from`: 1 and its place, 0 when there is none, -1 when the
  * expression gave up.
  */
 int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, size_t len, size_t from,
-            size_t *start, size_t *end);
+            struct bpe_match *m);
 
 #endif

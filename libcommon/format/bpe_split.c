@@ -163,7 +163,7 @@ void bpe_cutter_free(struct bpe_cutter *c)
 }
 
 int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, size_t len, size_t from,
-            size_t *start, size_t *end)
+            struct bpe_match *m)
 {
     PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->match);
 
@@ -177,8 +177,7 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
         if (rc < 0)
             return -1;
         if (v[1] > v[0] && v[0] >= from) {
-            *start = v[0];
-            *end = v[1];
+            *m = (struct bpe_match){ v[0], v[1] };
             return 1;
         }
         /* An empty match cuts nothing: on to the next character. */

@@ -248,23 +248,23 @@ static int take_value(struct parser *j, struct strbuf *text, const char *key, st
     return 0;
 }
 
-static int take_member(struct parser *j, int n, const char *const *keys, struct jsonl_value *v, struct strbuf *text)
+static int take_member(struct parser *j, const struct jsonl_wanted *w)
 {
     if (skip_string(j) < 0)
         return -1;
-    for (int i = 0; i < n; i++)
-        if (strlen(keys[i]) == j->skipped.len && memcmp(keys[i], j->skipped.buf, j->skipped.len) == 0)
-            return take(j, ':') ? take_value(j, text, keys[i], &v[i]) : bad(j, "expected ':'");
+    for (int i = 0; i < w->n; i++)
+        if (strlen(w->keys[i]) == j->skipped.len && memcmp(w->keys[i], j->skipped.buf, j->skipped.len) == 0)
+            return take(j, ':') ? take_value(j, w->text, w->keys[i], &w->value[i]) : bad(j, "expected ':'");
     return take(j, ':') ? skip_value(j, 1) : bad(j, "expected ':'");
 }
 
-static int take_object(struct parser *j, int n, const char *const *keys, struct jsonl_value *v, struct strbuf *text)
+static int take_object(struct parser *j, const struct jsonl_wanted *w)
 {
     if (!take(j, '{'))
         return bad(j, "expected an object");
     if (!take(j, '}')) {
         do {
-            if (take_member(j, n, keys, v, text) < 0)
+            if (take_member(j, w) < 0)
                 return -1;
         } while (take(j, ','));
         if (!take(j, '}'))
@@ -274,24 +274,23 @@ static int take_object(struct parser *j, int n, const char *const *keys, struct 
     return j->p == j->end ? 0 : bad(j, "something follows the object");
 }
 
-int jsonl_read(const char *line, size_t len, int n, const char *const *keys, struct jsonl_value *v,
-               struct strbuf *text, struct jsonl_fault *fault)
+int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault)
 {
     struct parser j = { .line = line, .p = line, .end = line + len, .fault = fault };
     size_t sound = utf8_check(line, len);
     int rc;
 
-    memset(v, 0, (size_t)n * sizeof *v);
+    memset(w->value, 0, (size_t)w->n * sizeof *w->value);
     if (sound < len) {
         j.p = line + sound;
         return bad(&j, "no UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
     }
     strbuf_add(&j.skipped, "", 0);
-    rc = take_object(&j, n, keys, v, text);
-    for (int i = 0; i < n && rc == 0; i++)
-        if (!v[i].found) {
+    rc = take_object(&j, w);
+    for (int i = 0; i < w->n && rc == 0; i++)
+        if (!w->value[i].found) {
             j.p = line;
-            rc = bad(&j, "no key \"%s\"", keys[i]);
+            rc = bad(&j, "no key \"%s\"", w->keys[i]);
         }
     strbuf_free(&j.skipped);
     return rc;

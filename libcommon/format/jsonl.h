@@ -14,7 +14,7 @@
 #include "libcommon/base/mem.h"
 
 struct jsonl_value {
-    size_t at, len;                     /* its bytes in the caller's buffer */
+    size_t at, len;                     /* its bytes in the text */
     bool found;
 };
 
@@ -23,13 +23,20 @@ struct jsonl_fault {
     char what[160];
 };
 
+/* What is asked of a line, and the answer. */
+struct jsonl_wanted {
+    int n;
+    const char *const *keys;            /* [n] */
+    struct jsonl_value *value;          /* [n]: filled */
+    struct strbuf *text;                /* the values' bytes are appended */
+};
+
 /*
- * Values of keys[0..n) in the object that is line[0..len), unescaped and appended to `text`.
+ * The wanted keys' values in the object that is line[0..len), unescaped.
  * Of a key that stands there twice the last counts. -1 and *fault: no JSON object, no UTF-8,
  * a key is missing, its value is no string, or a lone surrogate is escaped in it.
  */
-MUST_CHECK int jsonl_read(const char *line, size_t len, int n, const char *const *keys, struct jsonl_value *v,
-                          struct strbuf *text, struct jsonl_fault *fault);
+MUST_CHECK int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault);
 /* Append text[0..len) as a JSON string, quotes included. What is no UTF-8 becomes U+FFFD; returns how often. */
 size_t jsonl_quote(struct strbuf *out, const char *text, size_t len);
 

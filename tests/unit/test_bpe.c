@@ -393,7 +393,7 @@ static void jsonl_takes(const char *line, const char *want, size_t len)
     struct jsonl_value v;
     struct strbuf text = {0};
 
-    if (jsonl_read(line, strlen(line), 1, &key, &v, &text, &fault) < 0)
+    if (jsonl_read(line, strlen(line), &(struct jsonl_wanted){ 1, &key, &v, &text }, &fault) < 0)
         fail_msg("%s: at %zu: %s", line, fault.at, fault.what);
     assert_int_equal(v.len, len);
     assert_memory_equal(text.buf + v.at, want, len);
@@ -407,7 +407,7 @@ static void jsonl_refuses(const char *line, size_t at, const char *what)
     struct jsonl_value v;
     struct strbuf text = {0};
 
-    if (jsonl_read(line, strlen(line), 1, &key, &v, &text, &fault) == 0)
+    if (jsonl_read(line, strlen(line), &(struct jsonl_wanted){ 1, &key, &v, &text }, &fault) == 0)
         fail_msg("taken: %s", line);
     if (fault.at != at || strcmp(fault.what, what) != 0)
         fail_msg("%s: at %zu: %s", line, fault.at, fault.what);

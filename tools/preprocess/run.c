@@ -91,14 +91,21 @@ static enum mmidx_type token_type(const struct run *r)
 
 /* ---- encoding ---- */
 
-/* Tokens of one text into the thread's list. */
-static int encode_text(struct run *r, struct work *w, int thread, const char *text, size_t len, struct tokens *out,
-                       struct err *e)
-{
-    struct bpe_ids *ids = &w->ids[thread];
+/* A thread at work on a batch. */
+struct encoding {
+    struct run *run;
+    struct work *work;
+    int thread;
+};
 
-    *out = (struct tokens){ .thread = thread, .at = ids->n };
-    if (bpe_encode(r->worker[thread].encoder, text, len, ids, e) < 0)
+/* Tokens of one text into the thread's list. */
+static int encode_text(const struct encoding *x, const char *text, size_t len, struct tokens *out, struct err *e)
+{
+    const struct run *r = x->run;
+    struct bpe_ids *ids = &x->work->ids[x->thread];
+
+    *out = (struct tokens){ .thread = x->thread, .at = ids->n };
+    if (bpe_encode(r->worker[x->thread].encoder, text, len, ids, e) < 0)
         return -1;
     /* A text without tokens is no document and gets no end. */
     if (ids->n > out->at && r->eod >= 0) {
@@ -109,20 +116,21 @@ static int encode_text(struct run *r, struct work *w, int thread, const char *te
     return 0;
 }
 
-static int encode_line(struct run *r, struct work *w, int thread, const char *line, size_t len, struct tokens *out,
+static int encode_line(const struct encoding *x, const char *line, size_t len, struct tokens *out,
                        struct jsonl_fault *fault)
 {
-    struct worker *k = &r->worker[thread];
-    const struct job *j = r->job;
+    struct worker *k = &x->run->worker[x->thread];
+    const struct job *j = x->run->job;
+    const struct jsonl_wanted wanted = { j->n_keys, j->keys, k->value, &k->text };
 
     k->text.len = 0;
     strbuf_add(&k->text, "", 0);
-    if (jsonl_read(line, len, j->n_keys, j->keys, k->value, &k->text, fault) < 0)
+    if (jsonl_read(line, len, &wanted, fault) < 0)
         return -1;
     for (int i = 0; i < j->n_keys; i++) {
         struct err e = {0};
 
-        if (encode_text(r, w, thread, k->text.buf + k->value[i].at, k->value[i].len, &out[i], &e) < 0) {
+        if (encode_text(x, k->text.buf + k->value[i].at, k->value[i].len, &out[i], &e) < 0) {
             fault->at = 0;
             snprintf(fault->what, sizeof fault->what, "\"%s\": %.120s", j->keys[i], e.msg);
             return -1;
@@ -131,10 +139,10 @@ static int encode_line(struct run *r, struct work *w, int thread, const char *li
     return 0;
 }
 
-static int encode_plain(struct run *r, struct work *w, int thread, const char *text, size_t len, struct tokens *out,
+static int encode_plain(const struct encoding *x, const char *text, size_t len, struct tokens *out,
                         struct jsonl_fault *fault)
 {
-    bool any_bytes = !r->job->vocab && !r->job->tokenizer;
+    bool any_bytes = !x->run->job->vocab && !x->run->job->tokenizer;
     struct err e = {0};
 
     fault->at = any_bytes ? len : utf8_check(text, len);
@@ -142,7 +150,7 @@ static int encode_plain(struct run *r, struct work *w, int thread, const char *t
         snprintf(fault->what, sizeof fault->what, "no UTF-8 (byte 0x%02x)", (uint8_t)text[fault->at]);
         return -1;
     }
-    if (encode_text(r, w, thread, text, len, out, &e) < 0) {
+    if (encode_text(x, text, len, out, &e) < 0) {
         fault->at = 0;
         snprintf(fault->what, sizeof fault->what, "%.150s", e.msg);
         return -1;
@@ -156,13 +164,14 @@ static void encode_document(struct run *r, struct work *w, int64_t i, int thread
     const struct document_place *d = &w->in.doc[i];
     const char *text = w->in.bytes + d->at;
     struct tokens *out = &w->out[i * r->job->n_keys];
+    const struct encoding x = { r, w, thread };
     struct jsonl_fault fault;
     struct err e = {0};
     int64_t line = d->line;
 
     w->bad[i] = NULL;
     if (cli_stopped() ||
-        (r->job->form == INPUT_JSONL ? encode_line : encode_plain)(r, w, thread, text, d->len, out, &fault) == 0)
+        (r->job->form == INPUT_JSONL ? encode_line : encode_plain)(&x, text, d->len, out, &fault) == 0)
         return;
     for (size_t k = 0; k < fault.at && k < d->len; k++)
         line += text[k] == '\n';
