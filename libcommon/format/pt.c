@@ -286,26 +286,30 @@ static uint64_t file_byte(const struct pt *pt, const struct pk *v)
     return x->method == 0 ? x->at + v->at : v->at;
 }
 
-/*
- * ('storage', torch.FloatStorage, '3', 'cpu', 64): its entry, type and element count.
- * *raw: an UntypedStorage, whose elements are bytes. -1 when the tuple is something else.
- */
-static int read_persid(const struct pt *pt, const struct pk *v, const struct zip_entry **x,
-                       enum dtype *dtype, bool *raw, int64_t *n, struct err *e)
+/* What ('storage', torch.FloatStorage, '3', 'cpu', 64) says. */
+struct persid {
+    const struct zip_entry *entry;
+    enum dtype dtype;
+    bool raw;                           /* an UntypedStorage, whose elements are bytes */
+    int64_t n;                          /* elements */
+};
+
+/* -1 when the tuple is something else. */
+static int read_persid(const struct pt *pt, const struct pk *v, struct persid *s, struct err *e)
 {
     const struct pk *id = v->args;
     const char *kind = id->n == 5 ? pk_as_str(id->item[0]) : NULL, *key = kind ? pk_as_str(id->item[2]) : NULL;
     char name[32];
 
     if (!kind || strcmp(kind, "storage") != 0 || !key || strlen(key) > 20 ||
-        !pickle_storage_dtype(id->item[1], dtype, raw) || id->item[4]->type != PK_INT || id->item[4]->i < 0) {
+        !pickle_storage_dtype(id->item[1], &s->dtype, &s->raw) || id->item[4]->type != PK_INT || id->item[4]->i < 0) {
         err_data(e, pt->path, file_byte(pt, v), "a storage reference that is not ('storage', type, key, location, n)");
         return -1;
     }
     snprintf(name, sizeof name, "data/%s", key);
-    *x = is_storage(name) ? find_record(pt, name) : NULL;
-    *n = id->item[4]->i;
-    if (!*x) {
+    s->entry = is_storage(name) ? find_record(pt, name) : NULL;
+    s->n = id->item[4]->i;
+    if (!s->entry) {
         err_data(e, pt->path, file_byte(pt, v), "record data/%s missing", is_storage(name) ? key : "?");
         return -1;
     }
@@ -314,30 +318,27 @@ static int read_persid(const struct pt *pt, const struct pk *v, const struct zip
 
 static int check_persid(struct opener *o, const struct pk *v)
 {
-    const struct zip_entry *x;
+    struct persid s;
     struct place *p;
-    enum dtype dtype;
     uint64_t bytes;
-    int64_t n;
-    bool raw;
 
-    if (read_persid(o->pt, v, &x, &dtype, &raw, &n, o->e) < 0)
+    if (read_persid(o->pt, v, &s, o->e) < 0)
         return -1;
-    p = &o->pt->place[entry_index(o->pt, x)];
-    if (!mul_u64((uint64_t)n, raw ? 1 : (uint64_t)dtype_size(dtype), &bytes) || bytes != x->size) {
+    p = &o->pt->place[entry_index(o->pt, s.entry)];
+    if (!mul_u64((uint64_t)s.n, s.raw ? 1 : (uint64_t)dtype_size(s.dtype), &bytes) || bytes != s.entry->size) {
         err_data(o->e, o->pt->path, file_byte(o->pt, v),
-                 "storage %s has %llu bytes, pickle expects %lld elements of %s", record_name(o->pt, x) + 5,
-                 (unsigned long long)x->size, (long long)n, raw ? "1 byte" : dtype_name(dtype));
+                 "storage %s has %llu bytes, pickle expects %lld elements of %s", record_name(o->pt, s.entry) + 5,
+                 (unsigned long long)s.entry->size, (long long)s.n, s.raw ? "1 byte" : dtype_name(s.dtype));
         return -1;
     }
-    if (!raw && p->typed && p->dtype != dtype) {
+    if (!s.raw && p->typed && p->dtype != s.dtype) {
         err_data(o->e, o->pt->path, file_byte(o->pt, v), "storage %s is %s in one place and %s in another",
-                 record_name(o->pt, x) + 5, dtype_name(p->dtype), dtype_name(dtype));
+                 record_name(o->pt, s.entry) + 5, dtype_name(p->dtype), dtype_name(s.dtype));
         return -1;
     }
-    if (!raw) {
+    if (!s.raw) {
         p->typed = true;
-        p->dtype = dtype;
+        p->dtype = s.dtype;
     }
     return 0;
 }
@@ -403,9 +404,8 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
     const struct pk *args = v->args;
-    bool v2 = is_torch_util(v, "_rebuild_tensor_v2"), raw;
-    const struct zip_entry *x;
-    int64_t storage_elems;
+    bool v2 = is_torch_util(v, "_rebuild_tensor_v2");
+    struct persid s;
     uint64_t reach;
     int n_strides;
 
@@ -416,16 +416,17 @@ static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor
         !read_dims(args->item[2], &t->ndim, t->shape) || !read_dims(args->item[3], &n_strides, t->stride) ||
         n_strides != t->ndim || (v2 && args->item[4]->type != PK_BOOL))
         goto odd;
-    if (read_persid(pt, args->item[0], &x, &t->dtype, &raw, &storage_elems, e) < 0)
+    if (read_persid(pt, args->item[0], &s, e) < 0)
         return -1;
-    if (raw)
+    if (s.raw)
         goto odd;
+    t->dtype = s.dtype;
     t->requires_grad = v2 && args->item[4]->i;
-    t->record = pt->place[entry_index(pt, x)].record;
+    t->record = pt->place[entry_index(pt, s.entry)].record;
     if (!measure(t, (uint64_t)args->item[1]->i, &reach))
         reach = UINT64_MAX;
-    if (reach > (uint64_t)storage_elems)
-        return out_of_storage(pt, v, reach, record_name(pt, x) + 5, storage_elems, e);
+    if (reach > (uint64_t)s.n)
+        return out_of_storage(pt, v, reach, record_name(pt, s.entry) + 5, s.n, e);
     t->at = (uint64_t)args->item[1]->i * (uint64_t)dtype_size(t->dtype);
     return 0;
 odd:

@@ -72,8 +72,16 @@ MUST_CHECK int pt_check_records(const struct pt *pt, struct files *f, struct err
  * the bytes. When all CRCs are known the container's own bytes are a few runs. The file
  * is deterministic and loads with torch >= 1.6, weights_only and mmap included.
  */
-struct pk *pt_new_tensor(struct arena *a, int storage, enum dtype dtype, int64_t storage_elems,
-                         int64_t offset_elems, int ndim, const int64_t *shape, bool requires_grad);
+struct pt_new {
+    int storage;
+    enum dtype dtype;
+    int64_t storage_elems;
+    int64_t offset_elems;               /* of its first element in the storage */
+    int ndim;
+    const int64_t *shape;               /* [ndim] */
+    bool requires_grad;
+};
+struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t);
 
 struct pt_image;
 struct pt_image *pt_image_new(const char *prefix, const struct pk *root, int n_storages,

@@ -22,32 +22,31 @@ static struct pk *no_hooks(struct arena *a)
     return pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
 }
 
-struct pk *pt_new_tensor(struct arena *a, int storage, enum dtype dtype, int64_t storage_elems,
-                         int64_t offset_elems, int ndim, const int64_t *shape, bool requires_grad)
+struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 {
     struct pk *id = pk_tuple(a), *ref = pk_call(a, NULL, id), *args = pk_tuple(a);
     struct pk *size = pk_tuple(a), *stride = pk_tuple(a);
     int64_t step[PT_MAX_DIM], row = 1;
 
-    for (int i = ndim - 1; i >= 0; i--) {
+    for (int i = t->ndim - 1; i >= 0; i--) {
         step[i] = row;
-        row *= shape[i] ? shape[i] : 1;         /* as torch does: an empty tensor keeps its strides */
+        row *= t->shape[i] ? t->shape[i] : 1;         /* as torch does: an empty tensor keeps its strides */
     }
-    for (int i = 0; i < ndim; i++) {
-        pk_add(a, size, pk_int(a, shape[i]));
+    for (int i = 0; i < t->ndim; i++) {
+        pk_add(a, size, pk_int(a, t->shape[i]));
         pk_add(a, stride, pk_int(a, step[i]));
     }
     ref->type = PK_PERSID;
     pk_add(a, id, pk_str(a, "storage"));
-    pk_add(a, id, pk_global(a, "torch", pickle_storage_class(dtype)));
-    pk_add(a, id, pk_str(a, arena_fmt(a, "%d", storage)));
+    pk_add(a, id, pk_global(a, "torch", pickle_storage_class(t->dtype)));
+    pk_add(a, id, pk_str(a, arena_fmt(a, "%d", t->storage)));
     pk_add(a, id, pk_str(a, "cpu"));
-    pk_add(a, id, pk_int(a, storage_elems));
+    pk_add(a, id, pk_int(a, t->storage_elems));
     pk_add(a, args, ref);
-    pk_add(a, args, pk_int(a, offset_elems));
+    pk_add(a, args, pk_int(a, t->offset_elems));
     pk_add(a, args, size);
     pk_add(a, args, stride);
-    pk_add(a, args, pk_bool(a, requires_grad));
+    pk_add(a, args, pk_bool(a, t->requires_grad));
     pk_add(a, args, no_hooks(a));
     return pk_call(a, pk_global(a, "torch._utils", "_rebuild_tensor_v2"), args);
 }
@@ -165,7 +164,9 @@ static struct pk *pack(void *ctx, const struct pk *v)
     ARRAY_ROOM(b->tensor, b->cap, b->n + 1);
     b->tensor[b->n].from = t;
     b->tensor[b->n].bytes = (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype);
-    return pt_new_tensor(b->arena, b->n++, t.dtype, t.n_elems, 0, t.ndim, t.shape, t.requires_grad);
+    return pt_new_tensor(b->arena, &(struct pt_new){ .storage = b->n++, .dtype = t.dtype, .storage_elems = t.n_elems,
+                                                     .ndim = t.ndim, .shape = t.shape,
+                                                     .requires_grad = t.requires_grad });
 }
 
 /* Row-major copy of a view with any strides: an odometer over the index. */

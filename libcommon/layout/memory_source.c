@@ -8,27 +8,27 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
-#include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/run_state.h"
 
 /* ---- small files ---- */
 
-struct pk *memory_tensor(struct arena *a, struct memory_storages *st, enum dtype dtype, int ndim, const int64_t *shape,
-                         bool requires_grad, const void *p)
+struct pk *memory_tensor(struct arena *a, struct memory_storages *st, const struct pt_new *t, const void *p)
 {
-    int64_t n = 1;
+    struct pt_new own = *t;
     struct memory_storage *to;
 
-    for (int i = 0; i < ndim; i++)
-        n *= shape[i];
-    ARRAY_ROOM(st->storage, st->cap, st->n + 1);
-    to = &st->storage[st->n];
-    to->len = (uint64_t)n * (uint64_t)dtype_size(dtype);
+    own.storage = st->n++;
+    own.storage_elems = 1;
+    for (int i = 0; i < t->ndim; i++)
+        own.storage_elems *= t->shape[i];
+    ARRAY_ROOM(st->storage, st->cap, st->n);
+    to = &st->storage[own.storage];
+    to->len = (uint64_t)own.storage_elems * (uint64_t)dtype_size(t->dtype);
     to->bytes = xmalloc(to->len + 1);
     if (to->len)
         memcpy(to->bytes, p, to->len);
-    return pt_new_tensor(a, st->n++, dtype, n, 0, ndim, shape, requires_grad);
+    return pt_new_tensor(a, &own);
 }
 
 struct copying {
@@ -65,7 +65,8 @@ static struct pk *copy_tensor(void *ctx, const struct pk *v)
         c->failed = true;
     }
     if (!c->failed)
-        made = memory_tensor(c->arena, c->st, t.dtype, t.ndim, t.shape, t.requires_grad, bytes);
+        made = memory_tensor(c->arena, c->st, &(struct pt_new){ .dtype = t.dtype, .ndim = t.ndim, .shape = t.shape,
+                                                                .requires_grad = t.requires_grad }, bytes);
     free(bytes);
     return made;
 }

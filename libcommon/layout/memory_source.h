@@ -10,6 +10,7 @@
 #ifndef SHARDKIT_LAYOUT_MEMORY_SOURCE_H
 #define SHARDKIT_LAYOUT_MEMORY_SOURCE_H
 
+#include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
 
 /* The whole of an mp_rank_*_model_states.pt. */
@@ -45,9 +46,8 @@ struct memory_storages {
         uint64_t len;
     } *storage;
 };
-/* A tensor whose n_elems elements are copied from `p`. */
-struct pk *memory_tensor(struct arena *a, struct memory_storages *st, enum dtype dtype, int ndim, const int64_t *shape,
-                         bool requires_grad, const void *p);
+/* A tensor with a storage of its own, which this counts; its elements are copied from `p`. */
+struct pk *memory_tensor(struct arena *a, struct memory_storages *st, const struct pt_new *t, const void *p);
 /*
  * A deep copy of v, a part of an open pt; its tensors' bytes are read (CRC not checked) and
  * come along. NULL and *e: they cannot be.

@@ -430,7 +430,8 @@ static struct pk *new_tensor(struct pt_file *f, struct storage st, enum dtype dt
 
     ARRAY_ROOM(f->storage, f->cap, f->n + 1);
     f->storage[f->n] = st;
-    return pt_new_tensor(f->arena, f->n++, dtype, storage_elems, 0, ndim, shape, requires_grad);
+    return pt_new_tensor(f->arena, &(struct pt_new){ .storage = f->n++, .dtype = dtype, .storage_elems = storage_elems,
+                                                     .ndim = ndim, .shape = shape, .requires_grad = requires_grad });
 }
 
 static int stream_storage(const struct pt_file *f, const struct storage *st, struct torch_zip *z, struct err *e)

@@ -307,7 +307,8 @@ static struct pk *torch_rng(const struct ckptgen_set *s, struct arena *a, int pp
     blob->bytes[0] = (uint8_t)(s->g.seed + 100 * (uint64_t)pp);
     for (int i = 1; i < n / 8; i++)     /* words of 8 bytes, of which torch uses 4 */
         put_le32(blob->bytes + 8 * i, word(s, pp, tp, (uint32_t)i));
-    return pt_new_tensor(a, storage, DTYPE_U8, n, 0, 1, &n, false);
+    return pt_new_tensor(a, &(struct pt_new){ .storage = storage, .dtype = DTYPE_U8, .storage_elems = n, .ndim = 1,
+                                              .shape = &n });
 }
 
 /* ---- the whole dict, in the order of a real one ---- */

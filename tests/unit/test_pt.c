@@ -334,9 +334,14 @@ static void test_image(void **state)
     uint8_t *file;
 
     (void)state;
-    pk_set_str(a, root, "param", pt_new_tensor(a, 0, DTYPE_F32, 128 * 256, 0, 2, shape, false));
-    pk_set_str(a, root, "row", pt_new_tensor(a, 0, DTYPE_F32, 128 * 256, 127 * 256, 1, shape + 1, false));
-    pk_set_str(a, root, "bf16", pt_new_tensor(a, 1, DTYPE_BF16, 128 * 256, 0, 2, shape, true));
+    pk_set_str(a, root, "param", pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = 128 * 256,
+                                                                    .ndim = 2, .shape = shape }));
+    pk_set_str(a, root, "row", pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = 128 * 256,
+                                                                  .offset_elems = 127 * 256, .ndim = 1,
+                                                                  .shape = shape + 1 }));
+    pk_set_str(a, root, "bf16", pt_new_tensor(a, &(struct pt_new){ .storage = 1, .dtype = DTYPE_BF16,
+                                                                   .storage_elems = 128 * 256, .ndim = 2,
+                                                                   .shape = shape, .requires_grad = true }));
     im = pt_image_new("fp32", root, 2, bytes);
     assert_int_equal(pt_image_at(im, 0) % 4096, 0);
     assert_int_equal(pt_image_at(im, 1) % 4096, 0);

@@ -35,10 +35,13 @@ void ds_tree_free(struct ds_tree *x)
 static struct pk *add_tensor(struct ds_tree *x, struct ds_storage st, enum dtype dtype, int ndim, const int64_t *shape,
                              bool requires_grad)
 {
-    ARRAY_ROOM(x->storage, x->cap, x->n + 1);
-    x->storage[x->n] = st;
-    return pt_new_tensor(x->arena, x->n++, dtype, (int64_t)(st.len / (uint64_t)dtype_size(dtype)), 0, ndim, shape,
-                         requires_grad);
+    const struct pt_new t = { .storage = x->n++, .dtype = dtype, .ndim = ndim, .shape = shape,
+                              .storage_elems = (int64_t)(st.len / (uint64_t)dtype_size(dtype)),
+                              .requires_grad = requires_grad };
+
+    ARRAY_ROOM(x->storage, x->cap, x->n);
+    x->storage[t.storage] = st;
+    return pt_new_tensor(x->arena, &t);
 }
 
 /* ---- layer files ---- */

@@ -64,7 +64,9 @@ static void lay_bin(struct hf_image *im)
 
         size[i] = t->len;
         n = (int64_t)(t->len / (uint64_t)dtype_size(dtype));
-        pk_set_str(a, root, t->name, pt_new_tensor(a, i, dtype, n, 0, t->ndim, t->shape, false));
+        pk_set_str(a, root, t->name, pt_new_tensor(a, &(struct pt_new){ .storage = i, .dtype = dtype,
+                                                                        .storage_elems = n, .ndim = t->ndim,
+                                                                        .shape = t->shape }));
     }
     im->pt = pt_image_new("pytorch_model", root, im->n, size);
     im->size = pt_image_size(im->pt);

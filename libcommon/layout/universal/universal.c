@@ -84,7 +84,8 @@ void universal_step(const struct source *s, uint8_t **out, uint64_t *size)
         return;
     a = arena_new(0);
     if (s->run.step_is_tensor)
-        im = pt_image_new("step", pt_new_tensor(a, 0, DTYPE_F32, 1, 0, 0, NULL, false), 1, &step_size);
+        im = pt_image_new("step", pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = 1 }), 1,
+                          &step_size);
     else
         im = pt_image_new("step", pk_int(a, s->run.opt_step), 0, NULL);
     image_bytes(im, &step, s->run.step_is_tensor ? step_size : 0, out, size);

@@ -40,8 +40,11 @@ static struct pk *padding_tensor(struct arena *a, const struct source *s, const 
     int64_t rows = p->shape[0], h = p->shape[1];
 
     if (padding_is_zero_row(s, p))
-        return pt_new_tensor(a, 1, DTYPE_F32, h, 0, 1, &h, false);
-    return pt_new_tensor(a, 0, DTYPE_F32, rows * h, (rows - 1) * h, 1, &h, st == STATE_FP32);
+        return pt_new_tensor(a, &(struct pt_new){ .storage = 1, .dtype = DTYPE_F32, .storage_elems = h, .ndim = 1,
+                                                  .shape = &h });
+    return pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = rows * h,
+                                              .offset_elems = (rows - 1) * h, .ndim = 1, .shape = &h,
+                                              .requires_grad = st == STATE_FP32 });
 }
 
 static int cat_dim(enum merge_rule m)
@@ -76,7 +79,8 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     if (p->merge == MERGE_VOCAB)
         pk_set_str(a, root, "vocab_tensor", pk_bool(a, true));
     pk_set_str(a, root, "param",
-               pt_new_tensor(a, 0, DTYPE_F32, elems, 0, p->ndim, shape, st == STATE_FP32));
+               pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = elems, .ndim = p->ndim,
+                                                  .shape = shape, .requires_grad = st == STATE_FP32 }));
     im = pt_image_new(state_name(st), root, n_storages, size);
     arena_free(a);
     return im;

@@ -103,7 +103,8 @@ static struct pk *shrink(void *ctx, const struct pk *v)
     arg = pk_items(v->args, &n);
     pk_items(arg[2], &ndim);
     pk_as_int(arg[4], &grad);
-    return memory_tensor(x->arena, x->st, DTYPE_F32, ndim > 0, &none, grad != 0, &zero);
+    return memory_tensor(x->arena, x->st, &(struct pt_new){ .dtype = DTYPE_F32, .ndim = ndim > 0, .shape = &none,
+                                                            .requires_grad = grad != 0 }, &zero);
 }
 
 /* Settings of all groups: those of a stage that has them all. */

@@ -118,7 +118,7 @@ static struct pk *torch_state(struct arena *a, struct memory_storages *st, uint6
     put_le32(b + 12, 1);
     for (int i = 0; i < MT_WORDS; i++)
         put_le64(b + 24 + 8 * i, mt.key[i]);
-    return memory_tensor(a, st, DTYPE_U8, 1, &n, false, b);
+    return memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
 }
 
 static struct pk *cuda_state(struct arena *a, struct memory_storages *st, uint64_t seed)
@@ -127,7 +127,7 @@ static struct pk *cuda_state(struct arena *a, struct memory_storages *st, uint64
     uint8_t b[CUDA_STATE] = {0};
 
     put_le64(b, seed);
-    return memory_tensor(a, st, DTYPE_U8, 1, &n, false, b);
+    return memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
 }
 
 void checkpoint_rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64_t seed, int pp, int tp)

@@ -135,12 +135,15 @@ static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
     for (int g = 0; g < CHECKPOINT_GROUPS_MAX; g++) {
         struct pk *d = pk_dict(a);
 
-        pk_set_str(a, d, "step", memory_tensor(a, st, DTYPE_F32, 0, NULL, false, &step));
-        pk_set_str(a, d, "exp_avg", memory_tensor(a, st, DTYPE_F32, 1, &none, false, &step));
-        pk_set_str(a, d, "exp_avg_sq", memory_tensor(a, st, DTYPE_F32, 1, &none, false, &step));
+        pk_set_str(a, d, "step", memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_F32 }, &step));
+        pk_set_str(a, d, "exp_avg", memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_F32, .ndim = 1,
+                                                                           .shape = &none }, &step));
+        pk_set_str(a, d, "exp_avg_sq", memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_F32, .ndim = 1,
+                                                                              .shape = &none }, &step));
         pk_set(a, state, pk_int(a, g), d);
         pk_add(a, groups, scratch_group(a, g));
-        pk_add(a, fp32, memory_tensor(a, st, DTYPE_F32, 1, &none, true, &step));
+        pk_add(a, fp32, memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_F32, .ndim = 1, .shape = &none,
+                                                               .requires_grad = true }, &step));
     }
     /* Only its class is looked at: the trees of a save make their own. */
     pk_set_int(a, fragment, "numel", 0);
