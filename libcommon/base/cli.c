@@ -81,6 +81,7 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     cli_find_launcher(cli);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN);           /* a limit of the shell: the write says so, with its file */
 }
 
 /* ---- numbers and words ---- */

@@ -44,6 +44,11 @@ else
     echo "no shared-object compiler: failing calls are not tested"
 fi
 
+# ---- the shell's limit for a file ----
+check_exit "limit of a file's size" 1 "File too large" sh -c "ulimit -f 100; ds2universal -q '$in' '$W/limited'"
+check "limit of a file's size: no OUT" [ ! -e "$W/limited" ]
+rm -rf "$W"/limited*
+
 # ---- a disk that is really full ----
 mkdir "$W/small"
 if mount -t tmpfs -o size=6m tmpfs "$W/small" 2>/dev/null; then

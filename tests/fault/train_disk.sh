@@ -36,6 +36,10 @@ for save in link file; do
 done
 check "--save is a file: as it was" [ "$(cat "$W/file")" = mine ]
 
+(ulimit -f 20; "$BIN/train" $MODEL --save "$W/limited" >"$W/limited.log" 2>&1); status=$?
+check "limit of a file's size: exit status 1, not $status" [ $status -eq 1 ]
+check "limit of a file's size: said" grep -q "File too large" "$W/limited.log"
+
 # ---- later: a folder that cannot be made, like a full disk ----
 train1 mkdir:2:28 global_step "$W/once" >"$W/once.log" 2>&1; status=$?
 check "one failing save: exit status 0, not $status" [ $status -eq 0 ]

@@ -257,6 +257,7 @@ void status_catch_signals(void (*dump_now)(int sig))
         sigaction(stops[i], &sa, NULL);
     sa.sa_handler = on_dump;
     sigaction(SIGUSR2, &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN);           /* a limit of the shell: the save says so, and is tried again */
 }
 
 void status_release_signals(void)
