@@ -7,7 +7,7 @@
  *
  * Findings made here:
  *   missing_param E, shape E   not what a config.json of BLOOM or GPT-2 means
- *   config N          a config.json that we do not know, or none
+ *   config N, E       a config.json that we do not know, or none; E: it is no JSON
  *   dtype W           a tensor that is not read
  *   extra_file W      weights that no index names
  *   no_crc W          safetensors keep no checksums and no manifest tells any
@@ -29,6 +29,16 @@ static void take_config(struct source *s, const struct hf_config *c)
     strcpy(s->config.position, c->arch == HF_BLOOM ? "alibi" : "absolute");
 }
 
+/* Another architecture's is nothing bad; what is no JSON at all is damaged. */
+static enum severity unread(const char *text, size_t len)
+{
+    json_t *o = json_loadb(text, len, 0, NULL);
+    enum severity s = o ? SEV_NOTE : SEV_ERROR;
+
+    json_decref(o);
+    return s;
+}
+
 /* What config.json says, where it is one that we know; the tensors are read without. */
 static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
 {
@@ -48,7 +58,7 @@ static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, st
     if (*known)
         take_config(f->s, c);
     else if (rc == 0)
-        report_add(r, SEV_NOTE, "config", NULL, ERR_NO_BYTE, NULL, "%s", why.msg);
+        report_add(r, unread(text, size), "config", NULL, ERR_NO_BYTE, NULL, "%s", why.msg);
     free(text);
     return rc;
 }
