@@ -8,8 +8,11 @@ cd "$(dirname "$0")/.." || exit 1
 if [ "${1:-}" = -a ]; then
     set -- $(git ls-files 'libcommon/*.[ch]' 'kernels/*.[ch]' 'kernels/*.cu' 'kernels/*.cuh' 'tools/*.[ch]')
 elif [ $# -eq 0 ]; then
-    set -- kernels/*.h kernels/cpu/*.[ch] tools/train/network/model*.[ch] tools/train/network/pipeline.[ch] \
-        tools/train/network/stage.[ch] tools/train/run/nan.c
+    set -- $(git ls-files 'kernels/*.h' 'kernels/cpu/*.[ch]' 'libcommon/*.[ch]' 'tools/*.[ch]' \
+        ':!libcommon/base/report.[ch]' ':!libcommon/format/pt.h' ':!libcommon/format/pt_write.c' \
+        ':!libcommon/layout/deepspeed/deepspeed_tree.[ch]' ':!libcommon/plan/gather.c' ':!tools/train/*') \
+        tools/train/network/model*.[ch] tools/train/network/pipeline.[ch] tools/train/network/stage.[ch] \
+        tools/train/run/nan.c
 fi
 if ! ctags --version 2>/dev/null | grep -q Universal; then
     echo "lint: no Universal Ctags here, parameters not counted" >&2

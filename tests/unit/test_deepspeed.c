@@ -1266,7 +1266,8 @@ static void test_latest(void **state)
     snprintf(want, sizeof want, "%s: is empty, it should name a checkpoint folder", path);
     expect_refusal(scratch, want);
     write_latest("global_step9");
-    snprintf(want, sizeof want, "%s: points to 'global_step9' but %s/global_step9 does not exist", path, scratch);
+    snprintf(want, sizeof want, "%s: points to 'global_step9' but %s/global_step9 does not exist; name one of the "
+             "checkpoints beside it: global_step20", path, scratch);
     expect_refusal(scratch, want);
     write_latest("../elsewhere");
     snprintf(want, sizeof want, "%s: '../elsewhere' is not a folder name beside it", path);
