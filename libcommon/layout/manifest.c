@@ -409,13 +409,15 @@ static void check_records(const struct source *s, struct param *p, int st, struc
     p->has_digest[st] = false;          /* said */
 }
 
-static void take_tensor(struct source *s, const json_t *t, const char *file, struct report *r)
+static void take_tensor(struct source *s, const json_t *t, bool weights_only, const char *file, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const char *state = json_string_value(json_object_get(t, "state"));
     struct param *p = name ? source_param(s, name) : NULL;
     int st = state ? state_by_name(state) : -1;
 
+    if (weights_only && st >= 0 && st != STATE_BF16)
+        return;
     if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s, which is not in the checkpoint",
                    state ? state : "(none)");
@@ -423,13 +425,13 @@ static void take_tensor(struct source *s, const json_t *t, const char *file, str
         p->has_digest[st] = true;
 }
 
-static void take_tensors(struct source *s, const json_t *o, const char *file, struct report *r)
+static void take_tensors(struct source *s, const json_t *o, bool weights_only, const char *file, struct report *r)
 {
     const json_t *list = json_object_get(o, "tensors"), *t;
     size_t i;
 
     json_array_foreach(list, i, t)
-        take_tensor(s, t, file, r);
+        take_tensor(s, t, weights_only, file, r);
     if (json_array_size(list) == 0)     /* the virtual form: its bytes are the shards' */
         return;
     for (int k = 0; k < s->n_params; k++)
@@ -443,13 +445,13 @@ static void take_tensors(struct source *s, const json_t *o, const char *file, st
                 check_records(s, &s->param[k], st, r);
 }
 
-int manifest_load(struct source *s, struct report *r, struct err *e)
+int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e)
 {
     const struct source_file *f = source_file(s, MANIFEST_NAME);
     json_t *o = load_json(s, r, e);
 
     if (o)
-        take_tensors(s, o, files_name(s->files, f->file), r);
+        take_tensors(s, o, weights_only, files_name(s->files, f->file), r);
     json_decref(o);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -30,9 +30,10 @@ MUST_CHECK int manifest_write(const struct sink *k, struct plan *p, const char *
 
 /*
  * Read `dir`/manifest.json into the source: every param's digest. 0 when there is none
- * (has_digest stays false). Damage is an ERROR finding "manifest".
+ * (has_digest stays false). Damage is an ERROR finding "manifest". weights_only: the optimizer's states were not
+ * opened, and are passed over.
  */
-MUST_CHECK int manifest_load(struct source *s, struct report *r, struct err *e);
+MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e);
 
 /*
  * For a form whose tensors have one state each: their digests, an object {NAME: number}, empty

@@ -257,8 +257,7 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     if (d->o->no_tensors)
         return 0;
     ds_make_params(d);
-    /* Without the shards most of what a manifest lists is not there to be compared. */
-    return d->o->no_optimizer ? 0 : manifest_load(d->s, d->r, e);
+    return manifest_load(d->s, d->o->no_optimizer, d->r, e);
 }
 
 static void tables_free(struct ds *d)

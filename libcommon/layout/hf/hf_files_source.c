@@ -178,7 +178,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     for (int i = 0; i < f.n; i++)
         s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], r);
     note_checksums(s, r);
-    rc = o->no_tensors ? 0 : manifest_load(s, r, e);
+    rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:
     free(f.tensor);
     return rc;

@@ -714,7 +714,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         read_shards(&rd);
     read_params(&rd);
-    rc = o->no_tensors ? 0 : manifest_load(s, r, e);
+    rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:
     close_shards(&rd);
     h5_close(rd.index);

@@ -401,5 +401,5 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     find_vocab(s);
     check_params(&u);
     universal_check_params(s, r);
-    return o->no_tensors ? 0 : manifest_load(s, r, e);
+    return o->no_tensors ? 0 : manifest_load(s, false, r, e);
 }
