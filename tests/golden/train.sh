@@ -89,15 +89,17 @@ done
 launch 6 $COMMON $HEADONLY --pipeline-model-parallel-size 3 --data-path "$DATA_DIR/text_document" --exit-interval 20 \
     --save "$W/headonly-beside" --save-interval 100 --load $headonly --overlap-grad-reduce --overlap-param-gather \
     >"$W/log-head" 2>&1 || fail "headonly, beside: $(tail -n 3 "$W/log-head")"
-check "headonly: overlap, bit for bit" ckpt-inspect diff "$W/headonly-1,3,2" "$W/headonly-beside"
+check "headonly: overlap, bit for bit" ckpt-inspect diff --tensors-only "$W/headonly-1,3,2" \
+    "$W/headonly-beside"
 check "both ends alone: reshape" reshape -q --stages 0,3,0 $headonly "$W/headonly-ends"
 # shellcheck disable=SC2046,SC2086
 launch 6 $COMMON $(echo $HEADONLY | sed 's/--pp-partition-method [^ ]*//') --pipeline-model-parallel-size 3 \
     --data-path "$DATA_DIR/text_document" --exit-interval 20 --save "$W/headonly-out" --save-interval 100 \
     --load "$W/headonly-ends" >"$W/log-head" 2>&1 || fail "both ends alone: $(tail -n 3 "$W/log-head")"
 check "both ends alone: its stages" grep -qx "stage 0: embedding" "$W/log-head"
-check "both ends alone, bit for bit" ckpt-inspect diff "$W/headonly-1,3,2" "$W/headonly-out"
-check "headonly: three stages and one, bit for bit" ckpt-inspect diff "$W/headonly-1,3,2" "$W/headonly-1,1,2"
+check "both ends alone, bit for bit" ckpt-inspect diff --tensors-only "$W/headonly-1,3,2" "$W/headonly-out"
+check "headonly: three stages and one, bit for bit" \
+    ckpt-inspect diff --tensors-only "$W/headonly-1,3,2" "$W/headonly-1,1,2"
 check "headonly: the reference's files" sh -c "ls $headonly/global_step10 >'$W/files' && ls '$W/headonly-1,3,2/global_step20' | cmp - '$W/files'"
 rm -rf "$W"/headonly*
 # What reshape makes of a checkpoint goes on with the losses of the original, at the new degrees.
