@@ -754,20 +754,20 @@ static void test_read_only_folder(void **state)
         struct mmidx *data;
         struct gpt_index x;
 
-        /* To root nothing is forbidden. */
-        if (getuid() == 0 && setuid(65534) < 0)
+        /* To root nothing is forbidden; to somebody else, perhaps, the folders above are. */
+        if (chdir(dir) < 0 || (getuid() == 0 && setuid(65534) < 0))
             _exit(9);
-        data = mmidx_open(prefix, &e);
+        data = mmidx_open("read-only/text", &e);
         if (data && gpt_index_open(data, &spec, NULL, true, &x, &e) == 0)
             _exit(8);
-        _exit(file_replace(log, e.msg, strlen(e.msg), &(struct err){0}) < 0);
+        _exit(file_replace("said", e.msg, strlen(e.msg), &(struct err){0}) < 0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     said = file_slurp(log, 4096, &size, &e);
     assert_non_null(said);
     snprintf(want, sizeof want, ": cannot create: Permission denied; --index-dir names another folder for the index files");
-    if (!str_starts(said, prefix) || !str_ends(said, want))
+    if (!str_starts(said, "read-only/text") || !str_ends(said, want))
         fail_msg("said: %s", said);
     assert_int_equal(chmod(folder, 0755), 0);
     free(said);
