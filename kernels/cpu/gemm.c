@@ -24,6 +24,11 @@
  *     211, 1400  as here
  * An AMD Zen 3 (AVX2) has 90 with one thread, OpenBLAS 93. Sums of 128, 384 or 512 slots, and
  * chunks of 96 or 384 rows, are within 3 %, mostly below.
+ *
+ * Beside libraries (tests/bench/bench_gemm, one thread, a Xeon with AMX, 33 products of the trainer's shapes): fp32
+ * 0.61 to 1.17 of OpenBLAS 0.3.21, geometric mean 0.92, and 0.58 to 1.02 of oneDNN 2.6.3, mean 0.88. Ours is kept there
+ * for sums whose order follows from the shape alone, whatever the threads, and for the finish that is fused. bf16 is
+ * 0.12 to 0.29 of oneDNN, mean 0.18: it has AMX's tiles, which ours does not use.
  */
 #include <omp.h>
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "libcommon/base/hash.h"
+
 struct slot {
     const char *key;            /* NULL: free */
     int number;
@@ -37,10 +39,8 @@ int names_n(const struct names *t)
 
 static uint64_t hash(const char *s)
 {
-    uint64_t h = 0xcbf29ce484222325;
+    uint64_t h = hash_bytes(HASH_START, s, strlen(s));
 
-    for (; *s; s++)
-        h = (h ^ (uint8_t)*s) * 0x100000001b3;
     return h ^ h >> 32;
 }
 
