@@ -40,9 +40,9 @@ for model in bloom gpt2; do
     look "$model pickled" "$W/$model-bin" "$tag"
     check "$model stripped" export-hf -q --strip-vocab-padding "$tag" "$W/$model-strip"
     look "$model stripped" "$W/$model-strip" "$tag" 257
-    # A briefly trained model hides most mistakes.
+    # A briefly trained model hides most mistakes. No training gives these: weights and masters are not each other's.
     check "$model with strong weights" "$torch" "$script" strong "$tag" "$W/$model-strong.in"
-    check "$model, strong" export-hf -q "$W/$model-strong.in" "$W/$model-strong"
+    check "$model, strong" export-hf -q --accept-mismatch "$W/$model-strong.in" "$W/$model-strong"
     look "$model, strong" "$W/$model-strong" "$W/$model-strong.in"
 done
 [ -z "$full" ] || check "bytes of the converter" "$full" "$script" converter "$W/bloom" "$bloom"
@@ -54,10 +54,10 @@ if [ -n "$full" ]; then
     for model in bloom gpt2 bloom-strong gpt2-strong; do
         case $model in bloom*) options=$BLOOM ;; *) options=$GPT2 ;; esac
         case $model in *strong) tag=$W/$model.in ;; *) tag=$(eval echo \$$model) ;; esac
-        check "$model in fp32" export-hf -q --dtype fp32 "$tag" "$W/$model-masters"
+        check "$model in fp32" export-hf -q --accept-mismatch --dtype fp32 "$tag" "$W/$model-masters"
         # shellcheck disable=SC2046,SC2086
         check "$model: logits of train" "$BIN/train" $options $(echo $COMMON | sed 's/--bf16//') --eval-only \
-            --dump-logits "$W/$model.npy" --data-path "$DATA_DIR/text_document" --load "$tag"
+            --accept-mismatch --dump-logits "$W/$model.npy" --data-path "$DATA_DIR/text_document" --load "$tag"
         check "$model: logits of train and of Transformers" "$full" - "$W/$model-masters" "$W/$model.npy" <<'END'
 import sys, numpy, torch, transformers
 m, info = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype="auto", output_loading_info=True)
