@@ -27,3 +27,17 @@ json_t *text_json(const char *s)
     strbuf_free(&sb);
     return o;
 }
+
+json_t *text_notes(const struct report *notes)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < report_n(notes); i++) {
+        char *text = finding_text(report_get(notes, i));
+
+        json_array_append_new(list, json_pack("{s:s, s:o}", "code", report_get(notes, i)->code, "text",
+                                              text_json(text)));
+        free(text);
+    }
+    return list;
+}

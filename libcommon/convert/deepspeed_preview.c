@@ -135,20 +135,6 @@ void ds_preview_text(const struct ds_target *t, const struct ds_preview *p, cons
     }
 }
 
-static json_t *notes_json(const struct report *notes)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < report_n(notes); i++) {
-        char *text = finding_text(report_get(notes, i));
-
-        json_array_append_new(list, json_pack("{s:s, s:o}", "code", report_get(notes, i)->code, "text",
-                                              text_json(text)));
-        free(text);
-    }
-    return list;
-}
-
 json_t *ds_preview_json(const struct ds_target *t, const struct ds_preview *p, const char *tool, const char *out,
                         const struct report *notes)
 {
@@ -164,5 +150,5 @@ json_t *ds_preview_json(const struct ds_target *t, const struct ds_preview *p, c
                      "free_bytes", (json_int_t)p->r.free_bytes, "expected_s", p->expected_s,
                      "gpu_weight_bytes", (json_int_t)p->weight_bytes,
                      "gpu_gradient_bytes", (json_int_t)p->gradient_bytes,
-                     "gpu_optimizer_bytes", (json_int_t)p->optimizer_bytes, "notes", notes_json(notes));
+                     "gpu_optimizer_bytes", (json_int_t)p->optimizer_bytes, "notes", text_notes(notes));
 }

@@ -8,21 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "libcommon/base/clock.h"
 
 static const struct kernels *k;
 static const char *only;
 static double copy_rate;                /* bytes a second, read and written */
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *room(int64_t bytes)
 {
@@ -81,17 +73,17 @@ static double seconds(void (*run)(void *), void *arg)
 
     run(arg);
     must_be_sound();
-    t0 = now_s();
+    t0 = clock_s();
     run(arg);
     k->dev->stream_sync(NULL);
-    t0 = now_s() - t0;
+    t0 = clock_s() - t0;
     n = t0 < 12e-3 ? (int)(12e-3 / (t0 > 1e-5 ? t0 : 1e-5)) + 1 : 1;
     for (int b = 0; b < BATCHES; b++) {
-        t0 = now_s();
+        t0 = clock_s();
         for (int i = 0; i < n; i++)
             run(arg);
         k->dev->stream_sync(NULL);
-        took[b] = (now_s() - t0) / n;
+        took[b] = (clock_s() - t0) / n;
     }
     must_be_sound();
     qsort(took, BATCHES, sizeof *took, by_size);

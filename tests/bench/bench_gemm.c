@@ -17,10 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "libcommon/base/clock.h"
 
 #if __has_include(<dnnl.h>)
 #include <dnnl.h>
@@ -33,14 +33,6 @@ enum { OWN, OPENBLAS, ONEDNN, RIVALS };
 static const char *const names[RIVALS] = { "ours", "OpenBLAS", "oneDNN" };
 
 static const struct kernels *k;
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *room(int64_t bytes)
 {
@@ -292,11 +284,11 @@ static void measure(enum kind kind, const struct product *p, const bool *takes_p
         }
     for (int i = 0; i < rounds; i++)
         for (int r = 0; r < RIVALS; r++)
-            for (double begin = now_s(), t = begin; takes_part[r] && t - begin < 0.05;) {
+            for (double begin = clock_s(), t = begin; takes_part[r] && t - begin < 0.05;) {
                 double from = t;
 
                 run_one(r, kind, p);
-                t = now_s();
+                t = clock_s();
                 best[r] = fmin(best[r], t - from);
             }
 }

@@ -41,7 +41,6 @@ int job_import(struct job *j);
 
 /* ---- talk.c ---- */
 
-json_t *talk_notes(const struct report *notes);
 /* What an export would write. */
 void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
                const struct rehearsal *r);

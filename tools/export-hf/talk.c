@@ -8,20 +8,6 @@
 #include "libcommon/base/text.h"
 #include "tools/export-hf/export.h"
 
-json_t *talk_notes(const struct report *notes)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < report_n(notes); i++) {
-        char *text = finding_text(report_get(notes, i));
-
-        json_array_append_new(list, json_pack("{s:s, s:o}", "code", report_get(notes, i)->code, "text",
-                                              text_json(text)));
-        free(text);
-    }
-    return list;
-}
-
 static void print_notes(const struct report *notes)
 {
     for (int i = 0; i < report_n(notes); i++) {
@@ -59,7 +45,7 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
                           "vocab", (json_int_t)c->vocab, "tensors", t->n_tensors,
                           "tensor_bytes", (json_int_t)t->tensor_bytes, "files", r->files,
                           "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes,
-                          "config", json_loads(config, 0, NULL), "notes", talk_notes(notes)));
+                          "config", json_loads(config, 0, NULL), "notes", text_notes(notes)));
         free(config);
         return;
     }
@@ -111,7 +97,7 @@ void talk_import_plan(const struct job *j, const struct ds_target *t, const stru
                           "tp", t->topo.tp, "pp", t->topo.pp, "dp", t->topo.dp,
                           "padded_vocab", (json_int_t)t->vocab, "files", r->files,
                           "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes, "notes",
-                          talk_notes(notes)));
+                          text_notes(notes)));
         return;
     }
     printf("%s -> %s\n", t->src->path, j->out);
