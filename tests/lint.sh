@@ -15,6 +15,7 @@ awk '
     function allowed(from,    below) {
         if (from == "libcommon/base")   return "libcommon/base/"
         if (from == "libcommon/comm")   return "libcommon/comm/ libcommon/base/"
+        if (from == "libcommon/format/pickle") return "libcommon/format/pickle/ libcommon/base/"
         if (from == "libcommon/format") return "libcommon/format/ libcommon/base/"
         if (from == "libcommon/model")  return "libcommon/model/ libcommon/format/ libcommon/base/"
         if (from == "libcommon/plan")   return "libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"

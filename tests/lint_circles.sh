@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit 1
 objects=build/${B:-release}
 clean="kernels/cpu kernels/cuda libcommon/base libcommon/check libcommon/comm libcommon/convert libcommon/format
-    libcommon/layout libcommon/layout/deepspeed libcommon/layout/hf libcommon/layout/universal libcommon/model
+    libcommon/format/pickle libcommon/layout libcommon/layout/deepspeed libcommon/layout/hf libcommon/layout/universal libcommon/model
     libcommon/plan tools/ckpt-inspect tools/common tools/ds2universal tools/export-hf tools/merge-tp tools/preprocess
     tools/reshape tools/train/network tools/train/checkpoint tools/train/options tools/train/run
     tools/train/health"

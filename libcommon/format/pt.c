@@ -14,7 +14,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/archive.h"
-#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/zip_bytes.h"
 
 /* What surrounds the tensors (version, byteorder, code of extensions) is small. */

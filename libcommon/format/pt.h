@@ -15,7 +15,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/report.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/format/zip.h"
 
 #define PT_MAX_DIM 8

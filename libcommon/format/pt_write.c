@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
-#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 
 static const char version[] = "3\n";
 

@@ -14,7 +14,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/names.h"
 #include "libcommon/base/report.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/config.h"
 #include "libcommon/model/params.h"
 #include "libcommon/model/topology.h"

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 struct model_config {
     int64_t n_layers;                   /* L */

@@ -5,7 +5,7 @@
 #define SHARDKIT_MODEL_MERGE_PATTERNS_H
 
 #include "libcommon/base/report.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/params.h"
 
 /*

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 enum schedule_decay { DECAY_CONSTANT, DECAY_LINEAR, DECAY_COSINE };
 

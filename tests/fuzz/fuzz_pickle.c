@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_TESTS_CKPTGEN_IMPL_H
 #define SHARDKIT_TESTS_CKPTGEN_IMPL_H
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "tests/lib/ckptgen.h"
 
 #define MAX_GROUPS 3

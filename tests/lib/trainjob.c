@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/lib/trainjob.h"
 #include "libcommon/check/verify.h"
+#include "tests/lib/trainjob.h"
 
 void job_must(int ok, const struct err *e)
 {

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/format/pt.h"
 #include "tests/lib/memzip.h"
 

@@ -14,7 +14,7 @@
 #include "libcommon/base/cli.h"
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/report.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/plan/stats.h"
 
 enum cat_format { CAT_TEXT, CAT_NPY, CAT_RAW };

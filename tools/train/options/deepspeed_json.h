@@ -9,7 +9,7 @@
 #ifndef SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
 #define SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "tools/train/options/options.h"
 
 /*

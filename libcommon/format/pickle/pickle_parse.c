@@ -12,14 +12,14 @@
  * bombs, decides what is opaque, and lists what callers look for.
  */
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 
 enum {
     OP_MARK = '(', OP_STOP = '.', OP_BINFLOAT = 'G', OP_BININT = 'J', OP_BININT1 = 'K',

@@ -5,11 +5,11 @@
  * again is a BINGET, so what was shared stays shared; numbers are simply repeated, and
  * strings and globals only where the PUT and GETs cost less than the repetition.
  */
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 #include <string.h>
 
-#include "libcommon/format/pickle_map.h"
+#include "libcommon/format/pickle/pickle_map.h"
 
 struct writer {
     struct strbuf *out;

@@ -6,7 +6,7 @@
 #ifndef SHARDKIT_FORMAT_PICKLE_MAP_H
 #define SHARDKIT_FORMAT_PICKLE_MAP_H
 
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 struct pickle_fact {
     const struct pk *key;               /* NULL: an empty slot */

@@ -1,14 +1,14 @@
 /*
  * pickle_tree.c - reading a tree, making one, copying one
  */
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/pickle_classes.h"
-#include "libcommon/format/pickle_map.h"
+#include "libcommon/format/pickle/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_map.h"
 
 /* ---- looking ---- */
 

@@ -1,7 +1,7 @@
 /*
  * pickle_map.c - open addressing; strings are equal by content, other nodes by address
  */
-#include "libcommon/format/pickle_map.h"
+#include "libcommon/format/pickle/pickle_map.h"
 
 #include <stdlib.h>
 #include <string.h>

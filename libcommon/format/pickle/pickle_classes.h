@@ -7,7 +7,7 @@
 #define SHARDKIT_FORMAT_PICKLE_CLASSES_H
 
 #include "libcommon/base/dtype.h"
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 enum pickle_use {               /* how a known global may stand in a tree */
     USE_VALUE = 1,              /* by itself: torch.bfloat16, a class */

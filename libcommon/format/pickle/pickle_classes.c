@@ -1,7 +1,7 @@
 /*
  * pickle_classes.c - the allow-list itself
  */
-#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 
 #include <string.h>
 

@@ -1,14 +1,14 @@
 /*
  * pickle_text.c - a tree as JSON text: what `args` prints, and what messages quote
  */
-#include "libcommon/format/pickle.h"
+#include "libcommon/format/pickle/pickle.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 
 /* Longer integers are not written out: the conversion takes quadratic time. */
 enum { MAX_DIGITS_BYTES = 64 };
