@@ -1,17 +1,13 @@
 #!/bin/sh
 # lint_circles.sh - the files of a folder use each other one way: no circles of external symbols
 #
-# Usage: lint_circles.sh [FOLDER...]; default: the folders that are clean and shall stay so.
+# Usage: lint_circles.sh [FOLDER...]; default: every folder of the product.
 # Reads the objects of build/$B (release) that are newer than their sources, by nm. A circle is printed with the
 # symbols that close it, exit 1. A folder without objects is said, not passed over in silence.
 cd "$(dirname "$0")/.." || exit 1
 objects=build/${B:-release}
-clean="kernels/cpu kernels/cuda libcommon/base libcommon/check libcommon/comm libcommon/convert libcommon/format
-    libcommon/format/pickle libcommon/layout libcommon/layout/deepspeed libcommon/layout/hf libcommon/layout/universal libcommon/model
-    libcommon/plan tools/ckpt-inspect tools/common tools/ds2universal tools/export-hf tools/merge-tp tools/preprocess
-    tools/reshape tools/train/network tools/train/checkpoint tools/train/options tools/train/run
-    tools/train/health"
-[ $# -gt 0 ] || set -- $clean
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- $(find libcommon kernels tools -name "*.[ch]" -o -name "*.cu" | sed "s,/[^/]*$,," | LC_ALL=C sort -u)
 
 # Each object FILE.o or FILE.ISA.o of a folder that is not older than its source.
 fresh() {

@@ -11,9 +11,9 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/bpe.h"
-#include "libcommon/format/jsonl.h"
 #include "libcommon/format/mmidx.h"
+#include "libcommon/tokens/bpe.h"
+#include "libcommon/tokens/jsonl.h"
 
 #define DATA "tests/data/text/"
 

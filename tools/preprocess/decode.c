@@ -6,7 +6,7 @@
 
 #include "libcommon/base/mapped.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/format/jsonl.h"
+#include "libcommon/tokens/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 
 struct decoder {

@@ -5,8 +5,8 @@
 #define SHARDKIT_TOOLS_PREPROCESS_H
 
 #include "libcommon/base/cli.h"
-#include "libcommon/format/bpe.h"
 #include "libcommon/format/mmidx.h"
+#include "libcommon/tokens/bpe.h"
 
 enum input_form { INPUT_JSONL, INPUT_TEXT };
 enum document { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_PARAGRAPH };

@@ -20,7 +20,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/jsonl.h"
+#include "libcommon/tokens/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 
 /* Where a document's tokens under one key are. */

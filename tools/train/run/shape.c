@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/bpe.h"
+#include "libcommon/tokens/bpe.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"

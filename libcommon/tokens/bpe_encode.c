@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/bpe_impl.h"
+#include "libcommon/tokens/bpe_impl.h"
 
 enum {
     SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,

@@ -7,8 +7,8 @@
  * $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. Nothing is ever downloaded.
  * Threads: no state.
  */
-#ifndef SHARDKIT_FORMAT_HUB_CACHE_H
-#define SHARDKIT_FORMAT_HUB_CACHE_H
+#ifndef SHARDKIT_TOKENS_HUB_CACHE_H
+#define SHARDKIT_TOKENS_HUB_CACHE_H
 
 #include "libcommon/base/err.h"
 

@@ -6,13 +6,13 @@
  *   bpe_split.c   regular expressions that cut text into pieces
  *   bpe_encode.c  pieces to tokens
  */
-#ifndef SHARDKIT_FORMAT_BPE_IMPL_H
-#define SHARDKIT_FORMAT_BPE_IMPL_H
+#ifndef SHARDKIT_TOKENS_BPE_IMPL_H
+#define SHARDKIT_TOKENS_BPE_IMPL_H
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "libcommon/format/bpe.h"
+#include "libcommon/tokens/bpe.h"
 
 enum {
     BPE_MAX_IDS = 1 << 22, BPE_MAX_STEPS = 8, BPE_MAX_TEMPLATE = 8,

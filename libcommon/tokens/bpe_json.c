@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/format/bpe_impl.h"
-#include "libcommon/format/hub_cache.h"
+#include "libcommon/tokens/bpe_impl.h"
+#include "libcommon/tokens/hub_cache.h"
 
 struct reader {
     const char *path;

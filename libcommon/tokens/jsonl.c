@@ -1,7 +1,7 @@
 /*
  * jsonl.c - a scanner of one line: checks all of it, keeps only the strings asked for
  */
-#include "libcommon/format/jsonl.h"
+#include "libcommon/tokens/jsonl.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/bpe.h"
+#include "libcommon/tokens/bpe.h"
 
 enum { MAX_DEPTH = 500 };
 

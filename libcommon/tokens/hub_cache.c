@@ -1,7 +1,7 @@
 /*
  * hub_cache.c - models--NAME/snapshots, by the revision main or else the newest
  */
-#include "libcommon/format/hub_cache.h"
+#include "libcommon/tokens/hub_cache.h"
 
 #include <ctype.h>
 #include <dirent.h>

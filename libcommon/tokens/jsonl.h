@@ -5,8 +5,8 @@
  * this looks at each byte once and keeps only what was asked for. The line is checked
  * completely, as strictly as Python's json.loads does (which takes NaN and Infinity).
  */
-#ifndef SHARDKIT_FORMAT_JSONL_H
-#define SHARDKIT_FORMAT_JSONL_H
+#ifndef SHARDKIT_TOKENS_JSONL_H
+#define SHARDKIT_TOKENS_JSONL_H
 
 #include <stdbool.h>
 #include <stddef.h>

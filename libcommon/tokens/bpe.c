@@ -1,7 +1,7 @@
 /*
  * bpe.c - vocabularies are read, and tokens become text again
  */
-#include "libcommon/format/bpe.h"
+#include "libcommon/tokens/bpe.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/utf8.h"
-#include "libcommon/format/bpe_impl.h"
+#include "libcommon/tokens/bpe_impl.h"
 
 /* ---- the byte alphabet ---- */
 

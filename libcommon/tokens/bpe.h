@@ -14,8 +14,8 @@
  *
  * Threads: a tokenizer never changes; every thread takes an encoder of its own.
  */
-#ifndef SHARDKIT_FORMAT_BPE_H
-#define SHARDKIT_FORMAT_BPE_H
+#ifndef SHARDKIT_TOKENS_BPE_H
+#define SHARDKIT_TOKENS_BPE_H
 
 #include <stdbool.h>
 #include <stddef.h>
