@@ -71,10 +71,4 @@ int cli_done(struct cli *cli, int rc);
 /* True once SIGINT or SIGTERM arrived. Safe from any thread. */
 bool cli_stopped(void);
 
-/* "96M" -> bytes; K M G T are powers of 1024, no suffix is bytes; '_' is allowed between digits. */
-MUST_CHECK int parse_size(const char *s, uint64_t *out);
-MUST_CHECK int parse_int(const char *s, int64_t min, int64_t max, int64_t *out);
-/* The word among n nearest to `s` by edit distance, or NULL when none is near. */
-const char *nearest_word(const char *s, const char *const *words, int n);
-
 #endif

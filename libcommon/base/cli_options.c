@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 
 /* Rows are taken into a struct cli. */
 #define FIELD(f) .field = offsetof(struct cli, f)

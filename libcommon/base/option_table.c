@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 
 enum { CODE = 256, HELP_INDENT = 25, HELP_WIDTH = 92 };
 
@@ -100,7 +101,7 @@ static void unknown_option(const struct table *t, const char *word, struct err *
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
     for (int i = 0; i < t->n; i++)
         names[i] = t->flat[i].row->name;
-    near = nearest_word(name + 2, names, t->n);
+    near = parse_nearest(name + 2, names, t->n);
     if (near)
         err_usage(e, "unknown option '%s'; did you mean '--%s'?", name, near);
     else

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "tests/lib/ckptgen.h"
 
 static const char help[] =

@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/parse.h"
 #include "libcommon/base/utf8.h"
 #include "libcommon/layout/layout.h"
 
@@ -65,9 +65,9 @@ static void nearest_words(void **state)
     static const char *const words[] = { "format", "force", "threads", "verify" };
 
     (void)state;
-    assert_string_equal(nearest_word("fromat", words, 4), "format");
-    assert_string_equal(nearest_word("thread", words, 4), "threads");
-    assert_null(nearest_word("zzzzzz", words, 4));
+    assert_string_equal(parse_nearest("fromat", words, 4), "format");
+    assert_string_equal(parse_nearest("thread", words, 4), "threads");
+    assert_null(parse_nearest("zzzzzz", words, 4));
 }
 
 static void natural_order(void **state)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
 #include "tools/ckpt-inspect/view.h"
 
 struct pair {
@@ -55,7 +56,7 @@ static int tell_missing(const struct inspect *in, const struct pair *p, int n)
 
         if (bsearch(&want, p, (size_t)n, sizeof *p, pair_cmp))
             continue;
-        near = nearest_word(in->arg[i], names, n);
+        near = parse_nearest(in->arg[i], names, n);
         fprintf(stderr, "%s: %s: no argument '%s'%s%s%s\n", in->cli.tool, in->arg[0], in->arg[i],
                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         rc = EXIT_BAD;

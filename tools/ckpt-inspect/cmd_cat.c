@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"
@@ -31,7 +32,7 @@ static int not_there(const struct view *v, const char *name, struct err *e)
 
     for (int i = 0; i < v->n; i++)
         names[i] = v->tensor[i].name;
-    near = nearest_word(name, names, v->n);
+    near = parse_nearest(name, names, v->n);
     err_data(e, v->path, ERR_NO_BYTE, "no tensor '%s'%s%s%s", name, near ? "; did you mean '" : "",
              near ? near : "", near ? "'?" : "");
     free(names);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/parse.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 static const struct command {
@@ -51,7 +52,7 @@ static const char *misspelt(const char *word)
 
     for (int i = 0; i < N_COMMANDS; i++)
         names[i] = commands[i].name;
-    return word && !strchr(word, '/') && access(word, F_OK) < 0 ? nearest_word(word, names, N_COMMANDS) : NULL;
+    return word && !strchr(word, '/') && access(word, F_OK) < 0 ? parse_nearest(word, names, N_COMMANDS) : NULL;
 }
 
 /* Looking twice at one PATH tells nothing new: each is kept once. */

@@ -1,6 +1,7 @@
 /*
  * options.c - what ckpt-inspect can be asked, and by which of its commands
  */
+#include "libcommon/base/parse.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 #define FIELD(f) .field = offsetof(struct inspect, f)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 
 static int bad(const char *text, struct err *e)
 {

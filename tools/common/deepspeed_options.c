@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/parse.h"
+
 static int usage(struct err *e, const char *what)
 {
     err_usage(e, "%s", what);

@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <string.h>
 
+#include "libcommon/base/parse.h"
 #include "tools/ds2universal/ds2universal.h"
 
 #define FIELD(f) .field = offsetof(struct job, f)

@@ -4,6 +4,7 @@
 #include <getopt.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
 #include "tools/merge-tp/merge.h"
 
 #define FIELD(f) .field = offsetof(struct job, f)

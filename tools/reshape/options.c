@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
 #include "tools/reshape/reshape.h"
 
 #define FIELD(f) .field = offsetof(struct job, f)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 
@@ -136,7 +136,7 @@ static int no_such_key(const struct ds_target *t, const struct ds_set *set, cons
     for (uint32_t i = 0; pair && i < n; i++)
         if (pk_as_str(pair[2 * i]))
             names[n_names++] = pk_as_str(pair[2 * i]);
-    near = nearest_word(str_starts(key, "args.") ? key + strlen("args.") : key, names, n_names);
+    near = parse_nearest(str_starts(key, "args.") ? key + strlen("args.") : key, names, n_names);
     err_usage(e, "%s %s: %s has no such argument%s%s%s; ckpt-inspect args lists them", option(set), set->text,
               t->src->path, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
     free(names);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
 

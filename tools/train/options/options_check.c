@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/schedule.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "tools/train/options/options_impl.h"
 
 /* ---- rows ---- */
@@ -93,7 +93,7 @@ const char *options_nearest(const char *name)
     for (int i = 0; i < options_n_rows && n < 512; i++)
         if (options_rows[i].kind != KIND_REFUSED)
             known[n++] = options_rows[i].name;
-    near = nearest_word(folded, known, n);
+    near = parse_nearest(folded, known, n);
     for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is no typo, only short */
         if (strlen(folded) > 2 && str_starts(known[i], folded))
             near = known[i];

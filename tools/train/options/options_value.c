@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "tools/train/options/options_impl.h"
 
 const char *options_env_name(const struct train_opts *o, const struct options_row *r)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/base/parse.h"
 #include "tools/train/options/pytext.h"
 
 /* ---- batch size ---- */
