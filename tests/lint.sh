@@ -14,6 +14,7 @@ awk '
     # The rooms that `from` may include; a trailing slash ends each.
     function allowed(from,    below) {
         if (from == "libcommon/base")   return "libcommon/base/"
+        if (from == "libcommon/cli")    return "libcommon/cli/ libcommon/base/"
         if (from == "libcommon/tokens") return "libcommon/tokens/ libcommon/base/"
         if (from == "libcommon/comm")   return "libcommon/comm/ libcommon/base/"
         if (from == "libcommon/format/pickle") return "libcommon/format/pickle/ libcommon/base/"

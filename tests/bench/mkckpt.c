@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/cli/cli.h"
 #include "tests/lib/ckptgen.h"
 
 static const char help[] =

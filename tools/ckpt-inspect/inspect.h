@@ -11,9 +11,9 @@
 
 #include <jansson.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/report.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/plan/stats.h"
 

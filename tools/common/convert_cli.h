@@ -6,7 +6,7 @@
 #ifndef SHARDKIT_COMMON_CONVERT_CLI_H
 #define SHARDKIT_COMMON_CONVERT_CLI_H
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/convert/convert.h"
 
 /* The groups of shared rows behind a converter's own; `write`: cli_rows_write_average or cli_rows_write_fail. */

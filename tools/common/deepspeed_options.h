@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_COMMON_DEEPSPEED_OPTIONS_H
 #define SHARDKIT_COMMON_DEEPSPEED_OPTIONS_H
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
 enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };

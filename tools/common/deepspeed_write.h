@@ -6,8 +6,8 @@
 #ifndef SHARDKIT_COMMON_DEEPSPEED_WRITE_H
 #define SHARDKIT_COMMON_DEEPSPEED_WRITE_H
 
-#include "libcommon/base/cli.h"
 #include "libcommon/check/repair.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/convert/convert.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 

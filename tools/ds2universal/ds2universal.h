@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_TOOLS_DS2UNIVERSAL_H
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "tools/common/convert_cli.h"
 
 enum form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/convert/rehearsal.h"
 #include "libcommon/layout/hf/hf_sink.h"
 #include "tools/common/convert_cli.h"

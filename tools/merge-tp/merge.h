@@ -4,9 +4,9 @@
 #ifndef SHARDKIT_TOOLS_MERGE_H
 #define SHARDKIT_TOOLS_MERGE_H
 
-#include "libcommon/base/cli.h"
 #include "libcommon/check/repair.h"
 #include "libcommon/check/replicas_check.h"
+#include "libcommon/cli/cli.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_write.h"
 

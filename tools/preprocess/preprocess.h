@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_TOOLS_PREPROCESS_H
 #define SHARDKIT_TOOLS_PREPROCESS_H
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/format/mmidx.h"
 #include "libcommon/tokens/bpe.h"
 

@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_TOOLS_RESHAPE_H
 #define SHARDKIT_TOOLS_RESHAPE_H
 
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"

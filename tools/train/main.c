@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/files.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/writer.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "libcommon/base/option_table.h"
+#include "libcommon/cli/option_table.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/pytext.h"
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
 
 enum { JOIN_S = 10 };           /* the others are here by then, or have left */

@@ -5,8 +5,8 @@
  *   const struct option_group groups[] = { { "Options", rows, &job, 0 }, { NULL, cli_rows, &job.cli, 0 }, {0} };
  * Exit status: 0 sound, 1 bad data or failed work, 2 wrong usage.
  */
-#ifndef SHARDKIT_BASE_CLI_H
-#define SHARDKIT_BASE_CLI_H
+#ifndef SHARDKIT_CLI_H
+#define SHARDKIT_CLI_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,10 +14,10 @@
 #include <jansson.h>
 
 #include "libcommon/base/err.h"
-#include "libcommon/base/option_table.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/replicas.h"
 #include "libcommon/base/report.h"
+#include "libcommon/cli/option_table.h"
 
 enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 

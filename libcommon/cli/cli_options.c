@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/cli/cli.h"
 
 /* Rows are taken into a struct cli. */
 #define FIELD(f) .field = offsetof(struct cli, f)

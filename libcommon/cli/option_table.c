@@ -1,15 +1,15 @@
 /*
  * option_table.c - the parser, over getopt_long, and the text of --help
  */
-#include "libcommon/base/option_table.h"
+#include "libcommon/cli/option_table.h"
 
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/cli.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/cli/cli.h"
 
 enum { CODE = 256, HELP_INDENT = 25, HELP_WIDTH = 92 };
 

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "libcommon/base/option_table.h"
+#include "libcommon/cli/option_table.h"
 
 #define FOR_EACH_ROW(o, g, r) \
     for (const struct option_group *g = (o)->groups; g->rows; g++) \

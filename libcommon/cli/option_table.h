@@ -5,8 +5,8 @@
  * its rows are taken. The man page is written by hand; a case of tests/cli compares.
  * Threads: option_table_parse() keeps getopt's state and belongs to main(); the rest reads only.
  */
-#ifndef SHARDKIT_BASE_OPTION_TABLE_H
-#define SHARDKIT_BASE_OPTION_TABLE_H
+#ifndef SHARDKIT_CLI_OPTION_TABLE_H
+#define SHARDKIT_CLI_OPTION_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

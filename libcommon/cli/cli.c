@@ -1,7 +1,7 @@
 /*
  * cli.c - the options every tool has, its messages, and Ctrl-C
  */
-#include "libcommon/base/cli.h"
+#include "libcommon/cli/cli.h"
 
 #include <errno.h>
 #include <hdf5.h>
