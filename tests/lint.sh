@@ -30,10 +30,12 @@ awk '
         if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"
         below = "libcommon/ kernels/kernels.h tools/train/options/ "
         if (from == "tools/train/options")    return below
+        if (from == "tools/train/log")        return below from "/"
         if (from == "tools/train/network")    return below from "/"
         if (from == "tools/train/checkpoint") return below "tools/train/network/ " from "/"
-        if (from == "tools/train/run")        return below "tools/train/network/ tools/train/checkpoint/ " from "/"
-        if (from == "tools/train/health")     return below "tools/train/run/ " from "/"
+        if (from == "tools/train/run")        return below "tools/train/log/ tools/train/network/ tools/train/checkpoint/ " \
+                                                     from "/"
+        if (from == "tools/train/health")     return below "tools/train/log/ tools/train/run/ " from "/"
         if (from ~ "^tools/")           return "libcommon/ tools/common/ " from "/"
         if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tests/lib/ " from "/"
         return ""

@@ -14,7 +14,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/tfevents.h"
-#include "tools/train/run/trainlog.h"
+#include "tools/train/log/trainlog.h"
 
 static char dir[256];
 

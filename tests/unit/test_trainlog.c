@@ -16,9 +16,9 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
+#include "tools/train/log/status.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/options/pytext.h"
-#include "tools/train/run/status.h"
-#include "tools/train/run/trainlog.h"
 
 static char dir[256];
 

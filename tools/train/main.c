@@ -14,6 +14,7 @@
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/writer.h"
 #include "tools/train/health/preflight.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/options/refusal.h"
 #include "tools/train/run/loop.h"
 #include "tools/train/run/savelock.h"
@@ -21,7 +22,6 @@
 #include "tools/train/run/setup.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
 

@@ -10,7 +10,7 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/health/preflight_impl.h"
-#include "tools/train/run/trainlog.h"
+#include "tools/train/log/trainlog.h"
 
 enum { HANG_S = 300 };
 

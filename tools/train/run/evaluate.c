@@ -6,11 +6,11 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/npy.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 void evaluate_loss_fetch(struct trainer *t)
 {

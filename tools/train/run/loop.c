@@ -13,6 +13,7 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/evaluate.h"
@@ -20,7 +21,6 @@
 #include "tools/train/run/saving.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 /* ---- one iteration ---- */
 

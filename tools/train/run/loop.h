@@ -5,7 +5,7 @@
 #define SHARDKIT_TRAIN_RUN_LOOP_H
 
 #include "libcommon/base/err.h"
-#include "tools/train/run/status.h"
+#include "tools/train/log/status.h"
 
 struct trainer;
 

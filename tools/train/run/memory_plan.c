@@ -14,12 +14,12 @@
 
 #include "libcommon/base/progress.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/shape.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 /* What CUDA's own libraries take of a GPU beside the plan: contexts, cuBLAS's rooms, NCCL's buffers. */
 #define RESERVE UINT64_C(2000000000)

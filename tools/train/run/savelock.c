@@ -19,7 +19,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "tools/train/run/status.h"
+#include "tools/train/log/status.h"
 
 enum { BEAT_S = 10, STALE_S = 60, STALE_MOST_S = 3600, LOOK_MS = 200, ATTEMPTS = 100, LOCK_MAX = 4096 };
 

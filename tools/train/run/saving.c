@@ -7,11 +7,11 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/run/savelock.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
 static bool option_value(const struct train_opts *o, const struct options_row *r, struct checkpoint_value *v)

@@ -7,6 +7,7 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/agree.h"
 #include "tools/train/run/batches.h"
@@ -19,7 +20,6 @@
 #include "tools/train/run/shape.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 /* ---- the pieces ---- */
 

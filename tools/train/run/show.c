@@ -8,8 +8,8 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
+#include "tools/train/log/trainlog.h"
 #include "tools/train/run/trainer.h"
-#include "tools/train/run/trainlog.h"
 
 void show_line(struct trainer *t, const char *fmt, ...)
 {

@@ -26,12 +26,12 @@
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
+#include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
 #include "tools/train/network/optimizer.h"
 #include "tools/train/network/stage.h"
 #include "tools/train/options/options.h"
 #include "tools/train/options/schedule.h"
-#include "tools/train/run/status.h"
 
 struct batches;
 struct checkpoint;

@@ -3,8 +3,8 @@
  *
  * Only helpers: the training loop asks, decides on rank 0 and tells the others.
  */
-#ifndef SHARDKIT_TRAIN_RUN_STATUS_H
-#define SHARDKIT_TRAIN_RUN_STATUS_H
+#ifndef SHARDKIT_TRAIN_LOG_STATUS_H
+#define SHARDKIT_TRAIN_LOG_STATUS_H
 
 #include <stdbool.h>
 #include <stdint.h>

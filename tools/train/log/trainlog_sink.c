@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/train/run/trainlog.h"
+#include "tools/train/log/trainlog.h"
 
 enum { MAX_SINKS = 2 };
 

@@ -8,8 +8,8 @@
  * and the rest on rank 0; here whoever holds the numbers may print them, best one rank only:
  * appends of several hosts to one file are not atomic on every network file system.
  */
-#ifndef SHARDKIT_TRAIN_RUN_TRAINLOG_H
-#define SHARDKIT_TRAIN_RUN_TRAINLOG_H
+#ifndef SHARDKIT_TRAIN_LOG_TRAINLOG_H
+#define SHARDKIT_TRAIN_LOG_TRAINLOG_H
 
 #include <stdbool.h>
 #include <stdint.h>

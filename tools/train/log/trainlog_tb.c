@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "tools/train/run/trainlog.h"
+#include "tools/train/log/trainlog.h"
 
 enum variants { PLAIN = 1, SAMPLES = 2, TOKENS = 4, FLOPS = 8 };
 

@@ -1,7 +1,7 @@
 /*
  * status.c - status.json is replaced whole; signals and the kill switch are flags that the loop asks for
  */
-#include "tools/train/run/status.h"
+#include "tools/train/log/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

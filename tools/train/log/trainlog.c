@@ -4,7 +4,7 @@
  * Python's formats and C's agree, two digits of exponent included, except for a
  * not-a-number with its sign bit set, which C prints as "-nan".
  */
-#include "tools/train/run/trainlog.h"
+#include "tools/train/log/trainlog.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/train/log/status.h"
 #include "tools/train/options/pytext.h"
-#include "tools/train/run/status.h"
 
 /* ---- the training line ---- */
 
