@@ -7,12 +7,16 @@
  * asserted. Formulas: docs/training.md, sections 1 and 3 of which name the sources.
  *
  * Words used in all contracts:
- *   T        the dtype of weights and activations, DTYPE_BF16 or DTYPE_F32, `t` in calls
+ *   T        the dtype of weights and activations, DTYPE_BF16, DTYPE_F16 or DTYPE_F32, `t` in calls
+ *            (DTYPE_F16 stands in the contract, but cpu/ and cuda/ do not have it yet)
  *   m        rows, one per token: sample-major, row = sample * s + position
  *   [a, b]   row-major, b contiguous
  * Arithmetic is fp32 (or better) whatever T is; each result is rounded to T once, to nearest
- * even. Gradients of parameters are fp32 and are added to when `add` is set, else
- * overwritten. Equal input gives equal bits on every run and any number of threads: no
+ * even. What is too large for fp16 becomes infinity, and neither that nor a NaN is ever lost on
+ * the way to a gradient: that is how loss scaling hears of an overflow.
+ * Gradients of parameters are fp32 and are added to when `add` is set, else overwritten. With
+ * `grad_t`, which DTYPE_F16 may set, they are of T: g = T(new), and added to g = T(g + T(new)), as
+ * PyTorch accumulates fp16. Equal input gives equal bits on every run and any number of threads: no
  * order of additions depends on timing. Pointers are the device's and aligned to 16 bytes;
  * outputs do not overlap inputs unless the contract says so.
  */
@@ -76,9 +80,9 @@ struct kernel_linear_dw {
     int64_t m, n, k;
     const void *dy;                     /* T [m, n] */
     const void *x;                      /* T [m, k] */
-    float *dw;                          /* fp32 [n, k] */
-    float *dbias;                       /* fp32 [n], or NULL */
-    bool add;
+    void *dw;                           /* fp32 or T [n, k] */
+    void *dbias;                        /* the same [n], or NULL */
+    bool add, grad_t;
 };
 
 /* LayerNorm of rows of h. mean and rstd are kept for the way back. */
@@ -98,8 +102,8 @@ struct kernel_layernorm_back {
     const float *mean, *rstd;           /* fp32 [m], as layernorm() gave them */
     const void *add_dx;                 /* T [m, h], added to dx, or NULL; may be dx */
     void *dx;                           /* T [m, h] */
-    float *dgamma, *dbeta;              /* fp32 [h] */
-    bool add;                           /* to dgamma and dbeta */
+    void *dgamma, *dbeta;               /* fp32 or T [h] */
+    bool add, grad_t;                   /* dgamma and dbeta */
     void *scratch;                      /* layernorm_scratch() bytes */
 };
 /* z = residual + dropout(a + bias), and its LayerNorm in the same pass. */
@@ -117,8 +121,8 @@ struct kernel_dropout_back {
     const void *dz;                     /* T [m, h] */
     struct kernel_dropout drop;
     void *da;                           /* T [m, h]; may be dz: with p = 0 nothing is moved then */
-    float *dbias;                       /* fp32 [h], or NULL */
-    bool add;                           /* to dbias */
+    void *dbias;                        /* fp32 or T [h], or NULL */
+    bool add, grad_t;                   /* dbias */
     void *scratch;                      /* layernorm_scratch() bytes */
 };
 
@@ -144,8 +148,9 @@ struct kernel_attention {
     /*
      * Unless 0, scores x = scale * q . k + bias become round_unit * T(x / round_unit) before the
      * softmax, both ways: what is left of the reference's query-key layer scaling, which
-     * stores x / unit in T. Its losses show it (1.5e-3 at one step in ten of a small model). The fast
-     * kernels of cuda (head dims 64, 80, 96, 128) keep fp32 whatever this says; all others obey.
+     * stores x / unit in T, unit being the layer's number, and multiplies by it in an fp32 softmax. Its
+     * losses show it (1.5e-3 at one step in ten of a small model in bf16). The fast kernels of cuda (head
+     * dims 64, 80, 96, 128) keep fp32 whatever this says, where fp16 cannot overflow; all others obey.
      */
     float round_unit;
     struct kernel_dropout drop;
@@ -169,8 +174,8 @@ struct kernel_embed_back {
     int64_t first, rows;
     const int32_t *id;                  /* [m] */
     const void *dy;                     /* T [m, h] */
-    float *dtable;                      /* fp32 [rows, h] */
-    bool add;
+    void *dtable;                       /* fp32 or T [rows, h] */
+    bool add, grad_t;
     void *scratch;                      /* embed_scratch() bytes */
 };
 /* What follows the embedding: positions and dropout. */
@@ -188,8 +193,8 @@ struct kernel_position_back {
     int64_t s, n_pos;                   /* tokens of a sample; positions of the table */
     const void *dx;                     /* T [m, h], dropout already undone */
     const int32_t *pos;                 /* as above */
-    float *dposition;                   /* fp32 [n_pos, h] */
-    bool add;
+    void *dposition;                    /* fp32 or T [n_pos, h] */
+    bool add, grad_t;
 };
 
 /* Logits of a vocabulary that may be split over ranks: columns first .. first + v are here. */
@@ -204,19 +209,20 @@ struct kernel_xent {
 struct kernel_adamw {
     float lr, beta1, beta2, eps;
     float c1, c2;                       /* 1 - beta^t, from double */
-    float grad_scale;                   /* every gradient is multiplied by this first: clipping */
+    float grad_scale;                   /* every gradient is multiplied by this first: clipping, 1 / loss scale */
 };
 
-/* The flat buffers it works on: fp32, but w is T. */
+/* The flat buffers it works on. */
 struct kernel_adamw_buffers {
     float *p, *m, *v;                   /* parameters; averages of gradients and of their squares */
-    const float *g;                     /* gradients */
+    const void *g;                      /* gradients, fp32 or T */
     void *w;                            /* weights: parameters rounded to T */
+    bool grad_t;
 };
 
 /* A stretch of flat buffers: a parameter, or what a rank owns of it. Places are multiples of 8 elements. */
 struct kernel_run {
-    int64_t at, n;                      /* in fp32 buffers */
+    int64_t at, n;                      /* in buffers of parameters and gradients */
     int64_t w_at;                       /* adamw: in the weights */
     int out;                            /* sumsq_runs: where its sum goes */
     float decay;                        /* adamw */
@@ -291,19 +297,25 @@ struct kernels {
     /* A list of n runs for the calls below, which do not overlap; the call may wait. NULL and *e without memory. */
     struct kernel_runs *(*runs_new)(const struct kernel_run *run, int n, struct err *e);
     void (*runs_free)(struct kernel_runs *r);   /* NULL is fine; waits for nothing that still uses it */
-    /* out[run.out] = sumsq of each run of x, the same bits as one by one */
-    void (*sumsq_runs)(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s);
+    /*
+     * out[run.out] = sumsq of each run of x, the same bits as one by one. x: DTYPE_F32 or F16, `t`. Squares are of
+     * fp64: a sum is infinite or a NaN iff an element is, so the norm tells of an overflow at no cost of its own.
+     */
+    void (*sumsq_runs)(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s);
+    /* *out = the least place `at` in x, of elements in runs, that is infinite or a NaN; -1: none is. x as above */
+    void (*first_not_finite)(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
+                             struct dev_stream *s);
     /*
      * On the elements of all runs: g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
      * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. `step` is in device memory.
      */
     void (*adamw)(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
                   enum dtype t, struct dev_stream *s);
-    /* dst = src in another dtype (F32 <-> BF16, F32 -> F32) */
+    /* dst = src in another dtype (F32 <-> BF16, F32 <-> F16), or in the same */
     void (*cast)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s);
-    /* x *= f, fp32; y += x, fp32 */
-    void (*scale)(float *x, float f, int64_t n, struct dev_stream *s);
-    void (*add)(float *y, const float *x, int64_t n, struct dev_stream *s);
+    /* x *= f; y += x; in DTYPE_F32 or F16, `t` */
+    void (*scale)(void *x, float f, int64_t n, enum dtype t, struct dev_stream *s);
+    void (*add)(void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s);
     /*
      * Normal deviates for initial weights: x[i] = std * g(first + i), two per Philox block by Box-Muller in fp64:
      * with words w0..w3 of block j / 2, u(a, b) = (((a << 32 | b) >> 12) + 0.5) / 2^52 and

@@ -68,7 +68,7 @@ static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct d
     /* Dynamic: frequent words sit together. Who adds a row does not change its sum. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(dynamic, 64)
     for (int64_t r = 0; r < g->rows; r++) {
-        float *sum = g->dtable + r * h;
+        float *sum = (float *)g->dtable + r * h;
 
         if (!g->add)
             memset(sum, 0, (size_t)h * sizeof *sum);
@@ -138,15 +138,15 @@ static void position_back(const struct kernel_position_back *g, enum dtype t, st
         int64_t n = min_i64(POSITION_COLS, h - col);
 
         for (int64_t p = 0; p < g->n_pos && !g->add; p++)
-            memset(g->dposition + p * h + col, 0, (size_t)n * sizeof(float));
+            memset((float *)g->dposition + p * h + col, 0, (size_t)n * sizeof(float));
         for (int64_t i = 0; i < g->m; i++) {
             int64_t p = position_of(g->pos, i, g->s);
 
             assert(p >= 0 && p < g->n_pos);
             if (t == DTYPE_BF16)
-                row_add(g->dposition + p * h + col, at_t(g->dx, i * h + col, true), n, true);
+                row_add((float *)g->dposition + p * h + col, at_t(g->dx, i * h + col, true), n, true);
             else
-                row_add(g->dposition + p * h + col, at_t(g->dx, i * h + col, false), n, false);
+                row_add((float *)g->dposition + p * h + col, at_t(g->dx, i * h + col, false), n, false);
         }
     }
 }

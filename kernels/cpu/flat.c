@@ -1,6 +1,7 @@
 /*
  * flat.c - work on flat buffers: the optimizer, sums, conversions, initial weights
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ ALWAYS_INLINE void adamw_run(const struct kernel_adamw_buffers *b, const struct 
 {
     const struct kernel_adamw a = *step;
     float *p = b->p + r->at + at, *m = b->m + r->at + at, *v = b->v + r->at + at;
-    const float *g = b->g + r->at + at;
+    const float *g = (const float *)b->g + r->at + at;
     void *w = out_t(b->w, r->w_at + at, bf);
     float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, decay = r->decay;
 
@@ -110,10 +111,36 @@ static void runs_free(struct kernel_runs *r)
     free(r);
 }
 
-static void sumsq_runs(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s)
+static void sumsq_runs(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
 {
+    assert(t == DTYPE_F32);
     for (int i = 0; i < r->n; i++)
-        sumsq(out + r->run[i].out, x + r->run[i].at, r->run[i].n, r->tmp, s);
+        sumsq(out + r->run[i].out, (const float *)x + r->run[i].at, r->run[i].n, r->tmp, s);
+}
+
+/* The exponent's bits are all set. */
+ALWAYS_INLINE int64_t first_in_run(const uint32_t *x, int64_t from, int64_t end)
+{
+    while (from < end && (x[from] & 0x7f800000) != 0x7f800000)
+        from++;
+    return from < end ? from : INT64_MAX;
+}
+
+static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
+                             struct dev_stream *s)
+{
+    int64_t least = INT64_MAX;
+
+    (void)s;
+    assert(t == DTYPE_F32);
+    for (int k = 0; k < r->n; k++) {
+        const int64_t at = r->run[k].at, n = r->run[k].n;
+
+        #pragma omp parallel for num_threads(cpu_threads) schedule(static) reduction(min : least)
+        for (int64_t i = 0; i < n; i += RUN)
+            least = min_i64(least, first_in_run(x, at + i, at + min_i64(i + RUN, n)));
+    }
+    *out = least == INT64_MAX ? -1 : least;
 }
 
 static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
@@ -153,17 +180,24 @@ static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int
     }
 }
 
-static void scale(float *x, float f, int64_t n, struct dev_stream *s)
+static void scale(void *p, float f, int64_t n, enum dtype t, struct dev_stream *s)
 {
+    float *x = p;
+
     (void)s;
+    assert(t == DTYPE_F32);
     FOR_RUNS(n)
         for (int64_t j = i; j < min_i64(i + RUN, n); j++)
             x[j] *= f;
 }
 
-static void add(float *y, const float *x, int64_t n, struct dev_stream *s)
+static void add(void *to, const void *from, int64_t n, enum dtype t, struct dev_stream *s)
 {
+    float *y = to;
+    const float *x = from;
+
     (void)s;
+    assert(t == DTYPE_F32);
     FOR_RUNS(n)
         for (int64_t j = i; j < min_i64(i + RUN, n); j++)
             y[j] += x[j];
@@ -221,6 +255,7 @@ void flat_fill(struct kernels *k)
     k->runs_new = runs_new;
     k->runs_free = runs_free;
     k->sumsq_runs = sumsq_runs;
+    k->first_not_finite = first_not_finite;
     k->adamw = adamw;
     k->cast = cast;
     k->scale = scale;

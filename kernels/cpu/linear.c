@@ -158,7 +158,7 @@ static void bias_back(const struct kernel_linear_dw *l, bool bf)
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t col = 0; col < l->n; col += SUM_COLS) {
         int64_t width = min_i64(SUM_COLS, l->n - col);
-        float sum[SUM_COLS] = { 0 }, *dbias = l->dbias + col;
+        float sum[SUM_COLS] = { 0 }, *dbias = (float *)l->dbias + col;
 
         if (bf)
             column_sums(sum, l, col, width, true);

@@ -161,7 +161,7 @@ void cuda_bias_back(const struct kernel_linear_dw *l, enum dtype t, struct dev_s
     chunks.part = part;
     chunks.chunks = l->m ? cuda_column_chunks(l->m, l->n) : 0;
     chunks.stride = chunks.h = l->n;
-    chunks.out = l->dbias;
+    chunks.out = (float *)l->dbias;
     chunks.add = l->add;
     cuda_add_chunks(&chunks, s);
     cuda_launched("column sums");

@@ -150,7 +150,7 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
 
     if (row >= rows || run % 2 || n > LONG || col >= h)
         return;
-    float *to = g.dtable + (int64_t)row * h + col, sum[N] = {};
+    float *to = (float *)g.dtable + (int64_t)row * h + col, sum[N] = {};
 
     if (g.add)
         load(sum, to);
@@ -204,7 +204,7 @@ long_rows(const struct kernel_embed_back g, struct sorted a)
         return;
     for (int r = 0; r < LONG_ROWS; r++)
         all += room[r][col];
-    float *to = g.dtable + (int64_t)row * h + first + col;
+    float *to = (float *)g.dtable + (int64_t)row * h + first + col;
 
     *to = (g.add ? *to : 0) + all;
 }
@@ -304,7 +304,7 @@ position_rows(const struct kernel_position_back g)
     __shared__ int count[THREADS / 32];
     const T *dx = (const T *)g.dx;
     const int64_t m = g.m, h = g.h;
-    float *to = g.dposition + blockIdx.x * h;
+    float *to = (float *)g.dposition + blockIdx.x * h;
     int warp = threadIdx.x / 32;
 
     for (int64_t j = threadIdx.x; j < h && !g.add; j += THREADS)
@@ -349,7 +349,7 @@ position_strides(const struct kernel_position_back g, int64_t packs)
     if (p >= g.n_pos)
         return;
     if (g.add)
-        load(sum, g.dposition + i * N);
+        load(sum, (const float *)g.dposition + i * N);
     if (p < g.s) {
         #pragma unroll 4
         for (int64_t token = p; token < g.m; token += g.s) {
@@ -359,7 +359,7 @@ position_strides(const struct kernel_position_back g, int64_t packs)
                 sum[j] += v[j];
         }
     }
-    store(g.dposition + i * N, sum);
+    store((float *)g.dposition + i * N, sum);
 }
 
 static void position_back(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s)

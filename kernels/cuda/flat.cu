@@ -151,16 +151,23 @@ static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int
     cuda_launched("cast");
 }
 
-static void scale(float *x, float f, int64_t n, struct dev_stream *s)
+static void scale(void *p, float f, int64_t n, enum dtype t, struct dev_stream *s)
 {
+    float *x = (float *)p;
+
+    (void)t;
 #define SCALE(N, at, packs) scale_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(x + (at), f, packs)
     OVER_PACKS(QUAD, n, SCALE);
 #undef SCALE
     cuda_launched("scale");
 }
 
-static void add(float *y, const float *x, int64_t n, struct dev_stream *s)
+static void add(void *to, const void *from, int64_t n, enum dtype t, struct dev_stream *s)
 {
+    float *y = (float *)to;
+    const float *x = (const float *)from;
+
+    (void)t;
 #define ADD(N, at, packs) add_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(y + (at), x + (at), packs)
     OVER_PACKS(QUAD, n, ADD);
 #undef ADD

@@ -491,7 +491,7 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
         WITH_T(t, back_launch<T>(a, b, chunks, cuda_stream(s)));
     sums.part = a.part;
     sums.chunks = n->m ? chunks : 0, sums.stride = 2 * n->h, sums.h = n->h;
-    sums.out = n->dgamma, sums.out2 = n->dbeta;
+    sums.out = (float *)n->dgamma, sums.out2 = (float *)n->dbeta;
     sums.add = n->add;
     cuda_add_chunks(&sums, s);
     cuda_launched("layernorm_back");
@@ -513,7 +513,7 @@ static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, stru
     cuda_columns(&columns, t, s);
     sums.part = columns.part;
     sums.chunks = d->m ? cuda_column_chunks(d->m, d->h) : 0, sums.stride = sums.h = d->h;
-    sums.out = d->dbias;
+    sums.out = (float *)d->dbias;
     sums.add = d->add;
     if (d->dbias)
         cuda_add_chunks(&sums, s);

@@ -140,7 +140,7 @@ adamw_runs(const struct kernel_adamw_buffers b, const struct run *runs, const in
            const struct kernel_adamw *step)
 {
     float *p = b.p, *m = b.m, *v = b.v;
-    const float *g = b.g;
+    const float *g = (const float *)b.g;
     const struct kernel_adamw a = *step;
     const struct run r = runs[of_step[blockIdx.x]];
     int64_t i = ((blockIdx.x - r.first_step) * THREADS + threadIdx.x) * QUAD, at = r.at + i;
@@ -268,8 +268,38 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
     cuda_launched("sumsq");
 }
 
-static void sumsq_runs(double *out, const float *x, const struct kernel_runs *r, struct dev_stream *s)
+/* ---- the first number that is none ---- */
+
+/* Chunks are those of the sums; -1, as the largest unsigned number, stays when all are finite. */
+static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const float *x,
+                                                                      const struct run *runs, const int *of_chunk)
 {
+    const struct run r = runs[of_chunk[blockIdx.x]];
+    int64_t first = r.at + (blockIdx.x - r.first_chunk) * SUM_CHUNK, end = min(first + SUM_CHUNK, r.at + r.n);
+
+    for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
+        if (!isfinite(x[i])) {
+            atomicMin(out, (unsigned long long)i);      /* whoever is last, the least stays */
+            return;
+        }
+}
+
+static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
+                             struct dev_stream *s)
+{
+    (void)t;
+    cuda_note("first_not_finite", cudaMemsetAsync(out, 0xff, sizeof *out, cuda_stream(s)));
+    if (r->chunks)
+        first_of_chunks<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
+            (unsigned long long *)out, (const float *)x, r->run, r->of_chunk);
+    cuda_launched("first_not_finite");
+}
+
+static void sumsq_runs(double *out, const void *p, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+{
+    const float *x = (const float *)p;
+
+    (void)t;
     if (r->chunks)
         sumsq_chunks_of_runs<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(r->sums, x, r->run, r->of_chunk);
     if (r->n)
@@ -285,4 +315,5 @@ void cuda_optimizer_fill(struct kernels *k)
     k->sumsq = sumsq;
     k->sumsq_scratch = sumsq_scratch;
     k->sumsq_runs = sumsq_runs;
+    k->first_not_finite = first_not_finite;
 }

@@ -263,8 +263,8 @@ ROWS(run_adamw, k->adamw(&(struct kernel_adamw_buffers){
     .p = r->f[0], .m = r->f[1], .v = r->f[2], .g = r->f[3], .w = r->w,
 }, r->runs, r->step, BF, NULL))
 ROWS(run_cast, k->cast(r->w, BF, r->f[0], DTYPE_F32, r->n_flat, NULL))
-ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, NULL))
-ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, NULL))
+ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, DTYPE_F32, NULL))
+ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, DTYPE_F32, NULL))
 
 /* Ids as text has them: frequency falls with 1 / rank. */
 static int32_t *text_ids(int64_t m, int64_t v)

@@ -469,7 +469,7 @@ static struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.19f, 0.0975f, 0
 
 CALL(call_sum, k->weighted_sum(p[1], p[0], p[2], c.n, NULL); k->sum_doubles(p[3], p[4], c.n, NULL))
 CALL(call_cast, k->cast(p[1], c.t, p[0], DTYPE_F32, c.n, NULL); k->cast(p[2], DTYPE_F32, p[1], c.t, c.n, NULL))
-CALL(call_scale_add, k->scale(p[0], 0.7f, c.n, NULL); k->add(p[1], p[0], c.n, NULL))
+CALL(call_scale_add, k->scale(p[0], 0.7f, c.n, DTYPE_F32, NULL); k->add(p[1], p[0], c.n, DTYPE_F32, NULL))
 CALL(call_normal, k->normal(p[0], 12345678901, c.n, 0.02f, c.drop.key, NULL))
 CALL(call_gelu_flat, k->gelu(p[1], p[0], c.n, c.t, NULL))
 /* c.n elements as three runs of unequal sizes, with something between them. */
@@ -500,7 +500,7 @@ static void call_sumsq_runs(const struct kernels *k, void **p)
 {
     struct kernel_runs *r = runs_of(k);
 
-    k->sumsq_runs(p[1], p[0], r, NULL);
+    k->sumsq_runs(p[1], p[0], DTYPE_F32, r, NULL);
     k->dev->stream_sync(NULL);
     k->runs_free(r);
 }

@@ -384,7 +384,7 @@ static void test_runs(void)
     double want[N], *got;
 
     assert_non_null(r);
-    kt->sumsq_runs(sums, dg, r, NULL);
+    kt->sumsq_runs(sums, dg, DTYPE_F32, r, NULL);
     kt->adamw(&(struct kernel_adamw_buffers){ .p = dp, .m = dm, .v = dv, .g = dg, .w = w }, r, ds, DTYPE_F32, NULL);
     for (int i = 0; i < N; i++) {
         double *m = kt_random(size[i] + 1, 0, 0), *v = kt_random(size[i] + 1, 0, 0);
@@ -405,6 +405,31 @@ static void test_runs(void)
         for (int64_t j = 0; j < size[i]; j++)
             weights[run[i].w_at + j] = got[run[i].at + j];
     kt_close("w", kt_get(w, n + 16, DTYPE_F32), weights, n + 16, 0, 0);
+    kt->runs_free(r);
+}
+
+/* The first infinity or NaN of the runs, whatever lies between them or comes behind it. */
+static void test_first_not_finite(void)
+{
+    static const struct { int64_t at; double x; int64_t want; } add[] = {
+        { 7, INFINITY, -1 }, { 50004, NAN, -1 },                        /* before the runs, and between them */
+        { 60001, NAN, 60001 }, { 50003, -INFINITY, 50003 }, { 9000, INFINITY, 9000 }, { 8, NAN, 8 },
+    };
+    static const struct kernel_run run[] = { { .at = 60000, .n = 9 }, { .at = 8, .n = 49996 } };
+    enum { N = 60016 };
+    double *x = kt_random(N, -1, 1);
+    int64_t *d = kt_out(1, DTYPE_F64), got;
+    struct err e = {0};
+    struct kernel_runs *r = kt->runs_new(run, 2, &e);
+
+    assert_non_null(r);
+    for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
+        x[add[i].at] = add[i].x;
+        kt->first_not_finite(d, kt_in(x, N, DTYPE_F32), DTYPE_F32, r, NULL);
+        kt->dev->copy(&got, d, sizeof got, NULL);
+        kt->dev->stream_sync(NULL);
+        assert_int_equal(got, add[i].want);
+    }
     kt->runs_free(r);
 }
 
@@ -491,8 +516,8 @@ static void test_scale_add(void)
         double *x = kt_random(n, -1, 1), *y = kt_random(n, -1, 1);
         void *dx = kt_in(x, n, DTYPE_F32), *dy = kt_in(y, n, DTYPE_F32);
 
-        kt->scale(dx, 0.3f, n, NULL);
-        kt->add(dy, dx, n, NULL);
+        kt->scale(dx, 0.3f, n, DTYPE_F32, NULL);
+        kt->add(dy, dx, n, DTYPE_F32, NULL);
         for (int64_t i = 0; i < n; i++) {
             x[i] *= 0.3f;
             y[i] += x[i];
@@ -578,7 +603,8 @@ int main(void)
     static const struct kt_case cases[] = {
         KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
-        KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
+        KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_first_not_finite),
+        KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
         KT_CASE(test_scale_add), KT_CASE(test_normal),
         KT_CASE(test_philox_vectors), KT_CASE(test_dropout_rate),
     };

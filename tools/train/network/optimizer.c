@@ -171,7 +171,7 @@ static int add_tied(struct optimizer *p, const float *head_grad, struct dev_stre
     const struct stage_param *word = stage_get(p->g, -1, ROLE_WORD);
 
     if (head_grad)
-        p->k->add(p->st.grads + word->at, head_grad, word->n, s);
+        p->k->add(p->st.grads + word->at, head_grad, word->n, DTYPE_F32, s);
     if (!p->c.tied)
         return 0;
     return comm_all_reduce(p->c.tied, &(struct comm_data){ p->st.grads + word->at, p->st.grads + word->at, word->n,
@@ -229,7 +229,7 @@ static int average(struct optimizer *p, int i, struct dev_stream *s, struct err 
         return -1;
     if (p->o.reduce == DTYPE_BF16)
         p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, DTYPE_BF16, own, s);
-    p->k->scale(out, 1.0f / (float)dp, own, s);
+    p->k->scale(out, 1.0f / (float)dp, own, DTYPE_F32, s);
     /* The reference divides in bf16; a power of two only changes the exponent. */
     if (p->o.reduce == DTYPE_BF16 && dp & (dp - 1))
         round_part(p, i, out, own, s);
@@ -286,7 +286,7 @@ static int sum_squares(struct optimizer *p, const float *x, double *sum, struct 
     const struct stage *g = p->g;
 
     p->k->dev->zero(p->sums, (uint64_t)g->n_ids * sizeof(double), s);
-    p->k->sumsq_runs(p->sums, x, p->counted, s);
+    p->k->sumsq_runs(p->sums, x, DTYPE_F32, p->counted, s);
     if (comm_sync(p->c.world, s, e) < 0)
         return -1;
     p->k->dev->copy(p->host_sums, p->sums, (uint64_t)g->n_ids * sizeof(double), s);
