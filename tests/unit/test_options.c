@@ -495,7 +495,11 @@ static void test_schedule_rules(void **state)
            "--override-lr-scheduler and --use-checkpoint-lr-scheduler exclude each other");
     refuse(MODEL "--micro-batch-size 1000000 --train-iters 10000000000 --lr 1 --vocab-size 2 --data-path x", NULL, 1,
            "--train-iters x --global-batch-size samples are too many: no more than 10^15 are supported");
-    refuse(MODEL RUN "--save x", NULL, 1, "--save needs --save-interval");
+    refuse(MODEL RUN "--save x", NULL, 1, "--save needs --save-interval or --save-schedule");
+    accept(MODEL RUN "--save x --save-schedule 1-100:10,101-:50", NULL, 1);
+    assert_true(o.saves.n == 2 && o.saves.rest == 0);
+    refuse(MODEL RUN "--save-schedule 1-100:10,101-:0", NULL, 1,
+           "--save-schedule '1-100:10,101-:0': column 15: expected an interval of 1 or more iterations, found '0'");
     refuse(MODEL RUN "--universal-checkpoint", NULL, 1, "--universal-checkpoint needs --load");
     refuse(MODEL RUN "--skip-train-iteration-range 5-3", NULL, 1,
            "--skip-train-iteration-range: '5-3' is no range: expected FIRST-LAST, FIRST >= 1");

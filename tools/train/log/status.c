@@ -25,7 +25,8 @@ const char *status_reason_name(enum status_reason r)
 {
     static const char *const names[] = {
         [STATUS_RUNNING] = NULL, [STATUS_FINISHED] = "finished", [STATUS_KILL_SWITCH] = "kill-switch",
-        [STATUS_DURATION] = "duration", [STATUS_INTERVAL] = "interval", [STATUS_SIGNAL] = "signal",
+        [STATUS_DURATION] = "duration", [STATUS_INTERVAL] = "interval",
+        [STATUS_ITERATIONS] = "iterations", [STATUS_SAMPLES] = "samples", [STATUS_SIGNAL] = "signal",
         [STATUS_NAN] = "nan", [STATUS_FAILED] = "failed",
     };
 

@@ -15,7 +15,8 @@
 
 enum status_reason {
     STATUS_RUNNING,             /* null in the file */
-    STATUS_FINISHED, STATUS_KILL_SWITCH, STATUS_DURATION, STATUS_INTERVAL, STATUS_SIGNAL, STATUS_NAN, STATUS_FAILED,
+    STATUS_FINISHED, STATUS_KILL_SWITCH, STATUS_DURATION, STATUS_INTERVAL, STATUS_ITERATIONS, STATUS_SAMPLES,
+    STATUS_SIGNAL, STATUS_NAN, STATUS_FAILED,
 };
 const char *status_reason_name(enum status_reason r);           /* "kill-switch"; NULL when running */
 /* 0 for an orderly end, 1 for NAN and FAILED. */

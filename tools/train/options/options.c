@@ -220,6 +220,7 @@ void options_free(struct train_opts *o)
         free(o->note[i]);
     free(o->note);
     free(o->skip);
+    save_schedule_free(&o->saves);
     strbuf_free(&o->impl->ignored);
     arena_free(o->impl->arena);
     free(o->impl);

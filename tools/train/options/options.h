@@ -28,6 +28,7 @@
 #include "libcommon/base/replicas.h"
 #include "libcommon/model/data_paths.h"
 #include "libcommon/model/pipeline.h"
+#include "tools/train/options/save_schedule.h"
 
 enum opts_source { FROM_DEFAULT, FROM_CHECKPOINT, FROM_DEEPSPEED, FROM_FILE, FROM_ENVIRONMENT, FROM_COMMAND_LINE };
 
@@ -82,6 +83,8 @@ struct train_opts {
     int recompute_granularity;          /* enum opts_recompute; FULL once checked when checkpoint_activations */
     bool eval_only;
     int64_t exit_interval, exit_duration_in_mins;
+    int64_t exit_samples;               /* of the whole run */
+    int64_t exit_iterations;            /* of this job */
     const char *kill_switch_path;
     struct opts_list skip_train_iteration_range;        /* words; skip[] once checked */
     bool skip_whole_batches;            /* a skipped iteration passes over its whole batch, not one micro-batch */
@@ -101,6 +104,7 @@ struct train_opts {
     /* ---- checkpointing ---- */
     const char *save, *load;
     int64_t save_interval;
+    const char *save_schedule;          /* as it was written; saves once checked */
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;
     bool force;                         /* load the universal form although `latest` is newer */
@@ -165,6 +169,7 @@ struct train_opts {
     int world_size;
     int n_skip;
     struct opts_range *skip;            /* sorted, not overlapping */
+    struct save_schedule saves;
 
     /* ---- notes for rank 0 to print: what was accepted without effect, unknown JSON keys ... ---- */
     int n_notes;

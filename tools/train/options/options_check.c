@@ -379,10 +379,14 @@ static int check_run(struct train_opts *o, struct err *e)
         err_usage(e, "--dry-run-ranks needs --dry-run");
         return -1;
     }
-    if (o->save && !o->save_interval) {
-        err_usage(e, "--save needs --save-interval");
+    if (o->save && !o->save_interval && !o->save_schedule) {
+        err_usage(e, "--save needs --save-interval or --save-schedule");
         return -1;
     }
+    save_schedule_free(&o->saves);
+    o->saves.rest = o->save_interval;
+    if (save_schedule_parse(&o->saves, o->save_schedule, OPTS_WHERE(o, save_schedule), e) < 0)
+        return -1;
     if (o->universal_checkpoint && !o->load) {
         err_usage(e, "--universal-checkpoint needs --load");
         return -1;

@@ -90,6 +90,9 @@ const struct options_row options_rows[] = {
     INT("eval-interval", eval_interval, 1, COUNT_MAX, "1000", "iterations between evaluations")
     INT("eval-iters", eval_iters, 0, COUNT_MAX, "100", "batches of an evaluation; 0: none")
     INT("exit-interval", exit_interval, 1, COUNT_MAX, NULL, "save and exit when the iteration is a multiple of this")
+    INT("exit-iterations", exit_iterations, 1, COUNT_MAX, NULL, "save and exit after this many iterations of this job")
+    INT("exit-samples", exit_samples, 1, COUNT_MAX, NULL,
+        "save and exit once the whole run has consumed this many samples")
     INT("exit-duration-in-mins", exit_duration_in_mins, 1, 1e9, NULL, "save and exit after this long")
     TEXT("kill-switch-path", kill_switch_path, "FILE", NULL, "save and exit once this file exists")
 #undef GROUP
@@ -109,6 +112,9 @@ const struct options_row options_rows[] = {
 #define GROUP GROUP_CHECKPOINT
     TEXT("save", save, "DIR", NULL, "where checkpoints go")
     INT("save-interval", save_interval, 1, COUNT_MAX, NULL, "iterations between them")
+    TEXT("save-schedule", save_schedule, "LIST", NULL,
+         "stretches of iterations with an interval of their own: 1-100:10,101-1000:18,1001-:1500; the rest keeps "
+         "--save-interval")
     TEXT("load", load, "DIR", NULL,
          "go on from what DIR/latest names, whatever its topology; nothing there: start anew")
     FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names")

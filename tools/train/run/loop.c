@@ -166,7 +166,9 @@ static void say_stop(struct trainer *t, enum status_reason why, int sig)
     case STATUS_KILL_SWITCH: trainlog_add_kill_switch(&sb, t->o.kill_switch_path, now); break;
     case STATUS_SIGNAL: trainlog_add_exit_signal(&sb, sig, now); break;
     case STATUS_DURATION: trainlog_add_exit_duration(&sb, minutes, now); break;
-    case STATUS_INTERVAL: trainlog_add_exit_iteration(&sb, t->iteration, now); break;
+    case STATUS_INTERVAL: case STATUS_ITERATIONS: case STATUS_SAMPLES:
+        trainlog_add_exit_iteration(&sb, t->iteration, now);
+        break;
     default: break;
     }
     trainlog_flush(t->log, &sb);
@@ -175,15 +177,31 @@ static void say_stop(struct trainer *t, enum status_reason why, int sig)
 
 static bool on(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
 
-/* Does anything ask to stop after this iteration? Saves first. */
-static int stop_now(struct trainer *t, enum status_reason *why, struct err *e)
+/* A run that is through has finished, whatever else holds. */
+static bool samples_reached(const struct trainer *t)
+{
+    return t->o.exit_samples > 0 && t->consumed_samples >= t->o.exit_samples && t->iteration < t->schedule.train_iters;
+}
+
+static enum status_reason far_enough(const struct trainer *t, int64_t first)
+{
+    if (on(t->o.exit_interval, t->iteration))
+        return STATUS_INTERVAL;
+    if (t->o.exit_iterations > 0 && t->iteration - first >= t->o.exit_iterations &&
+        t->iteration < t->schedule.train_iters)
+        return STATUS_ITERATIONS;
+    return samples_reached(t) ? STATUS_SAMPLES : STATUS_RUNNING;
+}
+
+/* Does anything ask to stop after this iteration? Saves first. first: the iteration that this job went on from. */
+static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, struct err *e)
 {
     struct stop s;
 
     if (agree(t, &s, e) < 0 || (s.save_failed && saving_settle(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
-           : on(t->o.exit_interval, t->iteration) ? STATUS_INTERVAL : STATUS_RUNNING;
+           : far_enough(t, first);
     if (*why == STATUS_RUNNING)
         return 0;
     t->status.signal = (int)s.signal;
@@ -231,7 +249,7 @@ static int after_step(struct trainer *t, struct err *e)
         if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
             return -1;
     }
-    if (t->saver && on(t->o.save_interval, t->iteration) && saving_begin(t, e) < 0)
+    if (t->saver && save_schedule_due(&t->o.saves, t->iteration) && saving_begin(t, e) < 0)
         return -1;
     if (t->saver && on(t->o.check_replicas, t->iteration) &&
         (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
@@ -242,8 +260,18 @@ static int after_step(struct trainer *t, struct err *e)
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
 {
     struct telling tell = { .since = clock_s() };
+    const int64_t first = t->iteration;
     struct step x;
     int rc;
+
+    /* The next job of an array behind the one that got there: a step more would be one too many. */
+    if (samples_reached(t)) {
+        *why = STATUS_SAMPLES;
+        show_line(t, "nothing to do: %lld samples consumed, --exit-samples %lld", (long long)t->consumed_samples,
+                  (long long)t->o.exit_samples);
+        say_stop(t, *why, 0);
+        return 0;
+    }
 
     t->told_s = tell.since;
     if (t->o.log_straggler_interval > 0)
@@ -261,7 +289,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
         }
         if (trainer_speaks(t))
             log_step(t, &x, &tell);
-        if (after_step(t, e) < 0 || stop_now(t, why, e) < 0)
+        if (after_step(t, e) < 0 || stop_now(t, first, why, e) < 0)
             return -1;
         show_phase(t, "train");
         if (*why != STATUS_RUNNING)

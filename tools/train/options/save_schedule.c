@@ -1,0 +1,142 @@
+/*
+ * save_schedule.c - the words of --save-schedule, and the decision that comes of them
+ */
+#include "tools/train/options/save_schedule.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
+
+#define ITERATION_MAX ((int64_t)1e15)   /* as of every count among the options */
+
+struct reader {
+    const char *text, *at;
+    const char *option;
+    struct err *e;
+};
+
+static int wrong(const struct reader *r, const char *where, const char *what)
+{
+    err_usage(r->e, "%s '%s': column %d: %s", r->option, r->text, (int)(where - r->text) + 1, what);
+    return -1;
+}
+
+static int expected(const struct reader *r, const char *what)
+{
+    char text[120];
+
+    if (*r->at)
+        snprintf(text, sizeof text, "expected %s, found '%c'", what, *r->at);
+    else
+        snprintf(text, sizeof text, "expected %s, found the end", what);
+    return wrong(r, r->at, text);
+}
+
+static int take_number(struct reader *r, const char *what, int64_t *out)
+{
+    char word[24], text[120];
+    size_t n = strspn(r->at, "0123456789_");
+
+    if (!n)
+        return expected(r, what);
+    snprintf(word, sizeof word, "%.*s", (int)n, r->at);
+    if (n >= sizeof word || parse_int(word, 1, ITERATION_MAX, out) < 0) {
+        snprintf(text, sizeof text, "expected %s, found '%s'", what, word);
+        return wrong(r, r->at, text);
+    }
+    r->at += n;
+    return 0;
+}
+
+static int take_sign(struct reader *r, char sign, const char *what)
+{
+    if (*r->at != sign)
+        return expected(r, what);
+    r->at++;
+    return 0;
+}
+
+/* Does it lie behind the one before, and save anything? begin, interval: where it and its EVERY stand in the text. */
+static int check_stretch(const struct reader *r, const struct save_stretch *s, const struct save_stretch *before,
+                         const char *begin, const char *interval)
+{
+    char text[120];
+
+    if (s->last < s->first) {
+        snprintf(text, sizeof text, "iterations %lld-%lld end before they begin", (long long)s->first,
+                 (long long)s->last);
+        return wrong(r, begin, text);
+    }
+    if (before && before->last == INT64_MAX) {
+        snprintf(text, sizeof text, "nothing can follow %lld-, which has no end", (long long)before->first);
+        return wrong(r, begin, text);
+    }
+    if (before && s->first <= before->last) {
+        snprintf(text, sizeof text, "iteration %lld does not lie behind %lld-%lld", (long long)s->first,
+                 (long long)before->first, (long long)before->last);
+        return wrong(r, begin, text);
+    }
+    if (s->last / s->every == (s->first - 1) / s->every) {
+        snprintf(text, sizeof text, "no multiple of %lld lies in %lld-%lld: nothing would be saved",
+                 (long long)s->every, (long long)s->first, (long long)s->last);
+        return wrong(r, interval, text);
+    }
+    return 0;
+}
+
+static int take_stretch(struct reader *r, struct save_stretch *s, const struct save_stretch *before)
+{
+    const char *begin, *interval;
+
+    r->at += strspn(r->at, " ");
+    begin = r->at;
+    s->last = INT64_MAX;
+    if (take_number(r, "an iteration from 1 on", &s->first) < 0 ||
+        take_sign(r, '-', "'-' behind the first iteration") < 0)
+        return -1;
+    if (*r->at != ':' && take_number(r, "the last iteration, or ':'", &s->last) < 0)
+        return -1;
+    if (take_sign(r, ':', "':' and an interval") < 0)
+        return -1;
+    interval = r->at;
+    if (take_number(r, "an interval of 1 or more iterations", &s->every) < 0)
+        return -1;
+    return check_stretch(r, s, before, begin, interval);
+}
+
+int save_schedule_parse(struct save_schedule *s, const char *text, const char *option, struct err *e)
+{
+    struct reader r = { text, text, option, e };
+
+    s->n = 0;
+    s->stretch = NULL;
+    if (!text)
+        return 0;
+    do {
+        s->stretch = xrealloc(s->stretch, (size_t)(s->n + 1) * sizeof *s->stretch);
+        if (take_stretch(&r, &s->stretch[s->n], s->n ? &s->stretch[s->n - 1] : NULL) < 0)
+            return -1;
+        s->n++;
+    } while (*r.at == ',' && r.at++);
+    return *r.at ? expected(&r, "',' or the end") : 0;
+}
+
+void save_schedule_free(struct save_schedule *s)
+{
+    free(s->stretch);
+    s->stretch = NULL;
+    s->n = 0;
+}
+
+bool save_schedule_due(const struct save_schedule *s, int64_t i)
+{
+    int64_t every = s->rest;
+
+    for (int k = 0; k < s->n; k++)
+        if (i >= s->stretch[k].first && i <= s->stretch[k].last)
+            every = s->stretch[k].every;
+    return every > 0 && i % every == 0;
+}
