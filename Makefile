@@ -94,8 +94,8 @@ CUDA_LIB  := $(if $(NVCC),$(BIN)/shardkit-cuda.so)
 TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c tools/train/*/*.c))
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
 TRAIN     := $(O)/libtrain.a
-UNIT_SRC  := $(wildcard tests/unit/test_*.c)
-UNIT_BIN  := $(UNIT_SRC:tests/unit/%.c=$(O)/tests/%)
+UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
+UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
 TLIB_SRC  := $(wildcard tests/lib/*.c)
 TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
@@ -169,7 +169,11 @@ $(foreach t,$(filter-out train $(CONVERTERS),$(TOOLS)),$(eval $(call tool_rule,$
 $(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS) -ldl -rdynamic))
 $(BIN)/train: $(KERNELS)
 
-$(O)/tests/%: $(O)/tests/unit/%.o $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
+define unit_rule
+$(O)/tests/$(basename $(notdir $(1))): $(1:%.c=$(O)/%.o)
+endef
+$(foreach s,$(UNIT_SRC),$(eval $(call unit_rule,$(s))))
+$(UNIT_BIN): $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -lcmocka

@@ -143,7 +143,7 @@ trap interrupted INT TERM
 
 unit_names() {
     local f
-    for f in tests/unit/test_*.c; do
+    for f in tests/unit/*/test_*.c; do
         if wanted unit "${f%.c}" || picked "${1:-unit}"; then basename "$f" .c; fi
     done
 }

@@ -4,7 +4,7 @@
 # Runs with an evaluation and a save on the way, with everything behind the passes and then, REPEAT (2)
 # times, beside them: the same losses, norms and checkpoints. Prints samples a second of each.
 # SHAPES="tp,pp,dp ..." replaces the list.
-# Skipped with fewer than two GPUs; what can be checked without is in tests/unit/test_overlap.c.
+# Skipped with fewer than two GPUs; what can be checked without is in tests/unit/train/test_overlap.c.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 if [ "$gpus" -lt 2 ]; then
