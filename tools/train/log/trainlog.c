@@ -39,6 +39,19 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
     strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.2f |\n", (double)s->batch / s->elapsed_s, s->tflops);
 }
 
+void trainlog_add_overflow(struct strbuf *sb, enum loss_scale_event what, double attempted,
+                           const struct loss_scale *now)
+{
+    strbuf_addf(sb, "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: %.0f", floor(attempted));
+    if (what == LOSS_SCALE_FELL)
+        strbuf_addf(sb, ", reducing to %.0f", floor(now->scale));
+    else if (what == LOSS_SCALE_SPARED)
+        strbuf_addf(sb, ", but hysteresis is %ld. Reducing hysteresis to %ld", (long)now->left + 1, (long)now->left);
+    else
+        strbuf_addf(sb, ", which is fixed");
+    strbuf_addf(sb, "\n");
+}
+
 void trainlog_mean_add(struct trainlog_mean *m, double loss)
 {
     m->sum += (float)loss;

@@ -18,6 +18,7 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/format/tfevents.h"
+#include "libcommon/model/loss_scale.h"
 #include "tools/train/options/options.h"
 
 /* ---- where lines go ---- */
@@ -59,6 +60,13 @@ struct trainlog_step {
 };
 
 void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s);
+
+/*
+ * DeepSpeed's line of a skipped step: the scale that was tried, and what has become of it or of the hysteresis.
+ * attempted: before loss_scale_update(), which said `what` (not GOOD nor STUCK) and left `now`.
+ */
+void trainlog_add_overflow(struct strbuf *sb, enum loss_scale_event what, double attempted,
+                           const struct loss_scale *now);
 
 /* Mean loss between two lines, summed in fp32 as the reference does. Zero-initialise. */
 struct trainlog_mean {
