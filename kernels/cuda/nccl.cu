@@ -68,6 +68,7 @@ static ncclDataType_t type_of(enum dtype t)
     switch (t) {
     case DTYPE_F64: return ncclFloat64;
     case DTYPE_BF16: return ncclBfloat16;
+    case DTYPE_F16: return ncclFloat16;
     case DTYPE_I64: return ncclInt64;
     case DTYPE_I32: return ncclInt32;
     case DTYPE_U8: return ncclUint8;

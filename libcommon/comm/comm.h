@@ -16,11 +16,11 @@
  * and depends on nothing but the inputs, the number of elements, and the group's size and
  * order: not on timing, threads, transport or memory addresses. On the CPU element i is
  *     ((x_0[i] + x_1[i]) + x_2[i]) + ...     in group order, whatever n is;
- * F32 and F64 are added in their own precision; BF16 is added in fp32 and rounded
- * once, to nearest even; integers wrap. MAX: a NaN in any input makes the element NaN.
+ * F32 and F64 are added in their own precision; BF16 and F16 are added in fp32 and rounded once, to nearest even
+ * (in F16 a sum may be infinite then); integers wrap. MAX: a NaN in any input makes the element NaN.
  * On a GPU NCCL adds, in an order of its own: still the same bits on every rank, and on every run of
  * the same program on the same machines, but another group, n, topology or version of NCCL may give others;
- * BF16 is rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
+ * BF16 and F16 are rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
  * MAX may lose a NaN; memory that is shared (comm_share) is summed as on the CPU. What must not depend on the
  * topology goes through comm_host_all_reduce().
  *
@@ -162,7 +162,7 @@ int comm_world_rank(const struct comm *c, int rank);    /* of a member */
 
 /* ---- collectives ---- */
 
-enum comm_op { COMM_SUM, COMM_MAX };        /* on F64 F32 BF16 I64 I32 U8 */
+enum comm_op { COMM_SUM, COMM_MAX };        /* on F64 F32 BF16 F16 I64 I32 U8 */
 
 /* What a call moves: n elements are read at `in`, come to `out`, or both, as each call says. */
 struct comm_data {

@@ -38,6 +38,38 @@ static inline uint16_t narrow(float f)
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
+/* The two of fp16. Infinity and NaN keep their exponent; subnormals come by themselves, as a product of fp32. */
+static inline float widen16(uint16_t x)
+{
+    uint32_t u = (uint32_t)(x & 0x7fff) << 13, special = u >= 0x0f800000 ? 0x7f800000 : 0, sign = x >> 15;
+    float f;
+
+    memcpy(&f, &u, sizeof f);
+    f *= 0x1p112f;
+    memcpy(&u, &f, sizeof u);
+    u |= special | sign << 31;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* f32_to_f16() without a branch: each of the three cases is computed. */
+static inline uint16_t narrow16(float f)
+{
+    uint32_t u, sign, small, normal, special;
+    float a;
+
+    memcpy(&u, &f, sizeof u);
+    sign = u >> 16 & 0x8000;
+    u &= 0x7fffffff;
+    memcpy(&a, &u, sizeof a);
+    a += 0.5f;                          /* the last bit of 0.5 is worth 2^-24, as that of a subnormal */
+    memcpy(&small, &a, sizeof small);
+    small -= 0x3f000000;
+    normal = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
+    special = u > 0x7f800000 ? 0x7e00 : 0x7c00;
+    return (uint16_t)(sign | (u >= 0x47800000 ? special : u < 0x38800000 ? small : normal));
+}
+
 #define AS_IS(x) (x)
 #define ADD(a, x) ((a) + (x))
 /* A NaN on either side stays: a > comparison alone would drop one. */
@@ -69,6 +101,7 @@ static inline uint16_t narrow(float f)
 DEFINE_REDUCE(sum_f64, double, double, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_f32, float, float, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_bf16, uint16_t, float, widen, narrow, ADD)
+DEFINE_REDUCE(sum_f16, uint16_t, float, widen16, narrow16, ADD)
 /* Unsigned, because there overflow is defined to wrap. */
 DEFINE_REDUCE(sum_i64, uint64_t, uint64_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_i32, uint32_t, uint32_t, AS_IS, AS_IS, ADD)
@@ -76,6 +109,7 @@ DEFINE_REDUCE(sum_u8, uint8_t, uint32_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(max_f64, double, double, AS_IS, AS_IS, MAX_FLOAT)
 DEFINE_REDUCE(max_f32, float, float, AS_IS, AS_IS, MAX_FLOAT)
 DEFINE_REDUCE(max_bf16, uint16_t, float, widen, narrow, MAX_FLOAT)
+DEFINE_REDUCE(max_f16, uint16_t, float, widen16, narrow16, MAX_FLOAT)
 DEFINE_REDUCE(max_i64, int64_t, int64_t, AS_IS, AS_IS, MAX_INT)
 DEFINE_REDUCE(max_i32, int32_t, int32_t, AS_IS, AS_IS, MAX_INT)
 DEFINE_REDUCE(max_u8, uint8_t, uint32_t, AS_IS, AS_IS, MAX_INT)
@@ -84,9 +118,9 @@ typedef void reduce_fn(void *out, const void *const *in, int n_ranks, int64_t n)
 
 static reduce_fn *const functions[2][DTYPE_N] = {
     [COMM_SUM] = {[DTYPE_F64] = sum_f64, [DTYPE_F32] = sum_f32, [DTYPE_BF16] = sum_bf16,
-                  [DTYPE_I64] = sum_i64, [DTYPE_I32] = sum_i32, [DTYPE_U8] = sum_u8},
+                  [DTYPE_F16] = sum_f16, [DTYPE_I64] = sum_i64, [DTYPE_I32] = sum_i32, [DTYPE_U8] = sum_u8},
     [COMM_MAX] = {[DTYPE_F64] = max_f64, [DTYPE_F32] = max_f32, [DTYPE_BF16] = max_bf16,
-                  [DTYPE_I64] = max_i64, [DTYPE_I32] = max_i32, [DTYPE_U8] = max_u8},
+                  [DTYPE_F16] = max_f16, [DTYPE_I64] = max_i64, [DTYPE_I32] = max_i32, [DTYPE_U8] = max_u8},
 };
 
 bool reduce_can(enum dtype t)

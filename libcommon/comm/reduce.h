@@ -13,7 +13,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/comm/comm.h"
 
-bool reduce_can(enum dtype t);      /* F64 F32 BF16 I64 I32 U8 */
+bool reduce_can(enum dtype t);      /* F64 F32 BF16 F16 I64 I32 U8 */
 /*
  * out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs.
  * Pointers need the alignment of the type.

@@ -7,7 +7,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 
-static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U8};
+static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U8};
 
 /* ---- inputs ---- */
 
@@ -39,6 +39,7 @@ static void put(void *at, enum dtype t, uint64_t seed, int rank, int64_t i)
     case DTYPE_F64: ((double *)at)[i] = v; break;
     case DTYPE_F32: ((float *)at)[i] = (float)v; break;
     case DTYPE_BF16: ((uint16_t *)at)[i] = f32_to_bf16((float)v); break;
+    case DTYPE_F16: ((uint16_t *)at)[i] = f32_to_f16((float)v); break;
     case DTYPE_I64: ((int64_t *)at)[i] = (int64_t)u; break;
     case DTYPE_I32: ((int32_t *)at)[i] = (int32_t)u; break;
     default: ((uint8_t *)at)[i] = (uint8_t)u; break;
@@ -61,17 +62,19 @@ static double max_of(double a, double b)
     return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
 }
 
+static bool is_fp32_sum(enum dtype t) { return t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16; }
+
 static void reference(void *out, void *const *in, int n_ranks, int64_t n, enum dtype t, enum comm_op op)
 {
     for (int64_t i = 0; i < n; i++) {
         double d = t == DTYPE_F64 ? ((double *)in[0])[i] : 0;
-        float f = t == DTYPE_F32 ? ((float *)in[0])[i] : t == DTYPE_BF16 ? bf16_to_f32(((uint16_t *)in[0])[i]) : 0;
+        float f = is_fp32_sum(t) ? (float)dtype_value(t, (char *)in[0] + i * dtype_size(t)) : 0;
         int64_t k = t == DTYPE_I64 ? ((int64_t *)in[0])[i] : t == DTYPE_I32 ? ((int32_t *)in[0])[i]
                   : t == DTYPE_U8 ? ((uint8_t *)in[0])[i] : 0;
 
         for (int r = 1; r < n_ranks; r++) {
             double d2 = t == DTYPE_F64 ? ((double *)in[r])[i] : 0;
-            float f2 = t == DTYPE_F32 ? ((float *)in[r])[i] : t == DTYPE_BF16 ? bf16_to_f32(((uint16_t *)in[r])[i]) : 0;
+            float f2 = is_fp32_sum(t) ? (float)dtype_value(t, (char *)in[r] + i * dtype_size(t)) : 0;
             int64_t k2 = t == DTYPE_I64 ? ((int64_t *)in[r])[i] : t == DTYPE_I32 ? ((int32_t *)in[r])[i]
                        : t == DTYPE_U8 ? ((uint8_t *)in[r])[i] : 0;
 
@@ -83,6 +86,7 @@ static void reference(void *out, void *const *in, int n_ranks, int64_t n, enum d
         case DTYPE_F64: ((double *)out)[i] = d; break;
         case DTYPE_F32: ((float *)out)[i] = f; break;
         case DTYPE_BF16: ((uint16_t *)out)[i] = f32_to_bf16(f); break;
+        case DTYPE_F16: ((uint16_t *)out)[i] = f32_to_f16(f); break;
         case DTYPE_I64: ((int64_t *)out)[i] = k; break;
         case DTYPE_I32: ((int32_t *)out)[i] = (int32_t)k; break;
         default: ((uint8_t *)out)[i] = (uint8_t)k; break;
@@ -97,7 +101,7 @@ static int compare(const char *what, enum dtype t, const void *got, const void *
 
     for (int64_t i = 0; i < n; i++) {
         const char *g = (const char *)got + (size_t)i * size, *w = (const char *)want + (size_t)i * size;
-        bool is_float = t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_BF16;
+        bool is_float = t == DTYPE_F64 || is_fp32_sum(t);
 
         if (memcmp(g, w, size) == 0 || (is_float && isnan(dtype_value(t, g)) && isnan(dtype_value(t, w))))
             continue;

@@ -51,38 +51,44 @@ static void test_bf16_rounds_once(void **state)
     assert_int_equal(out[1], 0x7f80);
 }
 
-/* Every bf16 comes through a sum with -0 unchanged, and every fp32 is rounded as f32_to_bf16 does. */
-static void test_bf16_all_values(void **state)
+/* Every value of 16 bits comes through a sum with -0 unchanged, and every fp32 is rounded as base does it. */
+static void check_all_values(enum dtype t, float (*widen)(uint16_t), uint16_t (*narrow)(float))
 {
-    uint16_t *x = xmalloc(65536 * 2), *zero = xmalloc(65536 * 2), *out = xmalloc(65536 * 2);
-    const void *in[2] = {x, zero};
+    uint16_t *x = xmalloc(65536 * 2), *other = xmalloc(65536 * 2), *out = xmalloc(65536 * 2);
+    const void *in[2] = {x, other};
 
-    (void)state;
     for (int i = 0; i < 65536; i++) {
         x[i] = (uint16_t)i;
-        zero[i] = 0x8000;
+        other[i] = 0x8000;
     }
-    reduce_ranks(out, in, 2, 65536, DTYPE_BF16, COMM_SUM);
+    reduce_ranks(out, in, 2, 65536, t, COMM_SUM);
     for (int i = 0; i < 65536; i++) {
-        if (isnan(bf16_to_f32(x[i])))
-            assert_true(isnan(bf16_to_f32(out[i])));
+        if (isnan(widen(x[i])))
+            assert_true(isnan(widen(out[i])));
         else
             assert_int_equal(out[i], i);
     }
     for (int i = 0; i < 65536; i++)
-        zero[i] = (uint16_t)(i * 40503);
-    reduce_ranks(out, in, 2, 65536, DTYPE_BF16, COMM_SUM);
+        other[i] = (uint16_t)(i * 40503);
+    reduce_ranks(out, in, 2, 65536, t, COMM_SUM);
     for (int i = 0; i < 65536; i++) {
-        float sum = bf16_to_f32(x[i]) + bf16_to_f32(zero[i]);
+        float sum = widen(x[i]) + widen(other[i]);
 
         if (isnan(sum))
-            assert_true(isnan(bf16_to_f32(out[i])));
+            assert_true(isnan(widen(out[i])));
         else
-            assert_int_equal(out[i], f32_to_bf16(sum));
+            assert_int_equal(out[i], narrow(sum));
     }
     free(x);
-    free(zero);
+    free(other);
     free(out);
+}
+
+static void test_16_bits_all_values(void **state)
+{
+    (void)state;
+    check_all_values(DTYPE_BF16, bf16_to_f32, f32_to_bf16);
+    check_all_values(DTYPE_F16, f16_to_f32, f32_to_f16);
 }
 
 static void test_order_and_wrap(void **state)
@@ -401,7 +407,7 @@ static int do_wrong_calls(int rank, int size, void *arg)
     REFUSED(!comm_create(w, "g", far, 2, &e), "group g: rank 2 does not exist");
     REFUSED(!comm_create(w, "g", others, 1, &e), "makes it but is not in it");
     c = comm_world_group(w);
-    REFUSED(comm_all_reduce(c, &(struct comm_data){ x, x, 2, DTYPE_F16, COMM_SUM }, NULL, &e) < 0, "cannot reduce f16");
+    REFUSED(comm_all_reduce(c, &(struct comm_data){ x, x, 2, DTYPE_I16, COMM_SUM }, NULL, &e) < 0, "cannot reduce i16");
     REFUSED(comm_broadcast(c, &(struct comm_data){ .out = x, .n = 2, .t = DTYPE_F32 }, 2, NULL, &e) < 0, "no member 2");
     REFUSED(comm_send_start(c, &(struct comm_data){ .in = x, .n = 1, .t = DTYPE_F32 }, rank, NULL, &q,
                             &e) < 0, "no other member");
@@ -512,7 +518,7 @@ static void test_group_of_one(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16_rounds_once), cmocka_unit_test(test_bf16_all_values),
+        cmocka_unit_test(test_bf16_rounds_once), cmocka_unit_test(test_16_bits_all_values),
         cmocka_unit_test(test_order_and_wrap), cmocka_unit_test(test_collectives), cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_barrier), cmocka_unit_test(test_messages), cmocka_unit_test(test_overtaken),
         cmocka_unit_test(test_out_of_order),
