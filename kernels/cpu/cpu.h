@@ -1,7 +1,7 @@
 /*
  * cpu.h - what the files of the CPU backend share
  *
- * open.c, threads.c and device.c are compiled once. Every other file is compiled once per instruction
+ * open.c, threads.c, device.c and amx.c are compiled once. Every other file is compiled once per instruction
  * set (ISA = base, avx2, avx512, avx512bf16, with -march to match), so plain loops become
  * the vector code of each machine and open.c picks a whole set when it starts.
  * ISA_NAME() keeps their names apart.

@@ -33,6 +33,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/cpu/vmath.h"
 
 #define GEMM_SLOTS 256
@@ -47,12 +48,24 @@ struct room {
     float sum[GEMM_ROWS * GEMM_LD];
 };
 
+/* What is multiplied with what: fp32, to which bf16 is widened; pairs of bf16; tiles of pairs */
+enum how { SINGLES, PAIRS, TILES };
+static const struct form {
+    int a, b;                           /* rows of a panel */
+    int per_slot;                       /* numbers of the sum */
+    int slots;                          /* come together: sums are filled up with zeros to a multiple of it */
+} forms[] = {
+    [SINGLES] = { PANEL_A, PANEL_B, 1, 1 },
+    [PAIRS] = { PANEL_A, PANEL_B, 2, 1 },
+    [TILES] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS },
+};
+
 /* A block of columns, j0 .. j0 + n, as every thread sees it */
 struct block {
     const struct gemm *g;
-    bool pairs;
+    enum how how;
     int64_t j0, n, slots;               /* slots of the whole sum */
-    uint32_t *b;                        /* [cut of the sum][panel][slot of the cut][PANEL_B] */
+    uint32_t *b;                        /* [cut of the sum][panel][slot of the cut][row of the panel] */
 };
 
 /* One thread's panels: first and one past the last. */
@@ -95,38 +108,53 @@ struct cut {
 /* Panels first .. end of it */
 static void pack(uint32_t *to, const struct block *b, const struct cut *c, int64_t first, int64_t end)
 {
-    int64_t per_slot = b->pairs ? 2 : 1, k0 = per_slot * c->s0, row = first * c->width;
+    int64_t per_slot = forms[b->how].per_slot, k0 = per_slot * c->s0, row = first * c->width;
     struct operand_part part = {
         .i0 = c->i0 + row, .n = min_i64(end * c->width, c->n) - row,
         .k0 = k0, .nk = min_i64(per_slot * c->slots, b->g->k - k0),
     };
 
-    if (first < end)
-        panels_pack(to + first * c->slots * c->width, c->x, part, c->width, b->pairs);
+    if (first >= end)
+        return;
+    to += first * c->slots * c->width;
+    if (b->how != TILES)
+        panels_pack(to, c->x, part, c->width, b->how == PAIRS);
+    else if (c->x == &b->g->a)
+        tiles_pack_a(to, c->x, part);
+    else
+        tiles_pack_b(to, c->x, part);
+}
+
+static int64_t panels_b(const struct block *b)
+{
+    return (b->n + forms[b->how].b - 1) / forms[b->how].b;
 }
 
 static void pack_b(const struct block *b, int me, int all)
 {
-    int64_t panels = (b->n + PANEL_B - 1) / PANEL_B;
+    int64_t panels = panels_b(b), width = forms[b->how].b;
 
     for (int64_t s = 0; s < b->slots; s += GEMM_SLOTS) {
-        struct cut c = { &b->g->b, b->j0, b->n, s, min_i64(GEMM_SLOTS, b->slots - s), PANEL_B };
+        struct cut c = { &b->g->b, b->j0, b->n, s, min_i64(GEMM_SLOTS, b->slots - s), (int)width };
 
-        pack(b->b + s * panels * PANEL_B, b, &c, panels * me / all, panels * (me + 1) / all);
+        pack(b->b + s * panels * width, b, &c, panels * me / all, panels * (me + 1) / all);
     }
 }
 
 static void multiply(struct room *r, const struct block *b, const struct part *t, int64_t panels_a, int64_t s,
                      int64_t slots)
 {
-    const uint32_t *b_cut = b->b + s * ((b->n + PANEL_B - 1) / PANEL_B * PANEL_B);
+    const struct form *f = &forms[b->how];
+    const uint32_t *b_cut = b->b + s * panels_b(b) * f->b;
 
     for (int64_t j = t->b0; j < t->b1; j++)
         for (int64_t i = 0; i < panels_a; i++) {
-            const uint32_t *pa = r->a + i * slots * PANEL_A, *pb = b_cut + j * slots * PANEL_B;
-            float *c = r->sum + i * PANEL_A * GEMM_LD + (j - t->b0) * PANEL_B;
+            const uint32_t *pa = r->a + i * slots * f->a, *pb = b_cut + j * slots * f->b;
+            float *c = r->sum + i * f->a * GEMM_LD + (j - t->b0) * f->b;
 
-            if (b->pairs)
+            if (b->how == TILES)
+                amx->multiply(slots / AMX_SLOTS, pa, pb, c, GEMM_LD, s > 0);
+            else if (b->how == PAIRS)
                 panel_multiply_pairs(slots, pa, pb, c, GEMM_LD, s > 0);
             else
                 panel_multiply(slots, (struct panel_rows){ (const float *)pa, PANEL_A }, (const float *)pb, c, GEMM_LD,
@@ -137,12 +165,13 @@ static void multiply(struct room *r, const struct block *b, const struct part *t
 /* Rows of the panels a .. a + panels of A, this thread's columns */
 static void rows(struct room *r, const struct block *b, const struct part *t, int64_t a, int64_t panels)
 {
+    const struct form *f = &forms[b->how];
     const struct gemm *g = b->g;
-    int64_t i0 = a * PANEL_A, n = min_i64(panels * PANEL_A, g->m - i0);
-    int64_t col = t->b0 * PANEL_B, width = min_i64(t->b1 * PANEL_B, b->n) - col, s = 0;
+    int64_t i0 = a * f->a, n = min_i64(panels * f->a, g->m - i0);
+    int64_t col = t->b0 * f->b, width = min_i64(t->b1 * f->b, b->n) - col, s = 0;
 
     do {                                /* once even for k = 0: the sums are zeros */
-        struct cut c = { &g->a, i0, n, s, min_i64(GEMM_SLOTS, b->slots - s), PANEL_A };
+        struct cut c = { &g->a, i0, n, s, min_i64(GEMM_SLOTS, b->slots - s), f->a };
 
         pack(r->a, b, &c, 0, panels);
         multiply(r, b, t, panels, s, c.slots);
@@ -156,26 +185,32 @@ static void rows(struct room *r, const struct block *b, const struct part *t, in
 static void block(const struct block *b)
 {
     int me = omp_get_thread_num(), all = omp_get_num_threads();
+    int64_t width = forms[b->how].a, at_once = GEMM_ROWS / width;
     struct room *r = cpu_room(me, sizeof *r);
-    struct part t = part_of((b->g->m + PANEL_A - 1) / PANEL_A, (b->n + PANEL_B - 1) / PANEL_B, me, all);
-    int64_t chunks = (t.a1 - t.a0 + GEMM_ROWS / PANEL_A - 1) / (GEMM_ROWS / PANEL_A), mine = t.a1 - t.a0;
+    struct part t = part_of((b->g->m + width - 1) / width, panels_b(b), me, all);
+    int64_t chunks = (t.a1 - t.a0 + at_once - 1) / at_once, mine = t.a1 - t.a0;
 
     pack_b(b, me, all);
     #pragma omp barrier
+    if (b->how == TILES)
+        amx->begin();
     /* Chunks of equal size: a last one of a few rows would use B's panels for too little. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
         rows(r, b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks);
+    if (b->how == TILES)
+        amx->end();
     #pragma omp barrier                 /* nobody packs over panels still in use */
 }
 
 void gemm_run(const struct gemm *g)
 {
-    bool pairs = PANEL_PAIRS && g->a.bf;
-    int64_t slots = pairs ? (g->k + 1) / 2 : g->k, fit = GEMM_BLOCK / max_i64(slots, 1) / PANEL_B * PANEL_B;
-    int64_t cols = min_i64(max_i64(fit, PANEL_B), GEMM_COLS);
-    uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * up_i64(min_i64(cols, g->n), PANEL_B)) * sizeof *b);
+    enum how how = !g->a.bf ? SINGLES : amx ? TILES : PANEL_PAIRS ? PAIRS : SINGLES;
+    const struct form *f = &forms[how];
+    int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots);
+    int64_t fit = GEMM_BLOCK / max_i64(slots, 1) / f->b * f->b, cols = min_i64(max_i64(fit, f->b), GEMM_COLS);
+    uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * up_i64(min_i64(cols, g->n), f->b)) * sizeof *b);
 
     #pragma omp parallel num_threads(cpu_threads)
     for (int64_t j = 0; j < g->n; j += cols)
-        block(&(struct block){ g, pairs, j, min_i64(cols, g->n - j), slots, b });
+        block(&(struct block){ g, how, j, min_i64(cols, g->n - j), slots, b });
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 
 /* ---- instruction sets ---- */
@@ -11,6 +12,18 @@
 static bool always(void)
 {
     return true;
+}
+
+static bool never(void)
+{
+    return false;
+}
+
+/* AMX's bits where there is none, slowly; the rest is plain loops. */
+static void fill_model(struct kernels *k)
+{
+    amx_open_model();
+    cpu_fill_base(k);
 }
 
 #ifdef __x86_64__
@@ -31,6 +44,17 @@ static bool has_bf16(void)
     return has_avx512() && __builtin_cpu_supports("avx512bf16");
 }
 
+static bool has_amx(void)
+{
+    return has_avx512() && amx_usable();
+}
+
+static void fill_amx(struct kernels *k)
+{
+    amx_open();
+    cpu_fill_avx512(k);
+}
+
 /*
  * AMD's Zen 4 and 5 multiply bf16 pairs at twice the rate of fp32. Intel's do a vdpbf16ps every
  * other cycle (a Xeon with AMX, one core: 123 GFLOP/s, against 245 of fp32 FMAs), so there bf16 is
@@ -49,11 +73,13 @@ static const struct isa {
     void (*fill)(struct kernels *k);
 } isas[] = {
 #ifdef __x86_64__
+    { "amx", has_amx, always, fill_amx },
     { "avx512bf16", has_bf16, likes_bf16, cpu_fill_avx512bf16 },
     { "avx512", has_avx512, always, cpu_fill_avx512 },
     { "avx2", has_avx2, always, cpu_fill_avx2 },
 #endif
     { "base", always, always, cpu_fill_base },
+    { "amx-model", always, never, fill_model },
 };
 
 /* NULL: the best */
@@ -68,6 +94,7 @@ static const struct isa *isa_find(const char *name)
 static void cpu_close(const struct kernels *k)
 {
     (void)k;
+    amx_close();
     cpu_threads_close();
 }
 
@@ -78,8 +105,8 @@ const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *
     const struct isa *isa = isa_find(name);
 
     if (!isa) {
-        err_usage(e, "SHARDKIT_CPU_ISA=%s: expected base, avx2, avx512 or avx512bf16, and a machine that has it",
-                  name);
+        err_usage(e, "SHARDKIT_CPU_ISA=%s: expected base, avx2, avx512, avx512bf16, amx or amx-model, and a machine "
+                  "that has it", name);
         return NULL;
     }
     cpu_threads_open(o->threads);

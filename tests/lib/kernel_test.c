@@ -252,7 +252,7 @@ static void wait_passively(void)
 
 int kt_run_all(const struct kt_case *cases, int n)
 {
-    static const char *const isas[] = { "base", "avx2", "avx512", "avx512bf16" };
+    static const char *const isas[] = { "base", "avx2", "avx512", "avx512bf16", "amx" };
     struct kernel_opts o = {0};
     struct err e = {0};
     int failed = 0;
