@@ -5,13 +5,12 @@
  * one is carried over to the next batch.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/format/stream.h"
 #include "tools/preprocess/preprocess.h"
 
 enum { BLOCK = 1 << 20, MAX_DOCUMENT = 1 << 30 };
@@ -20,7 +19,7 @@ struct input {
     const struct job *job;
     enum document unit;
     int next;                           /* input to open next */
-    int fd;                             /* -1: none is open */
+    struct stream *stream;              /* NULL: none is open */
     struct strbuf carry;                /* the start of a document whose end is not read yet */
     size_t scanned;                     /* of it, what holds no end */
     int64_t line;                       /* of the open file, at the carry's start */
@@ -33,7 +32,6 @@ struct input *input_new(const struct job *j)
 
     in->job = j;
     in->unit = j->form == INPUT_JSONL ? DOCUMENT_LINE : j->document;
-    in->fd = -1;
     return in;
 }
 
@@ -41,8 +39,7 @@ void input_free(struct input *in)
 {
     if (!in)
         return;
-    if (in->fd > 0)
-        close(in->fd);
+    stream_close(in->stream);
     strbuf_free(&in->carry);
     free(in);
 }
@@ -86,34 +83,32 @@ static int open_next(struct input *in, struct err *e)
 {
     const char *path = in->job->inputs[in->next];
 
-    in->fd = strcmp(path, "-") == 0 ? 0 : open(path, O_RDONLY | O_CLOEXEC);
-    if (in->fd < 0) {
-        err_sys(e, path, "cannot open");
+    in->stream = stream_open(path, cli_stopped, e);
+    if (!in->stream)
         return -1;
-    }
     in->next++;
     in->line = 1;
     in->at = 0;
     return 0;
 }
 
-/* Up to BLOCK more bytes of the open file at the batch's end; 0 is the file's end. */
+/* Up to BLOCK more bytes of the open file, unpacked, at the batch's end; 0 is the file's end. */
 static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 {
+    uint64_t taken = stream_taken(in->stream);
     ssize_t n;
 
     ARRAY_ROOM(b->bytes, b->cap, b->len + BLOCK);
-    do {
-        if (cli_stopped()) {
-            err_stop(e);
-            return -1;
-        }
-        n = read(in->fd, b->bytes + b->len, BLOCK);
-    } while (n < 0 && errno == EINTR);
+    if (cli_stopped()) {
+        err_stop(e);
+        return -1;
+    }
+    n = stream_read(in->stream, b->bytes + b->len, BLOCK, e);
     if (n < 0)
-        err_sys(e, input_name(in->job, in->next - 1), "cannot read");
-    else
-        b->len += (size_t)n;
+        return -1;
+    b->len += (size_t)n;
+    b->read_bytes += (uint64_t)n;
+    b->taken_bytes += stream_taken(in->stream) - taken;
     return n;
 }
 
@@ -199,7 +194,7 @@ int input_read(struct input *in, size_t want, struct batch *b, struct err *e)
 
     b->len = 0;
     b->n = 0;
-    b->read_bytes = 0;
+    b->read_bytes = b->taken_bytes = 0;
     ARRAY_ROOM(b->bytes, b->cap, in->carry.len + BLOCK);
     if (in->carry.len)
         memcpy(b->bytes, in->carry.buf, in->carry.len);
@@ -207,18 +202,16 @@ int input_read(struct input *in, size_t want, struct batch *b, struct err *e)
     while (b->n == 0 || b->len < want) {
         ssize_t n;
 
-        if (in->fd < 0 && in->next == in->job->n_inputs)
+        if (!in->stream && in->next == in->job->n_inputs)
             break;
-        if (in->fd < 0 && open_next(in, e) < 0)
+        if (!in->stream && open_next(in, e) < 0)
             return -1;
         n = read_block(in, b, e);
         if (n < 0 || cut_documents(in, b, &start, n == 0, e) < 0)
             return -1;
-        b->read_bytes += (uint64_t)n;
         if (n == 0) {
-            if (in->fd > 0)
-                close(in->fd);
-            in->fd = -1;
+            stream_close(in->stream);
+            in->stream = NULL;
         }
     }
     in->carry.len = 0;

@@ -110,8 +110,8 @@ static const char head[] =
     "Usage: preprocess --input FILE... --output-prefix PREFIX [options]\n"
     "       preprocess --decode PREFIX [options]\n"
     "Turn text into token files for Megatron: PREFIX_KEY_document.bin and .idx. FILE is JSONL\n"
-    "(one object a line) or plain text; '-' is standard input. The files get their names when\n"
-    "they are complete.\n";
+    "(one object a line) or plain text, as it is or packed by gzip, zstd or xz; '-' is standard\n"
+    "input. The files get their names when they are complete.\n";
 static const char tail[] =
     "The reference's options: --vocab-file, --merge-file, --tokenizer-name-or-path and --workers\n"
     "are --vocab, --merges, --tokenizer and --threads; --tokenizer-type may be GPT2BPETokenizer,\n"

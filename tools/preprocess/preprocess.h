@@ -47,7 +47,7 @@ struct document_place {
     size_t at, len;                     /* in the batch's bytes */
     int file;                           /* index into the job's inputs */
     int64_t line;                       /* its first, from 1 */
-    uint64_t file_at;                   /* its first byte in the file */
+    uint64_t file_at;                   /* its first byte in the file, as it is unpacked */
 };
 
 struct batch {
@@ -55,7 +55,8 @@ struct batch {
     size_t len, cap;
     struct document_place *doc;
     int64_t n, cap_docs;
-    uint64_t read_bytes;                /* of the inputs, for progress */
+    uint64_t read_bytes;                /* text of the inputs, unpacked */
+    uint64_t taken_bytes;               /* of the files themselves, for progress */
 };
 
 struct input;

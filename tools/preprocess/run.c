@@ -232,11 +232,11 @@ static void write_work(struct run *r, struct work *w)
         if (cli_stopped())
             err_stop(&r->err);
         if (r->err.kind == ERR_NONE && (w->bad[i] ? judge_bad(r, w->bad[i]) : write_document(r, w, i)) < 0)
-            w->in.read_bytes = 0;
+            w->in.read_bytes = w->in.taken_bytes = 0;
         free(w->bad[i]);
     }
     r->read_bytes += w->in.read_bytes;
-    progress_add(r->progress, w->in.read_bytes);
+    progress_add(r->progress, w->in.taken_bytes);
     w->in.n = 0;
 }
 
