@@ -9,6 +9,9 @@
 #include <string.h>
 
 #include "libcommon/check/verify.h"
+#include "libcommon/convert/convert.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "tests/lib/ptdiff.h"
 #include "tests/lib/trainjob.h"
 
 void job_must(int ok, const struct err *e)
@@ -239,6 +242,41 @@ void job_expect_clean(const char *dir)
     free(cmd);
 }
 
+void job_reshape(const char *in, struct topology topo, const char *out)
+{
+    struct err e = {0};
+    struct source *s = source_open(in, NULL, NULL, &e);
+    struct report *notes = report_new();
+    int blocks[JOB_RANKS_MAX];
+    struct ds_request q = { .topo = topo, .stages = blocks, .n_stages = topo.pp, .step = -1 };
+    struct sink_opts ko = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 2 };
+    struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 8 << 20,
+                              .progress = PROGRESS_NEVER, .force = true };
+    struct convert_result res;
+    struct ds_target *t;
+
+    job_must(s != NULL, &e);
+    job_even_blocks(s->config.n_layers, topo.pp, blocks);
+    t = ds_target_new(s, &q, notes, &e);
+    job_must(t != NULL, &e);
+    job_must(convert_run(s, deepspeed_sink(&ko, t), &o, &res, &e) == 0, &e);
+    ds_target_free(t);
+    report_free(notes);
+    source_close(s);
+}
+
+void job_same_bytes(const char *want, const char *got)
+{
+    char **names;
+    int n = ptdiff_list(want, &names);
+
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++)
+        if (!ptdiff_same_bytes(want, got, names[i]))
+            fail_msg("%s against %s: %s has other bytes", got, want, names[i]);
+    ptdiff_list_free(names, n);
+}
+
 void job_same_state(const struct job *a, const struct job *b)
 {
     for (int i = 0; i < a->n; i++) {
@@ -295,7 +333,8 @@ void job_fill(struct job *j, int salt)
                 if (j->weights == DTYPE_F32)
                     ((float *)st->weights)[s->param[k].at + e] = v;
                 else
-                    ((uint16_t *)st->weights)[s->param[k].at + e] = f32_to_bf16(v);
+                    ((uint16_t *)st->weights)[s->param[k].at + e] = j->weights == DTYPE_F16 ? f32_to_f16(v)
+                                                                                           : f32_to_bf16(v);
             }
         for (int f = STATE_FP32; f < STATE_N; f++) {
             memset(flat[f], 0, (size_t)s->shard_n * 4);

@@ -52,6 +52,10 @@ struct checkpoint *job_open(const char *dir, bool universal);
 /* Bit for bit in all states, padding included. */
 void job_same_state(const struct job *a, const struct job *b);
 
+/* What reshape makes of it, blocks dealt out evenly. */
+void job_reshape(const char *in, struct topology topo, const char *out);
+void job_same_bytes(const char *want, const char *got);         /* all .pt files of two tags */
+
 /* A made-up model of 5 layers, "alibi" or "absolute", that TP 4 can cut. */
 struct model_config job_small_model(const char *position);
 /* The same model in every topology; `salt` makes weights and masters differ. */

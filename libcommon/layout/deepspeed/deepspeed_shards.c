@@ -279,8 +279,7 @@ static void check_owners(const struct shard_job *k)
 
 /* ---- the file ---- */
 
-/* The stage as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member; BF16_Optimizer writes none: 0. */
-static int64_t zero_stage(const struct pk *opt)
+int64_t ds_zero_stage(const struct pk *opt)
 {
     static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
     const struct pk *v = pk_get(opt, "zero_stage");
@@ -308,7 +307,7 @@ static bool shard_begins(struct shard_job *k)
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "key 'optimizer_state_dict' is missing");
         return false;
     }
-    if (pk_get(k->opt, "fp32_flat_groups") || zero_stage(k->opt) < 0 || zero_stage(k->opt) > 2) {
+    if (pk_get(k->opt, "fp32_flat_groups") || ds_zero_stage(k->opt) < 0 || ds_zero_stage(k->opt) > 2) {
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
                    "a shard of ZeRO stage 3 (or an unknown one), which is not supported");
         return false;
@@ -321,7 +320,7 @@ static bool shard_begins(struct shard_job *k)
             return false;
         }
     }
-    k->shard->zero_stage_1 = zero_stage(k->opt) > 0;
+    k->shard->zero_stage_1 = ds_zero_stage(k->opt) > 0;
     return true;
 }
 

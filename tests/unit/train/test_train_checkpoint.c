@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "libcommon/convert/convert.h"
-#include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/trainjob.h"
 
@@ -57,29 +56,6 @@ static void carry(const char *dir, struct topology topo, const char *out)
     report_free(notes);
 }
 
-static void reshape(const char *in, struct topology topo, const char *out)
-{
-    struct err e = {0};
-    struct source *s = source_open(in, NULL, NULL, &e);
-    struct report *notes = report_new();
-    int blocks[JOB_RANKS_MAX];
-    struct ds_request q = { .topo = topo, .stages = blocks, .n_stages = topo.pp, .step = -1 };
-    struct sink_opts ko = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 2 };
-    struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 8 << 20,
-                              .progress = PROGRESS_NEVER, .force = true };
-    struct convert_result res;
-    struct ds_target *t;
-
-    job_must(s != NULL, &e);
-    job_even_blocks(s->config.n_layers, topo.pp, blocks);
-    t = ds_target_new(s, &q, notes, &e);
-    job_must(t != NULL, &e);
-    job_must(convert_run(s, deepspeed_sink(&ko, t), &o, &res, &e) == 0, &e);
-    ds_target_free(t);
-    report_free(notes);
-    source_close(s);
-}
-
 static void same_folder(const char *want, const char *got, const char *const *except)
 {
     char *found = ptdiff_folder(want, got, except);
@@ -115,18 +91,13 @@ static void golden_own_topology(void **state)
 static void like_reshape(const char *in, struct topology topo)
 {
     char *name = str_fmt("to-%d-%d-%d", topo.tp, topo.pp, topo.dp), *out = in_scratch(name);
-    char *want = str_fmt("%s.want", out), *saved = path_join(out, "global_step20"), **names;
+    char *want = str_fmt("%s.want", out), *saved = path_join(out, "global_step20");
     struct err e = {0};
-    int n;
 
     carry(in, topo, out);
-    reshape(in, topo, want);
+    job_reshape(in, topo, want);
     same_folder(want, saved, NULL);
-    n = ptdiff_list(want, &names);
-    for (int i = 0; i < n; i++)
-        if (!ptdiff_same_bytes(want, saved, names[i]))
-            fail_msg("%s: %s has job_other bytes than reshape's", name, names[i]);
-    ptdiff_list_free(names, n);
+    job_same_bytes(want, saved);
     job_must(dir_remove(out, &e) == 0 && dir_remove(want, &e) == 0, &e);
     free(name);
     free(out);

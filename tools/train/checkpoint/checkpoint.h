@@ -29,6 +29,7 @@
 #include "libcommon/base/replicas.h"
 #include "libcommon/base/report.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/model/loss_scale.h"
 #include "tools/train/checkpoint/writer.h"
 #include "tools/train/network/stage.h"
 
@@ -81,6 +82,10 @@ struct checkpoint_info {
     struct checkpoint_group group[CHECKPOINT_GROUPS_MAX];       /* the last one does not decay */
     bool has_clip_grad;
     double clip_grad;
+    bool zero_stage_1;          /* its shards are ZeRO's, as those of fp16 runs, not BF16_Optimizer's */
+    bool has_scaler;            /* of fp16 runs */
+    struct loss_scale scaler;
+    bool overflow;              /* the gradients of its last step did */
     const struct pk *args;      /* the saved Namespace, or NULL: pk_get(args, "num_layers") */
     const char *ds_version;     /* "" when unknown */
 };
@@ -119,7 +124,7 @@ MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct repo
 /* ---- loading ---- */
 
 struct checkpoint_load_opts {
-    enum dtype weights;         /* T: DTYPE_BF16, or DTYPE_F32 */
+    enum dtype weights;         /* T: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
     bool no_optim;              /* --no-load-optim: moments 0, opt_step 0; masters are loaded where there are any */
     enum replica_policy replicas;       /* for copies that disagree; FAIL refuses them (ERR_DATA) */
     const struct dev_ops *dev;
@@ -187,7 +192,12 @@ struct checkpoint_saver_opts {
     const struct stage *stage;  /* these outlive the saver */
     const struct stage_state *state;
     const int *blocks;          /* [stage->topo.pp], as given to stage_new() on every rank */
-    enum dtype weights;         /* T */
+    /*
+     * T, and with it the form: DTYPE_F16 saves as fp16 runs do, ZeRO stage 1 (zero_pp_rank_*, masters without padding,
+     * the loss scaler of checkpoint_now in every shard); else BF16_Optimizer's. A checkpoint of the other form
+     * passes on its arguments and random states alone.
+     */
+    enum dtype weights;
     const struct dev_ops *dev;
     struct dev_stream *stream;
     struct writer *writer;
@@ -222,6 +232,9 @@ struct checkpoint_now {
     int64_t opt_step;           /* Adam's counter after this iteration */
     struct checkpoint_group decay, no_decay;    /* settings that the last update used */
     double clip_grad;
+    bool has_scaler;            /* with DTYPE_F16, to be noted in the shards: */
+    struct loss_scale scaler;   /* what the next step multiplies its loss by */
+    bool overflow;              /* this step's gradients did */
 };
 
 /* How a save ended, from good to worst: of several ranks' reasons the worst is the one to tell. */

@@ -112,8 +112,11 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
             pk_set_str(a, d, o->args[i].name, value_of(a, &o->args[i]));
     checkpoint_args_of_model(a, d, &s->model);
     pk_set_str(a, d, "bf16", pk_bool(a, o->weights == DTYPE_BF16));
-    pk_set_str(a, d, "fp16", pk_bool(a, false));
-    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", o->weights == DTYPE_BF16 ? "bfloat16" : "float32"));
+    pk_set_str(a, d, "fp16", pk_bool(a, o->weights == DTYPE_F16));
+    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", o->weights == DTYPE_BF16 ? "bfloat16"
+                                                         : o->weights == DTYPE_F16 ? "float16" : "float32"));
+    if (o->weights == DTYPE_F16)
+        pk_set_int(a, d, "zero_stage", 1);
     pk_set_int(a, d, "tensor_model_parallel_size", s->topo.tp);
     pk_set_int(a, d, "pipeline_model_parallel_size", s->topo.pp);
     pk_set_int(a, d, "data_parallel_size", s->topo.dp);

@@ -157,9 +157,11 @@ static struct ds_target *target_of(const struct source *src, const struct checkp
 }
 
 /* A loaded checkpoint whose files can be carried on: not another optimizer's, nor one without. */
-static bool usable(const struct checkpoint *c)
+static bool usable(const struct checkpoint_saver_opts *o)
 {
-    return c && c->info.has_optimizer && !c->src->zero_stage_1;
+    const struct checkpoint *c = o->from;
+
+    return c && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
 }
 
 static void pass_notes(const struct report *told, struct report *notes)
@@ -179,7 +181,7 @@ int checkpoint_base_make(const struct checkpoint_saver_opts *o, struct checkpoin
     struct checkpoint_scratch x = {0};
     struct report *told = report_new();
     struct err why = {0};
-    struct ds_target *t = usable(o->from) ? target_of(o->from->src, o, told, &why) : NULL;
+    struct ds_target *t = usable(o) ? target_of(o->from->src, o, told, &why) : NULL;
     int rc = -1;
 
     *out = (struct checkpoint_base){ .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,

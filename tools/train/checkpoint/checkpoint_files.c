@@ -163,6 +163,11 @@ static void renew_shard(const struct save_engine *g, const struct checkpoint_now
         renew(x->arena, group[i], "weight_decay", pk_float(x->arena, s->weight_decay));
     }
     renew(x->arena, opt, "clip_grad", pk_float(x->arena, now->clip_grad));
+    if (now->has_scaler) {
+        pk_set_str(x->arena, opt, "loss_scaler", loss_scale_write(x->arena, &now->scaler));
+        pk_set_str(x->arena, opt, "dynamic_loss_scale", pk_bool(x->arena, now->scaler.dynamic));
+        pk_set_str(x->arena, opt, "overflow", pk_bool(x->arena, now->overflow));
+    }
 }
 
 static void renew_schedule(struct arena *a, struct pk *root, const struct checkpoint_schedule *c)

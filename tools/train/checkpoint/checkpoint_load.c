@@ -223,8 +223,8 @@ static void add_want(struct load *l, const struct want *w)
     if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
         return;
     it = add_item(l, m, (uint64_t)(first + w->from) * size, (uint64_t)n * size, w->param, w->state, w->dst);
-    if (m->dtype == DTYPE_F32 && to == DTYPE_BF16)
-        it->op = PLAN_F32_TO_BF16;
+    if (m->dtype == DTYPE_F32 && to != DTYPE_F32)
+        it->op = (enum plan_op)plan_op_of(m->dtype, to);
     else if (to == DTYPE_F32 && m->dtype != DTYPE_F32)
         ((struct fill *)it->user)->widen = m->dtype;
 }
@@ -477,7 +477,7 @@ int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct st
     double begun = clock_s();
     int rc = -1;
 
-    assert(o->weights == DTYPE_BF16 || o->weights == DTYPE_F32);
+    assert(o->weights == DTYPE_BF16 || o->weights == DTYPE_F16 || o->weights == DTYPE_F32);
     *out = (struct checkpoint_loaded){ .opt_step = o->no_optim ? 0 : c->info.opt_step, .moments = !o->no_optim };
     l.from = xcalloc((size_t)s->n_params, sizeof *l.from);
     l.disagree = xcalloc((size_t)s->n_params, sizeof *l.disagree);

@@ -396,6 +396,9 @@ static void fill_info(struct checkpoint *c)
     i->has_rng = pk_get(root, "torch_rng_state") != NULL;
     read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
     read_groups(i, &s->run);
+    i->zero_stage_1 = s->zero_stage_1;
+    i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
+    i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;
     read_states(i, s);
     read_blocks(c);
 }

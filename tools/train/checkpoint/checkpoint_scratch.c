@@ -125,7 +125,15 @@ static struct pk *scratch_group(struct arena *a, int g)
     return d;
 }
 
-static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
+static struct pk *zero_stage_1(struct arena *a)
+{
+    struct pk *args = pk_tuple(a);
+
+    pk_add(a, args, pk_int(a, 1));
+    return pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), args);
+}
+
+static struct pk *scratch_shard(struct arena *a, struct memory_storages *st, bool fp16)
 {
     struct pk *root = pk_dict(a), *opt = pk_dict(a), *base = pk_dict(a), *state = pk_dict(a), *groups = pk_list(a);
     struct pk *fp32 = pk_list(a), *mapping = pk_list(a), *fragment = pk_dict(a), *one = pk_ordered_dict(a);
@@ -152,9 +160,16 @@ static struct pk *scratch_shard(struct arena *a, struct memory_storages *st)
     pk_add(a, mapping, one);
     pk_set_str(a, base, "state", state);
     pk_set_str(a, base, "param_groups", groups);
+    if (fp16) {                         /* each save has the true ones */
+        pk_set_str(a, opt, "loss_scaler", loss_scale_write(a, &(struct loss_scale){ .scale = 1 }));
+        pk_set_str(a, opt, "dynamic_loss_scale", pk_bool(a, false));
+        pk_set_str(a, opt, "overflow", pk_bool(a, false));
+    }
     pk_set_str(a, opt, "clip_grad", pk_float(a, 0));
     pk_set_str(a, opt, "base_optimizer_state", base);
     pk_set_str(a, opt, "single_partition_of_fp32_groups", fp32);
+    if (fp16)
+        pk_set_str(a, opt, "zero_stage", zero_stage_1(a));
     pk_set_str(a, opt, "group_paddings", pk_list(a));
     pk_set_str(a, opt, "partition_count", pk_list(a));
     pk_set_str(a, opt, "ds_version", pk_str(a, default_version));
@@ -180,7 +195,7 @@ int checkpoint_scratch_make(struct checkpoint_scratch *x, const struct checkpoin
     struct memory_mp mp = {0};
     struct memory_parts parts = { .topo = { 1, 1, 1 }, .weights = o->weights, .n_mp = 1, .mp = &mp,
                                   .bf16_prefix = o->weights == DTYPE_BF16 };
-    struct pk *shard = scratch_shard(a, &st);
+    struct pk *shard = scratch_shard(a, &st, o->weights == DTYPE_F16);
 
     mp.bytes = x->mp = memory_pt("mp_rank_00_model_states", scratch_mp(a, &o->stage->model, args), &none, &mp.size);
     parts.optimizer = x->shard = memory_pt("shard", shard, &st, &parts.optimizer_size);

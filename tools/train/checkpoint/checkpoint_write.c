@@ -154,6 +154,7 @@ static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
     enum { BLOCK = 1024 };
     const uint32_t *wide = values;
     const uint16_t *half = values;
+    const uint16_t exponent = t == DTYPE_F16 ? 0x7c00 : 0x7f80;
 
     for (int64_t at = 0; at < n; at += BLOCK) {
         const int64_t end = at + BLOCK < n ? at + BLOCK : n;
@@ -164,7 +165,7 @@ static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
                 bad |= (wide[i] & 0x7f800000) == 0x7f800000;
         else
             for (int64_t i = at; i < end; i++)
-                bad |= (half[i] & 0x7f80) == 0x7f80;
+                bad |= (half[i] & exponent) == exponent;
         for (int64_t i = at; bad && i < end; i++)
             if (!isfinite(dtype_value(t, (const char *)values + i * dtype_size(t))))
                 return i;
