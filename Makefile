@@ -1,7 +1,7 @@
 # shardkit: tools for 3D-parallel checkpoints
 #
 # Targets   all (default: every tool into bin/), deps, test (minutes), check (what takes longer), soak (hours),
-#           bench, demo, fuzz, lint, install, uninstall, clean, help
+#           bench, demo, fuzz, lint, install, uninstall, man (its OPTIONS anew), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
@@ -111,7 +111,6 @@ FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
 MAN       := $(wildcard docs/*.1)
 # What bash and zsh complete behind a tool's name, printed by the tool from its table of options.
-COMPLETED := $(filter-out train,$(TOOLS))
 BASH_DIR   = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH_DIR    = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 
@@ -252,14 +251,19 @@ install: all
 	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
 	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
-	$(Q)set -e; for t in $(COMPLETED); do \
+	$(Q)set -e; for t in $(TOOLS); do \
 		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
 	done
+
+# The OPTIONS of the pages anew, from the tools' tables.
+man: $(TOOL_BIN)
+	$(Q)set -e; for t in $(TOOLS); do $(BIN)/$$t --completion man | awk -f docs/options.awk - docs/$$t.1 >docs/$$t.new; \
+		mv docs/$$t.new docs/$$t.1; done
 
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
-	$(Q)rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%)
+	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
 
 clean:
 	$(Q)rm -rf build bin
@@ -267,7 +271,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint install uninstall clean help check-libs FORCE
+.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint install man uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

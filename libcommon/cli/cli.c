@@ -4,20 +4,15 @@
 #include "libcommon/cli/cli.h"
 
 #include <errno.h>
-#include <hdf5.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
-#include <archive.h>
-#include <isa-l.h>
 #include <jansson.h>
-#include <zlib.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
@@ -83,26 +78,6 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGXFSZ, SIG_IGN);           /* a limit of the shell: the write says so, with its file */
-}
-
-/* ---- answers ---- */
-
-int cli_help(const char *text)
-{
-    fputs(text, stdout);
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
-}
-
-int cli_version(const char *tool)
-{
-    unsigned major, minor, release;
-
-    H5get_libversion(&major, &minor, &release);
-    printf("%s (shardkit) %s\n", tool, SHARDKIT_VERSION);
-    printf("compiler %s; HDF5 %u.%u.%u, %s, jansson %s, zlib %s, ISA-L %d.%d.%d\n", __VERSION__, major, minor,
-           release, archive_version_string(), jansson_version_str(), zlibVersion(),
-           ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
 /* ---- talking ---- */

@@ -23,25 +23,25 @@ enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 /*
  * Rows of options that tools share (cli_options.c), taken into a struct cli: of every tool; of those that write, with
- * the two defaults of --replicas there are; of converters, whose OUT appears whole.
+ * the two defaults of --replicas there are; of converters, whose OUT appears whole; of those that write tags.
+ * What is asked for in place of work alone, for tools without a struct cli.
  */
-extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[];
-int cli_take_threads(void *cli, const char *value, struct err *e);
-int cli_take_replicas(void *cli, const char *value, struct err *e);
+extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[],
+    cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
 #define CLI_REPLICAS_WORDS "average first majority fail"        /* enum replica_policy */
 
 struct cli {
     const char *tool;
-    bool json, quiet, force, dry_run, verify, resume, accept_mismatch;
+    bool json, quiet, force, dry_run, verify, resume, accept_mismatch, set_latest;
+    const char *certificate;            /* where to write one (certificate.h), or NULL */
     int verbose;
     int threads;                        /* >= 1 once cli_start() ran */
     uint64_t mem_bytes;
     enum progress_mode progress;
-    enum replica_policy replicas;       /* the tool sets its default before parsing */
+    enum replica_policy replicas;
     int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
     bool launched;                      /* the launcher told them: whether its other tasks take part is not known */
     bool all_tasks;                     /* --part auto: they do */
-    enum option_shell completion;       /* --completion, hidden: for which shell */
 };
 
 /* Fills defaults; installs handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
@@ -49,12 +49,12 @@ void cli_start(struct cli *cli, char **argv, const char *tool);
 /* Rank and size of a launcher, else 0 of 1. */
 void cli_find_launcher(struct cli *cli);
 /*
- * Take the options of argv. 0, or -1 after saying on stderr what is wrong; prints what --help and --version ask for,
- * and exits.
+ * Take the options of argv, over the defaults. 0, or -1 after saying on stderr what is wrong; prints what --help and
+ * its like ask for, and exits.
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
-int cli_help(const char *text);                                 /* stdout; returns EXIT_OK */
-int cli_version(const char *tool);                              /* stdout; returns EXIT_OK */
+/* Print what was asked for in place of work. EXIT_OK, or EXIT_BAD where stdout cannot be written. */
+int cli_answer(const struct option_table *o, enum option_asked asked);
 /* "TOOL: what" (NULL: already said) and "Try 'TOOL --help'"; returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the error, or as a JSON object on stdout with --json; returns EXIT_BAD (EXIT_USAGE for ERR_USAGE). */

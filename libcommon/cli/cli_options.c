@@ -5,59 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <archive.h>
+#include <hdf5.h>
+#include <isa-l.h>
+#include <zlib.h>
+
 #include "libcommon/base/parse.h"
 #include "libcommon/cli/cli.h"
 
 /* Rows are taken into a struct cli. */
-#define FIELD(f) .field = offsetof(struct cli, f)
+#define FIELD(f) OPTION_FIELD(struct cli, f)
 
 static int bad_value(struct err *e, const char *option, const char *value, const char *expected)
 {
     err_usage(e, "%s: '%s' is not %s", option, value, expected);
     return -1;
-}
-
-static int choose(const char *value, const char *const *words)
-{
-    for (int i = 0; words[i]; i++)
-        if (strcmp(value, words[i]) == 0)
-            return i;
-    return -1;
-}
-
-int cli_take_threads(void *into, const char *value, struct err *e)
-{
-    struct cli *cli = into;
-    int64_t n;
-
-    if (parse_int(value, 1, 1024, &n) < 0)
-        return bad_value(e, "--threads", value, "a number from 1 to 1024");
-    cli->threads = (int)n;
-    return 0;
-}
-
-int cli_take_replicas(void *into, const char *value, struct err *e)
-{
-    static const char *const how[] = { "average", "first", "majority", "fail", NULL };
-    struct cli *cli = into;
-    int i = choose(value, how);
-
-    if (i < 0)
-        return bad_value(e, "--replicas", value, "average, first, majority or fail");
-    cli->replicas = (enum replica_policy)i;
-    return 0;
-}
-
-static int take_progress(void *into, const char *value, struct err *e)
-{
-    static const char *const when[] = { "auto", "always", "never", NULL };
-    struct cli *cli = into;
-    int i = choose(value, when);
-
-    if (i < 0)
-        return bad_value(e, "--progress", value, "auto, always or never");
-    cli->progress = (enum progress_mode)i;
-    return 0;
 }
 
 static int take_mem(void *into, const char *value, struct err *e)
@@ -109,25 +71,32 @@ static int take_verbose(void *into, const char *value, struct err *e)
     return 0;
 }
 
+#define ASKED_ROWS                                                                      \
+    { "help", .help = "this text", .asked = OPTION_ASKED_HELP },                        \
+    { "version", .help = "version, compiler and libraries", .asked = OPTION_ASKED_VERSION },                \
+    { "completion", 0, "WHAT", "print what bash or zsh completes (list: all names; man: the page)",        \
+      .words = "bash zsh list man", .size = sizeof(int), .asked = OPTION_ASKED_BASH }
+
 const struct option_row cli_rows[] = {
     { "json", .help = "print one JSON object a line instead of text", FIELD(json) },
-    { "threads", 'j', "N", "worker threads (default: the cores this process may use)", .take = cli_take_threads },
+    { "threads", 'j', "N", "worker threads (default: the cores this process may use)", OPTION_INT,
+      FIELD(threads), .min = 1, .max = 1024 },
     { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = take_mem },
-    { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", .take = take_progress,
+    { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", FIELD(progress),
       .words = "auto always never" },
     { "quiet", 'q', .help = "errors only", .take = take_quiet },
     { "verbose", 'v', .help = "say more", .take = take_verbose },
-    { "help", .help = "this text", .asked = OPTION_ASKED_HELP },
-    { "version", .help = "version, compiler and libraries", .asked = OPTION_ASKED_VERSION },
-    { "completion", .arg = "SHELL", .words = "bash zsh list", FIELD(completion), .asked = OPTION_ASKED_COMPLETION },
+    ASKED_ROWS,
     {0},
 };
+
+const struct option_row cli_rows_asked[] = { ASKED_ROWS, {0} };
 
 #define WRITE_ROWS(REPLICAS)                                                            \
     { "force", 'f', .help = "replace what is already there", FIELD(force) },            \
     { "dry-run", 'n', .help = "print the plan, bytes and free space; write nothing", FIELD(dry_run) },      \
     { "replicas", 0, "HOW", "average, first, majority or fail: what to do when tensor-parallel copies of a " \
-      "parameter disagree (default " REPLICAS ")", .take = cli_take_replicas, .words = CLI_REPLICAS_WORDS },        \
+      "parameter disagree", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = REPLICAS },                        \
     {0}
 
 const struct option_row cli_rows_write_average[] = { WRITE_ROWS("average") };
@@ -143,19 +112,48 @@ const struct option_row cli_rows_convert[] = {
     {0},
 };
 
-/* Print what was asked for in place of work; the exit status. */
-static int answer(const struct cli *cli, const struct option_table *o, enum option_asked asked)
+const struct option_row cli_rows_latest[] = {
+    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
+    {0},
+};
+
+const struct option_row cli_rows_certificate[] = {
+    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
+    {0},
+};
+
+/* ---- answers ---- */
+
+static int version(const char *tool)
+{
+    unsigned major, minor, release;
+
+    H5get_libversion(&major, &minor, &release);
+    printf("%s (shardkit) %s\n", tool, SHARDKIT_VERSION);
+    printf("compiler %s; HDF5 %u.%u.%u, %s, jansson %s, zlib %s, ISA-L %d.%d.%d\n", __VERSION__, major, minor,
+           release, archive_version_string(), jansson_version_str(), zlibVersion(),
+           ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
+    return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
+}
+
+int cli_answer(const struct option_table *o, enum option_asked asked)
 {
     struct strbuf text = {0};
     int rc;
 
-    if (asked == OPTION_ASKED_VERSION)
-        return cli_version(cli->tool);
-    if (asked == OPTION_ASKED_HELP)
-        option_table_help(o, &text);
-    else
-        option_table_completion(o, cli->completion, &text);
-    rc = cli_help(text.buf);
+    switch (asked) {
+    case OPTION_ASKED_WORK: return EXIT_OK;
+    case OPTION_ASKED_VERSION: return version(o->tool);
+    case OPTION_ASKED_HELP: option_table_help(o, &text); break;
+    case OPTION_ASKED_BASH: option_table_bash(o, &text); break;
+    case OPTION_ASKED_ZSH: option_table_zsh(o, &text); break;
+    case OPTION_ASKED_MAN: option_table_man(o, &text); break;
+    case OPTION_ASKED_LIST:
+        OPTION_EACH(o, g, r)
+            strbuf_addf(&text, "--%s\n", r->name);
+    }
+    fputs(text.buf, stdout);
+    rc = fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
     strbuf_free(&text);
     return rc;
 }
@@ -163,10 +161,12 @@ static int answer(const struct cli *cli, const struct option_table *o, enum opti
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv)
 {
     struct err e = {0};
-    int asked = option_table_parse(o, argc, argv, &e);
+    int asked;
 
+    option_take_defaults(o);
+    asked = option_table_parse(o, argc, argv, &e);
     if (asked > 0)
-        exit(answer(cli, o, (enum option_asked)asked));
+        exit(cli_answer(o, (enum option_asked)asked));
     if (asked == 0)
         return 0;
     cli_usage(cli, "%s", e.msg);

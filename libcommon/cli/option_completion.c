@@ -8,19 +8,9 @@
 
 #include "libcommon/cli/option_table.h"
 
-#define FOR_EACH_ROW(o, g, r) \
-    for (const struct option_group *g = (o)->groups; g->rows; g++) \
-        for (const struct option_row *r = g->rows; r->name; r++)
-
-static void add_list(const struct option_table *o, struct strbuf *text)
-{
-    FOR_EACH_ROW(o, g, r)
-        strbuf_addf(text, "--%s\n", r->name);
-}
-
 /* ---- bash ---- */
 
-static void add_bash(const struct option_table *o, struct strbuf *text)
+void option_table_bash(const struct option_table *o, struct strbuf *text)
 {
     /* An empty answer lets readline offer files. It breaks words at '=', so --opt=value is three of them. */
     strbuf_addf(text,
@@ -34,8 +24,8 @@ static void add_bash(const struct option_table *o, struct strbuf *text)
         "        prev=${COMP_WORDS[COMP_CWORD-2]}\n"
         "    fi\n"
         "    case $prev in\n", o->tool, o->tool, o->tool);
-    FOR_EACH_ROW(o, g, r) {
-        if (!r->help || !r->arg)
+    OPTION_EACH(o, g, r) {
+        if (!option_is_shown(r) || !r->arg)
             continue;
         strbuf_addf(text, "    --%s", r->name);
         if (r->letter)
@@ -43,8 +33,8 @@ static void add_bash(const struct option_table *o, struct strbuf *text)
         strbuf_addf(text, ") words='%s' ;;\n", r->words ? r->words : "");
     }
     strbuf_addf(text, "    *)\n        case $cur in\n        -*) words='");
-    FOR_EACH_ROW(o, g, r)
-        if (r->help)
+    OPTION_EACH(o, g, r)
+        if (option_is_shown(r))
             strbuf_addf(text, "\n--%s", r->name);
     strbuf_addf(text, "' ;;\n        esac\n");
     if (o->commands)
@@ -76,7 +66,8 @@ static void add_zsh_row(struct strbuf *text, const struct option_row *r)
         strbuf_addf(text, " \\\n    '(-%c --%s)'{-%c%s,--%s%s}'[", r->letter, r->name, r->letter, r->arg ? "+" : "",
                     r->name, r->arg ? "=" : "");
     else
-        strbuf_addf(text, " \\\n    '%s--%s%s[", r->many ? "*" : "", r->name, r->arg ? "=" : "");
+        strbuf_addf(text, " \\\n    '%s--%s%s[", r->many || r->kind == OPTION_LIST ? "*" : "", r->name,
+                    r->arg ? "=" : "");
     add_escaped(text, r->help);
     strbuf_addf(text, "]");
     if (r->arg) {
@@ -90,23 +81,14 @@ static void add_zsh_row(struct strbuf *text, const struct option_row *r)
     strbuf_addf(text, "'");
 }
 
-static void add_zsh(const struct option_table *o, struct strbuf *text)
+void option_table_zsh(const struct option_table *o, struct strbuf *text)
 {
     strbuf_addf(text, "#compdef %s\n# as '%s --completion zsh' prints it\n_arguments -s -S", o->tool, o->tool);
-    FOR_EACH_ROW(o, g, r)
-        if (r->help)
+    OPTION_EACH(o, g, r)
+        if (option_is_shown(r))
             add_zsh_row(text, r);
     if (o->commands)                    /* the blank: _arguments adds no options of its own */
         strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(%s)\" \"f:path:_files\"'",
                     o->commands);
     strbuf_addf(text, " \\\n    '*:path:_files'\n");
-}
-
-void option_table_completion(const struct option_table *o, enum option_shell shell, struct strbuf *text)
-{
-    switch (shell) {
-    case OPTION_SHELL_BASH: add_bash(o, text); return;
-    case OPTION_SHELL_ZSH: add_zsh(o, text); return;
-    case OPTION_SHELL_LIST: add_list(o, text); return;
-    }
 }

@@ -21,7 +21,9 @@ enum cat_format { CAT_TEXT, CAT_NPY, CAT_RAW };
 
 struct inspect {
     struct cli cli;
-    char **arg;                 /* what follows the sub-command */
+    const char **word;          /* all that are no options */
+    int n_words, cap_words;
+    const char **arg;           /* those that follow the sub-command */
     int n_args;
     int state;                  /* --state, -1: all */
     const char *glob;           /* --param, NULL: all */

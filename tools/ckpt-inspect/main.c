@@ -1,7 +1,7 @@
 /*
  * ckpt-inspect - look into a checkpoint, verify it, compare it
  */
-#include <getopt.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -75,28 +75,36 @@ static void drop_repeated(struct inspect *in, const struct command *cmd)
     in->n_args = n;
 }
 
+/* Which command, and has it what it needs? The exit status. */
+static int look(struct inspect *in, const struct given *given)
+{
+    const char *first = in->n_words ? in->word[0] : NULL, *odd;
+    const struct command *cmd = find_command(first);
+    const bool named = first && strcmp(first, cmd->name) == 0;
+
+    in->arg = in->word + named;
+    in->n_args = in->n_words - named;
+    odd = misplaced(cmd, given);
+    if (!named && misspelt(first))
+        return cli_usage(&in->cli, "no command or path '%s'; did you mean '%s'?", first, misspelt(first));
+    if (odd)
+        return cli_usage(&in->cli, "%s takes no --%s", cmd->name, odd);
+    if (in->n_args < cmd->min_args)
+        return cli_usage(&in->cli, "%s", cmd->missing);
+    if (in->n_args > cmd->max_args)
+        return cli_usage(&in->cli, "%s: what is '%s'?", cmd->missing, in->arg[cmd->max_args]);
+    drop_repeated(in, cmd);
+    return cli_done(&in->cli, cmd->run(in));
+}
+
 int main(int argc, char **argv)
 {
-    struct inspect in = { .state = -1, .max = 20 };
+    struct inspect in = { .state = -1 };
     struct given given = {0};
-    const struct command *cmd;
-    const char *odd;
+    int rc;
 
     cli_start(&in.cli, argv, "ckpt-inspect");
-    if (inspect_parse(&in, &given, argc, argv) < 0)
-        return EXIT_USAGE;
-    cmd = find_command(argv[optind]);
-    in.arg = argv + optind + (argv[optind] && strcmp(argv[optind], cmd->name) == 0);
-    in.n_args = (int)(argv + argc - in.arg);
-    odd = misplaced(cmd, &given);
-    if (in.arg == argv + optind && misspelt(argv[optind]))
-        return cli_usage(&in.cli, "no command or path '%s'; did you mean '%s'?", argv[optind], misspelt(argv[optind]));
-    if (odd)
-        return cli_usage(&in.cli, "%s takes no --%s", cmd->name, odd);
-    if (in.n_args < cmd->min_args)
-        return cli_usage(&in.cli, "%s", cmd->missing);
-    if (in.n_args > cmd->max_args)
-        return cli_usage(&in.cli, "%s: what is '%s'?", cmd->missing, in.arg[cmd->max_args]);
-    drop_repeated(&in, cmd);
-    return cli_done(&in.cli, cmd->run(&in));
+    rc = inspect_parse(&in, &given, argc, argv) < 0 ? EXIT_USAGE : look(&in, &given);
+    free(in.word);
+    return rc;
 }

@@ -1,10 +1,10 @@
 /*
  * options.c - what ckpt-inspect can be asked, and by which of its commands
  */
-#include "libcommon/base/parse.h"
+#include "libcommon/base/mem.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-#define FIELD(f) .field = offsetof(struct inspect, f)
+#define FIELD(f) OPTION_FIELD(struct inspect, f)
 
 static int take_state(void *into, const char *value, struct err *e)
 {
@@ -15,19 +15,6 @@ static int take_state(void *into, const char *value, struct err *e)
         return 0;
     err_usage(e, "--state: '%s' is not bf16, fp32, exp_avg or exp_avg_sq", value);
     return -1;
-}
-
-static int take_max(void *into, const char *value, struct err *e)
-{
-    struct inspect *in = into;
-    int64_t n;
-
-    if (parse_int(value, 0, INT32_MAX, &n) < 0) {
-        err_usage(e, "--max: '%s' is not a number of 0 or more", value);
-        return -1;
-    }
-    in->max = (int)n;
-    return 0;
 }
 
 static int take_npy(void *into, const char *value, struct err *e)
@@ -67,16 +54,25 @@ static const struct option_row rows[] = {
       .marks = CMD_VERIFY },
     { "tensors-only", .help = "leave out run state, arguments and schedules (diff)", FIELD(tensors_only),
       .marks = CMD_DIFF },
-    { "max", 0, "N", "differing parameters to list (diff; default 20)", .take = take_max, .marks = CMD_DIFF },
-    {0},
-};
-
-static const struct option_row replicas_rows[] = {      /* taken into the cli */
+    { "max", 0, "N", "differing parameters to list (diff)", OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
+      .marks = CMD_DIFF },
     { "replicas", 0, "HOW", "average, first, majority or fail: how copies that disagree become one tensor (cat, stats, "
-      "diff; default average)", .take = cli_take_replicas, .words = CLI_REPLICAS_WORDS,
+      "diff)", FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
       .marks = CMD_CAT | CMD_STATS | CMD_DIFF },
     {0},
 };
+
+static int take_word(void *into, const char *word, struct err *e)
+{
+    struct inspect *in = into;
+
+    (void)e;
+    ARRAY_ROOM(in->word, in->cap_words, in->n_words + 1);
+    in->word[in->n_words++] = word;
+    return 0;
+}
+
+static const struct option_row operands[] = { { "PATH", .take = take_word }, {0} };
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
@@ -96,23 +92,22 @@ static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong (or A and B differ), 2 wrong usage.\n"
     "Example: ckpt-inspect stats ckpt/global_step20 --state exp_avg_sq --param '3.*'\n";
 
-static void note_given(void *ctx, const struct option_row *row, unsigned marks, const char *value)
+static void note_given(void *ctx, const struct option_given *o)
 {
     struct given *g = ctx;
 
-    (void)value;
-    if (marks && g->n < GIVEN_MAX)
-        g->row[g->n++] = row;
+    if (o->row->marks && g->n < GIVEN_MAX)
+        g->row[g->n++] = o->row;
 }
 
 int inspect_parse(struct inspect *in, struct given *given, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, in, 0 }, { NULL, replicas_rows, &in->cli, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},
+        { "Options", rows, NULL, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "ckpt-inspect", head, tail, .commands = "ls cat args stats verify replicas diff", .groups = groups,
-        .given = note_given, .ctx = given,
+        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify replicas diff", operands, given,
+        .given = note_given,
     };
 
     return cli_parse(&in->cli, &table, argc, argv);

@@ -14,16 +14,6 @@ static int usage(struct err *e, const char *what)
     return -1;
 }
 
-static int take_degree(int *to, const char *arg, struct err *e)
-{
-    int64_t n;
-
-    if (parse_int(arg, 1, 65536, &n) < 0)
-        return usage(e, "--target-tp, --target-pp, --target-dp: expected a number from 1 to 65536");
-    *to = (int)n;
-    return 0;
-}
-
 static int take_stages(void *into, const char *arg, struct err *e)
 {
     struct ds_options *o = into;
@@ -58,17 +48,6 @@ static int take_numbering(void *into, const char *arg, struct err *e)
     return usage(e, "--layer-numbering: expected new, old or msmd");
 }
 
-static int take_groups(void *into, const char *arg, struct err *e)
-{
-    struct ds_options *o = into;
-    int64_t n;
-
-    if (parse_int(arg, 2, 3, &n) < 0)
-        return usage(e, "--groups: expected 2 or 3");
-    o->q.n_groups = (int)n;
-    return 0;
-}
-
 static int add_set(struct ds_options *o, const char *arg, bool any_type, struct err *e)
 {
     if (!strchr(arg, '='))
@@ -90,38 +69,18 @@ static int take_set_type(void *into, const char *arg, struct err *e)
     return add_set(into, arg, true, e);
 }
 
-static int take_tp(void *into, const char *arg, struct err *e)
-{
-    return take_degree(&((struct ds_options *)into)->q.topo.tp, arg, e);
-}
-
-static int take_pp(void *into, const char *arg, struct err *e)
-{
-    return take_degree(&((struct ds_options *)into)->q.topo.pp, arg, e);
-}
-
-static int take_dp(void *into, const char *arg, struct err *e)
-{
-    return take_degree(&((struct ds_options *)into)->q.topo.dp, arg, e);
-}
-
-static int take_vocab(void *into, const char *arg, struct err *e)
-{
-    struct ds_options *o = into;
-
-    return parse_int(arg, 1, (int64_t)1 << 40, &o->q.vocab) < 0
-           ? usage(e, "--pad-vocab-size-to: expected a number of rows") : 0;
-}
+#define FIELD(f) OPTION_FIELD(struct ds_options, f)
+#define DEGREE(f) OPTION_INT, FIELD(f), .min = 1, .max = 65536
 
 const struct option_row ds_rows_topology[] = {
-    { "target-tp", 0, "T", "tensor-parallel ranks", .take = take_tp },
-    { "target-pp", 0, "P", "pipeline stages", .take = take_pp },
-    { "target-dp", 0, "D", "data-parallel ranks", .take = take_dp },
+    { "target-tp", 0, "T", "tensor-parallel ranks", DEGREE(q.topo.tp) },
+    { "target-pp", 0, "P", "pipeline stages", DEGREE(q.topo.pp) },
+    { "target-dp", 0, "D", "data-parallel ranks", DEGREE(q.topo.dp) },
     { "pp-partition-method", 0, "M", "type:transformer, type:transformer|embedding, parameters, uniform, cost (of "
-      "arithmetic) or even (layers)", .field = offsetof(struct ds_options, q.method) },
+      "arithmetic) or even (layers)", FIELD(q.method) },
     { "stages", 0, "A,B,C", "transformer layers of each stage", .take = take_stages },
-    { "pad-vocab-size-to", 0, "V", "rows of the word embedding", .take = take_vocab },
-    { "groups", 0, "N", "optimizer groups, 2 or 3", .take = take_groups, .words = "2 3" },
+    { "pad-vocab-size-to", 0, "V", "rows of the word embedding", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
+    { "groups", 0, "N", "optimizer groups, 2 or 3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
     { "layer-numbering", 0, "ERA", "new, old or msmd: numbers of layer files", .take = take_numbering,
       .words = "new old msmd" },
     {0},

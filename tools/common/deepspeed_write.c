@@ -39,25 +39,25 @@ static int certify(void *ctx, const char *dir, struct err *e)
 /* Beside a finished OUT: what was proved before it got its name, or what can still be proved. */
 static int write_certificate(struct writing *x, const struct convert_result *r, struct err *e)
 {
-    if (!x->w->certificate || (!r->published && !r->complete))
+    if (!x->w->cli->certificate || (!r->published && !r->complete))
         return 0;
     if (r->complete && certify(x, x->w->out, e) < 0)
         return -1;
-    return file_replace(x->w->certificate, x->proof.buf, x->proof.len, e);
+    return file_replace(x->w->cli->certificate, x->proof.buf, x->proof.len, e);
 }
 
 int ds_write_check(const struct ds_write *w, struct err *e)
 {
     struct stat st;
 
-    if (!w->certificate || lstat(w->certificate, &st) < 0)
+    if (!w->cli->certificate || lstat(w->cli->certificate, &st) < 0)
         return 0;
     if (!S_ISREG(st.st_mode))
-        err_usage(e, "%s: is no file: give the certificate another name", w->certificate);
+        err_usage(e, "%s: is no file: give the certificate another name", w->cli->certificate);
     else if (w->cli->force || w->cli->resume)
         return 0;
     else
-        err_usage(e, "%s: exists already; --force replaces it", w->certificate);
+        err_usage(e, "%s: exists already; --force replaces it", w->cli->certificate);
     return -1;
 }
 
@@ -76,8 +76,8 @@ int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err 
     struct convert_opts o = convert_cli_opts(w->cli, w->out, w->shape);
     int rc;
 
-    o.move_latest = w->set_latest ? "latest" : NULL;
-    o.inspect = w->certificate ? certify : NULL;
+    o.move_latest = w->cli->set_latest ? "latest" : NULL;
+    o.inspect = w->cli->certificate ? certify : NULL;
     o.warn = warn;
     o.ctx = &x;
     rc = convert_run(w->src, open_sink(w), &o, r, e);

@@ -17,8 +17,6 @@ struct ds_write {
     const struct ds_target *target;
     const char *out;
     const char *shape;                  /* the options that shape the output, as text */
-    bool set_latest;                    /* 'latest' beside OUT names it in the end */
-    const char *certificate;            /* where to write one (certificate.h), or NULL */
     const struct repair *repaired;      /* what was repaired in the source beforehand; NULL: nothing */
 };
 

@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = { .cli.replicas = REPLICAS_AVERAGE };
+    struct job job = {0};
     struct cli *cli = &job.cli;
     int rc;
 

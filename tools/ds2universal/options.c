@@ -1,13 +1,12 @@
 /*
  * options.c - what ds2universal can be asked, by our names and the reference's
  */
-#include <getopt.h>
 #include <string.h>
 
 #include "libcommon/base/parse.h"
 #include "tools/ds2universal/ds2universal.h"
 
-#define FIELD(f) .field = offsetof(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct job, f)
 
 static int take_workers(void *into, const char *value, struct err *e)
 {
@@ -24,17 +23,6 @@ static int take_workers(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_degree(void *into, const char *value, struct err *e)
-{
-    int64_t ignored;
-
-    (void)into;
-    if (parse_int(value, 1, 1 << 20, &ignored) == 0)
-        return 0;
-    err_usage(e, "--target_tp, --target_pp: expected a number");
-    return -1;
-}
-
 static const struct option_row rows[] = {
     { "format", 0, "FORM", "pt (default): zero/PARAMETER/STATE.pt, for DeepSpeed to load\n"
       "hdf5: one index.h5 with a dataset for each tensor\n"
@@ -46,18 +34,24 @@ static const struct option_row rows[] = {
 };
 
 static const struct option_row reference_rows[] = {
-    { "input-folder", .arg = "IN", FIELD(in) },
-    { "output-folder", .arg = "OUT", FIELD(out) },
-    { "num-extract-workers", .arg = "N", .take = take_workers },
-    { "num-merge-workers", .arg = "N", .take = take_workers },
-    { "keep-temp-folder", .take = option_table_ignore },
-    { "no-strict", .take = option_table_ignore },
-    { "inject-missing-state", .take = option_table_ignore },
-    { "for-release", .take = option_table_ignore },
-    { "target-tp", .arg = "T", .take = take_degree },
-    { "target-pp", .arg = "P", .take = take_degree },
+    { "input-folder", 0, "IN", "the same as the first word", FIELD(in) },
+    { "output-folder", 0, "OUT", "the same as the second", FIELD(out) },
+    { "num-extract-workers", 0, "N", "at most so many --threads", .take = take_workers },
+    { "num-merge-workers", 0, "N", "the same", .take = take_workers },
     {0},
 };
+
+static const struct option_row ignored_rows[] = {
+    { "keep-temp-folder", .kind = OPTION_NOTE },
+    { "no-strict", .kind = OPTION_NOTE },
+    { "inject-missing-state", .kind = OPTION_NOTE },
+    { "for-release", .kind = OPTION_NOTE },
+    { "target-tp", .arg = "T", .kind = OPTION_NOTE },
+    { "target-pp", .arg = "P", .kind = OPTION_NOTE },
+    {0},
+};
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
 
 static const char head[] =
     "Usage: ds2universal [options] IN OUT\n"
@@ -67,10 +61,7 @@ static const char head[] =
     "one; OUT is the folder to make. Memory is fixed, every byte read is CRC-checked, and a\n"
     "run that is killed leaves no OUT.\n";
 static const char tail[] =
-    "The reference's options: --num_extract_workers and --num_merge_workers set --threads;\n"
-    "--keep_temp_folder, --no_strict, --inject_missing_state, --target_tp, --target_pp and\n"
-    "--for_release have nothing to do here and are accepted.\n"
-    "\nExit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
+    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
     "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";
 
 static int usage(struct job *j, const char *what)
@@ -82,23 +73,18 @@ static int usage(struct job *j, const char *what)
 int job_parse(struct job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, j, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_average),
-        { NULL, reference_rows, j, 0 }, {0},
+        { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_average),
+        { "The reference's options", reference_rows, NULL, 0 },
+        { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };
-    const struct option_table table = { "ds2universal", head, tail, .groups = groups };
+    const struct option_table table = { "ds2universal", head, tail, groups, j, .operands = operands };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
-    if (!j->in && optind < argc)
-        j->in = argv[optind++];
-    if (!j->out && optind < argc)
-        j->out = argv[optind++];
     if (!j->in || !*j->in)
         return usage(j, "no IN given");
     if (!j->out || !*j->out)
         return usage(j, "no OUT given");
-    if (optind < argc)
-        return usage(j, "more than IN and OUT given");
     if (j->split && j->form != FORM_HDF5)
         return usage(j, "--split goes with --format hdf5");
     return 0;

@@ -16,7 +16,7 @@
 struct job {
     struct cli cli;
     const char *in, *out;
-    bool import, all_steps, set_latest;
+    bool import, all_steps;
     struct strbuf shape;                /* the options that shape the output, as text */
 
     /* export */

@@ -74,8 +74,7 @@ static struct report *told(const struct report *from)
 
 static int import(struct job *j, struct source *s, struct report *all, struct err *e)
 {
-    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf,
-                          .set_latest = j->set_latest };
+    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct convert_result res;
     struct report *notes;
     struct ds_target *t;

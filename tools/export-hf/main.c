@@ -6,7 +6,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = { .cli.replicas = REPLICAS_FAIL, .arch = -1, .dtype = -1, .target.q.step = -1,
+    struct job job = { .arch = -1, .dtype = -1, .target.q.step = -1,
                        .hf.max_shard_bytes = 5000000000u };
     struct cli *cli = &job.cli;
     int rc;

@@ -1,7 +1,6 @@
 /*
  * options.c - what export-hf can be asked
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 #include "libcommon/base/parse.h"
 #include "tools/export-hf/export.h"
 
-#define FIELD(f) .field = offsetof(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct job, f)
 /* Marks: the output depends on it; it goes without, or only with, --import. */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 
@@ -129,9 +128,10 @@ static const struct option_row import_rows[] = {
     { "repeat-last", .help = "new rows repeat the last one instead of being zeros", FIELD(repeat_last),
       .marks = IMPORTS | SHAPES },
     { "weights-only", .help = "no optimizer shards", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
-    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest), .marks = IMPORTS },
     {0},
 };
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
 
 static const char head[] =
     "Usage: export-hf [options] IN OUT\n"
@@ -157,14 +157,15 @@ struct given {
     unsigned marks;
 };
 
-static void note_given(void *ctx, const struct option_row *row, unsigned marks, const char *value)
+static void note_given(void *ctx, const struct option_given *o)
 {
+    const unsigned marks = o->group->marks | o->row->marks;
     struct given *g = ctx;
 
     g->marks |= marks;
     /* What the output depends on beside IN: a resumed run must have been asked for the same. */
     if (marks & SHAPES)
-        strbuf_addf(&g->job->shape, "%s %s\n", row->name, value ? value : "");
+        strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }
 
 static int check(struct job *j, unsigned marks)
@@ -187,23 +188,20 @@ static int check(struct job *j, unsigned marks)
 int job_parse(struct job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Export", export_rows, j, 0 },
-        { "Import (not given: degrees 1, 3 groups, new layer numbering)", import_rows, j, 0 },
+        { "Export", export_rows, NULL, 0 },
+        { "Import (not given: degrees 1, 3 groups, new layer numbering)", import_rows, NULL, 0 },
+        { NULL, cli_rows_latest, &j->cli, IMPORTS },
         { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
         CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},
     };
     struct given given = { .job = j };
-    const struct option_table table = { "export-hf", head, tail, .groups = groups, .given = note_given, .ctx = &given };
+    const struct option_table table = {
+        "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, note_given,
+    };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
-    if (optind < argc)
-        j->in = argv[optind++];
-    if (optind < argc)
-        j->out = argv[optind++];
-    if (optind < argc)
-        return usage(j, "more than IN and OUT given");
     j->hf.override = j->config;
     j->hf.verify = j->cli.verify;
     return check(j, given.marks);

@@ -12,9 +12,9 @@
 
 struct job {
     struct cli cli;
-    const char *in, *out, *certificate;
+    const char *in, *out;
     int target_tp;                      /* 0: not given */
-    bool check, repair, set_latest, weights_only;
+    bool check, repair, weights_only;
     struct strbuf shape;                /* the options that shape the output, as text */
     struct replicas replicas;
     struct repair repaired;             /* n 0: nothing had to be */

@@ -1,38 +1,24 @@
 /*
  * options.c - what merge-tp can be asked
  */
-#include <getopt.h>
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "tools/merge-tp/merge.h"
 
-#define FIELD(f) .field = offsetof(struct job, f)
-
-static int take_tp(void *into, const char *value, struct err *e)
-{
-    struct job *j = into;
-    int64_t n;
-
-    if (parse_int(value, 1, 65536, &n) < 0) {
-        err_usage(e, "--target-tp: expected a number from 1 to 65536");
-        return -1;
-    }
-    j->target_tp = (int)n;
-    return 0;
-}
+#define FIELD(f) OPTION_FIELD(struct job, f)
 
 static const struct option_row rows[] = {
-    { "target-tp", 0, "T", "ranks to merge into (default 1)", .take = take_tp },
+    { "target-tp", 0, "T", "ranks to merge into (default 1)", OPTION_INT, FIELD(target_tp), .min = 1, .max = 65536 },
     { "check", .help = "stop after the comparison; exit status 1 when copies disagree", FIELD(check) },
     { "repair", .help = "keep the topology and settle the copies, in bf16, fp32 and both moments together; "
       "OUT/repair.jsonl tells what changed", FIELD(repair) },
     { "weights-only", .help = "no optimizer shards are compared or written, and those of IN not opened",
       FIELD(weights_only) },
-    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
-    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
     {0},
 };
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
 
 static const char head[] =
     "Usage: merge-tp [options] IN OUT\n"
@@ -73,20 +59,15 @@ static int check(struct job *j)
 int job_parse(struct job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, j, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
+        { "Options", rows, NULL, 0 }, { NULL, cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
+        CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
     };
-    const struct option_table table = { "merge-tp", head, tail, .groups = groups };
+    const struct option_table table = { "merge-tp", head, tail, groups, j, .operands = operands };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     /* What the output depends on beside IN: a resumed run must have been asked for the same. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
                 j->cli.replicas);
-    if (optind < argc)
-        j->in = argv[optind++];
-    if (optind < argc)
-        j->out = argv[optind++];
-    if (optind < argc)
-        return usage(j, "more than IN and OUT given");
     return check(j);
 }

@@ -124,8 +124,8 @@ static int merge(struct job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct ds_target *t = NULL;
-    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf, .set_latest = j->set_latest,
-                          .certificate = j->certificate, .repaired = &j->repaired };
+    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf,
+                          .repaired = &j->repaired };
     int rc = make_target(j, s, notes, &t, e);
 
     w.target = t;

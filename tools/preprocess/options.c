@@ -1,7 +1,6 @@
 /*
  * options.c - what preprocess can be asked, by our names and the reference's
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -10,7 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/preprocess/preprocess.h"
 
-#define FIELD(f) .field = offsetof(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct job, f)
 
 static int refuse(struct err *e, const char *what)
 {
@@ -91,20 +90,31 @@ static const struct option_row rows[] = {
 };
 
 static const struct option_row reference_rows[] = {
-    { "vocab-file", .arg = "FILE", FIELD(vocab) },
-    { "merge-file", .arg = "FILE", FIELD(merges) },
-    { "tokenizer-name-or-path", .arg = "PATH", FIELD(tokenizer) },
-    { "tokenizer-type", .arg = "TYPE", FIELD(type) },
-    { "log-interval", .arg = "N", .take = option_table_ignore },
-    { "make-vocab-size-divisible-by", .arg = "N", .take = option_table_ignore },
-    { "pad-vocab-size-to", .arg = "N", .take = option_table_ignore },
+    { "vocab-file", 0, "FILE", "--vocab", OPTION_ALIAS, .def = "vocab" },
+    { "merge-file", 0, "FILE", "--merges", OPTION_ALIAS, .def = "merges" },
+    { "tokenizer-name-or-path", 0, "PATH", "--tokenizer", OPTION_ALIAS, .def = "tokenizer" },
+    { "tokenizer-type", 0, "TYPE", "GPT2BPETokenizer, PretrainedFromHF or bytes: must agree with the files",
+      FIELD(type) },
+    { "workers", 0, "N", "--threads", OPTION_ALIAS, .def = "threads" },
     {0},
 };
 
-static const struct option_row workers_rows[] = {       /* taken into the cli */
-    { "workers", .arg = "N", .take = cli_take_threads },
+static const struct option_row ignored_rows[] = {
+    { "log-interval", .arg = "N", .kind = OPTION_NOTE },
+    { "make-vocab-size-divisible-by", .arg = "N", .kind = OPTION_NOTE },
+    { "pad-vocab-size-to", .arg = "N", .kind = OPTION_NOTE },
     {0},
 };
+
+/* Inputs are told by an option. */
+static int refuse_word(void *into, const char *word, struct err *e)
+{
+    (void)into;
+    err_usage(e, "'%s' belongs to no option; inputs follow --input", word);
+    return -1;
+}
+
+static const struct option_row operands[] = { { "FILE", .take = refuse_word }, {0} };
 
 static const char head[] =
     "Usage: preprocess --input FILE... --output-prefix PREFIX [options]\n"
@@ -113,11 +123,7 @@ static const char head[] =
     "(one object a line) or plain text, as it is or packed by gzip, zstd or xz; '-' is standard\n"
     "input. The files get their names when they are complete.\n";
 static const char tail[] =
-    "The reference's options: --vocab-file, --merge-file, --tokenizer-name-or-path and --workers\n"
-    "are --vocab, --merges, --tokenizer and --threads; --tokenizer-type may be GPT2BPETokenizer,\n"
-    "PretrainedFromHF or bytes; --log-interval, --make-vocab-size-divisible-by and\n"
-    "--pad-vocab-size-to have nothing to do here and are accepted.\n"
-    "\nExit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
+    "Exit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
     "Example: preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n";
 
 static int usage(struct job *j, const char *what)
@@ -166,17 +172,14 @@ static int check_inputs(struct job *j)
 int job_parse(struct job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, j, 0 }, { NULL, cli_rows, &j->cli, 0 },
-        { NULL, reference_rows, j, 0 }, { NULL, workers_rows, &j->cli, 0 }, {0},
+        { "Options", rows, NULL, 0 }, { NULL, cli_rows, &j->cli, 0 },
+        { "The reference's options", reference_rows, NULL, 0 },
+        { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };
-    const struct option_table table = { "preprocess", head, tail, .groups = groups };
+    const struct option_table table = { "preprocess", head, tail, groups, j, .operands = operands };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
-    if (optind < argc) {
-        cli_usage(&j->cli, "'%s' belongs to no option; inputs follow --input", argv[optind]);
-        return -1;
-    }
     if (j->decode && (j->prefix || j->n_inputs))
         return usage(j, "--decode goes without --input and --output-prefix");
     if (!j->decode && j->n_inputs == 0)

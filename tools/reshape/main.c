@@ -6,7 +6,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = { .cli.replicas = REPLICAS_FAIL, .target.q.step = -1 };
+    struct job job = { .target.q.step = -1 };
     struct cli *cli = &job.cli;
     int rc;
 

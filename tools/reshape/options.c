@@ -1,7 +1,6 @@
 /*
  * options.c - what reshape can be asked
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 #include "libcommon/base/parse.h"
 #include "tools/reshape/reshape.h"
 
-#define FIELD(f) .field = offsetof(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct job, f)
 enum { SHAPES = 1 };                    /* marks: the output depends on it */
 
 static int take_balance(void *into, const char *value, struct err *e)
@@ -38,16 +37,6 @@ static int take_weights_only(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_step(void *into, const char *value, struct err *e)
-{
-    struct job *j = into;
-
-    if (parse_int(value, 0, (int64_t)1 << 52, &j->target.q.step) == 0)
-        return 0;
-    err_usage(e, "--step: expected an iteration");
-    return -1;
-}
-
 static const struct option_row topology_rows[] = {
     { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
       .words = "old new" },
@@ -60,15 +49,12 @@ static const struct option_row contents_rows[] = {
       .take = take_weights_only },
     { "drop-optimizer", .help = "no optimizer shards are written", FIELD(target.q.no_optimizer) },
     { "zero-moments", .help = "Adam starts anew: moments and step are 0", FIELD(target.q.zero_moments) },
-    { "step", 0, "N", "iteration to claim; the optimizer's step moves along", .take = take_step },
+    { "step", 0, "N", "iteration to claim; the optimizer's step moves along", OPTION_INT, FIELD(target.q.step),
+      .max = 0x1p52 },
     {0},
 };
 
-static const struct option_row running_rows[] = {
-    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
-    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
-    {0},
-};
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
 
 static const char head[] =
     "Usage: reshape [options] IN OUT\n"
@@ -89,12 +75,12 @@ static int usage(struct job *j, const char *what)
 }
 
 /* What the output depends on beside IN: a resumed run must have been asked for the same. */
-static void note_shape(void *ctx, const struct option_row *row, unsigned marks, const char *value)
+static void note_shape(void *ctx, const struct option_given *g)
 {
     struct job *j = ctx;
 
-    if (marks & SHAPES)
-        strbuf_addf(&j->shape, "%s %s\n", row->name, value ? value : "");
+    if (g->group->marks & SHAPES)
+        strbuf_addf(&j->shape, "%s %s\n", g->row->name, g->n ? g->words[0] : "");
 }
 
 static int check(struct job *j)
@@ -113,20 +99,15 @@ static int check(struct job *j)
 int job_parse(struct job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, j, SHAPES },
-        { "Contents", contents_rows, j, SHAPES }, { NULL, ds_rows_set, &j->target, SHAPES },
-        { "Running", running_rows, j, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
+        { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, NULL, SHAPES },
+        { "Contents", contents_rows, NULL, SHAPES }, { NULL, ds_rows_set, &j->target, SHAPES },
+        { "Running", cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
+        CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
     };
-    const struct option_table table = { "reshape", head, tail, .groups = groups, .given = note_shape, .ctx = j };
+    const struct option_table table = { "reshape", head, tail, groups, j, NULL, operands, j, NULL, note_shape };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
-    if (optind < argc)
-        j->in = argv[optind++];
-    if (optind < argc)
-        j->out = argv[optind++];
-    if (optind < argc)
-        return usage(j, "more than IN and OUT given");
     return check(j);
 }

@@ -11,9 +11,9 @@
 
 struct job {
     struct cli cli;
-    const char *in, *out, *like, *certificate;
+    const char *in, *out, *like;
     struct ds_options target;
-    bool weights_only, set_latest;
+    bool weights_only;
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 

@@ -9,8 +9,7 @@ static int reshape(struct job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct ds_target *t = ds_target_new(s, &j->target.q, notes, e);
-    struct ds_write w = { .cli = &j->cli, .src = s, .target = t, .out = j->out, .shape = j->shape.buf,
-                          .set_latest = j->set_latest, .certificate = j->certificate };
+    struct ds_write w = { .cli = &j->cli, .src = s, .target = t, .out = j->out, .shape = j->shape.buf };
     struct convert_result res;
     int rc = -1;
 

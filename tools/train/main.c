@@ -296,20 +296,13 @@ static int train_main(struct trainer *t)
     return status_exit_code(why);
 }
 
-/* What --help and --version ask for, once a job. */
-static int help(const struct train_opts *o)
+/* What --help and its like ask for, once a job. */
+static int answer(enum option_asked asked)
 {
-    struct strbuf sb = {0};
     struct launch l;
     struct err e = {0};
-    int rc = EXIT_OK;
 
-    if (launch_find(&l, &e) == 0 && l.rank > 0)
-        return rc;
-    options_help(&sb);
-    rc = o->help ? cli_help(sb.buf) : cli_version("train");
-    strbuf_free(&sb);
-    return rc;
+    return launch_find(&l, &e) == 0 && l.rank > 0 ? EXIT_OK : cli_answer(&options_table, asked);
 }
 
 int main(int argc, char **argv)
@@ -323,8 +316,8 @@ int main(int argc, char **argv)
         options_free(&t->o);
         return rc;
     }
-    if (t->o.help || t->o.version) {
-        rc = help(&t->o);
+    if (t->o.asked) {
+        rc = answer(t->o.asked);
         options_free(&t->o);
         return rc;
     }

@@ -432,7 +432,7 @@ static void test_start_and_valid(void **state)
     struct train_opts o;
     struct err e = {0};
     char *argv[] = { (char *)"train", (char *)"--log-validation-ppl-to-tensorboard", NULL };
-    int n, texts = 0;
+    int n, texts = 0, shown = 0;
 
     (void)state;
     assert_int_equal(options_parse(&o, 2, argv, NULL, &e), 0);
@@ -441,7 +441,9 @@ static void test_start_and_valid(void **state)
     n = finish(t);
     for (int i = 0; i < n; i++)
         texts += *events[i].plugin != '\0';
-    assert_int_equal(texts, options_count());
+    OPTION_EACH(&options_table, g, r)
+        shown += r->dest != NULL;
+    assert_int_equal(texts, shown);
     assert_int_equal(n, 1 + texts + 2 + 8);
     assert_int_equal(step_of(n, "iteration-time/world_size", 8), 20);
     assert_int_equal(step_of(n, "iteration-time/world_size", 0), 21);

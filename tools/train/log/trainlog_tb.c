@@ -30,11 +30,12 @@ void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world
 {
     struct strbuf value = {0};
 
-    for (int i = 0; t && i < options_count(); i++) {
-        value.len = 0;
-        options_value(o, i, &value);
-        tfevents_text(t, options_name(i), value.buf, iteration);
-    }
+    OPTION_EACH(&options_table, g, r)
+        if (t && r->dest) {
+            value.len = 0;
+            options_value(o, r, &value);
+            tfevents_text(t, r->dest, value.buf, iteration);
+        }
     strbuf_free(&value);
     /* A step down to 0 right after it marks the restart in the curve. */
     tfevents_scalar(t, "iteration-time/world_size", world_size, iteration);

@@ -14,23 +14,13 @@
 
 enum { JSON_MAX_BYTES = 1 << 20 };
 
-/* The value of a row in print, which is the same for 1, 1.0 and 1e0. */
-static void show(const struct train_opts *o, const struct options_row *r, struct strbuf *sb)
-{
-    int i = 0;
-
-    while (strcmp(options_name(i), r->dest) != 0)
-        i++;
-    options_value(o, i, sb);
-}
-
 /*
  * A key's value, as a user would have written it, against its option: the same, or the option
  * was not given and takes it.
  */
 static int agree(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
 {
-    const struct options_row *r = options_find(option);
+    const struct option_row *r = option_find(&options_table, option);
     struct options_place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
     struct train_opts theirs = *o;
     struct strbuf ours_text = {0}, theirs_text = {0};
@@ -41,8 +31,9 @@ static int agree(struct train_opts *o, const char *key, const char *option, cons
         return options_set(o, r, 1, &word, &here, e);
     if (options_take_value(&theirs, r, 1, &word, &here, e) < 0)
         return -1;
-    show(o, r, &ours_text);
-    show(&theirs, r, &theirs_text);
+    /* In print, 1, 1.0 and 1e0 are the same. */
+    options_value(o, r, &ours_text);
+    options_value(&theirs, r, &theirs_text);
     if (strcmp(ours_text.buf, theirs_text.buf) != 0) {
         err_usage(e, "%s: %s is %s, but %s is %s", o->deepspeed_config, key, theirs_text.buf,
                   options_where(o, r->field), ours_text.buf);

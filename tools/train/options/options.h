@@ -26,6 +26,7 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/replicas.h"
+#include "libcommon/cli/cli.h"
 #include "libcommon/model/data_paths.h"
 #include "libcommon/model/pipeline.h"
 #include "tools/train/options/save_schedule.h"
@@ -36,11 +37,6 @@ enum opts_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum opts_position { POSITION_ABSOLUTE, POSITION_ALIBI };
 enum opts_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum opts_reduce { REDUCE_BF16, REDUCE_FP32 };
-
-struct opts_list {                      /* the words of a several-valued option */
-    int n;
-    char **v;
-};
 
 struct opts_range {                     /* iterations first .. last, both included */
     int64_t first, last;
@@ -76,7 +72,7 @@ struct train_opts {
     /* ---- training ---- */
     int64_t micro_batch_size;           /* b */
     int64_t global_batch_size;          /* GBS; b * dp once checked */
-    struct opts_list rampup_batch_size; /* 0 or 3 words: START INC SAMPLES; schedule.h reads them */
+    struct option_list rampup_batch_size; /* 0 or 3 words: START INC SAMPLES; schedule.h reads them */
     int64_t train_iters, train_samples, train_tokens;
     bool checkpoint_activations;
     int64_t checkpoint_num_layers;      /* blocks recomputed together */
@@ -86,7 +82,7 @@ struct train_opts {
     int64_t exit_samples;               /* of the whole run */
     int64_t exit_iterations;            /* of this job */
     const char *kill_switch_path;
-    struct opts_list skip_train_iteration_range;        /* words; skip[] once checked */
+    struct option_list skip_train_iteration_range;        /* words; skip[] once checked */
     bool skip_whole_batches;            /* a skipped iteration passes over its whole batch, not one micro-batch */
 
     /* ---- initialization ---- */
@@ -131,9 +127,9 @@ struct train_opts {
     int64_t eval_iters, eval_interval;
 
     /* ---- data ---- */
-    struct opts_list data_path;
+    struct option_list data_path;
     const char *split;                  /* "969, 30, 1" once checked when data_path is used */
-    struct opts_list train_weighted_split_paths, valid_weighted_split_paths, test_weighted_split_paths;
+    struct option_list train_weighted_split_paths, valid_weighted_split_paths, test_weighted_split_paths;
     const char *train_weighted_split_paths_path, *valid_weighted_split_paths_path, *test_weighted_split_paths_path;
     const char *data_impl, *index_dir;
     double epoch_cutoff;                /* docs/training.md, section 5.3 */
@@ -162,7 +158,8 @@ struct train_opts {
     double device_memory;               /* GB a rank may use; 0: what its device has */
     int64_t dry_run_ranks;              /* 0: those that are here */
     bool preflight;
-    bool dry_run, json, quiet, verbose, help, version;
+    bool dry_run, json, quiet, verbose;
+    enum option_asked asked;            /* --help and its like; cli_answer() */
 
     /* ---- set by options_check() ---- */
     int data_parallel_size;             /* dp */
@@ -180,7 +177,7 @@ struct train_opts {
 
 /*
  * Parse. `env` is a NULL-terminated list like environ (NULL: none). Reads --config and
- * --deepspeed_config. With --help or --version given, the rest is not looked at. ERR_USAGE
+ * --deepspeed_config. With --help and its like (`asked`) the rest is not looked at. ERR_USAGE
  * names the option and where it was given; a file that cannot be read is ERR_SYS. To be
  * freed with options_free() in any case.
  */
@@ -220,21 +217,16 @@ void options_note(struct train_opts *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* ---- showing them ---- */
 
-/* The text of --help. */
-void options_help(struct strbuf *sb);
 /*
  * The effective values as the reference prints them, between its two rulers, sorted. Where
  * each came from follows in parentheses when `origins`.
  */
 void options_print(const struct train_opts *o, bool origins, struct strbuf *sb);
-/* One by one, for TensorBoard and saved arguments: 0 <= i < options_count(). */
-int options_count(void);
-const char *options_name(int i);        /* the field's name: "micro_batch_size" */
-/* The value as Python prints it: None, True, 0.0002, ['4', '4', '96']. */
-void options_value(const struct train_opts *o, int i, struct strbuf *sb);
+/* One as Python prints it: None, True, 0.0002, ['4', '4', '96']. The row has a `dest`. */
+void options_value(const struct train_opts *o, const struct option_row *r, struct strbuf *sb);
 
-/* Every word a user may write (without dashes), also refused and ignored ones: for tests of the man page. */
-int options_n_words(void);
-const char *options_word(int i, bool *documented);      /* documented: it has its own line in --help */
+/* The rows; taken into a struct train_opts. Marked are groups of this program's own, which saved arguments lack. */
+extern const struct option_table options_table;
+enum { OPTIONS_OURS = 1 };
 
 #endif

@@ -248,7 +248,7 @@ static int check_schedule(struct train_opts *o, struct err *e)
 
 int options_data_groups(const struct train_opts *o, enum options_split split, struct data_groups *g, struct err *e)
 {
-    const struct opts_list *lists[] = {
+    const struct option_list *lists[] = {
         &o->train_weighted_split_paths, &o->valid_weighted_split_paths, &o->test_weighted_split_paths,
     };
     const char *files[] = {
@@ -344,7 +344,7 @@ static int parse_range(const char *word, struct opts_range *r)
 /* Sorted; ranges that share an iteration become one, as in the reference. */
 static int check_skips(struct train_opts *o, struct err *e)
 {
-    const struct opts_list *l = &o->skip_train_iteration_range;
+    const struct option_list *l = &o->skip_train_iteration_range;
 
     free(o->skip);
     o->skip = l->n ? xcalloc((size_t)l->n, sizeof *o->skip) : NULL;

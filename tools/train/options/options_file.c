@@ -54,12 +54,13 @@ static int split(char *text, bool comments, struct words *w)
 }
 
 /* Flags may go without a value; lists take all words, the others exactly one. */
-static int set_words(struct train_opts *o, const struct options_row *r, const struct words *w, bool may_be_bare,
+static int set_words(struct train_opts *o, const struct option_row *r, const struct words *w, bool may_be_bare,
                      const struct options_place *at, struct err *e)
 {
-    bool flag = r->kind == KIND_FLAG || r->kind == KIND_UNFLAG || r->kind == KIND_BOOL || r->kind == KIND_NOTE;
+    const enum option_kind kind = option_kind(r);
+    const bool flag = kind <= OPTION_BOOL || (kind == OPTION_NOTE && !r->arg);
 
-    if (r->kind != KIND_LIST && r->kind != KIND_REFUSED && w->n != 1 && !(flag && may_be_bare && w->n == 0)) {
+    if (kind != OPTION_LIST && kind != OPTION_REFUSED && w->n != 1 && !(flag && may_be_bare && w->n == 0)) {
         err_usage(e, "%s: expected one value, found %d", options_label(o, r, at), w->n);
         return -1;
     }
@@ -70,7 +71,7 @@ static int read_line(struct train_opts *o, const char *path, int line, char *tex
 {
     struct options_place at = { FROM_FILE, arena_fmt(o->impl->arena, "%s, line %d", path, line), NULL };
     struct words w;
-    const struct options_row *r;
+    const struct option_row *r;
     const char *near;
     char *name, *rest;
 
@@ -91,9 +92,9 @@ static int read_line(struct train_opts *o, const char *path, int line, char *tex
             rest++;
     }
     name += str_starts(name, "--") ? 2 : 0;
-    r = options_find(name);
+    r = option_find(&options_table, name);
     if (!r) {
-        near = options_nearest(name);
+        near = option_nearest(&options_table, name);
         err_usage(e, near ? "%s: unknown option '%s'; did you mean '%s'?" : "%s: unknown option '%s'", at.where, name,
                   near);
         return -1;
@@ -137,7 +138,7 @@ out:
     return rc;
 }
 
-static int read_variable(struct train_opts *o, const struct options_row *r, const char *name, const char *value,
+static int read_variable(struct train_opts *o, const struct option_row *r, const char *name, const char *value,
                          struct err *e)
 {
     struct options_place at = { FROM_ENVIRONMENT, name, NULL };
@@ -146,7 +147,7 @@ static int read_variable(struct train_opts *o, const struct options_row *r, cons
     int rc = -1;
 
     /* A list is cut at blanks; any other value is the whole text, as the shell left it. */
-    if (r->kind == KIND_LIST && split(text, false, &w) < 0)
+    if (r->kind == OPTION_LIST && split(text, false, &w) < 0)
         err_usage(e, "%s: a quote is not closed", name);
     else
         rc = set_words(o, r, &w, false, &at, e);
@@ -160,17 +161,15 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
 
     for (; env && *env; env++) {
         const char *equals = strchr(*env, '=');
-        const struct options_row *r = NULL;
+        const struct option_row *r = NULL;
         char *name;
 
         if (!equals || !str_starts(*env, prefix))
             continue;
         name = arena_strndup(o->impl->arena, *env, (size_t)(equals - *env));
-        for (int i = 0; i < options_n_rows && !r; i++)
-            if (strcmp(options_env_name(o, &options_rows[i]), name) == 0)
-                r = &options_rows[i];
-        if (r && r->kind == KIND_ALIAS)
-            r = options_find(r->help);
+        OPTION_EACH(&options_table, g, row)
+            if (strcmp(options_env_name(o, row), name) == 0)
+                r = option_find(&options_table, row->name);
         if (!r)         /* another tool's perhaps: worth a word, no reason to stop */
             options_note(o, "environment: %s is no option", name);
         else if (read_variable(o, r, name, equals + 1, e) < 0)

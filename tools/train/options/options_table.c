@@ -1,54 +1,37 @@
 /*
  * options_table.c - the table of options
  *
- * A row is all there is to an option: adding one here and its field in
- * options.h makes it parse, print and show in --help; docs/train.1 must name it too (a test
- * compares).
+ * A row is all there is to an option: adding one here and its field in options.h makes it parse, print, show in --help
+ * and be completed; `make man` puts it into docs/train.1, where more can be told of it.
  */
 #include "tools/train/options/options_impl.h"
 
-#define N_ELEMS(a) ((int)(sizeof(a) / sizeof *(a)))
-
-static const char *const backends[] = { "auto", "cpu", "cuda", NULL };
-static const char *const positions[] = { "absolute", "alibi", NULL };
-static const char *const decays[] = { "constant", "linear", "cosine", NULL };
-static const char *const recomputes[] = { "none", "selective", "full", NULL };
-static const char *const reduces[] = { "bf16", "fp32", NULL };
-static const char *const policies[] = { "average", "first", "majority", "fail", NULL };
-static const char *const algorithms[] = { "2022", "2025", "2023", NULL };      /* enum pipeline_balance */
-
-#define FIELD(f) .field = offsetof(struct train_opts, f), .dest = #f
+#define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
 #define DIM_MAX 1e9                     /* sizes of a model */
 #define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
 
-#define INT(n, f, lo, hi, d, h) \
-    { .name = n, .kind = KIND_INT, .group = GROUP, FIELD(f), .min = lo, .max = hi, .def = d, .arg = "N", .help = h },
-#define REAL(n, f, lo, hi, d, h) \
-    { .name = n, .kind = KIND_REAL, .group = GROUP, FIELD(f), .min = lo, .max = hi, .def = d, .arg = "X", .help = h },
-#define FLAG(n, f, h) { .name = n, .kind = KIND_FLAG, .group = GROUP, FIELD(f), .def = "false", .help = h },
-#define TEXT(n, f, a, d, h) \
-    { .name = n, .kind = KIND_TEXT, .group = GROUP, FIELD(f), .def = d, .arg = a, .help = h },
-#define WORD(n, f, w, d, a, h) \
-    { .name = n, .kind = KIND_WORD, .group = GROUP, FIELD(f), .words = w, .def = d, .arg = a, .help = h },
-#define LIST(n, f, a, h) { .name = n, .kind = KIND_LIST, .group = GROUP, FIELD(f), .arg = a, .help = h },
+#define INT(n, f, lo, hi, d, h) { n, 0, "N", h, OPTION_INT, FIELD(f), .min = lo, .max = hi, .def = d },
+#define REAL(n, f, lo, hi, d, h) { n, 0, "X", h, OPTION_REAL, FIELD(f), .min = lo, .max = hi, .def = d },
+#define FLAG(n, f, h) { n, .help = h, FIELD(f) },
+#define TEXT(n, f, a, d, h) { n, 0, a, h, OPTION_TEXT, FIELD(f), .def = d },
+#define WORD(n, f, w, d, a, h) { n, 0, a, h, OPTION_WORD, FIELD(f), .words = w, .def = d },
+#define LIST(n, f, a, h) { n, 0, a, h, OPTION_LIST, FIELD(f) },
 
-#define ALIAS(n, of) { .name = n, .kind = KIND_ALIAS, .group = GROUP_OTHER, .help = of },
-#define NOTE(n) { .name = n, .kind = KIND_NOTE, .group = GROUP_OTHER },
-#define NOTE_VALUE(n) { .name = n, .kind = KIND_NOTE_VALUE, .group = GROUP_OTHER },
-#define ONLY(n, value, why) \
-    { .name = n, .kind = KIND_ONLY, .group = GROUP_OTHER, .def = value, .help = why },
-#define REFUSED(n, why) { .name = n, .kind = KIND_REFUSED, .group = GROUP_OTHER, .help = why },
+#define NOTE(n) { n, .kind = OPTION_NOTE },
+#define NOTE_VALUE(n) { n, .arg = "X", .kind = OPTION_NOTE },
+#define ONLY(n, value, why) { n, .arg = "X", .help = why, .kind = OPTION_ONLY, .def = value },
+#define REFUSED(n, why) { n, .help = why, .kind = OPTION_REFUSED },
 
-const struct options_row options_rows[] = {
-#define GROUP GROUP_NETWORK
+static const struct option_row network_rows[] = {
     INT("num-layers", num_layers, 1, 4000, NULL, "transformer blocks")
     INT("hidden-size", hidden_size, 1, DIM_MAX, NULL, "width of the model")
     INT("num-attention-heads", num_attention_heads, 1, DIM_MAX, NULL, "attention heads")
     INT("ffn-hidden-size", ffn_hidden_size, 1, DIM_MAX, NULL, "width of the MLP (4 times the hidden size)")
     INT("kv-channels", kv_channels, 1, DIM_MAX, NULL, "width of a head: hidden size / heads, nothing else")
     INT("seq-length", seq_length, 1, DIM_MAX, NULL, "tokens of a sample")
+    { "encoder-seq-length", 0, "N", "the same", OPTION_ALIAS, .def = "seq-length" },
     INT("max-position-embeddings", max_position_embeddings, 1, DIM_MAX, NULL, "positions there are")
-    WORD("position-embedding-type", position_embedding_type, positions, "absolute", "TYPE", "absolute or alibi")
+    WORD("position-embedding-type", position_embedding_type, "absolute alibi", "absolute", "TYPE", "absolute or alibi")
     FLAG("embed-layernorm", embed_layernorm, "LayerNorm behind the word embedding")
     REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "of the blocks' and the final LayerNorm")
     INT("vocab-size", vocab_size, 1, DIM_MAX, NULL, "tokens, where no tokenizer file is given")
@@ -56,23 +39,27 @@ const struct options_row options_rows[] = {
         "pad the vocabulary to a multiple of this times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to exactly this")
     FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32")
-#undef GROUP
-#define GROUP GROUP_OPTIMIZER
+    {0},
+};
+
+static const struct option_row optimizer_rows[] = {
     REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "on attention probabilities")
     REAL("hidden-dropout", hidden_dropout, 0, 0.999, "0.1", "on the embedding and the blocks' two outputs")
     REAL("weight-decay", weight_decay, 0, 1e6, "0.01", "of matrices and embeddings")
     REAL("clip-grad", clip_grad, 0, 1e9, "1.0", "largest gradient norm; 0: do not clip")
-    REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "")
-    REAL("adam-beta2", adam_beta2, 0, 0.9999999, "0.999", "")
-    REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "")
+    REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "decay of the first moment")
+    REAL("adam-beta2", adam_beta2, 0, 0.9999999, "0.999", "decay of the second moment")
+    REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "added to the root of the second moment")
     INT("adam-initial-step", adam_initial_step, 0, 1, "1",
         "the step counter before the first update: 1 as DeepSpeed up to 0.15.0, 0 as later ones")
-    WORD("grad-reduce-dtype", grad_reduce_dtype, reduces, "bf16", "TYPE",
+    WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32", "bf16", "TYPE",
          "bf16 (as the reference) or fp32: what data-parallel gradients are added up in")
     INT("seed", seed, 1, 4294967295.0, "1234", "of weights, dropout and data order")
     REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of fresh weights")
-#undef GROUP
-#define GROUP GROUP_TRAINING
+    {0},
+};
+
+static const struct option_row training_rows[] = {
     INT("micro-batch-size", micro_batch_size, 1, DIM_MAX, NULL, "samples a rank works on at once")
     INT("global-batch-size", global_batch_size, 1, DIM_MAX, NULL, "samples of a step (micro batch x data parallel)")
     LIST("rampup-batch-size", rampup_batch_size, "START INC SAMPLES", "let the batch grow to the global batch size")
@@ -81,12 +68,11 @@ const struct options_row options_rows[] = {
     INT("train-tokens", train_tokens, 1, COUNT_MAX, NULL, "also stop once this many tokens were seen")
     FLAG("checkpoint-activations", checkpoint_activations, "recompute whole blocks in the backward pass")
     INT("checkpoint-num-layers", checkpoint_num_layers, 1, DIM_MAX, "1", "blocks recomputed together")
-    WORD("recompute-granularity", recompute_granularity, recomputes, "none", "HOW",
+    WORD("recompute-granularity", recompute_granularity, "none selective full", "none", "HOW",
          "none, selective (attention only) or full (as --checkpoint-activations)")
     LIST("skip-train-iteration-range", skip_train_iteration_range, "A-B ...", "pass over these iterations' data")
     FLAG("skip-whole-batches", skip_whole_batches, "skip a whole batch each; the reference skips one micro-batch")
-    { .name = "eval-only", .kind = KIND_BOOL, .group = GROUP, FIELD(eval_only), .def = "false",
-      .help = "evaluate, do not train" },
+    { "eval-only", .kind = OPTION_BOOL, FIELD(eval_only), .help = "evaluate, do not train" },
     INT("eval-interval", eval_interval, 1, COUNT_MAX, "1000", "iterations between evaluations")
     INT("eval-iters", eval_iters, 0, COUNT_MAX, "100", "batches of an evaluation; 0: none")
     INT("exit-interval", exit_interval, 1, COUNT_MAX, NULL, "save and exit when the iteration is a multiple of this")
@@ -95,11 +81,13 @@ const struct options_row options_rows[] = {
         "save and exit once the whole run has consumed this many samples")
     INT("exit-duration-in-mins", exit_duration_in_mins, 1, 1e9, NULL, "save and exit after this long")
     TEXT("kill-switch-path", kill_switch_path, "FILE", NULL, "save and exit once this file exists")
-#undef GROUP
-#define GROUP GROUP_RATE
+    {0},
+};
+
+static const struct option_row rate_rows[] = {
     REAL("lr", lr, 0, 1e6, NULL, "largest learning rate")
     REAL("min-lr", min_lr, 0, 1e6, "0.0", "smallest learning rate")
-    WORD("lr-decay-style", lr_decay_style, decays, "linear", "STYLE", "constant, linear or cosine")
+    WORD("lr-decay-style", lr_decay_style, "constant linear cosine", "linear", "STYLE", "constant, linear or cosine")
     INT("lr-decay-samples", lr_decay_samples, 1, COUNT_MAX, NULL, "samples until --min-lr (--train-samples)")
     INT("lr-decay-iters", lr_decay_iters, 1, COUNT_MAX, NULL, "the same with --train-iters")
     INT("lr-decay-tokens", lr_decay_tokens, 1, COUNT_MAX, NULL, "decay by tokens instead")
@@ -108,8 +96,10 @@ const struct options_row options_rows[] = {
     REAL("lr-warmup-fraction", lr_warmup_fraction, 0, 1, NULL, "the same as a share of the decay")
     FLAG("override-lr-scheduler", override_lr_scheduler, "use these rules although the checkpoint has others")
     FLAG("use-checkpoint-lr-scheduler", use_checkpoint_lr_scheduler, "use the checkpoint's rules instead of these")
-#undef GROUP
-#define GROUP GROUP_CHECKPOINT
+    {0},
+};
+
+static const struct option_row checkpoint_rows[] = {
     TEXT("save", save, "DIR", NULL, "where checkpoints go")
     INT("save-interval", save_interval, 1, COUNT_MAX, NULL, "iterations between them")
     TEXT("save-schedule", save_schedule, "LIST", NULL,
@@ -122,36 +112,40 @@ const struct options_row options_rows[] = {
     FLAG("no-load-optim", no_load_optim, "leave the moments of Adam")
     FLAG("no-load-rng", no_load_rng, "leave the random states")
     FLAG("no-save-rng", no_save_rng, "save no random states")
-    { .name = "force", .kind = KIND_FLAG, .group = GROUP, .letter = 'f', FIELD(force), .def = "false",
+    { "force", 'f', FIELD(force),
       .help = "load the universal form although DIR/latest is newer" },
     FLAG("accept-mismatch", accept_mismatch, "only warn where files to load look like those of different saves")
-    WORD("replicas", replicas, policies, "fail", "HOW",
+    WORD("replicas", replicas, "average first majority fail", "fail", "HOW",
          "average, first, majority or fail: when a loaded checkpoint's tensor-parallel copies disagree")
     INT("check-replicas", check_replicas, 0, COUNT_MAX, "0", "compare the copies every N iterations; 0: at saves")
-#undef GROUP
-#define GROUP GROUP_PARALLEL
+    {0},
+};
+
+static const struct option_row parallel_rows[] = {
     INT("tensor-model-parallel-size", tensor_model_parallel_size, 1, 65536, "1", "ranks that share each matrix")
     INT("pipeline-model-parallel-size", pipeline_model_parallel_size, 1, 65536, "1", "stages")
     TEXT("pp-partition-method", pp_partition_method, "METHOD", "type:transformer",
          "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out "
          "evenly to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
-    WORD("partition-algorithm", partition_algorithm, algorithms, "2025", "YEAR",
+    WORD("partition-algorithm", partition_algorithm, "2022 2025 2023" /* enum pipeline_balance */, "2025", "YEAR",
          "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is "
          "dealt out")
     FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
-    { .name = "overlap-grad-reduce", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_grad_reduce),
+    { "overlap-grad-reduce", .kind = OPTION_BOOL, FIELD(overlap_grad_reduce),
       .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
-    { .name = "overlap-param-gather", .kind = KIND_BOOL, .group = GROUP, FIELD(overlap_param_gather),
+    { "overlap-param-gather", .kind = OPTION_BOOL, FIELD(overlap_param_gather),
       .help = "gather weights beside the next forward pass (on GPUs); False: before it" },
     INT("zero-stage", zero_stage, 0, 1, "1", "0 or 1: both shard the optimizer's state")
-    WORD("backend", backend, backends, "auto", "NAME", "auto, cpu or cuda")
-    { .name = "threads", .kind = KIND_INT, .group = GROUP, .letter = 'j', FIELD(threads), .min = 1, .max = 1024,
+    WORD("backend", backend, "auto cpu cuda", "auto", "NAME", "auto, cpu or cuda")
+    { "threads", 'j', .kind = OPTION_INT, FIELD(threads), .min = 1, .max = 1024,
       .arg = "N", .help = "threads of a rank (the cores it may use)" },
     INT("stall-notice", stall_notice, 0, 1e9, "60", "seconds of waiting after which a late rank is named; 0: never")
     INT("collective-timeout", collective_timeout, 0, 1e9, "1800",
         "seconds after which a hanging collective ends the job; 0: never")
-#undef GROUP
-#define GROUP GROUP_DATA
+    {0},
+};
+
+static const struct option_row data_rows[] = {
     LIST("data-path", data_path, "[W] PREFIX ...", "token files, with weights when there are several")
     TEXT("split", split, "A,B,C", NULL, "shares for training, validation, test of --data-path (969, 30, 1)")
     LIST("train-weighted-split-paths", train_weighted_split_paths, "GROUP",
@@ -173,8 +167,10 @@ const struct options_row options_rows[] = {
          "tokenizer.json, its folder, or a model in the hub's local caches")
     TEXT("vocab-file", vocab_file, "FILE", NULL, "GPT-2 vocab.json")
     TEXT("merge-file", merge_file, "FILE", NULL, "GPT-2 merges.txt")
-#undef GROUP
-#define GROUP GROUP_LOG
+    {0},
+};
+
+static const struct option_row log_rows[] = {
     INT("log-interval", log_interval, 1, COUNT_MAX, "100", "iterations between training lines")
     TEXT("log-file", log_file, "FILE", NULL, "append the log to FILE too")
     FLAG("log-params-norm", log_params_norm, "norm of all weights in the training line")
@@ -187,43 +183,47 @@ const struct options_row options_rows[] = {
     FLAG("log-timers-to-tensorboard", log_timers_to_tensorboard, "timers and iteration times too")
     FLAG("log-batch-size-to-tensorboard", log_batch_size_to_tensorboard, "the batch size too")
     FLAG("log-validation-ppl-to-tensorboard", log_validation_ppl_to_tensorboard, "validation perplexities too")
-    { .name = "no-log-learnig-rate-to-tensorboard", .kind = KIND_UNFLAG, .group = GROUP,
+    { "no-log-learnig-rate-to-tensorboard", .kind = OPTION_UNFLAG, 
       FIELD(log_learning_rate_to_tensorboard), .def = "false", .help = "no learning rates (the reference's spelling)" },
     TEXT("status-file", status_file, "FILE", NULL, "replaced each iteration (status.json in the folder of --save)")
     TEXT("dump-logits", dump_logits, "FILE", NULL, "write the first batch's logits there, as .npy, and exit")
-#undef GROUP
-#define GROUP GROUP_PROGRAM
+    {0},
+};
+
+static const struct option_row program_rows[] = {
     TEXT("config", config, "FILE", NULL, "options as 'name = value' lines")
     FLAG("deepspeed", deepspeed, "accepted; the DeepSpeed way is the only one")
     TEXT("deepspeed-config", deepspeed_config, "FILE", NULL, "a DeepSpeed JSON: batch sizes, clipping, bf16, ZeRO")
-    { .name = "umask", .kind = KIND_OCTAL, .group = GROUP, FIELD(umask), .arg = "MODE",
+    { "umask", .kind = OPTION_OCTAL, FIELD(umask), .arg = "MODE",
       .help = "of files written, octal: 002 lets the group write" },
-    { .name = "dry-run", .kind = KIND_FLAG, .group = GROUP, .letter = 'n', FIELD(dry_run), .def = "false",
+    { "dry-run", 'n', FIELD(dry_run),
       .help = "check everything, estimate memory and disk, stop; 1 if it does not fit" },
-    { .name = "dry-run-ranks", .kind = KIND_INT, .group = GROUP, FIELD(dry_run_ranks), .min = 1, .max = 65536,
+    { "dry-run-ranks", .kind = OPTION_INT, FIELD(dry_run_ranks), .min = 1, .max = 65536,
       .arg = "N", .help = "with --dry-run in one process: check and plan for N ranks" },
-    { .name = "device-memory", .kind = KIND_REAL, .group = GROUP, FIELD(device_memory), .min = 0.001, .max = 1e6,
+    { "device-memory", .kind = OPTION_REAL, FIELD(device_memory), .min = 0.001, .max = 1e6,
       .arg = "GB",
       .help = "memory a rank may use, in 10^9 bytes (what its GPU has free); with --dry-run also where there is no "
               "GPU: 141 is an H200" },
     FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs "
          "neither data nor model")
     FLAG("json", json, "results as JSON")
-    { .name = "quiet", .kind = KIND_FLAG, .group = GROUP, .letter = 'q', FIELD(quiet), .def = "false",
+    { "quiet", 'q', FIELD(quiet),
       .help = "no log on stdout" },
-    { .name = "verbose", .kind = KIND_FLAG, .group = GROUP, .letter = 'v', FIELD(verbose), .def = "false",
+    { "verbose", 'v', FIELD(verbose),
       .help = "say where each option's value came from" },
-    FLAG("help", help, "this text")
-    FLAG("version", version, "version, compiler and libraries")
-#undef GROUP
+    {0},
+};
 
-    ALIAS("encoder-seq-length", "seq-length")
-
-    /* Scripts pass these; none changes what is computed here. */
+/* Scripts pass these; none changes what is computed here. */
+static const struct option_row only_rows[] = {
     ONLY("optimizer", "adam", "only Adam is supported")
     ONLY("dataloader-type", "single", "samples are read once, in the order of the index")
     ONLY("remote-device", "none", "parameters stay on the device")
     ONLY("sample-rate", "1.0", "all samples are used")
+    {0},
+};
+
+static const struct option_row note_rows[] = {
     NOTE_VALUE("num-workers") NOTE_VALUE("valid-num-workers") NOTE_VALUE("distributed-backend")
     NOTE_VALUE("DDP-impl") NOTE_VALUE("local-rank") NOTE_VALUE("log-level") NOTE_VALUE("log-level-replica")
     NOTE_VALUE("log-path") NOTE_VALUE("codecarbon-dir") NOTE_VALUE("lazy-mpu-init") NOTE_VALUE("onnx-safe")
@@ -244,7 +244,10 @@ const struct options_row options_rows[] = {
     NOTE("distribute-checkpointed-activations") NOTE("zero-reduce-scatter") NOTE("zero-contigious-gradients")
     NOTE("use-pin-memory") NOTE("split-transformers") NOTE("memory-centric-tiled-linear")
     NOTE("scattered-embeddings") NOTE("bert-no-binary-head")
+    {0},
+};
 
+static const struct option_row refused_rows[] = {
     REFUSED("fp16", "fp16 training (dynamic loss scaling) is not supported; use --bf16 or fp32")
     REFUSED("fp16-lm-cross-entropy", "fp16 training is not supported; use --bf16 or fp32")
     REFUSED("fp32-residual-connection", "the residual stream has the dtype of the weights")
@@ -271,6 +274,39 @@ const struct options_row options_rows[] = {
     REFUSED("curriculum*", "curriculum learning is not supported")
     REFUSED("noise-density", "T5 models are not supported")
     REFUSED("mean-noise-span-length", "T5 models are not supported")
+    {0},
 };
 
-const int options_n_rows = N_ELEMS(options_rows);
+static const struct option_group groups[] = {
+    { "Model (with --load, what is not given comes from the checkpoint)", network_rows, NULL, 0 },
+    { "Optimizer, regularization, initialization", optimizer_rows, NULL, 0 },
+    { "Training and evaluation", training_rows, NULL, 0 },
+    { "Learning rate", rate_rows, NULL, 0 },
+    { "Checkpoints", checkpoint_rows, NULL, 0 },
+    { "Parallelism", parallel_rows, NULL, 0 },
+    { "Data", data_rows, NULL, 0 },
+    { "Log", log_rows, NULL, 0 },
+    { "Program", program_rows, NULL, OPTIONS_OURS },
+    { NULL, cli_rows_asked, NULL, OPTIONS_OURS },
+    { "Accepted for the sake of existing scripts, without effect", note_rows, NULL, 0 },
+    { "One value only", only_rows, NULL, 0 },
+    { "Refused, because the result would differ", refused_rows, NULL, 0 },
+    {0},
+};
+
+static const char head[] =
+    "Usage: train [options]\n"
+    "       mpirun -n N train [options]        (or srun, or torchrun's variables)\n"
+    "Train a BLOOM- or GPT-2-style model with tensor, pipeline and data parallelism, as\n"
+    "Megatron-DeepSpeed does: same options, data order, checkpoints and log lines.\n"
+    "\n"
+    "An option is taken from the command line, else from the environment (SHARDKIT_LR=6e-5),\n"
+    "else from the file of --config (lr = 6e-5). '_' and '-' are the same in names; numbers\n"
+    "may be written 9_765_625.\n";
+static const char tail[] =
+    "Signals: SIGTERM, SIGINT and SIGUSR1 save and exit, SIGUSR2 prints what every rank does.\n"
+    "Exit status: 0 orderly end, 1 failed, 2 wrong usage.\n"
+    "Example: mpirun -n 8 train --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\\n"
+    "             --load ckpt --save ckpt --save-interval 100 --data-path text_document ...\n";
+
+const struct option_table options_table = { "train", head, tail, .groups = groups };

@@ -14,38 +14,38 @@
 #include "tools/train/run/trainer.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
-static bool option_value(const struct train_opts *o, const struct options_row *r, struct checkpoint_value *v)
+static bool option_value(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v)
 {
-    const void *at = options_at_const(o, r);
+    const void *at = (const char *)o + r->field;
     const bool given = options_source(o, r->field) > FROM_DEFAULT || r->def;
-    const struct opts_list *list = at;
+    const struct option_list *list = at;
 
     *v = (struct checkpoint_value){ .name = r->dest, .type = CHECKPOINT_NONE };
-    switch (r->kind) {
-    case KIND_FLAG:
-    case KIND_UNFLAG:
-    case KIND_BOOL:
+    switch (option_kind(r)) {
+    case OPTION_FLAG:
+    case OPTION_UNFLAG:
+    case OPTION_BOOL:
         v->type = CHECKPOINT_BOOL;
         v->i = *(const bool *)at;
         return true;
-    case KIND_INT:
-    case KIND_OCTAL:
+    case OPTION_INT:
+    case OPTION_OCTAL:
         v->i = *(const int64_t *)at;
         v->type = given || v->i ? CHECKPOINT_INT : CHECKPOINT_NONE;
         return true;
-    case KIND_REAL:
+    case OPTION_REAL:
         v->f = *(const double *)at;
         v->type = given ? CHECKPOINT_FLOAT : CHECKPOINT_NONE;
         return true;
-    case KIND_TEXT:
+    case OPTION_TEXT:
         v->s = *(const char *const *)at;
         v->type = v->s ? CHECKPOINT_STR : CHECKPOINT_NONE;
         return true;
-    case KIND_WORD:
-        v->s = r->words[*(const int *)at];
+    case OPTION_WORD:
+        v->s = options_word(o, r);
         v->type = CHECKPOINT_STR;
         return true;
-    case KIND_LIST:
+    case OPTION_LIST:
         v->type = list->n ? CHECKPOINT_STRS : CHECKPOINT_NONE;
         v->strs = (const char *const *)list->v;
         v->n_strs = list->n;
@@ -55,12 +55,9 @@ static bool option_value(const struct train_opts *o, const struct options_row *r
     }
 }
 
-/* Options of this program alone do not belong among the reference's arguments. */
-static bool ours_alone(const struct options_row *r) { return r->group == GROUP_PROGRAM; }
-
 int saving_open(struct trainer *t, struct err *e)
 {
-    struct checkpoint_value *args = xcalloc((size_t)options_n_rows, sizeof *args);
+    struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);        /* there are fewer rows than bytes */
     struct report *notes = report_new();
     struct checkpoint_saver_opts o = {
         .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
@@ -69,10 +66,9 @@ int saving_open(struct trainer *t, struct err *e)
         .local_rank = t->place->local_rank, .ds_config = t->o.deepspeed_config, .args = args,
     };
 
-    for (int i = 0; i < options_n_rows; i++)
-        if (options_rows[i].dest && !ours_alone(&options_rows[i]) &&
-            option_value(&t->o, &options_rows[i], &args[o.n_args])) {
-            if (strcmp(options_rows[i].dest, "pp_partition_method") == 0)
+    OPTION_EACH(&options_table, g, r)
+        if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
+            if (strcmp(r->dest, "pp_partition_method") == 0)
                 args[o.n_args].s = t->noted_method;
             o.n_args++;
         }

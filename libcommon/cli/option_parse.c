@@ -1,0 +1,197 @@
+/*
+ * option_parse.c - the command line against a table of options
+ *
+ * As argparse reads it: a word that looks like an option is never another one's value (--opt=-x says otherwise), names
+ * may be cut short, options and operands come in any order. Letters may be joined (-qj4); behind "--" all are operands.
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/cli/option_find.h"
+
+struct parser {
+    const struct option_table *o;
+    int argc;
+    char **argv;
+    int at;                     /* the next word */
+};
+
+/* Is this word an option and not a value? "-1" and "-" are values. */
+static bool is_option(const char *word)
+{
+    return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9') && word[1] != '.';
+}
+
+static int most_values(const struct option_row *r)
+{
+    switch (option_kind(r)) {
+    case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_REFUSED: return 0;
+    case OPTION_NOTE: case OPTION_TAKE: return r->many ? INT_MAX : r->arg ? 1 : 0;
+    case OPTION_LIST: return INT_MAX;
+    default: return 1;
+    }
+}
+
+/* Of the next words, how many are the option's. */
+static int n_values(const struct parser *p, const struct option_row *r)
+{
+    static const char *const truth[] = { "true", "false", "True", "False", "0", "1" };
+    const int most = most_values(r);
+    int n = 0;
+
+    while (n < most && p->at + n < p->argc && !is_option(p->argv[p->at + n]))
+        n++;
+    if (r->kind != OPTION_BOOL || n == 0)
+        return n;
+    for (size_t i = 0; i < sizeof truth / sizeof *truth; i++)
+        if (strcmp(p->argv[p->at], truth[i]) == 0)
+            return 1;
+    return 0;
+}
+
+static int take_default_way(const struct option_table *o, const struct option_given *g, struct err *e)
+{
+    /* A prefix is told as it was written. */
+    char *label = str_fmt("--%s", str_ends(g->row->name, "*") ? g->name : g->row->name);
+    int rc = option_take(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
+
+    free(label);
+    return rc;
+}
+
+/* Take an option with its words. value: what follows '=' or the letter, or NULL. */
+static int take(struct parser *p, struct option_given *g, char *value, struct err *e)
+{
+    const struct option_table *o = p->o;
+    const struct option_row *r = g->row;
+    const enum option_kind kind = option_kind(r);
+    int rc, which = 0;
+
+    if (value && most_values(r) == 0 && kind != OPTION_REFUSED) {
+        err_usage(e, "--%s takes no value", r->name);
+        return -1;
+    }
+    g->n = value ? 1 : n_values(p, r);
+    g->words = value ? &value : p->argv + p->at;
+    p->at += value ? 0 : g->n;
+    if (g->n == 0 && most_values(r) > 0 && kind != OPTION_LIST && kind != OPTION_BOOL) {
+        err_usage(e, "--%s needs a value", r->name);
+        return -1;
+    }
+    if (r->asked) {
+        rc = g->n ? option_take(r, &which, g->n, g->words, "--completion", e) : 0;
+        return rc < 0 ? rc : (int)r->asked + which;
+    }
+    rc = o->set ? o->set(o->ctx, g, e) : take_default_way(o, g, e);
+    if (rc == 0 && o->given)
+        o->given(o->ctx, g);
+    return rc;
+}
+
+/* The option of a name that no row has: one that it begins; else none and *e. */
+static struct option_at find_short(const struct option_table *o, const char *name, struct err *e)
+{
+    struct strbuf names = {0};
+    struct option_at found = option_at_short(o, name, &names);
+    const char *near = option_nearest(o, name);
+
+    if (!found.row && names.len)
+        err_usage(e, "option '--%s' is the beginning of several: %s", name, names.buf);
+    else if (!found.row && near)
+        err_usage(e, "unknown option '--%s'; did you mean '--%s'?", name, near);
+    else if (!found.row)
+        err_usage(e, "unknown option '--%s'", name);
+    strbuf_free(&names);
+    return found;
+}
+
+static int take_long(struct parser *p, const char *word, struct err *e)
+{
+    char *name = xstrdup(word + 2), *value = strchr(name, '=');
+    struct option_at found;
+    int rc = -1;
+
+    if (value)
+        *value = '\0';
+    found = option_at(p->o, name);
+    if (!found.row)
+        found = find_short(p->o, name, e);
+    if (found.row) {
+        struct option_given g = { found.row, found.group, name, 0, NULL };
+
+        rc = take(p, &g, value ? (char *)word + 2 + (value - name) + 1 : NULL, e);
+    }
+    free(name);
+    return rc;
+}
+
+static int take_letters(struct parser *p, char *word, struct err *e)
+{
+    int rc = 0;
+
+    for (char *at = word + 1; *at && rc == 0; at++) {
+        const struct option_at found = option_at_letter(p->o, *at);
+        struct option_given g = { found.row, found.group, found.row ? found.row->name : NULL, 0, NULL };
+
+        if (!found.row) {
+            err_usage(e, "unknown option '-%.*s'", at == word + 1 ? (int)strlen(at) : 1, at);
+            return -1;
+        }
+        if (most_values(found.row))
+            return take(p, &g, at[1] ? at + 1 : NULL, e);
+        rc = take(p, &g, NULL, e);
+    }
+    return rc;
+}
+
+static int take_operand(const struct option_table *o, const char *word, struct err *e)
+{
+    struct strbuf all = {0};
+
+    for (const struct option_row *r = o->operands; r && r->name; r++) {
+        const char **field = (const char **)((char *)o->into + r->field);
+
+        if (r->take)
+            return r->take(o->into, word, e);
+        if (!*field) {
+            *field = word;
+            return 0;
+        }
+        strbuf_addf(&all, "%s%s", all.len ? " and " : "", r->name);
+    }
+    if (all.len)
+        err_usage(e, "more than %s given", all.buf);
+    else
+        err_usage(e, "'%s' belongs to no option", word);
+    strbuf_free(&all);
+    return -1;
+}
+
+enum option_asked option_table_asks(const struct option_table *o, char **argv)
+{
+    for (argv++; *argv && strcmp(*argv, "--") != 0; argv++)
+        OPTION_EACH(o, g, r)
+            if (r->asked && !r->arg && str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0)
+                return r->asked;
+    return OPTION_ASKED_WORK;
+}
+
+int option_table_parse(const struct option_table *o, int argc, char **argv, struct err *e)
+{
+    struct parser p = { o, argc, argv, 1 };
+    int rc = (int)option_table_asks(o, argv);
+    bool operands = false;
+
+    while (rc == OPTION_ASKED_WORK && p.at < argc) {
+        char *word = argv[p.at++];
+
+        if (operands || !is_option(word))
+            rc = take_operand(o, word, e);
+        else if (strcmp(word, "--") == 0)
+            operands = true;
+        else
+            rc = word[1] == '-' ? take_long(&p, word, e) : take_letters(&p, word, e);
+    }
+    return rc;
+}
