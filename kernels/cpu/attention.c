@@ -28,21 +28,27 @@ struct room {
 struct item {
     const struct kernel_attention *a;
     int64_t sample, head, q0, nq;
-    bool bf;
+    enum dtype t;
 };
+
+/* n dot products with one key become scores. */
+ALWAYS_INLINE void score_row(float *row, int64_t n, float scale, float bias, float unit, enum dtype t)
+{
+    for (int64_t q = 0; q < n; q++)
+        row[q] = score_f32(row[q], scale, bias, unit, t);
+}
 
 /* Scores of keys k0 .. k0 + nk, scaled, with bias and mask; the queries' new maxima into top. */
 static void scores(struct room *r, const struct item *it, int64_t k0, int64_t nk, int64_t width, float *top)
 {
     const float *bias = it->a->bias ? it->a->bias + it->head * it->a->s + k0 : NULL;
-    float factor = it->a->scale, unit = it->bf ? it->a->round_unit : 0;
+    float factor = it->a->scale, unit = it->t == DTYPE_F32 ? 0 : it->a->round_unit;
 
     for (int64_t j = 0; j < nk; j++) {
         float *row = r->score + j * TILE, plus = bias ? bias[j] : 0;
         int64_t masked = min_i64(max_i64(k0 + j - it->q0, 0), width);
 
-        for (int64_t q = 0; q < width; q++)
-            row[q] = score_f32(row[q], factor, plus, unit);
+        WITH_T(it->t, score_row(row, width, factor, plus, unit, T));
         for (int64_t q = 0; q < masked; q++)
             row[q] = -INFINITY;
         for (int64_t q = 0; q < width; q++)
@@ -84,18 +90,18 @@ static void shrink(struct room *r, float *o, int64_t row, int64_t nq, const floa
     }
 }
 
-ALWAYS_INLINE void store_rows(const struct room *r, const struct item *it, const float *o, int64_t row, bool bf)
+ALWAYS_INLINE void store_rows(const struct room *r, const struct item *it, const float *o, int64_t row, enum dtype t)
 {
     const struct kernel_attention *a = it->a;
-    struct operand out = head_out(a, a->o, it->sample, it->head, bf);
+    struct operand out = head_out(a, a->o, it->sample, it->head, t);
     float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + it->q0;
 
     for (int64_t q = 0; q < it->nq; q++) {
-        void *to = out_t((void *)out.p, (it->q0 + q) * out.ld, bf);
+        void *to = out_t((void *)out.p, (it->q0 + q) * out.ld, t);
         float f = 1.0f / r->sum[q];
 
         for (int64_t d = 0; d < a->hd; d++)
-            store_t(to, d, o[q * row + d] * f, bf);
+            store_t(to, d, o[q * row + d] * f, t);
         lse[q] = r->top[q] + logf(r->sum[q]);
     }
 }
@@ -105,9 +111,9 @@ static void query_tile(struct room *r, const struct item *it)
     const struct kernel_attention *a = it->a;
     int64_t hd = a->hd, row = tile_row(hd), width = up_i64(it->nq, PANEL_B);
     float *k = r->q + TILE * hd, *v = k + TILE * hd, *o = v + TILE * row;
-    struct operand q_in = head_rows(a, a->q, it->sample, it->head, it->bf);
-    struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->bf);
-    struct operand v_in = turned(head_rows(a, a->v, it->sample, it->head, it->bf));
+    struct operand q_in = head_rows(a, a->q, it->sample, it->head, it->t);
+    struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->t);
+    struct operand v_in = turned(head_rows(a, a->v, it->sample, it->head, it->t));
 
     memset(r->score, 0, sizeof r->score);       /* columns beyond the last query stay so */
     for (int64_t q = 0; q < TILE; q++) {
@@ -138,10 +144,7 @@ static void query_tile(struct room *r, const struct item *it)
             .na = it->nq, .nb = hd, .slots = nk, .a = r->score, .a_step = TILE, .b = v, .c = o, .ldc = row, .add = true,
         });
     }
-    if (it->bf)
-        store_rows(r, it, o, row, true);
-    else
-        store_rows(r, it, o, row, false);
+    WITH_T(it->t, store_rows(r, it, o, row, T));
 }
 
 static void attention(const struct kernel_attention *a, enum dtype t, struct dev_stream *s)
@@ -156,7 +159,7 @@ static void attention(const struct kernel_attention *a, enum dtype t, struct dev
         struct room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));
         int64_t q0 = (tiles - 1 - i / heads) * TILE;
         struct item it = { a, i % heads / a->heads, i % heads % a->heads, q0, min_i64(TILE, a->s - q0),
-                           t == DTYPE_BF16 };
+                           t };
 
         query_tile(r, &it);
     }

@@ -42,20 +42,20 @@ static inline void tile_multiply(const struct tile_product *t)
 
 /* Where this head's q, k or v of a sample begins, as rows of tokens. */
 static inline struct operand head_rows(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
-                                       bool bf)
+                                       enum dtype t)
 {
     int64_t at = sample * a->s * a->token_stride + head * a->head_stride;
 
-    return (struct operand){ (const char *)p + at * (bf ? 2 : 4), a->token_stride, false, bf };
+    return (struct operand){ (const char *)p + at * bytes_t(t), a->token_stride, false, t };
 }
 
 /* The same of the output and its gradient, T [b * s, heads * hd] */
 static inline struct operand head_out(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
-                                      bool bf)
+                                      enum dtype t)
 {
     int64_t ld = (int64_t)a->heads * a->hd, at = sample * a->s * ld + head * a->hd;
 
-    return (struct operand){ (const char *)p + at * (bf ? 2 : 4), ld, false, bf };
+    return (struct operand){ (const char *)p + at * bytes_t(t), ld, false, t };
 }
 
 static inline struct operand turned(struct operand x)
@@ -68,11 +68,11 @@ static inline struct operand turned(struct operand x)
  * A score from its dot product, the same bits in both directions; `unit` is round_unit, or 0
  * with fp32, where rounding again changes nothing worth its time.
  */
-ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit)
+ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit, enum dtype t)
 {
     float v = MADD(dot, scale, bias);
 
-    return unit != 0 ? unit * round_t(v / unit, true) : v;
+    return unit != 0 ? unit * round_t(v / unit, t) : v;
 }
 
 /* The tile's dropout factors, [query, key]; sample and head are this call's. */

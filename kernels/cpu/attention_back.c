@@ -39,7 +39,7 @@ struct item {
     int64_t sample, head;
     struct operand q, k, v, d_o;
     float *dq, *dot;                    /* fp32 [s, row] and D [s], in the scratch */
-    bool bf;
+    enum dtype t;
 };
 
 static int64_t view_floats(int64_t hd)
@@ -56,19 +56,26 @@ static struct views views_of(struct room *r, int64_t hd)
     return (struct views){ p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8] };
 }
 
-static void dots(const struct item *it)
+ALWAYS_INLINE void dots(const struct item *it, enum dtype t)
 {
     const struct kernel_attention *a = it->a;
-    struct operand o = head_out(a, a->o, it->sample, it->head, it->bf);
+    struct operand o = head_out(a, a->o, it->sample, it->head, t);
 
     for (int64_t q = 0; q < a->s; q++) {
         float sum = 0;
 
         #pragma omp simd reduction(+ : sum)
         for (int64_t d = 0; d < a->hd; d++)
-            sum += load_t(o.p, q * o.ld + d, it->bf) * load_t(it->d_o.p, q * o.ld + d, it->bf);
+            sum += load_t(o.p, q * o.ld + d, t) * load_t(it->d_o.p, q * o.ld + d, t);
         it->dot[q] = sum;
     }
+}
+
+/* Dot products of a query with n keys become scores. */
+ALWAYS_INLINE void score_row(float *row, const float *bias, int64_t n, float scale, float unit, enum dtype t)
+{
+    for (int64_t j = 0; j < n; j++)
+        row[j] = score_f32(row[j], scale, bias[j], unit, t);
 }
 
 /* Rows of scores and dP become P m and dS. */
@@ -76,7 +83,7 @@ static void softmax_back(struct room *r, const struct item *it, int64_t q0, int6
 {
     const struct kernel_attention *a = it->a;
     const float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + q0;
-    float bias[TILE] = { 0 }, ones[TILE], unit = it->bf ? a->round_unit : 0;
+    float bias[TILE] = { 0 }, ones[TILE], unit = it->t == DTYPE_F32 ? 0 : a->round_unit;
     bool has_drop = drop_active(&a->drop);
 
     if (a->bias)
@@ -90,8 +97,9 @@ static void softmax_back(struct room *r, const struct item *it, int64_t q0, int6
         int64_t seen = max_i64(min_i64(nk, q0 + q - k0 + 1), 0);
         const float *mask = has_drop ? r->mask + q * TILE : ones;
 
+        WITH_T(it->t, score_row(p, bias, seen, a->scale, unit, T));
         for (int64_t j = 0; j < seen; j++) {
-            float prob = exp_f32(score_f32(p[j], a->scale, bias[j], unit) - down);
+            float prob = exp_f32(p[j] - down);
 
             p[j] = prob * mask[j];
             ds[j] = prob * (ds[j] * mask[j] - dot);
@@ -139,22 +147,19 @@ struct tokens {
 };
 
 /* Rows of sums, times f, into a gradient's rows of these tokens. */
-ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, struct tokens at, float f, bool bf)
+ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, struct tokens at, float f, enum dtype t)
 {
-    struct operand out = head_rows(it->a, p, it->sample, it->head, bf);
+    struct operand out = head_rows(it->a, p, it->sample, it->head, t);
     int64_t row = tile_row(it->a->hd);
 
     for (int64_t i = 0; i < at.n; i++)
         for (int64_t d = 0; d < it->a->hd; d++)
-            store_t(out_t((void *)out.p, (at.t0 + i) * out.ld, bf), d, sum[i * row + d] * f, bf);
+            store_t(out_t((void *)out.p, (at.t0 + i) * out.ld, t), d, sum[i * row + d] * f, t);
 }
 
 static void store(const struct item *it, void *p, const float *sum, struct tokens at, float f)
 {
-    if (it->bf)
-        store_rows(it, p, sum, at, f, true);
-    else
-        store_rows(it, p, sum, at, f, false);
+    WITH_T(it->t, store_rows(it, p, sum, at, f, T));
 }
 
 static void key_tile(struct room *r, const struct item *it, int64_t k0)
@@ -190,7 +195,6 @@ static void attention_back(const struct kernel_attention *a, const struct kernel
                            struct dev_stream *s)
 {
     size_t bytes = sizeof(struct room) + VIEWS * (size_t)view_floats(a->hd) * sizeof(float);
-    bool bf = t == DTYPE_BF16;
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
@@ -198,14 +202,14 @@ static void attention_back(const struct kernel_attention *a, const struct kernel
         struct room *r = cpu_room(omp_get_thread_num(), bytes);
         int64_t sample = i / a->heads, head = i % a->heads;
         struct item it = {
-            .a = a, .g = g, .sample = sample, .head = head, .bf = bf,
-            .q = head_rows(a, a->q, sample, head, bf), .k = head_rows(a, a->k, sample, head, bf),
-            .v = head_rows(a, a->v, sample, head, bf), .d_o = head_out(a, g->d_o, sample, head, bf),
+            .a = a, .g = g, .sample = sample, .head = head, .t = t,
+            .q = head_rows(a, a->q, sample, head, t), .k = head_rows(a, a->k, sample, head, t),
+            .v = head_rows(a, a->v, sample, head, t), .d_o = head_out(a, g->d_o, sample, head, t),
             .dq = (float *)g->scratch + i * head_floats(a),
         };
 
         it.dot = it.dq + up_i64(a->s, TILE) * tile_row(a->hd);
-        dots(&it);
+        WITH_T(t, dots(&it, T));
         for (int64_t k0 = 0; k0 < a->s; k0 += TILE)
             key_tile(r, &it, k0);
         store(&it, g->dq, it.dq, (struct tokens){ 0, a->s }, a->scale);

@@ -9,8 +9,8 @@
  * All are compiled with -ffp-contract=off: whether an element lies in a vector loop's body or
  * in its tail must not change its bits, so a multiply-add is fused only where MADD() says so.
  *
- * Code for both dtypes is one inline function with a constant argument `bf`. The constant must be
- * written inside the parallel region: OpenMP hands what stands outside of it over in memory.
+ * Code for all dtypes is one inline function with a constant argument `t`, which WITH_T() gives it. The constant
+ * must be written inside the parallel region: OpenMP hands what stands outside of it over in memory.
  */
 #ifndef SHARDKIT_KERNELS_CPU_CPU_H
 #define SHARDKIT_KERNELS_CPU_CPU_H
@@ -58,6 +58,21 @@ void embed_fill(struct kernels *k);
 void xent_fill(struct kernels *k);
 void attention_fill(struct kernels *k);
 void attention_back_fill(struct kernels *k);
+
+/* Run a statement with the constant T = t. */
+#define WITH_T(t, ...)                                     \
+    do {                                                   \
+        if ((t) == DTYPE_BF16) {                           \
+            const enum dtype T = DTYPE_BF16;               \
+            __VA_ARGS__;                                   \
+        } else if ((t) == DTYPE_F16) {                     \
+            const enum dtype T = DTYPE_F16;                \
+            __VA_ARGS__;                                   \
+        } else {                                           \
+            const enum dtype T = DTYPE_F32;                \
+            __VA_ARGS__;                                   \
+        }                                                  \
+    } while (0)
 
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }

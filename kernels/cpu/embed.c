@@ -2,6 +2,7 @@
  * embed.c - rows of a table by token, and gradients back into them
  */
 #include <assert.h>
+#include <omp.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -9,8 +10,7 @@
 
 static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream *s)
 {
-    bool bf = t == DTYPE_BF16;
-    size_t bytes = (size_t)g->h * (bf ? 2 : 4);
+    size_t bytes = (size_t)(g->h * bytes_t(t));
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
@@ -18,9 +18,9 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
         int64_t row = g->id[i] - g->first;
 
         if (row >= 0 && row < g->rows)
-            memcpy(out_t(g->y, i * g->h, bf), at_t(g->table, row * g->h, bf), bytes);
+            memcpy(out_t(g->y, i * g->h, t), at_t(g->table, row * g->h, t), bytes);
         else
-            memset(out_t(g->y, i * g->h, bf), 0, bytes);
+            memset(out_t(g->y, i * g->h, t), 0, bytes);
     }
 }
 
@@ -51,33 +51,49 @@ static void sort_tokens(int32_t *start, int32_t *token, const struct kernel_embe
     start[0] = 0;
 }
 
-ALWAYS_INLINE void row_add(float *sum, const void *x, int64_t h, bool bf)
+ALWAYS_INLINE void row_add(float *sum, const void *x, int64_t h, enum dtype t)
 {
     for (int64_t j = 0; j < h; j++)
-        sum[j] += load_t(x, j, bf);
+        sum[j] += load_t(x, j, t);
+}
+
+static void grad_row(void *row, const float *sum, int64_t h, bool add, enum dtype g)
+{
+    for (int64_t j = 0; j < h; j++)
+        WITH_T(g, put_grad(row, j, sum[j], add, T));
+}
+
+/* Row r of the table's gradient from n tokens; fp32 grows in its place. */
+static void table_row(const struct kernel_embed_back *g, int64_t r, const int32_t *token, int32_t n, enum dtype t)
+{
+    const int64_t h = g->h;
+    const enum dtype to = g->grad_t ? t : DTYPE_F32;
+    void *row = out_t(g->dtable, r * h, to);
+    float *sum = to == DTYPE_F32 ? row : cpu_room(omp_get_thread_num(), (uint64_t)h * sizeof *sum);
+
+    if (!g->add)
+        memset(row, 0, (size_t)(h * bytes_t(to)));
+    if (!n)
+        return;
+    if (sum != row)
+        memset(sum, 0, (size_t)h * sizeof *sum);
+    for (int32_t i = 0; i < n; i++)
+        WITH_T(t, row_add(sum, at_t(g->dy, token[i] * h, T), h, T));
+    if (sum != row)
+        grad_row(row, sum, h, g->add, to);
 }
 
 static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct dev_stream *s)
 {
     int32_t *start = g->scratch, *token = start + g->rows + 1;
-    int64_t h = g->h;
 
     (void)s;
     assert(g->m < INT32_MAX);
     sort_tokens(start, token, g);
     /* Dynamic: frequent words sit together. Who adds a row does not change its sum. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(dynamic, 64)
-    for (int64_t r = 0; r < g->rows; r++) {
-        float *sum = (float *)g->dtable + r * h;
-
-        if (!g->add)
-            memset(sum, 0, (size_t)h * sizeof *sum);
-        for (int32_t i = start[r]; i < start[r + 1]; i++)
-            if (t == DTYPE_BF16)
-                row_add(sum, at_t(g->dy, token[i] * h, true), h, true);
-            else
-                row_add(sum, at_t(g->dy, token[i] * h, false), h, false);
-    }
+    for (int64_t r = 0; r < g->rows; r++)
+        table_row(g, r, token + start[r], start[r + 1] - start[r], t);
 }
 
 /* ---- positions ---- */
@@ -87,29 +103,29 @@ static int64_t position_of(const int32_t *pos, int64_t row, int64_t s)
     return pos ? pos[row] : row % s;
 }
 
-ALWAYS_INLINE void finish_row(const struct kernel_embed_finish *g, int64_t row, bool bf)
+ALWAYS_INLINE void finish_row(const struct kernel_embed_finish *g, int64_t row, enum dtype t)
 {
     const int64_t h = g->h;
-    const void *x = at_t(g->x, row * h, bf);
-    const void *position = g->position ? at_t(g->position, position_of(g->pos, row, g->s) * h, bf) : NULL;
-    void *y = out_t(g->y, row * h, bf);
+    const void *x = at_t(g->x, row * h, t);
+    const void *position = g->position ? at_t(g->position, position_of(g->pos, row, g->s) * h, t) : NULL;
+    void *y = out_t(g->y, row * h, t);
     float v[DROP_RUN], mask[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
         for (int64_t j = 0; j < n; j++)
-            v[j] = load_t(x, j0 + j, bf);
+            v[j] = load_t(x, j0 + j, t);
         if (position)
             for (int64_t j = 0; j < n; j++)
-                v[j] += load_t(position, j0 + j, bf);
+                v[j] += load_t(position, j0 + j, t);
         if (drop_active(&g->drop)) {
             drop_run(mask, &g->drop, (g->drop.row0 + row) * h + j0, n);
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
         for (int64_t j = 0; j < n; j++)
-            store_t(y, j0 + j, v[j], bf);
+            store_t(y, j0 + j, v[j], t);
     }
 }
 
@@ -120,34 +136,45 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
         return;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t i = 0; i < g->m; i++)
-        if (t == DTYPE_BF16)
-            finish_row(g, i, true);
-        else
-            finish_row(g, i, false);
+        WITH_T(t, finish_row(g, i, T));
 }
 
 #define POSITION_COLS 64                /* columns of one work item, which sees all tokens in order */
 
+/* Columns col .. col + n of all positions, in `sum` of `ld` floats a row */
+static void position_cols(const struct kernel_position_back *g, float *sum, int64_t ld, int64_t col, int64_t n,
+                          enum dtype t)
+{
+    for (int64_t i = 0; i < g->m; i++) {
+        int64_t p = position_of(g->pos, i, g->s);
+
+        assert(p >= 0 && p < g->n_pos);
+        WITH_T(t, row_add(sum + p * ld, at_t(g->dx, i * g->h + col, T), n, T));
+    }
+}
+
 static void position_back(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s)
 {
-    int64_t h = g->h;
+    const int64_t h = g->h, n_pos = g->n_pos;
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t col = 0; col < h; col += POSITION_COLS) {
-        int64_t n = min_i64(POSITION_COLS, h - col);
+        const int64_t n = min_i64(POSITION_COLS, h - col);
+        const size_t bytes = (size_t)(n_pos * POSITION_COLS) * sizeof(float);
+        float *sum = (float *)g->dposition + col;
 
-        for (int64_t p = 0; p < g->n_pos && !g->add; p++)
-            memset((float *)g->dposition + p * h + col, 0, (size_t)n * sizeof(float));
-        for (int64_t i = 0; i < g->m; i++) {
-            int64_t p = position_of(g->pos, i, g->s);
-
-            assert(p >= 0 && p < g->n_pos);
-            if (t == DTYPE_BF16)
-                row_add((float *)g->dposition + p * h + col, at_t(g->dx, i * h + col, true), n, true);
-            else
-                row_add((float *)g->dposition + p * h + col, at_t(g->dx, i * h + col, false), n, false);
+        if (!g->grad_t) {
+            for (int64_t p = 0; p < n_pos && !g->add; p++)
+                memset(sum + p * h, 0, (size_t)n * sizeof *sum);
+            position_cols(g, sum, h, col, n, t);
+            continue;
         }
+        sum = cpu_room(omp_get_thread_num(), bytes);
+        memset(sum, 0, bytes);
+        position_cols(g, sum, POSITION_COLS, col, n, t);
+        for (int64_t p = 0; p < n_pos; p++)
+            grad_row(out_t(g->dposition, p * h + col, t), sum + p * POSITION_COLS, n, g->add, t);
     }
 }
 

@@ -1,7 +1,6 @@
 /*
  * flat.c - work on flat buffers: the optimizer, sums, conversions, initial weights
  */
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,41 +33,54 @@ static int64_t sumsq_scratch(int64_t n)
     return (n + RUN - 1) / RUN;
 }
 
-static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s)
+ALWAYS_INLINE double squares(const void *x, int64_t i, int64_t end, enum dtype t)
+{
+    double sum = 0;
+
+    #pragma omp simd reduction(+ : sum)
+    for (int64_t j = i; j < end; j++)
+        sum += (double)load_t(x, j, t) * load_t(x, j, t);       /* exact: 24 + 24 bits fit in 53 */
+    return sum;
+}
+
+static void sumsq_of(double *out, const void *x, enum dtype t, int64_t n, double *tmp)
 {
     double total = 0;
 
-    (void)s;
-    FOR_RUNS(n) {
-        int64_t end = min_i64(i + RUN, n);
-        double sum = 0;
-
-        #pragma omp simd reduction(+ : sum)
-        for (int64_t j = i; j < end; j++)
-            sum += (double)x[j] * x[j];         /* exact: 24 + 24 bits fit in 53 */
-        tmp[i / RUN] = sum;
-    }
+    FOR_RUNS(n)
+        WITH_T(t, tmp[i / RUN] = squares(x, i, min_i64(i + RUN, n), T));
     /* Not an omp reduction: that one adds in whatever order threads finish. */
     for (int64_t c = 0; c < sumsq_scratch(n); c++)
         total += tmp[c];
     *out = total;
 }
 
+static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s)
+{
+    (void)s;
+    sumsq_of(out, x, DTYPE_F32, n, tmp);
+}
+
 /* ---- AdamW ---- */
 
-/* Elements at .. at + n of run r */
-ALWAYS_INLINE void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, int64_t at, int64_t n,
-                             const struct kernel_adamw *step, bool bf)
+struct stretch {
+    int64_t at, n;
+};
+
+/* Elements `part` of run r */
+ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct stretch part,
+                              const struct kernel_adamw *step, enum dtype t, enum dtype grad)
 {
+    const int64_t at = part.at, n = part.n;
     const struct kernel_adamw a = *step;
     float *p = b->p + r->at + at, *m = b->m + r->at + at, *v = b->v + r->at + at;
-    const float *g = (const float *)b->g + r->at + at;
-    void *w = out_t(b->w, r->w_at + at, bf);
+    const void *g = at_t(b->g, r->at + at, grad);
+    void *w = out_t(b->w, r->w_at + at, t);
     float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, decay = r->decay;
 
     #pragma omp simd                    /* five buffers that do not overlap */
     for (int64_t i = 0; i < n; i++) {
-        float gi = g[i] * a.grad_scale;
+        float gi = load_t(g, i, grad) * a.grad_scale;
         float mi = a.beta1 * m[i] + rest1 * gi;
         float vi = a.beta2 * v[i] + rest2 * gi * gi;
         float update = (mi / a.c1) / (sqrtf(vi / a.c2) + a.eps) + decay * p[i];
@@ -77,8 +89,17 @@ ALWAYS_INLINE void adamw_run(const struct kernel_adamw_buffers *b, const struct 
         m[i] = mi;
         v[i] = vi;
         p[i] = pi;
-        store_t(w, i, pi, bf);
+        store_t(w, i, pi, t);
     }
+}
+
+static void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct stretch part,
+                      const struct kernel_adamw *step, enum dtype t)
+{
+    if (b->grad_t)
+        WITH_T(t, adamw_part(b, r, part, step, T, T));
+    else
+        WITH_T(t, adamw_part(b, r, part, step, T, DTYPE_F32));
 }
 
 /* ---- lists of runs ---- */
@@ -113,15 +134,15 @@ static void runs_free(struct kernel_runs *r)
 
 static void sumsq_runs(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
 {
-    assert(t == DTYPE_F32);
+    (void)s;
     for (int i = 0; i < r->n; i++)
-        sumsq(out + r->run[i].out, (const float *)x + r->run[i].at, r->run[i].n, r->tmp, s);
+        sumsq_of(out + r->run[i].out, at_t(x, r->run[i].at, t), t, r->run[i].n, r->tmp);
 }
 
-/* The exponent's bits are all set. */
-ALWAYS_INLINE int64_t first_in_run(const uint32_t *x, int64_t from, int64_t end)
+/* An infinity minus itself is a NaN, too. */
+ALWAYS_INLINE int64_t first_in_run(const void *x, int64_t from, int64_t end, enum dtype t)
 {
-    while (from < end && (x[from] & 0x7f800000) != 0x7f800000)
+    while (from < end && load_t(x, from, t) - load_t(x, from, t) == 0)
         from++;
     return from < end ? from : INT64_MAX;
 }
@@ -132,13 +153,12 @@ static void first_not_finite(int64_t *out, const void *x, enum dtype t, const st
     int64_t least = INT64_MAX;
 
     (void)s;
-    assert(t == DTYPE_F32);
     for (int k = 0; k < r->n; k++) {
         const int64_t at = r->run[k].at, n = r->run[k].n;
 
         #pragma omp parallel for num_threads(cpu_threads) schedule(static) reduction(min : least)
         for (int64_t i = 0; i < n; i += RUN)
-            least = min_i64(least, first_in_run(x, at + i, at + min_i64(i + RUN, n)));
+            WITH_T(t, least = min_i64(least, first_in_run(x, at + i, at + min_i64(i + RUN, n), T)));
     }
     *out = least == INT64_MAX ? -1 : least;
 }
@@ -151,10 +171,7 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
         const struct kernel_run *x = &r->run[k];
 
         FOR_RUNS(x->n)
-            if (t == DTYPE_BF16)
-                adamw_run(b, x, i, min_i64(RUN, x->n - i), step, true);
-            else
-                adamw_run(b, x, i, min_i64(RUN, x->n - i), step, false);
+            adamw_run(b, x, (struct stretch){ i, min_i64(RUN, x->n - i) }, step, t);
     }
 }
 
@@ -162,45 +179,43 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
 
 static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s)
 {
-    bool up = to == DTYPE_F32 && from == DTYPE_BF16, down = to == DTYPE_BF16 && from == DTYPE_F32;
-
     (void)s;
     FOR_RUNS(n) {
         int64_t end = min_i64(i + RUN, n);
 
-        if (up)
-            for (int64_t j = i; j < end; j++)
-                ((float *)dst)[j] = load_t(src, j, true);
-        else if (down)
-            for (int64_t j = i; j < end; j++)
-                store_t(dst, j, ((const float *)src)[j], true);
+        if (to == from)
+            memcpy(out_t(dst, i, to), at_t(src, i, to), (size_t)((end - i) * bytes_t(to)));
+        else if (to == DTYPE_F32)
+            WITH_T(from, {
+                for (int64_t j = i; j < end; j++)
+                    ((float *)dst)[j] = load_t(src, j, T);
+            });
         else
-            memcpy(out_t(dst, i, to == DTYPE_BF16), at_t(src, i, to == DTYPE_BF16),
-                   (size_t)(end - i) * (to == DTYPE_BF16 ? 2 : 4));
+            WITH_T(to, {
+                for (int64_t j = i; j < end; j++)
+                    store_t(dst, j, ((const float *)src)[j], T);
+            });
     }
 }
 
-static void scale(void *p, float f, int64_t n, enum dtype t, struct dev_stream *s)
+static void scale(void *x, float f, int64_t n, enum dtype t, struct dev_stream *s)
 {
-    float *x = p;
-
     (void)s;
-    assert(t == DTYPE_F32);
     FOR_RUNS(n)
-        for (int64_t j = i; j < min_i64(i + RUN, n); j++)
-            x[j] *= f;
+        WITH_T(t, {
+            for (int64_t j = i; j < min_i64(i + RUN, n); j++)
+                store_t(x, j, load_t(x, j, T) * f, T);
+        });
 }
 
-static void add(void *to, const void *from, int64_t n, enum dtype t, struct dev_stream *s)
+static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s)
 {
-    float *y = to;
-    const float *x = from;
-
     (void)s;
-    assert(t == DTYPE_F32);
     FOR_RUNS(n)
-        for (int64_t j = i; j < min_i64(i + RUN, n); j++)
-            y[j] += x[j];
+        WITH_T(t, {
+            for (int64_t j = i; j < min_i64(i + RUN, n); j++)
+                store_t(y, j, load_t(y, j, T) + load_t(x, j, T), T);
+        });
 }
 
 static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream *s)

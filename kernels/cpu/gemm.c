@@ -204,7 +204,7 @@ static void block(const struct block *b)
 
 void gemm_run(const struct gemm *g)
 {
-    enum how how = !g->a.bf ? SINGLES : amx ? TILES : PANEL_PAIRS ? PAIRS : SINGLES;
+    enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx ? TILES : PANEL_PAIRS ? PAIRS : SINGLES;
     const struct form *f = &forms[how];
     int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots);
     int64_t fit = GEMM_BLOCK / max_i64(slots, 1) / f->b * f->b, cols = min_i64(max_i64(fit, f->b), GEMM_COLS);

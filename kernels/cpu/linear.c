@@ -16,72 +16,95 @@ struct out {
 
 static struct operand operand(const void *p, int64_t ld, bool across, enum dtype t)
 {
-    return (struct operand){ p, ld, across, t == DTYPE_BF16 };
+    return (struct operand){ p, ld, across, t };
 }
 
 /* ---- finishing a piece of a row ---- */
 
-ALWAYS_INLINE void finish_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+ALWAYS_INLINE void finish_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n,
+                                enum dtype t)
 {
-    void *y = out_t(o->y, row * o->ld + col, bf);
-    const void *bias = o->bias ? at_t(o->bias, col, bf) : NULL;
+    void *y = out_t(o->y, row * o->ld + col, t);
+    const void *bias = o->bias ? at_t(o->bias, col, t) : NULL;
 
     if (bias)
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            store_t(y, j, acc[j] + load_t(bias, j, bf), bf);
+            store_t(y, j, acc[j] + load_t(bias, j, t), t);
     else if (o->add)
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            store_t(y, j, load_t(y, j, bf) + acc[j], bf);
+            store_t(y, j, load_t(y, j, t) + acc[j], t);
     else
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            store_t(y, j, acc[j], bf);
+            store_t(y, j, acc[j], t);
 }
 
-ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n,
+                               enum dtype t)
 {
-    void *y = out_t(o->y, row * o->ld + col, bf);
-    void *pre = o->pre ? out_t(o->pre, row * o->ld + col, bf) : y;      /* y: only for a while */
+    void *y = out_t(o->y, row * o->ld + col, t);
+    void *pre = o->pre ? out_t(o->pre, row * o->ld + col, t) : y;      /* y: only for a while */
 
     if (o->bias)
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            store_t(pre, j, acc[j] + load_t(at_t(o->bias, col, bf), j, bf), bf);
+            store_t(pre, j, acc[j] + load_t(at_t(o->bias, col, t), j, t), t);
     else
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            store_t(pre, j, acc[j], bf);
+            store_t(pre, j, acc[j], t);
     /* gelu of the rounded value: recomputation, which has only that, finds the same y. */
     #pragma omp simd
     for (int64_t j = 0; j < n; j++)
-        store_t(y, j, gelu_f32(load_t(pre, j, bf)), bf);
+        store_t(y, j, gelu_f32(load_t(pre, j, t)), t);
 }
 
-ALWAYS_INLINE void finish_slope(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n, bool bf)
+ALWAYS_INLINE void finish_slope(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n,
+                                enum dtype t)
 {
-    void *y = out_t(o->y, row * o->ld + col, bf);
-    const void *pre = at_t(o->pre, row * o->ld + col, bf);
+    void *y = out_t(o->y, row * o->ld + col, t);
+    const void *pre = at_t(o->pre, row * o->ld + col, t);
 
     #pragma omp simd
     for (int64_t j = 0; j < n; j++)
-        store_t(y, j, acc[j] * gelu_slope_f32(load_t(pre, j, bf)), bf);
+        store_t(y, j, acc[j] * gelu_slope_f32(load_t(pre, j, t)), t);
+}
+
+ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n,
+                               enum dtype t)
+{
+    void *y = out_t(o->y, row * o->ld + col, t);
+
+    if (o->add)
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            put_grad(y, j, acc[j], true, t);
+    else
+        #pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            put_grad(y, j, acc[j], false, t);
 }
 
 #define FINISH(name)                                                                                    \
     static void name##_bf16(const void *o, const float *acc, int64_t row, int64_t col, int64_t n)       \
     {                                                                                                   \
-        name(o, acc, row, col, n, true);                                                                \
+        name(o, acc, row, col, n, DTYPE_BF16);                                                          \
+    }                                                                                                   \
+    static void name##_f16(const void *o, const float *acc, int64_t row, int64_t col, int64_t n)        \
+    {                                                                                                   \
+        name(o, acc, row, col, n, DTYPE_F16);                                                           \
     }                                                                                                   \
     static void name##_f32(const void *o, const float *acc, int64_t row, int64_t col, int64_t n)        \
     {                                                                                                   \
-        name(o, acc, row, col, n, false);                                                               \
+        name(o, acc, row, col, n, DTYPE_F32);                                                           \
     }
 FINISH(finish_plain)
 FINISH(finish_gelu)
 FINISH(finish_slope)
-#define PICK(name, t) ((t) == DTYPE_BF16 ? name##_bf16 : name##_f32)
+FINISH(finish_grad)
+#define PICK(name, t) ((t) == DTYPE_BF16 ? name##_bf16 : (t) == DTYPE_F16 ? name##_f16 : name##_f32)
 
 /* ---- the layers ---- */
 
@@ -137,7 +160,7 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
 #define SUM_ROWS 32                     /* rows of a partial sum: shorter chains of roundings */
 
 /* Sums of columns col .. col + n of dy, n <= SUM_COLS */
-ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int64_t col, int64_t n, bool bf)
+ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int64_t col, int64_t n, enum dtype t)
 {
     const void *dy = l->dy;
     const int64_t m = l->m, ld = l->n;
@@ -147,25 +170,22 @@ ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int
 
         for (int64_t i = row; i < min_i64(row + SUM_ROWS, m); i++)
             for (int64_t j = 0; j < n; j++)
-                part[j] += load_t(at_t(dy, i * ld + col, bf), j, bf);
+                part[j] += load_t(at_t(dy, i * ld + col, t), j, t);
         for (int64_t j = 0; j < n; j++)
             sum[j] += part[j];
     }
 }
 
-static void bias_back(const struct kernel_linear_dw *l, bool bf)
+static void bias_back(const struct kernel_linear_dw *l, enum dtype t)
 {
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t col = 0; col < l->n; col += SUM_COLS) {
         int64_t width = min_i64(SUM_COLS, l->n - col);
-        float sum[SUM_COLS] = { 0 }, *dbias = (float *)l->dbias + col;
+        float sum[SUM_COLS] = { 0 };
 
-        if (bf)
-            column_sums(sum, l, col, width, true);
-        else
-            column_sums(sum, l, col, width, false);
+        WITH_T(t, column_sums(sum, l, col, width, T));
         for (int64_t j = 0; j < width; j++)
-            dbias[j] = (l->add ? dbias[j] : 0) + sum[j];
+            WITH_T(l->grad_t ? t : DTYPE_F32, put_grad(l->dbias, col + j, sum[j], l->add, T));
     }
 }
 
@@ -174,13 +194,13 @@ static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev
     struct out o = { .y = l->dw, .ld = l->k, .add = l->add };
     struct gemm g = {
         .a = operand(l->dy, l->n, true, t), .b = operand(l->x, l->k, true, t), .m = l->n, .n = l->k, .k = l->m,
-        .finish = finish_plain_f32, .arg = &o,
+        .finish = PICK(finish_grad, l->grad_t ? t : DTYPE_F32), .arg = &o,
     };
 
     (void)s;
     gemm_run(&g);
     if (l->dbias)
-        bias_back(l, t == DTYPE_BF16);
+        bias_back(l, t);
 }
 
 #define GELU_RUN 4096
@@ -192,12 +212,10 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
     for (int64_t i = 0; i < n; i += GELU_RUN) {
         int64_t end = min_i64(i + GELU_RUN, n);
 
-        if (t == DTYPE_BF16)
+        WITH_T(t, {
             for (int64_t j = i; j < end; j++)
-                store_t(y, j, gelu_f32(load_t(pre, j, true)), true);
-        else
-            for (int64_t j = i; j < end; j++)
-                store_t(y, j, gelu_f32(load_t(pre, j, false)), false);
+                store_t(y, j, gelu_f32(load_t(pre, j, T)), T);
+        });
     }
 }
 

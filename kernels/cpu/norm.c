@@ -12,17 +12,17 @@
 /* ---- forward ---- */
 
 /* Mean and 1 / sqrt(variance + eps) of a row */
-ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, float *rstd, bool bf)
+ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, float *rstd, enum dtype t)
 {
     float sum = 0, squares = 0;
 
     #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < h; j++)
-        sum += load_t(x, j, bf);
+        sum += load_t(x, j, t);
     *mean = sum / (float)h;
     #pragma omp simd reduction(+ : squares)
     for (int64_t j = 0; j < h; j++) {
-        float d = load_t(x, j, bf) - *mean;
+        float d = load_t(x, j, t) - *mean;
 
         squares += d * d;
     }
@@ -30,17 +30,17 @@ ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, fl
 }
 
 /* Row i of y, from row i of x */
-ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, bool bf)
+ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
     const void *gamma = n->gamma, *beta = n->beta;
-    void *y = out_t(n->y, i * h, bf);
+    void *y = out_t(n->y, i * h, t);
     float mean, rstd;
 
-    row_stat(x, h, n->eps, &mean, &rstd, bf);
+    row_stat(x, h, n->eps, &mean, &rstd, t);
     #pragma omp simd
     for (int64_t j = 0; j < h; j++)
-        store_t(y, j, MADD((load_t(x, j, bf) - mean) * rstd, load_t(gamma, j, bf), load_t(beta, j, bf)), bf);
+        store_t(y, j, MADD((load_t(x, j, t) - mean) * rstd, load_t(gamma, j, t), load_t(beta, j, t)), t);
     if (n->mean)
         n->mean[i] = mean;
     if (n->rstd)
@@ -52,28 +52,25 @@ static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t i = 0; i < n->m; i++)
-        if (t == DTYPE_BF16)
-            row_norm(n, at_t(n->x, i * n->h, true), i, true);
-        else
-            row_norm(n, at_t(n->x, i * n->h, false), i, false);
+        WITH_T(t, row_norm(n, at_t(n->x, i * n->h, T), i, T));
 }
 
 /* Row i of z */
-ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i, bool bf)
+ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i, enum dtype t)
 {
     const int64_t h = r->norm.h;
-    const void *a = at_t(r->a, i * h, bf), *bias = r->bias, *residual = at_t(r->residual, i * h, bf);
-    void *z = out_t(r->z, i * h, bf);
+    const void *a = at_t(r->a, i * h, t), *bias = r->bias, *residual = at_t(r->residual, i * h, t);
+    void *z = out_t(r->z, i * h, t);
     float v[DROP_RUN], mask[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
         for (int64_t j = 0; j < n; j++)
-            v[j] = load_t(a, j0 + j, bf);
+            v[j] = load_t(a, j0 + j, t);
         if (bias)
             for (int64_t j = 0; j < n; j++)
-                v[j] += load_t(bias, j0 + j, bf);
+                v[j] += load_t(bias, j0 + j, t);
         if (drop_active(&r->drop)) {
             drop_run(mask, &r->drop, (r->drop.row0 + i) * h + j0, n);
             for (int64_t j = 0; j < n; j++)
@@ -81,15 +78,15 @@ ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i,
         }
         #pragma omp simd                /* z may be residual: each element depends on its own alone */
         for (int64_t j = 0; j < n; j++)
-            store_t(z, j0 + j, load_t(residual, j0 + j, bf) + v[j], bf);
+            store_t(z, j0 + j, load_t(residual, j0 + j, t) + v[j], t);
     }
 }
 
-ALWAYS_INLINE void row_residual_norm(const struct kernel_residual_norm *r, int64_t i, bool bf)
+ALWAYS_INLINE void row_residual_norm(const struct kernel_residual_norm *r, int64_t i, enum dtype t)
 {
-    row_residual(r, i, bf);
+    row_residual(r, i, t);
     if (r->norm.gamma)
-        row_norm(&r->norm, at_t(r->z, i * r->norm.h, bf), i, bf);
+        row_norm(&r->norm, at_t(r->z, i * r->norm.h, t), i, t);
 }
 
 static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, struct dev_stream *s)
@@ -97,10 +94,7 @@ static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, st
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t i = 0; i < r->norm.m; i++)
-        if (t == DTYPE_BF16)
-            row_residual_norm(r, i, true);
-        else
-            row_residual_norm(r, i, false);
+        WITH_T(t, row_residual_norm(r, i, T));
 }
 
 /* ---- back: rows in chunks, each with its own sums over rows, added in the chunks' order ---- */
@@ -122,35 +116,44 @@ static uint64_t layernorm_scratch(int64_t m, int64_t h)
     return (uint64_t)chunks_of(m) * 2 * (uint64_t)h * sizeof(float);
 }
 
-/* out [h] (+)= sums over the chunks of part [chunks, stride] */
-static void chunks_add(float *out, const float *part, int64_t chunks, int64_t stride, int64_t h, bool add)
+/* Sums over rows in chunks: part [chunks, stride], of which h columns count */
+struct chunk_sums {
+    const float *part;
+    int64_t chunks, stride, h;
+};
+
+/* Gradient `out` [h], of type g, from sums over the chunks */
+static void chunks_add(void *out, const struct chunk_sums *c, bool add, enum dtype g)
 {
+    const int64_t h = c->h;
+
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t j0 = 0; j0 < h; j0 += 64) {
         int64_t n = min_i64(64, h - j0);
         float sum[64] = { 0 };
 
-        for (int64_t c = 0; c < chunks; c++)
+        for (int64_t i = 0; i < c->chunks; i++)
             for (int64_t j = 0; j < n; j++)
-                sum[j] += part[c * stride + j0 + j];
+                sum[j] += c->part[i * c->stride + j0 + j];
         for (int64_t j = 0; j < n; j++)
-            out[j0 + j] = (add ? out[j0 + j] : 0) + sum[j];
+            WITH_T(g, put_grad(out, j0 + j, sum[j], add, T));
     }
 }
 
 /* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Row i; sums over rows grow. */
-ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *dgamma, float *dbeta, int64_t i, bool bf)
+ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *dgamma, float *dbeta, int64_t i,
+                                 enum dtype t)
 {
     const int64_t h = n->h;
-    const void *dy = at_t(n->dy, i * h, bf), *x = at_t(n->x, i * h, bf), *gamma = n->gamma;
-    const void *add_dx = n->add_dx ? at_t(n->add_dx, i * h, bf) : NULL;
+    const void *dy = at_t(n->dy, i * h, t), *x = at_t(n->x, i * h, t), *gamma = n->gamma;
+    const void *add_dx = n->add_dx ? at_t(n->add_dx, i * h, t) : NULL;
     const float mean = n->mean[i], rstd = n->rstd[i];
-    void *dx = out_t(n->dx, i * h, bf);
+    void *dx = out_t(n->dx, i * h, t);
     float sum = 0, sum_x = 0;
 
     #pragma omp simd reduction(+ : sum, sum_x)
     for (int64_t j = 0; j < h; j++) {
-        float d = load_t(dy, j, bf), xhat = (load_t(x, j, bf) - mean) * rstd, g = d * load_t(gamma, j, bf);
+        float d = load_t(dy, j, t), xhat = (load_t(x, j, t) - mean) * rstd, g = d * load_t(gamma, j, t);
 
         sum += g;
         sum_x += g * xhat;
@@ -161,10 +164,10 @@ ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *d
     sum_x /= (float)h;
     #pragma omp simd
     for (int64_t j = 0; j < h; j++) {
-        float xhat = (load_t(x, j, bf) - mean) * rstd, g = load_t(dy, j, bf) * load_t(gamma, j, bf);
+        float xhat = (load_t(x, j, t) - mean) * rstd, g = load_t(dy, j, t) * load_t(gamma, j, t);
         float v = rstd * (g - sum - xhat * sum_x);
 
-        store_t(dx, j, add_dx ? load_t(add_dx, j, bf) + v : v, bf);
+        store_t(dx, j, add_dx ? load_t(add_dx, j, t) + v : v, t);
     }
 }
 
@@ -181,21 +184,18 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
         for (int64_t j = 0; j < 2 * h; j++)
             dgamma[j] = 0;
         for (int64_t i = c * rows; i < min_i64((c + 1) * rows, n->m); i++)
-            if (t == DTYPE_BF16)
-                row_norm_back(n, dgamma, dbeta, i, true);
-            else
-                row_norm_back(n, dgamma, dbeta, i, false);
+            WITH_T(t, row_norm_back(n, dgamma, dbeta, i, T));
     }
-    chunks_add(n->dgamma, part, chunks, 2 * h, h, n->add);
-    chunks_add(n->dbeta, part + h, chunks, 2 * h, h, n->add);
+    chunks_add(n->dgamma, &(struct chunk_sums){ part, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
+    chunks_add(n->dbeta, &(struct chunk_sums){ part + h, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
 }
 
 /* Row i of da, and its share of the column sums */
-ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t i, bool bf)
+ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t i, enum dtype t)
 {
     const int64_t h = d->h;
-    const void *dz = at_t(d->dz, i * h, bf);
-    void *da = out_t(d->da, i * h, bf);
+    const void *dz = at_t(d->dz, i * h, t);
+    void *da = out_t(d->da, i * h, t);
     float mask[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
@@ -204,26 +204,26 @@ ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *
         drop_run(mask, &d->drop, (d->drop.row0 + i) * h + j0, n);
         #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
-            float v = round_t(load_t(dz, j0 + j, bf) * mask[j], bf);
+            float v = round_t(load_t(dz, j0 + j, t) * mask[j], t);
 
-            store_t(da, j0 + j, v, bf);
+            store_t(da, j0 + j, v, t);
             sum[j0 + j] += v;
         }
     }
 }
 
-ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, bool bf)
+ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, enum dtype t)
 {
     for (int64_t j = 0; j < h; j++)
-        sum[j] += load_t(dz, j, bf);
+        sum[j] += load_t(dz, j, t);
     if (da != dz)
         for (int64_t j = 0; j < h; j++)
-            store_t(da, j, load_t(dz, j, bf), bf);
+            store_t(da, j, load_t(dz, j, t), t);
 }
 
 /* Rows first .. end of da, and their column sums */
 ALWAYS_INLINE void rows_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t first, int64_t end,
-                                     bool bf)
+                                     enum dtype t)
 {
     const int64_t h = d->h;
 
@@ -231,9 +231,9 @@ ALWAYS_INLINE void rows_dropout_back(const struct kernel_dropout_back *d, float 
         sum[j] = 0;
     for (int64_t i = first; i < end; i++)
         if (drop_active(&d->drop))
-            row_dropout_back(d, sum, i, bf);
+            row_dropout_back(d, sum, i, t);
         else
-            row_sum(out_t(d->da, i * h, bf), sum, at_t(d->dz, i * h, bf), h, bf);
+            row_sum(out_t(d->da, i * h, t), sum, at_t(d->dz, i * h, t), h, t);
 }
 
 static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s)
@@ -246,13 +246,10 @@ static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, stru
     for (int64_t c = 0; c < chunks; c++) {
         int64_t end = min_i64((c + 1) * rows, d->m);
 
-        if (t == DTYPE_BF16)
-            rows_dropout_back(d, part + c * h, c * rows, end, true);
-        else
-            rows_dropout_back(d, part + c * h, c * rows, end, false);
+        WITH_T(t, rows_dropout_back(d, part + c * h, c * rows, end, T));
     }
     if (d->dbias)
-        chunks_add(d->dbias, part, chunks, h, h, d->add);
+        chunks_add(d->dbias, &(struct chunk_sums){ part, chunks, h, h }, d->add, d->grad_t ? t : DTYPE_F32);
 }
 
 void norm_fill(struct kernels *k)

@@ -29,7 +29,7 @@ static void fill_model(struct kernels *k)
 #ifdef __x86_64__
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
 static bool has_avx512(void)

@@ -113,7 +113,13 @@ void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, f
 
 /* ---- packing ---- */
 
-enum form { FORM_F32, FORM_BF16, FORM_PAIRS };
+enum form { FORM_F32, FORM_BF16, FORM_F16, FORM_PAIRS };
+
+/* Of the operand */
+ALWAYS_INLINE enum dtype form_t(enum form form)
+{
+    return form == FORM_F32 ? DTYPE_F32 : form == FORM_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
 
 /* The slot of one row: `p` at its first element, the second of a pair `next` elements on. */
 ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum form form)
@@ -122,6 +128,8 @@ ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum for
         return ((const uint32_t *)p)[at];
     if (form == FORM_BF16)
         return (uint32_t)((const uint16_t *)p)[at] << 16;
+    if (form == FORM_F16)
+        return f32_bits(f16_up(((const uint16_t *)p)[at]));
     return ((const uint16_t *)p)[at] | (uint32_t)((const uint16_t *)p)[at + next] << 16;
 }
 
@@ -136,12 +144,12 @@ ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t l
 
     #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        const void *at = at_t(p, i * ld, form != FORM_F32);
+        const void *at = at_t(p, i * ld, form_t(form));
 
         r[i] = i >= rows ? _mm256_setzero_ps()
              : form == FORM_BF16
                  ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16))
-             : _mm256_loadu_ps(at);
+             : form == FORM_F16 ? _mm256_cvtph_ps(_mm_loadu_si128(at)) : _mm256_loadu_ps(at);
     }
     #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
@@ -174,13 +182,12 @@ ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_
     int odd = width % 8;
 
     for (; done + 8 < slots; done += 8) {
-        const void *at = at_t(p, done * step, form != FORM_F32);
+        const void *at = at_t(p, done * step, form_t(form));
 
         if (odd)
-            turn_8x8(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form != FORM_F32), ld, odd,
-                     form);
+            turn_8x8(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form_t(form)), ld, odd, form);
         for (int i = 0; i + 8 <= width; i += 8)
-            turn_8x8(to + done * width + i, width, at_t(at, i * ld, form != FORM_F32), ld, 8, form);
+            turn_8x8(to + done * width + i, width, at_t(at, i * ld, form_t(form)), ld, 8, form);
     }
     return done;
 }
@@ -238,7 +245,7 @@ static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int
 /* x from element (i, k) on */
 ALWAYS_INLINE struct operand operand_from(struct operand x, int64_t i, int64_t k)
 {
-    x.p = at_t(x.p, x.across ? k * x.ld + i : i * x.ld + k, x.bf);
+    x.p = at_t(x.p, x.across ? k * x.ld + i : i * x.ld + k, x.t);
     return x;
 }
 
@@ -251,9 +258,9 @@ ALWAYS_INLINE void pack_form(uint32_t *to, struct operand x, int64_t n, int64_t 
         return;
     }
     if (x.across)
-        pack_full(to, (struct operand){ x.p, x.ld, true, x.bf }, whole, width, form);
+        pack_full(to, (struct operand){ x.p, x.ld, true, x.t }, whole, width, form);
     else
-        pack_full(to, (struct operand){ x.p, x.ld, false, x.bf }, whole, width, form);
+        pack_full(to, (struct operand){ x.p, x.ld, false, x.t }, whole, width, form);
     if (form == FORM_PAIRS && nk % 2)
         pack_edge(to + whole * width, operand_from(x, 0, nk - 1), n, 1, width, form);
 }
@@ -281,6 +288,8 @@ ALWAYS_INLINE void pack_width(void *to, struct operand x, int64_t n, int64_t nk,
         pack_all(to, x, n, nk, width, FORM_F32);
     else if (form == FORM_BF16)
         pack_all(to, x, n, nk, width, FORM_BF16);
+    else if (form == FORM_F16)
+        pack_all(to, x, n, nk, width, FORM_F16);
     else
         pack_all(to, x, n, nk, width, FORM_PAIRS);
 }
@@ -288,7 +297,8 @@ ALWAYS_INLINE void pack_width(void *to, struct operand x, int64_t n, int64_t nk,
 void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs)
 {
     const struct operand from = operand_from(*x, part.i0, part.k0);
-    enum form form = pairs ? FORM_PAIRS : x->bf ? FORM_BF16 : FORM_F32;
+    enum form form = pairs ? FORM_PAIRS
+                   : x->t == DTYPE_BF16 ? FORM_BF16 : x->t == DTYPE_F16 ? FORM_F16 : FORM_F32;
 
     if (width == PANEL_A)
         pack_width(panels, from, part.n, part.nk, PANEL_A, form);

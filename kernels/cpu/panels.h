@@ -3,7 +3,7 @@
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and BLIS:
  * operands are copied into panels in the order in which the micro-kernel reads them, which
- * is also where bf16 becomes fp32, and where a transposed operand stops being one. The
+ * is also where bf16 and fp16 become fp32, and where a transposed operand stops being one. The
  * micro-kernel then keeps a PANEL_A x PANEL_B tile of the result in registers.
  *
  * A panel of width W holds W rows of an operand, one slot after the other:
@@ -40,7 +40,7 @@ struct operand {
     const void *p;
     int64_t ld;
     bool across;
-    bool bf;                            /* bf16, else fp32 */
+    enum dtype t;
 };
 
 /* Rows i0 .. i0 + n and columns k0 .. k0 + nk of an operand. */

@@ -51,35 +51,74 @@ ALWAYS_INLINE uint16_t bf16_round(float x)
     return (uint16_t)((x == x ? even : u | 0x400000) >> 16);
 }
 
-/* Element i of a tensor of T; `bf` is a constant wherever these are inlined. */
-ALWAYS_INLINE float load_t(const void *p, int64_t i, bool bf)
+/*
+ * fp16, bit for bit what F16C's instructions give, NaNs too. As whole numbers, since compilers make no vector code of
+ * a loop over those: from fp32, x is normal there, counts steps of 2^-24, overflows or is a NaN.
+ */
+ALWAYS_INLINE float f16_up(uint16_t x)
 {
-    return bf ? bf16_up(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, u = (uint32_t)(x & 0x7fff), normal = (u << 13) + 0x38000000;
+    uint32_t small = f32_bits(bits_f32(normal + 0x800000) - 0x1p-14f);
+    uint32_t v = u < 0x400 ? small : normal;
+
+    v = u >= 0x7c00 ? u << 13 | 0x7f800000 | (u > 0x7c00 ? 0x400000 : 0) : v;
+    return bits_f32(sign | v);
 }
 
-ALWAYS_INLINE void store_t(void *p, int64_t i, float v, bool bf)
+ALWAYS_INLINE uint16_t f16_round(float x)
 {
-    if (bf)
-        ((uint16_t *)p)[i] = bf16_round(v);
-    else
+    uint32_t u = f32_bits(x) & 0x7fffffff, sign = f32_bits(x) >> 16 & 0x8000;
+    uint32_t normal = (u + 0xfff + (u >> 13 & 1) - 0x38000000) >> 13;
+    uint32_t small = f32_bits(bits_f32(u) + 0.5f) - 0x3f000000;         /* an ulp of 1/2 is 2^-24 */
+    uint32_t v = u < 0x38800000 ? small : normal;
+
+    v = u >= 0x477ff000 ? 0x7c00 : v;
+    v = u > 0x7f800000 ? (u >> 13 & 0x3ff) | 0x7e00 : v;
+    return (uint16_t)(sign | v);
+}
+
+/* Element i of a tensor of T; `t` is a constant wherever these are inlined. */
+ALWAYS_INLINE float load_t(const void *p, int64_t i, enum dtype t)
+{
+    return t == DTYPE_F32 ? ((const float *)p)[i]
+         : t == DTYPE_BF16 ? bf16_up(((const uint16_t *)p)[i]) : f16_up(((const uint16_t *)p)[i]);
+}
+
+ALWAYS_INLINE void store_t(void *p, int64_t i, float v, enum dtype t)
+{
+    if (t == DTYPE_F32)
         ((float *)p)[i] = v;
+    else
+        ((uint16_t *)p)[i] = t == DTYPE_BF16 ? bf16_round(v) : f16_round(v);
 }
 
 /* v as T would hold it */
-ALWAYS_INLINE float round_t(float v, bool bf)
+ALWAYS_INLINE float round_t(float v, enum dtype t)
 {
-    return bf ? bf16_up(bf16_round(v)) : v;
+    return t == DTYPE_F32 ? v : t == DTYPE_BF16 ? bf16_up(bf16_round(v)) : f16_up(f16_round(v));
+}
+
+/* Bytes of an element of T */
+ALWAYS_INLINE int bytes_t(enum dtype t)
+{
+    return t == DTYPE_F32 ? 4 : 2;
 }
 
 /* Address of element i of a tensor of T. */
-ALWAYS_INLINE const void *at_t(const void *p, int64_t i, bool bf)
+ALWAYS_INLINE const void *at_t(const void *p, int64_t i, enum dtype t)
 {
-    return (const char *)p + (bf ? 2 : 4) * i;
+    return (const char *)p + bytes_t(t) * i;
 }
 
-ALWAYS_INLINE void *out_t(void *p, int64_t i, bool bf)
+ALWAYS_INLINE void *out_t(void *p, int64_t i, enum dtype t)
 {
-    return (char *)p + (bf ? 2 : 4) * i;
+    return (char *)p + bytes_t(t) * i;
+}
+
+/* Element i of a parameter's gradient, of type g: v, or v is added. */
+ALWAYS_INLINE void put_grad(void *p, int64_t i, float v, bool add, enum dtype g)
+{
+    store_t(p, i, (add ? load_t(p, i, g) : 0) + round_t(v, g), g);
 }
 
 /*

@@ -8,14 +8,14 @@
 
 #define XENT_RUN 1024                   /* exponentials added in fp32 before a double takes them */
 
-ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, bool bf)
+ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, enum dtype t)
 {
     float top = -INFINITY;
     double sum = 0;
 
     #pragma omp simd reduction(max : top)
     for (int64_t j = 0; j < v; j++) {
-        float z = load_t(x, j, bf);
+        float z = load_t(x, j, t);
 
         top = z > top ? z : top;                /* a NaN is passed over here and met again in the sum */
     }
@@ -25,12 +25,12 @@ ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_
 
         #pragma omp simd reduction(+ : part)
         for (int64_t j = j0; j < end; j++)
-            part += exp_f32(load_t(x, j, bf) - top);
+            part += exp_f32(load_t(x, j, t) - top);
         sum += part;
     }
     stat[0] = top;
     stat[1] = (float)sum;
-    stat[2] = target >= 0 && target < v ? load_t(x, target, bf) : 0;
+    stat[2] = target >= 0 && target < v ? load_t(x, target, t) : 0;
 }
 
 static void xent_stat(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s)
@@ -38,10 +38,7 @@ static void xent_stat(float *stat, const struct kernel_xent *x, enum dtype t, st
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t i = 0; i < x->m; i++)
-        if (t == DTYPE_BF16)
-            row_xent(stat + 3 * i, at_t(x->logits, i * x->v, true), x->target[i] - x->first, x->v, true);
-        else
-            row_xent(stat + 3 * i, at_t(x->logits, i * x->v, false), x->target[i] - x->first, x->v, false);
+        WITH_T(t, row_xent(stat + 3 * i, at_t(x->logits, i * x->v, T), x->target[i] - x->first, x->v, T));
 }
 
 static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s)
@@ -64,16 +61,16 @@ static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_
     }
 }
 
-ALWAYS_INLINE void row_xent_back(void *x, int64_t target, float lse, float scale, int64_t v, bool bf)
+ALWAYS_INLINE void row_xent_back(void *x, int64_t target, float lse, float scale, int64_t v, enum dtype t)
 {
     float at_target = 0;
 
     if (target >= 0 && target < v)
-        at_target = (exp_f32(load_t(x, target, bf) - lse) - 1.0f) * scale;
+        at_target = (exp_f32(load_t(x, target, t) - lse) - 1.0f) * scale;
     for (int64_t j = 0; j < v; j++)
-        store_t(x, j, exp_f32(load_t(x, j, bf) - lse) * scale, bf);
+        store_t(x, j, exp_f32(load_t(x, j, t) - lse) * scale, t);
     if (target >= 0 && target < v)
-        store_t(x, target, at_target, bf);
+        store_t(x, target, at_target, t);
 }
 
 static void xent_back(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
@@ -84,10 +81,7 @@ static void xent_back(const struct kernel_xent *x, const float *lse, const float
     for (int64_t i = 0; i < x->m; i++) {
         int64_t target = x->target[i] - x->first;
 
-        if (t == DTYPE_BF16)
-            row_xent_back(out_t(x->logits, i * x->v, true), target, lse[i], scale[i], x->v, true);
-        else
-            row_xent_back(out_t(x->logits, i * x->v, false), target, lse[i], scale[i], x->v, false);
+        WITH_T(t, row_xent_back(out_t(x->logits, i * x->v, T), target, lse[i], scale[i], x->v, T));
     }
 }
 

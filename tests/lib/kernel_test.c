@@ -79,9 +79,9 @@ void *kt_in(double *x, int64_t n, enum dtype t)
 
     for (int64_t i = 0; i < n; i++) {
         float f = (float)x[i];
-        uint16_t half = f32_to_bf16(f);
+        uint16_t half = t == DTYPE_BF16 ? f32_to_bf16(f) : f32_to_f16(f);
 
-        memcpy(host + i * size, t == DTYPE_BF16 ? (void *)&half : (void *)&f, (size_t)size);
+        memcpy(host + i * size, t == DTYPE_F32 ? (void *)&f : (void *)&half, (size_t)size);
         x[i] = dtype_value(t, host + i * size);
     }
     void *p = kt_bytes(host, (uint64_t)(n * size));
@@ -141,24 +141,42 @@ double *kt_get(const void *dev, int64_t n, enum dtype t)
 
 double kt_eps(enum dtype t)
 {
-    return t == DTYPE_BF16 ? EPS_BF16 : EPS_F32;
+    return t == DTYPE_BF16 ? EPS_BF16 : t == DTYPE_F16 ? EPS_F16 : EPS_F32;
+}
+
+const struct kt_types kt_types[KT_TYPES] = {
+    { DTYPE_F32, false }, { DTYPE_BF16, false }, { DTYPE_F16, false }, { DTYPE_F16, true },
+};
+
+enum dtype kt_grad(struct kt_types x)
+{
+    return x.grad_t ? x.t : DTYPE_F32;
+}
+
+static double allowed(double want, double tol, double rel)
+{
+    double size = fabs(want);
+
+    if (rel >= EPS_F16 && rel < EPS_BF16)
+        size = fmax(size, 0x1p-14);
+    return tol + rel * size;
 }
 
 void kt_close(const char *what, const double *got, const double *want, int64_t n, double tol, double rel)
 {
     /* Written so that a NaN fails. */
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs(got[i] - want[i]) <= tol + rel * fabs(want[i])))
+        if (!(fabs(got[i] - want[i]) <= allowed(want[i], tol, rel)))
             fail_msg("%s: %s: element %lld of %lld: got %.9g, want %.9g, may be off by %.3g", kt_name, what,
-                     (long long)i, (long long)n, got[i], want[i], tol + rel * fabs(want[i]));
+                     (long long)i, (long long)n, got[i], want[i], allowed(want[i], tol, rel));
 }
 
 void kt_within(const char *what, const double *got, const double *want, const double *slack, int64_t n, double rel)
 {
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs(got[i] - want[i]) <= slack[i] + rel * fabs(want[i])))
+        if (!(fabs(got[i] - want[i]) <= allowed(want[i], slack[i], rel)))
             fail_msg("%s: %s: element %lld of %lld: got %.9g, want %.9g, may be off by %.3g", kt_name, what,
-                     (long long)i, (long long)n, got[i], want[i], slack[i] + rel * fabs(want[i]));
+                     (long long)i, (long long)n, got[i], want[i], allowed(want[i], slack[i], rel));
 }
 
 void kt_begin(void)

@@ -14,6 +14,7 @@
 
 #define EPS_F32  0x1p-24                /* largest relative error of rounding to fp32 */
 #define EPS_BF16 0x1p-8
+#define EPS_F16  0x1p-11              /* of its normal numbers; those below 2^-14 are 2^-24 apart */
 
 extern const struct kernels *kt;        /* of the device in hand */
 extern const char *kt_name;             /* "cpu avx2, 8 threads" */
@@ -34,7 +35,21 @@ double *kt_get(const void *dev, int64_t n, enum dtype t);
 
 /* Relative error of rounding to t */
 double kt_eps(enum dtype t);
-/* Fails unless |got - want| <= tol + rel * |want| for all; names the first that is not. */
+/*
+ * T, and the type of parameters' gradients. All there is that can be asked for: test these.
+ */
+struct kt_types {
+    enum dtype t;
+    bool grad_t;
+};
+#define KT_TYPES 4
+extern const struct kt_types kt_types[KT_TYPES];
+enum dtype kt_grad(struct kt_types x);
+
+/*
+ * Fails unless |got - want| <= tol + rel * |want| for all; names the first that is not. A `rel` from EPS_F16 on and
+ * below EPS_BF16 counts of 2^-14 at least.
+ */
 void kt_close(const char *what, const double *got, const double *want, int64_t n, double tol, double rel);
 /* The same with a tolerance for each: rel * |want| + slack[i]. */
 void kt_within(const char *what, const double *got, const double *want, const double *slack, int64_t n, double rel);

@@ -73,6 +73,13 @@ double ref_normal(const uint32_t key[2], int64_t i)
 
 /* ---- GELU ---- */
 
+double ref_round(double x, enum dtype t)
+{
+    const float f = (float)x;
+
+    return t == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(f)) : t == DTYPE_F16 ? f16_to_f32(f32_to_f16(f)) : f;
+}
+
 double ref_gelu(double x)
 {
     return 0.5 * x * (1 + tanh(0.79788456 * x * (1 + 0.044715 * x * x)));
@@ -191,7 +198,7 @@ static double probabilities(double *p, const struct ref_attention *a, int64_t sa
             dot += q[d] * k[d];
         p[j] = a->scale * dot + (a->bias ? a->bias[head * a->s + j] : 0);
         if (a->round_unit != 0)
-            p[j] = bf16_to_f32(f32_to_bf16((float)(p[j] / a->round_unit))) * a->round_unit;
+            p[j] = ref_round(p[j] / a->round_unit, a->t) * a->round_unit;
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = 0; j <= query; j++)

@@ -20,6 +20,8 @@ double ref_drop(const struct kernel_dropout *d, int64_t i);
 double ref_drop_attention(const struct kernel_dropout *d, int64_t sample, int64_t head, int64_t query, int64_t key);
 double ref_normal(const uint32_t key[2], int64_t i);
 
+/* x as T holds it */
+double ref_round(double x, enum dtype t);
 double ref_gelu(double x);
 double ref_gelu_slope(double x);
 
@@ -40,8 +42,9 @@ struct ref_attention {
     const double *q, *k, *v;
     const double *bias;                 /* [heads, s] or NULL */
     double scale;
-    double round_unit;                  /* unless 0, scores become bf16(score / unit) * unit */
+    double round_unit;                  /* unless 0, scores become T(score / unit) * unit */
     struct kernel_dropout drop;
+    enum dtype t;                       /* of round_unit */
 };
 void ref_attention(double *o, double *lse, const struct ref_attention *a);
 void ref_attention_back(double *dq, double *dk, double *dv, const double *d_o, const struct ref_attention *a);

@@ -14,7 +14,8 @@
 #include "tests/lib/kernel_test.h"
 #include "tests/lib/ref_kernels.h"
 
-static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16 };
+static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+#define N_TYPES 3
 
 /* Around the edges of panels (4..32), of cuts of k (256, 512), of chunks of rows (192) and of blocks of columns (1024) */
 static const struct size { int64_t m, n, k; } sizes[] = {
@@ -59,7 +60,7 @@ static double *transposed(const double *x, int64_t rows, int64_t cols)
  */
 static bool fused_twice(enum dtype t)
 {
-    return t == DTYPE_BF16 && strcmp(kt->dev->name, "cuda") == 0;
+    return t != DTYPE_F32 && strcmp(kt->dev->name, "cuda") == 0;
 }
 
 /* ---- forward ---- */
@@ -93,23 +94,23 @@ static void check_linear(struct size z, enum dtype t, bool with_bias)
     /* 1e-14 is what tanh in fp64 leaves of 1 + tanh, times pre. */
     for (int64_t i = 0; i < z.m * z.n; i++) {
         want[i] = ref_gelu(got_pre[i]);
-        early[i] = fused_twice(t) ? 1.13 * EPS_BF16 * fabs(got_pre[i]) : 0;
+        early[i] = fused_twice(t) ? 1.13 * kt_eps(t) * fabs(got_pre[i]) : 0;
         slack[i] = 1e-14 + early[i];
     }
     /* As in test_gelu_range() */
     got = kt_get(act, z.m * z.n, t);
     kt_within("linear_gelu", got, want, slack, z.m * z.n, kt_eps(t) + 3 * 87 * EPS_F32);
-    kt_within("linear_gelu without pre", kt_get(alone, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * EPS_BF16);
-    kt_within("gelu of pre", kt_get(again, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * 2 * EPS_BF16);
+    kt_within("linear_gelu without pre", kt_get(alone, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * kt_eps(t));
+    kt_within("gelu of pre", kt_get(again, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * 2 * kt_eps(t));
 }
 
 static void test_linear(void)
 {
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 2 * N_TYPES; j++)
             check_linear(sizes[i], types[j / 2], j % 2);
     /* So long a sum that blocks have 127 columns or fewer */
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < N_TYPES; j++)
         check_linear((struct size){ 1, 140, 33000 }, types[j], true);
 }
 
@@ -150,45 +151,53 @@ static void check_dx(struct size z, enum dtype t)
               kt_eps(t) * (1 + fused_twice(t)));
 }
 
-static void check_dw(struct size z, enum dtype t)
+static void check_dw(struct size z, struct kt_types of)
 {
+    const enum dtype t = of.t, g = kt_grad(of);
     double *dy = kt_random(z.m * z.n, -1, 1), *x = kt_random(z.m * z.k, -1, 1);
     double *want = kt_zeros(z.n * z.k), *want_bias = kt_zeros(z.n), *slack;
     double *old = kt_random(z.n * z.k, -1, 1), *old_bias = kt_random(z.n, -1, 1);
     void *d_dy = kt_in(dy, z.m * z.n, t), *d_x = kt_in(x, z.m * z.k, t);
-    void *dw = kt_out(z.n * z.k, DTYPE_F32), *dbias = kt_out(z.n, DTYPE_F32), *no_bias = kt_out(z.n * z.k, DTYPE_F32);
-    void *dw_add = kt_in(old, z.n * z.k, DTYPE_F32), *dbias_add = kt_in(old_bias, z.n, DTYPE_F32);
+    void *dw = kt_out(z.n * z.k, g), *dbias = kt_out(z.n, g), *no_bias = kt_out(z.n * z.k, g);
+    void *dw_add = kt_in(old, z.n * z.k, g), *dbias_add = kt_in(old_bias, z.n, g);
     double bias_slack = (double)(z.m + 1) * EPS_F32 * (double)(z.m + 1);
 
     ref_linear_back(NULL, want, want_bias, dy, x, NULL, z.m, z.n, z.k);
     slack = slack_of(transposed(dy, z.m, z.n), transposed(x, z.m, z.k), NULL, z.n, z.k, z.m);
     kt->linear_dw(&(struct kernel_linear_dw){
-        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = dw, .dbias = dbias,
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = dw, .dbias = dbias, .grad_t = of.grad_t,
     }, t, NULL);
     kt->linear_dw(&(struct kernel_linear_dw){
-        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = no_bias,
+        .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = no_bias, .grad_t = of.grad_t,
     }, t, NULL);
-    kt_within("linear_dw", kt_get(dw, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
-    kt_within("linear_dw alone", kt_get(no_bias, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, EPS_F32);
-    kt_close("dbias", kt_get(dbias, z.n, DTYPE_F32), want_bias, z.n, bias_slack, EPS_F32);
+    kt_within("linear_dw", kt_get(dw, z.n * z.k, g), want, slack, z.n * z.k, kt_eps(g));
+    kt_within("linear_dw alone", kt_get(no_bias, z.n * z.k, g), want, slack, z.n * z.k, kt_eps(g));
+    kt_close("dbias", kt_get(dbias, z.n, g), want_bias, z.n, bias_slack, kt_eps(g));
 
-    for (int64_t i = 0; i < z.n * z.k; i++)
+    /* What is added is rounded, then the sum. */
+    for (int64_t i = 0; i < z.n * z.k; i++) {
+        slack[i] += kt_eps(g) * fabs(want[i]);
         want[i] += old[i];
-    for (int64_t i = 0; i < z.n; i++)
+    }
+    for (int64_t i = 0; i < z.n; i++) {
+        bias_slack = fmax(bias_slack, (double)(z.m + 1) * EPS_F32 * (double)(z.m + 1) + kt_eps(g) * fabs(want_bias[i]));
         want_bias[i] += old_bias[i];
+    }
     kt->linear_dw(&(struct kernel_linear_dw){
         .m = z.m, .n = z.n, .k = z.k, .dy = d_dy, .x = d_x, .dw = dw_add, .dbias = dbias_add, .add = true,
+        .grad_t = of.grad_t,
     }, t, NULL);
-    kt_within("linear_dw, added", kt_get(dw_add, z.n * z.k, DTYPE_F32), want, slack, z.n * z.k, 2 * EPS_F32);
-    kt_close("dbias, added", kt_get(dbias_add, z.n, DTYPE_F32), want_bias, z.n, bias_slack, 2 * EPS_F32);
+    kt_within("linear_dw, added", kt_get(dw_add, z.n * z.k, g), want, slack, z.n * z.k, 2 * kt_eps(g));
+    kt_close("dbias, added", kt_get(dbias_add, z.n, g), want_bias, z.n, bias_slack, 2 * kt_eps(g));
 }
 
 static void test_linear_back(void)
 {
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 2; j++) {
-            check_dx(sizes[i], types[j]);
-            check_dw(sizes[i], types[j]);
+        for (int j = 0; j < KT_TYPES; j++) {
+            if (!kt_types[j].grad_t)
+                check_dx(sizes[i], kt_types[j].t);
+            check_dw(sizes[i], kt_types[j]);
         }
 }
 
@@ -211,7 +220,7 @@ static void test_not_finite(void)
 {
     enum { M = 100, N = 70, K = 300 };
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * N_TYPES; i++) {
         enum dtype t = types[i / 2];
         double *x = kt_random(M * K, -1, 1), *w = kt_random(N * K, -1, 1), *y;
         void *dw = kt_in(w, N * K, t), *out = kt_out(M * N, t), *act = kt_out(M * N, t);
@@ -351,20 +360,21 @@ static void check_adamw(int64_t n, enum dtype t)
     kt_close("m", kt_get(dm, n, DTYPE_F32), m, n, 4 * EPS_F32 * 0.2, 0);
     kt_close("v", kt_get(dv, n, DTYPE_F32), v, n, 4 * EPS_F32 * 0.1, 0);
     for (int64_t i = 0; i < n; i++)
-        p[i] = t == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16((float)got[i])) : got[i];
+        p[i] = ref_round(got[i], t);
     kt_close("w", kt_get(w, n, t), p, n, 0, 0);
 }
 
 static void test_adamw(void)
 {
     for (size_t l = 0; l < N_LENGTHS; l++)
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < N_TYPES; j++)
             check_adamw(lengths[l], types[j]);
 }
 
 /* Runs of several sizes, with gaps: each as if alone, and nothing between them. */
-static void test_runs(void)
+static void check_runs(struct kt_types of)
 {
+    const enum dtype t = of.t, gt = kt_grad(of);
     static const int64_t size[] = { 1, 40000, 8, 0, 5000, 33 };
     enum { N = 6 };
     const struct kernel_adamw step = { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.19f, 0.0975f, 0.37f };
@@ -377,15 +387,17 @@ static void test_runs(void)
         n += (size[i] + 7) / 8 * 8 + 8 * i;
     }
     double *p = kt_random(n, -1, 1), *g = kt_random(n, -1, 1), *zero = kt_random(n + 16, 0, 0);
-    void *dp = kt_in(p, n, DTYPE_F32), *dg = kt_in(g, n, DTYPE_F32);
-    void *dm = kt_in(zero, n, DTYPE_F32), *dv = kt_in(zero, n, DTYPE_F32), *w = kt_in(zero, n + 16, DTYPE_F32);
+    void *dp = kt_in(p, n, DTYPE_F32), *dg = kt_in(g, n, gt);
+    void *dm = kt_in(zero, n, DTYPE_F32), *dv = kt_in(zero, n, DTYPE_F32), *w = kt_in(zero, n + 16, t);
     void *ds = kt_bytes(&step, sizeof step), *sums = kt_out(N, DTYPE_F64);
     struct kernel_runs *r = kt->runs_new(run, N, &e);
     double want[N], *got;
 
     assert_non_null(r);
-    kt->sumsq_runs(sums, dg, DTYPE_F32, r, NULL);
-    kt->adamw(&(struct kernel_adamw_buffers){ .p = dp, .m = dm, .v = dv, .g = dg, .w = w }, r, ds, DTYPE_F32, NULL);
+    kt->sumsq_runs(sums, dg, gt, r, NULL);
+    kt->adamw(&(struct kernel_adamw_buffers){
+        .p = dp, .m = dm, .v = dv, .g = dg, .w = w, .grad_t = of.grad_t,
+    }, r, ds, t, NULL);
     for (int i = 0; i < N; i++) {
         double *m = kt_random(size[i] + 1, 0, 0), *v = kt_random(size[i] + 1, 0, 0);
 
@@ -403,9 +415,15 @@ static void test_runs(void)
     double *weights = kt_random(n + 16, 0, 0);
     for (int i = 0; i < N; i++)
         for (int64_t j = 0; j < size[i]; j++)
-            weights[run[i].w_at + j] = got[run[i].at + j];
-    kt_close("w", kt_get(w, n + 16, DTYPE_F32), weights, n + 16, 0, 0);
+            weights[run[i].w_at + j] = ref_round(got[run[i].at + j], t);
+    kt_close("w", kt_get(w, n + 16, t), weights, n + 16, 0, 0);
     kt->runs_free(r);
+}
+
+static void test_runs(void)
+{
+    for (int i = 0; i < KT_TYPES; i++)
+        check_runs(kt_types[i]);
 }
 
 /* The first infinity or NaN of the runs, whatever lies between them or comes behind it. */
@@ -423,12 +441,14 @@ static void test_first_not_finite(void)
     struct kernel_runs *r = kt->runs_new(run, 2, &e);
 
     assert_non_null(r);
-    for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
-        x[add[i].at] = add[i].x;
-        kt->first_not_finite(d, kt_in(x, N, DTYPE_F32), DTYPE_F32, r, NULL);
+    for (size_t i = 0; i < 2 * sizeof add / sizeof *add; i++) {
+        const enum dtype t = i % 2 ? DTYPE_F16 : DTYPE_F32;
+
+        x[add[i / 2].at] = add[i / 2].x;
+        kt->first_not_finite(d, kt_in(x, N, t), t, r, NULL);
         kt->dev->copy(&got, d, sizeof got, NULL);
         kt->dev->stream_sync(NULL);
-        assert_int_equal(got, add[i].want);
+        assert_int_equal(got, add[i / 2].want);
     }
     kt->runs_free(r);
 }
@@ -488,6 +508,97 @@ static void test_cast(void)
     }
 }
 
+/* Both ways between fp16 and fp32, of all numbers of fp16, of those half way between two, and of those beside them. */
+static void test_f16_exact(void)
+{
+    enum { N = 0x10000, FINITE = 0x7c00, EACH = 4 };
+    uint16_t all[N], *back = (void *)kt_zeros(N / 4 + 1), *down = (void *)kt_zeros(FINITE * EACH / 4 + 1);
+    float *up = (void *)kt_zeros(N / 2 + 1), *between = (void *)kt_zeros(FINITE * EACH / 2 + 1);
+    void *d_up = kt_out(N, DTYPE_F32), *d_back = kt_out(N, DTYPE_F16), *d_down = kt_out(FINITE * EACH, DTYPE_F16);
+
+    for (int i = 0; i < N; i++)
+        all[i] = (uint16_t)i;
+    kt->cast(d_up, DTYPE_F32, kt_bytes(all, sizeof all), DTYPE_F16, N, NULL);
+    kt->cast(d_back, DTYPE_F16, d_up, DTYPE_F32, N, NULL);
+    /* 65536 stands for infinity where a number is half way to it. */
+    for (int i = 0; i < FINITE; i++) {
+        double low = dtype_value(DTYPE_F16, &all[i]), high = i + 1 == FINITE ? 65536 : dtype_value(DTYPE_F16, &all[i + 1]);
+        float half = (float)((low + high) / 2);
+        float x[EACH] = { half, nextafterf(half, 0), nextafterf(half, INFINITY), -half };
+
+        memcpy(between + EACH * i, x, sizeof x);
+    }
+    kt->cast(d_down, DTYPE_F16, kt_bytes(between, FINITE * EACH * 4), DTYPE_F32, FINITE * EACH, NULL);
+    kt->dev->copy(up, d_up, N * 4, NULL);
+    kt->dev->copy(back, d_back, N * 2, NULL);
+    kt->dev->copy(down, d_down, FINITE * EACH * 2, NULL);
+    kt->dev->stream_sync(NULL);
+    for (int i = 0; i < N; i++) {
+        double want = dtype_value(DTYPE_F16, &all[i]);
+
+        if (isnan(want) ? !isnan(up[i]) || (back[i] & 0x7fff) <= FINITE : !(up[i] == want) || back[i] != all[i])
+            fail_msg("%s: %#x is %g and %#x again", kt_name, i, (double)up[i], back[i]);
+    }
+    for (int i = 0; i < FINITE; i++) {
+        const int even = i + i % 2;
+        const uint16_t want[EACH] = { (uint16_t)even, (uint16_t)i, (uint16_t)(i + 1), (uint16_t)(even | 0x8000) };
+
+        if (memcmp(down + EACH * i, want, sizeof want) != 0)
+            fail_msg("%s: %.9g to fp16: got %#x, want %#x", kt_name, (double)between[EACH * i], down[EACH * i], even);
+    }
+}
+
+/* Every finite number of fp16 through a product with one: packing reads it as it is. */
+static void test_f16_products(void)
+{
+    enum { K = 64, M = 2 * 0x7c00 / K };
+    double *x = kt_zeros(M * K), *unit = kt_zeros(K * K), *turned;
+    void *y = kt_out(M * K, DTYPE_F16), *dw = kt_out(M * K, DTYPE_F16);
+
+    for (int i = 0; i < M * K; i++) {
+        uint16_t u = (uint16_t)(i % 0x7c00 | (i < 0x7c00 ? 0 : 0x8000));
+
+        x[i] = dtype_value(DTYPE_F16, &u);
+    }
+    for (int i = 0; i < K; i++)
+        unit[i * K + i] = 1;
+    turned = transposed(x, M, K);
+    void *d_unit = kt_in(unit, K * K, DTYPE_F16);
+
+    kt->linear(&(struct kernel_linear){
+        .m = M, .n = K, .k = K, .x = kt_in(x, M * K, DTYPE_F16), .w = d_unit, .y = y,
+    }, DTYPE_F16, NULL);
+    kt_close("rows that lie along", kt_get(y, M * K, DTYPE_F16), x, M * K, 0, 0);
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = K, .n = M, .k = K, .dy = kt_in(turned, M * K, DTYPE_F16), .x = d_unit, .dw = dw, .grad_t = true,
+    }, DTYPE_F16, NULL);
+    kt_close("rows that lie across", kt_get(dw, M * K, DTYPE_F16), x, M * K, 0, 0);
+}
+
+/* What is too large for fp16 is infinite, in results and in gradients that were finite before it was added. */
+static void test_f16_overflow(void)
+{
+    enum { N = 16 };
+    double *x = kt_zeros(N * N), *old = kt_zeros(N * N), *got;
+
+    for (int i = 0; i < N * N; i++) {
+        x[i] = i < N ? 200 : 1;
+        old[i] = 30000;
+    }
+    void *dx = kt_in(x, N * N, DTYPE_F16), *y = kt_out(N * N, DTYPE_F16), *dw = kt_in(old, N * N, DTYPE_F16);
+
+    kt->linear(&(struct kernel_linear){ .m = N, .n = N, .k = N, .x = dx, .w = dx, .y = y }, DTYPE_F16, NULL);
+    got = kt_get(y, N * N, DTYPE_F16);
+    for (int i = 0; i < N * N; i++)
+        assert_true(got[i] == (i == 0 ? INFINITY : i < N || i % N == 0 ? 200 * N : N));
+    kt->linear_dw(&(struct kernel_linear_dw){
+        .m = N, .n = N, .k = N, .dy = dx, .x = dx, .dw = dw, .add = true, .grad_t = true,
+    }, DTYPE_F16, NULL);
+    got = kt_get(dw, N * N, DTYPE_F16);
+    for (int i = 0; i < N * N; i++)
+        assert_true(got[i] == INFINITY);        /* 200 * 200 + 15 + 30000 */
+}
+
 /* ALiBi's products of slope and position, with 112 heads, as docs/training.md 1.5 rounds them */
 static void test_alibi_rounding(void)
 {
@@ -509,21 +620,26 @@ static void test_alibi_rounding(void)
         assert_int_equal(half[i], v[i].want);
 }
 
+static void check_scale_add(int64_t n, enum dtype t)
+{
+    double *x = kt_random(n, -1, 1), *y = kt_random(n, -1, 1);
+    void *dx = kt_in(x, n, t), *dy = kt_in(y, n, t);
+
+    kt->scale(dx, 0.3f, n, t, NULL);
+    kt->add(dy, dx, n, t, NULL);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] *= 0.3f;
+        y[i] += x[i];
+    }
+    kt_close("scale", kt_get(dx, n, t), x, n, 0, kt_eps(t));
+    kt_close("add", kt_get(dy, n, t), y, n, kt_eps(t) * 0.31, kt_eps(t));
+}
+
 static void test_scale_add(void)
 {
     for (size_t l = 0; l < N_LENGTHS; l++) {
-        int64_t n = lengths[l];
-        double *x = kt_random(n, -1, 1), *y = kt_random(n, -1, 1);
-        void *dx = kt_in(x, n, DTYPE_F32), *dy = kt_in(y, n, DTYPE_F32);
-
-        kt->scale(dx, 0.3f, n, DTYPE_F32, NULL);
-        kt->add(dy, dx, n, DTYPE_F32, NULL);
-        for (int64_t i = 0; i < n; i++) {
-            x[i] *= 0.3f;
-            y[i] += x[i];
-        }
-        kt_close("scale", kt_get(dx, n, DTYPE_F32), x, n, 0, EPS_F32);
-        kt_close("add", kt_get(dy, n, DTYPE_F32), y, n, EPS_F32 * 0.31, EPS_F32);
+        check_scale_add(lengths[l], DTYPE_F32);
+        check_scale_add(lengths[l], DTYPE_F16);
     }
 }
 
@@ -604,7 +720,8 @@ int main(void)
         KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
         KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_first_not_finite),
-        KT_CASE(test_cast), KT_CASE(test_alibi_rounding),
+        KT_CASE(test_cast), KT_CASE(test_f16_exact),
+        KT_CASE(test_f16_products), KT_CASE(test_f16_overflow), KT_CASE(test_alibi_rounding),
         KT_CASE(test_scale_add), KT_CASE(test_normal),
         KT_CASE(test_philox_vectors), KT_CASE(test_dropout_rate),
     };

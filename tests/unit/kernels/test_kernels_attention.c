@@ -90,7 +90,7 @@ static void check_attention(const struct shape *z, enum dtype t, float unit)
     void *dd_o = kt_in(d_o, n, t), *d_grad = kt_out(3 * n, t);
     struct qkv x = split(z, packed), got;
     double *o = kt_zeros(n), *lse = kt_zeros(n_lse), *dq = kt_zeros(n), *dk = kt_zeros(n), *dv = kt_zeros(n);
-    size_t size = t == DTYPE_BF16 ? 2 : 4;
+    size_t size = (size_t)dtype_size(t);
     struct kernel_dropout drop = { z->p, { 77, 99 }, (1ll << 31) * z->s };
     struct kernel_attention a = {
         .b = z->b, .s = z->s, .heads = z->heads, .hd = z->hd, .head0 = z->head0,
@@ -104,7 +104,7 @@ static void check_attention(const struct shape *z, enum dtype t, float unit)
     };
     struct ref_attention r = {
         z->b, z->s, z->heads, z->hd, z->head0, x.q, x.k, x.v, z->alibi ? bias : NULL, a.scale,
-        t == DTYPE_BF16 ? unit : 0, drop,
+        t == DTYPE_F32 ? 0 : unit, drop, t,
     };
     struct slack tol = slack_of(z);
 
@@ -118,7 +118,7 @@ static void check_attention(const struct shape *z, enum dtype t, float unit)
     kt->attention_back(&a, &g, t, NULL);
     got = split(z, kt_get(d_grad, 3 * n, t));
     /* D is taken from the rounded o: its hd terms of |o| <= keep are off by T's rounding each. */
-    double of_o = t == DTYPE_BF16 ? EPS_BF16 * z->hd / (1 - z->p) * a.scale : 0;
+    double of_o = t == DTYPE_F32 ? 0 : kt_eps(t) * z->hd / (1 - z->p) * a.scale;
 
     kt_close("dv", got.v, dv, n, tol.grad, kt_eps(t));
     kt_close("dk", got.k, dk, n, tol.grad + of_o, kt_eps(t));
@@ -130,6 +130,7 @@ static void test_attention(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_attention(&shapes[i], DTYPE_F32, 0);
         check_attention(&shapes[i], DTYPE_BF16, 0);
+        check_attention(&shapes[i], DTYPE_F16, 0);
     }
 }
 
@@ -142,6 +143,7 @@ static void test_rounded_scores(void)
 
     for (int i = 0; i < 3; i++) {
         check_attention(&z[i], DTYPE_BF16, i == 1 ? 1 : 3);
+        check_attention(&z[i], DTYPE_F16, i == 1 ? 1 : 3);
         check_attention(&z[i], DTYPE_F32, 1);
     }
 }
@@ -227,7 +229,7 @@ static void test_reference_gradients(void)
     memcpy(fd.bias, kt_random(10, -1, 1), sizeof fd.bias);
     for (int i = 0; i < 2; i++) {
         fd.a = (struct ref_attention){ 2, 5, 2, 3, 1, fd.q, fd.k, fd.v, i ? fd.bias : NULL, 0.6, 0,
-                                       { i ? 0.3f : 0, { 5, 6 }, 35 } };
+                                       { i ? 0.3f : 0, { 5, 6 }, 35 }, DTYPE_F32 };
         ref_attention_back(dq, dk, dv, fd.w, &fd.a);
         assert_true(ref_gradient_error(fd_attention, NULL, fd.q, FD_N, dq) < 1e-8);
         assert_true(ref_gradient_error(fd_attention, NULL, fd.k, FD_N, dk) < 1e-8);

@@ -16,7 +16,8 @@
 
 #define U EPS_F32
 
-static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16 };
+static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+#define N_TYPES 3
 
 /* Around the edges of vectors, of runs of 256 for dropout, of chunks of 16 rows and of 128 chunks. */
 static const struct size { int64_t m, h; } sizes[] = {
@@ -67,22 +68,23 @@ static void check_layernorm(struct size z, enum dtype t)
 static void test_layernorm(void)
 {
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < N_TYPES; j++)
             check_layernorm(sizes[i], types[j]);
 }
 
-static void check_layernorm_back(struct size z, enum dtype t, bool with_add)
+static void check_layernorm_back(struct size z, struct kt_types of, bool with_add)
 {
+    const enum dtype t = of.t, g = kt_grad(of);
     int64_t n = z.m * z.h;
     double *x = rows(z), *gamma = kt_random(z.h, 0.5, 1.5), *dy = kt_random(n, -1, 1), *plus = kt_random(n, -1, 1);
     double *y = kt_zeros(n), *mean = kt_zeros(z.m), *rstd = kt_zeros(z.m), *beta = kt_zeros(z.h);
     double *want = kt_zeros(n), *want_g = kt_zeros(z.h), *want_b = kt_zeros(z.h);
     double *old_g = kt_random(z.h, -1, 1), *old_b = kt_random(z.h, -1, 1);
     void *d_x = kt_in(x, n, t), *d_gamma = kt_in(gamma, z.h, t), *d_dy = kt_in(dy, n, t), *d_plus = kt_in(plus, n, t);
-    void *d_g = kt_in(old_g, z.h, DTYPE_F32), *d_b = kt_in(old_b, z.h, DTYPE_F32);
-    void *dx = with_add ? d_plus : kt_out(n, t), *g0 = kt_out(z.h, DTYPE_F32), *b0 = kt_out(z.h, DTYPE_F32);
+    void *d_g = kt_in(old_g, z.h, g), *d_b = kt_in(old_b, z.h, g);
+    void *dx = with_add ? d_plus : kt_out(n, t), *g0 = kt_out(z.h, g), *b0 = kt_out(z.h, g);
     void *scratch = kt_scratch(kt->layernorm_scratch(z.m, z.h));
-    double tol = 8 * xhat_slack(z), rstd_max = 0;
+    double tol = 8 * xhat_slack(z), rstd_max = 0, twice = 0;    /* twice: what is added is rounded before the sum */
 
     ref_layernorm(y, mean, rstd, x, gamma, beta, z.m, z.h, eps);
     for (int64_t i = 0; i < z.m; i++)
@@ -92,33 +94,36 @@ static void check_layernorm_back(struct size z, enum dtype t, bool with_add)
 
     kt->layernorm_back(&(struct kernel_layernorm_back){
         .m = z.m, .h = z.h, .dy = d_dy, .x = d_x, .gamma = d_gamma, .mean = d_mean, .rstd = d_rstd,
-        .add_dx = with_add ? d_plus : NULL, .dx = dx, .dgamma = g0, .dbeta = b0, .scratch = scratch,
+        .add_dx = with_add ? d_plus : NULL, .dx = dx, .dgamma = g0, .dbeta = b0, .grad_t = of.grad_t,
+        .scratch = scratch,
     }, t, NULL);
     for (int64_t i = 0; with_add && i < n; i++)
         want[i] += plus[i];
     /* dx = rstd * (terms of size 1.5, wrong by as much as xhat is) */
     kt_close("dx", kt_get(dx, n, t), want, n, rstd_max * tol, kt_eps(t));
     /* Sums of m terms up to 2, each off like xhat; |xhat| <= 2 or so */
-    kt_close("dgamma", kt_get(g0, z.h, DTYPE_F32), want_g, z.h, (double)z.m * (tol / 8 + 32 * U) , 4 * U);
-    kt_close("dbeta", kt_get(b0, z.h, DTYPE_F32), want_b, z.h, (double)z.m * 32 * U, 4 * U);
+    kt_close("dgamma", kt_get(g0, z.h, g), want_g, z.h, (double)z.m * (tol / 8 + 32 * U), kt_eps(g) + 3 * U);
+    kt_close("dbeta", kt_get(b0, z.h, g), want_b, z.h, (double)z.m * 32 * U, kt_eps(g) + 3 * U);
 
     for (int64_t j = 0; j < z.h; j++) {
+        twice = fmax(twice, kt_eps(g) * fmax(fabs(want_g[j]), fabs(want_b[j])));
         want_g[j] += old_g[j];
         want_b[j] += old_b[j];
     }
     kt->layernorm_back(&(struct kernel_layernorm_back){
         .m = z.m, .h = z.h, .dy = d_dy, .x = d_x, .gamma = d_gamma, .mean = d_mean, .rstd = d_rstd, .dx = kt_out(n, t),
-        .dgamma = d_g, .dbeta = d_b, .add = true, .scratch = scratch,
+        .dgamma = d_g, .dbeta = d_b, .add = true, .grad_t = of.grad_t, .scratch = scratch,
     }, t, NULL);
-    kt_close("dgamma, added", kt_get(d_g, z.h, DTYPE_F32), want_g, z.h, (double)z.m * (tol / 8 + 32 * U), 4 * U);
-    kt_close("dbeta, added", kt_get(d_b, z.h, DTYPE_F32), want_b, z.h, (double)z.m * 32 * U + U, 4 * U);
+    kt_close("dgamma, added", kt_get(d_g, z.h, g), want_g, z.h, (double)z.m * (tol / 8 + 32 * U) + twice,
+             kt_eps(g) + 3 * U);
+    kt_close("dbeta, added", kt_get(d_b, z.h, g), want_b, z.h, (double)z.m * 32 * U + U + twice, kt_eps(g) + 3 * U);
 }
 
 static void test_layernorm_back(void)
 {
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 4; j++)
-            check_layernorm_back(sizes[i], types[j / 2], j % 2);
+        for (int j = 0; j < 2 * KT_TYPES; j++)
+            check_layernorm_back(sizes[i], kt_types[j / 2], j % 2);
 }
 
 /* ---- residual and dropout ---- */
@@ -170,38 +175,44 @@ static void check_residual(struct size z, enum dtype t, float p, bool norm)
 static void test_residual(void)
 {
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < N_TYPES; j++) {
             check_residual(sizes[i], types[j], 0.1f, true);
             check_residual(sizes[i], types[j], 0, true);
             check_residual(sizes[i], types[j], 0.5f, false);
         }
 }
 
-static void check_dropout_back(struct size z, enum dtype t, float p)
+static void check_dropout_back(struct size z, struct kt_types of, float p)
 {
+    const enum dtype t = of.t, g = kt_grad(of);
     int64_t n = z.m * z.h;
     struct kernel_dropout drop = dropout(p);
     double *dz = kt_random(n, -1, 1), *old = kt_random(z.h, -1, 1), *want = kt_zeros(n), *want_b = kt_zeros(z.h), *got;
-    void *d_dz = kt_in(dz, n, t), *da = kt_out(n, t), *db = kt_out(z.h, DTYPE_F32), *db_add = kt_in(old, z.h, DTYPE_F32);
+    void *d_dz = kt_in(dz, n, t), *da = kt_out(n, t), *db = kt_out(z.h, g), *db_add = kt_in(old, z.h, g);
     void *scratch = kt_scratch(kt->layernorm_scratch(z.m, z.h));
+    double twice = 0;
 
     for (int64_t i = 0; i < n; i++)
         want[i] = dz[i] * ref_drop(&drop, drop.row0 * z.h + i);
     kt->dropout_back(&(struct kernel_dropout_back){
-        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = da, .dbias = db, .scratch = scratch,
+        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = da, .dbias = db, .grad_t = of.grad_t,
+        .scratch = scratch,
     }, t, NULL);
     got = kt_get(da, n, t);
     kt_close("da", got, want, n, 0, kt_eps(t) + 4 * U);
     for (int64_t i = 0; i < n; i++)
         want_b[i % z.h] += got[i];
-    kt_close("dbias", kt_get(db, z.h, DTYPE_F32), want_b, z.h, 32 * U * (double)z.m, U);
+    kt_close("dbias", kt_get(db, z.h, g), want_b, z.h, 32 * U * (double)z.m, kt_eps(g));
     kt->dropout_back(&(struct kernel_dropout_back){
-        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = d_dz, .dbias = db_add, .add = true, .scratch = scratch,
+        .m = z.m, .h = z.h, .dz = d_dz, .drop = drop, .da = d_dz, .dbias = db_add, .add = true,
+        .grad_t = of.grad_t, .scratch = scratch,
     }, t, NULL);
     kt_close("da over dz", kt_get(d_dz, n, t), got, n, 0, 0);
-    for (int64_t j = 0; j < z.h; j++)
+    for (int64_t j = 0; j < z.h; j++) {
+        twice = fmax(twice, kt_eps(g) * fabs(want_b[j]));
         want_b[j] += old[j];
-    kt_close("dbias, added", kt_get(db_add, z.h, DTYPE_F32), want_b, z.h, 32 * U * (double)z.m, 2 * U);
+    }
+    kt_close("dbias, added", kt_get(db_add, z.h, g), want_b, z.h, 32 * U * (double)z.m + twice, kt_eps(g) + U);
 }
 
 static void test_dropout_back(void)
@@ -209,20 +220,28 @@ static void test_dropout_back(void)
     static const float p[] = { 0, 0.1f, 0.75f };
 
     for (size_t i = 0; i < N_SIZES; i++)
-        for (int j = 0; j < 6; j++)
-            check_dropout_back(sizes[i], types[j % 2], p[j / 2]);
+        for (int j = 0; j < 3 * KT_TYPES; j++)
+            check_dropout_back(sizes[i], kt_types[j / 3], p[j % 3]);
 }
 
 /* ---- embedding ---- */
 
-static void check_embed(int64_t m, int64_t h, int64_t rows_n, int64_t first, enum dtype t)
+/* Sums in fp32 have a tolerance of their own; fp16 rounds them. */
+static double round_grad(struct kt_types of)
 {
+    return of.grad_t ? kt_eps(of.t) : 0;
+}
+
+static void check_embed(int64_t m, int64_t h, int64_t rows_n, int64_t first, struct kt_types of)
+{
+    const enum dtype t = of.t, g = kt_grad(of);
     int32_t *id = kt_random_ids(m, 0, 40);      /* some are another rank's, most come up several times */
     double *table = kt_random(rows_n * h, -1, 1), *dy = kt_random(m * h, -1, 1), *old = kt_random(rows_n * h, -1, 1);
     double *want = kt_zeros(m * h), *grad = kt_zeros(rows_n * h);
     void *d_id = kt_bytes(id, (uint64_t)m * 4), *d_table = kt_in(table, rows_n * h, t), *d_dy = kt_in(dy, m * h, t);
-    void *y = kt_out(m * h, t), *dt = kt_out(rows_n * h, DTYPE_F32), *dt_add = kt_in(old, rows_n * h, DTYPE_F32);
+    void *y = kt_out(m * h, t), *dt = kt_out(rows_n * h, g), *dt_add = kt_in(old, rows_n * h, g);
     void *scratch = kt_scratch(kt->embed_scratch(m, rows_n));
+    double twice = 0;
 
     for (int64_t i = 0; i < m * h; i++) {
         int64_t row = id[i / h] - first;
@@ -237,30 +256,35 @@ static void check_embed(int64_t m, int64_t h, int64_t rows_n, int64_t first, enu
     }, t, NULL);
     kt_close("embed", kt_get(y, m * h, t), want, m * h, 0, 0);
     kt->embed_back(&(struct kernel_embed_back){
-        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt, .scratch = scratch,
-    }, t, NULL);
-    kt_close("embed_back", kt_get(dt, rows_n * h, DTYPE_F32), grad, rows_n * h, (double)(m * m) * U, 0);
-    kt->embed_back(&(struct kernel_embed_back){
-        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt_add, .add = true,
+        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt, .grad_t = of.grad_t,
         .scratch = scratch,
     }, t, NULL);
-    for (int64_t i = 0; i < rows_n * h; i++)
+    kt_close("embed_back", kt_get(dt, rows_n * h, g), grad, rows_n * h, (double)(m * m) * U, round_grad(of));
+    kt->embed_back(&(struct kernel_embed_back){
+        .m = m, .h = h, .first = first, .rows = rows_n, .id = d_id, .dy = d_dy, .dtable = dt_add, .add = true,
+        .grad_t = of.grad_t, .scratch = scratch,
+    }, t, NULL);
+    for (int64_t i = 0; i < rows_n * h; i++) {
+        twice = fmax(twice, round_grad(of) * fabs(grad[i]));
         grad[i] += old[i];
-    kt_close("embed_back, added", kt_get(dt_add, rows_n * h, DTYPE_F32), grad, rows_n * h, (double)(m * m) * U, 0);
+    }
+    kt_close("embed_back, added", kt_get(dt_add, rows_n * h, g), grad, rows_n * h, (double)(m * m) * U + twice,
+             round_grad(of));
 }
 
 static void test_embed(void)
 {
-    for (int j = 0; j < 2; j++) {
-        check_embed(100, 33, 40, 0, types[j]);
-        check_embed(100, 17, 20, 20, types[j]);
-        check_embed(200, 5, 7, 13, types[j]);
-        check_embed(1, 300, 1, 100, types[j]);
+    for (int j = 0; j < KT_TYPES; j++) {
+        check_embed(100, 33, 40, 0, kt_types[j]);
+        check_embed(100, 17, 20, 20, kt_types[j]);
+        check_embed(200, 5, 7, 13, kt_types[j]);
+        check_embed(1, 300, 1, 100, kt_types[j]);
     }
 }
 
-static void check_finish(int64_t h, enum dtype t, float p, bool with_position, bool with_pos)
+static void check_finish(int64_t h, struct kt_types of, float p, bool with_position, bool with_pos)
 {
+    const enum dtype t = of.t, g = kt_grad(of);
     enum { M = 70, S = 35 };
     struct kernel_dropout drop = dropout(p);
     int32_t *pos = kt_random_ids(M, 0, 50);
@@ -268,7 +292,8 @@ static void check_finish(int64_t h, enum dtype t, float p, bool with_position, b
     double *want = kt_zeros(M * h), *grad = kt_zeros(50 * h), *got;
     void *d_x = kt_in(x, M * h, t), *d_table = kt_in(table, 50 * h, t), *y = kt_out(M * h, t);
     void *d_pos = with_pos ? kt_bytes(pos, M * 4) : NULL;
-    void *d_grad = kt_out(50 * h, DTYPE_F32), *d_add = kt_in(old, 50 * h, DTYPE_F32);
+    void *d_grad = kt_out(50 * h, g), *d_add = kt_in(old, 50 * h, g);
+    double twice = 0;
 
     for (int64_t i = 0; i < M * h; i++) {
         int64_t at = (with_pos ? pos[i / h] : i / h % S) * h + i % h;
@@ -278,14 +303,18 @@ static void check_finish(int64_t h, enum dtype t, float p, bool with_position, b
     }
     kt->position_back(&(struct kernel_position_back){
         .m = M, .h = h, .s = S, .n_pos = 50, .dx = d_x, .pos = d_pos, .dposition = d_grad,
+        .grad_t = of.grad_t,
     }, t, NULL);
-    kt_close("position_back", kt_get(d_grad, 50 * h, DTYPE_F32), grad, 50 * h, M * M * U, 0);
+    kt_close("position_back", kt_get(d_grad, 50 * h, g), grad, 50 * h, M * M * U, round_grad(of));
     kt->position_back(&(struct kernel_position_back){
         .m = M, .h = h, .s = S, .n_pos = 50, .dx = d_x, .pos = d_pos, .dposition = d_add, .add = true,
+        .grad_t = of.grad_t,
     }, t, NULL);
-    for (int64_t i = 0; i < 50 * h; i++)
+    for (int64_t i = 0; i < 50 * h; i++) {
+        twice = fmax(twice, round_grad(of) * fabs(grad[i]));
         grad[i] += old[i];
-    kt_close("position_back, added", kt_get(d_add, 50 * h, DTYPE_F32), grad, 50 * h, M * M * U, 0);
+    }
+    kt_close("position_back, added", kt_get(d_add, 50 * h, g), grad, 50 * h, M * M * U + twice, round_grad(of));
 
     kt->embed_finish(&(struct kernel_embed_finish){
         .m = M, .h = h, .s = S, .x = d_x, .position = with_position ? d_table : NULL, .pos = d_pos, .drop = drop,
@@ -302,8 +331,8 @@ static void check_finish(int64_t h, enum dtype t, float p, bool with_position, b
 
 static void test_embed_finish(void)
 {
-    for (int j = 0; j < 16; j++)
-        check_finish(j % 2 ? 259 : 33, types[j / 2 % 2], j & 4 ? 0.1f : 0, j & 8, j & 4);
+    for (int j = 0; j < 8 * KT_TYPES; j++)
+        check_finish(j % 2 ? 259 : 33, kt_types[j / 8], j & 2 ? 0.1f : 0, j & 4, j & 2);
 }
 
 /* ---- loss ---- */
@@ -355,7 +384,7 @@ static void check_xent(int64_t m, int64_t v, int tp, double range, enum dtype t)
 
 static void test_xent(void)
 {
-    for (int j = 0; j < 2; j++) {
+    for (int j = 0; j < N_TYPES; j++) {
         check_xent(5, 12, 1, 3, types[j]);
         check_xent(3, 1030, 1, 20, types[j]);
         check_xent(2, 5000, 2, 8, types[j]);
