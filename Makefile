@@ -95,6 +95,9 @@ CUDA_LIB  := $(if $(NVCC),$(BIN)/shardkit-cuda.so)
 TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c tools/train/*/*.c))
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
 TRAIN     := $(O)/libtrain.a
+# The same of the tool for backups.
+BACKUP_SRC := $(filter-out tools/ckpt-backup/main.c,$(wildcard tools/ckpt-backup/*.c))
+BACKUP    := $(O)/libbackup.a
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
@@ -151,8 +154,9 @@ $(LIB): $(LIB_OBJ)
 $(TLIB): $(TLIB_OBJ)
 $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
+$(BACKUP): $(BACKUP_SRC:%.c=$(O)/%.o)
 $(SHARED): $(patsubst %.c,$(O)/%.o,$(wildcard tools/common/*.c))
-$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(SHARED):
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(SHARED):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -173,10 +177,11 @@ define unit_rule
 $(O)/tests/$(basename $(notdir $(1))): $(1:%.c=$(O)/%.o)
 endef
 $(foreach s,$(UNIT_SRC),$(eval $(call unit_rule,$(s))))
-$(UNIT_BIN): $(TLIB) $(TRAIN) $(KERNELS) $(LIB)
+$(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) \
+		-lcmocka
 
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)

@@ -37,7 +37,7 @@ awk '
                                                      from "/"
         if (from == "tools/train/health")     return below "tools/train/log/ tools/train/run/ " from "/"
         if (from ~ "^tools/")           return "libcommon/ tools/common/ " from "/"
-        if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tests/lib/ " from "/"
+        if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tools/ckpt-backup/ tests/lib/ " from "/"
         return ""
     }
 

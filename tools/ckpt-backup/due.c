@@ -1,0 +1,178 @@
+/*
+ * due.c - what is due, what is there, what may go
+ */
+#include "tools/ckpt-backup/due.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+
+/* FORM_N: nothing is due. */
+enum { FORM_NONE = FORM_N };
+
+struct making {
+    const struct rules *rules;
+    const struct due_state *st;
+    int64_t **stay;             /* of each place the steps that count for its keep-last, ascending */
+    int *n_stay;
+    struct due_action *action;
+    int n, cap;
+};
+
+/* ---- due and there ---- */
+
+/* By the place's own words, whatever it may keep. */
+static enum backup_form picked_form(const struct rules_place *p, int64_t step)
+{
+    struct rules_pick named = p->keep.pick;
+
+    named.every = 0;                    /* keep-every is about what is there; `keep 31200` also asks for it */
+    if (rules_picks(&p->full, step) || rules_picks(&named, step))
+        return p->tar ? FORM_TAR : FORM_WHOLE;
+    return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
+}
+
+/* Do the rules keep it among these steps (ascending)? */
+static bool kept(const struct rules_keep *k, const int64_t *step, int n, int64_t wanted)
+{
+    if (!k->given || rules_picks(&k->pick, wanted))
+        return true;
+    for (int i = n - 1; i >= 0 && n - i <= k->last; i--)
+        if (step[i] == wanted)
+            return true;
+    return false;
+}
+
+static enum backup_form due_form(const struct making *m, int place, int64_t step)
+{
+    const struct rules_place *p = &m->rules->place[place];
+    enum backup_form form = picked_form(p, step);
+
+    return kept(&p->keep, m->stay[place], m->n_stay[place], step) ? form : (enum backup_form)FORM_NONE;
+}
+
+static bool is_there(const struct due_place *p, int64_t step, enum backup_form form)
+{
+    for (int i = 0; i < p->n_held; i++)
+        if (p->held[i].step == step && p->held[i].verified && (p->held[i].form != FORM_WEIGHTS || form == FORM_WEIGHTS))
+            return true;
+    return false;
+}
+
+static bool is_finished(const struct due_state *st, int64_t step)
+{
+    return st->latest < 0 || step <= st->latest;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* What the place holds and what it will. */
+static void list_stay(struct making *m, int place)
+{
+    const struct due_place *p = &m->st->place[place];
+    int64_t *step = xcalloc((size_t)(p->n_held + m->st->n_steps) + 1, sizeof *step);
+    int all = 0, n = 0;
+
+    for (int i = 0; i < p->n_held; i++)
+        step[all++] = p->held[i].step;
+    for (int i = 0; i < m->st->n_steps; i++)
+        if (is_finished(m->st, m->st->step[i]) &&
+            picked_form(&m->rules->place[place], m->st->step[i]) != (enum backup_form)FORM_NONE)
+            step[all++] = m->st->step[i];
+    qsort(step, (size_t)all, sizeof *step, by_step);
+    for (int i = 0; i < all; i++)
+        if (n == 0 || step[n - 1] != step[i])
+            step[n++] = step[i];
+    m->stay[place] = step;
+    m->n_stay[place] = n;
+}
+
+/* ---- actions ---- */
+
+static void add(struct making *m, struct due_action a)
+{
+    ARRAY_ROOM(m->action, m->cap, m->n + 1);
+    m->action[m->n++] = a;
+}
+
+static void add_copies(struct making *m, int64_t step)
+{
+    for (int p = 0; p < m->rules->n_places; p++) {
+        enum backup_form form = due_form(m, p, step);
+
+        if (form != (enum backup_form)FORM_NONE && m->st->place[p].known && !is_there(&m->st->place[p], step, form))
+            add(m, (struct due_action){ DUE_COPY, step, p, DUE_RUN, form });
+    }
+}
+
+/* It is not kept where it lies: it may go, or waits for the first place that lacks it. */
+static void add_forget(struct making *m, struct due_action a)
+{
+    a.verb = DUE_FORGET;
+    a.for_place = DUE_RUN;
+    for (int p = 0; p < m->rules->n_places && a.verb == DUE_FORGET; p++) {
+        const struct due_place *held = &m->st->place[p];
+        enum backup_form form = due_form(m, p, a.step);
+
+        if (p == a.place)
+            continue;
+        if (!held->known || (form != (enum backup_form)FORM_NONE && !is_there(held, a.step, form))) {
+            a.verb = DUE_WAIT;
+            a.for_place = p;
+        }
+    }
+    add(m, a);
+}
+
+static void forget_in_run(struct making *m)
+{
+    const struct due_state *st = m->st;
+    int n = 0;
+
+    if (!m->rules->keep.given)
+        return;
+    while (n < st->n_steps && is_finished(st, st->step[n]))
+        n++;                            /* what is still being written is nobody's newest */
+    for (int i = 0; i < n; i++)
+        if (st->step[i] != st->latest && !kept(&m->rules->keep, st->step, n, st->step[i]))
+            add_forget(m, (struct due_action){ .step = st->step[i], .place = DUE_RUN, .form = FORM_WHOLE });
+}
+
+static void forget_in_place(struct making *m, int place)
+{
+    const struct due_place *p = &m->st->place[place];
+    const struct rules_keep *k = &m->rules->place[place].keep;
+
+    for (int i = 0; i < p->n_held; i++)
+        if (!kept(k, m->stay[place], m->n_stay[place], p->held[i].step))
+            add_forget(m, (struct due_action){ .step = p->held[i].step, .place = place,
+                                                    .form = p->held[i].form });
+}
+
+int due_make(const struct rules *r, const struct due_state *st, struct due_action **out)
+{
+    struct making m = { .rules = r, .st = st };
+
+    m.stay = xcalloc((size_t)r->n_places + 1, sizeof *m.stay);
+    m.n_stay = xcalloc((size_t)r->n_places + 1, sizeof *m.n_stay);
+    for (int p = 0; p < r->n_places; p++)
+        list_stay(&m, p);
+    for (int i = 0; i < st->n_steps; i++)
+        if (is_finished(st, st->step[i]))
+            add_copies(&m, st->step[i]);
+    forget_in_run(&m);
+    for (int p = 0; p < r->n_places; p++)
+        if (st->place[p].known)
+            forget_in_place(&m, p);
+    for (int p = 0; p < r->n_places; p++)
+        free(m.stay[p]);
+    free(m.stay);
+    free(m.n_stay);
+    *out = m.action;
+    return m.n;
+}
