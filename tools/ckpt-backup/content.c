@@ -1,0 +1,282 @@
+/*
+ * content.c - listing a tag's files, and the cheap half of verify
+ */
+#include "tools/ckpt-backup/content.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
+#include "libcommon/format/zip.h"
+#include "libcommon/layout/layout.h"
+#include "tools/ckpt-backup/receipt.h"
+
+enum { DEPTH_MAX = 8, FILES_MAX = 1 << 20 };
+
+/* ---- the folder's files ---- */
+
+struct listing {
+    struct content *c;
+    int cap;
+};
+
+static int list_below(struct listing *l, const char *inside, int depth, struct err *e);
+
+static int add_file(struct listing *l, const char *name, const struct stat *st, struct err *e)
+{
+    struct content *c = l->c;
+
+    if (c->n_files == FILES_MAX) {
+        err_data(e, c->path, ERR_NO_BYTE, "more than %d files: this is no checkpoint", FILES_MAX);
+        return -1;
+    }
+    ARRAY_ROOM(c->file, l->cap, c->n_files + 1);
+    c->file[c->n_files++] = (struct content_file){
+        .name = xstrdup(name), .size_bytes = (uint64_t)st->st_size, .inode = st->st_ino, .mode = st->st_mode & 0777,
+        .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+    };
+    return 0;
+}
+
+/* A link is what it leads to: a backup that points back to where it came from is none. */
+static int add_entry(struct listing *l, const char *name, int depth, struct err *e)
+{
+    char *path = path_join(l->c->path, name);
+    struct stat st;
+    int rc = stat(path, &st);
+
+    if (rc < 0)
+        err_sys(e, path, "cannot be looked at");
+    else if (S_ISREG(st.st_mode))
+        rc = add_file(l, name, &st, e);
+    else if (S_ISDIR(st.st_mode))
+        rc = list_below(l, name, depth + 1, e);
+    else {
+        err_data(e, path, ERR_NO_BYTE, "neither file nor folder: it cannot be backed up");
+        rc = -1;
+    }
+    free(path);
+    return rc;
+}
+
+static int list_below(struct listing *l, const char *inside, int depth, struct err *e)
+{
+    char *path = *inside ? path_join(l->c->path, inside) : xstrdup(l->c->path);
+    DIR *d = depth <= DEPTH_MAX ? opendir(path) : NULL;
+    struct dirent *ent;
+    int rc = 0;
+
+    if (!d) {
+        errno = depth > DEPTH_MAX ? ELOOP : errno;
+        err_sys(e, path, "cannot list the folder");
+        rc = -1;
+    }
+    while (rc == 0 && (errno = 0, ent = readdir(d)) != NULL) {
+        char *name;
+
+        if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
+            continue;
+        name = *inside ? path_join(inside, ent->d_name) : xstrdup(ent->d_name);
+        rc = add_entry(l, name, depth, e);
+        free(name);
+    }
+    if (rc == 0 && errno) {
+        err_sys(e, path, "cannot list the folder");
+        rc = -1;
+    }
+    if (d)
+        closedir(d);
+    free(path);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct content_file *)a)->name, ((const struct content_file *)b)->name);
+}
+
+/* ---- is it whole? ---- */
+
+int64_t content_latest(const char *run_folder)
+{
+    char *path = path_join(run_folder, "latest"), *text;
+    struct err ignored = {0};
+    int64_t step = -1;
+    uint64_t size;
+
+    text = file_slurp(path, 4096, &size, &ignored);
+    if (text) {
+        text[strcspn(text, " \t\r\n")] = '\0';
+        step = receipt_step(text);
+    }
+    free(text);
+    free(path);
+    return step;
+}
+
+/* Savers write the tag, then `latest`. */
+static int check_finished(const struct content *c, struct err *e)
+{
+    char *run = path_parent(c->path);
+    int64_t latest = content_latest(run);
+    int rc = 0;
+
+    if (c->step >= 0 && latest >= 0 && c->step > latest) {
+        err_data(e, c->path, ERR_NO_BYTE, "refused: %s/latest still names global_step%lld, so the save of this one is "
+                 "not finished", run, (long long)latest);
+        rc = -1;
+    }
+    free(run);
+    return rc;
+}
+
+static void check_containers(struct source *s, struct report *r)
+{
+    for (int i = 0; i < s->n_files; i++) {
+        struct err e = {0};
+        struct zip *z = str_ends(s->file[i].name, ".pt") ? zip_open(s->files, s->file[i].file, &e) : NULL;
+
+        if (z && zip_check_container(z, s->files, s->file[i].file, r, &e) < 0)
+            report_add_err(r, "read", &e);
+        zip_close(z);                   /* what cannot be opened was told by source_open() */
+    }
+}
+
+static int refuse(const struct report *r, const char *path, struct err *e)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (report_get(r, i)->severity == SEV_ERROR) {
+            char *text = finding_text(report_get(r, i));
+
+            err_data(e, path, ERR_NO_BYTE, "refused, still being written or damaged: %s; 'ckpt-inspect verify' tells "
+                     "all", text);
+            free(text);
+            return -1;
+        }
+    return 0;
+}
+
+static bool is_optimizer(const struct source *s, const char *name)
+{
+    const struct source_file *f = source_file(s, name);
+
+    return f && f->cls == FILE_OPTIMIZER;
+}
+
+/* Keep what the form has. */
+static void choose_files(struct content *c, const struct source *s, enum backup_form form)
+{
+    int n = 0;
+
+    for (int i = 0; i < c->n_files; i++)
+        if (form == FORM_WEIGHTS && is_optimizer(s, c->file[i].name)) {
+            c->size_bytes -= c->file[i].size_bytes;
+            free(c->file[i].name);
+        } else {
+            c->file[n++] = c->file[i];
+        }
+    c->n_files = n;
+}
+
+static int check_kind(const struct source *s, enum backup_form form, struct err *e)
+{
+    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+        err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
+    else if (form == FORM_WEIGHTS && s->kind != LAYOUT_DEEPSPEED)
+        err_usage(e, "%s: only of a sharded checkpoint the weights lie in files of their own; copy it whole", s->path);
+    else
+        return 0;
+    return -1;
+}
+
+int content_list(struct content *c, const char *tag_folder, struct err *e)
+{
+    struct listing l = { .c = c };
+
+    *c = (struct content){ .path = xstrdup(tag_folder), .tag = path_base(tag_folder) };
+    c->step = receipt_step(c->tag);
+    if (list_below(&l, "", 0, e) < 0) {
+        content_free(c);
+        return -1;
+    }
+    if (c->n_files)
+        qsort(c->file, (size_t)c->n_files, sizeof *c->file, by_name);
+    for (int i = 0; i < c->n_files; i++)
+        c->size_bytes += c->file[i].size_bytes;
+    return 0;
+}
+
+static int open_folder(struct content *c, const struct source *s, enum backup_form form, struct err *e)
+{
+    struct stat st;
+
+    if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+        err_usage(e, "%s: is an archive already; name the checkpoint's folder", s->path);
+        return -1;
+    }
+    if (check_kind(s, form, e) < 0 || content_list(c, s->path, e) < 0)
+        return -1;
+    if (check_finished(c, e) < 0)
+        return -1;
+    choose_files(c, s, form);
+    return 0;
+}
+
+int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e)
+{
+    struct source_opts so = { .threads = threads };
+    struct report *r = report_new();
+    struct source *s = source_open(path, &so, r, e);
+    int rc = -1;
+
+    *c = (struct content){0};
+    if (!s)
+        goto out;
+    if (open_folder(c, s, form, e) < 0)
+        goto out;
+    check_containers(s, r);
+    rc = refuse(r, c->path, e);
+out:
+    source_close(s);
+    report_free(r);
+    if (rc < 0)
+        content_free(c);
+    return rc;
+}
+
+void content_free(struct content *c)
+{
+    for (int i = 0; i < c->n_files; i++)
+        free(c->file[i].name);
+    free(c->file);
+    free(c->path);
+    free(c->tag);
+    *c = (struct content){0};
+}
+
+int content_unchanged(const struct content *c, struct err *e)
+{
+    for (int i = 0; i < c->n_files; i++) {
+        const struct content_file *f = &c->file[i];
+        char *path = path_join(c->path, f->name);
+        struct stat st;
+        int rc = stat(path, &st);
+
+        if (rc < 0) {
+            err_sys(e, path, "went away while it was copied");
+        } else if ((uint64_t)st.st_size != f->size_bytes || st.st_ino != f->inode ||
+                   (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec != f->mtime_ns) {
+            err_data(e, path, ERR_NO_BYTE, "changed while it was copied: it is still being written");
+            rc = -1;
+        }
+        free(path);
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}

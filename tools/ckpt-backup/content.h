@@ -1,0 +1,47 @@
+/*
+ * content.h - the files of a checkpoint that is to be backed up, once it looks whole
+ *
+ * A tag that is still being written, or whose tables do not hold, is refused here: everything is opened as a converter
+ * would, the containers' own bytes are compared with what their writer puts there, and a step beyond the one that
+ * `latest` names is not finished. What the files hold is checked as it is copied (transfer.h).
+ */
+#ifndef SHARDKIT_CKPT_BACKUP_CONTENT_H
+#define SHARDKIT_CKPT_BACKUP_CONTENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "libcommon/base/err.h"
+#include "tools/ckpt-backup/rules.h"
+
+struct content_file {
+    char *name;                 /* inside the tag folder, sorted */
+    uint64_t size_bytes;
+    int64_t mtime_ns;
+    ino_t inode;
+    unsigned mode;              /* permission bits */
+};
+
+struct content {
+    char *path, *tag;           /* the tag folder */
+    int64_t step;               /* -1: its name tells none */
+    int n_files;
+    struct content_file *file;
+    uint64_t size_bytes;
+};
+
+/*
+ * Open `path`, a tag folder or one with `latest`, for a form: FORM_WEIGHTS leaves out the optimizer's files. ERR_DATA
+ * says what is not whole; ERR_USAGE what cannot be backed up at all (an archive, an index that points elsewhere).
+ */
+MUST_CHECK int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e);
+/* The tag folder's files alone, nothing opened; no form leaves any out. */
+MUST_CHECK int content_list(struct content *c, const char *tag_folder, struct err *e);
+void content_free(struct content *c);
+/* Are the files what they were when it was opened? ERR_DATA names the first that is not. */
+MUST_CHECK int content_unchanged(const struct content *c, struct err *e);
+/* The step that `latest` in the folder names; -1: none. */
+int64_t content_latest(const char *run_folder);
+
+#endif

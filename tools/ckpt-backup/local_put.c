@@ -1,0 +1,402 @@
+/*
+ * local_put.c - a checkpoint into a folder of backups, and out of it again
+ *
+ * The phases of both: a stage (stage.h) is opened or gone on with; its files are created with their lengths; the
+ * executor moves the bytes while the journal notes what is on disk; all is read back from the disk and compared with
+ * what was read of the source; then receipt, name, `latest`.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/local.h"
+#include "tools/ckpt-backup/stage.h"
+#include "tools/ckpt-backup/tar.h"
+
+struct transfer_opts local_transfer(const struct place_opts *o, const char *what, struct report *report)
+{
+    return (struct transfer_opts){ .threads = o->threads, .mem_bytes = o->mem_bytes, .progress = o->progress,
+                                   .what = what, .stopped = o->stopped, .report = report };
+}
+
+int local_room(const char *folder, uint64_t bytes, struct err *e)
+{
+    struct statvfs v;
+    uint64_t room;
+
+    if (statvfs(folder, &v) < 0) {
+        err_sys(e, folder, "cannot see the free space");
+        return -1;
+    }
+    room = (uint64_t)v.f_bavail * v.f_frsize;
+    if (room >= bytes)
+        return 0;
+    errno = ENOSPC;
+    err_sys(e, folder, "%" PRIu64 " bytes are needed, %" PRIu64 " are free", bytes, room);
+    return -1;
+}
+
+static uint64_t bytes_on_disk(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* ---- a folder ---- */
+
+/* The folders that a file's name goes through. */
+static int make_parents(const char *path, struct err *e)
+{
+    char *parent = path_parent(path);
+    int rc = dir_make(parent, e);
+
+    free(parent);
+    return rc;
+}
+
+/* Every file with its length, so that what is under way is known to fit before the first byte moves. */
+static int reserve_files(const struct receipt *rec, const char *part, bool resumed, struct err *e)
+{
+    uint64_t needed = 0, there = 0;
+    int rc = dir_make(part, e);
+
+    for (int i = 0; i < rec->n_files; i++) {
+        char *path = path_join(part, rec->file[i].name);
+
+        needed += align_up(rec->file[i].size_bytes, 4096);
+        there += resumed ? bytes_on_disk(path) : 0;
+        free(path);
+    }
+    if (rc == 0)
+        rc = local_room(part, needed > there ? needed - there : 0, e);
+    for (int i = 0; i < rec->n_files && rc == 0; i++) {
+        char *path = path_join(part, rec->file[i].name);
+
+        rc = make_parents(path, e) < 0 ? -1 : file_reserve(path, rec->file[i].size_bytes, resumed, e);
+        free(path);
+    }
+    return rc;
+}
+
+int local_finish_folder(const struct receipt *rec, const char *path, struct err *e)
+{
+    for (int i = 0; i < rec->n_files; i++) {
+        const struct receipt_file *f = &rec->file[i];
+        struct timespec ts[2] = { { .tv_nsec = UTIME_OMIT },
+                                  { f->mtime_ns / 1000000000, (long)(f->mtime_ns % 1000000000) } };
+        char *name = path_join(path, f->name);
+        int rc = chmod(name, f->mode | S_IRUSR | S_IWUSR) < 0 || utimensat(AT_FDCWD, name, ts, 0) < 0 ? -1 : 0;
+
+        if (rc < 0)
+            err_sys(e, name, "cannot set permissions and time");
+        if (rc == 0 && (strchr(f->name, '/') || i == 0))
+            rc = dir_sync(name, e);
+        free(name);
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- a tar ---- */
+
+static int reserve_tar(const struct tar *t, const char *part, bool resumed, struct err *e)
+{
+    uint64_t there = resumed ? bytes_on_disk(part) : 0;
+    char *folder = path_parent(part);
+    int rc, fd = -1;
+
+    rc = local_room(folder, t->size_bytes > there ? t->size_bytes - there : 0, e);
+    free(folder);
+    if (rc < 0 || file_reserve(part, t->size_bytes, resumed, e) < 0)
+        return -1;
+    fd = open(part, O_WRONLY | O_CLOEXEC);
+    for (int i = 0; i < t->n && rc == 0 && fd >= 0; i++)
+        rc = write_all_at(fd, t->head[i].bytes.buf, t->head[i].bytes.len, t->head[i].at);
+    if (fd < 0 || rc < 0 || fsync(fd) < 0) {
+        err_sys(e, part, "cannot write the tar's headers");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* ---- moving ---- */
+
+/* All files of the receipt from below `from` to below `to`, or into the .tar at `to`; fills in CRCs. */
+static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct stage *s, uint64_t *moved,
+                      struct err *e)
+{
+    struct transfer_opts o = local_transfer(&p->o, "copy", NULL);
+    char *folder = path_parent(s->part);
+    struct transfer t = {0};
+    int rc;
+
+    o.job = s->job;
+    o.folder = folder;
+    for (int i = 0; i < rec->n_files; i++) {
+        char *to = rec->form == FORM_TAR ? xstrdup(s->part) : path_join(s->part, rec->file[i].name);
+        struct transfer_run *r = transfer_add(&t, path_join(from, rec->file[i].name), to, rec->file[i].size_bytes);
+
+        r->to_at = rec->file[i].at;
+        r->records = str_ends(rec->file[i].name, ".pt");
+    }
+    rc = transfer_do(&t, &o, moved, e);
+    for (int i = 0; i < rec->n_files && rc == 0; i++)
+        rec->file[i].crc = t.run[i].crc;
+    transfer_free(&t);
+    free(folder);
+    return rc;
+}
+
+static void add_read(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
+{
+    struct transfer_run *r = transfer_add(t, path, NULL, size_bytes);
+
+    r->has_crc = true;
+    r->crc = crc;
+}
+
+int local_read_back(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
+                    struct err *e)
+{
+    struct transfer_opts to = local_transfer(o, "verify", r);
+    struct transfer t = {0};
+    int rc;
+
+    if (rec->form == FORM_TAR)
+        add_read(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
+    for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++)
+        add_read(&t, path_join(path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
+    rc = transfer_do(&t, &to, NULL, e);
+    transfer_free(&t);
+    return rc;
+}
+
+/* ---- put ---- */
+
+static char *fingerprint(const struct content *c, enum backup_form form)
+{
+    struct strbuf sb = {0};
+
+    strbuf_addf(&sb, "%s %s\n", receipt_form_name(form), c->path);
+    for (int i = 0; i < c->n_files; i++)
+        strbuf_addf(&sb, "%" PRIu64 " %" PRId64 " %ju %s\n", c->file[i].size_bytes, c->file[i].mtime_ns,
+                    (uintmax_t)c->file[i].inode, c->file[i].name);
+    return sb.buf;
+}
+
+/* `latest` goes forward only; what it names is whole. */
+static int move_latest(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    char *path, *text;
+    int rc;
+
+    if (rec->form != FORM_WHOLE || rec->step < 0 || content_latest(p->path) >= rec->step)
+        return 0;
+    path = path_join(p->path, "latest");
+    text = str_fmt("%s\n", rec->tag);
+    rc = file_replace(path, text, strlen(text), e);
+    free(path);
+    free(text);
+    return rc;
+}
+
+/* A damaged backup is about to go: not with anything in it that is not its own. */
+static int refuse_foreign(const struct receipt *rec, const char *final, struct err *e)
+{
+    char *foreign = local_foreign(rec, final);
+    bool found = foreign != NULL;
+
+    if (found)
+        err_usage(e, "%s: is damaged and would be replaced, but holds %s, which is no part of it; move that away",
+                  final, foreign);
+    free(foreign);
+    return found ? -1 : 0;
+}
+
+/* From the stage's files being there to the backup's name. */
+static int fill(struct place *p, const struct content *c, struct receipt *rec, struct stage *s, struct place_put *out,
+                struct err *e)
+{
+    struct tar t = {0};
+    int rc = -1;
+
+    if (rec->form == FORM_TAR && tar_place(&t, rec, e) < 0)
+        return -1;
+    if (rec->form == FORM_TAR ? reserve_tar(&t, s->part, s->resumed, e) < 0
+                              : reserve_files(rec, s->part, s->resumed, e) < 0)
+        goto out;
+    if (copy_files(p, rec, c->path, s, &out->moved_bytes, e) < 0)
+        goto out;
+    if (rec->form == FORM_TAR) {
+        rec->size_bytes = t.size_bytes;
+        rec->tar_crc = tar_crc(&t, rec);
+    }
+    if (local_read_back(&p->o, rec, s->part, NULL, e) < 0 || content_unchanged(c, e) < 0 ||
+        (rec->form != FORM_TAR && local_finish_folder(rec, s->part, e) < 0))
+        goto out;
+    /* A sound receipt and the older backup never stand together. */
+    rec->sound = true;
+    rec->verified_s = (int64_t)clock_wall_s();
+    if (refuse_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
+        stage_publish(s, e) < 0)
+        goto out;
+    rc = move_latest(p, rec, e);
+out:
+    tar_free(&t);
+    return rc;
+}
+
+/* Does the backup that is there hold the source's bytes? Times tell, else all is read, and the times are noted. */
+static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
+{
+    struct transfer_opts o = local_transfer(&p->o, "compare", NULL);
+    struct transfer t = {0};
+    int rc = 0;
+
+    if (place_same_files(rec, c))
+        return 0;
+    if (place_same_sizes(rec, c)) {
+        for (int i = 0; i < rec->n_files; i++)
+            add_read(&t, path_join(c->path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
+        rc = transfer_do(&t, &o, NULL, e);
+        transfer_free(&t);
+        for (int i = 0; i < rec->n_files && rc == 0; i++)
+            rec->file[i].mtime_ns = c->file[i].mtime_ns;
+        if (rc == 0 || e->kind != ERR_DATA)
+            return rc < 0 ? -1 : local_write_receipt(p, rec, e);
+        err_clear(e);
+    }
+    err_usage(e, "%s: holds another %s (copied of %s), which stays; move it away, or give another place", p->path,
+              rec->name, rec->source);
+    return -1;
+}
+
+/* 1: the backup is there; 0: it is to be made; -1. damaged: there is a receipt that cannot be read. */
+static int look_before(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
+                       const char *final, struct err *e)
+{
+    struct report *r = report_new();
+    struct stat st;
+    int rc = 0;
+
+    if (lstat(final, &st) < 0) {
+        ;                               /* nothing there, or unfinished */
+    } else if (!rec && !damaged) {
+        err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
+                  RECEIPT_FOLDER);
+        rc = -1;
+    } else if (rec) {
+        local_look(p, rec, r);
+        if (rec->sound && report_count(r, SEV_ERROR) == 0)
+            rc = holds_same(p, rec, c, e) < 0 ? -1 : 1;
+    }
+    report_free(r);
+    return rc;
+}
+
+static int put_new(struct place *p, const struct content *c, struct place_put *out, const char *final, struct err *e)
+{
+    char *job = local_path(p, out->receipt->name, ".job"), *print = fingerprint(c, out->receipt->form);
+    struct stage s = {0};
+    int rc = stage_open(&s, final, job, print, e);
+
+    if (rc == 0) {
+        rc = fill(p, c, out->receipt, &s, out, e);
+        if (rc < 0 && e->kind == ERR_DATA)
+            stage_discard(&s);          /* bytes that are not what they should be are not gone on with */
+        stage_close(&s);
+    }
+    free(job);
+    free(print);
+    return rc;
+}
+
+int local_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e)
+{
+    char *name = receipt_name(c->tag, form), *final = path_join(p->path, name), *job = local_path(p, name, ".job");
+    struct receipt *old = local_read_receipt(p, name, e);
+    bool damaged = e->kind == ERR_DATA;
+    int rc;
+
+    if (damaged)
+        err_clear(e);                   /* what it is of does not count */
+    rc = e->kind != ERR_NONE ? -1 : look_before(p, c, old, damaged, final, e);
+    if (rc > 0) {
+        out->there_already = true;
+        out->receipt = old;
+        old = NULL;
+        rc = stage_sweep(final, job, e);
+    } else if (rc == 0) {
+        out->receipt = place_new_receipt(c, form);
+        rc = put_new(p, c, out, final, e);
+    }
+    receipt_free(old);
+    free(name);
+    free(final);
+    free(job);
+    return rc;
+}
+
+/* ---- get ---- */
+
+static int take_out(struct place *p, const struct receipt *rec, struct stage *s, struct err *e)
+{
+    struct transfer_opts o = local_transfer(&p->o, "restore", NULL);
+    struct receipt folder = *rec;
+    char *from = path_join(p->path, rec->name), *parent = path_parent(s->part);
+    struct transfer t = {0};
+    int rc = reserve_files(rec, s->part, s->resumed, e);
+
+    folder.form = FORM_WHOLE;           /* what comes out is one, whatever it was kept as */
+    o.job = s->job;
+    o.folder = parent;
+    for (int i = 0; i < rec->n_files; i++) {
+        const struct receipt_file *f = &rec->file[i];
+        struct transfer_run *r = transfer_add(&t, rec->form == FORM_TAR ? xstrdup(from) : path_join(from, f->name),
+                                              path_join(s->part, f->name), f->size_bytes);
+
+        r->from_at = f->at;
+        r->has_crc = true;
+        r->crc = f->crc;
+    }
+    if (rc == 0)
+        rc = transfer_do(&t, &o, NULL, e);
+    if (rc == 0)
+        rc = local_read_back(&p->o, &folder, s->part, NULL, e);
+    if (rc == 0)
+        rc = local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
+    if (rc < 0 && e->kind == ERR_DATA)
+        stage_discard(s);
+    transfer_free(&t);
+    free(from);
+    free(parent);
+    return rc;
+}
+
+int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
+{
+    char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
+    struct stage s = {0};
+    int rc = dir_make(parent, e) < 0 ? -1 : stage_open(&s, out, job, print, e);
+
+    if (rc == 0) {
+        rc = take_out(p, rec, &s, e);
+        stage_close(&s);
+    }
+    free(job);
+    free(parent);
+    free(print);
+    return rc;
+}

@@ -1,0 +1,120 @@
+/*
+ * local_receipts.c - receipts in a folder of backups, and whether files are as they say
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/local.h"
+
+enum { RECEIPT_MAX = 256 << 20 };
+
+char *local_path(const struct place *p, const char *name, const char *suffix)
+{
+    return str_fmt("%s/%s/%s%s", p->path, RECEIPT_FOLDER, name, suffix);
+}
+
+int local_write_receipt(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    char *path = local_path(p, rec->name, ".json"), *sums_path = local_path(p, rec->name, ".crc32");
+    char *text = receipt_text(rec), *sums = receipt_sums(rec);
+    int rc = file_replace(sums_path, sums, strlen(sums), e) < 0 ? -1 : file_replace(path, text, strlen(text), e);
+
+    free(path);
+    free(sums_path);
+    free(text);
+    free(sums);
+    return rc;
+}
+
+struct receipt *local_read_receipt(const struct place *p, const char *name, struct err *e)
+{
+    char *path = local_path(p, name, ".json"), *text = NULL;
+    struct receipt *rec = NULL;
+    uint64_t size;
+
+    if (access(path, F_OK) == 0 || errno != ENOENT)
+        text = file_slurp(path, RECEIPT_MAX, &size, e);
+    if (text)
+        rec = receipt_parse(text, size, path, e);
+    if (rec && strcmp(rec->name, name) != 0) {
+        err_data(e, path, ERR_NO_BYTE, "is the receipt of %s", rec->name);
+        receipt_free(rec);
+        rec = NULL;
+    }
+    free(text);
+    free(path);
+    return rec;
+}
+
+static void look_at_file(const char *path, uint64_t size_bytes, struct report *r)
+{
+    struct stat st;
+
+    if (stat(path, &st) < 0)
+        report_add(r, SEV_ERROR, "file_missing", path, ERR_NO_BYTE, NULL, "cannot be looked at: %s", strerror(errno));
+    else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)
+        report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
+                   (long long)st.st_size, (unsigned long long)size_bytes);
+}
+
+void local_look(const struct place *p, const struct receipt *rec, struct report *r)
+{
+    char *top = path_join(p->path, rec->name);
+
+    if (rec->form == FORM_TAR)
+        look_at_file(top, rec->size_bytes, r);
+    for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++) {
+        char *path = path_join(top, rec->file[i].name);
+
+        look_at_file(path, rec->file[i].size_bytes, r);
+        free(path);
+    }
+    free(top);
+}
+
+static bool has_file(const struct receipt *rec, const char *name)
+{
+    for (int i = 0; i < rec->n_files; i++)
+        if (strcmp(rec->file[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static char *find_foreign(const struct receipt *rec, const char *top, const char *inside, int depth)
+{
+    char *path = *inside ? path_join(top, inside) : xstrdup(top), *found = NULL;
+    DIR *d = opendir(path);
+    struct dirent *ent;
+
+    if (!d && *inside)
+        found = xstrdup(inside);
+    while (d && !found && (ent = readdir(d))) {
+        char *name = *inside ? path_join(inside, ent->d_name) : xstrdup(ent->d_name);
+        char *full = path_join(top, name);
+        struct stat st;
+
+        if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 && lstat(full, &st) == 0) {
+            if (S_ISDIR(st.st_mode) && depth < 16)
+                found = find_foreign(rec, top, name, depth + 1);
+            else if (!S_ISREG(st.st_mode) || !has_file(rec, name))
+                found = xstrdup(name);
+        }
+        free(full);
+        free(name);
+    }
+    if (d)
+        closedir(d);
+    free(path);
+    return found;
+}
+
+char *local_foreign(const struct receipt *rec, const char *path)
+{
+    return rec->form == FORM_TAR ? NULL : find_foreign(rec, path, "", 0);
+}

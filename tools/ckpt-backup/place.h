@@ -1,0 +1,105 @@
+/*
+ * place.h - where backups lie
+ *
+ *     PLACE/global_step1000/              whole
+ *     PLACE/global_step3000-weights/      without the optimizer's files
+ *     PLACE/global_step4000.tar
+ *     PLACE/latest                        the newest that is whole, so that PLACE can be trained from
+ *     PLACE/.ckpt-backup/                 receipts (receipt.h), the lock, journals of unfinished copies
+ *     PLACE/NAME.part                     one of those
+ *
+ * A backup appears under its name only when its bytes were read back and its receipt is written. Each kind of place
+ * fills a struct place_ops; callers use the functions at the end.
+ * Threads: one.
+ */
+#ifndef SHARDKIT_CKPT_BACKUP_PLACE_H
+#define SHARDKIT_CKPT_BACKUP_PLACE_H
+
+#include "libcommon/base/progress.h"
+#include "libcommon/base/report.h"
+#include "tools/ckpt-backup/content.h"
+#include "tools/ckpt-backup/receipt.h"
+
+struct place_opts {
+    int threads;
+    uint64_t mem_bytes;
+    enum progress_mode progress;
+    bool (*stopped)(void);
+};
+
+/* Receipts of a place; those that cannot be read are findings, and count as not there. */
+struct place_receipts {
+    struct receipt **receipt;     /* by name */
+    int n, cap;
+};
+
+/* What a copy did. */
+struct place_put {
+    bool there_already;
+    uint64_t moved_bytes;       /* read of the source by this run */
+    struct receipt *receipt;      /* receipt_free() it */
+};
+
+struct place;
+struct place_ops {
+    int (*lock)(struct place *p, struct err *e);
+    int (*receipts)(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
+    int (*put)(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e);
+    int (*check)(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
+    int (*note)(struct place *p, const struct receipt *rec, struct err *e);
+    int (*get)(struct place *p, const struct receipt *rec, const char *out, struct err *e);
+    int (*remove)(struct place *p, const struct receipt *rec, struct err *e);
+};
+
+struct place {
+    const struct place_ops *ops;
+    char *path;                 /* without slashes at its end */
+    struct place_opts o;
+    int lock_fd;                /* -1: not locked */
+};
+
+/* create: make the folder when it is not there, but not its parents. NULL: ERR_SYS; ERR_USAGE for what is no place. */
+MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e);
+void place_close(struct place *p);              /* NULL is fine; releases the lock */
+/*
+ * Nobody else changes the place until place_close(); ERR_SYS when somebody is at it. Finishes what a killed run was
+ * removing. For put, note and remove.
+ */
+MUST_CHECK int place_lock(struct place *p, struct err *e);
+/*
+ * What is there, without reading it: a receipt whose files are not all there with their sizes is not `sound`, and a
+ * finding says why.
+ */
+MUST_CHECK int place_list(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
+void place_receipts_free(struct place_receipts *l);
+/*
+ * Copy, read back, publish. Goes on where a killed run stopped; replaces a backup of this name only when its receipt
+ * says it is not sound. ERR_USAGE: something that is no backup of ours has the name, or a backup of other bytes.
+ */
+MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
+                         struct err *e);
+/* Read it all; what is wrong is told to `r`, as ERROR. */
+MUST_CHECK int place_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
+/* Write the receipt anew (it was verified). */
+MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
+/* Make the folder `out`, which is not there, of a backup; every byte compared. */
+MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
+/* Remove a backup and its receipt. ERR_DATA when anything but its files is in it; then nothing is removed. */
+MUST_CHECK int place_remove(struct place *p, const struct receipt *rec, struct err *e);
+
+/* ---- for the kinds of places ---- */
+
+extern const struct place_ops place_local_ops;
+/* The file at `path` locked, its descriptor in p->lock_fd; says who has it. */
+MUST_CHECK int place_take_lock(struct place *p, const char *path, struct err *e);
+void place_add_receipt(struct place_receipts *l, struct receipt *rec);
+/* A receipt of a content about to be copied; CRCs are still to come. */
+struct receipt *place_new_receipt(const struct content *c, enum backup_form form);
+/* Do sizes say that the receipt is of these files? */
+bool place_same_sizes(const struct receipt *rec, const struct content *c);
+/* ... and their times, too? */
+bool place_same_files(const struct receipt *rec, const struct content *c);
+/* Is it a backup of the tag folder as that is now? Names, sizes and times; of all files, or the weights among them. */
+bool place_is_copy_of(const struct receipt *rec, const struct content *listed);
+
+#endif

@@ -1,0 +1,110 @@
+/*
+ * place_parts.c - what kinds of places are made of: the lock, new receipts, is it the same checkpoint?
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/place.h"
+
+/* The lock's file tells who has it, for whoever does not get it. It is never removed: that would be a race. */
+int place_take_lock(struct place *p, const char *path, struct err *e)
+{
+    char who[128] = "", host[64] = "";
+    ssize_t n;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot open the lock");
+        return -1;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        int failed = errno;
+
+        n = pread(fd, who, sizeof who - 1, 0);
+        who[n > 0 ? n : 0] = '\0';
+        err_clean(who);
+        errno = failed;
+        if (errno == EWOULDBLOCK)
+            err_data(e, p->path, ERR_NO_BYTE, "another ckpt-backup%s%s is at work here; try again when it has ended",
+                     *who ? ", " : "", who);
+        else
+            err_sys(e, path, "cannot lock");
+        close(fd);
+        return -1;
+    }
+    gethostname(host, sizeof host - 1);
+    n = snprintf(who, sizeof who, "process %ld on %s", (long)getpid(), host);
+    if (ftruncate(fd, 0) < 0 || write_all_at(fd, who, (size_t)n, 0) < 0)
+        (void)errno;                    /* a full disk: the lock holds all the same */
+    p->lock_fd = fd;
+    return 0;
+}
+
+void place_add_receipt(struct place_receipts *l, struct receipt *rec)
+{
+    ARRAY_ROOM(l->receipt, l->cap, l->n + 1);
+    l->receipt[l->n++] = rec;
+}
+
+struct receipt *place_new_receipt(const struct content *c, enum backup_form form)
+{
+    struct receipt *r = xcalloc(1, sizeof *r);
+    char *whole = realpath(c->path, NULL);
+
+    r->name = receipt_name(c->tag, form);
+    r->tag = xstrdup(c->tag);
+    r->source = whole ? whole : xstrdup(c->path);
+    r->step = c->step;
+    r->form = form;
+    r->copied_s = (int64_t)clock_wall_s();
+    r->size_bytes = c->size_bytes;
+    r->n_files = c->n_files;
+    r->file = xcalloc((size_t)c->n_files + 1, sizeof *r->file);
+    for (int i = 0; i < c->n_files; i++)
+        r->file[i] = (struct receipt_file){ .name = xstrdup(c->file[i].name), .size_bytes = c->file[i].size_bytes,
+                                           .mtime_ns = c->file[i].mtime_ns, .mode = c->file[i].mode };
+    return r;
+}
+
+static bool same(const struct receipt *rec, const struct content *c, bool times)
+{
+    if (rec->n_files != c->n_files)
+        return false;
+    for (int i = 0; i < c->n_files; i++)
+        if (strcmp(rec->file[i].name, c->file[i].name) != 0 || rec->file[i].size_bytes != c->file[i].size_bytes ||
+            (times && rec->file[i].mtime_ns != c->file[i].mtime_ns))
+            return false;
+    return true;
+}
+
+bool place_same_sizes(const struct receipt *rec, const struct content *c)
+{
+    return same(rec, c, false);
+}
+
+bool place_same_files(const struct receipt *rec, const struct content *c)
+{
+    return same(rec, c, true);
+}
+
+bool place_is_copy_of(const struct receipt *rec, const struct content *listed)
+{
+    int k = 0, n = 0;
+
+    for (int i = 0; i < rec->n_files; i++, n++) {
+        while (k < listed->n_files && strcmp(listed->file[k].name, rec->file[i].name) != 0)
+            k++;                        /* both are sorted */
+        if (k == listed->n_files || listed->file[k].size_bytes != rec->file[i].size_bytes ||
+            listed->file[k].mtime_ns != rec->file[i].mtime_ns)
+            return false;
+    }
+    return rec->form == FORM_WEIGHTS || n == listed->n_files;
+}

@@ -1,0 +1,219 @@
+/*
+ * receipt.c - receipts as text and back
+ */
+#include "tools/ckpt-backup/receipt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
+#include "libcommon/base/text.h"
+
+#define FORMAT "shardkit-backup"
+#define TAG_PREFIX "global_step"
+
+static const char *const form_names[FORM_N] = { "whole", "tar", "weights" };
+
+const char *receipt_form_name(enum backup_form form)
+{
+    return form_names[form];
+}
+
+char *receipt_name(const char *tag, enum backup_form form)
+{
+    static const char *const suffix[FORM_N] = { "", ".tar", "-weights" };
+
+    return str_fmt("%s%s", tag, suffix[form]);
+}
+
+int64_t receipt_step(const char *tag)
+{
+    const char *digits = str_starts(tag, TAG_PREFIX) ? tag + strlen(TAG_PREFIX) : "";
+    int64_t step;
+
+    /* parse_int() takes 1_000, which is another folder. */
+    return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
+}
+
+/* ---- writing ---- */
+
+static json_t *file_json(const struct receipt *r, const struct receipt_file *f)
+{
+    char crc[9];
+    json_t *o;
+
+    snprintf(crc, sizeof crc, "%08x", f->crc);
+    o = json_pack("{s:o, s:I, s:s, s:I, s:i}", "name", text_json(f->name), "size_bytes", (json_int_t)f->size_bytes,
+                  "crc32", crc, "mtime_ns", (json_int_t)f->mtime_ns, "mode", (int)f->mode);
+    if (r->form == FORM_TAR)
+        json_object_set_new(o, "at", json_integer((json_int_t)f->at));
+    return o;
+}
+
+json_t *receipt_json(const struct receipt *r)
+{
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:I, s:o, s:b, s:I, s:i}", "name", text_json(r->name),
+        "tag", text_json(r->tag), "step", r->step < 0 ? json_null() : json_integer(r->step),
+        "form", form_names[r->form], "source", text_json(r->source), "copied_s", (json_int_t)r->copied_s,
+        "verified_s", r->verified_s ? json_integer(r->verified_s) : json_null(), "sound", (int)r->sound,
+        "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files);
+}
+
+char *receipt_text(const struct receipt *r)
+{
+    json_t *o = receipt_json(r), *list = json_array();
+    char crc[9], *line, *text;
+
+    snprintf(crc, sizeof crc, "%08x", r->tar_crc);
+    json_object_set_new(o, "format", json_string(FORMAT));
+    json_object_set_new(o, "version", json_integer(1));
+    if (r->form == FORM_TAR)
+        json_object_set_new(o, "crc32", json_string(crc));
+    for (int i = 0; i < r->n_files; i++)
+        json_array_append_new(list, file_json(r, &r->file[i]));
+    json_object_set_new(o, "files", list);
+    line = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
+    text = str_fmt("%s\n%08x\n", line, crc_bytes(0, line, strlen(line)));
+    free(line);
+    json_decref(o);
+    return text;
+}
+
+char *receipt_sums(const struct receipt *r)
+{
+    struct strbuf sb = {0};
+
+    if (r->form == FORM_TAR)
+        strbuf_addf(&sb, "%08x  %s\n", r->tar_crc, r->name);
+    for (int i = 0; i < r->n_files && r->form != FORM_TAR; i++)
+        strbuf_addf(&sb, "%08x  %s\n", r->file[i].crc, r->file[i].name);
+    return sb.buf ? sb.buf : xstrdup("");
+}
+
+/* ---- reading ---- */
+
+static bool take_text(const json_t *o, const char *key, char **into)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+
+    *into = s ? xstrdup(s) : NULL;
+    return s && *s;
+}
+
+/* null: as absent. */
+static bool take_number(const json_t *o, const char *key, int64_t absent, int64_t *into)
+{
+    const json_t *v = json_object_get(o, key);
+
+    *into = json_is_integer(v) ? json_integer_value(v) : absent;
+    return json_is_integer(v) || json_is_null(v);
+}
+
+static bool take_crc(const json_t *o, uint32_t *crc)
+{
+    const char *s = json_string_value(json_object_get(o, "crc32"));
+    char *end;
+
+    *crc = s ? (uint32_t)strtoul(s, &end, 16) : 0;
+    return s && strlen(s) == 8 && *end == '\0';
+}
+
+/* It will be joined to a folder's name: no way out of that. */
+static bool is_inside(const char *name)
+{
+    for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+        if (*p == '\0' || *p == '/' || (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0')))
+            return false;
+    return true;
+}
+
+static bool take_file(const json_t *o, enum backup_form form, struct receipt_file *f)
+{
+    int64_t size, mode, at = 0;
+
+    if (!take_text(o, "name", &f->name) || !is_inside(f->name) || !take_crc(o, &f->crc) ||
+        !take_number(o, "size_bytes", -1, &size) || !take_number(o, "mtime_ns", 0, &f->mtime_ns) ||
+        !take_number(o, "mode", -1, &mode) || (form == FORM_TAR && !take_number(o, "at", -1, &at)))
+        return false;
+    f->size_bytes = (uint64_t)size;
+    f->at = (uint64_t)at;
+    f->mode = (unsigned)mode & 0777;
+    return size >= 0 && at >= 0 && mode >= 0;
+}
+
+static bool take_form(const json_t *o, enum backup_form *form)
+{
+    const char *s = json_string_value(json_object_get(o, "form"));
+
+    for (int i = 0; s && i < FORM_N; i++)
+        if (strcmp(s, form_names[i]) == 0) {
+            *form = (enum backup_form)i;
+            return true;
+        }
+    return false;
+}
+
+static bool take_receipt(const json_t *o, struct receipt *r)
+{
+    const char *format = json_string_value(json_object_get(o, "format"));
+    const json_t *list = json_object_get(o, "files");
+    int64_t size;
+
+    if (!format || strcmp(format, FORMAT) != 0 || json_integer_value(json_object_get(o, "version")) != 1 ||
+        !take_text(o, "name", &r->name) || strchr(r->name, '/') || !is_inside(r->name) ||
+        !take_text(o, "tag", &r->tag) || strchr(r->tag, '/') || !is_inside(r->tag) ||
+        !take_text(o, "source", &r->source) || !take_form(o, &r->form) || !take_number(o, "step", -1, &r->step) ||
+        !take_number(o, "copied_s", 0, &r->copied_s) || !take_number(o, "verified_s", 0, &r->verified_s) ||
+        !take_number(o, "size_bytes", -1, &size) || size < 0 || (r->form == FORM_TAR && !take_crc(o, &r->tar_crc)))
+        return false;
+    r->size_bytes = (uint64_t)size;
+    r->sound = json_is_true(json_object_get(o, "sound"));
+    r->file = xcalloc(json_array_size(list) + 1, sizeof *r->file);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        r->n_files = (int)i + 1;
+        if (!take_file(json_array_get(list, i), r->form, &r->file[i]))
+            return false;
+    }
+    return json_is_array(list);
+}
+
+struct receipt *receipt_parse(const char *text, uint64_t size, const char *where, struct err *e)
+{
+    const char *end = memchr(text, '\n', size);
+    size_t n = end ? (size_t)(end - text) : 0;
+    struct receipt *r = NULL;
+    json_t *o = NULL;
+    char crc[10];
+
+    snprintf(crc, sizeof crc, "%08x\n", crc_bytes(0, text, n));
+    if (!end || size != n + 10 || memcmp(end + 1, crc, 9) != 0) {
+        err_data(e, where, ERR_NO_BYTE, "is no receipt of a backup, or damaged: the crc in its last line is another");
+        return NULL;
+    }
+    o = json_loadb(text, n, 0, NULL);
+    r = xcalloc(1, sizeof *r);
+    if (!take_receipt(o, r)) {
+        err_data(e, where, ERR_NO_BYTE, "is no receipt of a backup as this version writes it");
+        receipt_free(r);
+        r = NULL;
+    }
+    json_decref(o);
+    return r;
+}
+
+void receipt_free(struct receipt *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n_files; i++)
+        free(r->file[i].name);
+    free(r->file);
+    free(r->name);
+    free(r->tag);
+    free(r->source);
+    free(r);
+}

@@ -1,0 +1,98 @@
+/*
+ * tar.c - headers made by libarchive, bytes between them ours to place
+ */
+#include "tools/ckpt-backup/tar.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+
+enum { BLOCK = 512, END_BYTES = 2 * BLOCK };
+static const uint8_t zeros[END_BYTES];
+
+static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
+{
+    (void)a;
+    strbuf_add(ctx, p, n);
+    return (la_ssize_t)n;
+}
+
+/* What libarchive writes before the bytes of a member. */
+static int make_header(struct strbuf *sb, const struct receipt *r, const struct receipt_file *f, struct err *e)
+{
+    struct archive *a = archive_write_new();
+    struct archive_entry *x = archive_entry_new();
+    char *name = str_fmt("%s/%s", r->tag, f->name);
+    int rc = -1;
+
+    archive_entry_set_pathname(x, name);
+    archive_entry_set_filetype(x, AE_IFREG);
+    archive_entry_set_perm(x, f->mode);
+    archive_entry_set_size(x, (la_int64_t)f->size_bytes);
+    archive_entry_set_mtime(x, f->mtime_ns / 1000000000, 0);
+    if (archive_write_set_format_pax_restricted(a) == ARCHIVE_OK &&
+        archive_write_set_bytes_per_block(a, 0) == ARCHIVE_OK &&
+        archive_write_open(a, sb, NULL, collect, NULL) == ARCHIVE_OK && archive_write_header(a, x) == ARCHIVE_OK)
+        rc = 0;
+    else {
+        errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
+        err_sys(e, name, "cannot stand in a tar");
+    }
+    archive_write_fail(a);              /* no end behind it: the member's bytes go elsewhere */
+    archive_write_free(a);
+    archive_entry_free(x);
+    free(name);
+    return rc;
+}
+
+int tar_place(struct tar *t, struct receipt *r, struct err *e)
+{
+    uint64_t at = 0;
+
+    *t = (struct tar){ .head = xcalloc((size_t)r->n_files + 1, sizeof *t->head) };
+    for (int i = 0; i < r->n_files; i++) {
+        struct tar_head *h = &t->head[t->n++];
+
+        h->at = at;
+        if (make_header(&h->bytes, r, &r->file[i], e) < 0) {
+            tar_free(t);
+            return -1;
+        }
+        r->file[i].at = at + h->bytes.len;
+        at = align_up(r->file[i].at + r->file[i].size_bytes, BLOCK);
+    }
+    t->head[t->n].at = at;
+    strbuf_add(&t->head[t->n++].bytes, zeros, END_BYTES);
+    t->size_bytes = at + END_BYTES;
+    return 0;
+}
+
+void tar_free(struct tar *t)
+{
+    for (int i = 0; i < t->n; i++)
+        strbuf_free(&t->head[i].bytes);
+    free(t->head);
+    *t = (struct tar){0};
+}
+
+uint32_t tar_crc(const struct tar *t, const struct receipt *r)
+{
+    struct crc_sum sum = {0};
+
+    for (int i = 0; i < t->n; i++) {
+        const struct tar_head *h = &t->head[i];
+        uint64_t end;
+
+        crc_sum_add(&sum, t->size_bytes, h->at, h->bytes.len, crc_bytes(0, h->bytes.buf, h->bytes.len));
+        if (i == r->n_files)
+            break;
+        end = r->file[i].at + r->file[i].size_bytes;
+        crc_sum_add(&sum, t->size_bytes, r->file[i].at, r->file[i].size_bytes, r->file[i].crc);
+        crc_sum_add(&sum, t->size_bytes, end, t->head[i + 1].at - end, crc_bytes(0, zeros, t->head[i + 1].at - end));
+    }
+    return sum.acc;
+}
