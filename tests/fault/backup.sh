@@ -1,0 +1,231 @@
+#!/bin/sh
+# backup.sh - ckpt-backup under kills, flipped bits, full disks, places that go away, two at once: nothing is lost,
+# nothing bad is accepted, and the next run finishes
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+kills=${KILLS:-40} flips=$((${KILLS:-40} * 10))
+[ -n "${SOAK:-}" ] && kills=1000 flips=10000
+
+"$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 2 --steps 7 "$W/in" >/dev/null || exit 1
+mkdir "$W/run" "$W/ref" "$W/store" "$W/store/.ckpt-backup"
+# One checkpoint under the names of a run that saved every 10 steps; to ckpt-backup a step is a folder's name.
+for s in 10 20 30 40; do cp -r "$W/in/global_step7" "$W/run/global_step$s"; done
+echo global_step40 >"$W/run/latest"
+cp -rp "$W/run/." "$W/ref"
+src=$W/run/global_step10
+
+same() { diff -r "$1" "$2" >/dev/null; }
+# Is the named backup of the store said to be sound?
+is_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -F "\"name\":\"$1\"" | grep -qF '"sound":true'; }
+n_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -cF '"sound":true'; }
+clean() { rm -rf "$W/store" && mkdir -p "$W/store/.ckpt-backup"; }
+
+# ---- killed anywhere ----
+
+# A form, and what the name of its backup ends with.
+kill_copy() {       # VERB SUFFIX MS
+    backup=global_step10$2
+    ckpt-backup "$1" -q "$src" "$W/store" 2>/dev/null & pid=$!
+    sleep "$(printf '0.%03d' "$3")"
+    kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    if is_sound "$backup"; then
+        check "$1 killed after $3 ms: what is said to be sound is" ckpt-backup verify -q "$W/store"
+    elif [ -e "$W/store/$backup" ] && [ ! -e "$W/store/.ckpt-backup/$backup.json" ]; then
+        fail "$1 killed after $3 ms: $backup without a receipt"
+    fi
+    check "$1 killed after $3 ms: the next run finishes" ckpt-backup "$1" -q "$src" "$W/store"
+    check "$1 killed after $3 ms: restored" ckpt-backup restore -q "$W/store" "$backup" "$W/out"
+    if [ "$1" = weights ]; then check "weights killed: same bytes" sh -c "cd '$W/out' && for f in *; do cmp \$f $src/\$f || exit 1; done"
+    else check "$1 killed after $3 ms: same bytes" same "$W/out" "$src"; fi
+    left=$(find "$W/store" -name '*.part' -o -name '*.job')
+    [ -z "$left" ] && pass || fail "$1 killed after $3 ms leaves $left"
+    rm -rf "$W/out"; clean
+}
+i=0
+while [ $i -lt "$kills" ]; do
+    case $((i % 4)) in
+    0|1) kill_copy copy "" "$(random 120)" ;;
+    2) kill_copy tar .tar "$(random 120)" ;;
+    3) kill_copy weights -weights "$(random 120)" ;;
+    esac
+    i=$((i + 1))
+done
+
+# Restoring, and removing: of each step a whole copy is somewhere at any moment.
+cat >"$W/rules" <<RULES
+keep-last 1
+place store
+full-every 10
+RULES
+i=0
+while [ $i -lt $((kills / 4)) ]; do
+    ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
+    ckpt-backup restore -q "$W/store" global_step10 "$W/out" 2>/dev/null & pid=$!
+    sleep "$(printf '0.%03d' "$(random 80)")"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    if [ -e "$W/out" ]; then check "restore killed: OUT is whole" same "$W/out" "$src"
+    else check "restore killed: the next run finishes" ckpt-backup restore -q "$W/store" global_step10 "$W/out"; fi
+    rm -rf "$W/out" "$W"/out.part*
+    ckpt-backup forget -q --apply --rules "$W/rules" "$W/run" & pid=$!
+    sleep "$(printf '0.%03d' "$(random 60)")"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    check "forget killed: all backups are sound" [ "$(n_sound)" = 4 ]
+    check "forget killed: the next run finishes" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
+    check "forget killed: latest and nothing else is left" [ "$(cd "$W/run" && echo *)" = "global_step40 latest" ]
+    for s in 10 20 30; do ckpt-backup restore -q "$W/store" global_step$s "$W/run/global_step$s"; done
+    check "forget killed: restored, all is as it was" same "$W/run" "$W/ref"
+    i=$((i + 1))
+done
+clean
+
+# ---- flipped bits ----
+
+size_of() { wc -c <"$1"; }
+flip() {            # FILE BYTE BIT
+    old=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059
+    printf "\\$(printf %o $((old ^ (1 << $3))))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+# FOLDER: one of its files by chance.
+any_file() { find "$1" -type f ! -name lock ! -name '*.crc32' ! -name latest | sort | sed -n "$(($(random "$(find "$1" -type f ! -name lock ! -name '*.crc32' ! -name latest | wc -l)") + 1))p"; }
+
+for verb in copy tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
+i=0
+while [ $i -lt $((flips / 2)) ]; do
+    f=$(any_file "$W/store") at=$(random "$(size_of "$f")") bit=$(random 8)
+    flip "$f" "$at" "$bit"
+    if ckpt-backup verify -q "$W/store" >"$W/log" 2>&1; then fail "flip of bit $bit of byte $at in $f is not seen"; else pass; fi
+    [ "$(n_sound)" = 2 ] && pass || fail "flip in $f: $(n_sound) backups still count"
+    flip "$f" "$at" "$bit"
+    ckpt-backup verify -q "$W/store" >/dev/null 2>&1 || fail "$f: healed, and still not sound"
+    i=$((i + 1))
+done
+# What was damaged is made anew by the next copy, and forgotten by nobody meanwhile.
+f=$W/store/global_step10/mp_rank_00_model_states.pt
+flip "$f" 5000 3; ckpt-backup verify -q "$W/store" >/dev/null 2>&1
+check "a damaged backup is replaced" ckpt-backup copy -q "$src" "$W/store"
+check "a damaged backup is replaced: same bytes" same "$W/store/global_step10" "$src"
+flip "$W/store/.ckpt-backup/global_step10.json" 100 3
+check "one with a damaged receipt is replaced" ckpt-backup copy -q "$src" "$W/store"
+echo mine >"$W/store/global_step10/notes.txt"; flip "$f" 5000 3; ckpt-backup verify -q "$W/store" >/dev/null 2>&1
+check_exit "not with what is not ours" 2 "but holds notes.txt" ckpt-backup copy -q "$src" "$W/store"
+rm "$W/store/global_step10/notes.txt"
+check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
+check "all are sound" ckpt-backup verify -q "$W/store"
+clean
+
+i=0
+while [ $i -lt $((flips / 2)) ]; do
+    f=$(any_file "$src") at=$(random "$(size_of "$f")") bit=$(random 8)
+    flip "$f" "$at" "$bit"
+    if ckpt-backup copy -q "$src" "$W/store" >"$W/log" 2>&1; then
+        fail "flip of bit $bit of byte $at in the source's $f is copied"; clean
+    else pass; fi
+    [ "$(wc -l <"$W/log")" -eq 1 ] || fail "flip in the source: not one line but $(cat "$W/log")"
+    [ ! -e "$W/store/global_step10" ] || fail "flip in the source: a backup appeared"
+    flip "$f" "$at" "$bit"
+    i=$((i + 1))
+done
+check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.part' -o -name '*.job')" ]
+
+# Flipped after it was verified: --verify sees it, and nothing that rests on it goes.
+ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
+flip "$W/store/global_step20/mp_rank_00_model_states.pt" 3000 1
+check_exit "forget --verify" 1 "global_step20 is damaged: nothing that rests on it is removed" \
+    ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run"
+check "forget --verify: the others go, this one stays" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step40 latest" ]
+check "forget --verify: copied again" ckpt-backup copy -q --rules "$W/rules" "$W/run"
+for s in 10 30; do ckpt-backup restore -q "$W/store" global_step$s "$W/run/global_step$s"; done
+check "forget --verify: all is as it was" same "$W/run" "$W/ref"
+clean
+
+# ---- still being written ----
+
+cp -r "$src" "$W/run/global_step50"
+check_exit "a step behind latest" 1 "latest still names global_step40" ckpt-backup copy -q "$W/run/global_step50" "$W/store"
+rm -r "$W/run/global_step50"
+cp -r "$src" "$W/run/global_step5"
+f=$W/run/global_step5/mp_rank_01_model_states.pt
+head -c 3000 "$src/mp_rank_01_model_states.pt" >"$f"
+check_exit "a file cut short" 1 "refused, still being written or damaged: $f" ckpt-backup copy -q "$W/run/global_step5" "$W/store"
+rm "$f"
+check_exit "a file that is not there yet" 1 "refused, still being written or damaged" \
+    ckpt-backup copy -q "$W/run/global_step5" "$W/store"
+rm -r "$W/run/global_step5"
+check "still being written: no backup" [ "$(n_sound)" = 0 ]
+
+# ---- two at once, and from cron ----
+
+n=0
+while [ $n -lt 5 ]; do
+    ckpt-backup copy -q "$src" "$W/store" 2>"$W/one" & pid=$!
+    ckpt-backup copy -q "$src" "$W/store" 2>"$W/two"; two=$?
+    wait $pid; one=$?
+    case $one$two in
+    00) pass ;;
+    01|10) check "two at once: one line" grep -q "store: another ckpt-backup, process [0-9]* on .* is at work here" "$W/one" "$W/two" ;;
+    *) fail "two at once: $one and $two" ;;
+    esac
+    check "two at once: sound" ckpt-backup verify -q "$W/store"
+    clean; n=$((n + 1))
+done
+check "an empty environment" env -i "$BIN/ckpt-backup" copy --rules "$W/rules" "$W/run"
+check "an empty environment: four" [ "$(n_sound)" = 4 ]
+
+# ---- what is not ours stays ----
+
+echo mine >"$W/store/global_step10/notes.txt"
+printf 'place store\nfull-every 1000\nkeep-last 1\n' >"$W/foreign.rules"
+check_exit "a foreign file in a backup" 1 "holds notes.txt, which is not in its receipt: nothing was removed" \
+    ckpt-backup forget -q --apply --rules "$W/foreign.rules" "$W/run"
+check "a foreign file: the backup is whole" same "$W/store/global_step40" "$W/run/global_step40"
+echo mine >"$W/run/global_step20/notes.txt"
+ckpt-backup copy -q "$W/run/global_step20" "$W/store"
+check_exit "a foreign file in a tag" 1 "holds notes.txt" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
+check "a foreign file in a tag: it stays" [ -e "$W/run/global_step20/mp_rank_00_model_states.pt" ]
+rm -rf "$W/run" "$W/store" && cp -rp "$W/ref" "$W/run" && clean
+mkdir "$W/store/global_step10"
+check_exit "a folder that is no backup" 2 "is there, and no backup of ours" ckpt-backup copy -q "$src" "$W/store"
+clean
+check "a place that went away is not made up for" rmdir "$W/store/.ckpt-backup"
+check_exit "an empty folder may be a disk that is not mounted" 1 "no place of backups yet (or its disk is not mounted)" \
+    ckpt-backup copy -q --rules "$W/rules" "$W/run"
+check_exit "forget with a place that does not answer" 1 "no place of backups yet" \
+    ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
+check "forget with a place that does not answer: nothing goes" same "$W/run" "$W/ref"
+clean
+
+# ---- calls that fail ----
+
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO_URING=0"
+    for fault in pwrite:2+:28 pwrite:9+:5 pwrite:20+:122 fsync:1+:5 fsync:3+:28 fallocate:2+:28 rename:1:28 rename:2:5 rename:3:30; do
+        check_exit "$fault" 1 "error: $W/store" $shim BADIO=$fault ckpt-backup copy -q "$src" "$W/store"
+        [ "$(wc -l <"$W/log")" -eq 1 ] && pass || fail "$fault: not one line but $(cat "$W/log")"
+        [ "$(n_sound)" = 0 ] && pass || fail "$fault: a backup that failed counts"
+        check "$fault: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
+        check "$fault: same bytes" same "$W/store/global_step10" "$src"
+        clean
+    done
+    check "without O_DIRECT" $shim BADIO_DIRECT=0 ckpt-backup copy -q "$src" "$W/store"
+    check "without O_DIRECT: sound" ckpt-backup verify -q "$W/store"
+    clean
+else
+    echo "no shared-object compiler: failing calls are not tested"
+fi
+
+# ---- a disk that is full, and one that goes away ----
+
+mkdir "$W/small"
+if mount -t tmpfs -o size=400k tmpfs "$W/small" 2>/dev/null; then
+    check_exit "too small a disk" 1 "bytes are needed" ckpt-backup copy -q "$src" "$W/small"
+    check "too small a disk: no backup" [ ! -e "$W/small/global_step10" ]
+    mount -o remount,size=64m "$W/small"
+    check "with room the next run finishes" ckpt-backup copy -q "$src" "$W/small"
+    check "with room: same bytes" same "$W/small/global_step10" "$src"
+    printf 'keep-last 1\nplace small\nfull-every 10\n' >"$W/small.rules"
+    umount "$W/small"
+    check_exit "its disk is not mounted" 1 "or its disk is not mounted" \
+        ckpt-backup forget -q --apply --rules "$W/small.rules" "$W/run"
+    check "its disk is not mounted: nothing goes" same "$W/run" "$W/ref"
+else
+    echo "cannot mount a tmpfs here: the full disk is not tested"
+fi
+finish

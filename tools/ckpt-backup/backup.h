@@ -1,0 +1,59 @@
+/*
+ * backup.h - what the sub-commands of ckpt-backup share
+ *
+ * A sub-command is a function that takes the parsed command line and returns the exit status.
+ */
+#ifndef SHARDKIT_CKPT_BACKUP_H
+#define SHARDKIT_CKPT_BACKUP_H
+
+#include "libcommon/cli/cli.h"
+#include "tools/ckpt-backup/place.h"
+
+struct backup {
+    struct cli cli;
+    const char **word;          /* what is no option, the sub-command first */
+    int n_words, cap_words;
+    const char **arg;           /* what follows the sub-command */
+    int n_args;
+    enum backup_form form;      /* of copy, tar and weights */
+    const char *rules;          /* --rules, NULL: none */
+    bool apply;                 /* --apply */
+};
+
+/* ---- options.c ---- */
+
+/* Marks of the tool's own options: the commands that take them. */
+enum {
+    CMD_COPY = 1, CMD_TAR = 2, CMD_WEIGHTS = 4, CMD_VERIFY = 8, CMD_RESTORE = 16, CMD_LIST = 32, CMD_PLAN = 64,
+    CMD_FORGET = 128,
+};
+
+enum { GIVEN_MAX = 16 };
+struct given {                  /* the tool's own options, until the command is known */
+    const struct option_row *row[GIVEN_MAX];
+    int n;
+};
+
+/* 0, or -1 after saying on stderr what is wrong. */
+int backup_parse(struct backup *b, struct given *given, int argc, char **argv);
+
+/* ---- cmd_*.c ---- */
+
+int cmd_copy(struct backup *b);         /* tar and weights, too */
+int cmd_verify(struct backup *b);
+int cmd_restore(struct backup *b);
+int cmd_list(struct backup *b);
+int cmd_plan(struct backup *b);
+int cmd_forget(struct backup *b);
+
+/* ---- talk.c ---- */
+
+struct place_opts backup_place_opts(const struct backup *b);
+/* Copy `path` to the place, and say what was done. EXIT_OK or EXIT_BAD. */
+int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form);
+/* Findings of ERROR, one a line on stderr. */
+void backup_tell(const struct backup *b, const struct report *r);
+/* "2026-03-01 12:00" in UTC, or "-" for 0. */
+const char *backup_time(int64_t s, char buf[24]);
+
+#endif

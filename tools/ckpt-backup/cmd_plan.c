@@ -1,0 +1,169 @@
+/*
+ * cmd_plan.c - what rules make of a run, shown or done: plan, forget
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
+#include "libcommon/convert/replace.h"
+#include "tools/ckpt-backup/survey.h"
+
+/* ---- showing ---- */
+
+static void print_action(const struct backup *b, const struct survey *s, const struct due_action *a)
+{
+    static const char *const verb[] = { "copy", "forget", "wait" };
+    char *tag = str_fmt("global_step%lld", (long long)a->step);
+    char *name = receipt_name(tag, a->verb == DUE_COPY || a->place != DUE_RUN ? a->form : FORM_WHOLE);
+
+    if (b->cli.json)
+        cli_json(json_pack("{s:s, s:I, s:o, s:o, s:s, s:o}", "action", verb[a->verb], "step", (json_int_t)a->step,
+            "name", text_json(name), "place", text_json(survey_where(s, a->place)), "form", receipt_form_name(a->form),
+            "waits_for", a->verb == DUE_WAIT ? text_json(survey_where(s, a->for_place)) : json_null()));
+    else if (a->verb == DUE_COPY)
+        printf("copy    %s to %s (%s)\n", tag, survey_where(s, a->place), receipt_form_name(a->form));
+    else if (a->verb == DUE_FORGET)
+        printf("forget  %s in %s\n", name, survey_where(s, a->place));
+    else
+        printf("wait    %s in %s may go once %s holds it, verified\n", name, survey_where(s, a->place),
+               survey_where(s, a->for_place));
+    free(name);
+    free(tag);
+}
+
+int cmd_plan(struct backup *b)
+{
+    struct survey s;
+    struct err e = {0};
+    int n[3] = {0}, rc;
+
+    if (survey_open(&s, b, false, &e) < 0)
+        return cli_fail(&b->cli, &e);
+    for (int i = 0; i < s.n_actions; i++) {
+        print_action(b, &s, &s.action[i]);
+        n[s.action[i].verb]++;
+    }
+    cli_say(&b->cli, "%d steps in %s: %d to copy, %d may go, %d wait", s.n_steps, s.run, n[DUE_COPY],
+            n[DUE_FORGET], n[DUE_WAIT]);
+    rc = s.incomplete ? EXIT_BAD : EXIT_OK;
+    survey_close(&s);
+    return rc;
+}
+
+/* ---- forgetting ---- */
+
+/* A tag of the run, and nothing that is no checkpoint's. It takes another name first: nobody loads half of one. */
+static int remove_tag(const char *path, struct err *e)
+{
+    char *gone = str_fmt("%s.gone.part", path);
+    int rc = replace_check(path, REPLACE_OUT, e);
+
+    if (rc == 0 && rename(path, gone) < 0) {
+        err_sys(e, path, "cannot rename to %s", gone);
+        rc = -1;
+    }
+    if (rc == 0)
+        rc = dir_sync(path, e) < 0 ? -1 : replace_remove(gone, REPLACE_PART, e);
+    free(gone);
+    return rc;
+}
+
+/* What a killed run was removing. */
+static int sweep_run(const struct survey *s, struct err *e)
+{
+    int rc = 0;
+
+    for (int i = 0; i < s->n_gone && rc == 0; i++)
+        rc = replace_remove(s->gone[i], REPLACE_PART, e);
+    return rc;
+}
+
+/* Read the backups of a step again that are said to be sound; a removal rests on them. */
+static int read_again(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
+{
+    for (int p = 0; p < s->rules.n_places; p++)
+        for (int i = 0; p != a->place && i < s->receipts[p].n; i++) {
+            struct receipt *rec = s->receipts[p].receipt[i];
+            struct report *r;
+            int rc;
+
+            if (rec->step != a->step || !rec->sound)
+                continue;
+            r = report_new();
+            rc = place_check(s->place[p], rec, r, e);
+            if (rc == 0 && report_count(r, SEV_ERROR)) {
+                backup_tell(b, r);
+                rec->sound = false;
+                if (place_note(s->place[p], rec, e) == 0)
+                    err_data(e, s->place[p]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
+                             rec->name);
+                rc = -1;
+            } else if (rc == 0) {
+                rec->verified_s = (int64_t)clock_wall_s();
+                rc = place_note(s->place[p], rec, e);
+            }
+            report_free(r);
+            if (rc < 0)
+                return -1;
+        }
+    return 0;
+}
+
+static int forget_one(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
+{
+    const struct receipt *rec = a->place == DUE_RUN ? NULL : survey_receipt(s, a->place, a->step, a->form);
+    char *path = survey_tag_path(s, a->step);
+    int rc = b->cli.verify ? read_again(b, s, a, e) : 0;
+
+    if (rc == 0 && a->place == DUE_RUN)
+        rc = remove_tag(path, e);
+    else if (rc == 0 && rec)
+        rc = place_remove(s->place[a->place], rec, e);
+    free(path);
+    return rc;
+}
+
+/* One that cannot be removed does not keep the others. */
+static int forget_all(struct backup *b, struct survey *s, int *n_done)
+{
+    struct err e = {0};
+    int rc = EXIT_OK;
+
+    if (b->apply && sweep_run(s, &e) < 0)
+        rc = cli_fail(&b->cli, &e);
+    for (int i = 0; i < s->n_actions && !cli_stopped(); i++) {
+        if (s->action[i].verb != DUE_FORGET)
+            continue;
+        err_clear(&e);
+        if (b->apply && forget_one(b, s, &s->action[i], &e) < 0) {
+            cli_fail(&b->cli, &e);
+            rc = EXIT_BAD;
+            continue;
+        }
+        (*n_done)++;
+        if (!b->cli.quiet)
+            print_action(b, s, &s->action[i]);
+    }
+    return rc;
+}
+
+int cmd_forget(struct backup *b)
+{
+    struct survey s;
+    struct err e = {0};
+    int rc, n_done = 0, n_wait = 0;
+
+    if (survey_open(&s, b, b->apply, &e) < 0)
+        return cli_fail(&b->cli, &e);
+    for (int i = 0; i < s.n_actions; i++)
+        n_wait += s.action[i].verb == DUE_WAIT;
+    rc = forget_all(b, &s, &n_done);
+    cli_say(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
+            b->apply || n_done == 0 ? "" : "; --apply removes them");
+    rc = s.incomplete ? EXIT_BAD : rc;
+    survey_close(&s);
+    return rc;
+}

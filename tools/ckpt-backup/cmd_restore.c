@@ -1,0 +1,132 @@
+/*
+ * cmd_restore.c - what is there, and one of it back into a folder
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/text.h"
+#include "tools/ckpt-backup/backup.h"
+
+/* ---- list ---- */
+
+static void print_receipt(const struct backup *b, const struct place *p, const struct receipt *rec)
+{
+    char size[16], copied[24], verified[24];
+    json_t *o;
+
+    if (b->cli.json) {
+        o = json_pack("{s:o}", "place", text_json(p->path));
+        json_object_update_missing_new(o, receipt_json(rec));
+        cli_json(o);
+        return;
+    }
+    printf("%-28s %-8s %9s %6d  %-16s  %-16s  %s\n", rec->name, receipt_form_name(rec->form),
+           bytes_text(rec->size_bytes, size), rec->n_files, backup_time(rec->copied_s, copied),
+           backup_time(rec->verified_s, verified), rec->sound ? "sound" : "NOT SOUND");
+}
+
+static int list_place(struct backup *b, const char *path)
+{
+    struct place_opts o = backup_place_opts(b);
+    struct place_receipts l = {0};
+    struct report *r = report_new();
+    struct err e = {0};
+    struct place *p = place_open(path, &o, false, &e);
+    int rc = EXIT_OK;
+
+    if (!p || place_list(p, &l, r, &e) < 0) {
+        rc = cli_fail(&b->cli, &e);
+    } else {
+        if (!b->cli.json && !b->cli.quiet)
+            printf("%s: %d backup%s\n", p->path, l.n, l.n == 1 ? "" : "s");
+        for (int i = 0; i < l.n; i++) {
+            print_receipt(b, p, l.receipt[i]);
+            rc = l.receipt[i]->sound ? rc : EXIT_BAD;
+        }
+        backup_tell(b, r);
+        rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;
+    }
+    place_receipts_free(&l);
+    place_close(p);
+    report_free(r);
+    return rc;
+}
+
+int cmd_list(struct backup *b)
+{
+    int rc = EXIT_OK;
+
+    for (int i = 0; i < b->n_args; i++) {
+        int one = list_place(b, b->arg[i]);
+
+        rc = one > rc ? one : rc;
+    }
+    return rc;
+}
+
+/* ---- restore ---- */
+
+static struct receipt *find_receipt(const struct place *p, const struct place_receipts *l, const char *name,
+                                    struct err *e)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->receipt[i]->name, name) == 0)
+            return l->receipt[i];
+    err_data(e, p->path, ERR_NO_BYTE, "holds no backup '%s'; 'ckpt-backup list' shows all", name);
+    return NULL;
+}
+
+static int check_out(const char *out, struct err *e)
+{
+    struct stat st;
+
+    if (lstat(out, &st) < 0 && errno == ENOENT)
+        return 0;
+    err_usage(e, "%s: is there already; give another name", out);
+    return -1;
+}
+
+static void tell_restored(struct backup *b, const struct place *p, const struct receipt *rec, double wall_s)
+{
+    char size[16];
+
+    if (b->cli.json) {
+        json_t *o = json_pack("{s:o, s:o, s:f}", "place", text_json(p->path), "out", text_json(b->arg[2]), "wall_s",
+                              wall_s);
+
+        json_object_update_missing_new(o, receipt_json(rec));
+        cli_json(o);
+    }
+    cli_say(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s", b->arg[2], rec->n_files,
+            bytes_text(rec->size_bytes, size), wall_s, rec->source);
+}
+
+int cmd_restore(struct backup *b)
+{
+    struct place_opts o = backup_place_opts(b);
+    struct place_receipts l = {0};
+    struct report *r = report_new();
+    struct err e = {0};
+    struct place *p = place_open(b->arg[0], &o, false, &e);
+    struct receipt *rec = NULL;
+    double begun = clock_s();
+    int rc = EXIT_OK;
+
+    if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
+        rec = find_receipt(p, &l, b->arg[1], &e);
+    if (!rec) {
+        backup_tell(b, r);              /* a damaged receipt may be why */
+        rc = cli_fail(&b->cli, &e);
+    } else if (place_get(p, rec, b->arg[2], &e) < 0) {
+        rc = cli_fail(&b->cli, &e);
+    } else {
+        tell_restored(b, p, rec, clock_s() - begun);
+    }
+    place_receipts_free(&l);
+    place_close(p);
+    report_free(r);
+    return rc;
+}

@@ -1,0 +1,96 @@
+/*
+ * talk.c - what several sub-commands say and do
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
+#include "tools/ckpt-backup/backup.h"
+
+struct place_opts backup_place_opts(const struct backup *b)
+{
+    return (struct place_opts){ .threads = b->cli.threads, .mem_bytes = b->cli.mem_bytes,
+                                .progress = b->cli.progress, .stopped = cli_stopped };
+}
+
+void backup_tell(const struct backup *b, const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++) {
+        char *text = finding_text(report_get(r, i));
+
+        if (report_get(r, i)->severity == SEV_ERROR)
+            fprintf(stderr, "%s: error: %s\n", b->cli.tool, text);
+        free(text);
+    }
+}
+
+const char *backup_time(int64_t s, char buf[24])
+{
+    time_t t = (time_t)s;
+    struct tm tm;
+
+    if (s == 0 || !gmtime_r(&t, &tm) || strftime(buf, 24, "%Y-%m-%d %H:%M", &tm) == 0)
+        return "-";
+    return buf;
+}
+
+static void tell_put(struct backup *b, const struct place *p, const struct place_put *put, double wall_s)
+{
+    const struct receipt *r = put->receipt;
+    char size[16], rate[16];
+    json_t *o;
+
+    if (b->cli.json) {
+        o = json_pack("{s:o}", "place", text_json(p->path));
+        json_object_update_missing_new(o, receipt_json(r));
+        json_object_set_new(o, "there_already", json_boolean(put->there_already));
+        json_object_set_new(o, "moved_bytes", json_integer((json_int_t)put->moved_bytes));
+        json_object_set_new(o, "wall_s", json_real(wall_s));
+        cli_json(o);
+    }
+    bytes_text(r->size_bytes, size);
+    if (put->there_already)
+        cli_say(&b->cli, "%s/%s: there already, verified: %s", p->path, r->name, size);
+    else
+        cli_say(&b->cli, "%s/%s: %d files, %s in %.1f s (%s/s), read back and sound", p->path, r->name, r->n_files,
+                size, wall_s, bytes_text((uint64_t)((double)r->size_bytes / (wall_s > 0 ? wall_s : 1)), rate));
+}
+
+/* What a copy would be; nothing is touched. */
+static void tell_content(struct backup *b, const struct place *p, const struct content *c, enum backup_form form)
+{
+    char *name = receipt_name(c->tag, form), size[16];
+
+    if (b->cli.json)
+        cli_json(json_pack("{s:o, s:o, s:s, s:I, s:i, s:b}", "place", text_json(p->path), "name", text_json(name),
+                           "form", receipt_form_name(form), "size_bytes", (json_int_t)c->size_bytes, "n_files",
+                           c->n_files, "dry_run", 1));
+    else
+        printf("%s: %d files, %s, to %s/%s\n", c->path, c->n_files, bytes_text(c->size_bytes, size), p->path, name);
+    free(name);
+}
+
+int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form)
+{
+    double begun = clock_s();
+    struct place_put put = {0};
+    struct err e = {0};
+    struct content c;
+    int rc = content_open(&c, path, form, b->cli.threads, &e);
+
+    if (rc < 0)
+        return cli_fail(&b->cli, &e);
+    if (b->cli.dry_run) {
+        tell_content(b, p, &c, form);
+    } else {
+        rc = place_put(p, &c, form, &put, &e);
+        if (rc == 0)
+            tell_put(b, p, &put, clock_s() - begun);
+    }
+    receipt_free(put.receipt);
+    content_free(&c);
+    return rc < 0 ? cli_fail(&b->cli, &e) : EXIT_OK;
+}
