@@ -47,7 +47,7 @@ static bool begins_with_word(const struct option_row *r)
     size_t n = strspn(r->help, "abcdefghijklmnopqrstuvwxyz-");
     int len;
 
-    if (n == 0 || (r->help[n] && r->help[n] != ' '))
+    if (n == 0 || !strchr(" ,;", r->help[n]))           /* the end is found, too */
         return false;
     for (int i = 0; r->words && *option_word(r->words, i, &len); i++)
         if ((size_t)len == n && memcmp(option_word(r->words, i, &len), r->help, n) == 0)

@@ -1,7 +1,7 @@
 # options.sh - sourced by the cases NAME-options: who knows which options of a tool
 #
-# compare TOOL SECTION: --help, the manual page from SECTION to EXIT STATUS, the parser, and what bash and zsh complete.
-# Options that --help only lists (without effect, or refused) are not completed.
+# compare TOOL: --help, the manual page's OPTIONS, the parser, and what bash and zsh complete. The page is as `make man`
+# leaves it. Options that --help only lists (without effect, or refused) are not completed.
 long() { grep -oE -- '--[A-Za-z][A-Za-z0-9_-]*' | tr _ - | sort -u; }
 
 # What bash offers behind the words that are given.
@@ -14,7 +14,8 @@ offers() {
 compare() {
     "$1" --help | sed '/^Exit status:/,$d' | long >help
     "$1" --help | grep -oE '^  (-.,|   ) --[A-Za-z0-9-]*' | long >lines
-    sed -n "/^\\.SH $2/,/^\\.SH EXIT/p" "$ROOT/docs/$1.1" | sed 's/\\-/-/g' | long >man
+    "$1" --completion man | awk -f "$ROOT/docs/options.awk" - "$ROOT/docs/$1.1" | diff "$ROOT/docs/$1.1" -
+    awk '/^\.SH/ { on = $0 == ".SH OPTIONS" } on' "$ROOT/docs/$1.1" | sed 's/\\-/-/g' | long >man
     "$1" --completion list | long >parser
     offers "$1" -- | sort >bash
     "$1" --completion zsh | grep -oE "^    ['{(].*\[" | sed 's/\[.*//; s/^.*,//' | long >zsh

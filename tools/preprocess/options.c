@@ -70,8 +70,8 @@ static int take_document(void *into, const char *value, struct err *e)
 static const struct option_row rows[] = {
     { "input", 0, "FILE...", "what to read, in this order", .take = take_input, .many = true },
     { "output-prefix", 0, "P", "where to write", FIELD(prefix) },
-    { "json-keys", 0, "KEY...", "the strings to take of each object, a dataset for each (text)", .take = take_key,
-      .many = true },
+    { "json-keys", 0, "KEY...", "the strings to take of each object, a dataset for each (default: text)",
+      .take = take_key, .many = true },
     { "input-format", 0, "F", "jsonl (default) or text", .words = "jsonl text", FIELD(form) },
     { "document", 0, "WHAT", "of text, what is a document: file (default), line or paragraph", .take = take_document,
       .words = "file line paragraph" },
@@ -80,7 +80,7 @@ static const struct option_row rows[] = {
     { "tokenizer", 0, "PATH", "a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches "
       "(without any of these three: one token a byte, 256 for the end)", FIELD(tokenizer) },
     { "append-eod", .help = "end each document with the end-of-document token", FIELD(append_eod) },
-    { "eod", 0, "TOKEN", "which one that is (default: <|endoftext|>, else </s>)", FIELD(eod) },
+    { "eod", 0, "TOKEN", "which one that is (default: <|endoftext|>, else </s>, else <|end_of_text|>)", FIELD(eod) },
     { "dataset-impl", 0, "I", "mmap (default), cached or lazy", .take = take_impl, .words = "mmap cached lazy" },
     { "skip-bad-lines", .help = "warn of lines that are no good, and go on", FIELD(skip_bad_lines) },
     { "decode", 0, "PREFIX", "print the documents of PREFIX.bin as JSONL", FIELD(decode) },

@@ -155,7 +155,8 @@ static const struct option_row data_rows[] = {
     TEXT("train-weighted-split-paths-path", train_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
     TEXT("valid-weighted-split-paths-path", valid_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
     TEXT("test-weighted-split-paths-path", test_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
-    TEXT("data-impl", data_impl, "KIND", "infer", "mmap, lazy, cached or infer; the files say it anyway")
+    { "data-impl", 0, "KIND", "mmap, lazy, cached or infer; the files say it anyway", OPTION_TEXT, FIELD(data_impl),
+      .words = "mmap lazy cached infer", .def = "infer" },
     TEXT("index-dir", index_dir, "DIR", NULL, "where the .npy indices are kept (beside the data)")
     REAL("epoch-cutoff", epoch_cutoff, 0, 1, "0.95",
          "share of the last epoch under which it is shuffled apart: 0.80 as tr1-13B, NeMo and Megatron-LM")
@@ -206,7 +207,7 @@ static const struct option_row program_rows[] = {
               "GPU: 141 is an H200" },
     FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs "
          "neither data nor model")
-    FLAG("json", json, "results as JSON")
+    FLAG("json", json, "results as JSON (--preflight: an object a rank)")
     { "quiet", 'q', FIELD(quiet),
       .help = "no log on stdout" },
     { "verbose", 'v', FIELD(verbose),
