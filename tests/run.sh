@@ -14,6 +14,7 @@
 #   fault    the same with as many kills and flips as the scripts think right
 #   debug    unit and cli again under ASan and UBSan
 #   clang    everything compiles without a warning
+#   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
 # As many run side by side as there are processors (JOBS=N: N). Each is one line of output; its log is shown only when
 # it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
@@ -252,6 +253,15 @@ if picked clang; then
         alone clang "no warnings" $make -s -j"$jobs" CC=clang O=build/clang $objects build/clang/libkernels.a
     else
         skip clang "no clang here"
+    fi
+fi
+
+if picked tidy; then
+    # Asked of a file that it leaves alone: is there a clang-format that can?
+    if sh tests/tidy.sh -n Makefile >/dev/null 2>&1; then
+        alone tidy "as make tidy lays out" sh tests/tidy.sh -n
+    else
+        skip tidy "no clang-format here, or an old one"
     fi
 fi
 

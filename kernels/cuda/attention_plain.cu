@@ -72,7 +72,7 @@ static __device__ __forceinline__ float keep_factor(const struct plain_args &a, 
     uint32_t kept[1];
 
     drop_patches<1>(kept, a.drop, (uint32_t)key / 16, 0, (uint32_t)query / 2, (uint32_t)(a.head0 + p.head),
-                 a.sample0 + (uint32_t)p.sample);
+                    a.sample0 + (uint32_t)p.sample);
     return kept[0] >> (query % 2 * 16 + key % 16) & 1 ? a.drop.keep : 0;
 }
 
@@ -352,19 +352,26 @@ extern "C" void attention_back_kv_plain(const struct kernel_attention *a, const 
     WITH_T(t, plain_launch(plain_back_kv<T>, a, &p, 2, s, "attention's dk and dv"));
 }
 
+template <typename T>
+static void launch_dots(float *dot, const struct plain_args &p, int64_t rows, struct dev_stream *s)
+{
+    const int threads = 256;
+    unsigned blocks = (unsigned)ceil_div(rows * 16, threads);
+
+    if (p.hd % wide<T>::n == 0)
+        dots<T, wide<T>::n><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows);
+    else
+        dots<T, 1><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows);
+}
+
 extern "C" void attention_dots(float *dot, const struct kernel_attention *a, const struct kernel_attention_back *g,
                                enum dtype t, struct dev_stream *s)
 {
-    const int threads = 256;
     int64_t rows = (int64_t)a->b * a->s * a->heads;
-    unsigned blocks = (unsigned)ceil_div(rows * 16, threads);
     struct plain_args p = plain_args_of(a);
 
     p.o = a->o;
     p.d_o = g->d_o;
-    WITH_T(t, if (p.hd % wide<T>::n == 0)
-                  dots<T, wide<T>::n><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows);
-              else
-                  dots<T, 1><<<blocks, threads, 0, cuda_stream(s)>>>(dot, p, rows));
+    WITH_T(t, launch_dots<T>(dot, p, rows, s));
     cuda_launched("attention's dots");
 }

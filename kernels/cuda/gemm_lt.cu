@@ -140,6 +140,7 @@ static void choose(struct plan *p)
     cublasLtMatmulHeuristicResult_t found[ANSWERS];
     size_t room = CUDA_ROOM_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* parts of a split k stay fp32 */
+    cublasStatus_t told;
     int n = 0;
 
     if (cublasLtMatmulPreferenceCreate(&want) != CUBLAS_STATUS_SUCCESS)
@@ -147,8 +148,8 @@ static void choose(struct plan *p)
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                          sizeof reduction);
-    if (cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, ANSWERS, found, &n) ==
-            CUBLAS_STATUS_SUCCESS && n > 0 && found[0].state == CUBLAS_STATUS_SUCCESS) {
+    told = cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, ANSWERS, found, &n);
+    if (told == CUBLAS_STATUS_SUCCESS && n > 0 && found[0].state == CUBLAS_STATUS_SUCCESS) {
         p->algo = found[0].algo;
         p->usable = true;
     }

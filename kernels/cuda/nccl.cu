@@ -158,8 +158,8 @@ static int net_all_reduce(struct dev_link *l, const void *in, void *out, int64_t
 {
     if (!max && peers_all_reduce(l->peers, in, out, n, t, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm, nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm,
-                                                  cuda_stream(s)), e);
+    return told(l->what, l->comm,
+                nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)), e);
 }
 
 static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
@@ -167,8 +167,9 @@ static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int
 {
     if (!max && peers_reduce_scatter(l->peers, in, out, n, t, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm, nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
-                                                      l->comm, cuda_stream(s)), e);
+    return told(l->what, l->comm,
+                nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)),
+                e);
 }
 
 static int net_all_gather(struct dev_link *l, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,

@@ -78,6 +78,7 @@ static struct kernel_runs *runs_new(const struct kernel_run *given, int n, struc
 {
     struct kernel_runs *r = (struct kernel_runs *)calloc(1, sizeof *r);
     struct run *run = (struct run *)calloc((size_t)n + 1, sizeof *run);
+    uint64_t len;
     char *at;
 
     if (!r || !run)
@@ -89,8 +90,8 @@ static struct kernel_runs *runs_new(const struct kernel_run *given, int n, struc
         r->steps += ceil_div(given[i].n, STEP);
         r->chunks += run[i].chunks;
     }
-    at = r->memory = (char *)cuda_dev.alloc((uint64_t)n * sizeof *run + (uint64_t)r->steps * 4 +
-                                            (uint64_t)r->chunks * 12 + 4 * 256, e);
+    len = (uint64_t)n * sizeof *run + (uint64_t)r->steps * 4 + (uint64_t)r->chunks * 12 + 4 * 256;
+    at = r->memory = (char *)cuda_dev.alloc(len, e);
     if (at) {
         r->run = (struct run *)take(&at, (uint64_t)n * sizeof *run);
         r->sums = (double *)take(&at, (uint64_t)r->chunks * sizeof *r->sums);

@@ -146,7 +146,7 @@ static int progress(struct transport *t, bool idle, struct err *e)
 
     if (!m->n)
         return 0;
-    for (int tries = 0; ; tries++) {
+    for (int tries = 0;; tries++) {
         if (test(m, &moved, e) < 0)
             return -1;
         if (moved || !idle)

@@ -165,11 +165,13 @@ static void add_tied_checks(struct run *r)
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; j < UNIVERSAL_STATES; j++) {
             struct tmap *m = s->param[i].tied[universal_states[j]];
-            uint64_t len = universal_shape(s, &s->param[i], r->sink->o.vocab, shape);
+            int *item = &r->tied_item[i * UNIVERSAL_STATES + j];
 
-            r->tied_item[i * UNIVERSAL_STATES + j] = !m || r->sink->ops->points_only || r->sink->no_optimizer ? -1 :
-                plan_add(r->plan, &(struct plan_range){ .map = m, .len = len, .policy = REPLICAS_FIRST,
-                                                        .name = s->param[i].name }, -1, 0);
+            *item = -1;
+            if (m && !r->sink->ops->points_only && !r->sink->no_optimizer)
+                *item = plan_add(r->plan, &(struct plan_range){ .map = m, .policy = REPLICAS_FIRST,
+                    .len = universal_shape(s, &s->param[i], r->sink->o.vocab, shape), .name = s->param[i].name },
+                    -1, 0);
         }
 }
 

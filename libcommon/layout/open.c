@@ -187,8 +187,9 @@ static bool marks_universal(const char *name)
 
 static bool marks_deepspeed(const char *name)
 {
-    return (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
-            str_starts(name, "bf16_zero_pp_rank_")) && str_ends(name, ".pt") && !strchr(name, '/');
+    return str_ends(name, ".pt") && !strchr(name, '/') &&
+           (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
+            str_starts(name, "bf16_zero_pp_rank_"));
 }
 
 static bool marks_hf(const char *name)

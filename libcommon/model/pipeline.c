@@ -138,7 +138,7 @@ static int method_words(const char *method)
 
     if (!str_starts(method, "type:"))
         return 0;
-    for (const char *p = method + 4; *p; ) {
+    for (const char *p = method + 4; *p;) {
         size_t len = strcspn(++p, "|");
         int hit = 0;
 

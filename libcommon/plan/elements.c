@@ -71,11 +71,11 @@ void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_
             put_u16(p, i, f32_to_bf16(f16_to_f32(get_u16(p, i))));
         break;
     case PLAN_BF16_TO_F32:
-        for (uint64_t i = n; i-- > 0; )
+        for (uint64_t i = n; i-- > 0;)
             put_f32(p, i, bf16_to_f32(get_u16(p, i)));
         break;
     case PLAN_F16_TO_F32:
-        for (uint64_t i = n; i-- > 0; )
+        for (uint64_t i = n; i-- > 0;)
             put_f32(p, i, f16_to_f32(get_u16(p, i)));
         break;
     }

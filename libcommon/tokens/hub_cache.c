@@ -76,7 +76,7 @@ static char *newest_snapshot(const char *model, const char *file)
     DIR *d = opendir(folder);
     struct stat newest = {0};
 
-    for (struct dirent *i; d && (i = readdir(d)); ) {
+    for (struct dirent *i; d && (i = readdir(d));) {
         struct stat st;
         char *path = i->d_name[0] == '.' ? NULL : in_snapshot(model, i->d_name, file, &st);
 

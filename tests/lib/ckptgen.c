@@ -366,7 +366,7 @@ static void fill_slice(const struct ckptgen_set *s, const struct member *m, enum
     } else if (p->rule == MERGE_CAT1) {
         int64_t width = p->shape[1] / s->g.topo.tp;
 
-        for (int64_t at = from, left = n; left > 0; ) {
+        for (int64_t at = from, left = n; left > 0;) {
             int64_t row = at / width, col = at % width;
             int64_t k = left < width - col ? left : width - col;
 
@@ -440,7 +440,7 @@ static int stream_storage(const struct pt_file *f, const struct storage *st, str
 
     if (st->what == BYTES)
         return torch_zip_put(z, st->bytes, st->len, e);
-    for (int64_t left = (int64_t)st->len; left > 0; ) {
+    for (int64_t left = (int64_t)st->len; left > 0;) {
         size_t room;
         void *out = torch_zip_room(z, &room);
 

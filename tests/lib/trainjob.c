@@ -59,7 +59,7 @@ const struct dev_ops job_other = { .name = "other", .alloc = mem_alloc, .free = 
 /* ---- all ranks of a job ---- */
 
 void job_new(struct job *j, const struct model_config *m, struct topology topo, const int *blocks,
-                    enum dtype weights)
+             enum dtype weights)
 {
     *j = (struct job){ .topo = topo, .weights = weights, .n = topo_world(topo) };
     assert_true(j->n <= JOB_RANKS_MAX && topo.pp <= JOB_RANKS_MAX);
@@ -109,7 +109,7 @@ void job_writers(struct job *j)
 }
 
 int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_opts *o, struct report *notes,
-                    struct checkpoint_loaded *out, struct err *e)
+             struct checkpoint_loaded *out, struct err *e)
 {
     for (int i = 0; i < j->n; i++)
         if (checkpoint_load(c, j->rank[i].s, &j->rank[i].st, o, notes, out, e) < 0)
@@ -378,4 +378,3 @@ void job_save_fresh(struct job *j, const char *dir, int salt)
     job_save(j, &job_fresh_now);
     report_free(notes);
 }
-

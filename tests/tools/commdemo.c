@@ -99,7 +99,7 @@ static void run(const char *what, int who, struct err *e)
 
     printf("rank %d pid %ld\n", comm_rank(all), (long)getpid());
     fflush(stdout);
-    for (int i = 0; ; i++) {
+    for (int i = 0;; i++) {
         float x[100] = {1};
 
         watch_phase(comm_watch(world), "forward", i, 5);

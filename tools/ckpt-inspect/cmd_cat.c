@@ -259,7 +259,7 @@ static int cat_runs(struct window *w, const struct tensor *t, const struct slice
     for (int64_t i = 0; i < n_runs && rc == 0; i++) {
         uint64_t first = (uint64_t)slice_run_at(s, i) * size;
 
-        for (uint64_t at = 0; at < run && rc == 0; ) {
+        for (uint64_t at = 0; at < run && rc == 0;) {
             uint64_t n = min_u64(WINDOW_MAX, run - at);
 
             if (cli_stopped())

@@ -45,8 +45,8 @@ static void print_all(const struct inspect *in, const struct view *v, const stru
         if (in->cli.json)
             json_array_append_new(a, row_json(&v->tensor[i], &job[i].stats));
         else
-            print_row(&v->tensor[i], &job[i].stats, i > 0 && v->tensor[i].param &&
-                                                    v->tensor[i].param == v->tensor[i - 1].param);
+            print_row(&v->tensor[i], &job[i].stats,
+                      i > 0 && v->tensor[i].param && v->tensor[i].param == v->tensor[i - 1].param);
     }
     if (in->cli.json)
         out_json(json_pack("{s:o, s:o}", "path", out_text(v->source ? v->source->path : v->path), "stats", a));

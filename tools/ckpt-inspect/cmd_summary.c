@@ -108,8 +108,8 @@ static void print_source(const struct source *s, const struct report *r)
         printf("  tensors     %d\n", s->n_params);
     else
         printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
-           *s->run.ds_version ? s->run.ds_version : "unknown", s->run.checkpoint_version,
-           *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
+               *s->run.ds_version ? s->run.ds_version : "unknown", s->run.checkpoint_version,
+               *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
     print_sizes(&z, n_params);
     if (errors)
         printf("  damaged     %d error%s, see below\n", errors, errors == 1 ? "" : "s");

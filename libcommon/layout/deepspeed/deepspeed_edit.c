@@ -312,8 +312,9 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
 /* The path from the file's root, "args.lr" for "lr". In the target's arena. */
 static const char *settle_path(const struct ds_target *t, struct pk *root, const char *key)
 {
-    return str_starts(key, "args.") || !find(pk_get(root, "args"), key, NULL) ? arena_fmt(t->arena, "%s", key) :
-           arena_fmt(t->arena, "args.%s", key);
+    bool of_args = !str_starts(key, "args.") && find(pk_get(root, "args"), key, NULL);
+
+    return arena_fmt(t->arena, "%s%s", of_args ? "args." : "", key);
 }
 
 static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *root, struct ds_edit *to, struct err *e)

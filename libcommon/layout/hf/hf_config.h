@@ -38,9 +38,9 @@ struct hf_config {
  */
 MUST_CHECK int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct report *r, struct err *e);
 
-/* config.json, generation_config.json: sorted keys, two blanks of indent. `override`: keys that win, or NULL. */
-char *hf_config_text(const struct hf_config *c, const json_t *override);        /* caller frees */
-char *hf_generation_text(const struct hf_config *c, const json_t *override);    /* caller frees */
+/* config.json, generation_config.json: sorted keys, two blanks of indent. `changes`: keys that win, or NULL. */
+char *hf_config_text(const struct hf_config *c, const json_t *changes);        /* caller frees */
+char *hf_generation_text(const struct hf_config *c, const json_t *changes);    /* caller frees */
 /* Any JSON that way; reals as Python writes them ("1e-05"). Caller frees. */
 char *hf_json_text(const json_t *v);
 

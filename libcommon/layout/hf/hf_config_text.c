@@ -165,7 +165,7 @@ static json_t *gpt2(const struct hf_config *c)
     return o;
 }
 
-char *hf_config_text(const struct hf_config *c, const json_t *override)
+char *hf_config_text(const struct hf_config *c, const json_t *changes)
 {
     json_t *o = c->arch == HF_BLOOM ? bloom(c) : gpt2(c);
     char *text;
@@ -176,14 +176,14 @@ char *hf_config_text(const struct hf_config *c, const json_t *override)
     set_real(o, "layer_norm_epsilon", c->epsilon);
     set_real(o, "initializer_range", c->init_std);
     json_object_set_new(o, "torch_dtype", json_string(dtype_word(c->dtype)));
-    if (override)
-        json_object_update(o, (json_t *)override);
+    if (changes)
+        json_object_update(o, (json_t *)changes);
     text = hf_json_text(o);
     json_decref(o);
     return text;
 }
 
-char *hf_generation_text(const struct hf_config *c, const json_t *override)
+char *hf_generation_text(const struct hf_config *c, const json_t *changes)
 {
     static const char *const keys[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
     json_t *o = json_pack("{s:b}", "_from_model_config", 1);
@@ -191,8 +191,8 @@ char *hf_generation_text(const struct hf_config *c, const json_t *override)
 
     set_tokens(o, c, HF_UNK);
     for (int i = 0; i < 3; i++)
-        if (override && json_object_get(override, keys[i]))
-            json_object_set(o, keys[i], json_object_get(override, keys[i]));
+        if (changes && json_object_get(changes, keys[i]))
+            json_object_set(o, keys[i], json_object_get(changes, keys[i]));
     text = hf_json_text(o);
     json_decref(o);
     return text;

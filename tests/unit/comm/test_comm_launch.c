@@ -304,7 +304,7 @@ static void test_beside_a_store(void **state)
     close(fd_next);
     /* The numbers end: then ports before it. */
     close(fd);
-    for (port = 65535; (fd = hold(port)) < 0; )
+    for (port = 65535; (fd = hold(port)) < 0;)
         port--;
     ranks_start(&one, 2, do_join_beside, &port);
     expect_good_end(&one);

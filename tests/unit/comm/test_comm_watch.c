@@ -57,7 +57,7 @@ static int do_trouble(int rank, int size, void *arg)
         fprintf(stderr, "open: %s\n", e.msg);
         return 7;
     }
-    for (int i = 0; ; i++) {
+    for (int i = 0;; i++) {
         float x[100] = {0};
 
         watch_phase(comm_watch(world), "forward", 17, 5);

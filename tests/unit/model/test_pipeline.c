@@ -279,10 +279,10 @@ static void test_refusals(void **state)
 {
     (void)state;
     expect_refused(specs(4), "type:transformer", 5, "4 layers cannot fill 5 pipeline stages");
-    expect_refused(specs(4), "profile", 2, "partition method 'profile' is not supported: expected "
-                   PIPELINE_METHODS);
-    expect_refused(specs(4), "type:transformer|", 2, "partition method 'type:transformer|' is not supported: expected "
-                   PIPELINE_METHODS);
+    expect_refused(specs(4), "profile", 2,
+                   "partition method 'profile' is not supported: expected " PIPELINE_METHODS);
+    expect_refused(specs(4), "type:transformer|", 2,
+                   "partition method 'type:transformer|' is not supported: expected " PIPELINE_METHODS);
     expect_refused(specs(4), "parameters", 2, "partition method 'parameters': the model's sizes do not tell what layers "
                    "weigh");
     expect_refused(specs(4), "cost", 2, "partition method 'cost': the model's sizes do not tell what layers cost");

@@ -287,7 +287,8 @@ static void same(const struct seat *x, const struct result *a, const struct resu
     demand(!memcmp(a->seen, b->seen, flat), "weights after a step", NULL);
     demand(!memcmp(a->weights, b->weights, flat), "weights", NULL);
     demand(!memcmp(a->master, b->master, shard) && !memcmp(a->exp_avg, b->exp_avg, shard) &&
-           !memcmp(a->exp_avg_sq, b->exp_avg_sq, shard), "masters and moments", NULL);
+               !memcmp(a->exp_avg_sq, b->exp_avg_sq, shard),
+           "masters and moments", NULL);
     demand(a->norm[0] > 0 && a->norm[1] != a->norm[0] && memcmp(a->seen, a->weights, flat), "a run that moves", NULL);
 }
 

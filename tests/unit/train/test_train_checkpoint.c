@@ -135,9 +135,9 @@ static void load_into(struct job *j, const char *dir, bool universal, struct top
     checkpoint_close(c);
 }
 
-static char *universal_form(const char *in, bool virtual)
+static char *universal_form(const char *in, bool is_virtual)
 {
-    char *out = in_scratch(virtual ? "virtual" : "hdf5");
+    char *out = in_scratch(is_virtual ? "virtual" : "hdf5");
     struct err e = {0};
     struct source *s = source_open(in, NULL, NULL, &e);
     struct sink_opts ko = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 2 };
@@ -146,7 +146,7 @@ static char *universal_form(const char *in, bool virtual)
     struct convert_result res;
 
     job_must(s != NULL, &e);
-    job_must(convert_run(s, virtual ? universal_virtual_sink(&ko) : universal_hdf5_sink(&ko), &o, &res, &e) == 0, &e);
+    job_must(convert_run(s, is_virtual ? universal_virtual_sink(&ko) : universal_hdf5_sink(&ko), &o, &res, &e) == 0, &e);
     source_close(s);
     return out;
 }
@@ -159,8 +159,8 @@ static void universal_forms(void **state)
 
     (void)state;
     load_into(&want, BLOOM, false, topo, &o);
-    for (int virtual = 0; virtual < 2; virtual++) {
-        char *dir = universal_form(BLOOM, virtual);
+    for (int is_virtual = 0; is_virtual < 2; is_virtual++) {
+        char *dir = universal_form(BLOOM, is_virtual);
 
         load_into(&got, dir, false, topo, &o);
         job_same_state(&want, &got);

@@ -291,7 +291,8 @@ static void drifted(void **state)
     ckptgen_defaults(&g);
     g.slim = true;
     job_must(ckptgen_add_drift(&g, "3.input_layernorm.bias:fp32:1:3") == 0 &&
-             ckptgen_add_drift(&g, "3.input_layernorm.bias:bf16:0:1") == 0 && ckptgen_make(&g, dir, &e) == 0, &e);
+                 ckptgen_add_drift(&g, "3.input_layernorm.bias:bf16:0:1") == 0 && ckptgen_make(&g, dir, &e) == 0,
+             &e);
     c = job_open(dir, false);
     m = checkpoint_info(c)->model;
     assert_true(checkpoint_info(c)->has_replicas);
