@@ -214,8 +214,10 @@ static void read_shards(struct ds *d)
 
 static void find_tied(struct ds *d)
 {
-    for (int i = 1; i < d->n_entries; i++)
-        d->s->tied_embedding |= strcmp(d->entry[i].name, d->entry[i - 1].name) == 0 && param_is_tied(d->entry[i].name);
+    const struct ds_entry *en = d->index.entry;
+
+    for (int i = 1; i < d->index.n; i++)
+        d->s->tied_embedding |= strcmp(en[i].name, en[i - 1].name) == 0 && param_is_tied(en[i].name);
 }
 
 static void allocate(struct ds *d)
@@ -264,11 +266,8 @@ static void tables_free(struct ds *d)
 {
     int n_mp = d->topo.tp * d->topo.pp;
 
-    for (int i = 0; d->stage && i < n_mp; i++) {
-        for (int g = 0; g < d->stage[i].n_groups; g++)
-            free(d->stage[i].group[g].slice);
-        free(d->stage[i].group);
-    }
+    for (int i = 0; d->stage && i < n_mp; i++)
+        ds_stage_free(&d->stage[i].st);
     for (int i = 0; d->shard && i < n_mp * d->topo.dp; i++)
         free(d->shard[i].run);
     for (int i = 0; d->layer && i < d->n_layers * d->topo.tp; i++)
@@ -278,7 +277,7 @@ static void tables_free(struct ds *d)
             free(d->mark[i][m]);
     free(d->stage);
     free(d->ref);
-    free(d->entry);
+    ds_index_free(&d->index);
     free(d->shard);
     free(d->layer);
     free(d->mark);

@@ -3,7 +3,7 @@
  *
  * layout.h is the door; this header is for the room only. The order of phases:
  *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; what is missing or extra
- *   deepspeed_stages.c  mp_rank files -> param_shapes per stage, and an index of all names
+ *   deepspeed_stages.c  mp_rank files -> a stage each (deepspeed_shape.h), compared
  *   deepspeed_layers.c  layer files -> bf16 tensors
  *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
  *                       the partition rule
@@ -61,6 +61,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/merge_patterns.h"
 
@@ -87,25 +88,11 @@ struct ds_name ds_name_parse(const char *name);
 /* The three flat states of a shard, in this order. */
 enum { DS_FP32, DS_AVG, DS_AVG_SQ, DS_STATES };
 
-/* One parameter's slice, as param_shapes lists it. */
-struct ds_slice {
-    const char *name;           /* belongs to the mp_rank file's tree */
-    int ndim;
-    int64_t shape[4];
-    int64_t n_elems;
-    int64_t first;              /* its place in the flat group */
-};
-struct ds_group {
-    int n;
-    struct ds_slice *slice;
-    int64_t sum, partition;     /* S and P of zero.h */
-};
 /* One (pp, tp): an mp_rank file. */
-struct ds_stage {
+struct ds_rank_stage {
+    struct ds_stage st;
     bool ok;                    /* param_shapes was read */
     bool bad;                   /* ... but differs from the stage's other ranks: not usable */
-    int n_groups;
-    struct ds_group *group;
 };
 
 struct ds_run {
@@ -130,13 +117,6 @@ struct ds_layer {
     struct ds_tensor *tensor;
 };
 
-/* Where a parameter is listed; the index is sorted by name, then stage. */
-struct ds_entry {
-    const char *name;
-    const struct ds_slice *slice;
-    int pp, group;
-};
-
 /* Values that every file of one save shares, compared as text; deepspeed_marks.c says where they stand. */
 enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32 };
 
@@ -156,10 +136,9 @@ struct ds {
     int *mp_file;               /* [mp] -> file, -1 missing */
     int *zero_file;             /* [mp * DP + dp] */
     int *layer_file;            /* [i * TP + tp], i in layer_no */
-    struct ds_stage *stage;     /* [mp] */
+    struct ds_rank_stage *stage;        /* [mp] */
     const struct ds_stage **ref;        /* [pp]: the stage table the others are compared with; NULL: none */
-    int n_entries;
-    struct ds_entry *entry;     /* every parameter of every stage's ref */
+    struct ds_index index;      /* every parameter of every stage's ref */
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
 };
@@ -213,8 +192,6 @@ void ds_check_sizes(struct ds *d);
 ds_read_fn ds_read_stage;
 /* Compare the ranks of each stage, choose d->ref, and index what they list. */
 void ds_check_stages(struct ds *d);
-/* The first entry (the owner's stage) with this name, or NULL. */
-const struct ds_entry *ds_find(const struct ds *d, const char *name);
 /* True when every stage's parameters are known: only then is an unknown name wrong. */
 bool ds_all_stages(const struct ds *d);
 /* "32,16", for messages, into buf. */

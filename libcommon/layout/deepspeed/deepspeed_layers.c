@@ -16,11 +16,11 @@ static const struct ds_entry *layer_entry(const struct ds *d, int layer, const c
     const struct ds_entry *hit;
 
     snprintf(name, sizeof name, "%d.%.*s", layer, DS_NAME_MAX, key);
-    hit = ds_find(d, name);
+    hit = ds_index_find(&d->index, name);
     if (hit)
         return hit;
     snprintf(name, sizeof name, "tied_modules.embed.%.*s", DS_NAME_MAX, key);
-    return ds_find(d, name);
+    return ds_index_find(&d->index, name);
 }
 
 static void unknown_key(const struct ds_job *j, const char *key)

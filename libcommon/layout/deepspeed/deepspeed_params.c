@@ -11,7 +11,6 @@
  *   slice of qkv         extent in dp 0, extent in dp 1
  */
 #include <assert.h>
-#include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +29,6 @@ struct draft {
     const struct pt_tensor **bf16;              /* [TP], NULL where a layer file lacks it; NULL: all do */
 };
 
-/* "3.x" -> 3; names without a number belong to the embedding and come first. */
-static int layer_of(const char *name)
-{
-    long n = isdigit((unsigned char)*name) ? strtol(name, NULL, 10) : -1;
-
-    return n > INT_MAX ? INT_MAX : (int)n;
-}
-
 /* ---- layers ---- */
 
 static int cmp_int(const void *a, const void *b)
@@ -53,8 +44,8 @@ static int expected_layers(const struct ds *d, int *out)
     int n = 0, k = 0;
     bool tied = false;
 
-    for (int i = 0; i < d->n_entries; i++) {
-        int layer = layer_of(d->entry[i].name);
+    for (int i = 0; i < d->index.n; i++) {
+        int layer = ds_layer_of(d->index.entry[i].name);
 
         if (layer >= 0)
             out[n++] = layer;
@@ -77,7 +68,7 @@ static int expected_layers(const struct ds *d, int *out)
 
 void ds_check_layers(struct ds *d)
 {
-    int *want = xmalloc(((size_t)d->n_entries + 1) * sizeof *want), n = expected_layers(d, want);
+    int *want = xmalloc(((size_t)d->index.n + 1) * sizeof *want), n = expected_layers(d, want);
     char buf[96];
 
     for (int i = 0; i < n; i++)
@@ -105,13 +96,13 @@ static int make_drafts(struct ds *d, struct draft *out)
 {
     int n = 0;
 
-    for (int i = 0, end; i < d->n_entries; i = end) {
-        const struct ds_entry *owner = &d->entry[i];
+    for (int i = 0, end; i < d->index.n; i = end) {
+        const struct ds_entry *owner = &d->index.entry[i];
         struct draft *p = &out[n++];
 
-        *p = (struct draft){ .owner = owner, .layer = layer_of(owner->name), .position = INT_MAX };
-        for (end = i + 1; end < d->n_entries && strcmp(d->entry[end].name, owner->name) == 0; end++) {
-            const struct ds_entry *other = &d->entry[end];
+        *p = (struct draft){ .owner = owner, .layer = ds_layer_of(owner->name), .position = INT_MAX };
+        for (end = i + 1; end < d->index.n && strcmp(d->index.entry[end].name, owner->name) == 0; end++) {
+            const struct ds_entry *other = &d->index.entry[end];
 
             if (other->pp == owner->pp)
                 report_add(d->r, SEV_ERROR, "stage", d->s->path, ERR_NO_BYTE, owner->name,
@@ -437,7 +428,7 @@ static void make_param(struct ds *d, const struct merge_patterns *patterns, cons
 void ds_make_params(struct ds *d)
 {
     struct source *s = d->s;
-    struct draft *p = xcalloc((size_t)d->n_entries, sizeof *p);
+    struct draft *p = xcalloc((size_t)d->index.n, sizeof *p);
     int n = make_drafts(d, p);
     struct merge_patterns *patterns;
 

@@ -338,13 +338,12 @@ static void plan_weights(const struct filling *x, const struct ds_storage *st)
 static void plan_flat(const struct filling *x, const struct ds_storage *st)
 {
     struct dss *w = x->k->priv;
-    const struct ds_tgroup *g = &w->t->stage[x->f->pp].group[st->group];
+    const struct ds_group *g = &w->t->stage[x->f->pp].group[st->group];
     uint64_t filled = 0;
 
     for (int i = 0; i < g->n; i++) {
-        const struct ds_member *m = &g->member[i];
-        int64_t start, skip;
-        int64_t n = zero_fragment(m->first, w->t->param[m->param].slice_elems, g->partition, x->f->dp, &start, &skip);
+        const struct ds_slice *m = &g->slice[i];
+        int64_t start, skip, n = zero_fragment(m->first, m->n_elems, g->partition, x->f->dp, &start, &skip);
         struct slice s;
 
         if (n == 0)

@@ -1,112 +1,23 @@
 /*
- * deepspeed_stages.c - what each pipeline stage holds: the tables inside mp_rank files
+ * deepspeed_stages.c - what each pipeline stage holds: the tables inside mp_rank files, compared
  *
- * `param_shapes` lists, per optimizer group, the rank's parameters in the order in which
- * they stand in the flat buffer. From it the place of every element follows (docs/formats.md, section 4.5).
  * All tensor ranks of a stage list the same; the first that is readable speaks for the
  * stage, and an index of all stages' names serves every later question.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/model/zero.h"
-
-/* Elements in a slice or a group: 4 TiB of masters in one rank; times any degree it fits 64 bits. */
-static const int64_t elems_max = (int64_t)1 << 40;
 
 /* ---- mp_rank files ---- */
 
-static bool is_param_name(const char *s)
-{
-    size_t n = strlen(s);
-
-    if (n == 0 || n > DS_NAME_MAX || *s == '.')
-        return false;
-    for (; *s; s++)
-        if ((unsigned char)*s <= ' ' || *s == 0x7f || *s == '/' || *s == '\\')
-            return false;
-    return true;
-}
-
-static bool read_slice(const struct ds_job *j, const struct pk *key, const struct pk *shape, struct ds_slice *out)
-{
-    uint32_t n = 0;
-    struct pk **dim = pk_items(shape, &n);
-    uint64_t elems = 1;
-
-    out->name = pk_as_str(key);
-    if (!out->name || !is_param_name(out->name)) {
-        report_add(j->r, SEV_ERROR, "param_name", j->path, ERR_NO_BYTE, NULL,
-                   "param_shapes: '%.60s' cannot be a parameter's name", out->name ? out->name : "(no string)");
-        return false;
-    }
-    if (!dim || n < 1 || n > 4) {
-        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, out->name,
-                   "param_shapes gives it %u dimensions, 1 to 4 expected", n);
-        return false;
-    }
-    out->ndim = (int)n;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!pk_as_int(dim[i], &out->shape[i]) || out->shape[i] < 1 ||
-            !mul_u64(elems, (uint64_t)out->shape[i], &elems) || elems > (uint64_t)elems_max) {
-            report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, out->name,
-                       "param_shapes gives it an impossible shape");
-            return false;
-        }
-    }
-    out->n_elems = (int64_t)elems;
-    return true;
-}
-
-static bool read_group(const struct ds_job *j, const struct pk *shapes, struct ds_group *g)
-{
-    uint32_t n = 0;
-    struct pk **pair = pk_pairs(shapes, &n);
-
-    g->slice = xcalloc(n, sizeof *g->slice);
-    for (uint32_t i = 0; pair && i < n; i++) {
-        struct ds_slice *s = &g->slice[g->n];
-
-        if (!read_slice(j, pair[2 * i], pair[2 * i + 1], s))
-            return false;
-        s->first = g->sum;
-        g->sum += s->n_elems;
-        g->n++;
-        if (g->sum > elems_max) {
-            report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, NULL,
-                       "param_shapes: a group of more than 2^40 elements");
-            return false;
-        }
-    }
-    g->partition = zero_partition_elems(g->sum, j->d->topo.dp);
-    return true;
-}
-
 void ds_read_stage(const struct ds_job *j)
 {
-    struct ds_stage *st = &j->d->stage[j->d->name[j->file].mp];
-    struct pk *shapes = pk_get(pt_root(j->pt), "param_shapes"), **item;
-    uint32_t n = 0, n_pairs;
+    struct ds_rank_stage *st = &j->d->stage[j->d->name[j->file].mp];
 
     ds_read_marks(j);
     ds_check_degrees(j);
-    item = pk_items(shapes, &n);
-    if (!item && pk_pairs(shapes, &n_pairs)) {      /* one group, not in a list */
-        item = &shapes;
-        n = 1;
-    }
-    if (!item || n == 0) {
-        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
-                   "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown");
-        return;
-    }
-    st->group = xcalloc(n, sizeof *st->group);
-    st->n_groups = (int)n;
-    st->ok = true;
-    for (uint32_t g = 0; g < n && st->ok; g++)
-        st->ok = read_group(j, item[g], &st->group[g]);
+    st->ok = ds_stage_read(&st->st, pk_get(pt_root(j->pt), "param_shapes"), j->d->topo.dp, j->path, j->r);
 }
 
 /* ---- stages against each other ---- */
@@ -129,7 +40,7 @@ const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128])
 /* The first thing in which tensor rank b differs from rank a of the same stage. */
 static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
 {
-    const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)], *b = &d->stage[topo_mp(d->topo, pp, tp_b)];
+    const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)].st, *b = &d->stage[topo_mp(d->topo, pp, tp_b)].st;
     const char *file = files_name(d->s->files, d->s->file[d->mp_file[topo_mp(d->topo, pp, tp_b)]].file);
     char x[128], y[128];
 
@@ -164,68 +75,25 @@ static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
     return true;
 }
 
-static int by_name_and_stage(const void *a, const void *b)
-{
-    const struct ds_entry *x = a, *y = b;
-    int c = strcmp(x->name, y->name);
-
-    if (c == 0)
-        c = (x->pp > y->pp) - (x->pp < y->pp);
-    return c ? c : (x->slice > y->slice) - (x->slice < y->slice);
-}
-
-static void make_index(struct ds *d)
-{
-    int n = 0;
-
-    for (int pp = 0; pp < d->topo.pp; pp++)
-        for (int g = 0; d->ref[pp] && g < d->ref[pp]->n_groups; g++)
-            n += d->ref[pp]->group[g].n;
-    d->entry = xcalloc((size_t)n, sizeof *d->entry);
-    for (int pp = 0; pp < d->topo.pp; pp++)
-        for (int g = 0; d->ref[pp] && g < d->ref[pp]->n_groups; g++)
-            for (int i = 0; i < d->ref[pp]->group[g].n; i++) {
-                const struct ds_slice *s = &d->ref[pp]->group[g].slice[i];
-
-                d->entry[d->n_entries++] = (struct ds_entry){ s->name, s, pp, g };
-            }
-    qsort(d->entry, (size_t)d->n_entries, sizeof *d->entry, by_name_and_stage);
-}
-
 void ds_check_stages(struct ds *d)
 {
     for (int pp = 0; pp < d->topo.pp; pp++) {
         int first = -1;
 
         for (int tp = 0; tp < d->topo.tp; tp++) {
-            struct ds_stage *st = &d->stage[topo_mp(d->topo, pp, tp)];
+            struct ds_rank_stage *st = &d->stage[topo_mp(d->topo, pp, tp)];
 
             if (!st->ok)
                 continue;
             if (first < 0) {
                 first = tp;
-                d->ref[pp] = st;
+                d->ref[pp] = &st->st;
             } else {
                 st->bad = !same_stage(d, pp, first, tp);
             }
         }
     }
-    make_index(d);
-}
-
-const struct ds_entry *ds_find(const struct ds *d, const char *name)
-{
-    int lo = 0, hi = d->n_entries;
-
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-
-        if (strcmp(d->entry[mid].name, name) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < d->n_entries && strcmp(d->entry[lo].name, name) == 0 ? &d->entry[lo] : NULL;
+    ds_index_make(&d->index, d->ref, d->topo.pp);
 }
 
 bool ds_all_stages(const struct ds *d)

@@ -183,7 +183,7 @@ static void check_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
     int64_t noted = int_or(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
-    const struct ds_entry *en = ds_find(d, param_embedding_name(ROLE_WORD));
+    const struct ds_entry *en = ds_index_find(&d->index, param_embedding_name(ROLE_WORD));
     int64_t rows = en ? en->slice->shape[0] * d->topo.tp : 0;
 
     if (!c->vocab)

@@ -8,7 +8,6 @@
  */
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,183 +21,13 @@ enum { DEGREE_MAX = 1 << 16 };
 
 /* ---- what the source's ranks list ---- */
 
-struct listed {
-    const char *name;
-    int pp, group, place;               /* place: among all decaying, or all other, parameters of the stage */
-};
-
-struct origin {
-    int pp, n_groups;                   /* groups: of a stage that has them all */
-    int n;
-    struct listed *entry;               /* by stage, group, place */
-    struct listed **by_name;
-    int n_layers, first_layer, final_norm;
-    int *layers;                        /* of each stage */
-    int norm_stage;                     /* that holds the final LayerNorm */
-};
-
-static void origin_free(struct origin *o)
-{
-    free(o->entry);
-    free(o->by_name);
-    free(o->layers);
-}
-
-/* "17.x" -> 17; -1 for the tied embedding. */
-static int number_of(const char *name)
-{
-    long n = isdigit((unsigned char)*name) ? strtol(name, NULL, 10) : -1;
-
-    return n > INT_MAX ? INT_MAX : (int)n;
-}
-
-/* "17.weight" against "17.mlp.x": only the final LayerNorm's parameters have no module name. */
-static bool is_final(const char *name)
-{
-    return number_of(name) >= 0 && strchr(name, '.') == strrchr(name, '.');
-}
-
-static int by_listed_name(const void *a, const void *b)
-{
-    const struct listed *x = *(struct listed *const *)a, *y = *(struct listed *const *)b;
-    int d = strcmp(x->name, y->name);
-
-    return d ? d : x->pp - y->pp;
-}
-
-/* The stage that owns a name; a tied embedding is listed by the last one too. */
-static const struct listed *origin_find(const struct origin *o, const char *name)
-{
-    int lo = 0, hi = o->n;
-
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-
-        if (strcmp(o->by_name[mid]->name, name) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < o->n && strcmp(o->by_name[lo]->name, name) == 0 ? o->by_name[lo] : NULL;
-}
-
-/* The groups that a stage lists; NULL: none. */
-static struct pk **stage_groups(const struct source *s, int pp, uint32_t *n)
-{
-    const struct source_file *f = ds_mp_file(s, pp, 0);
-    struct pk **group;
-
-    *n = 0;
-    group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), n) : NULL;
-    return *n ? group : NULL;
-}
-
-/* Do a group's parameters decay? LayerNorms and biases, which do not, are vectors. */
-static bool group_decays(const struct pk *group)
-{
-    uint32_t n = 0, ndim = 0;
-    struct pk **pair = pk_pairs(group, &n);
-
-    if (n)
-        pk_items(pair[1], &ndim);
-    return ndim > 1;
-}
-
-/*
- * Which of the run's groups a stage's group g is. A stage without parameters for a group leaves it out, as one
- * with the head alone: its only decaying parameter is half of one rounded down, so the first half has none.
- */
-static int whole_group(const struct origin *o, struct pk **group, int n, int g)
-{
-    if (n == o->n_groups)
-        return g;
-    if (!group_decays(group[g]))
-        return o->n_groups - 1;
-    return o->n_groups == 3 && (g > 0 || n == 1 || !group_decays(group[1])) ? 1 : 0;
-}
-
-static int list_stage(const struct source *s, struct origin *o, int *cap, int pp, struct err *e)
-{
-    const struct source_file *f = ds_mp_file(s, pp, 0);
-    uint32_t n_groups;
-    struct pk **group = stage_groups(s, pp, &n_groups);
-    int decay_place = 0;
-
-    if (!group) {
-        err_data(e, f ? files_name(s->files, f->file) : s->path, ERR_NO_BYTE, "no param_shapes for stage %d: the "
-                 "optimizer's groups are unknown", pp);
-        return -1;
-    }
-    for (uint32_t g = 0; g < n_groups; g++) {
-        uint32_t n = 0;
-        struct pk **pair = pk_pairs(group[g], &n);
-        int whole = whole_group(o, group, (int)n_groups, (int)g);
-        bool decays = whole < o->n_groups - 1;
-
-        for (uint32_t i = 0; i < n; i++) {
-            const char *name = pk_as_str(pair[2 * i]);
-
-            if (!name)
-                continue;
-            ARRAY_ROOM(o->entry, *cap, o->n + 1);
-            o->entry[o->n++] = (struct listed){ name, pp, whole, decays ? decay_place++ : (int)i };
-        }
-    }
-    return 0;
-}
-
-/* Numbers of the layers and of the final LayerNorm; layers must be consecutive, stage after stage. */
-static int find_layers(const struct source *s, struct origin *o, struct err *e)
-{
-    int owner = 0, lowest = INT_MAX, highest = -1;
-
-    o->final_norm = -1;
-    for (int i = 0; i < o->n; i++) {
-        int no = number_of(o->entry[i].name);
-
-        if (is_final(o->entry[i].name)) {
-            o->final_norm = no;
-            o->norm_stage = o->entry[i].pp;
-        } else if (no >= 0) {
-            lowest = no < lowest ? no : lowest;
-            highest = no > highest ? no : highest;
-        }
-    }
-    if (highest < 0 || highest - lowest >= o->n) {
-        err_data(e, s->path, ERR_NO_BYTE, "no row of transformer layers in param_shapes");
-        return -1;
-    }
-    o->layers = xcalloc((size_t)o->pp, sizeof *o->layers);
-    o->first_layer = lowest;
-    o->n_layers = highest - lowest + 1;
-    for (int no = lowest; no <= highest; no++) {
-        int pp = -1;
-
-        for (int i = 0; i < o->n && pp < 0; i++)
-            if (number_of(o->entry[i].name) == no)
-                pp = o->entry[i].pp;
-        if (pp < owner || o->final_norm <= highest) {
-            err_data(e, s->path, ERR_NO_BYTE, "layer %d: the stages do not hold layers %d to %d and a final LayerNorm "
-                     "in this order", no, lowest, highest);
-            return -1;
-        }
-        owner = pp;
-        o->layers[pp]++;
-    }
-    if (o->norm_stage < owner) {
-        err_data(e, s->path, ERR_NO_BYTE, "the final LayerNorm is on stage %d, before the last layer", o->norm_stage);
-        return -1;
-    }
-    return 0;
-}
-
 /* An output head of its own, or an embedding that is one stage's alone: the last stage's copies are not made so. */
-static int refuse_untied(const struct source *s, const struct origin *o, struct err *e)
+static int refuse_untied(const struct source *s, const struct ds_shape *o, struct err *e)
 {
-    for (int i = 0; i < o->n; i++) {
-        const char *name = o->entry[i].name;
+    for (int i = 0; i < o->index.n; i++) {
+        const char *name = o->index.entry[i].name;
 
-        if (!str_ends(name, PARAM_HEAD) && (number_of(name) < 0 || !param_ends(name, ROLE_WORD)))
+        if (!str_ends(name, PARAM_HEAD) && (ds_layer_of(name) < 0 || !param_ends(name, ROLE_WORD)))
             continue;
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: embedding and output head are untied; only tied ones can be "
                  "resharded", name);
@@ -207,33 +36,9 @@ static int refuse_untied(const struct source *s, const struct origin *o, struct 
     return 0;
 }
 
-static int origin_read(const struct source *s, struct origin *o, struct err *e)
+static int shape_of(const struct source *s, struct ds_shape *o, struct err *e)
 {
-    int cap = 0;
-
-    if (s->topo.pp < 1 || s->topo.tp < 1) {
-        err_data(e, s->path, ERR_NO_BYTE, "its degrees are not recorded (no mp_rank files?): cannot be resharded");
-        return -1;
-    }
-    o->pp = s->topo.pp;
-    for (int pp = 0; pp < o->pp; pp++) {
-        uint32_t n;
-
-        stage_groups(s, pp, &n);
-        o->n_groups = (int)n > o->n_groups ? (int)n : o->n_groups;
-    }
-    for (int pp = 0; pp < o->pp; pp++)
-        if (list_stage(s, o, &cap, pp, e) < 0)
-            return -1;
-    o->by_name = xmalloc((size_t)o->n * sizeof *o->by_name + 1);
-    for (int i = 0; i < o->n; i++)
-        o->by_name[i] = &o->entry[i];
-    qsort(o->by_name, (size_t)o->n, sizeof *o->by_name, by_listed_name);
-    if (o->n_groups != 2 && o->n_groups != 3) {
-        err_data(e, s->path, ERR_NO_BYTE, "%d optimizer groups; 2 or 3 are supported", o->n_groups);
-        return -1;
-    }
-    return refuse_untied(s, o, e) < 0 ? -1 : find_layers(s, o, e);
+    return ds_shape_read(o, s, e) < 0 || refuse_untied(s, o, e) < 0 || ds_shape_find_layers(o, s, e) < 0 ? -1 : 0;
 }
 
 /* ---- the parameters ---- */
@@ -246,25 +51,25 @@ static int by_file_order(const void *a, const void *b)
          : x->order != y->order ? x->order - y->order : x->param - y->param;
 }
 
-static int new_number(const struct ds_target *t, const struct origin *o, int no)
+static int new_number(const struct ds_target *t, const struct ds_shape *o, int no)
 {
     return no == o->final_norm ? t->final_norm : no - o->first_layer + t->first_layer;
 }
 
-static int take_param(struct ds_target *t, const struct origin *o, int i, struct err *e)
+static int take_param(struct ds_target *t, const struct ds_shape *o, int i, struct err *e)
 {
     const struct param *p = &t->src->param[i];
-    const struct listed *l = origin_find(o, p->name);
+    const struct ds_entry *l = ds_index_find(&o->index, p->name);
     struct ds_tparam *to = &t->param[i];
-    int no = number_of(p->name);
+    int no = ds_layer_of(p->name);
 
     if (!l || (no < 0 && !param_is_tied(p->name))) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
                  l ? "belongs to no layer and is no tied embedding" : "is in no rank's param_shapes");
         return -1;
     }
-    *to = (struct ds_tparam){ .param = i, .from = p, .ndim = p->ndim, .decays = l->group < o->n_groups - 1,
-                              .place = l->place };
+    *to = (struct ds_tparam){ .param = i, .from = p, .ndim = p->ndim, .decays = ds_shape_decays(o, l),
+                              .place = ds_shape_place(o, l) };
     memcpy(to->shape, p->shape, sizeof to->shape);
     if (no < 0) {
         const char *dot = strchr(p->name + strlen("tied_modules."), '.');
@@ -281,17 +86,17 @@ static int take_param(struct ds_target *t, const struct origin *o, int i, struct
     return 0;
 }
 
-static int take_params(struct ds_target *t, const struct origin *o, struct err *e)
+static int take_params(struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
     t->n_params = t->src->n_params;
     t->param = arena_alloc(t->arena, (size_t)t->n_params * sizeof *t->param);
     for (int i = 0; i < t->n_params; i++)
         if (take_param(t, o, i, e) < 0)
             return -1;
-    for (int i = 0; i < o->n; i++)
-        if (!source_param(t->src, o->entry[i].name)) {
+    for (int i = 0; i < o->index.n; i++)
+        if (!source_param(t->src, o->index.entry[i].name)) {
             err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: listed in param_shapes, but not there",
-                     o->entry[i].name);
+                     o->index.entry[i].name);
             return -1;
         }
     qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_file_order);
@@ -320,7 +125,7 @@ static int check_states(struct ds_target *t, struct err *e)
 
 /* ---- numbering, vocabulary, degrees ---- */
 
-static void settle_numbers(struct ds_target *t, const struct origin *o, const struct origin *like,
+static void settle_numbers(struct ds_target *t, const struct ds_shape *o, const struct ds_shape *like,
                            enum ds_numbering how)
 {
     int gap = o->final_norm - (o->first_layer + o->n_layers);
@@ -467,7 +272,7 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
     return t->norm_stage < 0 ? -1 : 0;
 }
 
-static int settle_stages(struct ds_target *t, const struct origin *o, const struct ds_request *q, int *layers,
+static int settle_stages(struct ds_target *t, const struct ds_shape *o, const struct ds_request *q, int *layers,
                          struct report *notes, struct err *e)
 {
     if (t->n_layers < t->topo.pp) {
@@ -477,7 +282,8 @@ static int settle_stages(struct ds_target *t, const struct origin *o, const stru
     if (q->stages)
         return given_stages(t, q, layers, e);
     if (t->topo.pp == o->pp && !q->method && !q->balance_given && !q->like) {
-        memcpy(layers, o->layers, (size_t)o->pp * sizeof *layers);
+        for (int pp = 0; pp < o->pp; pp++)
+            layers[pp] = o->stage[pp].n_layers;
         t->norm_stage = o->norm_stage;
         return 0;
     }
@@ -509,8 +315,18 @@ static int by_optimizer_order(const void *a, const void *b)
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : x->place - y->place;
 }
 
+static void add_slice(const struct ds_target *t, struct ds_group *g, const struct ds_tparam *p, bool tied_copy)
+{
+    struct ds_slice *s = &g->slice[g->n++];
+
+    *s = (struct ds_slice){ .name = p->name, .ndim = p->ndim, .n_elems = p->slice_elems, .first = g->sum,
+                            .param = (int)(p - t->param), .tied_copy = tied_copy };
+    memcpy(s->shape, p->slice, sizeof s->shape);
+    g->sum += s->n_elems;
+}
+
 /* The groups of one stage: the decay list, cut in two halves by count where there are three, and the others. */
-static void fill_stage(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_tgroup *group)
+static void fill_stage(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
 {
     struct ds_tparam **list = xmalloc((size_t)t->n_params * sizeof *list);
 
@@ -523,47 +339,66 @@ static void fill_stage(const struct ds_target *t, const struct holdings *h, int 
         if (n)
             qsort(list, (size_t)n, sizeof *list, by_optimizer_order);
         for (int i = 0; i < n; i++) {
-            struct ds_tgroup *g = &group[pass ? n_groups - 1 : n_groups == 3 && i >= n / 2];
+            struct ds_group *g = &group[pass ? n_groups - 1 : n_groups == 3 && i >= n / 2];
 
-            if (!g->member)
-                g->member = arena_alloc(t->arena, (size_t)n * sizeof *g->member);
-            g->member[g->n++] = (struct ds_member){ .param = (int)(list[i] - t->param), .first = g->sum,
-                                                    .tied_copy = h->pp > 0 && list[i]->layer == h->embedding };
-            g->sum += list[i]->slice_elems;
+            if (!g->slice)
+                g->slice = arena_alloc(t->arena, (size_t)n * sizeof *g->slice);
+            add_slice(t, g, list[i], h->pp > 0 && list[i]->layer == h->embedding);
         }
     }
     free(list);
 }
 
-/* The rule for the source's own stages and groups must give what its files have. */
-static int check_rule(const struct ds_target *t, const struct origin *o, struct err *e)
+/* What stage pp of the source lists for group `rule`; one without parameters for none. */
+static struct ds_group listed(const struct ds_shape *o, int pp, int rule)
 {
-    int at = 0, first = t->first_layer;
+    for (int g = 0; g < o->stage[pp].n_groups; g++)
+        if (o->stage[pp].group[g].rule == rule)
+            return o->stage[pp].group[g];
+    return (struct ds_group){0};
+}
+
+static int check_group(const struct ds_target *t, const struct ds_group *want, const struct ds_group *got, int pp,
+                       struct err *e)
+{
+    for (int i = 0; i < want->n || i < got->n; i++) {
+        const char *name = i < want->n ? t->param[want->slice[i].param].from->name : "nothing";
+        const char *found = i < got->n ? got->slice[i].name : "nothing";
+
+        if (i < want->n && i < got->n && strcmp(found, name) == 0)
+            continue;
+        err_data(e, t->src->path, ERR_NO_BYTE, "stage %d, optimizer group %d: %s where %s is expected: the order is no "
+                 "known trainer's", pp, want->rule, found, name);
+        return -1;
+    }
+    return 0;
+}
+
+/* The rule for the source's own stages and groups must give what its files have. */
+static int check_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
+{
+    int first = t->first_layer;
 
     for (int pp = 0; pp < o->pp; pp++) {
-        struct holdings h = { pp, o->pp, first, first + o->layers[pp], t->embedding, t->final_norm,
+        struct holdings h = { pp, o->pp, first, first + o->stage[pp].n_layers, t->embedding, t->final_norm,
                                o->norm_stage };
-        struct ds_tgroup group[3] = {0};
+        struct ds_group group[3] = {0};
 
         fill_stage(t, &h, o->n_groups, group);
-        for (int g = 0; g < o->n_groups; g++)
-            for (int i = 0; i < group[g].n; i++, at++) {
-                const struct param *p = t->param[group[g].member[i].param].from;
+        for (int g = 0; g < o->n_groups; g++) {
+            const struct ds_group got = listed(o, pp, g);
 
-                if (at < o->n && o->entry[at].pp == pp && o->entry[at].group == g &&
-                    strcmp(o->entry[at].name, p->name) == 0)
-                    continue;
-                err_data(e, t->src->path, ERR_NO_BYTE, "stage %d, optimizer group %d: %s where %s is expected: the "
-                         "order is no known trainer's", pp, g, at < o->n ? o->entry[at].name : "nothing", p->name);
+            group[g].rule = g;
+            if (check_group(t, &group[g], &got, pp, e) < 0)
                 return -1;
-            }
+        }
         first = h.end;
     }
     return 0;
 }
 
 /* The groups that have parameters, without gaps: a stage's optimizer numbers them so. */
-static void close_gaps(const struct ds_target *t, struct ds_tstage *st)
+static void close_gaps(const struct ds_target *t, struct ds_stage *st)
 {
     for (int g = 0; g < t->n_groups; g++) {
         if (st->group[g].n == 0)
@@ -581,7 +416,7 @@ static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
     t->stage = arena_alloc(t->arena, (size_t)t->topo.pp * sizeof *t->stage);
     for (int pp = 0; pp < t->topo.pp; pp++) {
         struct holdings h = { pp, t->topo.pp, first, first + layers[pp], t->embedding, t->final_norm, t->norm_stage };
-        struct ds_tstage *st = &t->stage[pp];
+        struct ds_stage *st = &t->stage[pp];
 
         st->n_layers = layers[pp];
         st->group = arena_alloc(t->arena, (size_t)t->n_groups * sizeof *st->group);
@@ -718,12 +553,12 @@ static int settle_degrees(struct ds_target *t, const struct ds_request *q, struc
     return 0;
 }
 
-static int settle(struct ds_target *t, const struct ds_request *q, struct origin *o, struct origin *like,
+static int settle(struct ds_target *t, const struct ds_request *q, struct ds_shape *o, struct ds_shape *like,
                   struct report *notes, struct err *e)
 {
     int *layers = NULL, rc = -1;
 
-    if (settle_degrees(t, q, e) < 0 || origin_read(t->src, o, e) < 0 || (q->like && origin_read(q->like, like, e) < 0))
+    if (settle_degrees(t, q, e) < 0 || shape_of(t->src, o, e) < 0 || (q->like && shape_of(q->like, like, e) < 0))
         return -1;
     settle_numbers(t, o, q->like ? like : NULL, q->numbering);
     t->n_groups = q->n_groups ? q->n_groups : q->like ? like->n_groups : o->n_groups;
@@ -745,14 +580,14 @@ out:
 struct ds_target *ds_target_new(const struct source *s, const struct ds_request *q, struct report *notes, struct err *e)
 {
     struct ds_target *t = xcalloc(1, sizeof *t);
-    struct origin o = {0}, like = {0};
+    struct ds_shape o = {0}, like = {0};
     int rc;
 
     t->arena = arena_new(0);
     t->src = s;
     rc = settle(t, q, &o, &like, notes, e);
-    origin_free(&o);
-    origin_free(&like);
+    ds_shape_free(&o);
+    ds_shape_free(&like);
     if (rc == 0)
         return t;
     ds_target_free(t);

@@ -22,7 +22,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/model/pipeline.h"
 
 enum ds_numbering {
@@ -71,24 +71,6 @@ struct ds_tparam {
     int place;                          /* ... and in the optimizer's lists */
 };
 
-/* A parameter's slice in a flat group of a stage. */
-struct ds_member {
-    int param;                          /* in ds_target->param */
-    bool tied_copy;                     /* the last stage's copy of an embedding */
-    int64_t first;                      /* in the flat group, elements */
-};
-struct ds_tgroup {
-    int rule;                           /* which of the target's n_groups; the last one does not decay */
-    int n;                              /* at least 1 */
-    struct ds_member *member;
-    int64_t sum, partition;             /* S and P of zero.h */
-};
-struct ds_tstage {
-    int n_layers;                       /* 0: the embedding, or the head, alone */
-    int n_groups;                       /* of the target's: a group without parameters is left out */
-    struct ds_tgroup *group;
-};
-
 /* Beside the files of a tag: what merge-tp settled where copies had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 
@@ -109,7 +91,7 @@ struct ds_target {
     const char *method;                 /* to be noted in args; NULL: leave */
     int n_params;
     struct ds_tparam *param;
-    struct ds_tstage *stage;            /* [pp] */
+    struct ds_stage *stage;             /* [pp]; a group without parameters is left out */
     bool optimizer, zero_moments;
     const struct pk *opt, *param_groups;        /* what the shards share; made up where the source has none */
     bool step_in_state, step_is_tensor;
@@ -136,8 +118,6 @@ static inline bool ds_has_copy(const char *name)
 {
     return !param_ends(name, ROLE_WORD_NORM_W) && !param_ends(name, ROLE_WORD_NORM_B);
 }
-/* The source's mp_rank file of a rank (any layout keeps them), open; NULL: it lacks it. */
-const struct source_file *ds_mp_file(const struct source *s, int pp, int tp);
 
 /* The sink; `t` must outlive it. */
 struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t);

@@ -65,7 +65,7 @@ void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *x)
 /* A shard under construction. */
 struct shard {
     const struct ds_target *t;
-    const struct ds_tgroup *group;      /* of its stage */
+    const struct ds_group *group;      /* of its stage */
     int n_groups;
     int dp;
     struct ds_tree *x;
@@ -207,13 +207,12 @@ static bool mapping_class(const struct ds_target *t, const char **module)
 static struct pk *slice_mapping(struct shard *k, const char *module, int g)
 {
     struct arena *a = k->x->arena;
-    const struct ds_tgroup *group = &k->group[g];
+    const struct ds_group *group = &k->group[g];
     struct pk *d = pk_ordered_dict(a);
 
     for (int i = 0; i < group->n; i++) {
-        const struct ds_tparam *p = &k->t->param[group->member[i].param];
-        int64_t start, skip;
-        int64_t n = zero_fragment(group->member[i].first, p->slice_elems, group->partition, k->dp, &start, &skip);
+        const struct ds_slice *p = &group->slice[i];
+        int64_t start, skip, n = zero_fragment(p->first, p->n_elems, group->partition, k->dp, &start, &skip);
         struct pk *fragment;
 
         if (n == 0)
@@ -533,28 +532,6 @@ int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e)
 
 /* ---- mp_rank files ---- */
 
-static struct pk *param_shapes(const struct ds_target *t, struct arena *a, int pp)
-{
-    struct pk *list = pk_list(a), *size = pk_global(a, "torch", "Size");
-
-    for (int g = 0; g < t->stage[pp].n_groups; g++) {
-        const struct ds_tgroup *group = &t->stage[pp].group[g];
-        struct pk *d = pk_ordered_dict(a);
-
-        for (int i = 0; i < group->n; i++) {
-            const struct ds_tparam *p = &t->param[group->member[i].param];
-            struct pk *dims = pk_tuple(a), *args = pk_tuple(a);
-
-            for (int k = 0; k < p->ndim; k++)
-                pk_add(a, dims, pk_int(a, p->slice[k]));
-            pk_add(a, args, dims);
-            pk_set_str(a, d, p->name, pk_call(a, size, args));
-        }
-        pk_add(a, list, d);
-    }
-    return list;
-}
-
 /* Sequence-parallel ranks of Microsoft's fork hold shards like data-parallel ones: DP counts both. */
 static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
 {
@@ -605,7 +582,7 @@ static struct pk *mp_root(const struct ds_target *t, struct arena *a, const stru
 {
     struct pk *root = pk_copy(a, pt_root(f->pt)), *shared = shared_params(t, a, pp, tp);
 
-    pk_set_str(a, root, "param_shapes", param_shapes(t, a, pp));
+    pk_set_str(a, root, "param_shapes", ds_stage_tree(a, &t->stage[pp]));
     if (shared)
         pk_set_str(a, root, "shared_params", shared);
     renew_int(a, root, "dp_world_size", t->topo.dp);

@@ -12,11 +12,11 @@
 static int find_place(const struct save_engine *g, int i, struct checkpoint_place *to, struct err *e)
 {
     const struct stage_param *p = &g->s->param[i];
-    const struct ds_tstage *st = &g->t->stage[g->s->pp];
+    const struct ds_stage *st = &g->t->stage[g->s->pp];
 
     for (int k = 0; k < st->n_groups; k++)
         for (int m = 0; m < st->group[k].n; m++) {
-            const struct ds_member *member = &st->group[k].member[m];
+            const struct ds_slice *member = &st->group[k].slice[m];
             const struct ds_tparam *q = &g->t->param[member->param];
 
             if (!checkpoint_same(q->name, g->t->first_layer, p))

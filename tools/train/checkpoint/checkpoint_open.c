@@ -320,6 +320,26 @@ static bool is_role(const char *name, enum role r)
     return row && row->role == r;
 }
 
+/* Blocks that a stage lists; *norm: does it list the final LayerNorm? */
+static int count_blocks(const struct source *s, int pp, bool *norm)
+{
+    const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
+    struct report *told = report_new();         /* what is wrong with it, the open has said */
+    struct ds_stage st = {0};
+    int n = 0;
+
+    *norm = false;
+    if (f && ds_stage_read(&st, pk_get(pt_root(f->pt), "param_shapes"), 1, f->name, told))
+        for (int g = 0; g < st.n_groups; g++)
+            for (int i = 0; i < st.group[g].n; i++) {
+                n += is_role(st.group[g].slice[i].name, ROLE_NORM1_W);
+                *norm |= is_role(st.group[g].slice[i].name, ROLE_FINAL_NORM_W);
+            }
+    ds_stage_free(&st);
+    report_free(told);
+    return n;
+}
+
 /* Blocks of each stage, as the mp_rank files list them. */
 static void read_blocks(struct checkpoint *c)
 {
@@ -327,20 +347,10 @@ static void read_blocks(struct checkpoint *c)
     int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks), norm = -1;
 
     for (int pp = 0; pp < s->topo.pp; pp++) {
-        const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
-        uint32_t n_groups = 0, n;
-        struct pk **group = f ? pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups) : NULL;
+        bool here;
 
-        for (uint32_t g = 0; group && g < n_groups; g++) {
-            struct pk **pair = pk_pairs(group[g], &n);
-
-            for (uint32_t i = 0; pair && i < n; i++) {
-                const char *name = pk_as_str(pair[2 * i]);
-
-                blocks[pp] += is_role(name, ROLE_NORM1_W);
-                norm = is_role(name, ROLE_FINAL_NORM_W) ? pp : norm;
-            }
-        }
+        blocks[pp] = count_blocks(s, pp, &here);
+        norm = here ? pp : norm;
     }
     /* The embedding or the head may be alone; the final LayerNorm stands behind a block of its stage. */
     for (int pp = 0; pp < s->topo.pp; pp++)

@@ -282,7 +282,7 @@ static int gather_sums(struct save_engine *g, struct save_meeting *m, struct err
 /* Elements of a flat storage that parameters fill; padding follows, zeros since the file was made. */
 static uint64_t filled_bytes(const struct save_engine *g, const struct save_file *f, const struct ds_storage *s)
 {
-    const struct ds_tgroup *group = &g->t->stage[g->s->pp].group[s->group];
+    const struct ds_group *group = &g->t->stage[g->s->pp].group[s->group];
     int64_t left = group->sum - f->dp * group->partition;
 
     return (uint64_t)(left < 0 ? 0 : left < group->partition ? left : group->partition) * sizeof(float);

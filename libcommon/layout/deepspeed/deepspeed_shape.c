@@ -1,0 +1,378 @@
+/*
+ * deepspeed_shape.c - param_shapes into stages and back, and what stages say together
+ */
+#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/model/zero.h"
+
+/* Elements in a slice or a group: 4 TiB of masters in one rank; times any degree it fits 64 bits. */
+static const int64_t elems_max = (int64_t)1 << 40;
+
+/* ---- a stage ---- */
+
+/* Who reads, for findings. */
+struct reading {
+    const char *path;
+    struct report *r;
+    int dp;
+};
+
+static bool is_param_name(const char *s)
+{
+    size_t n = strlen(s);
+
+    if (n == 0 || n > DS_NAME_MAX || *s == '.')
+        return false;
+    for (; *s; s++)
+        if ((unsigned char)*s <= ' ' || *s == 0x7f || *s == '/' || *s == '\\')
+            return false;
+    return true;
+}
+
+static bool read_slice(const struct reading *x, const struct pk *key, const struct pk *shape, struct ds_slice *out)
+{
+    uint32_t n = 0;
+    struct pk **dim = pk_items(shape, &n);
+    uint64_t elems = 1;
+
+    out->name = pk_as_str(key);
+    if (!out->name || !is_param_name(out->name)) {
+        report_add(x->r, SEV_ERROR, "param_name", x->path, ERR_NO_BYTE, NULL,
+                   "param_shapes: '%.60s' cannot be a parameter's name", out->name ? out->name : "(no string)");
+        return false;
+    }
+    if (!dim || n < 1 || n > 4) {
+        report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, out->name,
+                   "param_shapes gives it %u dimensions, 1 to 4 expected", n);
+        return false;
+    }
+    out->ndim = (int)n;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!pk_as_int(dim[i], &out->shape[i]) || out->shape[i] < 1 ||
+            !mul_u64(elems, (uint64_t)out->shape[i], &elems) || elems > (uint64_t)elems_max) {
+            report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, out->name,
+                       "param_shapes gives it an impossible shape");
+            return false;
+        }
+    }
+    out->n_elems = (int64_t)elems;
+    return true;
+}
+
+static bool read_group(const struct reading *x, const struct pk *shapes, struct ds_group *g)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(shapes, &n);
+
+    g->slice = xcalloc(n, sizeof *g->slice);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        struct ds_slice *s = &g->slice[g->n];
+
+        if (!read_slice(x, pair[2 * i], pair[2 * i + 1], s))
+            return false;
+        s->first = g->sum;
+        g->sum += s->n_elems;
+        g->n++;
+        if (g->sum > elems_max) {
+            report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, NULL,
+                       "param_shapes: a group of more than 2^40 elements");
+            return false;
+        }
+    }
+    g->partition = zero_partition_elems(g->sum, x->dp);
+    return true;
+}
+
+bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, const char *path, struct report *r)
+{
+    const struct reading x = { .path = path, .r = r, .dp = dp };
+    struct pk *alone = (struct pk *)param_shapes, **item;
+    uint32_t n = 0, n_pairs;
+
+    *st = (struct ds_stage){0};
+    item = pk_items(param_shapes, &n);
+    if (!item && pk_pairs(param_shapes, &n_pairs)) {    /* one group, not in a list */
+        item = &alone;
+        n = 1;
+    }
+    if (!item || n == 0) {
+        report_add(r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL,
+                   "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown");
+        return false;
+    }
+    st->group = xcalloc(n, sizeof *st->group);
+    st->n_groups = (int)n;
+    for (uint32_t g = 0; g < n; g++) {
+        st->group[g].rule = (int)g;
+        if (!read_group(&x, item[g], &st->group[g]))
+            return false;
+    }
+    return true;
+}
+
+void ds_stage_free(struct ds_stage *st)
+{
+    for (int g = 0; g < st->n_groups; g++)
+        free(st->group[g].slice);
+    free(st->group);
+}
+
+struct pk *ds_stage_tree(struct arena *a, const struct ds_stage *st)
+{
+    struct pk *list = pk_list(a), *size = pk_global(a, "torch", "Size");
+
+    for (int g = 0; g < st->n_groups; g++) {
+        struct pk *d = pk_ordered_dict(a);
+
+        for (int i = 0; i < st->group[g].n; i++) {
+            const struct ds_slice *s = &st->group[g].slice[i];
+            struct pk *dims = pk_tuple(a), *args = pk_tuple(a);
+
+            for (int k = 0; k < s->ndim; k++)
+                pk_add(a, dims, pk_int(a, s->shape[k]));
+            pk_add(a, args, dims);
+            pk_set_str(a, d, s->name, pk_call(a, size, args));
+        }
+        pk_add(a, list, d);
+    }
+    return list;
+}
+
+/* ---- names ---- */
+
+static int by_name_and_stage(const void *a, const void *b)
+{
+    const struct ds_entry *x = a, *y = b;
+    int c = strcmp(x->name, y->name);
+
+    if (c == 0)
+        c = (x->pp > y->pp) - (x->pp < y->pp);
+    return c ? c : (x->slice > y->slice) - (x->slice < y->slice);
+}
+
+void ds_index_make(struct ds_index *x, const struct ds_stage *const *stage, int n_stages)
+{
+    int n = 0;
+
+    for (int pp = 0; pp < n_stages; pp++)
+        for (int g = 0; stage[pp] && g < stage[pp]->n_groups; g++)
+            n += stage[pp]->group[g].n;
+    *x = (struct ds_index){ .entry = xcalloc((size_t)n, sizeof *x->entry) };
+    for (int pp = 0; pp < n_stages; pp++)
+        for (int g = 0; stage[pp] && g < stage[pp]->n_groups; g++)
+            for (int i = 0; i < stage[pp]->group[g].n; i++) {
+                const struct ds_slice *s = &stage[pp]->group[g].slice[i];
+
+                x->entry[x->n++] = (struct ds_entry){ s->name, s, pp, g };
+            }
+    qsort(x->entry, (size_t)x->n, sizeof *x->entry, by_name_and_stage);
+}
+
+void ds_index_free(struct ds_index *x)
+{
+    free(x->entry);
+}
+
+const struct ds_entry *ds_index_find(const struct ds_index *x, const char *name)
+{
+    int lo = 0, hi = x->n;
+
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (strcmp(x->entry[mid].name, name) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < x->n && strcmp(x->entry[lo].name, name) == 0 ? &x->entry[lo] : NULL;
+}
+
+int ds_layer_of(const char *name)
+{
+    long n = isdigit((unsigned char)*name) ? strtol(name, NULL, 10) : -1;
+
+    return n > INT_MAX ? INT_MAX : (int)n;
+}
+
+/* "17.weight" against "17.mlp.x": only the final LayerNorm's parameters have no module name. */
+static bool is_final(const char *name)
+{
+    return ds_layer_of(name) >= 0 && strchr(name, '.') == strrchr(name, '.');
+}
+
+/* ---- all stages ---- */
+
+static int read_stage(struct ds_shape *x, const struct source *s, int pp, struct err *e)
+{
+    const struct source_file *f = ds_mp_file(s, pp, 0);
+    const struct pk *shapes = f ? pk_get(pt_root(f->pt), "param_shapes") : NULL;
+    const char *path = f ? files_name(s->files, f->file) : s->path;
+    struct report *r;
+    uint32_t n = 0;
+    bool ok;
+
+    if (!pk_items(shapes, &n) || n == 0) {
+        err_data(e, path, ERR_NO_BYTE, "no param_shapes for stage %d: the optimizer's groups are unknown", pp);
+        return -1;
+    }
+    r = report_new();
+    ok = ds_stage_read(&x->stage[pp], shapes, s->topo.dp > 0 ? s->topo.dp : 1, path, r);
+    if (!ok) {
+        char *text = finding_text(report_get(r, 0));
+
+        err_data(e, s->path, ERR_NO_BYTE, "%s", text);
+        free(text);
+    }
+    report_free(r);
+    return ok ? 0 : -1;
+}
+
+/* Do a group's parameters decay? LayerNorms and biases, which do not, are vectors. */
+static bool group_decays(const struct ds_group *g)
+{
+    return g->n && g->slice[0].ndim > 1;
+}
+
+/*
+ * Which of the run's groups a stage's group g is. A stage without parameters for a group leaves it out, as one
+ * with the head alone: its only decaying parameter is half of one rounded down, so the first half has none.
+ */
+static int whole_group(const struct ds_shape *x, const struct ds_stage *st, int g)
+{
+    if (st->n_groups == x->n_groups)
+        return g;
+    if (!group_decays(&st->group[g]))
+        return x->n_groups - 1;
+    return x->n_groups == 3 && (g > 0 || st->n_groups == 1 || !group_decays(&st->group[1])) ? 1 : 0;
+}
+
+static int read_stages(struct ds_shape *x, const struct source *s, struct err *e)
+{
+    for (int pp = 0; pp < x->pp; pp++) {
+        if (read_stage(x, s, pp, e) < 0)
+            return -1;
+        if (x->stage[pp].n_groups > x->n_groups)
+            x->n_groups = x->stage[pp].n_groups;
+    }
+    if (x->n_groups != 2 && x->n_groups != 3) {
+        err_data(e, s->path, ERR_NO_BYTE, "%d optimizer groups; 2 or 3 are supported", x->n_groups);
+        return -1;
+    }
+    for (int pp = 0; pp < x->pp; pp++)
+        for (int g = 0; g < x->stage[pp].n_groups; g++)
+            x->stage[pp].group[g].rule = whole_group(x, &x->stage[pp], g);
+    return 0;
+}
+
+int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
+{
+    const struct ds_stage **stage;
+
+    if (s->topo.pp < 1 || s->topo.tp < 1) {
+        err_data(e, s->path, ERR_NO_BYTE, "its degrees are not recorded (no mp_rank files?): cannot be resharded");
+        return -1;
+    }
+    x->pp = s->topo.pp;
+    x->stage = xcalloc((size_t)x->pp, sizeof *x->stage);
+    if (read_stages(x, s, e) < 0)
+        return -1;
+    stage = xmalloc((size_t)x->pp * sizeof *stage);
+    for (int pp = 0; pp < x->pp; pp++)
+        stage[pp] = &x->stage[pp];
+    ds_index_make(&x->index, stage, x->pp);
+    free(stage);
+    return 0;
+}
+
+/* The numbers that names begin with: those of blocks from lowest to highest. */
+static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
+{
+    *lowest = INT_MAX;
+    *highest = x->final_norm = -1;
+    for (int i = 0; i < x->index.n; i++) {
+        const struct ds_entry *en = &x->index.entry[i];
+        int no = ds_layer_of(en->name);
+
+        if (is_final(en->name)) {
+            if (x->final_norm < 0 || en->pp >= x->norm_stage) {
+                x->final_norm = no;
+                x->norm_stage = en->pp;
+            }
+        } else if (no >= 0) {
+            *lowest = no < *lowest ? no : *lowest;
+            *highest = no > *highest ? no : *highest;
+        }
+    }
+}
+
+/* The first stage that lists a parameter of each block, -1: none. [highest - lowest + 1], caller frees */
+static int *find_owners(const struct ds_shape *x, int lowest, int highest)
+{
+    const size_t n = (size_t)(highest - lowest + 1);
+    int *owner = xmalloc(n * sizeof *owner);
+
+    memset(owner, -1, n * sizeof *owner);
+    for (int i = 0; i < x->index.n; i++) {
+        int no = ds_layer_of(x->index.entry[i].name), pp = x->index.entry[i].pp;
+
+        if (no >= lowest && no <= highest && (owner[no - lowest] < 0 || pp < owner[no - lowest]))
+            owner[no - lowest] = pp;
+    }
+    return owner;
+}
+
+/* Numbers of the layers and of the final LayerNorm; layers must be consecutive, stage after stage. */
+int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e)
+{
+    int last = 0, lowest, highest, *owner, rc = -1;
+
+    find_numbers(x, &lowest, &highest);
+    if (highest < 0 || highest - lowest >= x->index.n) {
+        err_data(e, s->path, ERR_NO_BYTE, "no row of transformer layers in param_shapes");
+        return -1;
+    }
+    x->first_layer = lowest;
+    x->n_layers = highest - lowest + 1;
+    owner = find_owners(x, lowest, highest);
+    for (int i = 0; i < x->n_layers; i++) {
+        if (owner[i] < last || x->final_norm <= highest) {
+            err_data(e, s->path, ERR_NO_BYTE, "layer %d: the stages do not hold layers %d to %d and a final LayerNorm "
+                     "in this order", lowest + i, lowest, highest);
+            goto out;
+        }
+        last = owner[i];
+        x->stage[last].n_layers++;
+    }
+    if (x->norm_stage < last)
+        err_data(e, s->path, ERR_NO_BYTE, "the final LayerNorm is on stage %d, before the last layer", x->norm_stage);
+    else
+        rc = 0;
+out:
+    free(owner);
+    return rc;
+}
+
+void ds_shape_free(struct ds_shape *x)
+{
+    for (int pp = 0; x->stage && pp < x->pp; pp++)
+        ds_stage_free(&x->stage[pp]);
+    free(x->stage);
+    ds_index_free(&x->index);
+}
+
+int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en)
+{
+    const struct ds_stage *st = &x->stage[en->pp];
+    int place = (int)(en->slice - st->group[en->group].slice);
+
+    for (int g = 0; g < en->group && ds_shape_decays(x, en); g++)
+        place += st->group[g].rule < x->n_groups - 1 ? st->group[g].n : 0;
+    return place;
+}
