@@ -5,11 +5,9 @@
 #define SHARDKIT_CKPT_BACKUP_LOCAL_H
 
 #include "tools/ckpt-backup/place.h"
-#include "tools/ckpt-backup/transfer.h"
 
 /* What lies in RECEIPT_FOLDER of the place: "NAME" and `suffix`. Caller frees. */
 char *local_path(const struct place *p, const char *name, const char *suffix);
-struct transfer_opts local_transfer(const struct place_opts *o, const char *what, struct report *report);
 /* Room in the file system of `folder` for so many bytes more? ERR_SYS says what is free. */
 MUST_CHECK int local_room(const char *folder, uint64_t bytes, struct err *e);
 /* Write the receipt and its sums. */

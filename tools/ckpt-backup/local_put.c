@@ -21,12 +21,6 @@
 #include "tools/ckpt-backup/stage.h"
 #include "tools/ckpt-backup/tar.h"
 
-struct transfer_opts local_transfer(const struct place_opts *o, const char *what, struct report *report)
-{
-    return (struct transfer_opts){ .threads = o->threads, .mem_bytes = o->mem_bytes, .progress = o->progress,
-                                   .what = what, .stopped = o->stopped, .report = report };
-}
-
 int local_room(const char *folder, uint64_t bytes, struct err *e)
 {
     struct statvfs v;
@@ -137,7 +131,7 @@ static int reserve_tar(const struct tar *t, const char *part, bool resumed, stru
 static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct stage *s, uint64_t *moved,
                       struct err *e)
 {
-    struct transfer_opts o = local_transfer(&p->o, "copy", NULL);
+    struct transfer_opts o = place_transfer(&p->o, "copy", NULL);
     char *folder = path_parent(s->part);
     struct transfer t = {0};
     int rc;
@@ -170,7 +164,7 @@ static void add_read(struct transfer *t, char *path, uint64_t size_bytes, uint32
 int local_read_back(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
                     struct err *e)
 {
-    struct transfer_opts to = local_transfer(o, "verify", r);
+    struct transfer_opts to = place_transfer(o, "verify", r);
     struct transfer t = {0};
     int rc;
 
@@ -261,26 +255,11 @@ out:
 /* Does the backup that is there hold the source's bytes? Times tell, else all is read, and the times are noted. */
 static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
 {
-    struct transfer_opts o = local_transfer(&p->o, "compare", NULL);
-    struct transfer t = {0};
-    int rc = 0;
+    int same = place_same_bytes(p, rec, c, e);
 
-    if (place_same_files(rec, c))
-        return 0;
-    if (place_same_sizes(rec, c)) {
-        for (int i = 0; i < rec->n_files; i++)
-            add_read(&t, path_join(c->path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
-        rc = transfer_do(&t, &o, NULL, e);
-        transfer_free(&t);
-        for (int i = 0; i < rec->n_files && rc == 0; i++)
-            rec->file[i].mtime_ns = c->file[i].mtime_ns;
-        if (rc == 0 || e->kind != ERR_DATA)
-            return rc < 0 ? -1 : local_write_receipt(p, rec, e);
-        err_clear(e);
-    }
-    err_usage(e, "%s: holds another %s (copied of %s), which stays; move it away, or give another place", p->path,
-              rec->name, rec->source);
-    return -1;
+    if (same == 0)
+        place_say_other(p, rec, e);
+    return same <= 0 ? -1 : place_same_files(rec, c) ? 0 : (place_take_times(rec, c), local_write_receipt(p, rec, e));
 }
 
 /* 1: the backup is there; 0: it is to be made; -1. damaged: there is a receipt that cannot be read. */
@@ -353,7 +332,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
 static int take_out(struct place *p, const struct receipt *rec, struct stage *s, struct err *e)
 {
-    struct transfer_opts o = local_transfer(&p->o, "restore", NULL);
+    struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
     struct receipt folder = *rec;
     char *from = path_join(p->path, rec->name), *parent = path_parent(s->part);
     struct transfer t = {0};

@@ -20,7 +20,7 @@ static const struct option_row rows[] = {
 static const char head[] =
     "Usage: ckpt-backup COMMAND [options] ...\n"
     "Copies of checkpoints that are believed: read back before they count, kept by rules.\n"
-    "A PLACE is a folder.\n"
+    "A PLACE is a folder, or REMOTE:PATH of rclone.\n"
     "\nCommands:\n"
     "  copy CKPT PLACE           a whole copy; CKPT is a tag folder or one with 'latest'\n"
     "  copy --rules FILE RUN     all copies that are due of the checkpoints in RUN\n"

@@ -28,14 +28,10 @@ struct place *place_open(const char *path, const struct place_opts *o, bool crea
         err_sys(e, path, "no place of backups");
         return NULL;
     }
-    if (remote) {
-        err_usage(e, "%s: a place is a folder of this machine", path);
-        return NULL;
-    }
     while (n > 1 && path[n - 1] == '/')
         n--;
     p = xcalloc(1, sizeof *p);
-    p->ops = &place_local_ops;
+    p->ops = remote ? &place_rclone_ops : &place_local_ops;
     p->path = str_fmt("%.*s", (int)n, path);
     p->o = *o;
     p->lock_fd = -1;
@@ -72,14 +68,6 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
     if (out->n)
         qsort(out->receipt, (size_t)out->n, sizeof *out->receipt, by_name);
     return 0;
-}
-
-void place_receipts_free(struct place_receipts *l)
-{
-    for (int i = 0; i < l->n; i++)
-        receipt_free(l->receipt[i]);
-    free(l->receipt);
-    *l = (struct place_receipts){0};
 }
 
 int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e)

@@ -1,5 +1,5 @@
 /*
- * place.h - where backups lie
+ * place.h - where backups lie: a folder, or a path of a remote that rclone knows
  *
  *     PLACE/global_step1000/              whole
  *     PLACE/global_step3000-weights/      without the optimizer's files
@@ -19,6 +19,7 @@
 #include "libcommon/base/report.h"
 #include "tools/ckpt-backup/content.h"
 #include "tools/ckpt-backup/receipt.h"
+#include "tools/ckpt-backup/transfer.h"
 
 struct place_opts {
     int threads;
@@ -89,15 +90,24 @@ MUST_CHECK int place_remove(struct place *p, const struct receipt *rec, struct e
 
 /* ---- for the kinds of places ---- */
 
-extern const struct place_ops place_local_ops;
+extern const struct place_ops place_local_ops, place_rclone_ops;
 /* The file at `path` locked, its descriptor in p->lock_fd; says who has it. */
 MUST_CHECK int place_take_lock(struct place *p, const char *path, struct err *e);
 void place_add_receipt(struct place_receipts *l, struct receipt *rec);
 /* A receipt of a content about to be copied; CRCs are still to come. */
 struct receipt *place_new_receipt(const struct content *c, enum backup_form form);
-/* Do sizes say that the receipt is of these files? */
-bool place_same_sizes(const struct receipt *rec, const struct content *c);
-/* ... and their times, too? */
+struct transfer_opts place_transfer(const struct place_opts *o, const char *what, struct report *report);
+/*
+ * Is the receipt of these very bytes? 1 when names, sizes and times say so, or all sums, for which the source is
+ * read; 0: no, -1.
+ */
+MUST_CHECK int place_same_bytes(const struct place *p, const struct receipt *rec, const struct content *c,
+                                struct err *e);
+/* ERR_USAGE: it is not. */
+void place_say_other(const struct place *p, const struct receipt *rec, struct err *e);
+/* The same bytes under other times: henceforth these. */
+void place_take_times(struct receipt *rec, const struct content *c);
+/* Do names, sizes and times say that the receipt is of these files? */
 bool place_same_files(const struct receipt *rec, const struct content *c);
 /* Is it a backup of the tag folder as that is now? Names, sizes and times; of all files, or the weights among them. */
 bool place_is_copy_of(const struct receipt *rec, const struct content *listed);

@@ -19,7 +19,7 @@ int place_take_lock(struct place *p, const char *path, struct err *e)
 {
     char who[128] = "", host[64] = "";
     ssize_t n;
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
 
     if (fd < 0) {
         err_sys(e, path, "cannot open the lock");
@@ -54,6 +54,14 @@ void place_add_receipt(struct place_receipts *l, struct receipt *rec)
     l->receipt[l->n++] = rec;
 }
 
+void place_receipts_free(struct place_receipts *l)
+{
+    for (int i = 0; i < l->n; i++)
+        receipt_free(l->receipt[i]);
+    free(l->receipt);
+    *l = (struct place_receipts){0};
+}
+
 struct receipt *place_new_receipt(const struct content *c, enum backup_form form)
 {
     struct receipt *r = xcalloc(1, sizeof *r);
@@ -85,14 +93,54 @@ static bool same(const struct receipt *rec, const struct content *c, bool times)
     return true;
 }
 
-bool place_same_sizes(const struct receipt *rec, const struct content *c)
-{
-    return same(rec, c, false);
-}
-
 bool place_same_files(const struct receipt *rec, const struct content *c)
 {
     return same(rec, c, true);
+}
+
+struct transfer_opts place_transfer(const struct place_opts *o, const char *what, struct report *report)
+{
+    return (struct transfer_opts){ .threads = o->threads, .mem_bytes = o->mem_bytes, .progress = o->progress,
+                                   .what = what, .stopped = o->stopped, .report = report };
+}
+
+int place_same_bytes(const struct place *p, const struct receipt *rec, const struct content *c, struct err *e)
+{
+    struct transfer_opts o = place_transfer(&p->o, "compare", NULL);
+    struct transfer t = {0};
+    int rc;
+
+    if (same(rec, c, true))
+        return 1;
+    if (!same(rec, c, false))
+        return 0;
+    for (int i = 0; i < rec->n_files; i++) {
+        struct transfer_run *r = transfer_add(&t, path_join(c->path, rec->file[i].name), NULL,
+                                              rec->file[i].size_bytes);
+
+        r->has_crc = true;
+        r->crc = rec->file[i].crc;
+    }
+    rc = transfer_do(&t, &o, NULL, e);
+    transfer_free(&t);
+    if (rc == 0)
+        return 1;
+    if (e->kind != ERR_DATA)
+        return -1;
+    err_clear(e);
+    return 0;
+}
+
+void place_say_other(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    err_usage(e, "%s: holds another %s (copied of %s), which stays; move it away, or give another place", p->path,
+              rec->name, rec->source);
+}
+
+void place_take_times(struct receipt *rec, const struct content *c)
+{
+    for (int i = 0; i < rec->n_files; i++)
+        rec->file[i].mtime_ns = c->file[i].mtime_ns;
 }
 
 bool place_is_copy_of(const struct receipt *rec, const struct content *listed)

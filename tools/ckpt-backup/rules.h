@@ -7,7 +7,7 @@
  *     keep-last 20                    the newest 20 steps stay
  *     keep-every 1000                 so do those that 1000 divides,
  *     keep 31200,31259                and these
- *     place /store/run                a folder, relative to that of the rules file
+ *     place /store/run                a folder, relative to that of the rules file, or REMOTE:PATH of rclone
  *     full-every 1000                 is given each of these steps whole,
  *     full 95000                      and this one
  *     weights-every 3000              without the optimizer, where it is not given whole

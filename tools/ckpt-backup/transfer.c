@@ -202,7 +202,7 @@ static void sum_up(struct moving *m)
             crc_sum_add(&sum[r - m->t->run], r->size_bytes, it->from, it->len, it->crc.acc);
     }
     for (int i = 0; i < m->t->n; i++)
-        if (m->t->run[i].to)
+        if (m->t->run[i].to || !m->t->run[i].has_crc)
             m->t->run[i].crc = sum[i].acc;
     free(sum);
 }

@@ -21,7 +21,7 @@ struct transfer_run {
     uint64_t to_at;
     bool records;               /* `from` is a .pt: compare the CRCs in it */
     bool has_crc;               /* compare `crc` */
-    uint32_t crc;               /* filled in by a copy */
+    uint32_t crc;               /* filled in where it is not compared, and by a copy */
 };
 
 struct transfer {

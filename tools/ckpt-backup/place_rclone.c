@@ -1,0 +1,350 @@
+/*
+ * place_rclone.c - a path of a remote as a place of backups, through the rclone program
+ *
+ * A remote knows no rename that is worth the name, so files get their places at once, and the receipt makes a backup of
+ * them: it is written last, when all was downloaded again and compared. Until then .ckpt-backup/NAME.job says that what
+ * lies in NAME is unfinished and ours. The next run goes on: rclone leaves alone what is there in its size, and what
+ * turns out to be wrong in it is sent again.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/hash.h"
+#include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/far.h"
+#include "tools/ckpt-backup/local.h"
+#include "tools/ckpt-backup/rclone.h"
+#include "tools/ckpt-backup/stage.h"
+
+static int far_receipts(struct place *p, struct place_receipts *out, struct report *r, struct err *e)
+{
+    struct far_list l;
+    int rc = far_list(p, &l, e);
+
+    if (rc == 0) {
+        rc = far_read_receipts(p, &l, out, r, e);
+        far_list_free(&l);
+    }
+    return rc;
+}
+
+/* ---- check ---- */
+
+static const char no_sum[] = "does not come back";
+
+static int far_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e)
+{
+    bool *bad = xcalloc((size_t)rec->n_files + 1, sizeof *bad);
+    int rc;
+
+    if (rec->form == FORM_TAR) {
+        err_usage(e, "%s: %s: a .tar is verified where it is a file of this machine", p->path, rec->name);
+        rc = -1;
+    } else {
+        rc = far_read_back(p, rec, bad, e);
+    }
+    for (int i = 0; i < rec->n_files && rc > 0; i++) {
+        char *inside = path_join(rec->name, rec->file[i].name), *shown = far_path(p, inside);
+
+        if (bad[i])
+            report_add(r, SEV_ERROR, "crc", shown, ERR_NO_BYTE, NULL, "%s as crc %08x", no_sum, rec->file[i].crc);
+        free(inside);
+        free(shown);
+    }
+    free(bad);
+    return rc < 0 ? -1 : 0;
+}
+
+/* ---- put ---- */
+
+/* Read the source once: its sums, and whether the CRCs in it hold. */
+static int sum_source(const struct place *p, const struct content *c, struct receipt *rec, uint64_t *moved,
+                      struct err *e)
+{
+    struct transfer_opts o = place_transfer(&p->o, "read", NULL);
+    struct transfer t = {0};
+    int rc;
+
+    for (int i = 0; i < rec->n_files; i++)
+        transfer_add(&t, path_join(c->path, rec->file[i].name), NULL, rec->file[i].size_bytes)->records =
+            str_ends(rec->file[i].name, ".pt");
+    rc = transfer_do(&t, &o, moved, e);
+    for (int i = 0; i < rec->n_files && rc == 0; i++)
+        rec->file[i].crc = t.run[i].crc;
+    transfer_free(&t);
+    return rc;
+}
+
+/* again: the bad ones, whatever size they have there. */
+static int send(const struct place *p, const struct content *c, const struct receipt *rec, const bool *again,
+                struct err *e)
+{
+    char *folder = far_path(p, rec->name), *files = far_list_text(rec, again);
+    struct rclone_call call = { { "copy", "--copy-links", "--no-traverse", "--files-from-raw", "-", c->path, folder,
+                                  again ? "--ignore-times" : NULL }, .input = files, .stopped = p->o.stopped };
+    int rc = rclone_run(&call, p->path, e);
+
+    free(folder);
+    free(files);
+    return rc;
+}
+
+/* Send, read back, send again what came back wrong, read back. */
+static int send_until_right(const struct place *p, const struct content *c, const struct receipt *rec, struct err *e)
+{
+    bool *bad = xcalloc((size_t)rec->n_files + 1, sizeof *bad);
+    int rc = send(p, c, rec, NULL, e), first = 0;
+
+    if (rc == 0)
+        rc = far_read_back(p, rec, bad, e);
+    if (rc > 0) {
+        rc = send(p, c, rec, bad, e);
+        rc = rc < 0 ? -1 : far_read_back(p, rec, bad, e);
+    }
+    while (rc > 0 && !bad[first])
+        first++;
+    if (rc > 0)
+        err_data(e, p->path, ERR_NO_BYTE, "%s/%s was sent twice and %s as crc %08x", rec->name, rec->file[first].name,
+                 no_sum, rec->file[first].crc);
+    free(bad);
+    return rc ? -1 : 0;
+}
+
+/* Something below NAME that is neither of an unfinished backup nor of one with a receipt? */
+static int refuse_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
+                          struct err *e)
+{
+    char *inside = str_fmt("%s/", rec->name);
+    int rc = 0;
+
+    for (int i = 0; i < l->n && rc == 0; i++) {
+        const char *name = far_name(l, i);
+        bool known = false;
+
+        if (!str_starts(name, inside))
+            continue;
+        for (int k = 0; ours && k < rec->n_files && !known; k++)
+            known = strcmp(rec->file[k].name, name + strlen(inside)) == 0;
+        if (known)
+            continue;
+        err_usage(e, "%s: holds %s, which is no part of a backup of ours; move it away", p->path, name);
+        rc = -1;
+    }
+    free(inside);
+    return rc;
+}
+
+/* Only forward: whole copies of later steps are there. */
+static int move_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
+                       struct err *e)
+{
+    char *text;
+    int rc;
+
+    if (rec->form != FORM_WHOLE || rec->step < 0)
+        return 0;
+    for (int i = 0; i < there->n; i++)
+        if (there->receipt[i]->form == FORM_WHOLE && there->receipt[i]->step > rec->step)
+            return 0;
+    text = str_fmt("%s\n", rec->tag);
+    rc = far_write(p, far_path(p, "latest"), text, e);
+    free(text);
+    return rc;
+}
+
+static int put_new(struct place *p, const struct content *c, const struct far_list *l, struct place_put *out,
+                   struct err *e)
+{
+    struct receipt *rec = out->receipt;
+    bool ours = far_has(l, rec->name, ".json") || far_has(l, rec->name, ".job");
+
+    if (refuse_foreign(p, l, rec, ours, e) < 0 || sum_source(p, c, rec, &out->moved_bytes, e) < 0 ||
+        far_write(p, far_note(p, rec->name, ".job"), "unfinished\n", e) < 0 ||
+        send_until_right(p, c, rec, e) < 0 || content_unchanged(c, e) < 0)
+        return -1;
+    rec->sound = true;
+    rec->verified_s = (int64_t)clock_wall_s();
+    return far_write_receipt(p, rec, e) < 0 ? -1 : far_delete_note(p, rec->name, ".job", e);
+}
+
+/* 1: the backup is there, and is what out->receipt becomes. */
+static int there_already(struct place *p, const struct content *c, struct place_receipts *there,
+                         struct place_put *out, struct err *e)
+{
+    struct receipt *old = far_find_receipt(there, out->receipt->name);
+    int same = old && old->sound ? place_same_bytes(p, old, c, e) : -2;
+
+    if (same == -2)
+        return 0;
+    if (same == 0)
+        place_say_other(p, old, e);
+    if (same <= 0)
+        return -1;
+    for (int i = 0; i < there->n; i++)
+        if (there->receipt[i] == old)
+            there->receipt[i] = out->receipt;
+    out->receipt = old;
+    out->there_already = true;
+    if (place_same_files(old, c))
+        return 1;
+    place_take_times(old, c);
+    return far_write_receipt(p, old, e) < 0 ? -1 : 1;
+}
+
+static int far_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
+                   struct err *e)
+{
+    struct place_receipts there = {0};
+    struct report *r = report_new();
+    struct far_list l = {0};
+    int rc;
+
+    if (form == FORM_TAR)
+        err_usage(e, "%s: a .tar is made in a folder of this machine; a remote takes the files", p->path);
+    rc = form == FORM_TAR ? -1 : far_list(p, &l, e);
+    if (rc < 0)
+        goto out;
+    out->receipt = place_new_receipt(c, form);
+    rc = far_read_receipts(p, &l, &there, r, e);
+    if (rc == 0)
+        rc = there_already(p, c, &there, out, e);
+    if (rc == 0)
+        rc = put_new(p, c, &l, out, e) < 0 ? -1 : move_latest(p, out->receipt, &there, e);
+    far_list_free(&l);
+out:
+    place_receipts_free(&there);
+    report_free(r);
+    return rc < 0 ? -1 : 0;
+}
+
+/* ---- get ---- */
+
+static int take_out(const struct place *p, const struct receipt *rec, struct stage *s, struct err *e)
+{
+    char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
+    struct rclone_call c = { { "copy", "--files-from-raw", "-", folder, s->part }, .input = files,
+                             .stopped = p->o.stopped };
+    struct receipt whole = *rec;
+    int rc = dir_make(s->part, e) < 0 ? -1 : rclone_run(&c, p->path, e);
+
+    whole.form = FORM_WHOLE;            /* what comes out is one, whatever it was kept as */
+    if (rc == 0) {
+        rc = local_read_back(&p->o, &whole, s->part, NULL, e);
+        if (rc < 0 && e->kind == ERR_DATA)
+            stage_discard(s);           /* what came is wrong; what has not come yet is gone on with */
+    }
+    if (rc == 0)
+        rc = local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
+    free(folder);
+    free(files);
+    return rc;
+}
+
+static int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
+{
+    char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
+    struct stage s = {0};
+    int rc = -1;
+
+    if (rec->form == FORM_TAR)
+        err_usage(e, "%s: %s: a .tar is restored from a folder of this machine", p->path, rec->name);
+    else if (dir_make(parent, e) == 0)
+        rc = stage_open(&s, out, job, print, e);
+    if (rc == 0) {
+        rc = take_out(p, rec, &s, e);
+        stage_close(&s);
+    }
+    free(job);
+    free(parent);
+    free(print);
+    return rc;
+}
+
+/* ---- remove ---- */
+
+/* NAME.gone is written, so the decision is made: the receipt goes first, then the backup counts no more. */
+static int finish_removal(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
+    struct rclone_call rmdirs = { { "rmdirs", folder }, .absent_is_fine = true, .stopped = p->o.stopped };
+    int rc = far_delete_note(p, rec->name, ".json", e);
+
+    if (rc == 0)
+        rc = rec->form == FORM_TAR ? far_delete(p, "", rec->name, e) : far_delete(p, rec->name, files, e);
+    if (rc == 0 && rec->form != FORM_TAR)
+        rc = rclone_run(&rmdirs, p->path, e) < 0 ? -1 : 0;
+    if (rc == 0)
+        rc = far_delete_note(p, rec->name, ".crc32", e);
+    free(folder);
+    free(files);
+    return rc < 0 ? -1 : far_delete_note(p, rec->name, ".gone", e);
+}
+
+static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
+{
+    char *text = receipt_text(rec);
+    struct far_list l;
+    int rc = far_list(p, &l, e);
+
+    if (rc == 0) {
+        rc = refuse_foreign(p, &l, rec, true, e);
+        far_list_free(&l);
+    }
+    if (rc == 0)
+        rc = far_write(p, far_note(p, rec->name, ".gone"), text, e);
+    free(text);
+    return rc < 0 ? -1 : finish_removal(p, rec, e);
+}
+
+/* What a killed run was removing; its note is the receipt. */
+static int sweep_one(const struct place *p, const char *note, struct err *e)
+{
+    char *path = far_path(p, note);
+    struct strbuf sb = {0};
+    struct rclone_call c = { { "cat", path }, .output = &sb, .absent_is_fine = true, .stopped = p->o.stopped };
+    struct err ignored = {0};
+    int rc = rclone_run(&c, p->path, e);
+    struct receipt *rec = rc == 0 && sb.buf ? receipt_parse(sb.buf, sb.len, path, &ignored) : NULL;
+
+    if (rec)
+        rc = finish_removal(p, rec, e);
+    receipt_free(rec);
+    strbuf_free(&sb);
+    free(path);
+    return rc < 0 ? -1 : 0;
+}
+
+/* ---- lock ---- */
+
+/* A remote has none: two at once on this machine are kept apart, which is where a crontab is. */
+static int far_lock(struct place *p, struct err *e)
+{
+    const char *dir = getenv("XDG_RUNTIME_DIR");
+    char *path = str_fmt("%s/ckpt-backup-%ld-%016llx.lock", dir && *dir ? dir : "/tmp", (long)getuid(),
+                         (unsigned long long)hash_bytes(HASH_START, p->path, strlen(p->path)));
+    struct far_list l = {0};
+    int rc = place_take_lock(p, path, e);
+
+    free(path);
+    if (rc == 0)
+        rc = far_list(p, &l, e);
+    for (int i = 0; i < l.n && rc == 0; i++)
+        if (str_starts(far_name(&l, i), RECEIPT_FOLDER "/") && str_ends(far_name(&l, i), ".gone"))
+            rc = sweep_one(p, far_name(&l, i), e);
+    if (l.arena)
+        far_list_free(&l);
+    return rc;
+}
+
+static int far_note_verified(struct place *p, const struct receipt *rec, struct err *e)
+{
+    return far_write_receipt(p, rec, e);
+}
+
+const struct place_ops place_rclone_ops = {
+    .lock = far_lock, .receipts = far_receipts, .put = far_put, .check = far_check, .note = far_note_verified,
+    .get = far_get, .remove = far_remove,
+};
