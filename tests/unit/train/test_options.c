@@ -214,7 +214,7 @@ static void test_refused(void **state)
            "--position-embedding-type: 'rotary' is not supported: expected absolute or alibi");
     refuse("--replicas best", NULL, 0,
            "--replicas: 'best' is not supported: expected average, first, majority or fail");
-    refuse("--fp16", NULL, 0, "--fp16: fp16 training (dynamic loss scaling) is not supported; use --bf16 or fp32");
+    refuse("--fp16-lm-cross-entropy", NULL, 0, "--fp16-lm-cross-entropy: the loss is computed in fp32");
     refuse("--optimizer sgd", NULL, 0, "--optimizer: 'sgd' is not supported: only Adam is supported");
     refuse("--glu-activation geglu", NULL, 0, "--glu-activation: gated activations are not supported");
     refuse("--bert-load x", NULL, 0, "--bert-load: BERT models are not supported");
@@ -363,11 +363,9 @@ static void test_deepspeed(void **state)
     with_json("{\"bf16\": {\"enabled\": false}}", "--bf16", 0, "%s: bf16.enabled is False, but --bf16 is True");
     with_json("{\"zero_optimization\": {\"stage\": 3}}", "", 0,
               "--zero-stage (%s: zero_optimization.stage): 3 is out of range: expected 0 to 1");
-    with_json("{\"fp16\": {\"enabled\": true}}", "", 0,
-              "%s: fp16.enabled: fp16 training (dynamic loss scaling) is not supported; use bf16 or fp32");
     with_json("{\"train_batch_size\": [1]}", "", 0, "%s: train_batch_size: expected a number");
-    with_json("{\"communication_data_type\": \"fp16\"}", "", 0,
-              "%s: communication_data_type: expected \"fp32\" or \"bf16\"");
+    with_json("{\"communication_data_type\": \"fp64\"}", "", 0,
+              "%s: communication_data_type: expected \"fp32\", \"fp16\" or \"bf16\"");
     with_json("[1]", "", 0, "%s: expected a JSON object");
     with_json("{\n\"bf16\": }", "", 0, "%s: line 2: unexpected token near '}'");
     with_json("{\"curriculum_learning\": {\"enabled\": true}}", "", 0,
@@ -380,6 +378,61 @@ static void test_deepspeed(void **state)
     /* Under a ramp DeepSpeed is told the number anew at every step. */
     with_json("{\"gradient_accumulation_steps\": 4}",
               MODEL RUN "--bf16 --global-batch-size 16 --rampup-batch-size 4 4 96", 2, NULL);
+}
+
+/* About the loss scale the JSON decides, as in the reference; Megatron's own options are for runs without one. */
+static void test_fp16(void **state)
+{
+    static const char tr1[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"train_batch_size\": 1024, \"gradient_clipping\": 1.0,"
+        " \"zero_optimization\": {\"stage\": 1}, \"fp16\": {\"enabled\": true, \"loss_scale\": 0,"
+        " \"loss_scale_window\": 500, \"hysteresis\": 2, \"min_loss_scale\": 1, \"initial_scale_power\": 12},"
+        " \"steps_per_print\": 2000, \"wall_clock_breakdown\": false}";
+
+    (void)state;
+    with_json(tr1, "--fp16 --loss-scale 12 --hysteresis 2", 0, NULL);
+    assert_true(o.fp16 && o.loss_scale == 0 && o.initial_loss_scale == 4096 && o.min_loss_scale == 1);
+    assert_true(o.loss_scale_window == 500 && o.hysteresis == 2 && !o.consecutive_hysteresis);
+    assert_int_equal(o.n_notes, 1);
+    assert_non_null(strstr(o.note[0], "--loss-scale 12.0 has no effect: "));
+    assert_non_null(strstr(o.note[0], "ds.json decides, fp16.loss_scale is 0.0"));
+    with_json(tr1, "", 0, NULL);
+    assert_true(o.fp16);
+    with_json("{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": true, \"fp16_frobs\": 1, \"loss_scale\": 64}}",
+              "--min-loss-scale 4 --fp16", 0, NULL);
+    assert_true(o.loss_scale == 64 && o.initial_loss_scale == 65536 && o.loss_scale_window == 1000);
+    assert_true(o.min_loss_scale == 1 && o.consecutive_hysteresis);
+    assert_int_equal(o.n_notes, 2);
+    assert_non_null(strstr(o.note[1], "fp16.fp16_frobs is not known here"));
+
+    with_json("{\"fp16\": {\"enabled\": false}}", "--fp16", 0, "%s: fp16.enabled is False, but --fp16 is True");
+    with_json("{\"train_batch_size\": 16}", "--fp16", 0, "%s: fp16.enabled is not true, but --fp16 is given");
+    with_json("{\"fp16\": {\"enabled\": 1}}", "", 0, "%s: fp16.enabled: expected true or false");
+    with_json("{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 1.5}}", "", 0,
+              "%s: fp16.initial_scale_power: expected a whole number from 0 to 99");
+    with_json("{\"fp16\": {\"enabled\": true, \"hysteresis\": 0}}", "", 0,
+              "--hysteresis (%s: fp16.hysteresis): 0 is out of range: expected 1 to 1000000000000000");
+    with_json("{\"fp16\": {\"enabled\": true, \"loss_scale\": \"x\"}}", "", 0, "%s: fp16.loss_scale: expected a number");
+    with_json("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", MODEL RUN, 1,
+              "--bf16 (%s: bf16.enabled) and --fp16 (%s: fp16.enabled) exclude each other");
+
+    accept(MODEL RUN "--fp16 --loss-scale-window 20 --initial-loss-scale 1024", NULL, 1);
+    assert_true(o.loss_scale == 0 && o.initial_loss_scale == 1024 && o.loss_scale_window == 20);
+    assert_int_equal(o.grad_reduce_dtype, REDUCE_FP16);
+    assert_false(o.accumulate_allreduce_grads_in_fp32);
+    accept(MODEL RUN "--fp16 --accumulate-allreduce-grads-in-fp32", NULL, 1);
+    assert_int_equal(o.grad_reduce_dtype, REDUCE_FP32);
+    accept(MODEL RUN "--fp16 --accumulate-allreduce-grads-in-fp32 --grad-reduce-dtype fp16", NULL, 1);
+    assert_int_equal(o.grad_reduce_dtype, REDUCE_FP16);
+    accept(MODEL RUN "--bf16 --loss-scale 12", NULL, 1);
+    assert_int_equal(o.n_notes, 1);
+    assert_string_equal(o.note[0], "accepted, without effect here: --loss-scale");
+    assert_true(o.accumulate_allreduce_grads_in_fp32);
+    refuse(MODEL RUN "--fp16 --grad-reduce-dtype fp32", NULL, 1, "--grad-reduce-dtype fp32 with --fp16 needs "
+           "--accumulate-allreduce-grads-in-fp32: gradients travel as they accumulate");
+    refuse(MODEL RUN "--fp16 --grad-reduce-dtype bf16", NULL, 1, "--grad-reduce-dtype bf16 needs --bf16");
+    refuse(MODEL RUN "--fp16 --initial-loss-scale 2 --min-loss-scale 4", NULL, 1,
+           "--initial-loss-scale 2 is less than --min-loss-scale 4");
 }
 
 /* What the environment says is given: a JSON does not override it either. */
@@ -629,7 +682,7 @@ int main(void)
 #define T(f) cmocka_unit_test_teardown(f, forget)
     const struct CMUnitTest tests[] = {
         T(test_defaults), T(test_spellings), T(test_short_names), T(test_refused), T(test_help_wins),
-        T(test_environment), T(test_file), T(test_deepspeed), T(test_deepspeed_environment), T(test_derived),
+        T(test_environment), T(test_file), T(test_deepspeed), T(test_deepspeed_environment), T(test_fp16), T(test_derived),
         T(test_parallel), T(test_model), T(test_complete), T(test_schedule_rules), T(test_schedule_of),
         T(test_data_rules), T(test_bloom_script), T(test_print),
     };

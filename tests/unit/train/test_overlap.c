@@ -224,6 +224,7 @@ static void end(struct seat *x)
 static void one_step(struct seat *x, struct result *r)
 {
     const int started = latenet_started("dp"), n = x->g->n_blocks;
+    double also = 0.5;
     struct err e = {0};
 
     x->n_reductions = 0;
@@ -233,7 +234,10 @@ static void one_step(struct seat *x, struct result *r)
     /* In bf16 two of them are on their way at most. */
     demand(!x->overlap || latenet_done("dp") == started + (x->x->reduce == DTYPE_F32 ? 0 : n > 2 ? n - 2 : 0),
            "reductions waited for there", NULL);
-    demand(optimizer_step(x->o, model_head_grad(x->m), 1e-2, x->step + 1, &r->norm[x->step], NULL, &e) == 0, "step", &e);
+    demand(optimizer_reduce(x->o, model_head_grad(x->m), &r->norm[x->step], &also, NULL, &e) == 0, "reduction", &e);
+    demand(also == topo_world(x->x->topo) * 0.5, "a number from each rank", NULL);
+    demand(optimizer_update(x->o, &(struct optimizer_update){ 1e-2, x->step + 1, r->norm[x->step], 1 }, NULL, &e) == 0,
+           "update", &e);
     demand(latenet_started("dp") == started + 2 * x->g->n_buckets, "a reduction and a gather of each bucket", NULL);
     demand(latenet_done("dp") == latenet_started("dp") - (x->overlap ? x->g->n_buckets : 0),
            "gathers waited for in the step", NULL);

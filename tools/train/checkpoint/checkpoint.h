@@ -86,6 +86,7 @@ struct checkpoint_info {
     bool has_scaler;            /* of fp16 runs */
     struct loss_scale scaler;
     bool overflow;              /* the gradients of its last step did */
+    int64_t skipped_steps;      /* iterations without an update, as a gradient overflowed; 0 when unknown */
     const struct pk *args;      /* the saved Namespace, or NULL: pk_get(args, "num_layers") */
     const char *ds_version;     /* "" when unknown */
 };
@@ -146,7 +147,7 @@ struct checkpoint_loaded {
 
 /*
  * Fill this rank's share: masters and moments of its shard, weights of all its parameters.
- * Everything else in the buffers (padding, gradients) becomes zero.
+ * Everything else in these buffers (padding) becomes zero; gradients are left alone.
  *
  * Masters and moments are the source's, cut anew; a bf16-only source gives masters by
  * widening, and then no_optim must be set. The tied copy of the last stage gets the first
@@ -232,6 +233,7 @@ struct checkpoint_now {
     int64_t opt_step;           /* Adam's counter after this iteration */
     struct checkpoint_group decay, no_decay;    /* settings that the last update used */
     double clip_grad;
+    int64_t skipped_steps;
     bool has_scaler;            /* with DTYPE_F16, to be noted in the shards: */
     struct loss_scale scaler;   /* what the next step multiplies its loss by */
     bool overflow;              /* this step's gradients did */

@@ -211,6 +211,7 @@ static void renew_mp(const struct save_engine *g, struct arena *a, struct pk *ro
     pk_set_str(a, root, "iteration", pk_int(a, now->iteration));
     pk_set_str(a, root, "tokens", pk_int(a, now->consumed_tokens));
     pk_set_str(a, root, "global_steps", pk_int(a, now->iteration));
+    renew(a, root, "skipped_steps", pk_int(a, now->skipped_steps));
     pk_set_str(a, root, "global_samples", pk_int(a, now->consumed_train_samples));
     renew_schedule(a, root, &now->schedule);
     pk_set_str(a, args, "consumed_train_samples", pk_int(a, now->consumed_train_samples));

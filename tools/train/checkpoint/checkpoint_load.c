@@ -206,8 +206,8 @@ static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t
 }
 
 /*
- * Weights and masters differ in size, and so may source and destination: fp32 becomes bf16
- * on its way (plan_op), or bf16 fp32 (fill.widen).
+ * Weights and masters differ in size, and so may source and destination: types become narrower on their way
+ * (plan_op), 16 bits fp32 at its end (fill.widen).
  */
 static void add_want(struct load *l, const struct want *w)
 {
@@ -223,10 +223,10 @@ static void add_want(struct load *l, const struct want *w)
     if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
         return;
     it = add_item(l, m, (uint64_t)(first + w->from) * size, (uint64_t)n * size, w->param, w->state, w->dst);
-    if (m->dtype == DTYPE_F32 && to != DTYPE_F32)
-        it->op = (enum plan_op)plan_op_of(m->dtype, to);
-    else if (to == DTYPE_F32 && m->dtype != DTYPE_F32)
+    if (to == DTYPE_F32 && m->dtype != DTYPE_F32)
         ((struct fill *)it->user)->widen = m->dtype;
+    else
+        it->op = (enum plan_op)plan_op_of(m->dtype, to);
 }
 
 /* ---- which bytes ---- */
@@ -260,22 +260,6 @@ static const struct tmap *weights_of(const struct load *l, int param)
         (master == w || (w->dtype == l->o->weights && !l->disagree[param])))
         return w;
     return master;
-}
-
-/* f16 weights and no masters: the one case where two conversions follow each other. */
-static int check_dtypes(const struct load *l, struct err *e)
-{
-    for (int i = 0; i < l->s->n_params; i++) {
-        const struct tmap *m = weights_of(l, i);
-
-        if (m->dtype == DTYPE_F32 || m->dtype == l->o->weights ||
-            (l->o->weights == DTYPE_F32 && (m->dtype == DTYPE_BF16 || m->dtype == DTYPE_F16)))
-            continue;
-        err_data(e, l->c->info.path, ERR_NO_BYTE, "parameter %s: %s weights without masters cannot be trained in %s",
-                 l->s->param[i].name, dtype_name(m->dtype), dtype_name(l->o->weights));
-        return -1;
-    }
-    return 0;
 }
 
 static void add_weights(struct load *l)
@@ -461,8 +445,6 @@ static void clear(const struct load *l)
     uint64_t shard = (uint64_t)l->s->shard_n * sizeof(float);
 
     d->zero(l->dst->weights, (uint64_t)l->s->flat_n * (uint64_t)dtype_size(l->o->weights), l->o->stream);
-    if (l->dst->grads)
-        d->zero(l->dst->grads, (uint64_t)l->s->flat_n * sizeof(float), l->o->stream);
     d->zero(l->dst->master, shard, l->o->stream);
     d->zero(l->dst->exp_avg, shard, l->o->stream);
     d->zero(l->dst->exp_avg_sq, shard, l->o->stream);
@@ -481,7 +463,7 @@ int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct st
     *out = (struct checkpoint_loaded){ .opt_step = o->no_optim ? 0 : c->info.opt_step, .moments = !o->no_optim };
     l.from = xcalloc((size_t)s->n_params, sizeof *l.from);
     l.disagree = xcalloc((size_t)s->n_params, sizeof *l.disagree);
-    if (match_all(&l, e) < 0 || find_drift(&l, e) < 0 || check_dtypes(&l, e) < 0)
+    if (match_all(&l, e) < 0 || find_drift(&l, e) < 0)
         goto out;
     clear(&l);
     if (fill_all(&l, e) < 0)

@@ -400,6 +400,7 @@ static void fill_info(struct checkpoint *c)
     i->consumed_tokens = s->run.consumed_tokens < 0 ? 0 : s->run.consumed_tokens;
     i->skipped_train_samples = whole(pk_get(args, "skipped_train_samples"), 0);
     i->skipped_train_iteration = whole(pk_get(args, "skipped_train_iteration"), 0);
+    i->skipped_steps = whole(pk_get(root, "skipped_steps"), 0);
     i->gigaflos = number(pk_get(args, "gigaflos_no_embeds"), 0);
     i->args = args;
     i->ds_version = s->run.ds_version;

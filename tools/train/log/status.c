@@ -102,6 +102,8 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "loss", real(s->loss));
     json_object_set_new(o, "learning_rate", s->lr < 0 ? json_null() : real(s->lr));
     json_object_set_new(o, "iteration_s", s->iteration_s < 0 ? json_null() : real(s->iteration_s));
+    json_object_set_new(o, "loss_scale", s->loss_scale > 0 ? real(s->loss_scale) : json_null());
+    json_object_set_new(o, "skipped_steps", count(s->skipped_steps));
     json_object_set_new(o, "last_complete_tag", text(s->last_complete_tag));
     json_object_set_new(o, "saving_tag", text(s->saving_tag));
     json_object_set_new(o, "stalled", text(s->reason == STATUS_RUNNING ? stalled : NULL));

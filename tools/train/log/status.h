@@ -28,6 +28,8 @@ struct status {
     int64_t iteration, train_iters;
     int64_t consumed_samples, consumed_tokens;
     double loss, lr, iteration_s;
+    double loss_scale;          /* after the iteration; 0: there is none */
+    int64_t skipped_steps;      /* iterations of the whole run without an update, as a gradient overflowed */
     int world_size;
     const char *last_complete_tag;      /* "global_step20": what `latest` names once it is durable */
     const char *saving_tag;     /* being written now */

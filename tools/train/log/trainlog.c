@@ -30,6 +30,8 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
                 s->elapsed_s, s->lr, (long)s->batch);
     if (s->mean_loss > 0)               /* so a NaN's field is missing, which watchers know */
         strbuf_addf(sb, " lm loss: %.6E |", s->mean_loss);
+    if (s->loss_scale > 0)
+        strbuf_addf(sb, " loss scale: %.1f |", s->loss_scale);
     if (!(s->grad_norm < 0))
         strbuf_addf(sb, " grad norm: %.3f |", unsigned_nan(s->grad_norm));
     strbuf_addf(sb, " num zeros: 0.0 |");

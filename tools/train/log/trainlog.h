@@ -52,6 +52,7 @@ struct trainlog_step {
     int64_t batch;                      /* of this iteration */
     double loss;                        /* of this iteration */
     double mean_loss;                   /* since the last line: trainlog_mean() */
+    double loss_scale;                  /* after this iteration; 0: there is none */
     double grad_norm;                   /* before clipping; negative: not known */
     double params_norm;                 /* negative: not asked for */
     double tflops;                      /* per rank */

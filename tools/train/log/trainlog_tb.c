@@ -58,6 +58,8 @@ void trainlog_tb_step(struct tfevents *t, const struct train_opts *o, const stru
     if (o->log_batch_size_to_tensorboard)
         put(t, s, "batch-size/batch-size", PLAIN | SAMPLES, (double)s->batch);
     put(t, s, "lm-loss-training/lm loss", PLAIN | SAMPLES | TOKENS | FLOPS, s->loss);
+    if (o->log_loss_scale_to_tensorboard && s->loss_scale > 0)
+        put(t, s, "loss-scale/loss-scale", PLAIN | SAMPLES | TOKENS, s->loss_scale);
     if (!(s->grad_norm < 0))
         put(t, s, "grad-norm/grad-norm", PLAIN | SAMPLES | TOKENS, s->grad_norm);
     put(t, s, "num-zeros/num-zeros", PLAIN | SAMPLES | TOKENS, 0);

@@ -60,7 +60,7 @@ static void place_head(struct model *m)
     m->d_final_norm = take_t(m, m->rows * m->hidden);
     m->loss = take(m, 2 * (int64_t)sizeof(double));
     if (m->stage->first)
-        m->head_grad = take_f(m, m->vocab * m->hidden);
+        m->head_grad = take(m, m->vocab * m->hidden * dtype_size(model_grad_dtype(m)));
 }
 
 /* The layout of all memory; run once to count and once to place. */
@@ -180,7 +180,8 @@ static void fill_bias(struct model *m)
         for (int j = 0; j < m->opts.s; j++) {
             float x = slope * (float)j;
 
-            bias[(int64_t)i * m->opts.s + j] = m->opts.t == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+            bias[(int64_t)i * m->opts.s + j] = m->opts.t == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x))
+                                             : m->opts.t == DTYPE_F16  ? f16_to_f32(f32_to_f16(x)) : x;
         }
     }
     m->kernels->dev->copy(m->alibi, bias, m->alibi_bytes, NULL);
@@ -274,7 +275,7 @@ void *model_output(struct model *m, int slot)
 }
 
 double *model_loss(struct model *m) { return m->loss; }
-float *model_head_grad(struct model *m) { return m->head_grad; }
+void *model_head_grad(struct model *m) { return m->head_grad; }
 void model_loss_begin(struct model *m, struct dev_stream *s) { m->kernels->dev->zero(m->loss, 2 * sizeof(double), s); }
 
 void model_hook(struct model *m, const struct model_hooks *h) { m->hooks = *h; }

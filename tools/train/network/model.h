@@ -24,7 +24,8 @@
 #include "tools/train/options/options.h"
 
 struct model_opts {
-    enum dtype t;               /* DTYPE_BF16 or DTYPE_F32 */
+    enum dtype t;               /* DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
+    bool grad_t;                /* gradients of parameters are of T and accumulate in it (F16), else fp32 */
     int b, s;                   /* samples of a micro-batch, tokens of a sample */
     int n_slots;                /* micro-batches in flight */
     enum opts_recompute recompute;      /* SELECTIVE: LayerNorm and GELU outputs; FULL: a block keeps its input only */
@@ -94,8 +95,8 @@ MUST_CHECK int model_backward(struct model *m, int slot, const struct micro_batc
 /* The last stage's sum of losses since model_loss_begin(), fp64 in device memory. */
 double *model_loss(struct model *m);
 void model_loss_begin(struct model *m, struct dev_stream *s);
-/* The head's share of the word embedding's gradient where one rank holds both uses (PP = 1), fp32; else NULL. */
-float *model_head_grad(struct model *m);
+/* The head's share of the word embedding's gradient where one rank holds both uses (PP = 1); else NULL. */
+void *model_head_grad(struct model *m);
 /*
  * Evaluation with a look at the logits: called for each chunk of rows with T [rows, V / tp]
  * in device memory. NULL: nobody looks.

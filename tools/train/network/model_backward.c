@@ -39,7 +39,7 @@ static int recompute(const struct way *f, int i, const struct model_block *a, st
 }
 
 /* *da [own_rows, hidden]: the gradient behind a site's dropout, f->grad itself when there is none. dbias: or NULL. */
-static void dropout_rows(const struct way *f, int block, enum model_site where, float *dbias, void **da)
+static void dropout_rows(const struct way *f, int block, enum model_site where, void *dbias, void **da)
 {
     struct model *m = f->m;
 
@@ -51,7 +51,7 @@ static void dropout_rows(const struct way *f, int block, enum model_site where, 
         m->kernels->dropout_back(&(struct kernel_dropout_back){
             .m = p->own_rows, .h = m->hidden, .dz = row_of(m, f->grad, p->own_at, m->hidden), .drop = drop,
             .da = row_of(m, *da, p->own_at, m->hidden), .dbias = dbias, .add = f->mb->add || i > 0,
-            .scratch = m->scratch,
+            .grad_t = m->opts.grad_t, .scratch = m->scratch,
         }, m->opts.t, f->s);
     }
 }
@@ -78,7 +78,8 @@ static void norm_rows(const struct way *f, const struct norm *n, const void *dy,
             .x = row_of(m, n->x, p->own_at, m->hidden),
             .gamma = weight_of(m, n->block, n->gamma), .mean = n->mean + p->own_at, .rstd = n->rstd + p->own_at,
             .add_dx = residual ? d : NULL, .dx = d, .dgamma = grad_of(m, n->block, n->gamma),
-            .dbeta = grad_of(m, n->block, n->beta), .add = f->mb->add || i > 0, .scratch = m->scratch,
+            .dbeta = grad_of(m, n->block, n->beta), .add = f->mb->add || i > 0, .grad_t = m->opts.grad_t,
+            .scratch = m->scratch,
         }, m->opts.t, f->s);
     }
 }
@@ -127,7 +128,7 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = m->hidden, .k = m->ffn, .dy = dm, .x = a->gelu_out, .dw = grad_of(m, i, ROLE_DOWN_W),
-        .add = add,
+        .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
     k->linear_dx_gelu(&(struct kernel_linear_dx){
         .m = m->rows, .n = m->hidden, .k = m->ffn, .dy = dm, .w = weight_of(m, i, ROLE_DOWN_W), .pre = a->gelu_in,
@@ -142,7 +143,7 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = m->ffn, .k = m->hidden, .dy = m->d_gelu_in, .x = all_rows(m, a->norm2),
-        .dw = grad_of(m, i, ROLE_UP_W), .dbias = grad_of(m, i, ROLE_UP_B), .add = add,
+        .dw = grad_of(m, i, ROLE_UP_W), .dbias = grad_of(m, i, ROLE_UP_B), .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
     if (model_sums_wait(m, &m->backward, f->s, e) < 0)
         return -1;
@@ -172,7 +173,7 @@ static int attention_back(const struct way *f, int i, const struct model_block *
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = m->hidden, .k = m->heads_width, .dy = da, .x = a->attended,
-        .dw = grad_of(m, i, ROLE_DENSE_W), .add = add,
+        .dw = grad_of(m, i, ROLE_DENSE_W), .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
     k->linear_dx(&(struct kernel_linear_dx){
         .m = m->rows, .n = m->hidden, .k = m->heads_width, .dy = da, .w = weight_of(m, i, ROLE_DENSE_W),
@@ -189,7 +190,7 @@ static int attention_back(const struct way *f, int i, const struct model_block *
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = 3 * m->heads_width, .k = m->hidden, .dy = m->d_qkv, .x = all_rows(m, a->norm1),
-        .dw = grad_of(m, i, ROLE_QKV_W), .dbias = grad_of(m, i, ROLE_QKV_B), .add = add,
+        .dw = grad_of(m, i, ROLE_QKV_W), .dbias = grad_of(m, i, ROLE_QKV_B), .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
     if (model_sums_wait(m, &m->backward, f->s, e) < 0)
         return -1;
@@ -218,8 +219,8 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
         if (table)
             k->position_back(&(struct kernel_position_back){
                 .m = p->own_rows, .h = m->hidden, .s = m->opts.s, .n_pos = table->shape[0], .dx = d,
-                .pos = position ? position + p->own_row : NULL, .dposition = m->state.grads + table->at,
-                .add = add || i > 0,
+                .pos = position ? position + p->own_row : NULL, .dposition = grad_at(m, table->at),
+                .add = add || i > 0, .grad_t = m->opts.grad_t,
             }, m->opts.t, f->s);
     }
     if (sl->embedded)
@@ -227,13 +228,14 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
             .m = m->own_rows, .h = m->hidden, .dy = f->grad, .x = sl->embedded,
             .gamma = weight_of(m, -1, ROLE_WORD_NORM_W), .mean = sl->embed_mean, .rstd = sl->embed_rstd, .dx = f->grad,
             .dgamma = grad_of(m, -1, ROLE_WORD_NORM_W), .dbeta = grad_of(m, -1, ROLE_WORD_NORM_B), .add = add,
-            .scratch = m->scratch,
+            .grad_t = m->opts.grad_t, .scratch = m->scratch,
         }, m->opts.t, f->s);
     if (gather(f, f->grad, &all, e) < 0)
         return -1;
     k->embed_back(&(struct kernel_embed_back){
         .m = m->rows, .h = m->hidden, .first = m->stage->tp * m->vocab, .rows = m->vocab, .id = f->mb->tokens,
-        .dy = all, .dtable = grad_of(m, -1, ROLE_WORD), .add = add, .scratch = m->scratch,
+        .dy = all, .dtable = grad_of(m, -1, ROLE_WORD), .add = add,
+        .grad_t = m->opts.grad_t, .scratch = m->scratch,
     }, m->opts.t, f->s);
     return 0;
 }

@@ -14,7 +14,7 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     const enum dtype t = m->opts.t;
     const int64_t first = m->stage->tp * m->vocab, at = row0 * m->hidden * dtype_size(t);
     const void *word = weight_of(m, -1, ROLE_WORD);
-    float *grad;
+    void *grad;
 
     k->linear(&(struct kernel_linear){
         .m = rows, .n = m->vocab, .k = m->hidden, .x = (char *)m->final_norm + at, .w = word, .y = m->logits,
@@ -36,7 +36,7 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     }, m->lse, mb->grad_weight + row0, t, s);
     k->linear_dw(&(struct kernel_linear_dw){
         .m = rows, .n = m->vocab, .k = m->hidden, .dy = m->logits, .x = (char *)m->final_norm + at, .dw = grad,
-        .add = mb->add || row0 > 0,
+        .add = mb->add || row0 > 0, .grad_t = m->opts.grad_t,
     }, t, s);
     k->linear_dx(&(struct kernel_linear_dx){
         .m = rows, .n = m->vocab, .k = m->hidden, .dy = m->logits, .w = word, .dx = (char *)m->d_final_norm + at,

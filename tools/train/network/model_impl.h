@@ -84,7 +84,7 @@ struct model {
     float *loss_rows;           /* [rows] */
     void *final_norm, *d_final_norm;    /* [rows, hidden] behind the final LayerNorm, and its gradient */
     double *loss;               /* [2]: the sum, the last micro-batch's */
-    float *head_grad;           /* [vocab, hidden]: see model_head_grad() */
+    void *head_grad;            /* [vocab, hidden]: see model_head_grad() */
     void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits);
     void *look_ctx;
     struct model_hooks hooks;
@@ -97,9 +97,15 @@ static inline const void *weight_of(const struct model *m, int block, enum role 
 {
     return (const char *)m->state.weights + stage_get(m->stage, block, r)->at * dtype_size(m->opts.t);
 }
-static inline float *grad_of(const struct model *m, int block, enum role r)
+static inline enum dtype model_grad_dtype(const struct model *m) { return m->opts.grad_t ? m->opts.t : DTYPE_F32; }
+/* Element `at` of the flat buffer of gradients. */
+static inline void *grad_at(const struct model *m, int64_t at)
 {
-    return m->state.grads + stage_get(m->stage, block, r)->at;
+    return (char *)m->state.grads + at * dtype_size(model_grad_dtype(m));
+}
+static inline void *grad_of(const struct model *m, int block, enum role r)
+{
+    return grad_at(m, stage_get(m->stage, block, r)->at);
 }
 
 static inline int weights_ready(const struct model *m, int place, struct dev_stream *s, struct err *e)

@@ -109,9 +109,9 @@ int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct er
             last++;
             i++;
         }
-        if (comm_all_reduce(m->tp_group, &(struct comm_data){ m->state.grads + first->at, m->state.grads + first->at,
-                                                              last->at + last->n - first->at, DTYPE_F32, COMM_SUM }, s,
-                            e) < 0)
+        if (comm_all_reduce(m->tp_group, &(struct comm_data){ grad_at(m, first->at), grad_at(m, first->at),
+                                                              last->at + last->n - first->at, model_grad_dtype(m),
+                                                              COMM_SUM }, s, e) < 0)
             return -1;
     }
     return 0;

@@ -16,18 +16,23 @@ struct optimizer {
     struct optimizer_groups c;
     struct optimizer_opts o;
     char *pool;
-    float *grad;                /* [shard_n] averaged gradients of what this rank owns; DP 1: the flat buffer itself */
-    uint16_t *wire;             /* bf16: gradients as they travel; see wire_elems() */
+    enum dtype grads;           /* of the flat buffer of gradients, and of the next */
+    void *grad;                 /* [shard_n] averaged gradients of what this rank owns; DP 1: the flat buffer itself */
+    uint16_t *wire;             /* gradients as they travel where they are rounded for it; see wire_elems() */
     int64_t block_wire;         /* elements of it that one block's bucket takes */
     double *sums;               /* [n_ids] sum of squares of each parameter of the model */
     struct kernel_runs *counted;        /* what this rank adds to a norm: each element once in the whole model */
     struct kernel_runs **updated;       /* [n_buckets] what AdamW works on */
     struct kernel_adamw *step;
-    double *host_sums;
+    double *host_sums;          /* [n_ids + 1]: these, and what travels with them */
     enum reduction *reduction;  /* [n_buckets] */
     struct comm_req **reducing, **gathering;    /* [n_buckets] what is on its way beside the passes */
     int not_ready;              /* buckets 0 .. not_ready may lack weights of other ranks */
 };
+
+static enum dtype grad_dtype(const struct optimizer_opts *o) { return o->grad_t ? o->t : DTYPE_F32; }
+/* Are gradients rounded to travel? Else they do so as they are. */
+static bool rounds(const struct optimizer_opts *o) { return o->reduce != grad_dtype(o); }
 
 /* A bucket as it travels and this rank's part of the sum: the most that blocks' buckets take, or all others. */
 static int64_t largest_wire(const struct stage *g, bool blocks)
@@ -45,7 +50,7 @@ static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o
 {
     const uint64_t block = (uint64_t)largest_wire(g, true), other = (uint64_t)largest_wire(g, false);
 
-    if (o->reduce != DTYPE_BF16)
+    if (!rounds(o))
         return 0;
     return max_u64(other, g->topo.dp > 1 && o->overlap_reduce ? 2 * block : block);
 }
@@ -60,16 +65,15 @@ static uint64_t sum_room(const struct stage *g, const struct optimizer_opts *o)
     return min_u64(align_up(part, 256), 32 << 20);
 }
 
-static uint64_t grad_bytes(const struct stage *g)
+static uint64_t grad_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
-    return g->topo.dp > 1 ? align_up((uint64_t)g->shard_n * 4, 256) : 0;
+    return g->topo.dp > 1 ? align_up((uint64_t)(g->shard_n * dtype_size(grad_dtype(o))), 256) : 0;
 }
 
 /* Of the pool; the lists of runs are small. */
 static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
-    return grad_bytes(g) + align_up(wire_elems(g, o) * 2, 256) +
-           align_up((uint64_t)g->n_ids * 8, 256) + 256;
+    return grad_bytes(g, o) + align_up(wire_elems(g, o) * 2, 256) + align_up((uint64_t)g->n_ids * 8, 256) + 256;
 }
 
 uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o)
@@ -125,7 +129,8 @@ struct optimizer *optimizer_new(const struct stage *g, const struct stage_state 
     p->k = k;
     p->c = *c;
     p->o = *o;
-    p->host_sums = xcalloc((size_t)g->n_ids, sizeof *p->host_sums);
+    p->grads = grad_dtype(o);
+    p->host_sums = xcalloc((size_t)g->n_ids + 1, sizeof *p->host_sums);
     p->block_wire = largest_wire(g, true);
     p->reduction = xcalloc((size_t)g->n_buckets, sizeof *p->reduction);
     p->reducing = xcalloc((size_t)g->n_buckets, sizeof *p->reducing);
@@ -139,8 +144,8 @@ struct optimizer *optimizer_new(const struct stage *g, const struct stage_state 
         return NULL;
     }
     at = p->pool;
-    p->grad = g->topo.dp > 1 ? (float *)(void *)at : st->grads;
-    at += grad_bytes(g);
+    p->grad = g->topo.dp > 1 ? at : st->grads;
+    at += grad_bytes(g, o);
     p->wire = (uint16_t *)(void *)at;
     at += align_up(wire_elems(g, o) * 2, 256);
     p->sums = (double *)(void *)at;
@@ -165,17 +170,23 @@ void optimizer_free(struct optimizer *p)
     free(p);
 }
 
+/* Element `at` of a buffer of gradients. */
+static void *element(const struct optimizer *p, void *grads, int64_t at)
+{
+    return (char *)grads + at * dtype_size(p->grads);
+}
+
 /* Both uses of the word embedding: in the first stage's rows and in the head. */
-static int add_tied(struct optimizer *p, const float *head_grad, struct dev_stream *s, struct err *e)
+static int add_tied(struct optimizer *p, const void *head_grad, struct dev_stream *s, struct err *e)
 {
     const struct stage_param *word = stage_get(p->g, -1, ROLE_WORD);
+    void *grad = word ? element(p, p->st.grads, word->at) : NULL;
 
     if (head_grad)
-        p->k->add(p->st.grads + word->at, head_grad, word->n, DTYPE_F32, s);
+        p->k->add(grad, head_grad, word->n, p->grads, s);
     if (!p->c.tied)
         return 0;
-    return comm_all_reduce(p->c.tied, &(struct comm_data){ p->st.grads + word->at, p->st.grads + word->at, word->n,
-                                                           DTYPE_F32, COMM_SUM }, s, e);
+    return comm_all_reduce(p->c.tied, &(struct comm_data){ grad, grad, word->n, p->grads, COMM_SUM }, s, e);
 }
 
 /* Where bucket i travels: blocks' in turn in two places. */
@@ -186,13 +197,13 @@ static uint16_t *wire_of(const struct optimizer *p, int i)
     return p->wire + (second ? p->block_wire : 0);
 }
 
-/* Gradients of bucket i as they would be had they travelled in bf16. */
-static void round_part(struct optimizer *p, int i, float *x, int64_t n, struct dev_stream *s)
+/* fp32 gradients of bucket i as they would be had they travelled in 16 bits. */
+static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct dev_stream *s)
 {
     uint16_t *wire = wire_of(p, i);
 
-    p->k->cast(wire, DTYPE_BF16, x, DTYPE_F32, n, s);
-    p->k->cast(x, DTYPE_F32, wire, DTYPE_BF16, n, s);
+    p->k->cast(wire, p->o.reduce, x, DTYPE_F32, n, s);
+    p->k->cast(x, DTYPE_F32, wire, p->o.reduce, n, s);
 }
 
 /* Begin: this rank's part of the sum of bucket i over data-parallel ranks, in the wire or in p->grad. */
@@ -200,13 +211,15 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
 {
     const struct stage_bucket *b = &p->g->bucket[i];
     const int64_t own = b->n / p->g->topo.dp;
-    const void *in = p->st.grads + b->at;
-    void *out = p->grad + b->shard_at;
+    void *in = element(p, p->st.grads, b->at), *out = element(p, p->grad, b->shard_at);
     uint16_t *wire = wire_of(p, i);
 
     p->reduction[i] = UNDER_WAY;
-    if (p->o.reduce == DTYPE_BF16) {
-        p->k->cast(wire, DTYPE_BF16, in, DTYPE_F32, b->n, s);
+    /* fp16 is divided first, as in the reference: sums may be out of range where their average is not. */
+    if (p->o.grad_t)
+        p->k->scale(in, 1.0f / (float)p->g->topo.dp, b->n, p->grads, s);
+    if (rounds(&p->o)) {
+        p->k->cast(wire, p->o.reduce, in, DTYPE_F32, b->n, s);
         in = wire;
         out = wire + b->n;
     }
@@ -220,18 +233,20 @@ static int average(struct optimizer *p, int i, struct dev_stream *s, struct err 
     const struct stage_bucket *b = &p->g->bucket[i];
     const int dp = p->g->topo.dp;
     const int64_t own = b->n / dp;
-    float *out = p->grad + b->shard_at;
+    void *out = element(p, p->grad, b->shard_at);
 
     if (p->reduction[i] != UNDER_WAY)
         return 0;
     p->reduction[i] = AVERAGED;
     if (comm_wait(&p->reducing[i], s, e) < 0)
         return -1;
-    if (p->o.reduce == DTYPE_BF16)
-        p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, DTYPE_BF16, own, s);
+    if (p->o.grad_t)
+        return 0;
+    if (rounds(&p->o))
+        p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, p->o.reduce, own, s);
     p->k->scale(out, 1.0f / (float)dp, own, DTYPE_F32, s);
-    /* The reference divides in bf16; a power of two only changes the exponent. */
-    if (p->o.reduce == DTYPE_BF16 && dp & (dp - 1))
+    /* The reference divides in 16 bits; in bf16 a power of two only changes the exponent. */
+    if (rounds(&p->o) && (dp & (dp - 1) || p->o.reduce == DTYPE_F16))
         round_part(p, i, out, own, s);
     return 0;
 }
@@ -245,8 +260,8 @@ int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struc
         return 0;
     while (p->g->bucket[i].block != block)
         i++;
-    /* In bf16 it travels where the bucket before the last one did. */
-    if (p->o.reduce == DTYPE_BF16 && i >= 2 && average(p, i - 2, s, e) < 0)
+    /* Rounded it travels where the bucket before the last one did. */
+    if (rounds(&p->o) && i >= 2 && average(p, i - 2, s, e) < 0)
         return -1;
     return reduce(p, i, s, e);
 }
@@ -256,10 +271,10 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_buckets;
 
-    for (int i = 0; i < n && p->o.reduce == DTYPE_F32; i++)
+    for (int i = 0; i < n && !rounds(&p->o); i++)
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-    /* Blocks first: the others were begun last, or in bf16 travel where blocks do. */
+    /* Blocks first: the others were begun last, or travel where blocks do. */
     for (int i = 0; i < n; i++)
         if (p->g->bucket[i].block >= 0 && average(p, i, s, e) < 0)
             return -1;
@@ -273,32 +288,39 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* One rank has all gradients: they only get the rounding that travelling in bf16 would give them. */
+/* One rank has all gradients: they only get the rounding that travelling would give them. */
 static void round_all(struct optimizer *p, struct dev_stream *s)
 {
-    for (int i = 0; i < p->g->n_buckets && p->o.reduce == DTYPE_BF16; i++)
-        round_part(p, i, p->grad + p->g->bucket[i].shard_at, p->g->bucket[i].n, s);
+    for (int i = 0; i < p->g->n_buckets && rounds(&p->o); i++)
+        round_part(p, i, element(p, p->grad, p->g->bucket[i].shard_at), p->g->bucket[i].n, s);
 }
 
-/* Sum of squares of a shard-shaped `x` over the whole model, on every rank; each element of each parameter once. */
-static int sum_squares(struct optimizer *p, const float *x, double *sum, struct dev_stream *s, struct err *e)
+/*
+ * Sum of squares of a shard-shaped `x` over the whole model, on every rank; each element of each parameter once.
+ * *also (NULL: nothing) is read once all that is queued is done, and becomes its sum over all ranks.
+ */
+static int sum_squares(struct optimizer *p, const void *x, enum dtype t, double *sum, double *also,
+                       struct dev_stream *s, struct err *e)
 {
-    const struct stage *g = p->g;
+    const int n = p->g->n_ids;
 
-    p->k->dev->zero(p->sums, (uint64_t)g->n_ids * sizeof(double), s);
-    p->k->sumsq_runs(p->sums, x, DTYPE_F32, p->counted, s);
+    p->k->dev->zero(p->sums, (uint64_t)n * sizeof(double), s);
+    p->k->sumsq_runs(p->sums, x, t, p->counted, s);
     if (comm_sync(p->c.world, s, e) < 0)
         return -1;
-    p->k->dev->copy(p->host_sums, p->sums, (uint64_t)g->n_ids * sizeof(double), s);
+    p->k->dev->copy(p->host_sums, p->sums, (uint64_t)n * sizeof(double), s);
     p->k->dev->stream_sync(s);
     if (p->k->dev->check(e) < 0)
         return -1;
+    p->host_sums[n] = also ? *also : 0;
     /* On the host, where sums go in the ranks' order: so the norm is the same for every cut of the pipeline. */
-    if (comm_host_all_reduce(p->c.world, p->host_sums, g->n_ids, DTYPE_F64, COMM_SUM, e) < 0)
+    if (comm_host_all_reduce(p->c.world, p->host_sums, n + 1, DTYPE_F64, COMM_SUM, e) < 0)
         return -1;
     *sum = 0;
-    for (int i = 0; i < g->n_ids; i++)
+    for (int i = 0; i < n; i++)
         *sum += p->host_sums[i];
+    if (also)
+        *also = p->host_sums[n];
     return 0;
 }
 
@@ -306,7 +328,7 @@ int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *
 {
     double sum;
 
-    if (sum_squares(p, p->st.master, &sum, s, e) < 0)
+    if (sum_squares(p, p->st.master, DTYPE_F32, &sum, NULL, s, e) < 0)
         return -1;
     *norm = sqrt(sum);
     return 0;
@@ -326,14 +348,22 @@ static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *
                                  &p->gathering[i], e);
 }
 
-/* AdamW, bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */
-static int update(struct optimizer *p, double lr, int64_t t, double scale, struct dev_stream *s, struct err *e)
+/* What gradients are multiplied by: unscaling and clipping in one factor (docs/training.md 3.4, 3.6). */
+static double factor_of(const struct optimizer *p, const struct optimizer_update *u)
+{
+    const double clip = p->o.clip / (u->norm / u->scale + 1e-6);
+
+    return (p->o.clip > 0 && clip < 1 ? clip : 1) / u->scale;
+}
+
+/* Bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */
+int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = p->g;
     const struct kernel_adamw step = {
-        .lr = (float)lr, .beta1 = p->o.beta1, .beta2 = p->o.beta2, .eps = p->o.eps,
-        .c1 = (float)(1 - pow((double)p->o.beta1, (double)t)), .c2 = (float)(1 - pow((double)p->o.beta2, (double)t)),
-        .grad_scale = (float)scale,
+        .lr = (float)u->lr, .beta1 = p->o.beta1, .beta2 = p->o.beta2, .eps = p->o.eps,
+        .c1 = (float)(1 - pow((double)p->o.beta1, (double)u->t)),
+        .c2 = (float)(1 - pow((double)p->o.beta2, (double)u->t)), .grad_scale = (float)factor_of(p, u),
     };
 
     assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
@@ -341,6 +371,7 @@ static int update(struct optimizer *p, double lr, int64_t t, double scale, struc
     for (int i = g->n_buckets - 1; i >= 0; i--) {
         p->k->adamw(&(struct kernel_adamw_buffers){
             .p = p->st.master, .m = p->st.exp_avg, .v = p->st.exp_avg_sq, .g = p->grad, .w = p->st.weights,
+            .grad_t = p->o.grad_t,
         }, p->updated[i], p->step, p->o.t, s);
         if (gather(p, i, s, e) < 0)
             return -1;
@@ -372,10 +403,10 @@ int optimizer_settle(struct optimizer *p, struct dev_stream *s, struct err *e)
     return optimizer_weights_ready(p, INT_MAX, s, e);
 }
 
-int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
-                   struct dev_stream *s, struct err *e)
+int optimizer_reduce(struct optimizer *p, const void *head_grad, double *norm, double *also, struct dev_stream *s,
+                     struct err *e)
 {
-    double sum, scale = 1;
+    double sum;
 
     if (add_tied(p, head_grad, s, e) < 0)
         return -1;
@@ -383,12 +414,8 @@ int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64
         round_all(p, s);
     else if (reduce_rest(p, s, e) < 0)
         return -1;
-    if (sum_squares(p, p->grad, &sum, s, e) < 0)
+    if (sum_squares(p, p->grad, p->grads, &sum, also, s, e) < 0)
         return -1;
     *norm = sqrt(sum);
-    if (!(*norm > 0) || !isfinite(*norm))
-        return 1;
-    if (p->o.clip > 0 && p->o.clip / (*norm + 1e-6) < 1)
-        scale = p->o.clip / (*norm + 1e-6);
-    return update(p, lr, t, scale, s, e);
+    return 0;
 }

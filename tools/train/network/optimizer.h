@@ -1,10 +1,11 @@
 /*
- * optimizer.h - from accumulated gradients to new weights: BF16_Optimizer with ZeRO-1
+ * optimizer.h - from accumulated gradients to new weights, sharded as by ZeRO-1
  *
  * In order (docs/training.md section 3): the tied embedding's two gradients are added; each
  * bucket is reduced over data-parallel ranks, of which each keeps its part; the norm over
- * all parameters, each counted once; clipping, AdamW on this rank's masters, and rounding to
- * weights; weights are gathered from all data-parallel ranks.
+ * all parameters, each counted once. The caller looks at the norm; then clipping, AdamW on this rank's
+ * masters, and rounding to weights; weights are gathered from all data-parallel ranks. Or the step is
+ * skipped: nothing is to be done for that, the next step's gradients begin anew.
  *
  * Buckets travel beside the caller's stream (comm.h, comm_*_start): beside the passes when the
  * options say so and the model calls optimizer_grads_done() and optimizer_weights_ready(),
@@ -30,7 +31,12 @@
 
 struct optimizer_opts {
     enum dtype t;               /* of the weights */
-    enum dtype reduce;          /* DTYPE_BF16: gradients travel, are added and averaged in it, as in the reference */
+    bool grad_t;                /* gradients are of T (F16), as model_opts has it; else fp32 */
+    /*
+     * What gradients travel, are added and averaged in over data parallelism: F32, the 16-bit type to which the
+     * reference rounds fp32 ones, or with grad_t T.
+     */
+    enum dtype reduce;
     float beta1, beta2, eps, weight_decay;
     double clip;                /* 0: none */
     bool overlap_reduce;        /* blocks' gradients are reduced while the rest of the backward pass goes on */
@@ -49,13 +55,21 @@ MUST_CHECK struct optimizer *optimizer_new(const struct stage *g, const struct s
 void optimizer_free(struct optimizer *p);       /* NULL is fine */
 uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o);
 /*
- * One update. head_grad: the head's share of the word embedding's gradient where one rank
- * holds both uses, else NULL. t: Adam's counter of this update (1, or 2 for the reference's
- * first). *norm: of the averaged gradients, before clipping, on every rank; when it is not finite or is 0
- * nothing is updated and 1 is returned.
+ * A step's gradients, complete and averaged. head_grad: the head's share of the word embedding's gradient where one
+ * rank holds both uses, else NULL. *norm: theirs, before clipping, on every rank; not finite iff one of them is not.
+ * *also: a number that what is queued in `s` may still be writing; it becomes its sum over all ranks.
  */
-MUST_CHECK int optimizer_step(struct optimizer *p, const float *head_grad, double lr, int64_t t, double *norm,
-                              struct dev_stream *s, struct err *e);
+MUST_CHECK int optimizer_reduce(struct optimizer *p, const void *head_grad, double *norm, double *also,
+                                struct dev_stream *s, struct err *e);
+/* One update with what optimizer_reduce() left. */
+struct optimizer_update {
+    double lr;
+    int64_t t;                  /* Adam's counter of this update (1, or 2 for the reference's first) */
+    double norm;                /* of optimizer_reduce(), finite */
+    double scale;               /* that gradients and norm are to be divided by: the loss scale, or 1 */
+};
+MUST_CHECK int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s,
+                                struct err *e);
 /* For model_hook(), `optimizer` the ctx. Without effect unless the options want the overlap they serve. */
 MUST_CHECK int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e);
 MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e);

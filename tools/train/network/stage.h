@@ -2,7 +2,7 @@
  * stage.h - what one rank holds of the model: its parameters, and where they lie in memory
  *
  * A stage is a run of transformer blocks, with the embedding in front on the first stage
- * and the final LayerNorm and the head behind on the last. Weights (T) and gradients (fp32)
+ * and the final LayerNorm and the head behind on the last. Weights (T) and gradients
  * of a stage are flat buffers with the same offsets, in the order in which the backward pass
  * finishes them, cut into buckets that data parallelism reduces one by one. Every data-
  * parallel rank owns an equal part of each bucket: of that part it holds masters and moments
@@ -91,7 +91,7 @@ const struct stage_param *stage_get(const struct stage *s, int block, enum role 
 /* The buffers of one rank, in device memory. */
 struct stage_state {
     void *weights;              /* T [flat_n] */
-    float *grads;               /* fp32 [flat_n] */
+    void *grads;                /* [flat_n] fp32, or T (model_opts.grad_t) */
     float *master, *exp_avg, *exp_avg_sq;       /* fp32 [shard_n] */
 };
 

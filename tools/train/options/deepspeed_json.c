@@ -4,6 +4,7 @@
 #include "tools/train/options/deepspeed_json.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
@@ -86,7 +87,9 @@ static int take_communication(struct train_opts *o, const char *key, const json_
         return agree(o, key, "grad-reduce-dtype", "fp32", e);
     if (name && (strcmp(name, "bf16") == 0 || strcmp(name, "bfp16") == 0))
         return agree(o, key, "grad-reduce-dtype", "bf16", e);
-    return wrong_value(o, key, "\"fp32\" or \"bf16\"", e);
+    if (name && strcmp(name, "fp16") == 0)
+        return agree(o, key, "grad-reduce-dtype", "fp16", e);
+    return wrong_value(o, key, "\"fp32\", \"fp16\" or \"bf16\"", e);
 }
 
 static int take_accumulation(struct train_opts *o, const char *key, const json_t *v, struct err *e)
@@ -134,15 +137,97 @@ static int take_bf16(struct train_opts *o, const char *key, const json_t *v, str
     return enabled ? take_simple(o, "bf16.enabled", "bf16", enabled, e) : 0;
 }
 
+/* ---- fp16 ---- */
+
+/* Keys that DeepSpeed's scaler is made of, and what they are when they are not there. */
+static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
+    { "loss_scale", "loss-scale", "0" },
+    { "initial_scale_power", "initial-loss-scale", "16" },
+    { "loss_scale_window", "loss-scale-window", "1000" },
+    { "hysteresis", "hysteresis", "2" },
+    { "min_loss_scale", "min-loss-scale", "1" },
+};
+
+/* The option takes the value whoever else gave it another, and that is said. */
+static int decide(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
+{
+    const struct option_row *r = option_find(&options_table, option);
+    struct options_place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
+    struct strbuf before = {0}, after = {0};
+    const bool given = options_source(o, r->field) > FROM_DEEPSPEED;
+    const char *where = given ? options_where(o, r->field) : NULL;
+    char *word = (char *)text;
+    int rc;
+
+    options_value(o, r, &before);
+    rc = options_set(o, r, 1, &word, &here, e);
+    if (rc == 0)
+        options_value(o, r, &after);
+    if (rc == 0 && given && strcmp(before.buf, after.buf) != 0)
+        options_note(o, "%s %s has no effect: %s decides, %s is %s", where, before.buf, o->deepspeed_config, key,
+                     after.buf);
+    strbuf_free(&before);
+    strbuf_free(&after);
+    return rc;
+}
+
+static int take_scaler_key(struct train_opts *o, size_t i, const json_t *v, struct err *e)
+{
+    char *key = arena_fmt(o->impl->arena, "fp16.%s", scaler_keys[i].key), text[PYTEXT_FLOAT];
+
+    text[0] = '\0';
+    if (v && value_text(v, text) < 0)
+        return wrong_value(o, key, "a number", e);
+    if (!*text)
+        strcpy(text, scaler_keys[i].otherwise);
+    if (strcmp(scaler_keys[i].key, "initial_scale_power") == 0) {
+        if (v && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 99))
+            return wrong_value(o, key, "a whole number from 0 to 99", e);
+        pytext_float(text, exp2(atof(text)));
+    }
+    return decide(o, key, scaler_keys[i].option, text, e);
+}
+
+static bool is_fp16_key(const char *key)
+{
+    static const char *const others[] = { "enabled", "consecutive_hysteresis", "auto_cast" };
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(key, others[i]) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof scaler_keys / sizeof *scaler_keys; i++)
+        if (strcmp(key, scaler_keys[i].key) == 0)
+            return true;
+    return false;
+}
+
 static int take_fp16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
+    const json_t *enabled = json_object_get(v, "enabled"), *consecutive = json_object_get(v, "consecutive_hysteresis");
+    const char *k;
+    json_t *other;
+
     if (!json_is_object(v))
         return wrong_value(o, key, "an object", e);
-    if (!json_is_true(json_object_get(v, "enabled")))
+    if (enabled && !json_is_boolean(enabled))
+        return wrong_value(o, "fp16.enabled", "true or false", e);
+    if (enabled && take_simple(o, "fp16.enabled", "fp16", enabled, e) < 0)
+        return -1;
+    if (!json_is_true(enabled))
         return 0;                       /* its other keys then mean nothing */
-    err_usage(e, "%s: fp16.enabled: fp16 training (dynamic loss scaling) is not supported; use bf16 or fp32",
-              o->deepspeed_config);
-    return -1;
+    o->impl->json_fp16 = true;
+    for (size_t i = 0; i < sizeof scaler_keys / sizeof *scaler_keys; i++)
+        if (take_scaler_key(o, i, json_object_get(v, scaler_keys[i].key), e) < 0)
+            return -1;
+    if (consecutive && !json_is_boolean(consecutive))
+        return wrong_value(o, "fp16.consecutive_hysteresis", "true or false", e);
+    o->consecutive_hysteresis = json_is_true(consecutive);
+    if (json_is_true(json_object_get(v, "auto_cast")))
+        return wrong_value(o, "fp16.auto_cast", "false: a pipeline's inputs are tokens", e);
+    json_object_foreach((json_t *)v, k, other)
+        if (!is_fp16_key(k))
+            options_note(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+    return 0;
 }
 
 static int take_curriculum(struct train_opts *o, const char *key, const json_t *v, struct err *e)
@@ -212,6 +297,11 @@ int deepspeed_json_read(struct train_opts *o, struct err *e)
         if (rc == 0)
             rc = take_key(o, key, v, e);
     json_decref(root);
+    /* It is DeepSpeed that makes the optimizer: without its word there would be no scaler. */
+    if (rc == 0 && o->fp16 && !o->impl->json_fp16) {
+        err_usage(e, "%s: fp16.enabled is not true, but %s is given", o->deepspeed_config, OPTS_WHERE(o, fp16));
+        rc = -1;
+    }
     return rc;
 }
 

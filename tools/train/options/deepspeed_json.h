@@ -4,7 +4,8 @@
  * train_micro_batch_size_per_gpu, train_batch_size, gradient_accumulation_steps,
  * gradient_clipping, zero_optimization.stage, bf16.enabled, fp16.enabled,
  * communication_data_type, steps_per_print. A value fills an option that was not given and
- * must agree with one that was. Unknown keys become notes.
+ * must agree with one that was. About the loss scale the rest of fp16 decides alone, with DeepSpeed's defaults for
+ * what it does not say; an option that says otherwise becomes a note, as do unknown keys.
  */
 #ifndef SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
 #define SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H

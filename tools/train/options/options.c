@@ -62,6 +62,17 @@ static const char *find_config(int argc, char **argv, char **env)
     return path;
 }
 
+/* Scripts of bf16 runs have them, too. */
+static void ignore_without_fp16(struct train_opts *o)
+{
+    static const char *const names[] = { "loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
+                                         "hysteresis" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && !o->fp16; i++)
+        if (options_source(o, option_find(&options_table, names[i])->field) >= FROM_DEEPSPEED)
+            strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", names[i]);
+}
+
 int options_parse(struct train_opts *o, int argc, char **argv, char **env, struct err *e)
 {
     const char *config = find_config(argc, argv, env);
@@ -89,6 +100,7 @@ int options_parse(struct train_opts *o, int argc, char **argv, char **env, struc
     }
     if (o->deepspeed_config && deepspeed_json_read(o, e) < 0)
         return -1;
+    ignore_without_fp16(o);
     if (o->impl->ignored.len)
         options_note(o, "accepted, without effect here: %s", o->impl->ignored.buf);
     return 0;

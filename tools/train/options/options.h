@@ -36,7 +36,7 @@ enum opts_source { FROM_DEFAULT, FROM_CHECKPOINT, FROM_DEEPSPEED, FROM_FILE, FRO
 enum opts_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum opts_position { POSITION_ABSOLUTE, POSITION_ALIBI };
 enum opts_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
-enum opts_reduce { REDUCE_BF16, REDUCE_FP32 };
+enum opts_reduce { REDUCE_BF16, REDUCE_FP32, REDUCE_FP16 };
 
 struct opts_range {                     /* iterations first .. last, both included */
     int64_t first, last;
@@ -68,6 +68,7 @@ struct train_opts {
     double adam_beta1, adam_beta2, adam_eps;
     int64_t adam_initial_step;          /* steps counted before the first: 1, as DeepSpeed up to 0.15.0 */
     int grad_reduce_dtype;              /* enum opts_reduce: what gradients are added up in over data parallelism */
+    bool accumulate_allreduce_grads_in_fp32;    /* with fp16: gradients of parameters are fp32 */
 
     /* ---- training ---- */
     int64_t micro_batch_size;           /* b */
@@ -109,7 +110,12 @@ struct train_opts {
     int64_t check_replicas;             /* compare the copies every N iterations; 0: at saves only */
 
     /* ---- precision ---- */
-    bool bf16;                          /* false: everything fp32 */
+    bool bf16, fp16;                    /* neither: everything fp32 */
+    double loss_scale;                  /* of fp16: a static one; 0: dynamic, by what follows */
+    double initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
+    bool consecutive_hysteresis;        /* the DeepSpeed JSON alone can say so */
+    bool unscale_with_step_scale;       /* the scale that gradients were made with, not the one that follows */
 
     /* ---- parallelism ---- */
     int64_t tensor_model_parallel_size, pipeline_model_parallel_size;
@@ -146,7 +152,7 @@ struct train_opts {
     const char *tensorboard_dir;
     int64_t tensorboard_log_interval, tensorboard_queue_size;
     bool log_timers_to_tensorboard, log_batch_size_to_tensorboard, log_validation_ppl_to_tensorboard;
-    bool log_learning_rate_to_tensorboard;
+    bool log_learning_rate_to_tensorboard, log_loss_scale_to_tensorboard;
     const char *status_file;            /* NULL: SAVE/status.json */
     const char *dump_logits;            /* where the first batch's logits are written; then the run ends */
 

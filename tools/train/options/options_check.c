@@ -399,19 +399,44 @@ static int check_run(struct train_opts *o, struct err *e)
         }
         o->recompute_granularity = RECOMPUTE_FULL;
     }
-    if (!o->bf16 && o->grad_reduce_dtype == REDUCE_BF16) {
-        if (OPTS_GIVEN(o, grad_reduce_dtype)) {
-            err_usage(e, "--grad-reduce-dtype bf16 needs --bf16");
-            return -1;
-        }
-        o->grad_reduce_dtype = REDUCE_FP32;
+    return 0;
+}
+
+static int check_precision(struct train_opts *o, struct err *e)
+{
+    static const char *const names[] = { [REDUCE_BF16] = "bf16", [REDUCE_FP32] = "fp32", [REDUCE_FP16] = "fp16" };
+    const int own = o->fp16 ? REDUCE_FP16 : o->bf16 ? REDUCE_BF16 : REDUCE_FP32;
+
+    if (EXCLUSIVE(bf16, o->bf16, fp16, o->fp16))
+        return -1;
+    /* As Megatron notes it among the arguments; here bf16 has no other way. */
+    o->accumulate_allreduce_grads_in_fp32 |= o->bf16;
+    if (!OPTS_GIVEN(o, grad_reduce_dtype))
+        o->grad_reduce_dtype = o->fp16 && o->accumulate_allreduce_grads_in_fp32 ? REDUCE_FP32 : own;
+    if (o->grad_reduce_dtype != REDUCE_FP32 && o->grad_reduce_dtype != own) {
+        err_usage(e, "%s %s needs --%s", OPTS_WHERE(o, grad_reduce_dtype), names[o->grad_reduce_dtype],
+                  names[o->grad_reduce_dtype]);
+        return -1;
+    }
+    if (o->fp16 && o->grad_reduce_dtype == REDUCE_FP32 && !o->accumulate_allreduce_grads_in_fp32) {
+        err_usage(e, "%s fp32 with --fp16 needs --accumulate-allreduce-grads-in-fp32: gradients travel as they "
+                  "accumulate", OPTS_WHERE(o, grad_reduce_dtype));
+        return -1;
+    }
+    if (o->fp16 && !(o->loss_scale > 0) && o->initial_loss_scale < o->min_loss_scale) {
+        char *least = xstrdup(OPTS_WHERE(o, min_loss_scale));
+
+        err_usage(e, "%s %g is less than %s %g", OPTS_WHERE(o, initial_loss_scale), o->initial_loss_scale, least,
+                  o->min_loss_scale);
+        free(least);
+        return -1;
     }
     return 0;
 }
 
 int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e)
 {
-    if (check_world(o, world, e) < 0 || check_run(o, e) < 0)
+    if (check_world(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, e) < 0)
         return -1;
     /* Devices alone: nothing else need be known. */
     if (o->preflight && !o->num_layers && !o->load)

@@ -27,6 +27,7 @@ struct options_impl {
     struct options_place *origin;       /* by the offset of the option's field */
     struct strbuf ignored;      /* names of options without effect, ", " between them */
     int64_t accumulation_steps; /* of the DeepSpeed JSON; 0: not said */
+    bool json_fp16;             /* it says fp16.enabled */
 };
 
 /* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */

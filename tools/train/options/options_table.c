@@ -39,6 +39,16 @@ static const struct option_row network_rows[] = {
         "pad the vocabulary to a multiple of this times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to exactly this")
     FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32")
+    FLAG("fp16", fp16, "weights, activations and gradients in fp16, with a loss scale")
+    REAL("loss-scale", loss_scale, 0, 1e30, NULL, "of fp16: a static one; 0 or not given: dynamic")
+    REAL("initial-loss-scale", initial_loss_scale, 1e-30, 1e30, "4294967296", "what a dynamic one begins with")
+    REAL("min-loss-scale", min_loss_scale, 1e-30, 1e30, "1.0", "it does not fall below this")
+    INT("loss-scale-window", loss_scale_window, 1, COUNT_MAX, "1000", "good steps after which it doubles")
+    INT("hysteresis", hysteresis, 1, COUNT_MAX, "2", "overflows that it takes to halve it")
+    FLAG("unscale-with-step-scale", unscale_with_step_scale,
+         "divide gradients by the scale they were made with; the reference takes the one that follows")
+    FLAG("accumulate-allreduce-grads-in-fp32", accumulate_allreduce_grads_in_fp32,
+         "of fp16: gradients accumulate, travel and are added up in fp32")
     {0},
 };
 
@@ -52,8 +62,8 @@ static const struct option_row optimizer_rows[] = {
     REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "added to the root of the second moment")
     INT("adam-initial-step", adam_initial_step, 0, 1, "1",
         "the step counter before the first update: 1 as DeepSpeed up to 0.15.0, 0 as later ones")
-    WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32", "bf16", "TYPE",
-         "bf16 (as the reference) or fp32: what data-parallel gradients are added up in")
+    WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32 fp16", "bf16", "TYPE",
+         "the weights' type (as the reference) or fp32: what data-parallel gradients are added up in")
     INT("seed", seed, 1, 4294967295.0, "1234", "of weights, dropout and data order")
     REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of fresh weights")
     {0},
@@ -186,6 +196,8 @@ static const struct option_row log_rows[] = {
     FLAG("log-validation-ppl-to-tensorboard", log_validation_ppl_to_tensorboard, "validation perplexities too")
     { "no-log-learnig-rate-to-tensorboard", .kind = OPTION_UNFLAG, 
       FIELD(log_learning_rate_to_tensorboard), .def = "false", .help = "no learning rates (the reference's spelling)" },
+    { "no-log-loss-scale-to-tensorboard", .kind = OPTION_UNFLAG, FIELD(log_loss_scale_to_tensorboard), .def = "false",
+      .help = "no loss scales" },
     TEXT("status-file", status_file, "FILE", NULL, "replaced each iteration (status.json in the folder of --save)")
     TEXT("dump-logits", dump_logits, "FILE", NULL, "write the first batch's logits there, as .npy, and exit")
     {0},
@@ -194,7 +206,7 @@ static const struct option_row log_rows[] = {
 static const struct option_row program_rows[] = {
     TEXT("config", config, "FILE", NULL, "options as 'name = value' lines")
     FLAG("deepspeed", deepspeed, "accepted; the DeepSpeed way is the only one")
-    TEXT("deepspeed-config", deepspeed_config, "FILE", NULL, "a DeepSpeed JSON: batch sizes, clipping, bf16, ZeRO")
+    TEXT("deepspeed-config", deepspeed_config, "FILE", NULL, "a DeepSpeed JSON: batch sizes, clipping, precision, ZeRO")
     { "umask", .kind = OPTION_OCTAL, FIELD(umask), .arg = "MODE",
       .help = "of files written, octal: 002 lets the group write" },
     { "dry-run", 'n', FIELD(dry_run),
@@ -228,29 +240,24 @@ static const struct option_row note_rows[] = {
     NOTE_VALUE("num-workers") NOTE_VALUE("valid-num-workers") NOTE_VALUE("distributed-backend")
     NOTE_VALUE("DDP-impl") NOTE_VALUE("local-rank") NOTE_VALUE("log-level") NOTE_VALUE("log-level-replica")
     NOTE_VALUE("log-path") NOTE_VALUE("codecarbon-dir") NOTE_VALUE("lazy-mpu-init") NOTE_VALUE("onnx-safe")
-    NOTE_VALUE("loss-scale") NOTE_VALUE("initial-loss-scale") NOTE_VALUE("min-loss-scale")
-    NOTE_VALUE("loss-scale-window") NOTE_VALUE("hysteresis") NOTE_VALUE("sgd-momentum")
-    NOTE_VALUE("adlr-autoresume-interval") NOTE_VALUE("tile-factor") NOTE_VALUE("vocab-extra-ids")
-    NOTE_VALUE("mask-prob") NOTE_VALUE("short-seq-prob") NOTE_VALUE("zero-reduce-bucket-size")
-    NOTE_VALUE("zero-allgather-bucket-size")
+    NOTE_VALUE("sgd-momentum") NOTE_VALUE("adlr-autoresume-interval") NOTE_VALUE("tile-factor")
+    NOTE_VALUE("vocab-extra-ids") NOTE_VALUE("mask-prob") NOTE_VALUE("short-seq-prob")
+    NOTE_VALUE("zero-reduce-bucket-size") NOTE_VALUE("zero-allgather-bucket-size")
     NOTE("adlr-autoresume") NOTE("no-masked-softmax-fusion") NOTE("no-bias-dropout-fusion")
     NOTE("abort-on-unmet-fused-kernel-constraints") NOTE("use-contiguous-buffers-in-ddp")
     NOTE("no-scatter-gather-tensors-in-pipeline") NOTE("use-cpu-initialization") NOTE("attention-softmax-in-fp32")
-    NOTE("accumulate-allreduce-grads-in-fp32") NOTE("no-query-key-layer-scaling") NOTE("openai-gelu")
-    NOTE("no-log-loss-scale-to-tensorboard") NOTE("log-num-zeros-in-grad") NOTE("no-save-optim")
-    NOTE("cpu-optimizer") NOTE("cpu-torch-adam") NOTE("sync-tp-duplicated-parameters")
-    NOTE("reset-attention-mask") NOTE("exit-signal-handler") NOTE("deepspeed-mpi")
-    NOTE("deepspeed-activation-checkpointing") NOTE("partition-activations") NOTE("contigious-checkpointing")
-    NOTE("checkpoint-in-cpu") NOTE("synchronize-each-layer") NOTE("profile-backward")
-    NOTE("distribute-checkpointed-activations") NOTE("zero-reduce-scatter") NOTE("zero-contigious-gradients")
-    NOTE("use-pin-memory") NOTE("split-transformers") NOTE("memory-centric-tiled-linear")
-    NOTE("scattered-embeddings") NOTE("bert-no-binary-head")
+    NOTE("no-query-key-layer-scaling") NOTE("openai-gelu") NOTE("log-num-zeros-in-grad") NOTE("no-save-optim")
+    NOTE("cpu-optimizer") NOTE("cpu-torch-adam") NOTE("sync-tp-duplicated-parameters") NOTE("reset-attention-mask")
+    NOTE("exit-signal-handler") NOTE("deepspeed-mpi") NOTE("deepspeed-activation-checkpointing")
+    NOTE("partition-activations") NOTE("contigious-checkpointing") NOTE("checkpoint-in-cpu")
+    NOTE("synchronize-each-layer") NOTE("profile-backward") NOTE("distribute-checkpointed-activations")
+    NOTE("zero-reduce-scatter") NOTE("zero-contigious-gradients") NOTE("use-pin-memory") NOTE("split-transformers")
+    NOTE("memory-centric-tiled-linear") NOTE("scattered-embeddings") NOTE("bert-no-binary-head")
     {0},
 };
 
 static const struct option_row refused_rows[] = {
-    REFUSED("fp16", "fp16 training (dynamic loss scaling) is not supported; use --bf16 or fp32")
-    REFUSED("fp16-lm-cross-entropy", "fp16 training is not supported; use --bf16 or fp32")
+    REFUSED("fp16-lm-cross-entropy", "the loss is computed in fp32")
     REFUSED("fp32-residual-connection", "the residual stream has the dtype of the weights")
     REFUSED("apply-residual-connection-post-layernorm", "only pre-LayerNorm blocks are supported")
     REFUSED("no-bias-gelu-fusion", "it would mean the erf form of GELU; only the tanh form is supported")

@@ -14,6 +14,7 @@ struct batches {
     const struct dataset *data;
     int64_t first;
     int n;
+    float scale;
     int64_t *sample;            /* [s + 1] */
     char *device;               /* [n_slots] of slot_bytes */
     char *host;                 /* [HOST_ROOMS]: a copy may still be queued when the next batch is made */
@@ -61,11 +62,12 @@ void batches_free(struct batches *b)
     free(b);
 }
 
-void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n)
+void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n, double scale)
 {
     b->data = d;
     b->first = first;
     b->n = n;
+    b->scale = (float)scale;
 }
 
 /* Row by row of one sample. Returns the sum of its mask. */
@@ -147,7 +149,7 @@ int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *
     }
     for (int64_t j = 0; j < b->m; j++) {
         weight[j] /= (float)(sum ? sum : 1);
-        grad_weight[j] = weight[j] / (float)b->n;
+        grad_weight[j] = weight[j] / (float)b->n * b->scale;
     }
     b->k->dev->copy(device, part, b->slot_bytes, NULL);
     b->k->dev->event_record(b->copied[b->room], NULL);

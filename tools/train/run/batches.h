@@ -29,8 +29,11 @@ struct batches;
 MUST_CHECK struct batches *batches_new(const struct kernels *k, const struct batches_opts *o, struct err *e);
 void batches_free(struct batches *b);           /* NULL is fine */
 uint64_t batches_bytes(const struct batches_opts *o);
-/* The next micro-batches come from `d`, sample `first` on; n of them make a step. */
-void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n);
+/*
+ * The next micro-batches come from `d`, sample `first` on; n of them make a step, whose loss is multiplied by `scale`
+ * for its gradients.
+ */
+void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n, double scale);
 /* A pipeline_batch: ctx is the struct batches. ERR_DATA for a token outside the vocabulary. */
 MUST_CHECK int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e);
 

@@ -12,31 +12,27 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
+/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
 void evaluate_loss_fetch(struct trainer *t)
 {
-    if (t->stage->last)
+    *t->loss = 0;
+    if (t->stage->last && t->rank_tp == 0)
         t->k->dev->copy(t->loss, model_loss(t->model), sizeof *t->loss, NULL);
 }
 
-/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
-int evaluate_loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e)
+double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches)
 {
-    double sum = t->stage->last && t->rank_tp == 0 ? *t->loss / (double)micro_batches / t->topo.dp : 0;
-
-    if (comm_host_all_reduce(comm_world_group(t->world), &sum, 1, DTYPE_F64, COMM_SUM, e) < 0)
-        return -1;
-    *loss = sum;
-    return t->k->dev->check(e);
+    return *t->loss / (double)micro_batches / t->topo.dp;
 }
 
 /* One set: eval_iters batches of as many micro-batches as the last step had. */
 static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, struct err *e)
 {
     const int64_t batch = t->micro_batches * t->o.micro_batch_size * t->topo.dp;
-    double sum = 0, one;
+    double sum = 0;
 
     for (int64_t i = 0; i < t->o.eval_iters; i++) {
-        batches_begin(t->batches, v->data, v->at, (int)t->micro_batches);
+        batches_begin(t->batches, v->data, v->at, (int)t->micro_batches, 1);
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
         evaluate_loss_fetch(t);
@@ -44,10 +40,11 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
         if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
             return -1;
         t->k->dev->stream_sync(NULL);
-        if (evaluate_loss_share(t, t->micro_batches, &one, e) < 0)
+        if (comm_host_all_reduce(comm_world_group(t->world), t->loss, 1, DTYPE_F64, COMM_SUM, e) < 0 ||
+            t->k->dev->check(e) < 0)
             return -1;
         v->at += batch;
-        sum += one;
+        sum += evaluate_loss_mean(t, t->micro_batches);
     }
     *loss = sum / (double)t->o.eval_iters;
     return 0;
@@ -157,7 +154,7 @@ int evaluate_dump_logits(struct trainer *t, struct err *e)
         err_usage(e, "--dump-logits needs validation data, and --eval-iters above 0");
         return -1;
     }
-    batches_begin(t->batches, t->valid[0].data, t->valid[0].at, 1);
+    batches_begin(t->batches, t->valid[0].data, t->valid[0].at, 1, 1);
     model_look(t->model, keep_chunk, &x);
     if (pipeline_eval(t->pipeline, 1, NULL, e) < 0)
         return -1;

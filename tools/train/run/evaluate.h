@@ -23,11 +23,11 @@ struct evaluate_set {
 MUST_CHECK int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char *where, bool count,
                             struct err *e);
 /*
- * The loss, mean over micro-batches and data-parallel ranks, on every rank: fetch queues its
- * copy to the host, share is for when something has waited for that.
+ * The sum of losses: fetch queues the copy of this rank's part to *t->loss, which becomes that of all ranks in
+ * optimizer_reduce(); mean is its mean over micro-batches and data-parallel ranks.
  */
 void evaluate_loss_fetch(struct trainer *t);
-MUST_CHECK int evaluate_loss_share(struct trainer *t, int64_t micro_batches, double *loss, struct err *e);
+double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches);
 /* --dump-logits: the first micro-batch of the first validation set. */
 MUST_CHECK int evaluate_dump_logits(struct trainer *t, struct err *e);
 

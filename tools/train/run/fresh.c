@@ -18,8 +18,8 @@ static bool is_gamma(enum role r)
     return r == ROLE_WORD_NORM_W || r == ROLE_NORM1_W || r == ROLE_NORM2_W || r == ROLE_FINAL_NORM_W;
 }
 
-/* The slice of one parameter in fp32, into x. */
-static void draw(struct trainer *t, const struct stage_param *p, float *x)
+/* Elements from .. from + n of the slice of one parameter, in fp32, into x; whole rows where columns are split. */
+static void draw(struct trainer *t, const struct stage_param *p, int64_t from, int64_t n, float *x)
 {
     const uint64_t key64 = hash_mix(hash_mix((uint64_t)t->o.seed) ^ (uint64_t)p->id);
     const uint32_t key[2] = { (uint32_t)key64, (uint32_t)(key64 >> 32) };
@@ -28,21 +28,28 @@ static void draw(struct trainer *t, const struct stage_param *p, float *x)
     if (p->role == ROLE_DENSE_W || p->role == ROLE_DOWN_W)
         std /= sqrt(2.0 * (double)t->model_config.n_layers);
     if (p->merge == MERGE_CAT1) {
-        for (int64_t row = 0; row < p->slice[0]; row++)
-            t->k->normal(x + row * p->slice[1], row * p->shape[1] + t->rank_tp * p->slice[1], p->slice[1], (float)std,
-                         key, NULL);
+        for (int64_t row = from / p->slice[1]; row < (from + n) / p->slice[1]; row++)
+            t->k->normal(x + row * p->slice[1] - from, row * p->shape[1] + t->rank_tp * p->slice[1], p->slice[1],
+                         (float)std, key, NULL);
         return;
     }
-    t->k->normal(x, p->split ? t->rank_tp * p->n : 0, p->n, (float)std, key, NULL);
+    t->k->normal(x, (p->split ? t->rank_tp * p->n : 0) + from, n, (float)std, key, NULL);
 }
 
-static void set_param(struct trainer *t, const struct stage_param *p, float *tmp)
+/* tmp: room for `room` elements, which a row of every parameter fits in. */
+static void set_param(struct trainer *t, const struct stage_param *p, float *tmp, int64_t room)
 {
-    char *w = (char *)t->state.weights + p->at * dtype_size(t->t);
+    const int size = dtype_size(t->t);
+    char *w = (char *)t->state.weights + p->at * size;
 
     if (p->ndim == 2) {
-        draw(t, p, tmp);
-        t->k->cast(w, t->t, tmp, DTYPE_F32, p->n, NULL);
+        const int64_t most = room - room % p->slice[1];
+
+        for (int64_t from = 0, n; from < p->n; from += n) {
+            n = p->n - from < most ? p->n - from : most;
+            draw(t, p, from, n, tmp);
+            t->k->cast(w + from * size, t->t, tmp, DTYPE_F32, n, NULL);
+        }
     } else if (is_gamma(p->role)) {
         float *ones = xmalloc((size_t)p->n * sizeof *ones);
 
@@ -58,6 +65,7 @@ static void set_param(struct trainer *t, const struct stage_param *p, float *tmp
 void fresh_weights(struct trainer *t)
 {
     const struct stage *g = t->stage;
+    const uint64_t grads = (uint64_t)(g->flat_n * dtype_size(t->model_opts.grad_t ? t->t : DTYPE_F32));
 
     t->k->dev->zero(t->state.weights, (uint64_t)g->flat_n * dtype_size(t->t), NULL);
     t->k->dev->zero(t->state.master, (uint64_t)g->shard_n * 4, NULL);
@@ -65,8 +73,8 @@ void fresh_weights(struct trainer *t)
     t->k->dev->zero(t->state.exp_avg_sq, (uint64_t)g->shard_n * 4, NULL);
     /* Gradients are not begun yet: their memory serves for drawing. */
     for (int i = 0; i < g->n_params; i++)
-        set_param(t, &g->param[i], t->state.grads);
-    t->k->dev->zero(t->state.grads, (uint64_t)g->flat_n * 4, NULL);
+        set_param(t, &g->param[i], t->state.grads, (int64_t)(grads / sizeof(float)));
+    t->k->dev->zero(t->state.grads, grads, NULL);
     for (int i = 0; i < g->n_runs; i++) {
         const struct stage_run *r = &g->run[i];
 

@@ -20,73 +20,8 @@
 #include "tools/train/run/nan.h"
 #include "tools/train/run/saving.h"
 #include "tools/train/run/show.h"
+#include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
-
-/* ---- one iteration ---- */
-
-struct step {
-    int64_t batch;              /* samples */
-    double loss, norm, seconds;
-    double params_norm;         /* negative: not asked for */
-};
-
-/*
- * Iterations to be skipped (docs/training.md 6.3): each passes over one micro-batch, as the reference
- * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
- * iteration comes, so a run that goes on from the middle of it must not do so again.
- */
-static void skip(struct trainer *t)
-{
-    for (int i = 0; i < t->o.n_skip; i++) {
-        const struct opts_range *r = &t->o.skip[i];
-        const int64_t next = t->iteration + 1, first = next > t->skipped_to ? next : t->skipped_to + 1;
-        int64_t one = t->o.micro_batch_size * t->topo.dp;
-
-        if (next < r->first || first > r->last)
-            continue;
-        if (t->o.skip_whole_batches)
-            one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
-        t->skew += (r->last - first + 1) * one;
-        t->skipped_to = r->last;
-        show_line(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
-                  (long long)((r->last - first + 1) * one));
-    }
-}
-
-static int train_step(struct trainer *t, struct step *x, struct err *e)
-{
-    double lr = schedule_lr_now(&t->schedule.lr), begin = clock_s();
-    int rc;
-
-    x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
-    if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->topo.dp, &t->micro_batches, e) < 0)
-        return -1;
-    if (t->stored_lr >= 0)
-        lr = t->stored_lr;
-    t->stored_lr = -1;
-    batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches);
-    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
-        return -1;
-    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
-    /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
-    evaluate_loss_fetch(t);
-    rc = optimizer_step(t->optimizer, model_head_grad(t->model), lr, t->opt_step + 1, &x->norm, NULL, e);
-    if (rc < 0 || evaluate_loss_share(t, t->micro_batches, &x->loss, e) < 0)
-        return -1;
-    if (rc)
-        return rc;
-    t->opt_step++;
-    schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
-    t->iteration++;
-    t->consumed_samples += x->batch;
-    t->consumed_tokens += x->batch * t->o.seq_length;
-    t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
-    x->seconds = clock_s() - begin;
-    x->params_norm = -1;
-    if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
-        return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
-    return 0;
-}
 
 /* ---- telling of it ---- */
 
@@ -104,7 +39,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
         .tokens = t->consumed_tokens, .gigaflos = t->gigaflos, .lr = schedule_lr_now(&t->schedule.lr),
         .batch = x->batch, .loss = x->loss, .grad_norm = x->norm, .params_norm = x->params_norm,
         .seq_length = o->seq_length, .world_size = t->place->size, .data_parallel_size = t->topo.dp,
-        .elapsed_s = x->seconds,
+        .elapsed_s = x->seconds, .loss_scale = step_scales(t) ? t->scale.scale : 0,
     };
     struct strbuf sb = {0};
     double now = clock_s();
@@ -133,6 +68,8 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
     t->status.loss = x->loss;
     t->status.lr = s.lr;
     t->status.iteration_s = x->seconds;
+    t->status.loss_scale = s.loss_scale;
+    t->status.skipped_steps = t->skipped_steps;
 }
 
 /* ---- stopping ---- */
@@ -279,8 +216,8 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     t->calls_s = comm_seconds_waiting(t->world);
 
     while (t->iteration < t->schedule.train_iters) {
-        skip(t);
-        rc = train_step(t, &x, e);
+        step_skip(t);
+        rc = step_train(t, &x, e);
         if (rc < 0)
             return -1;
         if (rc > 0) {

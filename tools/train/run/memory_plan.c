@@ -93,7 +93,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     g = stage_new(&config, x->topo, pp, 0, 0, blocks);
     *out = (struct memory_plan){ .stage = pp };
     out->part[0] = (uint64_t)g->flat_n * (uint64_t)dtype_size(t->t);
-    out->part[1] = (uint64_t)g->flat_n * 4;
+    out->part[1] = (uint64_t)g->flat_n * (uint64_t)dtype_size(mo.grad_t ? mo.t : DTYPE_F32);
     out->part[2] = (uint64_t)g->shard_n * 12;
     out->part[3] = model_bytes(g, k, &mo) + pipeline_bytes(g, &mo);
     if (!dev_on_host(k->dev))

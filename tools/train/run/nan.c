@@ -118,6 +118,7 @@ static void look_at_all(struct dump *d)
     const struct trainer *t = d->t;
     const struct stage *g = t->stage;
     const int slot = (int)((t->micro_batches - 1) % t->model_opts.n_slots);
+    const enum dtype grads = t->model_opts.grad_t ? t->t : DTYPE_F32;
 
     for (int i = 0; i < g->n_params; i++)
         look(d, (struct tensor){ "weight", g->param[i].name, g->param[i].block,
@@ -128,8 +129,8 @@ static void look_at_all(struct dump *d)
         look(d, (struct tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
                                  model_boundary(g, &t->model_opts), t->t });
     for (int i = 0; i < g->n_params; i++)
-        look(d, (struct tensor){ "gradient", g->param[i].name, g->param[i].block, t->state.grads + g->param[i].at,
-                                 g->param[i].n, DTYPE_F32 });
+        look(d, (struct tensor){ "gradient", g->param[i].name, g->param[i].block,
+                                 (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n, grads });
 }
 
 static void write_dump(const struct trainer *t, const struct strbuf *sb)
@@ -164,6 +165,7 @@ int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
 {
     struct dump d = { .t = t, .first = { .turn = INT_MAX } };
     struct strbuf first = {0};
+    char least[80] = "";
     int rc;
 
     strbuf_addf(&d.sb, "{\"iteration\": %lld, \"rank\": %d, \"stage\": %d, \"dp\": %d, \"tp\": %d, \"loss\": \"%g\", "
@@ -174,9 +176,11 @@ int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
     if (t->o.save)
         write_dump(t, &d.sb);
     rc = name_first(t, &d.first, &first, e);
+    if (t->t == DTYPE_F16)
+        snprintf(least, sizeof least, "the loss scale is already at its minimum of %g, and ", t->scale.min);
     if (rc == 0)
-        err_data(e, "training", ERR_NO_BYTE, "iteration %lld: the gradient norm is %g, the loss %g; expected finite "
-                 "numbers%s%s", (long long)t->iteration + 1, norm, loss, first.buf ? first.buf : "",
+        err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %sthe gradient norm is %g, the loss %g; expected finite "
+                 "numbers%s%s", (long long)t->iteration + 1, least, norm, loss, first.buf ? first.buf : "",
                  t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
     strbuf_free(&first);
     strbuf_free(&d.sb);

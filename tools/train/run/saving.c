@@ -11,6 +11,7 @@
 #include "tools/train/options/options_impl.h"
 #include "tools/train/run/savelock.h"
 #include "tools/train/run/show.h"
+#include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
@@ -87,6 +88,7 @@ static struct checkpoint_now present(const struct trainer *t)
         .consumed_valid_samples = t->consumed_valid_samples, .consumed_tokens = t->consumed_tokens,
         .skipped_train_samples = t->skew, .skipped_train_iteration = t->skipped_to,
         .gigaflos = t->gigaflos, .opt_step = t->opt_step, .clip_grad = t->o.clip_grad,
+        .skipped_steps = t->skipped_steps, .has_scaler = step_scales(t), .scaler = t->scale, .overflow = t->overflow,
         .schedule = {
             .present = true, .max_lr = lr->max_lr, .min_lr = lr->min_lr, .warmup_steps = (int64_t)lr->warmup_steps,
             .num_steps = lr->num_steps, .decay_steps = lr->decay_steps, .warmup_tokens = lr->warmup_tokens,

@@ -17,6 +17,7 @@
 #include "tools/train/run/memory_plan.h"
 #include "tools/train/run/savedir.h"
 #include "tools/train/run/saving.h"
+#include "tools/train/run/scaling.h"
 #include "tools/train/run/shape.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
@@ -55,13 +56,15 @@ static int make_groups(struct trainer *t, struct err *e)
 static int allocate_state(struct trainer *t, struct err *e)
 {
     const uint64_t weights = align_up((uint64_t)t->stage->flat_n * dtype_size(t->t), 256);
-    const uint64_t grads = (uint64_t)t->stage->flat_n * 4, shard = align_up((uint64_t)t->stage->shard_n * 4, 256);
+    const uint64_t grads = align_up((uint64_t)t->stage->flat_n * (t->model_opts.grad_t ? dtype_size(t->t) : 4), 256);
+    const uint64_t shard = align_up((uint64_t)t->stage->shard_n * 4, 256);
     char *at = t->state_pool = t->k->dev->alloc(weights + grads + 3 * shard, e);
 
     if (!at)
         return -1;
+    t->k->dev->zero(at + weights, grads, NULL);
     t->state.weights = at;
-    t->state.grads = (float *)(void *)(at += weights);
+    t->state.grads = at += weights;
     t->state.master = (float *)(void *)(at += grads);
     t->state.exp_avg = (float *)(void *)(at += shard);
     t->state.exp_avg_sq = (float *)(void *)(at + shard);
@@ -161,6 +164,7 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
                   (long long)t->opt_step);
     }
     take_optimizer(t, f);
+    scaling_resume(t, f);
     if (f->schedule.present) {
         struct schedule_lr saved = saved_schedule(&f->schedule);
 
@@ -324,6 +328,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 static void settle_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
+    const bool grad_t = o->fp16 && !o->accumulate_allreduce_grads_in_fp32;
     const bool beside = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
 
     /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
@@ -332,13 +337,13 @@ static void settle_model_opts(struct trainer *t)
     if (!OPTS_GIVEN(o, overlap_param_gather))
         t->o.overlap_param_gather = beside;
     t->model_opts = (struct model_opts){
-        .t = t->t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
+        .t = t->t, .grad_t = grad_t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
         .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
         .hidden_dropout = (float)o->hidden_dropout, .attention_dropout = (float)o->attention_dropout,
         .eps = (float)o->layernorm_epsilon, .seed = (uint64_t)o->seed, .sequence_parallel = o->sequence_parallel,
     };
     t->optimizer_opts = (struct optimizer_opts){
-        .t = t->t, .reduce = o->bf16 && o->grad_reduce_dtype == REDUCE_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .t = t->t, .grad_t = grad_t, .reduce = o->grad_reduce_dtype == REDUCE_FP32 ? DTYPE_F32 : t->t,
         .beta1 = (float)o->adam_beta1, .beta2 = (float)o->adam_beta2, .eps = (float)o->adam_eps,
         .weight_decay = (float)o->weight_decay, .clip = o->clip_grad,
         .overlap_reduce = o->overlap_grad_reduce, .overlap_gather = o->overlap_param_gather,
@@ -350,7 +355,8 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
 {
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
         return -1;
-    t->t = t->o.bf16 ? DTYPE_BF16 : DTYPE_F32;
+    t->t = t->o.bf16 ? DTYPE_BF16 : t->o.fp16 ? DTYPE_F16 : DTYPE_F32;
+    scaling_begin(t);
     t->topo = (struct topology){ (int)t->o.tensor_model_parallel_size, (int)t->o.pipeline_model_parallel_size,
                                  t->o.data_parallel_size };
     t->rank_tp = t->place->rank % t->topo.tp;

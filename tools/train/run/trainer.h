@@ -9,6 +9,8 @@
  *   fresh.c        initial weights
  *   batches.c      ... and what they are trained on
  *   loop.c         iterations: step, log, evaluate, save, stop
+ *   step.c         one of them
+ *   scaling.c      the loss scale that it begins with
  *   evaluate.c     validation and test sets
  *   saving.c       checkpoints on their way to disk
  *   savelock.c     one job at a time saves into a folder
@@ -26,6 +28,7 @@
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
+#include "libcommon/model/loss_scale.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
 #include "tools/train/network/optimizer.h"
@@ -83,6 +86,10 @@ struct trainer {
     double gigaflos;
     int64_t skew, skipped_to;   /* samples that skipped iterations passed over; the last of them, 0 for none */
     int64_t opt_step;           /* Adam's counter of the last update */
+    struct loss_scale scale;    /* fp16; else 1 */
+    int64_t skipped_steps;      /* iterations without an update, as a gradient overflowed */
+    bool overflow;              /* the last iteration was one of them */
+    double last_norm;           /* of the last update; 0: none yet */
     double stored_lr;           /* a checkpoint's, for the first update with --override-lr-scheduler; negative: none */
     int64_t micro_batches;      /* of the last step */
 

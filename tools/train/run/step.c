@@ -1,0 +1,125 @@
+/*
+ * step.c - one iteration
+ *
+ * The norm is known to all ranks and tells whether any gradient of any rank is not finite. In fp16 the loss scale then
+ * decides what becomes of the step (docs/training.md 3.6); else such a norm ends the run.
+ */
+#include "tools/train/run/step.h"
+
+#include <math.h>
+
+#include "libcommon/base/clock.h"
+#include "tools/train/log/trainlog.h"
+#include "tools/train/network/pipeline.h"
+#include "tools/train/run/batches.h"
+#include "tools/train/run/evaluate.h"
+#include "tools/train/run/show.h"
+#include "tools/train/run/trainer.h"
+
+/*
+ * Iterations to be skipped (docs/training.md 6.3): each passes over one micro-batch, as the reference
+ * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
+ * iteration comes, so a run that goes on from the middle of it must not do so again.
+ */
+void step_skip(struct trainer *t)
+{
+    for (int i = 0; i < t->o.n_skip; i++) {
+        const struct opts_range *r = &t->o.skip[i];
+        const int64_t next = t->iteration + 1, first = next > t->skipped_to ? next : t->skipped_to + 1;
+        int64_t one = t->o.micro_batch_size * t->topo.dp;
+
+        if (next < r->first || first > r->last)
+            continue;
+        if (t->o.skip_whole_batches)
+            one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
+        t->skew += (r->last - first + 1) * one;
+        t->skipped_to = r->last;
+        show_line(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
+                  (long long)((r->last - first + 1) * one));
+    }
+}
+
+bool step_scales(const struct trainer *t) { return t->t == DTYPE_F16; }
+
+static int update(struct trainer *t, double norm, double scale, struct err *e)
+{
+    const struct optimizer_update u = {
+        .lr = t->stored_lr >= 0 ? t->stored_lr : schedule_lr_now(&t->schedule.lr), .t = t->opt_step + 1, .norm = norm,
+        .scale = scale,
+    };
+
+    t->stored_lr = -1;
+    t->opt_step++;
+    return optimizer_update(t->optimizer, &u, NULL, e);
+}
+
+/*
+ * Update or skip, as the scale decides. As in the reference gradients are divided by what the scale is after its own
+ * step: by twice of what they were multiplied with where that doubled it. --unscale-with-step-scale does without.
+ */
+static int scaled_update(struct trainer *t, struct step *x, struct err *e)
+{
+    const double used = t->scale.scale, norm = x->norm;
+    const enum loss_scale_event what = loss_scale_update(&t->scale, !isfinite(norm) || !isfinite(x->loss));
+    struct strbuf sb = {0};
+
+    if (what == LOSS_SCALE_STUCK)
+        return 1;
+    t->overflow = what != LOSS_SCALE_GOOD;
+    if (what == LOSS_SCALE_GOOD) {
+        t->last_norm = x->norm = norm / used;
+        if (update(t, norm, t->o.unscale_with_step_scale ? used : t->scale.scale, e) < 0)
+            return -1;
+        schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
+        return 0;
+    }
+    x->norm = t->last_norm;
+    t->skipped_steps++;
+    if (trainer_speaks(t)) {
+        trainlog_add_overflow(&sb, what, used, &t->scale);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
+    return 0;
+}
+
+static int plain_update(struct trainer *t, struct step *x, struct err *e)
+{
+    if (!(x->norm > 0) || !isfinite(x->norm))
+        return 1;
+    if (update(t, x->norm, 1, e) < 0)
+        return -1;
+    schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
+    return 0;
+}
+
+int step_train(struct trainer *t, struct step *x, struct err *e)
+{
+    double begin = clock_s();
+    int rc;
+
+    x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
+    if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->topo.dp, &t->micro_batches, e) < 0)
+        return -1;
+    batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches, t->scale.scale);
+    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
+        return -1;
+    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
+    /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
+    evaluate_loss_fetch(t);
+    if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
+        return -1;
+    x->loss = evaluate_loss_mean(t, t->micro_batches);
+    rc = step_scales(t) ? scaled_update(t, x, e) : plain_update(t, x, e);
+    if (rc)
+        return rc;
+    t->iteration++;
+    t->consumed_samples += x->batch;
+    t->consumed_tokens += x->batch * t->o.seq_length;
+    t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
+    x->seconds = clock_s() - begin;
+    x->params_norm = -1;
+    if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
+        return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
+    return 0;
+}
