@@ -58,7 +58,7 @@ static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD> &room
 
     while (item < a.work.n_heads * a.work.tiles) {
         int next = queue_take(a.work);
-        struct place p = place_of(a.work, item, false);
+        struct tile_place p = place_of(a.work, item, false);
 
         barrier_wait(&room.kv_empty[own.at], own.parity);
         room.item[own.at] = item;
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD> &room
         if (item < 0)
             return;
         give_back_stage(&room.kv_empty[own.at]);
-        struct place p = place_of(a.work, item, false);
+        struct tile_place p = place_of(a.work, item, false);
         int64_t first = (int64_t)p.row * a.work.s;
 
         for (int t0 = p.tile * shape::keys; t0 < a.work.s; t0 += shape::queries, at.next()) {
@@ -212,7 +212,7 @@ template <int HD> struct back_kv_thread {
     ring<shape::stages> at;
     int before;                         /* the stage whose last products are still going on, or -1 */
     barrier *leaving;                   /* of the last item's k and v, while dk and dv leave; or NULL */
-    struct place p;
+    struct tile_place p;
     int first_key, key, column;         /* first key of the warpgroup; of the thread's rows `key` and key + 8 */
     float bias[2];                      /* times log2(e) */
     float dk[HD / 2], dv[HD / 2];

@@ -67,7 +67,7 @@ static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD> &room,
 
     while (item < a.work.n_heads * a.work.tiles) {
         int next = queue_take(a.work);
-        struct place p = place_of(a.work, item, true);
+        struct tile_place p = place_of(a.work, item, true);
 
         barrier_wait(&room.q_empty, q_parity);
         q_parity ^= 1;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD> &room, 
         if (item < 0)
             return;
         give_back_stage(&room.q_empty);
-        struct place p = place_of(a.work, item, true);
+        struct tile_place p = place_of(a.work, item, true);
         const float *bias = a.work.bias + (int64_t)p.head * a.work.s;
 
         for (int n = last_tile<HD>(a.work, p.tile); n >= 0; n--, at.next()) {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ float add_products(uint32_t x, uint32_t y, flo
 /* lse and D of a thread's rows `row` and row + 8, from the item's tiles; D is kept, for the keys' gradients. */
 template <int HD>
 static __device__ __forceinline__ struct row_stats
-stats_of(struct back_q_room<HD> &room, const struct attention_work &w, const struct place &p, int group, int row,
+stats_of(struct back_q_room<HD> &room, const struct attention_work &w, const struct tile_place &p, int group, int row,
          const uint32_t (&d_o)[HD / 16][4])
 {
     struct row_stats stat = {};
@@ -210,7 +210,7 @@ template <int HD> struct back_q_thread {
 
     int group;
     ring<shape::stages> at;
-    struct place p;
+    struct tile_place p;
     int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
     struct row_stats stat;
     float s[shape::keys / 2], dp[shape::keys / 2], dq[HD / 2];

@@ -65,7 +65,7 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD> &room
 
     while (item < a.work.n_heads * a.work.tiles) {
         int next = queue_take(a.work);
-        struct place p = place_of(a.work, item, true);
+        struct tile_place p = place_of(a.work, item, true);
         int last = last_tile<HD>(a.work, p.tile);
 
         for (int n = last; n >= 0; n--, at.next()) {
@@ -96,7 +96,7 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD> &room
  * Scores begin as the bias, in units of q . k; the product adds to that. Only a bias' distance from that of the
  * item's first query counts: it is small where probabilities are not, so sums lose no bits there.
  */
-static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct place &p, int key)
+static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct tile_place &p, int key)
 {
     return w.bias && key < w.s ? w.bias[(int64_t)p.head * w.s + key] : 0;
 }
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void fetch_bias(struct forward_room<HD> &room,
         if (item < 0)
             return;
         give_back_stage(&room.q_empty[at_q.at]);
-        struct place p = place_of(a.work, item, true);
+        struct tile_place p = place_of(a.work, item, true);
         float origin = bias_at(a.work, p, p.tile * shape::queries), unit = 1 / a.work.scale;
 
         for (int n = last_tile<HD>(a.work, p.tile); n >= 0; n--, at.next()) {
@@ -222,7 +222,7 @@ template <int HD> struct forward_thread {
     int group;
     ring<2> at_q;
     ring<shape::stages> at_k, at_v;
-    struct place p;
+    struct tile_place p;
     int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
     struct softmax soft;
     float s[shape::keys / 2], o[HD / 2];

@@ -78,7 +78,7 @@ static __device__ __forceinline__ void queue_leave(const struct attention_work &
     }
 }
 
-struct place {
+struct tile_place {
     int tile, head, sample;
     int row;                            /* sample * heads + head: of lse */
 };
@@ -87,11 +87,11 @@ struct place {
  * Item i. Long items come first, so that the last ones to end are short; but heads come in
  * sections whose tensors fit the L2 cache together, or each tile would come from memory.
  */
-static __device__ __forceinline__ struct place place_of(const struct attention_work &w, int i, bool last_is_long)
+static __device__ __forceinline__ struct tile_place place_of(const struct attention_work &w, int i, bool last_is_long)
 {
     int per = w.section * w.tiles, section = i / per, rest = i - section * per;
     int n = min(w.section, w.n_heads - section * w.section), rank = rest / n;
-    struct place p;
+    struct tile_place p;
 
     p.tile = last_is_long ? w.tiles - 1 - rank : rank;
     p.row = section * w.section + rest - rank * n;
@@ -104,7 +104,7 @@ static __device__ __forceinline__ struct place place_of(const struct attention_w
 
 /* `rows` rows of a head from token t0 on, as the map's boxes cut them. */
 template <int HD> __device__ __forceinline__ void fetch_rows(bf16 *to, const CUtensorMap *map, barrier *b, int rows,
-                                                             const struct place &p, int t0)
+                                                             const struct tile_place &p, int t0)
 {
     #pragma unroll
     for (int c = 0; c < head_row<HD>::columns; c++)
@@ -229,7 +229,8 @@ static __device__ __forceinline__ float exp2_fast(float x)
  */
 template <int HD>
 __device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, int rows, int row, int id,
-                                           const float (&d)[HD / 2], float f0, float f1, const struct place &p, int t0)
+                                           const float (&d)[HD / 2], float f0, float f1,
+                                           const struct tile_place &p, int t0)
 {
     const int width = head_row<HD>::width;
     int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
@@ -312,7 +313,7 @@ struct kept_columns {
  */
 template <int AT_ONCE, int N>
 __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struct attention_work &w,
-                                          const struct place &p, int query, int key)
+                                          const struct tile_place &p, int query, int key)
 {
     uint32_t lane = threadIdx.x % 32, queries = query / 2 + threadIdx.x % 128 / 32 * 8 + lane / 4 % 2 * 4 + lane / 8;
 
@@ -333,7 +334,7 @@ __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struc
  */
 template <int AT_ONCE>
 __device__ __forceinline__ void keep_columns(struct kept_columns &kept, const struct attention_work &w,
-                                             const struct place &p, int query, int key)
+                                             const struct tile_place &p, int query, int key)
 {
     uint32_t lane = threadIdx.x % 32;
 

@@ -15,7 +15,7 @@ enum gemm_finish {
     GEMM_SLOPE,                         /* y = sum * gelu'(pre) */
 };
 
-struct gemm {
+struct cuda_gemm {
     int64_t m, n, k;
     const void *a, *b;
     bool a_across, b_across;
@@ -27,11 +27,11 @@ struct gemm {
 };
 
 /* false: cuBLASLt has nothing for this one (odd sizes or addresses), and nothing was queued. */
-bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s);
+bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s);
 int cuda_gemm_lt_open(struct err *e);
 void cuda_gemm_lt_close(void);
 
 /* Any size, whatever cuda_gemm_lt() refuses. */
-void cuda_gemm_plain(const struct gemm *g, struct dev_stream *s);
+void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s);
 
 #endif

@@ -33,7 +33,7 @@ struct kind {
     char a_across, b_across, add, bias, pre;
 };
 
-struct plan {
+struct lt_plan {
     struct kind kind;
     bool usable;
     cublasLtMatmulDesc_t desc;
@@ -43,7 +43,7 @@ struct plan {
 
 static cublasLtHandle_t handle;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct plan *plans;
+static struct lt_plan *plans;
 static size_t n_plans, cap_plans;
 
 int cuda_gemm_lt_open(struct err *e)
@@ -56,7 +56,7 @@ int cuda_gemm_lt_open(struct err *e)
     return -1;
 }
 
-static void plan_free(struct plan *p)
+static void plan_free(struct lt_plan *p)
 {
     if (p->desc)
         cublasLtMatmulDescDestroy(p->desc);
@@ -104,7 +104,7 @@ static cublasLtEpilogue_t epilogue_of(const struct kind *k)
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute(desc, what, &(value), sizeof(value))
 
 /* Does what it can; without p->y it failed. */
-static void describe(struct plan *p)
+static void describe(struct lt_plan *p)
 {
     const struct kind *k = &p->kind;
     cublasOperation_t turn_b = k->b_across ? CUBLAS_OP_N : CUBLAS_OP_T;
@@ -134,7 +134,7 @@ static void describe(struct plan *p)
 /* It is asked for as many as it was measured with: the order of a longer list need not be a short one's. */
 #define ANSWERS 16
 
-static void choose(struct plan *p)
+static void choose(struct lt_plan *p)
 {
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found[ANSWERS];
@@ -156,9 +156,9 @@ static void choose(struct plan *p)
     cublasLtMatmulPreferenceDestroy(want);
 }
 
-static struct plan *plan_for(const struct kind *kind)
+static struct lt_plan *plan_for(const struct kind *kind)
 {
-    struct plan p;
+    struct lt_plan p;
 
     for (size_t i = 0; i < n_plans; i++)
         if (memcmp(&plans[i].kind, kind, sizeof *kind) == 0)
@@ -170,7 +170,7 @@ static struct plan *plan_for(const struct kind *kind)
         choose(&p);
     if (n_plans == cap_plans) {
         cap_plans = cap_plans ? 2 * cap_plans : 64;
-        plans = (struct plan *)realloc(plans, cap_plans * sizeof *plans);
+        plans = (struct lt_plan *)realloc(plans, cap_plans * sizeof *plans);
         if (!plans) {                   /* a few kilobytes: no caller could do better */
             fprintf(stderr, "out of memory\n");
             abort();
@@ -183,7 +183,7 @@ static struct plan *plan_for(const struct kind *kind)
 /* ---- running it ---- */
 
 /* Rows of whole 16 bytes at whole 16 bytes: what its fast kernels want; the rest is for the plain one. */
-static bool fits(const struct gemm *g)
+static bool fits(const struct cuda_gemm *g)
 {
     int64_t unit = g->in == DTYPE_BF16 ? 8 : 4;
     uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->y | (uintptr_t)g->pre | (uintptr_t)g->bias;
@@ -192,7 +192,7 @@ static bool fits(const struct gemm *g)
            (g->b_across || g->k % unit == 0) && all % 16 == 0;
 }
 
-static struct kind kind_of(const struct gemm *g)
+static struct kind kind_of(const struct cuda_gemm *g)
 {
     struct kind k;
 
@@ -204,13 +204,13 @@ static struct kind kind_of(const struct gemm *g)
     return k;
 }
 
-bool cuda_gemm_lt(const struct gemm *g, struct dev_stream *s)
+bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s)
 {
     struct kind kind = kind_of(g);
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     float one = 1, beta = g->add;
     bool usable;
-    struct plan *p;
+    struct lt_plan *p;
     void *room;
 
     if (!fits(g))

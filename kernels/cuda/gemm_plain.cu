@@ -27,7 +27,7 @@ __device__ __forceinline__ void fetch(float (&tile)[DEPTH][TILE + 4], const T *x
 }
 
 template <typename T>
-__device__ __forceinline__ void finish(const struct gemm &g, float sum, int64_t i, int64_t j)
+__device__ __forceinline__ void finish(const struct cuda_gemm &g, float sum, int64_t i, int64_t j)
 {
     int64_t at = i * g.n + j;
     T *y = (T *)g.y;
@@ -41,7 +41,8 @@ __device__ __forceinline__ void finish(const struct gemm &g, float sum, int64_t 
     y[at] = down<T>(sum);
 }
 
-template <typename TI, typename TO> static __global__ void __launch_bounds__(SIDE * SIDE) product(const struct gemm g)
+template <typename TI, typename TO>
+static __global__ void __launch_bounds__(SIDE * SIDE) product(const struct cuda_gemm g)
 {
     __shared__ float a[DEPTH][TILE + 4], b[DEPTH][TILE + 4];
     int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
@@ -72,9 +73,9 @@ template <typename TI, typename TO> static __global__ void __launch_bounds__(SID
 /* Rows of tiles beyond this many go to further launches: the y of a grid has 16 bits. */
 #define MAX_GRID_Y 65535
 
-void cuda_gemm_plain(const struct gemm *g, struct dev_stream *s)
+void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s)
 {
-    struct gemm part = *g;
+    struct cuda_gemm part = *g;
     int64_t most = (int64_t)MAX_GRID_Y * TILE;
 
     if (!g->m || !g->n)

@@ -48,7 +48,7 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 
 /* ---- the layers ---- */
 
-static void run(const struct gemm *g, struct dev_stream *s)
+static void run(const struct cuda_gemm *g, struct dev_stream *s)
 {
     /* Adding to bf16, cuBLASLt rounds the product first and the sum again. */
     bool twice = g->add && g->out == DTYPE_BF16;
@@ -58,9 +58,9 @@ static void run(const struct gemm *g, struct dev_stream *s)
 }
 
 /* y = x w^T (+ bias), all of T */
-static struct gemm forward_of(const struct kernel_linear *l, enum dtype t)
+static struct cuda_gemm forward_of(const struct kernel_linear *l, enum dtype t)
 {
-    struct gemm g = {};
+    struct cuda_gemm g = {};
 
     g.m = l->m, g.n = l->n, g.k = l->k;
     g.a = l->x, g.b = l->w;
@@ -71,7 +71,7 @@ static struct gemm forward_of(const struct kernel_linear *l, enum dtype t)
 
 static void linear(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = forward_of(l, t);
+    struct cuda_gemm g = forward_of(l, t);
 
     run(&g, s);
 }
@@ -79,7 +79,7 @@ static void linear(const struct kernel_linear *l, enum dtype t, struct dev_strea
 /* fp32 wants an exact GELU, which cuBLASLt's is not. What has odd sizes goes to the plain kernel, which fuses too. */
 static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = forward_of(l, t);
+    struct cuda_gemm g = forward_of(l, t);
 
     g.pre = l->pre;
     g.finish = GEMM_GELU;
@@ -93,9 +93,9 @@ static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_
 }
 
 /* dx = dy w, all of T */
-static struct gemm back_of(const struct kernel_linear_dx *l, enum dtype t)
+static struct cuda_gemm back_of(const struct kernel_linear_dx *l, enum dtype t)
 {
-    struct gemm g = {};
+    struct cuda_gemm g = {};
 
     g.m = l->m, g.n = l->k, g.k = l->n;
     g.a = l->dy, g.b = l->w;
@@ -107,7 +107,7 @@ static struct gemm back_of(const struct kernel_linear_dx *l, enum dtype t)
 
 static void linear_dx(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = back_of(l, t);
+    struct cuda_gemm g = back_of(l, t);
 
     g.add = l->add;
     run(&g, s);
@@ -115,7 +115,7 @@ static void linear_dx(const struct kernel_linear_dx *l, enum dtype t, struct dev
 
 static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = back_of(l, t);
+    struct cuda_gemm g = back_of(l, t);
 
     if (t == DTYPE_BF16) {
         g.pre = (void *)l->pre;
@@ -129,7 +129,7 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
 
 static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s)
 {
-    struct gemm g = {};
+    struct cuda_gemm g = {};
 
     g.m = l->n, g.n = l->k, g.k = l->m;
     g.a = l->dy, g.b = l->x;

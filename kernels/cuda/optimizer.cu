@@ -20,7 +20,7 @@
 /* ---- lists of runs ---- */
 
 /* A run as the kernels see it. */
-struct run {
+struct optimizer_run {
     int64_t at, n, w_at;
     int64_t first_step, first_chunk;    /* number of its first block in adamw and in sumsq_runs */
     int64_t chunks;
@@ -30,7 +30,7 @@ struct run {
 
 struct kernel_runs {
     char *memory;                       /* device memory, of all below */
-    struct run *run;
+    struct optimizer_run *run;
     int *of_step, *of_chunk;            /* the run of each block */
     double *sums;                       /* of each chunk */
     int n;
@@ -46,7 +46,7 @@ static void *take(char **at, uint64_t bytes)
 }
 
 /* Which run each of `blocks` belongs to, when run i begins at first(i). */
-static int *blocks_of(const struct run *run, int n, int64_t blocks, bool steps)
+static int *blocks_of(const struct optimizer_run *run, int n, int64_t blocks, bool steps)
 {
     int *of = (int *)malloc((size_t)(blocks + 1) * sizeof *of);
 
@@ -62,7 +62,7 @@ static int *blocks_of(const struct run *run, int n, int64_t blocks, bool steps)
     return of;
 }
 
-static void fill(struct kernel_runs *r, const struct run *run)
+static void fill(struct kernel_runs *r, const struct optimizer_run *run)
 {
     int *steps = blocks_of(run, r->n, r->steps, true), *chunks = blocks_of(run, r->n, r->chunks, false);
 
@@ -77,7 +77,7 @@ static void fill(struct kernel_runs *r, const struct run *run)
 static struct kernel_runs *runs_new(const struct kernel_run *given, int n, struct err *e)
 {
     struct kernel_runs *r = (struct kernel_runs *)calloc(1, sizeof *r);
-    struct run *run = (struct run *)calloc((size_t)n + 1, sizeof *run);
+    struct optimizer_run *run = (struct optimizer_run *)calloc((size_t)n + 1, sizeof *run);
     uint64_t len;
     char *at;
 
@@ -93,7 +93,7 @@ static struct kernel_runs *runs_new(const struct kernel_run *given, int n, struc
     len = (uint64_t)n * sizeof *run + (uint64_t)r->steps * 4 + (uint64_t)r->chunks * 12 + 4 * 256;
     at = r->memory = (char *)cuda_dev.alloc(len, e);
     if (at) {
-        r->run = (struct run *)take(&at, (uint64_t)n * sizeof *run);
+        r->run = (struct optimizer_run *)take(&at, (uint64_t)n * sizeof *run);
         r->sums = (double *)take(&at, (uint64_t)r->chunks * sizeof *r->sums);
         r->of_step = (int *)take(&at, (uint64_t)r->steps * sizeof *r->of_step);
         r->of_chunk = (int *)take(&at, (uint64_t)r->chunks * sizeof *r->of_chunk);
@@ -137,13 +137,13 @@ static __device__ __forceinline__ struct moments adamw_one(struct moments x, flo
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-adamw_runs(const struct kernel_adamw_buffers b, const struct run *runs, const int *of_step,
+adamw_runs(const struct kernel_adamw_buffers b, const struct optimizer_run *runs, const int *of_step,
            const struct kernel_adamw *step)
 {
     float *p = b.p, *m = b.m, *v = b.v;
     const float *g = (const float *)b.g;
     const struct kernel_adamw a = *step;
-    const struct run r = runs[of_step[blockIdx.x]];
+    const struct optimizer_run r = runs[of_step[blockIdx.x]];
     int64_t i = ((blockIdx.x - r.first_step) * THREADS + threadIdx.x) * QUAD, at = r.at + i;
     float xp[QUAD], xm[QUAD], xv[QUAD], xg[QUAD];
     T *w = (T *)b.w + r.w_at + i;
@@ -221,10 +221,11 @@ static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks(double *sums,
 }
 
 static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks_of_runs(double *sums, const float *x,
-                                                                           const struct run *runs, const int *of_chunk)
+                                                                           const struct optimizer_run *runs,
+                                                                           const int *of_chunk)
 {
     __shared__ double room[SUM_THREADS / 32];
-    const struct run r = runs[of_chunk[blockIdx.x]];
+    const struct optimizer_run r = runs[of_chunk[blockIdx.x]];
     double sum = chunk_squares(x + r.at, r.n, blockIdx.x - r.first_chunk, room);
 
     if (threadIdx.x == 0)
@@ -250,9 +251,10 @@ static __global__ void __launch_bounds__(1024) sumsq_total(double *out, const do
     sum_all(out, sums, n);
 }
 
-static __global__ void __launch_bounds__(1024) sumsq_totals(double *out, const double *sums, const struct run *runs)
+static __global__ void __launch_bounds__(1024) sumsq_totals(double *out, const double *sums,
+                                                            const struct optimizer_run *runs)
 {
-    const struct run r = runs[blockIdx.x];
+    const struct optimizer_run r = runs[blockIdx.x];
 
     sum_all(out + r.out, sums + r.first_chunk, r.chunks);
 }
@@ -273,9 +275,10 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 
 /* Chunks are those of the sums; -1, as the largest unsigned number, stays when all are finite. */
 static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const float *x,
-                                                                      const struct run *runs, const int *of_chunk)
+                                                                      const struct optimizer_run *runs,
+                                                                      const int *of_chunk)
 {
-    const struct run r = runs[of_chunk[blockIdx.x]];
+    const struct optimizer_run r = runs[of_chunk[blockIdx.x]];
     int64_t first = r.at + (blockIdx.x - r.first_chunk) * SUM_CHUNK, end = min(first + SUM_CHUNK, r.at + r.n);
 
     for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)

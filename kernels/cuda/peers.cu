@@ -28,7 +28,7 @@ extern "C" {
 #include "libcommon/base/dev_net.h"
 }
 
-enum word { PUSHED, DONE, READY, N_WORDS };
+enum peer_word { PUSHED, DONE, READY, N_WORDS };
 
 #define WORDS_BYTES 4096                /* at the head of a box, [N_WORDS][PEERS_MOST] */
 
@@ -194,13 +194,13 @@ void peers_close(struct peers *p)
 
 /* ---- words ---- */
 
-static CUdeviceptr word_at(char *box, enum word w, int from)
+static CUdeviceptr word_at(char *box, enum peer_word w, int from)
 {
     return (CUdeviceptr)(box + ((int)w * PEERS_MOST + from) * sizeof(uint32_t));
 }
 
 /* Tell every other member, after all that is queued before. */
-static void tell(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
+static void tell(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
         if (r != p->rank)
@@ -209,7 +209,7 @@ static void tell(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
 }
 
 /* What follows waits until every other member has told `number` or a later one. */
-static void hear(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
+static void hear(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
         if (r != p->rank)
@@ -218,14 +218,15 @@ static void hear(struct peers *p, enum word w, uint32_t number, cudaStream_t s)
 
 /* ---- adding up ---- */
 
-struct parts {
+struct peer_parts {
     const void *p[PEERS_MOST];          /* in rank order */
 };
 
 #define SUM_THREADS 256
 #define SUM_BLOCKS  264                 /* two a multiprocessor: it is bound by memory */
 
-template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct parts in, int n_in,
+template <typename T>
+static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct peer_parts in, int n_in,
                                                                                       int64_t n)
 {
     const int each = wide<T>::n;
@@ -260,7 +261,7 @@ template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) add_
 /* out[n] = own[n] and what the others left in the box. */
 static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
-    struct parts in;
+    struct peer_parts in;
 
     for (int r = 0; r < p->size; r++)
         in.p[r] = r == p->rank ? own : p->box + WORDS_BYTES + (uint64_t)r * p->room;
@@ -286,7 +287,7 @@ static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
 static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->size; }
 
 /* A sum of `in`, whose parts are `part` elements apart, one for each member; this member's goes to `out`. */
-struct reduction {
+struct peer_reduction {
     const char *in;
     char *out;
     int64_t part;
@@ -294,7 +295,7 @@ struct reduction {
 };
 
 /* [at, at + n) of it. */
-static void reduce_piece(struct peers *p, const struct reduction *r, int64_t at, int64_t n, cudaStream_t s)
+static void reduce_piece(struct peers *p, const struct peer_reduction *r, int64_t at, int64_t n, cudaStream_t s)
 {
     const int size = bytes_of(r->t);
     const uint32_t number = ++p->calls;
@@ -325,7 +326,7 @@ static bool shared(const struct peers *p, const void *x, uint64_t bytes)
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
     const int size = bytes_of(t);
-    const struct reduction r = { (const char *)in, (char *)out, n, t };
+    const struct peer_reduction r = { (const char *)in, (char *)out, n, t };
 
     if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, n * size))
         return false;
@@ -346,7 +347,7 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
         !shared(p, out, (uint64_t)n * size))
         return false;
     own = (char *)out + p->rank * part * size;
-    const struct reduction r = { (const char *)in, own, part, t };
+    const struct peer_reduction r = { (const char *)in, own, part, t };
 
     for (int64_t at = 0; at < part; at += (int64_t)(p->room / size)) {
         int64_t piece = min_i64(part - at, (int64_t)(p->room / size));

@@ -18,18 +18,18 @@
 
 /* ---- all mapped files, to tell whose a page is ---- */
 
-struct entry {
-    struct entry *next;
+struct mapped_entry {
+    struct mapped_entry *next;
     struct mapped m;            /* a copy, but the path, which is the caller's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* of both below */
-static struct entry *entries;
+static struct mapped_entry *entries;
 static struct sigaction before;                                 /* what SIGBUS did without us */
 
 static void add_entry(const struct mapped *m)
 {
-    struct entry *k = xcalloc(1, sizeof *k);
+    struct mapped_entry *k = xcalloc(1, sizeof *k);
 
     k->m = *m;
     pthread_mutex_lock(&lock);
@@ -40,7 +40,7 @@ static void add_entry(const struct mapped *m)
 
 static void remove_entry(const struct mapped *m)
 {
-    struct entry **at = &entries, *k;
+    struct mapped_entry **at = &entries, *k;
 
     pthread_mutex_lock(&lock);
     while (*at && (*at)->m.p != m->p)
@@ -141,7 +141,7 @@ static void tell_fault(const uint8_t *address, struct err *e)
     bool known = false;
 
     pthread_mutex_lock(&lock);
-    for (struct entry *k = entries; k && !known; k = k->next)
+    for (struct mapped_entry *k = entries; k && !known; k = k->next)
         if (address >= k->m.p && address < k->m.p + align_up(k->m.size, page)) {
             say_fault(&k->m, (uint64_t)(address - k->m.p), e);
             known = true;

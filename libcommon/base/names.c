@@ -7,14 +7,14 @@
 
 #include "libcommon/base/hash.h"
 
-struct slot {
+struct names_slot {
     const char *key;            /* NULL: free */
     int number;
 };
 
 struct names {
     struct arena *arena;
-    struct slot *slot;
+    struct names_slot *slot;
     size_t n_slots;             /* a power of two */
     size_t n_used;
     int n_added;
@@ -45,7 +45,7 @@ static uint64_t hash(const char *s)
 }
 
 /* Where the key is, or where it would go. */
-static struct slot *find_slot(const struct names *t, const char *key)
+static struct names_slot *find_slot(const struct names *t, const char *key)
 {
     size_t i = (size_t)hash(key) & (t->n_slots - 1);
 
@@ -56,7 +56,7 @@ static struct slot *find_slot(const struct names *t, const char *key)
 
 static void grow(struct names *t)
 {
-    const struct slot *old = t->slot;
+    const struct names_slot *old = t->slot;
     size_t n = t->n_slots;
 
     t->n_slots *= 2;
@@ -68,7 +68,7 @@ static void grow(struct names *t)
 
 void names_add(struct names *t, const char *key, int number)
 {
-    struct slot *at;
+    struct names_slot *at;
 
     if (2 * (t->n_used + 1) > t->n_slots)
         grow(t);
@@ -76,13 +76,13 @@ void names_add(struct names *t, const char *key, int number)
     t->n_added++;
     if (at->key)
         return;
-    *at = (struct slot){ key, number };
+    *at = (struct names_slot){ key, number };
     t->n_used++;
 }
 
 int names_find(const struct names *t, const char *key)
 {
-    const struct slot *at = find_slot(t, key);
+    const struct names_slot *at = find_slot(t, key);
 
     return at->key ? at->number : -1;
 }

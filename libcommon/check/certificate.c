@@ -16,7 +16,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/plan/executor.h"
 
-enum verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDED, DROPPED };
+enum certificate_verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDED, DROPPED };
 static const char *const verdict_names[] = { "equal", "repaired", "combined", "vocabulary", "zeroed", "rounded",
                                              "dropped" };
 
@@ -30,10 +30,10 @@ struct digest {
     uint64_t n_differ;
 };
 
-struct entry {
+struct certificate_entry {
     const struct ds_tparam *p;
     enum state state;
-    enum verdict verdict;
+    enum certificate_verdict verdict;
     enum dtype dtype;
     uint64_t len;                       /* bytes of the result */
     struct digest before, expected, after;
@@ -41,13 +41,13 @@ struct entry {
 
 struct list {
     int n, cap;
-    struct entry *entry;
+    struct certificate_entry *entry;
 };
 
 /* ---- reading ---- */
 
 /* Work out one kind of digest of all entries, where it has a map. */
-static int read_digests(struct files *f, struct list *l, struct digest *(*of)(struct entry *),
+static int read_digests(struct files *f, struct list *l, struct digest *(*of)(struct certificate_entry *),
                         const struct certificate_opts *o, struct err *e)
 {
     struct plan *p = plan_new(f);
@@ -79,9 +79,9 @@ static int read_digests(struct files *f, struct list *l, struct digest *(*of)(st
     return rc;
 }
 
-static struct digest *before_of(struct entry *x) { return &x->before; }
-static struct digest *after_of(struct entry *x) { return &x->after; }
-static struct digest *expected_of(struct entry *x) { return &x->expected; }
+static struct digest *before_of(struct certificate_entry *x) { return &x->before; }
+static struct digest *after_of(struct certificate_entry *x) { return &x->after; }
+static struct digest *expected_of(struct certificate_entry *x) { return &x->expected; }
 
 /* `crc` of some bytes, followed by n zero bytes. */
 static uint32_t followed_by_zeros(uint32_t crc, uint64_t n)
@@ -116,7 +116,7 @@ static uint64_t target_elems(const struct ds_tparam *p)
 }
 
 /* Weights that only exist as masters so far. */
-static void round_masters(const struct ds_target *t, struct entry *x)
+static void round_masters(const struct ds_target *t, struct certificate_entry *x)
 {
     const struct tmap *m = x->p->from->state[STATE_FP32];
 
@@ -126,11 +126,11 @@ static void round_masters(const struct ds_target *t, struct entry *x)
                                       : t->weights == DTYPE_F16 ? PLAN_F32_TO_F16 : PLAN_COPY };
 }
 
-static struct entry make_entry(const struct ds_target *t, const struct repair *rep, const struct ds_tparam *p,
-                               enum state st)
+static struct certificate_entry make_entry(const struct ds_target *t, const struct repair *rep,
+                                           const struct ds_tparam *p, enum state st)
 {
     const struct tmap *now = p->from->state[st], *was = map_before_repair(rep, p->from, st);
-    struct entry x = { .p = p, .state = st, .dtype = st == STATE_BF16 ? t->weights : DTYPE_F32 };
+    struct certificate_entry x = { .p = p, .state = st, .dtype = st == STATE_BF16 ? t->weights : DTYPE_F32 };
 
     x.len = target_elems(p) * (uint64_t)dtype_size(x.dtype);
     if (now)
@@ -163,7 +163,7 @@ static void list_entries(const struct ds_target *t, const struct repair *rep, st
 }
 
 /* Copies that disagreed without a repair were combined while they were written. */
-static struct digest *combined_of(struct entry *x)
+static struct digest *combined_of(struct certificate_entry *x)
 {
     return x->verdict == COMBINED ? &x->expected : NULL;
 }
@@ -173,7 +173,7 @@ static int expect_combined(struct list *l, struct files *f, const struct certifi
     int n = 0;
 
     for (int i = 0; i < l->n; i++) {
-        struct entry *x = &l->entry[i];
+        struct certificate_entry *x = &l->entry[i];
 
         if (x->verdict != EQUAL || x->before.n_differ == 0)
             continue;
@@ -188,7 +188,7 @@ static int expect_combined(struct list *l, struct files *f, const struct certifi
 static void settle_expected(struct list *l)
 {
     for (int i = 0; i < l->n; i++) {
-        struct entry *x = &l->entry[i];
+        struct certificate_entry *x = &l->entry[i];
         uint64_t had = x->expected.op == PLAN_COPY ? x->expected.len : x->expected.len / 2;
 
         if (x->verdict == EQUAL)
@@ -205,7 +205,7 @@ static void settle_expected(struct list *l)
 static int find_results(struct list *l, const struct source *s, struct err *e)
 {
     for (int i = 0; i < l->n; i++) {
-        struct entry *x = &l->entry[i];
+        struct certificate_entry *x = &l->entry[i];
         const struct param *p = source_param(s, x->p->name);
         const struct tmap *m = p ? p->state[x->state] : NULL;
 
@@ -224,7 +224,7 @@ static int find_results(struct list *l, const struct source *s, struct err *e)
 static int compare(const struct list *l, const char *dir, struct err *e)
 {
     for (int i = 0; i < l->n; i++) {
-        const struct entry *x = &l->entry[i];
+        const struct certificate_entry *x = &l->entry[i];
 
         if (x->verdict == DROPPED || x->after.crc == x->expected.crc)
             continue;
@@ -249,7 +249,7 @@ static json_t *hex(const struct digest *d, bool known)
     return known ? json_sprintf("%08x", d->crc) : json_null();
 }
 
-static json_t *entry_json(const struct entry *x)
+static json_t *entry_json(const struct certificate_entry *x)
 {
     json_t *shape = json_array(), *o;
 

@@ -18,7 +18,7 @@
 enum { CHUNK_ELEMS = 32 << 10 };        /* at a time of every state and rank */
 
 /* One parameter on the bench. */
-struct work {
+struct repair_work {
     struct files *files;
     const struct repair_opts *o;
     int fd;                             /* the spool */
@@ -29,14 +29,14 @@ struct work {
     const void **at;                    /* [n_ranks]: scratch */
 };
 
-static size_t elem(const struct work *w, int st)
+static size_t elem(const struct repair_work *w, int st)
 {
     return (size_t)dtype_size(w->map[st]->dtype);
 }
 
 /* ---- one element ---- */
 
-static bool state_agrees(const struct work *w, int st, uint64_t i)
+static bool state_agrees(const struct repair_work *w, int st, uint64_t i)
 {
     size_t size = elem(w, st);
 
@@ -47,7 +47,7 @@ static bool state_agrees(const struct work *w, int st, uint64_t i)
 }
 
 /* Ranks that hold what rank k holds, over all states. */
-static int votes_for(const struct work *w, int k, uint64_t i)
+static int votes_for(const struct repair_work *w, int k, uint64_t i)
 {
     int votes = 0;
 
@@ -57,7 +57,7 @@ static int votes_for(const struct work *w, int k, uint64_t i)
     return votes;
 }
 
-static int choose_rank(const struct work *w, uint64_t i)
+static int choose_rank(const struct repair_work *w, uint64_t i)
 {
     int best = 0, most = 0;
 
@@ -72,7 +72,7 @@ static int choose_rank(const struct work *w, uint64_t i)
     return best;
 }
 
-static void settle_state(const struct work *w, int st, uint64_t i, int rank)
+static void settle_state(const struct repair_work *w, int st, uint64_t i, int rank)
 {
     size_t size = elem(w, st);
 
@@ -99,7 +99,7 @@ static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out
     memcpy(out, &narrow, sizeof narrow);
 }
 
-static bool was_rounded_master(const struct work *w, uint64_t i)
+static bool was_rounded_master(const struct repair_work *w, uint64_t i)
 {
     size_t size = elem(w, STATE_BF16);
     uint8_t rounded[sizeof(float)];
@@ -112,7 +112,7 @@ static bool was_rounded_master(const struct work *w, uint64_t i)
     return false;
 }
 
-static void settle(const struct work *w, uint64_t i)
+static void settle(const struct repair_work *w, uint64_t i)
 {
     int rank = choose_rank(w, i);
 
@@ -130,7 +130,7 @@ static void settle(const struct work *w, uint64_t i)
 
 /* ---- a chunk of all states ---- */
 
-static bool any_differs(const struct work *w, uint64_t i)
+static bool any_differs(const struct repair_work *w, uint64_t i)
 {
     for (int st = 0; st < STATE_N; st++)
         if (w->map[st] && !state_agrees(w, st, i))
@@ -139,7 +139,7 @@ static bool any_differs(const struct work *w, uint64_t i)
 }
 
 /* What the new values are to each rank's old ones. */
-static void measure(const struct work *w, uint64_t n, struct repair_state *x, struct stats_diff *d)
+static void measure(const struct repair_work *w, uint64_t n, struct repair_state *x, struct stats_diff *d)
 {
     size_t size = elem(w, x->state);
     const uint8_t *out = w->out[x->state];
@@ -156,7 +156,7 @@ static void measure(const struct work *w, uint64_t n, struct repair_state *x, st
     }
 }
 
-static int read_chunk(const struct work *w, uint64_t from, uint64_t n, struct err *e)
+static int read_chunk(const struct repair_work *w, uint64_t from, uint64_t n, struct err *e)
 {
     for (int st = 0; st < STATE_N; st++)
         for (int k = 0; w->map[st] && k < w->n_ranks; k++)
@@ -166,7 +166,7 @@ static int read_chunk(const struct work *w, uint64_t from, uint64_t n, struct er
     return 0;
 }
 
-static void settle_chunk(const struct work *w, uint64_t n)
+static void settle_chunk(const struct repair_work *w, uint64_t n)
 {
     for (int st = 0; st < STATE_N; st++)
         if (w->map[st])
@@ -178,7 +178,7 @@ static void settle_chunk(const struct work *w, uint64_t n)
 
 /* ---- a parameter ---- */
 
-static void work_begin(struct work *w, const struct replica_param *rp)
+static void work_begin(struct repair_work *w, const struct replica_param *rp)
 {
     w->n_ranks = 0;
     for (int st = 0; st < STATE_N; st++) {
@@ -196,7 +196,7 @@ static void work_begin(struct work *w, const struct replica_param *rp)
     w->at = xcalloc((size_t)w->n_ranks, sizeof *w->at);
 }
 
-static void work_end(struct work *w)
+static void work_end(struct repair_work *w)
 {
     for (int st = 0; st < STATE_N; st++) {
         for (int k = 0; w->copy[st] && k < w->n_ranks; k++)
@@ -208,7 +208,7 @@ static void work_end(struct work *w)
 }
 
 /* The new values of a run of states of one parameter, and where they lie in the spool. */
-struct place {
+struct repair_place {
     uint64_t at[STATE_N];
     struct crc_sum crc[STATE_N];
 };
@@ -223,7 +223,7 @@ static void take_diffs(struct repair_state *x, const struct stats_diff *d)
 }
 
 /* state[STATE_N]: what is told of each; those without a map stay empty. */
-static int repair_param(struct work *w, struct place *pl, struct repair_state *state, struct err *e)
+static int repair_param(struct repair_work *w, struct repair_place *pl, struct repair_state *state, struct err *e)
 {
     struct stats_diff *d = xcalloc((size_t)w->n_ranks * STATE_N, sizeof *d);
     uint64_t n_elems = 0, n;
@@ -273,7 +273,7 @@ static bool drifted(const struct replica_param *rp)
 }
 
 /* Room for every state of every drifted parameter, one after the other. */
-static uint64_t lay_out(const struct replicas *r, struct place *place)
+static uint64_t lay_out(const struct replicas *r, struct repair_place *place)
 {
     uint64_t at = 0;
 
@@ -321,7 +321,7 @@ static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uin
 }
 
 /* The source's parameter takes the new values. */
-static void install(struct source *s, const struct replicas *r, const struct place *place, int file)
+static void install(struct source *s, const struct replicas *r, const struct repair_place *place, int file)
 {
     for (int i = 0; i < r->n_params; i++) {
         const struct replica_param *rp = &r->param[i];
@@ -356,10 +356,10 @@ static void keep_states(struct repair *x, struct repair_state *state)
 }
 
 /* `of_all`: what is the same for all parameters. */
-static int repair_one(const struct work *of_all, const struct replica_param *rp, struct place *pl, struct repair *out,
-                      struct err *e)
+static int repair_one(const struct repair_work *of_all, const struct replica_param *rp, struct repair_place *pl,
+                      struct repair *out, struct err *e)
 {
-    struct work w = *of_all;
+    struct repair_work w = *of_all;
     struct repair_state state[STATE_N] = {0};
     int rc;
 
@@ -380,10 +380,10 @@ static int repair_one(const struct work *of_all, const struct replica_param *rp,
 int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
                struct err *e)
 {
-    struct place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
+    struct repair_place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
     uint64_t size = lay_out(r, place);
     int fd = open_spool(o->spool, e), rc = fd < 0 ? -1 : 0;
-    struct work w = { .files = s->files, .o = o, .fd = fd };
+    struct repair_work w = { .files = s->files, .o = o, .fd = fd };
 
     *out = (struct repair){ .state = xcalloc((size_t)r->n_params * STATE_N + 1, sizeof *out->state) };
     for (int i = 0; i < r->n_params && rc == 0; i++)

@@ -18,14 +18,14 @@
 
 /* ---- the records: every zip entry is one, used by a tensor or not ---- */
 
-struct place {
+struct scan_place {
     int file, record;
     uint64_t at, len;
 };
 
 static int place_cmp(const void *a, const void *b)
 {
-    const struct place *x = a, *y = b;
+    const struct scan_place *x = a, *y = b;
 
     if (x->file != y->file)
         return x->file < y->file ? -1 : 1;
@@ -34,16 +34,16 @@ static int place_cmp(const void *a, const void *b)
     return x->len < y->len ? -1 : x->len > y->len;
 }
 
-static struct place *sorted_records(struct files *f, int *n)
+static struct scan_place *sorted_records(struct files *f, int *n)
 {
-    struct place *p;
+    struct scan_place *p;
 
     *n = files_n_records(f);
     p = xcalloc((size_t)*n + 1, sizeof *p);
     for (int i = 0; i < *n; i++) {
         const struct record *rec = files_record(f, i);
 
-        p[i] = (struct place){ .file = rec->file, .record = i, .at = rec->at, .len = rec->len };
+        p[i] = (struct scan_place){ .file = rec->file, .record = i, .at = rec->at, .len = rec->len };
     }
     qsort(p, (size_t)*n, sizeof *p, place_cmp);
     return p;
@@ -64,7 +64,7 @@ static void check_packed(struct source *s, const struct source_file *sf, const s
 static void add_entries(struct source *s, struct zip *const *zip, struct report *r)
 {
     int n;
-    struct place *known = sorted_records(s->files, &n);
+    struct scan_place *known = sorted_records(s->files, &n);
 
     for (int i = 0; i < s->n_files; i++) {
         const struct source_file *sf = &s->file[i];
@@ -73,7 +73,7 @@ static void add_entries(struct source *s, struct zip *const *zip, struct report 
 
         for (int k = 0; z && k < zip_n(z); k++) {
             const struct zip_entry *ze = zip_entry(z, k);
-            struct place want = { .file = sf->file, .at = ze->at, .len = ze->size };
+            struct scan_place want = { .file = sf->file, .at = ze->at, .len = ze->size };
 
             if (ze->size == 0)
                 continue;
@@ -141,14 +141,14 @@ static void images_free(struct images *im)
     free(im->bytes);
 }
 
-struct gather {
+struct scan_gather {
     const struct images *im;
     uint8_t *out;
 };
 
 static int copy_piece(void *ctx, const struct tmap_piece *p)
 {
-    struct gather *g = ctx;
+    struct scan_gather *g = ctx;
     const struct record *rec = files_record(g->im->files, p->src.record);
     const uint8_t *src = g->im->bytes[rec->file];
 
@@ -162,7 +162,7 @@ static int copy_piece(void *ctx, const struct tmap_piece *p)
 
 static bool direct_gather(const struct images *im, const struct tmap *m, int slice, uint8_t *out)
 {
-    struct gather g = { .im = im, .out = out };
+    struct scan_gather g = { .im = im, .out = out };
 
     return tmap_gather(m, 0, m->len, slice, copy_piece, &g) == 0;
 }

@@ -137,7 +137,7 @@ static char *fingerprint(const struct source *s, const struct sink *k, const str
 
 /* ---- the run ---- */
 
-struct run {
+struct conversion {
     struct source *src;
     struct sink *sink;
     const struct convert_opts *o;
@@ -149,14 +149,14 @@ struct run {
     bool *finished;                     /* per item: on disk, by this run, an earlier one or another part */
 };
 
-static void warn(const struct run *r, const char *text)
+static void warn(const struct conversion *r, const char *text)
 {
     if (r->o->warn)
         r->o->warn(r->o->ctx, text);
 }
 
 /* The last stage's copy is not converted, but its bytes are read for the CRC, so compare it too. */
-static void add_tied_checks(struct run *r)
+static void add_tied_checks(struct conversion *r)
 {
     struct source *s = r->src;
     int64_t shape[4];
@@ -176,7 +176,7 @@ static void add_tied_checks(struct run *r)
 }
 
 /* Items of other parts are not ours to do; their journals tell when they are finished. */
-static void leave_to_others(struct run *r)
+static void leave_to_others(struct conversion *r)
 {
     uint64_t total = 0, before = 0;
 
@@ -195,7 +195,7 @@ static void leave_to_others(struct run *r)
 
 static int on_item(void *ctx, struct plan_item *it, struct err *e)
 {
-    struct run *r = ctx;
+    struct conversion *r = ctx;
 
     if (it->user && r->sink->ops->item_done(r->sink, it, e) < 0)
         return -1;
@@ -206,7 +206,7 @@ static int on_item(void *ctx, struct plan_item *it, struct err *e)
 
 static int on_look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
-    struct run *r = ctx;
+    struct conversion *r = ctx;
 
     (void)e;
     if (it->user)
@@ -214,7 +214,7 @@ static int on_look(void *ctx, const struct plan_item *it, uint64_t from, const v
     return 0;
 }
 
-static int execute(struct run *r, struct err *e)
+static int execute(struct conversion *r, struct err *e)
 {
     char *path = str_fmt("%s/journal.%d", r->stage.job, r->o->part);
     struct exec_opts x = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .stopped = r->o->stopped,
@@ -240,7 +240,7 @@ static int execute(struct run *r, struct err *e)
     return rc;
 }
 
-static int make_plan(struct run *r, const struct staging_opts *so, const char *print, struct err *e)
+static int make_plan(struct conversion *r, const struct staging_opts *so, const char *print, struct err *e)
 {
     if (r->o->part > 0 && staging_wait(&r->stage, print, so, e) < 0)
         return -1;
@@ -266,7 +266,7 @@ static int make_plan(struct run *r, const struct staging_opts *so, const char *p
 
 /* ---- after the run ---- */
 
-static void report_drift(struct run *r)
+static void report_drift(struct conversion *r)
 {
     uint64_t *differ = xcalloc((size_t)r->src->n_params * STATE_N + 1, sizeof *differ);
 
@@ -298,7 +298,7 @@ static bool tied_may_differ(const struct param *p)
     return param_ends(p->name, ROLE_POSITION);
 }
 
-static void report_tied(struct run *r)
+static void report_tied(struct conversion *r)
 {
     struct sink_tensor *t;
     int n = manifest_tensors(r->sink, r->plan, &t);
@@ -331,7 +331,7 @@ static bool is_as_read(const struct param *p, const struct sink_tensor *t)
 }
 
 /* What a manifest beside the input says of its tensors, against what passed by. */
-static int check_digests(const struct run *r, struct err *e)
+static int check_digests(const struct conversion *r, struct err *e)
 {
     struct sink_tensor *t;
     int n = manifest_tensors(r->sink, r->plan, &t), rc = 0;
@@ -367,7 +367,7 @@ static int move_latest(const struct staging *s, const char *name, struct err *e)
     return rc;
 }
 
-static void tell_kept(const struct run *r)
+static void tell_kept(const struct conversion *r)
 {
     char *text = !r->stage.kept ? NULL : str_fmt("%s: what was replaced lies here: something in it is no part of a "
                                                  "checkpoint", r->stage.kept);
@@ -377,7 +377,7 @@ static void tell_kept(const struct run *r)
     free(text);
 }
 
-static bool all_finished(const struct run *r)
+static bool all_finished(const struct conversion *r)
 {
     for (int i = 0; i < plan_n(r->plan); i++)
         if (!r->finished[i])
@@ -385,7 +385,7 @@ static bool all_finished(const struct run *r)
     return true;
 }
 
-static int publish(struct run *r, struct err *e)
+static int publish(struct conversion *r, struct err *e)
 {
     if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
         r->sink->ops->finish(r->sink, r->plan, e) < 0)
@@ -413,7 +413,7 @@ static int publish(struct run *r, struct err *e)
 }
 
 /* Whoever sees all items done publishes; each part notes its own before it looks. */
-static int publish_if_last(struct run *r, struct err *e)
+static int publish_if_last(struct conversion *r, struct err *e)
 {
     int mine;
 
@@ -443,7 +443,7 @@ static int settle_parts(const struct convert_opts *given, struct meeting *m, str
 }
 
 /* From the two folders on; *begun: they are ours. */
-static int run_all(struct run *r, const char *print, bool *begun, struct err *e)
+static int run_all(struct conversion *r, const char *print, bool *begun, struct err *e)
 {
     const struct convert_opts *o = r->o;
     struct staging_opts so = { .force = o->force, .resume = o->resume, .part = o->part, .n_parts = o->n_parts,
@@ -463,7 +463,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
                 struct convert_result *res, struct err *e)
 {
     struct convert_opts o = *given;
-    struct run r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files) };
+    struct conversion r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files) };
     struct meeting m = {0};
     char *print = fingerprint(s, k, given);
     double start = clock_s();

@@ -19,7 +19,7 @@
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/manifest.h"
 
-enum form { TAG = 1, UNIVERSAL = 2, MODEL = 4, ANY = TAG | UNIVERSAL | MODEL, UNFINISHED = 8, JOB = 16 };
+enum replace_form { TAG = 1, UNIVERSAL = 2, MODEL = 4, ANY = TAG | UNIVERSAL | MODEL, UNFINISHED = 8, JOB = 16 };
 
 struct row {
     const char *pattern;        /* path inside the folder, for fnmatch() */

@@ -399,7 +399,7 @@ void archive_list_free(struct archive_member *m, int n)
 enum { MAX_RATIO = 1100 };
 
 /* libarchive reads the zip through these, so that it may lie in memory or in a tar. */
-struct stream {
+struct archive_stream {
     struct files *f;
     int file;
     uint64_t at, size;
@@ -409,7 +409,7 @@ struct stream {
 
 static la_ssize_t stream_read(struct archive *a, void *ctx, const void **buf)
 {
-    struct stream *s = ctx;
+    struct archive_stream *s = ctx;
     uint64_t n = min_u64(sizeof s->buf, s->size - s->at);
 
     if (files_read(s->f, s->file, s->at, s->buf, n, s->e) < 0) {
@@ -423,7 +423,7 @@ static la_ssize_t stream_read(struct archive *a, void *ctx, const void **buf)
 
 static la_int64_t stream_seek(struct archive *a, void *ctx, la_int64_t offset, int whence)
 {
-    struct stream *s = ctx;
+    struct archive_stream *s = ctx;
     la_int64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? (la_int64_t)s->at : (la_int64_t)s->size;
 
     if (offset < -from || (uint64_t)(from + offset) > s->size) {
@@ -483,7 +483,7 @@ static int unpack_all(struct spool *s, struct archive *a, const char *path, stru
 int archive_unpack(struct files *f, int file, struct archive_want *want, int n, struct err *e)
 {
     struct archive_want **by_name = xcalloc((size_t)n + 1, sizeof *by_name);
-    struct stream *in = xcalloc(1, sizeof *in);
+    struct archive_stream *in = xcalloc(1, sizeof *in);
     struct archive *a = new_reader();
     struct spool s = { .fd = -1 };
     const char *path = files_name(f, file);

@@ -332,7 +332,7 @@ void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, in
 enum { BUF_BYTES = 1 << 20 };
 
 /* A file under its temporary name. */
-struct out {
+struct mmidx_out {
     char *path, *tmp;
     int fd;                             /* -1: not created, or closed */
     uint8_t *buf;
@@ -341,7 +341,7 @@ struct out {
 };
 
 struct mmidx_writer {
-    struct out bin;
+    struct mmidx_out bin;
     char *prefix;
     enum mmidx_form form;
     enum mmidx_type type;
@@ -351,7 +351,7 @@ struct mmidx_writer {
     int64_t n, n_docs, cap, cap_docs;
 };
 
-static int out_open(struct out *o, const char *prefix, const char *suffix, struct err *e)
+static int out_open(struct mmidx_out *o, const char *prefix, const char *suffix, struct err *e)
 {
     o->path = str_fmt("%s%s", prefix, suffix);
     o->tmp = str_fmt("%s.%ld.part", o->path, (long)getpid());
@@ -364,7 +364,7 @@ static int out_open(struct out *o, const char *prefix, const char *suffix, struc
     return 0;
 }
 
-static int out_flush(struct out *o, struct err *e)
+static int out_flush(struct mmidx_out *o, struct err *e)
 {
     const uint8_t *p = o->buf;
 
@@ -385,12 +385,12 @@ static int out_flush(struct out *o, struct err *e)
 }
 
 /* Room for n <= 8 bytes. */
-static int out_room(struct out *o, size_t n, struct err *e)
+static int out_room(struct mmidx_out *o, size_t n, struct err *e)
 {
     return o->used + n > BUF_BYTES ? out_flush(o, e) : 0;
 }
 
-static int out_u64(struct out *o, uint64_t v, struct err *e)
+static int out_u64(struct mmidx_out *o, uint64_t v, struct err *e)
 {
     if (out_room(o, 8, e) < 0)
         return -1;
@@ -399,7 +399,7 @@ static int out_u64(struct out *o, uint64_t v, struct err *e)
     return 0;
 }
 
-static int out_u32(struct out *o, uint32_t v, struct err *e)
+static int out_u32(struct mmidx_out *o, uint32_t v, struct err *e)
 {
     if (out_room(o, 4, e) < 0)
         return -1;
@@ -408,7 +408,7 @@ static int out_u32(struct out *o, uint32_t v, struct err *e)
     return 0;
 }
 
-static int out_sync(struct out *o, struct err *e)
+static int out_sync(struct mmidx_out *o, struct err *e)
 {
     if (out_flush(o, e) < 0)
         return -1;
@@ -420,7 +420,7 @@ static int out_sync(struct out *o, struct err *e)
 }
 
 /* Without the name it was made for, the file goes. */
-static void out_close(struct out *o, bool keep)
+static void out_close(struct mmidx_out *o, bool keep)
 {
     if (o->fd >= 0) {
         close(o->fd);
@@ -504,7 +504,7 @@ int64_t mmidx_written(const struct mmidx_writer *w)
     return (int64_t)(w->bin.done + w->bin.used) + idx + 8 * w->n_docs;
 }
 
-static int put_mmap_index(const struct mmidx_writer *w, struct out *o, struct err *e)
+static int put_mmap_index(const struct mmidx_writer *w, struct mmidx_out *o, struct err *e)
 {
     uint64_t place = 0, size = (uint64_t)mmidx_type_size(w->type);
 
@@ -525,7 +525,7 @@ static int put_mmap_index(const struct mmidx_writer *w, struct out *o, struct er
     return 0;
 }
 
-static int put_legacy_index(const struct mmidx_writer *w, struct out *o, struct err *e)
+static int put_legacy_index(const struct mmidx_writer *w, struct mmidx_out *o, struct err *e)
 {
     uint64_t place = 0;
     const uint64_t head[] = { 1, (uint64_t)w->type, (uint64_t)mmidx_type_size(w->type), (uint64_t)w->n,
@@ -550,7 +550,7 @@ static int put_legacy_index(const struct mmidx_writer *w, struct out *o, struct 
     return 0;
 }
 
-static int put_documents(const struct mmidx_writer *w, struct out *o, struct err *e)
+static int put_documents(const struct mmidx_writer *w, struct mmidx_out *o, struct err *e)
 {
     for (int64_t i = 0; i < w->n_docs; i++)
         if (out_u64(o, (uint64_t)w->doc[i], e) < 0)
@@ -562,7 +562,7 @@ static int put_documents(const struct mmidx_writer *w, struct out *o, struct err
  * Both files are on disk under temporary names. The old index goes first: a new .bin must
  * never stand beside an old .idx.
  */
-static int publish(struct out *bin, struct out *idx, struct err *e)
+static int publish(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
 {
     if (unlink(idx->path) < 0 && errno != ENOENT) {
         err_sys(e, idx->path, "cannot replace");
@@ -581,7 +581,7 @@ static int publish(struct out *bin, struct out *idx, struct err *e)
 
 int mmidx_commit(struct mmidx_writer *w, struct err *e)
 {
-    struct out idx = { .fd = -1 };
+    struct mmidx_out idx = { .fd = -1 };
     int rc = -1;
 
     if (out_open(&idx, w->prefix, ".idx", e) < 0)

@@ -24,7 +24,7 @@
 enum { MAX_RECORDS = 4 << 20 };
 
 /* Where an entry's unpacked bytes lie, and what the pickle said of it. */
-struct place {
+struct pt_place {
     int file;
     uint64_t at;
     int record;                         /* a storage's record in the files, else -1 */
@@ -38,18 +38,18 @@ struct pt {
     struct zip *zip;
     struct pk_tree tree;
     char *prefix;
-    struct place *place;                /* of each zip entry */
+    struct pt_place *place;             /* of each zip entry */
     int *storage, n_storages;           /* records */
 };
 
-struct opener {
+struct pt_opener {
     struct pt *pt;
     struct files *f;
     int file;
     struct err *e;
 };
 
-static int refuse(struct opener *o, const char *what)
+static int refuse(struct pt_opener *o, const char *what)
 {
     err_data(o->e, o->pt->path, ERR_NO_BYTE, "not a torch.save archive (%s)", what);
     return -1;
@@ -86,7 +86,7 @@ static bool is_storage(const char *name)
 /* ---- records ---- */
 
 /* Compressed records go to a spool file, all in one pass; stored ones stay in place. */
-static int place_records(struct opener *o)
+static int place_records(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
     struct archive_want *want = xcalloc((size_t)zip_n(pt->zip), sizeof *want);
@@ -96,7 +96,7 @@ static int place_records(struct opener *o)
     for (int i = 0; i < zip_n(pt->zip); i++) {
         const struct zip_entry *x = zip_entry(pt->zip, i);
 
-        pt->place[i] = (struct place){ .file = o->file, .at = x->at, .record = -1 };
+        pt->place[i] = (struct pt_place){ .file = o->file, .at = x->at, .record = -1 };
         if (x->method != 0)
             want[n++] = (struct archive_want){ .name = x->name, .size = x->size, .crc = x->crc };
     }
@@ -126,9 +126,9 @@ static bool has_crc(const struct zip_entry *x)
 }
 
 /* A whole record in malloc'd memory with a NUL behind it, CRC checked. NULL on failure. */
-static char *read_record(struct opener *o, const struct zip_entry *x, uint64_t max)
+static char *read_record(struct pt_opener *o, const struct zip_entry *x, uint64_t max)
 {
-    const struct place *p = &o->pt->place[entry_index(o->pt, x)];
+    const struct pt_place *p = &o->pt->place[entry_index(o->pt, x)];
     uint32_t crc;
     char *buf;
 
@@ -154,7 +154,7 @@ fail:
 
 /* ---- the rules of an archive ---- */
 
-static int check_prefix(struct opener *o)
+static int check_prefix(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
     const char *first = zip_entry(pt->zip, 0)->name, *slash = strchr(first, '/');
@@ -179,7 +179,7 @@ static int check_prefix(struct opener *o)
 }
 
 /* Text of a small record without the line's end, or NULL with *e filled or no such record. */
-static char *read_word(struct opener *o, const char *name)
+static char *read_word(struct pt_opener *o, const char *name)
 {
     const struct zip_entry *x = find_record(o->pt, name);
     char *s = x ? read_record(o, x, MAX_SMALL_RECORD) : NULL;
@@ -189,7 +189,7 @@ static char *read_word(struct opener *o, const char *name)
     return s;
 }
 
-static int check_version(struct opener *o)
+static int check_version(struct pt_opener *o)
 {
     const char *name = find_record(o->pt, "version") ? "version" : ".data/version";
     char *s, *end;
@@ -209,7 +209,7 @@ static int check_version(struct opener *o)
     return 0;
 }
 
-static int check_byteorder(struct opener *o)
+static int check_byteorder(struct pt_opener *o)
 {
     char *s;
     int rc = 0;
@@ -228,7 +228,7 @@ static int check_byteorder(struct opener *o)
 }
 
 /* Storages become records; anything else small is read once here, for its CRC. */
-static int add_records(struct opener *o)
+static int add_records(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
 
@@ -240,7 +240,7 @@ static int add_records(struct opener *o)
     for (int i = 0; i < zip_n(pt->zip); i++) {
         const struct zip_entry *x = zip_entry(pt->zip, i);
         const char *name = record_name(pt, x);
-        struct place *p = &pt->place[i];
+        struct pt_place *p = &pt->place[i];
 
         if (strcmp(name, "data.pkl") == 0)
             continue;
@@ -259,7 +259,7 @@ static int add_records(struct opener *o)
     return 0;
 }
 
-static int read_pickle(struct opener *o)
+static int read_pickle(struct pt_opener *o)
 {
     const struct zip_entry *x = find_record(o->pt, "data.pkl");
     char *bytes, *name;
@@ -316,10 +316,10 @@ static int read_persid(const struct pt *pt, const struct pk *v, struct persid *s
     return 0;
 }
 
-static int check_persid(struct opener *o, const struct pk *v)
+static int check_persid(struct pt_opener *o, const struct pk *v)
 {
     struct persid s;
-    struct place *p;
+    struct pt_place *p;
     uint64_t bytes;
 
     if (read_persid(o->pt, v, &s, o->e) < 0)
@@ -451,7 +451,7 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
     return is_tensor_call(v) && read_tensor(pt, v, t, &e) == 0;
 }
 
-static int check_acts(struct opener *o)
+static int check_acts(struct pt_opener *o)
 {
     const struct pk_tree *tree = &o->pt->tree;
     struct pt_tensor t;
@@ -476,7 +476,7 @@ static int check_acts(struct opener *o)
 
 struct pt *pt_open(struct files *f, int file, struct err *e)
 {
-    struct opener o = { .f = f, .file = file, .e = e };
+    struct pt_opener o = { .f = f, .file = file, .e = e };
 
     o.pt = xcalloc(1, sizeof *o.pt);
     o.pt->path = files_name(f, file);

@@ -33,7 +33,7 @@ struct meta {
     struct meta *next;
 };
 
-struct entry {
+struct safetensors_entry {
     struct safetensors_tensor pub;
     uint64_t begin, end;                /* offsets in the data, as written */
     uint64_t said;                      /* byte of the header where it begins, for messages */
@@ -44,8 +44,8 @@ struct safetensors {
     struct arena *arena;
     uint64_t header_bytes;
     int n, cap;
-    struct entry *entry;                /* by place */
-    struct entry **by_name;
+    struct safetensors_entry *entry;    /* by place */
+    struct safetensors_entry **by_name;
     struct meta *meta;
     bool has_meta;
 };
@@ -275,7 +275,7 @@ static int read_meta(struct scan *s)
     return rc;
 }
 
-static int read_dtype(struct scan *s, struct entry *t)
+static int read_dtype(struct scan *s, struct safetensors_entry *t)
 {
     uint64_t at = s->at;
     const char *name = string(s);
@@ -292,7 +292,7 @@ static int read_dtype(struct scan *s, struct entry *t)
     return fail(s, at, "header: unknown dtype");
 }
 
-static int read_shape(struct scan *s, struct entry *t)
+static int read_shape(struct scan *s, struct safetensors_entry *t)
 {
     int64_t dims[SAFETENSORS_MAX_DIM], *shape;
     int n = 0, rc = 0;
@@ -319,17 +319,17 @@ static int read_shape(struct scan *s, struct entry *t)
     return 0;
 }
 
-static int read_offsets(struct scan *s, struct entry *t)
+static int read_offsets(struct scan *s, struct safetensors_entry *t)
 {
     if (expect(s, '[') < 0 || number(s, &t->begin) < 0 || expect(s, ',') < 0 || number(s, &t->end) < 0)
         return -1;
     return expect(s, ']');
 }
 
-static int read_tensor(struct scan *s, struct entry *t)
+static int read_tensor(struct scan *s, struct safetensors_entry *t)
 {
     static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-    static int (*const read[])(struct scan *, struct entry *) = { read_dtype, read_shape, read_offsets };
+    static int (*const read[])(struct scan *, struct safetensors_entry *) = { read_dtype, read_shape, read_offsets };
     unsigned seen = 0;
     int rc = 0;
 
@@ -365,7 +365,7 @@ static int read_header(struct scan *s)
         do {
             uint64_t at = s->at;
             const char *name = string(s);
-            struct entry *t;
+            struct safetensors_entry *t;
 
             if (!name || expect(s, ':') < 0)
                 return -1;
@@ -378,7 +378,7 @@ static int read_header(struct scan *s)
                 return fail(s, at, "header: a tensor without a name");
             ARRAY_ROOM(s->st->entry, s->st->cap, s->st->n + 1);
             t = &s->st->entry[s->st->n++];
-            *t = (struct entry){ .pub.name = name, .said = at };
+            *t = (struct safetensors_entry){ .pub.name = name, .said = at };
             if (read_tensor(s, t) < 0)
                 return -1;
         } while ((rc = more(s, '}')) > 0);
@@ -392,12 +392,12 @@ static int read_header(struct scan *s)
 
 static int by_place(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct safetensors_entry *x = a, *y = b;
 
     return x->begin != y->begin ? (x->begin > y->begin) - (x->begin < y->begin) : (x->end > y->end) - (x->end < y->end);
 }
 
-static int bad_tensor(const struct scan *s, const struct entry *t, const char *fmt, ...)
+static int bad_tensor(const struct scan *s, const struct safetensors_entry *t, const char *fmt, ...)
 {
     char what[160];
     va_list ap;
@@ -410,7 +410,7 @@ static int bad_tensor(const struct scan *s, const struct entry *t, const char *f
 }
 
 /* Bytes of all elements. */
-static int tensor_bytes(const struct scan *s, const struct entry *t, uint64_t *len)
+static int tensor_bytes(const struct scan *s, const struct safetensors_entry *t, uint64_t *len)
 {
     uint64_t n = 1, bits = 0;
 
@@ -433,7 +433,7 @@ static int check_places(struct scan *s, uint64_t file_size)
     if (st->n)
         qsort(st->entry, (size_t)st->n, sizeof *st->entry, by_place);
     for (int i = 0; i < st->n; i++) {
-        struct entry *t = &st->entry[i];
+        struct safetensors_entry *t = &st->entry[i];
         uint64_t len = 0;
 
         if (t->begin != at || t->end < t->begin)
@@ -459,7 +459,7 @@ static int check_places(struct scan *s, uint64_t file_size)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(struct entry *const *)a)->pub.name, (*(struct entry *const *)b)->pub.name);
+    return strcmp((*(struct safetensors_entry *const *)a)->pub.name, (*(struct safetensors_entry *const *)b)->pub.name);
 }
 
 static int index_names(struct scan *s)
@@ -554,9 +554,11 @@ const struct safetensors_tensor *safetensors_tensor(const struct safetensors *st
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name)
 {
-    const struct entry key = { .pub.name = name }, *k = &key;
-    struct entry **found = st->n ? bsearch(&k, st->by_name, (size_t)st->n, sizeof *st->by_name, by_name) : NULL;
+    const struct safetensors_entry key = { .pub.name = name }, *k = &key;
+    struct safetensors_entry **found = NULL;
 
+    if (st->n)
+        found = bsearch(&k, st->by_name, (size_t)st->n, sizeof *st->by_name, by_name);
     return found ? &(*found)->pub : NULL;
 }
 

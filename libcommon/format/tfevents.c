@@ -59,7 +59,7 @@ uint32_t tfevents_mask(uint32_t crc)
 
 /* ---- Protocol Buffers ---- */
 
-enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
+enum tfevents_wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 static void put_varint(struct strbuf *sb, uint64_t v)
 {
@@ -72,7 +72,7 @@ static void put_varint(struct strbuf *sb, uint64_t v)
     } while (v);
 }
 
-static void put_key(struct strbuf *sb, int field, enum wire wire)
+static void put_key(struct strbuf *sb, int field, enum tfevents_wire wire)
 {
     put_varint(sb, (uint64_t)field << 3 | wire);
 }

@@ -21,7 +21,7 @@ enum {
 #define MAX_DIRECTORY ((uint64_t)64 << 20)
 #define MAX_ARENA ((size_t)256 << 20)
 
-struct opener {
+struct zip_opener {
     struct files *f;
     int file;
     const char *path;
@@ -60,7 +60,7 @@ static const char *what_else(const uint8_t *p, uint64_t n)
     return "zeros";
 }
 
-static int check_head(struct opener *o)
+static int check_head(struct zip_opener *o)
 {
     uint8_t head[512];
     uint64_t n = min_u64(sizeof head, o->size);
@@ -79,7 +79,7 @@ static int check_head(struct opener *o)
  * Bytes [at, at+n) of the file, n <= WINDOW: from the tail or the window when they are
  * there, else by reading the window anew with up to `ahead` bytes. NULL on failure.
  */
-static const uint8_t *peek(struct opener *o, uint64_t at, uint64_t n, uint64_t ahead)
+static const uint8_t *peek(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
 {
     uint64_t len = min_u64(min_u64(max_u64(n, ahead), WINDOW), at <= o->size ? o->size - at : 0);
 
@@ -95,13 +95,13 @@ static const uint8_t *peek(struct opener *o, uint64_t at, uint64_t n, uint64_t a
     return o->window;
 }
 
-static int contradiction(struct opener *o, uint64_t at, const char *what)
+static int contradiction(struct zip_opener *o, uint64_t at, const char *what)
 {
     err_data(o->e, o->path, at, "damaged zip: %s", what);
     return -1;
 }
 
-static int no_end(struct opener *o)
+static int no_end(struct zip_opener *o)
 {
     err_data(o->e, o->path, ERR_NO_BYTE, "truncated or damaged (zip end record not found; file is %llu bytes)",
              (unsigned long long)o->size);
@@ -115,7 +115,7 @@ static bool twins(uint64_t small, uint64_t all_ones, uint64_t big)
 }
 
 /* The zip64 end record, when there is a locator right before the end record at `at`. */
-static int read_end64(struct opener *o, uint64_t at)
+static int read_end64(struct zip_opener *o, uint64_t at)
 {
     const uint8_t *p = peek(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
     uint64_t at64, n_here;
@@ -144,7 +144,7 @@ static int read_end64(struct opener *o, uint64_t at)
     return 0;
 }
 
-static int read_end(struct opener *o)
+static int read_end(struct zip_opener *o)
 {
     const uint8_t *p = NULL;
     uint64_t at = 0;
@@ -184,7 +184,7 @@ static int read_end(struct opener *o)
 /* ---- the directory ---- */
 
 /* The zip64 field: 64-bit twins of those numbers that are all ones, in this order. */
-static int widen(struct opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra, uint16_t len)
+static int widen(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra, uint16_t len)
 {
     uint64_t *wide[3] = { &x->size, &x->packed_size, &x->header_at };
 
@@ -208,7 +208,7 @@ static int widen(struct opener *o, struct zip_entry *x, uint64_t at, const uint8
     return len == 0 ? 0 : contradiction(o, at, "an extra field longer than its place");
 }
 
-static int check_name(struct opener *o, uint64_t at, const uint8_t *name, uint16_t len)
+static int check_name(struct zip_opener *o, uint64_t at, const uint8_t *name, uint16_t len)
 {
     for (uint16_t i = 0; i < len; i++)
         if (name[i] < ' ' || name[i] == 0x7f)
@@ -217,7 +217,7 @@ static int check_name(struct opener *o, uint64_t at, const uint8_t *name, uint16
 }
 
 /* One central entry at p, `left` bytes before the directory's end. Returns its length, 0 on failure. */
-static uint64_t read_entry(struct opener *o, struct zip_entry *x, uint64_t at, const uint8_t *p, uint64_t left)
+static uint64_t read_entry(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *p, uint64_t left)
 {
     uint16_t nlen, xlen, clen;
     uint64_t len;
@@ -255,7 +255,7 @@ static uint64_t read_entry(struct opener *o, struct zip_entry *x, uint64_t at, c
     return len;
 }
 
-static int read_directory(struct opener *o)
+static int read_directory(struct zip_opener *o)
 {
     const uint8_t *p;
     uint8_t *own = NULL;
@@ -320,7 +320,7 @@ static int *sorted(struct zip *z, int (*cmp)(const void *, const void *, void *)
     return order;
 }
 
-static int sort_entries(struct opener *o)
+static int sort_entries(struct zip_opener *o)
 {
     struct zip *z = o->z;
 
@@ -340,7 +340,7 @@ static int sort_entries(struct opener *o)
 }
 
 /* Find where a payload begins; everything up to `limit` may be this record's. */
-static int place_entry(struct opener *o, struct zip_entry *x, uint64_t limit)
+static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit)
 {
     size_t nlen = strlen(x->name);
     uint64_t need = ZIP_LOCAL_LEN + nlen;
@@ -372,7 +372,7 @@ static int place_entry(struct opener *o, struct zip_entry *x, uint64_t limit)
     return 0;
 }
 
-static int place_entries(struct opener *o)
+static int place_entries(struct zip_opener *o)
 {
     struct zip *z = o->z;
 
@@ -387,7 +387,7 @@ static int place_entries(struct opener *o)
 
 struct zip *zip_open(struct files *f, int file, struct err *e)
 {
-    struct opener o = { .f = f, .file = file, .path = files_name(f, file), .size = files_size(f, file), .e = e };
+    struct zip_opener o = { .f = f, .file = file, .path = files_name(f, file), .size = files_size(f, file), .e = e };
     int rc = -1;
 
     o.z = xcalloc(1, sizeof *o.z);

@@ -28,7 +28,7 @@ struct checker {
 };
 
 /* The parts of a region, in order; the first `n` bytes are called `what` of record `name`. */
-struct part {
+struct zip_part {
     uint64_t end;
     const char *what, *name;
 };
@@ -38,16 +38,16 @@ static const char *writer_name(enum zip_dialect d)
     return d == ZIP_TORCH ? "torch.save" : "shardkit";
 }
 
-static const struct part *part_at(const struct part *part, uint64_t at)
+static const struct zip_part *part_at(const struct zip_part *part, uint64_t at)
 {
     while (part->end <= at && part->end != UINT64_MAX)
         part++;
     return part;
 }
 
-static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct part *part)
+static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct zip_part *part)
 {
-    const struct part *p = part_at(part, i);
+    const struct zip_part *p = part_at(part, i);
 
     if (c->n_differ++ < MAX_FINDINGS && c->r)
         report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + i, NULL,
@@ -55,9 +55,9 @@ static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct p
                    (uint8_t)c->want.buf[i], writer_name(c->d), c->found[i]);
 }
 
-static void tell_length(struct checker *c, uint64_t at, uint64_t len, const struct part *part)
+static void tell_length(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
-    const struct part *p = part_at(part, min_u64(len, c->want.len));
+    const struct zip_part *p = part_at(part, min_u64(len, c->want.len));
 
     if (c->n_differ++ < MAX_FINDINGS && c->r)
         report_add(c->r, SEV_ERROR, "container", files_name(c->f, c->file), at + min_u64(len, c->want.len), NULL,
@@ -66,7 +66,7 @@ static void tell_length(struct checker *c, uint64_t at, uint64_t len, const stru
 }
 
 /* The file's bytes [at, at+len) against c->want; the first difference is told. */
-static int compare(struct checker *c, uint64_t at, uint64_t len, const struct part *part)
+static int compare(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
     uint64_t n = min_u64(len, c->want.len);
 
@@ -92,9 +92,9 @@ static struct zip_item item_of(const struct zip_entry *x, uint64_t header_at)
 static int check_local(struct checker *c, const struct zip_item *prev, struct zip_item *it,
                        const struct zip_entry *x, uint64_t from)
 {
-    struct part part[3] = { {0, "data descriptor of record ", prev ? prev->name : ""},
-                            {0, "local header of record ", x->name},
-                            {UINT64_MAX, "filler before record ", x->name} };
+    struct zip_part part[3] = { {0, "data descriptor of record ", prev ? prev->name : ""},
+                                {0, "local header of record ", x->name},
+                                {UINT64_MAX, "filler before record ", x->name} };
 
     c->want.len = 0;
     if (prev)
@@ -109,9 +109,9 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
 /* Behind the last payload: descriptor, directory, end records. */
 static int check_end(struct checker *c, const struct zip_item *item, int n, uint64_t from)
 {
-    struct part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
-                            {0, "zip directory", ""},
-                            {UINT64_MAX, "zip end records", ""} };
+    struct zip_part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
+                                {0, "zip directory", ""},
+                                {UINT64_MAX, "zip end records", ""} };
 
     c->want.len = 0;
     zip_put_descriptor(&c->want, c->d, &item[n - 1]);

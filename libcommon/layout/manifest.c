@@ -19,7 +19,7 @@ enum { READ_CHUNK = 1 << 20, MANIFEST_MAX = 256 << 20 };
 
 /* ---- the folder's files, sorted ---- */
 
-struct names {
+struct manifest_names {
     char **name;
     int n, cap;
 };
@@ -29,14 +29,14 @@ static int name_cmp(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void names_free(struct names *l)
+static void names_free(struct manifest_names *l)
 {
     for (int i = 0; i < l->n; i++)
         free(l->name[i]);
     free(l->name);
 }
 
-static int list_under(struct names *l, const char *dir, const char *prefix, int depth, struct err *e)
+static int list_under(struct manifest_names *l, const char *dir, const char *prefix, int depth, struct err *e)
 {
     char *path = path_join(dir, prefix);
     DIR *d = opendir(path);
@@ -72,7 +72,7 @@ static int list_under(struct names *l, const char *dir, const char *prefix, int 
     return rc;
 }
 
-static int list_folder(struct names *l, const char *dir, struct err *e)
+static int list_folder(struct manifest_names *l, const char *dir, struct err *e)
 {
     if (list_under(l, dir, "", 0, e) < 0)
         return -1;
@@ -229,7 +229,7 @@ static void put_head(struct strbuf *sb, const struct sink *k)
 
 static int put_files(struct strbuf *sb, const struct built *b, const char *dir, struct err *e)
 {
-    struct names l = {0};
+    struct manifest_names l = {0};
     int rc = list_folder(&l, dir, e);
 
     strbuf_addf(sb, "\"files\":[\n");
@@ -498,13 +498,14 @@ static int sum_file(struct summing *x, const struct manifest_run *run, int n_run
     return sum_range(x, at, size, e);
 }
 
-struct known {
+struct manifest_known {
     const struct manifest_run *run;
     int n_runs;
     char *buf;
 };
 
-static int check_file(struct source *s, const json_t *t, const struct known *k, struct report *r, struct err *e)
+static int check_file(struct source *s, const json_t *t, const struct manifest_known *k, struct report *r,
+                      struct err *e)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const struct source_file *f = name ? source_file(s, name) : NULL;
@@ -556,7 +557,7 @@ int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
     struct report *told = report_new();         /* by manifest_load(), when the source was opened */
     json_t *o = load_json(s, told, e), *t;
     const json_t *list = json_object_get(o, "files");
-    struct known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(READ_CHUNK) };
+    struct manifest_known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(READ_CHUNK) };
     size_t i;
     int rc = e->kind == ERR_NONE ? 0 : -1;
 

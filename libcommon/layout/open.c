@@ -27,18 +27,18 @@ enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
 
 /* ---- listings ---- */
 
-struct listing {
+struct open_listing {
     int n, cap;
     struct archive_member *member;
 };
 
-static void listing_add(struct listing *l, char *name, int file)
+static void listing_add(struct open_listing *l, char *name, int file)
 {
     ARRAY_ROOM(l->member, l->cap, l->n + 1);
     l->member[l->n++] = (struct archive_member){ name, file };
 }
 
-static void listing_free(struct listing *l)
+static void listing_free(struct open_listing *l)
 {
     for (int i = 0; i < l->n; i++)
         free(l->member[i].name);
@@ -67,12 +67,12 @@ static bool chain_has(const struct dir_chain *c, const struct stat *st)
     return false;
 }
 
-static int list_folder(struct listing *l, struct files *f, const char *dir, const char *prefix,
+static int list_folder(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
                        const struct dir_chain *up, struct err *e);
 
 /* One directory entry. What is neither file nor folder (a dangling link, a pipe) is passed over:
  * if the layout needs it, its name is reported as missing. */
-static int list_entry(struct listing *l, struct files *f, const char *path, const char *name,
+static int list_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
                       const struct dir_chain *up, struct err *e)
 {
     struct stat st;
@@ -140,7 +140,7 @@ static int read_names(const char *dir, char ***names, int *n, struct err *e)
     return failed ? -1 : 0;
 }
 
-static int list_folder(struct listing *l, struct files *f, const char *dir, const char *prefix,
+static int list_folder(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
                        const struct dir_chain *up, struct err *e)
 {
     char **names = NULL;
@@ -159,7 +159,7 @@ static int list_folder(struct listing *l, struct files *f, const char *dir, cons
     return rc;
 }
 
-static int list_tree(struct listing *l, struct files *f, const char *dir, struct err *e)
+static int list_tree(struct open_listing *l, struct files *f, const char *dir, struct err *e)
 {
     struct stat st;
     struct dir_chain top = {0};
@@ -449,7 +449,7 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
 }
 
 /* The members below the tag's prefix, by names relative to it. */
-static int list_archive(struct listing *l, struct source *s, const char *path, struct err *e)
+static int list_archive(struct open_listing *l, struct source *s, const char *path, struct err *e)
 {
     struct archive_member *m = NULL;
     int n = archive_list(s->files, path, &m, e), rc = -1;
@@ -493,7 +493,7 @@ static char *strip_slashes(const char *path)
 }
 
 /* Settle s->path and s->tag and list the tag's files, sorted. */
-static int list_path(struct source *s, const char *given, bool piped, struct listing *l, struct err *e)
+static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct err *e)
 {
     char *path = strip_slashes(given), *tag_path = NULL, *base;
     struct stat st;
@@ -578,7 +578,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     static const struct source_opts defaults;
     struct source *s = xcalloc(1, sizeof *s);
     struct report *own = r ? NULL : report_new();
-    struct listing l = {0};
+    struct open_listing l = {0};
     struct source_listing sl;
     int rc = -1;
 

@@ -16,7 +16,7 @@
 enum { NAMED = 16 };
 
 /* Bytes [at, end) of a file, and whose they are. */
-struct claim {
+struct overlap_claim {
     int file;
     uint64_t at, end;
     int param;
@@ -25,7 +25,7 @@ struct claim {
 
 struct claims {
     size_t n, cap;
-    struct claim *v;
+    struct overlap_claim *v;
 };
 
 static void add_map(struct claims *c, const struct source *s, const struct tmap *m, int param, enum state st)
@@ -38,20 +38,20 @@ static void add_map(struct claims *c, const struct source *s, const struct tmap 
             if (x->len == 0)
                 continue;
             ARRAY_ROOM(c->v, c->cap, c->n + 1);
-            c->v[c->n++] = (struct claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, param, st };
+            c->v[c->n++] = (struct overlap_claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, param, st };
         }
 }
 
 static int by_place(const void *a, const void *b)
 {
-    const struct claim *x = a, *y = b;
+    const struct overlap_claim *x = a, *y = b;
 
     if (x->file != y->file)
         return x->file < y->file ? -1 : 1;
     return (x->at > y->at) - (x->at < y->at);
 }
 
-static void tell(const struct source *s, const struct claim *a, const struct claim *b, struct report *r)
+static void tell(const struct source *s, const struct overlap_claim *a, const struct overlap_claim *b, struct report *r)
 {
     report_add(r, SEV_ERROR, "overlap", files_name(s->files, b->file), b->at, s->param[b->param].name,
                "its %s shares %llu bytes with %s of parameter %s", state_name(b->state),

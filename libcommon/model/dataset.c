@@ -10,7 +10,7 @@
 #include "libcommon/model/blend.h"
 #include "libcommon/model/gpt_index.h"
 
-struct part {
+struct dataset_part {
     struct mmidx *data;
     struct gpt_index index;
     int64_t s;
@@ -19,7 +19,7 @@ struct part {
 struct dataset {
     char *name;
     int n;
-    struct part *part;
+    struct dataset_part *part;
     struct blend *blend;                /* NULL with one part */
     int64_t samples;
 };
@@ -55,7 +55,7 @@ static int open_index(struct dataset *d, const struct data_group *g, const struc
     int rc = 0;
 
     for (int i = 0; i < g->n && rc == 0; i++) {
-        struct part *p = &d->part[i];
+        struct dataset_part *p = &d->part[i];
         struct gpt_index_spec spec = {
             .name = g->name, .n_samples = blend_request(w, g->n, i, o->n_samples), .s = o->s, .seed = o->seed,
             .cut = o->cut,
@@ -131,8 +131,8 @@ static int astray(const struct npy *a, int64_t i, struct err *e)
 }
 
 /* Sample k of a part. */
-struct reading {
-    const struct part *part;
+struct dataset_reading {
+    const struct dataset_part *part;
     int64_t k, *tokens;
 };
 
@@ -142,8 +142,8 @@ struct reading {
  */
 static int part_read(void *arg, struct err *e)
 {
-    const struct reading *r = arg;
-    const struct part *p = r->part;
+    const struct dataset_reading *r = arg;
+    const struct dataset_part *p = r->part;
     const struct gpt_index *x = &p->index;
     const int64_t k = r->k;
     int64_t *tokens = r->tokens;
@@ -177,10 +177,10 @@ static int part_read(void *arg, struct err *e)
 }
 
 /* What a file that shrank meanwhile gave was zeros in part. */
-static int part_get(const struct part *p, int64_t k, int64_t *tokens, struct err *e)
+static int part_get(const struct dataset_part *p, int64_t k, int64_t *tokens, struct err *e)
 {
     const struct gpt_index *x = &p->index;
-    struct reading r = { p, k, tokens };
+    struct dataset_reading r = { p, k, tokens };
     struct err why = {0};
     int rc = mapped_use(part_read, &r, &why);
 

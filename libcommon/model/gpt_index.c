@@ -274,15 +274,15 @@ static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_
  * Another range of the same size shows in the documents themselves; they are shuffled, so
  * the first million tell. For mapped_use().
  */
-struct check {
+struct index_check {
     const struct npy *a;
     const struct gpt_index_spec *spec;
 };
 
 static int check_docs(void *arg, struct err *e)
 {
-    const struct npy *a = ((struct check *)arg)->a;
-    const struct gpt_index_spec *spec = ((struct check *)arg)->spec;
+    const struct npy *a = ((struct index_check *)arg)->a;
+    const struct gpt_index_spec *spec = ((struct index_check *)arg)->spec;
     const int32_t *doc = a->data;
 
     for (int64_t i = 0; i < a->shape[0] && i < 1 << 20; i++)
@@ -307,7 +307,7 @@ static int open_all(const struct gpt_index_spec *spec, const struct gpt_index_pl
         check_shape(&x->sample, NPY_I32, 2, plan->samples + 1, 2, e) < 0 ||
         check_shape(&x->shuffle, shuffle_type(plan), 1, plan->samples, 1, e) < 0)
         return -1;
-    return mapped_use(check_docs, &(struct check){ &x->doc, spec }, e);
+    return mapped_use(check_docs, &(struct index_check){ &x->doc, spec }, e);
 }
 
 /* Beside the data nothing can be written: say what else can be done. */

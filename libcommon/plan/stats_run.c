@@ -18,8 +18,8 @@
 enum { DEFAULT_MEM = 96 << 20 };
 
 /* The sums of one chunk, or the bytes of one that has no twin yet. */
-struct piece {
-    struct piece *next;
+struct stats_piece {
+    struct stats_piece *next;
     uint64_t from, len;
     bool is_b;                  /* bytes: of the second tensor */
     struct stats stats;
@@ -31,21 +31,21 @@ struct piece {
 struct tally {
     struct stats_job *job;
     uint64_t joined;            /* bytes whose sums are in the job */
-    struct piece *early;        /* sums, by place */
-    struct piece *lonely;       /* bytes */
+    struct stats_piece *early;  /* sums, by place */
+    struct stats_piece *lonely; /* bytes */
 };
 
-struct survey {
+struct stats_survey {
     pthread_mutex_t lock;       /* of everything below but the tallies' jobs' maps */
     struct tally *tally;
-    struct piece *spare;        /* buffers of STATS_CHUNK bytes, to be used again */
+    struct stats_piece *spare;  /* buffers of STATS_CHUNK bytes, to be used again */
     struct files *files;
     struct arena *arena;        /* maps whose records are numbered as in the joint table */
 };
 
 /* ---- joining ---- */
 
-static void join(struct tally *t, const struct piece *p)
+static void join(struct tally *t, const struct stats_piece *p)
 {
     if (t->job->b)
         stats_diff_join(&t->job->diff, &p->diff);
@@ -55,12 +55,12 @@ static void join(struct tally *t, const struct piece *p)
 }
 
 /* Under the lock. Sums that wait are few: as many as chunks are under way. */
-static void add_sums(struct tally *t, struct piece *sums)
+static void add_sums(struct tally *t, struct stats_piece *sums)
 {
-    struct piece **at = &t->early, *done;
+    struct stats_piece **at = &t->early, *done;
 
     if (sums->from != t->joined) {
-        struct piece *kept = xmalloc(sizeof *kept);
+        struct stats_piece *kept = xmalloc(sizeof *kept);
 
         while (*at && (*at)->from < sums->from)
             at = &(*at)->next;
@@ -80,9 +80,9 @@ static void add_sums(struct tally *t, struct piece *sums)
 /* ---- pairs ---- */
 
 /* Under the lock: the other tensor's bytes of the same place, or NULL. */
-static struct piece *take_twin(struct tally *t, uint64_t from, bool is_b)
+static struct stats_piece *take_twin(struct tally *t, uint64_t from, bool is_b)
 {
-    for (struct piece **at = &t->lonely, *p; (p = *at); at = &p->next)
+    for (struct stats_piece **at = &t->lonely, *p; (p = *at); at = &p->next)
         if (p->from == from && p->is_b != is_b) {
             *at = p->next;
             return p;
@@ -91,10 +91,10 @@ static struct piece *take_twin(struct tally *t, uint64_t from, bool is_b)
 }
 
 /* The twin's bytes; or NULL, and a copy of these is kept until it comes. */
-static struct piece *meet_twin(struct survey *v, struct tally *t, bool is_b, uint64_t from, const void *bytes,
-                               uint64_t len)
+static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
+                                     const void *bytes, uint64_t len)
 {
-    struct piece *twin, *mine;
+    struct stats_piece *twin, *mine;
 
     pthread_mutex_lock(&v->lock);
     twin = take_twin(t, from, is_b);
@@ -127,9 +127,9 @@ static struct piece *meet_twin(struct survey *v, struct tally *t, bool is_b, uin
 
 static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
-    struct survey *v = ctx;
+    struct stats_survey *v = ctx;
     struct tally *t = it->user;
-    struct piece sums = { .from = from, .len = len }, *twin = NULL;
+    struct stats_piece sums = { .from = from, .len = len }, *twin = NULL;
     bool is_b;
 
     (void)e;
@@ -157,7 +157,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
 /* ---- the run ---- */
 
 /* One table of files for both sides. Returns by how much b's records are shifted, or -1. */
-static int join_tables(struct survey *v, const struct stats_job *job, struct err *e)
+static int join_tables(struct stats_survey *v, const struct stats_job *job, struct err *e)
 {
     int shift = 0;
 
@@ -171,7 +171,7 @@ static int join_tables(struct survey *v, const struct stats_job *job, struct err
     return e->kind == ERR_NONE ? shift : -1;
 }
 
-static void add_job(struct survey *v, struct plan *p, struct tally *t, int shift, const struct stats_opts *o)
+static void add_job(struct stats_survey *v, struct plan *p, struct tally *t, int shift, const struct stats_opts *o)
 {
     const struct stats_job *j = t->job;
     const char *name = j->name ? j->name : "tensor";
@@ -204,7 +204,7 @@ static void take_crcs(struct plan *p)
     }
 }
 
-static int run_plan(struct survey *v, struct plan *p, const struct stats_opts *o, struct err *e)
+static int run_plan(struct stats_survey *v, struct plan *p, const struct stats_opts *o, struct err *e)
 {
     struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes ? o->mem_bytes : DEFAULT_MEM,
                            .chunk_bytes = STATS_CHUNK, .stopped = o->stopped, .look = look, .ctx = v,
@@ -224,17 +224,17 @@ static int run_plan(struct survey *v, struct plan *p, const struct stats_opts *o
     return rc;
 }
 
-static void free_pieces(struct piece *p)
+static void free_pieces(struct stats_piece *p)
 {
     while (p) {
-        struct piece *next = p->next;
+        struct stats_piece *next = p->next;
 
         free(p);
         p = next;
     }
 }
 
-static void survey_free(struct survey *v, const struct stats_job *job, int n)
+static void survey_free(struct stats_survey *v, const struct stats_job *job, int n)
 {
     for (int i = 0; i < n; i++) {
         free_pieces(v->tally[i].early);
@@ -249,7 +249,7 @@ static void survey_free(struct survey *v, const struct stats_job *job, int n)
 
 int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct err *e)
 {
-    struct survey v = { .lock = PTHREAD_MUTEX_INITIALIZER, .arena = arena_new(0) };
+    struct stats_survey v = { .lock = PTHREAD_MUTEX_INITIALIZER, .arena = arena_new(0) };
     struct plan *p = NULL;
     int shift, rc = -1;
 

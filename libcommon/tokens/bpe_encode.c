@@ -19,7 +19,7 @@ enum {
     MAX_CACHED = 64,                    /* bytes of a piece; longer ones seldom come again */
 };
 
-struct slot {
+struct bpe_slot {
     uint32_t hash;
     uint32_t key, ids;                  /* where they begin in the cache's arrays */
     uint16_t key_len, n;                /* key_len 0: empty */
@@ -34,7 +34,7 @@ struct symbol {
 struct bpe_encoder {
     const struct bpe *b;
     struct bpe_cutter cutter;
-    struct slot *slot;                  /* [SLOTS] */
+    struct bpe_slot *slot;              /* [SLOTS] */
     int n_slots;
     char *keys;                         /* [CACHE_BYTES] */
     int32_t *ids;                       /* [CACHE_IDS] */
@@ -180,7 +180,7 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
 
 /* ---- cache ---- */
 
-static void remember(struct bpe_encoder *c, struct slot *s, uint32_t hash, const char *p, size_t len,
+static void remember(struct bpe_encoder *c, struct bpe_slot *s, uint32_t hash, const char *p, size_t len,
                      struct bpe_ids made)
 {
     /* Full: forget everything. What is common is back after a few thousand pieces. */
@@ -190,8 +190,8 @@ static void remember(struct bpe_encoder *c, struct slot *s, uint32_t hash, const
         c->keys_used = c->ids_used = 0;
         s = &c->slot[hash % SLOTS];
     }
-    *s = (struct slot){ .hash = hash, .key = c->keys_used, .ids = c->ids_used, .key_len = (uint16_t)len,
-                        .n = (uint16_t)made.n };
+    *s = (struct bpe_slot){ .hash = hash, .key = c->keys_used, .ids = c->ids_used, .key_len = (uint16_t)len,
+                            .n = (uint16_t)made.n };
     memcpy(c->keys + c->keys_used, p, len);
     memcpy(c->ids + c->ids_used, made.v, (size_t)made.n * sizeof *made.v);
     c->keys_used += (uint32_t)len;
@@ -210,7 +210,7 @@ static void encode_piece(struct bpe_encoder *c, const char *p, size_t len, struc
     }
     hash = bpe_hash(p, len);
     for (i = hash % SLOTS; c->slot[i].key_len; i = (i + 1) % SLOTS) {
-        const struct slot *s = &c->slot[i];
+        const struct bpe_slot *s = &c->slot[i];
 
         if (s->hash == hash && s->key_len == len && memcmp(c->keys + s->key, p, len) == 0) {
             put_ids(out, c->ids + s->ids, s->n);

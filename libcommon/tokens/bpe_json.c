@@ -19,14 +19,14 @@
 #include "libcommon/tokens/bpe_impl.h"
 #include "libcommon/tokens/hub_cache.h"
 
-struct reader {
+struct bpe_reader {
     const char *path;
     struct bpe *b;
     struct err *e;
     bool byte_level;                    /* a ByteLevel step was seen */
 };
 
-static int PRINTF_LIKE(2, 3) bad(struct reader *r, const char *fmt, ...)
+static int PRINTF_LIKE(2, 3) bad(struct bpe_reader *r, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -66,7 +66,7 @@ static bool asks_for(const json_t *o, const char *key)
 
 /* ---- model ---- */
 
-static int read_vocab(struct reader *r, json_t *vocab, size_t n_added, size_t n_merges)
+static int read_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_t n_merges)
 {
     const char *key;
     json_t *id;
@@ -86,7 +86,7 @@ static int read_vocab(struct reader *r, json_t *vocab, size_t n_added, size_t n_
 }
 
 /* "left right", or since 2024 ["left", "right"]. */
-static int read_merge(struct reader *r, const json_t *m, int32_t rank)
+static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
 {
     const char *text = json_string_value(m), *left, *right, *missing;
     size_t n_left, n_right;
@@ -114,7 +114,7 @@ static int read_merge(struct reader *r, const json_t *m, int32_t rank)
     return missing ? bad(r, "model.merges[%d]: the vocabulary has no token for its part: %s", rank, missing) : 0;
 }
 
-static int read_model(struct reader *r, const json_t *model, size_t n_added)
+static int read_model(struct bpe_reader *r, const json_t *model, size_t n_added)
 {
     static const char *const never[] = {
         "dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix",
@@ -141,7 +141,7 @@ static int read_model(struct reader *r, const json_t *model, size_t n_added)
 
 /* ---- pre_tokenizer ---- */
 
-static int add_step(struct reader *r, const char *pattern, bool remove_matches, bool remove_gaps, bool prefix)
+static int add_step(struct bpe_reader *r, const char *pattern, bool remove_matches, bool remove_gaps, bool prefix)
 {
     char why[256];
 
@@ -163,7 +163,7 @@ static char *quoted(const char *text)
     return sb.buf;
 }
 
-static int read_split(struct reader *r, const json_t *o)
+static int read_split(struct bpe_reader *r, const json_t *o)
 {
     const json_t *pattern = json_object_get(o, "pattern");
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
@@ -185,7 +185,7 @@ static int read_split(struct reader *r, const json_t *o)
 }
 
 /* Sequences in sequences are bounded by the number of steps, their depth by the parser of JSON. */
-static int read_pre_tokenizer(struct reader *r, const json_t *o, int depth)
+static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
 {
     const char *type = type_of(o);
     const json_t *list;
@@ -222,7 +222,7 @@ static int by_length(const void *a, const void *b)
     return (x->len < y->len) - (x->len > y->len);
 }
 
-static int read_added(struct reader *r, json_t *list)
+static int read_added(struct bpe_reader *r, json_t *list)
 {
     struct bpe *b = r->b;
     size_t i;
@@ -251,7 +251,7 @@ static int read_added(struct reader *r, json_t *list)
 /* ---- post_processor ---- */
 
 /* {"SpecialToken": {"id": "<s>"}} items before and after {"Sequence": ...}. */
-static int read_template(struct reader *r, const json_t *o)
+static int read_template(struct bpe_reader *r, const json_t *o)
 {
     json_t *single = json_object_get(o, "single"), *item;
     struct bpe *b = r->b;
@@ -274,7 +274,7 @@ static int read_template(struct reader *r, const json_t *o)
     return text_seen ? 0 : bad(r, "post_processor: a template without the text");
 }
 
-static int read_post_processor(struct reader *r, const json_t *o, int depth)
+static int read_post_processor(struct bpe_reader *r, const json_t *o, int depth)
 {
     const char *type = type_of(o);
     size_t i;
@@ -295,7 +295,7 @@ static int read_post_processor(struct reader *r, const json_t *o, int depth)
 
 /* ---- the file ---- */
 
-static int read_sections(struct reader *r, const json_t *root)
+static int read_sections(struct bpe_reader *r, const json_t *root)
 {
     json_t *added = json_object_get(root, "added_tokens");
     const json_t *pre = json_object_get(root, "pre_tokenizer"), *post = json_object_get(root, "post_processor");
@@ -316,7 +316,7 @@ static int read_sections(struct reader *r, const json_t *root)
 
 struct bpe *bpe_open_json(const char *path, struct err *e)
 {
-    struct reader r = { .e = e };
+    struct bpe_reader r = { .e = e };
     char *file = hub_find(path, "tokenizer.json", e), *text;
     json_error_t je;
     json_t *root = NULL;

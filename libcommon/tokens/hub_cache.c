@@ -16,7 +16,7 @@
 
 enum { REF_MAX = 256 };
 
-struct model {
+struct hub_model {
     const char *name, *file;
     char *folder;               /* models--ORG--NAME */
     struct strbuf looked;       /* places without an answer, for the message */
@@ -97,7 +97,7 @@ static char *newest_snapshot(const char *model, const char *file)
 }
 
 /* In one cache; NULL adds to m->looked. variable: how the user can move the cache. */
-static char *in_cache(struct model *m, const char *cache, const char *variable)
+static char *in_cache(struct hub_model *m, const char *cache, const char *variable)
 {
     char *model = path_join(cache, m->folder), *revision = revision_of_main(model);
     struct stat st;
@@ -113,7 +113,7 @@ static char *in_cache(struct model *m, const char *cache, const char *variable)
     return found;
 }
 
-static char *in_caches(struct model *m)
+static char *in_caches(struct hub_model *m)
 {
     static const struct { const char *variable, *below; } caches[] = {
         { "TRANSFORMERS_CACHE", "" }, { "HF_HUB_CACHE", "" }, { "HUGGINGFACE_HUB_CACHE", "" }, { "HF_HOME", "/hub" },
@@ -138,7 +138,7 @@ static char *in_caches(struct model *m)
 
 char *hub_find(const char *name, const char *file, struct err *e)
 {
-    struct model m = { .name = name, .file = file };
+    struct hub_model m = { .name = name, .file = file };
     struct stat st;
     char *found;
 

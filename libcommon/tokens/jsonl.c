@@ -13,13 +13,13 @@
 
 enum { MAX_DEPTH = 500 };
 
-struct parser {
+struct jsonl_parser {
     const char *line, *p, *end;
     struct jsonl_fault *fault;
     struct strbuf skipped;              /* strings nobody asked for */
 };
 
-static int PRINTF_LIKE(2, 3) bad(struct parser *j, const char *fmt, ...)
+static int PRINTF_LIKE(2, 3) bad(struct jsonl_parser *j, const char *fmt, ...)
 {
     va_list ap;
 
@@ -30,13 +30,13 @@ static int PRINTF_LIKE(2, 3) bad(struct parser *j, const char *fmt, ...)
     return -1;
 }
 
-static void blanks(struct parser *j)
+static void blanks(struct jsonl_parser *j)
 {
     while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
         j->p++;
 }
 
-static bool take(struct parser *j, char c)
+static bool take(struct jsonl_parser *j, char c)
 {
     blanks(j);
     if (j->p == j->end || *j->p != c)
@@ -74,7 +74,7 @@ static void put_char(struct strbuf *out, uint32_t c)
 }
 
 /* After "\u": one character, which outside the first plane takes two escapes. */
-static int take_unicode(struct parser *j, struct strbuf *out, bool wanted)
+static int take_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     int c = hex4(j->p, j->end), low;
 
@@ -96,7 +96,7 @@ static int take_unicode(struct parser *j, struct strbuf *out, bool wanted)
     return 0;
 }
 
-static int take_escape(struct parser *j, struct strbuf *out, bool wanted)
+static int take_escape(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *which;
@@ -116,7 +116,7 @@ static int take_escape(struct parser *j, struct strbuf *out, bool wanted)
 }
 
 /* A string, unescaped, appended to `out`. */
-static int take_string(struct parser *j, struct strbuf *out, bool wanted)
+static int take_string(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     if (!take(j, '"'))
         return bad(j, "expected a string");
@@ -142,7 +142,7 @@ static int take_string(struct parser *j, struct strbuf *out, bool wanted)
 
 /* ---- other values ---- */
 
-static size_t digits(struct parser *j)
+static size_t digits(struct jsonl_parser *j)
 {
     const char *first = j->p;
 
@@ -151,7 +151,7 @@ static size_t digits(struct parser *j)
     return (size_t)(j->p - first);
 }
 
-static bool word(struct parser *j, const char *w)
+static bool word(struct jsonl_parser *j, const char *w)
 {
     size_t n = strlen(w);
 
@@ -161,7 +161,7 @@ static bool word(struct parser *j, const char *w)
     return true;
 }
 
-static int skip_number(struct parser *j)
+static int skip_number(struct jsonl_parser *j)
 {
     bool zero;
 
@@ -189,16 +189,16 @@ static int skip_number(struct parser *j)
     return 0;
 }
 
-static int skip_string(struct parser *j)
+static int skip_string(struct jsonl_parser *j)
 {
     j->skipped.len = 0;
     return take_string(j, &j->skipped, false);
 }
 
-static int skip_value(struct parser *j, int depth);
+static int skip_value(struct jsonl_parser *j, int depth);
 
 /* The items of an array or object, behind its first bracket. */
-static int skip_items(struct parser *j, char close, int depth)
+static int skip_items(struct jsonl_parser *j, char close, int depth)
 {
     if (depth == MAX_DEPTH)
         return bad(j, "more than %d levels", MAX_DEPTH);
@@ -213,7 +213,7 @@ static int skip_items(struct parser *j, char close, int depth)
     return take(j, close) ? 0 : bad(j, "expected ',' or '%c'", close);
 }
 
-static int skip_value(struct parser *j, int depth)
+static int skip_value(struct jsonl_parser *j, int depth)
 {
     blanks(j);
     if (j->p == j->end)
@@ -235,7 +235,7 @@ static int skip_value(struct parser *j, int depth)
 
 /* ---- the line ---- */
 
-static int take_value(struct parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
+static int take_value(struct jsonl_parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
 {
     blanks(j);
     if (j->p == j->end || *j->p != '"')
@@ -248,7 +248,7 @@ static int take_value(struct parser *j, struct strbuf *text, const char *key, st
     return 0;
 }
 
-static int take_member(struct parser *j, const struct jsonl_wanted *w)
+static int take_member(struct jsonl_parser *j, const struct jsonl_wanted *w)
 {
     if (skip_string(j) < 0)
         return -1;
@@ -258,7 +258,7 @@ static int take_member(struct parser *j, const struct jsonl_wanted *w)
     return take(j, ':') ? skip_value(j, 1) : bad(j, "expected ':'");
 }
 
-static int take_object(struct parser *j, const struct jsonl_wanted *w)
+static int take_object(struct jsonl_parser *j, const struct jsonl_wanted *w)
 {
     if (!take(j, '{'))
         return bad(j, "expected an object");
@@ -276,7 +276,7 @@ static int take_object(struct parser *j, const struct jsonl_wanted *w)
 
 int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault)
 {
-    struct parser j = { .line = line, .p = line, .end = line + len, .fault = fault };
+    struct jsonl_parser j = { .line = line, .p = line, .end = line + len, .fault = fault };
     size_t sound = utf8_check(line, len);
     int rc;
 

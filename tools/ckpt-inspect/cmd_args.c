@@ -9,27 +9,27 @@
 #include "libcommon/base/parse.h"
 #include "tools/ckpt-inspect/view.h"
 
-struct pair {
+struct args_pair {
     const char *name;
     const struct pk *value;
 };
 
 static int pair_cmp(const void *a, const void *b)
 {
-    return strcmp(((const struct pair *)a)->name, ((const struct pair *)b)->name);
+    return strcmp(((const struct args_pair *)a)->name, ((const struct args_pair *)b)->name);
 }
 
 /* The string-keyed pairs of a Namespace, sorted. Caller frees. */
-static struct pair *sorted_pairs(const struct pk *args, int *n)
+static struct args_pair *sorted_pairs(const struct pk *args, int *n)
 {
     uint32_t n_items;
     struct pk **item = pk_pairs(args, &n_items);
-    struct pair *p = xcalloc((size_t)(item ? n_items : 0) + 1, sizeof *p);
+    struct args_pair *p = xcalloc((size_t)(item ? n_items : 0) + 1, sizeof *p);
 
     *n = 0;
     for (uint32_t i = 0; item && i < n_items; i++)
         if (pk_as_str(item[2 * i]))
-            p[(*n)++] = (struct pair){ pk_as_str(item[2 * i]), item[2 * i + 1] };
+            p[(*n)++] = (struct args_pair){ pk_as_str(item[2 * i]), item[2 * i + 1] };
     qsort(p, (size_t)*n, sizeof *p, pair_cmp);
     return p;
 }
@@ -43,7 +43,7 @@ static bool asked_for(const struct inspect *in, const char *name)
 }
 
 /* Names asked for that the checkpoint does not have are told on stderr. */
-static int tell_missing(const struct inspect *in, const struct pair *p, int n)
+static int tell_missing(const struct inspect *in, const struct args_pair *p, int n)
 {
     const char **names = xcalloc((size_t)n + 1, sizeof *names);
     int rc = EXIT_OK;
@@ -51,7 +51,7 @@ static int tell_missing(const struct inspect *in, const struct pair *p, int n)
     for (int i = 0; i < n; i++)
         names[i] = p[i].name;
     for (int i = 1; i < in->n_args; i++) {
-        struct pair want = { in->arg[i], NULL };
+        struct args_pair want = { in->arg[i], NULL };
         const char *near;
 
         if (bsearch(&want, p, (size_t)n, sizeof *p, pair_cmp))
@@ -65,7 +65,7 @@ static int tell_missing(const struct inspect *in, const struct pair *p, int n)
     return rc;
 }
 
-static void print_text(const struct inspect *in, const struct pair *p, int n)
+static void print_text(const struct inspect *in, const struct args_pair *p, int n)
 {
     for (int i = 0; i < n; i++) {
         struct strbuf sb = {0};
@@ -78,7 +78,7 @@ static void print_text(const struct inspect *in, const struct pair *p, int n)
     }
 }
 
-static void print_json(const struct inspect *in, const char *path, const struct pair *p, int n)
+static void print_json(const struct inspect *in, const char *path, const struct args_pair *p, int n)
 {
     json_t *o = json_object();
 
@@ -106,7 +106,7 @@ int cmd_args(struct inspect *in)
     if (!args) {
         rc = cli_fail(&in->cli, &e);
     } else {
-        struct pair *p = sorted_pairs(args, &n);
+        struct args_pair *p = sorted_pairs(args, &n);
         int missing = tell_missing(in, p, n);
 
         if (in->cli.json)

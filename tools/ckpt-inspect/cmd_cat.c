@@ -78,7 +78,7 @@ static int find_tensor(const struct inspect *in, const struct view *v, const cha
 
 /* ---- where it goes ---- */
 
-struct out {
+struct cat_out {
     FILE *f;
     char *tmp;                  /* NULL: written in place */
     const char *path;
@@ -99,7 +99,7 @@ static bool is_input(const struct view *v, const struct stat *st)
 }
 
 /* A regular file appears whole or not at all; a pipe or device is written as it is. */
-static int out_open(struct out *o, const struct inspect *in, const struct view *v, struct err *e)
+static int out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
     struct stat st, link;
     bool there, followed;
@@ -131,7 +131,7 @@ static int out_open(struct out *o, const struct inspect *in, const struct view *
 }
 
 /* Keep what was written when rc is 0, else leave no trace. */
-static int out_close(struct out *o, int rc, struct err *e)
+static int out_close(struct cat_out *o, int rc, struct err *e)
 {
     if (o->path && o->f) {
         if (rc == 0 && (fflush(o->f) != 0 || (o->tmp && fsync(fileno(o->f)) < 0))) {
@@ -209,7 +209,8 @@ static void print_values(struct printer *p, const uint8_t *b, uint64_t len)
     }
 }
 
-static void print_head(const struct printer *p, const struct view *v, const struct tensor *t, const struct slice *s)
+static void print_head(const struct printer *p, const struct view *v, const struct view_tensor *t,
+                       const struct view_slice *s)
 {
     struct strbuf sb = {0};
 
@@ -250,7 +251,8 @@ static int window_move(struct window *w, uint64_t at, uint64_t need, uint64_t ah
     return reader_read(w->reader, w->from, w->len, w->buf, e);
 }
 
-static int cat_runs(struct window *w, const struct tensor *t, const struct slice *s, struct printer *p, struct err *e)
+static int cat_runs(struct window *w, const struct view_tensor *t, const struct view_slice *s, struct printer *p,
+                    struct err *e)
 {
     uint64_t size = (uint64_t)dtype_size(t->dtype), run = (uint64_t)s->run * size;
     int64_t n_runs = s->n_elems ? s->n_elems / s->run : 0;
@@ -273,8 +275,8 @@ static int cat_runs(struct window *w, const struct tensor *t, const struct slice
     return rc;
 }
 
-static int cat_values(const struct inspect *in, const struct view *v, const struct tensor *t, const struct slice *s,
-                      struct printer *p, struct err *e)
+static int cat_values(const struct inspect *in, const struct view *v, const struct view_tensor *t,
+                      const struct view_slice *s, struct printer *p, struct err *e)
 {
     struct window w = { .reader = reader_new(t->map, v->files, in->cli.replicas), .end = t->map->len,
                         .buf = xmalloc(WINDOW_MAX) };
@@ -302,11 +304,11 @@ static void print_tail(const struct printer *p, const struct err *e)
     json_decref(text);
 }
 
-static int cat_tensor(const struct inspect *in, const struct view *v, const struct tensor *t, struct err *e)
+static int cat_tensor(const struct inspect *in, const struct view *v, const struct view_tensor *t, struct err *e)
 {
     struct printer p = { .format = in->format, .json = in->cli.json, .dtype = t->dtype };
-    struct slice s;
-    struct out o = {0};
+    struct view_slice s;
+    struct cat_out o = {0};
     int rc;
 
     if (slice_parse(&s, in->slice, t->ndim, t->shape, e) < 0)

@@ -11,7 +11,7 @@
 
 /* ---- the outcome ---- */
 
-static bool differs(const struct diff *d, const struct pair *p)
+static bool differs(const struct diff *d, const struct diff_pair *p)
 {
     return !p->b || p->unlike || d->job[p->job].diff.n_differ > 0;
 }
@@ -25,19 +25,19 @@ static int count_differing(const struct diff *d)
     return n;
 }
 
-enum verdict { EQUAL, DIFFERENT, UNKNOWN };
+enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
 
 /* Equal is what was compared and found so: not nothing, and not what is damaged. */
-static enum verdict verdict_of(const struct diff *d)
+static enum diff_verdict verdict_of(const struct diff *d)
 {
     if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
         return DIFFERENT;
     return d->n_jobs == 0 || d->damaged ? UNKNOWN : EQUAL;
 }
 
-static json_t *pair_json(const struct diff *d, const struct pair *p)
+static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
 {
-    const struct tensor *t = p->a;
+    const struct view_tensor *t = p->a;
     json_t *o = json_pack("{s:o, s:o, s:s}", "name", out_text(t->name),
         "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)),
         "what", !p->b ? "only_in_a" : p->unlike ? p->unlike : "values");
@@ -89,7 +89,7 @@ static json_t *section(json_t *list)
 
 static void print_json(const struct inspect *in, const struct diff *d)
 {
-    enum verdict v = verdict_of(d);
+    enum diff_verdict v = verdict_of(d);
     json_t *list = json_array();
     int left = in->max;
 
@@ -97,7 +97,7 @@ static void print_json(const struct inspect *in, const struct diff *d)
         if (differs(d, &d->pair[i]) && left-- > 0)
             json_array_append_new(list, pair_json(d, &d->pair[i]));
     for (int i = 0; i < d->n_only_b && left-- > 0; i++) {
-        const struct tensor *t = d->only_b[i];
+        const struct view_tensor *t = d->only_b[i];
 
         json_array_append_new(list, json_pack("{s:o, s:o, s:s}", "name", out_text(t->name),
             "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)), "what", "only_in_b"));
@@ -127,7 +127,7 @@ static void print_values(const struct stats_diff *sd)
                stats_diff_rel_l2(sd));
 }
 
-static void print_pair(const struct diff *d, const struct pair *p)
+static void print_pair(const struct diff *d, const struct diff_pair *p)
 {
     char *label = view_label(p->a), a[160], b[160];
 
@@ -163,7 +163,7 @@ static void print_notes(const struct diff *d)
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
     for (int i = 0; i < d->n; i++) {
-        const struct pair *p = &d->pair[i];
+        const struct diff_pair *p = &d->pair[i];
 
         if (!p->fewer_rows || vocab_told)
             continue;
@@ -257,7 +257,7 @@ static void print_text(const struct inspect *in, const struct diff *d)
 static void check_digests(const struct diff *d, struct report *r)
 {
     for (int i = 0; i < d->n; i++) {
-        const struct pair *p = &d->pair[i];
+        const struct diff_pair *p = &d->pair[i];
         const struct stats_job *job = p->job >= 0 ? &d->job[p->job] : NULL;
         struct err e = {0};
 

@@ -50,7 +50,7 @@ static void print_pieces(const struct view *v, const struct tmap *m, const char 
 
 /* ---- a checkpoint: one line a parameter, its states together ---- */
 
-static void print_states(const struct tensor *t, int n)
+static void print_states(const struct view_tensor *t, int n)
 {
     for (int i = 0; i < n; i++)
         printf("%s%s:%s", i ? " " : "", state_name((enum state)t[i].state), dtype_name(t[i].dtype));
@@ -111,7 +111,7 @@ static void print_head(const struct view *v, const struct widths *w)
     printf("%-*s %-*s stage group  parameter\n", w->shape, "shape", w->rule, "merge");
 }
 
-static void print_param(const struct inspect *in, const struct view *v, const struct tensor *t, int n,
+static void print_param(const struct inspect *in, const struct view *v, const struct view_tensor *t, int n,
                         const struct widths *w)
 {
     const struct param *p = t->param;
@@ -135,7 +135,7 @@ static void print_param(const struct inspect *in, const struct view *v, const st
     }
 }
 
-static json_t *param_json(const struct inspect *in, const struct view *v, const struct tensor *t, int n)
+static json_t *param_json(const struct inspect *in, const struct view *v, const struct view_tensor *t, int n)
 {
     const struct param *p = t->param;
     json_t *states = json_object();
@@ -190,7 +190,7 @@ static void list_tensors(const struct inspect *in, const struct view *v)
     for (int i = 0; i < v->n; i++)
         width = (int)max_u64((uint64_t)width, strlen(out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape)));
     for (int i = 0; i < v->n; i++) {
-        const struct tensor *t = &v->tensor[i];
+        const struct view_tensor *t = &v->tensor[i];
 
         if (in->cli.json) {
             json_t *o = json_pack("{s:o, s:o, s:s, s:I}",

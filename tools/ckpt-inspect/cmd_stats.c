@@ -10,7 +10,7 @@
 #include "tools/ckpt-inspect/view.h"
 
 /* A line for the tensor's name, one for each of its states. */
-static void print_row(const struct tensor *t, const struct stats *s, bool same_name)
+static void print_row(const struct view_tensor *t, const struct stats *s, bool same_name)
 {
     bool any = stats_n_finite(s) > 0;
 
@@ -21,7 +21,7 @@ static void print_row(const struct tensor *t, const struct stats *s, bool same_n
            any ? s->max : 0, stats_mean(s), s->n_nan, s->n_inf, s->n_zero);
 }
 
-static json_t *row_json(const struct tensor *t, const struct stats *s)
+static json_t *row_json(const struct view_tensor *t, const struct stats *s)
 {
     bool any = stats_n_finite(s) > 0;
     json_t *o = json_pack("{s:o, s:o, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}",
@@ -62,7 +62,7 @@ static int run(const struct inspect *in, const struct view *v, struct stats_job 
                              .whole_records = !in->glob, .report = r };
 
     for (int i = 0; i < v->n; i++) {
-        const struct tensor *t = &v->tensor[i];
+        const struct view_tensor *t = &v->tensor[i];
 
         if (!t->map) {
             err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", t->name);

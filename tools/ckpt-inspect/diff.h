@@ -11,8 +11,8 @@
 #include "tools/ckpt-inspect/view.h"
 
 /* What became of one tensor of A. */
-struct pair {
-    const struct tensor *a, *b;         /* b NULL: only in A */
+struct diff_pair {
+    const struct view_tensor *a, *b;    /* b NULL: only in A */
     const char *unlike;                 /* why values were not compared, or NULL */
     bool fewer_rows;                    /* padded vocabularies differ: the common rows were compared */
     int job;                            /* -1: not compared */
@@ -28,11 +28,11 @@ struct diff_state {
 struct diff {
     struct view *a, *b;
     int n;
-    struct pair *pair;
+    struct diff_pair *pair;
     struct stats_job *job;
     int n_jobs;
     int n_only_b;
-    const struct tensor **only_b;
+    const struct view_tensor **only_b;
     bool state_in_a[STATE_N], state_in_b[STATE_N];
     struct diff_state state;            /* all NULL with --tensors-only and for single files */
     bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */

@@ -9,7 +9,7 @@
 
 struct key {
     char *text;
-    const struct tensor *tensor;
+    const struct view_tensor *tensor;
     bool used;
 };
 
@@ -34,7 +34,7 @@ static int first_layer(const struct view *v)
     return first;
 }
 
-static char *key_text(const struct view *v, const struct tensor *t, int first)
+static char *key_text(const struct view *v, const struct view_tensor *t, int first)
 {
     char kind[128];
     int layer = -1;
@@ -71,16 +71,16 @@ static void keys_free(struct key *k, int n)
 }
 
 /* Same trailing dimensions, and a vocabulary whose padding may differ. */
-static bool common_rows(const struct tensor *a, const struct tensor *b)
+static bool common_rows(const struct view_tensor *a, const struct view_tensor *b)
 {
     if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
         return false;
     return memcmp(a->shape + 1, b->shape + 1, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
 }
 
-static void pair_up(struct diff *d, struct pair *p)
+static void pair_up(struct diff *d, struct diff_pair *p)
 {
-    const struct tensor *a = p->a, *b = p->b;
+    const struct view_tensor *a = p->a, *b = p->b;
     bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 
     p->fewer_rows = !same_shape && common_rows(a, b);
@@ -107,7 +107,7 @@ static void find_states(const struct view *v, bool held[STATE_N])
             held[st] |= v->source->param[i].state[st] != NULL;
 }
 
-static bool held_by_both(const struct diff *d, const struct tensor *t)
+static bool held_by_both(const struct diff *d, const struct view_tensor *t)
 {
     return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
 }
@@ -125,7 +125,7 @@ void diff_pair(struct diff *d)
     for (int i = 0; i < d->a->n; i++) {
         struct key want = { key_text(d->a, &d->a->tensor[i], first), NULL, false };
         struct key *found = bsearch(&want, b, (size_t)d->b->n, sizeof *b, key_cmp);
-        struct pair *p = &d->pair[d->n];
+        struct diff_pair *p = &d->pair[d->n];
 
         free(want.text);
         if (!held_by_both(d, &d->a->tensor[i]))

@@ -49,7 +49,7 @@ static enum weight weight_of(const char *path)
     return COUNTS;
 }
 
-struct walk {
+struct diff_walk {
     const struct source *a, *b;
     const struct pt *a_pt, *b_pt;
     struct diff_state *out;
@@ -58,7 +58,7 @@ struct walk {
 
 /* ---- are two values the same? ---- */
 
-static bool same_bytes(const struct walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
+static bool same_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
     enum { MOST = 1 << 20 };            /* a generator's state has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
@@ -77,9 +77,9 @@ static bool same_bytes(const struct walk *w, const struct pt_tensor *x, const st
     return same;
 }
 
-static bool same(const struct walk *w, const struct pk *a, const struct pk *b);
+static bool same(const struct diff_walk *w, const struct pk *a, const struct pk *b);
 
-static bool same_items(const struct walk *w, struct pk *const *a, struct pk *const *b, uint32_t n)
+static bool same_items(const struct diff_walk *w, struct pk *const *a, struct pk *const *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (!same(w, a[i], b[i]))
@@ -88,7 +88,7 @@ static bool same_items(const struct walk *w, struct pk *const *a, struct pk *con
 }
 
 /* Bit for bit, types included: 3 and 3.0 are not the same argument. */
-static bool same(const struct walk *w, const struct pk *a, const struct pk *b)
+static bool same(const struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     struct pt_tensor x, y;
 
@@ -133,7 +133,7 @@ static void add(json_t *list, const char *key, json_t *a, json_t *b)
 }
 
 /* The list that `path` belongs into: `counted`, the one that is only said, or none. */
-static json_t *list_for(const struct walk *w, const char *path, json_t *counted)
+static json_t *list_for(const struct diff_walk *w, const char *path, json_t *counted)
 {
     switch (weight_of(path)) {
     case COUNTS:      return counted;
@@ -162,9 +162,10 @@ struct both {
     const struct pk *a, *b;
 };
 
-static void compare(struct walk *w, json_t *counted, const char *path, struct both v, int depth);
+static void compare(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth);
 
-static void compare_below(struct walk *w, json_t *counted, const char *path, const char *key, struct both v, int depth)
+static void compare_below(struct diff_walk *w, json_t *counted, const char *path, const char *key, struct both v,
+                          int depth)
 {
     char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
     bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
@@ -176,7 +177,7 @@ static void compare_below(struct walk *w, json_t *counted, const char *path, con
 }
 
 /* Two dicts: the keys of the first, then those that the second alone has. */
-static void compare_dicts(struct walk *w, json_t *counted, const char *path, struct both v, int depth)
+static void compare_dicts(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n_a = 0, n_b = 0;
     struct pk **in_a = string_pairs(v.a, &n_a), **in_b = string_pairs(v.b, &n_b);
@@ -199,7 +200,7 @@ static void compare_dicts(struct walk *w, json_t *counted, const char *path, str
     arena_free(arena);
 }
 
-static void compare(struct walk *w, json_t *counted, const char *path, struct both v, int depth)
+static void compare(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n;
     bool dicts = string_pairs(v.a, &n) && string_pairs(v.b, &n);
@@ -242,7 +243,7 @@ static void compare_run(json_t *out, const struct source *x, const struct source
 }
 
 /* Groups' settings; how many there are follows from the stages a topology makes. */
-static void compare_groups(struct walk *w, const struct pk *a, const struct pk *b)
+static void compare_groups(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     uint32_t n_a = 0, n_b = 0;
     struct pk **in_a = pk_items(a, &n_a), **in_b = pk_items(b, &n_b);
@@ -267,7 +268,7 @@ static const struct pt *mp_file(const struct source *s)
 }
 
 /* Both files' roots: arguments and schedules have sections of their own. */
-static void compare_roots(struct walk *w, const struct pk *a, const struct pk *b)
+static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
 
@@ -289,7 +290,7 @@ static void compare_roots(struct walk *w, const struct pk *a, const struct pk *b
 
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out)
 {
-    struct walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out };
+    struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out };
 
     w.same_topology = a->topo.tp > 0 && memcmp(&a->topo, &b->topo, sizeof a->topo) == 0;
     out->run = json_array();

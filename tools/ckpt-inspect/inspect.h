@@ -45,13 +45,13 @@ enum {
 };
 
 enum { GIVEN_MAX = 64 };
-struct given {                  /* the tool's own options, until the command is known */
+struct inspect_given {          /* the tool's own options, until the command is known */
     const struct option_row *row[GIVEN_MAX];
     int n;
 };
 
 /* 0, or -1 after saying on stderr what is wrong. */
-int inspect_parse(struct inspect *in, struct given *given, int argc, char **argv);
+int inspect_parse(struct inspect *in, struct inspect_given *given, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
 

@@ -9,7 +9,7 @@
 #include "libcommon/base/parse.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-static const struct command {
+static const struct inspect_command {
     const char *name;
     int (*run)(struct inspect *in);
     unsigned mark;
@@ -28,7 +28,7 @@ static const struct command {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* The first option that the command does not take, or NULL: it would be ignored, a mistake worth telling. */
-static const char *misplaced(const struct command *cmd, const struct given *g)
+static const char *misplaced(const struct inspect_command *cmd, const struct inspect_given *g)
 {
     for (int i = 0; i < g->n; i++)
         if (!(g->row[i]->marks & cmd->mark))
@@ -37,7 +37,7 @@ static const char *misplaced(const struct command *cmd, const struct given *g)
 }
 
 /* A first word that names a command is one (a folder of that name is ./ls); otherwise it is a path. */
-static const struct command *find_command(const char *word)
+static const struct inspect_command *find_command(const char *word)
 {
     for (int i = 0; word && i < N_COMMANDS; i++)
         if (strcmp(word, commands[i].name) == 0)
@@ -56,7 +56,7 @@ static const char *misspelt(const char *word)
 }
 
 /* Looking twice at one PATH tells nothing new: each is kept once. */
-static void drop_repeated(struct inspect *in, const struct command *cmd)
+static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
 {
     int n = 0;
 
@@ -76,10 +76,10 @@ static void drop_repeated(struct inspect *in, const struct command *cmd)
 }
 
 /* Which command, and has it what it needs? The exit status. */
-static int look(struct inspect *in, const struct given *given)
+static int look(struct inspect *in, const struct inspect_given *given)
 {
     const char *first = in->n_words ? in->word[0] : NULL, *odd;
-    const struct command *cmd = find_command(first);
+    const struct inspect_command *cmd = find_command(first);
     const bool named = first && strcmp(first, cmd->name) == 0;
 
     in->arg = in->word + named;
@@ -100,7 +100,7 @@ static int look(struct inspect *in, const struct given *given)
 int main(int argc, char **argv)
 {
     struct inspect in = { .state = -1 };
-    struct given given = {0};
+    struct inspect_given given = {0};
     int rc;
 
     cli_start(&in.cli, argv, "ckpt-inspect");

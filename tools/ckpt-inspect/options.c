@@ -94,13 +94,13 @@ static const char tail[] =
 
 static void note_given(void *ctx, const struct option_given *o)
 {
-    struct given *g = ctx;
+    struct inspect_given *g = ctx;
 
     if (o->row->marks && g->n < GIVEN_MAX)
         g->row[g->n++] = o->row;
 }
 
-int inspect_parse(struct inspect *in, struct given *given, int argc, char **argv)
+int inspect_parse(struct inspect *in, struct inspect_given *given, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},

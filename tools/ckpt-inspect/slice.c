@@ -37,7 +37,7 @@ static int64_t clamp(int64_t v, int64_t n)
 }
 
 /* One part between commas, for dimension d. */
-static int parse_part(struct slice *s, int d, const char *p, const char *end, const char *text, struct err *e)
+static int parse_part(struct view_slice *s, int d, const char *p, const char *end, const char *text, struct err *e)
 {
     int64_t n = s->shape[d], start, stop, step;
     const char *colon = memchr(p, ':', (size_t)(end - p)), *second;
@@ -72,7 +72,7 @@ static int parse_part(struct slice *s, int d, const char *p, const char *end, co
 }
 
 /* Trailing dimensions that are taken whole, and the range before them, make one run. */
-static void find_runs(struct slice *s)
+static void find_runs(struct view_slice *s)
 {
     int d = s->ndim;
 
@@ -87,7 +87,7 @@ static void find_runs(struct slice *s)
         s->n_elems *= s->count[i];
 }
 
-int slice_parse(struct slice *s, const char *text, int ndim, const int64_t *shape, struct err *e)
+int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t *shape, struct err *e)
 {
     const char *p = text;
     int d = 0;
@@ -119,7 +119,7 @@ int slice_parse(struct slice *s, const char *text, int ndim, const int64_t *shap
     return 0;
 }
 
-int64_t slice_run_at(const struct slice *s, int64_t i)
+int64_t slice_run_at(const struct view_slice *s, int64_t i)
 {
     int64_t at = 0, stride = 1;
 

@@ -6,7 +6,7 @@
 
 #include "libcommon/format/pt.h"
 
-struct slice {
+struct view_slice {
     int ndim;                           /* of the tensor */
     int64_t shape[PT_MAX_DIM];
     int64_t start[PT_MAX_DIM], count[PT_MAX_DIM], step[PT_MAX_DIM];
@@ -22,8 +22,8 @@ struct slice {
  * tensor as NumPy does; steps are 1 or more. ERR_USAGE: not a slice, an index outside
  * the tensor, more indices than dimensions.
  */
-MUST_CHECK int slice_parse(struct slice *s, const char *text, int ndim, const int64_t *shape, struct err *e);
+MUST_CHECK int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t *shape, struct err *e);
 /* First element of run number i, i < n_elems / run, in the tensor. */
-int64_t slice_run_at(const struct slice *s, int64_t i);
+int64_t slice_run_at(const struct view_slice *s, int64_t i);
 
 #endif

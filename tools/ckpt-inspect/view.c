@@ -22,7 +22,7 @@ static bool wanted(const struct inspect *in, const char *name)
     return !in->glob || fnmatch(in->glob, name, 0) == 0;
 }
 
-static struct tensor *add_tensor(struct view *v, int *cap)
+static struct view_tensor *add_tensor(struct view *v, int *cap)
 {
     ARRAY_ROOM(v->tensor, *cap, v->n + 1);
     memset(&v->tensor[v->n], 0, sizeof *v->tensor);
@@ -40,7 +40,7 @@ static void list_source(struct view *v, const struct inspect *in)
         const struct param *p = &v->source->param[i];
 
         for (int st = 0; wanted(in, p->name) && st < STATE_N; st++) {
-            struct tensor *t;
+            struct view_tensor *t;
 
             if (!p->state[st] || (in->state >= 0 && in->state != st))
                 continue;
@@ -59,7 +59,7 @@ static void list_source(struct view *v, const struct inspect *in)
 
 /* ---- one .pt file ---- */
 
-struct walk {
+struct view_walk {
     struct view *v;
     const struct inspect *in;
     int cap, visits;
@@ -120,9 +120,9 @@ static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
     return m;
 }
 
-static void take_tensor(struct walk *w, const struct pt_tensor *pt, const char *name)
+static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const char *name)
 {
-    struct tensor *t;
+    struct view_tensor *t;
 
     if (!wanted(w->in, name))
         return;
@@ -135,9 +135,9 @@ static void take_tensor(struct walk *w, const struct pt_tensor *pt, const char *
     t->map = map_of(w->v, pt);
 }
 
-static void walk(struct walk *w, const struct pk *v, const char *name, int depth);
+static void walk(struct view_walk *w, const struct pk *v, const char *name, int depth);
 
-static void walk_below(struct walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i,
+static void walk_below(struct view_walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i,
                        int depth)
 {
     struct strbuf sb = {0};
@@ -154,7 +154,7 @@ static void walk_below(struct walk *w, const struct pk *v, const char *name, con
     strbuf_free(&sb);
 }
 
-static void walk(struct walk *w, const struct pk *v, const char *name, int depth)
+static void walk(struct view_walk *w, const struct pk *v, const char *name, int depth)
 {
     struct pt_tensor t;
     struct pk **item;
@@ -178,7 +178,7 @@ static void walk(struct walk *w, const struct pk *v, const char *name, int depth
 
 static int list_pt(struct view *v, const struct inspect *in, struct err *e)
 {
-    struct walk w = { .v = v, .in = in };
+    struct view_walk w = { .v = v, .in = in };
     int file = files_add_path(v->files, v->path, e);
 
     if (file < 0 || !(v->pt = pt_open(v->files, file, e)))
@@ -197,7 +197,7 @@ static int list_pt(struct view *v, const struct inspect *in, struct err *e)
 static int take_dataset(struct view *v, struct h5_in *h, int file, const char *name, int *cap, struct err *e)
 {
     struct h5_dataset d;
-    struct tensor *t;
+    struct view_tensor *t;
     struct tmap *m;
 
     if (h5_look(h, name, v->arena, &d, e) < 0)
@@ -372,7 +372,7 @@ int view_find(const struct view *v, const char *name, int state)
     return -1;
 }
 
-int view_check_digest(const struct view *v, const struct tensor *t, uint32_t crc, struct err *e)
+int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e)
 {
     if (!t->param || !t->param->has_digest[t->state] || t->param->digest[t->state] == crc)
         return 0;
@@ -381,7 +381,7 @@ int view_check_digest(const struct view *v, const struct tensor *t, uint32_t crc
     return -1;
 }
 
-char *view_label(const struct tensor *t)
+char *view_label(const struct view_tensor *t)
 {
     return t->state < 0 ? xstrdup(t->name) : str_fmt("%s %s", t->name, state_name((enum state)t->state));
 }

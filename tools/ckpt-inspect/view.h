@@ -11,7 +11,7 @@
 #include "libcommon/layout/layout.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-struct tensor {
+struct view_tensor {
     const char *name;
     int state;                  /* enum state, -1 in a single file */
     enum dtype dtype;
@@ -30,7 +30,7 @@ struct view {
     struct arena *arena;        /* names and maps of a single file */
     int64_t n_runs;             /* contiguous runs in those maps */
     int n;
-    struct tensor *tensor;      /* in the checkpoint's order */
+    struct view_tensor *tensor; /* in the checkpoint's order */
 };
 
 /* True for a path that is one .pt or .h5 file rather than a checkpoint (a folder, a tar, index.h5). */
@@ -51,8 +51,8 @@ MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, 
 /* -1: none. */
 int view_find(const struct view *v, const char *name, int state);
 /* `crc` is that of all bytes of the tensor: is it the one a manifest tells? 0 where none does. */
-MUST_CHECK int view_check_digest(const struct view *v, const struct tensor *t, uint32_t crc, struct err *e);
+MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);
 /* Name for people: "3.x.weight fp32" or, in a single file, the name alone. */
-char *view_label(const struct tensor *t);               /* caller frees */
+char *view_label(const struct view_tensor *t);          /* caller frees */
 
 #endif

@@ -16,19 +16,19 @@
 /* ---- the certificate ---- */
 
 /* A conversion under way: the callbacks' ctx. */
-struct writing {
+struct deepspeed_writing {
     const struct ds_write *w;
     struct strbuf proof;                /* the certificate's text */
 };
 
 static void warn(void *ctx, const char *text)
 {
-    cli_warn(((const struct writing *)ctx)->w->cli, "%s", text);
+    cli_warn(((const struct deepspeed_writing *)ctx)->w->cli, "%s", text);
 }
 
 static int certify(void *ctx, const char *dir, struct err *e)
 {
-    struct writing *x = ctx;
+    struct deepspeed_writing *x = ctx;
     const struct cli *cli = x->w->cli;
     struct certificate_opts o = { .out = x->w->out, .replicas = cli->replicas, .threads = cli->threads,
                                   .mem_bytes = cli->mem_bytes, .stopped = cli_stopped };
@@ -37,7 +37,7 @@ static int certify(void *ctx, const char *dir, struct err *e)
 }
 
 /* Beside a finished OUT: what was proved before it got its name, or what can still be proved. */
-static int write_certificate(struct writing *x, const struct convert_result *r, struct err *e)
+static int write_certificate(struct deepspeed_writing *x, const struct convert_result *r, struct err *e)
 {
     if (!x->w->cli->certificate || (!r->published && !r->complete))
         return 0;
@@ -72,7 +72,7 @@ static struct sink *open_sink(const struct ds_write *w)
 
 int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err *e)
 {
-    struct writing x = { .w = w };
+    struct deepspeed_writing x = { .w = w };
     struct convert_opts o = convert_cli_opts(w->cli, w->out, w->shape);
     int rc;
 

@@ -7,19 +7,19 @@
 #include "libcommon/cli/cli.h"
 #include "tools/common/convert_cli.h"
 
-enum form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
+enum universal_form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
 
-struct job {
+struct ds2universal_job {
     struct cli cli;
     const char *in, *out;
-    enum form form;
+    enum universal_form form;
     enum vocab_policy vocab;
     bool split;
 };
 
 /* 0, or -1 after saying what is wrong. */
-int job_parse(struct job *j, int argc, char **argv);
+int job_parse(struct ds2universal_job *j, int argc, char **argv);
 /* Convert, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct job *j);
+int job_run(struct ds2universal_job *j);
 
 #endif

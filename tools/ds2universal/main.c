@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = {0};
+    struct ds2universal_job job = {0};
     struct cli *cli = &job.cli;
     int rc;
 

@@ -6,11 +6,11 @@
 #include "libcommon/base/parse.h"
 #include "tools/ds2universal/ds2universal.h"
 
-#define FIELD(f) OPTION_FIELD(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct ds2universal_job, f)
 
 static int take_workers(void *into, const char *value, struct err *e)
 {
-    struct job *j = into;
+    struct ds2universal_job *j = into;
     int64_t n;
 
     /* The reference's worker processes; a larger number than cores gains nothing here. */
@@ -64,13 +64,13 @@ static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
     "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";
 
-static int usage(struct job *j, const char *what)
+static int usage(struct ds2universal_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
-int job_parse(struct job *j, int argc, char **argv)
+int job_parse(struct ds2universal_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_average),

@@ -12,7 +12,7 @@
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
 
-static struct sink *open_sink(struct job *j)
+static struct sink *open_sink(struct ds2universal_job *j)
 {
     struct sink_opts o = convert_cli_sink(&j->cli, j->out);
 
@@ -26,7 +26,7 @@ static struct sink *open_sink(struct job *j)
     return universal_pt_sink(&o);
 }
 
-static int print_plan(struct job *j, struct source *s, struct err *e)
+static int print_plan(struct ds2universal_job *j, struct source *s, struct err *e)
 {
     struct sink *k = open_sink(j);
     struct rehearsal r;
@@ -46,7 +46,7 @@ static int print_plan(struct job *j, struct source *s, struct err *e)
     return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-static void print_result(struct job *j, const struct source *s, const struct convert_result *r)
+static void print_result(struct ds2universal_job *j, const struct source *s, const struct convert_result *r)
 {
     char *what;
 
@@ -70,7 +70,7 @@ static void print_result(struct job *j, const struct source *s, const struct con
     free(what);
 }
 
-static int convert(struct job *j, struct source *s, struct err *e)
+static int convert(struct ds2universal_job *j, struct source *s, struct err *e)
 {
     char *shape = str_fmt("format %s split %d vocab %d replicas %d", form_names[j->form], j->split, j->vocab,
                           j->cli.replicas);
@@ -86,7 +86,7 @@ static int convert(struct job *j, struct source *s, struct err *e)
     return rc;
 }
 
-int job_run(struct job *j)
+int job_run(struct ds2universal_job *j)
 {
     struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch };
     struct report *r = report_new();

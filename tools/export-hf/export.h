@@ -13,7 +13,7 @@
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
-struct job {
+struct export_job {
     struct cli cli;
     const char *in, *out;
     bool import, all_steps;
@@ -33,20 +33,21 @@ struct job {
 };
 
 /* 0, or -1 after saying what is wrong. */
-int job_parse(struct job *j, int argc, char **argv);
+int job_parse(struct export_job *j, int argc, char **argv);
 /* Do it, or print the plan with --dry-run. Return the exit status. */
-int job_export(struct job *j);
-int job_export_all(struct job *j);
-int job_import(struct job *j);
+int job_export(struct export_job *j);
+int job_export_all(struct export_job *j);
+int job_import(struct export_job *j);
 
 /* ---- talk.c ---- */
 
 /* What an export would write. */
-void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
+void talk_plan(const struct export_job *j, const char *out, const struct hf_target *t, const struct report *notes,
                const struct rehearsal *r);
-void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r);
+void talk_result(const struct export_job *j, const char *out, const struct hf_target *t,
+                 const struct convert_result *r);
 /* What an import would write. */
-void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes,
+void talk_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
                       const struct rehearsal *r);
 
 #endif

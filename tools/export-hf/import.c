@@ -11,7 +11,7 @@
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
 
-static int print_plan(struct job *j, const struct ds_target *t, struct source *s, const struct report *notes,
+static int print_plan(struct export_job *j, const struct ds_target *t, struct source *s, const struct report *notes,
                       struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
@@ -27,13 +27,13 @@ static int print_plan(struct job *j, const struct ds_target *t, struct source *s
 }
 
 /* Said before a spool file is filled, rather than after. */
-static bool stands_already(const struct job *j, struct err *e)
+static bool stands_already(const struct export_job *j, struct err *e)
 {
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
 /* Rows of the embedding: what was asked for, or as Megatron pads. */
-static int64_t padded_rows(const struct job *j, int64_t rows)
+static int64_t padded_rows(const struct export_job *j, int64_t rows)
 {
     int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
 
@@ -41,7 +41,7 @@ static int64_t padded_rows(const struct job *j, int64_t rows)
 }
 
 /* config.json alone, for the rows that the source will have. */
-static int read_rows(const struct job *j, int64_t *rows, struct err *e)
+static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 {
     char *path = path_join(j->in, "config.json"), *text;
     struct hf_config c;
@@ -72,7 +72,7 @@ static struct report *told(const struct report *from)
     return to;
 }
 
-static int import(struct job *j, struct source *s, struct report *all, struct err *e)
+static int import(struct export_job *j, struct source *s, struct report *all, struct err *e)
 {
     struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct convert_result res;
@@ -97,7 +97,7 @@ static int import(struct job *j, struct source *s, struct report *all, struct er
     return rc;
 }
 
-int job_import(struct job *j)
+int job_import(struct export_job *j)
 {
     struct hf_source_opts o = { .n_groups = j->target.q.n_groups ? j->target.q.n_groups : 3,
                                 .vocab_tokens = j->vocab_tokens, .threads = j->cli.threads,

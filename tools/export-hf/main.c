@@ -6,8 +6,8 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = { .arch = -1, .dtype = -1, .target.q.step = -1,
-                       .hf.max_shard_bytes = 5000000000u };
+    struct export_job job = { .arch = -1, .dtype = -1, .target.q.step = -1,
+                              .hf.max_shard_bytes = 5000000000u };
     struct cli *cli = &job.cli;
     int rc;
 

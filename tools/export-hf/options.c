@@ -8,7 +8,7 @@
 #include "libcommon/base/parse.h"
 #include "tools/export-hf/export.h"
 
-#define FIELD(f) OPTION_FIELD(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct export_job, f)
 /* Marks: the output depends on it; it goes without, or only with, --import. */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 
@@ -29,7 +29,7 @@ static int word_of(const char *arg, const char *const *words)
 
 static int take_dtype(void *into, const char *arg, struct err *e)
 {
-    struct job *j = into;
+    struct export_job *j = into;
     static const char *const words[] = { "bf16", "bfloat16", "fp16", "float16", "fp32", "float32", NULL };
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
     int w = word_of(arg, words);
@@ -43,7 +43,7 @@ static int take_dtype(void *into, const char *arg, struct err *e)
 /* "5GB" counts in thousands, as in Transformers; "5G" in 1024s, as everywhere here. */
 static int take_shard(void *into, const char *arg, struct err *e)
 {
-    struct job *j = into;
+    struct export_job *j = into;
     static const char units[] = "KMGT";
     const char *unit = strlen(arg) > 2 ? strchr(units, arg[strlen(arg) - 2]) : NULL;
     uint64_t n = 0;
@@ -67,7 +67,7 @@ static int take_shard(void *into, const char *arg, struct err *e)
 
 static int take_config(void *into, const char *arg, struct err *e)
 {
-    struct job *j = into;
+    struct export_job *j = into;
     const char *eq = strchr(arg, '=');
     char *key = eq && eq > arg ? str_fmt("%.*s", (int)(eq - arg), arg) : NULL;
     json_t *v = key ? json_loads(eq + 1, JSON_DECODE_ANY, NULL) : NULL;
@@ -83,7 +83,7 @@ static int take_config(void *into, const char *arg, struct err *e)
 
 static int take_arch(void *into, const char *arg, struct err *e)
 {
-    struct job *j = into;
+    struct export_job *j = into;
 
     j->arch = hf_arch_by_name(arg);
     return j->arch < 0 ? refuse(e, "--arch: expected bloom or gpt2") : 0;
@@ -91,7 +91,7 @@ static int take_arch(void *into, const char *arg, struct err *e)
 
 static int take_tokens(void *into, const char *arg, struct err *e)
 {
-    struct job *j = into;
+    struct export_job *j = into;
 
     if (parse_int(arg, 1, (int64_t)1 << 40, &j->vocab_tokens) < 0)
         return refuse(e, "--vocab-tokens: expected a number of rows");
@@ -145,22 +145,22 @@ static const char tail[] =
     "(no OUT), 2 wrong usage.\n"
     "Example: export-hf --tokenizer tok run/global_step95000 bloom-hf\n";
 
-static int usage(struct job *j, const char *what)
+static int usage(struct export_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
 /* The marks of all options that were given. */
-struct given {
-    struct job *job;
+struct export_given {
+    struct export_job *job;
     unsigned marks;
 };
 
 static void note_given(void *ctx, const struct option_given *o)
 {
     const unsigned marks = o->group->marks | o->row->marks;
-    struct given *g = ctx;
+    struct export_given *g = ctx;
 
     g->marks |= marks;
     /* What the output depends on beside IN: a resumed run must have been asked for the same. */
@@ -168,7 +168,7 @@ static void note_given(void *ctx, const struct option_given *o)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }
 
-static int check(struct job *j, unsigned marks)
+static int check(struct export_job *j, unsigned marks)
 {
     if (!j->in || !*j->in)
         return usage(j, j->import ? "no HFDIR given" : "no IN given");
@@ -185,7 +185,7 @@ static int check(struct job *j, unsigned marks)
     return 0;
 }
 
-int job_parse(struct job *j, int argc, char **argv)
+int job_parse(struct export_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Export", export_rows, NULL, 0 },
@@ -194,7 +194,7 @@ int job_parse(struct job *j, int argc, char **argv)
         { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
         CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},
     };
-    struct given given = { .job = j };
+    struct export_given given = { .job = j };
     const struct option_table table = {
         "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, note_given,
     };

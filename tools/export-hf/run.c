@@ -9,7 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/export-hf/export.h"
 
-static int write_out(struct job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
+static int write_out(struct export_job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
                      struct err *e)
 {
     struct convert_opts o = convert_cli_opts(&j->cli, out, j->shape.buf);
@@ -23,7 +23,7 @@ static int write_out(struct job *j, const char *out, struct source *s, const str
     return rc;
 }
 
-static int print_plan(struct job *j, const char *out, struct source *s, const struct hf_target *t,
+static int print_plan(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
                       const struct report *notes, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, out);
@@ -48,7 +48,7 @@ static enum dtype weights_dtype(const struct source *s)
     return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
-static int settle_rows(struct job *j, const struct source *s, struct err *e)
+static int settle_rows(struct export_job *j, const struct source *s, struct err *e)
 {
     j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
     if (!j->strip_vocab || j->hf.vocab > 0)
@@ -57,7 +57,7 @@ static int settle_rows(struct job *j, const struct source *s, struct err *e)
     return -1;
 }
 
-static int export(struct job *j, const char *out, struct source *s, struct report *notes, struct err *e)
+static int export(struct export_job *j, const char *out, struct source *s, struct report *notes, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, out);
     struct hf_tokenizer tok = {0};
@@ -87,7 +87,7 @@ static int export(struct job *j, const char *out, struct source *s, struct repor
 }
 
 /* The optimizer shards, far the larger part, are opened only where masters are wanted. */
-static struct source *open_input(struct job *j, const char *in, struct report **r, struct err *e)
+static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32,
                               .accept_mismatch = j->cli.accept_mismatch };
@@ -102,7 +102,7 @@ static struct source *open_input(struct job *j, const char *in, struct report **
     return source_open(in, &so, *r, e);
 }
 
-static int export_one(struct job *j, const char *in, const char *out)
+static int export_one(struct export_job *j, const char *in, const char *out)
 {
     struct report *r = report_new(), *notes = report_new();
     struct err e = {0};
@@ -119,7 +119,7 @@ static int export_one(struct job *j, const char *in, const char *out)
     return rc;
 }
 
-int job_export(struct job *j)
+int job_export(struct export_job *j)
 {
     return export_one(j, j->in, j->out);
 }
@@ -171,7 +171,7 @@ static int list_tags(const char *dir, char ***tags, struct err *e)
 }
 
 /* One bad tag hides no other; the worst status counts. */
-int job_export_all(struct job *j)
+int job_export_all(struct export_job *j)
 {
     char **tags = NULL;
     struct err e = {0};

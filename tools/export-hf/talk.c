@@ -32,7 +32,7 @@ static void print_tensors(const struct hf_target *t)
     }
 }
 
-void talk_plan(const struct job *j, const char *out, const struct hf_target *t, const struct report *notes,
+void talk_plan(const struct export_job *j, const char *out, const struct hf_target *t, const struct report *notes,
                const struct rehearsal *r)
 {
     const struct hf_config *c = &t->q.config;
@@ -64,7 +64,7 @@ void talk_plan(const struct job *j, const char *out, const struct hf_target *t, 
     free(config);
 }
 
-void talk_result(const struct job *j, const char *out, const struct hf_target *t, const struct convert_result *r)
+void talk_result(const struct export_job *j, const char *out, const struct hf_target *t, const struct convert_result *r)
 {
     const char *arch = hf_arch_name(t->q.config.arch), *dtype = dtype_name(t->q.config.dtype);
     char *what;
@@ -86,7 +86,7 @@ void talk_result(const struct job *j, const char *out, const struct hf_target *t
 
 /* ---- import ---- */
 
-void talk_import_plan(const struct job *j, const struct ds_target *t, const struct report *notes,
+void talk_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
                       const struct rehearsal *r)
 {
     char a[16], b[16];

@@ -6,7 +6,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = {0};
+    struct merge_job job = {0};
     struct cli *cli = &job.cli;
     int rc;
 

@@ -10,7 +10,7 @@
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_write.h"
 
-struct job {
+struct merge_job {
     struct cli cli;
     const char *in, *out;
     int target_tp;                      /* 0: not given */
@@ -22,8 +22,8 @@ struct job {
 };
 
 /* 0, or -1 after saying what is wrong. */
-int job_parse(struct job *j, int argc, char **argv);
+int job_parse(struct merge_job *j, int argc, char **argv);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct job *j);
+int job_run(struct merge_job *j);
 
 #endif

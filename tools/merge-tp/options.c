@@ -6,7 +6,7 @@
 #include "libcommon/base/parse.h"
 #include "tools/merge-tp/merge.h"
 
-#define FIELD(f) OPTION_FIELD(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct merge_job, f)
 
 static const struct option_row rows[] = {
     { "target-tp", 0, "T", "ranks to merge into (default 1)", OPTION_INT, FIELD(target_tp), .min = 1, .max = 65536 },
@@ -33,13 +33,13 @@ static const char tail[] =
     "failed (no OUT), 2 wrong usage.\n"
     "Example: merge-tp --repair --replicas majority run/global_step95000 fixed/global_step95000\n";
 
-static int usage(struct job *j, const char *what)
+static int usage(struct merge_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
-static int check(struct job *j)
+static int check(struct merge_job *j)
 {
     if (!j->in || !*j->in)
         return usage(j, "no IN given");
@@ -56,7 +56,7 @@ static int check(struct job *j)
     return 0;
 }
 
-int job_parse(struct job *j, int argc, char **argv)
+int job_parse(struct merge_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },

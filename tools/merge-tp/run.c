@@ -14,7 +14,7 @@
 
 /* ---- what is printed ---- */
 
-static void print_replicas(const struct job *j, const struct source *s)
+static void print_replicas(const struct merge_job *j, const struct source *s)
 {
     struct strbuf sb = {0};
 
@@ -25,12 +25,12 @@ static void print_replicas(const struct job *j, const struct source *s)
     strbuf_free(&sb);
 }
 
-static json_t *repaired_json(const struct job *j)
+static json_t *repaired_json(const struct merge_job *j)
 {
     return json_pack("{s:i, s:i}", "parameters", j->repaired.n_params, "states", j->repaired.n);
 }
 
-static void print_result(const struct job *j, const struct ds_write *w, const struct convert_result *r)
+static void print_result(const struct merge_job *j, const struct ds_write *w, const struct convert_result *r)
 {
     json_t *more = NULL;
 
@@ -47,7 +47,7 @@ static void print_result(const struct job *j, const struct ds_write *w, const st
 
 /* Values that were settled lie beside OUT until they are written; where that folder is still to be made, or
  * nothing is to be written, in /tmp. */
-static int repair(struct job *j, struct source *s, struct err *e)
+static int repair(struct merge_job *j, struct source *s, struct err *e)
 {
     char *dir = path_parent(j->out);
     struct repair_opts o = { .how = j->cli.replicas, .stopped = cli_stopped,
@@ -60,7 +60,7 @@ static int repair(struct job *j, struct source *s, struct err *e)
     return rc;
 }
 
-static int refuse_drift(const struct job *j, const struct source *s, struct err *e)
+static int refuse_drift(const struct merge_job *j, const struct source *s, struct err *e)
 {
     int n = replicas_out_of_sync(&j->replicas);
 
@@ -71,7 +71,8 @@ static int refuse_drift(const struct job *j, const struct source *s, struct err 
 
 /* ---- merging ---- */
 
-static int print_plan(struct job *j, struct ds_write *w, struct ds_target *t, const struct report *notes, struct err *e)
+static int print_plan(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+                      struct err *e)
 {
     bool drifted = !j->replicas.in_sync, stuck = drifted && j->cli.replicas == REPLICAS_FAIL;
     json_t *more;
@@ -87,7 +88,8 @@ static int print_plan(struct job *j, struct ds_write *w, struct ds_target *t, co
     return rc == EXIT_OK && stuck ? EXIT_BAD : rc;
 }
 
-static int make_target(struct job *j, struct source *s, struct report *notes, struct ds_target **out, struct err *e)
+static int make_target(struct merge_job *j, struct source *s, struct report *notes, struct ds_target **out,
+                       struct err *e)
 {
     struct ds_request q = { .topo.tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1, .step = -1,
                             .no_optimizer = j->weights_only };
@@ -102,7 +104,7 @@ static int make_target(struct job *j, struct source *s, struct report *notes, st
 }
 
 /* Settle copies that disagree, where that was asked for, and write. */
-static int settle_and_write(struct job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+static int settle_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
                             struct err *e)
 {
     bool drifted = !j->replicas.in_sync;
@@ -120,7 +122,7 @@ static int settle_and_write(struct job *j, struct ds_write *w, struct ds_target 
     return 0;
 }
 
-static int merge(struct job *j, struct source *s, struct err *e)
+static int merge(struct merge_job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct ds_target *t = NULL;
@@ -137,7 +139,7 @@ static int merge(struct job *j, struct source *s, struct err *e)
 }
 
 /* Compare; then stop there, or go on. */
-static int check_and_merge(struct job *j, struct source *s, struct err *e)
+static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
 {
     struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };
 
@@ -152,7 +154,7 @@ static int check_and_merge(struct job *j, struct source *s, struct err *e)
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }
 
-int job_run(struct job *j)
+int job_run(struct merge_job *j)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
                               .no_optimizer = j->weights_only };

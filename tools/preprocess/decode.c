@@ -59,7 +59,7 @@ static int print_document(struct decoder *d, int64_t doc, struct err *e)
     return 0;
 }
 
-static int print_all(struct job *j, struct decoder *d, struct err *e)
+static int print_all(struct preprocess_job *j, struct decoder *d, struct err *e)
 {
     if (job_eod(j, d->bpe, &d->eod, e) < 0) {
         if (j->eod)
@@ -80,7 +80,7 @@ static int print_all(struct job *j, struct decoder *d, struct err *e)
     return 0;
 }
 
-int job_decode(struct job *j)
+int job_decode(struct preprocess_job *j)
 {
     struct err e = {0};
     struct bpe *bpe = job_tokenizer(j, &e);

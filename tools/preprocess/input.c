@@ -16,7 +16,7 @@
 enum { BLOCK = 1 << 20, MAX_DOCUMENT = 1 << 30 };
 
 struct input {
-    const struct job *job;
+    const struct preprocess_job *job;
     enum document unit;
     int next;                           /* input to open next */
     struct stream *stream;              /* NULL: none is open */
@@ -26,7 +26,7 @@ struct input {
     uint64_t at;
 };
 
-struct input *input_new(const struct job *j)
+struct input *input_new(const struct preprocess_job *j)
 {
     struct input *in = xcalloc(1, sizeof *in);
 
@@ -44,12 +44,12 @@ void input_free(struct input *in)
     free(in);
 }
 
-const char *input_name(const struct job *j, int file)
+const char *input_name(const struct preprocess_job *j, int file)
 {
     return strcmp(j->inputs[file], "-") == 0 ? "standard input" : j->inputs[file];
 }
 
-int input_size(const struct job *j, uint64_t *bytes, struct err *e)
+int input_size(const struct preprocess_job *j, uint64_t *bytes, struct err *e)
 {
     *bytes = 0;
     for (int i = 0; i < j->n_inputs; i++) {

@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    struct job job = {0};
+    struct preprocess_job job = {0};
     int rc;
 
     cli_start(&job.cli, argv, "preprocess");

@@ -9,7 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/preprocess/preprocess.h"
 
-#define FIELD(f) OPTION_FIELD(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct preprocess_job, f)
 
 static int refuse(struct err *e, const char *what)
 {
@@ -19,7 +19,7 @@ static int refuse(struct err *e, const char *what)
 
 static int take_key(void *into, const char *key, struct err *e)
 {
-    struct job *j = into;
+    struct preprocess_job *j = into;
 
     if (j->n_keys == MAX_KEYS)
         return refuse(e, "--json-keys: more than 64 keys");
@@ -34,7 +34,7 @@ static int take_key(void *into, const char *key, struct err *e)
 
 static int take_input(void *into, const char *path, struct err *e)
 {
-    struct job *j = into;
+    struct preprocess_job *j = into;
 
     (void)e;
     ARRAY_ROOM(j->inputs, j->cap_inputs, j->n_inputs + 1);
@@ -44,7 +44,7 @@ static int take_input(void *into, const char *path, struct err *e)
 
 static int take_impl(void *into, const char *value, struct err *e)
 {
-    struct job *j = into;
+    struct preprocess_job *j = into;
     bool mmap = strcmp(value, "mmap") == 0;
 
     if (!mmap && strcmp(value, "cached") != 0 && strcmp(value, "lazy") != 0)
@@ -56,7 +56,7 @@ static int take_impl(void *into, const char *value, struct err *e)
 static int take_document(void *into, const char *value, struct err *e)
 {
     static const char *const words[] = { "file", "line", "paragraph" };     /* enum document */
-    struct job *j = into;
+    struct preprocess_job *j = into;
 
     for (int i = 0; i < 3; i++)
         if (strcmp(value, words[i]) == 0) {
@@ -126,14 +126,14 @@ static const char tail[] =
     "Exit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
     "Example: preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n";
 
-static int usage(struct job *j, const char *what)
+static int usage(struct preprocess_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
 /* Which tokenizer, and is what it needs there? */
-static int check_tokenizer(struct job *j)
+static int check_tokenizer(struct preprocess_job *j)
 {
     bool gpt2 = j->vocab || j->merges, hf = j->tokenizer != NULL;
 
@@ -157,7 +157,7 @@ static int check_tokenizer(struct job *j)
 }
 
 /* What is named twice would be learnt twice. */
-static int check_inputs(struct job *j)
+static int check_inputs(struct preprocess_job *j)
 {
     for (int i = 0; i < j->n_inputs; i++)
         for (int k = 0; k < i; k++)
@@ -169,7 +169,7 @@ static int check_inputs(struct job *j)
     return 0;
 }
 
-int job_parse(struct job *j, int argc, char **argv)
+int job_parse(struct preprocess_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, cli_rows, &j->cli, 0 },
@@ -195,7 +195,7 @@ int job_parse(struct job *j, int argc, char **argv)
     return check_inputs(j) < 0 ? -1 : check_tokenizer(j);
 }
 
-void job_free(struct job *j)
+void job_free(struct preprocess_job *j)
 {
     free(j->inputs);
 }

@@ -13,7 +13,7 @@ enum document { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_PARAGRAPH };
 
 enum { MAX_KEYS = 64 };
 
-struct job {
+struct preprocess_job {
     struct cli cli;
     const char **inputs;                /* into argv; "-" is standard input */
     int n_inputs, cap_inputs;
@@ -30,16 +30,16 @@ struct job {
 /* ---- options.c ---- */
 
 /* 0, or -1 after saying what is wrong. */
-int job_parse(struct job *j, int argc, char **argv);
-void job_free(struct job *j);
+int job_parse(struct preprocess_job *j, int argc, char **argv);
+void job_free(struct preprocess_job *j);
 
 /* ---- run.c, decode.c: the work; exit status ---- */
 
-int job_run(struct job *j);
-int job_decode(struct job *j);
-struct bpe *job_tokenizer(const struct job *j, struct err *e);
+int job_run(struct preprocess_job *j);
+int job_decode(struct preprocess_job *j);
+struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e);
 /* The number that ends a document. ERR_USAGE when the vocabulary has none. */
-MUST_CHECK int job_eod(const struct job *j, const struct bpe *b, int32_t *eod, struct err *e);
+MUST_CHECK int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, struct err *e);
 
 /* ---- input.c: documents, in batches ---- */
 
@@ -60,7 +60,7 @@ struct batch {
 };
 
 struct input;
-struct input *input_new(const struct job *j);
+struct input *input_new(const struct preprocess_job *j);
 void input_free(struct input *in);
 /*
  * The next documents, about `want` bytes of them, at least one; none is the end. Memory
@@ -68,8 +68,8 @@ void input_free(struct input *in);
  */
 MUST_CHECK int input_read(struct input *in, size_t want, struct batch *b, struct err *e);
 /* Bytes of all inputs that are files; the others do not tell. -1: one is missing. */
-MUST_CHECK int input_size(const struct job *j, uint64_t *bytes, struct err *e);
-const char *input_name(const struct job *j, int file);
+MUST_CHECK int input_size(const struct preprocess_job *j, uint64_t *bytes, struct err *e);
+const char *input_name(const struct preprocess_job *j, int file);
 void batch_free(struct batch *b);
 
 #endif

@@ -24,28 +24,28 @@
 #include "tools/preprocess/preprocess.h"
 
 /* Where a document's tokens under one key are. */
-struct tokens {
+struct preprocess_tokens {
     int thread;
     int64_t at, n;
 };
 
-struct work {
+struct preprocess_work {
     struct batch in;
     struct bpe_ids *ids;                /* [threads] */
-    struct tokens *out;                 /* [documents][keys] */
+    struct preprocess_tokens *out;      /* [documents][keys] */
     char **bad;                         /* [documents]: what is wrong with it, or NULL */
     size_t cap_out, cap_bad;
 };
 
 /* What one thread needs. */
-struct worker {
+struct preprocess_worker {
     struct bpe_encoder *encoder;
     struct strbuf text;
     struct jsonl_value value[MAX_KEYS];
 };
 
-struct run {
-    struct job *job;
+struct preprocess_run {
+    struct preprocess_job *job;
     struct bpe *bpe;
     struct input *input;
     struct mmidx_writer *writer[MAX_KEYS];
@@ -53,8 +53,8 @@ struct run {
     int32_t eod;                        /* -1: none is appended */
     int n_threads;
     size_t batch_bytes;
-    struct work work[3];
-    struct worker *worker;
+    struct preprocess_work work[3];
+    struct preprocess_worker *worker;
     struct err err;                     /* of reading or writing: only the first thread sets it */
     int64_t documents[MAX_KEYS], tokens[MAX_KEYS], empty, skipped;
     uint64_t read_bytes;
@@ -62,7 +62,7 @@ struct run {
 
 /* ---- tokenizer ---- */
 
-struct bpe *job_tokenizer(const struct job *j, struct err *e)
+struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e)
 {
     if (j->tokenizer)
         return bpe_open_json(j->tokenizer, e);
@@ -71,7 +71,7 @@ struct bpe *job_tokenizer(const struct job *j, struct err *e)
     return bpe_bytes();
 }
 
-int job_eod(const struct job *j, const struct bpe *b, int32_t *eod, struct err *e)
+int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, struct err *e)
 {
     *eod = j->eod ? bpe_find(b, j->eod) : bpe_eod(b);
     if (*eod >= 0)
@@ -84,7 +84,7 @@ int job_eod(const struct job *j, const struct bpe *b, int32_t *eod, struct err *
 }
 
 /* The older form of the index always has tokens of four bytes. */
-static enum mmidx_type token_type(const struct run *r)
+static enum mmidx_type token_type(const struct preprocess_run *r)
 {
     return r->job->impl == MMIDX_LEGACY ? MMIDX_I32 : mmidx_type_for(bpe_vocab_size(r->bpe));
 }
@@ -93,18 +93,19 @@ static enum mmidx_type token_type(const struct run *r)
 
 /* A thread at work on a batch. */
 struct encoding {
-    struct run *run;
-    struct work *work;
+    struct preprocess_run *run;
+    struct preprocess_work *work;
     int thread;
 };
 
 /* Tokens of one text into the thread's list. */
-static int encode_text(const struct encoding *x, const char *text, size_t len, struct tokens *out, struct err *e)
+static int encode_text(const struct encoding *x, const char *text, size_t len, struct preprocess_tokens *out,
+                       struct err *e)
 {
-    const struct run *r = x->run;
+    const struct preprocess_run *r = x->run;
     struct bpe_ids *ids = &x->work->ids[x->thread];
 
-    *out = (struct tokens){ .thread = x->thread, .at = ids->n };
+    *out = (struct preprocess_tokens){ .thread = x->thread, .at = ids->n };
     if (bpe_encode(r->worker[x->thread].encoder, text, len, ids, e) < 0)
         return -1;
     /* A text without tokens is no document and gets no end. */
@@ -116,11 +117,11 @@ static int encode_text(const struct encoding *x, const char *text, size_t len, s
     return 0;
 }
 
-static int encode_line(const struct encoding *x, const char *line, size_t len, struct tokens *out,
+static int encode_line(const struct encoding *x, const char *line, size_t len, struct preprocess_tokens *out,
                        struct jsonl_fault *fault)
 {
-    struct worker *k = &x->run->worker[x->thread];
-    const struct job *j = x->run->job;
+    struct preprocess_worker *k = &x->run->worker[x->thread];
+    const struct preprocess_job *j = x->run->job;
     const struct jsonl_wanted wanted = { j->n_keys, j->keys, k->value, &k->text };
 
     k->text.len = 0;
@@ -139,7 +140,7 @@ static int encode_line(const struct encoding *x, const char *line, size_t len, s
     return 0;
 }
 
-static int encode_plain(const struct encoding *x, const char *text, size_t len, struct tokens *out,
+static int encode_plain(const struct encoding *x, const char *text, size_t len, struct preprocess_tokens *out,
                         struct jsonl_fault *fault)
 {
     bool any_bytes = !x->run->job->vocab && !x->run->job->tokenizer;
@@ -159,11 +160,11 @@ static int encode_plain(const struct encoding *x, const char *text, size_t len, 
 }
 
 /* Document i of a batch; its fault, if any, is kept for when its turn to be written comes. */
-static void encode_document(struct run *r, struct work *w, int64_t i, int thread)
+static void encode_document(struct preprocess_run *r, struct preprocess_work *w, int64_t i, int thread)
 {
     const struct document_place *d = &w->in.doc[i];
     const char *text = w->in.bytes + d->at;
-    struct tokens *out = &w->out[i * r->job->n_keys];
+    struct preprocess_tokens *out = &w->out[i * r->job->n_keys];
     const struct encoding x = { r, w, thread };
     struct jsonl_fault fault;
     struct err e = {0};
@@ -181,7 +182,7 @@ static void encode_document(struct run *r, struct work *w, int64_t i, int thread
 
 /* ---- reading and writing, by the first thread ---- */
 
-static void read_work(struct run *r, struct work *w)
+static void read_work(struct preprocess_run *r, struct preprocess_work *w)
 {
     if (r->err.kind != ERR_NONE || input_read(r->input, r->batch_bytes, &w->in, &r->err) < 0) {
         w->in.n = 0;
@@ -193,10 +194,10 @@ static void read_work(struct run *r, struct work *w)
         w->ids[t].n = 0;
 }
 
-static int write_document(struct run *r, const struct work *w, int64_t i)
+static int write_document(struct preprocess_run *r, const struct preprocess_work *w, int64_t i)
 {
     for (int k = 0; k < r->job->n_keys; k++) {
-        const struct tokens *t = &w->out[i * r->job->n_keys + k];
+        const struct preprocess_tokens *t = &w->out[i * r->job->n_keys + k];
 
         if (t->n == 0) {
             r->empty++;
@@ -212,7 +213,7 @@ static int write_document(struct run *r, const struct work *w, int64_t i)
 }
 
 /* The reference stops at a bad line; with --skip-bad-lines each is named and left out. */
-static int judge_bad(struct run *r, const char *what)
+static int judge_bad(struct preprocess_run *r, const char *what)
 {
     if (r->job->skip_bad_lines) {
         r->skipped++;
@@ -226,7 +227,7 @@ static int judge_bad(struct run *r, const char *what)
     return -1;
 }
 
-static void write_work(struct run *r, struct work *w)
+static void write_work(struct preprocess_run *r, struct preprocess_work *w)
 {
     for (int64_t i = 0; i < w->in.n; i++) {
         if (cli_stopped())
@@ -240,14 +241,14 @@ static void write_work(struct run *r, struct work *w)
     w->in.n = 0;
 }
 
-static void encode_all(struct run *r)
+static void encode_all(struct preprocess_run *r)
 {
     int now = 0;                        /* the batch being encoded */
 
     read_work(r, &r->work[now]);
     #pragma omp parallel num_threads(r->n_threads)
     while (r->work[now].in.n) {
-        struct work *w = &r->work[now];
+        struct preprocess_work *w = &r->work[now];
 
         #pragma omp master
         {
@@ -265,12 +266,12 @@ static void encode_all(struct run *r)
 
 /* ---- results ---- */
 
-static char *output_prefix(const struct job *j, int key)
+static char *output_prefix(const struct preprocess_job *j, int key)
 {
     return str_fmt("%s_%s_document", j->prefix, j->keys[key]);
 }
 
-static json_t *outputs_json(const struct run *r)
+static json_t *outputs_json(const struct preprocess_run *r)
 {
     json_t *list = json_array();
 
@@ -287,9 +288,9 @@ static json_t *outputs_json(const struct run *r)
     return list;
 }
 
-static void print_result(const struct run *r, double wall_s)
+static void print_result(const struct preprocess_run *r, double wall_s)
 {
-    const struct job *j = r->job;
+    const struct preprocess_job *j = r->job;
     char a[16], b[16];
 
     if (j->cli.json) {
@@ -316,7 +317,7 @@ static void print_result(const struct run *r, double wall_s)
 
 /* ---- start and end ---- */
 
-static int check_absent(const struct job *j, struct err *e)
+static int check_absent(const struct preprocess_job *j, struct err *e)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
 
@@ -335,7 +336,7 @@ static int check_absent(const struct job *j, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-static int print_plan(const struct run *r, uint64_t in_bytes, struct err *e)
+static int print_plan(const struct preprocess_run *r, uint64_t in_bytes, struct err *e)
 {
     const char *type = mmidx_type_name(token_type(r));
     char *dir = path_parent(r->job->prefix), a[16], b[16];
@@ -357,9 +358,9 @@ static int print_plan(const struct run *r, uint64_t in_bytes, struct err *e)
     return rc;
 }
 
-static int start(struct run *r, uint64_t in_bytes, struct err *e)
+static int start(struct preprocess_run *r, uint64_t in_bytes, struct err *e)
 {
-    const struct job *j = r->job;
+    const struct preprocess_job *j = r->job;
 
     for (int k = 0; k < j->n_keys; k++) {
         char *prefix = output_prefix(j, k);
@@ -382,7 +383,7 @@ static int start(struct run *r, uint64_t in_bytes, struct err *e)
     return 0;
 }
 
-static void run_free(struct run *r)
+static void run_free(struct preprocess_run *r)
 {
     for (int k = 0; k < r->job->n_keys; k++)
         mmidx_writer_free(r->writer[k]);
@@ -404,9 +405,9 @@ static void run_free(struct run *r)
     bpe_free(r->bpe);
 }
 
-static int prepare(struct run *r, uint64_t *in_bytes)
+static int prepare(struct preprocess_run *r, uint64_t *in_bytes)
 {
-    struct job *j = r->job;
+    struct preprocess_job *j = r->job;
 
     r->bpe = job_tokenizer(j, &r->err);
     if (!r->bpe || check_absent(j, &r->err) < 0 || input_size(j, in_bytes, &r->err) < 0)
@@ -415,9 +416,9 @@ static int prepare(struct run *r, uint64_t *in_bytes)
     return j->append_eod ? job_eod(j, r->bpe, &r->eod, &r->err) : 0;
 }
 
-int job_run(struct job *j)
+int job_run(struct preprocess_job *j)
 {
-    struct run r = { .job = j };
+    struct preprocess_run r = { .job = j };
     double began = clock_s();
     uint64_t in_bytes;
     int rc = prepare(&r, &in_bytes);

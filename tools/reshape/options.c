@@ -8,12 +8,12 @@
 #include "libcommon/base/parse.h"
 #include "tools/reshape/reshape.h"
 
-#define FIELD(f) OPTION_FIELD(struct job, f)
+#define FIELD(f) OPTION_FIELD(struct reshape_job, f)
 enum { SHAPES = 1 };                    /* marks: the output depends on it */
 
 static int take_balance(void *into, const char *value, struct err *e)
 {
-    struct job *j = into;
+    struct reshape_job *j = into;
     const bool old = strcmp(value, "old") == 0, new = strcmp(value, "new") == 0;
     int major, minor, patch;
     char more;
@@ -29,7 +29,7 @@ static int take_balance(void *into, const char *value, struct err *e)
 
 static int take_weights_only(void *into, const char *value, struct err *e)
 {
-    struct job *j = into;
+    struct reshape_job *j = into;
 
     (void)value;
     (void)e;
@@ -68,7 +68,7 @@ static const char tail[] =
     "topology that the model cannot have.\n"
     "Example: reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n";
 
-static int usage(struct job *j, const char *what)
+static int usage(struct reshape_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
@@ -77,13 +77,13 @@ static int usage(struct job *j, const char *what)
 /* What the output depends on beside IN: a resumed run must have been asked for the same. */
 static void note_shape(void *ctx, const struct option_given *g)
 {
-    struct job *j = ctx;
+    struct reshape_job *j = ctx;
 
     if (g->group->marks & SHAPES)
         strbuf_addf(&j->shape, "%s %s\n", g->row->name, g->n ? g->words[0] : "");
 }
 
-static int check(struct job *j)
+static int check(struct reshape_job *j)
 {
     if (!j->in || !*j->in)
         return usage(j, "no IN given");
@@ -96,7 +96,7 @@ static int check(struct job *j)
     return 0;
 }
 
-int job_parse(struct job *j, int argc, char **argv)
+int job_parse(struct reshape_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, NULL, SHAPES },

@@ -9,7 +9,7 @@
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
-struct job {
+struct reshape_job {
     struct cli cli;
     const char *in, *out, *like;
     struct ds_options target;
@@ -18,8 +18,8 @@ struct job {
 };
 
 /* 0, or -1 after saying what is wrong. */
-int job_parse(struct job *j, int argc, char **argv);
+int job_parse(struct reshape_job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct job *j);
+int job_run(struct reshape_job *j);
 
 #endif

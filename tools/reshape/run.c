@@ -5,7 +5,7 @@
 #include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"
 
-static int reshape(struct job *j, struct source *s, struct err *e)
+static int reshape(struct reshape_job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct ds_target *t = ds_target_new(s, &j->target.q, notes, e);
@@ -26,7 +26,7 @@ static int reshape(struct job *j, struct source *s, struct err *e)
     return rc;
 }
 
-int job_run(struct job *j)
+int job_run(struct reshape_job *j)
 {
     struct source_opts so = { .no_optimizer = j->weights_only, .accept_mismatch = j->cli.accept_mismatch };
     struct source_opts summary = { .no_tensors = true };

@@ -5,13 +5,13 @@
 
 #include <string.h>
 
-struct known {
+struct pickle_known {
     const char *module, *name;
     unsigned uses;
 };
 
 /* docs/formats.md, section 3.3. Sorted by use, not by name: it is short and read by people. */
-static const struct known known[] = {
+static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
     {"torch._utils", "_rebuild_tensor_v2", USE_CALL},
     {"torch._utils", "_rebuild_parameter", USE_CALL},

@@ -11,7 +11,7 @@
 
 #include "libcommon/format/pickle/pickle_map.h"
 
-struct writer {
+struct pickle_writer {
     struct strbuf *out;
     struct pickle_map map;
     uint32_t n_memo;
@@ -25,7 +25,7 @@ static bool is_scalar(const struct pk *v)
     return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
 }
 
-static void count(struct writer *w, const struct pk *v)
+static void count(struct pickle_writer *w, const struct pk *v)
 {
     uint32_t n = v->type == PK_DICT ? 2 * v->n : v->n;
 
@@ -50,19 +50,19 @@ static void count(struct writer *w, const struct pk *v)
     }
 }
 
-static void put_op(struct writer *w, uint8_t op)
+static void put_op(struct pickle_writer *w, uint8_t op)
 {
     strbuf_add(w->out, &op, 1);
 }
 
-static void put_op8(struct writer *w, uint8_t op, uint8_t v)
+static void put_op8(struct pickle_writer *w, uint8_t op, uint8_t v)
 {
     uint8_t b[2] = { op, v };
 
     strbuf_add(w->out, b, 2);
 }
 
-static void put_op32(struct writer *w, uint8_t op, uint32_t v)
+static void put_op32(struct pickle_writer *w, uint8_t op, uint32_t v)
 {
     uint8_t b[5] = { op };
 
@@ -70,7 +70,7 @@ static void put_op32(struct writer *w, uint8_t op, uint32_t v)
     strbuf_add(w->out, b, 5);
 }
 
-static void put_int(struct writer *w, int64_t v)
+static void put_int(struct pickle_writer *w, int64_t v)
 {
     uint8_t b[10] = { 0x8a }, n = 8;
 
@@ -91,7 +91,7 @@ static void put_int(struct writer *w, int64_t v)
     }
 }
 
-static void put_bigint(struct writer *w, const struct pk *v)
+static void put_bigint(struct pickle_writer *w, const struct pk *v)
 {
     if (v->len < 256)
         put_op8(w, 0x8a, (uint8_t)v->len);
@@ -100,7 +100,7 @@ static void put_bigint(struct writer *w, const struct pk *v)
     strbuf_add(w->out, v->str, v->len);
 }
 
-static void put_float(struct writer *w, double f)
+static void put_float(struct pickle_writer *w, double f)
 {
     uint8_t b[9] = { 'G' };
     uint64_t bits;
@@ -111,19 +111,19 @@ static void put_float(struct writer *w, double f)
     strbuf_add(w->out, b, 9);
 }
 
-static void put_str(struct writer *w, const char *s, uint64_t len)
+static void put_str(struct pickle_writer *w, const char *s, uint64_t len)
 {
     put_op32(w, 'X', (uint32_t)len);
     strbuf_add(w->out, s, len);
 }
 
-static void put_global(struct writer *w, const char *module, const char *name)
+static void put_global(struct pickle_writer *w, const char *module, const char *name)
 {
     strbuf_addf(w->out, "c%s\n%s\n", module, name);
 }
 
 /* bytes in protocol 2: _codecs.encode(text, 'latin1'). */
-static void put_bytes(struct writer *w, const struct pk *v)
+static void put_bytes(struct pickle_writer *w, const struct pk *v)
 {
     struct strbuf text = {0};
 
@@ -159,7 +159,7 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
     return cost * refs < len * (refs - 1);
 }
 
-static void remember(struct writer *w, const struct pk *v)
+static void remember(struct pickle_writer *w, const struct pk *v)
 {
     struct pickle_fact *f;
 
@@ -175,10 +175,10 @@ static void remember(struct writer *w, const struct pk *v)
     f->memo = ++w->n_memo;
 }
 
-static void put(struct writer *w, const struct pk *v);
+static void put(struct pickle_writer *w, const struct pk *v);
 
 /* `n` pointers in batches of `unit` each: one alone goes by `one`, more between a mark and `many`. */
-static void put_batches(struct writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
+static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
 {
     for (uint32_t i = 0; i < v->n;) {
         uint32_t n = v->n - i < BATCH ? v->n - i : BATCH;
@@ -192,7 +192,7 @@ static void put_batches(struct writer *w, const struct pk *v, uint32_t unit, uin
     }
 }
 
-static void put_fill(struct writer *w, const struct pk *v)
+static void put_fill(struct pickle_writer *w, const struct pk *v)
 {
     if (v->type == PK_DICT)
         put_batches(w, v, 2, 's', 'u');
@@ -200,7 +200,7 @@ static void put_fill(struct writer *w, const struct pk *v)
         put_batches(w, v, 1, 'a', 'e');
 }
 
-static void put_tuple(struct writer *w, const struct pk *v)
+static void put_tuple(struct pickle_writer *w, const struct pk *v)
 {
     if (v->n > 3)
         put_op(w, '(');
@@ -210,7 +210,7 @@ static void put_tuple(struct writer *w, const struct pk *v)
 }
 
 /* No opcode of protocol 2 makes a set: set([...]). */
-static void put_set(struct writer *w, const struct pk *v)
+static void put_set(struct pickle_writer *w, const struct pk *v)
 {
     put_global(w, "__builtin__", "set");
     put_op(w, ']');
@@ -219,7 +219,7 @@ static void put_set(struct writer *w, const struct pk *v)
     put_op(w, 'R');
 }
 
-static void put_act(struct writer *w, const struct pk *v)
+static void put_act(struct pickle_writer *w, const struct pk *v)
 {
     if (v->fn)
         put(w, v->fn);
@@ -227,7 +227,7 @@ static void put_act(struct writer *w, const struct pk *v)
     put_op(w, v->type == PK_CALL ? 'R' : v->type == PK_OBJ ? 0x81 : 'Q');
 }
 
-static void put(struct writer *w, const struct pk *v)
+static void put(struct pickle_writer *w, const struct pk *v)
 {
     const struct pickle_fact *f = is_scalar(v) ? NULL : pickle_map_get(&w->map, v);
 
@@ -268,7 +268,7 @@ static void put(struct writer *w, const struct pk *v)
 
 void pickle_write(const struct pk *root, struct strbuf *out)
 {
-    struct writer w = { .out = out };
+    struct pickle_writer w = { .out = out };
 
     put_op8(&w, 0x80, 2);
     count(&w, root);

@@ -30,7 +30,7 @@ static int64_t arg_int(const struct source *s, const char *key, int64_t otherwis
 }
 
 /* What is being settled, and how a contradiction is told. */
-struct check {
+struct hf_check {
     const struct source *s;
     bool insists;                       /* the user named the architecture: contradictions are warnings */
     struct report *r;
@@ -39,7 +39,7 @@ struct check {
 };
 
 /* Transformers has no such thing: `key` is the argument, `why` the rest of the sentence. */
-static void refuse(struct check *k, const char *key, const char *why)
+static void refuse(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
     const struct pk *v = pk_get(k->s->run.args, key);
@@ -57,7 +57,7 @@ static void refuse(struct check *k, const char *key, const char *why)
     strbuf_free(&value);
 }
 
-static void warn(struct check *k, const char *text)
+static void warn(struct hf_check *k, const char *text)
 {
     report_add(k->r, SEV_WARNING, "drift", NULL, ERR_NO_BYTE, NULL, "%s", text);
 }
@@ -65,7 +65,7 @@ static void warn(struct check *k, const char *text)
 /* ---- the architectures ---- */
 
 /* What neither architecture has. */
-static void check_common(struct check *k, const struct hf_config *c)
+static void check_common(struct hf_check *k, const struct hf_config *c)
 {
     const struct source *s = k->s;
     const char *norm = pk_as_str(pk_get(s->run.args, "normalization"));
@@ -85,7 +85,7 @@ static void check_common(struct check *k, const struct hf_config *c)
                 "results differ a little");
 }
 
-static void check_bloom(struct check *k, const struct hf_config *c)
+static void check_bloom(struct hf_check *k, const struct hf_config *c)
 {
     const struct source *s = k->s;
 
@@ -104,7 +104,7 @@ static void check_bloom(struct check *k, const struct hf_config *c)
                 "Transformers has one value for all");
 }
 
-static void check_gpt2(struct check *k, const struct hf_config *c)
+static void check_gpt2(struct hf_check *k, const struct hf_config *c)
 {
     const struct source *s = k->s;
 
@@ -152,7 +152,7 @@ static void default_tokens(const struct source *s, struct hf_config *c)
 
 int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct report *r, struct err *e)
 {
-    struct check k = { .s = s, .insists = arch >= 0, .r = r, .e = e };
+    struct hf_check k = { .s = s, .insists = arch >= 0, .r = r, .e = e };
     const struct model_config *m = &s->config;
 
     if (!s->run.args || m->hidden <= 0 || m->n_layers <= 0 || m->n_heads <= 0 || m->hidden % m->n_heads) {
@@ -181,13 +181,13 @@ int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct r
 
 /* ---- reading config.json ---- */
 
-struct reading {
+struct hf_reading {
     const char *path;
     const json_t *o;
     struct err *e;
 };
 
-static const json_t *value_of(const struct reading *x, const char *key, const char *alias)
+static const json_t *value_of(const struct hf_reading *x, const char *key, const char *alias)
 {
     const json_t *v = alias ? json_object_get(x->o, alias) : NULL;
 
@@ -195,7 +195,7 @@ static const json_t *value_of(const struct reading *x, const char *key, const ch
     return v && !json_is_null(v) ? v : NULL;
 }
 
-static int read_dim(const struct reading *x, const char *key, const char *alias, int64_t *out)
+static int read_dim(const struct hf_reading *x, const char *key, const char *alias, int64_t *out)
 {
     const json_t *v = value_of(x, key, alias);
 
@@ -206,21 +206,21 @@ static int read_dim(const struct reading *x, const char *key, const char *alias,
     return -1;
 }
 
-static double read_real(const struct reading *x, const char *key, double otherwise)
+static double read_real(const struct hf_reading *x, const char *key, double otherwise)
 {
     const json_t *v = value_of(x, key, NULL);
 
     return v && json_is_number(v) ? json_number_value(v) : otherwise;
 }
 
-static bool read_flag(const struct reading *x, const char *key, bool otherwise)
+static bool read_flag(const struct hf_reading *x, const char *key, bool otherwise)
 {
     const json_t *v = value_of(x, key, NULL);
 
     return v && json_is_boolean(v) ? json_boolean_value(v) : otherwise;
 }
 
-static int refuse_flag(const struct reading *x, const char *key, bool bad, const char *why)
+static int refuse_flag(const struct hf_reading *x, const char *key, bool bad, const char *why)
 {
     if (read_flag(x, key, !bad) != bad)
         return 0;
@@ -228,7 +228,7 @@ static int refuse_flag(const struct reading *x, const char *key, bool bad, const
     return -1;
 }
 
-static int read_activation(const struct reading *x, struct hf_config *c)
+static int read_activation(const struct hf_reading *x, struct hf_config *c)
 {
     /* Transformers' names of the three forms Megatron has. */
     static const char *const names[][2] = {
@@ -247,7 +247,7 @@ static int read_activation(const struct reading *x, struct hf_config *c)
     return -1;
 }
 
-static void read_tokens(const struct reading *x, struct hf_config *c)
+static void read_tokens(const struct hf_reading *x, struct hf_config *c)
 {
     static const char *const keys[HF_TOKENS] = { "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id" };
 
@@ -258,7 +258,7 @@ static void read_tokens(const struct reading *x, struct hf_config *c)
     }
 }
 
-static int read_bloom(const struct reading *x, struct hf_config *c)
+static int read_bloom(const struct hf_reading *x, struct hf_config *c)
 {
     if (read_dim(x, "hidden_size", "n_embed", &c->hidden) < 0 ||
         read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
@@ -273,7 +273,7 @@ static int read_bloom(const struct reading *x, struct hf_config *c)
     return -1;
 }
 
-static int read_gpt2(const struct reading *x, struct hf_config *c)
+static int read_gpt2(const struct hf_reading *x, struct hf_config *c)
 {
     if (read_dim(x, "n_embd", "hidden_size", &c->hidden) < 0 ||
         read_dim(x, "n_layer", "num_hidden_layers", &c->n_layers) < 0 ||
@@ -289,7 +289,7 @@ static int read_gpt2(const struct reading *x, struct hf_config *c)
            ? -1 : 0;
 }
 
-static int read_object(const struct reading *x, struct hf_config *c)
+static int read_object(const struct hf_reading *x, struct hf_config *c)
 {
     const char *type = json_string_value(value_of(x, "model_type", NULL));
     int arch = type ? hf_arch_by_name(type) : -1;
@@ -320,7 +320,7 @@ int hf_config_read(const char *path, const char *text, size_t len, struct hf_con
 {
     json_error_t je;
     json_t *o = json_loadb(text, len, 0, &je);
-    struct reading x = { path, o, e };
+    struct hf_reading x = { path, o, e };
     int rc = -1;
 
     if (!o)

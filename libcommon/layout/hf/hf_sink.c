@@ -16,7 +16,7 @@
 #include "libcommon/layout/hf/hf_sink_image.h"
 #include "libcommon/plan/tmap_slice.h"
 
-struct item {
+struct hf_item {
     struct sink_item pub;
     int tensor;                         /* of the target */
 };
@@ -47,7 +47,7 @@ static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap 
 {
     struct hfs *w = k->priv;
     const struct hf_tensor *t = &w->t->tensor[tensor];
-    struct item *it = arena_alloc(w->arena, sizeof *it);
+    struct hf_item *it = arena_alloc(w->arena, sizeof *it);
     struct plan_item *pi;
     struct plan_range r;
 
@@ -114,7 +114,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 
 static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
-    const struct item *it = pi->user;
+    const struct hf_item *it = pi->user;
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
 
     if (pi->n_overflow == 0 || t->q.lossy)
@@ -133,7 +133,7 @@ static uint32_t *tensor_crcs(const struct hf_target *t, struct plan *plan)
 
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
-        const struct item *it = pi->user;
+        const struct hf_item *it = pi->user;
         const struct hf_tensor *x = it ? &t->tensor[it->tensor] : NULL;
 
         if (x)

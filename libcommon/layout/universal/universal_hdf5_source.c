@@ -40,7 +40,7 @@
 enum { OPEN_THREADS = 16 };
 
 /* A file that external data lies in. */
-struct shard {
+struct hdf5_shard {
     const char *path;           /* as the index spells it */
     uint64_t at, size;          /* the part of it: all, or a member of a tar */
     uint32_t directory_crc;
@@ -51,7 +51,7 @@ struct shard {
     int n_entries;
 };
 
-struct reader {
+struct hdf5_reader {
     struct source *s;
     const struct source_listing *l;
     struct names *member;       /* its files' numbers */
@@ -60,24 +60,24 @@ struct reader {
     struct h5_in *index;
     int index_file;
     bool split;
-    struct shard *shard;        /* by path, then place */
+    struct hdf5_shard *shard;   /* by path, then place */
     int n_shards;
 };
 
 /* The number of the file that is called so, -1: none. */
-static int find_member(const struct reader *rd, const char *name)
+static int find_member(const struct hdf5_reader *rd, const char *name)
 {
     return names_find(rd->member, name);
 }
 
-static const char *index_path(const struct reader *rd)
+static const char *index_path(const struct hdf5_reader *rd)
 {
     return h5_path(rd->index);
 }
 
 /* ---- 1. the root ---- */
 
-static int open_index(struct reader *rd, struct err *e)
+static int open_index(struct hdf5_reader *rd, struct err *e)
 {
     const char *path, *name;
     uint64_t base;
@@ -97,7 +97,7 @@ static int open_index(struct reader *rd, struct err *e)
     return rd->index ? 0 : -1;
 }
 
-static int check_format(struct reader *rd, struct err *e)
+static int check_format(struct hdf5_reader *rd, struct err *e)
 {
     char format[64], layout[64];
     int64_t version = 0, split = 0;
@@ -124,7 +124,7 @@ static int check_format(struct reader *rd, struct err *e)
     return 0;
 }
 
-static int64_t root_int(const struct reader *rd, const char *name, int64_t min, int64_t max)
+static int64_t root_int(const struct hdf5_reader *rd, const char *name, int64_t min, int64_t max)
 {
     int64_t v = min;
 
@@ -136,7 +136,7 @@ static int64_t root_int(const struct reader *rd, const char *name, int64_t min, 
     return v;
 }
 
-static void root_str(const struct reader *rd, const char *name, char *buf, size_t size)
+static void root_str(const struct hdf5_reader *rd, const char *name, char *buf, size_t size)
 {
     if (!h5_get_str(rd->index, "/", name, buf, size)) {
         report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL,
@@ -145,7 +145,7 @@ static void root_str(const struct reader *rd, const char *name, char *buf, size_
     }
 }
 
-static void read_model(struct reader *rd)
+static void read_model(struct hdf5_reader *rd)
 {
     struct model_config *c = &rd->s->config;
 
@@ -161,7 +161,7 @@ static void read_model(struct reader *rd)
     root_str(rd, "model_position", c->position, sizeof c->position);
 }
 
-static void read_root(struct reader *rd)
+static void read_root(struct hdf5_reader *rd)
 {
     struct source *s = rd->s;
 
@@ -186,7 +186,7 @@ static void read_root(struct reader *rd)
 
 /* ---- 2. the files beside it ---- */
 
-static struct pt *open_pt(struct reader *rd, int file)
+static struct pt *open_pt(struct hdf5_reader *rd, int file)
 {
     struct err e = {0};
     struct pt *pt = pt_open(rd->s->files, file, &e);
@@ -205,7 +205,7 @@ static bool is_mp_rank(const char *name, int *mp)
     return sscanf(name, "mp_rank_%d_model_states.pt%n", mp, &end) == 1 && end && !name[end] && *mp >= 0;
 }
 
-static void add_file(struct reader *rd, const struct archive_member *m)
+static void add_file(struct hdf5_reader *rd, const struct archive_member *m)
 {
     struct source *s = rd->s;
     struct source_file *f = &s->file[s->n_files++];
@@ -230,13 +230,13 @@ static void add_file(struct reader *rd, const struct archive_member *m)
     }
 }
 
-static void missing_file(struct reader *rd, const char *name)
+static void missing_file(struct hdf5_reader *rd, const char *name)
 {
     report_add(rd->r, SEV_ERROR, "missing_file", name, ERR_NO_BYTE, NULL, "is not in %s", rd->s->path);
 }
 
 /* The arguments know more than the index's attributes, which are there for other readers. */
-static void read_run_state(struct reader *rd)
+static void read_run_state(struct hdf5_reader *rd)
 {
     struct source *s = rd->s;
     struct model_config noted = s->config;
@@ -254,7 +254,7 @@ static void read_run_state(struct reader *rd)
         s->config.vocab_tokens = noted.vocab_tokens;
 }
 
-static void read_files(struct reader *rd)
+static void read_files(struct hdf5_reader *rd)
 {
     struct source *s = rd->s;
     int64_t mp_ranks = root_int(rd, "n_mp_rank_files", 0, 1 << 20), n = 0;
@@ -285,7 +285,7 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static void index_entries(struct shard *sh)
+static void index_entries(struct hdf5_shard *sh)
 {
     sh->entry = xcalloc((size_t)zip_n(sh->zip) + 1, sizeof *sh->entry);
     sh->record = xcalloc((size_t)zip_n(sh->zip) + 1, sizeof *sh->record);
@@ -298,7 +298,7 @@ static void index_entries(struct shard *sh)
 }
 
 /* Any thread. */
-static void open_shard(struct reader *rd, struct shard *sh)
+static void open_shard(struct hdf5_reader *rd, struct hdf5_shard *sh)
 {
     struct files *f = rd->s->files;
     struct err e = {0};
@@ -319,7 +319,7 @@ static void open_shard(struct reader *rd, struct shard *sh)
     sh->file = -1;
 }
 
-static void find_shard_file(struct reader *rd, struct shard *sh)
+static void find_shard_file(struct hdf5_reader *rd, struct hdf5_shard *sh)
 {
     struct files *f = rd->s->files;
     struct err e = {0};
@@ -343,13 +343,13 @@ static void find_shard_file(struct reader *rd, struct shard *sh)
 
 static int shard_cmp(const void *a, const void *b)
 {
-    const struct shard *x = a, *y = b;
+    const struct hdf5_shard *x = a, *y = b;
     int c = strcmp(x->path, y->path);
 
     return c ? c : x->at < y->at ? -1 : x->at > y->at;
 }
 
-static void read_shards(struct reader *rd)
+static void read_shards(struct hdf5_reader *rd)
 {
     struct arena *a = rd->s->arena;
     struct err e = {0};
@@ -368,9 +368,9 @@ static void read_shards(struct reader *rd)
     rd->n_shards = n;
     rd->shard = xcalloc((size_t)n + 1, sizeof *rd->shard);
     for (int i = 0; i < n; i++) {
-        struct shard *sh = &rd->shard[i];
+        struct hdf5_shard *sh = &rd->shard[i];
 
-        *sh = (struct shard){ path[i], at[i], size[i], (uint32_t)crc[i], .file = -1 };
+        *sh = (struct hdf5_shard){ path[i], at[i], size[i], (uint32_t)crc[i], .file = -1 };
         find_shard_file(rd, sh);
     }
     qsort(rd->shard, (size_t)n, sizeof *rd->shard, shard_cmp);
@@ -379,7 +379,7 @@ static void read_shards(struct reader *rd)
         open_shard(rd, &rd->shard[i]);
 }
 
-static void close_shards(struct reader *rd)
+static void close_shards(struct hdf5_reader *rd)
 {
     for (int i = 0; i < rd->n_shards; i++) {
         zip_close(rd->shard[i].zip);
@@ -390,10 +390,10 @@ static void close_shards(struct reader *rd)
 }
 
 /* The shard that holds byte `at` of `path`, or NULL. */
-static struct shard *find_shard(const struct reader *rd, const char *path, uint64_t at)
+static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *path, uint64_t at)
 {
     int lo = 0, hi = rd->n_shards;
-    struct shard key = { .path = path, .at = at };
+    struct hdf5_shard key = { .path = path, .at = at };
 
     while (lo < hi) {                   /* the first shard that begins behind `at` */
         int mid = lo + (hi - lo) / 2;
@@ -412,7 +412,8 @@ static struct shard *find_shard(const struct reader *rd, const char *path, uint6
 }
 
 /* Bytes [at, at+len) of a shard as a run of one of its records. */
-static bool find_record(const struct reader *rd, struct shard *sh, uint64_t at, uint64_t len, struct extent *x)
+static bool find_record(const struct hdf5_reader *rd, struct hdf5_shard *sh, uint64_t at, uint64_t len,
+                        struct extent *x)
 {
     int lo = 0, hi = sh->n_entries;
     const struct zip_entry *en;
@@ -448,7 +449,7 @@ struct home {
     struct param *p;
 };
 
-static void param_error(const struct reader *rd, const struct home *at, const char *code, const char *text)
+static void param_error(const struct hdf5_reader *rd, const struct home *at, const char *code, const char *text)
 {
     report_add(rd->r, SEV_ERROR, code, h5_path(at->h), ERR_NO_BYTE, at->p->name, "%s", text);
 }
@@ -465,7 +466,7 @@ static struct tmap *new_map(struct arena *a, enum tmap_op op, uint64_t len, int 
     return m;
 }
 
-static bool fill_slice(struct reader *rd, const struct home *at, const struct h5_dataset *d, const char *name,
+static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d, const char *name,
                        struct tmap_slice *sl)
 {
     struct arena *a = rd->s->arena;
@@ -481,7 +482,7 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
         };
     for (int i = 0; i < d->n_segments; i++) {
         const struct h5_segment *seg = &d->segment[i];
-        struct shard *sh = find_shard(rd, seg->path, seg->at);
+        struct hdf5_shard *sh = find_shard(rd, seg->path, seg->at);
 
         if (sh && sh->file < 0)
             return false;               /* told already */
@@ -496,7 +497,7 @@ static bool fill_slice(struct reader *rd, const struct home *at, const struct h5
 }
 
 /* A dataset that is not made of columns. */
-static struct tmap *whole_map(struct reader *rd, const struct home *at, const struct h5_dataset *d,
+static struct tmap *whole_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
                               const char *name)
 {
     struct tmap *m = new_map(rd->s->arena, TMAP_CONCAT, d->len, 1);
@@ -515,7 +516,7 @@ static bool column_fits(const struct h5_dataset *d, const struct h5_dataset *who
     return true;
 }
 
-static struct tmap *column_map(struct reader *rd, const struct home *at, const struct h5_dataset *whole,
+static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *whole,
                                const char *name)
 {
     struct tmap *m = new_map(rd->s->arena, TMAP_INTERLEAVE, whole->len, whole->n_columns);
@@ -552,7 +553,7 @@ static struct tmap *column_map(struct reader *rd, const struct home *at, const s
     return NULL;
 }
 
-static struct tmap *read_state(struct reader *rd, const struct home *at, enum state st, struct h5_dataset *d)
+static struct tmap *read_state(struct hdf5_reader *rd, const struct home *at, enum state st, struct h5_dataset *d)
 {
     char *path = str_fmt("%s/%s", at->group, state_name(st));
     char *name = arena_fmt(rd->s->arena, "%s %s", at->p->name, state_name(st));
@@ -571,7 +572,7 @@ static struct tmap *read_state(struct reader *rd, const struct home *at, enum st
     return m;
 }
 
-static void read_states(struct reader *rd, const struct home *at)
+static void read_states(struct hdf5_reader *rd, const struct home *at)
 {
     struct param *p = at->p;
 
@@ -599,7 +600,7 @@ static int small_attribute(const struct home *at, const char *object, const char
     return h5_get_int(at->h, object, name, &v) && v >= 0 && v <= INT32_MAX ? (int)v : -1;
 }
 
-static void read_param(struct reader *rd, const struct home *at)
+static void read_param(struct hdf5_reader *rd, const struct home *at)
 {
     const char *object = *at->group ? at->group : "/";
     char rule[64];
@@ -614,7 +615,7 @@ static void read_param(struct reader *rd, const struct home *at)
 }
 
 /* --split: the index only says where; the file must be the one that a parameter of this name has. */
-static void read_linked(struct reader *rd, struct home *at)
+static void read_linked(struct hdf5_reader *rd, struct home *at)
 {
     char *want = str_fmt("zero/%s.h5", at->p->name), file[512] = "", *path;
     struct err e = {0};
@@ -640,7 +641,7 @@ static void read_linked(struct reader *rd, struct home *at)
 }
 
 /* Without tensors: is what the parameter is made of there, by name? */
-static void look_for_states(struct reader *rd, const struct home *at)
+static void look_for_states(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);
 
@@ -665,7 +666,7 @@ static int param_cmp(const void *a, const void *b)
     return layer_x != layer_y ? layer_x - layer_y : str_natural_cmp(x, y);
 }
 
-static void read_params(struct reader *rd)
+static void read_params(struct hdf5_reader *rd)
 {
     struct source *s = rd->s;
     struct err e = {0};
@@ -701,7 +702,7 @@ static void read_params(struct reader *rd)
 int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                                struct report *r, struct err *e)
 {
-    struct reader rd = { .s = s, .l = l, .o = o, .r = r };
+    struct hdf5_reader rd = { .s = s, .l = l, .o = o, .r = r };
     int rc = -1;
 
     rd.member = names_new(s->arena);

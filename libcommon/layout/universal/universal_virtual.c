@@ -31,7 +31,7 @@
 /* Small reads all over the shards: more of them under way than there are cores. */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
 
-struct shard {
+struct virtual_shard {
     bool used;
     char *path;                 /* relative to the folder */
     uint64_t base, size;        /* of a member inside its tar */
@@ -45,7 +45,7 @@ struct replica_set {
 };
 
 struct virtual_sink {
-    struct shard *shard;        /* [files_count] */
+    struct virtual_shard *shard; /* [files_count] */
     int n_shards;
     struct replica_set *set;    /* every replicated state */
     int n_sets, set_cap;
@@ -115,7 +115,7 @@ static char *path_from_out(const struct sink *k, const char *path, struct err *e
 static int use_shard(struct sink *k, int file, struct err *e)
 {
     struct virtual_sink *w = k->priv;
-    struct shard *sh = &w->shard[file];
+    struct virtual_shard *sh = &w->shard[file];
     const char *path;
 
     if (sh->used)
@@ -340,7 +340,7 @@ static uint64_t n_differ(const struct virtual_sink *w, int param, enum state st)
     return 0;
 }
 
-struct filling {
+struct virtual_filling {
     const struct sink *sink;
     const struct tmap *map;
     int fd;
@@ -351,7 +351,7 @@ struct filling {
 
 static int fill_chunk(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e)
 {
-    struct filling *f = ctx;
+    struct virtual_filling *f = ctx;
 
     replicas_combine(copy, f->map->n_slices, n, f->map->dtype, f->sink->o.replicas, f->out);
     if (write_all_at(f->fd, f->out, n, f->at + at) < 0) {
@@ -365,7 +365,7 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
                     struct err *e)
 {
     char *name = str_fmt("/%s/%s", k->src->param[r->param].name, state_name(r->state));
-    struct filling f = { .sink = k, .map = set_map(k, r), .fd = fd, .path = h5_path(h) };
+    struct virtual_filling f = { .sink = k, .map = set_map(k, r), .fd = fd, .path = h5_path(h) };
     struct h5_dataset d;
     int rc = h5_look(h, name, a, &d, e);
 
@@ -445,7 +445,7 @@ static int collect_segments(const struct placing *p, int first, int end, uint64_
         for (int j = 0; j < m->slice[i].n_extents && len > 0; j++) {
             const struct extent *x = &m->slice[i].extent[j];
             const struct record *r = files_record(k->src->files, x->record);
-            const struct shard *sh = &w->shard[r->file];
+            const struct virtual_shard *sh = &w->shard[r->file];
             uint64_t n = min_u64(x->len, len);
 
             if (n > 0)
@@ -600,7 +600,7 @@ static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param
 
 static int by_path(const void *a, const void *b)
 {
-    const struct shard *x = a, *y = b;
+    const struct virtual_shard *x = a, *y = b;
     int c = str_natural_cmp(x->path, y->path);
 
     return c ? c : x->base < y->base ? -1 : x->base > y->base;
@@ -611,7 +611,7 @@ static void put_shards(struct h5_out *h, const struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
     size_t room = (size_t)w->n_shards + 1;
-    struct shard *row = xcalloc(room, sizeof *row);
+    struct virtual_shard *row = xcalloc(room, sizeof *row);
     const char **path = xcalloc(room, sizeof *path);
     uint64_t *at = xcalloc(room, sizeof *at), *size = xcalloc(room, sizeof *size);
     uint64_t *crc = xcalloc(room, sizeof *crc);

@@ -14,7 +14,7 @@
 
 enum { JOIN_S = 10 };           /* the others are here by then, or have left */
 
-struct word {
+struct refused_word {
     int32_t status;             /* 0: not refused */
     uint32_t reason;
 };
@@ -34,12 +34,12 @@ static void say(int rank, const struct err *why)
 int refusal_share(struct comm_world *w, const struct err *own, struct err *e)
 {
     const int rank = comm_place(w)->rank, size = comm_place(w)->size;
-    struct word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
+    struct refused_word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
     bool said = rank == 0;              /* rank 0 has done so before it joined */
     int rc;
 
     if (own)
-        me = (struct word){ status_of(own), crc_bytes(0, own->msg, strlen(own->msg)) };
+        me = (struct refused_word){ status_of(own), crc_bytes(0, own->msg, strlen(own->msg)) };
     rc = comm_host_all_gather(comm_world_group(w), &me, all, sizeof me, e);
     for (int r = 0; rc >= 0 && r < size; r++) {
         if (all[r].status && !rc)

@@ -12,19 +12,19 @@
 
 #define ITERATION_MAX ((int64_t)1e15)   /* as of every count among the options */
 
-struct reader {
+struct schedule_reader {
     const char *text, *at;
     const char *option;
     struct err *e;
 };
 
-static int wrong(const struct reader *r, const char *where, const char *what)
+static int wrong(const struct schedule_reader *r, const char *where, const char *what)
 {
     err_usage(r->e, "%s '%s': column %d: %s", r->option, r->text, (int)(where - r->text) + 1, what);
     return -1;
 }
 
-static int expected(const struct reader *r, const char *what)
+static int expected(const struct schedule_reader *r, const char *what)
 {
     char text[120];
 
@@ -35,7 +35,7 @@ static int expected(const struct reader *r, const char *what)
     return wrong(r, r->at, text);
 }
 
-static int take_number(struct reader *r, const char *what, int64_t *out)
+static int take_number(struct schedule_reader *r, const char *what, int64_t *out)
 {
     char word[24], text[120];
     size_t n = strspn(r->at, "0123456789_");
@@ -51,7 +51,7 @@ static int take_number(struct reader *r, const char *what, int64_t *out)
     return 0;
 }
 
-static int take_sign(struct reader *r, char sign, const char *what)
+static int take_sign(struct schedule_reader *r, char sign, const char *what)
 {
     if (*r->at != sign)
         return expected(r, what);
@@ -60,8 +60,8 @@ static int take_sign(struct reader *r, char sign, const char *what)
 }
 
 /* Does it lie behind the one before, and save anything? begin, interval: where it and its EVERY stand in the text. */
-static int check_stretch(const struct reader *r, const struct save_stretch *s, const struct save_stretch *before,
-                         const char *begin, const char *interval)
+static int check_stretch(const struct schedule_reader *r, const struct save_stretch *s,
+                         const struct save_stretch *before, const char *begin, const char *interval)
 {
     char text[120];
 
@@ -87,7 +87,7 @@ static int check_stretch(const struct reader *r, const struct save_stretch *s, c
     return 0;
 }
 
-static int take_stretch(struct reader *r, struct save_stretch *s, const struct save_stretch *before)
+static int take_stretch(struct schedule_reader *r, struct save_stretch *s, const struct save_stretch *before)
 {
     const char *begin, *interval;
 
@@ -109,7 +109,7 @@ static int take_stretch(struct reader *r, struct save_stretch *s, const struct s
 
 int save_schedule_parse(struct save_schedule *s, const char *text, const char *option, struct err *e)
 {
-    struct reader r = { text, text, option, e };
+    struct schedule_reader r = { text, text, option, e };
 
     s->n = 0;
     s->stretch = NULL;

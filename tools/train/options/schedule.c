@@ -127,13 +127,13 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 /* ---- learning rate ---- */
 
 /* One rule of the scheduler as both sides have it, printed as the reference prints it. */
-struct rule {
+struct schedule_rule {
     const char *name;
     double ours, saved;
     char ours_text[PYTEXT_FLOAT], saved_text[PYTEXT_FLOAT];
 };
 
-static void rule_set(struct rule *r, const char *name, double ours, double saved, bool whole)
+static void rule_set(struct schedule_rule *r, const char *name, double ours, double saved, bool whole)
 {
     r->name = name;
     r->ours = ours;
@@ -149,7 +149,7 @@ static void rule_set(struct rule *r, const char *name, double ours, double saved
     }
 }
 
-static int rule_resolve(const struct rule *r, bool override, bool use_checkpoint, struct strbuf *lines,
+static int rule_resolve(const struct schedule_rule *r, bool override, bool use_checkpoint, struct strbuf *lines,
                         struct err *e)
 {
     if (!override && !use_checkpoint && r->ours != r->saved) {
@@ -167,7 +167,7 @@ static int rule_resolve(const struct rule *r, bool override, bool use_checkpoint
 int schedule_lr_resume(struct schedule_lr *lr, const struct schedule_lr *saved, bool override, bool use_checkpoint,
                        struct strbuf *lines, struct err *e)
 {
-    struct rule rules[5];
+    struct schedule_rule rules[5];
     int64_t decay_tokens = lr->decay_tokens;
 
     if (override && use_checkpoint) {

@@ -68,7 +68,7 @@ static int32_t turn_of(const struct dump *d, const char *kind, const char *name,
     return !strcmp(kind, "activation") ? last + 1 + place : 2 * (last + 1) + last - place;
 }
 
-struct tensor {
+struct nan_tensor {
     const char *kind, *name;
     int block;                  /* -1: outside blocks */
     const void *p;              /* device memory, or NULL */
@@ -77,7 +77,7 @@ struct tensor {
 };
 
 /* One line of the dump for a tensor that holds such values. */
-static void look(struct dump *d, struct tensor x)
+static void look(struct dump *d, struct nan_tensor x)
 {
     int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
     const int32_t turn = bad ? turn_of(d, x.kind, x.name, x.block) : INT_MAX;
@@ -103,14 +103,14 @@ static void look_at_block(struct dump *d, const struct model *m, int slot, int i
     const int block = m->stage->first_block + i;
     const enum dtype dt = m->opts.t;
 
-    look(d, (struct tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
+    look(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
     /* With full recomputation the rest belongs to whichever block came last. */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
-    look(d, (struct tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
-    look(d, (struct tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
-    look(d, (struct tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
-    look(d, (struct tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
+    look(d, (struct nan_tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
+    look(d, (struct nan_tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
+    look(d, (struct nan_tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
+    look(d, (struct nan_tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
 }
 
 static void look_at_all(struct dump *d)
@@ -121,16 +121,18 @@ static void look_at_all(struct dump *d)
     const enum dtype grads = t->model_opts.grad_t ? t->t : DTYPE_F32;
 
     for (int i = 0; i < g->n_params; i++)
-        look(d, (struct tensor){ "weight", g->param[i].name, g->param[i].block,
-                                 (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n, t->t });
+        look(d, (struct nan_tensor){ "weight", g->param[i].name, g->param[i].block,
+                                     (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n,
+                                     t->t });
     for (int i = 0; i < g->n_blocks; i++)
         look_at_block(d, t->model, slot, i);
     if (g->norm)
-        look(d, (struct tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
-                                 model_boundary(g, &t->model_opts), t->t });
+        look(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
+                                     model_boundary(g, &t->model_opts), t->t });
     for (int i = 0; i < g->n_params; i++)
-        look(d, (struct tensor){ "gradient", g->param[i].name, g->param[i].block,
-                                 (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n, grads });
+        look(d, (struct nan_tensor){ "gradient", g->param[i].name, g->param[i].block,
+                                     (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n,
+                                     grads });
 }
 
 static void write_dump(const struct trainer *t, const struct strbuf *sb)
