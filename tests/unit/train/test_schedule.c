@@ -343,18 +343,12 @@ static void test_flops(void **state)
         if (!(got > t[i].want - 6e-5 && got < t[i].want + 6e-5))
             fail_msg("%.6f TFLOPs, want %.4f", got, t[i].want);
     }
-    same_bits(schedule_flops_exact(4, 1, 8, 2, 16, 64), schedule_flops(4, 1, 8, 2, 16, 64));
-    /* Without recomputation: 72 s L h^2 (1 + s / 6h) for the blocks, 6 s h V for the head; sums of few roundings. */
-    flops = schedule_flops_exact(3, 1, 96, 2, 16, 64) / (72.0 * 96 * 2 * 256 * (1 + 1) + 6.0 * 96 * 16 * 64);
-    assert_true(flops > 1 - 1e-14 && flops < 1 + 1e-14);
 }
 
 static void test_planning(void **state)
 {
     (void)state;
     assert_int_equal(schedule_checkpoint_bytes(176247271424), 14 * 176247271424);
-    assert_int_equal(schedule_weights_bytes(176247271424), 352494542848);
-    same_bits(schedule_days(300e9, 13e9, 400, 50), 300e9 * 8 * 13e9 / (400 * 50 * 1e12 * 86400));
     same_bits(schedule_gigaflos(16, 128, 0.000201984), 6 * 16 * 128 * 0.000201984);
 }
 

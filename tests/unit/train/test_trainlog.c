@@ -221,11 +221,6 @@ static void test_lines(void **state)
     is(&sb, "setting training iterations to 115311\n"
             "using world size: 384, data-parallel-size: 8, tensor-model-parallel size: 4, "
             "pipeline-model-parallel size: 12 \n");
-    trainlog_add_params(&sb, 0, 3, 3671818736, 3596867000, 4, 12);
-    is(&sb, "[000-003] 176.2473B / 172.6496B\n");
-    trainlog_add_memory(&sb, 5, 1, 1048576, 1572864, 2097152, 3ull << 40);
-    is(&sb, "[Rank 5] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 1.5 | reserved: 2.0 | "
-            "max reserved: 3145728.0\n");
     trainlog_add_steps(&sb, 10, 5.93847, 0.2365, 33.8278);
     is(&sb, "steps: 10 loss: 5.9385 iter time (s): 0.236 samples/sec: 33.828\n");
 }
@@ -305,7 +300,6 @@ static void test_sink(void **state)
     trainlog_flush(t, &sb);
     trainlog_flush(t, &sb);
     assert_int_equal(sb.len, 0);
-    assert_int_equal(trainlog_lost(t), 0);
     trainlog_close(t);
     text = content(path);
     assert_string_equal(text, "old line\n iteration      7\none\ntwo\nthree\n");
@@ -333,13 +327,11 @@ static void test_full_sink(void **state)
     t = trainlog_open("/dev/full", false, &e);
     if (t)
         trainlog_write(t, "a\nb\n");
-    dup2(saved, STDERR_FILENO);
-    assert_non_null(t);
-    assert_int_equal(trainlog_lost(t), 2);
     trainlog_close(t);
+    dup2(saved, STDERR_FILENO);
     text = content(path);
     assert_string_equal(text, "train: warning: /dev/full: cannot write the log: No space left on device; training goes "
-                        "on\n");
+                        "on\ntrain: warning: 2 lines of the log were lost\n");
     free(text);
     free(path);
     close(fd);
@@ -444,11 +436,8 @@ static void test_signals(void **state)
     (void)state;
     status_catch_signals(note_dump);
     assert_int_equal(status_stop_signal(), 0);
-    assert_false(status_dump_wanted());
     raise(SIGUSR2);
     assert_int_equal(dumped, SIGUSR2);
-    assert_true(status_dump_wanted());
-    assert_false(status_dump_wanted());
     raise(SIGUSR1);
     raise(SIGTERM);
     raise(SIGTERM);

@@ -227,7 +227,7 @@ bool status_kill_switch(const char *path)
 
 /* ---- signals ---- */
 
-static volatile sig_atomic_t stop_signal, dump_signal;
+static volatile sig_atomic_t stop_signal;
 static void (*dump_call)(int sig);
 
 static void on_stop(int sig)
@@ -243,7 +243,6 @@ static void on_dump(int sig)
 {
     int saved = errno;
 
-    dump_signal = 1;
     if (dump_call)
         dump_call(sig);
     errno = saved;
@@ -272,14 +271,6 @@ void status_release_signals(void)
 int status_stop_signal(void)
 {
     return stop_signal;
-}
-
-bool status_dump_wanted(void)
-{
-    bool wanted = dump_signal;
-
-    dump_signal = 0;
-    return wanted;
 }
 
 const char *status_signal_name(int sig)

@@ -66,7 +66,7 @@ bool status_kill_switch(const char *path);
 
 /*
  * SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills);
- * SIGUSR2: `dump` is called in the handler (watch_dump() is made for that; NULL: only the flag).
+ * SIGUSR2: `dump` is called in the handler (watch_dump() is made for that).
  * status_release_signals() undoes the first part; call it after MPI_Init, which installs handlers of its own.
  */
 void status_catch_signals(void (*dump)(int sig));
@@ -75,8 +75,6 @@ void status_release_signals(void);
 /* The first signal that asked to stop, or 0. */
 int status_stop_signal(void);
 const char *status_signal_name(int sig);                /* "SIGTERM" */
-/* Has SIGUSR2 arrived since the last call? */
-bool status_dump_wanted(void);
 
 /* ---- clock ---- */
 

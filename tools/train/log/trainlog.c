@@ -176,27 +176,6 @@ void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir)
     strbuf_addf(sb, "  successfully loaded checkpoint from %s at iteration %ld\n", dir, (long)iteration);
 }
 
-void trainlog_add_params(struct strbuf *sb, int tp_rank, int pp_rank, int64_t params, int64_t params_no_embeds,
-                         int tp, int pp)
-{
-    strbuf_addf(sb, "[%03d-%03d] %.4fB / %.4fB\n", tp_rank, pp_rank, (double)params * tp * pp / 1e9,
-                (double)params_no_embeds * tp * pp / 1e9);
-}
-
-/* The megabytes of torch's report are 2^20 bytes, printed as Python floats. */
-void trainlog_add_memory(struct strbuf *sb, int rank, int64_t iteration, uint64_t allocated, uint64_t max_allocated,
-                         uint64_t reserved, uint64_t max_reserved)
-{
-    uint64_t bytes[] = { allocated, max_allocated, reserved, max_reserved };
-    static const char *const names[] = { "allocated", "max allocated", "reserved", "max reserved" };
-    char number[PYTEXT_FLOAT];
-
-    strbuf_addf(sb, "[Rank %d] (after %ld iterations) memory (MB)", rank, (long)iteration);
-    for (int i = 0; i < 4; i++)
-        strbuf_addf(sb, " | %s: %s", names[i], pytext_float(number, (double)bytes[i] / 1048576.0));
-    strbuf_addf(sb, "\n");
-}
-
 void trainlog_add_steps(struct strbuf *sb, int64_t step, double loss, double iteration_s, double samples_per_s)
 {
     strbuf_addf(sb, "steps: %ld loss: %.4f iter time (s): %.3f samples/sec: %.3f\n", (long)step, loss, iteration_s,

@@ -31,13 +31,11 @@ struct trainlog;
 MUST_CHECK struct trainlog *trainlog_open(const char *path, bool to_stdout, struct err *e);
 /*
  * Each line of `text` in one write(). A log that cannot be written does not stop a run: the
- * first failure is told on stderr, and later lines are tried again.
+ * first failure is told on stderr, later lines are tried again, and trainlog_close() tells how many were lost.
  */
 void trainlog_write(struct trainlog *t, const char *text);
 /* Write what sb holds and empty it. */
 void trainlog_flush(struct trainlog *t, struct strbuf *sb);
-/* Lines lost so far. */
-int64_t trainlog_lost(const struct trainlog *t);
 void trainlog_close(struct trainlog *t);                /* NULL is fine */
 
 /* ---- the training line ---- */
@@ -103,11 +101,6 @@ void trainlog_add_saving(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_checkpoint_version(struct strbuf *sb);                /* " checkpoint version 3.0" */
 void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir);
-/* "[000-003] 1.2345B / 1.0000B" of one model-parallel rank: its own count times tp * pp */
-void trainlog_add_params(struct strbuf *sb, int tp_rank, int pp_rank, int64_t params, int64_t params_no_embeds,
-                         int tp, int pp);
-void trainlog_add_memory(struct strbuf *sb, int rank, int64_t iteration, uint64_t allocated, uint64_t max_allocated,
-                         uint64_t reserved, uint64_t max_reserved);     /* bytes */
 /* DeepSpeed's: "steps: 10 loss: 5.9385 iter time (s): 0.237 samples/sec: 33.828" */
 void trainlog_add_steps(struct strbuf *sb, int64_t step, double loss, double iteration_s, double samples_per_s);
 

@@ -120,15 +120,13 @@ void trainlog_flush(struct trainlog *t, struct strbuf *sb)
         sb->buf[0] = '\0';
 }
 
-int64_t trainlog_lost(const struct trainlog *t)
-{
-    return t->lost;
-}
-
 void trainlog_close(struct trainlog *t)
 {
     if (!t)
         return;
+    if (t->lost)
+        fprintf(stderr, "train: warning: %ld line%s of the log %s lost\n", (long)t->lost, t->lost == 1 ? "" : "s",
+                t->lost == 1 ? "was" : "were");
     if (t->path)
         close(t->fd[t->n - 1]);
     free(t->path);

@@ -254,24 +254,12 @@ double schedule_gigaflos(int64_t samples, int64_t s, double params_no_embeds_bil
 
 /* ---- throughput and planning ---- */
 
-/* head: the divisor that counts the vocabulary's share. */
-static double flops(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V, double head)
+double schedule_flops(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V)
 {
     double sd = (double)s, Ld = (double)L, hd = (double)h;
 
     return 24.0 * passes * (double)batch * sd * Ld * hd * hd *
-           (1.0 + sd / (6.0 * hd) + (double)V / (head * Ld * hd));
-}
-
-double schedule_flops(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V)
-{
-    return flops(passes, batch, s, L, h, V, 16.0);
-}
-
-/* The head runs forward once and backward twice, never recomputed: 6 batch s h V. */
-double schedule_flops_exact(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V)
-{
-    return flops(passes, batch, s, L, h, V, 4.0 * passes);
+           (1.0 + sd / (6.0 * hd) + (double)V / (16.0 * Ld * hd));
 }
 
 double schedule_tflops(double flop, double elapsed_s, int world)
@@ -279,17 +267,7 @@ double schedule_tflops(double flop, double elapsed_s, int world)
     return flop / (elapsed_s * world * 1e12);
 }
 
-double schedule_days(double tokens, double params, double gpus, double tflops)
-{
-    return tokens * 8.0 * params / (gpus * tflops * 1e12 * 86400.0);
-}
-
 uint64_t schedule_checkpoint_bytes(uint64_t params)
 {
     return 14 * params;
-}
-
-uint64_t schedule_weights_bytes(uint64_t params)
-{
-    return 2 * params;
 }

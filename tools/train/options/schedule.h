@@ -77,11 +77,7 @@ double schedule_gigaflos(int64_t samples, int64_t s, double params_no_embeds_bil
 
 /* FLOPs of one iteration by the reference's formula; passes 4 with activation recomputation, else 3. V padded. */
 double schedule_flops(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V);
-/* The same with the head counted right whatever `passes` is: for comparing runs. */
-double schedule_flops_exact(int passes, int64_t batch, int64_t s, int64_t L, int64_t h, int64_t V);
 double schedule_tflops(double flops, double elapsed_s, int world);
-double schedule_days(double tokens, double params, double gpus, double tflops);
 uint64_t schedule_checkpoint_bytes(uint64_t params);            /* 14 a parameter */
-uint64_t schedule_weights_bytes(uint64_t params);               /* 2 a parameter */
 
 #endif
