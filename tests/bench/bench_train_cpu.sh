@@ -8,10 +8,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 sizes=${SIZES:-256,4,8,8192,256,4 512,6,8,8192,256,4} threads=${THREADS:-$(nproc)} steps=${STEPS:-8} rounds=${ROUNDS:-3}
 BIN=${BIN:-$PWD/bin} measure=${TBIN:-$PWD/build/release/tests}/bench/measure
-for python in ${PYTHON:-/usr/bin/python3 python3}; do
-    "$python" -c 'import torch' 2>/dev/null && break
-    python=
-done
+. tests/lib/python.sh
+python=$(python_with torch)
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cp tests/data/text/text_document.bin tests/data/text/text_document.idx "$work"

@@ -29,6 +29,14 @@ check_exit() {
 # A number from 0 to $1 - 1.
 random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
 
+# skip WHY: ends a script that cannot be run here.
+skip() {
+    rm -rf "$W"
+    echo "$*: skipped"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+
 finish() {
     if [ $failed -eq 0 ]; then rm -rf "$W"; else echo "kept: $W"; fi
     echo "$passed passed, $failed failed"

@@ -2,18 +2,9 @@
 # deepspeed.sh - DeepSpeed's own converter and checkpoint class take what our writers write
 #
 # No --inject_missing_state: its result must be ours with --vocab strip. Needs a Python with deepspeed
-# and torch (PYTHON, default python3, then /usr/bin/python3); skipped without.
-cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
-for python in ${PYTHON:-python3 /usr/bin/python3}; do
-    "$python" -c 'import torch, deepspeed.checkpoint.ds_to_universal' 2>/dev/null && break
-    python=
-done
-if [ -z "$python" ]; then
-    rm -rf "$W"
-    echo "no Python with deepspeed and torch here: skipped"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-fi
+# and torch (tests/lib/python.sh); skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh && . tests/lib/train.sh
+need_python 'torch, deepspeed.checkpoint.ds_to_universal' "deepspeed and torch"
 script=$PWD/tests/golden/deepspeed_check.py bloom=$PWD/tests/data/bloom-tp2pp2dp2/global_step20
 gpt2=$PWD/tests/data/gpt2-tp2pp2dp1/global_step20
 

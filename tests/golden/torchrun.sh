@@ -1,19 +1,10 @@
 #!/bin/sh
 # torchrun.sh - jobs that the genuine torchrun starts, in each way in which it brings ranks together
 #
-# Needs a Python with torch (PYTHON, default /usr/bin/python3, then python3); skipped without.
-cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
+# Needs a Python with torch (tests/lib/python.sh); skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh && . tests/lib/train.sh
 demo=$TBIN/tools/commdemo
-for python in ${PYTHON:-/usr/bin/python3 python3}; do
-    "$python" -c 'import torch.distributed.run' 2>/dev/null && break
-    python=
-done
-if [ -z "$python" ]; then
-    rm -rf "$W"
-    echo "no Python with torch here: skipped"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-fi
+need_python torch.distributed.run torch
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
 export OMP_NUM_THREADS=1
 port=$((20000 + $(random 10000)))

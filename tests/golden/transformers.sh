@@ -2,22 +2,12 @@
 # transformers.sh - what export-hf writes loads in Transformers, computes the same, and has its converter's bytes
 #
 # With torch alone every tensor is compared with a merge of its own; with Transformers too
-# (PYTHON, default python3, then /usr/bin/python3) the folders are loaded and logits compared.
-cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+# (tests/lib/python.sh) the folders are loaded and logits compared.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 script=$PWD/tests/golden/transformers_check.py
-first_with() {  # MODULES: the first Python that has them
-    for python in ${PYTHON:-} python3 /usr/bin/python3; do
-        "$python" -c "import $1" 2>/dev/null && { echo "$python"; return; }
-    done
-}
-torch=$(first_with torch) full=$(first_with "torch, transformers")
-if [ -z "$torch" ]; then
-    rm -rf "$W"
-    echo "no Python with torch here: skipped"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-fi
+need_python torch torch
+torch=$python full=$(python_with 'torch, transformers')
 [ -n "$full" ] || echo "no Python with transformers here: bytes are compared, loading is skipped"
 
 bloom=tests/data/bloom-tp2pp2dp2/global_step20 gpt2=tests/data/gpt2-tp2pp2dp1/global_step20
