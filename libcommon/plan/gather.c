@@ -56,29 +56,32 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
     return 0;
 }
 
-/*
- * Hash piece bytes [skip, skip+n) for their record, and copy them unless dst is NULL. The
- * item gets the same CRC unless it hashes its output.
- */
-static int pass_run(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
-                    uint64_t skip, uint64_t n, uint8_t *dst, struct err *e)
+/* Bytes [skip, skip + n) of a piece whose bytes are at src. */
+struct span {
+    const uint8_t *src;
+    uint64_t skip, n;
+    uint8_t *dst;                       /* where they go, or NULL */
+};
+
+/* Hash them for their record, and copy them. The item gets the same CRC unless it hashes its output. */
+static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct span x, struct err *e)
 {
     uint64_t k;
 
-    for (; n; skip += k, n -= k) {
+    for (; x.n; x.skip += k, x.n -= k) {
         bool counts;
         uint32_t crc;
 
-        k = min_u64(plan_counted(g->plan, g->item_no, pc, skip, &counts), n);
-        if (dst) {
-            crc = crc_copy(0, dst, src + skip, k);
-            dst += k;
+        k = min_u64(plan_counted(g->plan, g->item_no, pc, x.skip, &counts), x.n);
+        if (x.dst) {
+            crc = crc_copy(0, x.dst, x.src + x.skip, k);
+            x.dst += k;
         } else {
-            crc = crc_bytes(0, src + skip, k);
+            crc = crc_bytes(0, x.src + x.skip, k);
         }
         if (!g->hash_output)
-            add_to_item(g, pc->dst + skip, k, crc);
-        if (counts && add_to_record(g, pc, skip, k, crc, e) < 0)
+            add_to_item(g, pc->dst + x.skip, k, crc);
+        if (counts && add_to_record(g, pc, x.skip, k, crc, e) < 0)
             return -1;
     }
     return 0;
@@ -92,7 +95,7 @@ static int scatter_short_runs(const struct gather *g, const struct tmap_piece *p
 
     for (uint64_t i = 0, n; i < pc->n; i += n) {
         n = min_u64(per_block, pc->n - i);
-        if (pass_run(g, pc, src, i * pc->run, n * pc->run, NULL, e) < 0)
+        if (pass_run(g, pc, (struct span){ src, i * pc->run, n * pc->run, NULL }, e) < 0)
             return -1;
         for (uint64_t k = i; k < i + n; k++)
             memcpy(dst + k * pc->stride, src + k * pc->run, pc->run);
@@ -129,7 +132,7 @@ int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint
     if (dst && g->item->map->op == TMAP_REPLICAS)
         dst += (uint64_t)pc->slice * g->copy_stride;
     if (pc->n == 1)
-        return pass_run(g, pc, src, 0, pc->src.len, dst, e);
+        return pass_run(g, pc, (struct span){ src, 0, pc->src.len, dst }, e);
     return g->hash_output ? scatter_short_runs(g, pc, src, dst, e) : scatter_long_runs(g, pc, src, dst, e);
 }
 

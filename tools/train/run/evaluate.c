@@ -109,12 +109,14 @@ static float *join_parts(struct logits *x, const char *all, int64_t m)
 }
 
 /* One .npy file: header and values. */
-static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, size_t bytes,
-                     struct err *e)
+static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, struct err *e)
 {
+    size_t bytes = (size_t)dtype_size(dt);
     struct strbuf sb = {0};
     int rc;
 
+    for (int i = 0; i < ndim; i++)
+        bytes *= (size_t)shape[i];
     npy_header(&sb, dt, ndim, shape);
     strbuf_add(&sb, data, bytes);
     rc = file_replace(path, sb.buf, sb.len, e);
@@ -133,9 +135,9 @@ static int write_logits(struct trainer *t, const struct micro_batch *mb, const f
 
     t->k->dev->copy(tokens, mb->tokens, n * sizeof *tokens, NULL);
     t->k->dev->stream_sync(NULL);
-    rc = write_npy(t->o.dump_logits, DTYPE_F32, 3, shape, logits, n * (size_t)V * sizeof *logits, e);
+    rc = write_npy(t->o.dump_logits, DTYPE_F32, 3, shape, logits, e);
     if (rc == 0)
-        rc = write_npy(name, DTYPE_I32, 2, shape, tokens, n * sizeof *tokens, e);
+        rc = write_npy(name, DTYPE_I32, 2, shape, tokens, e);
     free(tokens);
     free(name);
     return rc;

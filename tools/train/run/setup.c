@@ -229,9 +229,11 @@ static int open_set(struct trainer *t, const struct data_group *g, int64_t n, bo
     return dataset_open(g, &o, out, e);
 }
 
-static int open_eval(struct trainer *t, enum options_split split, int64_t n, bool build, struct evaluate_set **set,
-                     int *count, struct err *e)
+static int open_eval(struct trainer *t, enum options_split split, bool build, struct evaluate_set **set, int *count,
+                     struct err *e)
 {
+    const int64_t n = split == SPLIT_VALID ? schedule_valid_samples(&t->schedule, &t->o)
+                                           : schedule_test_samples(&t->schedule, &t->o);
     struct data_groups g = {0};
     int rc = options_data_groups(&t->o, split, &g, e);
 
@@ -266,9 +268,9 @@ static int open_data(struct trainer *t, bool build, struct err *e)
         data_groups_free(&g);
     }
     if (rc == 0 && t->o.eval_iters > 0)
-        rc = open_eval(t, SPLIT_VALID, schedule_valid_samples(&t->schedule, &t->o), build, &t->valid, &t->n_valid, e);
+        rc = open_eval(t, SPLIT_VALID, build, &t->valid, &t->n_valid, e);
     if (rc == 0 && t->o.eval_iters > 0)
-        rc = open_eval(t, SPLIT_TEST, schedule_test_samples(&t->schedule, &t->o), build, &t->test, &t->n_test, e);
+        rc = open_eval(t, SPLIT_TEST, build, &t->test, &t->n_test, e);
     for (int i = 0; rc == 0 && i < t->n_valid; i++)
         t->valid[i].at = t->consumed_valid_samples / t->n_valid;
     return rc;
