@@ -28,6 +28,7 @@ enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
  */
 extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
+int cli_take_part(void *cli, const char *value, struct err *e);         /* I/N or auto */
 #define CLI_REPLICAS_WORDS "average first majority fail"        /* enum replica_policy */
 
 struct cli {

@@ -31,7 +31,7 @@ static int take_mem(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_part(void *into, const char *value, struct err *e)
+int cli_take_part(void *into, const char *value, struct err *e)
 {
     struct cli *cli = into;
     int part, n_parts;
@@ -106,7 +106,7 @@ const struct option_row cli_rows_convert[] = {
     { "verify", .help = "read OUT back before it gets its name", FIELD(verify) },
     { "resume", .help = "finish what a killed run began", FIELD(resume) },
     { "part", 0, "I/N", "do share I of N (0 <= I < N); the last to finish publishes OUT; found by itself under mpirun "
-      "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = take_part },
+      "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = cli_take_part },
     { "accept-mismatch", .help = "only warn where files of IN look like those of different saves or ranks",
       FIELD(accept_mismatch) },
     {0},

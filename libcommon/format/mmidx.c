@@ -304,18 +304,22 @@ int64_t mmidx_len(const struct mmidx *m, int64_t seq)
     return (int64_t)raw_len(m, seq);
 }
 
+/* The tokens of a sequence that has some. */
+static const uint8_t *sequence_bytes(const struct mmidx *m, int64_t seq)
+{
+    uint64_t place = get_le64(m->idx.p + m->at_place + 8 * (uint64_t)seq);
+
+    return m->bin.p + (m->form == MMIDX_LEGACY ? place * (uint64_t)m->item : place);
+}
+
 void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, int64_t *out)
 {
-    uint64_t place;
     const uint8_t *p;
 
     assert(first >= 0 && n >= 0 && first + n <= mmidx_len(m, seq));
     if (n == 0)
         return;
-    place = get_le64(m->idx.p + m->at_place + 8 * (uint64_t)seq);
-    if (m->form == MMIDX_LEGACY)
-        place *= (uint64_t)m->item;
-    p = m->bin.p + place + (uint64_t)first * (uint64_t)m->item;
+    p = sequence_bytes(m, seq) + (uint64_t)first * (uint64_t)m->item;
     for (int64_t i = 0; i < n; i++, p += m->item)
         switch (m->type) {
         case MMIDX_U8: out[i] = *p; break;
@@ -495,6 +499,61 @@ void mmidx_end_document(struct mmidx_writer *w)
 {
     ARRAY_ROOM(w->doc, w->cap_docs, w->n_docs + 1);
     w->doc[w->n_docs++] = w->n;
+}
+
+/* Bytes of any number. */
+static int out_bytes(struct mmidx_out *o, const uint8_t *p, size_t n, struct err *e)
+{
+    while (n) {
+        size_t k = BUF_BYTES - o->used < n ? BUF_BYTES - o->used : n;
+
+        memcpy(o->buf + o->used, p, k);
+        o->used += k;
+        p += k;
+        n -= k;
+        if (o->used == BUF_BYTES && out_flush(o, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+struct mmidx_appending {
+    struct mmidx_writer *w;
+    const struct mmidx *m;
+};
+
+/* For mapped_use(). */
+static int append_all(void *arg, struct err *e)
+{
+    const struct mmidx_appending *a = arg;
+    struct mmidx_writer *w = a->w;
+    const struct mmidx *m = a->m;
+    int64_t first = w->n;
+
+    ARRAY_ROOM(w->len, w->cap, w->n + m->n);
+    ARRAY_ROOM(w->doc, w->cap_docs, w->n_docs + m->n_doc_entries);
+    for (int64_t i = 0; i < m->n; i++) {
+        int64_t n = mmidx_len(m, i);
+
+        if (n && out_bytes(&w->bin, sequence_bytes(m, i), (size_t)n * (size_t)m->item, e) < 0)
+            return -1;
+        w->len[w->n++] = (int32_t)n;
+    }
+    for (int64_t i = 1; i < m->n_doc_entries; i++)
+        w->doc[w->n_docs++] = first + (int64_t)get_le64(m->idx.p + m->at_docs + 8 * (uint64_t)i);
+    return 0;
+}
+
+int mmidx_append(struct mmidx_writer *w, const struct mmidx *m, struct err *e)
+{
+    struct mmidx_appending a = { w, m };
+
+    if (m->type != w->type) {
+        err_data(e, m->idx.path, ERR_NO_BYTE, "tokens of type %s, expected %s as in %s", mmidx_type_name(m->type),
+                 mmidx_type_name(w->type), w->bin.path);
+        return -1;
+    }
+    return mapped_use(append_all, &a, e) < 0 || mmidx_check(m, e) < 0 ? -1 : 0;
 }
 
 int64_t mmidx_written(const struct mmidx_writer *w)

@@ -72,6 +72,8 @@ MUST_CHECK struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form
 MUST_CHECK int mmidx_put(struct mmidx_writer *w, const int32_t *tokens, int64_t n, struct err *e);
 /* The sequences since the last call are one document. */
 void mmidx_end_document(struct mmidx_writer *w);
+/* All sequences and documents of m behind what is there. ERR_DATA when its tokens are of another type. */
+MUST_CHECK int mmidx_append(struct mmidx_writer *w, const struct mmidx *m, struct err *e);
 int64_t mmidx_written(const struct mmidx_writer *w);        /* bytes of .bin and .idx so far */
 MUST_CHECK int mmidx_commit(struct mmidx_writer *w, struct err *e);
 /* Always, committed or not; NULL is fine. Without a commit the files are removed. */

@@ -11,14 +11,15 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&job.cli, argv, "preprocess");
-    /* Nothing here is divided among the tasks of a launcher. */
+    /* Divided among the tasks of a launcher when that is asked for (--part auto), never by itself. */
     job.cli.part = 0;
     job.cli.n_parts = 1;
     rc = job_parse(&job, argc, argv);
     if (rc < 0)
         rc = EXIT_USAGE;
     else
-        rc = cli_done(&job.cli, job.decode ? job_decode(&job) : job_run(&job));
+        rc = cli_done(&job.cli, job.decode ? job_decode(&job) : job.cli.n_parts > 1 ? job_run_part(&job)
+                                                                                    : job_run(&job));
     job_free(&job);
     return rc;
 }

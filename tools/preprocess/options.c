@@ -89,6 +89,12 @@ static const struct option_row rows[] = {
     {0},
 };
 
+static const struct option_row part_rows[] = {          /* taken into the cli */
+    { "part", 0, "I/N", "do share I of N (0 <= I < N) of the input files; the last to finish puts the shares together; "
+      "auto: I and N are those of mpirun or srun", .take = cli_take_part },
+    {0},
+};
+
 static const struct option_row reference_rows[] = {
     { "vocab-file", 0, "FILE", "--vocab", OPTION_ALIAS, .def = "vocab" },
     { "merge-file", 0, "FILE", "--merges", OPTION_ALIAS, .def = "merges" },
@@ -172,7 +178,7 @@ static int check_inputs(struct preprocess_job *j)
 int job_parse(struct preprocess_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, NULL, 0 }, { NULL, cli_rows, &j->cli, 0 },
+        { "Options", rows, NULL, 0 }, { NULL, part_rows, &j->cli, 0 }, { NULL, cli_rows, &j->cli, 0 },
         { "The reference's options", reference_rows, NULL, 0 },
         { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };
@@ -180,6 +186,8 @@ int job_parse(struct preprocess_job *j, int argc, char **argv)
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
+    if (j->decode && j->cli.n_parts > 1)
+        return usage(j, "--part goes without --decode");
     if (j->decode && (j->prefix || j->n_inputs))
         return usage(j, "--decode goes without --input and --output-prefix");
     if (!j->decode && j->n_inputs == 0)
@@ -193,6 +201,11 @@ int job_parse(struct preprocess_job *j, int argc, char **argv)
     if (j->n_keys == 0)
         j->keys[j->n_keys++] = "text";
     return check_inputs(j) < 0 ? -1 : check_tokenizer(j);
+}
+
+char *job_output(const struct preprocess_job *j, int key)
+{
+    return str_fmt("%s_%s_document", j->prefix, j->keys[key]);
 }
 
 void job_free(struct preprocess_job *j)

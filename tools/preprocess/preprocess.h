@@ -32,14 +32,41 @@ struct preprocess_job {
 /* 0, or -1 after saying what is wrong. */
 int job_parse(struct preprocess_job *j, int argc, char **argv);
 void job_free(struct preprocess_job *j);
+/* PREFIX_KEY_document; caller frees. */
+char *job_output(const struct preprocess_job *j, int key);
 
-/* ---- run.c, decode.c: the work; exit status ---- */
+/* ---- run.c, parts.c, decode.c: the work; exit status ---- */
 
 int job_run(struct preprocess_job *j);
+int job_run_part(struct preprocess_job *j);        /* of several processes, that share the inputs */
 int job_decode(struct preprocess_job *j);
 struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e);
 /* The number that ends a document. ERR_USAGE when the vocabulary has none. */
 MUST_CHECK int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, struct err *e);
+
+/* What came of a run. */
+struct preprocess_totals {
+    int64_t documents[MAX_KEYS], tokens[MAX_KEYS], size_bytes[MAX_KEYS];     /* of each key's dataset */
+    int64_t empty, skipped;             /* texts without tokens, bad lines */
+    int64_t read_bytes;                 /* text, unpacked */
+    enum mmidx_type type;
+    int64_t vocab_size;
+    double wall_s;
+};
+
+/* All inputs into datasets at the job's prefix (or, with --dry-run, a line about that). */
+MUST_CHECK int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct err *e);
+/* ERR_USAGE when one of the results is there already and is not to be replaced. */
+MUST_CHECK int job_check_absent(const struct preprocess_job *j, struct err *e);
+
+/* ---- totals.c ---- */
+
+void totals_add(struct preprocess_totals *sum, const struct preprocess_totals *more);
+/* For a process that comes later; caller frees. */
+char *totals_text(const struct preprocess_totals *t, int n_keys);
+/* -1: it is none of ours. */
+MUST_CHECK int totals_read(struct preprocess_totals *t, int n_keys, const char *text);
+void job_print(const struct preprocess_job *j, const struct preprocess_totals *t);
 
 /* ---- input.c: documents, in batches ---- */
 

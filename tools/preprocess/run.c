@@ -56,8 +56,7 @@ struct preprocess_run {
     struct preprocess_work work[3];
     struct preprocess_worker *worker;
     struct err err;                     /* of reading or writing: only the first thread sets it */
-    int64_t documents[MAX_KEYS], tokens[MAX_KEYS], empty, skipped;
-    uint64_t read_bytes;
+    struct preprocess_totals *sum;
 };
 
 /* ---- tokenizer ---- */
@@ -200,14 +199,14 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
         const struct preprocess_tokens *t = &w->out[i * r->job->n_keys + k];
 
         if (t->n == 0) {
-            r->empty++;
+            r->sum->empty++;
             continue;
         }
         if (mmidx_put(r->writer[k], w->ids[t->thread].v + t->at, t->n, &r->err) < 0)
             return -1;
         mmidx_end_document(r->writer[k]);
-        r->documents[k]++;
-        r->tokens[k] += t->n;
+        r->sum->documents[k]++;
+        r->sum->tokens[k] += t->n;
     }
     return 0;
 }
@@ -216,7 +215,7 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
 static int judge_bad(struct preprocess_run *r, const char *what)
 {
     if (r->job->skip_bad_lines) {
-        r->skipped++;
+        r->sum->skipped++;
         cli_warn(&r->job->cli, "%s", what);
         return 0;
     }
@@ -236,7 +235,7 @@ static void write_work(struct preprocess_run *r, struct preprocess_work *w)
             w->in.read_bytes = w->in.taken_bytes = 0;
         free(w->bad[i]);
     }
-    r->read_bytes += w->in.read_bytes;
+    r->sum->read_bytes += w->in.read_bytes;
     progress_add(r->progress, w->in.taken_bytes);
     w->in.n = 0;
 }
@@ -264,65 +263,14 @@ static void encode_all(struct preprocess_run *r)
     write_work(r, &r->work[(now + 2) % 3]);
 }
 
-/* ---- results ---- */
-
-static char *output_prefix(const struct preprocess_job *j, int key)
-{
-    return str_fmt("%s_%s_document", j->prefix, j->keys[key]);
-}
-
-static json_t *outputs_json(const struct preprocess_run *r)
-{
-    json_t *list = json_array();
-
-    for (int k = 0; k < r->job->n_keys; k++) {
-        char *path = output_prefix(r->job, k);
-
-        json_array_append_new(list, json_pack("{s:o, s:o, s:I, s:I, s:I}", "prefix", text_json(path), "key",
-                                              text_json(r->job->keys[k]),
-                                              "documents", (json_int_t)r->documents[k],
-                                              "tokens", (json_int_t)r->tokens[k],
-                                              "size_bytes", (json_int_t)mmidx_written(r->writer[k])));
-        free(path);
-    }
-    return list;
-}
-
-static void print_result(const struct preprocess_run *r, double wall_s)
-{
-    const struct preprocess_job *j = r->job;
-    char a[16], b[16];
-
-    if (j->cli.json) {
-        cli_json(json_pack("{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "tool", j->cli.tool,
-                           "outputs", outputs_json(r), "type", mmidx_type_name(token_type(r)), "vocab_size",
-                             (json_int_t)bpe_vocab_size(r->bpe), "empty", (json_int_t)r->empty, "bad_lines",
-                             (json_int_t)r->skipped, "read_bytes", (json_int_t)r->read_bytes, "wall_s", wall_s));
-        return;
-    }
-    for (int k = 0; k < j->n_keys; k++) {
-        char *path = output_prefix(j, k);
-
-        cli_say(&j->cli, "%s: %lld documents, %lld tokens, %s; %s read in %.2f s (%.1f MB/s)", path,
-                (long long)r->documents[k], (long long)r->tokens[k],
-                bytes_text((uint64_t)mmidx_written(r->writer[k]), a), bytes_text(r->read_bytes, b), wall_s,
-                (double)r->read_bytes / 1e6 / (wall_s > 0 ? wall_s : 1));
-        free(path);
-    }
-    if (r->empty)
-        cli_say(&j->cli, "%lld empty texts left out", (long long)r->empty);
-    if (r->skipped)
-        cli_say(&j->cli, "%lld bad lines left out", (long long)r->skipped);
-}
-
 /* ---- start and end ---- */
 
-static int check_absent(const struct preprocess_job *j, struct err *e)
+int job_check_absent(const struct preprocess_job *j, struct err *e)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
 
     for (int i = 0; i < 2 * j->n_keys && e->kind == ERR_NONE; i++) {
-        char *prefix = output_prefix(j, i / 2), *path = str_fmt("%s%s", prefix, suffixes[i % 2]);
+        char *prefix = job_output(j, i / 2), *path = str_fmt("%s%s", prefix, suffixes[i % 2]);
         struct stat st;
         bool there = lstat(path, &st) == 0;
 
@@ -363,7 +311,7 @@ static int start(struct preprocess_run *r, uint64_t in_bytes, struct err *e)
     const struct preprocess_job *j = r->job;
 
     for (int k = 0; k < j->n_keys; k++) {
-        char *prefix = output_prefix(j, k);
+        char *prefix = job_output(j, k);
 
         r->writer[k] = mmidx_create(prefix, j->impl, token_type(r), e);
         free(prefix);
@@ -410,31 +358,46 @@ static int prepare(struct preprocess_run *r, uint64_t *in_bytes)
     struct preprocess_job *j = r->job;
 
     r->bpe = job_tokenizer(j, &r->err);
-    if (!r->bpe || check_absent(j, &r->err) < 0 || input_size(j, in_bytes, &r->err) < 0)
+    if (!r->bpe || job_check_absent(j, &r->err) < 0 || input_size(j, in_bytes, &r->err) < 0)
         return -1;
     r->eod = -1;
     return j->append_eod ? job_eod(j, r->bpe, &r->eod, &r->err) : 0;
 }
 
-int job_run(struct preprocess_job *j)
+int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct err *e)
 {
-    struct preprocess_run r = { .job = j };
+    struct preprocess_run r = { .job = j, .sum = sum };
     double began = clock_s();
     uint64_t in_bytes;
     int rc = prepare(&r, &in_bytes);
 
+    memset(sum, 0, sizeof *sum);
     if (rc == 0 && j->cli.dry_run) {
         rc = print_plan(&r, in_bytes, &r.err);
     } else if (rc == 0 && start(&r, in_bytes, &r.err) == 0) {
         encode_all(&r);
-        for (int k = 0; k < j->n_keys && r.err.kind == ERR_NONE; k++)
+        for (int k = 0; k < j->n_keys && r.err.kind == ERR_NONE; k++) {
+            sum->size_bytes[k] = mmidx_written(r.writer[k]);
             if (mmidx_commit(r.writer[k], &r.err) < 0)
                 break;
-        progress_end(r.progress);
-        r.progress = NULL;
-        if (r.err.kind == ERR_NONE)
-            print_result(&r, clock_s() - began);
+        }
+        sum->type = token_type(&r);
+        sum->vocab_size = bpe_vocab_size(r.bpe);
+        sum->wall_s = clock_s() - began;
     }
     run_free(&r);
-    return r.err.kind != ERR_NONE ? cli_fail(&j->cli, &r.err) : EXIT_OK;
+    *e = r.err;
+    return e->kind != ERR_NONE ? -1 : 0;
+}
+
+int job_run(struct preprocess_job *j)
+{
+    struct preprocess_totals sum;
+    struct err e = {0};
+
+    if (job_encode(j, &sum, &e) < 0)
+        return cli_fail(&j->cli, &e);
+    if (!j->cli.dry_run)
+        job_print(j, &sum);
+    return EXIT_OK;
 }
