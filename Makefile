@@ -258,6 +258,7 @@ install: all
 	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
 	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -d $(DESTDIR)$(PREFIX)/share/shardkit && cp -R ops $(DESTDIR)$(PREFIX)/share/shardkit
 	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
 	$(Q)set -e; for t in $(TOOLS); do \
 		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
@@ -270,6 +271,7 @@ man: $(TOOL_BIN)
 
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
+	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
 	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
 

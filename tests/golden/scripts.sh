@@ -1,5 +1,5 @@
 #!/bin/sh
-# shellcheck disable=SC1091,SC2020
+# shellcheck disable=SC1091,SC2020,SC2034
 # scripts.sh - runs that really were, called as they were (tests/lib/runs.sh)
 #
 # Each at its own size as a dry run on its own ranks: the published number of parameters. Then at a size for this
@@ -23,9 +23,11 @@ for set in en fr; do
     mkdir -p "$DATA_DIR/$set"
     for end in bin idx; do cp "$DATA_PATH.$end" "$DATA_DIR/$set/text_document.$end"; done
 done
-echo "\"train: 0.7 0:0.950 $DATA_DIR/en/text_document, 0.3 0:0.950 $DATA_DIR/fr/text_document\"" >"$TRAIN_DATA_PATH"
-echo "\"valid: 0.7 0.950:1.0 $DATA_DIR/en/text_document, 0.3 0.950:1.0 $DATA_DIR/fr/text_document\"" \
-    "\"valid_en: 1 0.950:1.0 $DATA_DIR/en/text_document\"" >"$VALID_DATA_PATH"
+for set in en fr; do echo "{\"dataset_path\": \"$DATA_DIR/$set/text_document\", \"ratio\": 0.5}"; done |
+    sed '1s/^/[/; 1s/$/,/; $s/$/]/' >"$W/ratios.json"
+splits() { ops/data/ratios-to-splits --dataset-ratios-path "$W/ratios.json" --split "$1" --output-meg-ds-ratio-file "$2"; }
+splits train "$TRAIN_DATA_PATH"
+splits valid "$VALID_DATA_PATH"
 # GPT-2's number of tokens, 50257, of which ours has the first.
 {
     sed 's/}$//' tests/data/text/byte-vocab.json
