@@ -50,8 +50,10 @@ launch_sockets() {
 
 # "iteration loss norm" of each training line, and "valid iteration loss", of a log.
 series() {
-    sed -n -e 's/^ iteration *\([0-9]*\)\/.*lm loss: \([^ ]*\) | grad norm: \([^ ]*\) .*/\1 \2 \3/p' \
+    sed -n -e 's/^ iteration *\([0-9]*\)\/.*lm loss: \([^ ]*\) |.* grad norm: \([^ ]*\) .*/\1 \2 \3/p' \
         -e 's/^valid loss at iteration \([0-9]*\) | lm loss value: \([^ ]*\) .*/valid \1 \2/p' "$1"
 }
+# "iteration scale" of each training line.
+scales() { sed -n 's/^ iteration *\([0-9]*\)\/.* loss scale: \([^ ]*\) .*/\1 \2/p' "$1"; }
 # What must be exact in a training line: iteration, samples, tokens, rate, batch.
 exact() { sed -n 's/^ iteration *\([0-9]*\)\/ *\([0-9]*\) | consumed samples: *\([0-9]*\) | consumed tokens: *\([0-9]*\) .*learning rate: \([^ ]*\) | global batch size: *\([0-9]*\) .*/\1 \2 \3 \4 \5 \6/p' "$1"; }
