@@ -2,7 +2,7 @@
 # backup.sh - ckpt-backup under kills, flipped bits, full disks, places that go away, two at once: nothing is lost,
 # nothing bad is accepted, and the next run finishes
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
-kills=${KILLS:-40} flips=$((${KILLS:-40} * 10))
+kills=${KILLS:-40} flips=${FLIPS:-$((${KILLS:-40} * 10))}
 [ -n "${SOAK:-}" ] && kills=1000 flips=10000
 
 "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 2 --steps 7 "$W/in" >/dev/null || exit 1
@@ -83,18 +83,23 @@ flip() {            # FILE BYTE BIT
     # shellcheck disable=SC2059
     printf "\\$(printf %o $((old ^ (1 << $3))))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
-# FOLDER: one of its files by chance.
-any_file() { find "$1" -type f ! -name lock ! -name '*.crc32' ! -name latest | sort | sed -n "$(($(random "$(find "$1" -type f ! -name lock ! -name '*.crc32' ! -name latest | wc -l)") + 1))p"; }
+# Of the files that `find` with these words finds, one by chance.
+any_file() { find "$@" -type f | sort >"$W/files"; sed -n "$(($(random "$(wc -l <"$W/files")") + 1))p" "$W/files"; }
 
+# One bit in each of the three backups, or in a receipt: none may count. Flipped back, all do.
 for verb in copy tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
 i=0
-while [ $i -lt $((flips / 2)) ]; do
-    f=$(any_file "$W/store") at=$(random "$(size_of "$f")") bit=$(random 8)
-    flip "$f" "$at" "$bit"
-    if ckpt-backup verify -q "$W/store" >"$W/log" 2>&1; then fail "flip of bit $bit of byte $at in $f is not seen"; else pass; fi
-    [ "$(n_sound)" = 2 ] && pass || fail "flip in $f: $(n_sound) backups still count"
-    flip "$f" "$at" "$bit"
-    ckpt-backup verify -q "$W/store" >/dev/null 2>&1 || fail "$f: healed, and still not sound"
+while [ $i -lt $((flips / 6)) ]; do
+    : >"$W/flipped"
+    for name in global_step10 global_step10.tar global_step10-weights; do
+        f=$(any_file "$W/store/$name" "$W/store/.ckpt-backup/$name.json") at=$(random "$(size_of "$f")") bit=$(random 8)
+        flip "$f" "$at" "$bit"
+        echo "$f $at $bit" >>"$W/flipped"
+    done
+    ckpt-backup verify -q "$W/store" >"$W/log" 2>&1 && fail "verify is content with $(cat "$W/flipped")"
+    if [ "$(n_sound)" = 0 ]; then pass; else fail "$(n_sound) backups still count with $(cat "$W/flipped")"; fi
+    while read -r f at bit; do flip "$f" "$at" "$bit"; done <"$W/flipped"
+    ckpt-backup verify -q "$W/store" >/dev/null 2>&1 || fail "healed, and still not sound: $(cat "$W/flipped")"
     i=$((i + 1))
 done
 # What was damaged is made anew by the next copy, and forgotten by nobody meanwhile.

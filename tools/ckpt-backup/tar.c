@@ -14,10 +14,19 @@
 enum { BLOCK = 512, END_BYTES = 2 * BLOCK };
 static const uint8_t zeros[END_BYTES];
 
+struct collector {
+    struct strbuf *into;                /* NULL: no more */
+};
+
 static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
 {
-    (void)a;
-    strbuf_add(ctx, p, n);
+    struct collector *c = ctx;
+
+    if (!c->into) {
+        archive_set_error(a, ECANCELED, "the header is all that was asked for");
+        return -1;
+    }
+    strbuf_add(c->into, p, n);
     return (la_ssize_t)n;
 }
 
@@ -27,6 +36,7 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     struct archive *a = archive_write_new();
     struct archive_entry *x = archive_entry_new();
     char *name = str_fmt("%s/%s", r->tag, f->name);
+    struct collector c = { sb };
     int rc = -1;
 
     archive_entry_set_pathname(x, name);
@@ -36,13 +46,14 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     archive_entry_set_mtime(x, f->mtime_ns / 1000000000, 0);
     if (archive_write_set_format_pax_restricted(a) == ARCHIVE_OK &&
         archive_write_set_bytes_per_block(a, 0) == ARCHIVE_OK &&
-        archive_write_open(a, sb, NULL, collect, NULL) == ARCHIVE_OK && archive_write_header(a, x) == ARCHIVE_OK)
+        archive_write_open(a, &c, NULL, collect, NULL) == ARCHIVE_OK && archive_write_header(a, x) == ARCHIVE_OK)
         rc = 0;
     else {
         errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
         err_sys(e, name, "cannot stand in a tar");
     }
-    archive_write_fail(a);              /* no end behind it: the member's bytes go elsewhere */
+    /* It would write zeros for the bytes that go elsewhere; archive_write_fail() keeps it from that, and leaks. */
+    c.into = NULL;
     archive_write_free(a);
     archive_entry_free(x);
     free(name);
