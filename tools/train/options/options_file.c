@@ -155,6 +155,19 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     return rc;
 }
 
+/* Variables that the kernels and the converters ask for themselves. */
+static bool read_elsewhere(const char *name)
+{
+    static const char *const names[] = {
+        "SHARDKIT_CPU_ISA", "SHARDKIT_CUDA", "SHARDKIT_NCCL", "SHARDKIT_MEET_SECONDS",
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
 int options_read_env(struct train_opts *o, char **env, struct err *e)
 {
     static const char prefix[] = "SHARDKIT_";
@@ -168,8 +181,10 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
             continue;
         name = arena_strndup(o->impl->arena, *env, (size_t)(equals - *env));
         OPTION_EACH(&options_table, g, row)
-            if (strcmp(options_env_name(o, row), name) == 0)
-                r = option_find(&options_table, row->name);
+        if (strcmp(options_env_name(o, row), name) == 0)
+            r = option_find(&options_table, row->name);
+        if (!r && read_elsewhere(name))
+            continue;
         if (!r)         /* another tool's perhaps: worth a word, no reason to stop */
             options_note(o, "environment: %s is no option", name);
         else if (read_variable(o, r, name, equals + 1, e) < 0)
