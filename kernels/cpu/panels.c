@@ -1,12 +1,8 @@
 /*
  * panels.c - packing and the micro-kernels, see panels.h
  */
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
 #include "kernels/cpu/panels.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/turn.h"
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -113,14 +109,6 @@ void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, f
 
 /* ---- packing ---- */
 
-enum form { FORM_F32, FORM_BF16, FORM_F16, FORM_PAIRS };
-
-/* Of the operand */
-ALWAYS_INLINE enum dtype form_t(enum form form)
-{
-    return form == FORM_F32 ? DTYPE_F32 : form == FORM_F16 ? DTYPE_F16 : DTYPE_BF16;
-}
-
 /* The slot of one row: `p` at its first element, the second of a pair `next` elements on. */
 ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum form form)
 {
@@ -135,59 +123,23 @@ ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum for
 
 #ifdef __AVX2__
 /*
- * Eight slots of `rows` <= 8 rows that lie along: to[slot * step + row]. Always stores 8 numbers a
- * slot, slots in order, so with fewer rows the rest must be somebody's who comes later.
- */
-ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
-{
-    __m256 r[8], t[8];
-
-    #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        const void *at = at_t(p, i * ld, form_t(form));
-
-        r[i] = i >= rows ? _mm256_setzero_ps()
-             : form == FORM_BF16
-                 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16))
-             : form == FORM_F16 ? _mm256_cvtph_ps(_mm_loadu_si128(at)) : _mm256_loadu_ps(at);
-    }
-    #pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    #pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        _mm256_storeu_ps((float *)to + i * step, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        _mm256_storeu_ps((float *)to + (i + 4) * step, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-}
-
-/*
- * As many slots of a whole panel as go by eights; returns how many. The last is never among
+ * As many slots of a whole panel as go by squares; returns how many. The last is never among
  * them, so what is stored beyond a slot is always overwritten by the next one. The rows that
- * do not fill eight come first, for the same reason.
+ * do not fill a square come first, for the same reason.
  */
 ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1, done = 0;
-    int odd = width % 8;
+    int odd = width % TURN_SIDE;
 
-    for (; done + 8 < slots; done += 8) {
+    for (; done + TURN_SIDE < slots; done += TURN_SIDE) {
         const void *at = at_t(p, done * step, form_t(form));
 
         if (odd)
-            turn_8x8(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form_t(form)), ld, odd, form);
-        for (int i = 0; i + 8 <= width; i += 8)
-            turn_8x8(to + done * width + i, width, at_t(at, i * ld, form_t(form)), ld, 8, form);
+            turn_square(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form_t(form)), ld, odd,
+                        form);
+        for (int i = 0; i + TURN_SIDE <= width; i += TURN_SIDE)
+            turn_square(to + done * width + i, width, at_t(at, i * ld, form_t(form)), ld, TURN_SIDE, form);
     }
     return done;
 }

@@ -6,56 +6,19 @@
  * wanted along for a, and for b across with the pairs put together. Squares at an edge are copied first, with
  * zeros where the operand ends.
  */
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 #include <string.h>
 
 #include "kernels/cpu/tiles.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/turn.h"
 
 #define SQUARE (AMX_WIDTH * AMX_SLOTS)
 
-/* to [16, to_ld] = from [16, ld], turned; both of pairs */
-#ifdef __AVX512F__
-ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t to_ld, const void *from, int64_t ld_bytes)
+#ifndef __AVX512F__
+ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
-    __m512i r[16], t[16];
-
-    #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        r[i] = _mm512_loadu_si512((const char *)from + i * ld_bytes);
-    #pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    /* r[4 i + j]: column j of each 128 bits, rows 4 i .. 4 i + 3 */
-    #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    #pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        __m512i x0 = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88), x1 = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
-        __m512i x2 = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-        __m512i x3 = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
-
-        _mm512_storeu_si512(to + j * to_ld, _mm512_shuffle_i32x4(x0, x2, 0x88));
-        _mm512_storeu_si512(to + (4 + j) * to_ld, _mm512_shuffle_i32x4(x1, x3, 0x88));
-        _mm512_storeu_si512(to + (8 + j) * to_ld, _mm512_shuffle_i32x4(x0, x2, 0xdd));
-        _mm512_storeu_si512(to + (12 + j) * to_ld, _mm512_shuffle_i32x4(x1, x3, 0xdd));
-    }
-}
-#else
-ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t to_ld, const void *from, int64_t ld_bytes)
-{
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < rows; i++)
         for (int j = 0; j < 16; j++)
-            memcpy(to + j * to_ld + i, (const char *)from + i * ld_bytes + 4 * j, 4);
+            memcpy(to + j * step + i, (const uint32_t *)at_t(p, i * ld, form_t(form)) + j, 4);
 }
 #endif
 
@@ -77,8 +40,9 @@ ALWAYS_INLINE void square_a(uint32_t *to, const uint16_t *from, int64_t ld, bool
         return;
     }
     pair_up(pairs, from, ld);
-    turn_16x16(to, AMX_SLOTS, pairs, 4 * AMX_WIDTH);
-    turn_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, 4 * AMX_WIDTH);
+    /* A pair is one number here. */
+    turn_16x16(to, AMX_SLOTS, pairs, AMX_WIDTH, 16, FORM_F32);
+    turn_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, AMX_WIDTH, 16, FORM_F32);
 }
 
 ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool across)
@@ -87,8 +51,8 @@ ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool
         pair_up(to, from, ld);
         return;
     }
-    turn_16x16(to, AMX_WIDTH, from, 2 * ld);
-    turn_16x16(to + 16, AMX_WIDTH, from + 16 * ld, 2 * ld);
+    turn_16x16(to, AMX_WIDTH, from, ld, 16, FORM_PAIRS);
+    turn_16x16(to + 16, AMX_WIDTH, from + 16 * ld, ld, 16, FORM_PAIRS);
 }
 
 /* n rows and nk numbers of `from`, the rest zeros */
