@@ -3,17 +3,17 @@
  *
  * for each block of columns of the result
  *     all threads pack B's panels of these columns, the whole sum long
- *     each thread, for its own rows, GEMM_ROWS at a time
- *         for each GEMM_SLOTS of the sum
+ *     each thread, for its own rows, a strip at a time
+ *         for each cut of the sum
  *             pack A's panels, multiply them with B's, add to fp32 sums
- *         finish the rows: bias, GELU, rounding
+ *             the last one finishes what it has computed: bias, GELU, rounding
  *
- * What is in which cache: a panel of B (GEMM_SLOTS * PANEL_B * 4 bytes) in the first; A's panels
- * and the sums in the second; B's block in the third, shared by all threads. The sums leave
- * the second cache once only, finished.
+ * What is in which cache: a panel of B (256 slots * PANEL_B * 4 bytes) in the first; A's panels and the sums in the
+ * second; B's block in the third, shared by all threads. With tiles a panel of A is in the first, B's block in the
+ * second. The sums leave the second cache once only, finished.
  *
  * A result's additions are the same wherever its tile's borders are, so the threads' rows may
- * follow from their number; only the cuts of the sum must not.
+ * follow from their number; only the cuts of the sum must not. Tiles do not even depend on those.
  *
  * Tried, as GFLOP/s of y [2048, 4096] with k 1024, fp32, on a Xeon with AVX-512, 1 and 8 threads, where
  * OpenBLAS 0.3.21 (SkylakeX) has 228 and 1700, and the micro-kernel alone 245:
@@ -22,13 +22,30 @@
  *     201, 1060  the same with a stride that is no power of two, and the sums prefetched
  *     195, 1410  blocks of 1920 x 2048: fewer barriers, but then the sums are far away
  *     211, 1400  as here
+ *     + 6 to 10 % where sums are 256 long, nothing at 1024: squares of 16 turned by AVX-512 for the panels, and each
+ *                tile finished while it is in the first cache
  * An AMD Zen 3 (AVX2) has 90 with one thread, OpenBLAS 93. Sums of 128, 384 or 512 slots, and
  * chunks of 96 or 384 rows, are within 3 %, mostly below.
  *
- * Beside libraries (tests/bench/bench_gemm, one thread, a Xeon with AMX, 33 products of the trainer's shapes): fp32
- * 0.61 to 1.17 of OpenBLAS 0.3.21, geometric mean 0.92, and 0.58 to 1.02 of oneDNN 2.6.3, mean 0.88. Ours is kept there
- * for sums whose order follows from the shape alone, whatever the threads, and for the finish that is fused. bf16 is
- * 0.12 to 0.29 of oneDNN, mean 0.18: it has AMX's tiles, which ours does not use.
+ * Of bf16 with AMX, where tiles alone reach 2600 and fp32's FMAs 166 (y and dx of m 2048, n 1024, k 1024, one thread):
+ *     1054, 1063 256 slots, 192 rows, 1024 columns: B's block fills the second cache
+ *     1129, 1154 512 slots, 512 columns
+ *     1332, 1287 as here: 96 rows, and A's panel stays; dw is slower so, 865 for 951, as is k 4096
+ *     A read where it lies, without panels: 1 to 13 % less; each tile finished alone: 9 to 14 % less where sums are
+ *     256 long; vdpbf16ps in place of tiles: 83 (m 1024, n 768, k 256), where bf16 widened for fp32's FMAs has 152
+ *
+ * Beside libraries (tests/bench/bench_gemm, a Xeon with AMX, 16 cores of a shared host, 24 products of the trainer's
+ * shapes, h 256 and 1024): geometric mean of ours in parts of theirs, least and most.
+ *     threads   fp32: OpenBLAS 0.3.21     oneDNN 2.6.3          bf16: oneDNN
+ *     1         0.93 (0.77 to 1.19)       0.92 (0.81 to 1.04)   1.11 (0.68 to 1.72)
+ *     2         0.92 (0.63 to 1.28)       0.87 (0.64 to 1.00)   0.96 (0.44 to 1.43)
+ *     8         1.06 (0.73 to 1.55)       0.86 (0.66 to 1.39)   0.90 (0.61 to 1.12)
+ * Single figures vary by half from minute to minute there. They are from before two changes: another cut among 2 and 8
+ * threads was given up, with which fp32 was up to 9 % slower at 8; strips of tiles were finished a panel at a time,
+ * which cost 5 to 10 % where sums are 256 long. So bf16 by one thread is no slower than oneDNN but where products are
+ * small (n 256: 0.7, n 192 and k 64: 0.4); oneDNN is mostly faster in fp32 and with 8 threads, OpenBLAS with 1 and 2.
+ * Ours is kept there for sums whose order follows from the shape alone, whatever the threads and the rows beside, and
+ * for the finish that is fused, for which theirs need a pass over the result.
  */
 #include <omp.h>
 
@@ -36,28 +53,36 @@
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/vmath.h"
 
-#define GEMM_SLOTS 256
 #define GEMM_ROWS  (2 * PANEL_LCM)
+#define GEMM_A     (GEMM_ROWS * 256)    /* slots of a strip's panels of A, at most */
 #define GEMM_COLS  1024                 /* of a block, at most */
+#define GEMM_NEAR  (1 << 18)            /* slots of B in hand, for a cut of the sum: half of the second cache */
 #define GEMM_BLOCK (4 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
 #define GEMM_LD    (GEMM_COLS + 32)     /* floats from row to row of the sums: no power of two, for the caches' sake */
 
 /* One thread's */
 struct room {
-    uint32_t a[GEMM_ROWS * GEMM_SLOTS];
+    uint32_t a[GEMM_A];
     float sum[GEMM_ROWS * GEMM_LD];
 };
 
-/* What is multiplied with what: fp32, to which bf16 is widened; pairs of bf16; tiles of pairs */
-enum how { SINGLES, PAIRS, TILES };
+/*
+ * What is multiplied with what: fp32, to which bf16 is widened; pairs of bf16; tiles of pairs. Tiles are so fast that
+ * B's block should be in the second cache. It is made narrower for that where the whole sum is one cut; A is packed
+ * more often then, which pays when its rows lie along.
+ */
+enum how { SINGLES, PAIRS, TILES, TILES_LONG };
 static const struct form {
     int a, b;                           /* rows of a panel */
     int per_slot;                       /* numbers of the sum */
     int slots;                          /* come together: sums are filled up with zeros to a multiple of it */
+    int cut;                            /* slots of the sum at a time; with singles and pairs, results depend on it */
+    int rows;                           /* of a strip, at most */
 } forms[] = {
-    [SINGLES] = { PANEL_A, PANEL_B, 1, 1 },
-    [PAIRS] = { PANEL_A, PANEL_B, 2, 1 },
-    [TILES] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS },
+    [SINGLES] = { PANEL_A, PANEL_B, 1, 1, 256, GEMM_ROWS },
+    [PAIRS] = { PANEL_A, PANEL_B, 2, 1, 256, GEMM_ROWS },
+    [TILES] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS, 512, GEMM_ROWS / 2 },
+    [TILES_LONG] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS, 256, GEMM_ROWS },
 };
 
 /* A block of columns, j0 .. j0 + n, as every thread sees it */
@@ -117,7 +142,7 @@ static void pack(uint32_t *to, const struct block *b, const struct cut *c, int64
     if (first >= end)
         return;
     to += first * c->slots * c->width;
-    if (b->how != TILES)
+    if (b->how < TILES)
         panels_pack(to, c->x, part, c->width, b->how == PAIRS);
     else if (c->x == &b->g->a)
         tiles_pack_a(to, c->x, part);
@@ -132,83 +157,129 @@ static int64_t panels_b(const struct block *b)
 
 static void pack_b(const struct block *b, int me, int all)
 {
-    int64_t panels = panels_b(b), width = forms[b->how].b;
+    int64_t panels = panels_b(b), width = forms[b->how].b, at_once = forms[b->how].cut;
 
-    for (int64_t s = 0; s < b->slots; s += GEMM_SLOTS) {
-        struct cut c = { &b->g->b, b->j0, b->n, s, min_i64(GEMM_SLOTS, b->slots - s), (int)width };
+    for (int64_t s = 0; s < b->slots; s += at_once) {
+        struct cut c = { &b->g->b, b->j0, b->n, s, min_i64(at_once, b->slots - s), (int)width };
 
         pack(b->b + s * panels * width, b, &c, panels * me / all, panels * (me + 1) / all);
     }
 }
 
-static void multiply(struct room *r, const struct block *b, const struct part *t, int64_t panels_a, int64_t s,
-                     int64_t slots)
+/* Rows of the result that a thread works on: panels a .. a + panels of A, its columns */
+struct strip {
+    const struct block *b;
+    const struct part *t;
+    int64_t a, panels;
+};
+
+/* Of the strip, panels t.a0 .. t.a1, and B's t.b0 .. t.b1: their sums are complete. */
+static void finish(const struct room *r, const struct strip *p, struct part t)
 {
-    const struct form *f = &forms[b->how];
-    const uint32_t *b_cut = b->b + s * panels_b(b) * f->b;
+    const struct gemm *g = p->b->g;
+    const struct form *f = &forms[p->b->how];
+    int64_t row = (p->a + t.a0) * f->a, col = t.b0 * f->b;
 
-    for (int64_t j = t->b0; j < t->b1; j++)
-        for (int64_t i = 0; i < panels_a; i++) {
-            const uint32_t *pa = r->a + i * slots * f->a, *pb = b_cut + j * slots * f->b;
-            float *c = r->sum + i * f->a * GEMM_LD + (j - t->b0) * f->b;
+    g->finish(g->arg, &(struct gemm_tile){
+        .acc = r->sum + t.a0 * f->a * GEMM_LD + (t.b0 - p->t->b0) * f->b, .ld = GEMM_LD,
+        .row = row, .rows = min_i64((t.a1 - t.a0) * f->a, g->m - row),
+        .col = p->b->j0 + col, .cols = min_i64((t.b1 - t.b0) * f->b, p->b->n - col),
+    });
+}
 
-            if (b->how == TILES)
-                amx->multiply(slots / AMX_SLOTS, pa, pb, c, GEMM_LD, s > 0);
-            else if (b->how == PAIRS)
+/*
+ * Slots s .. s + slots of the sum. B's panel stays in the first cache while those of A pass; a tile is finished
+ * when it is computed.
+ */
+static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t slots)
+{
+    const struct block *b = p->b;
+    const uint32_t *b_cut = b->b + s * panels_b(b) * PANEL_B;
+
+    for (int64_t j = p->t->b0; j < p->t->b1; j++)
+        for (int64_t i = 0; i < p->panels; i++) {
+            const uint32_t *pa = r->a + i * slots * PANEL_A, *pb = b_cut + j * slots * PANEL_B;
+            float *c = r->sum + i * PANEL_A * GEMM_LD + (j - p->t->b0) * PANEL_B;
+
+            if (b->how == PAIRS)
                 panel_multiply_pairs(slots, pa, pb, c, GEMM_LD, s > 0);
             else
                 panel_multiply(slots, (struct panel_rows){ (const float *)pa, PANEL_A }, (const float *)pb, c, GEMM_LD,
                                s > 0);
+            if (s + slots == b->slots)
+                finish(r, p, (struct part){ i, i + 1, j, j + 1 });
         }
 }
 
-/* Rows of the panels a .. a + panels of A, this thread's columns */
-static void rows(struct room *r, const struct block *b, const struct part *t, int64_t a, int64_t panels)
+/* The same with tiles, where A's panel stays; the strip is finished as a whole, not to leave the tiles so often. */
+static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {
+    const struct block *b = p->b;
+    const uint32_t *b_cut = b->b + s * panels_b(b) * AMX_WIDTH;
+
+    for (int64_t i = 0; i < p->panels; i++)
+        for (int64_t j = p->t->b0; j < p->t->b1; j++)
+            amx->multiply(slots / AMX_SLOTS, r->a + i * slots * AMX_WIDTH, b_cut + j * slots * AMX_WIDTH,
+                          r->sum + i * AMX_WIDTH * GEMM_LD + (j - p->t->b0) * AMX_WIDTH, GEMM_LD, s > 0);
+    if (s + slots == b->slots)
+        finish(r, p, (struct part){ 0, p->panels, p->t->b0, p->t->b1 });
+}
+
+static void rows(struct room *r, const struct strip *p)
+{
+    const struct block *b = p->b;
     const struct form *f = &forms[b->how];
-    const struct gemm *g = b->g;
-    int64_t i0 = a * f->a, n = min_i64(panels * f->a, g->m - i0);
-    int64_t col = t->b0 * f->b, width = min_i64(t->b1 * f->b, b->n) - col, s = 0;
+    int64_t i0 = p->a * f->a, n = min_i64(p->panels * f->a, b->g->m - i0), s = 0;
 
     do {                                /* once even for k = 0: the sums are zeros */
-        struct cut c = { &g->a, i0, n, s, min_i64(GEMM_SLOTS, b->slots - s), f->a };
+        struct cut c = { &b->g->a, i0, n, s, min_i64(f->cut, b->slots - s), f->a };
 
-        pack(r->a, b, &c, 0, panels);
-        multiply(r, b, t, panels, s, c.slots);
-        s += GEMM_SLOTS;
+        pack(r->a, b, &c, 0, p->panels);
+        if (b->how < TILES)
+            multiply(r, p, s, c.slots);
+        else
+            multiply_tiles(r, p, s, c.slots);
+        s += f->cut;
     } while (s < b->slots);
-    for (int64_t i = 0; i < n; i++)
-        g->finish(g->arg, r->sum + i * GEMM_LD, i0 + i, b->j0 + col, width);
 }
 
 /* Every thread of the region calls it. */
 static void block(const struct block *b)
 {
     int me = omp_get_thread_num(), all = omp_get_num_threads();
-    int64_t width = forms[b->how].a, at_once = GEMM_ROWS / width;
+    int64_t width = forms[b->how].a, at_once = forms[b->how].rows / width;
     struct room *r = cpu_room(me, sizeof *r);
     struct part t = part_of((b->g->m + width - 1) / width, panels_b(b), me, all);
     int64_t chunks = (t.a1 - t.a0 + at_once - 1) / at_once, mine = t.a1 - t.a0;
 
     pack_b(b, me, all);
     #pragma omp barrier
-    if (b->how == TILES)
+    if (b->how >= TILES)
         amx->begin();
     /* Chunks of equal size: a last one of a few rows would use B's panels for too little. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
-        rows(r, b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks);
-    if (b->how == TILES)
+        rows(r, &(struct strip){ b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks });
+    if (b->how >= TILES)
         amx->end();
     #pragma omp barrier                 /* nobody packs over panels still in use */
 }
 
+/* Of a block: blocks have the same size, else a last narrow one would pack A for too little. */
+static int64_t block_cols(const struct gemm *g, const struct form *f, int64_t slots)
+{
+    int64_t fit = min_i64(GEMM_BLOCK / max_i64(slots, 1), GEMM_NEAR / max_i64(min_i64(slots, f->cut), 1));
+    int64_t cols = max_i64(min_i64(fit, GEMM_COLS) / f->b, 1) * f->b, blocks = max_i64((g->n + cols - 1) / cols, 1);
+
+    return up_i64((g->n + blocks - 1) / blocks, f->b);
+}
+
 void gemm_run(const struct gemm *g)
 {
-    enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx ? TILES : PANEL_PAIRS ? PAIRS : SINGLES;
+    enum how tiles = g->a.across || g->k > 2 * forms[TILES].cut ? TILES_LONG : TILES;
+    enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx ? tiles : PANEL_PAIRS ? PAIRS : SINGLES;
     const struct form *f = &forms[how];
-    int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots);
-    int64_t fit = GEMM_BLOCK / max_i64(slots, 1) / f->b * f->b, cols = min_i64(max_i64(fit, f->b), GEMM_COLS);
-    uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * up_i64(min_i64(cols, g->n), f->b)) * sizeof *b);
+    int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots), cols = block_cols(g, f, slots);
+    uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * cols) * sizeof *b);
 
     #pragma omp parallel num_threads(cpu_threads)
     for (int64_t j = 0; j < g->n; j += cols)
