@@ -26,7 +26,7 @@ static bool is_option(const char *word)
 static int most_values(const struct option_row *r)
 {
     switch (option_kind(r)) {
-    case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_REFUSED: return 0;
+    case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_VALUE: case OPTION_REFUSED: return 0;
     case OPTION_NOTE: case OPTION_TAKE: return r->many ? INT_MAX : r->arg ? 1 : 0;
     case OPTION_LIST: return INT_MAX;
     default: return 1;

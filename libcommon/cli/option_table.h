@@ -29,7 +29,8 @@ enum option_kind {
     OPTION_OCTAL,               /* int64_t, up to 0777 */
     OPTION_REAL,                /* double, `min` to `max` */
     OPTION_TEXT,                /* const char *: the word itself, not copied */
-    OPTION_WORD,                /* int: number of the word among `words` */
+    OPTION_WORD,                /* int: number of the word among `words`, from `min` on */
+    OPTION_VALUE,               /* int: giving it means `min` */
     OPTION_LIST,                /* struct option_list: all words up to the next option, not copied */
     OPTION_TAKE,                /* by `take` */
     OPTION_ALIAS,               /* another name of the option that `def` names */

@@ -96,7 +96,7 @@ static int set_word(const struct option_row *r, int *out, const char *word, cons
 
     for (int i = 0; *(p = option_word(r->words, i, &len)); i++) {
         if (strlen(word) == (size_t)len && memcmp(word, p, (size_t)len) == 0) {
-            *out = i;
+            *out = i + (int)r->min;
             strbuf_free(&expected);
             return 0;
         }
@@ -137,6 +137,7 @@ int option_take(const struct option_row *r, void *into, int n, char *const *word
     case OPTION_OCTAL: return set_octal(field, word, label, e);
     case OPTION_REAL: return set_real(r, field, word, label, e);
     case OPTION_WORD: return set_word(r, field, word, label, e);
+    case OPTION_VALUE: *(int *)field = (int)r->min; return 0;
     case OPTION_TEXT: *(const char **)field = word; return 0;
     case OPTION_LIST: *(struct option_list *)field = (struct option_list){ n, (char **)words }; return 0;
     case OPTION_TAKE: return take_each(r, into, n, words, e);

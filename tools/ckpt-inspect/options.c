@@ -6,45 +6,16 @@
 
 #define FIELD(f) OPTION_FIELD(struct inspect, f)
 
-static int take_state(void *into, const char *value, struct err *e)
-{
-    struct inspect *in = into;
-
-    in->state = state_by_name(value);
-    if (in->state >= 0)
-        return 0;
-    err_usage(e, "--state: '%s' is not bf16, fp32, exp_avg or exp_avg_sq", value);
-    return -1;
-}
-
-static int take_npy(void *into, const char *value, struct err *e)
-{
-    struct inspect *in = into;
-
-    (void)value;
-    (void)e;
-    in->format = CAT_NPY;
-    return 0;
-}
-
-static int take_raw(void *into, const char *value, struct err *e)
-{
-    struct inspect *in = into;
-
-    (void)value;
-    (void)e;
-    in->format = CAT_RAW;
-    return 0;
-}
-
 static const struct option_row rows[] = {
-    { "state", 0, "STATE", "bf16, fp32, exp_avg or exp_avg_sq (ls, cat, stats, replicas, diff)", .take = take_state,
+    { "state", 0, "STATE", "bf16, fp32, exp_avg or exp_avg_sq (ls, cat, stats, replicas, diff)", FIELD(state),
       .words = "bf16 fp32 exp_avg exp_avg_sq", .marks = CMD_LS | CMD_CAT | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
     { "param", 0, "GLOB", "parameters whose names match (ls, stats, replicas, diff)", FIELD(glob),
       .marks = CMD_LS | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
     { "slice", 0, "SLICE", "as in NumPy: '0:2,5', '-1', '::2' (cat)", FIELD(slice), .marks = CMD_CAT },
-    { "npy", .help = "a .npy file instead of text (cat)", .take = take_npy, .marks = CMD_CAT },
-    { "raw", .help = "little-endian bytes instead of text (cat)", .take = take_raw, .marks = CMD_CAT },
+    { "npy", .help = "a .npy file instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_NPY,
+      .marks = CMD_CAT },
+    { "raw", .help = "little-endian bytes instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_RAW,
+      .marks = CMD_CAT },
     { "output", 'o', "FILE", "write there instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
     { "force", 'f', .help = "replace FILE (cat)", FIELD(cli.force), .marks = CMD_CAT },
     { "strict", .help = "warnings fail too (verify)", FIELD(strict), .marks = CMD_VERIFY },

@@ -35,19 +35,6 @@ static int take_stages(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-static int take_numbering(void *into, const char *arg, struct err *e)
-{
-    static const char *const words[] = { "new", "old", "msmd" };
-    struct ds_options *o = into;
-
-    for (int i = 0; i < 3; i++)
-        if (strcmp(arg, words[i]) == 0) {
-            o->q.numbering = (enum ds_numbering)(NUMBERING_NEW + i);
-            return 0;
-        }
-    return usage(e, "--layer-numbering: expected new, old or msmd");
-}
-
 static int add_set(struct ds_options *o, const char *arg, bool any_type, struct err *e)
 {
     if (!strchr(arg, '='))
@@ -81,8 +68,8 @@ const struct option_row ds_rows_topology[] = {
     { "stages", 0, "A,B,C", "transformer layers of each stage", .take = take_stages },
     { "pad-vocab-size-to", 0, "V", "rows of the word embedding", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
     { "groups", 0, "N", "optimizer groups, 2 or 3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
-    { "layer-numbering", 0, "ERA", "new, old or msmd: numbers of layer files", .take = take_numbering,
-      .words = "new old msmd" },
+    { "layer-numbering", 0, "ERA", "new, old or msmd: numbers of layer files", FIELD(q.numbering),
+      .words = "new old msmd", .min = NUMBERING_NEW },
     {0},
 };
 

@@ -81,14 +81,6 @@ static int take_config(void *into, const char *arg, struct err *e)
     return rc;
 }
 
-static int take_arch(void *into, const char *arg, struct err *e)
-{
-    struct export_job *j = into;
-
-    j->arch = hf_arch_by_name(arg);
-    return j->arch < 0 ? refuse(e, "--arch: expected bloom or gpt2") : 0;
-}
-
 static int take_tokens(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
@@ -115,7 +107,7 @@ static const struct option_row export_rows[] = {
     { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON", "set a key of config.json", .take = take_config, .marks = EXPORTS | SHAPES },
-    { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", .take = take_arch, .words = "bloom gpt2",
+    { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
     { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
       .marks = EXPORTS | SHAPES },
