@@ -9,7 +9,7 @@ static int copy_one(struct backup *b)
 {
     struct place_opts o = backup_place_opts(b);
     struct err e = {0};
-    struct place *p = place_open(b->arg[1], &o, !b->cli.dry_run, &e);
+    struct place *p = place_open(b->arg[1], &o, true, &e);
     int rc = p ? backup_put(b, p, b->arg[0], b->form) : cli_fail(&b->cli, &e);
 
     place_close(p);

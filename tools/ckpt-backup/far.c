@@ -119,19 +119,22 @@ bool far_has(const struct far_list *l, const char *name, const char *suffix)
     return has;
 }
 
-/* A finding for each file of the receipt that is not there in its size. */
+/* A finding for the first file of the receipt that is not there in its size. */
 static void look_far(const struct place *p, const struct far_list *l, const struct receipt *rec, struct report *r)
 {
-    for (int i = 0; i < (rec->form == FORM_TAR ? 1 : rec->n_files); i++) {
+    bool well = true;
+
+    for (int i = 0; i < (rec->form == FORM_TAR ? 1 : rec->n_files) && well; i++) {
         const struct receipt_file *f = &rec->file[i];
         uint64_t size = rec->form == FORM_TAR ? rec->size_bytes : f->size_bytes;
         char *inside = rec->form == FORM_TAR ? xstrdup(rec->name) : path_join(rec->name, f->name);
         char *shown = far_path(p, inside);
         int k = names_find(l->names, inside);
 
+        well = k >= 0 && (uint64_t)l->size[k] == size;
         if (k < 0)
             report_add(r, SEV_ERROR, "file_missing", shown, ERR_NO_BYTE, NULL, "is not there");
-        else if ((uint64_t)l->size[k] != size)
+        else if (!well)
             report_add(r, SEV_ERROR, "file_size", shown, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
                        (long long)l->size[k], (unsigned long long)size);
         free(inside);

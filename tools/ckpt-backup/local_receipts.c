@@ -52,7 +52,7 @@ struct receipt *local_read_receipt(const struct place *p, const char *name, stru
     return rec;
 }
 
-static void look_at_file(const char *path, uint64_t size_bytes, struct report *r)
+static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r)
 {
     struct stat st;
 
@@ -61,18 +61,21 @@ static void look_at_file(const char *path, uint64_t size_bytes, struct report *r
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)
         report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
                    (long long)st.st_size, (unsigned long long)size_bytes);
+    else
+        return true;
+    return false;
 }
 
 void local_look(const struct place *p, const struct receipt *rec, struct report *r)
 {
     char *top = path_join(p->path, rec->name);
+    bool well = rec->form != FORM_TAR || look_at_file(top, rec->size_bytes, r);
 
-    if (rec->form == FORM_TAR)
-        look_at_file(top, rec->size_bytes, r);
-    for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++) {
+    /* Where one is missing, all may be: one line tells. */
+    for (int i = 0; i < rec->n_files && well && rec->form != FORM_TAR; i++) {
         char *path = path_join(top, rec->file[i].name);
 
-        look_at_file(path, rec->file[i].size_bytes, r);
+        well = look_at_file(path, rec->file[i].size_bytes, r);
         free(path);
     }
     free(top);

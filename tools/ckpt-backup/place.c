@@ -12,22 +12,33 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
+/* Is it there, or could it be made? Its parents are not: a disk that is not mounted is not made up for. */
+static int check_folder(const char *path, bool create, struct err *e)
+{
+    char *parent = path_parent(path);
+    struct stat st;
+    int rc = stat(path, &st);
+
+    if (rc < 0 && errno == ENOENT && create)
+        rc = stat(parent, &st);
+    if (rc == 0 && !S_ISDIR(st.st_mode)) {
+        errno = ENOTDIR;
+        rc = -1;
+    }
+    if (rc < 0)
+        err_sys(e, path, "no place of backups");
+    free(parent);
+    return rc;
+}
+
 struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e)
 {
     bool remote = rules_is_remote(path);
     struct place *p;
-    struct stat st;
     size_t n = strlen(path);
 
-    /* Not its parents: a disk that is not mounted is not made up for. */
-    if (!remote && create && mkdir(path, 0777) < 0 && errno != EEXIST) {
-        err_sys(e, path, "cannot create the folder");
+    if (!remote && check_folder(path, create, e) < 0)
         return NULL;
-    }
-    if (!remote && (stat(path, &st) < 0 || (!S_ISDIR(st.st_mode) && (errno = ENOTDIR)))) {
-        err_sys(e, path, "no place of backups");
-        return NULL;
-    }
     while (n > 1 && path[n - 1] == '/')
         n--;
     p = xcalloc(1, sizeof *p);
@@ -70,9 +81,38 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
     return 0;
 }
 
+/* With all links followed, of a place that may not be there yet. Caller frees; NULL. */
+static char *whole_path(const char *path)
+{
+    char *whole = realpath(path, NULL), *parent = path_parent(path), *base = path_base(path), *above = NULL;
+
+    if (!whole && (above = realpath(parent, NULL)))
+        whole = path_join(above, base);
+    free(above);
+    free(parent);
+    free(base);
+    return whole;
+}
+
+/* A backup within what it is a backup of would be part of the next one, and go with it. */
+static int refuse_inside(const struct place *p, const struct content *c, struct err *e)
+{
+    char *place = whole_path(p->path), *source = whole_path(c->path);
+    size_t n = source ? strlen(source) : 0;
+    bool inside = place && source && strncmp(place, source, n) == 0 && (place[n] == '/' || place[n] == '\0');
+
+    if (inside)
+        err_usage(e, "%s: lies in %s, which is to be backed up; give another place", p->path, c->path);
+    free(place);
+    free(source);
+    return inside ? -1 : 0;
+}
+
 int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e)
 {
     *out = (struct place_put){0};
+    if (!rules_is_remote(p->path) && refuse_inside(p, c, e) < 0)
+        return -1;
     return place_lock(p, e) < 0 ? -1 : p->ops->put(p, c, form, out, e);
 }
 

@@ -59,7 +59,7 @@ struct place {
     int lock_fd;                /* -1: not locked */
 };
 
-/* create: make the folder when it is not there, but not its parents. NULL: ERR_SYS; ERR_USAGE for what is no place. */
+/* create: a folder that is not there is made by place_lock(), but not its parents. NULL: ERR_SYS. */
 MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e);
 void place_close(struct place *p);              /* NULL is fine; releases the lock */
 /*

@@ -176,7 +176,12 @@ static int sweep(struct place *p, struct err *e)
 static int local_lock(struct place *p, struct err *e)
 {
     char *folder = path_join(p->path, RECEIPT_FOLDER), *path = path_join(folder, "lock");
-    int rc = dir_make(folder, e) < 0 ? -1 : place_take_lock(p, path, e);
+    int rc = mkdir(p->path, 0777) < 0 && errno != EEXIST ? -1 : 0;
+
+    if (rc < 0)
+        err_sys(e, p->path, "cannot create the folder");
+    else
+        rc = dir_make(folder, e) < 0 ? -1 : place_take_lock(p, path, e);
 
     free(folder);
     free(path);

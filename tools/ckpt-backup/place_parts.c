@@ -25,18 +25,13 @@ int place_take_lock(struct place *p, const char *path, struct err *e)
         err_sys(e, path, "cannot open the lock");
         return -1;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        int failed = errno;
-
+    /* A file system without flock leaves us without the guard, not without the tool. */
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
         n = pread(fd, who, sizeof who - 1, 0);
         who[n > 0 ? n : 0] = '\0';
         err_clean(who);
-        errno = failed;
-        if (errno == EWOULDBLOCK)
-            err_data(e, p->path, ERR_NO_BYTE, "another ckpt-backup%s%s is at work here; try again when it has ended",
-                     *who ? ", " : "", who);
-        else
-            err_sys(e, path, "cannot lock");
+        err_data(e, p->path, ERR_NO_BYTE, "another ckpt-backup%s%s is at work here; try again when it has ended",
+                 *who ? ", " : "", who);
         close(fd);
         return -1;
     }
