@@ -6,7 +6,7 @@
 
 #include "libcommon/base/mem.h"
 
-enum { TWINS_MAX = 8, OPS_MAX = 4096 };
+enum { TWINS_MAX = 8, OPS_MAX = 8192 };
 
 /* A group: who carries what it says, and how much that was. */
 struct twin {

@@ -3,6 +3,7 @@
  * too early: whole steps on a device that does such work as late as it may (latenet.h), against the
  * same steps without any overlap.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +24,7 @@ enum { B = 2, S = 8, M = B * S, V = 48, BLOCKS = 6, MICRO = 3, STEPS = 3 };
 
 struct shape {
     struct topology topo;
-    enum dtype t, reduce;
+    enum dtype t, reduce;               /* of fp16 reduced in fp16 gradients are fp16, too */
     const char *position;
     bool sequence_parallel;
 };
@@ -148,10 +149,12 @@ static void fill(struct seat *x)
         const struct stage_param *p = &x->g->param[i];
 
         for (int64_t j = 0; j < p->n; j++) {
+            const float w = first_weight(p, j);
+
             if (x->x->t == DTYPE_F32)
-                ((float *)x->st.weights)[p->at + j] = first_weight(p, j);
+                ((float *)x->st.weights)[p->at + j] = w;
             else
-                ((uint16_t *)x->st.weights)[p->at + j] = f32_to_bf16(first_weight(p, j));
+                ((uint16_t *)x->st.weights)[p->at + j] = x->x->t == DTYPE_F16 ? f32_to_f16(w) : f32_to_bf16(w);
         }
     }
     for (int i = 0; i < x->g->n_runs; i++) {
@@ -177,13 +180,15 @@ static int batch(void *ctx, int i, int slot, struct micro_batch *mb, struct err 
     return 0;
 }
 
+static bool grad_t(const struct seat *x) { return x->x->t == DTYPE_F16 && x->x->reduce == DTYPE_F16; }
+
 static void begin(struct seat *x, bool overlap)
 {
     const struct model_config c = { .n_layers = BLOCKS, .hidden = 16, .n_heads = 2, .ffn_hidden = 32, .seq_len = S,
                                     .max_positions = S, .vocab = V, .embed_layernorm = x->x->position[1] == 'l' };
-    const struct model_opts mo = { .t = x->x->t, .b = B, .s = S, .n_slots = pipeline_slots(x->x->topo, x->pp),
+    const struct model_opts mo = { .t = x->x->t, .grad_t = grad_t(x), .b = B, .s = S, .n_slots = pipeline_slots(x->x->topo, x->pp),
                                    .eps = 1e-5f, .sequence_parallel = x->x->sequence_parallel };
-    const struct optimizer_opts oo = { .t = x->x->t, .reduce = x->x->reduce, .beta1 = 0.9f, .beta2 = 0.95f,
+    const struct optimizer_opts oo = { .t = x->x->t, .grad_t = grad_t(x), .reduce = x->x->reduce, .beta1 = 0.9f, .beta2 = 0.95f,
                                        .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1, .overlap_reduce = overlap,
                                        .overlap_gather = overlap };
     const struct optimizer_groups groups = { comm_world_group(x->world), x->dp,
@@ -224,6 +229,7 @@ static void end(struct seat *x)
 static void one_step(struct seat *x, struct result *r)
 {
     const int started = latenet_started("dp"), n = x->g->n_blocks;
+    const bool as_they_are = x->x->reduce == DTYPE_F32 || grad_t(x);
     double also = 0.5;
     struct err e = {0};
 
@@ -231,8 +237,8 @@ static void one_step(struct seat *x, struct result *r)
     demand(pipeline_train(x->p, MICRO, x->step + 1, NULL, &e) == 0, "passes", &e);
     r->loss[x->step] = x->g->last ? *model_loss(x->m) : 0;
     demand(latenet_started("dp") - started == (x->overlap ? n : 0), "reductions begun in the last backward pass", NULL);
-    /* In bf16 two of them are on their way at most. */
-    demand(!x->overlap || latenet_done("dp") == started + (x->x->reduce == DTYPE_F32 ? 0 : n > 2 ? n - 2 : 0),
+    /* Where they are rounded for it, two of them are on their way at most. */
+    demand(!x->overlap || latenet_done("dp") == started + (as_they_are ? 0 : n > 2 ? n - 2 : 0),
            "reductions waited for there", NULL);
     demand(optimizer_reduce(x->o, model_head_grad(x->m), &r->norm[x->step], &also, NULL, &e) == 0, "reduction", &e);
     demand(also == topo_world(x->x->topo) * 0.5, "a number from each rank", NULL);
@@ -243,6 +249,34 @@ static void one_step(struct seat *x, struct result *r)
            "gathers waited for in the step", NULL);
     x->done = latenet_done("dp");
     x->n_reductions = 0;
+}
+
+/* A value of one rank that is not finite is everybody's; a step that is dropped leaves nothing behind. */
+static void overflow(struct seat *x)
+{
+    const struct topology p = x->x->topo;
+    const bool mine = x->pp == p.pp - 1 && x->d == p.dp - 1 && x->t == 0;
+    const size_t bytes = (size_t)x->g->flat_n * (size_t)dtype_size(x->x->t);
+    void *before = xmalloc(bytes);
+    struct err e = {0};
+
+    memcpy(before, x->st.weights, bytes);
+    x->overlap = false;                 /* nothing is gathered: the hooks are not to expect it */
+    for (int what = 0; what < 3; what++) {
+        double norm, also = mine && what == 1 ? INFINITY : 0;
+
+        x->n_reductions = 0;
+        demand(pipeline_train(x->p, MICRO, STEPS + 1, NULL, &e) == 0, "passes", &e);
+        if (mine && what == 0 && grad_t(x))
+            ((uint16_t *)x->st.grads)[x->g->bucket[0].at] = 0x7c00;
+        else if (mine && what == 0)
+            ((float *)x->st.grads)[x->g->bucket[0].at] = INFINITY;
+        demand(optimizer_reduce(x->o, model_head_grad(x->m), &norm, &also, NULL, &e) == 0, "reduction", &e);
+        demand(!isfinite(norm) == (what == 0), "the norm tells of one rank's gradient", NULL);
+        demand(!isfinite(also) == (what == 1), "and so does what travels with it", NULL);
+    }
+    demand(!memcmp(before, x->st.weights, bytes), "no update", NULL);
+    free(before);
 }
 
 static struct result run(struct seat *x, bool overlap)
@@ -266,6 +300,7 @@ static struct result run(struct seat *x, bool overlap)
         }
     }
     demand(optimizer_settle(x->o, NULL, &e) == 0, "settle", &e);
+    overflow(x);
     r.weights = x->st.weights;
     r.master = x->st.master;
     r.exp_avg = x->st.exp_avg;
@@ -347,6 +382,8 @@ static void test_one_stage(void **state)
     check(1, 1, 2, DTYPE_BF16, DTYPE_BF16, "alibi", false);
     check(1, 1, 2, DTYPE_BF16, DTYPE_F32, "alibi", false);
     check(1, 1, 2, DTYPE_F32, DTYPE_F32, "absolute", false);
+    check(1, 1, 2, DTYPE_F16, DTYPE_F16, "absolute", false);
+    check(1, 1, 2, DTYPE_F16, DTYPE_F32, "alibi", false);
 }
 
 /* Averages of three are rounded once more, in the room that the next bucket waits for. */
@@ -355,6 +392,7 @@ static void test_three_ranks(void **state)
     (void)state;
     check(1, 1, 3, DTYPE_BF16, DTYPE_BF16, "absolute", false);
     check(1, 1, 3, DTYPE_F32, DTYPE_F32, "alibi", false);
+    check(1, 1, 3, DTYPE_F16, DTYPE_F16, "alibi", false);
 }
 
 static void test_two_stages(void **state)
@@ -362,6 +400,7 @@ static void test_two_stages(void **state)
     (void)state;
     check(1, 2, 2, DTYPE_BF16, DTYPE_BF16, "alibi", false);
     check(1, 2, 2, DTYPE_BF16, DTYPE_F32, "absolute", false);
+    check(1, 2, 2, DTYPE_F16, DTYPE_F16, "absolute", false);
 }
 
 static void test_tensor_ranks(void **state)
@@ -369,6 +408,7 @@ static void test_tensor_ranks(void **state)
     (void)state;
     check(2, 1, 2, DTYPE_BF16, DTYPE_BF16, "alibi", false);
     check(2, 1, 2, DTYPE_BF16, DTYPE_F32, "alibi", true);
+    check(2, 1, 2, DTYPE_F16, DTYPE_F16, "alibi", true);
 }
 
 int main(void)

@@ -182,7 +182,8 @@ int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
         snprintf(least, sizeof least, "the loss scale is already at its minimum of %g, and ", t->scale.min);
     if (rc == 0)
         err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %sthe gradient norm is %g, the loss %g; expected finite "
-                 "numbers%s%s", (long long)t->iteration + 1, least, norm, loss, first.buf ? first.buf : "",
+                 "numbers%s%s", (long long)t->iteration + 1, least, isnan(norm) ? (double)NAN : norm,
+                 isnan(loss) ? (double)NAN : loss, first.buf ? first.buf : "",
                  t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
     strbuf_free(&first);
     strbuf_free(&d.sb);

@@ -27,8 +27,8 @@ void scaling_begin(struct trainer *t)
 static void note_setting(struct trainer *t, const char *what, double stored, double asked, bool given)
 {
     if (given && stored != asked)
-        show_line(t, "note: the loss scale's %s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs",
-                  what, stored, asked);
+        show_line(t, "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
+                  "runs", what, stored, asked);
 }
 
 /* The object in the checkpoint is DeepSpeed's scaler as a whole, settings and all. */
@@ -41,7 +41,7 @@ static void take_over(struct trainer *t, const struct checkpoint_info *f)
     t->scale = *saved;
     t->overflow = f->overflow;
     if (saved->dynamic != asked.dynamic) {
-        show_line(t, "note: the loss scale stays %s at %g, as the checkpoint's optimizer has it",
+        show_line(t, "note: the loss scale stays %s at %.10g, as the checkpoint's optimizer has it",
                   saved->dynamic ? "dynamic" : "static", saved->scale);
         return;
     }
@@ -59,16 +59,16 @@ void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
     if (!t->o.finetune)
         t->skipped_steps = f->skipped_steps;
     if (f->has_optimizer && f->weights != t->t)
-        show_line(t, "note: the checkpoint's weights are %s: the masters are taken, and rounded to %s",
-                  dtype_name(f->weights), dtype_name(t->t));
+        show_line(t, "note: the checkpoint's weights are %s: the masters are taken%s%s", dtype_name(f->weights),
+                  t->t == DTYPE_F32 ? "" : ", and rounded to ", t->t == DTYPE_F32 ? "" : dtype_name(t->t));
     if (!step_scales(t)) {
         if (f->has_scaler)
-            show_line(t, "note: the checkpoint's loss scale of %g is left behind", f->scaler.scale);
+            show_line(t, "note: the checkpoint's loss scale of %.10g is left behind", f->scaler.scale);
         return;
     }
     if (f->has_scaler && !t->o.no_load_optim)
         take_over(t, f);
     else
-        show_line(t, "note: the loss scale begins anew, at %g%s", t->scale.scale,
+        show_line(t, "note: the loss scale begins anew, at %.10g%s", t->scale.scale,
                   f->has_scaler ? "" : ": the checkpoint has none");
 }
