@@ -171,6 +171,14 @@ while [ $n -lt 5 ]; do
     check "two at once: sound" ckpt-backup verify -q "$W/store"
     clean; n=$((n + 1))
 done
+if command -v flock >/dev/null; then
+    ckpt-backup copy -q "$src" "$W/store"
+    flock "$W/store/.ckpt-backup/lock" sleep 2 &
+    sleep 0.2
+    check_exit "while another is at work: copy says so" 1 "is at work here" ckpt-backup copy -q "$src" "$W/store"
+    check "while another is at work: verify waits to note it" ckpt-backup verify -q "$W/store"
+    clean
+fi
 check "an empty environment" env -i "$BIN/ckpt-backup" copy --rules "$W/rules" "$W/run"
 check "an empty environment: four" [ "$(n_sound)" = 4 ]
 

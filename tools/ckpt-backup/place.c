@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
@@ -53,8 +54,7 @@ void place_close(struct place *p)
 {
     if (!p)
         return;
-    if (p->lock_fd >= 0)
-        close(p->lock_fd);
+    place_unlock(p);
     free(p->path);
     free(p);
 }
@@ -62,6 +62,24 @@ void place_close(struct place *p)
 int place_lock(struct place *p, struct err *e)
 {
     return p->lock_fd >= 0 ? 0 : p->ops->lock(p, e);
+}
+
+int place_wait_lock(struct place *p, struct err *e)
+{
+    while (place_lock(p, e) < 0) {
+        if (!p->busy || (p->o.stopped && p->o.stopped()))
+            return -1;
+        err_clear(e);
+        sleep(1);
+    }
+    return 0;
+}
+
+void place_unlock(struct place *p)
+{
+    if (p->lock_fd >= 0)
+        close(p->lock_fd);
+    p->lock_fd = -1;
 }
 
 static int by_name(const void *a, const void *b)
@@ -124,6 +142,25 @@ int place_check(struct place *p, const struct receipt *rec, struct report *r, st
 int place_note(struct place *p, const struct receipt *rec, struct err *e)
 {
     return place_lock(p, e) < 0 ? -1 : p->ops->note(p, rec, e);
+}
+
+int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
+{
+    struct place_receipts now = {0};
+    struct report *ignored = report_new();
+    int rc = place_wait_lock(p, e) < 0 ? -1 : place_list(p, &now, ignored, e) < 0 ? -1 : 1;
+
+    for (int i = 0; i < now.n && rc == 1; i++)
+        if (strcmp(now.receipt[i]->name, rec->name) == 0 && now.receipt[i]->copied_s == rec->copied_s) {
+            rec->sound = sound;
+            if (sound)
+                rec->verified_s = (int64_t)clock_wall_s();
+            rc = p->ops->note(p, rec, e);
+        }
+    place_unlock(p);
+    place_receipts_free(&now);
+    report_free(ignored);
+    return rc;
 }
 
 int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)

@@ -57,6 +57,7 @@ struct place {
     char *path;                 /* without slashes at its end */
     struct place_opts o;
     int lock_fd;                /* -1: not locked */
+    bool busy;                  /* place_lock() failed, for somebody has it */
 };
 
 /* create: a folder that is not there is made by place_lock(), but not its parents. NULL: ERR_SYS. */
@@ -67,6 +68,9 @@ void place_close(struct place *p);              /* NULL is fine; releases the lo
  * removing. For put, note and remove.
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
+/* The same, once nobody has it any more. */
+MUST_CHECK int place_wait_lock(struct place *p, struct err *e);
+void place_unlock(struct place *p);
 /*
  * What is there, without reading it: a receipt whose files are not all there with their sizes is not `sound`, and a
  * finding says why.
@@ -83,6 +87,11 @@ MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_f
 MUST_CHECK int place_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
 /* Write the receipt anew (it was verified). */
 MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
+/*
+ * What place_check() found, `sound` or not, while others could work here: noted once nobody does, in the receipt as it
+ * is then. 0; 1: the backup is another by now, or gone, and nothing is noted; -1.
+ */
+MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e);
 /* Make the folder `out`, which is not there, of a backup; every byte compared. */
 MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
 /* Remove a backup and its receipt. ERR_DATA when anything but its files is in it; then nothing is removed. */

@@ -26,7 +26,8 @@ int place_take_lock(struct place *p, const char *path, struct err *e)
         return -1;
     }
     /* A file system without flock leaves us without the guard, not without the tool. */
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+    p->busy = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    if (p->busy) {
         n = pread(fd, who, sizeof who - 1, 0);
         who[n > 0 ? n : 0] = '\0';
         err_clean(who);
