@@ -158,8 +158,9 @@ static int take_operand(const struct option_table *o, const char *word, struct e
             *field = word;
             return 0;
         }
-        strbuf_addf(&all, "%s%s", all.len ? " and " : "", r->name);
     }
+    for (const struct option_row *r = o->operands; r && r->name; r++)
+        strbuf_addf(&all, "%s%s", all.len ? " and " : "", r->name);
     if (all.len)
         err_usage(e, "more than %s given", all.buf);
     else
