@@ -96,12 +96,12 @@ TRAIN_SRC := $(filter-out tools/train/main.c,$(wildcard tools/train/*.c tools/tr
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(O)/%.o)
 TRAIN     := $(O)/libtrain.a
 # The same of the tool for backups.
-BACKUP_SRC := $(filter-out tools/ckpt-backup/main.c,$(wildcard tools/ckpt-backup/*.c))
+BACKUP_SRC := $(filter-out tools/ckpt-backup/main.c,$(wildcard tools/ckpt-backup/*.c tools/ckpt-backup/*/*.c))
 BACKUP    := $(O)/libbackup.a
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
-TLIB_SRC  := $(wildcard tests/lib/*.c)
+TLIB_SRC  := $(wildcard tests/lib/*.c tests/lib/*/*.c)
 TLIB_OBJ  := $(TLIB_SRC:%.c=$(O)/%.o)
 TLIB      := $(O)/libtests.a
 BENCH_SRC := $(filter-out tests/tools/kernel_times.c,$(wildcard tests/bench/*.c tests/tools/*.c))

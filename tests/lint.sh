@@ -32,10 +32,12 @@ awk '
         if (from == "tools/train/options")    return below
         if (from == "tools/train/log")        return below from "/"
         if (from == "tools/train/network")    return below from "/"
-        if (from == "tools/train/checkpoint") return below "tools/train/network/ " from "/"
+        if (from == "tools/train/checkpoint") return below "tools/train/log/ tools/train/network/ " from "/"
         if (from == "tools/train/run")        return below "tools/train/log/ tools/train/network/ tools/train/checkpoint/ " \
                                                      from "/"
         if (from == "tools/train/health")     return below "tools/train/log/ tools/train/run/ " from "/"
+        if (from == "tools/ckpt-backup/rules") return "libcommon/ " from "/"
+        if (from == "tools/ckpt-backup/place") return "libcommon/ tools/ckpt-backup/rules/ " from "/"
         if (from ~ "^tools/")           return "libcommon/ tools/common/ " from "/"
         if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tools/ckpt-backup/ tests/lib/ " from "/"
         return ""
@@ -66,3 +68,5 @@ awk '
 sh tests/lint_circles.sh || exit 1
 sh tests/lint_params.sh || exit 1
 sh tests/lint_text.sh || exit 1
+sh tests/lint_types.sh || exit 1
+sh tests/lint_symbols.sh || exit 1

@@ -16,7 +16,7 @@
 #include "kernels/cpu/attention.h"
 
 /* One thread's tiles; q, k and v are packed, behind it. */
-struct room {
+struct attention_room {
     float score[TILE * TILE];           /* [key, query], later probabilities */
     float top[TILE], sum[TILE];         /* of each query */
     float mask[TILE * TILE];            /* [query, key], dropout */
@@ -25,7 +25,7 @@ struct room {
 };
 
 /* The queries in hand. */
-struct item {
+struct attention_item {
     const struct kernel_attention *a;
     int64_t sample, head, q0, nq;
     enum dtype t;
@@ -39,7 +39,8 @@ ALWAYS_INLINE void score_row(float *row, int64_t n, float scale, float bias, flo
 }
 
 /* Scores of keys k0 .. k0 + nk, scaled, with bias and mask; the queries' new maxima into top. */
-static void scores(struct room *r, const struct item *it, int64_t k0, int64_t nk, int64_t width, float *top)
+static void scores(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk, int64_t width,
+                   float *top)
 {
     const float *bias = it->a->bias ? it->a->bias + it->head * it->a->s + k0 : NULL;
     float factor = it->a->scale, unit = it->t == DTYPE_F32 ? 0 : it->a->round_unit;
@@ -57,7 +58,7 @@ static void scores(struct room *r, const struct item *it, int64_t k0, int64_t nk
 }
 
 /* Scores become exp(score - top), and their sums grow. */
-static void exponentials(struct room *r, int64_t nk, int64_t width)
+static void exponentials(struct attention_room *r, int64_t nk, int64_t width)
 {
     for (int64_t j = 0; j < nk; j++) {
         float *row = r->score + j * TILE;
@@ -69,7 +70,7 @@ static void exponentials(struct room *r, int64_t nk, int64_t width)
     }
 }
 
-static void drop(struct room *r, const struct item *it, int64_t k0, int64_t nk)
+static void drop(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk)
 {
     tile_mask(r->mask, it->a, (struct drop_place){ it->sample, it->head, it->q0, it->nq, k0, nk });
     panel_turn(r->mask_turned, TILE, r->mask, TILE, it->nq, nk);
@@ -79,7 +80,7 @@ static void drop(struct room *r, const struct item *it, int64_t k0, int64_t nk)
 }
 
 /* Make the sums and outputs so far relative to the new maxima. */
-static void shrink(struct room *r, float *o, int64_t row, int64_t nq, const float *top)
+static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, const float *top)
 {
     for (int64_t q = 0; q < nq; q++) {
         float f = exp_f32(r->top[q] - top[q]);
@@ -90,7 +91,8 @@ static void shrink(struct room *r, float *o, int64_t row, int64_t nq, const floa
     }
 }
 
-ALWAYS_INLINE void store_rows(const struct room *r, const struct item *it, const float *o, int64_t row, enum dtype t)
+ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct attention_item *it, const float *o,
+                              int64_t row, enum dtype t)
 {
     const struct kernel_attention *a = it->a;
     struct operand out = head_out(a, a->o, it->sample, it->head, t);
@@ -106,7 +108,7 @@ ALWAYS_INLINE void store_rows(const struct room *r, const struct item *it, const
     }
 }
 
-static void query_tile(struct room *r, const struct item *it)
+static void query_tile(struct attention_room *r, const struct attention_item *it)
 {
     const struct kernel_attention *a = it->a;
     int64_t hd = a->hd, row = tile_row(hd), width = up_i64(it->nq, PANEL_B);
@@ -156,10 +158,10 @@ static void attention(const struct kernel_attention *a, enum dtype t, struct dev
     /* Longest first: the tiles at the end of a sample see the most keys. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(static, 1)
     for (int64_t i = 0; i < tiles * heads; i++) {
-        struct room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));
+        struct attention_room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));
         int64_t q0 = (tiles - 1 - i / heads) * TILE;
-        struct item it = { a, i % heads / a->heads, i % heads % a->heads, q0, min_i64(TILE, a->s - q0),
-                           t };
+        struct attention_item it = { a, i % heads / a->heads, i % heads % a->heads, q0, min_i64(TILE, a->s - q0),
+                                     t };
 
         query_tile(r, &it);
     }

@@ -14,7 +14,7 @@
 #include "kernels/cpu/attention.h"
 
 /* One thread's tiles. */
-struct room {
+struct back_room {
     float p[TILE * TILE];               /* [query, key]: scores, then P m */
     float ds[TILE * TILE];              /* [query, key]: dP, then dS */
     float ds_turned[TILE * TILE];       /* [key, query] */
@@ -33,7 +33,7 @@ struct views {
 #define VIEWS (sizeof(struct views) / sizeof(float *))
 
 /* The head in hand. */
-struct item {
+struct back_item {
     const struct kernel_attention *a;
     const struct kernel_attention_back *g;
     int64_t sample, head;
@@ -47,7 +47,7 @@ static int64_t view_floats(int64_t hd)
     return TILE * tile_row(hd);
 }
 
-static struct views views_of(struct room *r, int64_t hd)
+static struct views views_of(struct back_room *r, int64_t hd)
 {
     float *p[VIEWS];
 
@@ -56,7 +56,7 @@ static struct views views_of(struct room *r, int64_t hd)
     return (struct views){ p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8] };
 }
 
-ALWAYS_INLINE void dots(const struct item *it, enum dtype t)
+ALWAYS_INLINE void dots(const struct back_item *it, enum dtype t)
 {
     const struct kernel_attention *a = it->a;
     struct operand o = head_out(a, a->o, it->sample, it->head, t);
@@ -79,7 +79,8 @@ ALWAYS_INLINE void score_row(float *row, const float *bias, int64_t n, float sca
 }
 
 /* Rows of scores and dP become P m and dS. */
-static void softmax_back(struct room *r, const struct item *it, int64_t q0, int64_t nq, int64_t k0, int64_t nk)
+static void softmax_back(struct back_room *r, const struct back_item *it, int64_t q0, int64_t nq, int64_t k0,
+                         int64_t nk)
 {
     const struct kernel_attention *a = it->a;
     const float *lse = a->lse + (it->sample * a->heads + it->head) * a->s + q0;
@@ -109,7 +110,8 @@ static void softmax_back(struct room *r, const struct item *it, int64_t q0, int6
     }
 }
 
-static void tile_pair(struct room *r, const struct views *w, const struct item *it, int64_t q0, int64_t k0, int64_t nk)
+static void tile_pair(struct back_room *r, const struct views *w, const struct back_item *it, int64_t q0, int64_t k0,
+                      int64_t nk)
 {
     int64_t hd = it->a->hd, row = tile_row(hd), nq = min_i64(TILE, it->a->s - q0);
     struct operand q_cols = turned(it->q), do_cols = turned(it->d_o);
@@ -147,7 +149,8 @@ struct tokens {
 };
 
 /* Rows of sums, times f, into a gradient's rows of these tokens. */
-ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, struct tokens at, float f, enum dtype t)
+ALWAYS_INLINE void store_rows(const struct back_item *it, void *p, const float *sum, struct tokens at, float f,
+                              enum dtype t)
 {
     struct operand out = head_rows(it->a, p, it->sample, it->head, t);
     int64_t row = tile_row(it->a->hd);
@@ -157,12 +160,12 @@ ALWAYS_INLINE void store_rows(const struct item *it, void *p, const float *sum, 
             store_t(out_t((void *)out.p, (at.t0 + i) * out.ld, t), d, sum[i * row + d] * f, t);
 }
 
-static void store(const struct item *it, void *p, const float *sum, struct tokens at, float f)
+static void store(const struct back_item *it, void *p, const float *sum, struct tokens at, float f)
 {
     WITH_T(it->t, store_rows(it, p, sum, at, f, T));
 }
 
-static void key_tile(struct room *r, const struct item *it, int64_t k0)
+static void key_tile(struct back_room *r, const struct back_item *it, int64_t k0)
 {
     const struct kernel_attention *a = it->a;
     int64_t hd = a->hd, nk = min_i64(TILE, a->s - k0);
@@ -194,14 +197,14 @@ static uint64_t attention_scratch(const struct kernel_attention *a)
 static void attention_back(const struct kernel_attention *a, const struct kernel_attention_back *g, enum dtype t,
                            struct dev_stream *s)
 {
-    size_t bytes = sizeof(struct room) + VIEWS * (size_t)view_floats(a->hd) * sizeof(float);
+    size_t bytes = sizeof(struct back_room) + VIEWS * (size_t)view_floats(a->hd) * sizeof(float);
 
     (void)s;
     #pragma omp parallel for num_threads(cpu_threads) schedule(static)
     for (int64_t i = 0; i < (int64_t)a->b * a->heads; i++) {
-        struct room *r = cpu_room(omp_get_thread_num(), bytes);
+        struct back_room *r = cpu_room(omp_get_thread_num(), bytes);
         int64_t sample = i / a->heads, head = i % a->heads;
-        struct item it = {
+        struct back_item it = {
             .a = a, .g = g, .sample = sample, .head = head, .t = t,
             .q = head_rows(a, a->q, sample, head, t), .k = head_rows(a, a->k, sample, head, t),
             .v = head_rows(a, a->v, sample, head, t), .d_o = head_out(a, g->d_o, sample, head, t),

@@ -72,7 +72,7 @@ struct room {
  * more often then, which pays when its rows lie along.
  */
 enum how { SINGLES, PAIRS, TILES, TILES_LONG };
-static const struct form {
+static const struct gemm_form {
     int a, b;                           /* rows of a panel */
     int per_slot;                       /* numbers of the sum */
     int slots;                          /* come together: sums are filled up with zeros to a multiple of it */
@@ -177,7 +177,7 @@ struct strip {
 static void finish(const struct room *r, const struct strip *p, struct part t)
 {
     const struct gemm *g = p->b->g;
-    const struct form *f = &forms[p->b->how];
+    const struct gemm_form *f = &forms[p->b->how];
     int64_t row = (p->a + t.a0) * f->a, col = t.b0 * f->b;
 
     g->finish(g->arg, &(struct gemm_tile){
@@ -228,7 +228,7 @@ static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int
 static void rows(struct room *r, const struct strip *p)
 {
     const struct block *b = p->b;
-    const struct form *f = &forms[b->how];
+    const struct gemm_form *f = &forms[b->how];
     int64_t i0 = p->a * f->a, n = min_i64(p->panels * f->a, b->g->m - i0), s = 0;
 
     do {                                /* once even for k = 0: the sums are zeros */
@@ -265,7 +265,7 @@ static void block(const struct block *b)
 }
 
 /* Of a block: blocks have the same size, else a last narrow one would pack A for too little. */
-static int64_t block_cols(const struct gemm *g, const struct form *f, int64_t slots)
+static int64_t block_cols(const struct gemm *g, const struct gemm_form *f, int64_t slots)
 {
     int64_t fit = min_i64(GEMM_BLOCK / max_i64(slots, 1), GEMM_NEAR / max_i64(min_i64(slots, f->cut), 1));
     int64_t cols = max_i64(min_i64(fit, GEMM_COLS) / f->b, 1) * f->b, blocks = max_i64((g->n + cols - 1) / cols, 1);
@@ -277,7 +277,7 @@ void gemm_run(const struct gemm *g)
 {
     enum how tiles = g->a.across || g->k > 2 * forms[TILES].cut ? TILES_LONG : TILES;
     enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx ? tiles : PANEL_PAIRS ? PAIRS : SINGLES;
-    const struct form *f = &forms[how];
+    const struct gemm_form *f = &forms[how];
     int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots), cols = block_cols(g, f, slots);
     uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * cols) * sizeof *b);
 

@@ -14,12 +14,12 @@
 
 int cpu_threads = 1;
 
-static struct room {
+static struct thread_room {
     void *p;
     uint64_t bytes;
 } *rooms, gemm_room;
 
-static void *room_get(struct room *r, uint64_t bytes)
+static void *room_get(struct thread_room *r, uint64_t bytes)
 {
     struct err e = {0};
 
@@ -59,5 +59,5 @@ void cpu_threads_close(void)
     free(rooms);
     cpu_dev.free(gemm_room.p);
     rooms = NULL;
-    gemm_room = (struct room){0};
+    gemm_room = (struct thread_room){0};
 }

@@ -271,11 +271,6 @@ char *arena_fmt(struct arena *a, const char *fmt, ...)
     return p;
 }
 
-size_t arena_used(const struct arena *a)
-{
-    return a->used;
-}
-
 /* ---- strbuf ---- */
 
 static void strbuf_room(struct strbuf *sb, size_t n)

@@ -58,7 +58,6 @@ void arena_free(struct arena *a);                   /* NULL is fine */
 void *arena_alloc(struct arena *a, size_t n);
 char *arena_strndup(struct arena *a, const char *s, size_t n);  /* NULL like arena_alloc */
 char *arena_fmt(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
-size_t arena_used(const struct arena *a);
 
 /* A growing byte string, always NUL-terminated. Zero-initialise; strbuf_free ends it. */
 struct strbuf {

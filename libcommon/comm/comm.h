@@ -116,11 +116,6 @@ struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and
  */
 _Noreturn void comm_abort(struct comm_world *w, const char *reason);
 
-/*
- * Push messages that were started and not yet waited for. Optional: everything moves
- * inside other calls too; between the layers of a long computation it lets large sends go.
- */
-MUST_CHECK int comm_poke(struct comm_world *w, struct err *e);
 
 /*
  * From here on buffers of calls that take a stream lie on the device of `net`, in all groups;
@@ -234,8 +229,7 @@ static inline uint64_t comm_share_bytes(int size, uint64_t room)
  * receive is started. On a GPU messages travel beside the caller's stream: each begins
  * after what was queued in `s` before its start, and what is queued after comm_wait() comes after it.
  * There the first start between two members waits for the other's first one with it, so
- * first starts must not wait in a circle. Starts between comm_batch_begin() and _end() belong
- * together; so far no transport makes use of it.
+ * first starts must not wait in a circle.
  */
 
 /* in[n] to member `to`. */
@@ -246,8 +240,6 @@ MUST_CHECK int comm_recv_start(struct comm *c, const struct comm_data *d, int fr
                                struct comm_req **req, struct err *e);
 /* Complete *req (on a GPU: in the order of `s`), free it and set it to NULL. NULL in *req is fine. */
 MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e);
-void comm_batch_begin(struct comm *c);
-MUST_CHECK int comm_batch_end(struct comm *c, struct err *e);
 
 /* ---- small values in host memory; complete on return ---- */
 

@@ -104,28 +104,6 @@ int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-void comm_batch_begin(struct comm *c)
-{
-    (void)c;
-}
-
-int comm_batch_end(struct comm *c, struct err *e)
-{
-    (void)c;
-    (void)e;
-    return 0;
-}
-
-int comm_poke(struct comm_world *w, struct err *e)
-{
-    if (!w->t)
-        return 0;
-    if (w->t->progress(w->t, false, e) < 0)
-        return -1;
-    group_reap_loose(w);
-    return 0;
-}
-
 /* ---- small values of the host ---- */
 
 int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e)

@@ -36,14 +36,15 @@ static const struct { const char *name; int size; } types[] = {
     [MMIDX_I32] = { "i32", 4 }, [MMIDX_I64] = { "i64", 8 }, [MMIDX_U16] = { "u16", 2 },
 };
 
-int mmidx_type_size(enum mmidx_type t)
+/* Bytes of one token; 0 for a code that is none. */
+static int type_size(enum mmidx_type t)
 {
     return (size_t)t < sizeof types / sizeof *types ? types[t].size : 0;
 }
 
 const char *mmidx_type_name(enum mmidx_type t)
 {
-    return mmidx_type_size(t) ? types[t].name : "unknown";
+    return type_size(t) ? types[t].name : "unknown";
 }
 
 enum mmidx_type mmidx_type_for(int64_t vocab_size)
@@ -69,7 +70,7 @@ static int cut_short(const struct mmidx *m, uint64_t need, struct err *e)
 /* The code at byte `at` becomes the type. */
 static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
 {
-    m->item = code < 256 ? mmidx_type_size((enum mmidx_type)code) : 0;
+    m->item = code < 256 ? type_size((enum mmidx_type)code) : 0;
     if (!m->item) {
         err_data(e, m->idx.path, at, "type code %llu, expected 1 to 5 or 8 (an integer type)",
                  (unsigned long long)code);
@@ -444,7 +445,7 @@ struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form form, enum
     };
     struct mmidx_writer *w = xcalloc(1, sizeof *w);
 
-    assert(mmidx_type_size(type));
+    assert(type_size(type));
     w->bin.fd = -1;
     w->prefix = xstrdup(prefix);
     w->form = form;
@@ -472,7 +473,7 @@ static void put_token(uint8_t *p, int size, int32_t token)
 
 int mmidx_put(struct mmidx_writer *w, const int32_t *tokens, int64_t n, struct err *e)
 {
-    int size = mmidx_type_size(w->type);
+    int size = type_size(w->type);
 
     if (n > INT32_MAX) {
         err_data(e, w->bin.path, ERR_NO_BYTE, "sequence %lld would have %lld tokens, at most %d can be stored",
@@ -565,7 +566,7 @@ int64_t mmidx_written(const struct mmidx_writer *w)
 
 static int put_mmap_index(const struct mmidx_writer *w, struct mmidx_out *o, struct err *e)
 {
-    uint64_t place = 0, size = (uint64_t)mmidx_type_size(w->type);
+    uint64_t place = 0, size = (uint64_t)type_size(w->type);
 
     memcpy(o->buf, "MMIDIDX\0\0", 9);
     put_le64(o->buf + 9, 1);
@@ -587,7 +588,7 @@ static int put_mmap_index(const struct mmidx_writer *w, struct mmidx_out *o, str
 static int put_legacy_index(const struct mmidx_writer *w, struct mmidx_out *o, struct err *e)
 {
     uint64_t place = 0;
-    const uint64_t head[] = { 1, (uint64_t)w->type, (uint64_t)mmidx_type_size(w->type), (uint64_t)w->n,
+    const uint64_t head[] = { 1, (uint64_t)w->type, (uint64_t)type_size(w->type), (uint64_t)w->n,
                               (uint64_t)w->n, (uint64_t)w->n_docs };
 
     memcpy(o->buf, "TNTIDX\0\0", 8);

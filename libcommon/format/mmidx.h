@@ -34,7 +34,6 @@ enum mmidx_form { MMIDX_MMAP, MMIDX_LEGACY };
 /* Type codes of the file; 6 and 7 are floating point, which no token is. */
 enum mmidx_type { MMIDX_U8 = 1, MMIDX_I8, MMIDX_I16, MMIDX_I32, MMIDX_I64, MMIDX_U16 = 8 };
 
-int mmidx_type_size(enum mmidx_type t);             /* bytes of one token; 0 for a code that is none */
 const char *mmidx_type_name(enum mmidx_type t);     /* "u16" */
 /* What every writer chooses: u16 below 65500 tokens, else i32. */
 enum mmidx_type mmidx_type_for(int64_t vocab_size);

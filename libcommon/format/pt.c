@@ -534,16 +534,6 @@ const char *pt_dialect(const struct pt *pt)
     }
 }
 
-int pt_n_storages(const struct pt *pt)
-{
-    return pt->n_storages;
-}
-
-int pt_storage(const struct pt *pt, int i)
-{
-    return pt->storage[i];
-}
-
 /* ---- checks for verify ---- */
 
 static bool in_list(const char *const *list, const char *word, size_t n)

@@ -57,12 +57,6 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
  * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along.
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
-/*
- * The storages of the file: every data/N, also those that no tensor names, as records of
- * the files. All other records (version, byteorder ...) had their CRC checked by pt_open().
- */
-int pt_n_storages(const struct pt *pt);
-int pt_storage(const struct pt *pt, int i);             /* its record */
 /* Read every record and compare its CRC; for files without big tensors. */
 MUST_CHECK int pt_check_records(const struct pt *pt, struct files *f, struct err *e);
 

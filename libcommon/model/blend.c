@@ -154,11 +154,6 @@ void blend_free(struct blend *b)
     free(b);
 }
 
-int64_t blend_samples(const struct blend *b)
-{
-    return b->samples;
-}
-
 void blend_get(const struct blend *b, int64_t k, int *set, int64_t *sample)
 {
     int64_t first = k - k % BLOCK, count = 0;

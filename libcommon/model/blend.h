@@ -23,7 +23,6 @@ struct blend;
  */
 MUST_CHECK struct blend *blend_new(const double *weight, int n, int64_t samples, struct err *e);
 void blend_free(struct blend *b);       /* NULL is fine */
-int64_t blend_samples(const struct blend *b);
 /* Sample k, 0 <= k < samples: number *sample of dataset *set. */
 void blend_get(const struct blend *b, int64_t k, int *set, int64_t *sample);
 /*

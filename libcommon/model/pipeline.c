@@ -154,9 +154,9 @@ static int method_words(const char *method)
 }
 
 /* What a method weighs specs by; the trainer looks at its lower-case spelling. */
-enum rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
+enum pipeline_rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
-static enum rule rule_of(const char *method)
+static enum pipeline_rule rule_of(const char *method)
 {
     if (strcasecmp(method, "parameters") == 0)
         return RULE_PARAMETERS;
@@ -263,7 +263,7 @@ static int weigh_elements(const struct pipeline_specs *s, int *weight, struct er
 static int cut_specs(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                      int *parts, struct err *e)
 {
-    enum rule rule = rule_of(method);
+    enum pipeline_rule rule = rule_of(method);
     int *weight, rc = 0;
 
     if (rule == RULE_UNIFORM) {

@@ -57,14 +57,14 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
 }
 
 /* Bytes [skip, skip + n) of a piece whose bytes are at src. */
-struct span {
+struct gather_span {
     const uint8_t *src;
     uint64_t skip, n;
     uint8_t *dst;                       /* where they go, or NULL */
 };
 
 /* Hash them for their record, and copy them. The item gets the same CRC unless it hashes its output. */
-static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct span x, struct err *e)
+static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct gather_span x, struct err *e)
 {
     uint64_t k;
 
@@ -95,7 +95,7 @@ static int scatter_short_runs(const struct gather *g, const struct tmap_piece *p
 
     for (uint64_t i = 0, n; i < pc->n; i += n) {
         n = min_u64(per_block, pc->n - i);
-        if (pass_run(g, pc, (struct span){ src, i * pc->run, n * pc->run, NULL }, e) < 0)
+        if (pass_run(g, pc, (struct gather_span){ src, i * pc->run, n * pc->run, NULL }, e) < 0)
             return -1;
         for (uint64_t k = i; k < i + n; k++)
             memcpy(dst + k * pc->stride, src + k * pc->run, pc->run);
@@ -132,7 +132,7 @@ int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint
     if (dst && g->item->map->op == TMAP_REPLICAS)
         dst += (uint64_t)pc->slice * g->copy_stride;
     if (pc->n == 1)
-        return pass_run(g, pc, (struct span){ src, 0, pc->src.len, dst }, e);
+        return pass_run(g, pc, (struct gather_span){ src, 0, pc->src.len, dst }, e);
     return g->hash_output ? scatter_short_runs(g, pc, src, dst, e) : scatter_long_runs(g, pc, src, dst, e);
 }
 

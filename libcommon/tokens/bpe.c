@@ -117,7 +117,7 @@ static int32_t *text_slot(const struct bpe *b, const char *text, size_t len)
     return &b->by_text[i];
 }
 
-int32_t bpe_find_n(const struct bpe *b, const char *text, size_t len)
+static int32_t find_text(const struct bpe *b, const char *text, size_t len)
 {
     return *text_slot(b, text, len);
 }
@@ -200,7 +200,7 @@ const struct bpe_merge *bpe_find_merge(const struct bpe *b, int32_t left, int32_
 const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right,
                           int32_t rank)
 {
-    int32_t l = bpe_find_n(b, left, n_left), r = bpe_find_n(b, right, n_right), joined;
+    int32_t l = find_text(b, left, n_left), r = find_text(b, right, n_right), joined;
     char *both;
 
     if (l < 0 || r < 0)
@@ -208,7 +208,7 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
     both = xmalloc(n_left + n_right + 1);
     memcpy(both, left, n_left);
     memcpy(both + n_left, right, n_right);
-    joined = bpe_find_n(b, both, n_left + n_right);
+    joined = find_text(b, both, n_left + n_right);
     free(both);
     if (joined < 0)
         return "joined";
@@ -226,7 +226,7 @@ int bpe_find_bytes(struct bpe *b, int *missing)
         char text[4];
         size_t n = spell_byte(i, text);
 
-        b->byte_id[i] = bpe_find_n(b, text, n);
+        b->byte_id[i] = find_text(b, text, n);
         if (b->byte_id[i] < 0) {
             *missing = i;
             return -1;
@@ -246,7 +246,7 @@ int32_t bpe_find_piece(const struct bpe *b, const char *bytes, size_t len)
 
         strbuf_add(&text, spelled, n);
     }
-    id = bpe_find_n(b, text.buf, text.len);
+    id = find_text(b, text.buf, text.len);
     strbuf_free(&text);
     return id;
 }
@@ -390,7 +390,7 @@ int64_t bpe_vocab_size(const struct bpe *b)
 
 int32_t bpe_find(const struct bpe *b, const char *token)
 {
-    return bpe_find_n(b, token, strlen(token));
+    return find_text(b, token, strlen(token));
 }
 
 int32_t bpe_eod(const struct bpe *b)

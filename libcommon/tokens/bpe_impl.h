@@ -74,8 +74,7 @@ struct bpe *bpe_new(void);
 void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges);
 /* `raw`: the text is what it stands for, not spelled in the byte alphabet. 0, or -1: number taken or too large. */
 MUST_CHECK int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool raw);
-int32_t bpe_find_n(const struct bpe *b, const char *text, size_t len);
-/* By the bytes it stands for instead of by its spelling. */
+/* A token by the bytes that it stands for, not by its spelling; -1: none. */
 int32_t bpe_find_piece(const struct bpe *b, const char *bytes, size_t len);
 /* NULL, or which token is missing: "left", "right" or "joined". */
 const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right,
@@ -91,8 +90,6 @@ extern const char bpe_gpt2_pattern[];
 /* One more step, which cuts by a pattern in Oniguruma's syntax. -1: `why` says why not. */
 MUST_CHECK int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool remove_gaps,
                             bool add_prefix_space, char why[256]);
-/* Oniguruma's syntax as PCRE2's; malloc'd, or NULL and `why`. */
-char *bpe_pattern(const char *onig, char why[256]);
 
 /* Per thread. */
 struct bpe_cutter {

@@ -76,7 +76,8 @@ static const char *take_in_class(const char *p, int *depth, struct strbuf *out, 
     return p + 1;
 }
 
-char *bpe_pattern(const char *onig, char why[256])
+/* Oniguruma's syntax as PCRE2's; malloc'd, or NULL and `why`. */
+static char *translate(const char *onig, char why[256])
 {
     struct strbuf out = {0};
     const char *p = onig;
@@ -125,7 +126,7 @@ int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool r
         b->n_steps++;
         return 0;
     }
-    ours = bpe_pattern(pattern, why);
+    ours = translate(pattern, why);
     if (!ours)
         return -1;
     s->code = pcre2_compile((PCRE2_SPTR)ours, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,

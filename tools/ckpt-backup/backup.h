@@ -7,7 +7,7 @@
 #define SHARDKIT_CKPT_BACKUP_H
 
 #include "libcommon/cli/cli.h"
-#include "tools/ckpt-backup/place.h"
+#include "tools/ckpt-backup/place/place.h"
 
 struct backup {
     struct cli cli;

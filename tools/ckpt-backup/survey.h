@@ -5,7 +5,7 @@
 #define SHARDKIT_CKPT_BACKUP_SURVEY_H
 
 #include "tools/ckpt-backup/backup.h"
-#include "tools/ckpt-backup/due.h"
+#include "tools/ckpt-backup/rules/due.h"
 
 struct survey {
     const char *run;

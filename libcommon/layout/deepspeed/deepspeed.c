@@ -131,7 +131,14 @@ static struct brought *open_all(struct ds *d, const int *file, int n, ds_read_fn
     return b;
 }
 
-void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
+/*
+ * Open the listed files (negative numbers are passed over) by o->threads threads, call fn
+ * on each, close them. Each is opened among `files` of its own; afterwards its records
+ * join s->files in the order of the list, and `renumber` adds `base` to what fn kept.
+ * So a record has the same number in every run: a plan that is resumed, or shared out
+ * among processes, depends on that.
+ */
+static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
 {
     struct brought *b = open_all(d, file, n, fn);
 
@@ -145,7 +152,8 @@ void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renum
     free(b);
 }
 
-void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
+/* The same for files whose handles stay in s->file[].pt: read ahead by many threads, opened by one. */
+static void keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
 {
     struct brought *b = open_all(d, file, n, NULL);
 
@@ -191,7 +199,7 @@ static void read_stages(struct ds *d)
         file[i] = d->o->no_tensors && seen ? -1 : d->mp_file[i];
         seen |= file[i] >= 0;
     }
-    ds_keep_files(d, file, n, ds_read_stage);
+    keep_files(d, file, n, ds_read_stage);
     free(file);
     ds_check_ranks(d);
     ds_check_stages(d);
@@ -205,10 +213,10 @@ static void read_shards(struct ds *d)
     if (d->o->no_optimizer)
         return;
     /* What all share: run state keeps its handle. */
-    ds_keep_files(d, d->zero_file + lead, 1, ds_read_shard);
+    keep_files(d, d->zero_file + lead, 1, ds_read_shard);
     if (!d->o->no_tensors) {
-        ds_each_file(d, d->zero_file, lead, ds_read_shard, ds_renumber_shard);
-        ds_each_file(d, d->zero_file + lead + 1, n - lead - 1, ds_read_shard, ds_renumber_shard);
+        each_file(d, d->zero_file, lead, ds_read_shard, ds_renumber_shard);
+        each_file(d, d->zero_file + lead + 1, n - lead - 1, ds_read_shard, ds_renumber_shard);
     }
 }
 
@@ -248,7 +256,7 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     if (d->o->no_tensors)
         ds_check_sizes(d);
     else
-        ds_each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
+        each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
     read_shards(d);
     if (d->too_many) {
         err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint", RECORDS_MAX);

@@ -153,17 +153,7 @@ struct ds_job {
     struct report *r;
 };
 typedef void ds_read_fn(const struct ds_job *j);
-/*
- * Open the listed files (negative numbers are passed over) by o->threads threads, call fn
- * on each, close them. Each is opened among `files` of its own; afterwards its records
- * join s->files in the order of the list, and `renumber` adds `base` to what fn kept.
- * So a record has the same number in every run: a plan that is resumed, or shared out
- * among processes, depends on that.
- */
 typedef void ds_renumber_fn(struct ds *d, int file, int base);
-void ds_each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber);
-/* The same for files whose handles stay in s->file[].pt: read ahead by many threads, opened by one. */
-void ds_keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn);
 
 /* ---- deepspeed_files.c ---- */
 

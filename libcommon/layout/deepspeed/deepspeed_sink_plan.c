@@ -25,7 +25,7 @@
 #include "libcommon/plan/tmap_slice.h"
 
 /* Bytes [at, at+len) of a slice come from `map` at `from`; all in elements of the map. */
-struct piece {
+struct sink_piece {
     const struct tmap *map;
     int64_t at, from, n;
     int64_t logical;                    /* first element in the merged tensor */
@@ -43,7 +43,7 @@ struct slice {
     bool by_columns;                    /* some columns of the merged tensor ... */
     int64_t column_at, n_columns;       /* ... these */
     int n;
-    struct piece piece[PIECES_MAX];
+    struct sink_piece piece[PIECES_MAX];
 };
 
 /* Where the files are laid out. */
@@ -61,7 +61,7 @@ static void add_piece(struct slice *s, const struct tmap *map, int64_t from, int
     int64_t at = s->n ? s->piece[s->n - 1].at + s->piece[s->n - 1].n : 0;
 
     if (n > 0)
-        s->piece[s->n++] = (struct piece){ .map = map, .at = at, .from = from, .n = n, .logical = logical };
+        s->piece[s->n++] = (struct sink_piece){ .map = map, .at = at, .from = from, .n = n, .logical = logical };
 }
 
 /* At least len bytes of zeros; one map serves all that it is long enough for. */
@@ -314,7 +314,7 @@ static void plan_range(const struct filling *x, const struct slice *s, int64_t s
         return;
     }
     for (int i = 0; i < s->n; i++) {
-        const struct piece *pc = &s->piece[i];
+        const struct sink_piece *pc = &s->piece[i];
         int64_t from = skip > pc->at ? skip : pc->at, end = skip + n < pc->at + pc->n ? skip + n : pc->at + pc->n;
         struct dss_item *it;
 

@@ -45,7 +45,7 @@ const struct pk *ds_group_state(const struct pk *optimizer, int g)
     return get_int(state, id);
 }
 
-struct step {
+struct ds_step {
     bool found, in_state, is_tensor;
     double value;
 };
@@ -83,13 +83,13 @@ static int tensor_number(struct files *f, const char *path, const struct pt_tens
  * DeepSpeed's FusedAdam there as an int beside a constant 0 in the group; apex's in the
  * group only; ZeRO-1/2's elastic form in a key of its own.
  */
-static struct step find_step(struct files *f, const struct pt *pt, const char *path, const struct pk *opt, int g,
-                             struct report *r)
+static struct ds_step find_step(struct files *f, const struct pt *pt, const char *path, const struct pk *opt, int g,
+                                struct report *r)
 {
     const struct pk *v = pk_get(ds_group_state(opt, g), "step");
     const struct pk *groups = pk_get(pk_get(opt, "base_optimizer_state"), "param_groups");
     struct pt_tensor t;
-    struct step s = { .in_state = v != NULL };
+    struct ds_step s = { .in_state = v != NULL };
 
     if (!v)
         v = pk_get(opt, "base_optimizer_state_step");
@@ -111,7 +111,7 @@ static struct step find_step(struct files *f, const struct pt *pt, const char *p
 void ds_read_step(const struct ds_job *j, const struct pk *opt)
 {
     struct files *f = j->files;
-    struct step first = find_step(f, j->pt, j->path, opt, 0, j->r);
+    struct ds_step first = find_step(f, j->pt, j->path, opt, 0, j->r);
     const struct pk *group = list_at(pk_get(pk_get(opt, "base_optimizer_state"), "param_groups"), 0);
 
     /* A group with a factor of its own may have another rate than the first group of other stages. */
@@ -121,7 +121,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
         return;
     j->d->mark[j->file][DS_STEP] = str_fmt("%.0f", first.value);
     for (int g = 1; ds_group_state(opt, g); g++) {
-        struct step s = find_step(f, j->pt, j->path, opt, g, j->r);
+        struct ds_step s = find_step(f, j->pt, j->path, opt, g, j->r);
 
         if (s.found && s.value != first.value) {
             report_add(j->r, ds_mismatch(j->d), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
@@ -159,7 +159,7 @@ static void read_optimizer(struct ds *d)
     int lead = ds_lead_shard(d);
     const struct source_file *f = d->zero_file[lead] >= 0 ? &s->file[d->zero_file[lead]] : NULL;
     struct report *told;
-    struct step step;
+    struct ds_step step;
 
     for (int pp = 0; pp < d->topo.pp; pp++)
         if (d->ref[pp] && d->ref[pp]->n_groups > run->n_groups)

@@ -231,16 +231,16 @@ static bool is_elastic(const char *key)
     return strcmp(key, "base_optimizer_state_step") == 0 || strcmp(key, "elastic_checkpoint") == 0;
 }
 
-enum part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_ALIGNMENT, PART_KEEP };
+enum tree_part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_ALIGNMENT, PART_KEEP };
 
-static enum part part_of(const char *key)
+static enum tree_part part_of(const char *key)
 {
     static const char *const keys[] = { "base_optimizer_state", "single_partition_of_fp32_groups", "group_paddings",
                                         "partition_count", "param_slice_mappings", "param_alignment_paddings" };
 
     for (int i = 0; i < PART_KEEP; i++)
         if (strcmp(key, keys[i]) == 0)
-            return (enum part)i;
+            return (enum tree_part)i;
     return strcmp(key, "groups_padding") == 0 ? PART_PADDINGS : PART_KEEP;
 }
 
@@ -257,7 +257,7 @@ static struct pk *alignment(struct shard *k, int g)
     return zeros;
 }
 
-static struct pk *make_part(struct shard *k, enum part part)
+static struct pk *make_part(struct shard *k, enum tree_part part)
 {
     struct arena *a = k->x->arena;
     struct pk *list = pk_list(a);
@@ -287,7 +287,7 @@ static struct pk *optimizer_state_dict(struct shard *k)
     pair = pk_pairs(was, &n);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
-        enum part part = part_of(key);
+        enum tree_part part = part_of(key);
         struct pk *v = part == PART_KEEP ? pk_copy(a, pair[2 * i + 1]) : make_part(k, part);
 
         if (!whole && (strcmp(key, "param_groups") == 0 || is_elastic(key)))

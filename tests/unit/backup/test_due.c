@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tools/ckpt-backup/due.h"
+#include "tools/ckpt-backup/rules/due.h"
 
 /* ---- helpers ---- */
 

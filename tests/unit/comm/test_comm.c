@@ -227,7 +227,6 @@ static int do_messages(int rank, int size, void *arg)
     all = comm_world_group(w);
     memset(out, rank + 1, BIG);
     EXPECT(comm_send_start(all, &(struct comm_data){ .in = out, .n = BIG, .t = DTYPE_U8 }, next, NULL, &s, &e) == 0);
-    EXPECT(comm_poke(w, &e) == 0);
     EXPECT(comm_recv_start(all, &(struct comm_data){ .out = in, .n = BIG, .t = DTYPE_U8 }, before, NULL, &r, &e) == 0);
     EXPECT(comm_wait(&s, NULL, &e) == 0 && comm_wait(&r, NULL, &e) == 0 && !s && !r);
     for (int i = 0; i < BIG; i++)
@@ -292,7 +291,6 @@ static int do_overtaken(int rank, int size, void *arg)
         EXPECT(comm_recv_start(b, &(struct comm_data){ .out = &word, .n = 1, .t = DTYPE_U8 }, 0, NULL, &short_one,
                                &e) == 0);
         usleep(100000);
-        EXPECT(comm_poke(w, &e) == 0);
         EXPECT(comm_recv_start(a, &(struct comm_data){ .out = x, .n = 4 * BIG, .t = DTYPE_U8 }, 0, NULL, &long_one,
                                &e) == 0);
     }
@@ -326,13 +324,11 @@ static int do_out_of_order(int rank, int size, void *arg)
     (void)arg;
     EXPECT(open_world(&w, &e) == 0);
     all = comm_world_group(w);
-    comm_batch_begin(all);
     for (int i = 0; i < 3; i++)
         EXPECT((rank ? comm_recv_start(all, &(struct comm_data){ .out = &x[i], .n = 1, .t = DTYPE_I32 }, 0, NULL, &q[i],
                                        &e)
                      : comm_send_start(all, &(struct comm_data){ .in = &x[i], .n = 1, .t = DTYPE_I32 }, 1, NULL, &q[i],
                                        &e)) == 0);
-    EXPECT(comm_batch_end(all, &e) == 0);
     for (int i = 2; i >= 0; i--)
         EXPECT(comm_wait(&q[i], NULL, &e) == 0);
     EXPECT(x[0] == 10 && x[1] == 20 && x[2] == 30);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/kernel_test.h"
-#include "tests/lib/ref_kernels.h"
+#include "tests/lib/kernels/kernel_test.h"
+#include "tests/lib/kernels/ref_kernels.h"
 
 static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
 #define N_TYPES 3

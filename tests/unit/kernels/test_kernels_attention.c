@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/kernel_test.h"
-#include "tests/lib/ref_kernels.h"
+#include "tests/lib/kernels/kernel_test.h"
+#include "tests/lib/kernels/ref_kernels.h"
 
 static const struct shape {
     int b, s, heads, hd;

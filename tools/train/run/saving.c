@@ -7,9 +7,9 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/checkpoint/savelock.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/options_impl.h"
-#include "tools/train/run/savelock.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"

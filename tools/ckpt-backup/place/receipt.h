@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #include "libcommon/base/err.h"
-#include "tools/ckpt-backup/rules.h"
+#include "tools/ckpt-backup/rules/rules.h"
 
 #define RECEIPT_FOLDER ".ckpt-backup"
 

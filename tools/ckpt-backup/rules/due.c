@@ -1,7 +1,7 @@
 /*
  * due.c - what is due, what is there, what may go
  */
-#include "tools/ckpt-backup/due.h"
+#include "tools/ckpt-backup/rules/due.h"
 
 #include <stdlib.h>
 

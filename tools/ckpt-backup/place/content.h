@@ -13,7 +13,7 @@
 #include <sys/types.h>
 
 #include "libcommon/base/err.h"
-#include "tools/ckpt-backup/rules.h"
+#include "tools/ckpt-backup/rules/rules.h"
 
 struct content_file {
     char *name;                 /* inside the tag folder, sorted */

@@ -1,7 +1,7 @@
 /*
  * stage.c - the few renames of a publication, in an order that a kill cannot hurt
  */
-#include "tools/ckpt-backup/stage.h"
+#include "tools/ckpt-backup/place/stage.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static int remove_any(const char *path, struct err *e)
     return -1;
 }
 
-static bool has_fingerprint(const struct stage *s, const char *wanted)
+static bool has_fingerprint(const struct backup_stage *s, const char *wanted)
 {
     char *path = path_join(s->job, "fingerprint"), *text;
     struct err ignored = {0};
@@ -47,7 +47,7 @@ static bool has_fingerprint(const struct stage *s, const char *wanted)
     return same;
 }
 
-static int begin(struct stage *s, const char *fingerprint, struct err *e)
+static int begin(struct backup_stage *s, const char *fingerprint, struct err *e)
 {
     char *path = path_join(s->job, "fingerprint");
     int rc = -1;
@@ -64,10 +64,10 @@ out:
     return rc;
 }
 
-int stage_open(struct stage *s, const char *final, const char *job, const char *fingerprint, struct err *e)
+int stage_open(struct backup_stage *s, const char *final, const char *job, const char *fingerprint, struct err *e)
 {
-    *s = (struct stage){ .final = xstrdup(final), .part = str_fmt("%s.part", final), .job = xstrdup(job),
-                         .old = str_fmt("%s.old.part", final) };
+    *s = (struct backup_stage){ .final = xstrdup(final), .part = str_fmt("%s.part", final), .job = xstrdup(job),
+                                .old = str_fmt("%s.old.part", final) };
     s->resumed = is_there(s->part) && has_fingerprint(s, fingerprint);
     if (s->resumed || begin(s, fingerprint, e) == 0)
         return 0;
@@ -75,7 +75,7 @@ int stage_open(struct stage *s, const char *final, const char *job, const char *
     return -1;
 }
 
-int stage_make_way(struct stage *s, struct err *e)
+int stage_make_way(struct backup_stage *s, struct err *e)
 {
     if (!is_there(s->final))
         return 0;
@@ -88,7 +88,7 @@ int stage_make_way(struct stage *s, struct err *e)
     return dir_sync(s->final, e);
 }
 
-int stage_publish(struct stage *s, struct err *e)
+int stage_publish(struct backup_stage *s, struct err *e)
 {
     if (rename(s->part, s->final) < 0) {
         err_sys(e, s->final, "cannot rename from %s", s->part);
@@ -111,7 +111,7 @@ int stage_sweep(const char *final, const char *job, struct err *e)
     return rc;
 }
 
-void stage_discard(struct stage *s)
+void stage_discard(struct backup_stage *s)
 {
     struct err ignored = {0};
 
@@ -119,11 +119,11 @@ void stage_discard(struct stage *s)
         (void)!remove_any(s->job, &ignored);
 }
 
-void stage_close(struct stage *s)
+void stage_close(struct backup_stage *s)
 {
     free(s->final);
     free(s->part);
     free(s->job);
     free(s->old);
-    *s = (struct stage){0};
+    *s = (struct backup_stage){0};
 }

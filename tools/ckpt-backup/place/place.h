@@ -17,9 +17,9 @@
 
 #include "libcommon/base/progress.h"
 #include "libcommon/base/report.h"
-#include "tools/ckpt-backup/content.h"
-#include "tools/ckpt-backup/receipt.h"
-#include "tools/ckpt-backup/transfer.h"
+#include "tools/ckpt-backup/place/content.h"
+#include "tools/ckpt-backup/place/receipt.h"
+#include "tools/ckpt-backup/place/transfer.h"
 
 struct place_opts {
     int threads;
@@ -68,9 +68,6 @@ void place_close(struct place *p);              /* NULL is fine; releases the lo
  * removing. For put, note and remove.
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
-/* The same, once nobody has it any more. */
-MUST_CHECK int place_wait_lock(struct place *p, struct err *e);
-void place_unlock(struct place *p);
 /*
  * What is there, without reading it: a receipt whose files are not all there with their sizes is not `sound`, and a
  * finding says why.

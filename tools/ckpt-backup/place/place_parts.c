@@ -12,7 +12,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/place.h"
+#include "tools/ckpt-backup/place/place.h"
 
 /* The lock's file tells who has it, for whoever does not get it. It is never removed: that would be a race. */
 int place_take_lock(struct place *p, const char *path, struct err *e)

@@ -1,7 +1,7 @@
 /*
  * transfer.c - runs become a plan: extents of records where CRCs are known, pieces that a journal can note
  */
-#include "tools/ckpt-backup/transfer.h"
+#include "tools/ckpt-backup/place/transfer.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

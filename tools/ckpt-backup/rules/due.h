@@ -12,7 +12,7 @@
 #ifndef SHARDKIT_CKPT_BACKUP_DUE_H
 #define SHARDKIT_CKPT_BACKUP_DUE_H
 
-#include "tools/ckpt-backup/rules.h"
+#include "tools/ckpt-backup/rules/rules.h"
 
 struct due_held {
     int64_t step;

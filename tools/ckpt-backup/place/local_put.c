@@ -17,11 +17,12 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/local.h"
-#include "tools/ckpt-backup/stage.h"
-#include "tools/ckpt-backup/tar.h"
+#include "tools/ckpt-backup/place/local.h"
+#include "tools/ckpt-backup/place/stage.h"
+#include "tools/ckpt-backup/place/tar.h"
 
-int local_room(const char *folder, uint64_t bytes, struct err *e)
+/* Room in the file system of `folder` for so many bytes more? ERR_SYS says what is free. */
+static int local_room(const char *folder, uint64_t bytes, struct err *e)
 {
     struct statvfs v;
     uint64_t room;
@@ -128,8 +129,8 @@ static int reserve_tar(const struct tar *t, const char *part, bool resumed, stru
 /* ---- moving ---- */
 
 /* All files of the receipt from below `from` to below `to`, or into the .tar at `to`; fills in CRCs. */
-static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct stage *s, uint64_t *moved,
-                      struct err *e)
+static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct backup_stage *s,
+                      uint64_t *moved, struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "copy", NULL);
     char *folder = path_parent(s->part);
@@ -220,8 +221,8 @@ static int refuse_foreign(const struct receipt *rec, const char *final, struct e
 }
 
 /* From the stage's files being there to the backup's name. */
-static int fill(struct place *p, const struct content *c, struct receipt *rec, struct stage *s, struct place_put *out,
-                struct err *e)
+static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                struct place_put *out, struct err *e)
 {
     struct tar t = {0};
     int rc = -1;
@@ -288,7 +289,7 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
 static int put_new(struct place *p, const struct content *c, struct place_put *out, const char *final, struct err *e)
 {
     char *job = local_path(p, out->receipt->name, ".job"), *print = fingerprint(c, out->receipt->form);
-    struct stage s = {0};
+    struct backup_stage s = {0};
     int rc = stage_open(&s, final, job, print, e);
 
     if (rc == 0) {
@@ -330,7 +331,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
 /* ---- get ---- */
 
-static int take_out(struct place *p, const struct receipt *rec, struct stage *s, struct err *e)
+static int take_out(struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
     struct receipt folder = *rec;
@@ -367,7 +368,7 @@ static int take_out(struct place *p, const struct receipt *rec, struct stage *s,
 int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
     char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
-    struct stage s = {0};
+    struct backup_stage s = {0};
     int rc = dir_make(parent, e) < 0 ? -1 : stage_open(&s, out, job, print, e);
 
     if (rc == 0) {

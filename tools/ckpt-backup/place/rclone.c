@@ -1,7 +1,7 @@
 /*
  * rclone.c - running rclone with files without names for what goes in and comes out
  */
-#include "tools/ckpt-backup/rclone.h"
+#include "tools/ckpt-backup/place/rclone.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 /*
  * far.c - files and receipts of a remote
  */
-#include "tools/ckpt-backup/far.h"
+#include "tools/ckpt-backup/place/far.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/files.h"
-#include "tools/ckpt-backup/rclone.h"
+#include "tools/ckpt-backup/place/rclone.h"
 
 /* ---- files of the remote ---- */
 
@@ -192,7 +192,7 @@ static void tell_unread(const struct place *p, const struct far_list *l, const s
 }
 
 int far_read_receipts(const struct place *p, const struct far_list *l, struct place_receipts *out,
-                         struct report *r, struct err *e)
+                      struct report *r, struct err *e)
 {
     char *folder = far_path(p, RECEIPT_FOLDER);
     struct strbuf sb = {0};

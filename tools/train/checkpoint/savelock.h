@@ -14,8 +14,8 @@
  *                                     system's clock and, for a while, before our eyes
  * Who lives is never disturbed: a holder that was only out of reach finds its lock gone and must stop.
  */
-#ifndef SHARDKIT_TRAIN_RUN_SAVELOCK_H
-#define SHARDKIT_TRAIN_RUN_SAVELOCK_H
+#ifndef SHARDKIT_TRAIN_CHECKPOINT_SAVELOCK_H
+#define SHARDKIT_TRAIN_CHECKPOINT_SAVELOCK_H
 
 #include <stdbool.h>
 

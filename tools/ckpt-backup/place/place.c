@@ -1,7 +1,7 @@
 /*
  * place.c - from a path to a kind of place
  */
-#include "tools/ckpt-backup/place.h"
+#include "tools/ckpt-backup/place/place.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -50,11 +50,18 @@ struct place *place_open(const char *path, const struct place_opts *o, bool crea
     return p;
 }
 
+static void unlock(struct place *p)
+{
+    if (p->lock_fd >= 0)
+        close(p->lock_fd);
+    p->lock_fd = -1;
+}
+
 void place_close(struct place *p)
 {
     if (!p)
         return;
-    place_unlock(p);
+    unlock(p);
     free(p->path);
     free(p);
 }
@@ -64,7 +71,8 @@ int place_lock(struct place *p, struct err *e)
     return p->lock_fd >= 0 ? 0 : p->ops->lock(p, e);
 }
 
-int place_wait_lock(struct place *p, struct err *e)
+/* place_lock(), once nobody else has it any more. */
+static int wait_lock(struct place *p, struct err *e)
 {
     while (place_lock(p, e) < 0) {
         if (!p->busy || (p->o.stopped && p->o.stopped()))
@@ -73,13 +81,6 @@ int place_wait_lock(struct place *p, struct err *e)
         sleep(1);
     }
     return 0;
-}
-
-void place_unlock(struct place *p)
-{
-    if (p->lock_fd >= 0)
-        close(p->lock_fd);
-    p->lock_fd = -1;
 }
 
 static int by_name(const void *a, const void *b)
@@ -148,7 +149,7 @@ int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
 {
     struct place_receipts now = {0};
     struct report *ignored = report_new();
-    int rc = place_wait_lock(p, e) < 0 ? -1 : place_list(p, &now, ignored, e) < 0 ? -1 : 1;
+    int rc = wait_lock(p, e) < 0 ? -1 : place_list(p, &now, ignored, e) < 0 ? -1 : 1;
 
     for (int i = 0; i < now.n && rc == 1; i++)
         if (strcmp(now.receipt[i]->name, rec->name) == 0 && now.receipt[i]->copied_s == rec->copied_s) {
@@ -157,7 +158,7 @@ int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
                 rec->verified_s = (int64_t)clock_wall_s();
             rc = p->ops->note(p, rec, e);
         }
-    place_unlock(p);
+    unlock(p);
     place_receipts_free(&now);
     report_free(ignored);
     return rc;

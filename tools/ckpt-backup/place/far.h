@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "libcommon/base/names.h"
-#include "tools/ckpt-backup/place.h"
+#include "tools/ckpt-backup/place/place.h"
 
 /* ---- single files ---- */
 

@@ -1,7 +1,7 @@
 /*
  * receipt.c - receipts as text and back
  */
-#include "tools/ckpt-backup/receipt.h"
+#include "tools/ckpt-backup/place/receipt.h"
 
 #include <inttypes.h>
 #include <stdio.h>

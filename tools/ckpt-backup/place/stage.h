@@ -15,21 +15,22 @@
 
 #include "libcommon/base/err.h"
 
-struct stage {
+struct backup_stage {
     char *final, *part, *job, *old;
     bool resumed;
 };
 
 /* Takes `job`'s name; its folder's parent exists. ERR_USAGE when something foreign is in the way. */
-MUST_CHECK int stage_open(struct stage *s, const char *final, const char *job, const char *fingerprint, struct err *e);
+MUST_CHECK int stage_open(struct backup_stage *s, const char *final, const char *job, const char *fingerprint,
+                          struct err *e);
 /* FINAL, if it is there, steps aside. */
-MUST_CHECK int stage_make_way(struct stage *s, struct err *e);
+MUST_CHECK int stage_make_way(struct backup_stage *s, struct err *e);
 /* FINAL.part becomes FINAL; what stepped aside is removed, and the job. */
-MUST_CHECK int stage_publish(struct stage *s, struct err *e);
+MUST_CHECK int stage_publish(struct backup_stage *s, struct err *e);
 /* FINAL stands: what a run left that was killed after it had published. */
 MUST_CHECK int stage_sweep(const char *final, const char *job, struct err *e);
 /* Remove what was filled: it is worthless. */
-void stage_discard(struct stage *s);
-void stage_close(struct stage *s);              /* frees; keeps the files */
+void stage_discard(struct backup_stage *s);
+void stage_close(struct backup_stage *s);       /* frees; keeps the files */
 
 #endif

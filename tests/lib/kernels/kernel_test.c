@@ -1,4 +1,4 @@
-#include "tests/lib/kernel_test.h"
+#include "tests/lib/kernels/kernel_test.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/ref_kernels.h"
+#include "tests/lib/kernels/ref_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

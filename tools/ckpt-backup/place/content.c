@@ -1,7 +1,7 @@
 /*
  * content.c - listing a tag's files, and the cheap half of verify
  */
-#include "tools/ckpt-backup/content.h"
+#include "tools/ckpt-backup/place/content.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layout.h"
-#include "tools/ckpt-backup/receipt.h"
+#include "tools/ckpt-backup/place/receipt.h"
 
 enum { DEPTH_MAX = 8, FILES_MAX = 1 << 20 };
 

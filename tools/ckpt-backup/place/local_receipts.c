@@ -10,7 +10,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/local.h"
+#include "tools/ckpt-backup/place/local.h"
 
 enum { RECEIPT_MAX = 256 << 20 };
 

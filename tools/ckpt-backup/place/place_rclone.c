@@ -14,10 +14,10 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/hash.h"
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/far.h"
-#include "tools/ckpt-backup/local.h"
-#include "tools/ckpt-backup/rclone.h"
-#include "tools/ckpt-backup/stage.h"
+#include "tools/ckpt-backup/place/far.h"
+#include "tools/ckpt-backup/place/local.h"
+#include "tools/ckpt-backup/place/rclone.h"
+#include "tools/ckpt-backup/place/stage.h"
 
 static int far_receipts(struct place *p, struct place_receipts *out, struct report *r, struct err *e)
 {
@@ -222,7 +222,7 @@ out:
 
 /* ---- get ---- */
 
-static int take_out(const struct place *p, const struct receipt *rec, struct stage *s, struct err *e)
+static int take_out(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
 {
     char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
     struct rclone_call c = { { "copy", "--files-from-raw", "-", folder, s->part }, .input = files,
@@ -246,7 +246,7 @@ static int take_out(const struct place *p, const struct receipt *rec, struct sta
 static int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
     char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
-    struct stage s = {0};
+    struct backup_stage s = {0};
     int rc = -1;
 
     if (rec->form == FORM_TAR)

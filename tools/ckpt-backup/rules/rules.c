@@ -1,7 +1,7 @@
 /*
  * rules.c - reading a rules file, line by line
  */
-#include "tools/ckpt-backup/rules.h"
+#include "tools/ckpt-backup/rules/rules.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -15,30 +15,30 @@ enum { RULES_MAX_BYTES = 1 << 20, LIST_MAX_STEPS = 1 << 16 };
 static const int64_t STEP_MAX = INT64_C(1) << 53;      /* what a JSON number holds exactly */
 
 /* Where we are, for messages and for what a rule is about. */
-struct reading {
+struct rules_reading {
     struct rules *rules;
     const char *path;
     int line;
     struct err *e;
 };
 
-static struct rules_place *current(struct reading *rd)
+static struct rules_place *current(struct rules_reading *rd)
 {
     return rd->rules->n_places ? &rd->rules->place[rd->rules->n_places - 1] : NULL;
 }
 
-static struct rules_keep *current_keep(struct reading *rd)
+static struct rules_keep *current_keep(struct rules_reading *rd)
 {
     return current(rd) ? &current(rd)->keep : &rd->rules->keep;
 }
 
-static int bad_number(struct reading *rd, const char *rule, const char *value)
+static int bad_number(struct rules_reading *rd, const char *rule, const char *value)
 {
     err_usage(rd->e, "%s: line %d: %s: '%s' is not a number from 1 on", rd->path, rd->line, rule, value);
     return -1;
 }
 
-static int take_number(struct reading *rd, const char *rule, const char *value, int64_t *into)
+static int take_number(struct rules_reading *rd, const char *rule, const char *value, int64_t *into)
 {
     if (parse_int(value, 1, STEP_MAX, into) < 0)
         return bad_number(rd, rule, value);
@@ -46,7 +46,7 @@ static int take_number(struct reading *rd, const char *rule, const char *value, 
 }
 
 /* "31200,31259": added to what is picked already. */
-static int take_list(struct reading *rd, const char *rule, char *value, struct rules_pick *p)
+static int take_list(struct rules_reading *rd, const char *rule, char *value, struct rules_pick *p)
 {
     char *rest = value, *word;
 
@@ -69,44 +69,44 @@ static int take_list(struct reading *rd, const char *rule, char *value, struct r
 
 /* ---- rules ---- */
 
-static int take_keep_last(struct reading *rd, char *value)
+static int take_keep_last(struct rules_reading *rd, char *value)
 {
     current_keep(rd)->given = true;
     return take_number(rd, "keep-last", value, &current_keep(rd)->last);
 }
 
-static int take_keep_every(struct reading *rd, char *value)
+static int take_keep_every(struct rules_reading *rd, char *value)
 {
     current_keep(rd)->given = true;
     return take_number(rd, "keep-every", value, &current_keep(rd)->pick.every);
 }
 
-static int take_keep(struct reading *rd, char *value)
+static int take_keep(struct rules_reading *rd, char *value)
 {
     return take_list(rd, "keep", value, &current_keep(rd)->pick);
 }
 
-static int take_full_every(struct reading *rd, char *value)
+static int take_full_every(struct rules_reading *rd, char *value)
 {
     return take_number(rd, "full-every", value, &current(rd)->full.every);
 }
 
-static int take_full(struct reading *rd, char *value)
+static int take_full(struct rules_reading *rd, char *value)
 {
     return take_list(rd, "full", value, &current(rd)->full);
 }
 
-static int take_weights_every(struct reading *rd, char *value)
+static int take_weights_every(struct rules_reading *rd, char *value)
 {
     return take_number(rd, "weights-every", value, &current(rd)->weights.every);
 }
 
-static int take_weights(struct reading *rd, char *value)
+static int take_weights(struct rules_reading *rd, char *value)
 {
     return take_list(rd, "weights", value, &current(rd)->weights);
 }
 
-static int take_tar(struct reading *rd, char *value)
+static int take_tar(struct rules_reading *rd, char *value)
 {
     (void)value;
     current(rd)->tar = true;
@@ -120,7 +120,7 @@ bool rules_is_remote(const char *path)
     return colon && (!slash || colon < slash);
 }
 
-static int take_place(struct reading *rd, char *value)
+static int take_place(struct rules_reading *rd, char *value)
 {
     struct rules *r = rd->rules;
     char *folder = path_parent(rd->path);
@@ -140,7 +140,7 @@ static int take_place(struct reading *rd, char *value)
 static const struct rule {
     const char *word;
     bool has_value, of_a_place;
-    int (*take)(struct reading *rd, char *value);
+    int (*take)(struct rules_reading *rd, char *value);
 } rule_table[] = {
     { "keep-last", true, false, take_keep_last }, { "keep-every", true, false, take_keep_every },
     { "keep", true, false, take_keep }, { "place", true, false, take_place },
@@ -150,7 +150,7 @@ static const struct rule {
 };
 enum { N_RULES = sizeof rule_table / sizeof *rule_table };
 
-static int unknown(struct reading *rd, const char *word)
+static int unknown(struct rules_reading *rd, const char *word)
 {
     const char *words[N_RULES], *near;
 
@@ -162,7 +162,7 @@ static int unknown(struct reading *rd, const char *word)
     return -1;
 }
 
-static int take_rule(struct reading *rd, const char *word, char *value)
+static int take_rule(struct rules_reading *rd, const char *word, char *value)
 {
     for (int i = 0; i < N_RULES; i++) {
         const struct rule *rule = &rule_table[i];
@@ -201,7 +201,7 @@ static char *trim(char *line)
 
 int rules_read(struct rules *r, const char *path, struct err *e)
 {
-    struct reading rd = { .rules = r, .path = path, .e = e };
+    struct rules_reading rd = { .rules = r, .path = path, .e = e };
     uint64_t size;
     char *text = file_slurp(path, RULES_MAX_BYTES, &size, e), *rest = text, *line;
     char nothing[1] = "";

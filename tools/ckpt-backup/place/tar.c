@@ -1,7 +1,7 @@
 /*
  * tar.c - headers made by libarchive, bytes between them ours to place
  */
-#include "tools/ckpt-backup/tar.h"
+#include "tools/ckpt-backup/place/tar.h"
 
 #include <archive.h>
 #include <archive_entry.h>

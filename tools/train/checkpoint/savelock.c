@@ -1,5 +1,5 @@
 /* savelock.c - the file that says which job saves into a folder (savelock.h) */
-#include "tools/train/run/savelock.h"
+#include "tools/train/checkpoint/savelock.h"
 
 #include <errno.h>
 #include <fcntl.h>

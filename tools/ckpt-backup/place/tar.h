@@ -8,7 +8,7 @@
 #define SHARDKIT_CKPT_BACKUP_TAR_H
 
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/receipt.h"
+#include "tools/ckpt-backup/place/receipt.h"
 
 /* A tar's own bytes: what stands before each member. */
 struct tar_head {

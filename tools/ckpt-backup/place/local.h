@@ -4,12 +4,10 @@
 #ifndef SHARDKIT_CKPT_BACKUP_LOCAL_H
 #define SHARDKIT_CKPT_BACKUP_LOCAL_H
 
-#include "tools/ckpt-backup/place.h"
+#include "tools/ckpt-backup/place/place.h"
 
 /* What lies in RECEIPT_FOLDER of the place: "NAME" and `suffix`. Caller frees. */
 char *local_path(const struct place *p, const char *name, const char *suffix);
-/* Room in the file system of `folder` for so many bytes more? ERR_SYS says what is free. */
-MUST_CHECK int local_room(const char *folder, uint64_t bytes, struct err *e);
 /* Write the receipt and its sums. */
 MUST_CHECK int local_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
 /* The receipt of that name; NULL without an error: there is none. */
