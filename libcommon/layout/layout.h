@@ -81,7 +81,7 @@ struct source {
     struct model_config config;
     struct run_state run;
     bool tied_embedding;        /* the last stage holds a second copy */
-    bool zero_stage_1;          /* ZeRO-1/2 shards rather than BF16_Optimizer's */
+    bool zero_stage_1;          /* ZeRO-1/2 shards rather than BF16_Optimizer's; a universal form: made of such */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */
     int n_params;

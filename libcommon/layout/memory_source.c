@@ -241,7 +241,7 @@ static void take_optimizer(struct source *s, const struct pt *pt)
     struct pt_tensor t;
 
     r->optimizer = pk_get(pt_root(pt), "optimizer_state_dict");
-    s->zero_stage_1 = ds_zero_stage(r->optimizer) > 0;
+    s->zero_stage_1 = run_state_zero_stage(r->optimizer) > 0;
     r->param_groups = pk_get(pk_get(r->optimizer, "base_optimizer_state"), "param_groups");
     step = pk_get(ds_group_state(r->optimizer, 0), "step");
     r->opt_step = 0;                    /* known, though not yet what */

@@ -4,6 +4,7 @@
 #include "libcommon/layout/run_state.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Who wrote the container: torch's payloads are followed by a descriptor, ours by the next record. */
 static const char *dialect(const struct pt *pt)
@@ -70,4 +71,22 @@ void run_state_read(struct source *s, const struct pt *mp)
     model_config_from_args(&s->config, args);
     read_vocab(&s->config, root);
     read_topology(&s->topo, args);
+}
+
+int64_t run_state_zero_stage(const struct pk *opt)
+{
+    static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
+    const struct pk *v = pk_get(opt, "zero_stage");
+    int64_t stage;
+    const char *member;
+
+    if (!v || pk_is_none(v))
+        return 0;
+    if (pk_as_int(v, &stage))
+        return stage;
+    member = pk_enum(v, &stage);
+    for (int i = 0; member && i < 4; i++)
+        if (strcmp(member, members[i]) == 0)
+            return i;
+    return stage;
 }

@@ -14,5 +14,10 @@
  * s->run are not touched.
  */
 void run_state_read(struct source *s, const struct pt *mp);
+/*
+ * The stage that an optimizer_state_dict says, as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member;
+ * BF16_Optimizer writes none: 0.
+ */
+int64_t run_state_zero_stage(const struct pk *opt);
 
 #endif

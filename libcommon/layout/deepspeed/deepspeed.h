@@ -191,11 +191,6 @@ const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128]);
 
 ds_read_fn ds_read_layer, ds_read_shard;
 ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
-/*
- * The stage that an optimizer_state_dict says, as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member;
- * BF16_Optimizer writes none: 0.
- */
-int64_t ds_zero_stage(const struct pk *opt);
 
 /* ---- deepspeed_params.c ---- */
 

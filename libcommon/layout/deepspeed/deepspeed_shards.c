@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/run_state.h"
 #include "libcommon/model/zero.h"
 
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
@@ -279,24 +280,6 @@ static void check_owners(const struct shard_job *k)
 
 /* ---- the file ---- */
 
-int64_t ds_zero_stage(const struct pk *opt)
-{
-    static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
-    const struct pk *v = pk_get(opt, "zero_stage");
-    int64_t stage;
-    const char *member;
-
-    if (!v || pk_is_none(v))
-        return 0;
-    if (pk_as_int(v, &stage))
-        return stage;
-    member = pk_enum(v, &stage);
-    for (int i = 0; member && i < 4; i++)
-        if (strcmp(member, members[i]) == 0)
-            return i;
-    return stage;
-}
-
 static bool shard_begins(struct shard_job *k)
 {
     const struct ds_job *j = k->j;
@@ -307,7 +290,7 @@ static bool shard_begins(struct shard_job *k)
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL, "key 'optimizer_state_dict' is missing");
         return false;
     }
-    if (pk_get(k->opt, "fp32_flat_groups") || ds_zero_stage(k->opt) < 0 || ds_zero_stage(k->opt) > 2) {
+    if (pk_get(k->opt, "fp32_flat_groups") || run_state_zero_stage(k->opt) < 0 || run_state_zero_stage(k->opt) > 2) {
         report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, NULL,
                    "a shard of ZeRO stage 3 (or an unknown one), which is not supported");
         return false;
@@ -320,7 +303,7 @@ static bool shard_begins(struct shard_job *k)
             return false;
         }
     }
-    k->shard->zero_stage_1 = ds_zero_stage(k->opt) > 0;
+    k->shard->zero_stage_1 = run_state_zero_stage(k->opt) > 0;
     return true;
 }
 

@@ -270,6 +270,7 @@ static void read_files(struct hdf5_reader *rd)
     if (s->run.optimizer_pt) {
         s->run.optimizer = pt_root(s->run.optimizer_pt);
         s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
+        s->zero_stage_1 = run_state_zero_stage(s->run.optimizer) > 0;
     } else if (find_member(rd, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
         missing_file(rd, "zero/optimizer_state.pt");
     }

@@ -376,6 +376,7 @@ static void take_run_state(struct opened *u)
             s->run.optimizer_pt = s->file[i].pt;
             s->run.optimizer = pt_root(s->file[i].pt);
             s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
+            s->zero_stage_1 = run_state_zero_stage(s->run.optimizer) > 0;
         }
     }
     if (mp >= 0)
