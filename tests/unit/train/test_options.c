@@ -1,4 +1,4 @@
-/* Options: every source, every refusal, real scripts, the man page. */
+/* Options: every source, every refusal, real scripts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

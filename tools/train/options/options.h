@@ -9,8 +9,8 @@
  *   the DeepSpeed JSON         "train_micro_batch_size_per_gpu": 2   (deepspeed_json.h)
  *   the checkpoint             architecture only, filled in by the loader (OPTS_MARK)
  *   the default
- * that gives one, and each remembers which. One table (options_table.c) drives parsing,
- * --help, the printed values, and the test of the man page.
+ * that gives one, and each remembers which. One table (options_table.c) drives parsing, --help, completion, the manual
+ * page's OPTIONS and the printed values.
  *
  * An option of the reference that changes nothing here is accepted with a note; one that
  * would change the result and is not supported is refused by its name.
