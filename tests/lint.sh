@@ -3,10 +3,12 @@
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
 # from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh),
-# functions take few parameters (lint_params.sh), and sources say what they are, in 120 columns (lint_text.sh).
+# functions take few parameters (lint_params.sh), sources say what they are, in 120 columns (lint_text.sh),
+# a type's name means one thing (lint_types.sh), and nothing external is there for tests alone (lint_symbols.sh).
+# tests/tools/lint_fails.sh breaks each rule once.
 cd "$(dirname "$0")/.." || exit 1
 
-grep -rnE --include='*.c' --include='*.h' --include='*.cu' '^[ \t]*#[ \t]*include[ \t]*"' \
+grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' '^[ \t]*#[ \t]*include[ \t]*"' \
      libcommon tools kernels tests 2>/dev/null |
 awk '
     function bad(why) { print place ": " why ": \"" inc "\""; n++ }

@@ -12,6 +12,7 @@
 # make check: what takes longer
 #   cuda     the library of GPU kernels is built, where nvcc is found
 #   fault    the same with as many kills and flips as the scripts think right
+#   lint     each rule of it complains about what it forbids, in a copy of the tree
 #   debug    unit and cli again under ASan and UBSan
 #   clang    everything compiles without a warning
 #   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
@@ -233,6 +234,10 @@ if [ -n "$scripts$flips" ]; then
     [ -z "$flips" ] || run fault test_flips "$TBIN/test_flips"
     for f in $scripts; do run fault "$(basename "$f" .sh)" sh "$f"; done
     wait
+fi
+
+if picked lint; then
+    alone lint objects $make -s -j"$jobs" CUDA=0 all && alone lint "each rule can fail" sh tests/tools/lint_fails.sh
 fi
 
 units=$(unit_names debug) cases=$(cli_names debug)

@@ -1,0 +1,95 @@
+#!/bin/sh
+# lint_fails.sh - each rule of `make lint` says so when it is broken, once in a copy of the tree
+#
+# Needs the objects of build/release; those of changed sources are compiled in the copy. Ends with "N passed, N failed".
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD passed=0 failed=0
+W=$(mktemp -d "${TMPDIR:-/tmp}/lint-XXXXXX") || exit 1
+trap 'rm -rf "$W"' EXIT INT TERM
+
+# Sources keep their times, so that objects are as fresh there as here; objects are links, for none is written to.
+tar cf - Makefile libcommon kernels tools tests/*.sh tests/unit tests/lib docs README.md | tar xf - -C "$W"
+mkdir -p "$W/build/release" "$W/tests/data"
+cp -alr build/release/libcommon build/release/kernels build/release/tools build/release/flags "$W/build/release/"
+cd "$W" || exit 1
+
+# The files named come back as they were.
+restore() {
+    for was; do
+        if [ -f "$root/$was" ]; then cp -p "$root/$was" "$was"; else rm -f "$was"; fi
+        o=build/release/${was%.c}.o
+        if [ -f "$o" ]; then rm -f "$o"; cp -al "$root/$o" "$o"; fi
+    done
+}
+# LINT now complains with TEXT. Then FILEs are restored.
+fails() {       # NAME LINT TEXT FILE...
+    name=$1 lint=$2 text=$3
+    shift 3
+    if sh "tests/$lint" >said 2>&1; then
+        echo "FAIL  $name: $lint finds nothing"; failed=$((failed + 1))
+    elif ! grep -q -- "$text" said; then
+        echo "FAIL  $name: expected '$text', found:"; head -n 5 said; failed=$((failed + 1))
+    else
+        passed=$((passed + 1))
+    fi
+    restore "$@"
+}
+holds() {       # LINT
+    if sh "tests/$1" >said 2>&1; then passed=$((passed + 1))
+    else echo "FAIL  $1 of the tree as it is:"; cat said; failed=$((failed + 1)); fi
+}
+compile() {     # FILE.c
+    rm -f "build/release/${1%.c}.o"
+    ${CC:-cc} -O2 -I. -D_GNU_SOURCE -fopenmp -DSHARDKIT_VERSION='""' -c -o "build/release/${1%.c}.o" "$1" ||
+        { echo "FAIL  $1 does not compile"; failed=$((failed + 1)); }
+}
+
+for lint in lint_circles.sh lint_text.sh lint_types.sh lint_symbols.sh; do holds $lint; done
+
+f=libcommon/base/utf8.c g=libcommon/base/names.c t=tests/unit/base/test_base.c
+echo '#include "libcommon/layout/layout.h"' >>$f
+fails "an include against the arrows" lint.sh "$f:[0-9]*: libcommon/base may not include" $f
+echo '#include "mem.h"' >>$f
+fails "an include that is not named from the root" lint.sh "not named from the repository root" $f
+echo '#include "libcommon/base/mem.c"' >>$f
+fails "a source that is included" lint.sh "includes a .c file" $f
+
+printf 'int utf8_one(void);\nint names_one(void);\nint utf8_one(void) { return names_one(); }\nint utf8_two(void) { return 2; }\n' >>$f
+printf 'int utf8_two(void);\nint names_one(void);\nint names_one(void) { return utf8_two(); }\n' >>$g
+compile $f
+compile $g
+fails "two files that use each other" lint_circles.sh "libcommon/base: circle of files: utf8 uses names" $f $g
+
+echo 'int utf8_tested(void) { return 1; }' >>$f
+echo 'int utf8_tested(void);' >>$t
+compile $f
+fails "a function that only tests call" lint_symbols.sh "$f: utf8_tested: only tests use it" $f $t
+echo 'int utf8_nobody(void) { return 1; }' >>$f
+compile $f
+fails "an external function that nobody calls" lint_symbols.sh "$f: utf8_nobody: no other file uses it" $f
+
+echo 'struct plan { int n; };' >>tools/reshape/run.c
+fails "a second struct plan" lint_types.sh "a second struct plan, the first is at" tools/reshape/run.c
+printf '/* one more */\nenum dtype { NONE };\n' >>kernels/cpu/norm.c
+fails "a second enum dtype" lint_types.sh "a second enum dtype" kernels/cpu/norm.c
+
+echo 'int no_comment;' >libcommon/base/new.c
+fails "a source that does not say what it is" lint_text.sh "new.c:1: a source begins with a comment" libcommon/base/new.c
+printf '/* %0120d */\n' 0 >>$f
+fails "a line too long" lint_text.sh "$f:[0-9]*: a line of 126 columns" $f
+printf '/* as sp%s 3.2 says */\n' ec >>$f
+fails "a document that is not here" lint_text.sh "sections of a document that is not here" $f
+echo '/* docs/formats.md 99.9 */' >>$f
+fails "a section that is not there" lint_text.sh "no such section" $f
+for i in 1 2 3 4 5 6 7 8 9; do printf '/*\n * more%d.h - one file more\n */\n' $i >libcommon/base/more$i.h; done
+fails "a folder of too many files" lint_text.sh "libcommon/base: 3[0-9] files" libcommon/base/more?.h
+awk 'BEGIN { print "/*\n * long.c - lines\n */"; for (i = 0; i < 8000; i++) print "" }' >libcommon/base/long.c
+fails "a folder of too many lines" lint_text.sh "libcommon/base: .* lines: 32 and 8000" libcommon/base/long.c
+echo >tests/unit/test_new.c
+fails "a test beside the rooms" lint_text.sh "a test of a room lies in the folder" tests/unit/test_new.c
+if ctags --version 2>/dev/null | grep -q Universal; then
+    echo 'int seven(int a, int b, int c, int d, int e, int f, int g) { return a + b + c + d + e + f + g; }' >>$f
+    fails "seven parameters" lint_params.sh "1 functions with more than 6" $f
+fi
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
