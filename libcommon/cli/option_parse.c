@@ -153,7 +153,7 @@ static int take_operand(const struct option_table *o, const char *word, struct e
         const char **field = (const char **)((char *)o->into + r->field);
 
         if (r->take)
-            return r->take(o->into, word, e);
+            return r->take(field, word, e);
         if (!*field) {
             *field = word;
             return 0;

@@ -84,7 +84,7 @@ struct option_table {
     const struct option_group *groups;  /* a group without rows ends them */
     void *into;
     const char *commands;       /* words that may stand first, "ls cat"; NULL: none */
-    /* Words that belong to no option, in this order: texts, or `take`n, all that follow; NULL: refused. */
+    /* Words that belong to no option, in order: texts, or all that follow, `take`n into the field; NULL: refused. */
     const struct option_row *operands;
     void *ctx;
     int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* NULL: option_take() */

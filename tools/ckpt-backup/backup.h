@@ -6,13 +6,12 @@
 #ifndef SHARDKIT_CKPT_BACKUP_H
 #define SHARDKIT_CKPT_BACKUP_H
 
-#include "libcommon/cli/cli.h"
+#include "libcommon/cli/cli_words.h"
 #include "tools/ckpt-backup/place/place.h"
 
 struct backup {
     struct cli cli;
-    const char **word;          /* what is no option, the sub-command first */
-    int n_words, cap_words;
+    struct cli_words words;     /* the sub-command first */
     const char **arg;           /* what follows the sub-command */
     int n_args;
     enum backup_form form;      /* of copy, tar and weights */
@@ -28,14 +27,8 @@ enum {
     CMD_FORGET = 128,
 };
 
-enum { GIVEN_MAX = 16 };
-struct given {                  /* the tool's own options, until the command is known */
-    const struct option_row *row[GIVEN_MAX];
-    int n;
-};
-
 /* 0, or -1 after saying on stderr what is wrong. */
-int backup_parse(struct backup *b, struct given *given, int argc, char **argv);
+int backup_parse(struct backup *b, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
 

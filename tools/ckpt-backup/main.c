@@ -8,28 +8,26 @@
 #include "tools/ckpt-backup/backup.h"
 
 static const struct command {
-    const char *name;
+    struct cli_command is;
     int (*run)(struct backup *b);
-    unsigned mark;
     enum backup_form form;
-    int min_args, max_args;
-    const char *missing;
 } commands[] = {
-    { "copy", cmd_copy, CMD_COPY, FORM_WHOLE, 2, 2, "copy needs a CKPT and a PLACE, or --rules FILE and a RUN" },
-    { "tar", cmd_copy, CMD_TAR, FORM_TAR, 2, 2, "tar needs a CKPT and a PLACE" },
-    { "weights", cmd_copy, CMD_WEIGHTS, FORM_WEIGHTS, 2, 2, "weights needs a CKPT and a PLACE" },
-    { "list", cmd_list, CMD_LIST, FORM_WHOLE, 1, 1 << 20, "list needs a PLACE" },
-    { "verify", cmd_verify, CMD_VERIFY, FORM_WHOLE, 1, 1 << 20, "verify needs a PLACE" },
-    { "restore", cmd_restore, CMD_RESTORE, FORM_WHOLE, 3, 3, "restore needs a PLACE, the NAME of a backup and OUT" },
-    { "plan", cmd_plan, CMD_PLAN, FORM_WHOLE, 1, 1, "plan needs --rules FILE and a RUN" },
-    { "forget", cmd_forget, CMD_FORGET, FORM_WHOLE, 1, 1, "forget needs --rules FILE and a RUN" },
+    { { "copy", CMD_COPY, 2, 2, "copy needs a CKPT and a PLACE, or --rules FILE and a RUN" }, cmd_copy, FORM_WHOLE },
+    { { "tar", CMD_TAR, 2, 2, "tar needs a CKPT and a PLACE" }, cmd_copy, FORM_TAR },
+    { { "weights", CMD_WEIGHTS, 2, 2, "weights needs a CKPT and a PLACE" }, cmd_copy, FORM_WEIGHTS },
+    { { "list", CMD_LIST, 1, 1 << 20, "list needs a PLACE" }, cmd_list, FORM_WHOLE },
+    { { "verify", CMD_VERIFY, 1, 1 << 20, "verify needs a PLACE" }, cmd_verify, FORM_WHOLE },
+    { { "restore", CMD_RESTORE, 3, 3, "restore needs a PLACE, the NAME of a backup and OUT" }, cmd_restore,
+      FORM_WHOLE },
+    { { "plan", CMD_PLAN, 1, 1, "plan needs --rules FILE and a RUN" }, cmd_plan, FORM_WHOLE },
+    { { "forget", CMD_FORGET, 1, 1, "forget needs --rules FILE and a RUN" }, cmd_forget, FORM_WHOLE },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find_command(const char *word)
 {
     for (int i = 0; word && i < N_COMMANDS; i++)
-        if (strcmp(word, commands[i].name) == 0)
+        if (strcmp(word, commands[i].is.name) == 0)
             return &commands[i];
     return NULL;
 }
@@ -41,52 +39,41 @@ static int unknown_command(struct backup *b, const char *word)
     if (!word)
         return cli_usage(&b->cli, "no command given");
     for (int i = 0; i < N_COMMANDS; i++)
-        names[i] = commands[i].name;
+        names[i] = commands[i].is.name;
     near = parse_nearest(word, names, N_COMMANDS);
     return near ? cli_usage(&b->cli, "no command '%s'; did you mean '%s'?", word, near)
                 : cli_usage(&b->cli, "no command '%s'", word);
 }
 
-/* An option that the command would ignore is a mistake worth telling. */
-static const char *misplaced(const struct command *cmd, const struct given *g)
-{
-    for (int i = 0; i < g->n; i++)
-        if (!(g->row[i]->marks & cmd->mark))
-            return g->row[i]->name;
-    return NULL;
-}
-
 /* Which command, and has it what it needs? The exit status. */
-static int work(struct backup *b, const struct given *given)
+static int work(struct backup *b)
 {
-    const struct command *cmd = find_command(b->n_words ? b->word[0] : NULL);
-    int min, max;
+    const char *first = b->words.n ? b->words.word[0] : NULL;
+    const struct command *cmd = find_command(first);
+    struct cli_command is;
 
     if (!cmd)
-        return unknown_command(b, b->n_words ? b->word[0] : NULL);
-    b->arg = b->word + 1;
-    b->n_args = b->n_words - 1;
+        return unknown_command(b, first);
+    is = cmd->is;
+    if (b->rules)                       /* a RUN is all there is to name */
+        is.min_args = is.max_args = 1;
+    else if (is.mark & (CMD_PLAN | CMD_FORGET))
+        is.min_args = is.max_args + 1;  /* the rules are missing */
+    if (cli_words_check(&b->cli, &b->words, 1, &is))
+        return EXIT_USAGE;
+    b->arg = b->words.word + 1;
+    b->n_args = b->words.n - 1;
     b->form = cmd->form;
-    if (misplaced(cmd, given))
-        return cli_usage(&b->cli, "%s takes no --%s", cmd->name, misplaced(cmd, given));
-    /* With rules a RUN is all there is to name. */
-    min = b->rules ? 1 : cmd->min_args;
-    max = b->rules ? 1 : cmd->max_args;
-    if (b->n_args < min || (cmd->mark & (CMD_PLAN | CMD_FORGET) && !b->rules))
-        return cli_usage(&b->cli, "%s", cmd->missing);
-    if (b->n_args > max)
-        return cli_usage(&b->cli, "%s: what is '%s'?", cmd->missing, b->arg[max]);
     return cli_done(&b->cli, cmd->run(b));
 }
 
 int main(int argc, char **argv)
 {
     struct backup b = {0};
-    struct given given = {0};
     int rc;
 
     cli_start(&b.cli, argv, "ckpt-backup");
-    rc = backup_parse(&b, &given, argc, argv) < 0 ? EXIT_USAGE : work(&b, &given);
-    free(b.word);
+    rc = backup_parse(&b, argc, argv) < 0 ? EXIT_USAGE : work(&b);
+    free(b.words.word);
     return rc;
 }

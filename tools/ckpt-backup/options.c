@@ -1,7 +1,6 @@
 /*
  * options.c - what ckpt-backup can be asked, and by which of its commands
  */
-#include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/backup.h"
 
 #define FIELD(f) OPTION_FIELD(struct backup, f)
@@ -35,32 +34,14 @@ static const char tail[] =
     "Exit status: 0 all is well, 1 a copy is damaged or the work failed, 2 wrong usage.\n"
     "Example: ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
 
-static int take_word(void *into, const char *word, struct err *e)
-{
-    struct backup *b = into;
+static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_take, FIELD(words) }, {0} };
 
-    (void)e;
-    ARRAY_ROOM(b->word, b->cap_words, b->n_words + 1);
-    b->word[b->n_words++] = word;
-    return 0;
-}
-
-static const struct option_row operands[] = { { "ARGUMENT", .take = take_word }, {0} };
-
-static void note_given(void *ctx, const struct option_given *o)
-{
-    struct given *g = ctx;
-
-    if (o->row->marks && g->n < GIVEN_MAX)
-        g->row[g->n++] = o->row;
-}
-
-int backup_parse(struct backup *b, struct given *given, int argc, char **argv)
+int backup_parse(struct backup *b, int argc, char **argv)
 {
     const struct option_group groups[] = { { "Options", rows, NULL, 0 }, { NULL, cli_rows, &b->cli, 0 }, {0} };
     const struct option_table table = {
-        "ckpt-backup", head, tail, groups, b, "copy tar weights list verify restore plan forget", operands, given,
-        .given = note_given,
+        "ckpt-backup", head, tail, groups, b, "copy tar weights list verify restore plan forget", operands, &b->words,
+        .given = cli_words_given,
     };
 
     return cli_parse(&b->cli, &table, argc, argv);

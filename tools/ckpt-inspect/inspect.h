@@ -13,7 +13,7 @@
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/report.h"
-#include "libcommon/cli/cli.h"
+#include "libcommon/cli/cli_words.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/plan/stats.h"
 
@@ -21,8 +21,7 @@ enum cat_format { CAT_TEXT, CAT_NPY, CAT_RAW };
 
 struct inspect {
     struct cli cli;
-    const char **word;          /* all that are no options */
-    int n_words, cap_words;
+    struct cli_words words;
     const char **arg;           /* those that follow the sub-command */
     int n_args;
     int state;                  /* --state, -1: all */
@@ -44,14 +43,8 @@ enum {
     CMD_SUMMARY = 128,
 };
 
-enum { GIVEN_MAX = 64 };
-struct inspect_given {          /* the tool's own options, until the command is known */
-    const struct option_row *row[GIVEN_MAX];
-    int n;
-};
-
 /* 0, or -1 after saying on stderr what is wrong. */
-int inspect_parse(struct inspect *in, struct inspect_given *given, int argc, char **argv);
+int inspect_parse(struct inspect *in, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
 

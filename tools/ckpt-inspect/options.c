@@ -1,7 +1,6 @@
 /*
  * options.c - what ckpt-inspect can be asked, and by which of its commands
  */
-#include "libcommon/base/mem.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 #define FIELD(f) OPTION_FIELD(struct inspect, f)
@@ -33,17 +32,7 @@ static const struct option_row rows[] = {
     {0},
 };
 
-static int take_word(void *into, const char *word, struct err *e)
-{
-    struct inspect *in = into;
-
-    (void)e;
-    ARRAY_ROOM(in->word, in->cap_words, in->n_words + 1);
-    in->word[in->n_words++] = word;
-    return 0;
-}
-
-static const struct option_row operands[] = { { "PATH", .take = take_word }, {0} };
+static const struct option_row operands[] = { { "PATH", .take = cli_words_take, FIELD(words) }, {0} };
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
@@ -63,22 +52,14 @@ static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong (or A and B differ), 2 wrong usage.\n"
     "Example: ckpt-inspect stats ckpt/global_step20 --state exp_avg_sq --param '3.*'\n";
 
-static void note_given(void *ctx, const struct option_given *o)
-{
-    struct inspect_given *g = ctx;
-
-    if (o->row->marks && g->n < GIVEN_MAX)
-        g->row[g->n++] = o->row;
-}
-
-int inspect_parse(struct inspect *in, struct inspect_given *given, int argc, char **argv)
+int inspect_parse(struct inspect *in, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify replicas diff", operands, given,
-        .given = note_given,
+        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify replicas diff", operands, &in->words,
+        .given = cli_words_given,
     };
 
     return cli_parse(&in->cli, &table, argc, argv);
