@@ -3,7 +3,7 @@
 # python_with MODULES: the first of $PYTHON, python3 and /usr/bin/python3 that has them; nothing where none has.
 python_with() {
     for one in ${PYTHON:-} python3 /usr/bin/python3; do
-        "$one" -c "import $1" 2>/dev/null && { echo "$one"; return; }
+        "$one" -c "import $1" >/dev/null 2>&1 && { echo "$one"; return; }
     done
     true
 }
