@@ -1,9 +1,9 @@
 /*
  * bench_cuda_kernels - how fast the GPU's kernels are at one model's shapes
  *
- * bench_cuda_kernels [ROWS HIDDEN VOCABULARY [PATTERN]] (PATTERN: a kernel's name, or products): a table of time, rate and share of what a
- * device copy reaches (kernels bound by memory) or cuBLASLt without an epilogue (products), in one
- * run on random data. Buffers are larger than the L2. Default: BLOOM-1b7, 16384 rows.
+ * bench_cuda_kernels [f16] [ROWS HIDDEN VOCABULARY [PATTERN]] (PATTERN: a kernel's name, or products): a table of
+ * time, rate and share of what a device copy reaches (kernels bound by memory) or cuBLASLt without an epilogue
+ * (products), in one run on random data. Buffers are larger than the L2. Default: BLOOM-1b7, 16384 rows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 
 static const struct kernels *k;
 static const char *only;
+static enum dtype two = DTYPE_BF16;     /* T; DTYPE_F16: gradients are of it, too */
 static double copy_rate;                /* bytes a second, read and written */
 
 static void *room(int64_t bytes)
@@ -40,7 +41,7 @@ static void *numbers(int64_t n, enum dtype t, float std)
     if (t == DTYPE_F32)
         return x;
     y = room(n * 2);
-    k->cast(y, DTYPE_BF16, x, DTYPE_F32, n, NULL);
+    k->cast(y, two, x, DTYPE_F32, n, NULL);
     k->dev->stream_sync(NULL);
     k->dev->free(x);
     return y;
@@ -121,28 +122,29 @@ struct product {
     }
 PRODUCT(run_y, k->linear(&(struct kernel_linear){
     .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .y = p->y,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_y_bias, k->linear(&(struct kernel_linear){
     .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .bias = p->bias, .y = p->y,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_y_gelu, k->linear_gelu(&(struct kernel_linear){
     .m = p->m, .n = p->n, .k = p->k, .x = p->x, .w = p->w, .bias = p->bias, .y = p->y, .pre = p->pre,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_dx, k->linear_dx(&(struct kernel_linear_dx){
     .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_dx_add, k->linear_dx(&(struct kernel_linear_dx){
     .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .dx = p->x, .add = true,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_dx_gelu, k->linear_dx_gelu(&(struct kernel_linear_dx){
     .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .w = p->w, .pre = p->pre, .dx = p->x,
-}, DTYPE_BF16, NULL))
+}, two, NULL))
 PRODUCT(run_dw, k->linear_dw(&(struct kernel_linear_dw){
-    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .add = p->add,
-}, DTYPE_BF16, NULL))
+    .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .add = p->add, .grad_t = two == DTYPE_F16,
+}, two, NULL))
 PRODUCT(run_dw_bias, k->linear_dw(&(struct kernel_linear_dw){
     .m = p->m, .n = p->n, .k = p->k, .dy = p->y, .x = p->x, .dw = p->dw, .dbias = p->dbias, .add = p->add,
-}, DTYPE_BF16, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 
 static double show_flop(const char *layer, const char *name, void (*run)(void *), struct product *p, double beside)
 {
@@ -164,11 +166,11 @@ static void bench_layer(const char *name, int64_t m, int64_t n, int64_t l, int g
     struct product p = { .m = m, .n = n, .k = l };
     double plain;
 
-    p.x = numbers(m * l, DTYPE_BF16, 1);
-    p.w = numbers(n * l, DTYPE_BF16, 0.02f);
-    p.y = numbers(m * n, DTYPE_BF16, 1);
-    p.pre = numbers(act, DTYPE_BF16, 1);
-    p.bias = numbers(n, DTYPE_BF16, 1);
+    p.x = numbers(m * l, two, 1);
+    p.w = numbers(n * l, two, 0.02f);
+    p.y = numbers(m * n, two, 1);
+    p.pre = numbers(act, two, 1);
+    p.bias = numbers(n, two, 1);
     p.dw = numbers(n * l, DTYPE_F32, 1);
     p.dbias = numbers(n, DTYPE_F32, 1);
     plain = show_flop(name, "dw", run_dw, &p, 0);
@@ -181,7 +183,7 @@ static void bench_layer(const char *name, int64_t m, int64_t n, int64_t l, int g
     else
         show_flop(name, "dx +=", run_dx_add, &p, plain);
     k->dev->free(p.x);
-    p.x = numbers(m * l, DTYPE_BF16, 1);        /* it has grown */
+    p.x = numbers(m * l, two, 1);        /* it has grown */
     plain = show_flop(name, "y", run_y, &p, 0);
     show_flop(name, "y bias", run_y_bias, &p, plain);
     if (gelu == 1)
@@ -211,58 +213,63 @@ struct rows {
         struct rows *r = arg;                           \
         call;                                           \
     }
-#define BF DTYPE_BF16
 ROWS(run_copy, k->dev->copy(r->f[0], r->f[1], (uint64_t)r->n_flat * 4, NULL))
 ROWS(run_norm, k->layernorm(&(struct kernel_layernorm){
     .m = r->m, .h = r->h, .x = r->b, .gamma = r->gamma, .beta = r->beta, .eps = 1e-5f, .y = r->a, .mean = r->mean,
     .rstd = r->rstd,
-}, BF, NULL))
+}, two, NULL))
 ROWS(run_norm_back, k->layernorm_back(&(struct kernel_layernorm_back){
     .m = r->m, .h = r->h, .dy = r->b, .x = r->c, .gamma = r->gamma, .mean = r->mean, .rstd = r->rstd, .dx = r->a,
     .dgamma = r->grad, .dbeta = r->grad + r->h, .add = true, .scratch = r->scratch,
-}, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 ROWS(run_norm_back_add, k->layernorm_back(&(struct kernel_layernorm_back){
     .m = r->m, .h = r->h, .dy = r->b, .x = r->c, .gamma = r->gamma, .mean = r->mean, .rstd = r->rstd, .add_dx = r->d,
     .dx = r->a, .dgamma = r->grad, .dbeta = r->grad + r->h, .add = true, .scratch = r->scratch,
-}, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 ROWS(run_residual, k->residual_norm(&(struct kernel_residual_norm){
     .a = r->b, .bias = r->beta, .residual = r->c, .drop = r->drop, .z = r->a,
     .norm = {
         .m = r->m, .h = r->h, .gamma = r->gamma, .beta = r->beta, .eps = 1e-5f, .y = r->d, .mean = r->mean,
         .rstd = r->rstd,
     },
-}, BF, NULL))
+}, two, NULL))
 ROWS(run_drop_back, k->dropout_back(&(struct kernel_dropout_back){
     .m = r->m, .h = r->h, .dz = r->b, .drop = r->drop, .da = r->a, .dbias = r->grad, .add = true, .scratch = r->scratch,
-}, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 ROWS(run_bias_back, k->dropout_back(&(struct kernel_dropout_back){
     .m = r->m, .h = r->h, .dz = r->a, .drop = r->drop, .da = r->a, .dbias = r->grad, .add = true, .scratch = r->scratch,
-}, BF, NULL))
-ROWS(run_gelu, k->gelu(r->a, r->b, r->m * r->h, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
+ROWS(run_gelu, k->gelu(r->a, r->b, r->m * r->h, two, NULL))
 ROWS(run_embed, k->embed(&(struct kernel_embed){
     .m = r->m, .h = r->h, .rows = r->v, .id = r->id, .table = r->table, .y = r->a,
-}, BF, NULL))
+}, two, NULL))
 ROWS(run_embed_back, k->embed_back(&(struct kernel_embed_back){
     .m = r->m, .h = r->h, .rows = r->v, .id = r->id, .dy = r->a, .dtable = r->f[0], .add = true, .scratch = r->scratch,
-}, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 ROWS(run_finish, k->embed_finish(&(struct kernel_embed_finish){
     .m = r->m, .h = r->h, .s = 2048, .x = r->b, .position = r->c, .drop = r->drop, .y = r->a,
-}, BF, NULL))
+}, two, NULL))
 ROWS(run_position_back, k->position_back(&(struct kernel_position_back){
     .m = r->m, .h = r->h, .s = 2048, .n_pos = 2048, .dx = r->a, .dposition = r->f[0], .add = true,
-}, BF, NULL))
+    .grad_t = two == DTYPE_F16,
+}, two, NULL))
 ROWS(run_stat, k->xent_stat(r->mean, &(struct kernel_xent){
     .m = r->m / 4, .v = r->v, .target = r->id, .logits = r->logits,
-}, BF, NULL))
+}, two, NULL))
 ROWS(run_xent_back, k->xent_back(&(struct kernel_xent){
     .m = r->m / 4, .v = r->v, .target = r->id, .logits = r->logits,
-}, r->mean, r->rstd, BF, NULL))
+}, r->mean, r->rstd, two, NULL))
 ROWS(run_loss_sum, k->weighted_sum(r->sum, r->mean, r->rstd, r->m, NULL))
 ROWS(run_sumsq, k->sumsq(r->sum, r->f[0], r->n_flat, r->tmp, NULL))
 ROWS(run_adamw, k->adamw(&(struct kernel_adamw_buffers){
-    .p = r->f[0], .m = r->f[1], .v = r->f[2], .g = r->f[3], .w = r->w,
-}, r->runs, r->step, BF, NULL))
-ROWS(run_cast, k->cast(r->w, BF, r->f[0], DTYPE_F32, r->n_flat, NULL))
+    .p = r->f[0], .m = r->f[1], .v = r->f[2], .g = r->f[3], .w = r->w, .grad_t = two == DTYPE_F16,
+}, r->runs, r->step, two, NULL))
+ROWS(run_cast, k->cast(r->w, two, r->f[0], DTYPE_F32, r->n_flat, NULL))
 ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, DTYPE_F32, NULL))
 ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, DTYPE_F32, NULL))
 
@@ -293,9 +300,9 @@ static void bench_memory(int64_t m, int64_t h, int64_t v)
     struct kernel_adamw step = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.05f, 1 };
     int64_t n = m * h, flat = 256 << 20, scratch;
     double act = 2.0 * (double)n, logits = 2.0 * (double)(m / 4) * (double)v, all = 4.0 * (double)flat;
-    struct rows r = { .m = m, .h = h, .v = v, .n_flat = flat, .a = numbers(n, BF, 1), .b = numbers(n, BF, 1),
-                      .c = numbers(n, BF, 1), .d = numbers(n, BF, 1), .gamma = numbers(h, BF, 1),
-                      .beta = numbers(h, BF, 1) };
+    struct rows r = { .m = m, .h = h, .v = v, .n_flat = flat, .a = numbers(n, two, 1), .b = numbers(n, two, 1),
+                      .c = numbers(n, two, 1), .d = numbers(n, two, 1), .gamma = numbers(h, two, 1),
+                      .beta = numbers(h, two, 1) };
 
     scratch = (int64_t)k->layernorm_scratch(m, h) + (int64_t)k->embed_scratch(m, v);
     r.scratch = room(scratch);
@@ -303,7 +310,7 @@ static void bench_memory(int64_t m, int64_t h, int64_t v)
     r.grad = numbers(2 * h, DTYPE_F32, 1);
     for (int i = 0; i < 4; i++)
         r.f[i] = numbers(flat > v * h ? flat : v * h, DTYPE_F32, i == 2 ? 0 : 0.1f);
-    r.w = numbers(flat, BF, 1), r.logits = numbers(m / 4 * v, BF, 1), r.table = numbers(v * h, BF, 1);
+    r.w = numbers(flat, two, 1), r.logits = numbers(m / 4 * v, two, 1), r.table = numbers(v * h, two, 1);
     r.id = text_ids(m, v);
     r.sum = room(8), r.tmp = room(k->sumsq_scratch(flat) * 8), r.step = room(sizeof step);
     r.runs = k->runs_new(&(struct kernel_run){ .n = flat, .decay = 0.1f }, 1, &(struct err){0});
@@ -337,9 +344,15 @@ int main(int argc, char **argv)
 {
     struct kernel_opts o = {0};
     struct err e = {0};
-    int64_t m = argc > 3 ? atoll(argv[1]) : 16384, h = argc > 3 ? atoll(argv[2]) : 2048;
-    int64_t v = argc > 3 ? atoll(argv[3]) : 250880;
+    int64_t m, h, v;
 
+    if (argc > 1 && !strcmp(argv[1], "f16")) {
+        two = DTYPE_F16;
+        argv++, argc--;
+    }
+    m = argc > 3 ? atoll(argv[1]) : 16384;
+    h = argc > 3 ? atoll(argv[2]) : 2048;
+    v = argc > 3 ? atoll(argv[3]) : 250880;
     only = argc > 4 ? argv[4] : NULL;
     k = kernels_cuda_open(&o, &e);
     if (!k) {

@@ -153,7 +153,7 @@ static void bench_memory(void)
     static const struct {
         const char *name;
         void (*run)(void *);
-        double bf16, f32;               /* bytes an element that must move */
+        double two, f32;                /* of T of two bytes, and of fp32: bytes an element that must move */
     } kinds[] = {
         { "layernorm", run_layernorm, 4, 8 }, { "layernorm_back", run_layernorm_back, 6, 12 },
         { "residual_norm, p 0.1", run_residual, 8, 16 }, { "gelu", run_gelu, 4, 8 },
@@ -162,8 +162,8 @@ static void bench_memory(void)
     int64_t m = 4096, h = 2048, n = m * h;
     double copy = 0;
 
-    for (int i = 0; i < 2; i++) {
-        enum dtype t = i ? DTYPE_BF16 : DTYPE_F32;
+    for (int i = 0; i < 3; i++) {
+        enum dtype t = i == 2 ? DTYPE_F16 : i ? DTYPE_BF16 : DTYPE_F32;
         struct flat f = { m, h, t, numbers(n, t), numbers(n, t), numbers(n, t), numbers(n, t), numbers(3 * n, DTYPE_F32),
                           numbers(n, DTYPE_F32), numbers(n, DTYPE_F32), numbers(n, DTYPE_F32),
                           { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, NULL, { 0.1f, { 1, 2 }, 0 } };
@@ -173,7 +173,7 @@ static void bench_memory(void)
         if (!i)
             printf("memcpy %.1f GB/s (bytes read and written)\n", copy = 8e-9 * (double)n / best(run_copy, &f));
         for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) {
-            double rate = 1e-9 * (i ? kinds[j].bf16 : kinds[j].f32) * (double)n / best(kinds[j].run, &f);
+            double rate = 1e-9 * (i ? kinds[j].two : kinds[j].f32) * (double)n / best(kinds[j].run, &f);
 
             printf("%-22s %-4s %6.1f GB/s  ratio to memcpy %.2f\n", kinds[j].name, dtype_name(t), rate, rate / copy);
         }
@@ -246,6 +246,7 @@ int main(int argc, char **argv)
     if (!only || !strcmp(only, "attention")) {
         bench_attention(1, 2048, 16, 64, 0, DTYPE_F32);
         bench_attention(1, 2048, 16, 64, 0, DTYPE_BF16);
+        bench_attention(1, 2048, 16, 64, 0, DTYPE_F16);
         bench_attention(1, 2048, 16, 64, 0.1f, DTYPE_BF16);
         bench_attention(1, 2048, 8, 128, 0, DTYPE_BF16);
         bench_attention(8, 256, 12, 64, 0, DTYPE_F32);
