@@ -8,7 +8,6 @@
  *
  * Words used in all contracts:
  *   T        the dtype of weights and activations, DTYPE_BF16, DTYPE_F16 or DTYPE_F32, `t` in calls
- *            (DTYPE_F16 and grad_t stand in the contract, but cuda/ does not have them yet)
  *   m        rows, one per token: sample-major, row = sample * s + position
  *   [a, b]   row-major, b contiguous
  * Arithmetic is fp32 (or better) whatever T is; each result is rounded to T once, to nearest

@@ -63,13 +63,13 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 
 /* ---- AdamW ---- */
 
-struct stretch {
+struct flat_stretch {
     int64_t at, n;
 };
 
 /* Elements `part` of run r */
-ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct stretch part,
-                              const struct kernel_adamw *step, enum dtype t, enum dtype grad)
+ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r,
+                              struct flat_stretch part, const struct kernel_adamw *step, enum dtype t, enum dtype grad)
 {
     const int64_t at = part.at, n = part.n;
     const struct kernel_adamw a = *step;
@@ -93,7 +93,7 @@ ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct
     }
 }
 
-static void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct stretch part,
+static void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct flat_stretch part,
                       const struct kernel_adamw *step, enum dtype t)
 {
     if (b->grad_t)
@@ -171,7 +171,7 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
         const struct kernel_run *x = &r->run[k];
 
         FOR_RUNS(x->n)
-            adamw_run(b, x, (struct stretch){ i, min_i64(RUN, x->n - i) }, step, t);
+            adamw_run(b, x, (struct flat_stretch){ i, min_i64(RUN, x->n - i) }, step, t);
     }
 }
 

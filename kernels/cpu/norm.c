@@ -117,13 +117,13 @@ static uint64_t layernorm_scratch(int64_t m, int64_t h)
 }
 
 /* Sums over rows in chunks: part [chunks, stride], of which h columns count */
-struct chunk_sums {
+struct norm_chunks {
     const float *part;
     int64_t chunks, stride, h;
 };
 
 /* Gradient `out` [h], of type g, from sums over the chunks */
-static void chunks_add(void *out, const struct chunk_sums *c, bool add, enum dtype g)
+static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dtype g)
 {
     const int64_t h = c->h;
 
@@ -186,8 +186,8 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
         for (int64_t i = c * rows; i < min_i64((c + 1) * rows, n->m); i++)
             WITH_T(t, row_norm_back(n, dgamma, dbeta, i, T));
     }
-    chunks_add(n->dgamma, &(struct chunk_sums){ part, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
-    chunks_add(n->dbeta, &(struct chunk_sums){ part + h, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
+    chunks_add(n->dgamma, &(struct norm_chunks){ part, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
+    chunks_add(n->dbeta, &(struct norm_chunks){ part + h, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
 }
 
 /* Row i of da, and its share of the column sums */
@@ -249,7 +249,7 @@ static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, stru
         WITH_T(t, rows_dropout_back(d, part + c * h, c * rows, end, T));
     }
     if (d->dbias)
-        chunks_add(d->dbias, &(struct chunk_sums){ part, chunks, h, h }, d->add, d->grad_t ? t : DTYPE_F32);
+        chunks_add(d->dbias, &(struct norm_chunks){ part, chunks, h, h }, d->add, d->grad_t ? t : DTYPE_F32);
 }
 
 void norm_fill(struct kernels *k)

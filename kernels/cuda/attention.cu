@@ -22,13 +22,13 @@ static bool is_fast(const struct kernel_attention *a, enum dtype t)
 {
     bool hd = a->hd == 64 || a->hd == 80 || a->hd == 96 || a->hd == 128;
 
-    return t == DTYPE_BF16 && hd && is_hopper();
+    return t != DTYPE_F32 && hd && is_hopper();
 }
 
 extern "C" void cuda_attention(const struct kernel_attention *a, enum dtype t, struct dev_stream *s)
 {
     assert(a->hd <= CUDA_ATTENTION_MAX_HD);
-    if (!is_fast(a, t) || !attention_forward_fast(a, s))
+    if (!is_fast(a, t) || !attention_forward_fast(a, t, s))
         attention_forward_plain(a, t, s);
 }
 
@@ -38,11 +38,11 @@ extern "C" void cuda_attention_back(const struct kernel_attention *a, const stru
     float *dot = (float *)g->scratch;
 
     assert(a->hd <= CUDA_ATTENTION_MAX_HD);
-    if (!is_fast(a, t) || !attention_back_q_fast(a, g, dot, s)) {
+    if (!is_fast(a, t) || !attention_back_q_fast(a, g, dot, t, s)) {
         attention_dots(dot, a, g, t, s);
         attention_back_q_plain(a, g, dot, t, s);
     }
-    if (!is_fast(a, t) || !attention_back_kv_fast(a, g, dot, s))
+    if (!is_fast(a, t) || !attention_back_kv_fast(a, g, dot, t, s))
         attention_back_kv_plain(a, g, dot, t, s);
 }
 

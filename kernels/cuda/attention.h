@@ -1,7 +1,7 @@
 /*
  * attention.h - causal attention on the GPU: the two ways there are, and who takes which
  *
- * Hopper's own (attention_forward.cu, attention_back_q.cu, attention_back_kv.cu): bf16, head
+ * Hopper's own (attention_forward.cu, attention_back_q.cu, attention_back_kv.cu): bf16 and fp16, head
  * dimensions 64, 80, 96, 128, rows that begin at multiples of 16 bytes. Plain
  * (attention_plain.cu): everything else. attention.cu chooses; results agree to rounding.
  */
@@ -25,15 +25,15 @@ uint64_t cuda_attention_scratch(const struct kernel_attention *a);
 
 /* ---- the two ways ---- */
 /* Queued, or false when the tensors cannot be described to the copy engine: nothing was queued then. */
-bool attention_forward_fast(const struct kernel_attention *a, struct dev_stream *s);
+bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 /*
  * dot fp32 [b, heads, s] = sum over d of d_o * o, which softmax's gradient subtracts: attention_back_q_fast() writes
  * it, all others read it; for the plain way attention_dots() writes it.
  */
 bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
-                           struct dev_stream *s);
+                           enum dtype t, struct dev_stream *s);
 bool attention_back_kv_fast(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
-                            struct dev_stream *s);
+                            enum dtype t, struct dev_stream *s);
 
 void attention_forward_plain(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 void attention_back_q_plain(const struct kernel_attention *a, const struct kernel_attention_back *g, const float *dot,

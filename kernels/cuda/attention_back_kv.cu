@@ -24,14 +24,14 @@ template <int HD> struct back_kv_shape {
     static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time */
 };
 
-template <int HD> struct back_kv_room {
+template <int HD, typename T> struct back_kv_room {
     typedef back_kv_shape<HD> shape;
     static const int row = head_row<HD>::padded;
 
-    alignas(1024) bf16 k[2][shape::keys * row];         /* dk and dv leave through them */
-    alignas(1024) bf16 v[2][shape::keys * row];
-    alignas(1024) bf16 q[shape::stages][shape::queries * row];
-    alignas(1024) bf16 d_o[shape::stages][shape::queries * row];
+    alignas(1024) T k[2][shape::keys * row];            /* dk and dv leave through them */
+    alignas(1024) T v[2][shape::keys * row];
+    alignas(1024) T q[shape::stages][shape::queries * row];
+    alignas(1024) T d_o[shape::stages][shape::queries * row];
     alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite beyond s */
     alignas(16) float dot[shape::stages][shape::queries];
     barrier kv_full[2], kv_empty[2], full[shape::stages], empty[shape::stages];
@@ -47,8 +47,8 @@ struct back_kv_args {
 
 /* ---- fetching ---- */
 
-template <int HD>
-static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD> &room, const struct back_kv_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD, T> &room, const struct back_kv_args &a)
 {
     typedef back_kv_shape<HD> shape;
     const uint32_t row_bytes = head_row<HD>::padded * 2;
@@ -80,8 +80,8 @@ static __device__ __forceinline__ void fetch_tiles(struct back_kv_room<HD> &room
     queue_leave(a.work);
 }
 
-template <int HD>
-static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD> &room, const struct back_kv_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD, T> &room, const struct back_kv_args &a)
 {
     typedef back_kv_shape<HD> shape;
     ring<shape::stages> at = { 0, 1 };
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
 }
 
 /* The left side of dV's product: probabilities, without those that were dropped. */
-template <bool HAS_DROP, int N>
+template <typename T, bool HAS_DROP, int N>
 static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2],
                                                  const struct kept_columns &kept)
 {
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
                 x = kept.has(e) ? x : 0;
                 y = kept.has(e + 1) ? y : 0;
             }
-            p[k][i] = pack_pair(x, y);
+            p[k][i] = pack_pair<T>(x, y);
         }
 }
 
@@ -185,8 +185,9 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
  * A use after the loop, never made (s is not negative). ptxas of CUDA 13.0 takes left sides that only
  * the top of a loop uses for dead in the rest of it, and gives their registers to others.
  */
-template <int HD> static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD> &room, int s,
-                                                                   const uint32_t (&a)[HD / 16][4])
+template <int HD, typename T>
+static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &room, int s,
+                                                 const uint32_t (&a)[HD / 16][4])
 {
     if (s < 0)
         #pragma unroll
@@ -220,8 +221,8 @@ template <int HD> struct back_kv_thread {
 };
 
 /* Queue a tile's scores and dP. */
-template <int HD>
-static __device__ __forceinline__ void start_scores(struct back_kv_room<HD> &room, struct back_kv_thread<HD> &t,
+template <int HD, typename T>
+static __device__ __forceinline__ void start_scores(struct back_kv_room<HD, T> &room, struct back_kv_thread<HD> &t,
                                                     float (&s)[back_kv_shape<HD>::queries / 2],
                                                     float (&dp)[back_kv_shape<HD>::queries / 2])
 {
@@ -243,8 +244,8 @@ static __device__ __forceinline__ void start_scores(struct back_kv_room<HD> &roo
 }
 
 /* One tile of queries, from t0 on. On return its last product is still going on. */
-template <int HD, bool HAS_DROP>
-static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+template <int HD, bool HAS_DROP, typename T>
+static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
                                                 struct back_kv_thread<HD> &t, int t0)
 {
     const int queries = back_kv_shape<HD>::queries;
@@ -267,14 +268,14 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, c
         probabilities<true>(s, t.bias, lse, a.work.scale2, t.key - t0 - t.column);
     else
         probabilities<false>(s, t.bias, lse, a.work.scale2, 0);
-    pack_kept<HAS_DROP, queries>(prob, s, kept);
+    pack_kept<T, HAS_DROP, queries>(prob, s, kept);
     wgmma_begin();
     multiply_across<HD, queries>(t.dv, prob, room.d_o[t.at.at]);
     wgmma_commit();
     wgmma_wait<1>();
     wgmma_settle(dp);
     gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
-    pack_rows<queries>(ds, s);
+    pack_rows<T, queries>(ds, s);
     wgmma_wait<0>();                    /* frees prob's registers: the next tile's scores need them */
     wgmma_begin();
     multiply_across<HD, queries>(t.dk, ds, room.q[t.at.at]);
@@ -283,8 +284,8 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD> &room, c
     t.at.next();
 }
 
-template <int HD>
-static __device__ __forceinline__ void start_item(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+template <int HD, typename T>
+static __device__ __forceinline__ void start_item(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
                                                   struct back_kv_thread<HD> &t, int item)
 {
     typedef back_kv_shape<HD> shape;
@@ -309,8 +310,8 @@ static __device__ __forceinline__ void start_item(struct back_kv_room<HD> &room,
     }
 }
 
-template <int HD>
-static __device__ __forceinline__ void finish_item(struct back_kv_room<HD> &room, const struct back_kv_args &a,
+template <int HD, typename T>
+static __device__ __forceinline__ void finish_item(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
                                                    struct back_kv_thread<HD> &t, float factor)
 {
     typedef back_kv_shape<HD> shape;
@@ -333,8 +334,9 @@ static __device__ __forceinline__ void finish_item(struct back_kv_room<HD> &room
     t.leaving = &room.kv_empty[t.own.at];
 }
 
-template <int HD, bool HAS_DROP>
-static __device__ __forceinline__ void compute(struct back_kv_room<HD> &room, const struct back_kv_args &a, int group)
+template <int HD, bool HAS_DROP, typename T>
+static __device__ __forceinline__ void compute(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
+                                               int group)
 {
     typedef back_kv_shape<HD> shape;
     struct back_kv_thread<HD> t;
@@ -364,7 +366,7 @@ static __device__ __forceinline__ void compute(struct back_kv_room<HD> &room, co
     }
 }
 
-template <int HD> static __device__ __forceinline__ void prepare(struct back_kv_room<HD> &room)
+template <int HD, typename T> static __device__ __forceinline__ void prepare(struct back_kv_room<HD, T> &room)
 {
     typedef back_kv_shape<HD> shape;
 
@@ -384,13 +386,13 @@ template <int HD> static __device__ __forceinline__ void prepare(struct back_kv_
 
 #endif
 
-template <int HD, bool HAS_DROP>
+template <int HD, bool HAS_DROP, typename T>
 __global__ void __launch_bounds__(128 * (1 + back_kv_shape<HD>::groups), 1)
 back_kv(const __grid_constant__ struct back_kv_args a)
 {
 #if HOPPER
     extern __shared__ __align__(1024) unsigned char shared[];
-    struct back_kv_room<HD> &room = *(struct back_kv_room<HD> *)shared;
+    struct back_kv_room<HD, T> &room = *(struct back_kv_room<HD, T> *)shared;
 
     prepare<HD>(room);
     if (threadIdx.x < 128) {
@@ -410,13 +412,13 @@ back_kv(const __grid_constant__ struct back_kv_args a)
 
 /* ---- the host's side ---- */
 
-template <int HD>
+template <int HD, typename T>
 static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
                    struct dev_stream *s)
 {
     typedef back_kv_shape<HD> shape;
     const int threads = 128 * (1 + shape::groups);
-    const size_t room = sizeof(struct back_kv_room<HD>);
+    const size_t room = sizeof(struct back_kv_room<HD, T>);
     struct back_kv_args args;
 
     if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
@@ -428,14 +430,16 @@ static bool launch(const struct kernel_attention *a, const struct kernel_attenti
         return false;
     args.work = attention_work_of(a, (a->s + shape::keys - 1) / shape::keys, dot);
     if (args.work.drop.keep > 0)
-        attention_launch(back_kv<HD, true>, args, threads, room, s, "attention's dk and dv");
+        attention_launch(back_kv<HD, true, T>, args, threads, room, s, "attention's dk and dv");
     else
-        attention_launch(back_kv<HD, false>, args, threads, room, s, "attention's dk and dv");
+        attention_launch(back_kv<HD, false, T>, args, threads, room, s, "attention's dk and dv");
     return true;
 }
 
 extern "C" bool attention_back_kv_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
-                                       float *dot, struct dev_stream *s)
+                                       float *dot, enum dtype t, struct dev_stream *s)
 {
-    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, g, dot, s); });
+    return with_head_dim(a->hd, t, [&](auto hd, auto type) {
+        return launch<decltype(hd)::value, typename decltype(type)::type>(a, g, dot, s);
+    });
 }

@@ -25,16 +25,16 @@ template <int HD> struct back_q_shape {
     static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time: the registers that are left */
 };
 
-template <int HD> struct back_q_room {
+template <int HD, typename T> struct back_q_room {
     typedef back_q_shape<HD> shape;
     static const int row = head_row<HD>::padded;
 
-    alignas(1024) bf16 q[shape::queries * row];
-    alignas(1024) bf16 d_o[shape::queries * row];
-    alignas(1024) bf16 o[shape::queries * row];
-    alignas(1024) bf16 k[shape::stages][shape::keys * row];
-    alignas(1024) bf16 v[shape::stages][shape::keys * row];
-    alignas(1024) bf16 dq[shape::queries * row];
+    alignas(1024) T q[shape::queries * row];
+    alignas(1024) T d_o[shape::queries * row];
+    alignas(1024) T o[shape::queries * row];
+    alignas(1024) T k[shape::stages][shape::keys * row];
+    alignas(1024) T v[shape::stages][shape::keys * row];
+    alignas(1024) T dq[shape::queries * row];
     alignas(16) float bias[shape::stages][shape::keys]; /* times log2(e) */
     barrier q_full, q_empty, full[shape::stages], empty[shape::stages];
     int item;                                           /* with q; -1: no more */
@@ -56,8 +56,8 @@ template <int HD> static __device__ __forceinline__ int last_tile(const struct a
 
 /* ---- fetching ---- */
 
-template <int HD>
-static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD> &room, const struct back_q_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD, T> &room, const struct back_q_args &a)
 {
     typedef back_q_shape<HD> shape;
     const uint32_t row_bytes = head_row<HD>::padded * 2;
@@ -90,8 +90,8 @@ static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD> &room,
     queue_leave(a.work);
 }
 
-template <int HD>
-static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD> &room, const struct back_q_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD, T> &room, const struct back_q_args &a)
 {
     typedef back_q_shape<HD> shape;
     ring<shape::stages> at = { 0, 1 };
@@ -133,18 +133,27 @@ struct row_stats {
     float lse[2], dot[2];
 };
 
-/* Products of two bf16 pairs, added to `sum`. */
-static __device__ __forceinline__ float add_products(uint32_t x, uint32_t y, float sum)
+/* The two elements of a pair, the lower half first. */
+template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t x)
 {
-    sum = fmaf(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
-    return fmaf(__uint_as_float(x & 0xFFFF0000), __uint_as_float(y & 0xFFFF0000), sum);
+    if (std::is_same<T, f16>::value)
+        return make_float2(up(__ushort_as_half((unsigned short)x)), up(__ushort_as_half((unsigned short)(x >> 16))));
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xFFFF0000));
+}
+
+/* Products of two pairs, added to `sum`. */
+template <typename T> static __device__ __forceinline__ float add_products(uint32_t x, uint32_t y, float sum)
+{
+    float2 a = unpack_pair<T>(x), b = unpack_pair<T>(y);
+
+    return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
 }
 
 /* lse and D of a thread's rows `row` and row + 8, from the item's tiles; D is kept, for the keys' gradients. */
-template <int HD>
+template <int HD, typename T>
 static __device__ __forceinline__ struct row_stats
-stats_of(struct back_q_room<HD> &room, const struct attention_work &w, const struct tile_place &p, int group, int row,
-         const uint32_t (&d_o)[HD / 16][4])
+stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const struct tile_place &p, int group,
+         int row, const uint32_t (&d_o)[HD / 16][4])
 {
     struct row_stats stat = {};
 
@@ -155,7 +164,7 @@ stats_of(struct back_q_room<HD> &room, const struct attention_work &w, const str
         load_step<HD>(o, room.o, back_q_shape<HD>::queries, group * 64, k);
         #pragma unroll
         for (int i = 0; i < 4; i++)
-            stat.dot[i % 2] = add_products(o[i], d_o[k][i], stat.dot[i % 2]);
+            stat.dot[i % 2] = add_products<T>(o[i], d_o[k][i], stat.dot[i % 2]);
     }
     tma_fence();                        /* for who gives the tiles back; here, as it would wait for what follows */
     #pragma unroll
@@ -218,8 +227,8 @@ template <int HD> struct back_q_thread {
 };
 
 /* Queue scores and dP of the stage at hand. */
-template <int HD>
-static __device__ __forceinline__ void start_scores(struct back_q_room<HD> &room, struct back_q_thread<HD> &t)
+template <int HD, typename T>
+static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &room, struct back_q_thread<HD> &t)
 {
     const int keys = back_q_shape<HD>::keys;
 
@@ -232,8 +241,8 @@ static __device__ __forceinline__ void start_scores(struct back_q_room<HD> &room
 }
 
 /* Then dS in t.s, when of the products queued so far LATER are later than dP. */
-template <int HD, int KIND, bool MASK, int LATER>
-static __device__ __forceinline__ void score_gradients(struct back_q_room<HD> &room, const struct back_q_args &a,
+template <int HD, int KIND, bool MASK, int LATER, typename T>
+static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                        struct back_q_thread<HD> &t, int n)
 {
     const int keys = back_q_shape<HD>::keys;
@@ -252,18 +261,18 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD> &r
 }
 
 /* The tile of keys on the diagonal: its dS. */
-template <int HD, int KIND>
-static __device__ __forceinline__ void first_tile(struct back_q_room<HD> &room, const struct back_q_args &a,
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void first_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                   struct back_q_thread<HD> &t, int n)
 {
     start_scores<HD>(room, t);
     score_gradients<HD, KIND, true, 0>(room, a, t, n);
-    pack_rows<back_q_shape<HD>::keys>(t.ds, t.s);
+    pack_rows<T, back_q_shape<HD>::keys>(t.ds, t.s);
 }
 
 /* The next to the left: its dS, while dQ of the one before is summed. */
-template <int HD, int KIND>
-static __device__ __forceinline__ void next_tile(struct back_q_room<HD> &room, const struct back_q_args &a,
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                  struct back_q_thread<HD> &t, int n)
 {
     const int keys = back_q_shape<HD>::keys;
@@ -278,12 +287,12 @@ static __device__ __forceinline__ void next_tile(struct back_q_room<HD> &room, c
     wgmma_wait<0>();
     wgmma_settle(t.dq);
     give_back_stage(&room.empty[before]);
-    pack_rows<keys>(t.ds, t.s);
+    pack_rows<T, keys>(t.ds, t.s);
 }
 
 /* dQ of the last tile; then the item's results. */
-template <int HD>
-static __device__ __forceinline__ void finish_item(struct back_q_room<HD> &room, const struct back_q_args &a,
+template <int HD, typename T>
+static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                    struct back_q_thread<HD> &t)
 {
     typedef back_q_shape<HD> shape;
@@ -301,8 +310,8 @@ static __device__ __forceinline__ void finish_item(struct back_q_room<HD> &room,
                    t.first_row);
 }
 
-template <int HD, int KIND>
-static __device__ __forceinline__ void compute(struct back_q_room<HD> &room, const struct back_q_args &a, int group)
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void compute(struct back_q_room<HD, T> &room, const struct back_q_args &a, int group)
 {
     typedef back_q_shape<HD> shape;
     struct back_q_thread<HD> t;
@@ -343,7 +352,8 @@ static __device__ __forceinline__ void compute(struct back_q_room<HD> &room, con
     }
 }
 
-template <int HD> static __device__ __forceinline__ void prepare(struct back_q_room<HD> &room, bool has_bias)
+template <int HD, typename T>
+static __device__ __forceinline__ void prepare(struct back_q_room<HD, T> &room, bool has_bias)
 {
     typedef back_q_shape<HD> shape;
 
@@ -361,13 +371,13 @@ template <int HD> static __device__ __forceinline__ void prepare(struct back_q_r
 
 #endif
 
-template <int HD, int KIND>
+template <int HD, int KIND, typename T>
 __global__ void __launch_bounds__(128 * (1 + back_q_shape<HD>::groups), 1)
 back_q(const __grid_constant__ struct back_q_args a)
 {
 #if HOPPER
     extern __shared__ __align__(1024) unsigned char shared[];
-    struct back_q_room<HD> &room = *(struct back_q_room<HD> *)shared;
+    struct back_q_room<HD, T> &room = *(struct back_q_room<HD, T> *)shared;
 
     prepare<HD>(room, KIND != PLAIN);
     if (threadIdx.x < 128) {
@@ -387,13 +397,13 @@ back_q(const __grid_constant__ struct back_q_args a)
 
 /* ---- the host's side ---- */
 
-template <int HD>
+template <int HD, typename T>
 static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
                    struct dev_stream *s)
 {
     typedef back_q_shape<HD> shape;
     const int threads = 128 * (1 + shape::groups);
-    const size_t room = sizeof(struct back_q_room<HD>);
+    const size_t room = sizeof(struct back_q_room<HD, T>);
     struct back_q_args args;
 
     if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
@@ -405,16 +415,18 @@ static bool launch(const struct kernel_attention *a, const struct kernel_attenti
         return false;
     args.work = attention_work_of(a, (a->s + shape::queries - 1) / shape::queries, dot);
     if (args.work.drop.keep > 0)
-        attention_launch(back_q<HD, DROP>, args, threads, room, s, "attention's dq");
+        attention_launch(back_q<HD, DROP, T>, args, threads, room, s, "attention's dq");
     else if (a->bias)
-        attention_launch(back_q<HD, BIAS>, args, threads, room, s, "attention's dq");
+        attention_launch(back_q<HD, BIAS, T>, args, threads, room, s, "attention's dq");
     else
-        attention_launch(back_q<HD, PLAIN>, args, threads, room, s, "attention's dq");
+        attention_launch(back_q<HD, PLAIN, T>, args, threads, room, s, "attention's dq");
     return true;
 }
 
 extern "C" bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g,
-                                      float *dot, struct dev_stream *s)
+                                      float *dot, enum dtype t, struct dev_stream *s)
 {
-    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, g, dot, s); });
+    return with_head_dim(a->hd, t, [&](auto hd, auto type) {
+        return launch<decltype(hd)::value, typename decltype(type)::type>(a, g, dot, s);
+    });
 }

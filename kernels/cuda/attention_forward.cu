@@ -23,14 +23,14 @@ template <int HD> struct forward_shape {
     static const int give = groups == 3 ? 32 : 24, take = groups == 3 ? 160 : 240;
 };
 
-template <int HD> struct forward_room {
+template <int HD, typename T> struct forward_room {
     typedef forward_shape<HD> shape;
     static const int row = head_row<HD>::padded;
 
-    alignas(1024) bf16 q[2][shape::queries * row];
-    alignas(1024) bf16 k[shape::stages][shape::keys * row];
-    alignas(1024) bf16 v[shape::stages][shape::keys * row];
-    alignas(1024) bf16 o[shape::queries * row];
+    alignas(1024) T q[2][shape::queries * row];
+    alignas(1024) T k[shape::stages][shape::keys * row];
+    alignas(1024) T v[shape::stages][shape::keys * row];
+    alignas(1024) T o[shape::queries * row];
     alignas(16) float bias[shape::stages][shape::keys]; /* with k; see bias_at() */
     barrier q_full[2], q_empty[2], k_full[shape::stages], k_empty[shape::stages], v_full[shape::stages],
         v_empty[shape::stages];
@@ -54,8 +54,8 @@ template <int HD> static __device__ __forceinline__ int last_tile(const struct a
 
 /* ---- fetching ---- */
 
-template <int HD>
-static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD> &room, const struct forward_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD, T> &room, const struct forward_args &a)
 {
     typedef forward_shape<HD> shape;
     const uint32_t bytes = shape::keys * head_row<HD>::padded * 2;
@@ -101,8 +101,8 @@ static __device__ __forceinline__ float bias_at(const struct attention_work &w, 
     return w.bias && key < w.s ? w.bias[(int64_t)p.head * w.s + key] : 0;
 }
 
-template <int HD>
-static __device__ __forceinline__ void fetch_bias(struct forward_room<HD> &room, const struct forward_args &a)
+template <int HD, typename T>
+static __device__ __forceinline__ void fetch_bias(struct forward_room<HD, T> &room, const struct forward_args &a)
 {
     typedef forward_shape<HD> shape;
     ring<shape::stages> at = { 0, 1 };
@@ -230,8 +230,8 @@ template <int HD> struct forward_thread {
 };
 
 /* Keys that only the block's later queries see. */
-template <int HD>
-static __device__ __forceinline__ void skip_tiles(struct forward_room<HD> &room, struct forward_thread<HD> &t, int n)
+template <int HD, typename T>
+static __device__ __forceinline__ void skip_tiles(struct forward_room<HD, T> &room, struct forward_thread<HD> &t, int n)
 {
     for (; n > 0; n--, t.at_k.next(), t.at_v.next()) {
         barrier_wait(&room.k_full[t.at_k.at], t.at_k.parity);
@@ -244,8 +244,8 @@ static __device__ __forceinline__ void skip_tiles(struct forward_room<HD> &room,
 }
 
 /* Queue the products of scores with the next tile of keys. */
-template <int HD, int KIND>
-static __device__ __forceinline__ void start_scores(struct forward_room<HD> &room, struct forward_thread<HD> &t)
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void start_scores(struct forward_room<HD, T> &room, struct forward_thread<HD> &t)
 {
     typedef forward_shape<HD> shape;
 
@@ -255,8 +255,8 @@ static __device__ __forceinline__ void start_scores(struct forward_room<HD> &roo
     wgmma_commit();
 }
 
-template <int HD>
-static __device__ __forceinline__ void start_output(struct forward_room<HD> &room, struct forward_thread<HD> &t)
+template <int HD, typename T>
+static __device__ __forceinline__ void start_output(struct forward_room<HD, T> &room, struct forward_thread<HD> &t)
 {
     barrier_wait(&room.v_full[t.at_v.at], t.at_v.parity);
     wgmma_begin();
@@ -265,8 +265,8 @@ static __device__ __forceinline__ void start_output(struct forward_room<HD> &roo
 }
 
 /* The tile of keys on the diagonal: probabilities from the masked scores. */
-template <int HD, int KIND>
-static __device__ __forceinline__ void first_tile(struct forward_room<HD> &room, const struct forward_args &a,
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                   struct forward_thread<HD> &t, int n)
 {
     const int keys = forward_shape<HD>::keys;
@@ -286,12 +286,12 @@ static __device__ __forceinline__ void first_tile(struct forward_room<HD> &room,
     exponentials<true>(t.s, t.soft, shrink, a.work.scale2, t.row - n * keys - t.column);
     if (KIND == DROP)
         drop_rows(t.s, kept);
-    pack_rows<keys>(t.prob, t.s);
+    pack_rows<T, keys>(t.prob, t.s);
 }
 
 /* The next to the left: its probabilities, while the output of the one before is summed. */
-template <int HD, int KIND>
-static __device__ __forceinline__ void next_tile(struct forward_room<HD> &room, const struct forward_args &a,
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                  struct forward_thread<HD> &t, int n)
 {
     const int keys = forward_shape<HD>::keys;
@@ -320,7 +320,7 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD> &room, 
     wgmma_settle(t.o);
     give_back_stage(&room.v_empty[t.at_v.at]);
     t.at_v.next();
-    pack_rows<keys>(t.prob, t.s);
+    pack_rows<T, keys>(t.prob, t.s);
     if (moved) {
         #pragma unroll
         for (int i = 0; i < HD / 2; i++)
@@ -329,8 +329,8 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD> &room, 
 }
 
 /* The output of the last tile; then the item's results. */
-template <int HD>
-static __device__ __forceinline__ void finish_item(struct forward_room<HD> &room, const struct forward_args &a,
+template <int HD, typename T>
+static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                    struct forward_thread<HD> &t)
 {
     typedef forward_shape<HD> shape;
@@ -358,8 +358,9 @@ static __device__ __forceinline__ void finish_item(struct forward_room<HD> &room
                    t.first_row);
 }
 
-template <int HD, int KIND>
-static __device__ __forceinline__ void compute(struct forward_room<HD> &room, const struct forward_args &a, int group)
+template <int HD, int KIND, typename T>
+static __device__ __forceinline__ void compute(struct forward_room<HD, T> &room, const struct forward_args &a,
+                                               int group)
 {
     typedef forward_shape<HD> shape;
     struct forward_thread<HD> t;
@@ -395,8 +396,8 @@ static __device__ __forceinline__ void compute(struct forward_room<HD> &room, co
     }
 }
 
-template <int HD>
-static __device__ __forceinline__ void prepare(struct forward_room<HD> &room, bool has_bias)
+template <int HD, typename T>
+static __device__ __forceinline__ void prepare(struct forward_room<HD, T> &room, bool has_bias)
 {
     typedef forward_shape<HD> shape;
 
@@ -418,13 +419,13 @@ static __device__ __forceinline__ void prepare(struct forward_room<HD> &room, bo
 
 #endif
 
-template <int HD, int KIND>
+template <int HD, int KIND, typename T>
 __global__ void __launch_bounds__(128 * (1 + forward_shape<HD>::groups), 1)
 forward(const __grid_constant__ struct forward_args a)
 {
 #if HOPPER
     extern __shared__ __align__(1024) unsigned char shared[];
-    struct forward_room<HD> &room = *(struct forward_room<HD> *)shared;
+    struct forward_room<HD, T> &room = *(struct forward_room<HD, T> *)shared;
 
     prepare<HD>(room, KIND != PLAIN);
     if (threadIdx.x < 128) {
@@ -444,11 +445,11 @@ forward(const __grid_constant__ struct forward_args a)
 
 /* ---- the host's side ---- */
 
-template <int HD> static bool launch(const struct kernel_attention *a, struct dev_stream *s)
+template <int HD, typename T> static bool launch(const struct kernel_attention *a, struct dev_stream *s)
 {
     typedef forward_shape<HD> shape;
     const int threads = 128 * (1 + shape::groups);
-    const size_t room = sizeof(struct forward_room<HD>);
+    const size_t room = sizeof(struct forward_room<HD, T>);
     struct forward_args args;
 
     if (!attention_map(&args.q, a, a->q, a->token_stride, a->head_stride, shape::queries) ||
@@ -458,15 +459,17 @@ template <int HD> static bool launch(const struct kernel_attention *a, struct de
         return false;
     args.work = attention_work_of(a, (a->s + shape::queries - 1) / shape::queries, NULL);
     if (args.work.drop.keep > 0)
-        attention_launch(forward<HD, DROP>, args, threads, room, s, "attention");
+        attention_launch(forward<HD, DROP, T>, args, threads, room, s, "attention");
     else if (a->bias)
-        attention_launch(forward<HD, BIAS>, args, threads, room, s, "attention");
+        attention_launch(forward<HD, BIAS, T>, args, threads, room, s, "attention");
     else
-        attention_launch(forward<HD, PLAIN>, args, threads, room, s, "attention");
+        attention_launch(forward<HD, PLAIN, T>, args, threads, room, s, "attention");
     return true;
 }
 
-extern "C" bool attention_forward_fast(const struct kernel_attention *a, struct dev_stream *s)
+extern "C" bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s)
 {
-    return with_head_dim(a->hd, [&](auto hd) { return launch<decltype(hd)::value>(a, s); });
+    return with_head_dim(a->hd, t, [&](auto hd, auto type) {
+        return launch<decltype(hd)::value, typename decltype(type)::type>(a, s);
+    });
 }

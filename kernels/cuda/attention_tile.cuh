@@ -103,8 +103,9 @@ static __device__ __forceinline__ struct tile_place place_of(const struct attent
 /* ---- fetching ---- */
 
 /* `rows` rows of a head from token t0 on, as the map's boxes cut them. */
-template <int HD> __device__ __forceinline__ void fetch_rows(bf16 *to, const CUtensorMap *map, barrier *b, int rows,
-                                                             const struct tile_place &p, int t0)
+template <int HD, typename T>
+__device__ __forceinline__ void fetch_rows(T *to, const CUtensorMap *map, barrier *b, int rows,
+                                           const struct tile_place &p, int t0)
 {
     #pragma unroll
     for (int c = 0; c < head_row<HD>::columns; c++)
@@ -120,8 +121,8 @@ static __device__ __forceinline__ void give_back_stage(barrier *empty)
 /* ---- products of a warpgroup ---- */
 
 /* d (+)= a b^T over a head's dimension; a from row a_row of a tile of a_rows, b a tile of N rows */
-template <int HD, int N>
-__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const bf16 *a, int a_rows, int a_row, const bf16 *b,
+template <int HD, int N, typename T>
+__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int a_rows, int a_row, const T *b,
                                               bool add)
 {
     const int width = head_row<HD>::width;
@@ -130,40 +131,40 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const bf16 *a, 
 
     #pragma unroll
     for (int k = 0; k < HD / 16; k++)
-        wgmma<N>::template ss<0>(d, a_at + wgmma_along<width>(k, a_rows), b_at + wgmma_along<width>(k, N),
+        wgmma<T, N>::template ss<0>(d, a_at + wgmma_along<width>(k, a_rows), b_at + wgmma_along<width>(k, N),
                                  add || k > 0);
 }
 
 /* The same with a's rows in registers. */
-template <int HD, int N>
-__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const bf16 *b)
+template <int HD, int N, typename T>
+__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const T *b)
 {
     const int width = head_row<HD>::width;
     uint64_t b_at = wgmma_operand<width>(shared_address(b), N);
 
     #pragma unroll
     for (int k = 0; k < HD / 16; k++)
-        wgmma<N>::template rs<0>(d, a[k], b_at + wgmma_along<width>(k, N), k > 0);
+        wgmma<T, N>::template rs<0>(d, a[k], b_at + wgmma_along<width>(k, N), k > 0);
 }
 
 /* d [64, HD] += p [64, N] b; b a tile of N rows */
-template <int HD, int N>
-__device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32_t (&p)[N / 16][4], const bf16 *b)
+template <int HD, int N, typename T>
+__device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32_t (&p)[N / 16][4], const T *b)
 {
     const int width = head_row<HD>::width;
     uint64_t b_at = wgmma_operand<width>(shared_address(b), N);
 
     #pragma unroll
     for (int k = 0; k < N / 16; k++)
-        wgmma<HD>::template rs<1>(d, p[k], b_at + wgmma_across<width>(k), 1);
+        wgmma<T, HD>::template rs<1>(d, p[k], b_at + wgmma_across<width>(k), 1);
 }
 
 /*
  * Of rows row .. row + 64 of a tile of `rows`: the left side of step k of multiply_rows(). Half r of a thread's
  * rows is in a[r] and a[r + 2], two elements each.
  */
-template <int HD>
-__device__ __forceinline__ void load_step(uint32_t (&a)[4], const bf16 *tile, int rows, int row, int k)
+template <int HD, typename T>
+__device__ __forceinline__ void load_step(uint32_t (&a)[4], const T *tile, int rows, int row, int k)
 {
     const int width = head_row<HD>::width;
     int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
@@ -175,8 +176,8 @@ __device__ __forceinline__ void load_step(uint32_t (&a)[4], const bf16 *tile, in
                  : "memory");
 }
 
-template <int HD>
-__device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const bf16 *tile, int rows, int row)
+template <int HD, typename T>
+__device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const T *tile, int rows, int row)
 {
     #pragma unroll
     for (int k = 0; k < HD / 16; k++)
@@ -194,22 +195,27 @@ template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], bar
     barrier_wait(b, parity);
 }
 
-static __device__ __forceinline__ uint32_t pack_pair(float low, float high)
+/* Beyond fp16's largest number they become infinite, and so does what is summed from them. */
+template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, float high)
 {
     uint32_t r;
 
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    if (std::is_same<T, f16>::value)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
 
 /* An accumulator [64, N] becomes the left side of multiply_across(). */
-template <int N> __device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 16][4], const float (&s)[N / 2])
+template <typename T, int N>
+__device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 16][4], const float (&s)[N / 2])
 {
     #pragma unroll
     for (int k = 0; k < N / 16; k++)
         #pragma unroll
         for (int i = 0; i < 4; i++)
-            p[k][i] = pack_pair(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+            p[k][i] = pack_pair<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
 static __device__ __forceinline__ float exp2_fast(float x)
@@ -227,8 +233,8 @@ static __device__ __forceinline__ float exp2_fast(float x)
  * rows row .. row + 64 of a tile that only this warpgroup uses. `id`: its named barrier. The tile is in use until
  * tma_wait_read() of the warpgroup's thread 0.
  */
-template <int HD>
-__device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, int rows, int row, int id,
+template <int HD, typename T>
+__device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int rows, int row, int id,
                                            const float (&d)[HD / 2], float f0, float f1,
                                            const struct tile_place &p, int t0)
 {
@@ -243,10 +249,10 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, bf16 *tile, i
 
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                          at + k * 16 / width * rows * width * 2 + unit * 16),
-                     "r"(pack_pair(d[8 * k] * f0, d[8 * k + 1] * f0)),
-                     "r"(pack_pair(d[8 * k + 2] * f1, d[8 * k + 3] * f1)),
-                     "r"(pack_pair(d[8 * k + 4] * f0, d[8 * k + 5] * f0)),
-                     "r"(pack_pair(d[8 * k + 6] * f1, d[8 * k + 7] * f1))
+                     "r"(pack_pair<T>(d[8 * k] * f0, d[8 * k + 1] * f0)),
+                     "r"(pack_pair<T>(d[8 * k + 2] * f1, d[8 * k + 3] * f1)),
+                     "r"(pack_pair<T>(d[8 * k + 4] * f0, d[8 * k + 5] * f0)),
+                     "r"(pack_pair<T>(d[8 * k + 6] * f1, d[8 * k + 7] * f1))
                      : "memory");
     }
     tma_fence();
@@ -372,6 +378,11 @@ void attention_launch(K *kernel, const A &args, int threads, size_t shared, stru
     cuda_launched(what);
 }
 
+/* A type as an argument. */
+template <typename X> struct attention_type {
+    typedef X type;
+};
+
 /* call() with a constant in place of the head dimension; false when there is no kernel for it. */
 template <typename F> bool with_head_dim(int hd, F call)
 {
@@ -387,6 +398,14 @@ template <typename F> bool with_head_dim(int hd, F call)
     default:
         return false;
     }
+}
+
+/* The same, and call(hd, attention_type<T>()). */
+template <typename F> bool with_head_dim(int hd, enum dtype t, F call)
+{
+    return with_head_dim(hd, [&](auto n) {
+        return t == DTYPE_F16 ? call(n, attention_type<f16>()) : call(n, attention_type<bf16>());
+    });
 }
 
 #endif

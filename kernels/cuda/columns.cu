@@ -20,7 +20,7 @@ static int64_t strips(int64_t n, int width)
     return ceil_div(n, (int64_t)LANES * width);
 }
 
-/* Shape alone decides, not T: fp32 has twice the strips of bf16, and may as well have the same chunks. */
+/* Shape alone decides, not T: fp32 has twice the strips, and may as well have the same chunks. */
 int64_t cuda_column_chunks(int64_t m, int64_t n)
 {
     int64_t want = min_i64(MAX_CHUNKS, ceil_div(FILL, strips(n, 8)));
@@ -117,12 +117,13 @@ void cuda_columns(const struct cuda_columns *c, enum dtype t, struct dev_stream 
 
 #define CHUNK_LANES 32
 
+template <typename G>
 static __global__ void __launch_bounds__(32 * CHUNK_LANES)
 add_chunks(const struct cuda_chunks c)
 {
     __shared__ float room[CHUNK_LANES][33];
     const float *part = blockIdx.y ? c.part + c.h : c.part;
-    float *out = blockIdx.y ? c.out2 : c.out;
+    G *out = (G *)(blockIdx.y ? c.out2 : c.out);
     int64_t col = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
 
@@ -135,7 +136,7 @@ add_chunks(const struct cuda_chunks c)
     sum = warp_sum(room[threadIdx.x][threadIdx.y]);
     col = (int64_t)blockIdx.x * 32 + threadIdx.y;
     if (threadIdx.x == 0 && col < c.h)
-        out[col] = (c.add ? out[col] : 0) + sum;
+        grad_put(out + col, sum, c.add);
 }
 
 void cuda_add_chunks(const struct cuda_chunks *c, struct dev_stream *s)
@@ -143,7 +144,7 @@ void cuda_add_chunks(const struct cuda_chunks *c, struct dev_stream *s)
     dim3 grid((unsigned)ceil_div(c->h, 32), c->out2 ? 2 : 1);
 
     if (c->h)
-        add_chunks<<<grid, dim3(32, CHUNK_LANES), 0, cuda_stream(s)>>>(*c);
+        WITH_G(c->g, add_chunks<G><<<grid, dim3(32, CHUNK_LANES), 0, cuda_stream(s)>>>(*c));
 }
 
 void cuda_bias_back(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s)
@@ -161,8 +162,9 @@ void cuda_bias_back(const struct kernel_linear_dw *l, enum dtype t, struct dev_s
     chunks.part = part;
     chunks.chunks = l->m ? cuda_column_chunks(l->m, l->n) : 0;
     chunks.stride = chunks.h = l->n;
-    chunks.out = (float *)l->dbias;
+    chunks.out = l->dbias;
     chunks.add = l->add;
+    chunks.g = l->grad_t ? t : DTYPE_F32;
     cuda_add_chunks(&chunks, s);
     cuda_launched("column sums");
 }

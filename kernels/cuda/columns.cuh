@@ -20,9 +20,10 @@ void cuda_columns(const struct cuda_columns *c, enum dtype t, struct dev_stream 
 struct cuda_chunks {
     const float *part;                  /* fp32 [chunks, stride] */
     int64_t chunks, stride, h;
-    float *out;                         /* fp32 [h] (+)= those of part */
-    float *out2;                        /* fp32 [h] (+)= those of part + h, or NULL */
+    void *out;                          /* [h] (+)= those of part */
+    void *out2;                         /* [h] (+)= those of part + h, or NULL */
     bool add;
+    enum dtype g;                       /* of out and out2: DTYPE_F32 or F16 */
 };
 void cuda_add_chunks(const struct cuda_chunks *c, struct dev_stream *s);
 /* l->dbias (+)= column sums of l->dy, through the stream's room */

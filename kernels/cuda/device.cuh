@@ -5,16 +5,22 @@
 #define SHARDKIT_KERNELS_CUDA_DEVICE_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <type_traits>
 
 #include "kernels/cuda/common.h"
 
 typedef __nv_bfloat16 bf16;
+typedef __half f16;
 
-/* Run a statement with T = bf16 or float. */
+/* Run a statement with T = bf16, f16 or float. */
 #define WITH_T(t, ...)                                     \
     do {                                                   \
         if ((t) == DTYPE_BF16) {                           \
             using T = bf16;                                \
+            __VA_ARGS__;                                   \
+        } else if ((t) == DTYPE_F16) {                     \
+            using T = f16;                                 \
             __VA_ARGS__;                                   \
         } else {                                           \
             using T = float;                               \
@@ -22,14 +28,41 @@ typedef __nv_bfloat16 bf16;
         }                                                  \
     } while (0)
 
+/* Run a statement with G = f16 or float, what parameters' gradients may be of. */
+#define WITH_G(t, ...)                                     \
+    do {                                                   \
+        if ((t) == DTYPE_F16) {                            \
+            using G = f16;                                 \
+            __VA_ARGS__;                                   \
+        } else {                                           \
+            using G = float;                               \
+            __VA_ARGS__;                                   \
+        }                                                  \
+    } while (0)
+
+/* Run a statement with T, and with G = T where `grad_t` says so. */
+#define WITH_T_AND_G(t, grad_t, ...)                       \
+    do {                                                   \
+        if ((grad_t) && (t) == DTYPE_F16) {                \
+            using T = f16;                                 \
+            using G = f16;                                 \
+            __VA_ARGS__;                                   \
+        } else {                                           \
+            using G = float;                               \
+            WITH_T(t, __VA_ARGS__);                        \
+        }                                                  \
+    } while (0)
+
 /* ---- elements ---- */
 
 static __device__ __forceinline__ float up(float x) { return x; }
 static __device__ __forceinline__ float up(bf16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ float up(f16 x) { return __half2float(x); }
 
 template <typename T> __device__ __forceinline__ T down(float x);
 template <> __device__ __forceinline__ float down<float>(float x) { return x; }
 template <> __device__ __forceinline__ bf16 down<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ f16 down<f16>(float x) { return __float2half_rn(x); }
 
 /* N elements that move as one; of 16 bytes where memory allows, of one element where it does not. */
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack {
@@ -79,6 +112,35 @@ template <typename T, int N> __device__ __forceinline__ void load(float (&x)[N],
 template <typename T, int N> __device__ __forceinline__ void store(T *p, const float (&x)[N])
 {
     *(pack<T, N> *)p = packed<T>(x);
+}
+
+/*
+ * N elements of a parameter's gradient: `sum`, or added to. fp32 may begin with what is there; fp16 adds it at the end,
+ * to the rounded sum.
+ */
+template <typename G, int N> __device__ __forceinline__ void grad_begin(float (&sum)[N], const G *to, bool add)
+{
+    if (std::is_same<G, float>::value && add)
+        load(sum, to);
+}
+
+template <typename G, int N> __device__ __forceinline__ void grad_end(G *to, float (&sum)[N], bool add)
+{
+    float old[N];
+
+    if (!std::is_same<G, float>::value && add) {
+        load(old, to);
+        #pragma unroll
+        for (int j = 0; j < N; j++)
+            sum[j] = old[j] + up(down<G>(sum[j]));
+    }
+    store(to, sum);
+}
+
+/* The same of one, added at the end. */
+template <typename G> __device__ __forceinline__ void grad_put(G *to, float sum, bool add)
+{
+    *to = down<G>((add ? up(*to) : 0) + up(down<G>(sum)));
 }
 
 static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
@@ -235,7 +297,7 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
 #define GELU_2C    1.59576912f          /* 2 * 0.79788456 */
 #define GELU_CUBIC 0.044715f
 
-/* bf16 keeps 8 bits, so ex2.approx and rcp.approx (2 ulp of fp32) are as good as exact there. */
+/* bf16 keeps 8 bits and fp16 11, so ex2.approx and rcp.approx (2 ulp of fp32) are as good as exact there. */
 template <typename T> __device__ __forceinline__ float gelu_sigmoid(float x, float *e)
 {
     float z = x * -GELU_2C * fmaf(GELU_CUBIC * x, x, 1.0f);

@@ -135,7 +135,7 @@ __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t
  * A block for each sorted token and THREADS packs; the first token of a row does the row, if it has
  * at most LONG. A warp looks at the keys around it all at once: one wait instead of LONG.
  */
-template <typename T, int N>
+template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
 short_rows(const struct kernel_embed_back g, struct sorted a)
 {
@@ -150,12 +150,12 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
 
     if (row >= rows || run % 2 || n > LONG || col >= h)
         return;
-    float *to = (float *)g.dtable + (int64_t)row * h + col, sum[N] = {};
+    G *to = (G *)g.dtable + (int64_t)row * h + col;
+    float sum[N] = {};
 
-    if (g.add)
-        load(sum, to);
+    grad_begin(sum, to, g.add);
     add_tokens<T, N>(sum, dy + col, h, n, 1, [&](int i) { return a.token[at + i]; });
-    store(to, sum);
+    grad_end(to, sum, g.add);
 }
 
 #define LONG_PACKS 16
@@ -165,7 +165,7 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
  * A run of more than LONG covers a multiple of LONG: block x looks at sorted token x * LONG, and does
  * the row if that is the run's first such token. Block y: LONG_PACKS packs of columns.
  */
-template <typename T, int N>
+template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
 long_rows(const struct kernel_embed_back g, struct sorted a)
 {
@@ -204,19 +204,17 @@ long_rows(const struct kernel_embed_back g, struct sorted a)
         return;
     for (int r = 0; r < LONG_ROWS; r++)
         all += room[r][col];
-    float *to = (float *)g.dtable + (int64_t)row * h + first + col;
-
-    *to = (g.add ? *to : 0) + all;
+    grad_put((G *)g.dtable + (int64_t)row * h + first + col, all, g.add);
 }
 
-template <typename T, int N>
+template <typename T, typename G, int N>
 static void add_rows(const struct kernel_embed_back *g, struct sorted a, cudaStream_t s)
 {
     dim3 each((unsigned)g->m, (unsigned)ceil_div(g->h, THREADS * N));
     dim3 some((unsigned)ceil_div(g->m, LONG), (unsigned)ceil_div(g->h, LONG_PACKS * N));
 
-    short_rows<T, N><<<each, THREADS, 0, s>>>(*g, a);
-    long_rows<T, N><<<some, THREADS, 0, s>>>(*g, a);
+    short_rows<T, G, N><<<each, THREADS, 0, s>>>(*g, a);
+    long_rows<T, G, N><<<some, THREADS, 0, s>>>(*g, a);
 }
 
 static int bits_of(int64_t x)
@@ -234,17 +232,17 @@ static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct d
     cudaStream_t on = cuda_stream(s);
 
     if (!g->add)
-        cuda_dev.zero(g->dtable, (uint64_t)g->rows * (uint64_t)g->h * sizeof(float), s);
+        cuda_dev.zero(g->dtable, (uint64_t)g->rows * (uint64_t)g->h * (g->grad_t ? 2 : 4), s);
     if (!g->m || !g->h)
         return;
     make_keys<<<(unsigned)ceil_div(g->m, THREADS), THREADS, 0, on>>>(a, g->id, g->first, g->rows, g->m);
     cuda_note("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in, a.token,
                                                       (int)g->m, 0, bits_of(g->rows), on));
-    WITH_T(t, {
+    WITH_T_AND_G(t, g->grad_t, {
         if (g->h % wide<T>::n == 0)
-            add_rows<T, wide<T>::n>(g, a, on);
+            add_rows<T, G, wide<T>::n>(g, a, on);
         else
-            add_rows<T, 1>(g, a, on);
+            add_rows<T, G, 1>(g, a, on);
     });
     cuda_launched("embed_back");
 }
@@ -292,23 +290,30 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
     cuda_launched("embed_finish");
 }
 
+#define POSITION_COLS 8                 /* columns of a thread, THREADS apart */
+
 /*
- * One block a position. It walks through the tokens THREADS at a time, notes in order those at its
- * position, and adds their rows; `pos` is read n_pos times, from the L2.
+ * Block x: a position, y: THREADS * POSITION_COLS columns. It walks through the tokens THREADS at a time, notes in
+ * order those at its position, and adds their rows; `pos` is read from the L2.
  */
-template <typename T>
+template <typename T, typename G>
 static __global__ void __launch_bounds__(THREADS)
 position_rows(const struct kernel_position_back g)
 {
     __shared__ int32_t hits[THREADS];
     __shared__ int count[THREADS / 32];
-    const T *dx = (const T *)g.dx;
-    const int64_t m = g.m, h = g.h;
-    float *to = (float *)g.dposition + blockIdx.x * h;
+    const int64_t m = g.m, h = g.h, first = (int64_t)blockIdx.y * THREADS * POSITION_COLS + threadIdx.x;
+    const T *dx = (const T *)g.dx + first;
+    G *to = (G *)g.dposition + blockIdx.x * h + first;
+    float sum[POSITION_COLS][1] = {};
     int warp = threadIdx.x / 32;
 
-    for (int64_t j = threadIdx.x; j < h && !g.add; j += THREADS)
-        to[j] = 0;
+#define EACH_COLUMN                                                     \
+    _Pragma("unroll")                                                   \
+    for (int c = 0; c < POSITION_COLS; c++)                             \
+        if (first + c * THREADS < h)
+    EACH_COLUMN
+        grad_begin(sum[c], to + c * THREADS, g.add);
     for (int64_t base = 0; base < m; base += THREADS) {
         int64_t i = base + threadIdx.x;
         bool hit = i < m && (g.pos ? g.pos[i] : i % g.s) == blockIdx.x;
@@ -327,29 +332,28 @@ position_rows(const struct kernel_position_back g)
         if (hit)
             hits[before + __popc(votes & ((1u << threadIdx.x % 32) - 1))] = (int32_t)threadIdx.x;
         __syncthreads();
-        for (int64_t j = threadIdx.x; j < h; j += THREADS) {
-            float sum = to[j];
-
-            for (int k = 0; k < all; k++)
-                sum += up(dx[(base + hits[k]) * h + j]);
-            to[j] = sum;
-        }
+        for (int k = 0; k < all; k++)
+            EACH_COLUMN
+                sum[c][0] += up(dx[(base + hits[k]) * h + c * THREADS]);
     }
+    EACH_COLUMN
+        grad_end(to + c * THREADS, sum[c], g.add);
+#undef EACH_COLUMN
 }
 
 /* Positions in order: those of row % s, where the tokens are known. N columns a thread. */
-template <typename T, int N>
+template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
 position_strides(const struct kernel_position_back g, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, p = i / packs;
     const T *dx = (const T *)g.dx;
+    G *to = (G *)g.dposition + i * N;
     float sum[N] = {}, v[N];
 
     if (p >= g.n_pos)
         return;
-    if (g.add)
-        load(sum, (const float *)g.dposition + i * N);
+    grad_begin(sum, to, g.add);
     if (p < g.s) {
         #pragma unroll 4
         for (int64_t token = p; token < g.m; token += g.s) {
@@ -359,7 +363,7 @@ position_strides(const struct kernel_position_back g, int64_t packs)
                 sum[j] += v[j];
         }
     }
-    store((float *)g.dposition + i * N, sum);
+    grad_end(to, sum, g.add);
 }
 
 static void position_back(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s)
@@ -367,17 +371,18 @@ static void position_back(const struct kernel_position_back *g, enum dtype t, st
     bool whole = g->h % 4 == 0;
     int64_t packs = whole ? g->h / 4 : g->h;
     unsigned blocks = (unsigned)ceil_div(g->n_pos * packs, THREADS);
+    dim3 some((unsigned)g->n_pos, (unsigned)ceil_div(g->h, THREADS * POSITION_COLS));
     cudaStream_t on = cuda_stream(s);
 
     if (!g->n_pos || !g->h)
         return;
-    WITH_T(t, {
+    WITH_T_AND_G(t, g->grad_t, {
         if (g->pos)
-            position_rows<T><<<(unsigned)g->n_pos, THREADS, 0, on>>>(*g);
+            position_rows<T, G><<<some, THREADS, 0, on>>>(*g);
         else if (whole)
-            position_strides<T, 4><<<blocks, THREADS, 0, on>>>(*g, packs);
+            position_strides<T, G, 4><<<blocks, THREADS, 0, on>>>(*g, packs);
         else
-            position_strides<T, 1><<<blocks, THREADS, 0, on>>>(*g, packs);
+            position_strides<T, G, 1><<<blocks, THREADS, 0, on>>>(*g, packs);
     });
     cuda_launched("position_back");
 }

@@ -73,6 +73,14 @@ static __device__ __forceinline__ void cast_one(float *y, bf16 x)
 }
 
 static __device__ __forceinline__ void cast_one(bf16 *y, float x) { *y = cast_down(x); }
+static __device__ __forceinline__ void cast_one(float *y, f16 x) { *y = up(x); }
+
+static __device__ __forceinline__ void cast_one(f16 *y, float x)
+{
+    unsigned u = __float_as_uint(x);
+
+    *y = x == x ? down<f16>(x) : __ushort_as_half((unsigned short)(u >> 16 & 0x8000 | u >> 13 & 0x3ff | 0x7e00));
+}
 
 template <typename TO, typename FROM, int N>
 static __global__ void __launch_bounds__(THREADS) cast_packs(TO *y, const FROM *x, int64_t packs)
@@ -90,7 +98,8 @@ static __global__ void __launch_bounds__(THREADS) cast_packs(TO *y, const FROM *
     *(pack<TO, N> *)(y + i * N) = to;
 }
 
-template <int N> static __global__ void __launch_bounds__(THREADS) scale_packs(float *y, float f, int64_t packs)
+template <typename G, int N>
+static __global__ void __launch_bounds__(THREADS) scale_packs(G *y, float f, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     float v[N];
@@ -104,7 +113,8 @@ template <int N> static __global__ void __launch_bounds__(THREADS) scale_packs(f
     store(y + i * N, v);
 }
 
-template <int N> static __global__ void __launch_bounds__(THREADS) add_packs(float *y, const float *x, int64_t packs)
+template <typename G, int N>
+static __global__ void __launch_bounds__(THREADS) add_packs(G *y, const G *x, int64_t packs)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     float v[N], w[N];
@@ -141,35 +151,30 @@ template <typename TO, typename FROM> static void cast_as(void *dst, const void 
 static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s)
 {
     if (to == from) {
-        cuda_dev.copy(dst, src, (uint64_t)n * (to == DTYPE_BF16 ? 2 : 4), s);
+        cuda_dev.copy(dst, src, (uint64_t)n * (to == DTYPE_F32 ? 4 : 2), s);
         return;
     }
     if (to == DTYPE_F32)
-        cast_as<float, bf16>(dst, src, n, s);
+        from == DTYPE_F16 ? cast_as<float, f16>(dst, src, n, s) : cast_as<float, bf16>(dst, src, n, s);
     else
-        cast_as<bf16, float>(dst, src, n, s);
+        to == DTYPE_F16 ? cast_as<f16, float>(dst, src, n, s) : cast_as<bf16, float>(dst, src, n, s);
     cuda_launched("cast");
 }
 
-static void scale(void *p, float f, int64_t n, enum dtype t, struct dev_stream *s)
+static void scale(void *x, float f, int64_t n, enum dtype t, struct dev_stream *s)
 {
-    float *x = (float *)p;
-
-    (void)t;
-#define SCALE(N, at, packs) scale_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(x + (at), f, packs)
-    OVER_PACKS(QUAD, n, SCALE);
+#define SCALE(N, at, packs) \
+    scale_packs<G, N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>((G *)x + (at), f, packs)
+    WITH_G(t, OVER_PACKS(wide<G>::n, n, SCALE));
 #undef SCALE
     cuda_launched("scale");
 }
 
-static void add(void *to, const void *from, int64_t n, enum dtype t, struct dev_stream *s)
+static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s)
 {
-    float *y = (float *)to;
-    const float *x = (const float *)from;
-
-    (void)t;
-#define ADD(N, at, packs) add_packs<N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>(y + (at), x + (at), packs)
-    OVER_PACKS(QUAD, n, ADD);
+#define ADD(N, at, packs) \
+    add_packs<G, N><<<blocks_for(packs, 1), THREADS, 0, cuda_stream(s)>>>((G *)y + (at), (const G *)x + (at), packs)
+    WITH_G(t, OVER_PACKS(wide<G>::n, n, ADD));
 #undef ADD
     cuda_launched("add");
 }

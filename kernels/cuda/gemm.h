@@ -19,10 +19,11 @@ struct cuda_gemm {
     int64_t m, n, k;
     const void *a, *b;
     bool a_across, b_across;
-    enum dtype in, out;                 /* of the operands; of y, pre and bias: bf16 with bf16, else fp32 */
+    enum dtype in, out;                 /* of the operands; of y, pre and bias: fp32 or that of the operands */
     void *y, *pre;
     const void *bias;                   /* [n] */
     bool add;                           /* y += */
+    bool grad;                          /* y is a gradient of T: what is added to it is rounded first */
     enum gemm_finish finish;
 };
 

@@ -84,7 +84,7 @@ void cuda_gemm_lt_close(void)
 
 static cudaDataType_t lt_type(int t)
 {
-    return t == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return t == DTYPE_BF16 ? CUDA_R_16BF : t == DTYPE_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 static cublasLtEpilogue_t epilogue_of(const struct kind *k)
@@ -185,7 +185,7 @@ static struct lt_plan *plan_for(const struct kind *kind)
 /* Rows of whole 16 bytes at whole 16 bytes: what its fast kernels want; the rest is for the plain one. */
 static bool fits(const struct cuda_gemm *g)
 {
-    int64_t unit = g->in == DTYPE_BF16 ? 8 : 4;
+    int64_t unit = g->in == DTYPE_F32 ? 4 : 8;
     uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->y | (uintptr_t)g->pre | (uintptr_t)g->bias;
 
     return g->m && g->n && g->k && g->n % unit == 0 && (g->a_across ? g->m : g->k) % unit == 0 &&

@@ -36,6 +36,8 @@ __device__ __forceinline__ void finish(const struct cuda_gemm &g, float sum, int
         sum += up(((const T *)g.bias)[j]);
     if (g.finish == GEMM_SLOPE)
         sum *= gelu_slope<T>(up(((const T *)g.pre)[at]));
+    if (g.grad)
+        sum = up(down<T>(sum));
     if (g.add)
         sum += up(y[at]);
     y[at] = down<T>(sum);
@@ -86,11 +88,11 @@ void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s)
     }
     dim3 grid((unsigned)ceil_div(g->n, TILE), (unsigned)ceil_div(g->m, TILE));
 
-    if (g->in == DTYPE_BF16 && g->out == DTYPE_BF16)
-        product<bf16, bf16><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
-    else if (g->in == DTYPE_BF16)
-        product<bf16, float><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
-    else
-        product<float, float><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+    WITH_T(g->in, {
+        if (g->in == g->out)
+            product<T, T><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+        else
+            product<T, float><<<grid, SIDE * SIDE, 0, cuda_stream(s)>>>(part);
+    });
     cuda_launched("gemm");
 }

@@ -50,8 +50,8 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 
 static void run(const struct cuda_gemm *g, struct dev_stream *s)
 {
-    /* Adding to bf16, cuBLASLt rounds the product first and the sum again. */
-    bool twice = g->add && g->out == DTYPE_BF16;
+    /* Adding to 16 bits, cuBLASLt rounds the product first and the sum again. */
+    bool twice = g->add && g->out != DTYPE_F32 && !g->grad;
 
     if (twice || !cuda_gemm_lt(g, s))
         cuda_gemm_plain(g, s);
@@ -83,7 +83,7 @@ static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_
 
     g.pre = l->pre;
     g.finish = GEMM_GELU;
-    if (t == DTYPE_BF16 && cuda_gemm_lt(&g, s))
+    if (t != DTYPE_F32 && cuda_gemm_lt(&g, s))
         return;
     g.y = l->pre ? l->pre : l->y;
     g.pre = NULL;
@@ -117,7 +117,7 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
 {
     struct cuda_gemm g = back_of(l, t);
 
-    if (t == DTYPE_BF16) {
+    if (t != DTYPE_F32) {
         g.pre = (void *)l->pre;
         g.finish = GEMM_SLOPE;
         run(&g, s);
@@ -134,8 +134,8 @@ static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev
     g.m = l->n, g.n = l->k, g.k = l->m;
     g.a = l->dy, g.b = l->x;
     g.a_across = g.b_across = true;
-    g.in = t, g.out = DTYPE_F32;
-    g.y = l->dw, g.add = l->add;
+    g.in = t, g.out = l->grad_t ? t : DTYPE_F32;
+    g.y = l->dw, g.add = l->add, g.grad = l->grad_t;
     run(&g, s);
     if (l->dbias)
         cuda_bias_back(l, t, s);

@@ -475,7 +475,7 @@ template <typename T> static void back_launch(const struct back_args &a, struct 
 
 static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s)
 {
-    struct back_shape b = t == DTYPE_BF16 ? back_shape<bf16>(n->h) : back_shape<float>(n->h);
+    struct back_shape b = t == DTYPE_F32 ? back_shape<float>(n->h) : back_shape<bf16>(n->h);
     int64_t chunks = back_chunks(n->m, b);
     struct back_args a = {};
     struct cuda_chunks sums = {};
@@ -491,8 +491,9 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
         WITH_T(t, back_launch<T>(a, b, chunks, cuda_stream(s)));
     sums.part = a.part;
     sums.chunks = n->m ? chunks : 0, sums.stride = 2 * n->h, sums.h = n->h;
-    sums.out = (float *)n->dgamma, sums.out2 = (float *)n->dbeta;
+    sums.out = n->dgamma, sums.out2 = n->dbeta;
     sums.add = n->add;
+    sums.g = n->grad_t ? t : DTYPE_F32;
     cuda_add_chunks(&sums, s);
     cuda_launched("layernorm_back");
 }
@@ -513,8 +514,9 @@ static void dropout_back(const struct kernel_dropout_back *d, enum dtype t, stru
     cuda_columns(&columns, t, s);
     sums.part = columns.part;
     sums.chunks = d->m ? cuda_column_chunks(d->m, d->h) : 0, sums.stride = sums.h = d->h;
-    sums.out = (float *)d->dbias;
+    sums.out = d->dbias;
     sums.add = d->add;
+    sums.g = d->grad_t ? t : DTYPE_F32;
     if (d->dbias)
         cuda_add_chunks(&sums, s);
     cuda_launched("dropout_back");

@@ -135,13 +135,13 @@ static __device__ __forceinline__ struct moments adamw_one(struct moments x, flo
     return y;
 }
 
-template <typename T>
+template <typename T, typename G>
 static __global__ void __launch_bounds__(THREADS)
 adamw_runs(const struct kernel_adamw_buffers b, const struct optimizer_run *runs, const int *of_step,
            const struct kernel_adamw *step)
 {
     float *p = b.p, *m = b.m, *v = b.v;
-    const float *g = (const float *)b.g;
+    const G *g = (const G *)b.g;
     const struct kernel_adamw a = *step;
     const struct optimizer_run r = runs[of_step[blockIdx.x]];
     int64_t i = ((blockIdx.x - r.first_step) * THREADS + threadIdx.x) * QUAD, at = r.at + i;
@@ -168,7 +168,7 @@ adamw_runs(const struct kernel_adamw_buffers b, const struct optimizer_run *runs
         return;
     }
     for (int j = 0; i + j < r.n; j++) {
-        struct moments y = adamw_one({ p[at + j], m[at + j], v[at + j] }, g[at + j], a, r.decay);
+        struct moments y = adamw_one({ p[at + j], m[at + j], v[at + j] }, up(g[at + j]), a, r.decay);
 
         p[at + j] = y.p;
         m[at + j] = y.m;
@@ -181,14 +181,17 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
                   enum dtype t, struct dev_stream *s)
 {
     if (r->steps)
-        WITH_T(t, adamw_runs<T><<<(unsigned)r->steps, THREADS, 0, cuda_stream(s)>>>(*b, r->run, r->of_step, step));
+        WITH_T_AND_G(t, b->grad_t, {
+            adamw_runs<T, G><<<(unsigned)r->steps, THREADS, 0, cuda_stream(s)>>>(*b, r->run, r->of_step, step);
+        });
     cuda_launched("adamw");
 }
 
 /* ---- sums of squares, in fp64 ---- */
 
 /* Of chunk number k of x[n], by the whole block; thread 0 has it. */
-static __device__ __forceinline__ double chunk_squares(const float *x, int64_t n, int64_t k, double *room)
+template <typename G>
+static __device__ __forceinline__ double chunk_squares(const G *x, int64_t n, int64_t k, double *room)
 {
     int64_t first = k * SUM_CHUNK, end = min(first + SUM_CHUNK, n);
     double sum = 0;
@@ -206,7 +209,7 @@ static __device__ __forceinline__ double chunk_squares(const float *x, int64_t n
                 sum += (double)v[i][j] * v[i][j];       /* exact: 24 + 24 bits fit in 53 */
     } else {
         for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
-            sum += (double)x[i] * x[i];
+            sum += (double)up(x[i]) * up(x[i]);
     }
     return block_sum<SUM_THREADS / 32>(sum, room);
 }
@@ -220,7 +223,8 @@ static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks(double *sums,
         sums[blockIdx.x] = sum;
 }
 
-static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks_of_runs(double *sums, const float *x,
+template <typename G>
+static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks_of_runs(double *sums, const G *x,
                                                                            const struct optimizer_run *runs,
                                                                            const int *of_chunk)
 {
@@ -274,7 +278,8 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 /* ---- the first number that is none ---- */
 
 /* Chunks are those of the sums; -1, as the largest unsigned number, stays when all are finite. */
-static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const float *x,
+template <typename G>
+static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const G *x,
                                                                       const struct optimizer_run *runs,
                                                                       const int *of_chunk)
 {
@@ -282,7 +287,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned l
     int64_t first = r.at + (blockIdx.x - r.first_chunk) * SUM_CHUNK, end = min(first + SUM_CHUNK, r.at + r.n);
 
     for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
-        if (!isfinite(x[i])) {
+        if (!isfinite(up(x[i]))) {
             atomicMin(out, (unsigned long long)i);      /* whoever is last, the least stays */
             return;
         }
@@ -291,21 +296,18 @@ static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned l
 static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s)
 {
-    (void)t;
     cuda_note("first_not_finite", cudaMemsetAsync(out, 0xff, sizeof *out, cuda_stream(s)));
     if (r->chunks)
-        first_of_chunks<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
-            (unsigned long long *)out, (const float *)x, r->run, r->of_chunk);
+        WITH_G(t, first_of_chunks<G><<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
+                      (unsigned long long *)out, (const G *)x, r->run, r->of_chunk));
     cuda_launched("first_not_finite");
 }
 
-static void sumsq_runs(double *out, const void *p, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+static void sumsq_runs(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
 {
-    const float *x = (const float *)p;
-
-    (void)t;
     if (r->chunks)
-        sumsq_chunks_of_runs<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(r->sums, x, r->run, r->of_chunk);
+        WITH_G(t, sumsq_chunks_of_runs<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
+                      r->sums, (const G *)x, r->run, r->of_chunk));
     if (r->n)
         sumsq_totals<<<(unsigned)r->n, 1024, 0, cuda_stream(s)>>>(out, r->sums, r->run);
     cuda_launched("sumsq of runs");

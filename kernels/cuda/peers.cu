@@ -275,7 +275,8 @@ static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dty
 
 /* ---- collectives ---- */
 
-/* Of what is added up here: fp32, bf16. */
+/* What is added up here */
+static bool adds(enum dtype t) { return t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16; }
 static int bytes_of(enum dtype t) { return t == DTYPE_F32 ? 4 : 2; }
 
 static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
@@ -328,7 +329,7 @@ bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n,
     const int size = bytes_of(t);
     const struct peer_reduction r = { (const char *)in, (char *)out, n, t };
 
-    if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, n * size))
+    if (!adds(t) || !fits(p, in, out, n * size))
         return false;
     for (int64_t at = 0; at < n; at += (int64_t)(p->room / size)) {
         reduce_piece(p, &r, at, min_i64(n - at, (int64_t)(p->room / size)), s);
@@ -343,7 +344,7 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
     const int64_t part = p ? n / p->size : 0;
     char *own;
 
-    if ((t != DTYPE_F32 && t != DTYPE_BF16) || !fits(p, in, out, part * size) || in != out || n % p->size ||
+    if (!adds(t) || !fits(p, in, out, part * size) || in != out || n % p->size ||
         !shared(p, out, (uint64_t)n * size))
         return false;
     own = (char *)out + p->rank * part * size;

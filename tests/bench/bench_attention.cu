@@ -8,6 +8,7 @@
  * time:  batch 8, s 2048, causal; JSON lines with the median of 20 calls. A product of a [s, hd] and a
  *        [hd, s] counts s * s * hd flops (half, being causal): forward 2, back 5, whatever is really computed.
  */
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math.h>
 #include <pthread.h>
@@ -94,6 +95,18 @@ static float from_bf16(uint16_t x)
     return f;
 }
 
+/* What T makes of a number, and its bits where T has two bytes */
+static uint16_t to_bits(float x, enum dtype t)
+{
+    return t == DTYPE_F16 ? __half_as_ushort(__float2half_rn(x)) : to_bf16(x);
+}
+static float from_bits(uint16_t x, enum dtype t)
+{
+    return t == DTYPE_F16 ? __half2float(__ushort_as_half(x)) : from_bf16(x);
+}
+static size_t bytes_of(enum dtype t) { return t == DTYPE_F32 ? 4 : 2; }
+static const char *name_of(enum dtype t) { return t == DTYPE_F32 ? "f32" : t == DTYPE_F16 ? "f16" : "bf16"; }
+
 static int64_t in_index(const struct shape *c, int which, int64_t sample, int64_t head, int64_t token, int64_t d)
 {
     int64_t row = sample * c->s + token;
@@ -105,14 +118,14 @@ static int64_t in_index(const struct shape *c, int which, int64_t sample, int64_
 
 static void put(void *to, int64_t at, float x, enum dtype t)
 {
-    if (t == DTYPE_BF16)
-        ((uint16_t *)to)[at] = to_bf16(x);
-    else
+    if (t == DTYPE_F32)
         ((float *)to)[at] = x;
+    else
+        ((uint16_t *)to)[at] = to_bits(x, t);
 }
 static float get(const void *from, int64_t at, enum dtype t)
 {
-    return t == DTYPE_BF16 ? from_bf16(((const uint16_t *)from)[at]) : ((const float *)from)[at];
+    return t == DTYPE_F32 ? ((const float *)from)[at] : from_bits(((const uint16_t *)from)[at], t);
 }
 
 static void *dev_new(size_t bytes)
@@ -134,14 +147,14 @@ static void random_fill(std::vector<float> &x, size_t n, enum dtype t)
     for (float &f : x) {
         float drawn = pool[(size_t)(uniform() * (1 << 20))];
 
-        f = t == DTYPE_BF16 ? from_bf16(to_bf16(drawn)) : drawn;
+        f = t == DTYPE_F32 ? drawn : from_bits(to_bits(drawn, t), t);
     }
 }
 
 static void describe(struct tensors *x)
 {
     const struct shape *c = &x->c;
-    size_t esize = c->t == DTYPE_BF16 ? 2 : 4;
+    size_t esize = bytes_of(c->t);
     int64_t third = c->packed ? c->hd : (int64_t)c->b * c->s * c->heads * c->hd;
     struct kernel_attention *a = &x->a;
 
@@ -172,7 +185,7 @@ static void describe(struct tensors *x)
 
 static void tensors_new(struct tensors *x, const struct shape *c)
 {
-    size_t esize = c->t == DTYPE_BF16 ? 2 : 4, rows = (size_t)c->b * c->heads * c->s, n = rows * c->hd;
+    size_t esize = bytes_of(c->t), rows = (size_t)c->b * c->heads * c->s, n = rows * c->hd;
     std::vector<char> host(3 * n * esize);
 
     x->c = *c;
@@ -367,13 +380,14 @@ static void reference_run(struct reference *r)
 /*
  * ||got - want|| / ||want|| over a head, and the worst row's, relative to its own norm and the mean
  * row's: a row of dQ may cancel (one key: it is 0), but the rounding of O, by which D is off, stays.
- * Limits in bf16: inputs are exact, P or dS and the result are rounded, 2^-9 each, and O for D: under 3 * 2^-9.
+ * Limits in bf16: inputs are exact, P or dS and the result are rounded, 2^-9 each, and O for D: under 3 * 2^-9. In
+ * fp16 an eighth of that.
  * Written so that a NaN fails.
  */
 static void compare(const struct shape *c, const char *what, const std::vector<double> &want,
                     const std::vector<double> &got, int row, double *worst)
 {
-    double all = 0, off = 0, bad = 0, limit = c->t == DTYPE_BF16 ? 6e-3 : 1e-5;
+    double all = 0, off = 0, bad = 0, limit = c->t == DTYPE_BF16 ? 6e-3 : c->t == DTYPE_F16 ? 7.5e-4 : 1e-5;
     size_t rows = want.size() / row, bad_row = 0;
 
     for (size_t i = 0; i < want.size(); i++)
@@ -494,41 +508,49 @@ static void check(const struct shape *c, int heads)
         check_head(&x, row / c->heads, row % c->heads, grad, o, lse, &worst);
     }
     printf("hd %d s %d b %d heads %d %s%s%s%s: error %.2g\n", c->hd, c->s, c->b, c->heads,
-           c->t == DTYPE_BF16 ? "bf16" : "f32", c->packed ? " packed" : "", c->bias ? " bias" : "",
+           name_of(c->t), c->packed ? " packed" : "", c->bias ? " bias" : "",
            c->drop > 0 ? " dropout" : "", worst);
     fflush(stdout);
     tensors_free(&x);
 }
 
-static void check_all(bool small)
+/* Hopper's own kernels */
+static void check_fast(int hd, enum dtype t, bool small)
 {
-    static const int fast[] = { 128, 64, 96, 80 }, other[] = { 16, 40, 128 };
     static const int sizes[] = { 128, 1, 17, 129, 330, 1000 };
     struct shape c;
 
-    for (int hd : fast) {
-        for (int s : sizes) {
-            if (small && s > 200)
-                continue;
-            c = { 2, s, 3, hd, DTYPE_BF16, true, true, 0 };
-            check(&c, 6);
-        }
-        c = { 3, 257, 2, hd, DTYPE_BF16, false, false, 0 };
+    for (int s : sizes) {
+        if (small && s > 200)
+            continue;
+        c = { 2, s, 3, hd, t, true, true, 0 };
         check(&c, 6);
-        c = { 2, 300, 2, hd, DTYPE_BF16, true, true, 0.125f };
-        check(&c, 4);
-        c = { 1, 131, 2, hd, DTYPE_BF16, true, false, 0.5f };
-        check(&c, 2);
-        c = { 3, 77, 2, hd, DTYPE_BF16, true, true, 0.1f };
-        check(&c, 6);
-        c = { 8, 2048, 16, hd, DTYPE_BF16, true, true, 0 };
-        if (!small)
-            check(&c, 4);
     }
-    for (int hd : other)
-        for (int t = 0; t < 2; t++)
+    c = { 3, 257, 2, hd, t, false, false, 0 };
+    check(&c, 6);
+    c = { 2, 300, 2, hd, t, true, true, 0.125f };
+    check(&c, 4);
+    c = { 1, 131, 2, hd, t, true, false, 0.5f };
+    check(&c, 2);
+    c = { 3, 77, 2, hd, t, true, true, 0.1f };
+    check(&c, 6);
+    c = { 8, 2048, 16, hd, t, true, true, 0 };
+    if (!small)
+        check(&c, 4);
+}
+
+static void check_all(bool small)
+{
+    struct shape c;
+
+    for (int hd : { 128, 64, 96, 80 }) {
+        check_fast(hd, DTYPE_BF16, small);
+        check_fast(hd, DTYPE_F16, small);
+    }
+    for (int hd : { 16, 40, 128 })
+        for (enum dtype t : { DTYPE_F32, DTYPE_BF16, DTYPE_F16 })
             for (int s : { 1, 33, 200 }) {
-                c = { 2, s, 3, hd, t ? DTYPE_BF16 : DTYPE_F32, s != 33, s != 1, s == 200 ? 0.25f : 0 };
+                c = { 2, s, 3, hd, t, s != 33, s != 1, s == 200 ? 0.25f : 0 };
                 check(&c, 6);
             }
     printf("%s: %d failures\n", failures ? "FAILED" : "ok", failures);
@@ -557,21 +579,22 @@ template <typename F> static double median_ms(F call)
     return ms[ms.size() / 2];
 }
 
-static void time_shape(int heads, int hd, bool bias, float drop)
+static void time_shape(int heads, int hd, enum dtype t, bool bias, float drop)
 {
-    struct shape c = { 8, 2048, heads, hd, DTYPE_BF16, true, bias, drop };
+    struct shape c = { 8, 2048, heads, hd, t, true, bias, drop };
     struct tensors x = {};
     double flops = 2.0 * c.b * c.heads * c.s * c.s * c.hd;
 
     tensors_new(&x, &c);
     double fwd = median_ms([&] { cuda_attention(&x.a, c.t, NULL); });
     double back = median_ms([&] { cuda_attention_back(&x.a, &x.g, c.t, NULL); });
-    double dq = median_ms([&] { attention_back_q_fast(&x.a, &x.g, (float *)x.g.scratch, NULL); });
-    double dkv = median_ms([&] { attention_back_kv_fast(&x.a, &x.g, (float *)x.g.scratch, NULL); });
-    printf("{\"op\": \"attention\", \"impl\": \"shardkit\", \"hd\": %d, \"heads\": %d, \"alibi\": %s, "
+    double dq = median_ms([&] { attention_back_q_fast(&x.a, &x.g, (float *)x.g.scratch, t, NULL); });
+    double dkv = median_ms([&] { attention_back_kv_fast(&x.a, &x.g, (float *)x.g.scratch, t, NULL); });
+    printf("{\"op\": \"attention\", \"impl\": \"shardkit\", \"t\": \"%s\", \"hd\": %d, \"heads\": %d, \"alibi\": %s, "
            "\"dropout\": %.2g, \"fwd_tflops\": %.0f, \"bwd_tflops\": %.0f, \"fwd_ms\": %.3f, \"bwd_ms\": %.3f, "
            "\"dq_ms\": %.3f, \"dkv_ms\": %.3f}\n",
-           hd, heads, bias ? "true" : "false", drop, flops / fwd / 1e9, 2.5 * flops / back / 1e9, fwd, back, dq, dkv);
+           name_of(t), hd, heads, bias ? "true" : "false", drop, flops / fwd / 1e9, 2.5 * flops / back / 1e9, fwd,
+           back, dq, dkv);
     fflush(stdout);
     tensors_free(&x);
 }
@@ -593,10 +616,12 @@ int main(int argc, char **argv)
         return failures > 0;
     }
     for (int hd : { 128, 64, 96, 80 }) {
-        time_shape(16, hd, true, 0);
-        time_shape(16, hd, false, 0);
-        time_shape(16, hd, true, 0.1f);
+        for (enum dtype t : { DTYPE_BF16, DTYPE_F16 }) {
+            time_shape(16, hd, t, true, 0);
+            time_shape(16, hd, t, false, 0);
+            time_shape(16, hd, t, true, 0.1f);
+        }
     }
-    time_shape(32, 128, true, 0);
+    time_shape(32, 128, DTYPE_BF16, true, 0);
     return 0;
 }

@@ -175,28 +175,86 @@ static void test_large_scores(void)
 }
 
 /* A NaN in one sample's k reaches every later query of that head, and no other head, sample or earlier query. */
-static void test_nan(void)
+static void check_nan(int hd, enum dtype t)
 {
-    enum { B = 2, S = 120, H = 2, HD = 16, N = B * S * H * HD };
-    double *packed = kt_random(3 * N, -1, 1), *o;
+    enum { B = 2, S = 120, H = 2 };
+    const int n = B * S * H * hd;
+    double *packed = kt_random(3 * n, -1, 1), *o;
 
-    packed[((S + 50) * H + 1) * 3 * HD + HD + 3] = NAN;         /* sample 1, token 50, head 1 */
-    float *d = kt_in(packed, 3 * N, DTYPE_F32);
+    packed[((S + 50) * H + 1) * 3 * hd + hd + 3] = NAN;         /* sample 1, token 50, head 1 */
+    char *d = kt_in(packed, 3 * n, t);
     struct kernel_attention a = {
-        .b = B, .s = S, .heads = H, .hd = HD, .q = d, .k = d + HD, .v = d + 2 * HD,
-        .token_stride = 3 * H * HD, .head_stride = 3 * HD, .o = kt_out(N, DTYPE_F32),
-        .lse = kt_out(B * H * S, DTYPE_F32), .scale = 0.25f,
+        .b = B, .s = S, .heads = H, .hd = hd, .q = d, .k = d + hd * dtype_size(t), .v = d + 2 * hd * dtype_size(t),
+        .token_stride = 3 * H * hd, .head_stride = 3 * hd, .o = kt_out(n, t), .lse = kt_out(B * H * S, DTYPE_F32),
+        .scale = 0.25f,
     };
 
-    kt->attention(&a, DTYPE_F32, NULL);
-    o = kt_get(a.o, N, DTYPE_F32);
-    for (int i = 0; i < N; i++) {
-        int head = i / HD % H, token = i / HD / H % S, sample = i / HD / H / S;
+    kt->attention(&a, t, NULL);
+    o = kt_get(a.o, n, t);
+    for (int i = 0; i < n; i++) {
+        int head = i / hd % H, token = i / hd / H % S, sample = i / hd / H / S;
         bool touched = sample == 1 && head == 1 && token >= 50;
 
         if (isnan(o[i]) != touched)
             fail_msg("%s: o of sample %d, token %d, head %d is %g", kt_name, sample, token, head, o[i]);
     }
+}
+
+static void test_nan(void)
+{
+    check_nan(16, DTYPE_F32);
+    check_nan(64, DTYPE_BF16);
+    check_nan(64, DTYPE_F16);
+}
+
+/*
+ * What is too large for fp16 on the way back is not lost: of the query it belongs to, dq is infinite or NaN somewhere,
+ * of all others finite, and so is some dk of the keys it sees, and of no other.
+ */
+static void check_overflow(int hd)
+{
+    enum { S = 100, AT = 50 };
+    const int n = S * hd, size = 2;
+    double *packed = kt_random(3 * n, -1, 1), *d_o = kt_random(n, -1, 1);
+    bool lost = true;
+
+    for (int d = 0; d < hd; d++)
+        d_o[AT * hd + d] = d % 2 ? 60000 : -60000;
+    for (int i = 0; i < n; i++)         /* dP of that query is up to 1e6 hd */
+        packed[3 * (i / hd * hd) + 2 * hd + i % hd] = (i % 2 ? 16 : -16) * (i / hd % 3 - 1);
+    char *d = kt_in(packed, 3 * n, DTYPE_F16), *grad = kt_out(3 * n, DTYPE_F16);
+    struct kernel_attention a = {
+        .b = 1, .s = S, .heads = 1, .hd = hd, .q = d, .k = d + hd * size, .v = d + 2 * hd * size,
+        .token_stride = 3 * hd, .head_stride = 3 * hd, .o = kt_out(n, DTYPE_F16), .lse = kt_out(S, DTYPE_F32),
+        .scale = (float)(1 / sqrt(hd)),
+    };
+    struct kernel_attention_back g = { kt_in(d_o, n, DTYPE_F16), grad, grad + hd * size, grad + 2 * hd * size,
+                                       kt_scratch(kt->attention_scratch(&a)) };
+
+    kt->attention(&a, DTYPE_F16, NULL);
+    kt->attention_back(&a, &g, DTYPE_F16, NULL);
+    double *got = kt_get(grad, 3 * n, DTYPE_F16);
+
+    for (int token = 0; token < S; token++) {
+        bool dq = true, dk = true;
+
+        for (int i = 0; i < hd; i++) {
+            dq = dq && isfinite(got[3 * token * hd + i]);
+            dk = dk && isfinite(got[3 * token * hd + hd + i]);
+        }
+        lost = lost && dk;
+        if (dq != (token != AT) || (!dk && token > AT))
+            fail_msg("%s: hd %d, token %d: dq is %s, dk is %s", kt_name, hd, token, dq ? "finite" : "not",
+                     dk ? "finite" : "not");
+    }
+    assert_false(lost);
+}
+
+static void test_overflow(void)
+{
+    check_overflow(16);
+    check_overflow(64);
+    check_overflow(128);
 }
 
 /* ---- the reference itself ---- */
@@ -241,6 +299,7 @@ int main(void)
 {
     static const struct kt_case cases[] = {
         KT_CASE(test_attention), KT_CASE(test_rounded_scores), KT_CASE(test_large_scores), KT_CASE(test_nan),
+        KT_CASE(test_overflow),
         KT_CASE(test_reference_gradients),
     };
 
