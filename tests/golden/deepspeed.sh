@@ -50,6 +50,29 @@ check "train on" launch 2 $BLOOM $COMMON --pipeline-model-parallel-size 2 --exit
     --save-interval 21 --data-path "$DATA_DIR/text_document" --load "$W/noted"
 same "train on" "$W/on/global_step21" 1 2 1
 
+# fp16: ZeRO stage 1's shards and DeepSpeed's scaler, from scratch (the first step overflows, the second is good) and on
+# from the reference's.
+fp16=tests/data/gpt2-fp16-tp2pp2dp2 json="--deepspeed --deepspeed_config tests/data/gpt2-fp16-tp2pp2dp2/ds.json"
+fp16_common=$(echo "$COMMON" | sed 's/--bf16/--fp16/')
+check "fp16 to 1 2 3" reshape -q --target-tp 1 --target-pp 2 --target-dp 3 $fp16 "$W/out"
+check "fp16 to 1 2 3: the scaler" "$python" "$script" scaler "$W/out" "$fp16/global_step20" cur_scale=131072.0 cur_iter=20 \
+    last_overflow_iter=19 cur_hysteresis=1
+same "fp16 to 1 2 3" "$W/out" 1 2 3
+rm -rf "$W/out"
+# shellcheck disable=SC2086
+check "fp16: train" launch 2 $fp16_common $small --global-batch-size 2 --tensor-model-parallel-size 2 --exit-interval 2 \
+    --save "$W/half" --save-interval 2 --data-path "$DATA_DIR/text_document" --initial-loss-scale 1024 --loss-scale-window 500
+check "fp16: its scaler" "$python" "$script" scaler "$W/half/global_step2" "$fp16/global_step20" cur_scale=1024.0 \
+    cur_iter=2 last_overflow_iter=-1 cur_hysteresis=2 scale_window=500 delayed_shift=2 scale_factor=2.0
+same "fp16: train" "$W/half/global_step2" 2 1 1
+# shellcheck disable=SC2086
+check "fp16: train on" launch 4 $fp16_common $json --global-batch-size 16 --rampup-batch-size 4 4 96 \
+    --position-embedding-type absolute --pipeline-model-parallel-size 2 --exit-interval 26 --save "$W/half-on" \
+    --save-interval 26 --data-path "$DATA_DIR/text_document" --load "$fp16"
+check "fp16: the scaler goes on" "$python" "$script" scaler "$W/half-on/global_step26" "$fp16/global_step20" \
+    cur_scale=262144.0 cur_iter=26 last_overflow_iter=19 cur_hysteresis=2 min_scale=1 scale_window=6
+same "fp16: train on" "$W/half-on/global_step26" 1 2 2
+
 check "export" export-hf -q "$bloom" "$W/hf"
 check "import" export-hf -q --import --target-tp 2 --target-dp 2 "$W/hf" "$W/out"
 same "import" "$W/out" 2 1 2

@@ -3,6 +3,8 @@
 deepspeed_check.py universal IN OURS TP PP DP: its DeepSpeedCheckpoint counts these degrees; its ds_to_universal
     converts IN, without --inject_missing_state, and every file of the result must say what ours
     (`ds2universal --vocab strip`) says.
+deepspeed_check.py scaler IN LIKE KEY=VALUE...: each shard of IN is of ZeRO stage 1, with the keys that the shards of LIKE
+    have, and holds DeepSpeed's own DynamicLossScaler, with LIKE's fields and these values; it goes on from them.
 deepspeed_check.py dimensions IN OUT TP PP: OUT is a copy of IN as DeepSpeed 0.19 notes degrees.
 """
 import enum
@@ -23,6 +25,8 @@ sys.modules["megatron.enums"].PositionEmbeddingType = PositionEmbeddingType
 import torch
 import deepspeed.checkpoint.ds_to_universal as converter
 from deepspeed.checkpoint import DeepSpeedCheckpoint
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScalerBase
+from deepspeed.runtime.zero.config import ZeroStageEnum
 
 
 def load(path):
@@ -33,6 +37,8 @@ def same(a, b):
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and
                 a.dtype == b.dtype and a.detach().numpy().tobytes() == b.detach().numpy().tobytes())
+    if isinstance(a, LossScalerBase):
+        return type(a) is type(b) and vars(a) == vars(b)
     if isinstance(a, dict):
         return isinstance(b, dict) and set(a) == set(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)):
@@ -63,6 +69,30 @@ def universal(src, ours, *want):
     return bad or not names
 
 
+def scaler(src, like, *want):
+    def shards(folder):
+        return [load(p)["optimizer_state_dict"] for p in sorted(glob.glob(os.path.join(folder, "zero_pp_rank_*")))]
+
+    model = shards(like)[0]
+    mine = shards(src)
+    bad = not mine
+    for at, shard in enumerate(mine):
+        s = shard["loss_scaler"]
+        ok = (list(shard) == list(model) and shard["zero_stage"] == ZeroStageEnum.optimizer_states and
+              type(s) is DynamicLossScaler and list(vars(s)) == list(vars(model["loss_scaler"])) and
+              s.dtype == torch.float16 and shard["dynamic_loss_scale"] is True and
+              all(str(vars(s)[key]) == value for key, value in (x.split("=") for x in want)))
+        # It doubles in a window of good steps; versions differ in which.
+        before = s.cur_scale
+        for step in range(s.scale_window + 1 if ok else 0):
+            s.update_scale(False)
+        ok = ok and s.cur_scale in (2 * before, 4 * before)
+        if not ok:
+            print(f"shard {at}: {list(shard)}, {type(s)}, {vars(s)}")
+        bad = bad or not ok
+    return bad
+
+
 def dimensions(src, out, tp, pp):
     shutil.copytree(src, out)
     for path in glob.glob(os.path.join(out, "mp_rank_*")):
@@ -72,4 +102,4 @@ def dimensions(src, out, tp, pp):
     return 0
 
 
-sys.exit({"universal": universal, "dimensions": dimensions}[sys.argv[1]](*sys.argv[2:]))
+sys.exit({"universal": universal, "scaler": scaler, "dimensions": dimensions}[sys.argv[1]](*sys.argv[2:]))
