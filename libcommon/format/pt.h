@@ -87,8 +87,14 @@ void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc);
 int pt_image_runs(struct pt_image *im, const struct zip_run **runs);    /* valid until the next call or free */
 
 /*
+ * A tensor that brings its elements along, for pt_build() alone, which gives it a storage: the arena keeps a copy of
+ * `elems`. What t says of a storage is not looked at.
+ */
+struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *elems);
+
+/*
  * A whole small .pt in memory: `root` may hold tensors of `pt` (their bytes are read,
- * CRC-checked and packed tight) and values made with pk_*. Caller frees *out. ERR_DATA
+ * CRC-checked and packed tight), those of pt_new_filled(), and values made with pk_*. Caller frees *out. ERR_DATA
  * for a damaged record, more than 1 GiB, or a storage held by a class we do not know.
  */
 MUST_CHECK int pt_build(const char *prefix, const struct pk *root, const struct pt *pt, struct files *f,

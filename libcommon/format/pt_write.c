@@ -51,6 +51,41 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
     return pk_call(a, pk_global(a, "torch._utils", "_rebuild_tensor_v2"), args);
 }
 
+/* The name of its storage; bytes in place of a string are the storage itself. */
+static struct pk **storage_name(const struct pk *tensor)
+{
+    return &tensor->args->item[0]->args->item[2];
+}
+
+struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *elems)
+{
+    struct pt_new own = *t;
+    struct pk *v, *bytes = arena_alloc(a, sizeof *bytes);
+
+    own.offset_elems = 0;
+    own.storage_elems = 1;
+    for (int i = 0; i < t->ndim; i++)
+        own.storage_elems *= t->shape[i];
+    bytes->type = PK_BYTES;
+    bytes->len = (uint64_t)own.storage_elems * (uint64_t)dtype_size(t->dtype);
+    bytes->str = arena_strndup(a, elems, bytes->len);
+    v = pt_new_tensor(a, &own);
+    *storage_name(v) = bytes;
+    return v;
+}
+
+/* Is v one of those? Its bytes. */
+static const struct pk *filled_with(const struct pk *v)
+{
+    const struct pk *id;
+
+    if (v->type != PK_CALL || !pk_is_class(v, "torch._utils", "_rebuild_tensor_v2") || v->args->n < 1 ||
+        v->args->item[0]->type != PK_PERSID)
+        return NULL;
+    id = v->args->item[0]->args;
+    return id->type == PK_TUPLE && id->n > 2 && id->item[2]->type == PK_BYTES ? id->item[2] : NULL;
+}
+
 /* ---- the file ---- */
 
 struct pt_image {
@@ -137,6 +172,7 @@ int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
 
 /* One tensor of the new file: all of its own storage. */
 struct packed {
+    const struct pk *filled;            /* its elements; NULL: they are those of: */
     struct pt_tensor from;
     uint64_t bytes;
 };
@@ -149,22 +185,44 @@ struct builder {
     const struct pk *stray;             /* a storage that is named outside any tensor we understand */
 };
 
+static struct packed *add_packed(struct builder *b)
+{
+    ARRAY_ROOM(b->tensor, b->cap, b->n + 1);
+    b->tensor[b->n] = (struct packed){0};
+    return &b->tensor[b->n++];
+}
+
+static struct pk *pack_filled(struct builder *b, const struct pk *v, const struct pk *bytes)
+{
+    struct packed *to = add_packed(b);
+    struct pk *made = pk_copy(b->arena, v);
+
+    to->filled = bytes;
+    to->bytes = bytes->len;
+    *storage_name(made) = pk_str(b->arena, arena_fmt(b->arena, "%d", b->n - 1));
+    return made;
+}
+
 /* Asked for every node while the tree is copied: a view of the old file becomes a tight tensor. */
 static struct pk *pack(void *ctx, const struct pk *v)
 {
     struct builder *b = ctx;
+    const struct pk *filled = filled_with(v);
+    struct packed *to;
     struct pt_tensor t;
 
+    if (filled)
+        return pack_filled(b, v, filled);
     if (v->type == PK_PERSID)
         b->stray = v;
     /* A Parameter is copied as it is; the tensor inside it comes along by itself. */
     if (v->type != PK_CALL || strncmp(v->fn->type == PK_GLOBAL ? v->fn->name : "", "_rebuild_tensor", 15) != 0 ||
         !b->pt || !pt_tensor(b->pt, v, &t))
         return NULL;
-    ARRAY_ROOM(b->tensor, b->cap, b->n + 1);
-    b->tensor[b->n].from = t;
-    b->tensor[b->n].bytes = (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype);
-    return pt_new_tensor(b->arena, &(struct pt_new){ .storage = b->n++, .dtype = t.dtype, .storage_elems = t.n_elems,
+    to = add_packed(b);
+    to->from = t;
+    to->bytes = (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype);
+    return pt_new_tensor(b->arena, &(struct pt_new){ .storage = b->n - 1, .dtype = t.dtype, .storage_elems = t.n_elems,
                                                      .ndim = t.ndim, .shape = t.shape,
                                                      .requires_grad = t.requires_grad });
 }
@@ -224,6 +282,11 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
         const struct packed *t = &b->tensor[i];
         uint8_t *at = file + pt_image_at(im, i);
 
+        if (t->filled) {
+            memcpy(at, t->filled->str, t->bytes);
+            pt_image_set_crc(im, i, crc_bytes(0, at, t->bytes));
+            continue;
+        }
         if (t->from.record != loaded) {         /* views of one storage often follow each other */
             free(storage);
             storage = read_storage(f, loaded = t->from.record, e);
@@ -250,8 +313,10 @@ static int check_packed(const struct builder *b, struct files *f, struct err *e)
         return -1;
     }
     for (int i = 0; i < b->n; i++) {
-        const struct record *r = files_record(f, b->tensor[i].from.record);
+        const struct record *r = b->tensor[i].filled ? NULL : files_record(f, b->tensor[i].from.record);
 
+        if (!r)
+            continue;
         /* Strides of 0 let a few bytes claim to be a huge tensor. */
         if (b->tensor[i].from.n_elems > (int64_t)MAX_BUILD || r->len > MAX_BUILD ||
             (total += b->tensor[i].bytes) > MAX_BUILD) {

@@ -1,16 +1,13 @@
 /*
  * hf_source_state.c - what a trainer would have written beside an imported model's weights
  *
- * An mp_rank file of iteration 0 is built in memory: DeepSpeed's keys, the arguments that a
- * trainer compares or a tool asks for, and param_shapes in the order of the optimizer. The
+ * An mp_rank file of iteration 0 (deepspeed_fresh.h) with the arguments that a trainer compares or a tool asks for. The
  * rest of the arguments comes from the command line that continues the training.
  */
-#include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/format/pt.h"
+#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
-#include "libcommon/layout/run_state.h"
 
 static void set_real(struct arena *a, struct pk *d, const char *key, double v)
 {
@@ -28,42 +25,6 @@ static struct pk *tuple_of_one(struct arena *a, struct pk *v)
 
     pk_add(a, t, v);
     return t;
-}
-
-/* ---- param_shapes ---- */
-
-/* LayerNorms and biases do not decay; all else does. */
-static bool decays(const struct param *p)
-{
-    return p->ndim == 2;
-}
-
-static void add_shape(struct arena *a, struct pk *group, const struct param *p)
-{
-    struct pk *dims = pk_tuple(a);
-
-    for (int d = 0; d < p->ndim; d++)
-        pk_add(a, dims, pk_int(a, p->shape[d]));
-    pk_set_str(a, group, p->name, pk_call(a, pk_global(a, "torch", "Size"), tuple_of_one(a, dims)));
-}
-
-/* The decaying ones, in two halves by their number where there are three groups; then the others. */
-static struct pk *param_shapes(const struct source *s, struct arena *a, int n_groups)
-{
-    struct pk *list = pk_list(a), *group[3];
-    int n_decay = 0, place = 0;
-
-    for (int g = 0; g < n_groups; g++)
-        pk_add(a, list, group[g] = pk_ordered_dict(a));
-    for (int i = 0; i < s->n_params; i++)
-        n_decay += decays(&s->param[i]);
-    for (int i = 0; i < s->n_params; i++) {
-        const struct param *p = &s->param[i];
-
-        add_shape(a, decays(p) ? group[n_groups == 3 && place >= n_decay / 2] : group[n_groups - 1], p);
-        place += decays(p);
-    }
-    return list;
 }
 
 /* ---- arguments ---- */
@@ -168,84 +129,12 @@ static struct pk *arguments(struct arena *a, const struct hf_config *c)
 
 /* ---- the file ---- */
 
-static struct pk *schedule(struct arena *a)
-{
-    static const char *const zeros[] = { "warmup_steps", "num_steps", "warmup_tokens", "num_tokens" };
-    struct pk *d = pk_dict(a);
-
-    set_real(a, d, "max_lr", 0);
-    for (int i = 0; i < 4; i++)
-        pk_set_int(a, d, zeros[i], 0);
-    pk_set_str(a, d, "decay_style", pk_str(a, "cosine"));
-    pk_set_int(a, d, "decay_steps", 0);
-    set_real(a, d, "min_lr", 0);
-    return d;
-}
-
-static struct pk *empty_set(struct arena *a)
-{
-    return pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of_one(a, pk_list(a)));
-}
-
-static struct pk *mp_rank(const struct source *s, struct arena *a, const struct hf_config *c, int64_t tokens,
-                          int n_groups)
-{
-    static const char *const zeros[] = { "skipped_steps", "global_steps", "global_samples" };
-    struct pk *d = pk_dict(a), *info = pk_dict(a);
-
-    pk_set_str(a, d, "module", pk_none(a));
-    pk_set_str(a, d, "buffer_names", pk_list(a));
-    pk_set_str(a, d, "optimizer", pk_none(a));
-    pk_set_str(a, d, "param_shapes", param_shapes(s, a, n_groups));
-    pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
-    pk_set_str(a, d, "shared_params", pk_dict(a));
-    pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
-    pk_set_str(a, d, "lr_scheduler", schedule(a));
-    pk_set_str(a, d, "data_sampler", pk_none(a));
-    pk_set_str(a, d, "random_ltd", pk_none(a));
-    pk_set_str(a, d, "sparse_tensor_module_names", empty_set(a));
-    for (int i = 0; i < 3; i++)
-        pk_set_int(a, d, zeros[i], 0);
-    pk_set_int(a, d, "dp_world_size", 1);
-    pk_set_int(a, d, "mp_world_size", 1);
-    pk_set_str(a, d, "ds_config", pk_dict(a));
-    pk_set_str(a, d, "ds_version", pk_str(a, "0.12.6"));
-    pk_set_str(a, d, "args", arguments(a, c));
-    set_real(a, d, "checkpoint_version", 3.0);
-    pk_set_int(a, d, "iteration", 0);
-    pk_set_int(a, d, "tokens", 0);
-    pk_set_int(a, info, "padded_vocab_size", c->vocab);
-    pk_set_int(a, info, "original_vocab_size", tokens);
-    pk_set_str(a, d, "checkpoint_info", info);
-    return d;
-}
-
 int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e)
 {
-    static const char name[] = "mp_rank_00_model_states.pt";
     struct arena *a = arena_new(0);
-    uint8_t *bytes = NULL, *kept;
-    struct source_file *grown;
-    uint64_t size;
-    int rc = pt_build("mp_rank_00_model_states", mp_rank(s, a, c, tokens, n_groups), NULL, s->files, &bytes, &size, e);
+    const struct ds_fresh f = { .args = arguments(a, c), .vocab = c->vocab, .tokens = tokens, .n_groups = n_groups };
+    int rc = ds_fresh_mp(s, a, &f, e);
 
     arena_free(a);
-    if (rc < 0)
-        return -1;
-    kept = arena_alloc(s->arena, size);
-    memcpy(kept, bytes, size);
-    free(bytes);
-    grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
-    memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
-    grown[s->n_files] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .cls = FILE_OTHER,
-                                              .pp = 0, .tp = 0, .dp = -1, .layer = -1 };
-    grown[s->n_files].file = files_add_mem(s->files, kept, size, name);
-    grown[s->n_files].pt = pt_open(s->files, grown[s->n_files].file, e);
-    s->file = grown;
-    if (!s->file[s->n_files++].pt)
-        return -1;
-    s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
-    s->run.n_groups = n_groups;
-    run_state_read(s, s->file[s->n_files - 1].pt);
-    return 0;
+    return rc;
 }
