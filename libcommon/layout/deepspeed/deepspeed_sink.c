@@ -7,23 +7,18 @@
  */
 #include "libcommon/layout/deepspeed/deepspeed_sink.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* ---- the files ---- */
 
-static struct dss_file *add_file(struct dss *w, char *name)
+static struct ds_file *add_file(struct dss *w, const char *name)
 {
-    struct dss_file *f = &w->file[w->n_files++];
+    struct ds_file *f = &w->file[w->n_files++];
 
-    f->name = name;
-    /* As torch names the archive inside: the file's name without its extension. */
-    f->prefix = arena_fmt(w->arena, "%.*s", (int)(strlen(name) - strlen(".pt")), name);
-    f->layer = f->pp = f->tp = f->dp = -1;
+    *f = ds_file_new(w->arena, name);
     return f;
 }
 
@@ -34,7 +29,7 @@ static void list_layers(struct dss *w)
 
     for (int i = 0; i < t->n_params; i++)
         for (int tp = 0; tp < t->topo.tp && (i == 0 || t->param[i].layer != t->param[i - 1].layer); tp++) {
-            struct dss_file *f = add_file(w, arena_fmt(w->arena, "%s", ds_layer_name(t->param[i].layer, tp, buf)));
+            struct ds_file *f = add_file(w, ds_layer_name(t->param[i].layer, tp, buf));
 
             f->layer = t->param[i].layer;
             f->tp = tp;
@@ -51,8 +46,7 @@ static void list_shards(struct dss *w)
     for (int pp = 0; pp < t->topo.pp; pp++)
         for (int tp = 0; tp < t->topo.tp; tp++)
             for (int dp = 0; dp < t->topo.dp; dp++) {
-                const char *name = ds_zero_name(&spelling, topo_mp(t->topo, pp, tp), dp, buf);
-                struct dss_file *f = add_file(w, arena_fmt(w->arena, "%s", name));
+                struct ds_file *f = add_file(w, ds_zero_name(&spelling, topo_mp(t->topo, pp, tp), dp, buf));
 
                 f->pp = pp;
                 f->tp = tp;
@@ -61,24 +55,13 @@ static void list_shards(struct dss *w)
             }
 }
 
-void dss_tree(const struct dss *w, const struct dss_file *f, struct ds_tree *x)
+/* The tree of a file: the same every time. */
+static void make_tree(const struct dss *w, const struct ds_file *f, struct ds_tree *x)
 {
     if (f->layer >= 0)
         ds_tree_layer(w->t, f->layer, x);
     else
-        ds_tree_zero(w->t, f->pp, f->tp, f->dp, x);
-}
-
-static struct pt_image *make_image(const struct dss_file *f, const struct ds_tree *x)
-{
-    uint64_t *size = xmalloc((size_t)x->n * sizeof *size + 1);
-    struct pt_image *im;
-
-    for (int i = 0; i < x->n; i++)
-        size[i] = x->storage[i].len;
-    im = pt_image_new(f->prefix, x->root, x->n, size);
-    free(size);
-    return im;
+        ds_tree_zero(w->t, f->pp, f->dp, x);
 }
 
 static void list_files(struct dss *w)
@@ -102,12 +85,9 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     list_files(w);
     for (int i = 0; i < w->n_files; i++) {
         struct ds_tree x;
-        struct pt_image *im;
 
-        dss_tree(w, &w->file[i], &x);
-        im = make_image(&w->file[i], &x);
-        bytes += align_up(pt_image_size(im), 4096);
-        pt_image_free(im);
+        make_tree(w, &w->file[i], &x);
+        bytes += align_up(ds_file_size(&w->file[i], &x), 4096);
         ds_tree_free(&x);
     }
     if (mp)
@@ -115,28 +95,18 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     return bytes;
 }
 
-static int lay_out(struct sink *k, struct dss_file *f, struct plan *plan, struct err *e)
+static int lay_out(struct sink *k, struct ds_file *f, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
     char *path = path_join(k->dir, f->name);
     struct ds_tree x;
-    struct pt_image *im;
     int rc = 0;
 
-    dss_tree(w, f, &x);
-    im = make_image(f, &x);
-    f->n = x.n;
-    f->sum = arena_alloc(w->arena, (size_t)x.n * sizeof *f->sum);
-    f->at = arena_alloc(w->arena, (size_t)x.n * sizeof *f->at);
-    f->storage = arena_alloc(w->arena, (size_t)x.n * sizeof *f->storage);
-    for (int i = 0; i < x.n; i++) {
-        f->storage[i] = x.storage[i];
-        f->at[i] = pt_image_at(im, i);
-    }
+    make_tree(w, f, &x);
+    ds_file_lay_out(w->arena, f, &x);
     f->dst = plan_add_dst(plan, path);
     if (k->o.part == 0)
-        rc = sink_reserve(k, path, pt_image_size(im), e);
-    pt_image_free(im);
+        rc = sink_reserve(k, path, f->size, e);
     ds_tree_free(&x);
     free(path);
     return rc;
@@ -176,7 +146,7 @@ static void sum_storages(struct dss *w, struct plan *plan)
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
         const struct dss_item *it = pi->user;
-        struct dss_file *f = it ? &w->file[it->file] : NULL;
+        struct ds_file *f = it ? &w->file[it->file] : NULL;
 
         for (int k = 0; f && k < (pi->n_outs ? pi->n_outs : 1); k++, f += f->next_tp)
             crc_sum_add(&f->sum[it->storage], f->storage[it->storage].len, it->at, plan_share(pi),
@@ -184,57 +154,27 @@ static void sum_storages(struct dss *w, struct plan *plan)
     }
 }
 
-static int write_headers(struct sink *k, const struct dss_file *f, struct err *e)
+/* What is durable is settled with the folder, when it is published. */
+static int seal(struct sink *k, const struct ds_file *f, struct err *e)
 {
-    struct dss *w = k->priv;
-    char *path = path_join(k->dir, f->name);
     struct ds_tree x;
-    struct pt_image *im;
-    const struct zip_run *run;
-    int n, rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
+    int rc;
 
-    dss_tree(w, f, &x);
-    im = make_image(f, &x);
-    for (int i = 0; i < x.n; i++) {
-        const struct ds_storage *st = &x.storage[i];
-        bool ours = st->fill == DS_FILL_BYTES;
-
-        pt_image_set_crc(im, i, ours ? crc_bytes(0, st->bytes, st->len) : f->sum[i].acc);
-        if (fd >= 0 && rc == 0 && ours)
-            rc = write_all_at(fd, st->bytes, st->len, pt_image_at(im, i));
-    }
-    n = pt_image_runs(im, &run);
-    for (int i = 0; i < n && fd >= 0 && rc == 0; i++)
-        rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
-    if (fd < 0 || rc < 0) {
-        err_sys(e, path, "cannot write the headers");
-        rc = -1;
-    }
-    if (fd >= 0)
-        close(fd);
-    pt_image_free(im);
+    make_tree(k->priv, f, &x);
+    rc = ds_file_seal(k->dir, f, &x, false, e);
     ds_tree_free(&x);
-    free(path);
     return rc;
 }
 
 static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
 {
-    struct dss *w = k->priv;
-    char buf[96], *prefix, *path;
-    uint8_t *bytes = NULL;
-    uint64_t size;
-    int rc;
+    const struct ds_target *t = ((const struct dss *)k->priv)->t;
+    struct arena *a = arena_new(0);
+    const struct source_file *from;
+    struct pk *root = ds_tree_mp(t, a, pp, tp, &from, e);
+    int rc = root ? ds_file_write_mp(k->dir, topo_mp(t->topo, pp, tp), root, from->pt, t->src->files, e) : -1;
 
-    ds_mp_name(topo_mp(w->t->topo, pp, tp), buf);
-    path = path_join(k->dir, buf);
-    prefix = str_fmt("%.*s", (int)(strlen(buf) - strlen(".pt")), buf);
-    rc = ds_tree_mp(w->t, pp, tp, prefix, &bytes, &size, e);
-    if (rc == 0)
-        rc = file_replace(path, bytes, size, e);
-    free(bytes);
-    free(prefix);
-    free(path);
+    arena_free(a);
     return rc;
 }
 
@@ -253,7 +193,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 
     sum_storages(w, plan);
     for (int i = 0; i < w->n_files; i++)
-        if (write_headers(k, &w->file[i], e) < 0)
+        if (seal(k, &w->file[i], e) < 0)
             return -1;
     for (int pp = 0; pp < w->t->topo.pp; pp++)
         for (int tp = 0; tp < w->t->topo.tp; tp++)

@@ -1,5 +1,5 @@
 /*
- * deepspeed_sink.h - what the files of the sharded sink share; for the room only
+ * deepspeed_sink.h - what the files of the sink of a conversion share; for the room only
  *
  * Every storage of a layer file or a shard is filled by several plan items, each a range
  * of one parameter (deepspeed_sink_plan.c). Headers need the CRCs of whole storages, so
@@ -8,22 +8,7 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_SINK_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_SINK_H
 
-#include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed/deepspeed_target.h"
-#include "libcommon/layout/deepspeed/deepspeed_tree.h"
-
-/* A file that plan items fill. */
-struct dss_file {
-    char *name, *prefix;
-    int layer;                          /* a layer file's number, else -1 */
-    int pp, tp, dp;
-    int dst;
-    int next_tp;                        /* the next tensor rank's file of the same kind is so many further on */
-    int n;                              /* storages */
-    struct ds_storage *storage;         /* [n] */
-    uint64_t *at;                       /* [n] first byte in the file */
-    struct crc_sum *sum;                /* [n] of what their items hold */
-};
+#include "libcommon/layout/deepspeed/deepspeed_file.h"
 
 /*
  * One item: a run of one storage, or of that storage in the files of several tensor ranks,
@@ -45,7 +30,7 @@ struct dss {
     const struct ds_target *t;
     struct arena *arena;
     int n_files;
-    struct dss_file *file;
+    struct ds_file *file;
     int n_items, cap_items;
     struct dss_item **item;             /* each at a fixed address: the plan keeps pointers */
     int zeros;                          /* record of zeros, -1 not made yet */
@@ -53,10 +38,8 @@ struct dss {
     struct tmap **columns;              /* [param][state][group of columns]: made when first needed */
 };
 
-/* The tree of a file: the same every time. */
-void dss_tree(const struct dss *w, const struct dss_file *f, struct ds_tree *x);
 /* Add the items of one file; all files are laid out. */
-void dss_plan_file(struct sink *k, struct dss_file *f, struct plan *plan);
+void dss_plan_file(struct sink *k, struct ds_file *f, struct plan *plan);
 /* sink_ops.look: sum up what rows of a row-parallel slice add to the merged tensor's CRC. */
 void dss_look(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
 

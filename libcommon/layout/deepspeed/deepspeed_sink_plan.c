@@ -50,7 +50,7 @@ struct slice {
 struct filling {
     struct sink *k;
     struct plan *plan;
-    const struct dss_file *f;
+    const struct ds_file *f;
     int storage;
 };
 
@@ -204,7 +204,7 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
 
 /* ---- items ---- */
 
-static struct dss_item *new_item(struct dss *w, const struct dss_file *f, int storage, uint64_t at)
+static struct dss_item *new_item(struct dss *w, const struct ds_file *f, int storage, uint64_t at)
 {
     struct dss_item *it = xcalloc(1, sizeof *it);
 
@@ -275,7 +275,7 @@ static void deal_rows(const struct filling *x, const struct slice *s, int64_t ro
 {
     struct plan_out *out = xcalloc((size_t)s->n_deal, sizeof *out);
     struct dss_item *it = slice_item(x, s, at, false);
-    const struct dss_file *f = x->f;
+    const struct ds_file *f = x->f;
     struct plan_range r;
     int i;
 
@@ -362,7 +362,7 @@ static void plan_flat(const struct filling *x, const struct ds_storage *st)
     }
 }
 
-void dss_plan_file(struct sink *k, struct dss_file *f, struct plan *plan)
+void dss_plan_file(struct sink *k, struct ds_file *f, struct plan *plan)
 {
     for (int i = 0; i < f->n; i++) {
         struct filling x = { .k = k, .plan = plan, .f = f, .storage = i };

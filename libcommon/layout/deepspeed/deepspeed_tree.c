@@ -102,17 +102,15 @@ static int group_like(const struct ds_target *t, int g)
     return from == t->n_groups ? g : g == t->n_groups - 1 ? from - 1 : 0;
 }
 
-/* The counter as the source keeps it: torch's tensor, or an int. */
+/* The counter as the source keeps it: torch's tensor, or an int. ds_tree_set_step() has its value. */
 static struct pk *step_value(struct shard *k, const struct pk *was)
 {
     const struct run_state *r = &k->t->src->run;
     struct ds_storage st = { .fill = DS_FILL_BYTES, .len = sizeof(float) };
-    float v = (float)k->t->opt_step;
     struct pt_tensor t;
 
     if (was ? !pt_tensor(r->optimizer_pt, was, &t) : !k->t->step_is_tensor)
-        return pk_int(k->x->arena, k->t->opt_step);
-    memcpy(st.bytes, &v, sizeof v);
+        return pk_int(k->x->arena, 0);
     if (was)
         return add_tensor(k->x, st, DTYPE_F32, t.ndim, t.shape, t.requires_grad);
     return add_tensor(k->x, st, DTYPE_F32, 0, NULL, false);
@@ -155,9 +153,6 @@ static struct pk *param_group(struct shard *k, int g)
 
     pk_add(a, ids, pk_int(a, g));
     pk_set_str(a, d, "params", ids);
-    /* apex counts here; DeepSpeed's own optimizer keeps a constant 0 beside the real one. */
-    if (!k->t->step_in_state && k->t->opt_step >= 0)
-        renew_int(a, d, "step", k->t->opt_step);
     return d;
 }
 
@@ -309,6 +304,30 @@ static struct pk *optimizer_state_dict(struct shard *k)
     return d;
 }
 
+void ds_tree_set_step(struct ds_tree *x, int64_t step)
+{
+    const struct pk *base = pk_get(pk_get(x->root, "optimizer_state_dict"), "base_optimizer_state");
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(base, "state"), &n), **group;
+    const float number = (float)step;
+    bool in_state = false;
+
+    for (uint32_t g = 0; pair && g < n; g++) {
+        struct pk *d = pair[2 * g + 1], *v = pk_get(d, "step");
+
+        in_state |= v != NULL;
+        if (v && v->type == PK_INT)
+            pk_set_int(x->arena, d, "step", step);
+    }
+    for (int i = 0; i < x->n; i++)
+        if (x->storage[i].fill == DS_FILL_BYTES)
+            memcpy(x->storage[i].bytes, &number, sizeof number);
+    /* apex counts in the groups; DeepSpeed's own optimizer keeps a constant 0 there beside the real one. */
+    group = pk_items(pk_get(base, "param_groups"), &n);
+    for (uint32_t g = 0; !in_state && step >= 0 && g < n; g++)
+        renew_int(x->arena, group[g], "step", step);
+}
+
 /* A value that stands beside optimizer_state_dict. */
 static struct pk *around_state(const struct shard *k, const char *key, const struct pk *v)
 {
@@ -316,7 +335,7 @@ static struct pk *around_state(const struct shard *k, const char *key, const str
                                          : pk_copy(k->x->arena, v);
 }
 
-void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_tree *x)
+static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
 {
     struct shard k = { .t = t, .group = t->stage[pp].group, .n_groups = t->stage[pp].n_groups, .dp = dp, .x = x };
     const struct pk *was = t->src->run.optimizer_pt ? pt_root(t->src->run.optimizer_pt) : NULL;
@@ -324,8 +343,6 @@ void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_t
     struct pk **pair;
     uint32_t n = 0;
 
-    (void)tp;                           /* tensor ranks differ in values only */
-    tree_begin(x);
     x->root = pk_dict(x->arena);
     if (!pk_get(was, "optimizer_state_dict")) {
         /* A universal source: what stands around the state is in the mp_rank files too. */
@@ -345,6 +362,14 @@ void ds_tree_zero(const struct ds_target *t, int pp, int tp, int dp, struct ds_t
 
         pk_set_str(x->arena, x->root, key, state ? optimizer_state_dict(&k) : around_state(&k, key, pair[2 * i + 1]));
     }
+}
+
+/* Tensor ranks differ in values only. */
+void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
+{
+    tree_begin(x);
+    make_shard(t, pp, dp, x);
+    ds_tree_set_step(x, t->opt_step);
 }
 
 /* ---- what of it can be written ---- */
@@ -426,11 +451,12 @@ static int check_optimizer(const struct source *s, struct err *e)
         err_data(e, path, ERR_NO_BYTE, "the optimizer's step cannot be read");
         return -1;
     }
-    if (!only_str_keys(pt_root(r->optimizer_pt)) || !only_str_keys(r->optimizer) || !only_str_keys(base)) {
+    if ((r->optimizer_pt && !only_str_keys(pt_root(r->optimizer_pt))) || !only_str_keys(r->optimizer) ||
+        !only_str_keys(base)) {
         err_data(e, path, ERR_NO_BYTE, "a key that is no string: no optimizer state as we know it");
         return -1;
     }
-    key = odd_value(pt_root(r->optimizer_pt), rebuilt, 4);
+    key = r->optimizer_pt ? odd_value(pt_root(r->optimizer_pt), rebuilt, 4) : NULL;
     key = key ? key : odd_value(r->optimizer, rebuilt, 4);
     key = key ? key : odd_value(base, rebuilt, 4);
     if (key) {
@@ -598,19 +624,15 @@ static struct pk *mp_root(const struct ds_target *t, struct arena *a, const stru
     return root;
 }
 
-int ds_tree_mp(const struct ds_target *t, int pp, int tp, const char *prefix, uint8_t **out, uint64_t *size,
-               struct err *e)
+struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct source_file **from,
+                      struct err *e)
 {
     const struct source *s = t->src;
-    const struct source_file *f = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
-    struct arena *a = arena_new(0);
-    int rc = -1;
 
-    if (!f)
-        err_data(e, s->path, ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % s->topo.pp,
-                 tp % s->topo.tp);
-    else
-        rc = pt_build(prefix, mp_root(t, a, f, pp, tp), f->pt, s->files, out, size, e);
-    arena_free(a);
-    return rc;
+    *from = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
+    if (*from)
+        return mp_root(t, a, *from, pp, tp);
+    err_data(e, s->path, ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % s->topo.pp,
+             tp % s->topo.tp);
+    return NULL;
 }

@@ -71,12 +71,17 @@ static int add_mp(struct checkpoint_base *s, const struct ds_target *t, int pp, 
                   const struct checkpoint_saver_opts *o, struct err *e)
 {
     struct checkpoint_base_file *f = add_file(s, pp, tp);
+    struct arena *a = arena_new(0);
+    const struct source_file *from;
+    struct pk *root;
     char name[96], *prefix;
     int rc;
 
     ds_mp_name(topo_mp(t->topo, pp, tp), name);
     prefix = str_fmt("%.*s", (int)(strlen(name) - strlen(".pt")), name);
-    rc = ds_tree_mp(t, pp, tp, prefix, &f->bytes, &f->size, e);
+    root = ds_tree_mp(t, a, pp, tp, &from, e);
+    rc = root ? pt_build(prefix, root, from->pt, t->src->files, &f->bytes, &f->size, e) : -1;
+    arena_free(a);
     if (rc == 0 && o)
         rc = renew_own(o, f, prefix, e);
     free(prefix);
@@ -120,7 +125,7 @@ static void add_shard(struct checkpoint_base *s, const struct ds_target *t, cons
 
     while (pp < t->topo.pp - 1 && t->stage[pp].n_groups < t->n_groups)
         pp++;
-    ds_tree_zero(t, pp, 0, 0, &tree);
+    ds_tree_zero(t, pp, 0, &tree);
     root = pk_copy_swap(a, tree.root, shrink, &x);
     if (o->ds_config)
         pk_set_str(a, root, "ds_config", deepspeed_json_tree(a, o->ds_config));

@@ -253,7 +253,7 @@ void save_engine_lay_out(struct save_engine *g, const struct checkpoint_now *now
         if (f->layer >= 0) {
             ds_tree_layer(g->t, f->layer, &f->tree);
         } else {
-            ds_tree_zero(g->t, g->s->pp, g->s->tp, f->dp, &f->tree);
+            ds_tree_zero(g->t, g->s->pp, f->dp, &f->tree);
             renew_shard(g, now, &f->tree);
         }
         len = xcalloc((size_t)f->tree.n + 1, sizeof *len);
