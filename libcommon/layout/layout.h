@@ -175,7 +175,8 @@ struct sink_ops {
     const char *name;
     /*
      * Make what is shared in `dir` (OUT.part), and add an item to the plan for everything
-     * tensor-sized; files are created with their final length here.
+     * tensor-sized; files are created with their final length here. A sink whose tensors lie in memory wants no
+     * source (deepspeed_share.h).
      */
     int (*prepare)(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
     /* An item's bytes are all written: write what surrounds them (headers with CRCs). Any thread. */

@@ -82,7 +82,7 @@ static int take_param(struct ds_target *t, const struct ds_shape *o, int i, stru
         to->name = arena_fmt(t->arena, "%d%s", to->layer, strchr(p->name, '.'));
         to->key = strchr(to->name, '.') + 1;
     }
-    to->order = t->src->kind == LAYOUT_DEEPSPEED ? i : param_order(p->name);
+    to->order = t->src->kind == LAYOUT_DEEPSPEED && !t->no_tensors ? i : param_order(p->name);
     return 0;
 }
 
@@ -107,6 +107,8 @@ static int take_params(struct ds_target *t, const struct ds_shape *o, struct err
 
 static int check_states(struct ds_target *t, struct err *e)
 {
+    if (t->no_tensors)
+        return 0;
     for (int i = 0; i < t->n_params; i++) {
         const struct param *p = t->param[i].from;
         bool flat = p->state[STATE_FP32] &&
@@ -437,8 +439,9 @@ static void settle_spelling(struct ds_target *t)
 {
     const struct source *s = t->src;
     int64_t bf16 = 1;
-    bool found = false;
+    bool found = t->no_tensors;
 
+    t->bf16_prefix = t->no_tensors && t->weights == DTYPE_BF16;
     for (int i = 0; i < s->n_files && !found; i++) {
         struct ds_name n = ds_name_parse(s->file[i].name);
 
@@ -454,11 +457,12 @@ static void settle_spelling(struct ds_target *t)
         t->bf16_prefix = true;
 }
 
-static void weights_dtype(struct ds_target *t)
+static void weights_dtype(struct ds_target *t, const struct ds_request *q)
 {
     const struct pk *v = pk_get(t->src->run.args, "params_dtype");
 
-    t->weights = pk_is_class(v, "torch", "float16") ? DTYPE_F16
+    t->weights = q->no_tensors ? q->weights
+               : pk_is_class(v, "torch", "float16") ? DTYPE_F16
                : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
@@ -561,9 +565,10 @@ static int settle(struct ds_target *t, const struct ds_request *q, struct ds_sha
     if (settle_degrees(t, q, e) < 0 || shape_of(t->src, o, e) < 0 || (q->like && shape_of(q->like, like, e) < 0))
         return -1;
     settle_numbers(t, o, q->like ? like : NULL, q->numbering);
+    t->no_tensors = q->no_tensors;
     t->n_groups = q->n_groups ? q->n_groups : q->like ? like->n_groups : o->n_groups;
     layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
-    weights_dtype(t);
+    weights_dtype(t, q);
     if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
         settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
         check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)

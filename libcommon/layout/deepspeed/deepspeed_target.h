@@ -54,6 +54,12 @@ struct ds_request {
     int64_t step;                       /* the iteration to claim; -1: the source's */
     const struct ds_set *set;           /* deepspeed_edit.h */
     int n_set;
+    /*
+     * The source tells what files say and how parameters are grouped, but its tensors are not taken: they are the
+     * caller's (deepspeed_share.h), of dtype `weights`. Files are spelled, and layer files ordered, as a trainer does.
+     */
+    bool no_tensors;
+    enum dtype weights;
 };
 
 /* One parameter, in the order of the layer files. */
@@ -96,6 +102,7 @@ struct ds_target {
     const struct pk *opt, *param_groups;        /* what the shards share; made up where the source has none */
     bool step_in_state, step_is_tensor;
     bool bf16_prefix, joined;           /* spelling of zero files */
+    bool no_tensors;                    /* of the source */
     enum dtype weights;
     int64_t iteration, opt_step;        /* -1: as they are */
     int local_ranks;                    /* GPUs of a node; 0: local_rank is the rank */

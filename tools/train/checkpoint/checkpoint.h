@@ -28,6 +28,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/replicas.h"
 #include "libcommon/base/report.h"
+#include "libcommon/layout/deepspeed/deepspeed_share.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/loss_scale.h"
 #include "tools/train/checkpoint/writer.h"
@@ -54,10 +55,6 @@ struct checkpoint_schedule {
     char decay_style[16];       /* "cosine", "linear", "constant" */
 };
 
-/* One optimizer group's settings. */
-struct checkpoint_group {
-    double lr, beta1, beta2, eps, weight_decay;
-};
 enum { CHECKPOINT_GROUPS_MAX = 3 };
 
 struct checkpoint_info {
@@ -79,7 +76,7 @@ struct checkpoint_info {
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's counter; -1: not recorded (2022's universal form) */
     int n_groups;               /* of settings below; 0: not recorded */
-    struct checkpoint_group group[CHECKPOINT_GROUPS_MAX];       /* the last one does not decay */
+    struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one does not decay */
     bool has_clip_grad;
     double clip_grad;
     bool zero_stage_1;          /* its shards are ZeRO's, as those of fp16 runs, not BF16_Optimizer's */
@@ -231,7 +228,7 @@ struct checkpoint_now {
     double gigaflos;            /* rank 0's; stages that the reference let count otherwise keep their ratio to it */
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's counter after this iteration */
-    struct checkpoint_group decay, no_decay;    /* settings that the last update used */
+    struct ds_settings decay, no_decay;    /* settings that the last update used */
     double clip_grad;
     int64_t skipped_steps;
     bool has_scaler;            /* with DTYPE_F16, to be noted in the shards: */

@@ -12,14 +12,14 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/convert/staging.h"
-#include "tools/train/checkpoint/checkpoint_write.h"
+#include "tools/train/checkpoint/checkpoint_engine.h"
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
 
 void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
                        bool (*gone)(void *ctx), void *ctx)
 {
-    *m = (struct save_meeting){ .o = o, .rank = rank, .size = topo_world(topo), .gone = gone, .ctx = ctx };
+    *m = (struct save_meeting){ .o = o, .rank = rank, .topo = topo, .gone = gone, .ctx = ctx };
     m->part = path_join(o->dir, o->part);
     m->job = str_fmt("%s.job", m->part);
 }

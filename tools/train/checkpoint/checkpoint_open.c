@@ -301,7 +301,7 @@ static void read_groups(struct checkpoint_info *c, const struct run_state *r)
     for (uint32_t g = 0; group && g < n && g < CHECKPOINT_GROUPS_MAX; g++) {
         struct pk **beta = pk_items(pk_get(group[g], "betas"), &n_betas);
 
-        c->group[c->n_groups++] = (struct checkpoint_group){
+        c->group[c->n_groups++] = (struct ds_settings){
             .lr = number(pk_get(group[g], "lr"), 0), .eps = number(pk_get(group[g], "eps"), 1e-8),
             .beta1 = beta && n_betas == 2 ? number(beta[0], 0.9) : 0.9,
             .beta2 = beta && n_betas == 2 ? number(beta[1], 0.999) : 0.999,

@@ -106,7 +106,7 @@ static struct pk *numpy_state(struct arena *a, uint64_t seed)
  * torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of
  * 8 bytes, then the cached normal samples (none).
  */
-static struct pk *torch_state(struct arena *a, struct memory_storages *st, uint64_t seed)
+static struct pk *torch_state(struct arena *a, uint64_t seed)
 {
     const int64_t n = TORCH_STATE;
     uint8_t b[TORCH_STATE] = {0};
@@ -118,28 +118,28 @@ static struct pk *torch_state(struct arena *a, struct memory_storages *st, uint6
     put_le32(b + 12, 1);
     for (int i = 0; i < MT_WORDS; i++)
         put_le64(b + 24 + 8 * i, mt.key[i]);
-    return memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
+    return pt_new_filled(a, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
 }
 
-static struct pk *cuda_state(struct arena *a, struct memory_storages *st, uint64_t seed)
+static struct pk *cuda_state(struct arena *a, uint64_t seed)
 {
     const int64_t n = CUDA_STATE;
     uint8_t b[CUDA_STATE] = {0};
 
     put_le64(b, seed);
-    return memory_tensor(a, st, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
+    return pt_new_filled(a, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
 }
 
-void checkpoint_rng_set(struct arena *a, struct pk *dict, struct memory_storages *st, int64_t seed, int pp, int tp)
+void checkpoint_rng_set(struct arena *a, struct pk *dict, int64_t seed, int pp, int tp)
 {
     uint64_t mine = (uint64_t)(seed + STAGE_STEP * pp);
     struct pk *tracker = pk_dict(a);
 
-    pk_set_str(a, tracker, "model-parallel-rng", cuda_state(a, st, mine + TRACKER_OFFSET + (uint64_t)tp));
+    pk_set_str(a, tracker, "model-parallel-rng", cuda_state(a, mine + TRACKER_OFFSET + (uint64_t)tp));
     pk_set_str(a, dict, keys[0], python_state(a, mine));
     pk_set_str(a, dict, keys[1], numpy_state(a, mine));
-    pk_set_str(a, dict, keys[2], torch_state(a, st, mine));
-    pk_set_str(a, dict, keys[3], cuda_state(a, st, mine));
+    pk_set_str(a, dict, keys[2], torch_state(a, mine));
+    pk_set_str(a, dict, keys[3], cuda_state(a, mine));
     pk_set_str(a, dict, keys[4], tracker);
 }
 

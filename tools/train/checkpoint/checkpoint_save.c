@@ -14,7 +14,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/convert/staging.h"
-#include "tools/train/checkpoint/checkpoint_write.h"
+#include "tools/train/checkpoint/checkpoint_engine.h"
 
 enum { HASH_CHUNK = 1 << 20 };
 
@@ -66,17 +66,14 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
 {
     struct checkpoint_saver *v = xcalloc(1, sizeof *v);
     struct strbuf msg = {0};
-    struct checkpoint_base set;
     int rc = -1;
 
     v->o = *o;
     v->last = none;
     v->at = checkpoint_area_of(o->stage, o->weights);
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
-    if (checkpoint_base_make(o, &set, notes, e) < 0)
+    if (checkpoint_carry(o, &msg, notes, e) < 0)
         goto out;
-    checkpoint_base_pack(&set, &msg);
-    checkpoint_base_free(&set);
     v->o.from = NULL;                   /* nothing of it is needed any more, nor the arguments */
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0)

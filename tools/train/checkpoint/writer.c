@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
-#include "tools/train/checkpoint/checkpoint_write.h"
+#include "tools/train/checkpoint/checkpoint_engine.h"
 
 enum message { MSG_AREA, MSG_SETUP, MSG_SAVE, MSG_END };
 

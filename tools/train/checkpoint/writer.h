@@ -6,7 +6,7 @@
  * a memory file (the staging area, sized when the model is known) and a socket. The
  * trainer copies its state to the staging area and says where it goes; that is all it
  * waits for. The writers of all ranks meet through small files beside the new folder
- * (checkpoint_write.h has the phases).
+ * (checkpoint_engine.h has the phases).
  *
  * A writer never prints. It ignores SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which a
  * launcher may send to all processes of a job: it ends when its trainer does, after a save

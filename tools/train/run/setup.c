@@ -97,7 +97,7 @@ static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
     struct optimizer_opts *p = &t->optimizer_opts;
 
     if (f->n_groups > 0) {
-        const struct checkpoint_group *d = &f->group[0];
+        const struct ds_settings *d = &f->group[0];
 
         note_stored(t, "weight decay", d->weight_decay, t->o.weight_decay, OPTS_GIVEN(&t->o, weight_decay));
         note_stored(t, "Adam's beta1", d->beta1, t->o.adam_beta1, OPTS_GIVEN(&t->o, adam_beta1));

@@ -1,5 +1,5 @@
 /*
- * checkpoint_write.h - the writer process's work: from a staging area to a published tag
+ * checkpoint_engine.h - the writer process's work: from a staging area to a published tag
  *
  * Ranks of one (pp, tp) fill the same files: a rank owns pieces of every bucket, files are
  * cut otherwise. No writer has a connection to another, so they meet in two folders that
@@ -16,15 +16,13 @@
  * folder to TAG, and writes `latest` last. <id> is new for every save: a process left over
  * from a killed run finds its folder gone and can harm nothing.
  */
-#ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_WRITE_H
-#define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_WRITE_H
+#ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_ENGINE_H
+#define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_ENGINE_H
 
 #include <limits.h>
 
-#include "libcommon/base/crc.h"
 #include "libcommon/convert/replace.h"
-#include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/deepspeed/deepspeed_share.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /* One save, as the trainer orders it. */
@@ -34,6 +32,27 @@ struct save_order {
     char tag[64];               /* "global_step20" */
     char part[96];              /* "global_step20.<id>.part", a name in dir; the job folder's has ".job" behind it */
 };
+
+/*
+ * What a saver tells its writer once. Behind it: blocks[topo.pp], this rank's mp_rank file (checkpoint_mp_make()), its
+ * share of the files (ds_share_pack()).
+ */
+struct save_setup {
+    struct topology topo;
+    int pp, dp, tp;
+    struct model_config model;
+    enum dtype weights;
+    int threads;
+    double first_gigaflos;      /* as rank 0 was loaded with, 0: it was not */
+    uint64_t mp_bytes;
+};
+/* ---- checkpoint_carry.c ---- */
+
+/* That message. `notes`: what could not be carried over. */
+MUST_CHECK int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
+                                struct err *e);
+
+/* ---- checkpoint_engine.c ---- */
 
 struct save_engine;
 /* `area` is the staging memory, laid out by checkpoint_area_of(). */
@@ -46,56 +65,15 @@ void save_engine_free(struct save_engine *g);           /* NULL is fine */
  */
 MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
                                enum checkpoint_fault *fault, struct err *e);
-/* What all files of a save take on disk. */
-uint64_t save_engine_disk_bytes(struct save_engine *g);
-
-/* ---- for checkpoint_files.c and checkpoint_write.c ---- */
-
-/* Where one of the stage's parameters goes. */
-struct checkpoint_place {
-    int param;                  /* in target->param */
-    int group;
-    int64_t first;              /* in the flat group */
-    int layer_file;             /* in file[]; -1: the copy on the last stage has none */
-};
-
-/* A file that the ranks of this (pp, tp) fill. */
-struct save_file {
-    char *name, *prefix;
-    int layer;                  /* its number, or -1: an optimizer shard */
-    int dp;                     /* the shard's; of a layer file the rank that owns it */
-    struct ds_tree tree;        /* of the save under way, as all below */
-    struct pt_image *im;
-    struct crc_sum *sum;        /* [tree.n] */
-    int dst;                    /* in the plan; -1: this rank has nothing for it */
-};
-
-struct save_engine {
-    struct checkpoint_base set;
-    struct stage *s;
-    struct source *mem;
-    struct ds_target *t;
-    struct arena *arena;
-    const char *area;
-    struct checkpoint_area at;
-    int rank;
-    struct checkpoint_place *place;        /* [s->n_params] */
-    int n_files;
-    struct save_file *file;     /* layer files, then the shards of dp 0 .. */
-};
-
-/* Make trees and images of all files of this (pp, tp), as this save has them; and drop them. */
-void save_engine_lay_out(struct save_engine *g, const struct checkpoint_now *now);
-void save_engine_forget(struct save_engine *g);
-/* The whole mp_rank file of this rank's (pp, tp); caller frees. */
-MUST_CHECK uint8_t *save_engine_mp_file(const struct save_engine *g, const struct checkpoint_now *now,
-                                        const char *prefix, uint64_t *size, struct err *e);
+/* What this rank's files of a save take on disk. */
+uint64_t save_engine_disk_bytes(const struct save_engine *g);
 
 /* ---- checkpoint_meet.c ---- */
 
 struct save_meeting {
     const struct save_order *o;
-    int rank, size;
+    struct topology topo;
+    int rank;
     char *part, *job;           /* paths */
     bool (*gone)(void *ctx);
     void *ctx;

@@ -1,0 +1,316 @@
+/*
+ * deepspeed_share_sink.c - one save of a share: pieces into files, then headers around them
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
+
+struct share_saving {
+    const struct ds_share *s;
+    const struct ds_save *how;
+    struct arena *arena;
+    struct ds_file *file;       /* [s->n_files] */
+};
+
+/* ---- trees as this save has them ---- */
+
+static void renew(struct arena *a, struct pk *d, const char *key, struct pk *v)
+{
+    if (d && pk_get(d, key))
+        pk_set_str(a, d, key, v);
+}
+
+static struct pk *betas_of(struct arena *a, const struct ds_settings *s)
+{
+    struct pk *t = pk_tuple(a);
+
+    pk_add(a, t, pk_float(a, s->beta1));
+    pk_add(a, t, pk_float(a, s->beta2));
+    return t;
+}
+
+static void renew_shard(const struct ds_share *s, const struct ds_now *now, struct ds_tree *x)
+{
+    struct pk *opt = pk_get(x->root, "optimizer_state_dict");
+    uint32_t n = 0;
+    struct pk **group = pk_items(pk_get(pk_get(opt, "base_optimizer_state"), "param_groups"), &n);
+
+    for (uint32_t i = 0; i < n && i < DS_GROUPS_MAX; i++) {
+        const struct ds_settings *set = s->decays[i] ? &now->decay : &now->no_decay;
+
+        renew(x->arena, group[i], "lr", pk_float(x->arena, set->lr));
+        renew(x->arena, group[i], "betas", betas_of(x->arena, set));
+        renew(x->arena, group[i], "eps", pk_float(x->arena, set->eps));
+        renew(x->arena, group[i], "weight_decay", pk_float(x->arena, set->weight_decay));
+    }
+    renew(x->arena, opt, "clip_grad", pk_float(x->arena, now->clip_grad));
+    if (now->scaler) {
+        pk_set_str(x->arena, opt, "loss_scaler", loss_scale_write(x->arena, now->scaler));
+        pk_set_str(x->arena, opt, "dynamic_loss_scale", pk_bool(x->arena, now->scaler->dynamic));
+        pk_set_str(x->arena, opt, "overflow", pk_bool(x->arena, now->overflow));
+    }
+    ds_tree_set_step(x, now->opt_step);
+}
+
+static void make_tree(const struct share_saving *w, const struct ds_share_file *f, struct ds_tree *x)
+{
+    *x = (struct ds_tree){ .arena = arena_new(0), .n = f->tree.n, .cap = f->tree.n };
+    x->root = pk_copy(x->arena, f->tree.root);
+    x->storage = xmalloc((size_t)x->n * sizeof *x->storage + 1);
+    if (x->n)
+        memcpy(x->storage, f->tree.storage, (size_t)x->n * sizeof *x->storage);
+    if (f->layer < 0)
+        renew_shard(w->s, &w->how->now, x);
+}
+
+static uint64_t estimate(const struct sink *k, const struct source *none)
+{
+    const struct share_saving *w = k->priv;
+    uint64_t bytes = 0;
+
+    (void)none;
+    for (int i = 0; i < w->s->n_files; i++) {
+        const struct ds_share_file *f = &w->s->file[i];
+        struct ds_file file;
+        struct ds_tree x;
+
+        if (f->owner != w->s->dp)
+            continue;
+        make_tree(w, f, &x);
+        file = ds_file_new(w->arena, f->name);
+        bytes += align_up(ds_file_size(&file, &x), 4096);
+        ds_tree_free(&x);
+    }
+    return bytes;
+}
+
+/* ---- pieces ---- */
+
+static void lay_out(struct share_saving *w)
+{
+    w->file = arena_alloc(w->arena, (size_t)w->s->n_files * sizeof *w->file + 1);
+    for (int i = 0; i < w->s->n_files; i++) {
+        struct ds_tree x;
+
+        w->file[i] = ds_file_new(w->arena, w->s->file[i].name);
+        make_tree(w, &w->s->file[i], &x);
+        ds_file_lay_out(w->arena, &w->file[i], &x);
+        ds_tree_free(&x);
+    }
+}
+
+/* A run of the memory is a tensor of its own, whose every byte is wanted. */
+static void add_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
+{
+    struct share_saving *w = k->priv;
+    struct ds_file *f = &w->file[p->file];
+    struct { struct tmap map; struct tmap_slice slice; struct extent extent; } *x = arena_alloc(w->arena, sizeof *x);
+
+    if (f->dst < 0) {
+        char *path = path_join(k->dir, f->name);
+
+        f->dst = plan_add_dst(plan, path);
+        free(path);
+    }
+    x->extent = (struct extent){ record, p->from, p->len };
+    x->slice = (struct tmap_slice){ .len = p->len, .n_extents = 1, .extent = &x->extent };
+    x->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = p->len, .n_slices = 1, .slice = &x->slice };
+    plan_add(plan, &(struct plan_range){ .map = &x->map, .len = p->len, .policy = REPLICAS_FIRST, .name = f->name,
+                                         .user = (void *)p }, f->dst, f->at[p->storage] + p->at);
+}
+
+/* Any process may come first to a file: each makes it, none cuts it. */
+static int reserve(const struct sink *k, struct err *e)
+{
+    const struct share_saving *w = k->priv;
+
+    for (int i = 0; i < w->s->n_files; i++) {
+        char *path;
+        int rc;
+
+        if (w->file[i].dst < 0 && w->s->file[i].owner != w->s->dp)
+            continue;
+        path = path_join(k->dir, w->file[i].name);
+        rc = file_reserve(path, w->file[i].size, true, e);
+        free(path);
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int prepare(struct sink *k, const struct source *none, const char *dir, struct plan *plan, struct err *e)
+{
+    struct share_saving *w = k->priv;
+    struct files *files = plan_files(plan);
+    struct record memory = { .len = w->how->bytes, .name = "state" };
+    int record;
+
+    (void)none;
+    k->dir = xstrdup(dir);
+    lay_out(w);
+    memory.file = files_add_mem(files, w->how->memory, w->how->bytes, "staging area");
+    record = files_add_record(files, &memory);
+    for (int i = 0; i < w->s->n_pieces; i++)
+        add_item(k, plan, record, &w->s->piece[i]);
+    return reserve(k, e);
+}
+
+/* ---- the others ---- */
+
+static int sync_files(const struct sink *k, struct err *e)
+{
+    const struct share_saving *w = k->priv;
+    int rc = 0;
+
+    for (int i = 0; i < w->s->n_files && rc == 0; i++) {
+        char *path = path_join(k->dir, w->file[i].name);
+        int fd = w->file[i].dst < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
+
+        if (w->file[i].dst >= 0 && (fd < 0 || fsync(fd) < 0)) {
+            err_sys(e, path, "cannot sync");
+            rc = -1;
+        }
+        if (fd >= 0)
+            close(fd);
+        free(path);
+    }
+    return rc;
+}
+
+/* CRC parts of every storage that this process has a piece of; the last line says that all are there. */
+static int tell_sums(const struct share_saving *w, struct plan *plan, struct err *e)
+{
+    struct strbuf sb = {0};
+    int rc;
+
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct plan_item *it = plan_item(plan, i);
+        const struct ds_piece *p = it->user;
+
+        if (p)
+            crc_sum_add(&w->file[p->file].sum[p->storage], w->file[p->file].storage[p->storage].len, p->at, it->len,
+                        it->crc.acc);
+    }
+    for (int i = 0; i < w->s->n_files; i++)
+        for (int k = 0; k < w->file[i].n; k++)
+            if (w->file[i].sum[k].seen)
+                strbuf_addf(&sb, "%d %d %llu %08x\n", i, k, (unsigned long long)w->file[i].sum[k].seen,
+                            w->file[i].sum[k].acc);
+    strbuf_addf(&sb, "end\n");
+    rc = w->how->meeting.tell(w->how->meeting.ctx, sb.buf, sb.len, e);
+    strbuf_free(&sb);
+    return rc;
+}
+
+static int hear_sums(const struct share_saving *w, const char *dir, int dp, struct err *e)
+{
+    char *text = w->how->meeting.hear(w->how->meeting.ctx, dp, e), *p;
+    int i, k, used, rc = 0;
+    unsigned long long seen;
+    uint32_t acc;
+
+    if (!text)
+        return -1;
+    for (p = text; sscanf(p, "%d %d %llu %x\n%n", &i, &k, &seen, &acc, &used) == 4; p += used)
+        if (i >= 0 && i < w->s->n_files && k >= 0 && k < w->file[i].n)
+            crc_sum_merge(&w->file[i].sum[k], seen, acc);
+    if (strcmp(p, "end\n")) {
+        err_data(e, dir, ERR_NO_BYTE, "what data rank %d told of its part is damaged", dp);
+        rc = -1;
+    }
+    free(text);
+    return rc;
+}
+
+/* ---- headers ---- */
+
+static void add_zeros(struct crc_sum *sum, uint64_t total, uint64_t from)
+{
+    static const uint8_t zeros[4096];
+
+    for (uint64_t n; from < total; from += n) {
+        n = min_u64(sizeof zeros, total - from);
+        crc_sum_add(sum, total, from, n, crc_bytes(0, zeros, n));
+    }
+}
+
+/* Padding is zeros since the file was made. */
+static int close_sums(const struct ds_file *f, struct err *e)
+{
+    for (int k = 0; k < f->n; k++) {
+        const struct ds_storage *st = &f->storage[k];
+
+        if (st->fill == DS_FILL_BYTES)
+            continue;
+        if (st->fill == DS_FILL_FLAT)
+            add_zeros(&f->sum[k], st->len, st->filled);
+        if (f->sum[k].seen != st->len) {
+            err_data(e, f->name, ERR_NO_BYTE, "storage %d: ranks wrote %llu of %llu bytes", k,
+                     (unsigned long long)f->sum[k].seen, (unsigned long long)st->len);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int seal(const struct sink *k, int i, struct err *e)
+{
+    const struct share_saving *w = k->priv;
+    struct ds_tree x;
+    int rc;
+
+    if (close_sums(&w->file[i], e) < 0)
+        return -1;
+    make_tree(w, &w->s->file[i], &x);
+    rc = ds_file_seal(k->dir, &w->file[i], &x, true, e);
+    ds_tree_free(&x);
+    return rc;
+}
+
+static int finish(struct sink *k, struct plan *plan, struct err *e)
+{
+    const struct share_saving *w = k->priv;
+    const struct ds_save *how = w->how;
+
+    if (sync_files(k, e) < 0 || tell_sums(w, plan, e) < 0)
+        return -1;
+    for (int dp = 0; dp < w->s->n_dp; dp++)
+        if (dp != w->s->dp && hear_sums(w, k->dir, dp, e) < 0)
+            return -1;
+    for (int i = 0; i < w->s->n_files; i++)
+        if (w->s->file[i].owner == w->s->dp && seal(k, i, e) < 0)
+            return -1;
+    return how->mp_root ? ds_file_write_mp(k->dir, w->s->mp, how->mp_root, how->mp, how->mp_files, e) : 0;
+}
+
+/* ---- the sink ---- */
+
+static void close_sink(struct sink *k)
+{
+    struct share_saving *w = k->priv;
+
+    arena_free(w->arena);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static const struct sink_ops ops = { .name = "deepspeed", .prepare = prepare, .finish = finish, .close = close_sink,
+                                     .estimate = estimate };
+
+struct sink *ds_share_sink(const struct ds_share *s, const struct ds_save *how)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+    struct share_saving *w = xcalloc(1, sizeof *w);
+
+    *w = (struct share_saving){ .s = s, .how = how, .arena = arena_new(0) };
+    k->ops = &ops;
+    k->priv = w;
+    return k;
+}

@@ -1,0 +1,251 @@
+/*
+ * checkpoint_engine.c - the writer process: a share of the files is written, then the folder gets its name
+ */
+#include "tools/train/checkpoint/checkpoint_engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/plan/executor.h"
+
+enum { EXEC_MEM = 16 << 20 };
+
+struct save_engine {
+    struct save_setup set;
+    struct stage *s;
+    struct ds_share *share;
+    uint8_t *mp_bytes;
+    struct files *files;        /* the mp_rank file */
+    struct pt *mp;
+    const char *area;
+    uint64_t area_bytes;
+    int rank;
+};
+
+/* ---- set-up ---- */
+
+/* The mp_rank file that every save begins with. */
+static int open_mp(struct save_engine *g, const char *bytes, struct err *e)
+{
+    g->mp_bytes = xmalloc(g->set.mp_bytes + 1);
+    memcpy(g->mp_bytes, bytes, g->set.mp_bytes);
+    g->files = files_new();
+    g->mp = pt_open(g->files, files_add_mem(g->files, g->mp_bytes, g->set.mp_bytes, "mp_rank file"), e);
+    return g->mp ? 0 : -1;
+}
+
+struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e)
+{
+    struct save_engine *g = xcalloc(1, sizeof *g);
+    const char *p = setup, *end = p + n;
+    int *blocks;
+    size_t pp_bytes;
+
+    memcpy(&g->set, p, sizeof g->set);
+    p += sizeof g->set;
+    pp_bytes = (size_t)g->set.topo.pp * sizeof *blocks;
+    blocks = xmalloc(pp_bytes);
+    memcpy(blocks, p, pp_bytes);
+    p += pp_bytes;
+    g->area = area;
+    g->s = stage_new(&g->set.model, g->set.topo, g->set.pp, g->set.dp, g->set.tp, blocks);
+    g->area_bytes = checkpoint_area_of(g->s, g->set.weights).bytes;
+    g->rank = topo_rank(g->set.topo, g->set.pp, g->set.dp, g->set.tp);
+    free(blocks);
+    if (open_mp(g, p, e) == 0)
+        g->share = ds_share_unpack(p + g->set.mp_bytes, (size_t)(end - p) - g->set.mp_bytes, e);
+    if (g->share)
+        return g;
+    save_engine_free(g);
+    return NULL;
+}
+
+void save_engine_free(struct save_engine *g)
+{
+    if (!g)
+        return;
+    ds_share_free(g->share);
+    pt_close(g->mp);
+    files_free(g->files);
+    free(g->mp_bytes);
+    stage_free(g->s);
+    free(g);
+}
+
+/* ---- what is saved ---- */
+
+struct save_writing {
+    struct save_engine *g;
+    atomic_bool not_finite;     /* a value of it */
+};
+
+/*
+ * The first of n values that is not finite, or -1. A block is looked at as a whole first: that is vector
+ * code, and goes by unseen beside the CRC.
+ */
+static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
+{
+    enum { BLOCK = 1024 };
+    const uint32_t *wide = values;
+    const uint16_t *half = values;
+    const uint16_t exponent = t == DTYPE_F16 ? 0x7c00 : 0x7f80;
+
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t end = at + BLOCK < n ? at + BLOCK : n;
+        uint32_t bad = 0;
+
+        if (t == DTYPE_F32)
+            for (int64_t i = at; i < end; i++)
+                bad |= (wide[i] & 0x7f800000) == 0x7f800000;
+        else
+            for (int64_t i = at; i < end; i++)
+                bad |= (half[i] & exponent) == exponent;
+        for (int64_t i = at; bad && i < end; i++)
+            if (!isfinite(dtype_value(t, (const char *)values + i * dtype_size(t))))
+                return i;
+    }
+    return -1;
+}
+
+/* The executor shows what it hashes: a state that nobody could go on from must not become `latest`. */
+static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+{
+    struct save_writing *w = ctx;
+    const struct stage *s = w->g->s;
+    const struct ds_piece *p = it->user;
+    const struct stage_param *param = &s->param[s->run[p->held].param];
+    const enum dtype t = p->state == STATE_BF16 ? w->g->set.weights : DTYPE_F32;
+    const int64_t at = first_not_finite(t, bytes, (int64_t)(len / (uint64_t)dtype_size(t)));
+    double value;
+
+    if (at < 0)
+        return 0;
+    value = dtype_value(t, (const char *)bytes + at * dtype_size(t));
+    w->not_finite = true;
+    err_data(e, param->name, ERR_NO_BYTE, "%s: element %lld of the %lld that stage %d, data rank %d, tensor rank %d "
+             "holds is %s: such a state cannot be trained on, and is not saved",
+             p->state == STATE_BF16 ? "weight" : state_name(p->state),
+             (long long)(p->first + (int64_t)from / dtype_size(t) + at), (long long)param->n, s->pp, s->dp, s->tp,
+             isnan(value) ? "NaN" : value > 0 ? "infinite" : "minus infinite");
+    return -1;
+}
+
+/* ---- the other ranks of this (pp, tp) ---- */
+
+static int tell_done(void *ctx, const char *text, size_t n, struct err *e)
+{
+    return save_meeting_tell(ctx, "done", text, n, e);
+}
+
+/* Data-parallel ranks differ by whole rows of tensor ranks. */
+static char *hear_done(void *ctx, int dp, struct err *e)
+{
+    struct save_meeting *m = ctx;
+
+    return save_meeting_hear(m, "done", topo_rank(m->topo, m->rank / m->topo.tp / m->topo.dp, dp, m->rank % m->topo.tp),
+                             e);
+}
+
+/* ---- one save ---- */
+
+static struct ds_save save_of(const struct save_engine *g, const struct checkpoint_now *now, struct save_meeting *m)
+{
+    return (struct ds_save){
+        .memory = g->area, .bytes = g->area_bytes,
+        .now = { .opt_step = now->opt_step, .decay = now->decay, .no_decay = now->no_decay, .clip_grad = now->clip_grad,
+                 .scaler = now->has_scaler ? &now->scaler : NULL, .overflow = now->overflow },
+        .meeting = { .tell = tell_done, .hear = hear_done, .ctx = m },
+    };
+}
+
+/* The mp_rank file is written by the first data-parallel rank. */
+static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoint_now *now, struct ds_save *to)
+{
+    struct pk *root;
+
+    if (g->set.dp > 0)
+        return;
+    root = pk_copy(a, pt_root(g->mp));
+    checkpoint_mp_renew(a, root, now, g->set.first_gigaflos);
+    to->mp_root = root;
+    to->mp = g->mp;
+    to->mp_files = g->files;
+}
+
+static int write_share(struct save_engine *g, struct save_meeting *m, enum checkpoint_fault *fault, struct err *e)
+{
+    struct save_writing w = { .g = g };
+    struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = look, .ctx = &w };
+    struct files *files = files_new();
+    struct plan *plan = plan_new(files);
+    struct arena *a = arena_new(0);
+    struct ds_save how = save_of(g, &m->o->now, m);
+    struct sink *k;
+    struct exec_stats st;
+    int rc;
+
+    add_mp(g, a, &m->o->now, &how);
+    k = ds_share_sink(g->share, &how);
+    rc = k->ops->prepare(k, NULL, m->part, plan, e);
+    plan_close(plan);
+    if (rc == 0)
+        rc = exec_run(plan, &x, &st, e);
+    if (rc == 0)
+        rc = k->ops->finish(k, plan, e);
+    if (w.not_finite)
+        *fault = CHECKPOINT_NOT_FINITE;
+    k->ops->close(k);
+    plan_free(plan);
+    files_free(files);
+    arena_free(a);
+    return rc;
+}
+
+uint64_t save_engine_disk_bytes(const struct save_engine *g)
+{
+    const struct ds_save how = {0};
+    struct sink *k = ds_share_sink(g->share, &how);
+    uint64_t sum = k->ops->estimate(k, NULL);
+
+    k->ops->close(k);
+    return sum + (g->set.dp == 0 ? align_up(g->set.mp_bytes + 4096, 4096) : 0);
+}
+
+static int publish(struct save_meeting *m, struct err *e)
+{
+    for (int r = 0; r < topo_world(m->topo); r++) {
+        char *text = save_meeting_hear(m, "sealed", r, e);
+
+        if (!text)
+            return -1;
+        free(text);
+    }
+    return save_meeting_publish(m, e);
+}
+
+int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+                    enum checkpoint_fault *fault, struct err *e)
+{
+    struct save_meeting m;
+    int rc;
+
+    *fault = CHECKPOINT_FAILED;
+    save_meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
+    rc = write_share(g, &m, fault, e);
+    if (rc == 0)
+        rc = save_meeting_tell(&m, "sealed", "", 0, e);
+    if (rc == 0 && g->rank == 0)
+        rc = publish(&m, e);
+    if (rc == 0) {
+        *fault = CHECKPOINT_FINE;
+    } else {
+        save_meeting_fail(&m, e);
+        if (m.echo && *fault == CHECKPOINT_FAILED)
+            *fault = CHECKPOINT_ECHO;
+        if (g->rank == 0)
+            save_meeting_discard(&m);
+    }
+    save_meeting_close(&m);
+    return rc;
+}
