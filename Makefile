@@ -181,7 +181,7 @@ $(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) \
-		-lcmocka
+		-lcmocka -rdynamic
 
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)

@@ -60,7 +60,8 @@ uint64_t kt_end(void);
 
 /*
  * Run `n` tests on every device, instruction set and number of threads there is; equal tests must
- * give equal bytes for all numbers of threads. Returns how many failed.
+ * give equal bytes for all numbers of threads. SHARDKIT_TEST_DEVICE=cpu or cuda: there only, and it must be there.
+ * Returns how many failed.
  */
 struct kt_case {
     const char *name;
