@@ -65,6 +65,27 @@ check "--unscale-with-step-scale: from iteration 27 on" sh -c "
     awk 'FNR == NR { a[\$1] = \$0; next } \$1 > 20 && (a[\$1] == \$0) != (\$1 < 27) { print; bad = 1 } END { exit bad }' \
         '$W/a' '$W/b'"
 
+run fp32-grads 2 2 1 --accumulate-allreduce-grads-in-fp32 --exit-interval 30 --load $set
+check "--accumulate-allreduce-grads-in-fp32" near "$W/$first.log" "$W/fp32-grads.log" 1e-3 0.005
+
+# BLOOM's family, with dropout: how activations are kept changes no bit.
+bloom="$FRESH --position-embedding-type alibi --embed-layernorm --hidden-dropout 0.1 --attention-dropout 0.1
+    --exit-interval 8 --save-interval 8 --check-replicas 2 --log-params-norm"
+# shellcheck disable=SC2086
+run bloom 2 2 2 $bloom --save "$W/bloom"
+check "bloom: skips until the scale fits" sh -c "grep -c OVERFLOW '$W/bloom.log' >'$W/n' && [ \$(cat '$W/n') -ge 3 ] && [ \$(cat '$W/n') -le 6 ]"
+for how in "--recompute-granularity selective" --checkpoint-activations "--overlap-grad-reduce --overlap-param-gather"; do
+    # shellcheck disable=SC2086
+    run bloom-too 2 2 2 $bloom --save "$W/bloom-too" $how
+    check "bloom: $how, bit for bit" ckpt-inspect diff --tensors-only "$W/bloom" "$W/bloom-too"
+    rm -rf "$W/bloom-too"
+done
+# shellcheck disable=SC2086
+run bloom-too 2 2 2 $bloom --save "$W/bloom-too" --sequence-parallel
+check "bloom: --sequence-parallel" sh -c "scales() { sed -n 's/.*loss scale: \([^ ]*\) .*/\1/p' \"\$1\"; }
+    scales '$W/bloom.log' >'$W/a'; scales '$W/bloom-too.log' | cmp - '$W/a'"
+rm -rf "$W"/bloom*
+
 # Fresh weights are drawn by another generator: the scale finds its place as the reference's did, within a factor of 2 of
 # where that is at the same iteration or one beside it (both move by 2, not always at the same one).
 # shellcheck disable=SC2086
