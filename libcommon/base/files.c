@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
@@ -469,20 +470,29 @@ int files_read_extent(struct files *f, const struct extent *x, void *buf, struct
 
 /* ---- whole files and folders ---- */
 
+int file_open_regular(const char *path, struct stat *st, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode))
+        return fd;
+    if (fd >= 0 && fstat(fd, st) == 0)
+        err_data(e, path, ERR_NO_BYTE, "not a regular file");
+    else
+        err_sys(e, path, "cannot open");
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
 char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e)
 {
     struct stat st;
     char *buf = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = -1;
+    int fd = file_open_regular(path, &st, e), rc = -1;
 
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        err_sys(e, path, "cannot open");
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        err_data(e, path, ERR_NO_BYTE, "not a regular file");
-        goto out;
-    }
+    if (fd < 0)
+        return NULL;
     if ((uint64_t)st.st_size > max) {
         err_data(e, path, ERR_NO_BYTE, "has %lld bytes, at most %llu are expected here",
                  (long long)st.st_size, (unsigned long long)max);
@@ -497,8 +507,7 @@ char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e)
     *size = (uint64_t)st.st_size;
     rc = 0;
 out:
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     if (rc < 0) {
         free(buf);
         buf = NULL;
@@ -567,16 +576,29 @@ int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
 
 int file_replace(const char *path, const void *buf, size_t n, struct err *e)
 {
+    return file_replace_by(path, &(struct iovec){ (void *)buf, n }, 1, e);
+}
+
+int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e)
+{
     /* Of the thread: two of a process may replace the same file. */
     char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    uint64_t at = 0, all = 0;
 
+    for (int i = 0; i < n; i++)
+        all += v[i].iov_len;
     if (fd < 0) {
         err_sys(e, tmp, "cannot create");
         goto out;
     }
-    if (write_all_at(fd, buf, n, 0) < 0 || fsync(fd) < 0) {
-        err_sys(e, tmp, "cannot write %zu bytes", n);
+    while (n > 0 && write_all_at(fd, v->iov_base, v->iov_len, at) == 0) {
+        at += v->iov_len;
+        v++;
+        n--;
+    }
+    if (n > 0 || fsync(fd) < 0) {
+        err_sys(e, tmp, "cannot write %llu bytes", (unsigned long long)all);
         goto out;
     }
     /* The name is the commit: it moves only once the bytes are on disk. */

@@ -85,10 +85,16 @@ const struct record *files_record(const struct files *f, int record);
 /* Read part of a record through an extent-relative offset; no CRC check. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
 
+/* A file to read from, and what it is; -1: ERR_SYS, ERR_DATA when it is a folder, a device, a pipe. */
+struct stat;
+MUST_CHECK int file_open_regular(const char *path, struct stat *st, struct err *e);
 /* Whole small file in malloc'd memory with a NUL behind it; refuses more than `max` bytes. */
 MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e);
 /* Replace `path` by n bytes: readers see the old file or the new one, wherever we are killed. */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
+/* The same by bytes that lie in several places. */
+struct iovec;
+MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
 /* ---- all mapped files, to tell whose a page is ---- */
@@ -173,18 +174,11 @@ int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e)
 int mapped_open(struct mapped *m, const char *path, struct err *e)
 {
     struct stat st;
-    int rc = -1, fd;
+    int rc = -1, fd = file_open_regular(path, &st, e);
 
     *m = (struct mapped){ .path = xstrdup(path) };
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        err_sys(e, path, "cannot open");
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        err_data(e, path, ERR_NO_BYTE, "not a regular file");
-        goto out;
-    }
+    if (fd < 0)
+        return -1;
     m->device = st.st_dev;
     m->inode = st.st_ino;
     if (st.st_size > 0) {               /* nothing can be mapped of an empty file */
@@ -200,8 +194,7 @@ int mapped_open(struct mapped *m, const char *path, struct err *e)
     }
     rc = 0;
 out:
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return rc;
 }
 

@@ -54,7 +54,7 @@ static int take_default_way(const struct option_table *o, const struct option_gi
 {
     /* A prefix is told as it was written. */
     char *label = str_fmt("--%s", str_ends(g->row->name, "*") ? g->name : g->row->name);
-    int rc = option_take(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
+    int rc = option_take_words(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
 
     free(label);
     return rc;
@@ -80,7 +80,7 @@ static int take(struct parser *p, struct option_given *g, char *value, struct er
         return -1;
     }
     if (r->asked) {
-        rc = g->n ? option_take(r, &which, g->n, g->words, "--completion", e) : 0;
+        rc = g->n ? option_take_words(r, &which, g->n, g->words, "--completion", e) : 0;
         return rc < 0 ? rc : (int)r->asked + which;
     }
     rc = o->set ? o->set(o->ctx, g, e) : take_default_way(o, g, e);
@@ -173,8 +173,8 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv)
 {
     for (argv++; *argv && strcmp(*argv, "--") != 0; argv++)
         OPTION_EACH(o, g, r)
-            if (r->asked && !r->arg && str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0)
-                return r->asked;
+    if (r->asked && !r->arg && str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0)
+        return r->asked;
     return OPTION_ASKED_WORK;
 }
 

@@ -87,7 +87,7 @@ struct option_table {
     /* Words that belong to no option, in order: texts, or all that follow, `take`n into the field; NULL: refused. */
     const struct option_row *operands;
     void *ctx;
-    int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* NULL: option_take() */
+    int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* NULL: option_take_words() */
     void (*given)(void *ctx, const struct option_given *g);                     /* what was taken; may be NULL */
 };
 
@@ -115,8 +115,8 @@ const char *option_word(const char *words, int i, int *len);
  * Set a row's field in `into`: flags take no word or one (true, false, 1, 0, ...), lists any number, `many` each, all
  * others one. `label` names the option in messages. ERR_USAGE.
  */
-MUST_CHECK int option_take(const struct option_row *r, void *into, int n, char *const *words, const char *label,
-                           struct err *e);
+MUST_CHECK int option_take_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
+                                 struct err *e);
 /* Set the fields of all rows that have defaults. */
 void option_take_defaults(const struct option_table *o);
 

@@ -126,7 +126,8 @@ static int take_each(const struct option_row *r, void *into, int n, char *const 
     return 0;
 }
 
-int option_take(const struct option_row *r, void *into, int n, char *const *words, const char *label, struct err *e)
+int option_take_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
+                      struct err *e)
 {
     void *field = (char *)into + r->field;
     const char *word = n ? words[0] : NULL;
@@ -153,6 +154,6 @@ void option_take_defaults(const struct option_table *o)
 
     OPTION_EACH(o, g, r)
         if (r->def && option_is_shown(r) && r->kind != OPTION_ALIAS &&
-            option_take(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
+            option_take_words(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
             abort();                    /* a row contradicts itself */
 }

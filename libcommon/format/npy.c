@@ -3,11 +3,10 @@
  */
 #include "libcommon/format/npy.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/uio.h>
 
 #include "libcommon/base/files.h"
 
@@ -170,32 +169,12 @@ int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shap
 {
     struct strbuf head = {0};
     size_t bytes = (size_t)types[type].size;
-    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
-    int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int rc;
 
-    if (fd < 0) {
-        err_sys(e, tmp, "cannot create");
-        goto out;
-    }
     put_header(&head, types[type].descr, ndim, shape);
     for (int i = 0; i < ndim; i++)
         bytes *= (size_t)shape[i];
-    if (write_all_at(fd, head.buf, head.len, 0) < 0 || write_all_at(fd, data, bytes, head.len) < 0 || fsync(fd) < 0) {
-        err_sys(e, tmp, "cannot write %zu bytes", head.len + bytes);
-        goto out;
-    }
-    if (rename(tmp, path) < 0) {
-        err_sys(e, path, "cannot rename from %s", tmp);
-        goto out;
-    }
-    rc = dir_sync(path, e);
-out:
-    if (fd >= 0) {
-        close(fd);
-        if (rc < 0)
-            unlink(tmp);
-    }
+    rc = file_replace_by(path, (struct iovec[]){ { head.buf, head.len }, { (void *)data, bytes } }, 2, e);
     strbuf_free(&head);
-    free(tmp);
     return rc;
 }

@@ -45,7 +45,7 @@ struct place_opts backup_place_opts(const struct backup *b);
 /* Copy `path` to the place, and say what was done. EXIT_OK or EXIT_BAD. */
 int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form);
 /* Findings of ERROR, one a line on stderr. */
-void backup_tell(const struct backup *b, const struct report *r);
+void backup_tell_errors(const struct backup *b, const struct report *r);
 /* "2026-03-01 12:00" in UTC, or "-" for 0. */
 const char *backup_time(int64_t s, char buf[24]);
 

@@ -95,7 +95,7 @@ static int read_again(struct backup *b, struct survey *s, const struct due_actio
             r = report_new();
             rc = place_check(s->place[p], rec, r, e);
             if (rc == 0 && report_count(r, SEV_ERROR)) {
-                backup_tell(b, r);
+                backup_tell_errors(b, r);
                 rec->sound = false;
                 if (place_note(s->place[p], rec, e) == 0)
                     err_data(e, s->place[p]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",

@@ -46,7 +46,7 @@ static int list_place(struct backup *b, const char *path)
             print_receipt(b, p, l.receipt[i]);
             rc = l.receipt[i]->sound ? rc : EXIT_BAD;
         }
-        backup_tell(b, r);
+        backup_tell_errors(b, r);
         rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;
     }
     place_receipts_free(&l);
@@ -118,7 +118,7 @@ int cmd_restore(struct backup *b)
     if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
         rec = find_receipt(p, &l, b->arg[1], &e);
     if (!rec) {
-        backup_tell(b, r);              /* a damaged receipt may be why */
+        backup_tell_errors(b, r);              /* a damaged receipt may be why */
         rc = cli_fail(&b->cli, &e);
     } else if (place_get(p, rec, b->arg[2], &e) < 0) {
         rc = cli_fail(&b->cli, &e);

@@ -11,7 +11,7 @@ static void tell_one(struct backup *b, const struct place *p, const struct recei
 {
     char size[16];
 
-    backup_tell(b, r);
+    backup_tell_errors(b, r);
     if (b->cli.json) {
         json_t *o = json_pack("{s:o}", "place", text_json(p->path));
 
@@ -83,7 +83,7 @@ int cmd_verify(struct backup *b)
     if (!p || place_list(p, &l, r, &e) < 0) {
         rc = cli_fail(&b->cli, &e);
     } else {
-        backup_tell(b, r);
+        backup_tell_errors(b, r);
         rc = verify_all(b, p, &l);
         rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;
     }

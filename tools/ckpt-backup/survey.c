@@ -148,7 +148,7 @@ static void look_at_places(struct survey *s, struct backup *b, bool lock)
             s->place[i] = NULL;
         }
         s->incomplete = s->incomplete || report_count(r, SEV_ERROR) > 0;
-        backup_tell(b, r);
+        backup_tell_errors(b, r);
         report_free(r);
     }
 }

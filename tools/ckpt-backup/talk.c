@@ -16,7 +16,7 @@ struct place_opts backup_place_opts(const struct backup *b)
                                 .progress = b->cli.progress, .stopped = cli_stopped };
 }
 
-void backup_tell(const struct backup *b, const struct report *r)
+void backup_tell_errors(const struct backup *b, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++) {
         char *text = finding_text(report_get(r, i));

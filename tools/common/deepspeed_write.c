@@ -109,7 +109,7 @@ int ds_write_preview(const struct ds_write *w, const struct report *notes, json_
     return rc < 0 ? -1 : p.r.free_bytes < p.r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-void ds_write_tell(const struct ds_write *w, const struct convert_result *r, json_t *more)
+void ds_write_tell_result(const struct ds_write *w, const struct convert_result *r, json_t *more)
 {
     const struct ds_target *t = w->target;
     json_t *o;

@@ -30,6 +30,6 @@ MUST_CHECK int ds_write_run(const struct ds_write *w, struct convert_result *r, 
  */
 MUST_CHECK int ds_write_preview(const struct ds_write *w, const struct report *notes, json_t *more, struct err *e);
 /* What became of it: a line on stderr, or an object on stdout with the keys of `more` at its end. */
-void ds_write_tell(const struct ds_write *w, const struct convert_result *r, json_t *more);
+void ds_write_tell_result(const struct ds_write *w, const struct convert_result *r, json_t *more);
 
 #endif

@@ -90,7 +90,7 @@ static int import(struct export_job *j, struct source *s, struct report *all, st
         cli_warn_findings(&j->cli, notes);
         rc = ds_write_run(&w, &res, e);
         if (rc == 0)
-            ds_write_tell(&w, &res, NULL);
+            ds_write_tell_result(&w, &res, NULL);
     }
     report_free(notes);
     ds_target_free(t);

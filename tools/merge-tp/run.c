@@ -37,7 +37,7 @@ static void print_result(const struct merge_job *j, const struct ds_write *w, co
     if (j->cli.json)
         more = json_pack("{s:o, s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose), "repaired",
                          repaired_json(j));
-    ds_write_tell(w, r, more);
+    ds_write_tell_result(w, r, more);
     if (r->published && j->repaired.n && !j->cli.json)
         cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
                 j->repaired.n_params == 1 ? "" : "s", j->out);

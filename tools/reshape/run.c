@@ -19,7 +19,7 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
         cli_warn_findings(&j->cli, notes);
         rc = ds_write_run(&w, &res, e);
         if (rc == 0)
-            ds_write_tell(&w, &res, NULL);
+            ds_write_tell_result(&w, &res, NULL);
     }
     ds_target_free(t);
     report_free(notes);

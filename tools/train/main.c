@@ -160,7 +160,7 @@ static int open_log(struct trainer *t, struct err *e)
     if (t->o.save && lock_save(t, e) < 0)
         return -1;
     if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size,
-                                                                TRAINLOG_TB_WAIT_S, e)))
+                                                            TRAINLOG_TB_WAIT_S, e)))
         return -1;
     if (t->o.status_file)
         t->status_path = xstrdup(t->o.status_file);
@@ -268,7 +268,7 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
     int rc = trainer_speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 
     t->status.message = said->msg;
-    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle(t, &e) < 0 && !t->not_finite))
+    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, e.msg);
     end_log(t, why);
     trainer_free(t);

@@ -289,7 +289,7 @@ static struct result run(struct seat *x, bool overlap)
     for (x->step = 0; x->step < STEPS; x->step++) {
         one_step(x, &r);
         if (x->step == 0) {
-            demand(optimizer_settle(x->o, NULL, &e) == 0, "settle", &e);
+            demand(optimizer_settle_weights(x->o, NULL, &e) == 0, "settle", &e);
             r.seen = xmalloc((size_t)x->g->flat_n * bytes);
             memcpy(r.seen, x->st.weights, (size_t)x->g->flat_n * bytes);
         }
@@ -299,7 +299,7 @@ static struct result run(struct seat *x, bool overlap)
             r.valid[x->step] = x->g->last ? *model_loss(x->m) : 0;
         }
     }
-    demand(optimizer_settle(x->o, NULL, &e) == 0, "settle", &e);
+    demand(optimizer_settle_weights(x->o, NULL, &e) == 0, "settle", &e);
     overflow(x);
     r.weights = x->st.weights;
     r.master = x->st.master;

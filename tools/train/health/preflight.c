@@ -61,7 +61,7 @@ static bool equal(struct preflight *p, const struct messages *x, const float *a,
     p->k->sumsq(x->sums, a, n, x->tmp, NULL);
     p->k->sumsq(x->sums + 1, b, n, x->tmp, NULL);
     p->dev->copy(x->got, x->sums, 16, NULL);
-    preflight_settle(p);
+    preflight_settle_device(p);
     return memcmp(&x->got[0], &x->got[1], 8) == 0;
 }
 
@@ -103,7 +103,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
             host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->place->rank + 1);
         if (host)
             p->dev->copy(pass ? x->want : x->out, host, p->z.message, NULL);
-        preflight_settle(p);
+        preflight_settle_device(p);
     }
     for (int i = 0; i <= p->z.exchanges; i++) {
         if (i == 1 && comm_barrier(p->all, NULL, e) < 0)
@@ -127,9 +127,9 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
 {
     const int64_t n = (int64_t)(p->z.message / 4);
     struct messages x = {
-        .out = preflight_take(p, p->z.message), .in = preflight_take(p, p->z.message),
-        .want = preflight_take(p, p->z.message), .sums = preflight_take(p, 16),
-        .tmp = preflight_take(p, (uint64_t)p->k->sumsq_scratch(n) * 8), .got = preflight_take_host(p, 16),
+        .out = preflight_take_memory(p, p->z.message), .in = preflight_take_memory(p, p->z.message),
+        .want = preflight_take_memory(p, p->z.message), .sums = preflight_take_memory(p, 16),
+        .tmp = preflight_take_memory(p, (uint64_t)p->k->sumsq_scratch(n) * 8), .got = preflight_take_host(p, 16),
     };
     int64_t lacks = !(x.out && x.in && x.want && x.sums && x.tmp && x.got);
     int rc = comm_host_all_reduce(p->all, &lacks, 1, DTYPE_I64, COMM_MAX, e);
@@ -138,7 +138,7 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
     watch_phase(p->watch, "preflight: neighbours", -1, -1);
     if (rc == 0 && have) {
         preflight_random(p, x.out, n, 1000 + (uint32_t)p->t->place->rank);
-        preflight_settle(p);
+        preflight_settle_device(p);
     }
     for (int phase = 0; rc == 0 && have && phase < 3; phase++) {
         const int other = partner(p->t->place->rank, p->t->place->size, phase);

@@ -26,7 +26,7 @@ void preflight_wrong(struct preflight *p, const char *fmt, ...)
     va_end(ap);
 }
 
-void preflight_settle(struct preflight *p)
+void preflight_settle_device(struct preflight *p)
 {
     struct err e = {0};
 
@@ -37,7 +37,7 @@ void preflight_settle(struct preflight *p)
         preflight_wrong(p, "%s", e.msg);
 }
 
-void *preflight_take(struct preflight *p, uint64_t bytes)
+void *preflight_take_memory(struct preflight *p, uint64_t bytes)
 {
     struct err e = {0};
     void *x = p->dev->alloc(bytes, &e);
@@ -73,16 +73,16 @@ static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, 
     int times = 1;
 
     work(p, arg);                       /* the first one also loads, and chooses algorithms */
-    preflight_settle(p);
+    preflight_settle_device(p);
     begin = clock_s();
     work(p, arg);
-    preflight_settle(p);
+    preflight_settle_device(p);
     times += (int)(p->z.round_s / (clock_s() - begin + 1e-6));
     for (int i = 0; i < ROUNDS; i++) {
         begin = clock_s();
         for (int k = 0; k < times; k++)
             work(p, arg);
-        preflight_settle(p);
+        preflight_settle_device(p);
         round[i] = (clock_s() - begin) / times;
     }
     qsort(round, ROUNDS, sizeof *round, by_size);
@@ -106,9 +106,9 @@ static void read_back(struct preflight *p, char *pool, uint64_t bytes)
 {
     const uint64_t block = p->z.block, n = bytes / block;
     const int64_t elems = (int64_t)(block / 4);
-    double *sums = preflight_take(p, (n + 1) * 8), *got = preflight_take_host(p, (n + 1) * 8);
-    double *tmp = preflight_take(p, (uint64_t)p->k->sumsq_scratch(elems) * 8);
-    float *source = preflight_take(p, block);
+    double *sums = preflight_take_memory(p, (n + 1) * 8), *got = preflight_take_host(p, (n + 1) * 8);
+    double *tmp = preflight_take_memory(p, (uint64_t)p->k->sumsq_scratch(elems) * 8);
+    float *source = preflight_take_memory(p, block);
 
     if (sums && got && tmp && source) {
         preflight_random(p, source, elems, 1);
@@ -118,11 +118,11 @@ static void read_back(struct preflight *p, char *pool, uint64_t bytes)
         for (uint64_t i = 0; i < n; i++)
             p->k->sumsq(sums + 1 + i, (float *)(void *)(pool + i * block), elems, tmp, NULL);
         p->dev->copy(got, sums, (n + 1) * 8, NULL);
-        preflight_settle(p);
+        preflight_settle_device(p);
         for (uint64_t i = 1; i <= n; i++)
             if (memcmp(&got[i], &got[0], 8) != 0)
                 preflight_wrong(p, "memory at %llu of %llu bytes does not hold what was written",
-                      (unsigned long long)((i - 1) * block), (unsigned long long)bytes);
+                                (unsigned long long)((i - 1) * block), (unsigned long long)bytes);
         p->mine->memory = n * block;
     }
     p->dev->free(source);
@@ -160,7 +160,7 @@ void preflight_memory(struct preflight *p)
         preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
         return;
     }
-    pool = preflight_take(p, bytes);
+    pool = preflight_take_memory(p, bytes);
     if (pool)
         read_back(p, pool, bytes);
     p->dev->free(pool);
@@ -182,7 +182,7 @@ static void do_copy(struct preflight *p, void *arg)
 void preflight_copies(struct preflight *p)
 {
     const double bytes = (double)p->z.block;
-    void *a = preflight_take(p, p->z.block), *b = preflight_take(p, p->z.block);
+    void *a = preflight_take_memory(p, p->z.block), *b = preflight_take_memory(p, p->z.block);
     void *host = preflight_take_host(p, p->z.block);
 
     watch_phase(p->watch, "preflight: copies", -1, -1);
@@ -285,7 +285,7 @@ static void try_again(struct preflight *p, const struct product *q)
             .m = q->m, .n = q->n[last], .k = q->k[last], .x = q->x, .w = q->w, .y = q->y,
         }, q->t, NULL);
         p->dev->copy(i ? b : a, q->y, bytes, NULL);
-        preflight_settle(p);
+        preflight_settle_device(p);
     }
     for (uint64_t i = 0; a && b && i < bytes; i++)
         differ += a[i] != b[i];
@@ -301,7 +301,7 @@ static void try_again(struct preflight *p, const struct product *q)
 static void try_known(struct preflight *p)
 {
     enum { M = 64, N = 48, K = 32, ALL = M * K + N * K + M * N };
-    uint16_t *host = preflight_take_host(p, ALL * 2), *dev = preflight_take(p, ALL * 2);
+    uint16_t *host = preflight_take_host(p, ALL * 2), *dev = preflight_take_memory(p, ALL * 2);
     uint16_t *x = host, *w = x + M * K, *y = w + N * K;
     int bad = 0;
 
@@ -315,7 +315,7 @@ static void try_known(struct preflight *p)
             .m = M, .n = N, .k = K, .x = dev, .w = dev + M * K, .y = dev + M * K + N * K,
         }, DTYPE_BF16, NULL);
         p->dev->copy(y, dev + M * K + N * K, M * N * 2, NULL);
-        preflight_settle(p);
+        preflight_settle_device(p);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < N; j++) {
                 float sum = 0;
@@ -333,16 +333,16 @@ static void try_known(struct preflight *p)
 
 void preflight_products(struct preflight *p)
 {
-    float *block = preflight_take(p, p->z.block);
+    float *block = preflight_take_memory(p, p->z.block);
     struct product q;
     int size;
 
     watch_phase(p->watch, "preflight: matrix products", -1, -1);
     shapes_of(p, &q);
     size = dtype_size(q.t);
-    q.x = preflight_take(p, (uint64_t)(q.x_n * size));
-    q.w = preflight_take(p, (uint64_t)(q.w_n * size));
-    q.y = preflight_take(p, (uint64_t)(q.y_n * size));
+    q.x = preflight_take_memory(p, (uint64_t)(q.x_n * size));
+    q.w = preflight_take_memory(p, (uint64_t)(q.w_n * size));
+    q.y = preflight_take_memory(p, (uint64_t)(q.y_n * size));
     if (block && q.x && q.w && q.y) {
         fill_random(p, q.x, q.x_n, q.t, block, 100);
         fill_random(p, q.w, q.w_n, q.t, block, 200);

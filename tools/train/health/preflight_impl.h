@@ -33,9 +33,9 @@ struct preflight {
 /* The first thing that is wrong is what is told. */
 void preflight_wrong(struct preflight *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Wait for the device; one that does not come back is told by name. */
-void preflight_settle(struct preflight *p);
+void preflight_settle_device(struct preflight *p);
 /* Memory of the device and of the host; NULL is told by preflight_wrong(). */
-void *preflight_take(struct preflight *p, uint64_t bytes);
+void *preflight_take_memory(struct preflight *p, uint64_t bytes);
 void *preflight_take_host(struct preflight *p, uint64_t bytes);
 /* Normal deviates into x, fp32 [n]. */
 void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key);

@@ -107,7 +107,6 @@ void trainlog_add_datetime(struct strbuf *sb, const char *text, time_t when)
 
 static void PRINTF_LIKE(3, 4) add_stamped(struct strbuf *sb, time_t when, const char *fmt, ...)
 {
-    struct strbuf text = {0};
     va_list ap;
     char *s;
 
@@ -115,10 +114,8 @@ static void PRINTF_LIKE(3, 4) add_stamped(struct strbuf *sb, time_t when, const 
     if (vasprintf(&s, fmt, ap) < 0)
         abort();
     va_end(ap);
-    strbuf_addf(&text, "%s", s);
+    trainlog_add_datetime(sb, s, when);
     free(s);
-    trainlog_add_datetime(sb, text.buf, when);
-    strbuf_free(&text);
 }
 
 void trainlog_add_exit_duration(struct strbuf *sb, double minutes, time_t when)

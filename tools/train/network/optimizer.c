@@ -377,7 +377,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
             return -1;
     }
     p->not_ready = g->n_buckets - 1;
-    return p->o.overlap_gather ? 0 : optimizer_settle(p, s, e);
+    return p->o.overlap_gather ? 0 : optimizer_settle_weights(p, s, e);
 }
 
 /* The first place of the model (model.h) that reads weights of bucket i. */
@@ -398,7 +398,7 @@ int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, st
     return 0;
 }
 
-int optimizer_settle(struct optimizer *p, struct dev_stream *s, struct err *e)
+int optimizer_settle_weights(struct optimizer *p, struct dev_stream *s, struct err *e)
 {
     return optimizer_weights_ready(p, INT_MAX, s, e);
 }

@@ -74,7 +74,7 @@ MUST_CHECK int optimizer_update(struct optimizer *p, const struct optimizer_upda
 MUST_CHECK int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e);
 MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e);
 /* For all others who read weights: what is queued in `s` behind this finds all of them. */
-MUST_CHECK int optimizer_settle(struct optimizer *p, struct dev_stream *s, struct err *e);
+MUST_CHECK int optimizer_settle_weights(struct optimizer *p, struct dev_stream *s, struct err *e);
 /* The L2 norm of all masters, each element once, on every rank (--log-params-norm). */
 MUST_CHECK int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e);
 

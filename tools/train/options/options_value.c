@@ -39,7 +39,7 @@ int options_take_value(struct train_opts *o, const struct option_row *r, int n, 
                   ? unquoted(o, words[i]) : arena_strndup(o->impl->arena, words[i], strlen(words[i]));
     if (kind == OPTION_NOTE && (!o->impl->ignored.buf || !strstr(o->impl->ignored.buf, r->name)))
         strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", r->name);
-    return option_take(r, o, n, kept, options_label(o, r, at), e);
+    return option_take_words(r, o, n, kept, options_label(o, r, at), e);
 }
 
 int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,

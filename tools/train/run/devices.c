@@ -125,7 +125,7 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     return k ? k : kernels_cpu_open(&o, e);
 }
 
-int devices_take(struct trainer *t, struct err *e)
+int devices_open(struct trainer *t, struct err *e)
 {
     t->k = open_kernels(t, e);
     return t->k ? name_device(t, e) : -1;

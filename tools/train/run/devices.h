@@ -9,6 +9,6 @@
 struct trainer;
 
 /* t->k, and the way between the ranks' devices. ERR_USAGE, on every rank, where what was asked for is not there. */
-MUST_CHECK int devices_take(struct trainer *t, struct err *e);
+MUST_CHECK int devices_open(struct trainer *t, struct err *e);
 
 #endif

@@ -53,7 +53,8 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
         s.mean_loss = trainlog_mean_take(&y->mean);
         s.tflops = schedule_tflops(schedule_flops(o->recompute_granularity == RECOMPUTE_FULL ? 4 : 3, x->batch,
                                                   o->seq_length, o->num_layers, o->hidden_size,
-                                                  t->model_config.vocab), s.elapsed_s, t->place->size);
+                                                  t->model_config.vocab),
+                                   s.elapsed_s, t->place->size);
         trainlog_add_step(&sb, &s);
         trainlog_flush(t->log, &sb);
         trainlog_tb_interval(t->events, o, &s);
@@ -135,7 +136,7 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
 {
     struct stop s;
 
-    if (agree(t, &s, e) < 0 || (s.save_failed && saving_settle(t, e) < 0))
+    if (agree(t, &s, e) < 0 || (s.save_failed && saving_settle_save(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : far_enough(t, first);
@@ -189,7 +190,7 @@ static int after_step(struct trainer *t, struct err *e)
     if (t->saver && save_schedule_due(&t->o.saves, t->iteration) && saving_begin(t, e) < 0)
         return -1;
     if (t->saver && on(t->o.check_replicas, t->iteration) &&
-        (optimizer_settle(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
+        (optimizer_settle_weights(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
         return -1;
     return 0;
 }
@@ -221,7 +222,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
         if (rc < 0)
             return -1;
         if (rc > 0) {
-            *why = nan_tell(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
+            *why = nan_tell_first(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
             return -1;
         }
         if (trainer_speaks(t))
@@ -280,7 +281,7 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
     }
     strbuf_free(&sb);
     if (rc == 0)
-        rc = optimizer_settle(t->optimizer, NULL, e);
+        rc = optimizer_settle_weights(t->optimizer, NULL, e);
     if (rc == 0)
         rc = saving_finish(t, e);
     return rc;

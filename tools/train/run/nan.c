@@ -163,7 +163,7 @@ static int name_first(const struct trainer *t, const struct culprit *mine, struc
     return rc;
 }
 
-int nan_tell(struct trainer *t, double norm, double loss, struct err *e)
+int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e)
 {
     struct dump d = { .t = t, .first = { .turn = INT_MAX } };
     struct strbuf first = {0};

@@ -12,6 +12,6 @@ struct trainer;
  * A step came to a norm or loss that is not finite: *e says so, and which rank's tensor was the first.
  * Each rank's SAVE/nan_iteration<N>.rank<R>.json has all of them. -1, and another *e: ranks cannot speak.
  */
-MUST_CHECK int nan_tell(struct trainer *t, double norm, double loss, struct err *e);
+MUST_CHECK int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e);
 
 #endif

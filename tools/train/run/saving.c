@@ -68,11 +68,11 @@ int saving_open(struct trainer *t, struct err *e)
     };
 
     OPTION_EACH(&options_table, g, r)
-        if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
-            if (strcmp(r->dest, "pp_partition_method") == 0)
-                args[o.n_args].s = t->noted_method;
-            o.n_args++;
-        }
+    if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
+        if (strcmp(r->dest, "pp_partition_method") == 0)
+            args[o.n_args].s = t->noted_method;
+        o.n_args++;
+    }
     t->saver = checkpoint_saver_new(&o, notes, e);
     show_report(t, notes);
     report_free(notes);
@@ -137,7 +137,7 @@ bool saving_poll(struct trainer *t)
     return !s.ok;
 }
 
-int saving_settle(struct trainer *t, struct err *e)
+int saving_settle_save(struct trainer *t, struct err *e)
 {
     struct checkpoint_saved s = { .ok = true };
 
@@ -167,7 +167,7 @@ int saving_begin(struct trainer *t, struct err *e)
     double stall_s = 0;
     int rc;
 
-    if (saving_settle(t, e) < 0)
+    if (saving_settle_save(t, e) < 0)
         return -1;
     if (t->lock && !savelock_held(t->lock, e))
         return -1;
@@ -183,7 +183,7 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
-    rc = optimizer_settle(t->optimizer, NULL, e);
+    rc = optimizer_settle_weights(t->optimizer, NULL, e);
     if (rc == 0)
         rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     t->saved_iteration = t->iteration;
@@ -203,13 +203,13 @@ int saving_finish(struct trainer *t, struct err *e)
     if (!t->saver)
         return 0;
     show_phase(t, "save");
-    if (saving_settle(t, e) < 0)
+    if (saving_settle_save(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;
     /* Hours of work hang on it, and whatever was in its way may have gone. */
     show_line(t, "the last checkpoint is tried once more");
-    if (saving_begin(t, e) < 0 || saving_settle(t, e) < 0)
+    if (saving_begin(t, e) < 0 || saving_settle_save(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;

@@ -14,10 +14,10 @@ struct trainer;
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
-/* Has a save failed, as this rank sees it? Then all call saving_settle(). One that went well is told. */
+/* Has a save failed, as this rank sees it? Then all call saving_settle_save(). One that went well is told. */
 bool saving_poll(struct trainer *t);
 /* Wait for the save under way and tell of it: t->save_failed. -1: the state is not finite, or ranks cannot speak. */
-MUST_CHECK int saving_settle(struct trainer *t, struct err *e);
+MUST_CHECK int saving_settle_save(struct trainer *t, struct err *e);
 /* At the end: a last save that failed is tried once more; -1 when nothing helps. */
 MUST_CHECK int saving_finish(struct trainer *t, struct err *e);
 

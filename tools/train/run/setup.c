@@ -364,10 +364,10 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     t->rank_tp = t->place->rank % t->topo.tp;
     t->rank_dp = t->place->rank / t->topo.tp % t->topo.dp;
     t->rank_pp = t->place->rank / (t->topo.tp * t->topo.dp);
-    if (shape_settle(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
+    if (shape_settle_model(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
         return -1;
     t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
-    if (devices_take(t, e) < 0)
+    if (devices_open(t, e) < 0)
         return -1;
     settle_model_opts(t);
     return 0;
@@ -440,7 +440,7 @@ int trainer_setup_preflight(struct trainer *t, struct err *e)
     int64_t eod;
 
     if (!t->o.num_layers && !t->o.load)
-        return devices_take(t, e);
+        return devices_open(t, e);
     return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
 }
 

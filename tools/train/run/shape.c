@@ -247,7 +247,7 @@ static int cut_stages(struct trainer *t, struct err *e)
     return 0;
 }
 
-int shape_settle(struct trainer *t, int64_t *eod, struct err *e)
+int shape_settle_model(struct trainer *t, int64_t *eod, struct err *e)
 {
     settle_config(t);
     return choose_vocab(t, eod, e) < 0 ? -1 : cut_stages(t, e);
