@@ -41,7 +41,8 @@ void step_skip(struct trainer *t)
 
 bool step_scales(const struct trainer *t) { return t->t == DTYPE_F16; }
 
-static int update(struct trainer *t, double norm, double scale, struct err *e)
+/* norm: as the optimizer told it; it and gradients are to be divided by `scale`. */
+static int update(struct trainer *t, int64_t batch, double norm, double scale, struct err *e)
 {
     const struct optimizer_update u = {
         .lr = t->stored_lr >= 0 ? t->stored_lr : schedule_lr_now(&t->schedule.lr), .t = t->opt_step + 1, .norm = norm,
@@ -50,6 +51,7 @@ static int update(struct trainer *t, double norm, double scale, struct err *e)
 
     t->stored_lr = -1;
     t->opt_step++;
+    schedule_lr_step(&t->schedule.lr, batch, t->consumed_tokens);
     return optimizer_update(t->optimizer, &u, NULL, e);
 }
 
@@ -68,10 +70,7 @@ static int scaled_update(struct trainer *t, struct step *x, struct err *e)
     t->overflow = what != LOSS_SCALE_GOOD;
     if (what == LOSS_SCALE_GOOD) {
         t->last_norm = x->norm = norm / used;
-        if (update(t, norm, t->o.unscale_with_step_scale ? used : t->scale.scale, e) < 0)
-            return -1;
-        schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
-        return 0;
+        return update(t, x->batch, norm, t->o.unscale_with_step_scale ? used : t->scale.scale, e);
     }
     x->norm = t->last_norm;
     t->skipped_steps++;
@@ -87,10 +86,7 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
 {
     if (!(x->norm > 0) || !isfinite(x->norm))
         return 1;
-    if (update(t, x->norm, 1, e) < 0)
-        return -1;
-    schedule_lr_step(&t->schedule.lr, x->batch, t->consumed_tokens);
-    return 0;
+    return update(t, x->batch, x->norm, 1, e);
 }
 
 int step_train(struct trainer *t, struct step *x, struct err *e)
