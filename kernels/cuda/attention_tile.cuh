@@ -132,7 +132,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int
     #pragma unroll
     for (int k = 0; k < HD / 16; k++)
         wgmma<T, N>::template ss<0>(d, a_at + wgmma_along<width>(k, a_rows), b_at + wgmma_along<width>(k, N),
-                                 add || k > 0);
+                                    add || k > 0);
 }
 
 /* The same with a's rows in registers. */

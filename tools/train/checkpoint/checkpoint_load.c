@@ -320,7 +320,8 @@ static int add_tied_checks(struct load *l, struct pair *pair)
             for (int side = 0; side < 2; side++) {
                 const struct tmap *m = side ? q->tied[st] : q->state[st];
                 int i = add_item(l, m, (uint64_t)(first + w.from) * sizeof(float), (uint64_t)have * sizeof(float),
-                                 r->param, (enum state)st, NULL)->number;
+                                 r->param, (enum state)st, NULL)
+                            ->number;
 
                 *(side ? &pair[n].b : &pair[n].a) = i;
             }
