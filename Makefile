@@ -18,7 +18,7 @@ CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ckpt-backup ds2universal reshape merge-tp export-hf preprocess train
+TOOLS   := ckpt-inspect ckpt-backup ds2universal reshape merge-tp export-hf preprocess train run-watch
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)

@@ -1,8 +1,8 @@
 /*
  * child.h - another program, run to its end: its input, what it says, how long it may take
  *
- * Its standard input is a text or empty, its output and its errors are taken whole. It is in a process group of its own,
- * so that what it started goes with it when its time is over. Threads: any.
+ * Its standard input is a text or empty, its output and its errors are taken whole. It is in a process group of its
+ * own, so that what it started goes with it when its time is over. Threads: any.
  */
 #ifndef SHARDKIT_BASE_CHILD_H
 #define SHARDKIT_BASE_CHILD_H

@@ -1,0 +1,155 @@
+/*
+ * book.c - the file of what is remembered, and its lock
+ */
+#include "tools/run-watch/book.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+
+/* The longest that another may have it: it sends alarms meanwhile, each in half a minute. */
+enum { LOCK_WAIT_S = 120 };
+static const uint64_t book_max_bytes = 64 << 20;
+
+static char *default_path(struct err *e)
+{
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path, *dir;
+
+    if (xdg && *xdg == '/') {
+        path = path_join(xdg, "run-watch.json");
+    } else if (home && *home == '/') {
+        path = path_join(home, ".local/state/run-watch.json");
+    } else {
+        err_data(e, "HOME", ERR_NO_BYTE, "is not set, so there is no place to remember anything; give --state FILE");
+        return NULL;
+    }
+    dir = path_parent(path);
+    if (dir_make(dir, e) < 0) {
+        free(path);
+        path = NULL;
+    }
+    free(dir);
+    return path;
+}
+
+static int take_lock(struct book *b, struct err *e)
+{
+    char *path = str_fmt("%s.lock", b->path);
+    const double begun = clock_s();
+    struct timespec nap = { 0, 20000000 };
+    int rc = -1;
+
+    b->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (b->lock < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    while (flock(b->lock, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            err_sys(e, path, "cannot lock");
+            goto out;
+        }
+        if (clock_s() - begun > LOCK_WAIT_S) {
+            err_data(e, path, ERR_NO_BYTE, "another run-watch has had it for %d s; is it stopped? ('fuser' tells who)",
+                     LOCK_WAIT_S);
+            goto out;
+        }
+        nanosleep(&nap, NULL);
+    }
+    rc = 0;
+out:
+    free(path);
+    return rc;
+}
+
+/* Where it cannot be read, what it knew is lost, but not who looks after the run. */
+static int set_aside(const struct book *b, struct err *e)
+{
+    char *aside = str_fmt("%s.damaged", b->path);
+    int rc = rename(b->path, aside);
+
+    if (rc < 0)
+        err_sys(e, b->path, "is damaged, and cannot be renamed to %s", aside);
+    free(aside);
+    return rc;
+}
+
+int book_open(struct book *b, const char *path, bool *damaged, struct err *e)
+{
+    uint64_t size;
+    char *text;
+
+    *b = (struct book){ .lock = -1 };
+    *damaged = false;
+    b->path = path ? xstrdup(path) : default_path(e);
+    if (!b->path || take_lock(b, e) < 0)
+        return -1;
+    if (access(b->path, F_OK) == 0) {
+        text = file_slurp(b->path, book_max_bytes, &size, e);
+        if (!text)
+            return -1;
+        b->all = json_loadb(text, size, 0, NULL);
+        free(text);
+        if (!json_is_object(b->all)) {
+            *damaged = true;
+            json_decref(b->all);
+            b->all = NULL;
+            if (set_aside(b, e) < 0)
+                return -1;
+        }
+    }
+    if (!b->all)
+        b->all = json_object();
+    return 0;
+}
+
+json_t *book_part(struct book *b, const char *name)
+{
+    json_t *part = json_object_get(b->all, name);
+
+    if (!json_is_object(part)) {
+        part = json_object();
+        json_object_set_new(b->all, name, part);
+    }
+    return part;
+}
+
+int book_save(struct book *b, struct err *e)
+{
+    char *text = json_dumps(b->all, JSON_INDENT(1) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    char *left = str_fmt("%s.%ld.part", b->path, (long)getpid());
+    int rc;
+
+    /* Of one that was killed and had our number: nobody else is here now. */
+    unlink(left);
+    rc = file_replace(b->path, text, strlen(text), e);
+    free(left);
+    free(text);
+    return rc;
+}
+
+void book_close(struct book *b)
+{
+    if (b->lock >= 0)
+        close(b->lock);
+    json_decref(b->all);
+    free(b->path);
+    *b = (struct book){ .lock = -1 };
+}
+
+double book_number(const json_t *o, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}

@@ -1,0 +1,84 @@
+/*
+ * history.c - what is usual of a run's last iterations
+ */
+#include "tools/run-watch/history.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+
+enum { HOUR_S = 3600, FEW_POINTS = 20 };
+
+void history_free(struct history *h)
+{
+    free(h->point);
+    free(h->drift);
+    free(h->straggler);
+    *h = (struct history){0};
+}
+
+int history_hour(const struct history *h)
+{
+    int from = h->n;
+
+    while (from > 0 && (h->n - from < FEW_POINTS || h->point[from - 1].at_s > h->point[h->n - 1].at_s - HOUR_S))
+        from--;
+    return from;
+}
+
+/* NaN: not known. */
+static double value_of(const struct history_point *p, enum history_value what)
+{
+    if (what == HISTORY_LOSS)
+        return p->loss;
+    if (what == HISTORY_RATE)
+        return p->samples_per_s > 0 ? p->samples_per_s : (double)NAN;
+    return p->iteration_s > 0 ? p->iteration_s : (double)NAN;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median of n > 0 numbers, which are sorted. */
+static double middle_of(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
+
+/* The known values, and their number. Caller frees. */
+static double *known_values(const struct history *h, enum history_value what, int from, int to, int *n)
+{
+    double *v = xcalloc((size_t)(to > from ? to - from : 1), sizeof *v);
+
+    *n = 0;
+    for (int i = from; i < to; i++)
+        if (isfinite(value_of(&h->point[i], what)))
+            v[(*n)++] = value_of(&h->point[i], what);
+    return v;
+}
+
+double history_median(const struct history *h, enum history_value what, int from, int to, int *n_known)
+{
+    double *v = known_values(h, what, from, to, n_known), middle = *n_known ? middle_of(v, *n_known) : (double)NAN;
+
+    free(v);
+    return middle;
+}
+
+double history_scatter(const struct history *h, enum history_value what, int from, int to, double middle)
+{
+    int n;
+    double *v = known_values(h, what, from, to, &n), scatter;
+
+    for (int i = 0; i < n; i++)
+        v[i] = fabs(v[i] - middle);
+    scatter = n ? middle_of(v, n) : (double)NAN;
+    free(v);
+    return scatter;
+}

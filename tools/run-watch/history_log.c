@@ -1,0 +1,128 @@
+/*
+ * history_log.c - the lines of a training log, as Megatron-LM's training_log() writes them, and so train
+ *
+ *  iteration    95000/  115311 | consumed samples: ... | elapsed time per iteration (s): 105.12 | ... | lm loss:
+ *  2.013E+00 | ... | number of nan iterations:   0 | samples per second: 19.483 | ...
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/run-watch/history.h"
+
+/* Half a day of the longest lines, a second each. */
+enum { TAIL_BYTES = 32 << 20 };
+
+/* The number behind "NAME:" in a line; false: it has no such field. Python's nan and inf are numbers here. */
+static bool field(const char *line, const char *name, double *v)
+{
+    const char *p = strstr(line, name);
+    char *end;
+
+    if (!p)
+        return false;
+    *v = strtod(p + strlen(name), &end);
+    return end != p + strlen(name);
+}
+
+static void add_iteration(struct history *h, const char *line)
+{
+    struct history_point p = { .loss = (double)NAN }, *last = h->n ? &h->point[h->n - 1] : NULL;
+    double iteration, v, n_nan = 0;
+
+    if (!field(line, " iteration ", &iteration) || !field(line, "elapsed time per iteration (s):", &p.iteration_s))
+        return;
+    p.iteration = (int64_t)iteration;
+    field(line, "samples per second:", &p.samples_per_s);
+    field(line, "number of nan iterations:", &n_nan);
+    /* Without a loss scale no update is skipped, and then only a loss that is no number is left out. */
+    p.is_nan = n_nan > 0 || (!field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
+               (field(line, "lm loss:", &v) && !isfinite(v));
+    p.at_s = p.iteration_s;
+    if (last) {
+        /* Behind a restart iterations come again; time goes on. */
+        int64_t done = p.iteration > last->iteration ? p.iteration - last->iteration : 1;
+
+        p.at_s = last->at_s + (double)done * p.iteration_s;
+    }
+    ARRAY_ROOM(h->point, h->cap, h->n + 1);
+    h->point[h->n++] = p;
+}
+
+static void keep_line(char **to, const char *line)
+{
+    free(*to);
+    *to = xstrdup(line);
+    err_clean(*to);
+}
+
+static void add_line(struct history *h, char *line)
+{
+    /* Another rank's may stand behind half a line. */
+    if (strstr(line, "replicated parameter differs between tensor rank")) {
+        keep_line(&h->drift, line);
+    } else if (str_starts(line, " iteration ")) {
+        add_iteration(h, line);
+    } else if (str_starts(line, "[straggler]")) {
+        keep_line(&h->straggler, line);
+    } else if (str_starts(line, "using world size:")) {
+        free(h->drift);                 /* a new start */
+        h->drift = NULL;
+    }
+}
+
+/* The end of the file, cut at a line. Caller frees. */
+static char *read_tail(const char *path, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *buf = NULL;
+    struct stat st;
+    off_t from;
+    ssize_t n;
+
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    }
+    from = st.st_size > TAIL_BYTES ? st.st_size - TAIL_BYTES : 0;
+    buf = xmalloc((size_t)(st.st_size - from) + 1);
+    n = pread(fd, buf, (size_t)(st.st_size - from), from);
+    if (n < 0) {
+        err_sys(e, path, "cannot read");
+        free(buf);
+        buf = NULL;
+        goto out;
+    }
+    for (ssize_t i = 0; i < n; i++)
+        if (buf[i] == '\0')
+            buf[i] = '?';
+    buf[n] = '\0';
+    if (from > 0)
+        memmove(buf, buf + strcspn(buf, "\n"), strlen(buf + strcspn(buf, "\n")) + 1);
+out:
+    if (fd >= 0)
+        close(fd);
+    return buf;
+}
+
+int history_read_log(struct history *h, const char *path, struct err *e)
+{
+    char *text = read_tail(path, e), *line = text, *end;
+
+    if (!text)
+        return -1;
+    /* A last line without its end is being written. */
+    while ((end = strchr(line, '\n'))) {
+        *end = '\0';
+        add_line(h, line);
+        line = end + 1;
+    }
+    free(text);
+    return 0;
+}

@@ -1,0 +1,81 @@
+/*
+ * run-watch - is the run alive and well? One line a finding, alarms, an exit status
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/parse.h"
+#include "tools/run-watch/runwatch.h"
+
+static const struct verb {
+    struct cli_command is;
+    int (*look)(struct runwatch *w, struct err *e);
+} verbs[] = {
+    { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look },
+};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static const struct verb *find_verb(struct runwatch *w, const char *word)
+{
+    const char *names[N_VERBS], *near;
+
+    for (int i = 0; i < N_VERBS; i++) {
+        if (word && strcmp(word, verbs[i].is.name) == 0)
+            return &verbs[i];
+        names[i] = verbs[i].is.name;
+    }
+    near = word ? parse_nearest(word, names, N_VERBS) : NULL;
+    if (!word)
+        cli_usage(&w->cli, "no verb given");
+    else if (near)
+        cli_usage(&w->cli, "no verb '%s'; did you mean '%s'?", word, near);
+    else
+        cli_usage(&w->cli, "no verb '%s'", word);
+    return NULL;
+}
+
+/* Until the next round is due, or a signal comes. */
+static void nap(double seconds)
+{
+    const double until = clock_s() + seconds;
+
+    while (!cli_stopped() && clock_s() < until) {
+        double left = until - clock_s();
+        struct timespec t = { .tv_nsec = left > 0.2 ? 200000000 : 1000000 };
+
+        nanosleep(&t, NULL);
+    }
+}
+
+static int work(struct runwatch *w)
+{
+    const struct verb *verb = find_verb(w, w->words.n ? w->words.word[0] : NULL);
+    int rc;
+
+    if (!verb || cli_words_check(&w->cli, &w->words, 1, &verb->is))
+        return EXIT_USAGE;
+    if (w->follow_s > 0 && w->given_now)
+        return cli_usage(&w->cli, "--follow goes with the clock, not with --now");
+    w->verb = verb->is.name;
+    w->arg = w->words.word + 1;
+    w->n_args = w->words.n - 1;
+    do {
+        rc = round_run(w, verb->look);
+        if (w->follow_s > 0 && rc != EXIT_USAGE)
+            nap(w->follow_s);
+    } while (w->follow_s > 0 && rc != EXIT_USAGE && !cli_stopped());
+    return cli_done(&w->cli, rc);
+}
+
+int main(int argc, char **argv)
+{
+    struct runwatch w = {0};
+    int rc;
+
+    cli_start(&w.cli, argv, "run-watch");
+    rc = runwatch_parse(&w, argc, argv) < 0 ? EXIT_USAGE : work(&w);
+    free(w.words.word);
+    return rc;
+}

@@ -1,0 +1,103 @@
+/*
+ * status_saves.c - is there a recent save, and are its copies where they belong?
+ *
+ * Copies are asked of ckpt-backup, which knows the rules: its plan says what is still to be copied.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/child.h"
+#include "libcommon/base/files.h"
+#include "tools/run-watch/book.h"
+#include "tools/run-watch/status_look.h"
+
+/* When a file or folder of the run was written; 0: it is not there. */
+static double written_s(const char *dir, const char *name)
+{
+    char *path = path_join(dir, name);
+    struct stat st;
+    double s = stat(path, &st) < 0 ? 0 : (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec;
+
+    free(path);
+    return s;
+}
+
+static void check_save(struct runwatch *w, const char *dir, const struct status_run *s)
+{
+    const double at = s->tag ? written_s(dir, s->tag) : 0, limit = 60 * w->max_save_min;
+    char age[24], most[24];
+
+    if (s->tag && at == 0)
+        round_wrong(w, "save", NULL, "%s, the last complete save, is not there", s->tag);
+    if (at == 0 && limit > 0 && w->now_s - s->started_s > limit)
+        round_wrong(w, "save", NULL, "no complete save, and it started %s ago (at most %s)",
+                    round_span(w->now_s - s->started_s, age), round_span(limit, most));
+    if (at == 0)
+        return;
+    json_object_set_new(w->facts, "save_age_s", json_real(w->now_s - at));
+    round_span(w->now_s - at, age);
+    if (limit > 0 && w->now_s - at > limit && !s->stop_reason)
+        round_wrong(w, "save", NULL, "%s, the last complete save, is %s old (at most %s)", s->tag, age,
+                    round_span(limit, most));
+    else
+        round_note(w, "save", NULL, "%s, %s old", s->tag, age);
+}
+
+/* Of the copies that are due, the one whose step is oldest; n_late are older than they may be. */
+static void judge_plan(struct runwatch *w, const char *dir, const char *plan)
+{
+    const double limit = 60 * w->max_backup_min;
+    int n_due = 0, n_late = 0;
+    double oldest = 0;
+    char age[24], most[24];
+
+    for (const char *line = plan; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        json_t *o = json_loadb(line, strcspn(line, "\n"), 0, NULL);
+        const char *action = json_string_value(json_object_get(o, "action"));
+
+        if (action && strcmp(action, "copy") == 0) {
+            char *tag = str_fmt("global_step%lld", (long long)book_number(o, "step", -1));
+            double since = w->now_s - written_s(dir, tag);
+
+            n_due++;
+            n_late += since > limit;
+            oldest = since > oldest ? since : oldest;
+            free(tag);
+        }
+        json_decref(o);
+    }
+    if (n_late)
+        round_wrong(w, "backup", NULL, "%d copies are overdue, the oldest of a step %s old (at most %s); see "
+                    "'ckpt-backup plan --rules %s %s'", n_late, round_span(oldest, age), round_span(limit, most),
+                    w->rules, dir);
+    else
+        round_note(w, "backup", NULL, "%d copies are due, none is overdue", n_due);
+}
+
+static void check_backup(struct runwatch *w, const char *dir)
+{
+    const char *const argv[] = { "ckpt-backup", "plan", "--json", "--quiet", "--rules", w->rules, dir, NULL };
+    struct strbuf out = {0}, said = {0};
+    const struct child_call c = { argv, NULL, &out, &said, 600, cli_stopped };
+    struct err e = {0};
+    char words[512];
+    int status;
+
+    if (child_run(&c, &status, &e) < 0)
+        round_unknown(w, "backup", NULL, "whether copies are overdue: %s", e.msg);
+    else if (status != 0)
+        round_unknown(w, "backup", NULL, "whether copies are overdue: %s",
+                      child_last_words(&said, words, sizeof words));
+    else
+        judge_plan(w, dir, out.buf ? out.buf : "");
+    strbuf_free(&out);
+    strbuf_free(&said);
+}
+
+void status_saves(struct runwatch *w, const char *dir, const struct status_run *s)
+{
+    check_save(w, dir, s);
+    if (w->rules)
+        check_backup(w, dir);
+}
