@@ -10,7 +10,7 @@ objects=build/${B:-release}
 
 # Windows for tests into what users see only as bytes or as a whole, and calls that make comm.h's set complete.
 windows='mmidx_form mmidx_n_docs mmidx_tokens mmidx_type pt_dialect pt_tree safetensors_header_bytes safetensors_meta
-    stream_packing tfevents_path plan_write_bytes trainlog_lost checkpoint_check_replicas checkpoint_save_bytes writer_pid dss_tree
+    stream_packing tfevents_path plan_write_bytes trainlog_lost checkpoint_save_bytes writer_pid
     comm_broadcast comm_reduce_scatter comm_world_rank comm_host_send comm_host_recv'
 
 stale=0 list=

@@ -296,8 +296,6 @@ static void drifted(void **state)
     c = job_open(dir, false);
     m = checkpoint_info(c)->model;
     assert_true(checkpoint_info(c)->has_replicas);
-    assert_int_equal(checkpoint_check_replicas(c, 1, notes, &e), 1);
-    assert_true(told(notes, "input_layernorm.bias: tensor-parallel copies differ in 1 of 4 layers"));
     checkpoint_close(c);
     refuse_load(dir, &m, &o, 1, "3.input_layernorm.bias: bf16: the tensor-parallel copies disagree (2 such states");
     for (int average = 0; average < 2; average++) {

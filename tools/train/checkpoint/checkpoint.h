@@ -107,13 +107,6 @@ void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* Belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /*
- * Which tensor-parallel copies of replicated parameters disagree, and by how much: one
- * WARNING a kind of parameter and a summary; nothing when all agree. Reads those tensors
- * only (300 MB of a 176B checkpoint). For one rank; returns the number of parameters, -1 on ERR_*.
- */
-MUST_CHECK int checkpoint_check_replicas(const struct checkpoint *c, int threads, struct report *notes, struct err *e);
-
-/*
  * Are its files of one save (mismatch.h)? For one rank. WARNINGs where the opener accepted that,
  * -1 and ERR_DATA otherwise.
  */

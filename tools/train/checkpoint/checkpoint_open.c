@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 
 #include "libcommon/check/mismatch.h"
-#include "libcommon/check/replicas_check.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
@@ -533,44 +532,4 @@ int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, 
     rc = take_findings(found, c->src->path, notes, e);
     report_free(found);
     return rc;
-}
-
-/* ---- replicas ---- */
-
-static int report_kind(const struct replicas *x, const struct replica_kind *k, struct report *notes, const char *path)
-{
-    double worst = 0;
-    const char *name = "";
-    int n = k->n_params - k->n_params_in_sync;
-
-    for (int i = 0; i < x->n_params && n; i++)
-        for (int st = 0; st < STATE_N; st++)
-            if (!strcmp(x->param[i].kind, k->kind) && x->param[i].state[st].n_differ &&
-                x->param[i].state[st].max_abs >= worst) {
-                worst = x->param[i].state[st].max_abs;
-                name = x->param[i].param->name;
-            }
-    if (n)
-        report_add(notes, SEV_WARNING, "replicas", path, ERR_NO_BYTE, NULL,
-                   "%s: tensor-parallel copies differ in %d of %d layers, at most by %.3g (%s)", k->kind, n,
-                   k->n_params, worst, name);
-    return n;
-}
-
-int checkpoint_check_replicas(const struct checkpoint *c, int threads, struct report *notes, struct err *e)
-{
-    struct replicas_opts o = { .threads = threads > 0 ? threads : 1, .state = -1 };
-    struct replicas x = {0};
-    int n = 0;
-
-    if (replicas_check(c->src, &o, &x, e) < 0)
-        return -1;
-    for (int k = 0; k < x.n_kinds; k++)
-        n += report_kind(&x, &x.kind[k], notes, c->src->path);
-    if (n)
-        report_add(notes, SEV_WARNING, "replicas", c->src->path, ERR_NO_BYTE, NULL,
-                   "%d of %d replicated parameters differ between tensor ranks; --replicas says what becomes of them",
-                   n, x.n_params);
-    replicas_free(&x);
-    return n;
 }
