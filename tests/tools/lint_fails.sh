@@ -82,7 +82,7 @@ fails "a document that is not here" lint_text.sh "sections of a document that is
 echo '/* docs/formats.md 99.9 */' >>$f
 fails "a section that is not there" lint_text.sh "no such section" $f
 for i in 1 2 3 4 5 6 7 8 9; do printf '/*\n * more%d.h - one file more\n */\n' $i >libcommon/base/more$i.h; done
-fails "a folder of too many files" lint_text.sh "libcommon/base: 3[0-9] files" libcommon/base/more?.h
+fails "a folder of too many files" lint_text.sh "libcommon/base: [0-9]* files" libcommon/base/more?.h
 awk 'BEGIN { print "/*\n * long.c - lines\n */"; for (i = 0; i < 8000; i++) print "" }' >libcommon/base/long.c
 fails "a folder of too many lines" lint_text.sh "libcommon/base: .* lines: 32 and 8000" libcommon/base/long.c
 echo >tests/unit/test_new.c
