@@ -24,7 +24,8 @@ command -v rclone >/dev/null || { echo "rclone is not installed: remotes are not
 
 # ---- a server ----
 
-export RCLONE_CONFIG="$W/rclone.conf" RCLONE_RETRIES=1 RCLONE_LOW_LEVEL_RETRIES=1 RCLONE_CONTIMEOUT=5s
+# Few retries: of what fails here most goes on failing. Not none: a server holds a killed client's lock for a moment.
+export RCLONE_CONFIG="$W/rclone.conf" RCLONE_RETRIES=3 RCLONE_RETRIES_SLEEP=1s RCLONE_LOW_LEVEL_RETRIES=2 RCLONE_CONTIMEOUT=5s
 port=$((18000 + $(random 2000)))
 printf '[far]\ntype = webdav\nurl = http://127.0.0.1:%s\nvendor = other\n' $port >"$RCLONE_CONFIG"
 place=far:backups/run

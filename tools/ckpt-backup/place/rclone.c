@@ -6,17 +6,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
-
-extern char **environ;
 
 /* Its exit statuses that mean "not there". */
 enum { NO_FOLDER = 3, NO_FILE = 4 };
@@ -59,22 +57,39 @@ static void take_all(int fd, struct strbuf *sb)
             strbuf_add(sb, buf, (size_t)n);
 }
 
+/* In the child; what fails is written to `told`. */
+static void become_rclone(const char *const *argv, const struct streams *s, int told)
+{
+    int failed;
+
+    /* Killed in the middle of a copy, we leave nobody behind who goes on writing beside the next run. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && dup2(s->in, STDIN_FILENO) >= 0 && dup2(s->out, STDOUT_FILENO) >= 0 &&
+        dup2(s->err, STDERR_FILENO) >= 0)
+        execvp("rclone", (char *const *)argv);
+    failed = errno;
+    _exit(write(told, &failed, sizeof failed) == sizeof failed ? 127 : 126);
+}
+
 static int start(const struct rclone_call *c, const struct streams *s, pid_t *child)
 {
     const char *argv[RCLONE_ARGS + 3] = { "rclone", "--quiet" };
-    posix_spawn_file_actions_t fa;
-    int n = 2, rc;
+    int n = 2, failed = 0, told[2];
 
     for (int i = 0; i < RCLONE_ARGS && c->arg[i]; i++)
         argv[n++] = c->arg[i];
-    posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_adddup2(&fa, s->in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&fa, s->out, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&fa, s->err, STDERR_FILENO);
-    rc = posix_spawnp(child, "rclone", &fa, NULL, (char *const *)argv, environ);
-    posix_spawn_file_actions_destroy(&fa);
-    errno = rc;
-    return rc ? -1 : 0;
+    if (pipe2(told, O_CLOEXEC) < 0)
+        return -1;
+    *child = fork();
+    if (*child == 0)
+        become_rclone(argv, s, told[1]);
+    if (*child < 0)
+        failed = errno;
+    close(told[1]);                     /* the child's goes with its exec */
+    if (*child > 0 && read(told[0], &failed, sizeof failed) == sizeof failed)
+        waitpid(*child, NULL, 0);
+    close(told[0]);
+    errno = failed;
+    return failed ? -1 : 0;
 }
 
 /* Its status; it is told to stop when we are. */
