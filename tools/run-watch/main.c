@@ -14,6 +14,9 @@ static const struct verb {
     int (*look)(struct runwatch *w, struct err *e);
 } verbs[] = {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look },
+    { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_look },
+    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look },
+    { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look },
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 

@@ -25,6 +25,19 @@ static const struct option_row status_rows[] = {
       FIELD(max_backup_min), .def = "1440", .min = 0, .max = 1e9, .marks = VERB_STATUS },
     {0},
 };
+static const struct option_row pulse_rows[] = {
+    { "job-name", 0, "NAME", "the job's name", FIELD(job_name), .marks = VERB_PULSE },
+    { "users", 0, "LIST", "whose it may be, parted by commas (default: yours)", FIELD(users), .marks = VERB_PULSE },
+    { "group", 0, "NAME", "or of which group (getent)", FIELD(group), .marks = VERB_PULSE },
+    { "compat", 0, "WHOSE", "print as bigscience's scripts did", OPTION_WORD, FIELD(compat), .words = "bigscience",
+      .min = RUNWATCH_BIGSCIENCE, .marks = VERB_PULSE },
+    {0},
+};
+static const struct option_row crons_rows[] = {
+    { "max-age", 0, "MINUTES", "of a heartbeat that came without --every", OPTION_REAL, FIELD(max_age_min),
+      .def = "90", .min = 0.01, .max = 1e9, .marks = VERB_CRONS },
+    {0},
+};
 static const struct option_row alarm_rows[] = {
     { "mail", 0, "ADDRESS", "tell by mail, through sendmail", FIELD(mail), .marks = VERB_CHECKS },
     { "webhook", 0, "URL", "tell by a POST of {\"text\": ...}, through curl; @FILE: the URL is in it", FIELD(webhook),
@@ -35,7 +48,7 @@ static const struct option_row alarm_rows[] = {
       FIELD(remind_min), .def = "360", .min = 0, .max = 1e9, .marks = VERB_CHECKS },
     { "follow", 0, "SECONDS", "look again every so often, until it is stopped", OPTION_REAL, FIELD(follow_s),
       .min = 1, .max = 1e6, .marks = VERB_CHECKS },
-    { "name", 0, "NAME", "leave a heartbeat under this name", FIELD(name), .marks = VERB_CHECKS },
+    { "name", 0, "NAME", "leave a heartbeat under this name", FIELD(name), .marks = VERB_CHECKS | VERB_BEAT },
     { "every", 0, "MINUTES", "how often this is called; crons knows by it what is late", OPTION_REAL, FIELD(every_min),
       .min = 0.01, .max = 1e6, .marks = VERB_CHECKS | VERB_BEAT },
     { "state", 0, "FILE", "what is remembered (default ~/.local/state/run-watch.json)", FIELD(book) },
@@ -48,7 +61,10 @@ static const char head[] =
     "Usage: run-watch VERB [options] ...\n"
     "Is the run well? One line for each thing that is wrong or could not be established.\n"
     "\nVerbs:\n"
-    "  status DIR                a run of train by its folder of checkpoints: hung, slow, spiked, unsaved, ...\n";
+    "  status DIR                a run of train by its folder of checkpoints: hung, slow, spiked, unsaved, ...\n"
+    "  pulse --job-name NAME     a job of Slurm: running, waiting, or gone\n"
+    "  crons [NAME...]           the other watchers: did each come by on time?\n"
+    "  beat --name NAME          leave a heartbeat for a program that is no run-watch\n";
 static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong or could not be established, 2 wrong usage.\n"
     "Example: run-watch status --log main_log.txt --max-save-age 90 --mail oncall@example.org ckpt\n";
@@ -58,11 +74,12 @@ static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_ta
 int runwatch_parse(struct runwatch *w, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Of status", status_rows, NULL, 0 }, { "Alarms", alarm_rows, NULL, 0 },
+        { "Of status", status_rows, NULL, 0 }, { "Of pulse", pulse_rows, NULL, 0 }, { "Of crons", crons_rows, NULL, 0 },
+        { "Alarms", alarm_rows, NULL, 0 },
         { "Program", cli_rows, &w->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "run-watch", head, tail, groups, w, "status", operands, &w->words, .given = cli_words_given,
+        "run-watch", head, tail, groups, w, "status pulse crons beat", operands, &w->words, .given = cli_words_given,
     };
 
     option_take_defaults(&table);

@@ -172,7 +172,7 @@ int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e)
     w->facts = json_object();
     if (look(w, &e) < 0) {
         if (e.kind == ERR_USAGE || e.kind == ERR_STOP) {
-            rc = cli_fail(&w->cli, &e);
+            rc = e.kind == ERR_USAGE ? cli_usage(&w->cli, "%s", e.msg) : cli_fail(&w->cli, &e);
             goto out;
         }
         round_unknown(w, w->verb, NULL, "%s", e.msg);

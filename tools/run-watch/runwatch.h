@@ -63,9 +63,12 @@ MUST_CHECK int round_book(struct runwatch *w, struct book *b, struct err *e);
 /* "45 s", "25 min", "3.5 h", "12 days" */
 const char *round_span(double seconds, char buf[24]);
 
-/* ---- status_*.c and the like: the verbs ---- */
+/* ---- *_look.c: the verbs ---- */
 
 /* Look, and fill w's report. -1: ERR_USAGE, or nothing at all could be looked at. */
 MUST_CHECK int status_look(struct runwatch *w, struct err *e);
+MUST_CHECK int pulse_look(struct runwatch *w, struct err *e);
+MUST_CHECK int crons_look(struct runwatch *w, struct err *e);
+MUST_CHECK int beat_look(struct runwatch *w, struct err *e);
 
 #endif
