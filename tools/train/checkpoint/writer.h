@@ -36,7 +36,7 @@ long writer_pid(const struct writer *w);
 
 /* The staging area, at least `bytes` long; once. NULL and ERR_SYS when there is no memory. */
 MUST_CHECK void *writer_area(struct writer *w, uint64_t bytes, struct err *e);
-/* Tell the writer what it serves: checkpoint_base_pack()'s bytes. *disk_bytes: what this rank's files will take. */
+/* Tell the writer what it serves: checkpoint_carry()'s bytes. *disk_bytes: what this rank's files will take. */
 MUST_CHECK int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_bytes, struct err *e);
 /* Start writing what the area holds now: msg is a struct save_order. No save may be under way. */
 MUST_CHECK int writer_save(struct writer *w, const void *msg, size_t n, struct err *e);
