@@ -31,7 +31,7 @@ say  = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' $(1) $(2))
 
 # ---- libraries -----------------------------------------------------------------------
 
-PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8
+PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8 libzstd
 PKGS_TEST := cmocka
 PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
@@ -41,7 +41,7 @@ NO_LIBS  := clean help deps lint tidy ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libpcre2-dev libcmocka-dev libopenmpi-dev openmpi-bin
+       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin
 # Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
 MPI      := $(call have,ompi-c)
 MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))

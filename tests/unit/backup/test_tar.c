@@ -10,7 +10,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/format/archive.h"
-#include "tools/ckpt-backup/tar.h"
+#include "tools/ckpt-backup/place/tar.h"
 
 #define LONG_NAME "zero/3.self_attention.query_key_value.weight.with.a.name.that.is.longer.than.a.header.has.room.for." \
                   "and.longer.still.so.that.it.cannot.be.cut.in.two.either.because.no.slash.is.near.enough/fp32.pt"

@@ -1,0 +1,232 @@
+/*
+ * pack_write.c - files into a packed file
+ *
+ * Threads take frames in their order: read, guess, planes; only where a packed frame goes is settled one after the
+ * other, so the same files make the same packed file however many threads there are.
+ */
+#include <fcntl.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/files.h"
+#include "libcommon/format/pack/pack_impl.h"
+#include "libcommon/format/pack/planes.h"
+
+/* A guess that is wrong more often than for one number in so many tells less than the number itself. */
+enum { GUESS_HOLDS = 8 };
+
+struct packing {
+    struct pack_index *x;
+    const struct pack_opts *o;
+    struct files *files;
+    int *file;                  /* [n_files]: numbers in `files` */
+    const char *path;
+    int fd;
+    uint64_t at;                /* where the next frame goes */
+    _Atomic bool failed;
+    struct err *e;              /* the first to fail fills it in, under the critical section */
+};
+
+/* One thread's. */
+struct packer {
+    struct planes *planes;
+    uint8_t *raw, *left, *ref, *packed;
+};
+
+static struct packer packer_new(void)
+{
+    return (struct packer){ planes_new(PACK_FRAME), xmalloc(PACK_FRAME), xmalloc(PACK_FRAME),
+                            xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(planes_bound(PACK_FRAME)) };
+}
+
+static void packer_free(struct packer *w)
+{
+    planes_free(w->planes);
+    free(w->raw);
+    free(w->left);
+    free(w->ref);
+    free(w->packed);
+}
+
+static void fail(struct packing *pk, const struct err *e)
+{
+    #pragma omp critical(pack_write_fail)
+    if (pk->e->kind == ERR_NONE)
+        *pk->e = *e;
+    pk->failed = true;
+}
+
+/* What bytes [at, at + len) of the run are told from. */
+static int read_refs(struct packing *pk, const struct pack_run *run, struct pack_piece piece, uint8_t *ref,
+                     struct err *e)
+{
+    uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), need = guess_ref_bytes(run->guess, piece.len);
+
+    for (int i = run->first_ref; need > 0; i++) {
+        const struct pack_ref *f = &pk->x->ref[i];
+        uint64_t from = min_u64(skip, f->len), n = min_u64(need, f->len - from);
+
+        if (n && files_read(pk->files, pk->file[f->file], f->at + from, ref, n, e) < 0)
+            return -1;
+        skip -= from;
+        need -= n;
+        ref += n;
+    }
+    return 0;
+}
+
+/* A frame into w->packed. */
+static int pack_frame(struct packing *pk, struct packer *w, uint64_t i, struct err *e)
+{
+    struct pack_piece piece = pack_piece(pk->x, i);
+    const struct pack_run *run = piece.run;
+    struct pack_frame *f = &pk->x->frame[i];
+    const uint8_t *bytes = w->raw;
+
+    if (files_read(pk->files, pk->file[run->file], piece.at, w->raw, piece.len, e) < 0)
+        return -1;
+    f->crc_raw = crc_bytes(0, w->raw, piece.len);
+    f->guessed = false;
+    if (run->guess != PACK_NO_GUESS) {
+        if (read_refs(pk, run, piece, w->ref, e) < 0)
+            return -1;
+        memcpy(w->left, w->raw, piece.len);
+        f->guessed = guess_apply(run->guess, w->ref, w->left, piece.len) <=
+                     piece.len / (uint32_t)run->width / GUESS_HOLDS;
+        bytes = f->guessed ? w->left : w->raw;
+    }
+    f->len = planes_pack(w->planes, bytes, piece.len, run->width, w->packed);
+    f->crc_packed = crc_bytes(0, w->packed, f->len);
+    if (pk->o->progress)
+        progress_add(pk->o->progress, piece.len);
+    return 0;
+}
+
+static void pack_frames(struct packing *pk)
+{
+    int threads = pk->o->threads > 0 ? pk->o->threads : omp_get_max_threads();
+
+    #pragma omp parallel num_threads(threads)
+    {
+        struct packer w = packer_new();
+
+        #pragma omp for ordered schedule(dynamic, 1)
+        for (uint64_t i = 0; i < pk->x->n_frames; i++) {
+            struct err e = {0};
+            uint64_t at = 0;
+
+            if (!pk->failed && pk->o->stopped && pk->o->stopped())
+                err_stop(&e);
+            if (!pk->failed && e.kind == ERR_NONE && pack_frame(pk, &w, i, &e) < 0)
+                pk->failed = true;
+            #pragma omp ordered
+            {
+                at = pk->at;
+                pk->at += pk->x->frame[i].len;
+            }
+            if (!pk->failed && e.kind == ERR_NONE && write_all_at(pk->fd, w.packed, pk->x->frame[i].len, at) < 0)
+                err_sys(&e, pk->path, "cannot write %u bytes", pk->x->frame[i].len);
+            if (e.kind != ERR_NONE)
+                fail(pk, &e);
+        }
+        packer_free(&w);
+    }
+}
+
+static int write_tables(struct packing *pk)
+{
+    struct pack_index *x = pk->x;
+    struct pack_tail t = { .index_at = pk->at };
+    uint8_t head[PACK_HEAD_BYTES], tail[PACK_TAIL_BYTES];
+    struct strbuf sb = {0};
+    int rc = 0;
+
+    for (int i = 0; i < x->n_files; i++)
+        x->file[i].crc = pack_range_crc(x, i, 0, x->file[i].size_bytes);
+    pack_index_put(&sb, x);
+    t.index_len = sb.len;
+    t.index_crc = crc_bytes(0, sb.buf, sb.len);
+    pack_head_put(head);
+    pack_tail_put(tail, &t);
+    strbuf_add(&sb, tail, sizeof tail);
+    if (write_all_at(pk->fd, sb.buf, sb.len, pk->at) < 0 || write_all_at(pk->fd, head, sizeof head, 0) < 0 ||
+        fsync(pk->fd) < 0) {
+        err_sys(pk->e, pk->path, "cannot write its index");
+        rc = -1;
+    }
+    strbuf_free(&sb);
+    return rc;
+}
+
+/* All as the caller says, or nothing is begun. */
+static int open_files(struct packing *pk, const char *folder)
+{
+    struct pack_index *x = pk->x;
+
+    for (int i = 0; i < x->n_files; i++) {
+        char *path = path_join(folder, x->file[i].name);
+
+        pk->file[i] = files_add_path(pk->files, path, pk->e);
+        if (pk->file[i] >= 0 && files_size(pk->files, pk->file[i]) != x->file[i].size_bytes) {
+            err_data(pk->e, path, ERR_NO_BYTE, "changed while it was packed: it is still being written");
+            pk->file[i] = -1;
+        }
+        free(path);
+        if (pk->file[i] < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void prepare_index(struct pack_index *x)
+{
+    pack_index_count(x);
+    for (int i = 0; i < x->n_runs; i++)
+        if (x->run[i].guess != PACK_NO_GUESS && pack_guess_wrong(x, &x->run[i])) {
+            x->run[i].guess = PACK_NO_GUESS;
+            x->run[i].n_refs = 0;
+        }
+    x->frame = xcalloc(x->n_frames + 1, sizeof *x->frame);
+}
+
+/* The references of runs that have none any more go. */
+static void compact_refs(struct pack_index *x)
+{
+    int n = 0;
+
+    for (int i = 0; i < x->n_runs; i++) {
+        struct pack_run *r = &x->run[i];
+
+        memmove(x->ref + n, x->ref + r->first_ref, (size_t)r->n_refs * sizeof *x->ref);
+        r->first_ref = n;
+        n += r->n_refs;
+    }
+    x->n_refs = n;
+}
+
+int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o, struct err *e)
+{
+    struct packing pk = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e };
+    int rc = -1;
+
+    pk.file = xcalloc((size_t)x->n_files + 1, sizeof *pk.file);
+    prepare_index(x);
+    compact_refs(x);
+    pk.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (pk.fd < 0)
+        err_sys(e, path, "cannot create");
+    if (pk.fd < 0 || open_files(&pk, folder) < 0)
+        goto out;
+    pack_frames(&pk);
+    if (!pk.failed)
+        rc = write_tables(&pk);
+out:
+    if (pk.fd >= 0)
+        close(pk.fd);
+    files_free(pk.files);
+    free(pk.file);
+    return rc;
+}

@@ -1,0 +1,343 @@
+/*
+ * planes.c - turning numbers into planes and back, and a plane into few bytes
+ */
+/* Of the library's own word for coding literals without matches; it may go one day, and then only speed goes. */
+#define ZSTD_STATIC_LINKING_ONLY
+#include "libcommon/format/pack/planes.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#include "libcommon/base/mem.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+/* How a plane is stored: the low two bits of its word, above which its length stands. */
+enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
+
+/*
+ * Level 1 for what is no number. In a plane of numbers there is nothing to find twice: its bytes are only more or less
+ * frequent, and the search for matches costs three times what coding them does.
+ */
+enum { LEVEL_BYTES = 1, LEVEL_PLANE = -20 };
+
+/* A plane that would shrink by less than this is left as it is: packing it costs more than all the others. */
+#define BITS_WORTH 7.9
+enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 1024 };
+
+struct planes {
+    ZSTD_CCtx *pack;
+    ZSTD_DCtx *unpack;
+    uint8_t *plane;             /* [most] */
+    uint32_t most;
+};
+
+struct planes *planes_new(uint32_t most)
+{
+    struct planes *p = xcalloc(1, sizeof *p);
+
+    p->pack = ZSTD_createCCtx();
+    p->unpack = ZSTD_createDCtx();
+    p->plane = xmalloc(most);
+    p->most = most;
+    if (!p->pack || !p->unpack)
+        abort();                /* a few hundred KiB: as xmalloc() does */
+    return p;
+}
+
+void planes_free(struct planes *p)
+{
+    if (!p)
+        return;
+    ZSTD_freeCCtx(p->pack);
+    ZSTD_freeDCtx(p->unpack);
+    free(p->plane);
+    free(p);
+}
+
+uint32_t planes_bound(uint32_t n)
+{
+    return 4 * PLANES_MAX_WIDTH + n;
+}
+
+/* ---- numbers to planes ---- */
+
+#ifdef __SSE2__
+/* 32 bytes: those at even places to lo, at odd ones to hi. */
+static inline void unzip(__m128i a, __m128i b, __m128i *lo, __m128i *hi)
+{
+    const __m128i low = _mm_set1_epi16(0xff);
+
+    *lo = _mm_packus_epi16(_mm_and_si128(a, low), _mm_and_si128(b, low));
+    *hi = _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8));
+}
+
+static inline __m128i load(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+static inline void store(uint8_t *p, __m128i x)
+{
+    _mm_storeu_si128((__m128i *)p, x);
+}
+
+static inline __m128i turn2(__m128i x)
+{
+    return _mm_or_si128(_mm_slli_epi16(x, 1), _mm_srli_epi16(x, 15));
+}
+
+static inline __m128i turn4(__m128i x)
+{
+    return _mm_or_si128(_mm_slli_epi32(x, 1), _mm_srli_epi32(x, 31));
+}
+
+static inline __m128i back2(__m128i x)
+{
+    return _mm_or_si128(_mm_srli_epi16(x, 1), _mm_slli_epi16(x, 15));
+}
+
+static inline __m128i back4(__m128i x)
+{
+    return _mm_or_si128(_mm_srli_epi32(x, 1), _mm_slli_epi32(x, 31));
+}
+
+/* Each of these does 16 numbers at a time and returns how many it did; the others are left for plain loops. */
+static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+{
+    uint32_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        __m128i lo, hi;
+
+        unzip(turn2(load(raw + 2 * i)), turn2(load(raw + 2 * i + 16)), &lo, &hi);
+        store(out + i, lo);
+        store(out + n + i, hi);
+    }
+    return i;
+}
+
+static uint32_t split4_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+{
+    uint32_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        const uint8_t *p = raw + 4 * (size_t)i;
+        __m128i even[2], odd[2], plane[4];
+
+        unzip(turn4(load(p)), turn4(load(p + 16)), &even[0], &odd[0]);
+        unzip(turn4(load(p + 32)), turn4(load(p + 48)), &even[1], &odd[1]);
+        unzip(even[0], even[1], &plane[0], &plane[2]);
+        unzip(odd[0], odd[1], &plane[1], &plane[3]);
+        for (int k = 0; k < 4; k++)
+            store(out + (size_t)k * n + i, plane[k]);
+    }
+    return i;
+}
+
+static uint32_t join2_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+{
+    uint32_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        __m128i lo = load(in + i), hi = load(in + n + i);
+
+        store(raw + 2 * i, back2(_mm_unpacklo_epi8(lo, hi)));
+        store(raw + 2 * i + 16, back2(_mm_unpackhi_epi8(lo, hi)));
+    }
+    return i;
+}
+
+static uint32_t join4_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+{
+    uint32_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        __m128i p0 = load(in + i), p1 = load(in + n + i), p2 = load(in + 2 * (size_t)n + i);
+        __m128i p3 = load(in + 3 * (size_t)n + i);
+        __m128i a = _mm_unpacklo_epi8(p0, p1), b = _mm_unpacklo_epi8(p2, p3);
+        __m128i c = _mm_unpackhi_epi8(p0, p1), d = _mm_unpackhi_epi8(p2, p3);
+        uint8_t *to = raw + 4 * (size_t)i;
+
+        store(to, back4(_mm_unpacklo_epi16(a, b)));
+        store(to + 16, back4(_mm_unpackhi_epi16(a, b)));
+        store(to + 32, back4(_mm_unpacklo_epi16(c, d)));
+        store(to + 48, back4(_mm_unpackhi_epi16(c, d)));
+    }
+    return i;
+}
+#else
+static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+{
+    (void)raw, (void)n, (void)out;
+    return 0;
+}
+#define split4_fast split2_fast
+#define join2_fast split2_fast
+#define join4_fast split2_fast
+#endif
+
+/* bytes / width numbers; plane k at out + k * numbers. */
+static void split(const uint8_t *raw, uint32_t bytes, int width, uint8_t *out)
+{
+    uint32_t n = bytes / (uint32_t)width;
+
+    if (width == 2) {
+        for (uint32_t i = split2_fast(raw, n, out); i < n; i++) {
+            uint16_t x = get_le16(raw + 2 * i);
+
+            x = (uint16_t)(x << 1 | x >> 15);
+            out[i] = (uint8_t)x;
+            out[n + i] = (uint8_t)(x >> 8);
+        }
+    } else {
+        for (uint32_t i = split4_fast(raw, n, out); i < n; i++) {
+            uint32_t x = get_le32(raw + 4 * (size_t)i);
+
+            x = x << 1 | x >> 31;
+            for (int k = 0; k < 4; k++)
+                out[(size_t)k * n + i] = (uint8_t)(x >> 8 * k);
+        }
+    }
+}
+
+static void join(const uint8_t *in, uint32_t bytes, int width, uint8_t *raw)
+{
+    uint32_t n = bytes / (uint32_t)width;
+
+    if (width == 2) {
+        for (uint32_t i = join2_fast(in, n, raw); i < n; i++) {
+            uint16_t x = (uint16_t)(in[i] | in[n + i] << 8);
+
+            put_le16(raw + 2 * i, (uint16_t)(x >> 1 | x << 15));
+        }
+    } else {
+        for (uint32_t i = join4_fast(in, n, raw); i < n; i++) {
+            uint32_t x = 0;
+
+            for (int k = 0; k < 4; k++)
+                x |= (uint32_t)in[(size_t)k * n + i] << 8 * k;
+            put_le32(raw + 4 * (size_t)i, x >> 1 | x << 31);
+        }
+    }
+}
+
+/* ---- one plane ---- */
+
+/* Bits a byte, by how frequent each is in a sample: what coding them one by one would come to. */
+static double sample_bits(const uint8_t *p, uint32_t n)
+{
+    uint32_t count[256] = {0}, seen = 0;
+    double bits = 0;
+
+    for (uint32_t k = 0; k < SAMPLE_RUNS; k++) {
+        uint32_t at = (uint32_t)((uint64_t)n * k / SAMPLE_RUNS), end = at + SAMPLE_RUN < n ? at + SAMPLE_RUN : n;
+
+        for (; at < end; at++, seen++)
+            count[p[at]]++;
+    }
+    for (int i = 0; i < 256; i++)
+        if (count[i])
+            bits -= count[i] * log2((double)count[i] / seen);
+    return seen ? bits / seen : 0;
+}
+
+static bool is_one_byte(const uint8_t *p, uint32_t n)
+{
+    return n > 0 && memcmp(p, p + 1, n - 1) == 0;
+}
+
+static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, bool bytes, uint8_t *out,
+                           enum plane_method *how)
+{
+    size_t len = 0;
+
+    if (is_one_byte(plane, n)) {
+        *how = PLANE_ONE_BYTE;
+        out[0] = plane[0];
+        return 1;
+    }
+    /* Text repeats itself whatever its bytes' frequencies are, and there is little of it. */
+    if (bytes || sample_bits(plane, n) < BITS_WORTH) {
+        ZSTD_CCtx_reset(p->pack, ZSTD_reset_session_and_parameters);
+        ZSTD_CCtx_setParameter(p->pack, ZSTD_c_compressionLevel, bytes ? LEVEL_BYTES : LEVEL_PLANE);
+        if (!bytes)
+            ZSTD_CCtx_setParameter(p->pack, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+        /* Room for one byte less: what does not shrink fails. */
+        len = n > 1 ? ZSTD_compress2(p->pack, out, n - 1, plane, n) : 0;
+    }
+    if (len > 0 && !ZSTD_isError(len)) {
+        *how = PLANE_ZSTD;
+        return (uint32_t)len;
+    }
+    *how = PLANE_RAW;
+    memcpy(out, plane, n);
+    return n;
+}
+
+uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
+{
+    uint32_t at = 4 * (uint32_t)width, n_plane = n / (uint32_t)width;
+    const uint8_t *plane = raw;
+
+    if (width > 1) {
+        split(raw, n, width, p->plane);
+        plane = p->plane;
+    }
+    for (int k = 0; k < width; k++) {
+        enum plane_method how;
+        uint32_t len = pack_plane(p, plane + (size_t)k * n_plane, n_plane, width == 1, out + at, &how);
+
+        put_le32(out + 4 * k, len << 2 | how);
+        at += len;
+    }
+    return at;
+}
+
+static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *plane, uint32_t n)
+{
+    uint32_t len = word >> 2;
+
+    switch (word & 3) {
+    case PLANE_RAW:
+        if (len != n)
+            return -1;
+        memcpy(plane, in, n);
+        return 0;
+    case PLANE_ONE_BYTE:
+        if (len != 1)
+            return -1;
+        memset(plane, in[0], n);
+        return 0;
+    case PLANE_ZSTD:
+        return ZSTD_decompressDCtx(p->unpack, plane, n, in, len) == n ? 0 : -1;
+    default:
+        return -1;
+    }
+}
+
+int planes_unpack(struct planes *p, const uint8_t *packed, uint32_t len, int width, uint8_t *raw, uint32_t n)
+{
+    uint32_t at = 4 * (uint32_t)width, n_plane = n / (uint32_t)width;
+    uint8_t *plane = width > 1 ? p->plane : raw;
+
+    if (len < at || n > p->most || n % (uint32_t)width)
+        return -1;
+    for (int k = 0; k < width; k++) {
+        uint32_t word = get_le32(packed + 4 * k);
+
+        if (word >> 2 > len - at || unpack_plane(p, word, packed + at, plane + (size_t)k * n_plane, n_plane) < 0)
+            return -1;
+        at += word >> 2;
+    }
+    if (at != len)
+        return -1;
+    if (width > 1)
+        join(p->plane, n, width, raw);
+    return 0;
+}
