@@ -21,10 +21,11 @@ clean() { rm -rf "$W/store" && mkdir -p "$W/store/.ckpt-backup"; }
 
 # ---- killed anywhere ----
 
-# A form, and what the name of its backup ends with.
+# A form (words of the command line), and what the name of its backup ends with.
+# shellcheck disable=SC2086
 kill_copy() {       # VERB SUFFIX MS
     backup=global_step10$2
-    ckpt-backup "$1" -q "$src" "$W/store" 2>/dev/null & pid=$!
+    ckpt-backup $1 -q "$src" "$W/store" 2>/dev/null & pid=$!
     sleep "$(printf '0.%03d' "$3")"
     kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
     if is_sound "$backup"; then
@@ -32,7 +33,7 @@ kill_copy() {       # VERB SUFFIX MS
     elif [ -e "$W/store/$backup" ] && [ ! -e "$W/store/.ckpt-backup/$backup.json" ]; then
         fail "$1 killed after $3 ms: $backup without a receipt"
     fi
-    check "$1 killed after $3 ms: the next run finishes" ckpt-backup "$1" -q "$src" "$W/store"
+    check "$1 killed after $3 ms: the next run finishes" ckpt-backup $1 -q "$src" "$W/store"
     check "$1 killed after $3 ms: restored" ckpt-backup restore -q "$W/store" "$backup" "$W/out"
     if [ "$1" = weights ]; then check "weights killed: same bytes" sh -c "cd '$W/out' && for f in *; do cmp \$f $src/\$f || exit 1; done"
     else check "$1 killed after $3 ms: same bytes" same "$W/out" "$src"; fi
@@ -43,7 +44,8 @@ kill_copy() {       # VERB SUFFIX MS
 i=0
 while [ $i -lt "$kills" ]; do
     case $((i % 4)) in
-    0|1) kill_copy copy "" "$(random 120)" ;;
+    0) kill_copy "copy --pack" .pack "$(random 120)" ;;
+    1) kill_copy copy "" "$(random 120)" ;;
     2) kill_copy tar .tar "$(random 120)" ;;
     3) kill_copy weights -weights "$(random 120)" ;;
     esac
@@ -86,12 +88,13 @@ flip() {            # FILE BYTE BIT
 # Of the files that `find` with these words finds, one by chance.
 any_file() { find "$@" -type f | sort >"$W/files"; sed -n "$(($(random "$(wc -l <"$W/files")") + 1))p" "$W/files"; }
 
-# One bit in each of the three backups, or in a receipt: none may count. Flipped back, all do.
-for verb in copy tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
+# One bit in each of the four backups, or in a receipt: none may count. Flipped back, all do.
+# shellcheck disable=SC2086
+for verb in copy "copy --pack" tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
 i=0
-while [ $i -lt $((flips / 6)) ]; do
+while [ $i -lt $((flips / 8)) ]; do
     : >"$W/flipped"
-    for name in global_step10 global_step10.tar global_step10-weights; do
+    for name in global_step10 global_step10.pack global_step10.tar global_step10-weights; do
         f=$(any_file "$W/store/$name" "$W/store/.ckpt-backup/$name.json") at=$(random "$(size_of "$f")") bit=$(random 8)
         flip "$f" "$at" "$bit"
         echo "$f $at $bit" >>"$W/flipped"

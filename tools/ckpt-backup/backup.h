@@ -17,6 +17,7 @@ struct backup {
     enum backup_form form;      /* of copy, tar and weights */
     const char *rules;          /* --rules, NULL: none */
     bool apply;                 /* --apply */
+    bool pack;                  /* --pack */
 };
 
 /* ---- options.c ---- */

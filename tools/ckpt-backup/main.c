@@ -63,7 +63,9 @@ static int work(struct backup *b)
         return EXIT_USAGE;
     b->arg = b->words.word + 1;
     b->n_args = b->words.n - 1;
-    b->form = cmd->form;
+    b->form = b->pack ? FORM_PACK : cmd->form;
+    if (b->pack && b->rules)
+        return cli_usage(&b->cli, "--pack is for one copy; in %s the word 'pack' behind a place says so", b->rules);
     return cli_done(&b->cli, cmd->run(b));
 }
 

@@ -8,6 +8,7 @@
 static const struct option_row rows[] = {
     { "rules", 0, "FILE", "what is kept where: all copies due (copy), show it (plan), remove what may go (forget)",
       FIELD(rules), .marks = CMD_COPY | CMD_PLAN | CMD_FORGET },
+    { "pack", .help = "as one file of fewer bytes, restored to the bit (copy)", FIELD(pack), .marks = CMD_COPY },
     { "apply", .help = "remove it; without, say what would be removed (forget)", FIELD(apply), .marks = CMD_FORGET },
     { "verify", .help = "read the backups again that a removal rests on (forget)", FIELD(cli.verify),
       .marks = CMD_FORGET },

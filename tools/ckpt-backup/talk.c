@@ -40,7 +40,8 @@ const char *backup_time(int64_t s, char buf[24])
 static void tell_put(struct backup *b, const struct place *p, const struct place_put *put, double wall_s)
 {
     const struct receipt *r = put->receipt;
-    char size[16], rate[16];
+    uint64_t bytes = r->form == FORM_PACK ? receipt_raw_bytes(r) : r->size_bytes;
+    char size[16], rate[16], packed[16], as[32] = "";
     json_t *o;
 
     if (b->cli.json) {
@@ -51,12 +52,14 @@ static void tell_put(struct backup *b, const struct place *p, const struct place
         json_object_set_new(o, "wall_s", json_real(wall_s));
         cli_json(o);
     }
-    bytes_text(r->size_bytes, size);
+    bytes_text(bytes, size);
+    if (r->form == FORM_PACK)
+        snprintf(as, sizeof as, " packed to %s", bytes_text(r->size_bytes, packed));
     if (put->there_already)
-        cli_say(&b->cli, "%s/%s: there already, verified: %s", p->path, r->name, size);
+        cli_say(&b->cli, "%s/%s: there already, verified: %s%s", p->path, r->name, size, as);
     else
-        cli_say(&b->cli, "%s/%s: %d files, %s in %.1f s (%s/s), read back and sound", p->path, r->name, r->n_files,
-                size, wall_s, bytes_text((uint64_t)((double)r->size_bytes / (wall_s > 0 ? wall_s : 1)), rate));
+        cli_say(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back and sound", p->path, r->name, r->n_files,
+                size, as, wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate));
 }
 
 /* What a copy would be; nothing is touched. */

@@ -196,7 +196,7 @@ void pack_index_put(struct strbuf *sb, const struct pack_index *x)
 
 /* ---- reading ---- */
 
-struct reading {
+struct index_reading {
     struct pack_index *x;
     const uint8_t *p, *end;
     const uint8_t *begin;
@@ -205,7 +205,7 @@ struct reading {
     struct err *e;
 };
 
-static int wrong(const struct reading *rd, const char *what)
+static int wrong(const struct index_reading *rd, const char *what)
 {
     err_data(rd->e, rd->path, rd->begin_at + (uint64_t)(rd->p - rd->begin), "the index of a packed file %s", what);
     return -1;
@@ -222,7 +222,7 @@ static bool is_inside(const char *name, uint32_t n)
     return true;
 }
 
-static int get_files(struct reading *rd, uint32_t n)
+static int get_files(struct index_reading *rd, uint32_t n)
 {
     struct pack_index *x = rd->x;
 
@@ -247,7 +247,7 @@ static int get_files(struct reading *rd, uint32_t n)
 }
 
 /* Runs fill the files in order; *at is how far the run's file is filled. */
-static int get_run(struct reading *rd, struct pack_run *r, const struct pack_run *last, uint64_t *refs)
+static int get_run(struct index_reading *rd, struct pack_run *r, const struct pack_run *last, uint64_t *refs)
 {
     const struct pack_index *x = rd->x;
     uint32_t kind = get_le32(rd->p + 4), n_refs = get_le32(rd->p + 16);
@@ -274,7 +274,7 @@ static int get_run(struct reading *rd, struct pack_run *r, const struct pack_run
     return 0;
 }
 
-static int get_runs(struct reading *rd)
+static int get_runs(struct index_reading *rd)
 {
     struct pack_index *x = rd->x;
     uint64_t refs = 0, filled = 0;
@@ -295,7 +295,7 @@ static int get_runs(struct reading *rd)
     return refs == (uint64_t)x->n_refs ? 0 : wrong(rd, "has bytes that no run is told from");
 }
 
-static int get_frames(struct reading *rd, uint64_t index_at)
+static int get_frames(struct index_reading *rd, uint64_t index_at)
 {
     struct pack_index *x = rd->x;
     uint64_t at = PACK_HEAD_BYTES;
@@ -313,7 +313,7 @@ static int get_frames(struct reading *rd, uint64_t index_at)
 
 int pack_index_get(struct pack_index *x, const uint8_t *p, const struct pack_tail *t, const char *path, struct err *e)
 {
-    struct reading rd = { x, p, p + t->index_len, p, t->index_at, path, e };
+    struct index_reading rd = { x, p, p + t->index_len, p, t->index_at, path, e };
     uint64_t n_files, n_runs, n_refs, n_frames, left;
 
     *x = (struct pack_index){0};

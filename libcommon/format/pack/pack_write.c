@@ -18,7 +18,7 @@
 /* A guess that is wrong more often than for one number in so many tells less than the number itself. */
 enum { GUESS_HOLDS = 8 };
 
-struct packing {
+struct pack_job {
     struct pack_index *x;
     const struct pack_opts *o;
     struct files *files;
@@ -51,25 +51,25 @@ static void packer_free(struct packer *w)
     free(w->packed);
 }
 
-static void fail(struct packing *pk, const struct err *e)
+static void fail(struct pack_job *job, const struct err *e)
 {
     #pragma omp critical(pack_write_fail)
-    if (pk->e->kind == ERR_NONE)
-        *pk->e = *e;
-    pk->failed = true;
+    if (job->e->kind == ERR_NONE)
+        *job->e = *e;
+    job->failed = true;
 }
 
 /* What bytes [at, at + len) of the run are told from. */
-static int read_refs(struct packing *pk, const struct pack_run *run, struct pack_piece piece, uint8_t *ref,
+static int read_refs(struct pack_job *job, const struct pack_run *run, struct pack_piece piece, uint8_t *ref,
                      struct err *e)
 {
     uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), need = guess_ref_bytes(run->guess, piece.len);
 
     for (int i = run->first_ref; need > 0; i++) {
-        const struct pack_ref *f = &pk->x->ref[i];
+        const struct pack_ref *f = &job->x->ref[i];
         uint64_t from = min_u64(skip, f->len), n = min_u64(need, f->len - from);
 
-        if (n && files_read(pk->files, pk->file[f->file], f->at + from, ref, n, e) < 0)
+        if (n && files_read(job->files, job->file[f->file], f->at + from, ref, n, e) < 0)
             return -1;
         skip -= from;
         need -= n;
@@ -79,19 +79,19 @@ static int read_refs(struct packing *pk, const struct pack_run *run, struct pack
 }
 
 /* A frame into w->packed. */
-static int pack_frame(struct packing *pk, struct packer *w, uint64_t i, struct err *e)
+static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct err *e)
 {
-    struct pack_piece piece = pack_piece(pk->x, i);
+    struct pack_piece piece = pack_piece(job->x, i);
     const struct pack_run *run = piece.run;
-    struct pack_frame *f = &pk->x->frame[i];
+    struct pack_frame *f = &job->x->frame[i];
     const uint8_t *bytes = w->raw;
 
-    if (files_read(pk->files, pk->file[run->file], piece.at, w->raw, piece.len, e) < 0)
+    if (files_read(job->files, job->file[run->file], piece.at, w->raw, piece.len, e) < 0)
         return -1;
     f->crc_raw = crc_bytes(0, w->raw, piece.len);
     f->guessed = false;
     if (run->guess != PACK_NO_GUESS) {
-        if (read_refs(pk, run, piece, w->ref, e) < 0)
+        if (read_refs(job, run, piece, w->ref, e) < 0)
             return -1;
         memcpy(w->left, w->raw, piece.len);
         f->guessed = guess_apply(run->guess, w->ref, w->left, piece.len) <=
@@ -100,46 +100,46 @@ static int pack_frame(struct packing *pk, struct packer *w, uint64_t i, struct e
     }
     f->len = planes_pack(w->planes, bytes, piece.len, run->width, w->packed);
     f->crc_packed = crc_bytes(0, w->packed, f->len);
-    if (pk->o->progress)
-        progress_add(pk->o->progress, piece.len);
+    if (job->o->progress)
+        progress_add(job->o->progress, piece.len);
     return 0;
 }
 
-static void pack_frames(struct packing *pk)
+static void pack_frames(struct pack_job *job)
 {
-    int threads = pk->o->threads > 0 ? pk->o->threads : omp_get_max_threads();
+    int threads = job->o->threads > 0 ? job->o->threads : omp_get_max_threads();
 
     #pragma omp parallel num_threads(threads)
     {
         struct packer w = packer_new();
 
         #pragma omp for ordered schedule(dynamic, 1)
-        for (uint64_t i = 0; i < pk->x->n_frames; i++) {
+        for (uint64_t i = 0; i < job->x->n_frames; i++) {
             struct err e = {0};
             uint64_t at = 0;
 
-            if (!pk->failed && pk->o->stopped && pk->o->stopped())
+            if (!job->failed && job->o->stopped && job->o->stopped())
                 err_stop(&e);
-            if (!pk->failed && e.kind == ERR_NONE && pack_frame(pk, &w, i, &e) < 0)
-                pk->failed = true;
+            if (!job->failed && e.kind == ERR_NONE && pack_frame(job, &w, i, &e) < 0)
+                job->failed = true;
             #pragma omp ordered
             {
-                at = pk->at;
-                pk->at += pk->x->frame[i].len;
+                at = job->at;
+                job->at += job->x->frame[i].len;
             }
-            if (!pk->failed && e.kind == ERR_NONE && write_all_at(pk->fd, w.packed, pk->x->frame[i].len, at) < 0)
-                err_sys(&e, pk->path, "cannot write %u bytes", pk->x->frame[i].len);
+            if (!job->failed && e.kind == ERR_NONE && write_all_at(job->fd, w.packed, job->x->frame[i].len, at) < 0)
+                err_sys(&e, job->path, "cannot write %u bytes", job->x->frame[i].len);
             if (e.kind != ERR_NONE)
-                fail(pk, &e);
+                fail(job, &e);
         }
         packer_free(&w);
     }
 }
 
-static int write_tables(struct packing *pk)
+static int write_tables(struct pack_job *job)
 {
-    struct pack_index *x = pk->x;
-    struct pack_tail t = { .index_at = pk->at };
+    struct pack_index *x = job->x;
+    struct pack_tail t = { .index_at = job->at };
     uint8_t head[PACK_HEAD_BYTES], tail[PACK_TAIL_BYTES];
     struct strbuf sb = {0};
     int rc = 0;
@@ -152,9 +152,9 @@ static int write_tables(struct packing *pk)
     pack_head_put(head);
     pack_tail_put(tail, &t);
     strbuf_add(&sb, tail, sizeof tail);
-    if (write_all_at(pk->fd, sb.buf, sb.len, pk->at) < 0 || write_all_at(pk->fd, head, sizeof head, 0) < 0 ||
-        fsync(pk->fd) < 0) {
-        err_sys(pk->e, pk->path, "cannot write its index");
+    if (write_all_at(job->fd, sb.buf, sb.len, job->at) < 0 || write_all_at(job->fd, head, sizeof head, 0) < 0 ||
+        fsync(job->fd) < 0) {
+        err_sys(job->e, job->path, "cannot write its index");
         rc = -1;
     }
     strbuf_free(&sb);
@@ -162,20 +162,20 @@ static int write_tables(struct packing *pk)
 }
 
 /* All as the caller says, or nothing is begun. */
-static int open_files(struct packing *pk, const char *folder)
+static int open_files(struct pack_job *job, const char *folder)
 {
-    struct pack_index *x = pk->x;
+    struct pack_index *x = job->x;
 
     for (int i = 0; i < x->n_files; i++) {
         char *path = path_join(folder, x->file[i].name);
 
-        pk->file[i] = files_add_path(pk->files, path, pk->e);
-        if (pk->file[i] >= 0 && files_size(pk->files, pk->file[i]) != x->file[i].size_bytes) {
-            err_data(pk->e, path, ERR_NO_BYTE, "changed while it was packed: it is still being written");
-            pk->file[i] = -1;
+        job->file[i] = files_add_path(job->files, path, job->e);
+        if (job->file[i] >= 0 && files_size(job->files, job->file[i]) != x->file[i].size_bytes) {
+            err_data(job->e, path, ERR_NO_BYTE, "changed while it was packed: it is still being written");
+            job->file[i] = -1;
         }
         free(path);
-        if (pk->file[i] < 0)
+        if (job->file[i] < 0)
             return -1;
     }
     return 0;
@@ -192,41 +192,45 @@ static void prepare_index(struct pack_index *x)
     x->frame = xcalloc(x->n_frames + 1, sizeof *x->frame);
 }
 
-/* The references of runs that have none any more go. */
+/* References in the order of their runs, without those of runs that have none any more. */
 static void compact_refs(struct pack_index *x)
 {
+    struct pack_ref *all = x->ref;
     int n = 0;
 
+    x->ref = xcalloc((size_t)x->n_refs + 1, sizeof *x->ref);
     for (int i = 0; i < x->n_runs; i++) {
         struct pack_run *r = &x->run[i];
 
-        memmove(x->ref + n, x->ref + r->first_ref, (size_t)r->n_refs * sizeof *x->ref);
+        for (int k = 0; k < r->n_refs; k++)
+            x->ref[n + k] = all[r->first_ref + k];
         r->first_ref = n;
         n += r->n_refs;
     }
     x->n_refs = n;
+    free(all);
 }
 
 int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o, struct err *e)
 {
-    struct packing pk = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e };
+    struct pack_job job = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e };
     int rc = -1;
 
-    pk.file = xcalloc((size_t)x->n_files + 1, sizeof *pk.file);
+    job.file = xcalloc((size_t)x->n_files + 1, sizeof *job.file);
     prepare_index(x);
     compact_refs(x);
-    pk.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (pk.fd < 0)
+    job.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (job.fd < 0)
         err_sys(e, path, "cannot create");
-    if (pk.fd < 0 || open_files(&pk, folder) < 0)
+    if (job.fd < 0 || open_files(&job, folder) < 0)
         goto out;
-    pack_frames(&pk);
-    if (!pk.failed)
-        rc = write_tables(&pk);
+    pack_frames(&job);
+    if (!job.failed)
+        rc = write_tables(&job);
 out:
-    if (pk.fd >= 0)
-        close(pk.fd);
-    files_free(pk.files);
-    free(pk.file);
+    if (job.fd >= 0)
+        close(job.fd);
+    files_free(job.files);
+    free(job.file);
     return rc;
 }

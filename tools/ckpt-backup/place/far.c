@@ -124,10 +124,10 @@ static void look_far(const struct place *p, const struct far_list *l, const stru
 {
     bool well = true;
 
-    for (int i = 0; i < (rec->form == FORM_TAR ? 1 : rec->n_files) && well; i++) {
+    for (int i = 0; i < (receipt_is_file(rec->form) ? 1 : rec->n_files) && well; i++) {
         const struct receipt_file *f = &rec->file[i];
-        uint64_t size = rec->form == FORM_TAR ? rec->size_bytes : f->size_bytes;
-        char *inside = rec->form == FORM_TAR ? xstrdup(rec->name) : path_join(rec->name, f->name);
+        uint64_t size = receipt_is_file(rec->form) ? rec->size_bytes : f->size_bytes;
+        char *inside = receipt_is_file(rec->form) ? xstrdup(rec->name) : path_join(rec->name, f->name);
         char *shown = far_path(p, inside);
         int k = names_find(l->names, inside);
 

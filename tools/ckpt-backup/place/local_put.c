@@ -18,6 +18,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/local.h"
+#include "tools/ckpt-backup/place/packing.h"
 #include "tools/ckpt-backup/place/stage.h"
 #include "tools/ckpt-backup/place/tar.h"
 
@@ -169,6 +170,8 @@ int local_read_back(const struct place_opts *o, const struct receipt *rec, const
     struct transfer t = {0};
     int rc;
 
+    if (rec->form == FORM_PACK)
+        return packing_check(o, rec, path, r, e);
     if (rec->form == FORM_TAR)
         add_read(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
     for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++)
@@ -220,37 +223,44 @@ static int refuse_foreign(const struct receipt *rec, const char *final, struct e
     return found ? -1 : 0;
 }
 
-/* From the stage's files being there to the backup's name. */
-static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
-                struct place_put *out, struct err *e)
+/* The source's bytes into the stage, and their sums into the receipt. */
+static int fill_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                      struct place_put *out, struct err *e)
 {
     struct tar t = {0};
-    int rc = -1;
+    int rc;
 
+    if (rec->form == FORM_PACK) {
+        out->moved_bytes = c->size_bytes;
+        return packing_put(&p->o, c, rec, s->part, e);
+    }
     if (rec->form == FORM_TAR && tar_place(&t, rec, e) < 0)
         return -1;
-    if (rec->form == FORM_TAR ? reserve_tar(&t, s->part, s->resumed, e) < 0
-                              : reserve_files(rec, s->part, s->resumed, e) < 0)
-        goto out;
-    if (copy_files(p, rec, c->path, s, &out->moved_bytes, e) < 0)
-        goto out;
-    if (rec->form == FORM_TAR) {
+    rc = rec->form == FORM_TAR ? reserve_tar(&t, s->part, s->resumed, e) : reserve_files(rec, s->part, s->resumed, e);
+    if (rc == 0)
+        rc = copy_files(p, rec, c->path, s, &out->moved_bytes, e);
+    if (rc == 0 && rec->form == FORM_TAR) {
         rec->size_bytes = t.size_bytes;
         rec->tar_crc = tar_crc(&t, rec);
     }
-    if (local_read_back(&p->o, rec, s->part, NULL, e) < 0 || content_unchanged(c, e) < 0 ||
-        (rec->form != FORM_TAR && local_finish_folder(rec, s->part, e) < 0))
-        goto out;
+    tar_free(&t);
+    return rc;
+}
+
+/* From an open stage to the backup's name. */
+static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                struct place_put *out, struct err *e)
+{
+    if (fill_stage(p, c, rec, s, out, e) < 0 || local_read_back(&p->o, rec, s->part, NULL, e) < 0 ||
+        content_unchanged(c, e) < 0 || (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
+        return -1;
     /* A sound receipt and the older backup never stand together. */
     rec->sound = true;
     rec->verified_s = (int64_t)clock_wall_s();
     if (refuse_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
         stage_publish(s, e) < 0)
-        goto out;
-    rc = move_latest(p, rec, e);
-out:
-    tar_free(&t);
-    return rc;
+        return -1;
+    return move_latest(p, rec, e);
 }
 
 /* Does the backup that is there hold the source's bytes? Times tell, else all is read, and the times are noted. */
@@ -294,8 +304,9 @@ static int put_new(struct place *p, const struct content *c, struct place_put *o
 
     if (rc == 0) {
         rc = fill(p, c, out->receipt, &s, out, e);
-        if (rc < 0 && e->kind == ERR_DATA)
-            stage_discard(&s);          /* bytes that are not what they should be are not gone on with */
+        /* Bytes that are not what they should be are not gone on with, nor is half of a packed file. */
+        if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
+            stage_discard(&s);
         stage_close(&s);
     }
     free(job);
@@ -331,18 +342,17 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
 /* ---- get ---- */
 
-static int take_out(struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
+/* The bytes of any form into the stage's files. */
+static int take_bytes(struct place *p, const struct receipt *rec, const struct backup_stage *s, struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
-    struct receipt folder = *rec;
     char *from = path_join(p->path, rec->name), *parent = path_parent(s->part);
     struct transfer t = {0};
-    int rc = reserve_files(rec, s->part, s->resumed, e);
+    int rc;
 
-    folder.form = FORM_WHOLE;           /* what comes out is one, whatever it was kept as */
     o.job = s->job;
     o.folder = parent;
-    for (int i = 0; i < rec->n_files; i++) {
+    for (int i = 0; i < rec->n_files && rec->form != FORM_PACK; i++) {
         const struct receipt_file *f = &rec->file[i];
         struct transfer_run *r = transfer_add(&t, rec->form == FORM_TAR ? xstrdup(from) : path_join(from, f->name),
                                               path_join(s->part, f->name), f->size_bytes);
@@ -351,17 +361,27 @@ static int take_out(struct place *p, const struct receipt *rec, struct backup_st
         r->has_crc = true;
         r->crc = f->crc;
     }
+    rc = rec->form == FORM_PACK ? packing_get(&p->o, rec, from, s->part, e) : transfer_do(&t, &o, NULL, e);
+    transfer_free(&t);
+    free(from);
+    free(parent);
+    return rc;
+}
+
+static int take_out(struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
+{
+    struct receipt folder = *rec;
+    int rc = reserve_files(rec, s->part, s->resumed, e);
+
+    folder.form = FORM_WHOLE;           /* what comes out is one, whatever it was kept as */
     if (rc == 0)
-        rc = transfer_do(&t, &o, NULL, e);
+        rc = take_bytes(p, rec, s, e);
     if (rc == 0)
         rc = local_read_back(&p->o, &folder, s->part, NULL, e);
     if (rc == 0)
         rc = local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
     if (rc < 0 && e->kind == ERR_DATA)
         stage_discard(s);
-    transfer_free(&t);
-    free(from);
-    free(parent);
     return rc;
 }
 

@@ -69,10 +69,10 @@ static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r
 void local_look(const struct place *p, const struct receipt *rec, struct report *r)
 {
     char *top = path_join(p->path, rec->name);
-    bool well = rec->form != FORM_TAR || look_at_file(top, rec->size_bytes, r);
+    bool well = !receipt_is_file(rec->form) || look_at_file(top, rec->size_bytes, r);
 
     /* Where one is missing, all may be: one line tells. */
-    for (int i = 0; i < rec->n_files && well && rec->form != FORM_TAR; i++) {
+    for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 
         well = look_at_file(path, rec->file[i].size_bytes, r);
@@ -119,5 +119,5 @@ static char *find_foreign(const struct receipt *rec, const char *top, const char
 
 char *local_foreign(const struct receipt *rec, const char *path)
 {
-    return rec->form == FORM_TAR ? NULL : find_foreign(rec, path, "", 0);
+    return receipt_is_file(rec->form) ? NULL : find_foreign(rec, path, "", 0);
 }

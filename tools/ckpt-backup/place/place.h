@@ -4,6 +4,7 @@
  *     PLACE/global_step1000/              whole
  *     PLACE/global_step3000-weights/      without the optimizer's files
  *     PLACE/global_step4000.tar
+ *     PLACE/global_step5000.pack          packed (packing.h)
  *     PLACE/latest                        the newest that is whole, so that PLACE can be trained from
  *     PLACE/.ckpt-backup/                 receipts (receipt.h), the lock, journals of unfinished copies
  *     PLACE/NAME.part                     one of those

@@ -40,8 +40,8 @@ static int far_check(struct place *p, const struct receipt *rec, struct report *
     bool *bad = xcalloc((size_t)rec->n_files + 1, sizeof *bad);
     int rc;
 
-    if (rec->form == FORM_TAR) {
-        err_usage(e, "%s: %s: a .tar is verified where it is a file of this machine", p->path, rec->name);
+    if (receipt_is_file(rec->form)) {
+        err_usage(e, "%s: %s: is verified where it is a file of this machine", p->path, rec->name);
         rc = -1;
     } else {
         rc = far_read_back(p, rec, bad, e);
@@ -202,9 +202,10 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     struct far_list l = {0};
     int rc;
 
-    if (form == FORM_TAR)
-        err_usage(e, "%s: a .tar is made in a folder of this machine; a remote takes the files", p->path);
-    rc = form == FORM_TAR ? -1 : far_list(p, &l, e);
+    if (receipt_is_file(form))
+        err_usage(e, "%s: a %s is made in a folder of this machine; a remote takes the files", p->path,
+                  form == FORM_TAR ? ".tar" : ".pack");
+    rc = receipt_is_file(form) ? -1 : far_list(p, &l, e);
     if (rc < 0)
         goto out;
     out->receipt = place_new_receipt(c, form);
@@ -249,8 +250,8 @@ static int far_get(struct place *p, const struct receipt *rec, const char *out, 
     struct backup_stage s = {0};
     int rc = -1;
 
-    if (rec->form == FORM_TAR)
-        err_usage(e, "%s: %s: a .tar is restored from a folder of this machine", p->path, rec->name);
+    if (receipt_is_file(rec->form))
+        err_usage(e, "%s: %s: is restored from a folder of this machine", p->path, rec->name);
     else if (dir_make(parent, e) == 0)
         rc = stage_open(&s, out, job, print, e);
     if (rc == 0) {
@@ -273,8 +274,8 @@ static int finish_removal(const struct place *p, const struct receipt *rec, stru
     int rc = far_delete_note(p, rec->name, ".json", e);
 
     if (rc == 0)
-        rc = rec->form == FORM_TAR ? far_delete(p, "", rec->name, e) : far_delete(p, rec->name, files, e);
-    if (rc == 0 && rec->form != FORM_TAR)
+        rc = receipt_is_file(rec->form) ? far_delete(p, "", rec->name, e) : far_delete(p, rec->name, files, e);
+    if (rc == 0 && !receipt_is_file(rec->form))
         rc = rclone_run(&rmdirs, p->path, e) < 0 ? -1 : 0;
     if (rc == 0)
         rc = far_delete_note(p, rec->name, ".crc32", e);

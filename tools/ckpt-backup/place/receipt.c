@@ -16,16 +16,30 @@
 #define FORMAT "shardkit-backup"
 #define TAG_PREFIX "global_step"
 
-static const char *const form_names[FORM_N] = { "whole", "tar", "weights" };
+static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed" };
 
 const char *receipt_form_name(enum backup_form form)
 {
     return form_names[form];
 }
 
+bool receipt_is_file(enum backup_form form)
+{
+    return form == FORM_TAR || form == FORM_PACK;
+}
+
+uint64_t receipt_raw_bytes(const struct receipt *r)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < r->n_files; i++)
+        sum += r->file[i].size_bytes;
+    return sum;
+}
+
 char *receipt_name(const char *tag, enum backup_form form)
 {
-    static const char *const suffix[FORM_N] = { "", ".tar", "-weights" };
+    static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack" };
 
     return str_fmt("%s%s", tag, suffix[form]);
 }
@@ -71,7 +85,7 @@ char *receipt_text(const struct receipt *r)
     snprintf(crc, sizeof crc, "%08x", r->tar_crc);
     json_object_set_new(o, "format", json_string(FORMAT));
     json_object_set_new(o, "version", json_integer(1));
-    if (r->form == FORM_TAR)
+    if (receipt_is_file(r->form))
         json_object_set_new(o, "crc32", json_string(crc));
     for (int i = 0; i < r->n_files; i++)
         json_array_append_new(list, file_json(r, &r->file[i]));
@@ -87,9 +101,9 @@ char *receipt_sums(const struct receipt *r)
 {
     struct strbuf sb = {0};
 
-    if (r->form == FORM_TAR)
+    if (receipt_is_file(r->form))
         strbuf_addf(&sb, "%08x  %s\n", r->tar_crc, r->name);
-    for (int i = 0; i < r->n_files && r->form != FORM_TAR; i++)
+    for (int i = 0; i < r->n_files && !receipt_is_file(r->form); i++)
         strbuf_addf(&sb, "%08x  %s\n", r->file[i].crc, r->file[i].name);
     return sb.buf ? sb.buf : xstrdup("");
 }
@@ -168,7 +182,7 @@ static bool take_receipt(const json_t *o, struct receipt *r)
         !take_text(o, "tag", &r->tag) || strchr(r->tag, '/') || !is_inside(r->tag) ||
         !take_text(o, "source", &r->source) || !take_form(o, &r->form) || !take_number(o, "step", -1, &r->step) ||
         !take_number(o, "copied_s", 0, &r->copied_s) || !take_number(o, "verified_s", 0, &r->verified_s) ||
-        !take_number(o, "size_bytes", -1, &size) || size < 0 || (r->form == FORM_TAR && !take_crc(o, &r->tar_crc)))
+        !take_number(o, "size_bytes", -1, &size) || size < 0 || (receipt_is_file(r->form) && !take_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
     r->sound = json_is_true(json_object_get(o, "sound"));

@@ -2,9 +2,9 @@
  * receipt.h - what a place knows about one backup in it
  *
  * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one with its CRC-32 in hex. NAME is what lies in the
- * place: TAG (a folder), TAG.tar, or TAG-weights (a folder without the optimizer's files). A backup is there when both
- * are, and counts when its receipt says that it was read back and found sound. NAME.crc32 beside it has the same sums
- * as `rclone check --checkfile crc32` reads them.
+ * place: TAG (a folder), TAG.tar, TAG.pack, or TAG-weights (a folder without the optimizer's files). A backup is there
+ * when both are, and counts when its receipt says that it was read back and found sound. NAME.crc32 beside it has the
+ * same sums as `rclone check --checkfile crc32` reads them.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RECEIPT_H
 #define SHARDKIT_CKPT_BACKUP_RECEIPT_H
@@ -33,13 +33,17 @@ struct receipt {
     int64_t copied_s, verified_s;       /* since 1970, UTC */
     bool sound;                 /* when it was last read */
     uint64_t size_bytes;        /* in the place */
-    uint32_t tar_crc;           /* of the whole .tar */
+    uint32_t tar_crc;           /* of the whole .tar or .pack */
     int n_files;
     struct receipt_file *file;
 };
 
-/* "whole", "tar", "weights". */
+/* "whole", "tar", "weights", "packed". */
 const char *receipt_form_name(enum backup_form form);
+/* Is it one file, .tar or .pack? */
+bool receipt_is_file(enum backup_form form);
+/* Bytes of the checkpoint in it; size_bytes is what they take in the place. */
+uint64_t receipt_raw_bytes(const struct receipt *r);
 char *receipt_name(const char *tag, enum backup_form form);      /* caller frees */
 /* 1000 of "global_step1000"; -1 of any other name. */
 int64_t receipt_step(const char *tag);

@@ -28,7 +28,7 @@ static enum backup_form picked_form(const struct rules_place *p, int64_t step)
 
     named.every = 0;                    /* keep-every is about what is there; `keep 31200` also asks for it */
     if (rules_picks(&p->full, step) || rules_picks(&named, step))
-        return p->tar ? FORM_TAR : FORM_WHOLE;
+        return p->full_form;
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
 }
 

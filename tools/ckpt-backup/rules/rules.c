@@ -106,11 +106,26 @@ static int take_weights(struct rules_reading *rd, char *value)
     return take_list(rd, "weights", value, &current(rd)->weights);
 }
 
+static int take_form(struct rules_reading *rd, enum backup_form form)
+{
+    if (current(rd)->full_form != FORM_WHOLE && current(rd)->full_form != form) {
+        err_usage(rd->e, "%s: line %d: %s: tar or pack, not both", rd->path, rd->line, current(rd)->path);
+        return -1;
+    }
+    current(rd)->full_form = form;
+    return 0;
+}
+
 static int take_tar(struct rules_reading *rd, char *value)
 {
     (void)value;
-    current(rd)->tar = true;
-    return 0;
+    return take_form(rd, FORM_TAR);
+}
+
+static int take_pack(struct rules_reading *rd, char *value)
+{
+    (void)value;
+    return take_form(rd, FORM_PACK);
 }
 
 bool rules_is_remote(const char *path)
@@ -146,7 +161,7 @@ static const struct rule {
     { "keep", true, false, take_keep }, { "place", true, false, take_place },
     { "full-every", true, true, take_full_every }, { "full", true, true, take_full },
     { "weights-every", true, true, take_weights_every }, { "weights", true, true, take_weights },
-    { "tar", false, true, take_tar },
+    { "tar", false, true, take_tar }, { "pack", false, true, take_pack },
 };
 enum { N_RULES = sizeof rule_table / sizeof *rule_table };
 

@@ -13,6 +13,7 @@
  *     weights-every 3000              without the optimizer, where it is not given whole
  *     weights 4500
  *     tar                             what is whole is one .tar a step
+ *     pack                            or packed, which is not beside tar
  *     keep 31200,31259                given whole, and stays
  *
  * A folder without keep-last and keep-every keeps all.
@@ -26,7 +27,7 @@
 #include "libcommon/base/err.h"
 
 /* In which form a step lies in a place. */
-enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_N };
+enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_N };
 
 /* Steps: multiples of a number, and some by name. */
 struct rules_pick {
@@ -44,7 +45,7 @@ struct rules_keep {
 struct rules_place {
     char *path;
     struct rules_pick full, weights;
-    bool tar;
+    enum backup_form full_form;         /* FORM_WHOLE, FORM_TAR or FORM_PACK */
     struct rules_keep keep;
 };
 

@@ -1,0 +1,325 @@
+/*
+ * pack_runs.c - tensor maps become runs of numbers, and guesses
+ *
+ * A parameter's map lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k of the
+ * masters are the same elements, so walking both side by side says which bytes were rounded to which. Bytes that others
+ * are told from are told from none themselves: tied and replicated copies are all told from the first.
+ */
+#include "tools/ckpt-backup/place/pack_runs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/format/zip.h"
+#include "libcommon/layout/layout.h"
+
+/* Shorter pieces are not worth the words that say what they are told from. */
+enum { GUESS_MIN_BYTES = 512 };
+
+struct maker {
+    struct pack_index *x;
+    struct pack_records *records;
+    const struct source *s;
+    int *content_file;          /* [files of s]: which file of the content, -1: none */
+    struct pack_run *span;      /* as found, in any order, and overlapping where maps do */
+    int n_spans, cap_spans;
+    uint64_t *cut;              /* of one file at a time, in order */
+    int n_cuts, cap_cuts;
+};
+
+/* ---- spans of maps ---- */
+
+static int file_of(const struct maker *m, const struct record *r)
+{
+    return m->content_file[r->file];
+}
+
+static int width_of(enum dtype t)
+{
+    int n = dtype_size(t);
+
+    return n == 2 || n == 4 ? n : 1;
+}
+
+static struct pack_run *add_span(struct maker *m, const struct extent *x, enum dtype dtype)
+{
+    const struct record *r = files_record(m->s->files, x->record);
+    int file = file_of(m, r), width = width_of(dtype);
+
+    if (file < 0 || x->len == 0)
+        return NULL;
+    ARRAY_ROOM(m->span, m->cap_spans, m->n_spans + 1);
+    m->span[m->n_spans] = (struct pack_run){ .file = file, .at = r->at + x->at, .len = x->len,
+                                             .width = x->len % (uint64_t)width ? 1 : width };
+    return &m->span[m->n_spans++];
+}
+
+/* Bytes [from, from + len) of the slice, as references of the span. */
+static void refer(struct maker *m, struct pack_run *span, const struct tmap_slice *slice, uint64_t from, uint64_t len)
+{
+    struct pack_index *x = m->x;
+
+    span->first_ref = x->n_refs;
+    for (int i = 0; i < slice->n_extents && len > 0; i++) {
+        const struct extent *e = &slice->extent[i];
+        const struct record *r = files_record(m->s->files, e->record);
+        uint64_t skip = min_u64(from, e->len), n = min_u64(len, e->len - skip);
+
+        from -= skip;
+        if (n == 0)
+            continue;
+        ARRAY_ROOM(x->ref, x->cap_refs, x->n_refs + 1);
+        x->ref[x->n_refs++] = (struct pack_ref){ file_of(m, r), r->at + e->at + skip, n };
+        len -= n;
+    }
+    span->n_refs = x->n_refs - span->first_ref;
+}
+
+static enum pack_guess guess_of(enum dtype told, enum dtype from)
+{
+    if (told == from)
+        return PACK_SAME;
+    if (from != DTYPE_F32)
+        return PACK_NO_GUESS;
+    return told == DTYPE_BF16 ? PACK_ROUND_BF16 : told == DTYPE_F16 ? PACK_ROUND_F16 : PACK_NO_GUESS;
+}
+
+/* The slice's spans; told from the slice `from` of a map of `dtype`, element by element, where that is not NULL. */
+static void add_slice(struct maker *m, const struct tmap_slice *slice, enum dtype dtype, const struct tmap_slice *from,
+                      enum dtype from_dtype)
+{
+    enum pack_guess guess = from ? guess_of(dtype, from_dtype) : PACK_NO_GUESS;
+    uint64_t at = 0;
+
+    /* Windows leave bytes out: then what is where is not told by counting. */
+    if (guess != PACK_NO_GUESS &&
+        (slice->window_row || from->window_row || from->len != guess_ref_bytes(guess, slice->len)))
+        guess = PACK_NO_GUESS;
+    for (int i = 0; i < slice->n_extents; i++) {
+        uint64_t len = slice->extent[i].len;
+        struct pack_run *span = add_span(m, &slice->extent[i], dtype);
+
+        if (span && guess != PACK_NO_GUESS && len >= GUESS_MIN_BYTES) {
+            span->guess = guess;
+            refer(m, span, from, guess_ref_bytes(guess, at), guess_ref_bytes(guess, len));
+        }
+        at += len;
+    }
+}
+
+/* from NULL: slices but the first of a replicated map are told from that, others from none. */
+static void add_map(struct maker *m, const struct tmap *map, const struct tmap *from)
+{
+    bool copies = map->op == TMAP_REPLICAS;
+
+    if (from && from->n_slices != map->n_slices && !(copies && from->op == TMAP_REPLICAS))
+        from = NULL;
+    for (int k = 0; k < map->n_slices; k++) {
+        const struct tmap *told = from ? from : copies && k > 0 ? map : NULL;
+
+        add_slice(m, &map->slice[k], map->dtype, told ? &told->slice[copies ? 0 : k] : NULL,
+                  told ? told->dtype : map->dtype);
+    }
+}
+
+static void add_param(struct maker *m, const struct param *p)
+{
+    for (int s = 0; s < STATE_N; s++) {
+        const struct tmap *from = s == STATE_BF16 ? p->state[STATE_FP32] : NULL;
+
+        if (p->state[s])
+            add_map(m, p->state[s], from);
+        if (p->tied[s])
+            add_map(m, p->tied[s], from ? from : p->state[s]);
+    }
+}
+
+/* ---- spans to runs ---- */
+
+static int by_place(const void *va, const void *vb)
+{
+    const struct pack_run *a = va, *b = vb;
+
+    if (a->file != b->file)
+        return a->file - b->file;
+    if (a->at != b->at)
+        return a->at < b->at ? -1 : 1;
+    return (a->n_refs > b->n_refs) - (a->n_refs < b->n_refs);
+}
+
+/* A run behind the others; joined to the last where both are the same sort of numbers and no cut is between them. */
+static void put_run(struct maker *m, struct pack_run r, bool cut)
+{
+    struct pack_index *x = m->x;
+    struct pack_run *last = x->n_runs ? &x->run[x->n_runs - 1] : NULL;
+
+    if (r.len % (uint64_t)r.width)
+        r.width = 1;
+    if (last && !cut && last->file == r.file && last->guess == PACK_NO_GUESS && r.guess == PACK_NO_GUESS &&
+        last->width == r.width) {
+        last->len += r.len;
+        return;
+    }
+    ARRAY_ROOM(x->run, x->cap_runs, x->n_runs + 1);
+    x->run[x->n_runs++] = r;
+}
+
+/* The run in pieces that no cut is in. What is cut is told from nothing. */
+static void put_cut(struct maker *m, struct pack_run r, int *cut)
+{
+    while (r.len > 0) {
+        bool here = false;
+        struct pack_run piece = r;
+
+        for (; *cut < m->n_cuts && m->cut[*cut] <= r.at; (*cut)++)
+            here = m->cut[*cut] == r.at;
+        if (*cut < m->n_cuts && m->cut[*cut] < r.at + r.len) {
+            piece.len = m->cut[*cut] - r.at;
+            piece.guess = r.guess = PACK_NO_GUESS;
+            piece.n_refs = r.n_refs = 0;
+        }
+        put_run(m, piece, here);
+        r.at += piece.len;
+        r.len -= piece.len;
+    }
+}
+
+/* All bytes of a file: its spans, from number `i` on, and what is between them. The first span behind it. */
+static int fill_file(struct maker *m, int file, int i)
+{
+    uint64_t at = 0, size = m->x->file[file].size_bytes;
+    int cut = 0;
+
+    for (; i < m->n_spans && m->span[i].file == file; i++) {
+        struct pack_run r = m->span[i];
+
+        if (r.at + r.len <= at || r.at >= size || r.len > size - r.at)
+            continue;                   /* seen already, or nonsense */
+        if (r.at < at) {
+            r.len -= at - r.at;
+            r.at = at;
+            r.guess = PACK_NO_GUESS;
+            r.n_refs = 0;
+        }
+        put_cut(m, (struct pack_run){ .file = file, .at = at, .len = r.at - at, .width = 1 }, &cut);
+        put_cut(m, r, &cut);
+        at = r.at + r.len;
+    }
+    put_cut(m, (struct pack_run){ .file = file, .at = at, .len = size - at, .width = 1 }, &cut);
+    return i;
+}
+
+/* ---- records ---- */
+
+static int by_number(const void *va, const void *vb)
+{
+    uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
+
+    return (a > b) - (a < b);
+}
+
+static void add_record(struct maker *m, int file, const struct zip_entry *z)
+{
+    struct pack_records *l = m->records;
+
+    if (z->method != 0 || z->crc == 0 || z->size == 0)
+        return;
+    ARRAY_ROOM(l->record, l->cap, l->n + 1);
+    l->record[l->n++] = (struct pack_record){ file, z->at, z->size, z->crc, xstrdup(z->name) };
+    ARRAY_ROOM(m->cut, m->cap_cuts, m->n_cuts + 2);
+    m->cut[m->n_cuts++] = z->at;
+    m->cut[m->n_cuts++] = z->at + z->size;
+}
+
+/* Where the records of a .pt begin and end. */
+static void find_cuts(struct maker *m, const struct content *c, int file)
+{
+    char *path = path_join(c->path, c->file[file].name);
+    struct files *f = files_new();
+    struct err ignored = {0};
+    struct zip *z = NULL;
+    int i = -1;
+
+    m->n_cuts = 0;
+    if (str_ends(path, ".pt"))
+        i = files_add_path(f, path, &ignored);
+    if (i >= 0 && files_size(f, i) == c->file[file].size_bytes)
+        z = zip_open(f, i, &ignored);
+    for (int k = 0; z && k < zip_n(z); k++)
+        add_record(m, file, zip_entry(z, k));
+    if (m->n_cuts)
+        qsort(m->cut, (size_t)m->n_cuts, sizeof *m->cut, by_number);
+    zip_close(z);
+    files_free(f);
+    free(path);
+}
+
+void pack_records_free(struct pack_records *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->record[i].name);
+    free(l->record);
+    *l = (struct pack_records){0};
+}
+
+/* ---- all ---- */
+
+static int find_content(const struct content *c, const char *name)
+{
+    int lo = 0, hi = c->n_files;
+
+    while (lo < hi) {
+        int mid = (lo + hi) / 2, d = strcmp(c->file[mid].name, name);
+
+        if (d == 0)
+            return mid;
+        if (d < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return -1;
+}
+
+static void find_spans(struct maker *m, const struct content *c)
+{
+    int n = files_count(m->s->files);
+
+    m->content_file = xmalloc(((size_t)n + 1) * sizeof *m->content_file);
+    for (int i = 0; i < n; i++)
+        m->content_file[i] = -1;
+    for (int i = 0; i < m->s->n_files; i++)
+        m->content_file[m->s->file[i].file] = find_content(c, m->s->file[i].name);
+    for (int i = 0; i < m->s->n_params; i++)
+        add_param(m, &m->s->param[i]);
+    if (m->n_spans)
+        qsort(m->span, (size_t)m->n_spans, sizeof *m->span, by_place);
+}
+
+void pack_runs_make(struct pack_index *x, struct pack_records *records, const struct content *c, int threads)
+{
+    struct maker m = { .x = x, .records = records };
+    struct source_opts so = { .threads = threads };
+    struct report *r = report_new();
+    struct err ignored = {0};
+    struct source *s = source_open(c->path, &so, r, &ignored);
+    int next = 0;
+
+    x->file = xcalloc((size_t)c->n_files + 1, sizeof *x->file);
+    for (x->n_files = 0; x->n_files < c->n_files; x->n_files++)
+        x->file[x->n_files] = (struct pack_file){ .name = xstrdup(c->file[x->n_files].name),
+                                                  .size_bytes = c->file[x->n_files].size_bytes };
+    m.s = s;
+    if (s)
+        find_spans(&m, c);
+    for (int i = 0; i < c->n_files; i++) {
+        find_cuts(&m, c, i);
+        next = fill_file(&m, i, next);
+    }
+    source_close(s);
+    report_free(r);
+    free(m.content_file);
+    free(m.span);
+    free(m.cut);
+}

@@ -1,0 +1,138 @@
+/*
+ * packing.c - between receipts and packed files
+ */
+#include "tools/ckpt-backup/place/packing.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/format/pack/pack.h"
+#include "tools/ckpt-backup/place/pack_runs.h"
+
+static struct pack_opts pack_opts(const struct place_opts *o, const struct receipt *rec, const char *what)
+{
+    return (struct pack_opts){ .threads = o->threads, .stopped = o->stopped,
+                               .progress = progress_new(what, receipt_raw_bytes(rec), o->progress) };
+}
+
+/* What was read, against the CRCs that the .pt files have of their records. */
+static int check_records(const struct pack_index *x, const struct pack_records *l, const char *folder, struct err *e)
+{
+    for (int i = 0; i < l->n; i++) {
+        const struct pack_record *r = &l->record[i];
+        uint32_t crc = pack_range_crc(x, r->file, r->at, r->len);
+        char *path;
+
+        if (crc == r->crc)
+            continue;
+        path = path_join(folder, x->file[r->file].name);
+        err_data(e, path, r->at, "record %s of %" PRIu64 " bytes has crc %08x, its directory says %08x: the checkpoint "
+                 "is damaged", r->name, r->len, crc, r->crc);
+        free(path);
+        return -1;
+    }
+    return 0;
+}
+
+int packing_put(const struct place_opts *o, const struct content *c, struct receipt *rec, const char *part,
+                struct err *e)
+{
+    struct pack_opts po = pack_opts(o, rec, "pack");
+    struct pack_records records = {0};
+    struct pack_index x = {0};
+    struct pack *p = NULL;
+    int rc = -1;
+
+    pack_runs_make(&x, &records, c, o->threads);
+    if (pack_write(part, c->path, &x, &po, e) < 0 || check_records(&x, &records, c->path, e) < 0)
+        goto out;
+    for (int i = 0; i < rec->n_files; i++)
+        rec->file[i].crc = x.file[i].crc;
+    p = pack_open(part, e);
+    if (!p)
+        goto out;
+    rec->size_bytes = pack_size(p);
+    rec->tar_crc = pack_crc(p);
+    rc = 0;
+out:
+    pack_close(p);
+    progress_end(po.progress);
+    pack_index_free(&x);
+    pack_records_free(&records);
+    return rc;
+}
+
+/* A packed file that is sound, but another? */
+static int check_same(const struct pack *p, const struct receipt *rec, const char *path, struct err *e)
+{
+    const struct pack_index *x = pack_index(p);
+    bool same = pack_crc(p) == rec->tar_crc && pack_size(p) == rec->size_bytes && x->n_files == rec->n_files;
+
+    for (int i = 0; i < rec->n_files && same; i++)
+        same = strcmp(x->file[i].name, rec->file[i].name) == 0 && x->file[i].size_bytes == rec->file[i].size_bytes &&
+               x->file[i].crc == rec->file[i].crc;
+    if (same)
+        return 0;
+    err_data(e, path, ERR_NO_BYTE, "is another packed file than its receipt tells of: its crc is %08x, not %08x",
+             pack_crc(p), rec->tar_crc);
+    return -1;
+}
+
+/* From the disk: what was written lately would come from memory and prove nothing. */
+static struct pack *open_cold(const char *path, const struct receipt *rec, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct pack *p;
+
+    if (fd >= 0) {
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+    p = pack_open(path, e);
+    if (p && check_same(p, rec, path, e) < 0) {
+        pack_close(p);
+        p = NULL;
+    }
+    return p;
+}
+
+int packing_check(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
+                  struct err *e)
+{
+    struct pack *p = open_cold(path, rec, e);
+    struct pack_opts po;
+    int rc;
+
+    if (!p && r && e->kind == ERR_DATA) {
+        report_add_err(r, "crc", e);
+        return 0;
+    }
+    if (!p)
+        return -1;
+    po = pack_opts(o, rec, "verify");
+    rc = pack_unpack(p, NULL, &po, r, e);
+    progress_end(po.progress);
+    pack_close(p);
+    return rc;
+}
+
+int packing_get(const struct place_opts *o, const struct receipt *rec, const char *path, const char *folder,
+                struct err *e)
+{
+    struct pack *p = open_cold(path, rec, e);
+    struct pack_opts po;
+    int rc;
+
+    if (!p)
+        return -1;
+    po = pack_opts(o, rec, "restore");
+    rc = pack_unpack(p, folder, &po, NULL, e);
+    progress_end(po.progress);
+    pack_close(p);
+    return rc;
+}
