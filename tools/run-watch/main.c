@@ -15,6 +15,7 @@ static const struct verb {
 } verbs[] = {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look },
     { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_look },
+    { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_look },
     { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look },
     { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look },
 };

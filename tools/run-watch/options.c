@@ -29,8 +29,13 @@ static const struct option_row pulse_rows[] = {
     { "job-name", 0, "NAME", "the job's name", FIELD(job_name), .marks = VERB_PULSE },
     { "users", 0, "LIST", "whose it may be, parted by commas (default: yours)", FIELD(users), .marks = VERB_PULSE },
     { "group", 0, "NAME", "or of which group (getent)", FIELD(group), .marks = VERB_PULSE },
-    { "compat", 0, "WHOSE", "print as bigscience's scripts did", OPTION_WORD, FIELD(compat), .words = "bigscience",
-      .min = RUNWATCH_BIGSCIENCE, .marks = VERB_PULSE },
+    { "compat", 0, "WHOSE", "print as bigscience's scripts did (pulse, fs)", OPTION_WORD, FIELD(compat),
+      .words = "bigscience", .min = RUNWATCH_BIGSCIENCE, .marks = VERB_PULSE | VERB_FS },
+    {0},
+};
+static const struct option_row fs_rows[] = {
+    { "ahead", 0, "HOURS", "full sooner than this at the last day's rate is wrong", OPTION_REAL, FIELD(ahead_h),
+      .def = "48", .min = 0, .max = 1e6, .marks = VERB_FS },
     {0},
 };
 static const struct option_row crons_rows[] = {
@@ -63,6 +68,7 @@ static const char head[] =
     "\nVerbs:\n"
     "  status DIR                a run of train by its folder of checkpoints: hung, slow, spiked, unsaved, ...\n"
     "  pulse --job-name NAME     a job of Slurm: running, waiting, or gone\n"
+    "  fs RULES                  quotas, folders, file systems: is there room, and for how long?\n"
     "  crons [NAME...]           the other watchers: did each come by on time?\n"
     "  beat --name NAME          leave a heartbeat for a program that is no run-watch\n";
 static const char tail[] =
@@ -74,12 +80,13 @@ static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_ta
 int runwatch_parse(struct runwatch *w, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Of status", status_rows, NULL, 0 }, { "Of pulse", pulse_rows, NULL, 0 }, { "Of crons", crons_rows, NULL, 0 },
+        { "Of status", status_rows, NULL, 0 }, { "Of pulse", pulse_rows, NULL, 0 }, { "Of fs", fs_rows, NULL, 0 },
+        { "Of crons", crons_rows, NULL, 0 },
         { "Alarms", alarm_rows, NULL, 0 },
         { "Program", cli_rows, &w->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "run-watch", head, tail, groups, w, "status pulse crons beat", operands, &w->words, .given = cli_words_given,
+        "run-watch", head, tail, groups, w, "status pulse fs crons beat", operands, &w->words, .given = cli_words_given,
     };
 
     option_take_defaults(&table);

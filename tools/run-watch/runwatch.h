@@ -68,6 +68,7 @@ const char *round_span(double seconds, char buf[24]);
 /* Look, and fill w's report. -1: ERR_USAGE, or nothing at all could be looked at. */
 MUST_CHECK int status_look(struct runwatch *w, struct err *e);
 MUST_CHECK int pulse_look(struct runwatch *w, struct err *e);
+MUST_CHECK int fs_look(struct runwatch *w, struct err *e);
 MUST_CHECK int crons_look(struct runwatch *w, struct err *e);
 MUST_CHECK int beat_look(struct runwatch *w, struct err *e);
 
