@@ -14,12 +14,14 @@ status_json() {     # AGE ITERATION [FIELDS]
     echo "{\"host\":\"node1\",\"pid\":12,\"world_size\":8,\"started_s\":$START,\"updated_s\":$((NOW - $1)),\"phase\":\"train\",\"iteration\":$2,\"loss\":2.0,\"iteration_s\":60.0,\"last_complete_tag\":\"global_step100\",\"stalled\":null,\"stop_reason\":null,\"message\":null${3:+,}${3:-}}" >ckpt/status.json
 }
 
-# A log of N iterations; what is wrong with its end: slow, spike, gone (a spike that is over), nan, inf.
+# A log of N iterations; what is wrong with its end: slow, spike, gone (a spike that is over), long (one, of iterations
+# of 700 s), nan, inf.
 log_lines() {       # N [FAULT]
     awk -v n="$1" -v f="${2:-}" 'BEGIN {
         for (i = 1; i <= n; i++) {
             loss = 2 + 0.01 * (i % 3); t = 60 + 0.1 * (i % 2)
             if (f == "slow" && i > n - 6) t = 64
+            if (f == "long") { t = 700; if (i == n - 1) loss = 2.4 }
             if ((f == "spike" && i >= n - 1) || (f == "gone" && i == n - 4)) loss = 2.4
             text = sprintf(" lm loss: %.6E |", loss)
             if (f == "nan" && i == n) text = ""
