@@ -6,6 +6,7 @@
  */
 #include <fcntl.h>
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,7 +26,9 @@ struct pack_job {
     int *file;                  /* [n_files]: numbers in `files` */
     const char *path;
     int fd;
-    uint64_t at;                /* where the next frame goes */
+    pthread_mutex_t lock;       /* of the next two */
+    uint64_t next, at;          /* the frame that gets its place next, and that place */
+    pthread_cond_t turn;        /* they changed */
     _Atomic bool failed;
     struct err *e;              /* the first to fail fills it in, under the critical section */
 };
@@ -105,6 +108,42 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
     return 0;
 }
 
+/*
+ * Where frame i goes: behind all before it, which are packed already or by other threads now. (OpenMP's own ordered
+ * sections wait in a loop, and take the time of those that they wait for.)
+ */
+static uint64_t place_frame(struct pack_job *job, uint64_t i)
+{
+    uint64_t at;
+
+    pthread_mutex_lock(&job->lock);
+    while (job->next != i)
+        pthread_cond_wait(&job->turn, &job->lock);
+    at = job->at;
+    job->at += job->x->frame[i].len;
+    job->next++;
+    pthread_cond_broadcast(&job->turn);
+    pthread_mutex_unlock(&job->lock);
+    return at;
+}
+
+static void pack_one(struct pack_job *job, struct packer *w, uint64_t i)
+{
+    struct err e = {0};
+    bool packed = false;
+    uint64_t at;
+
+    if (!job->failed && job->o->stopped && job->o->stopped())
+        err_stop(&e);
+    else if (!job->failed)
+        packed = pack_frame(job, w, i, &e) == 0;
+    at = place_frame(job, i);
+    if (packed && write_all_at(job->fd, w->packed, job->x->frame[i].len, at) < 0)
+        err_sys(&e, job->path, "cannot write %u bytes", job->x->frame[i].len);
+    if (e.kind != ERR_NONE)
+        fail(job, &e);
+}
+
 static void pack_frames(struct pack_job *job)
 {
     int threads = job->o->threads > 0 ? job->o->threads : omp_get_max_threads();
@@ -113,25 +152,9 @@ static void pack_frames(struct pack_job *job)
     {
         struct packer w = packer_new();
 
-        #pragma omp for ordered schedule(dynamic, 1)
-        for (uint64_t i = 0; i < job->x->n_frames; i++) {
-            struct err e = {0};
-            uint64_t at = 0;
-
-            if (!job->failed && job->o->stopped && job->o->stopped())
-                err_stop(&e);
-            if (!job->failed && e.kind == ERR_NONE && pack_frame(job, &w, i, &e) < 0)
-                job->failed = true;
-            #pragma omp ordered
-            {
-                at = job->at;
-                job->at += job->x->frame[i].len;
-            }
-            if (!job->failed && e.kind == ERR_NONE && write_all_at(job->fd, w.packed, job->x->frame[i].len, at) < 0)
-                err_sys(&e, job->path, "cannot write %u bytes", job->x->frame[i].len);
-            if (e.kind != ERR_NONE)
-                fail(job, &e);
-        }
+        #pragma omp for schedule(monotonic : dynamic, 1)
+        for (uint64_t i = 0; i < job->x->n_frames; i++)
+            pack_one(job, &w, i);
         packer_free(&w);
     }
 }
@@ -213,7 +236,8 @@ static void compact_refs(struct pack_index *x)
 
 int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o, struct err *e)
 {
-    struct pack_job job = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e };
+    struct pack_job job = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e,
+                            .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER };
     int rc = -1;
 
     job.file = xcalloc((size_t)x->n_files + 1, sizeof *job.file);

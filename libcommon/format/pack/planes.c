@@ -22,9 +22,10 @@ enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
 
 /*
  * Level 1 for what is no number. In a plane of numbers there is nothing to find twice: its bytes are only more or less
- * frequent, and the search for matches costs three times what coding them does.
+ * frequent, and with exponents of trained states not looking for matches (0.47 GB/s) was 2.6 times as fast as level -20
+ * and packed them better by 0.5 %; level 1 packs better by 8 % at 0.14 GB/s.
  */
-enum { LEVEL_BYTES = 1, LEVEL_PLANE = -20 };
+enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
 /* A plane that would shrink by less than this is left as it is: packing it costs more than all the others. */
 #define BITS_WORTH 7.9

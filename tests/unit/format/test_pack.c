@@ -89,21 +89,23 @@ static void test_planes_format(void **state)
 
 static void test_guess_is_rounding(void **state)
 {
-    uint8_t ref[8], raw[4];
+    enum { N = 19 };                    /* what is done eight at a time, and what is left */
+    uint8_t ref[4 * N], raw[2 * N];
+    uint32_t x = 0;
 
     (void)state;
-    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 65521) {
-        uint32_t x = (uint32_t)bits;
-        float f;
+    for (int round = 0; round < 20000; round++) {
+        for (int i = 0; i < N; i++, x += 65521u * 3) {
+            uint32_t bits = i % 5 == 4 ? 0x7f800000 + (x & 0x80000001) : i % 5 == 3 ? x << 16 | 0x8000 : x;
+            float f;
 
-        memcpy(&f, &x, sizeof f);
-        put_le32(ref, x);
-        put_le32(ref + 4, x);
-        put_le16(raw, f32_to_bf16(f));
-        put_le16(raw + 2, (uint16_t)(f32_to_bf16(f) ^ 0x8001));
-        assert_int_equal(guess_apply(PACK_ROUND_BF16, ref, raw, 4), 1);
-        assert_int_equal(get_le16(raw), 0);
-        assert_int_equal(get_le16(raw + 2), 0x8001);
+            memcpy(&f, &bits, sizeof f);
+            put_le32(ref + 4 * i, bits);
+            put_le16(raw + 2 * i, (uint16_t)(f32_to_bf16(f) ^ (i % 7 == 6 ? 0x8001 : 0)));
+        }
+        assert_int_equal(guess_apply(PACK_ROUND_BF16, ref, raw, 2 * N), 2);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(get_le16(raw + 2 * i), i % 7 == 6 ? 0x8001 : 0);
     }
 }
 
