@@ -5,19 +5,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 
 extern char **environ;
+
+/* From being asked to end until it is made to. */
+static const double grace_s = 5;
 
 /* Of the child; -1: not open. */
 struct child_streams {
@@ -78,11 +82,34 @@ static int start(const struct child_call *c, const struct child_streams *s, pid_
     return -1;
 }
 
-/* Asked for again and again, seldom in the end: no signal handler that a caller would have to know of. */
+/* Until it has ended, 50 ms at most. */
+static void nap(int pidfd)
+{
+    struct pollfd p = { .fd = pidfd, .events = POLLIN };
+
+    poll(&p, pidfd < 0 ? 0 : 1, 50);
+}
+
+/* A chance to clean up after itself, then none. */
+static void end_child(pid_t child, int pidfd, int *wstatus)
+{
+    const double begun = clock_s();
+    bool killed = false;
+    pid_t got;
+
+    kill(-child, SIGTERM);
+    while ((got = waitpid(child, wstatus, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
+        if (!killed && clock_s() - begun > grace_s)
+            killed = kill(-child, SIGKILL) == 0;
+        nap(pidfd);
+    }
+}
+
+/* Asked for again and again: no signal handler that a caller would have to know of. */
 static int wait_for(const struct child_call *c, pid_t child, int *wstatus, struct err *e)
 {
     const double begun = clock_s();
-    struct timespec nap = { 0, 1000000 };
+    const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);       /* -1 before Linux 5.3 */
     pid_t got;
 
     while ((got = waitpid(child, wstatus, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
@@ -91,18 +118,16 @@ static int wait_for(const struct child_call *c, pid_t child, int *wstatus, struc
         else if (c->limit_s > 0 && clock_s() - begun > c->limit_s)
             err_data(e, c->argv[0], ERR_NO_BYTE, "has not ended within %.0f s, and was killed", c->limit_s);
         if (e->kind) {
-            kill(-child, SIGKILL);
-            while (waitpid(child, wstatus, 0) < 0 && errno == EINTR)
-                ;
-            return -1;
+            end_child(child, pidfd, wstatus);
+            break;
         }
-        nanosleep(&nap, NULL);
-        if (nap.tv_nsec < 50000000)
-            nap.tv_nsec += nap.tv_nsec / 4;
+        nap(pidfd);
     }
     if (got < 0)
         err_sys(e, c->argv[0], "cannot be waited for");
-    return got < 0 ? -1 : 0;
+    if (pidfd >= 0)
+        close(pidfd);
+    return e->kind ? -1 : 0;
 }
 
 int child_run(const struct child_call *c, int *status, struct err *e)

@@ -2,7 +2,7 @@
  * child.h - another program, run to its end: its input, what it says, how long it may take
  *
  * Its standard input is a text or empty, its output and its errors are taken whole. It is in a process group of its
- * own, so that what it started goes with it when its time is over. Threads: any.
+ * own, so that what it started goes with it when its time is over: SIGTERM, and SIGKILL 5 s later. Threads: any.
  */
 #ifndef SHARDKIT_BASE_CHILD_H
 #define SHARDKIT_BASE_CHILD_H
@@ -16,7 +16,7 @@ struct child_call {
     const char *const *argv;    /* argv[0] is found through PATH; NULL ends them */
     const char *input;          /* NULL: none */
     struct strbuf *out, *err;   /* what it prints is added; NULL: thrown away */
-    double limit_s;             /* seconds until it is killed; 0: as long as it likes */
+    double limit_s;             /* seconds until it is ended; 0: as long as it likes */
     bool (*stopped)(void);      /* shall it end now? may be NULL */
 };
 
