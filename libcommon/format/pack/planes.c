@@ -29,7 +29,7 @@ enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
 /* A plane that would shrink by less than this is left as it is: packing it costs more than all the others. */
 #define BITS_WORTH 7.9
-enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 1024 };
+enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 256 };
 
 struct planes {
     ZSTD_CCtx *pack;
@@ -244,7 +244,7 @@ static double sample_bits(const uint8_t *p, uint32_t n)
     }
     for (int i = 0; i < 256; i++)
         if (count[i])
-            bits -= count[i] * log2((double)count[i] / seen);
+            bits -= count[i] * log2f((float)count[i] / (float)seen);
     return seen ? bits / seen : 0;
 }
 
