@@ -1,7 +1,8 @@
 #!/bin/sh
 # bench_train_gpu.sh ROW... - train on one GPU beside torch.compile, the same shape, in the same run
 #
-# Rows: bloom-1b7 bloom-560m gpt-1b3 gpt-350m h4096 (default: all). Sequence 2048, bf16, AdamW with
+# Rows: bloom-1b7 bloom-560m gpt-1b3 gpt-350m h4096 (default: all). Sequence 2048, DTYPE (bf16; fp16: with a loss
+# scale, torch's with GradScaler), AdamW with
 # fp32 masters, random tokens, no dropout, no recomputation, no gradient accumulation.
 # TFLOP/s = 72 tokens L h^2 (1 + s/(6h) + V/(12 L h)) / time, medians over STEPS (12) steps after 3.
 # A row is ours, the peer (PYTHON with torch, PEER=0 leaves it out), ours again: the better of ours is
@@ -9,7 +10,12 @@
 set -eu
 cd "$(dirname "$0")/../.."
 BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} out=${OUT:-build/bench-gpu.jsonl} steps=${STEPS:-12}
-python=${PYTHON:-python3}
+python=${PYTHON:-python3} dtype=${DTYPE:-bf16}
+case $dtype in
+bf16) scale=--bf16 reduce="--grad-reduce-dtype fp32" ;;
+fp16) scale='--fp16 --initial-loss-scale 65536' reduce= ;;
+*) echo "DTYPE=$dtype: bf16 or fp16" >&2; exit 2 ;;
+esac
 [ $# -gt 0 ] || set -- bloom-1b7 bloom-560m gpt-1b3 gpt-350m h4096
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -18,11 +24,11 @@ mkdir -p "$(dirname "$out")"
 # Samples a second of each step, and the most memory seen, of one run of ours.
 ours() {
     : >"$work/log"
-    "$BIN/train" --bf16 --backend cuda --num-layers "$L" --hidden-size "$h" --num-attention-heads "$n" \
+    "$BIN/train" $scale --backend cuda --num-layers "$L" --hidden-size "$h" --num-attention-heads "$n" \
         --seq-length 2048 --max-position-embeddings 2048 $position --vocab-size "$V" --pad-vocab-size-to "$V" \
         --micro-batch-size "$b" --global-batch-size "$b" --train-iters $((steps + 3)) --lr 1e-4 \
         --lr-decay-style constant --clip-grad 1.0 --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 \
-        --split 100,0,0 --data-path "$work/data" --log-interval 1 --grad-reduce-dtype fp32 \
+        --split 100,0,0 --data-path "$work/data" --log-interval 1 $reduce \
         --init-method-std 0.01 >"$work/log" 2>&1 &
     pid=$!
     while kill -0 $pid 2>/dev/null; do
@@ -47,23 +53,23 @@ for row in "$@"; do
     : >"$work/rates"; : >"$work/memory"; : >"$work/peer"
     ours
     if [ "${PEER:-1}" = 1 ]; then
-        "$python" tests/bench/peers/torch_gpu.py --arch $arch --hidden $h --layers $L --heads $n --vocab $V --mbs $b \
+        "$python" tests/bench/peers/torch_gpu.py --arch $arch --hidden $h --layers $L --heads $n --vocab $V --mbs $b --dtype $dtype \
             2>/dev/null | tail -n 1 >"$work/peer"
         ours
     fi
-    sort -g "$work/rates" | awk -v row="$row" -v h=$h -v L=$L -v V=$V -v b=$b -v memory="$(sort -n "$work/memory" | tail -n 1)" \
+    sort -g "$work/rates" | awk -v row="$row" -v dtype=$dtype -v h=$h -v L=$L -v V=$V -v b=$b -v memory="$(sort -n "$work/memory" | tail -n 1)" \
         -v peer="$(cat "$work/peer")" '
         { x[NR] = $1 }
         END {
             tokens = 2048 * (NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2)
             flops = 72 * tokens * L * h * h * (1 + 2048 / (6 * h) + V / (12 * L * h)) * 1e-12
-            printf "%-11s ours %7.0f tokens/s %6.1f TFLOP/s %6.1f GiB", row, tokens, flops, memory / 1024
+            printf "%-11s %s ours %7.0f tokens/s %6.1f TFLOP/s %6.1f GiB", row, dtype, tokens, flops, memory / 1024
             their = peer
             if (sub(/.*"(model_)?tflops[a-z_]*": */, "", their)) {
                 sub(/[,}].*/, "", their)
                 printf "; torch.compile %6.1f TFLOP/s: %.3f times", their, flops / their
             }
             printf "\n"
-            printf "{\"bench\": \"train_gpu\", \"row\": \"%s\", \"steps\": %d, \"tokens_per_s\": %.0f, \"tflops\": %.1f, \"memory_gib\": %.1f, \"peer\": %s}\n", row, NR, tokens, flops, memory / 1024, peer ? peer : "null" >>"'"$out"'"
+            printf "{\"bench\": \"train_gpu\", \"row\": \"%s\", \"dtype\": \"%s\", \"steps\": %d, \"tokens_per_s\": %.0f, \"tflops\": %.1f, \"memory_gib\": %.1f, \"peer\": %s}\n", row, dtype, NR, tokens, flops, memory / 1024, peer ? peer : "null" >>"'"$out"'"
         }'
 done
