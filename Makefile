@@ -1,7 +1,8 @@
 # shardkit: tools for 3D-parallel checkpoints
 #
 # Targets   all (default: every tool into bin/), deps, test (minutes), check (what takes longer), soak (hours),
-#           bench, demo, fuzz, lint, tidy (lays sources out), install, uninstall, man (its OPTIONS anew), clean, help
+#           bench, demo, fuzz, lint, tidy (lays sources out), install, uninstall, deb (packages), man (its
+#           OPTIONS anew), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
@@ -37,7 +38,7 @@ PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
 SELF_SETUP := test check soak bench demo
-NO_LIBS  := clean help deps lint tidy ready-libs $(SELF_SETUP)
+NO_LIBS  := clean help deps lint tidy deb ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
@@ -269,6 +270,9 @@ man: $(TOOL_BIN)
 	$(Q)set -e; for t in $(TOOLS); do $(BIN)/$$t --completion man | awk -f docs/options.awk - docs/$$t.1 >docs/$$t.new; \
 		mv docs/$$t.new docs/$$t.1; done
 
+deb:
+	$(Q)sh ops/packaging/deb.sh
+
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
 	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops
@@ -281,7 +285,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man uninstall clean help check-libs FORCE
+.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
