@@ -1,0 +1,36 @@
+#!/bin/sh
+# deb.sh - what `make deb` does: Debian packages of this tree, in build/deb
+#
+#   shardkit         the tools that need neither MPI nor a GPU, ops/, man pages, completion
+#   shardkit-train   train
+#   shardkit-cuda    the kernels that train loads where there is an NVIDIA driver; built where nvcc is found
+# Needs dpkg-dev and debhelper. The version is the Makefile's.
+set -eu
+cd "$(dirname "$0")/../.."
+for program in dpkg-buildpackage dh; do
+    command -v $program >/dev/null || { echo "deb: no $program here: apt-get install dpkg-dev debhelper" >&2; exit 1; }
+done
+version=$(sed -n 's/^VERSION *:= *//p' Makefile)
+# The time of the source, so that two builds of one tree are one package.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+tree=build/deb/shardkit-$version
+rm -rf build/deb
+mkdir -p "$tree"
+{ git ls-files -co --exclude-standard 2>/dev/null || find . -type f ! -path './build/*' ! -path './bin/*'; } |
+    tar -cf - -T - | tar -xf - -C "$tree"
+cp -R ops/packaging/debian "$tree/debian"
+rm -rf "$tree/ops/packaging"
+{
+    echo "shardkit ($version) unstable; urgency=medium"
+    echo
+    echo "  * As built by make deb; the history is the repository's."
+    echo
+    echo " -- shardkit maintainers <maintainers@shardkit.invalid>  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+} >"$tree/debian/changelog"
+(cd "$tree" && dpkg-buildpackage -b -us -uc ${DEB_FLAGS:-}) >build/deb/log 2>&1 || {
+    tail -n 20 build/deb/log >&2
+    echo "deb: dpkg-buildpackage failed; all it said is in build/deb/log" >&2
+    exit 1
+}
+ls build/deb/*.deb
