@@ -110,15 +110,17 @@ check_exit "3 ranks under mpirun" 0 checked mpi 3 "$demo" check large
 check_exit "who is where" 0 "rank 2 of 3, local 2 of 3, host 0 of 1" mpi 3 "$demo" where
 check_exit "one rank under mpirun" 0 "rank 0 of 1" mpi 1 "$demo" where
 check_exit "another MPI's launcher" 2 "mpirun started 4 tasks (PMI_SIZE), but" env PMI_RANK=1 PMI_SIZE=4 "$demo" where
+# What the others say goes through mpirun, which may end before it has passed that on; then it names the rank itself.
 i=0
 while [ $i -lt "$kills" ]; do
+    OR="^mpirun noticed that process rank $((i % 8)) with PID .* exited on signal 9 "
     signal_one "killed" KILL $((i % 8)) 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
     i=$((i + 1))
 done
+OR='^$'
 signal_one "killed" TERM 5 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
 # mpirun ends the others, on a busy machine before they have had a moment to see why: stopped, and with the signal
-# waiting for the moment when mpirun has them go on, they are sure not to. What they say goes through mpirun, which
-# may end before it has passed that on; then it names the rank itself.
+# waiting for the moment when mpirun has them go on, they are sure not to.
 stop_others() {
     for r in 0 1 2 3; do
         [ $r -eq "$1" ] || kill -STOP "$(pid_of $r)"
