@@ -46,6 +46,11 @@ check "copy: same bytes there" same "$src" "$far/global_step10"
 check "copy: latest" [ "$(cat "$far/latest")" = global_step10 ]
 check "weights" ckpt-backup weights -q "$src" "$place"
 check "there already" ckpt-backup copy -q "$src" "$place"
+# Killed between the receipt and the last acts: they are done later.
+echo unfinished >"$far/.ckpt-backup/global_step10.job"; echo global_step7 >"$far/latest"
+check "the last acts are left" ckpt-backup copy -q "$src" "$place"
+check "the last acts: no note" [ ! -e "$far/.ckpt-backup/global_step10.job" ]
+check "the last acts: latest" [ "$(cat "$far/latest")" = global_step10 ]
 check "list" is_sound global_step10
 check "rclone takes the sums" rclone check --checkfile crc32 "$far/.ckpt-backup/global_step10.crc32" "$far/global_step10"
 check "rclone takes the sums from the remote" \

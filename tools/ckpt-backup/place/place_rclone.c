@@ -167,7 +167,14 @@ static int put_new(struct place *p, const struct content *c, const struct far_li
         return -1;
     rec->sound = true;
     rec->verified_s = (int64_t)clock_wall_s();
-    return far_write_receipt(p, rec, e) < 0 ? -1 : far_delete_note(p, rec->name, ".job", e);
+    return far_write_receipt(p, rec, e);
+}
+
+/* The last acts, also of a run before this one that was killed there: the note that it began goes last. */
+static int finish_put(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
+                      struct err *e)
+{
+    return move_latest(p, rec, there, e) < 0 ? -1 : far_delete_note(p, rec->name, ".job", e);
 }
 
 /* 1: the backup is there, and is what out->receipt becomes. */
@@ -213,7 +220,9 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     if (rc == 0)
         rc = there_already(p, c, &there, out, e);
     if (rc == 0)
-        rc = put_new(p, c, &l, out, e) < 0 ? -1 : move_latest(p, out->receipt, &there, e);
+        rc = put_new(p, c, &l, out, e) < 0 ? -1 : finish_put(p, out->receipt, &there, e);
+    else if (rc == 1 && far_has(&l, out->receipt->name, ".job"))
+        rc = finish_put(p, out->receipt, &there, e);
     far_list_free(&l);
 out:
     place_receipts_free(&there);
