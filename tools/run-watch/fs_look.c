@@ -100,8 +100,9 @@ static char *when_full(const struct runwatch *w, const struct fs_area *a, double
     json_decref(name);
     free(key);
     *soon = hours >= 0 && hours < w->ahead_h;
-    return hours < 0 || hours > 24 * 365 ? xstrdup("") : str_fmt("; full in %s at this rate",
-                                                                   round_span(3600 * hours, span));
+    if (hours < 0 || hours > 24 * 365)
+        return xstrdup("");
+    return str_fmt("; full in %s at this rate", round_span(3600 * hours, span));
 }
 
 static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, json_t *areas)

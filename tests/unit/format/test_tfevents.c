@@ -442,7 +442,7 @@ static void test_start_and_valid(void **state)
     for (int i = 0; i < n; i++)
         texts += *events[i].plugin != '\0';
     OPTION_EACH(&options_table, g, r)
-    shown += r->dest != NULL;
+        shown += r->dest != NULL;
     assert_int_equal(texts, shown);
     assert_int_equal(n, 1 + texts + 2 + 8);
     assert_int_equal(step_of(n, "iteration-time/world_size", 8), 20);

@@ -181,8 +181,8 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
             continue;
         name = arena_strndup(o->impl->arena, *env, (size_t)(equals - *env));
         OPTION_EACH(&options_table, g, row)
-        if (strcmp(options_env_name(o, row), name) == 0)
-            r = option_find(&options_table, row->name);
+            if (strcmp(options_env_name(o, row), name) == 0)
+                r = option_find(&options_table, row->name);
         if (!r && read_elsewhere(name))
             continue;
         if (!r)         /* another tool's perhaps: worth a word, no reason to stop */

@@ -68,11 +68,11 @@ int saving_open(struct trainer *t, struct err *e)
     };
 
     OPTION_EACH(&options_table, g, r)
-    if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
-        if (strcmp(r->dest, "pp_partition_method") == 0)
-            args[o.n_args].s = t->noted_method;
-        o.n_args++;
-    }
+        if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
+            if (strcmp(r->dest, "pp_partition_method") == 0)
+                args[o.n_args].s = t->noted_method;
+            o.n_args++;
+        }
     t->saver = checkpoint_saver_new(&o, notes, e);
     show_report(t, notes);
     report_free(notes);
