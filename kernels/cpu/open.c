@@ -3,6 +3,9 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
@@ -29,7 +32,11 @@ static void fill_model(struct kernels *k)
 #ifdef __x86_64__
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned eax, ebx, ecx = 0, edx;
+
+    /* Conversions of fp16 have no name that every compiler's __builtin_cpu_supports() knows. */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+           (ecx & bit_F16C);
 }
 
 static bool has_avx512(void)
