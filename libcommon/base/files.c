@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -572,6 +573,23 @@ int write_all_at(int fd, const void *buf, size_t n, uint64_t at)
         n -= (size_t)k;
     }
     return 0;
+}
+
+int file_lock(const char *path, bool *busy, struct err *e)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+
+    *busy = false;
+    if (fd < 0) {
+        err_sys(e, path, "cannot create the lock");
+        return -1;
+    }
+    *busy = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    if (*busy) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 int file_replace(const char *path, const void *buf, size_t n, struct err *e)

@@ -95,6 +95,12 @@ MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct 
 /* The same by bytes that lie in several places. */
 struct iovec;
 MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
+/*
+ * Hold the file `path`, made where there is none (a link is not followed), until the descriptor is closed or
+ * the process ends, however. Returns the descriptor; -1 with *busy: another process holds it, *e is as it was;
+ * else -1 and ERR_SYS. A file system without flock leaves us without the guard, not without the tool.
+ */
+MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,15 +34,9 @@ static char *job_file(const struct staging *s, const char *name)
 static int take_lock(const struct staging *s, const char *name, struct err *e)
 {
     char *path = job_file(s, name);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    bool busy;
+    int fd = file_lock(path, &busy, e);
 
-    if (fd < 0) {
-        err_sys(e, path, "cannot create the lock");
-    } else if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
-        close(fd);
-        fd = -1;
-    }
-    /* A file system without flock leaves us without the guard, not without the tool. */
     free(path);
     return fd;
 }

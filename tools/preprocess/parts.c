@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -115,19 +114,6 @@ out:
     free(found);
     free(path);
     return rc;
-}
-
-/* -1: another process has it (errno is 0), or it cannot be made. Without flock there is no guard, but a tool. */
-static int take_lock(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
-        close(fd);
-        errno = 0;
-        return -1;
-    }
-    return fd;
 }
 
 /* ---- one part ---- */
@@ -281,14 +267,16 @@ static void remove_folder(const struct preprocess_parts *p)
 static int publish(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
 {
     char *path = in_dir(p, "publish", -1), number[32];
-    int fd = take_lock(path), rc = 1, n = snprintf(number, sizeof number, "%-20ld", (long)getpid());
+    bool busy;
+    int fd = file_lock(path, &busy, e), rc = 1, n = snprintf(number, sizeof number, "%-20ld", (long)getpid());
 
     if (fd < 0) {
-        rc = errno == 0 || errno == ENOENT ? 0 : -1;
-        if (rc < 0)
-            err_sys(e, path, "cannot create the lock");
+        bool done = busy || (access(p->dir, F_OK) < 0 && errno == ENOENT);
+
+        if (done)
+            err_clear(e);
         free(path);
-        return rc;
+        return done ? 0 : -1;
     }
     sweep(p, fd);
     if (write_all_at(fd, number, (size_t)n, 0) < 0) {
@@ -349,17 +337,18 @@ static int run_part(struct preprocess_parts *p, struct err *e)
     char *lock = in_dir(p, "lock.", p->part);
     double began = clock_s();
     int missing = -1, done, rc;
+    bool busy;
 
     if (join(p, e) < 0) {
         free(lock);
         return -1;
     }
-    p->lock_fd = take_lock(lock);
+    p->lock_fd = file_lock(lock, &busy, e);
     free(lock);
-    if (p->lock_fd < 0) {
+    if (busy)
         err_data(e, p->dir, ERR_NO_BYTE, "another process does part %d", p->part);
+    if (p->lock_fd < 0)
         return -1;
-    }
     rc = look_done(p, p->part, &mine, e);
     if (rc < 0 || (rc == 0 && do_part(p, &mine, e) < 0))
         return -1;

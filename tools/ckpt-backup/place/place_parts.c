@@ -2,11 +2,9 @@
  * place_parts.c - what kinds of places are made of: the lock, new receipts, is it the same checkpoint?
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
@@ -19,23 +17,21 @@ int place_take_lock(struct place *p, const char *path, struct err *e)
 {
     char who[128] = "", host[64] = "";
     ssize_t n;
-    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = file_lock(path, &p->busy, e);
 
-    if (fd < 0) {
-        err_sys(e, path, "cannot open the lock");
-        return -1;
-    }
-    /* A file system without flock leaves us without the guard, not without the tool. */
-    p->busy = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
     if (p->busy) {
-        n = pread(fd, who, sizeof who - 1, 0);
-        who[n > 0 ? n : 0] = '\0';
-        err_clean(who);
+        struct err ignored = {0};
+        uint64_t size;
+        char *holder = file_slurp(path, sizeof who - 1, &size, &ignored);
+
+        if (holder)
+            err_clean(holder);
         err_data(e, p->path, ERR_NO_BYTE, "another ckpt-backup%s%s is at work here; try again when it has ended",
-                 *who ? ", " : "", who);
-        close(fd);
-        return -1;
+                 holder && *holder ? ", " : "", holder ? holder : "");
+        free(holder);
     }
+    if (fd < 0)
+        return -1;
     gethostname(host, sizeof host - 1);
     n = snprintf(who, sizeof who, "process %ld on %s", (long)getpid(), host);
     if (ftruncate(fd, 0) < 0 || write_all_at(fd, who, (size_t)n, 0) < 0)
