@@ -19,10 +19,10 @@
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/plan/executor.h"
+#include "tests/lib/scratch.h"
 
 enum { RANKS = 2, PARAMS_MAX = 32, ELEMS_MAX = 1 << 14 };
 
-static char scratch[64];
 
 static void must(bool ok, const struct err *e)
 {
@@ -320,21 +320,6 @@ static void reads_back(void **state)
     free(m);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-share-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    struct err e = {0};
-
-    (void)state;
-    return dir_remove(scratch, &e);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,5 +329,5 @@ int main(void)
         cmocka_unit_test(reads_back),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

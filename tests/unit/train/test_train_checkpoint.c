@@ -17,12 +17,12 @@
 
 #include "libcommon/convert/convert.h"
 #include "tests/lib/ptdiff.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/trainjob.h"
 
 #define BLOOM "tests/data/bloom-tp2pp2dp2"
 #define GPT2 "tests/data/gpt2-tp2pp2dp1"
 
-static char scratch[64];
 
 static char *in_scratch(const char *name)
 {
@@ -258,21 +258,6 @@ static void from_scratch(void **state)
     round_trip("absolute", (struct topology){ 1, 1, 4 }, one, DTYPE_F32);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-ckpt-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    struct err e = {0};
-
-    (void)state;
-    return dir_remove(scratch, &e);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,5 +267,5 @@ int main(void)
         cmocka_unit_test(from_scratch),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -19,11 +19,11 @@
 #include <unistd.h>
 
 #include "tests/lib/ckptgen.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/trainjob.h"
 
 #define BLOOM "tests/data/bloom-tp2pp2dp2"
 
-static char scratch[64];
 
 static char *in_scratch(const char *name)
 {
@@ -638,21 +638,6 @@ static void kills(void **state)
     free(dir);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-ckpt-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    struct err e = {0};
-
-    (void)state;
-    return dir_remove(scratch, &e);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -671,5 +656,5 @@ int main(void)
         cmocka_unit_test(kills),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

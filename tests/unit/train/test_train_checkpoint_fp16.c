@@ -14,9 +14,9 @@
 
 #include "libcommon/format/pt.h"
 #include "tests/lib/ckptgen.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/trainjob.h"
 
-static char scratch[64];
 
 static char *in_scratch(const char *name)
 {
@@ -250,21 +250,6 @@ static void overflowed(void **state)
     free(dir);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-fp16-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    struct err e = {0};
-
-    (void)state;
-    return dir_remove(scratch, &e);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,5 +259,5 @@ int main(void)
         cmocka_unit_test(overflowed),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "libcommon/comm/comm.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/trainjob.h"
 
 enum { TP = 2 };
 
-static char scratch[64];
 
 /* In a child cmocka cannot fail: what is wrong goes to stderr and into the exit status. */
 static void demand(bool ok, const char *what, const struct err *e)
@@ -188,21 +188,6 @@ static void lost_writer(void **state)
     free(latest);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-ckpt-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    struct err e = {0};
-
-    (void)state;
-    return dir_remove(scratch, &e);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,5 +195,5 @@ int main(void)
         cmocka_unit_test(lost_writer),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
