@@ -11,6 +11,9 @@ enum dtype {
     DTYPE_U8, DTYPE_BOOL, DTYPE_C64, DTYPE_C128, DTYPE_N,
 };
 
+/* Dimensions of a tensor at most, in every struct that keeps a shape. */
+#define TENSOR_MAX_DIM 8
+
 int dtype_size(enum dtype t);               /* bytes of one element */
 const char *dtype_name(enum dtype t);       /* "bf16", "f32": short, as safetensors spells them, lower case */
 /* One element as a double (complex: the real part). p need not be aligned. */

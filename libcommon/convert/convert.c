@@ -26,7 +26,7 @@ static uint64_t estimate(const struct source *s, const struct sink *k)
 {
     enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, the last block's slack */
     uint64_t bytes = universal_extra_bytes(s);
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     if (k->ops->estimate)
         return k->ops->estimate(k, s);
@@ -159,7 +159,7 @@ static void warn(const struct conversion *r, const char *text)
 static void add_tied_checks(struct conversion *r)
 {
     struct source *s = r->src;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     r->tied_item = xmalloc((size_t)s->n_params * UNIVERSAL_STATES * sizeof *r->tied_item);
     for (int i = 0; i < s->n_params; i++)

@@ -26,7 +26,7 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 
-#define H5_MAX_DIM 4
+#define H5_MAX_DIM TENSOR_MAX_DIM
 #define H5_TOP 0
 /* Datasets of this many bytes begin at a multiple of it; smaller ones lie anywhere. */
 #define H5_ALIGN 4096

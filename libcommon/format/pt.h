@@ -18,7 +18,7 @@
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/format/zip.h"
 
-#define PT_MAX_DIM 8
+#define PT_MAX_DIM TENSOR_MAX_DIM
 
 struct pt_tensor {
     enum dtype dtype;

@@ -44,7 +44,7 @@ struct source_file {
 struct param {
     const char *name;           /* canonical, as the files spell it: "3.mlp.dense_4h_to_h.weight" */
     int ndim;
-    int64_t shape[4];           /* full merged shape, padding rows included */
+    int64_t shape[TENSOR_MAX_DIM];           /* full merged shape, padding rows included */
     enum merge_rule merge;
     int stage;                  /* pipeline stage that owns it; -1 where unknown */
     int group;                  /* optimizer group on that stage; -1 where unknown */
@@ -165,7 +165,7 @@ struct sink_tensor {
     enum state state;
     enum dtype dtype;
     int ndim;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     uint64_t len;               /* bytes */
     uint32_t crc;
 };

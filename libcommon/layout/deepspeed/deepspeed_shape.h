@@ -15,7 +15,7 @@
 struct ds_slice {
     const char *name;           /* belongs to the tree that it was read from, or to the target */
     int ndim;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     int64_t n_elems;
     int64_t first;              /* its place in the flat group */
     int param;                  /* of a target: in ds_target->param */

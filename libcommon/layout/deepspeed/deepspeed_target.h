@@ -70,7 +70,7 @@ struct ds_tparam {
     const char *key;                    /* inside its layer file */
     int layer;                          /* number of its layer file */
     int ndim;
-    int64_t shape[4], slice[4];         /* merged, and of one tensor rank */
+    int64_t shape[TENSOR_MAX_DIM], slice[TENSOR_MAX_DIM];         /* merged, and of one tensor rank */
     int64_t slice_elems;
     bool decays;
     int order;                          /* among its module's parameters in the layer file ... */

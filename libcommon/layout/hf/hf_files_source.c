@@ -91,7 +91,7 @@ static void expect_tensor(struct hf_folder *f, const struct param_row *row, cons
 {
     char *name = hf_name(c->arch, row, block, false);
     const struct hf_stored *t = hf_folder_find(f, name);
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     hf_stored_shape(row, c, shape);
     if (!t)

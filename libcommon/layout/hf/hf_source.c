@@ -80,7 +80,7 @@ static int64_t dimension(const struct hf_config *c, char letter)
     return param_dim(&(struct param_dims){ c->vocab, c->positions, c->hidden, c->ffn }, letter);
 }
 
-void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[4])
+void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[TENSOR_MAX_DIM])
 {
     for (int d = 0; d < r->ndim; d++)
         shape[d] = dimension(c, r->dims[hf_is_turned(c->arch, r) ? r->ndim - 1 - d : d]);
@@ -90,14 +90,14 @@ static int check_tensor(struct opening *x, const struct param_row *r, const stru
 {
     struct strbuf want = {0}, got = {0};
     bool right = t->ndim == r->ndim;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     hf_stored_shape(r, &x->c, shape);
     for (int d = 0; d < r->ndim; d++) {
         right = right && t->shape[d] == shape[d];
         strbuf_addf(&want, "%s%lld", d ? ", " : "", (long long)shape[d]);
     }
-    for (int d = 0; d < t->ndim && d < 4; d++)
+    for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIM; d++)
         strbuf_addf(&got, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
     if (!right)
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: shape [%s] where config.json means [%s]", t->name,

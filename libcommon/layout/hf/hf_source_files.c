@@ -92,8 +92,8 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
     ARRAY_ROOM(f->tensor, f->cap, f->n + 1);
     t = &f->tensor[f->n++];
     *t = (struct hf_stored){ .name = base_name(f, name), .full = arena_fmt(f->s->arena, "%s", name),
-                             .dtype = ndim > 4 ? DTYPE_N : dtype, .ndim = ndim };
-    memcpy(t->shape, shape, (size_t)(ndim < 4 ? ndim : 4) * sizeof *shape);
+                             .dtype = ndim > TENSOR_MAX_DIM ? DTYPE_N : dtype, .ndim = ndim };
+    memcpy(t->shape, shape, (size_t)(ndim < TENSOR_MAX_DIM ? ndim : TENSOR_MAX_DIM) * sizeof *shape);
     return t;
 }
 

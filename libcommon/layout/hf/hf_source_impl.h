@@ -16,7 +16,7 @@ struct hf_stored {
     const char *full;                   /* as it is written */
     enum dtype dtype;                   /* DTYPE_N: one that we have no name for */
     int ndim;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     struct extent x;
     bool used;
 };
@@ -36,7 +36,7 @@ bool hf_folder_has(const struct hf_folder *f, const char *name);        /* a fil
 MUST_CHECK int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, struct err *e);
 
 /* The shape that a folder with this configuration keeps a tensor in. */
-void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[4]);
+void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[TENSOR_MAX_DIM]);
 
 /* A matrix [rows][cols] to be kept as [cols][rows]. */
 struct hf_matrix {

@@ -13,7 +13,8 @@
 
 const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab, int64_t shape[4])
+uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
+                         int64_t shape[TENSOR_MAX_DIM])
 {
     uint64_t len = sizeof(float);
 

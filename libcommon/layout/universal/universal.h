@@ -14,7 +14,8 @@
 extern const enum state universal_states[UNIVERSAL_STATES];
 
 /* Logical bytes of one state that go out: all rows, or the first V0 with VOCAB_STRIP. Sets shape[0] of it, too. */
-uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab, int64_t shape[4]);
+uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
+                         int64_t shape[TENSOR_MAX_DIM]);
 /*
  * The bytes of zero/optimizer_state.pt: shard (0,0,0)'s optimizer_state_dict without its
  * per-rank entries, plus param_groups. Caller frees.

@@ -135,7 +135,7 @@ static int cat_dim(enum merge_rule m)
 
 void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sink *k, const struct param *p)
 {
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     h5_set_str(h, object, "merge_rule", merge_rule_name(p->merge));
     if (cat_dim(p->merge) >= 0)
@@ -215,7 +215,7 @@ out:
 
 static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p)
 {
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 
     universal_shape(k->src, p, k->o.vocab, shape);
     for (int j = 0; j < UNIVERSAL_STATES; j++)
@@ -342,7 +342,7 @@ static int add_states(struct sink *k, struct h5_in *h, int param, int dst, struc
 {
     struct hdf5_sink *w = k->priv;
     const struct param *p = &k->src->param[param];
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     uint64_t len = universal_shape(k->src, p, k->o.vocab, shape);
 
     for (int j = 0; j < UNIVERSAL_STATES; j++) {

@@ -23,7 +23,7 @@
 #define INDEX_SLICES  ".slices"
 #define INDEX_SHARDS  ".shards"
 
-/* Refuse, by name, what an index cannot hold: other dtypes, more than 4 dimensions, names that are paths. */
+/* Refuse, by name, what an index cannot hold: other dtypes, more than 8 dimensions, names that are paths. */
 MUST_CHECK int universal_hdf5_check(const struct source *s, struct err *e);
 /* Attributes of the root group, and of one parameter's group (the root of its own file with --split). */
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k);

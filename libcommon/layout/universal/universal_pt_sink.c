@@ -59,7 +59,7 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     struct arena *a = arena_new(0);
     struct pk *root = pk_dict(a);
     struct pt_image *im;
-    int64_t shape[4], elems;
+    int64_t shape[TENSOR_MAX_DIM], elems;
     uint64_t size[2];
     int n_storages = 1;
 
@@ -111,7 +111,7 @@ static int add_state(struct sink *k, int i, enum state st, struct plan *plan, st
     char *file = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
     char *path = path_join(k->dir, file);
     struct sink_item *it = new_item(i, st, file);
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     int rc = 0;
 
     ARRAY_ROOM(w->item, w->cap, w->n + 1);

@@ -464,7 +464,7 @@ static int put_external(const struct placing *x, struct err *e)
     const struct sink *k = x->sink;
     const struct virtual_sink *w = k->priv;
     const struct tmap *m = x->p->state[x->st];
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
     uint64_t len = universal_shape(k->src, x->p, k->o.vocab, shape);
     struct h5_new d = new_state(x, shape);
     int n_slices = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
@@ -482,7 +482,7 @@ static int put_slices(const struct placing *x, int64_t group, const int64_t *wid
     const struct tmap *m = x->p->state[x->st];
 
     for (int i = 0; i < m->n_slices; i++) {
-        int64_t shape[4];
+        int64_t shape[TENSOR_MAX_DIM];
         char name[16];
 
         memcpy(shape, x->p->shape, sizeof shape);

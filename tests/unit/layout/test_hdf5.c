@@ -33,7 +33,7 @@ struct spec {
     const char *name;
     enum merge_rule merge;
     int ndim;
-    int64_t shape[4];
+    int64_t shape[TENSOR_MAX_DIM];
 };
 static const struct spec specs[] = {
     { "tied_modules.embed.word_embeddings.weight", MERGE_VOCAB, 2, { 10, 6 } },
