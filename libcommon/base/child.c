@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,23 +20,36 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 
-extern char **environ;
-
 /* From being asked to end until it is made to. */
 static const double grace_s = 5;
 
-/* Of the child; -1: not open. */
+/* Of the child, and the end of its input that is ours; -1: not open. */
 struct child_streams {
-    int in, out, err;
+    int in, out, err, feed;
 };
+
+static int open_input(struct child_streams *s, const struct child_call *c)
+{
+    int end[2];
+
+    if (c->feed) {
+        if (pipe2(end, O_CLOEXEC) < 0)
+            return -1;
+        s->in = end[0];
+        s->feed = end[1];
+        return 0;
+    }
+    s->in = c->input ? memfd_create("child-in", MFD_CLOEXEC) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (s->in < 0)
+        return -1;
+    return c->input && (write_all(s->in, c->input, strlen(c->input)) < 0 || lseek(s->in, 0, SEEK_SET) < 0) ? -1 : 0;
+}
 
 static int open_streams(struct child_streams *s, const struct child_call *c, struct err *e)
 {
-    s->in = c->input ? memfd_create("child-in", MFD_CLOEXEC) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-    s->out = memfd_create("child-out", MFD_CLOEXEC);
+    s->out = c->out_fd > 0 ? fcntl(c->out_fd, F_DUPFD_CLOEXEC, 3) : memfd_create("child-out", MFD_CLOEXEC);
     s->err = memfd_create("child-err", MFD_CLOEXEC);
-    if (s->in < 0 || s->out < 0 || s->err < 0 ||
-        (c->input && (write_all(s->in, c->input, strlen(c->input)) < 0 || lseek(s->in, 0, SEEK_SET) < 0))) {
+    if (open_input(s, c) < 0 || s->out < 0 || s->err < 0) {
         err_sys(e, c->argv[0], "cannot be given its input");
         return -1;
     }
@@ -43,9 +58,9 @@ static int open_streams(struct child_streams *s, const struct child_call *c, str
 
 static void close_streams(const struct child_streams *s)
 {
-    const int fd[] = { s->in, s->out, s->err };
+    const int fd[] = { s->in, s->out, s->err, s->feed };
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (fd[i] >= 0)
             close(fd[i]);
 }
@@ -60,27 +75,102 @@ static void take_all(int fd, struct strbuf *sb)
             strbuf_add(sb, buf, (size_t)n);
 }
 
-static int start(const struct child_call *c, const struct child_streams *s, pid_t *child, struct err *e)
+/* In the child; what fails is written to `told`. */
+static void become(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
 {
-    posix_spawn_file_actions_t fa;
-    posix_spawnattr_t attr;
-    int rc;
+    int failed;
 
-    posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_adddup2(&fa, s->in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&fa, s->out, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&fa, s->err, STDERR_FILENO);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
-    rc = posix_spawnp(child, c->argv[0], &fa, &attr, (char *const *)c->argv, environ);
-    posix_spawnattr_destroy(&attr);
-    posix_spawn_file_actions_destroy(&fa);
-    if (rc == 0)
+    if (setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
+        if (getppid() != parent)
+            _exit(126);                 /* it ended before it could be heard of */
+        if (dup2(s->in, STDIN_FILENO) >= 0 && dup2(s->out, STDOUT_FILENO) >= 0 && dup2(s->err, STDERR_FILENO) >= 0)
+            execvp(c->argv[0], (char *const *)c->argv);
+    }
+    failed = errno;
+    _exit(write(told, &failed, sizeof failed) == sizeof failed ? 127 : 126);
+}
+
+/* Not posix_spawn(), which knows nothing of a parent's end. */
+static int start(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
+{
+    const pid_t parent = getpid();
+    int failed = 0, told[2];
+
+    if (pipe2(told, O_CLOEXEC) < 0) {
+        err_sys(e, c->argv[0], "cannot be run");
+        return -1;
+    }
+    *child = fork();
+    if (*child == 0)
+        become(c, s, parent, told[1]);
+    if (*child < 0)
+        failed = errno;
+    close(told[1]);                     /* the child's goes with its exec */
+    if (*child > 0 && read(told[0], &failed, sizeof failed) == sizeof failed)
+        waitpid(*child, NULL, 0);
+    close(told[0]);
+    close(s->in);                       /* the child alone reads: a pipe breaks when it ends */
+    s->in = -1;
+    if (!failed)
         return 0;
-    errno = rc;
+    errno = failed;
     err_sys(e, c->argv[0], "cannot be run");
     return -1;
 }
+
+/* ---- feeding ---- */
+
+struct child_feed {
+    const struct child_call *c;
+    int *to;
+    struct err e;
+    _Atomic bool failed;        /* e says why */
+    pthread_t thread;
+    bool runs;
+};
+
+static void *feed_main(void *arg)
+{
+    struct child_feed *f = arg;
+    sigset_t broken;
+
+    /* A program that ends early is an error here, not our end. */
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken, NULL);
+    if (f->c->feed(f->c->feed_arg, *f->to, &f->e) < 0) {
+        f->failed = true;
+    } else {
+        close(*f->to);
+        *f->to = -1;
+    }
+    return NULL;
+}
+
+static int start_feed(struct child_feed *f, struct err *e)
+{
+    if (!f->c->feed)
+        return 0;
+    errno = pthread_create(&f->thread, NULL, feed_main, f);
+    f->runs = errno == 0;
+    if (f->runs)
+        return 0;
+    err_sys(e, f->c->argv[0], "cannot be given its input");
+    return -1;
+}
+
+/* The program has ended, so the pipe is broken at the latest now. Told is its own failure, else that of feed(). */
+static int end_feed(struct child_feed *f, int status, struct err *e)
+{
+    if (f->runs)
+        pthread_join(f->thread, NULL);
+    if (!f->failed || e->kind || (status != 0 && f->e.sys == EPIPE))
+        return e->kind ? -1 : 0;
+    *e = f->e;
+    return -1;
+}
+
+/* ---- waiting ---- */
 
 /* Until it has ended, 50 ms at most. */
 static void nap(int pidfd)
@@ -106,7 +196,7 @@ static void end_child(pid_t child, int pidfd, int *wstatus)
 }
 
 /* Asked for again and again: no signal handler that a caller would have to know of. */
-static int wait_for(const struct child_call *c, pid_t child, int *wstatus, struct err *e)
+static int wait_for(const struct child_call *c, struct child_feed *f, pid_t child, int *wstatus, struct err *e)
 {
     const double begun = clock_s();
     const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);       /* -1 before Linux 5.3 */
@@ -117,6 +207,8 @@ static int wait_for(const struct child_call *c, pid_t child, int *wstatus, struc
             err_stop(e);
         else if (c->limit_s > 0 && clock_s() - begun > c->limit_s)
             err_data(e, c->argv[0], ERR_NO_BYTE, "has not ended within %.0f s, and was killed", c->limit_s);
+        else if (f->failed && f->e.sys != EPIPE)
+            *e = f->e;
         if (e->kind) {
             end_child(child, pidfd, wstatus);
             break;
@@ -132,16 +224,23 @@ static int wait_for(const struct child_call *c, pid_t child, int *wstatus, struc
 
 int child_run(const struct child_call *c, int *status, struct err *e)
 {
-    struct child_streams s = { -1, -1, -1 };
+    struct child_streams s = { -1, -1, -1, -1 };
+    struct child_feed f = { .c = c, .to = &s.feed };
     pid_t child;
     int rc = -1, wstatus = 0;
 
+    *status = -1;
     if (open_streams(&s, c, e) < 0 || start(c, &s, &child, e) < 0)
         goto out;
-    rc = wait_for(c, child, &wstatus, e);
-    take_all(s.out, c->out);
-    take_all(s.err, c->err);
+    if (start_feed(&f, e) < 0)
+        kill(-child, SIGKILL);
+    rc = wait_for(c, &f, child, &wstatus, e);
     *status = WIFSIGNALED(wstatus) ? 128 + WTERMSIG(wstatus) : WEXITSTATUS(wstatus);
+    if (end_feed(&f, *status, e) < 0)
+        rc = -1;
+    if (c->out_fd <= 0)
+        take_all(s.out, c->out);
+    take_all(s.err, c->err);
 out:
     close_streams(&s);
     return rc;

@@ -24,7 +24,7 @@ const char *channel_to(const struct runwatch *w, enum channel_kind kind)
 static int run(const char *const *argv, const char *input, const char *missing, struct err *e)
 {
     struct strbuf said = {0};
-    const struct child_call c = { argv, input, NULL, &said, send_limit_s, NULL };
+    const struct child_call c = { argv, input, .err = &said, .limit_s = send_limit_s };
     char words[256];
     int status, rc = child_run(&c, &status, e);
 

@@ -93,7 +93,8 @@ int fs_measure_take(struct fs_measure *m, const struct fs_area *a, struct err *e
     const char *const df[] = { "df", NULL };
     const char *const *const argv[] = { a->command, du, inodes, df };
     struct strbuf complaint = {0};
-    const struct child_call c = { argv[a->kind], NULL, &m->said, &complaint, measure_limit_s, cli_stopped };
+    const struct child_call c = { argv[a->kind], .out = &m->said, .err = &complaint, .limit_s = measure_limit_s,
+                                  .stopped = cli_stopped };
     char words[512];
     int status, rc = child_run(&c, &status, e);
 

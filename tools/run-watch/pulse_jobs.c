@@ -28,7 +28,7 @@ void pulse_jobs_free(struct pulse_jobs *j)
 static int ask(const char *const *argv, struct strbuf *out, struct err *e)
 {
     struct strbuf said = {0};
-    const struct child_call c = { argv, NULL, out, &said, ask_limit_s, cli_stopped };
+    const struct child_call c = { argv, .out = out, .err = &said, .limit_s = ask_limit_s, .stopped = cli_stopped };
     char words[512];
     int status, rc = child_run(&c, &status, e);
 

@@ -79,7 +79,7 @@ static void check_backup(struct runwatch *w, const char *dir)
 {
     const char *const argv[] = { "ckpt-backup", "plan", "--json", "--quiet", "--rules", w->rules, dir, NULL };
     struct strbuf out = {0}, said = {0};
-    const struct child_call c = { argv, NULL, &out, &said, 600, cli_stopped };
+    const struct child_call c = { argv, .out = &out, .err = &said, .limit_s = 600, .stopped = cli_stopped };
     struct err e = {0};
     char words[512];
     int status;
