@@ -9,8 +9,7 @@
 
 #include <stdbool.h>
 
-#include "libcommon/base/err.h"
-#include "libcommon/base/mem.h"
+#include "libcommon/base/child.h"
 
 enum { RCLONE_ARGS = 12 };
 
@@ -18,6 +17,9 @@ struct rclone_call {
     const char *arg[RCLONE_ARGS];       /* "copy", ...; the first NULL ends them */
     const char *input;                  /* its standard input; NULL: none */
     struct strbuf *output;              /* its standard output is added; NULL: thrown away */
+    int output_fd;                      /* more than 0: it goes there */
+    int (*feed)(void *feed_arg, int to, struct err *e);     /* as child_call's, in place of `input` */
+    void *feed_arg;
     bool absent_is_fine;                /* a file or folder that is not there is no failure */
     bool (*stopped)(void);              /* may be NULL */
 };
