@@ -70,6 +70,8 @@ struct file {
     int disk;                           /* -1: memory */
     const void *mem;
     uint64_t base, size;
+    int home;                           /* an item's file; -1: it is none */
+    uint64_t home_at;
 };
 
 struct files {
@@ -143,7 +145,8 @@ static int add_disk(struct files *f, const char *path, int fd, int64_t mtime_ns)
 
 static int add_file(struct files *f, int disk, const void *mem, uint64_t base, uint64_t size, const char *name)
 {
-    struct file x = { .name = xstrdup(name), .disk = disk, .mem = mem, .base = base, .size = size };
+    struct file x = { .name = xstrdup(name), .disk = disk, .mem = mem, .base = base, .size = size,
+                      .home = -1 };
 
     return table_add(&f->file, &x);
 }
@@ -233,6 +236,16 @@ int files_add_mem(struct files *f, const void *p, uint64_t size, const char *nam
     return i;
 }
 
+int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name)
+{
+    int i = files_add_part(f, file, at, size, name);
+    struct file *x = table_at(&f->file, i);
+
+    x->home = file;
+    x->home_at = at;
+    return i;
+}
+
 /* The same place on disk, opened anew; a spool has no name to open. */
 static int join_disk(struct files *f, const struct disk *d, struct err *e)
 {
@@ -261,7 +274,11 @@ int files_join(struct files *f, const struct files *other, struct err *e)
     for (int i = 0; i < other->file.n; i++) {
         const struct file *x = table_at(&other->file, i);
 
-        add_file(f, x->disk < 0 ? -1 : disk + x->disk, x->mem, x->base, x->size, x->name);
+        struct file *to = table_at(&f->file, add_file(f, x->disk < 0 ? -1 : disk + x->disk, x->mem, x->base, x->size,
+                                                      x->name));
+
+        to->home = x->home < 0 ? -1 : file + x->home;
+        to->home_at = x->home_at;
     }
     for (int i = 0; i < other->record.n; i++) {
         struct record x = *(const struct record *)table_at(&other->record, i);
@@ -277,6 +294,16 @@ int files_join(struct files *f, const struct files *other, struct err *e)
 static const struct file *get_file(const struct files *f, int file)
 {
     return table_at(&f->file, file);
+}
+
+int files_home(const struct files *f, int file, uint64_t *at)
+{
+    const struct file *x = get_file(f, file);
+
+    if (x->home < 0)
+        return file;
+    *at += x->home_at;
+    return x->home;
 }
 
 int files_count(const struct files *f)

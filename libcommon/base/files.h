@@ -47,6 +47,10 @@ MUST_CHECK int files_add_window(struct files *f, const char *path, uint64_t at, 
 int files_add_fd(struct files *f, int fd, uint64_t size, const char *name);
 /* A window of another file of the table, [at, at+size) of it. */
 int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
+/* The same of what is a container of its own (an item of a .distcp): records in it are records of the file. */
+int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
+/* The file that an item lies in, *at counted in that from then on; every other file is its own. */
+int files_home(const struct files *f, int file, uint64_t *at);
 /* Caller's memory, valid until files_free(). */
 int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
 

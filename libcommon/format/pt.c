@@ -245,8 +245,10 @@ static int add_records(struct pt_opener *o)
         if (strcmp(name, "data.pkl") == 0)
             continue;
         if (is_storage(name) || x->size > MAX_SMALL_RECORD) {
-            p->record = files_add_record(o->f, &(struct record){ .file = p->file, .at = p->at, .len = x->size,
-                                                                 .has_crc = has_crc(x), .crc = x->crc, .name = name });
+            struct record rec = { .at = p->at, .len = x->size, .has_crc = has_crc(x), .crc = x->crc, .name = name };
+
+            rec.file = files_home(o->f, p->file, &rec.at);
+            p->record = files_add_record(o->f, &rec);
             pt->storage[pt->n_storages++] = p->record;
         } else {
             char *s = read_record(o, x, MAX_SMALL_RECORD);
