@@ -662,6 +662,44 @@ out:
     return rc;
 }
 
+/* Without a name from the start, or where the file system has no such files, soon. */
+static int open_nameless(const char *dir)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    char *path;
+
+    if (fd >= 0 || errno == ENOENT)
+        return fd;
+    path = path_join(dir, ".shardkit-spool-XXXXXX");
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(path);
+    free(path);
+    return fd;
+}
+
+int file_spool(const char *in, uint64_t size, struct err *e)
+{
+    char *dir = xstrdup(in), *up;
+    int fd;
+
+    /* A folder that is still to be made will lie on its nearest ancestor's disk. */
+    while ((fd = open_nameless(dir)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
+        up = path_parent(dir);
+        free(dir);
+        dir = up;
+    }
+    if (fd < 0) {
+        err_sys(e, dir, "cannot create a spool file");
+    } else if ((errno = size ? posix_fallocate(fd, 0, (off_t)size) : 0) != 0) {
+        err_sys(e, dir, "cannot have %llu bytes for the spool file", (unsigned long long)size);
+        close(fd);
+        fd = -1;
+    }
+    free(dir);
+    return fd;
+}
+
 int dir_sync(const char *path, struct err *e)
 {
     char *dir = path_parent(path);

@@ -107,6 +107,11 @@ MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, s
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
+/*
+ * A descriptor for a new file of `size` bytes in the folder `in`, or in its nearest ancestor where it is still to be
+ * made; the room is taken. The file has no name and goes with its last descriptor, however we end. -1: ERR_SYS.
+ */
+MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */

@@ -3,8 +3,6 @@
  */
 #include "libcommon/check/repair.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -286,26 +284,6 @@ static uint64_t lay_out(const struct replicas *r, struct repair_place *place)
     return at;
 }
 
-static int open_spool(const char *dir, struct err *e)
-{
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    char *name;
-
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)) {
-        if (fd < 0)
-            err_sys(e, dir, "cannot make a temporary file");
-        return fd;
-    }
-    name = str_fmt("%s/repair-XXXXXX", dir);
-    fd = mkostemp(name, O_CLOEXEC);
-    if (fd < 0)
-        err_sys(e, dir, "cannot make a temporary file");
-    else
-        unlink(name);
-    free(name);
-    return fd;
-}
-
 static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uint64_t at, uint32_t crc,
                                 const struct tmap *was)
 {
@@ -382,7 +360,7 @@ int repair_run(struct source *s, const struct replicas *r, const struct repair_o
 {
     struct repair_place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
     uint64_t size = lay_out(r, place);
-    int fd = open_spool(o->spool, e), rc = fd < 0 ? -1 : 0;
+    int fd = file_spool(o->spool, size, e), rc = fd < 0 ? -1 : 0;
     struct repair_work w = { .files = s->files, .o = o, .fd = fd };
 
     *out = (struct repair){ .state = xcalloc((size_t)r->n_params * STATE_N + 1, sizeof *out->state) };

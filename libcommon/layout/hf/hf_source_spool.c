@@ -4,10 +4,7 @@
  * A plan of its own reads each matrix once and writes its transpose. The file lives as long
  * as the source: its descriptor is all there is of it.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/executor.h"
@@ -24,32 +21,6 @@ struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x)
     slice->extent[0] = x;
     *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = x.len, .n_slices = 1, .slice = slice };
     return m;
-}
-
-/* A descriptor for a new file of this size in `dir`, reachable by /proc alone. */
-static int open_spool(const char *dir, uint64_t size, struct err *e)
-{
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-
-    if (fd < 0) {                       /* a file system without such files */
-        char *path = path_join(dir, ".shardkit-spool-XXXXXX");
-
-        fd = mkostemp(path, O_CLOEXEC);
-        if (fd >= 0)
-            unlink(path);
-        free(path);
-    }
-    if (fd < 0) {
-        err_sys(e, dir, "cannot create a spool file");
-        return -1;
-    }
-    errno = size ? posix_fallocate(fd, 0, (off_t)size) : 0;
-    if (errno) {
-        err_sys(e, dir, "cannot have %llu bytes for the spool file", (unsigned long long)size);
-        close(fd);
-        return -1;
-    }
-    return fd;
 }
 
 /* The items of one matrix, in blocks of columns as wide as the executor takes them. */
@@ -103,7 +74,7 @@ int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf
 
     for (int i = 0; i < n; i++)
         at[i + 1] = at[i] + align_up(m[i].from->x.len, ALIGN);
-    fd = open_spool(o->spool_dir, at[n], e);
+    fd = file_spool(o->spool_dir, at[n], e);
     if (fd < 0)
         goto out;
     path = str_fmt("/proc/self/fd/%d", fd);
