@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "kernels/cpu/cpu.h"
+#include "libcommon/base/mem.h"
 
 #define PAGE      4096u
 #define HUGE_PAGE (2u << 20)
@@ -86,23 +87,6 @@ static bool cpu_event_done(struct dev_event *v)
     return true;
 }
 
-static void cpu_memory(uint64_t *total, uint64_t *free_now)
-{
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    unsigned long long kib;
-
-    *total = *free_now = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemTotal: %llu", &kib) == 1)
-            *total = kib << 10;
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
-            *free_now = kib << 10;
-    }
-    if (f)
-        fclose(f);
-}
-
 static int cpu_check(struct err *e)
 {
     (void)e;
@@ -137,6 +121,6 @@ const struct dev_ops cpu_dev = {
     .stream_new = cpu_stream_new, .stream_free = cpu_stream_nothing, .stream_sync = cpu_stream_nothing,
     .event_new = cpu_event_new, .event_free = cpu_event_free, .event_record = cpu_event_record,
     .stream_wait = cpu_stream_wait, .event_done = cpu_event_done,
-    .memory = cpu_memory, .check = cpu_check, .who = cpu_who,
+    .memory = mem_host, .check = cpu_check, .who = cpu_who,
     .timer_new = cpu_event_new, .seconds_between = cpu_seconds_between,
 };

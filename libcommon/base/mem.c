@@ -308,3 +308,69 @@ void strbuf_free(struct strbuf *sb)
     sb->buf = NULL;
     sb->len = sb->cap = 0;
 }
+
+/* ---- of the host ---- */
+
+/* The number behind `key` at the start of a line of a file, UINT64_MAX: there is none. */
+static uint64_t number_in(const char *path, const char *key)
+{
+    FILE *f = fopen(path, "r");
+    char line[256];
+    unsigned long long v = UINT64_MAX;
+
+    while (f && v == UINT64_MAX && fgets(line, sizeof line, f))
+        if (str_starts(line, key) && sscanf(line + strlen(key), " %llu", &v) != 1)
+            v = UINT64_MAX;             /* "max" */
+    if (f)
+        fclose(f);
+    return v;
+}
+
+static uint64_t number_of(const char *dir, const char *name, const char *key)
+{
+    char *path = str_fmt("%s/%s", dir, name);
+    const uint64_t v = number_in(path, key);
+
+    free(path);
+    return v;
+}
+
+/* Version 2 of control groups: a limit holds for all groups below it. */
+static void obey_groups(char *dir, uint64_t *total, uint64_t *free_now)
+{
+    const size_t root = strlen("/sys/fs/cgroup");
+
+    for (char *end; strlen(dir) >= root; *end = '\0') {
+        const uint64_t limit = number_of(dir, "memory.max", ""), used = number_of(dir, "memory.current", "");
+        uint64_t kept = number_of(dir, "memory.stat", "inactive_file ");
+
+        if (kept == UINT64_MAX)
+            kept = 0;
+        if (limit != UINT64_MAX && used != UINT64_MAX) {
+            *total = min_u64(*total, limit);
+            *free_now = min_u64(*free_now, limit - min_u64(limit, used - min_u64(used, kept)));
+        }
+        end = strrchr(dir, '/');
+    }
+}
+
+void mem_host(uint64_t *total, uint64_t *free_now)
+{
+    const uint64_t all = number_in("/proc/meminfo", "MemTotal:"), left = number_in("/proc/meminfo", "MemAvailable:");
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    char line[1024];
+
+    *total = all == UINT64_MAX ? 0 : all << 10;
+    *free_now = left == UINT64_MAX ? 0 : left << 10;
+    while (f && fgets(line, sizeof line, f))
+        if (str_starts(line, "0::")) {
+            char *dir = str_fmt("/sys/fs/cgroup%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+
+            if (str_ends(dir, "/"))
+                dir[strlen(dir) - 1] = '\0';
+            obey_groups(dir, total, free_now);
+            free(dir);
+        }
+    if (f)
+        fclose(f);
+}

@@ -68,4 +68,10 @@ void strbuf_add(struct strbuf *sb, const void *p, size_t n);
 void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 
+/*
+ * Bytes of memory that this host has, and has free now; where a control group gives the process less, that. What only
+ * keeps files at hand counts as free. 0: not known.
+ */
+void mem_host(uint64_t *total, uint64_t *free_now);
+
 #endif
