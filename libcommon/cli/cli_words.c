@@ -3,7 +3,11 @@
  */
 #include "libcommon/cli/cli_words.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
 
 int cli_words_take(void *words, const char *word, struct err *e)
 {
@@ -21,6 +25,31 @@ void cli_words_given(void *words, const struct option_given *g)
 
     if (g->row->marks && w->n_rows < CLI_WORDS_ROWS)
         w->row[w->n_rows++] = g->row;
+}
+
+int cli_words_command(struct cli *cli, const struct cli_words *w, const void *rows, size_t row_bytes, int n_rows)
+{
+    const char *word = w->n ? w->word[0] : NULL, *near, **names;
+
+    if (!word) {
+        cli_usage(cli, "no command given");
+        return -1;
+    }
+    names = xcalloc((size_t)n_rows, sizeof *names);
+    for (int i = 0; i < n_rows; i++) {
+        names[i] = ((const struct cli_command *)((const char *)rows + (size_t)i * row_bytes))->name;
+        if (strcmp(word, names[i]) == 0) {
+            free(names);
+            return i;
+        }
+    }
+    near = parse_nearest(word, names, n_rows);
+    if (near)
+        cli_usage(cli, "no command '%s'; did you mean '%s'?", word, near);
+    else
+        cli_usage(cli, "no command '%s'", word);
+    free(names);
+    return -1;
 }
 
 int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const struct cli_command *c)

@@ -25,6 +25,11 @@ struct cli_words {
 /* `take` of a table's operand whose field is a struct cli_words, and `given` of a table whose ctx is that struct. */
 int cli_words_take(void *words, const char *word, struct err *e);
 void cli_words_given(void *words, const struct option_given *g);
+/*
+ * Which row of a tool's table of commands the first word names. Rows are `row_bytes` apart, and each begins with its
+ * struct cli_command. -1: none, after saying so, with the near one.
+ */
+int cli_words_command(struct cli *cli, const struct cli_words *w, const void *rows, size_t row_bytes, int n_rows);
 /* Has the command what it needs, and takes it what was given? word[first] is its first argument. 0, or EXIT_USAGE. */
 int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const struct cli_command *c);
 

@@ -2,9 +2,7 @@
  * ckpt-backup - verified copies of checkpoints, kept by rules
  */
 #include <stdlib.h>
-#include <string.h>
 
-#include "libcommon/base/parse.h"
 #include "tools/ckpt-backup/backup.h"
 
 static const struct command {
@@ -24,36 +22,15 @@ static const struct command {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-static const struct command *find_command(const char *word)
-{
-    for (int i = 0; word && i < N_COMMANDS; i++)
-        if (strcmp(word, commands[i].is.name) == 0)
-            return &commands[i];
-    return NULL;
-}
-
-static int unknown_command(struct backup *b, const char *word)
-{
-    const char *names[N_COMMANDS], *near;
-
-    if (!word)
-        return cli_usage(&b->cli, "no command given");
-    for (int i = 0; i < N_COMMANDS; i++)
-        names[i] = commands[i].is.name;
-    near = parse_nearest(word, names, N_COMMANDS);
-    return near ? cli_usage(&b->cli, "no command '%s'; did you mean '%s'?", word, near)
-                : cli_usage(&b->cli, "no command '%s'", word);
-}
-
 /* Which command, and has it what it needs? The exit status. */
 static int work(struct backup *b)
 {
-    const char *first = b->words.n ? b->words.word[0] : NULL;
-    const struct command *cmd = find_command(first);
+    const int which = cli_words_command(&b->cli, &b->words, commands, sizeof *commands, N_COMMANDS);
+    const struct command *cmd = &commands[which < 0 ? 0 : which];
     struct cli_command is;
 
-    if (!cmd)
-        return unknown_command(b, first);
+    if (which < 0)
+        return EXIT_USAGE;
     is = cmd->is;
     if (b->rules)                       /* a RUN is all there is to name */
         is.min_args = is.max_args = 1;
