@@ -57,18 +57,20 @@ static inline __m128i round4(const uint8_t *ref)
 /* Eight at a time; returns how many it did, and adds up those that are not zero. */
 static uint32_t apply_bf16_fast(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
+    const __m128i zero = _mm_setzero_si128(), one = _mm_set1_epi16(1);
+    __m128i right = zero;               /* how many, in each half: sad adds up bytes */
     uint32_t i = 0;
 
     for (; i + 8 <= n; i += 8) {
         __m128i *at = (__m128i *)(raw + 2 * (size_t)i);
         const uint8_t *from = ref + 4 * (size_t)i;
         __m128i x = _mm_xor_si128(_mm_loadu_si128(at), _mm_packs_epi32(round4(from), round4(from + 16)));
-        int zero = _mm_movemask_epi8(_mm_cmpeq_epi16(x, _mm_setzero_si128()));
 
         _mm_storeu_si128(at, x);
-        if (zero != 0xffff)
-            *other += 8 - (uint32_t)__builtin_popcount((unsigned)zero) / 2;
+        right = _mm_add_epi64(right, _mm_sad_epu8(_mm_and_si128(_mm_cmpeq_epi16(x, zero), one), zero));
     }
+    right = _mm_add_epi64(right, _mm_srli_si128(right, 8));
+    *other += i - (uint32_t)_mm_cvtsi128_si32(right);
     return i;
 }
 #else

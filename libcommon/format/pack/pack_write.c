@@ -36,12 +36,12 @@ struct pack_job {
 /* One thread's. */
 struct packer {
     struct planes *planes;
-    uint8_t *raw, *left, *ref, *packed;
+    uint8_t *raw, *ref, *packed;
 };
 
 static struct packer packer_new(void)
 {
-    return (struct packer){ planes_new(PACK_FRAME), xmalloc(PACK_FRAME), xmalloc(PACK_FRAME),
+    return (struct packer){ planes_new(PACK_FRAME), xmalloc(PACK_FRAME),
                             xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(planes_bound(PACK_FRAME)) };
 }
 
@@ -49,7 +49,6 @@ static void packer_free(struct packer *w)
 {
     planes_free(w->planes);
     free(w->raw);
-    free(w->left);
     free(w->ref);
     free(w->packed);
 }
@@ -81,27 +80,39 @@ static int read_refs(struct pack_job *job, const struct pack_run *run, struct pa
     return 0;
 }
 
+/* w->raw becomes what is left of it where it is told from other bytes; *zeros: nothing is. */
+static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece piece, bool *zeros, bool *guessed,
+                       struct err *e)
+{
+    const struct pack_run *run = piece.run;
+    uint32_t wrong;
+
+    if (read_refs(job, run, piece, w->ref, e) < 0)
+        return -1;
+    wrong = guess_apply(run->guess, w->ref, w->raw, piece.len);
+    *zeros = wrong == 0;
+    *guessed = wrong <= piece.len / (uint32_t)run->width / GUESS_HOLDS;
+    if (!*guessed)
+        guess_apply(run->guess, w->ref, w->raw, piece.len);
+    return 0;
+}
+
 /* A frame into w->packed. */
 static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct err *e)
 {
     struct pack_piece piece = pack_piece(job->x, i);
     const struct pack_run *run = piece.run;
     struct pack_frame *f = &job->x->frame[i];
-    const uint8_t *bytes = w->raw;
+    bool zeros = false;
 
     if (files_read(job->files, job->file[run->file], piece.at, w->raw, piece.len, e) < 0)
         return -1;
     f->crc_raw = crc_bytes(0, w->raw, piece.len);
     f->guessed = false;
-    if (run->guess != PACK_NO_GUESS) {
-        if (read_refs(job, run, piece, w->ref, e) < 0)
-            return -1;
-        memcpy(w->left, w->raw, piece.len);
-        f->guessed = guess_apply(run->guess, w->ref, w->left, piece.len) <=
-                     piece.len / (uint32_t)run->width / GUESS_HOLDS;
-        bytes = f->guessed ? w->left : w->raw;
-    }
-    f->len = planes_pack(w->planes, bytes, piece.len, run->width, w->packed);
+    if (run->guess != PACK_NO_GUESS && guess_frame(job, w, piece, &zeros, &f->guessed, e) < 0)
+        return -1;
+    f->len = zeros ? planes_pack_zeros(run->width, w->packed)
+                   : planes_pack(w->planes, w->raw, piece.len, run->width, w->packed);
     f->crc_packed = crc_bytes(0, w->packed, f->len);
     if (job->o->progress)
         progress_add(job->o->progress, piece.len);

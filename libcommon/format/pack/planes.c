@@ -5,7 +5,6 @@
 #define ZSTD_STATIC_LINKING_ONLY
 #include "libcommon/format/pack/planes.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +26,12 @@ enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
  */
 enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
-/* A plane that would shrink by less than this is left as it is: packing it costs more than all the others. */
-#define BITS_WORTH 7.9
-enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 256 };
+/*
+ * A plane whose bytes are the same as others more often than by chance by this factor would shrink to about 7.9 bits a
+ * byte. One that shrinks less is left as it is: packing it costs more than all the others.
+ */
+#define WORTH 1.14
+enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 64 };
 
 struct planes {
     ZSTD_CCtx *pack;
@@ -109,7 +111,7 @@ static inline __m128i back4(__m128i x)
 }
 
 /* Each of these does 16 numbers at a time and returns how many it did; the others are left for plain loops. */
-static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;
 
@@ -117,26 +119,26 @@ static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
         __m128i lo, hi;
 
         unzip(turn2(load(raw + 2 * i)), turn2(load(raw + 2 * i + 16)), &lo, &hi);
-        store(out + i, lo);
-        store(out + n + i, hi);
+        store(plane[0] + i, lo);
+        store(plane[1] + i, hi);
     }
     return i;
 }
 
-static uint32_t split4_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+static uint32_t split4_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
         const uint8_t *p = raw + 4 * (size_t)i;
-        __m128i even[2], odd[2], plane[4];
+        __m128i even[2], odd[2], byte[4];
 
         unzip(turn4(load(p)), turn4(load(p + 16)), &even[0], &odd[0]);
         unzip(turn4(load(p + 32)), turn4(load(p + 48)), &even[1], &odd[1]);
-        unzip(even[0], even[1], &plane[0], &plane[2]);
-        unzip(odd[0], odd[1], &plane[1], &plane[3]);
+        unzip(even[0], even[1], &byte[0], &byte[2]);
+        unzip(odd[0], odd[1], &byte[1], &byte[3]);
         for (int k = 0; k < 4; k++)
-            store(out + (size_t)k * n + i, plane[k]);
+            store(plane[k] + i, byte[k]);
     }
     return i;
 }
@@ -173,36 +175,39 @@ static uint32_t join4_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
     return i;
 }
 #else
-static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *out)
+static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
-    (void)raw, (void)n, (void)out;
+    (void)raw, (void)n, (void)plane;
     return 0;
 }
 #define split4_fast split2_fast
-#define join2_fast split2_fast
-#define join4_fast split2_fast
+
+static uint32_t join2_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+{
+    (void)in, (void)n, (void)raw;
+    return 0;
+}
+#define join4_fast join2_fast
 #endif
 
-/* bytes / width numbers; plane k at out + k * numbers. */
-static void split(const uint8_t *raw, uint32_t bytes, int width, uint8_t *out)
+/* n numbers; byte k of each to plane[k]. */
+static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *plane)
 {
-    uint32_t n = bytes / (uint32_t)width;
-
     if (width == 2) {
-        for (uint32_t i = split2_fast(raw, n, out); i < n; i++) {
+        for (uint32_t i = split2_fast(raw, n, plane); i < n; i++) {
             uint16_t x = get_le16(raw + 2 * i);
 
             x = (uint16_t)(x << 1 | x >> 15);
-            out[i] = (uint8_t)x;
-            out[n + i] = (uint8_t)(x >> 8);
+            plane[0][i] = (uint8_t)x;
+            plane[1][i] = (uint8_t)(x >> 8);
         }
     } else {
-        for (uint32_t i = split4_fast(raw, n, out); i < n; i++) {
+        for (uint32_t i = split4_fast(raw, n, plane); i < n; i++) {
             uint32_t x = get_le32(raw + 4 * (size_t)i);
 
             x = x << 1 | x >> 31;
             for (int k = 0; k < 4; k++)
-                out[(size_t)k * n + i] = (uint8_t)(x >> 8 * k);
+                plane[k][i] = (uint8_t)(x >> 8 * k);
         }
     }
 }
@@ -230,22 +235,32 @@ static void join(const uint8_t *in, uint32_t bytes, int width, uint8_t *raw)
 
 /* ---- one plane ---- */
 
-/* Bits a byte, by how frequent each is in a sample: what coding them one by one would come to. */
-static double sample_bits(const uint8_t *p, uint32_t n)
+/*
+ * Which planes would shrink, by a sample of the numbers? With c of its m bytes alike, for each byte, sum c^2 / m^2 is
+ * how often two bytes are the same: 1/256 where all are as frequent, and then zstd has nothing to do.
+ */
+static void judge_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
 {
-    uint32_t count[256] = {0}, seen = 0;
-    double bits = 0;
+    uint8_t byte[PLANES_MAX_WIDTH][SAMPLE_RUN], *const plane[] = { byte[0], byte[1], byte[2], byte[3] };
+    uint16_t count[PLANES_MAX_WIDTH][256] = {0};
+    uint32_t seen = 0;
 
-    for (uint32_t k = 0; k < SAMPLE_RUNS; k++) {
-        uint32_t at = (uint32_t)((uint64_t)n * k / SAMPLE_RUNS), end = at + SAMPLE_RUN < n ? at + SAMPLE_RUN : n;
+    for (uint32_t r = 0; r < SAMPLE_RUNS; r++) {
+        uint32_t at = (uint32_t)((uint64_t)n * r / SAMPLE_RUNS), len = n - at < SAMPLE_RUN ? n - at : SAMPLE_RUN;
 
-        for (; at < end; at++, seen++)
-            count[p[at]]++;
+        split(raw + (size_t)at * (size_t)width, len, width, plane);
+        for (int k = 0; k < width; k++)
+            for (uint32_t i = 0; i < len; i++)
+                count[k][byte[k][i]]++;
+        seen += len;
     }
-    for (int i = 0; i < 256; i++)
-        if (count[i])
-            bits -= count[i] * log2f((float)count[i] / (float)seen);
-    return seen ? bits / seen : 0;
+    for (int k = 0; k < width; k++) {
+        uint32_t sum = 0;
+
+        for (int i = 0; i < 256; i++)
+            sum += (uint32_t)count[k][i] * count[k][i];
+        worth[k] = sum > seen + WORTH * seen * seen / 256;
+    }
 }
 
 static bool is_one_byte(const uint8_t *p, uint32_t n)
@@ -253,25 +268,23 @@ static bool is_one_byte(const uint8_t *p, uint32_t n)
     return n > 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
+/* Through zstd, if that makes it smaller; else as it is. */
 static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, bool bytes, uint8_t *out,
                            enum plane_method *how)
 {
-    size_t len = 0;
+    size_t len;
 
     if (is_one_byte(plane, n)) {
         *how = PLANE_ONE_BYTE;
         out[0] = plane[0];
         return 1;
     }
-    /* Text repeats itself whatever its bytes' frequencies are, and there is little of it. */
-    if (bytes || sample_bits(plane, n) < BITS_WORTH) {
-        ZSTD_CCtx_reset(p->pack, ZSTD_reset_session_and_parameters);
-        ZSTD_CCtx_setParameter(p->pack, ZSTD_c_compressionLevel, bytes ? LEVEL_BYTES : LEVEL_PLANE);
-        if (!bytes)
-            ZSTD_CCtx_setParameter(p->pack, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
-        /* Room for one byte less: what does not shrink fails. */
-        len = n > 1 ? ZSTD_compress2(p->pack, out, n - 1, plane, n) : 0;
-    }
+    ZSTD_CCtx_reset(p->pack, ZSTD_reset_session_and_parameters);
+    ZSTD_CCtx_setParameter(p->pack, ZSTD_c_compressionLevel, bytes ? LEVEL_BYTES : LEVEL_PLANE);
+    if (!bytes)
+        ZSTD_CCtx_setParameter(p->pack, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+    /* Room for one byte less: what does not shrink fails. */
+    len = n > 1 ? ZSTD_compress2(p->pack, out, n - 1, plane, n) : 0;
     if (len > 0 && !ZSTD_isError(len)) {
         *how = PLANE_ZSTD;
         return (uint32_t)len;
@@ -281,21 +294,52 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
     return n;
 }
 
-uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
+/* Planes that stay as they are and have only such before them, mantissas as a rule, are split to where they stay. */
+static uint32_t pack_numbers(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
 {
-    uint32_t at = 4 * (uint32_t)width, n_plane = n / (uint32_t)width;
-    const uint8_t *plane = raw;
+    uint32_t at = 4 * (uint32_t)width;
+    uint8_t *plane[PLANES_MAX_WIDTH];
+    bool worth[PLANES_MAX_WIDTH], in_place = true;
 
-    if (width > 1) {
-        split(raw, n, width, p->plane);
-        plane = p->plane;
-    }
+    judge_planes(raw, n, width, worth);
     for (int k = 0; k < width; k++) {
-        enum plane_method how;
-        uint32_t len = pack_plane(p, plane + (size_t)k * n_plane, n_plane, width == 1, out + at, &how);
+        in_place = in_place && !worth[k];
+        plane[k] = in_place ? out + at + (size_t)k * n : p->plane + (size_t)k * n;
+    }
+    split(raw, n, width, plane);
+    for (int k = 0; k < width; k++) {
+        enum plane_method how = PLANE_RAW;
+        uint32_t len = n;
 
+        if (worth[k])
+            len = pack_plane(p, plane[k], n, false, out + at, &how);
+        else if (plane[k] != out + at)
+            memcpy(out + at, plane[k], n);
         put_le32(out + 4 * k, len << 2 | how);
         at += len;
+    }
+    return at;
+}
+
+uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
+{
+    enum plane_method how;
+    uint32_t len;
+
+    if (width > 1)
+        return pack_numbers(p, raw, n / (uint32_t)width, width, out);
+    len = pack_plane(p, raw, n, true, out + 4, &how);
+    put_le32(out, len << 2 | how);
+    return 4 + len;
+}
+
+uint32_t planes_pack_zeros(int width, uint8_t *out)
+{
+    uint32_t at = 4 * (uint32_t)width;
+
+    for (int k = 0; k < width; k++) {
+        put_le32(out + 4 * k, 1 << 2 | PLANE_ONE_BYTE);
+        out[at++] = 0;
     }
     return at;
 }

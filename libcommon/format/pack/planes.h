@@ -24,6 +24,8 @@ void planes_free(struct planes *p);             /* NULL is fine */
 uint32_t planes_bound(uint32_t n);
 /* n bytes of numbers of `width` (1, 2 or 4, which divides n) into out, which has planes_bound(n). How many bytes. */
 uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out);
+/* The same of numbers that are all 0, told without looking. */
+uint32_t planes_pack_zeros(int width, uint8_t *out);
 /* The way back; -1 when `packed` is not what planes_pack() makes of n bytes of that width. Then raw holds anything. */
 MUST_CHECK int planes_unpack(struct planes *p, const uint8_t *packed, uint32_t len, int width, uint8_t *raw,
                              uint32_t n);
