@@ -402,11 +402,29 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
     return -1;
 }
 
-/* A call of _rebuild_tensor(storage, offset, size, stride) or _v2(..., requires_grad, hooks[, metadata]). */
+/*
+ * The arguments of a call that makes a tensor, and which of the two functions makes it; NULL: it makes none. With
+ * attributes of Python's, as ZeRO-3's masters have, it is _rebuild_from_type_v2(function, type, arguments, attributes).
+ */
+static const struct pk *tensor_args(const struct pk *v, bool *v2)
+{
+    const struct pk *fn = v, *args = v && v->type == PK_CALL ? v->args : NULL;
+
+    if (args && pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2") && args->n == 4 &&
+        args->item[0]->type == PK_GLOBAL && pk_is_class(args->item[1], "torch", "Tensor") &&
+        args->item[2]->type == PK_TUPLE) {
+        fn = args->item[0];
+        args = args->item[2];
+    }
+    *v2 = pk_is_class(fn, "torch._utils", "_rebuild_tensor_v2");
+    return *v2 || pk_is_class(fn, "torch._utils", "_rebuild_tensor") ? args : NULL;
+}
+
+/* _rebuild_tensor(storage, offset, size, stride) or _v2(..., requires_grad, hooks[, metadata]). */
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
-    const struct pk *args = v->args;
-    bool v2 = is_torch_util(v, "_rebuild_tensor_v2");
+    bool v2;
+    const struct pk *args = tensor_args(v, &v2);
     struct persid s;
     uint64_t reach;
     int n_strides;
@@ -439,7 +457,9 @@ odd:
 
 static bool is_tensor_call(const struct pk *v)
 {
-    return is_torch_util(v, "_rebuild_tensor_v2") || is_torch_util(v, "_rebuild_tensor");
+    bool v2;
+
+    return tensor_args(v, &v2) != NULL;
 }
 
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)

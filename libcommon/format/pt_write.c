@@ -216,8 +216,8 @@ static struct pk *pack(void *ctx, const struct pk *v)
     if (v->type == PK_PERSID)
         b->stray = v;
     /* A Parameter is copied as it is; the tensor inside it comes along by itself. */
-    if (v->type != PK_CALL || strncmp(v->fn->type == PK_GLOBAL ? v->fn->name : "", "_rebuild_tensor", 15) != 0 ||
-        !b->pt || !pt_tensor(b->pt, v, &t))
+    if (v->type != PK_CALL || pk_is_class(v, "torch._utils", "_rebuild_parameter") ||
+        pk_is_class(v, "torch._utils", "_rebuild_parameter_with_state") || !b->pt || !pt_tensor(b->pt, v, &t))
         return NULL;
     to = add_packed(b);
     to->from = t;

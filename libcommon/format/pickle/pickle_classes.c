@@ -13,9 +13,11 @@ struct pickle_known {
 /* docs/formats.md, section 3.3. Sorted by use, not by name: it is short and read by people. */
 static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
-    {"torch._utils", "_rebuild_tensor_v2", USE_CALL},
+    {"torch._utils", "_rebuild_tensor_v2", USE_CALL | USE_VALUE},
     {"torch._utils", "_rebuild_parameter", USE_CALL},
     {"torch._utils", "_rebuild_parameter_with_state", USE_CALL},
+    {"torch._tensor", "_rebuild_from_type_v2", USE_CALL},
+    {"torch", "Tensor", USE_VALUE},
     {"torch", "Size", USE_CALL | USE_VALUE},
     {"torch", "device", USE_CALL | USE_VALUE},
     {"torch.storage", "UntypedStorage", USE_VALUE},

@@ -123,17 +123,16 @@ static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
 }
 
 /* "tensor f32 [4, 2]", from the call's arguments alone. */
-static bool text_tensor(struct strbuf *out, const struct pk *v)
+static bool text_tensor(struct strbuf *out, const struct pk *args)
 {
-    const struct pk *storage = v->args->n >= 4 ? v->args->item[0] : NULL;
+    const struct pk *storage = args->type == PK_TUPLE && args->n >= 4 ? args->item[0] : NULL;
     enum dtype dtype;
     uint32_t n;
     struct pk **dim;
     bool raw;
 
-    if (!storage || strncmp(v->fn->name, "_rebuild_tensor", 15) != 0 || storage->type != PK_PERSID ||
-        storage->args->n < 2 || !pickle_storage_dtype(storage->args->item[1], &dtype, &raw) ||
-        !(dim = pk_items(v->args->item[2], &n)))
+    if (!storage || storage->type != PK_PERSID || storage->args->n < 2 ||
+        !pickle_storage_dtype(storage->args->item[1], &dtype, &raw) || !(dim = pk_items(args->item[2], &n)))
         return false;
     strbuf_addf(out, "\"tensor %s ", dtype_name(dtype));
     text_items(out, dim, n);
@@ -167,7 +166,10 @@ static void text_act(struct strbuf *out, const struct pk *v)
         text_float(out, number);
     else if (pk_is_class(v, "torch._utils", "_rebuild_parameter") && v->args->n)
         pk_text(v->args->item[0], out);
-    else if (!pk_is_class(v, "torch._utils", v->fn->name) || !text_tensor(out, v))
+    else if (pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2") ? v->args->n < 3 ||
+                 !text_tensor(out, v->args->item[2])
+             : !pk_is_class(v, "torch._utils", v->fn->name) || strncmp(v->fn->name, "_rebuild_tensor", 15) != 0 ||
+                   !text_tensor(out, v->args))
         goto opaque;
     return;
 opaque:

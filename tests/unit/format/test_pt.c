@@ -23,6 +23,14 @@ static void put_tensor(struct strbuf *sb, const char *cls, int numel, int offset
     strbuf_addf(sb, "K%cK%c\x85K%c\x85\x89" "ccollections\nOrderedDict\n)RtR", offset, size, stride);
 }
 
+/* The same with attributes: the view reaches element offset + size of 8. */
+static void put_typed(struct strbuf *sb, const char *type, int offset, int size)
+{
+    strbuf_addf(sb, "ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\nctorch\n%s\n", type);
+    strbuf_addf(sb, "((U%cstoragectorch\nFloatStorage\nU%c0U%ccpuK%ctQ", 7, 1, 3, 8);
+    strbuf_addf(sb, "K%cK%c\x85K%c\x85\x88" "ccollections\nOrderedDict\n)Rt}U%cds_idU%c0_1stR.", offset, size, 1, 5, 3);
+}
+
 static struct pt *open_mem(struct files *f, const void *bytes, uint64_t size, struct err *e)
 {
     return pt_open(f, files_add_mem(f, bytes, size, "x.pt"), e);
@@ -102,6 +110,41 @@ static void test_storages_and_views(void **state)
     expect_tensor("HalfStorage", 8, 0, 8, 1, 32, "x.pt: at byte 142: storage 0 has 32 bytes, pickle expects 8 elements of f16");
     expect_tensor("OddStorage", 8, 0, 8, 1, 32,
                   "x.pt: at byte 141: a storage reference that is not ('storage', type, key, location, n)");
+}
+
+/* A tensor with attributes is a tensor of any view's rules; one of another type is a class we do not know. */
+static void test_typed(void **state)
+{
+    static const char zeros[32];
+    struct strbuf sb = {0}, text = {0};
+    struct files *f = files_new();
+    struct err e = {0};
+    struct pt_tensor t;
+    struct pt *pt;
+    uint64_t size;
+    uint8_t *file;
+
+    (void)state;
+    put_typed(&sb, "Tensor", 2, 6);
+    file = memzip_make((struct memzip_record[]){ {"p/data.pkl", sb.buf, sb.len}, {"p/data/0", zeros, 32},
+                                                 {"p/version", "3\n", 2}, {0} }, &size);
+    pt = open_mem(f, file, size, &e);
+    if (!pt)
+        fail_msg("%s", e.msg);
+    assert_true(pt_tensor(pt, pt_root(pt), &t));
+    assert_true(t.at == 8 && t.n_elems == 6 && t.requires_grad && t.dtype == DTYPE_F32);
+    pk_text(pt_root(pt), &text);
+    assert_string_equal(text.buf, "\"tensor f32 [6]\"");
+    pt_close(pt);
+    files_free(f);
+    free(file);
+    strbuf_free(&text);
+    sb.len = 0;
+    put_typed(&sb, "Tensor", 3, 6);
+    expect_refused((struct memzip_record[]){ {"p/data.pkl", sb.buf, sb.len}, {"p/data/0", zeros, 32},
+                                             {"p/version", "3\n", 2}, {0} },
+                   "x.pt: at byte 244: tensor '' reaches element 9 of storage 0, which has 8");
+    strbuf_free(&sb);
 }
 
 static void test_two_dtypes(void **state)
@@ -484,6 +527,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_archive_rules),
         cmocka_unit_test(test_storages_and_views),
+        cmocka_unit_test(test_typed),
         cmocka_unit_test(test_two_dtypes),
         cmocka_unit_test(test_classes),
         cmocka_unit_test(test_tensors),
