@@ -582,21 +582,34 @@ static bool is_plain(const struct pk *v)
     return v->type != PK_CALL || pickle_getattr_class(v) || isupper((unsigned char)*cls->name);
 }
 
-void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r)
+/* `base`: where the pickle begins in the file. */
+static void check_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {
-    for (uint32_t i = 0; i < pt->tree.n_opaque; i++) {
-        const struct pk *v = pt->tree.opaque[i];
+    for (uint32_t i = 0; i < tree->n_opaque; i++) {
+        const struct pk *v = tree->opaque[i];
         char name[1024];
 
         if (!pk_class(v, name, sizeof name))
             snprintf(name, sizeof name, "a nested class");
         if (is_plain(v))
-            report_add(r, SEV_WARNING, "opaque", file_name, file_byte(pt, v), NULL,
+            report_add(r, SEV_WARNING, "opaque", file_name, base + v->at, NULL,
                        "class %s is not known here; it is carried along unread", name);
         else
-            report_add(r, SEV_ERROR, "class", file_name, file_byte(pt, v), NULL,
+            report_add(r, SEV_ERROR, "class", file_name, base + v->at, NULL,
                        "refuses class %s (not on the allow-list; nothing was executed)", name);
     }
+}
+
+void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r)
+{
+    const struct zip_entry *x = find_record(pt, "data.pkl");
+
+    check_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
+}
+
+void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r)
+{
+    check_classes(tree, file_name, 0, r);
 }
 
 int pt_check_records(const struct pt *pt, struct files *f, struct err *e)

@@ -57,6 +57,8 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
  * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along.
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
+/* The same for a pickle that is a file of its own. */
+void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r);
 /* Read every record and compare its CRC; for files without big tensors. */
 MUST_CHECK int pt_check_records(const struct pt *pt, struct files *f, struct err *e);
 
@@ -76,6 +78,9 @@ struct pt_new {
     bool requires_grad;
 };
 struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t);
+
+/* torch.Size(shape). */
+struct pk *pt_new_size(struct arena *a, int ndim, const int64_t *shape);
 
 struct pt_image;
 struct pt_image *pt_image_new(const char *prefix, const struct pk *root, int n_storages,

@@ -57,6 +57,16 @@ static struct pk **storage_name(const struct pk *tensor)
     return &tensor->args->item[0]->args->item[2];
 }
 
+struct pk *pt_new_size(struct arena *a, int ndim, const int64_t *shape)
+{
+    struct pk *dims = pk_tuple(a), *args = pk_tuple(a);
+
+    for (int i = 0; i < ndim; i++)
+        pk_add(a, dims, pk_int(a, shape[i]));
+    pk_add(a, args, dims);
+    return pk_call(a, pk_global(a, "torch", "Size"), args);
+}
+
 struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *elems)
 {
     struct pt_new own = *t;

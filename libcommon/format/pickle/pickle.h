@@ -87,6 +87,12 @@ struct pk_tree {
  */
 MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
                             struct pk_tree *out, struct err *e);
+/*
+ * The same for a pickle that is a large table by itself, a line for each piece of a checkpoint of thousands of ranks:
+ * it may take PICKLE_TABLE_ROOM bytes of memory for each of its own, where that is more.
+ */
+MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e);
+#define PICKLE_TABLE_ROOM 48
 void pk_tree_free(struct pk_tree *t);
 /*
  * The tree as a protocol-2 pickle that torch's weights-only unpickler takes; memoises shared nodes, and strings only

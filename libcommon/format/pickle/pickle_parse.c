@@ -48,6 +48,7 @@ struct machine {
     const char *name;
     struct err *e;
     struct arena *a;
+    size_t ceiling;                     /* of it */
     struct pk **stack;
     uint32_t n, cap;
     uint32_t mark[PICKLE_MAX_DEPTH];
@@ -81,7 +82,7 @@ static int PRINTF_LIKE(2, 3) damaged(struct machine *m, const char *fmt, ...)
 
 static int too_big(struct machine *m)
 {
-    return damaged(m, "needs more than %zu MiB of memory", PICKLE_MAX_ARENA >> 20);
+    return damaged(m, "needs more than %zu MiB of memory", m->ceiling >> 20);
 }
 
 /* The next n bytes of the stream, or NULL at its end. */
@@ -886,9 +887,10 @@ static int finish(struct machine *m, struct pk_tree *t)
     return rc;
 }
 
-int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
+static int parse(const void *bytes, size_t len, const char *name, size_t ceiling, struct pk_tree *out,
+                 struct err *e)
 {
-    struct machine m = { .p = bytes, .len = len, .name = name, .e = e };
+    struct machine m = { .p = bytes, .len = len, .name = name, .e = e, .ceiling = ceiling };
     int rc;
 
     memset(out, 0, sizeof *out);
@@ -896,7 +898,7 @@ int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree
         err_data(e, name, ERR_NO_BYTE, "the pickle has %zu bytes, at most %zu are supported", len, PICKLE_MAX_BYTES);
         return -1;
     }
-    m.a = out->arena = arena_new(PICKLE_MAX_ARENA);
+    m.a = out->arena = arena_new(ceiling);
     ARRAY_ROOM(m.stack, m.cap, 256);
     rc = run(&m);
     if (rc == 0)
@@ -906,6 +908,18 @@ int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree
     free(m.stack);
     free(m.memo);
     return rc;
+}
+
+int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
+{
+    return parse(bytes, len, name, PICKLE_MAX_ARENA, out, e);
+}
+
+int pickle_parse_table(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
+{
+    size_t room = len > PICKLE_MAX_BYTES ? 0 : len * PICKLE_TABLE_ROOM;
+
+    return parse(bytes, len, name, room > PICKLE_MAX_ARENA ? room : PICKLE_MAX_ARENA, out, e);
 }
 
 void pk_tree_free(struct pk_tree *t)

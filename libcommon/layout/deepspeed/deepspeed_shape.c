@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/format/pt.h"
 #include "libcommon/model/zero.h"
 
 /* Elements in a slice or a group: 4 TiB of masters in one rank; times any degree it fits 64 bits. */
@@ -125,19 +126,15 @@ void ds_stage_free(struct ds_stage *st)
 
 struct pk *ds_stage_tree(struct arena *a, const struct ds_stage *st)
 {
-    struct pk *list = pk_list(a), *size = pk_global(a, "torch", "Size");
+    struct pk *list = pk_list(a);
 
     for (int g = 0; g < st->n_groups; g++) {
         struct pk *d = pk_ordered_dict(a);
 
         for (int i = 0; i < st->group[g].n; i++) {
             const struct ds_slice *s = &st->group[g].slice[i];
-            struct pk *dims = pk_tuple(a), *args = pk_tuple(a);
 
-            for (int k = 0; k < s->ndim; k++)
-                pk_add(a, dims, pk_int(a, s->shape[k]));
-            pk_add(a, args, dims);
-            pk_set_str(a, d, s->name, pk_call(a, size, args));
+            pk_set_str(a, d, s->name, pt_new_size(a, s->ndim, s->shape));
         }
         pk_add(a, list, d);
     }
