@@ -16,23 +16,28 @@
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 
+static uint64_t run_of(const struct tmap_slice *s)
+{
+    return s->box ? s->box->level[s->box->n - 1].len : s->row_part;
+}
+
 void gather_begin(struct gather *g)
 {
     const struct tmap *m = g->item->map;
 
     g->hash_output = (m->op == TMAP_REPLICAS && m->n_slices > 1) || g->item->op != PLAN_COPY ||
                      g->item->transpose_row;
-    if (m->op != TMAP_INTERLEAVE)
+    if (!tmap_scatters(m))
         return;
     g->hash_output |= !plan_counts_all(g->plan, g->item_no);
     for (int k = 0; k < m->n_slices; k++)
-        if (m->slice[k].row_part < MIN_FUSED_RUN)
+        if (run_of(&m->slice[k]) < MIN_FUSED_RUN)
             g->hash_output = true;
 }
 
 bool gather_needs_output(const struct gather *g)
 {
-    return g->hash_output || g->item->map->op == TMAP_INTERLEAVE;
+    return g->hash_output || tmap_scatters(g->item->map);
 }
 
 /* Bytes [at, at+len) of the chunk, as written, have this CRC. */

@@ -21,6 +21,37 @@ static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
     return at / c->map->row * part + in_row;
 }
 
+/* The same of a box: how many of its bytes lie before byte `at` of the tensor. */
+static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
+{
+    uint64_t before = 0;
+
+    for (int i = 0; i < b->n; i++) {
+        const struct tmap_level *l = &b->level[i];
+        uint64_t step = at / l->stride;
+
+        if (step < l->at)
+            break;
+        before += min_u64(step - l->at, l->len) * l->inside;
+        if (step >= l->at + l->len)
+            break;
+        at %= l->stride;
+    }
+    return before;
+}
+
+/* Where byte `at` of a box lies in the tensor. */
+static uint64_t box_place(const struct tmap_box *b, uint64_t at)
+{
+    uint64_t place = 0;
+
+    for (int i = 0; i < b->n; i++) {
+        place += (b->level[i].at + at / b->level[i].inside) * b->level[i].stride;
+        at %= b->level[i].inside;
+    }
+    return place;
+}
+
 /* Find what of c->slice lies in the range asked for. */
 static void enter_slice(struct tmap_cursor *c)
 {
@@ -41,6 +72,10 @@ static void enter_slice(struct tmap_cursor *c)
     case TMAP_REPLICAS:
         c->at = c->from;
         c->end = end;
+        break;
+    case TMAP_BOXES:
+        c->at = box_bytes_before(s->box, c->from);
+        c->end = box_bytes_before(s->box, end);
         break;
     }
 }
@@ -63,6 +98,24 @@ void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint
         enter_slice(c);
 }
 
+/* `n` bytes of a box: whole runs as far as they are evenly apart, or a part of one. */
+static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
+{
+    const struct tmap_box *b = c->map->slice[c->slice].box;
+    uint64_t run = b->level[b->n - 1].len, in_run = c->at % run;
+    const struct tmap_level *above = b->n > 1 ? &b->level[b->n - 2] : NULL;
+    uint64_t left = above ? above->len - c->at / run % above->len : 1;
+
+    p->dst = box_place(b, c->at) - c->from;
+    if (in_run || !above || n < 2 * run || left < 2) {
+        p->run = p->stride = min_u64(n, run - in_run);
+        return;
+    }
+    p->run = run;
+    p->stride = above->stride;
+    p->n = min_u64(n / run, left);
+}
+
 /* The row structure of the next n contiguous bytes of the slice: whole runs, or a partial one. */
 static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
@@ -72,6 +125,10 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
     p->n = 1;
     if (c->map->op == TMAP_CONCAT) {
         p->dst = c->column + c->at - c->from;
+        return;
+    }
+    if (c->map->op == TMAP_BOXES) {
+        shape_box(c, n, p);
         return;
     }
     if (c->map->op == TMAP_REPLICAS || part == row) {
@@ -146,7 +203,7 @@ enum { BOUNCE_BYTES = 1 << 20 };
 int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                    const struct tmap_watch *watch, struct err *e)
 {
-    bool strided = m->op == TMAP_INTERLEAVE;
+    bool strided = tmap_scatters(m);
     uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
     struct tmap_cursor c;
     struct tmap_piece p;

@@ -6,6 +6,7 @@
  *   TMAP_CONCAT      byte b of slice 0, slice 1, ... laid end to end
  *   TMAP_INTERLEAVE  row b / row: each slice gives row_part of its bytes to every row
  *   TMAP_REPLICAS    byte b of every slice; copies should agree (policy decides if not)
+ *   TMAP_BOXES       of the one slice in whose box its element lies; boxes tile the tensor
  * Slices hold whole elements; an extent may end anywhere on an element boundary.
  * A slice may be a window of wider rows: of every window_row bytes of its extents it is
  * window_len bytes from window_at on (some columns of a matrix).
@@ -18,7 +19,20 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/replicas.h"
 
-enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS };
+enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS, TMAP_BOXES };
+
+/*
+ * A box of a tensor, row-major like the tensor: level by level which steps of the level above it takes, counted in
+ * steps of `stride` bytes of the whole tensor. The last level is a run of bytes (stride 1).
+ */
+struct tmap_box {
+    int n;                      /* 1 .. TENSOR_MAX_DIM + 1 */
+    struct tmap_level {
+        uint64_t stride;        /* bytes of the tensor to the next step */
+        uint64_t at, len;       /* steps [at, at + len) of those of the level above */
+        uint64_t inside;        /* bytes of the box in one step */
+    } level[TENSOR_MAX_DIM + 1];
+};
 
 struct tmap_slice {
     uint64_t len;               /* bytes: the sum of its extents, or what windows leave of it */
@@ -26,6 +40,7 @@ struct tmap_slice {
     uint64_t window_row, window_at, window_len; /* window_row 0: all bytes of the extents, end to end */
     int n_extents;
     struct extent *extent;
+    const struct tmap_box *box; /* BOXES: the slice's place; NULL otherwise */
 };
 
 struct tmap {
@@ -86,6 +101,8 @@ struct tmap_watch {
 };
 MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                               const struct tmap_watch *watch, struct err *e);
+/* Pieces of such a map may be runs that lie apart in the tensor. */
+static inline bool tmap_scatters(const struct tmap *m) { return m->op == TMAP_INTERLEAVE || m->op == TMAP_BOXES; }
 /* A copy in the arena whose records are `shift` higher: of a map of a table that files_join() added to another. */
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 

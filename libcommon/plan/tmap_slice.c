@@ -4,6 +4,7 @@
 #include "libcommon/plan/tmap_slice.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The part of slice `from` in columns [at, at+len) of its own rows of `row` bytes. */
@@ -61,6 +62,57 @@ static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, ui
     to->row = to->slice[0].row_part = 0;
 }
 
+/* What a row takes out of boxes, run by run. */
+struct row_runs {
+    struct row_run {
+        uint64_t dst;
+        struct extent x;
+    } *run;
+    size_t n, cap;
+};
+
+static int add_runs(void *ctx, const struct tmap_piece *p)
+{
+    struct row_runs *r = ctx;
+
+    for (uint64_t i = 0; i < p->n; i++) {
+        struct extent x = { p->src.record, p->src.at + i * p->run, p->run };
+
+        ARRAY_ROOM(r->run, r->cap, r->n + 1);
+        r->run[r->n++] = (struct row_run){ p->dst + i * p->stride, x };
+    }
+    return 0;
+}
+
+static int by_dst(const void *a, const void *b)
+{
+    const struct row_run *x = a, *y = b;
+
+    return x->dst < y->dst ? -1 : x->dst > y->dst;
+}
+
+/* Boxes may be cut anywhere: an extent for each run of each row. */
+static void cut_boxes(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, struct tmap *to)
+{
+    struct row_runs all = {0};
+    struct tmap_slice *s = to->slice;
+
+    for (uint64_t i = 0; i < m->len / row; i++) {
+        size_t first = all.n;
+
+        tmap_gather(m, i * row + at, to->len / (m->len / row), -1, add_runs, &all);
+        if (all.n > first)
+            qsort(all.run + first, all.n - first, sizeof *all.run, by_dst);
+    }
+    *s = (struct tmap_slice){ .len = to->len, .n_extents = (int)all.n };
+    s->extent = arena_alloc(a, (all.n + 1) * sizeof *s->extent);
+    for (size_t i = 0; i < all.n; i++)
+        s->extent[i] = all.run[i].x;
+    free(all.run);
+    to->op = TMAP_CONCAT;
+    to->n_slices = 1;
+}
+
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len)
 {
     struct tmap *to = arena_alloc(a, sizeof *to);
@@ -68,7 +120,7 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
 
     assert(m->len % row == 0 && at + len <= row && (m->op != TMAP_INTERLEAVE || m->row == row));
     *to = (struct tmap){ .op = m->op, .dtype = m->dtype, .len = rows * len, .n_slices = m->n_slices };
-    to->slice = arena_alloc(a, (size_t)m->n_slices * sizeof *to->slice);
+    to->slice = arena_alloc(a, ((size_t)m->n_slices + 1) * sizeof *to->slice);
     switch (m->op) {
     case TMAP_INTERLEAVE:
         cut_interleaved(m, rows, at, len, to);
@@ -76,6 +128,9 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
     case TMAP_REPLICAS:
         for (int k = 0; k < m->n_slices; k++)
             cut_columns(&m->slice[k], rows, row, at, len, &to->slice[k]);
+        break;
+    case TMAP_BOXES:
+        cut_boxes(a, m, row, at, to);
         break;
     case TMAP_CONCAT: {
         struct tmap_slice all = join_slices(a, m);

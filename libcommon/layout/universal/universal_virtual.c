@@ -560,6 +560,12 @@ static int put_state(const struct placing *x, struct err *e)
     const struct tmap *m = x->p->state[x->st];
     uint64_t differ = n_differ(x->sink->priv, (int)(x->p - x->sink->src->param), x->st);
 
+    if (m->op == TMAP_BOXES) {
+        err_data(e, x->sink->src->path, ERR_NO_BYTE,
+                 "parameter '%s' lies in blocks of rows and columns, which an index cannot name; use another form",
+                 x->p->name);
+        return -1;
+    }
     if (m->op == TMAP_INTERLEAVE && m->n_slices > 1)
         return put_columns(x, e);
     if (differ == 0)
