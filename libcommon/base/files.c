@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
@@ -541,6 +543,13 @@ out:
         buf = NULL;
     }
     return buf;
+}
+
+bool path_in_memory(const char *path)
+{
+    struct statfs v;
+
+    return statfs(path, &v) == 0 && (v.f_type == TMPFS_MAGIC || v.f_type == RAMFS_MAGIC);
 }
 
 int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)

@@ -105,6 +105,8 @@ MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, s
  * else -1 and ERR_SYS. A file system without flock leaves us without the guard, not without the tool.
  */
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
+/* Does it lie in memory (tmpfs, ramfs) rather than on a disk? False where that cannot be told. */
+bool path_in_memory(const char *path);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 /*

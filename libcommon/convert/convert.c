@@ -146,6 +146,7 @@ struct conversion {
     struct plan *plan;
     struct journal *journal;
     int *tied_item;                     /* per param and universal state: check item of the tied copy, -1 none */
+    bool has_files;                     /* the destinations have their room */
     bool *finished;                     /* per item: on disk, by this run, an earlier one or another part */
 };
 
@@ -245,8 +246,10 @@ static int make_plan(struct conversion *r, const struct staging_opts *so, const 
     if (r->o->part > 0 && staging_wait(&r->stage, print, so, e) < 0)
         return -1;
     r->sink->o.resumed = r->stage.resumed;
-    if (r->sink->ops->prepare(r->sink, r->src, r->stage.part, r->plan, e) < 0)
+    if (r->sink->ops->prepare(r->sink, r->src, r->stage.part, r->plan, e) < 0 ||
+        sink_make_files(r->sink, r->plan, e) < 0)
         return -1;
+    r->has_files = true;
     add_tied_checks(r);
     plan_close(r->plan);
     r->finished = xcalloc((size_t)plan_n(r->plan), sizeof *r->finished);
@@ -481,7 +484,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
     /* Work made from damaged input must not be resumed into a result. */
-    if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (plan_n(r.plan) == 0 && !r.stage.resumed)))
+    if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))
         err_add(e, "; %s is kept, --resume finishes it", r.stage.part);

@@ -51,6 +51,8 @@ static int make_files(struct source *s, struct sink *k, const char *dir, struct 
     struct plan *p = plan_new(s->files);
     int rc = k->ops->prepare(k, s, dir, p, e);
 
+    if (rc == 0)
+        rc = sink_make_files(k, p, e);
     if (rc == 0) {
         plan_close(p);
         rc = k->ops->finish(k, p, e);

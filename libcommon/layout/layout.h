@@ -175,8 +175,8 @@ struct sink_ops {
     const char *name;
     /*
      * Make what is shared in `dir` (OUT.part), and add an item to the plan for everything
-     * tensor-sized; files are created with their final length here. A sink whose tensors lie in memory wants no
-     * source (deepspeed_share.h).
+     * tensor-sized. Destinations that plan_add_sized() gave a length are created afterwards (sink_make_files()),
+     * others here. A sink whose tensors lie in memory wants no source (deepspeed_share.h).
      */
     int (*prepare)(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
     /* An item's bytes are all written: write what surrounds them (headers with CRCs). Any thread. */
@@ -204,8 +204,12 @@ struct sink {
     int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };
-/* For sinks: create a file of the folder with its final length and, but for a rehearsal, its room. */
-MUST_CHECK int sink_reserve(const struct sink *k, const char *path, uint64_t size, struct err *e);
+/*
+ * Create the plan's sized destinations with their final length and, but for a rehearsal, their room: once, after
+ * prepare(), by part 0. Several at a time, since on tmpfs making room is most of a conversion's work in the kernel.
+ * Which one fails first is told; a disk that is full for two is told of either.
+ */
+MUST_CHECK int sink_make_files(const struct sink *k, const struct plan *p, struct err *e);
 struct sink *universal_pt_sink(const struct sink_opts *o);
 struct sink *universal_hdf5_sink(const struct sink_opts *o);
 struct sink *universal_virtual_sink(const struct sink_opts *o);

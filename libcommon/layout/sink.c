@@ -6,13 +6,14 @@
 
 #include "libcommon/layout/layout.h"
 
-int sink_reserve(const struct sink *k, const char *path, uint64_t size, struct err *e)
+/*
+ * Files without room: of a rehearsal, and in memory (tmpfs), where making room is one thread's work for each file and
+ * the writers do it side by side.
+ */
+static int make_hollow(const char *path, uint64_t size, struct err *e)
 {
-    int fd, rc = 0;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
 
-    if (!k->o.rehearsal)
-        return file_reserve(path, size, k->o.resumed, e);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
         err_sys(e, path, "cannot create");
         rc = -1;
@@ -20,4 +21,32 @@ int sink_reserve(const struct sink *k, const char *path, uint64_t size, struct e
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
+{
+    enum { MAX_AT_A_TIME = 16 };        /* more gain nothing: a disk's journal, or memory's zones, are shared */
+    int n = k->o.threads < 1 ? 1 : k->o.threads < MAX_AT_A_TIME ? k->o.threads : MAX_AT_A_TIME;
+    bool hollow = k->o.rehearsal || (plan_n_dst(p) > 0 && path_in_memory(k->dir));
+    _Atomic bool failed = false;
+
+    if (k->o.part != 0)
+        return 0;
+    #pragma omp parallel for num_threads(n) schedule(dynamic)
+    for (int i = 0; i < plan_n_dst(p); i++) {
+        const struct plan_dst *d = plan_dst(p, i);
+        struct err mine = {0};
+
+        if (d->size == 0 || failed)
+            continue;
+        if ((hollow ? make_hollow(d->path, d->size, &mine)
+                            : file_reserve(d->path, d->size, k->o.resumed, &mine)) == 0)
+            continue;
+        #pragma omp critical
+        if (!failed) {
+            failed = true;
+            *e = mine;
+        }
+    }
+    return failed ? -1 : 0;
 }

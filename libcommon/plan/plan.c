@@ -106,11 +106,16 @@ struct files *plan_files(const struct plan *p)
     return p->files;
 }
 
-int plan_add_dst(struct plan *p, const char *path)
+int plan_add_sized(struct plan *p, const char *path, uint64_t size)
 {
     ARRAY_ROOM(p->dst, p->cap_dst, p->n_dst + 1);
-    p->dst[p->n_dst].path = xstrdup(path);
+    p->dst[p->n_dst] = (struct plan_dst){ xstrdup(path), size };
     return p->n_dst++;
+}
+
+int plan_add_dst(struct plan *p, const char *path)
+{
+    return plan_add_sized(p, path, 0);
 }
 
 static int add_item(struct plan *p, struct plan_item pub)

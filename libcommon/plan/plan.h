@@ -70,6 +70,7 @@ struct plan_item {
 
 struct plan_dst {
     char *path;                 /* created by the caller with its final length before the run */
+    uint64_t size;              /* that length, where plan_add_sized() told it; else 0 */
 };
 
 struct plan;
@@ -78,6 +79,8 @@ void plan_free(struct plan *p);
 struct files *plan_files(const struct plan *p);
 /* A destination file; returns its number. The file must exist when the plan runs. */
 int plan_add_dst(struct plan *p, const char *path);
+/* The same, with the length that somebody is to give the file before the plan runs (layout/sink.c does). */
+int plan_add_sized(struct plan *p, const char *path, uint64_t size);
 /* What an item is made of: these bytes of a tensor, and how they are told of. Fields as struct plan_item's. */
 struct plan_range {
     const struct tmap *map;

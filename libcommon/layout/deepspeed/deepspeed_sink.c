@@ -95,34 +95,30 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     return bytes;
 }
 
-static int lay_out(struct sink *k, struct ds_file *f, struct plan *plan, struct err *e)
+static void lay_out(struct sink *k, struct ds_file *f, struct plan *plan)
 {
     struct dss *w = k->priv;
     char *path = path_join(k->dir, f->name);
     struct ds_tree x;
-    int rc = 0;
 
     make_tree(w, f, &x);
     ds_file_lay_out(w->arena, f, &x);
-    f->dst = plan_add_dst(plan, path);
-    if (k->o.part == 0)
-        rc = sink_reserve(k, path, f->size, e);
+    f->dst = plan_add_sized(plan, path, f->size);
     ds_tree_free(&x);
     free(path);
-    return rc;
 }
 
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
 
+    (void)e;
     k->src = s;
     k->dir = xstrdup(dir);
     list_files(w);
     w->columns = arena_alloc(w->arena, (size_t)w->t->n_params * STATE_N * (size_t)w->t->topo.tp * sizeof *w->columns);
     for (int i = 0; i < w->n_files; i++)
-        if (lay_out(k, &w->file[i], plan, e) < 0)
-            return -1;
+        lay_out(k, &w->file[i], plan);
     for (int i = 0; i < w->n_files; i++)
         dss_plan_file(k, &w->file[i], plan);
     return 0;

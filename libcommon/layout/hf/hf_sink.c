@@ -94,22 +94,20 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 {
     struct hfs *w = k->priv;
     const struct hf_target *t = w->t;
-    int rc = 0;
 
+    (void)e;
     k->src = s;
     k->dir = xstrdup(dir);
     w->dst = xmalloc((size_t)t->n_files * sizeof *w->dst);
-    for (int i = 0; i < t->n_files && rc == 0; i++) {
+    for (int i = 0; i < t->n_files; i++) {
         char *path = path_join(dir, t->file[i].name);
 
-        w->dst[i] = plan_add_dst(plan, path);
-        if (k->o.part == 0)
-            rc = sink_reserve(k, path, t->file[i].size, e);
+        w->dst[i] = plan_add_sized(plan, path, t->file[i].size);
         free(path);
     }
-    for (int i = 0; i < t->n_tensors && rc == 0; i++)
+    for (int i = 0; i < t->n_tensors; i++)
         plan_tensor(k, i, plan);
-    return rc;
+    return 0;
 }
 
 static int item_done(struct sink *k, struct plan_item *pi, struct err *e)

@@ -103,7 +103,7 @@ struct pt_sink {
     int n, cap;
 };
 
-static int add_state(struct sink *k, int i, enum state st, struct plan *plan, struct err *e)
+static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
 {
     struct pt_sink *w = k->priv;
     const struct param *p = &k->src->param[i];
@@ -112,19 +112,14 @@ static int add_state(struct sink *k, int i, enum state st, struct plan *plan, st
     char *path = path_join(k->dir, file);
     struct sink_item *it = new_item(i, st, file);
     int64_t shape[TENSOR_MAX_DIM];
-    int rc = 0;
 
     ARRAY_ROOM(w->item, w->cap, w->n + 1);
     w->item[w->n++] = it;
-    if (k->o.part == 0)
-        rc = sink_reserve(k, path, pt_image_size(im), e);
-    if (rc == 0)
-        plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = universal_shape(k->src, p, k->o.vocab, shape),
-                                             .policy = k->o.replicas, .name = file, .user = it },
-                 plan_add_dst(plan, path), pt_image_at(im, 0));
+    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = universal_shape(k->src, p, k->o.vocab, shape),
+                                         .policy = k->o.replicas, .name = file, .user = it },
+             plan_add_sized(plan, path, pt_image_size(im)), pt_image_at(im, 0));
     pt_image_free(im);
     free(path);
-    return rc;
 }
 
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
@@ -141,8 +136,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         if (rc < 0)
             return -1;
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (add_state(k, i, universal_states[j], plan, e) < 0)
-                return -1;
+            add_state(k, i, universal_states[j], plan);
     }
     return 0;
 }
