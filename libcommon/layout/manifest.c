@@ -272,8 +272,9 @@ static int item_tensors(const struct sink *k, struct plan *p, struct sink_tensor
         if (!it)
             continue;
         t[n] = (struct sink_tensor){ .name = from->name, .param = it->param, .state = it->state,
-                                     .dtype = pi->map->dtype, .ndim = from->ndim, .crc = pi->crc.acc };
-        t[n].len = universal_shape(k->src, from, k->o.vocab, t[n].shape);
+                                     .dtype = plan_out_dtype(pi), .ndim = from->ndim, .crc = pi->crc.acc };
+        universal_shape(k->src, from, k->o.vocab, t[n].shape);
+        t[n].len = plan_out_bytes(pi, pi->len);
         n++;
     }
     *out = t;

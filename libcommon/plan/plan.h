@@ -123,6 +123,17 @@ static inline uint64_t plan_out_bytes(const struct plan_item *it, uint64_t n)
     default: return n;
     }
 }
+/* What an element of the map becomes. */
+static inline enum dtype plan_out_dtype(const struct plan_item *it)
+{
+    switch (it->op) {
+    case PLAN_F32_TO_BF16: case PLAN_F16_TO_BF16: return DTYPE_BF16;
+    case PLAN_F32_TO_F16: case PLAN_BF16_TO_F16: return DTYPE_F16;
+    case PLAN_BF16_TO_F32: case PLAN_F16_TO_F32: return DTYPE_F32;
+    case PLAN_COPY: break;
+    }
+    return it->map->dtype;
+}
 static inline bool plan_writes(const struct plan_item *it) { return it->dst >= 0 || it->n_outs > 0; }
 /* Bytes of the item that go to each of its destinations. */
 static inline uint64_t plan_share(const struct plan_item *it)
