@@ -86,9 +86,9 @@ static void work(struct worker *w)
     }
 }
 
-static void run_worker(struct run *x, uint8_t *mem, int n_bufs)
+static void run_worker(struct run *x, int number, uint8_t *mem, int n_bufs)
 {
-    struct worker w = { .x = x, .n_bufs = n_bufs, .n_free = n_bufs };
+    struct worker w = { .x = x, .lane = number % x->n_lanes, .n_bufs = n_bufs, .n_free = n_bufs };
 
     w.io = io_open((unsigned)n_bufs * MAX_REQS, x->uring);
     w.free_buf = xcalloc((size_t)n_bufs, sizeof *w.free_buf);
@@ -174,9 +174,16 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     for (int i = 0; i < plan_n(p); i++)
         plan_item(p, i)->left = plan_item(p, i)->done ? 0 : plan_item(p, i)->len;
 
-    #pragma omp parallel num_threads(workers)
-    run_worker(&x, mem + (size_t)omp_get_thread_num() * (size_t)n_bufs * (x.chunk + SLACK), n_bufs);
+    exec_share_lanes(&x, workers);
 
+    #pragma omp parallel num_threads(workers)
+    {
+        int number = omp_get_thread_num();
+
+        run_worker(&x, number, mem + (size_t)number * (size_t)n_bufs * (x.chunk + SLACK), n_bufs);
+    }
+
+    free(x.lane);
     outputs_free(x.outputs);
     tiles_free(x.tiles);
     munmap(mem, mem_bytes);

@@ -105,7 +105,7 @@ struct chunk *exec_start_chunk(struct worker *w)
 
     if (w->exhausted || x->stop || w->n_free < 2 || w->n_reading >= w->n_bufs / 2)
         return NULL;
-    if (!exec_take_chunk(x, &item, &at, &len)) {
+    if (!exec_take_chunk(x, w->lane, &item, &at, &len)) {
         w->exhausted = true;
         return NULL;
     }

@@ -73,45 +73,74 @@ uint64_t exec_widest_columns(struct plan *p)
     return align_up(most, BLOCK);
 }
 
-/* Twins are cut where either must be. */
-static uint64_t cut_next(const struct run *x)
-{
-    const struct plan_item *it = plan_item(x->plan, x->next_item);
-    uint64_t len = cut_chunk(x, it, x->next_at);
+/* ---- whose turn it is ---- */
 
-    return it->twins ? min_u64(len, cut_chunk(x, plan_item(x->plan, x->next_item + 1), x->next_at)) : len;
+/*
+ * Files in memory have a lock that one write holds at a time, and each write copies: workers that follow each other
+ * through one file wait for each other. So there each begins at a place of its own, by bytes. On a disk one lane
+ * keeps reads and writes in the order in which the files lie.
+ */
+void exec_share_lanes(struct run *x, int workers)
+{
+    int n = plan_n(x->plan), k = 0;
+    uint64_t total = 0, before = 0;
+
+    x->n_lanes = outputs_in_memory(x->outputs) ? workers : 1;
+    x->lane = xcalloc((size_t)x->n_lanes, sizeof *x->lane);
+    for (int i = 0; i < n; i++)
+        total += plan_item(x->plan, i)->left;
+    for (int i = 0; i < n; i++) {
+        bool joined = i > 0 && plan_item(x->plan, i - 1)->twins;
+
+        while (!joined && k + 1 < x->n_lanes && before >= total / (uint64_t)x->n_lanes * (uint64_t)(k + 1)) {
+            x->lane[k++].end = i;
+            x->lane[k].item = i;
+        }
+        before += plan_item(x->plan, i)->left;
+    }
+    for (x->lane[k].end = n; ++k < x->n_lanes; )
+        x->lane[k] = (struct exec_lane){ .item = n, .end = n };
+}
+
+/* Twins are cut where either must be. */
+static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
+{
+    const struct plan_item *it = plan_item(x->plan, l->item);
+    uint64_t len = cut_chunk(x, it, l->at);
+
+    return it->twins ? min_u64(len, cut_chunk(x, plan_item(x->plan, l->item + 1), l->at)) : len;
 }
 
 /* Under the lock: hand out what is next, false when nothing is. */
-static bool take_next(struct run *x, int *item, uint64_t *at, uint64_t *len)
+static bool take_next(struct run *x, struct exec_lane *l, int *item, uint64_t *at, uint64_t *len)
 {
-    while (x->next_item < plan_n(x->plan)) {
-        const struct plan_item *it = plan_item(x->plan, x->next_item);
-        bool turns = it->twins && !x->next_twin;
+    while (l->item < l->end) {
+        const struct plan_item *it = plan_item(x->plan, l->item);
+        bool turns = it->twins && !l->twin;
 
-        if (it->done || (x->next_at == it->len && it->len)) {
-            x->next_item += it->twins ? 2 : 1;
-            x->next_at = 0;
+        if (it->done || (l->at == it->len && it->len)) {
+            l->item += it->twins ? 2 : 1;
+            l->at = 0;
             continue;
         }
-        *item = x->next_item + x->next_twin;
-        *at = x->next_at;
-        *len = cut_next(x);
-        x->next_twin = turns;
+        *item = l->item + l->twin;
+        *at = l->at;
+        *len = cut_next(x, l);
+        l->twin = turns;
         if (turns)
             return true;
-        x->next_at += *len;
+        l->at += *len;
         /* An empty item is one empty chunk. */
         if (it->len == 0)
-            x->next_item += it->twins ? 2 : 1;
+            l->item += it->twins ? 2 : 1;
         return true;
     }
     return false;
 }
 
-bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len)
+bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len)
 {
-    bool found;
+    bool found = false;
 
     if (x->o->stopped && x->o->stopped()) {
         struct err e = {0};
@@ -120,7 +149,8 @@ bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len)
         return exec_fail(x, &e);
     }
     pthread_mutex_lock(&x->lock);
-    found = !x->stop && take_next(x, item, at, len);
+    for (int i = 0; i < x->n_lanes && !found && !x->stop; i++)
+        found = take_next(x, &x->lane[(lane + i) % x->n_lanes], item, at, len);
     pthread_mutex_unlock(&x->lock);
     return found;
 }

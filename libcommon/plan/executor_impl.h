@@ -55,6 +55,13 @@ enum {
 
 /* ---- the run as a whole ---- */
 
+/* A share of the plan, handed out in order: all of it, unless the destinations lie in memory (executor_cut.c). */
+struct exec_lane {
+    int item, end;              /* the next, and behind the last */
+    uint64_t at;                /* bytes of it that were handed out */
+    bool twin;                  /* of twins, the second one's turn */
+};
+
 struct run {
     struct plan *plan;
     const struct exec_opts *o;
@@ -67,9 +74,8 @@ struct run {
     _Atomic uint64_t read_bytes, write_bytes;
 
     pthread_mutex_t lock;       /* of what follows */
-    int next_item;
-    uint64_t next_at;           /* bytes of it that were handed out */
-    bool next_twin;             /* of twins, the second one's turn */
+    int n_lanes;
+    struct exec_lane *lane;
     struct err err;
     _Atomic bool stop;
 };
@@ -124,6 +130,7 @@ struct chunk {
 
 struct worker {
     struct run *x;
+    int lane;                   /* which it takes chunks of first */
     struct io_engine *io;
     uint8_t **free_buf;         /* a stack: the one used last is the warmest */
     int n_free, n_bufs;
@@ -146,8 +153,10 @@ static inline uint64_t exec_out_len(const struct chunk *c)
 uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it);
 /* What a chunk must hold for a row of every item that is dealt out by columns. */
 uint64_t exec_widest_columns(struct plan *p);
-/* The next chunk in the order of items: false when there is none, or the run was stopped. */
-bool exec_take_chunk(struct run *x, int *item, uint64_t *at, uint64_t *len);
+/* Before the workers begin: one lane, or one for each of them. The caller frees x->lane. */
+void exec_share_lanes(struct run *x, int workers);
+/* The next chunk of a lane, or of the next that has one: false when none has, or the run was stopped. */
+bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
 
 /* ---- executor_chunk.c ---- */
 

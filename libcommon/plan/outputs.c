@@ -8,6 +8,8 @@
 #include <linux/stat.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,12 +24,15 @@ struct output {
     unsigned mem_align;
     bool refused;
     int pins, items_left;
+    uint8_t *map;                       /* NULL: not mapped */
+    uint64_t map_size;
+    _Atomic int writers;
 };
 
 struct outputs {
     pthread_mutex_t lock;
     struct plan *plan;
-    bool direct;
+    bool direct, in_memory;
     int n_open, keep_open;
     struct output *out;
 };
@@ -39,6 +44,8 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     pthread_mutex_init(&o->lock, NULL);
     o->plan = p;
     o->direct = direct;
+    /* The first one's file system tells of all. */
+    o->in_memory = plan_n_dst(p) > 0 && path_in_memory(plan_dst(p, 0)->path);
     o->keep_open = (int)min_u64(KEEP_OPEN, (uint64_t)(files_open_limit() / KEEP_SHARE));
     o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
     for (int i = 0; i < plan_n_dst(p); i++)
@@ -61,6 +68,9 @@ static void close_idle(struct outputs *o, struct output *x)
 {
     if (x->pins || (x->fd < 0 && x->fd_direct < 0))
         return;
+    if (x->map)
+        munmap(x->map, x->map_size);
+    x->map = NULL;
     if (x->fd >= 0)
         close(x->fd);
     if (x->fd_direct >= 0)
@@ -80,6 +90,11 @@ void outputs_free(struct outputs *o)
     pthread_mutex_destroy(&o->lock);
     free(o->out);
     free(o);
+}
+
+bool outputs_in_memory(const struct outputs *o)
+{
+    return o->in_memory;
 }
 
 void outputs_pin(struct outputs *o, int dst)
@@ -146,7 +161,8 @@ int outputs_fd(struct outputs *o, int dst, bool direct, struct err *e)
     pthread_mutex_lock(&o->lock);
     was_open = x->fd >= 0 || x->fd_direct >= 0;
     if (*slot < 0 && !(direct && x->refused)) {
-        *slot = open(plan_dst(o->plan, dst)->path, O_WRONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+        *slot = open(plan_dst(o->plan, dst)->path,
+                     (o->in_memory ? O_RDWR : O_WRONLY) | O_CLOEXEC | (direct ? O_DIRECT : 0));
         if (*slot < 0 && direct && errno == EINVAL)
             x->refused = true;
         else if (*slot < 0)
@@ -158,4 +174,39 @@ int outputs_fd(struct outputs *o, int dst, bool direct, struct err *e)
     fd = direct && x->refused ? -1 : *slot;
     pthread_mutex_unlock(&o->lock);
     return fd;
+}
+
+uint8_t *outputs_map(struct outputs *o, int dst, uint64_t *size)
+{
+    struct output *x = &o->out[dst];
+    struct err ignored = {0};
+    struct stat st;
+    void *map;
+    int fd;
+
+    if (!o->in_memory)
+        return NULL;
+    fd = outputs_fd(o, dst, false, &ignored);
+    pthread_mutex_lock(&o->lock);
+    if (fd >= 0 && !x->map && fstat(fd, &st) == 0 && st.st_size > 0) {
+        map = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (map != MAP_FAILED) {
+            x->map = map;
+            x->map_size = (uint64_t)st.st_size;
+        }
+    }
+    map = x->map;
+    *size = x->map_size;
+    pthread_mutex_unlock(&o->lock);
+    return map;
+}
+
+bool outputs_enter(struct outputs *o, int dst)
+{
+    return atomic_fetch_add(&o->out[dst].writers, 1) == 0;
+}
+
+void outputs_leave(struct outputs *o, int dst)
+{
+    atomic_fetch_sub(&o->out[dst].writers, 1);
 }

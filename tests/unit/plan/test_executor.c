@@ -394,14 +394,43 @@ static void run_and_compare(unsigned seed, const struct engine *g, struct err *e
     end_world(&w);
 }
 
-static void test_random_plans(void **state)
+static void run_random_plans(unsigned seeds)
 {
     struct err e = {0};
 
-    (void)state;
-    for (unsigned seed = 1; seed <= 4; seed++)
+    for (unsigned seed = 1; seed <= seeds; seed++)
         for (size_t g = 0; g < sizeof engines / sizeof *engines; g++)
             run_and_compare(seed, &engines[g], &e);
+}
+
+static void test_random_plans(void **state)
+{
+    (void)state;
+    run_random_plans(4);
+}
+
+/* The same with destinations in memory, through links: lanes and mappings are for these. */
+static void test_random_plans_in_memory(void **state)
+{
+    char there[] = "/dev/shm/test_executor.XXXXXX", name[16], *file[N_DST];
+    struct err e = {0};
+
+    (void)state;
+    if (!path_in_memory("/dev/shm") || !mkdtemp(there))
+        skip();
+    for (int i = 0; i < N_DST; i++) {
+        snprintf(name, sizeof name, "d%d", i);
+        file[i] = path_join(there, name);
+        unlink(in_dir(name));
+        assert_int_equal(symlink(file[i], in_dir(name)), 0);
+    }
+    run_random_plans(1);
+    for (int i = 0; i < N_DST; i++) {
+        snprintf(name, sizeof name, "d%d", i);
+        unlink(in_dir(name));
+        free(file[i]);
+    }
+    assert_int_equal(dir_remove(there, &e), 0);
 }
 
 /* ---- small plans by hand ---- */
@@ -810,7 +839,8 @@ static int teardown(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans), cmocka_unit_test(test_empty), cmocka_unit_test(test_corrupt_record),
+        cmocka_unit_test(test_random_plans), cmocka_unit_test(test_random_plans_in_memory),
+        cmocka_unit_test(test_empty), cmocka_unit_test(test_corrupt_record),
         cmocka_unit_test(test_cut_short), cmocka_unit_test(test_record_outside_file),
         cmocka_unit_test(test_missing_destination), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_replicas_that_differ), cmocka_unit_test(test_callback_fails), cmocka_unit_test(test_stop),
