@@ -67,7 +67,7 @@ static void open_apart(struct ds *d, int file, ds_read_fn *fn, struct brought *b
         report_add_err(b->r, "unreadable", &e);
     if (!b->in_order && j.pt) {
         pt_check_classes(j.pt, j.path, b->r);
-        ds_check_name(&j);
+        ds_name_check(&d->name[file], j.pt, j.path, ds_mismatch(d), j.r);
         fn(&j);
         take_records(b, f);
     }
@@ -88,7 +88,7 @@ static void open_in_order(struct ds *d, int file, ds_read_fn *fn, bool keep)
         return;
     }
     pt_check_classes(j.pt, j.path, d->r);
-    ds_check_name(&j);
+    ds_name_check(&d->name[file], j.pt, j.path, ds_mismatch(d), j.r);
     fn(&j);
     sf->pt = keep ? j.pt : NULL;
     if (!keep)

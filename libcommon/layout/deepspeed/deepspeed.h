@@ -10,7 +10,8 @@
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
  *   deepspeed_marks.c   values that all files of a save must share
  *   deepspeed_state.c   run state, configuration
- *   deepspeed_identity.c  the rank that a file says it is, against its name
+ *   ../ds_names.c       what a name says, against what the file says it is
+ *   deepspeed_identity.c  the rank that arguments say, against the name
  *
  * Files are opened by many threads, each into a slot of its own with a report of its
  * own; records and reports are joined in file order, so numbers and findings come out the
@@ -61,27 +62,13 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/merge_patterns.h"
 
 /* Parameters' names become folder names and HDF5 paths, so they are short and plain. */
 enum { DS_NAME_MAX = 200 };
-
-/* ---- names ---- */
-
-enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_MOE };
-
-struct ds_name {
-    enum ds_kind kind;
-    int layer, tp;              /* LAYER */
-    int mp;                     /* MP, ZERO */
-    int dp;                     /* ZERO */
-    bool bf16;                  /* ZERO: bf16_ prefix */
-    bool joined;                /* ZERO: old "...mp_rank_00optim_states.pt" */
-};
-/* What a file name says. Numbers are parsed as integers; absurd ones make it DS_OTHER. */
-struct ds_name ds_name_parse(const char *name);
 
 /* ---- tables ---- */
 
@@ -203,8 +190,6 @@ void ds_make_params(struct ds *d);
 
 /* How severe it is that files are not of one save: the user may have accepted it. */
 enum severity ds_mismatch(const struct ds *d);
-/* The name inside the archive against the file's. */
-void ds_check_name(const struct ds_job *j);
 /* args.rank of the mp_rank files against their names. */
 void ds_check_ranks(struct ds *d);
 

@@ -9,7 +9,6 @@
  * The degrees come from the saved run where it does not contradict itself, because a
  * folder that lost all files of its last ranks looks complete; else from the names.
  */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,87 +18,9 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/manifest.h"
 
-/* Ranks in one number or product; far above any cluster, far below memory trouble. */
-enum { RANK_MAX = 1 << 20, MISSING_NAMED = 256 };
+enum { MISSING_NAMED = 256 };
 
-/* ---- one name ---- */
-
-static bool take(const char **s, const char *word)
-{
-    size_t n = strlen(word);
-
-    if (strncmp(*s, word, n) != 0)
-        return false;
-    *s += n;
-    return true;
-}
-
-static bool take_number(const char **s, int *out)
-{
-    int v = 0;
-
-    if (!isdigit((unsigned char)**s))
-        return false;
-    for (; isdigit((unsigned char)**s); ++*s) {
-        v = 10 * v + (**s - '0');
-        if (v >= RANK_MAX)
-            return false;
-    }
-    *out = v;
-    return true;
-}
-
-static bool parse_layer(const char *s, struct ds_name *n)
-{
-    return take(&s, "layer_") && take_number(&s, &n->layer) && take(&s, "-model_") && take_number(&s, &n->tp) &&
-           (strcmp(s, "-model_states.pt") == 0 || strcmp(s, "_model_states.pt") == 0);
-}
-
-static bool parse_mp(const char *s, struct ds_name *n)
-{
-    return take(&s, "mp_rank_") && take_number(&s, &n->mp) && strcmp(s, "_model_states.pt") == 0;
-}
-
-static bool parse_zero(const char *s, struct ds_name *n)
-{
-    n->bf16 = take(&s, "bf16_");
-    if (!take(&s, "zero_pp_rank_") || !take_number(&s, &n->dp) || !take(&s, "_mp_rank_") || !take_number(&s, &n->mp))
-        return false;
-    n->kind = strcmp(s, "_model_states.pt") == 0 ? DS_ZERO3 : DS_ZERO;
-    n->joined = strcmp(s, "optim_states.pt") == 0;
-    return n->kind == DS_ZERO3 || n->joined || strcmp(s, "_optim_states.pt") == 0;
-}
-
-/* Experts have files of their own: "layer_4_expert_0_mp_rank_00_...", "expp_rank_0_mp_rank_00_...". */
-static bool is_expert(const char *s)
-{
-    int layer;
-
-    return take(&s, "expp_rank_") || (take(&s, "layer_") && take_number(&s, &layer) && take(&s, "_expert_"));
-}
-
-struct ds_name ds_name_parse(const char *name)
-{
-    static const struct ds_name none = { .layer = -1, .tp = -1, .mp = -1, .dp = -1 };
-    struct ds_name n = none;
-
-    if (parse_zero(name, &n))
-        return n;
-    n = none;
-    if (parse_layer(name, &n)) {
-        n.kind = DS_LAYER;
-        return n;
-    }
-    n = none;
-    if (parse_mp(name, &n)) {
-        n.kind = DS_MP;
-        return n;
-    }
-    n = none;
-    if (is_expert(name))
-        n.kind = DS_MOE;
-    return n;
-}
+/* ---- names ---- */
 
 const char *ds_layer_name(int layer, int tp, char buf[96])
 {
@@ -210,7 +131,7 @@ static int64_t said_int(const struct pk *v, const char *key)
 {
     int64_t i;
 
-    return pk_as_int(pk_get(v, key), &i) && i > 0 && i < RANK_MAX ? i : 0;
+    return pk_as_int(pk_get(v, key), &i) && i > 0 && i < DS_RANK_MAX ? i : 0;
 }
 
 /* What an mp_rank file says. Sequence-parallel ranks count as data-parallel ones (docs/formats.md, section 4.2). */
@@ -297,8 +218,8 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
         return -1;
     }
     /* Far more ranks than files is damage, and the tables below are as large as the grid. */
-    if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > RANK_MAX ||
-        d->n_files * g.tp > 4 * (int64_t)RANK_MAX) {
+    if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > DS_RANK_MAX ||
+        d->n_files * g.tp > 4 * (int64_t)DS_RANK_MAX) {
         err_data(e, d->s->path, ERR_NO_BYTE, "%lld model-parallel x %lld data-parallel ranks, but only %d files",
                  (long long)g.mp, (long long)g.dp, d->n_files);
         return -1;

@@ -1,11 +1,10 @@
 /*
  * deepspeed_identity.c - is each file the one that its name says?
  *
- * torch.save() to a path calls the folder inside the archive after the file, and neither a
- * copy nor a rename changes that: tensor rank 2's shard under the name of rank 3 still says
- * 2. DeepSpeed before 0.7 saved shards through open files ("archive"), which says nothing,
- * and so do names that no rank has. mp_rank files say in args.rank, too, whose they are.
- * deepspeed_state.c compares what files say of the save.
+ * The name inside the archive tells (ds_name_check()): tensor rank 2's shard under the name of
+ * rank 3 still says 2. DeepSpeed before 0.7 saved shards through open files ("archive"), which
+ * says nothing, and so do names that no rank has. mp_rank files say in args.rank, too, whose
+ * they are. deepspeed_state.c compares what files say of the save.
  */
 #include <stdlib.h>
 
@@ -14,30 +13,6 @@
 enum severity ds_mismatch(const struct ds *d)
 {
     return d->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
-}
-
-/* The file that an archive was saved as, when that is one of a checkpoint. */
-static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
-{
-    const char *prefix = pt_prefix(pt);
-
-    /* "x.pt.tmp" leaves "x.pt". */
-    *name = str_fmt("%s%s", prefix, str_ends(prefix, ".pt") ? "" : ".pt");
-    *n = ds_name_parse(*name);
-    return n->kind == DS_LAYER || n->kind == DS_MP || n->kind == DS_ZERO;
-}
-
-void ds_check_name(const struct ds_job *j)
-{
-    const struct ds_name *is = &j->d->name[j->file];
-    struct ds_name was;
-    char *name;
-
-    if (saved_as(j->pt, &was, &name) && (was.kind != is->kind || was.layer != is->layer || was.tp != is->tp ||
-                                         was.mp != is->mp || was.dp != is->dp))
-        report_add(j->r, ds_mismatch(j->d), "other_rank", j->path, ERR_NO_BYTE, NULL,
-                   "was saved as %s (the name inside it): another file under this name", name);
-    free(name);
 }
 
 /* ---- args.rank ---- */
