@@ -6,163 +6,50 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/manifest.h"
-
-enum {
-    THREADS_DEFAULT = 16,               /* opening waits for the disk, not for the processor */
-    RECORDS_MAX = 4 << 20,              /* of a whole tag; the largest known has some ten thousand */
-};
+#include "libcommon/layout/pt_files.h"
 
 /* ---- many files at once ---- */
 
-/* What a worker brings back of one file. */
-struct brought {
-    struct report *r;
-    struct record *record;              /* names are ours */
-    int n_records;
-    bool in_order;                      /* it must be opened among s->files, by one thread */
+/* Who reads the files of one kind. */
+struct ds_reading {
+    struct ds *d;
+    ds_read_fn *read;
+    ds_renumber_fn *renumber;
 };
 
-/* The source's file number `file` as the first of a table of its own; NULL for a spool, or when it is gone. */
-static struct files *files_apart(struct files *from, int file)
+static void read_file(const struct pt_files_job *f)
 {
-    struct files *f;
-    struct err ignored = {0};
-    uint64_t base;
-    const char *path = files_path(from, file, &base);
+    const struct ds_reading *x = f->ctx;
+    const struct ds_job j = { .d = x->d, .file = f->file, .files = f->files, .pt = f->pt, .path = f->path, .r = f->r };
 
-    if (!path)
-        return NULL;
-    f = files_new();
-    if (files_add_window(f, path, base, files_size(from, file), files_name(from, file), &ignored) == 0)
-        return f;
-    files_free(f);
-    return NULL;
+    ds_name_check(&x->d->name[f->file], f->pt, f->path, ds_mismatch(x->d), f->r);
+    x->read(&j);
 }
 
-static void take_records(struct brought *b, const struct files *f)
+static void renumber_file(void *ctx, int file, int base)
 {
-    b->n_records = files_n_records(f);
-    b->record = xcalloc((size_t)b->n_records, sizeof *b->record);
-    for (int i = 0; i < b->n_records; i++) {
-        b->record[i] = *files_record(f, i);
-        b->record[i].name = xstrdup(b->record[i].name);
-    }
+    const struct ds_reading *x = ctx;
+
+    x->renumber(x->d, file, base);
 }
 
-/* One file by a worker; fn NULL: only to have its tables read from the disk. */
-static void open_apart(struct ds *d, int file, ds_read_fn *fn, struct brought *b)
-{
-    const struct source_file *sf = &d->s->file[file];
-    struct files *f = files_apart(d->s->files, sf->file);
-    struct ds_job j = { .d = d, .file = file, .files = f, .path = files_name(d->s->files, sf->file), .r = b->r };
-    struct err e = {0};
-
-    b->in_order = !f || !fn;
-    if (!f)
-        return;
-    j.pt = pt_open(f, 0, &e);
-    /* Compressed records were unpacked into a spool that would go with this table. */
-    b->in_order |= files_count(f) > 1;
-    if (!b->in_order && !j.pt)
-        report_add_err(b->r, "unreadable", &e);
-    if (!b->in_order && j.pt) {
-        pt_check_classes(j.pt, j.path, b->r);
-        ds_name_check(&d->name[file], j.pt, j.path, ds_mismatch(d), j.r);
-        fn(&j);
-        take_records(b, f);
-    }
-    pt_close(j.pt);
-    files_free(f);
-}
-
-static void open_in_order(struct ds *d, int file, ds_read_fn *fn, bool keep)
-{
-    struct source_file *sf = &d->s->file[file];
-    struct ds_job j = { .d = d, .file = file, .files = d->s->files, .path = files_name(d->s->files, sf->file),
-                        .r = d->r };
-    struct err e = {0};
-
-    j.pt = sf->pt ? sf->pt : pt_open(d->s->files, sf->file, &e);
-    if (!j.pt) {
-        report_add_err(d->r, "unreadable", &e);
-        return;
-    }
-    pt_check_classes(j.pt, j.path, d->r);
-    ds_name_check(&d->name[file], j.pt, j.path, ds_mismatch(d), j.r);
-    fn(&j);
-    sf->pt = keep ? j.pt : NULL;
-    if (!keep)
-        pt_close(j.pt);
-}
-
-/* A worker's findings and records, after those of the files before it. */
-static void join(struct ds *d, int file, struct brought *b, ds_renumber_fn *renumber)
-{
-    for (int i = 0; i < report_n(b->r); i++) {
-        const struct finding *f = report_get(b->r, i);
-
-        report_add(d->r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
-    }
-    d->too_many |= files_n_records(d->s->files) > RECORDS_MAX - b->n_records;
-    if (b->n_records && !d->too_many)
-        renumber(d, file, files_n_records(d->s->files));
-    for (int i = 0; i < b->n_records; i++) {
-        const struct record *x = &b->record[i];
-
-        if (!d->too_many)
-            files_add_record(d->s->files, &(struct record){ .file = d->s->file[file].file, .at = x->at, .len = x->len,
-                                                            .has_crc = x->has_crc, .crc = x->crc, .name = x->name });
-        free((char *)x->name);
-    }
-    free(b->record);
-}
-
-static struct brought *open_all(struct ds *d, const int *file, int n, ds_read_fn *fn)
-{
-    struct brought *b = xcalloc((size_t)n, sizeof *b);
-    int threads = d->o->threads > 0 ? d->o->threads : THREADS_DEFAULT;
-
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int i = 0; i < n; i++) {
-        b[i].r = report_new();
-        if (file[i] >= 0)
-            open_apart(d, file[i], fn, &b[i]);
-    }
-    return b;
-}
-
-/*
- * Open the listed files (negative numbers are passed over) by o->threads threads, call fn
- * on each, close them. Each is opened among `files` of its own; afterwards its records
- * join s->files in the order of the list, and `renumber` adds `base` to what fn kept.
- * So a record has the same number in every run: a plan that is resumed, or shared out
- * among processes, depends on that.
- */
+/* renumber NULL: the handles stay in s->file[].pt. */
 static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
 {
-    struct brought *b = open_all(d, file, n, fn);
+    struct ds_reading x = { d, fn, renumber };
+    struct pt_files o = { .s = d->s, .r = d->r, .threads = d->o->threads, .ctx = &x, .read = read_file,
+                          .renumber = renumber_file };
 
-    for (int i = 0; i < n; i++) {
-        if (file[i] >= 0)
-            join(d, file[i], &b[i], renumber);
-        if (b[i].in_order)
-            open_in_order(d, file[i], fn, false);
-        report_free(b[i].r);
-    }
-    free(b);
+    if (renumber)
+        pt_files_each(&o, file, n);
+    else
+        pt_files_keep(&o, file, n);
+    d->too_many |= o.too_many;
 }
 
-/* The same for files whose handles stay in s->file[].pt: read ahead by many threads, opened by one. */
 static void keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
 {
-    struct brought *b = open_all(d, file, n, NULL);
-
-    for (int i = 0; i < n; i++) {
-        if (file[i] >= 0)
-            open_in_order(d, file[i], fn, true);
-        report_free(b[i].r);
-    }
-    free(b);
+    each_file(d, file, n, fn, NULL);
 }
 
 /* ---- phases ---- */
@@ -259,7 +146,8 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
         each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
     read_shards(d);
     if (d->too_many) {
-        err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint", RECORDS_MAX);
+        err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
+                 PT_FILES_RECORDS_MAX);
         return -1;
     }
     ds_check_marks(d);

@@ -13,9 +13,8 @@
  *   ../ds_names.c       what a name says, against what the file says it is
  *   deepspeed_identity.c  the rank that arguments say, against the name
  *
- * Files are opened by many threads, each into a slot of its own with a report of its
- * own; records and reports are joined in file order, so numbers and findings come out the
- * same on any number of threads. The parameter list and the tensor maps are made by one.
+ * Files are opened by many threads (pt_files.h), each into a slot of its own. The parameter
+ * list and the tensor maps are made by one.
  *
  * Codes of findings (E error, W warning, N note; those of other rooms: docs/formats.md, section 9):
  *   missing_file E          a member of the grid, or a layer, is not there
