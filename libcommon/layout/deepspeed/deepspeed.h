@@ -214,7 +214,5 @@ void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 int ds_lead_shard(const struct ds *d);
 /* s->run and s->config, and what they must agree with. */
 void ds_run_state(struct ds *d);
-/* The state dict of group g inside base_optimizer_state (both of its forms), or NULL. */
-const struct pk *ds_group_state(const struct pk *optimizer, int g);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/model/zero.h"
@@ -52,21 +53,6 @@ static struct ds_run flat_run(const struct shard_job *k, const struct pk *v, int
     return run;
 }
 
-/* Adam keeps two moments and a counter; anything more would be lost without a word. */
-static void check_adam(const struct shard_job *k, const struct pk *state, int g)
-{
-    uint32_t n = 0;
-    struct pk **pair = pk_pairs(state, &n);
-
-    for (uint32_t i = 0; pair && i < n; i++) {
-        const char *key = pk_as_str(pair[2 * i]);
-
-        if (!key || (strcmp(key, "exp_avg") != 0 && strcmp(key, "exp_avg_sq") != 0 && strcmp(key, "step") != 0))
-            report_add(k->j->r, SEV_ERROR, "optimizer", k->j->path, ERR_NO_BYTE, NULL,
-                       "group %d has state '%s'; only Adam moments are supported", g, key ? key : "?");
-    }
-}
-
 /*
  * BF16_Optimizer keeps whole partitions. ZeRO-1/2 may leave the padding out, of the
  * masters always and of the moments in the elastic form; the fragments fit either way.
@@ -99,7 +85,7 @@ static bool check_lengths(const struct shard_job *k, int g)
 
 static void read_runs(const struct shard_job *k, struct pk **fp32, int g)
 {
-    const struct pk *state = ds_group_state(k->opt, g);
+    const struct pk *state = adam_group_state(k->opt, g);
     struct ds_run *run = k->shard->run[g];
 
     run[DS_FP32] = flat_run(k, fp32[g], g, DS_FP32);
@@ -110,7 +96,7 @@ static void read_runs(const struct shard_job *k, struct pk **fp32, int g)
     } else {
         run[DS_AVG] = flat_run(k, pk_get(state, "exp_avg"), g, DS_AVG);
         run[DS_AVG_SQ] = flat_run(k, pk_get(state, "exp_avg_sq"), g, DS_AVG_SQ);
-        check_adam(k, state, g);
+        adam_check(&(struct adam_file){ k->j->files, k->j->pt, k->j->path, k->opt }, g, k->j->r);
     }
     if (!check_lengths(k, g))
         for (int s = 0; s < DS_STATES; s++)

@@ -7,112 +7,17 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/run_state.h"
 
 /* ---- the optimizer's step ---- */
 
-/* Entry of a dict whose key is the integer n. */
-static const struct pk *get_int(const struct pk *dict, int64_t n)
-{
-    uint32_t n_pairs = 0;
-    struct pk **pair = pk_pairs(dict, &n_pairs);
-    int64_t key;
-
-    for (uint32_t i = 0; pair && i < n_pairs; i++)
-        if (pk_as_int(pair[2 * i], &key) && key == n)
-            return pair[2 * i + 1];
-    return NULL;
-}
-
-static const struct pk *list_at(const struct pk *list, int i)
-{
-    uint32_t n = 0;
-    struct pk **item = pk_items(list, &n);
-
-    return item && (uint32_t)i < n ? item[i] : NULL;
-}
-
-const struct pk *ds_group_state(const struct pk *optimizer, int g)
-{
-    const struct pk *base = pk_get(optimizer, "base_optimizer_state"), *state = pk_get(base, "state");
-    int64_t id = g;
-
-    if (!state)
-        return list_at(base, g);        /* elastic: a list of the groups' dicts */
-    /* torch numbers parameters through all groups; each group has one, the flat buffer. */
-    pk_as_int(list_at(pk_get(list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
-    return get_int(state, id);
-}
-
-struct ds_step {
-    bool found, in_state, is_tensor;
-    double value;
-};
-
-/* The number in a one-element tensor, its record's checksum compared; 0, or -1 after telling r. */
-static int tensor_number(struct files *f, const char *path, const struct pt_tensor *t, struct report *r, double *out)
-{
-    const struct record *rec = files_record(f, t->record);
-    const struct extent number = { t->record, t->at, (uint64_t)dtype_size(t->dtype) };
-    unsigned char buf[64], value[16];
-    struct err e = {0};
-
-    if (t->n_elems != 1) {
-        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL,
-                   "step is a tensor of %lld elements, one expected", (long long)t->n_elems);
-        return -1;
-    }
-    /* Its storage is the number alone; were it a part of a large one, that is not read for it. */
-    if (files_read_extent(f, &number, value, &e) < 0 ||
-        (rec->len <= sizeof buf && files_read(f, rec->file, rec->at, buf, rec->len, &e) < 0)) {
-        report_add_err(r, "unreadable", &e);
-        return -1;
-    }
-    if (rec->len <= sizeof buf && rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
-        report_add(r, SEV_ERROR, "crc", path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)",
-                   rec->name, crc_bytes(0, buf, rec->len), rec->crc);
-        return -1;
-    }
-    *out = dtype_value(t->dtype, value);
-    return 0;
-}
-
-/*
- * Where optimizers keep their counter (docs/formats.md, section 4.3): torch's in the state, as a tensor;
- * DeepSpeed's FusedAdam there as an int beside a constant 0 in the group; apex's in the
- * group only; ZeRO-1/2's elastic form in a key of its own.
- */
-static struct ds_step find_step(struct files *f, const struct pt *pt, const char *path, const struct pk *opt, int g,
-                                struct report *r)
-{
-    const struct pk *v = pk_get(ds_group_state(opt, g), "step");
-    const struct pk *groups = pk_get(pk_get(opt, "base_optimizer_state"), "param_groups");
-    struct pt_tensor t;
-    struct ds_step s = { .in_state = v != NULL };
-
-    if (!v)
-        v = pk_get(opt, "base_optimizer_state_step");
-    if (!v)
-        v = pk_get(list_at(groups, g), "step");
-    if (v && pt_tensor(pt, v, &t)) {
-        s.is_tensor = true;
-        s.found = tensor_number(f, path, &t, r, &s.value) == 0;
-    } else if (v) {
-        s.found = pk_as_double(v, &s.value);
-    }
-    if (s.found && !(s.value >= 0 && s.value < 9e15 && s.value == floor(s.value))) {
-        report_add(r, SEV_ERROR, "optimizer", path, ERR_NO_BYTE, NULL, "step of group %d is %g", g, s.value);
-        s.found = false;
-    }
-    return s;
-}
-
 void ds_read_step(const struct ds_job *j, const struct pk *opt)
 {
-    struct files *f = j->files;
-    struct ds_step first = find_step(f, j->pt, j->path, opt, 0, j->r);
-    const struct pk *group = list_at(pk_get(pk_get(opt, "base_optimizer_state"), "param_groups"), 0);
+    const struct adam_file a = { j->files, j->pt, j->path, opt };
+    struct adam_step first = adam_find_step(&a, 0, j->r);
+    const struct pk *group = adam_list_at(pk_get(adam_base(opt), "param_groups"), 0);
 
     /* A group with a factor of its own may have another rate than the first group of other stages. */
     if (!pk_get(group, "lr_mult"))
@@ -120,8 +25,8 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     if (!first.found)
         return;
     j->d->mark[j->file][DS_STEP] = str_fmt("%.0f", first.value);
-    for (int g = 1; ds_group_state(opt, g); g++) {
-        struct ds_step s = find_step(f, j->pt, j->path, opt, g, j->r);
+    for (int g = 1; adam_group_state(opt, g); g++) {
+        struct adam_step s = adam_find_step(&a, g, j->r);
 
         if (s.found && s.value != first.value) {
             report_add(j->r, ds_mismatch(j->d), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
@@ -159,7 +64,7 @@ static void read_optimizer(struct ds *d)
     int lead = ds_lead_shard(d);
     const struct source_file *f = d->zero_file[lead] >= 0 ? &s->file[d->zero_file[lead]] : NULL;
     struct report *told;
-    struct ds_step step;
+    struct adam_step step;
 
     for (int pp = 0; pp < d->topo.pp; pp++)
         if (d->ref[pp] && d->ref[pp]->n_groups > run->n_groups)
@@ -171,7 +76,8 @@ static void read_optimizer(struct ds *d)
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
     s->zero_stage_1 = d->shard[lead].zero_stage_1;
     told = report_new();                /* ds_read_step() has reported it already */
-    step = find_step(s->files, f->pt, files_name(s->files, f->file), run->optimizer, 0, told);
+    step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
+                          told);
     report_free(told);
     run->opt_step = step.found ? (int64_t)step.value : -1;
     run->step_in_state = step.found && step.in_state;

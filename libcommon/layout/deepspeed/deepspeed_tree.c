@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
@@ -120,7 +121,7 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
 static struct pk *adam_state(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
-    const struct pk *was = ds_group_state(k->t->opt, group_like(k->t, k->group[g].rule));
+    const struct pk *was = adam_group_state(k->t->opt, group_like(k->t, k->group[g].rule));
     struct pk *d = pk_dict(a), **pair;
     uint32_t n = 0;
 
