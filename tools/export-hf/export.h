@@ -19,8 +19,10 @@ struct export_job {
     bool import, all_steps;
     struct strbuf shape;                /* the options that shape the output, as text */
 
+    int dtype;                          /* of the weights; -1: not given */
+
     /* export */
-    int arch, dtype;                    /* -1: not given */
+    int arch;                           /* -1: not given */
     struct hf_request hf;
     bool strip_vocab;
     int64_t vocab_tokens;               /* 0: the checkpoint knows */

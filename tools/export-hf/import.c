@@ -100,7 +100,8 @@ static int import(struct export_job *j, struct source *s, struct report *all, st
 int job_import(struct export_job *j)
 {
     struct hf_source_opts o = { .n_groups = j->target.q.n_groups ? j->target.q.n_groups : 3,
-                                .vocab_tokens = j->vocab_tokens, .threads = j->cli.threads,
+                                .vocab_tokens = j->vocab_tokens, .dtype_given = j->dtype >= 0,
+                                .dtype = (enum dtype)j->dtype, .threads = j->cli.threads,
                                 .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress, .stopped = cli_stopped };
     struct report *notes = report_new();
     struct err e = {0};

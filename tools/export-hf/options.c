@@ -93,7 +93,8 @@ static int take_tokens(void *into, const char *arg, struct err *e)
 
 static const struct option_row export_rows[] = {
     { "dtype", 0, "TYPE", "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
-      "from the fp32 masters", .take = take_dtype, .words = "bf16 fp16 fp32", .marks = EXPORTS | SHAPES },
+      "from the fp32 masters. On import: of the weights (default: fp16 for a model of fp16, else bf16)",
+      .take = take_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
     { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
       .marks = EXPORTS | SHAPES },
     { "max-shard-size", 0, "SIZE", "tensor bytes of a file: 5GB is decimal, 5G binary (default 5GB)",

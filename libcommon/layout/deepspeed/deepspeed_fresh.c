@@ -145,6 +145,11 @@ static struct pk *adamw(struct arena *a, int g)
     return d;
 }
 
+struct pk *ds_fresh_zero_stage_1(struct arena *a)
+{
+    return pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple_of(a, pk_int(a, 1), NULL));
+}
+
 /* What no tree can be without is made with each shard: states, masters, paddings, counts, mappings. */
 static struct pk *optimizer(struct arena *a, bool zero_stage_1)
 {
@@ -161,9 +166,7 @@ static struct pk *optimizer(struct arena *a, bool zero_stage_1)
     for (int i = 0; i < 3; i++) {
         pk_set_str(a, d, lists[i], pk_list(a));
         if (i == 0 && zero_stage_1)
-            pk_set_str(a, d, "zero_stage",
-                       pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
-                               tuple_of(a, pk_int(a, 1), NULL)));
+            pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
     }
     pk_set_str(a, d, "ds_version", pk_str(a, version));
     pk_set_str(a, d, "param_slice_mappings", pk_list(a));

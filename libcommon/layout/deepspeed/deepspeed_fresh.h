@@ -10,6 +10,9 @@
 
 #include "libcommon/layout/layout.h"
 
+/* `zero_stage` of an optimizer's tree: DeepSpeed's ZeroStageEnum(1). */
+struct pk *ds_fresh_zero_stage_1(struct arena *a);
+
 struct ds_fresh {
     struct pk *args;            /* a Namespace; into the file's tree as it is */
     int64_t vocab, tokens;      /* V, V0 */

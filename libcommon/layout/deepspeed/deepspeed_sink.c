@@ -129,12 +129,15 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 /* What passed by of a row-parallel slice goes into the journal with the item. */
 static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
+    const struct ds_target *t = ((const struct dss *)k->priv)->t;
     struct dss_item *it = pi->user;
 
-    (void)k;
-    (void)e;
     pi->share.acc = it->share.acc;
-    return 0;
+    if (pi->n_overflow == 0)
+        return 0;
+    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16 weights",
+             t->param[it->param].from->name, (unsigned long long)pi->n_overflow);
+    return -1;
 }
 
 static void sum_storages(struct dss *w, struct plan *plan)

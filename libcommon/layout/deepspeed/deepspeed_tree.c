@@ -10,6 +10,7 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
+#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero.h"
@@ -521,6 +522,7 @@ static int64_t likely_step(const struct ds_target *t)
     return r->iteration < 0 ? 0 : (t->iteration >= 0 ? t->iteration : r->iteration) + !new;
 }
 
+/* Without a loss scaler where it is ZeRO stage 1's: DeepSpeed, as `train`, goes on with a fresh one then. */
 static void make_optimizer(struct ds_target *t, struct report *notes)
 {
     struct arena *a = t->arena;
@@ -531,7 +533,11 @@ static void make_optimizer(struct ds_target *t, struct report *notes)
     t->step_in_state = t->step_is_tensor = true;
     for (int g = 0; g < t->n_groups; g++)
         pk_add(a, groups, made_group(t, g));
+    if (t->src->zero_stage_1)
+        pk_set_str(a, d, "overflow", pk_bool(a, false));
     pk_set_str(a, d, "clip_grad", from_args(t, "clip_grad", 1));
+    if (t->src->zero_stage_1)
+        pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
     pk_set_str(a, d, "group_paddings", pk_list(a));
     pk_set_str(a, d, "partition_count", pk_list(a));
     pk_set_str(a, d, "ds_version", pk_str(a, *t->src->run.ds_version ? t->src->run.ds_version : "0.0.0"));

@@ -258,6 +258,18 @@ static void read_tokens(const struct hf_reading *x, struct hf_config *c)
     }
 }
 
+/* Transformers 5 writes `dtype`, all before it `torch_dtype`. */
+static enum dtype read_dtype(const struct hf_reading *x)
+{
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+    const char *said = json_string_value(value_of(x, "dtype", "torch_dtype"));
+
+    for (int i = 0; said && i < 3; i++)
+        if (strcmp(said, hf_dtype_word(dtypes[i])) == 0)
+            return dtypes[i];
+    return DTYPE_N;
+}
+
 static int read_bloom(const struct hf_reading *x, struct hf_config *c)
 {
     if (read_dim(x, "hidden_size", "n_embed", &c->hidden) < 0 ||
@@ -304,6 +316,7 @@ static int read_object(const struct hf_reading *x, struct hf_config *c)
     c->init_std = read_real(x, "initializer_range", 0.02);
     c->attention_dropout = arch == HF_GPT2 ? read_real(x, "attn_pdrop", 0.1) : read_real(x, "attention_dropout", 0);
     c->hidden_dropout = arch == HF_GPT2 ? read_real(x, "resid_pdrop", 0.1) : read_real(x, "hidden_dropout", 0);
+    c->dtype = read_dtype(x);
     read_tokens(x, c);
     if (read_dim(x, "vocab_size", NULL, &c->vocab) < 0 || read_activation(x, c) < 0 ||
         refuse_flag(x, "tie_word_embeddings", false, "Megatron's head is the embedding") < 0 ||

@@ -41,13 +41,16 @@ MUST_CHECK int hf_config_of(const struct source *s, int arch, struct hf_config *
 /* config.json, generation_config.json: sorted keys, two blanks of indent. `changes`: keys that win, or NULL. */
 char *hf_config_text(const struct hf_config *c, const json_t *changes);        /* caller frees */
 char *hf_generation_text(const struct hf_config *c, const json_t *changes);    /* caller frees */
+/* "float32", "float16" or "bfloat16", as torch_dtype has it. */
+const char *hf_dtype_word(enum dtype t);
 /* Any JSON that way; reals as Python writes them ("1e-05"). Caller frees. */
 char *hf_json_text(const json_t *v);
 
 /*
  * The same from a config.json's text. Aliases of keys are understood (n_embed,
  * num_attention_heads, num_hidden_layers). ERR_DATA: no such model, or one that Megatron
- * cannot express. c->activation stays valid as long as the program runs.
+ * cannot express. c->activation stays valid as long as the program runs; c->dtype is DTYPE_N where neither `dtype` nor
+ * `torch_dtype` names one of the three that weights have.
  */
 MUST_CHECK int hf_config_read(const char *path, const char *text, size_t len, struct hf_config *c, struct err *e);
 

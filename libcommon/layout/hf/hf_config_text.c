@@ -106,7 +106,7 @@ char *hf_json_text(const json_t *v)
 
 /* ---- contents ---- */
 
-static const char *dtype_word(enum dtype t)
+const char *hf_dtype_word(enum dtype t)
 {
     return t == DTYPE_F32 ? "float32" : t == DTYPE_F16 ? "float16" : "bfloat16";
 }
@@ -175,7 +175,7 @@ char *hf_config_text(const struct hf_config *c, const json_t *changes)
     set_int(o, "n_head", c->n_heads);
     set_real(o, "layer_norm_epsilon", c->epsilon);
     set_real(o, "initializer_range", c->init_std);
-    json_object_set_new(o, "torch_dtype", json_string(dtype_word(c->dtype)));
+    json_object_set_new(o, "torch_dtype", json_string(hf_dtype_word(c->dtype)));
     if (changes)
         json_object_update(o, (json_t *)changes);
     text = hf_json_text(o);

@@ -28,7 +28,7 @@ struct opening {
     struct param **matrix_param;
     int n_matrices;
     int zeros;                          /* record of zeros, for a dry run; -1 not made yet */
-    bool all_bf16;
+    bool stored;                        /* all tensors are of the weights' type, x->c.dtype */
 };
 
 /* ---- names ---- */
@@ -141,11 +141,11 @@ static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
     return to;
 }
 
-/* Masters are what the weights are; only plain bf16 can be the weights themselves. */
+/* Masters are what the files hold; where all is of the weights' type that is the weights, too. */
 static void set_states(struct opening *x, struct param *p, struct tmap *m)
 {
     p->state[STATE_FP32] = m;
-    p->state[STATE_BF16] = x->all_bf16 ? m : NULL;
+    p->state[STATE_BF16] = x->stored ? m : NULL;
 }
 
 static int take_param(struct opening *x, const struct param_row *r, int block, int layer)
@@ -210,6 +210,23 @@ static int check_unused(struct opening *x)
     return n ? -1 : 0;
 }
 
+static bool all_of(const struct opening *x, enum dtype dtype)
+{
+    for (int i = 0; i < x->folder.n; i++)
+        if (x->folder.tensor[i].dtype != dtype && !is_buffer(x->folder.tensor[i].name))
+            return false;
+    return true;
+}
+
+/* What the tensors are counts for more than what config.json says of them. */
+static void settle_weights(struct opening *x)
+{
+    const bool half = all_of(x, DTYPE_F16) || (x->c.dtype == DTYPE_F16 && !all_of(x, DTYPE_BF16));
+
+    x->c.dtype = x->o->dtype_given ? x->o->dtype : half ? DTYPE_F16 : DTYPE_BF16;
+    x->stored = all_of(x, x->c.dtype);
+}
+
 static int take_params(struct opening *x)
 {
     int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
@@ -231,9 +248,7 @@ static int take_params(struct opening *x)
     x->matrix = xcalloc(most, sizeof *x->matrix);
     x->matrix_row = xcalloc(most, sizeof *x->matrix_row);
     x->matrix_param = xcalloc(most, sizeof *x->matrix_param);
-    x->all_bf16 = true;
-    for (int i = 0; i < x->folder.n; i++)
-        x->all_bf16 = x->all_bf16 && (x->folder.tensor[i].dtype == DTYPE_BF16 || is_buffer(x->folder.tensor[i].name));
+    settle_weights(x);
     if (check_head(x) < 0 || take_place(x, PLACE_EMBEDDING, -1, -1) < 0)
         return -1;
     for (int k = 0; k < x->c.n_layers; k++)
@@ -296,10 +311,14 @@ static void note_freshness(struct opening *x)
     report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
                "iteration 0, no learning-rate schedule, no random states: "
                "start the trainer with --finetune, or with --override-lr-scheduler --no-load-rng");
-    if (!x->all_bf16)
+    if (!x->stored)
         report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
-                   "weights are rounded to bf16, masters keep what the "
-                   "files hold");
+                   "weights are %s %s, masters keep what the files hold%s",
+                   x->c.dtype == DTYPE_F32 ? "widened to" : "rounded to", dtype_name(x->c.dtype),
+                   x->o->dtype_given ? "" : "; --dtype takes another type");
+    if (x->c.dtype == DTYPE_F16)
+        report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
+                   "fp16 weights: optimizer shards are ZeRO stage 1's, and the loss scale is the trainer's to begin");
 }
 
 struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, struct report *r, struct err *e)

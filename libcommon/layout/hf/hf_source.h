@@ -4,7 +4,9 @@
  * BLOOM and GPT-2, safetensors or pickled, one file or many. What comes out looks like a
  * checkpoint of one rank (TP 1, PP 1, DP 1) that has weights and masters but no moments: its
  * arguments and param_shapes are made up from config.json, so deepspeed_sink() can cut it
- * for any topology. Counters are 0, and there are no random states.
+ * for any topology. Counters are 0, and there are no random states. Weights of fp32 become bf16
+ * unless config.json says float16 or the caller wants something else; the optimizer of fp16 weights
+ * is that of ZeRO stage 1, without a loss scaler: the trainer that begins with it makes its own.
  *
  * GPT-2 keeps four weights of a block transposed. They are turned round into a spool file
  * without a name, as large as they are, before the source is handed out.
@@ -19,6 +21,8 @@
 struct hf_source_opts {
     int n_groups;               /* optimizer groups, 2 or 3 */
     int64_t vocab_tokens;       /* V0; 0: the rows there are */
+    bool dtype_given;           /* else weights are fp16 or bf16 as the files' are, of others what config.json says */
+    enum dtype dtype;           /* of the weights: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
     int64_t repeat_to;          /* rows to reach by repeating the last one; 0: none are added */
     const char *spool_dir;      /* for the spool file; NULL: none is made, the tensors read as zeros (a dry run) */
     int threads;

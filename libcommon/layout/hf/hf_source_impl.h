@@ -48,7 +48,8 @@ MUST_CHECK int hf_spool(struct source *s, const struct hf_matrix *m, int n, cons
 /* A map of one extent, in the source's arena. */
 struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
 
-/* mp_rank_00_model_states.pt as a trainer would have written it, in memory, and s->run from it. `tokens`: V0. */
+/* mp_rank_00_model_states.pt as a trainer would have written it, in memory, and s->run from it. c->dtype: of the
+ * weights. `tokens`: V0. */
 MUST_CHECK int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e);
 
 #endif

@@ -80,10 +80,10 @@ static void training_args(struct arena *a, struct pk *d, const struct hf_config 
     set_real(a, d, "adam_beta1", 0.9);
     set_real(a, d, "adam_beta2", 0.95);
     set_real(a, d, "adam_eps", 1e-8);
-    set_flag(a, d, "fp16", false);
-    set_flag(a, d, "bf16", true);
-    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", "bfloat16"));
-    pk_set_int(a, d, "zero_stage", 0);
+    set_flag(a, d, "fp16", c->dtype == DTYPE_F16);
+    set_flag(a, d, "bf16", c->dtype == DTYPE_BF16);
+    pk_set_str(a, d, "params_dtype", pk_global(a, "torch", hf_dtype_word(c->dtype)));
+    pk_set_int(a, d, "zero_stage", c->dtype == DTYPE_F16);
     set_flag(a, d, "deepspeed", true);
     pk_set_str(a, d, "pp_partition_method", pk_none(a));
     pk_set_str(a, d, "tokenizer_type", pk_str(a, "PretrainedFromHF"));
@@ -135,6 +135,7 @@ int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, i
     const struct ds_fresh f = { .args = arguments(a, c), .vocab = c->vocab, .tokens = tokens, .n_groups = n_groups };
     int rc = ds_fresh_mp(s, a, &f, e);
 
+    s->zero_stage_1 = c->dtype == DTYPE_F16;
     arena_free(a);
     return rc;
 }
