@@ -76,4 +76,8 @@ same "fp16: train on" "$W/half-on/global_step26" 1 2 2
 check "export" export-hf -q "$bloom" "$W/hf"
 check "import" export-hf -q --import --target-tp 2 --target-dp 2 "$W/hf" "$W/out"
 same "import" "$W/out" 2 1 2
+rm -rf "$W/out" "$W/hf"
+check "fp16: export" export-hf -q "$fp16" "$W/hf"
+check "fp16: import" export-hf -q --import --target-tp 2 --target-dp 2 "$W/hf" "$W/out"
+same "fp16: import" "$W/out" 2 1 2
 finish

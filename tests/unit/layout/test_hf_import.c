@@ -65,7 +65,7 @@ static void identity(void **state)
             resh_expect_sound(ds);
             resh_must(hfdo_export(ds, b, &h, &e) == 0, &e);
             resh_same_bytes(a, b, "model.safetensors");
-            /* Weights alone, rounded from what the folder holds. */
+            /* Weights alone, of the folder's type or rounded to bf16. */
             q.no_optimizer = true;
             q.zero_moments = false;
             h.dtype = DTYPE_BF16;
@@ -396,6 +396,47 @@ static void refused_indices(void **state)
     free(to);
 }
 
+/* What the weights become: as the files are, else as config.json says, else bf16; or what is asked for. */
+static void weights_types(void **state)
+{
+    static const struct { const char *said; int type; bool given; enum dtype asked, want; } cases[] = {
+        { NULL, DTYPE_BF16, false, 0, DTYPE_BF16 },             { NULL, DTYPE_F16, false, 0, DTYPE_F16 },
+        { NULL, DTYPE_F32, false, 0, DTYPE_BF16 },              { "float16", DTYPE_F32, false, 0, DTYPE_F16 },
+        { "float16", DTYPE_BF16, false, 0, DTYPE_BF16 },        { "float32", DTYPE_F16, false, 0, DTYPE_F16 },
+        { NULL, DTYPE_F16, true, DTYPE_BF16, DTYPE_BF16 },      { NULL, DTYPE_BF16, true, DTYPE_F16, DTYPE_F16 },
+        { NULL, DTYPE_F16, true, DTYPE_F32, DTYPE_F32 },        { NULL, DTYPE_F32, true, DTYPE_F32, DTYPE_F32 },
+    };
+    static const char *const keys[] = { "torch_dtype", "dtype" };
+    char *in = generated(false, "in"), *dir = resh_in_scratch("typed");
+    struct err e = {0};
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        struct hf_source_opts o = { .n_groups = 3, .dtype_given = cases[i / 2].given, .dtype = cases[i / 2].asked };
+        const char *said = cases[i / 2].said;
+        const enum dtype want = cases[i / 2].want;
+        struct hfdo h = hfdo_defaults();
+        struct report *notes = report_new();
+        json_t *changes = json_pack("{s:n}", "torch_dtype");
+        struct source *s;
+
+        h.dtype = cases[i / 2].type;
+        json_object_set_new(changes, keys[i % 2], said ? json_string(said) : json_null());
+        h.q.override = changes;
+        resh_must(hfdo_export(in, dir, &h, &e) == 0, &e);
+        s = hf_source_open(dir, &o, notes, &e);
+        resh_must(s != NULL, &e);
+        assert_true(pk_is_class(pk_get(s->run.args, "params_dtype"), "torch", hf_dtype_word(want)));
+        assert_true(s->zero_stage_1 == (want == DTYPE_F16));
+        assert_true((s->param[0].state[STATE_BF16] != NULL) == ((int)want == h.dtype));
+        source_close(s);
+        report_free(notes);
+        json_decref(changes);
+    }
+    free(in);
+    free(dir);
+}
+
 /* fp16 cannot hold what fp32 can. */
 static void lossy(void **state)
 {
@@ -423,6 +464,8 @@ static void lossy(void **state)
     assert_int_equal(get_le16(t.bytes + 4), 0x7bff);
     assert_int_equal(get_le16(t.bytes + 6), 0);
     free(t.bytes);
+    snprintf(strrchr(m.config, '}'), 24, ",\"dtype\":\"float16\"}");
+    hand_refused(&m, "parameter 5.weight: 1 values are beyond 65504, the largest of fp16 weights");
     free(ds);
     free(out);
 }
@@ -432,7 +475,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(identity), cmocka_unit_test(containers), cmocka_unit_test(new_rows), cmocka_unit_test(by_hand),
         cmocka_unit_test(tolerated), cmocka_unit_test(refusals), cmocka_unit_test(refused_configs),
-        cmocka_unit_test(refused_indices), cmocka_unit_test(lossy),
+        cmocka_unit_test(refused_indices), cmocka_unit_test(weights_types), cmocka_unit_test(lossy),
     };
 
     return cmocka_run_group_tests(tests, resh_make_scratch, resh_remove_scratch);
