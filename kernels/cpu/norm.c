@@ -5,8 +5,11 @@
  * first, then the squares of what is left, which loses no digits when the mean is large.
  */
 #include <math.h>
+#include <omp.h>
+#include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/philox.h"
 
 /* ---- forward ---- */
@@ -29,12 +32,11 @@ ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, fl
     *rstd = 1.0f / sqrtf(squares / (float)h + eps);
 }
 
-/* Row i of y, from row i of x */
-ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, enum dtype t)
+/* Row i into y, from row i of x, all of T */
+ALWAYS_INLINE void row_norm_of(const struct kernel_layernorm *n, void *y, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
     const void *gamma = n->gamma, *beta = n->beta;
-    void *y = out_t(n->y, i * h, t);
     float mean, rstd;
 
     row_stat(x, h, n->eps, &mean, &rstd, t);
@@ -45,6 +47,25 @@ ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int
         n->mean[i] = mean;
     if (n->rstd)
         n->rstd[i] = rstd;
+}
+
+/* Row i of y, from row i of x; one of fp16 in this thread's room, as fp32. */
+ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, enum dtype t)
+{
+    const int64_t h = n->h;
+    void *y = out_t(n->y, i * h, t);
+    struct kernel_layernorm wide = *n;
+    float *v;
+
+    if (t != DTYPE_F16) {
+        row_norm_of(n, y, x, i, t);
+        return;
+    }
+    v = cpu_room(omp_get_thread_num(), 3 * (uint64_t)h * sizeof *v);
+    wide.gamma = f16_widen(v + h, n->gamma, h);
+    wide.beta = f16_widen(v + 2 * h, n->beta, h);
+    row_norm_of(&wide, v, f16_widen(v, x, h), i, DTYPE_F32);
+    f16_narrow(y, v, h);
 }
 
 static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev_stream *s)
@@ -66,19 +87,16 @@ ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i,
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
-        for (int64_t j = 0; j < n; j++)
-            v[j] = load_t(a, j0 + j, t);
+        load_run(v, a, j0, n, t);
         if (bias)
-            for (int64_t j = 0; j < n; j++)
-                v[j] += load_t(bias, j0 + j, t);
+            add_run(v, bias, j0, n, t);
         if (drop_active(&r->drop)) {
             drop_run(mask, &r->drop, (r->drop.row0 + i) * h + j0, n);
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
-        #pragma omp simd                /* z may be residual: each element depends on its own alone */
-        for (int64_t j = 0; j < n; j++)
-            store_t(z, j0 + j, load_t(residual, j0 + j, t) + v[j], t);
+        add_run(v, residual, j0, n, t);         /* z may be residual: each element depends on its own alone */
+        store_run(z, j0, v, n, t);
     }
 }
 
@@ -140,15 +158,20 @@ static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dt
     }
 }
 
+/* The tensors' part of a row */
+struct norm_row {
+    const void *dy, *x, *gamma, *add_dx;
+    void *dx;
+};
+
 /* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Row i; sums over rows grow. */
-ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *dgamma, float *dbeta, int64_t i,
-                                 enum dtype t)
+ALWAYS_INLINE void row_norm_back_of(const struct kernel_layernorm_back *n, const struct norm_row *row, float *dgamma,
+                                    float *dbeta, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
-    const void *dy = at_t(n->dy, i * h, t), *x = at_t(n->x, i * h, t), *gamma = n->gamma;
-    const void *add_dx = n->add_dx ? at_t(n->add_dx, i * h, t) : NULL;
+    const void *dy = row->dy, *x = row->x, *gamma = row->gamma, *add_dx = row->add_dx;
     const float mean = n->mean[i], rstd = n->rstd[i];
-    void *dx = out_t(n->dx, i * h, t);
+    void *dx = row->dx;
     float sum = 0, sum_x = 0;
 
     #pragma omp simd reduction(+ : sum, sum_x)
@@ -169,6 +192,26 @@ ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *d
 
         store_t(dx, j, add_dx ? load_t(add_dx, j, t) + v : v, t);
     }
+}
+
+ALWAYS_INLINE void row_norm_back(const struct kernel_layernorm_back *n, float *dgamma, float *dbeta, int64_t i,
+                                 enum dtype t)
+{
+    const int64_t h = n->h;
+    struct norm_row r = { at_t(n->dy, i * h, t), at_t(n->x, i * h, t), n->gamma,
+                          n->add_dx ? at_t(n->add_dx, i * h, t) : NULL, out_t(n->dx, i * h, t) };
+    void *dx = r.dx;
+    float *v;
+
+    if (t != DTYPE_F16) {
+        row_norm_back_of(n, &r, dgamma, dbeta, i, t);
+        return;
+    }
+    v = cpu_room(omp_get_thread_num(), 4 * (uint64_t)h * sizeof *v);
+    r = (struct norm_row){ f16_widen(v, r.dy, h), f16_widen(v + h, r.x, h), f16_widen(v + 2 * h, r.gamma, h),
+                           r.add_dx ? f16_widen(v + 3 * h, r.add_dx, h) : NULL, v };
+    row_norm_back_of(n, &r, dgamma, dbeta, i, DTYPE_F32);
+    f16_narrow(dx, v, h);
 }
 
 static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s)
@@ -196,29 +239,25 @@ ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *
     const int64_t h = d->h;
     const void *dz = at_t(d->dz, i * h, t);
     void *da = out_t(d->da, i * h, t);
-    float mask[DROP_RUN];
+    float mask[DROP_RUN], v[DROP_RUN];
 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
         drop_run(mask, &d->drop, (d->drop.row0 + i) * h + j0, n);
-        #pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-            float v = round_t(load_t(dz, j0 + j, t) * mask[j], t);
-
-            store_t(da, j0 + j, v, t);
-            sum[j0 + j] += v;
-        }
+        load_run(v, dz, j0, n, t);
+        for (int64_t j = 0; j < n; j++)
+            v[j] *= mask[j];
+        store_run(da, j0, v, n, t);
+        add_run(sum + j0, da, j0, n, t);
     }
 }
 
 ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, enum dtype t)
 {
-    for (int64_t j = 0; j < h; j++)
-        sum[j] += load_t(dz, j, t);
+    add_run(sum, dz, 0, h, t);
     if (da != dz)
-        for (int64_t j = 0; j < h; j++)
-            store_t(da, j, load_t(dz, j, t), t);
+        memcpy(da, dz, (size_t)(h * bytes_t(t)));
 }
 
 /* Rows first .. end of da, and their column sums */

@@ -4,29 +4,49 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/half.h"
 
 #define XENT_RUN 1024                   /* exponentials added in fp32 before a double takes them */
 
-ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, enum dtype t)
+/* Of a run of n numbers: the largest, and the sum of exponentials below it */
+ALWAYS_INLINE float run_top(const void *x, float top, int64_t n, enum dtype t)
 {
-    float top = -INFINITY;
-    double sum = 0;
-
     #pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < v; j++) {
+    for (int64_t j = 0; j < n; j++) {
         float z = load_t(x, j, t);
 
         top = z > top ? z : top;                /* a NaN is passed over here and met again in the sum */
     }
-    for (int64_t j0 = 0; j0 < v; j0 += XENT_RUN) {
-        int64_t end = min_i64(j0 + XENT_RUN, v);
-        float part = 0;
+    return top;
+}
 
-        #pragma omp simd reduction(+ : part)
-        for (int64_t j = j0; j < end; j++)
-            part += exp_f32(load_t(x, j, t) - top);
-        sum += part;
+ALWAYS_INLINE float run_sum(const void *x, float top, int64_t n, enum dtype t)
+{
+    float part = 0;
+
+    #pragma omp simd reduction(+ : part)
+    for (int64_t j = 0; j < n; j++)
+        part += exp_f32(load_t(x, j, t) - top);
+    return part;
+}
+
+/* Runs of fp16 are widened, all others lie where they are. */
+ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, enum dtype t)
+{
+    const bool half = t == DTYPE_F16;
+    const enum dtype as = half ? DTYPE_F32 : t;
+    float top = -INFINITY, wide[XENT_RUN];
+    double sum = 0;
+
+    for (int64_t j = 0; j < v; j += XENT_RUN) {
+        const int64_t n = min_i64(XENT_RUN, v - j);
+
+        top = run_top(half ? f16_widen(wide, at_t(x, j, t), n) : at_t(x, j, t), top, n, as);
+    }
+    for (int64_t j = 0; j < v; j += XENT_RUN) {
+        const int64_t n = min_i64(XENT_RUN, v - j);
+
+        sum += run_sum(half ? f16_widen(wide, at_t(x, j, t), n) : at_t(x, j, t), top, n, as);
     }
     stat[0] = top;
     stat[1] = (float)sum;
@@ -63,12 +83,21 @@ static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_
 
 ALWAYS_INLINE void row_xent_back(void *x, int64_t target, float lse, float scale, int64_t v, enum dtype t)
 {
-    float at_target = 0;
+    const bool half = t == DTYPE_F16;
+    const enum dtype as = half ? DTYPE_F32 : t;
+    float at_target = 0, wide[XENT_RUN];
 
     if (target >= 0 && target < v)
         at_target = (exp_f32(load_t(x, target, t) - lse) - 1.0f) * scale;
-    for (int64_t j = 0; j < v; j++)
-        store_t(x, j, exp_f32(load_t(x, j, t) - lse) * scale, t);
+    for (int64_t j = 0; j < v; j += XENT_RUN) {
+        const int64_t n = min_i64(XENT_RUN, v - j);
+        float *run = half ? f16_widen(wide, at_t(x, j, t), n) : out_t(x, j, t);
+
+        for (int64_t i = 0; i < n; i++)
+            store_t(run, i, exp_f32(load_t(run, i, as) - lse) * scale, as);
+        if (half)
+            f16_narrow(out_t(x, j, t), wide, n);
+    }
     if (target >= 0 && target < v)
         store_t(x, target, at_target, t);
 }
