@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/half.h"
 
 struct out {
     void *y;
@@ -87,6 +87,64 @@ ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t ro
             put_grad(y, j, acc[j], false, t);
 }
 
+/* Of fp16, n <= HALF_RUN: as fp32, with each rounding where the others have it. */
+ALWAYS_INLINE void half_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
+{
+    void *y = out_t(o->y, row * o->ld + col, DTYPE_F16);
+    float v[HALF_RUN], w[HALF_RUN];
+
+    if (o->bias)
+        f16_widen(w, at_t(o->bias, col, DTYPE_F16), n);
+    else if (o->add)
+        f16_widen(v, y, n);
+    finish_plain(&(struct out){ .y = v, .bias = o->bias ? w : NULL, .add = o->add }, acc, 0, 0, n, DTYPE_F32);
+    f16_narrow(y, v, n);
+}
+
+ALWAYS_INLINE void gelu_half(void *y, const void *pre, int64_t n)
+{
+    float v[HALF_RUN];
+
+    f16_widen(v, pre, n);
+    for (int64_t j = 0; j < n; j++)
+        v[j] = gelu_f32(v[j]);
+    f16_narrow(y, v, n);
+}
+
+ALWAYS_INLINE void half_gelu(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
+{
+    struct out pre = *o;
+
+    pre.y = o->pre ? o->pre : o->y;
+    pre.add = false;
+    half_plain(&pre, acc, row, col, n);
+    gelu_half(out_t(o->y, row * o->ld + col, DTYPE_F16), at_t(pre.y, row * o->ld + col, DTYPE_F16), n);
+}
+
+ALWAYS_INLINE void half_slope(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
+{
+    float v[HALF_RUN], pre[HALF_RUN];
+
+    f16_widen(pre, at_t(o->pre, row * o->ld + col, DTYPE_F16), n);
+    finish_slope(&(struct out){ .y = v, .pre = pre }, acc, 0, 0, n, DTYPE_F32);
+    f16_narrow(out_t(o->y, row * o->ld + col, DTYPE_F16), v, n);
+}
+
+ALWAYS_INLINE void half_grad(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
+{
+    void *y = out_t(o->y, row * o->ld + col, DTYPE_F16);
+    float v[HALF_RUN], w[HALF_RUN];
+
+    memcpy(v, acc, (size_t)n * sizeof *v);
+    f16_round_run(v, n);
+    if (o->add) {
+        f16_widen(w, y, n);
+        for (int64_t j = 0; j < n; j++)
+            v[j] += w[j];
+    }
+    f16_narrow(y, v, n);
+}
+
 /* A function a row: inlined into the loop, gcc 12 makes them 5 % of a product slower. */
 #define FINISH_T(name, t, dtype)                                                                                \
     static __attribute__((noinline)) void name##_row_##t(const struct out *o, const float *acc, int64_t row,    \
@@ -99,12 +157,21 @@ ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t ro
         for (int64_t i = 0; i < x->rows; i++)                                                                   \
             name##_row_##t(o, x->acc + i * x->ld, x->row + i, x->col, x->cols);                                 \
     }
-#define FINISH(name) FINISH_T(name, bf16, DTYPE_BF16) FINISH_T(name, f16, DTYPE_F16) FINISH_T(name, f32, DTYPE_F32)
-FINISH(finish_plain)
-FINISH(finish_gelu)
-FINISH(finish_slope)
-FINISH(finish_grad)
-#define PICK(name, t) ((t) == DTYPE_BF16 ? name##_bf16 : (t) == DTYPE_F16 ? name##_f16 : name##_f32)
+#define FINISH_HALF(name)                                                                                       \
+    static void name##_f16(const void *o, const struct gemm_tile *x)                                            \
+    {                                                                                                           \
+        for (int64_t i = 0; i < x->rows; i++)                                                                   \
+            for (int64_t j = 0; j < x->cols; j += HALF_RUN)                                                     \
+                name(o, x->acc + i * x->ld + j, x->row + i, x->col + j, min_i64(HALF_RUN, x->cols - j));        \
+    }
+#define FINISH(name, half)                                                                                      \
+    FINISH_T(name, bf16, DTYPE_BF16) FINISH_T(name, f32, DTYPE_F32) FINISH_HALF(half)
+FINISH(finish_plain, half_plain)
+FINISH(finish_gelu, half_gelu)
+FINISH(finish_slope, half_slope)
+FINISH(finish_grad, half_grad)
+#define PICK(name, t) \
+    ((t) == DTYPE_BF16 ? finish_##name##_bf16 : (t) == DTYPE_F16 ? half_##name##_f16 : finish_##name##_f32)
 
 /* ---- the layers ---- */
 
@@ -113,7 +180,7 @@ static void linear(const struct kernel_linear *l, enum dtype t, struct dev_strea
     struct out o = { .y = l->y, .bias = l->bias, .ld = l->n };
     struct gemm g = {
         .a = operand(l->x, l->k, false, t), .b = operand(l->w, l->k, false, t), .m = l->m, .n = l->n, .k = l->k,
-        .finish = PICK(finish_plain, t), .arg = &o,
+        .finish = PICK(plain, t), .arg = &o,
     };
 
     (void)s;
@@ -125,7 +192,7 @@ static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_
     struct out o = { .y = l->y, .pre = l->pre, .bias = l->bias, .ld = l->n };
     struct gemm g = {
         .a = operand(l->x, l->k, false, t), .b = operand(l->w, l->k, false, t), .m = l->m, .n = l->n, .k = l->k,
-        .finish = PICK(finish_gelu, t), .arg = &o,
+        .finish = PICK(gelu, t), .arg = &o,
     };
 
     (void)s;
@@ -137,7 +204,7 @@ static void linear_dx(const struct kernel_linear_dx *l, enum dtype t, struct dev
     struct out o = { .y = l->dx, .ld = l->k, .add = l->add };
     struct gemm g = {
         .a = operand(l->dy, l->n, false, t), .b = operand(l->w, l->k, true, t), .m = l->m, .n = l->k, .k = l->n,
-        .finish = PICK(finish_plain, t), .arg = &o,
+        .finish = PICK(plain, t), .arg = &o,
     };
 
     (void)s;
@@ -149,7 +216,7 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
     struct out o = { .y = l->dx, .pre = (void *)l->pre, .ld = l->k };
     struct gemm g = {
         .a = operand(l->dy, l->n, false, t), .b = operand(l->w, l->k, true, t), .m = l->m, .n = l->k, .k = l->n,
-        .finish = PICK(finish_slope, t), .arg = &o,
+        .finish = PICK(slope, t), .arg = &o,
     };
 
     (void)s;
@@ -169,8 +236,7 @@ ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int
         float part[SUM_COLS] = { 0 };
 
         for (int64_t i = row; i < min_i64(row + SUM_ROWS, m); i++)
-            for (int64_t j = 0; j < n; j++)
-                part[j] += load_t(at_t(dy, i * ld + col, t), j, t);
+            add_run(part, dy, i * ld + col, n, t);
         for (int64_t j = 0; j < n; j++)
             sum[j] += part[j];
     }
@@ -194,7 +260,7 @@ static void linear_dw(const struct kernel_linear_dw *l, enum dtype t, struct dev
     struct out o = { .y = l->dw, .ld = l->k, .add = l->add };
     struct gemm g = {
         .a = operand(l->dy, l->n, true, t), .b = operand(l->x, l->k, true, t), .m = l->n, .n = l->k, .k = l->m,
-        .finish = PICK(finish_grad, l->grad_t ? t : DTYPE_F32), .arg = &o,
+        .finish = PICK(grad, l->grad_t ? t : DTYPE_F32), .arg = &o,
     };
 
     (void)s;
@@ -212,10 +278,14 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
     for (int64_t i = 0; i < n; i += GELU_RUN) {
         int64_t end = min_i64(i + GELU_RUN, n);
 
-        WITH_T(t, {
-            for (int64_t j = i; j < end; j++)
-                store_t(y, j, gelu_f32(load_t(pre, j, T)), T);
-        });
+        if (t == DTYPE_F16)
+            for (int64_t j = i; j < end; j += HALF_RUN)
+                gelu_half(out_t(y, j, t), at_t(pre, j, t), min_i64(HALF_RUN, end - j));
+        else
+            WITH_T(t, {
+                for (int64_t j = i; j < end; j++)
+                    store_t(y, j, gelu_f32(load_t(pre, j, T)), T);
+            });
     }
 }
 
