@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/philox.h"
 
 static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream *s)
@@ -51,12 +52,6 @@ static void sort_tokens(int32_t *start, int32_t *token, const struct kernel_embe
     start[0] = 0;
 }
 
-ALWAYS_INLINE void row_add(float *sum, const void *x, int64_t h, enum dtype t)
-{
-    for (int64_t j = 0; j < h; j++)
-        sum[j] += load_t(x, j, t);
-}
-
 static void grad_row(void *row, const float *sum, int64_t h, bool add, enum dtype g)
 {
     for (int64_t j = 0; j < h; j++)
@@ -78,7 +73,7 @@ static void table_row(const struct kernel_embed_back *g, int64_t r, const int32_
     if (sum != row)
         memset(sum, 0, (size_t)h * sizeof *sum);
     for (int32_t i = 0; i < n; i++)
-        WITH_T(t, row_add(sum, at_t(g->dy, token[i] * h, T), h, T));
+        WITH_T(t, add_run(sum, g->dy, token[i] * h, h, T));
     if (sum != row)
         grad_row(row, sum, h, g->add, to);
 }
@@ -114,18 +109,15 @@ ALWAYS_INLINE void finish_row(const struct kernel_embed_finish *g, int64_t row, 
     for (int64_t j0 = 0; j0 < h; j0 += DROP_RUN) {
         int64_t n = min_i64(DROP_RUN, h - j0);
 
-        for (int64_t j = 0; j < n; j++)
-            v[j] = load_t(x, j0 + j, t);
+        load_run(v, x, j0, n, t);
         if (position)
-            for (int64_t j = 0; j < n; j++)
-                v[j] += load_t(position, j0 + j, t);
+            add_run(v, position, j0, n, t);
         if (drop_active(&g->drop)) {
             drop_run(mask, &g->drop, (g->drop.row0 + row) * h + j0, n);
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
-        for (int64_t j = 0; j < n; j++)
-            store_t(y, j0 + j, v[j], t);
+        store_run(y, j0, v, n, t);
     }
 }
 
@@ -149,7 +141,7 @@ static void position_cols(const struct kernel_position_back *g, float *sum, int6
         int64_t p = position_of(g->pos, i, g->s);
 
         assert(p >= 0 && p < g->n_pos);
-        WITH_T(t, row_add(sum + p * ld, at_t(g->dx, i * g->h + col, T), n, T));
+        WITH_T(t, add_run(sum + p * ld, g->dx, i * g->h + col, n, T));
     }
 }
 

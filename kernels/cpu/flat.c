@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/philox.h"
 #include "libcommon/base/mem.h"
 
@@ -67,20 +68,24 @@ struct flat_stretch {
     int64_t at, n;
 };
 
-/* Elements `part` of run r */
+/* Elements `part` of run r; of fp16 at most HALF_RUN, so that what is widened or rounded is still near */
 ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r,
                               struct flat_stretch part, const struct kernel_adamw *step, enum dtype t, enum dtype grad)
 {
     const int64_t at = part.at, n = part.n;
     const struct kernel_adamw a = *step;
     float *p = b->p + r->at + at, *m = b->m + r->at + at, *v = b->v + r->at + at;
+    const bool half = grad == DTYPE_F16;
     const void *g = at_t(b->g, r->at + at, grad);
+    float wide[HALF_RUN];
     void *w = out_t(b->w, r->w_at + at, t);
     float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, decay = r->decay;
 
+    if (half)
+        f16_widen(wide, g, n);
     #pragma omp simd                    /* five buffers that do not overlap */
     for (int64_t i = 0; i < n; i++) {
-        float gi = load_t(g, i, grad) * a.grad_scale;
+        float gi = (half ? wide[i] : load_t(g, i, grad)) * a.grad_scale;
         float mi = a.beta1 * m[i] + rest1 * gi;
         float vi = a.beta2 * v[i] + rest2 * gi * gi;
         float update = (mi / a.c1) / (sqrtf(vi / a.c2) + a.eps) + decay * p[i];
@@ -89,17 +94,26 @@ ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct
         m[i] = mi;
         v[i] = vi;
         p[i] = pi;
-        store_t(w, i, pi, t);
+        if (t != DTYPE_F16)
+            store_t(w, i, pi, t);
     }
+    if (t == DTYPE_F16)
+        f16_narrow(w, p, n);
 }
 
 static void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_run *r, struct flat_stretch part,
                       const struct kernel_adamw *step, enum dtype t)
 {
-    if (b->grad_t)
-        WITH_T(t, adamw_part(b, r, part, step, T, T));
-    else
-        WITH_T(t, adamw_part(b, r, part, step, T, DTYPE_F32));
+    const int64_t most = t == DTYPE_F16 ? HALF_RUN : part.n;
+
+    for (int64_t i = 0; i < part.n; i += most) {
+        const struct flat_stretch x = { part.at + i, min_i64(most, part.n - i) };
+
+        if (b->grad_t)
+            WITH_T(t, adamw_part(b, r, x, step, T, T));
+        else
+            WITH_T(t, adamw_part(b, r, x, step, T, DTYPE_F32));
+    }
 }
 
 /* ---- lists of runs ---- */
@@ -186,36 +200,44 @@ static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int
         if (to == from)
             memcpy(out_t(dst, i, to), at_t(src, i, to), (size_t)((end - i) * bytes_t(to)));
         else if (to == DTYPE_F32)
-            WITH_T(from, {
-                for (int64_t j = i; j < end; j++)
-                    ((float *)dst)[j] = load_t(src, j, T);
-            });
+            WITH_T(from, load_run((float *)dst + i, src, i, end - i, T));
         else
-            WITH_T(to, {
-                for (int64_t j = i; j < end; j++)
-                    store_t(dst, j, ((const float *)src)[j], T);
-            });
+            WITH_T(to, store_run(dst, i, (const float *)src + i, end - i, T));
     }
+}
+
+/* Elements i .. i + n, n <= RUN */
+ALWAYS_INLINE void scale_run(void *x, float f, int64_t i, int64_t n, enum dtype t)
+{
+    float v[RUN];
+
+    load_run(v, x, i, n, t);
+    for (int64_t j = 0; j < n; j++)
+        v[j] *= f;
+    store_run(x, i, v, n, t);
+}
+
+ALWAYS_INLINE void sum_run(void *y, const void *x, int64_t i, int64_t n, enum dtype t)
+{
+    float v[RUN];
+
+    load_run(v, y, i, n, t);
+    add_run(v, x, i, n, t);
+    store_run(y, i, v, n, t);
 }
 
 static void scale(void *x, float f, int64_t n, enum dtype t, struct dev_stream *s)
 {
     (void)s;
     FOR_RUNS(n)
-        WITH_T(t, {
-            for (int64_t j = i; j < min_i64(i + RUN, n); j++)
-                store_t(x, j, load_t(x, j, T) * f, T);
-        });
+        WITH_T(t, scale_run(x, f, i, min_i64(RUN, n - i), T));
 }
 
 static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s)
 {
     (void)s;
     FOR_RUNS(n)
-        WITH_T(t, {
-            for (int64_t j = i; j < min_i64(i + RUN, n); j++)
-                store_t(y, j, load_t(y, j, T) + load_t(x, j, T), T);
-        });
+        WITH_T(t, sum_run(y, x, i, min_i64(RUN, n - i), T));
 }
 
 static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream *s)
