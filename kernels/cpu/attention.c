@@ -31,13 +31,6 @@ struct attention_item {
     enum dtype t;
 };
 
-/* n dot products with one key become scores. */
-ALWAYS_INLINE void score_row(float *row, int64_t n, float scale, float bias, float unit, enum dtype t)
-{
-    for (int64_t q = 0; q < n; q++)
-        row[q] = score_f32(row[q], scale, bias, unit, t);
-}
-
 /* Scores of keys k0 .. k0 + nk, scaled, with bias and mask; the queries' new maxima into top. */
 static void scores(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk, int64_t width,
                    float *top)
@@ -49,7 +42,7 @@ static void scores(struct attention_room *r, const struct attention_item *it, in
         float *row = r->score + j * TILE, plus = bias ? bias[j] : 0;
         int64_t masked = min_i64(max_i64(k0 + j - it->q0, 0), width);
 
-        WITH_T(it->t, score_row(row, width, factor, plus, unit, T));
+        WITH_T(it->t, score_run(row, width, &(struct score_rule){ factor, unit, &plus, 0 }, T));
         for (int64_t q = 0; q < masked; q++)
             row[q] = -INFINITY;
         for (int64_t q = 0; q < width; q++)
@@ -91,7 +84,8 @@ static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, 
     }
 }
 
-ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct attention_item *it, const float *o,
+/* The sums in `o` are made averages. */
+ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct attention_item *it, float *o,
                               int64_t row, enum dtype t)
 {
     const struct kernel_attention *a = it->a;
@@ -103,7 +97,8 @@ ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct atten
         float f = 1.0f / r->sum[q];
 
         for (int64_t d = 0; d < a->hd; d++)
-            store_t(to, d, o[q * row + d] * f, t);
+            o[q * row + d] *= f;
+        store_run(to, 0, o + q * row, a->hd, t);
         lse[q] = r->top[q] + logf(r->sum[q]);
     }
 }

@@ -4,9 +4,9 @@
 #ifndef SHARDKIT_KERNELS_CPU_ATTENTION_H
 #define SHARDKIT_KERNELS_CPU_ATTENTION_H
 
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/philox.h"
-#include "kernels/cpu/vmath.h"
 
 #define TILE PANEL_LCM                  /* also a multiple of the 16 keys of a dropout patch */
 
@@ -64,15 +64,28 @@ static inline struct operand turned(struct operand x)
     return x;
 }
 
-/*
- * A score from its dot product, the same bits in both directions; `unit` is round_unit, or 0
- * with fp32, where rounding again changes nothing worth its time.
- */
-ALWAYS_INLINE float score_f32(float dot, float scale, float bias, float unit, enum dtype t)
-{
-    float v = MADD(dot, scale, bias);
+struct score_rule {
+    float scale;
+    float unit;                         /* round_unit, or 0 with fp32, where rounding again changes nothing */
+    const float *bias;                  /* of number j: bias[j * step] */
+    int step;
+};
 
-    return unit != 0 ? unit * round_t(v / unit, t) : v;
+/* n scores from their dot products, the same bits in both directions */
+ALWAYS_INLINE void score_run(float *x, int64_t n, const struct score_rule *r, enum dtype t)
+{
+    const float scale = r->scale, unit = r->unit;
+    const bool half = t == DTYPE_F16 && unit != 0;
+
+    for (int64_t j = 0; j < n; j++) {
+        float v = MADD(x[j], scale, r->bias[j * r->step]);
+
+        x[j] = half ? v / unit : unit != 0 ? unit * round_t(v / unit, t) : v;
+    }
+    if (half)
+        f16_round_run(x, n);
+    for (int64_t j = 0; half && j < n; j++)
+        x[j] *= unit;
 }
 
 /* The tile's dropout factors, [query, key]; sample and head are this call's. */

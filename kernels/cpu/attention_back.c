@@ -71,13 +71,6 @@ ALWAYS_INLINE void dots(const struct back_item *it, enum dtype t)
     }
 }
 
-/* Dot products of a query with n keys become scores. */
-ALWAYS_INLINE void score_row(float *row, const float *bias, int64_t n, float scale, float unit, enum dtype t)
-{
-    for (int64_t j = 0; j < n; j++)
-        row[j] = score_f32(row[j], scale, bias[j], unit, t);
-}
-
 /* Rows of scores and dP become P m and dS. */
 static void softmax_back(struct back_room *r, const struct back_item *it, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk)
@@ -98,7 +91,7 @@ static void softmax_back(struct back_room *r, const struct back_item *it, int64_
         int64_t seen = max_i64(min_i64(nk, q0 + q - k0 + 1), 0);
         const float *mask = has_drop ? r->mask + q * TILE : ones;
 
-        WITH_T(it->t, score_row(p, bias, seen, a->scale, unit, T));
+        WITH_T(it->t, score_run(p, seen, &(struct score_rule){ a->scale, unit, bias, 1 }, T));
         for (int64_t j = 0; j < seen; j++) {
             float prob = exp_f32(p[j] - down);
 
@@ -148,19 +141,21 @@ struct tokens {
     int64_t t0, n;
 };
 
-/* Rows of sums, times f, into a gradient's rows of these tokens. */
-ALWAYS_INLINE void store_rows(const struct back_item *it, void *p, const float *sum, struct tokens at, float f,
+/* Rows of sums, multiplied by f, into a gradient's rows of these tokens. */
+ALWAYS_INLINE void store_rows(const struct back_item *it, void *p, float *sum, struct tokens at, float f,
                               enum dtype t)
 {
     struct operand out = head_rows(it->a, p, it->sample, it->head, t);
     int64_t row = tile_row(it->a->hd);
 
-    for (int64_t i = 0; i < at.n; i++)
+    for (int64_t i = 0; i < at.n; i++) {
         for (int64_t d = 0; d < it->a->hd; d++)
-            store_t(out_t((void *)out.p, (at.t0 + i) * out.ld, t), d, sum[i * row + d] * f, t);
+            sum[i * row + d] *= f;
+        store_run((void *)out.p, (at.t0 + i) * out.ld, sum + i * row, it->a->hd, t);
+    }
 }
 
-static void store(const struct back_item *it, void *p, const float *sum, struct tokens at, float f)
+static void store(const struct back_item *it, void *p, float *sum, struct tokens at, float f)
 {
     WITH_T(it->t, store_rows(it, p, sum, at, f, T));
 }

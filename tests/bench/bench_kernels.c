@@ -1,7 +1,7 @@
 /*
  * bench_kernels.c - how fast the CPU kernels are, beside memcpy in the same run
  *
- * Usage: bench_kernels [THREADS [memory|attention]]. Best of several runs each, random data. Matrix
+ * Usage: bench_kernels [THREADS [memory|half|attention]]. Best of several runs each, random data. Matrix
  * products: bench_gemm.
  */
 #include <math.h>
@@ -123,9 +123,11 @@ static void run_gelu(void *arg)
 static void run_adamw(void *arg)
 {
     struct flat *f = arg;
+    const int64_t n = f->m * f->h;
 
+    /* fp32 whatever T is: two numbers of T as one of fp32 would be tiny, and slow. */
     k->adamw(&(struct kernel_adamw_buffers){
-        .p = f->a, .m = f->b, .v = (float *)f->c, .g = (float *)f->d, .w = f->scratch,
+        .p = f->mean, .m = f->mean + n, .v = f->mean + 2 * n, .g = f->rstd, .w = f->scratch,
     }, f->runs, &f->step, f->t, NULL);
 }
 
@@ -148,39 +150,76 @@ static void run_xent(void *arg)
     }, f->mean, f->mean + f->m, f->t, NULL);
 }
 
+static const struct kind {
+    const char *name;
+    void (*run)(void *);
+    double two, f32;                /* of T of two bytes, and of fp32: bytes an element that must move */
+} kinds[] = {
+    { "layernorm", run_layernorm, 4, 8 }, { "layernorm_back", run_layernorm_back, 6, 12 },
+    { "residual_norm, p 0.1", run_residual, 8, 16 }, { "gelu", run_gelu, 4, 8 },
+    { "adamw", run_adamw, 30, 32 }, { "sumsq", run_sumsq, 4, 4 }, { "xent stat + back", run_xent, 6, 12 },
+};
+
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static struct flat flat_new(int64_t m, int64_t h, enum dtype t)
+{
+    const int64_t n = m * h;
+    struct flat f = { m, h, t, numbers(n, t), numbers(n, t), numbers(n, t), numbers(n, t), numbers(3 * n, DTYPE_F32),
+                      numbers(n, DTYPE_F32), numbers(n, DTYPE_F32), numbers(n, DTYPE_F32),
+                      { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, NULL, { 0.1f, { 1, 2 }, 0 } };
+
+    f.runs = k->runs_new(&(struct kernel_run){ .n = n, .decay = 0.1f }, 1, &(struct err){0});
+    return f;
+}
+
+static void flat_free(struct flat *f)
+{
+    k->dev->free(f->a), k->dev->free(f->b), k->dev->free(f->c), k->dev->free(f->d), k->dev->free(f->mean);
+    k->dev->free(f->rstd), k->dev->free(f->gamma_grad), k->dev->free(f->scratch);
+    k->runs_free(f->runs);
+}
+
 static void bench_memory(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void *);
-        double two, f32;                /* of T of two bytes, and of fp32: bytes an element that must move */
-    } kinds[] = {
-        { "layernorm", run_layernorm, 4, 8 }, { "layernorm_back", run_layernorm_back, 6, 12 },
-        { "residual_norm, p 0.1", run_residual, 8, 16 }, { "gelu", run_gelu, 4, 8 },
-        { "adamw", run_adamw, 30, 32 }, { "sumsq", run_sumsq, 4, 4 }, { "xent stat + back", run_xent, 6, 12 },
-    };
     int64_t m = 4096, h = 2048, n = m * h;
     double copy = 0;
 
     for (int i = 0; i < 3; i++) {
         enum dtype t = i == 2 ? DTYPE_F16 : i ? DTYPE_BF16 : DTYPE_F32;
-        struct flat f = { m, h, t, numbers(n, t), numbers(n, t), numbers(n, t), numbers(n, t), numbers(3 * n, DTYPE_F32),
-                          numbers(n, DTYPE_F32), numbers(n, DTYPE_F32), numbers(n, DTYPE_F32),
-                          { 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 1 }, NULL, { 0.1f, { 1, 2 }, 0 } };
-
-        f.runs = k->runs_new(&(struct kernel_run){ .n = n, .decay = 0.1f }, 1, &(struct err){0});
+        struct flat f = flat_new(m, h, t);
 
         if (!i)
             printf("memcpy %.1f GB/s (bytes read and written)\n", copy = 8e-9 * (double)n / best(run_copy, &f));
-        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) {
+        for (size_t j = 0; j < N_KINDS; j++) {
             double rate = 1e-9 * (i ? kinds[j].two : kinds[j].f32) * (double)n / best(kinds[j].run, &f);
 
             printf("%-22s %-4s %6.1f GB/s  ratio to memcpy %.2f\n", kinds[j].name, dtype_name(t), rate, rate / copy);
         }
-        k->dev->free(f.a), k->dev->free(f.b), k->dev->free(f.c), k->dev->free(f.d), k->dev->free(f.mean);
-        k->dev->free(f.rstd), k->dev->free(f.gamma_grad), k->dev->free(f.scratch);
-        k->runs_free(f.runs);
+        flat_free(&f);
     }
+}
+
+/* fp16 beside bf16, call by call in turns, in the caches: on a busy machine, too, the best of each can be compared. */
+static void bench_half(void)
+{
+    struct flat f[2] = { flat_new(32, 2048, DTYPE_BF16), flat_new(32, 2048, DTYPE_F16) };
+
+    for (size_t j = 0; j < N_KINDS; j++) {
+        double least[2] = { 1e30, 1e30 };
+
+        for (int i = 0; i < 2000; i++) {
+            double t0 = now(), t;
+
+            kinds[j].run(&f[i % 2]);
+            t = now() - t0;
+            least[i % 2] = t < least[i % 2] ? t : least[i % 2];
+        }
+        printf("%-22s bf16 %6.1f us  f16 %6.1f us  ratio %.2f\n", kinds[j].name, 1e6 * least[0], 1e6 * least[1],
+               least[1] / least[0]);
+    }
+    flat_free(&f[0]);
+    flat_free(&f[1]);
 }
 
 /* ---- attention ---- */
@@ -243,6 +282,8 @@ int main(int argc, char **argv)
         omp_set_num_threads(o.threads);
     if (!only || !strcmp(only, "memory"))
         bench_memory();
+    if (!only || !strcmp(only, "half"))
+        bench_half();
     if (!only || !strcmp(only, "attention")) {
         bench_attention(1, 2048, 16, 64, 0, DTYPE_F32);
         bench_attention(1, 2048, 16, 64, 0, DTYPE_BF16);
