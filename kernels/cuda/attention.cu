@@ -5,17 +5,28 @@
 
 #include "kernels/cuda/attention.h"
 
+/* Does nothing: what it was compiled for tells of all kernels here. */
+static __global__ void compiled_for() {}
+
+/*
+ * A GPU that has wgmma, and code that uses it: of a library that was built for the A100 alone, a Hopper's driver
+ * compiles kernels whose fast forms are empty.
+ */
 static bool is_hopper(void)
 {
-    static int major;                   /* the same whoever asks first */
+    enum { HOPPER_MAJOR = 9, HOPPER_CODE = 90 };
+    static int answer = -1;             /* the same whoever asks first */
 
-    if (!major) {
-        int device = 0;
+    if (answer < 0) {
+        int device = 0, major = 0;
+        cudaFuncAttributes code = {};
 
         cuda_note("cudaGetDevice", cudaGetDevice(&device));
         cuda_note("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+        cuda_note("cudaFuncGetAttributes", cudaFuncGetAttributes(&code, compiled_for));
+        answer = major == HOPPER_MAJOR && code.ptxVersion >= HOPPER_CODE;
     }
-    return major == 9;
+    return answer == 1;
 }
 
 static bool is_fast(const struct kernel_attention *a, enum dtype t)
