@@ -26,8 +26,12 @@ enum layout_kind {
     LAYOUT_UNIVERSAL_HDF5,      /* index.h5 that holds the bytes (or one .h5 a parameter) */
     LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
     LAYOUT_HF,                  /* a model folder of Hugging Face Transformers: hf_source.h */
+    /* Further ones are of no family that we know: config may be all 0. */
+    LAYOUT_ZERO,                /* DeepSpeed's engine without pipeline, ZeRO-1, 2, 3: mp_rank_00_* or zero_pp_rank_* */
+    LAYOUT_DCP,                 /* torch.distributed.checkpoint: dcp/dcp.h */
+    LAYOUT_TORCHDIST,           /* Megatron-core's torch_dist: torchdist/torchdist.h */
 };
-/* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf". */
+/* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf", "zero", "dcp", "torchdist". */
 const char *layout_name(enum layout_kind k);
 
 /* What belongs to a file, for sizes and completeness. */
@@ -52,6 +56,19 @@ struct param {
     struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
     uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, where a manifest told */
     bool has_digest[STATE_N];
+    const char *spelled[STATE_N];       /* what the files call the state, where that is not NAME; or NULL */
+    const char *shared_with;    /* another name of that parameter's tensors (a tied weight's second one); or NULL */
+};
+
+/* What a checkpoint holds beside its parameters: a tensor (Adam's step, a generator's state) or a plain value. */
+struct source_value {
+    const char *name;           /* as the files spell it: "optim.state.model.norm.weight.step" */
+    const struct tmap *map;     /* a tensor's elements; NULL: a plain value */
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    const struct pk *tree;      /* the plain value; NULL: a tensor */
+    const struct pt *pt;        /* where tensors inside the tree are found; NULL: it has none */
+    bool buffer;                /* the model's: it goes where its weights go */
 };
 
 /* Everything that is not tensor data, typed where tools use it; the trees stay in the pt handles. */
@@ -71,6 +88,7 @@ struct run_state {
     struct pt *optimizer_pt;            /* the file both live in */
 };
 
+struct dcp_table;
 struct source {
     enum layout_kind kind;
     char *path;                 /* the tag folder (or archive) as opened, "latest" already followed */
@@ -82,15 +100,24 @@ struct source {
     struct run_state run;
     bool tied_embedding;        /* the last stage holds a second copy */
     bool zero_stage_1;          /* ZeRO-1/2 shards rather than BF16_Optimizer's; a universal form: made of such */
+    int zero_stage;             /* LAYOUT_ZERO, and a universal form of such: 1, 2 or 3 */
+    enum dtype weights;         /* of those: what the run computes with */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */
     int n_params;
     struct param *param;        /* order: embedding, layers, final LayerNorm; natural order of names inside */
+    const struct dcp_table *dcp;        /* LAYOUT_DCP: the entries in their order, for whoever writes them again */
+    int n_items;
+    int *item;                  /* zips inside files: their numbers in source->files */
+    int n_values;
+    struct source_value *value; /* in the order of the files' tables */
+    int n_held;
+    struct pt **held;           /* handles of containers inside files that trees need; closed with the source */
     struct source_names *names; /* for source_param() and source_file(), the arena's; NULL: they compare all */
 };
 
 struct source_names {
-    struct names *param, *file; /* made when first asked */
+    struct names *param, *file, *value, *spelled;       /* made when first asked */
 };
 
 struct source_opts {
@@ -114,6 +141,23 @@ void source_close(struct source *s);                    /* NULL is fine */
 /* By name, NULL: none. Not from two threads at once: the first to ask makes a table. */
 struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
+/* Of no family of models that we know: names are the model's own, and config is all 0. */
+bool source_is_foreign(const struct source *s);
+/*
+ * Put the model's buffers behind the parameters, for forms that keep both alike: each with one state, STATE_BF16 where
+ * it is of 16 bits, else STATE_FP32 (of whatever type). Once.
+ */
+void source_add_buffers(struct source *s);
+/*
+ * What a person means by a name: a parameter's, NAME:STATE or NAME.STATE, a state as the files spell it, or a value's.
+ * false: nothing of that name. Threads as source_param().
+ */
+struct source_hit {
+    struct param *param;                /* NULL: a value */
+    int state;                          /* of the parameter; -1: none was said */
+    const struct source_value *value;
+};
+bool source_find(const struct source *s, const char *name, struct source_hit *hit);
 
 /*
  * The openers behind source_open(), one per layout file. `names` lists the folder (paths
@@ -129,6 +173,8 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
                              struct report *r, struct err *e);
 int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                                struct report *r, struct err *e);
+int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                     struct err *e);
 int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                          struct report *r, struct err *e);
 

@@ -12,7 +12,8 @@ const char *layout_name(enum layout_kind k)
     static const char *const names[] = {
         [LAYOUT_DEEPSPEED] = "deepspeed", [LAYOUT_UNIVERSAL_PT] = "universal-pt",
         [LAYOUT_UNIVERSAL_HDF5] = "universal-hdf5", [LAYOUT_UNIVERSAL_VIRTUAL] = "universal-virtual",
-        [LAYOUT_HF] = "hf",
+        [LAYOUT_HF] = "hf", [LAYOUT_ZERO] = "zero", [LAYOUT_DCP] = "dcp",
+        [LAYOUT_TORCHDIST] = "torchdist",
     };
 
     return names[k];
@@ -31,9 +32,35 @@ void source_close(struct source *s)
     }
     if (!closed_optimizer)
         pt_close(s->run.optimizer_pt);
+    for (int i = 0; i < s->n_held; i++)
+        pt_close(s->held[i]);
     files_free(s->files);
     arena_free(s->arena);
     free(s);
+}
+
+bool source_is_foreign(const struct source *s)
+{
+    return s->config.n_layers == 0 && (s->kind > LAYOUT_HF || s->zero_stage);
+}
+
+void source_add_buffers(struct source *s)
+{
+    struct param *p = arena_alloc(s->arena, (size_t)(s->n_params + s->n_values + 1) * sizeof *p);
+
+    if (s->n_params)
+        memcpy(p, s->param, (size_t)s->n_params * sizeof *p);
+    s->param = p;
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+        bool half = v->map && dtype_size(v->map->dtype) == 2;
+
+        if (!v->buffer || !v->map || source_param(s, v->name))
+            continue;
+        p[s->n_params] = (struct param){ .name = v->name, .ndim = v->ndim, .stage = -1, .group = -1 };
+        memcpy(p[s->n_params].shape, v->shape, sizeof v->shape);
+        p[s->n_params++].state[half ? STATE_BF16 : STATE_FP32] = (struct tmap *)v->map;
+    }
 }
 
 /* ---- by name ---- */
@@ -89,4 +116,57 @@ const struct source_file *source_file(const struct source *s, const char *name)
                      : compare_all(s, s->n_files, file_name, name);
 
     return i < 0 ? NULL : &s->file[i];
+}
+
+static const char *value_name(const struct source *s, int i)
+{
+    return s->value[i].name;
+}
+
+static const char *spelled_name(const struct source *s, int i)
+{
+    const char *name = s->param[i / STATE_N].spelled[i % STATE_N];
+
+    return name ? name : "";
+}
+
+/* "NAME:STATE" or "NAME.STATE". */
+static bool find_state(const struct source *s, const char *name, struct source_hit *hit)
+{
+    const char *end = strrchr(name, ':');
+    char *bare;
+
+    for (int i = 0; i < 2; i++, end = strrchr(name, '.')) {
+        hit->state = end ? state_by_name(end + 1) : -1;
+        if (hit->state < 0)
+            continue;
+        bare = str_fmt("%.*s", (int)(end - name), name);
+        hit->param = source_param(s, bare);
+        free(bare);
+        if (hit->param)
+            return true;
+    }
+    return false;
+}
+
+bool source_find(const struct source *s, const char *name, struct source_hit *hit)
+{
+    int i;
+
+    *hit = (struct source_hit){ .param = source_param(s, name), .state = -1 };
+    if (hit->param || !*name)
+        return hit->param != NULL;
+    i = s->names ? look_up(s, &s->names->spelled, s->n_params * STATE_N, spelled_name, name)
+                 : compare_all(s, s->n_params * STATE_N, spelled_name, name);
+    if (i >= 0) {
+        *hit = (struct source_hit){ .param = &s->param[i / STATE_N], .state = i % STATE_N };
+        return true;
+    }
+    i = s->names ? look_up(s, &s->names->value, s->n_values, value_name, name)
+                 : compare_all(s, s->n_values, value_name, name);
+    if (i >= 0) {
+        *hit = (struct source_hit){ .state = -1, .value = &s->value[i] };
+        return true;
+    }
+    return find_state(s, name, hit);
 }

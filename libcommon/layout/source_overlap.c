@@ -1,5 +1,5 @@
 /*
- * source_overlap.c - every byte of a checkpoint belongs to one state of one parameter
+ * source_overlap.c - every byte of a checkpoint belongs to one tensor
  *
  * Places of tensors come from pickles and indices, which may say what they like: two
  * optimizer groups that name the same moments look whole, each by itself. So all extents
@@ -19,8 +19,7 @@ enum { NAMED = 16 };
 struct overlap_claim {
     int file;
     uint64_t at, end;
-    int param;
-    enum state state;
+    const char *name, *state;   /* state NULL: a value beside the parameters */
 };
 
 struct claims {
@@ -28,7 +27,7 @@ struct claims {
     struct overlap_claim *v;
 };
 
-static void add_map(struct claims *c, const struct source *s, const struct tmap *m, int param, enum state st)
+static void add_map(struct claims *c, const struct source *s, const struct tmap *m, const char *name, const char *state)
 {
     for (int k = 0; m && k < m->n_slices; k++)
         for (int i = 0; i < m->slice[k].n_extents; i++) {
@@ -38,7 +37,7 @@ static void add_map(struct claims *c, const struct source *s, const struct tmap 
             if (x->len == 0)
                 continue;
             ARRAY_ROOM(c->v, c->cap, c->n + 1);
-            c->v[c->n++] = (struct overlap_claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, param, st };
+            c->v[c->n++] = (struct overlap_claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, name, state };
         }
 }
 
@@ -53,9 +52,10 @@ static int by_place(const void *a, const void *b)
 
 static void tell(const struct source *s, const struct overlap_claim *a, const struct overlap_claim *b, struct report *r)
 {
-    report_add(r, SEV_ERROR, "overlap", files_name(s->files, b->file), b->at, s->param[b->param].name,
-               "its %s shares %llu bytes with %s of parameter %s", state_name(b->state),
-               (unsigned long long)(min_u64(a->end, b->end) - b->at), state_name(a->state), s->param[a->param].name);
+    report_add(r, SEV_ERROR, "overlap", files_name(s->files, b->file), b->at, b->name,
+               "its %s shares %llu bytes with %s of %s %s", b->state ? b->state : "tensor",
+               (unsigned long long)(min_u64(a->end, b->end) - b->at), a->state ? a->state : "tensor",
+               a->state ? "parameter" : "value", a->name);
 }
 
 void source_overlap(const struct source *s, struct report *r)
@@ -64,10 +64,12 @@ void source_overlap(const struct source *s, struct report *r)
     int n_told = 0;
 
     for (int i = 0; i < s->n_params; i++)
-        for (int st = 0; st < STATE_N; st++) {
-            add_map(&c, s, s->param[i].state[st], i, (enum state)st);
-            add_map(&c, s, s->param[i].tied[st], i, (enum state)st);
+        for (int st = 0; st < STATE_N && !s->param[i].shared_with; st++) {
+            add_map(&c, s, s->param[i].state[st], s->param[i].name, state_name((enum state)st));
+            add_map(&c, s, s->param[i].tied[st], s->param[i].name, state_name((enum state)st));
         }
+    for (int i = 0; i < s->n_values; i++)
+        add_map(&c, s, s->value[i].map, s->value[i].name, NULL);
     if (c.n)
         qsort(c.v, c.n, sizeof *c.v, by_place);
     for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the one that reaches furthest so far */

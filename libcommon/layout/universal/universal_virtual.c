@@ -692,7 +692,10 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     (void)plan;
     k->src = s;
     k->dir = xstrdup(dir);
-    if (k->o.part != 0)
+    if (s->n_items)
+        err_data(e, s->path, ERR_NO_BYTE, "its tensors lie in archives inside of files, whose checks an index cannot "
+                 "carry; another form can be made");
+    else if (k->o.part != 0)
         rc = 0;                         /* a second's work: not worth dividing */
     else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
