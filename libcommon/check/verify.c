@@ -43,8 +43,9 @@ static void check_strays(const struct source *s, struct report *r)
         known[s->file[i].file] = true;
     for (int i = 0; i < n; i++) {
         const char *name = files_name(s->files, i);
+        bool item = files_home(s->files, i, &(uint64_t){0}) != i;
 
-        if (!known[i] && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
+        if (!known[i] && !item && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
             !is_told_as(r, name, "extra_file"))
             stray[n_strays++] = name;
     }
@@ -69,39 +70,48 @@ static bool is_told(const struct report *r, const char *name)
     return false;
 }
 
-/*
- * The directories of all .pt files: openers close what they have read. A file whose
- * directory is damaged stays NULL; the opener has told of it as a rule.
- */
-static struct zip **open_zips(struct source *s, struct report *r)
+static bool is_zip(const struct source *s, int i)
 {
-    struct zip **zip = xcalloc((size_t)s->n_files + 1, sizeof *zip);
+    return str_ends(s->file[i].name, ".pt") || (s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin"));
+}
 
-    for (int i = 0; i < s->n_files; i++) {
+/*
+ * The directories of all .pt files, and of items inside files: openers close what they have read. One whose
+ * directory is damaged stays NULL; the opener has told of it as a rule. *n is their number.
+ */
+static struct scan_zip *open_zips(struct source *s, int *n, struct report *r)
+{
+    struct scan_zip *zip = xcalloc((size_t)s->n_files + (size_t)s->n_items + 1, sizeof *zip);
+
+    *n = 0;
+    for (int i = 0; i < s->n_files; i++)
+        if (is_zip(s, i))
+            zip[(*n)++].file = s->file[i].file;
+    for (int i = 0; i < s->n_items; i++)
+        zip[(*n)++].file = s->item[i];
+    for (int i = 0; i < *n; i++) {
         struct err e = {0};
 
-        if (!str_ends(s->file[i].name, ".pt") && !(s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin")))
-            continue;
-        zip[i] = zip_open(s->files, s->file[i].file, &e);
-        if (!zip[i] && !is_told(r, files_name(s->files, s->file[i].file)))
+        zip[i].zip = zip_open(s->files, zip[i].file, &e);
+        if (!zip[i].zip && !is_told(r, files_name(s->files, zip[i].file)))
             report_add_err(r, "unreadable", &e);
     }
     return zip;
 }
 
-static void close_zips(struct zip **zip, int n)
+static void close_zips(struct scan_zip *zip, int n)
 {
     for (int i = 0; i < n; i++)
-        zip_close(zip[i]);
+        zip_close(zip[i].zip);
     free(zip);
 }
 
-static void check_containers(struct source *s, struct zip *const *zip, struct report *r)
+static void check_containers(struct source *s, const struct scan_zip *zip, int n, struct report *r)
 {
-    for (int i = 0; i < s->n_files; i++) {
+    for (int i = 0; i < n; i++) {
         struct err e = {0};
 
-        if (zip[i] && zip_check_container(zip[i], s->files, s->file[i].file, r, &e) < 0)
+        if (zip[i].zip && zip_check_container(zip[i].zip, s->files, zip[i].file, r, &e) < 0)
             report_add_err(r, "read", &e);
     }
 }
@@ -120,13 +130,13 @@ static void count_files(const struct source *s, const char *layout, struct verif
 /* Everything after the open, for a checkpoint and for a single file alike. */
 static int verify_opened(struct source *s, const struct verify_opts *o, struct report *r, struct err *e)
 {
-    struct zip **zip = open_zips(s, r);
-    int rc;
+    int n, rc;
+    struct scan_zip *zip = open_zips(s, &n, r);
 
     if (!o->lenient)
-        check_containers(s, zip, r);
-    rc = values_check(s, zip, o, r, e);
-    close_zips(zip, s->n_files);
+        check_containers(s, zip, n, r);
+    rc = values_check(s, zip, n, o, r, e);
+    close_zips(zip, n);
     return rc;
 }
 

@@ -50,43 +50,42 @@ static struct scan_place *sorted_records(struct files *f, int *n)
 }
 
 /* Compressed bytes are checked by unpacking them. */
-static void check_packed(struct source *s, const struct source_file *sf, const struct zip_entry *z,
-                         struct report *r)
+static void check_packed(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
     struct archive_want want = { .name = z->name, .size = z->size, .crc = z->crc };
     struct err e = {0};
 
-    if (archive_unpack(s->files, sf->file, &want, 1, &e) < 0)
+    if (archive_unpack(s->files, file, &want, 1, &e) < 0)
         report_add_err(r, "crc", &e);
 }
 
 /* Make a record of every stored entry that is none yet (pickle, version, byte order). */
-static void add_entries(struct source *s, struct zip *const *zip, struct report *r)
+static void add_entries(struct source *s, const struct scan_list *scan, struct report *r)
 {
     int n;
     struct scan_place *known = sorted_records(s->files, &n);
 
-    for (int i = 0; i < s->n_files; i++) {
-        const struct source_file *sf = &s->file[i];
-        const struct zip *z = zip[i];
-        int n_bare = 0;
+    for (int i = 0; i < scan->n_zips; i++) {
+        const struct zip *z = scan->zip[i].zip;
+        int n_bare = 0, file = scan->zip[i].file;
 
         for (int k = 0; z && k < zip_n(z); k++) {
             const struct zip_entry *ze = zip_entry(z, k);
-            struct scan_place want = { .file = sf->file, .at = ze->at, .len = ze->size };
+            struct scan_place want = { .at = ze->at, .len = ze->size };
 
+            want.file = files_home(s->files, file, &want.at);
             if (ze->size == 0)
                 continue;
             n_bare += ze->crc == 0;
             if (ze->method != 0)
-                check_packed(s, sf, ze, r);
+                check_packed(s, file, ze, r);
             else if (!bsearch(&want, known, (size_t)n, sizeof *known, place_cmp))
-                files_add_record(s->files, &(struct record){ .file = sf->file, .at = ze->at, .len = ze->size,
+                files_add_record(s->files, &(struct record){ .file = want.file, .at = want.at, .len = ze->size,
                                                              .has_crc = ze->crc != 0, .crc = ze->crc,
                                                              .name = ze->name });
         }
         if (n_bare)
-            report_add(r, SEV_WARNING, "no_crc", files_name(s->files, sf->file), ERR_NO_BYTE, NULL,
+            report_add(r, SEV_WARNING, "no_crc", files_name(s->files, file), ERR_NO_BYTE, NULL,
                        "%d records have no checksum stored, damage in them cannot be seen", n_bare);
     }
     free(known);
@@ -103,15 +102,20 @@ static void tell_crc(struct files *f, const struct record *rec, uint32_t crc, st
 struct images {
     struct files *files;
     int n;
-    uint8_t **bytes;            /* NULL: could not be read */
+    uint8_t **bytes;            /* NULL: could not be read, or part of another */
 };
+
+static bool is_item(const struct files *f, int file)
+{
+    return files_home(f, file, &(uint64_t){0}) != file;
+}
 
 static uint64_t total_bytes(struct files *f)
 {
     uint64_t sum = 0;
 
     for (int i = 0; i < files_count(f); i++)
-        if (!add_u64(sum, files_size(f, i), &sum))
+        if (!is_item(f, i) && !add_u64(sum, files_size(f, i), &sum))
             return UINT64_MAX;
     return sum;
 }
@@ -125,6 +129,8 @@ static void images_read(struct images *im, struct files *f, struct report *r)
         uint64_t size = files_size(f, i);
         struct err e = {0};
 
+        if (is_item(f, i))
+            continue;
         im->bytes[i] = xmalloc(size + 1);
         if (files_read(f, i, 0, im->bytes[i], size, &e) < 0) {
             report_add_err(r, "read", &e);
@@ -321,12 +327,12 @@ static bool sizes_possible(struct source *s, const struct scan_item *item, int n
     return false;
 }
 
-int scan_run(struct source *s, struct zip *const *zip, const struct scan_list *scan, const struct verify_opts *o,
-             struct report *r, struct err *e)
+int scan_run(struct source *s, const struct scan_list *scan, const struct verify_opts *o, struct report *r,
+             struct err *e)
 {
     struct scan_list possible = *scan;
 
-    add_entries(s, zip, r);
+    add_entries(s, scan, r);
     if (!sizes_possible(s, scan->item, scan->n, r))
         possible.n = 0;
     if (total_bytes(s->files) > DIRECT_MAX_BYTES)

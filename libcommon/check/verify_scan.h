@@ -31,8 +31,16 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
 /* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
+/* A zip: a file of the layout, or an item inside one. */
+struct scan_zip {
+    int file;
+    struct zip *zip;            /* NULL: a damaged one, of which a finding tells */
+};
+
 /* What is to be read, and who is shown it. */
 struct scan_list {
+    const struct scan_zip *zip;
+    int n_zips;
     struct scan_item *item;
     int n;
     scan_look *look;
@@ -40,10 +48,10 @@ struct scan_list {
 };
 
 /*
- * zip[i] is the directory of s->file[i], NULL where it is none. Files cut short and wrong
+ * Files cut short and wrong
  * CRCs are findings ("read", "crc"). -1 only with ERR_STOP. Adds records to s->files.
  */
-MUST_CHECK int scan_run(struct source *s, struct zip *const *zip, const struct scan_list *scan,
-                        const struct verify_opts *o, struct report *r, struct err *e);
+MUST_CHECK int scan_run(struct source *s, const struct scan_list *scan, const struct verify_opts *o, struct report *r,
+                        struct err *e);
 
 #endif

@@ -17,9 +17,9 @@
 #include "libcommon/check/verify_scan.h"
 #include "libcommon/plan/stats.h"
 
-/* One state of one parameter, or the last stage's copy of it, as it goes by. */
+/* One state of one parameter, or the last stage's copy of it, or another tensor, as it goes by. */
 struct passed {
-    const struct param *param;
+    const struct param *param;  /* NULL: a tensor beside the parameters */
     enum state state;
     bool tied;
     struct crc_sum rounded;     /* fp32: CRC of the weights it rounds to */
@@ -59,7 +59,7 @@ static uint32_t count_f32(struct passed *p, const uint32_t *bits, size_t n)
     if (inf)
         p->n_inf += inf;
     /* Negative NaNs were counted too; they are reported as NaN already. */
-    if (negative && !nan && p->state == STATE_EXP_AVG_SQ)
+    if (negative && !nan && p->param && p->state == STATE_EXP_AVG_SQ)
         p->n_negative += negative;
     return nan;
 }
@@ -103,7 +103,7 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
 {
     uint32_t bits[BLOCK], crc = 0;
     uint16_t rounded[BLOCK];
-    const struct tmap *weights = p->state == STATE_FP32 && !p->tied ? p->param->state[STATE_BF16] : NULL;
+    const struct tmap *weights = p->param && p->state == STATE_FP32 && !p->tied ? p->param->state[STATE_BF16] : NULL;
     bool want_rounded = weights && (weights->dtype == DTYPE_BF16 || weights->dtype == DTYPE_F16);
 
     for (uint64_t at = 0; at < len; at += sizeof bits) {
@@ -156,7 +156,7 @@ static int add_item(struct values *v, const struct param *p, enum state st, bool
 
 static void list_items(struct values *v)
 {
-    size_t room = (size_t)v->s->n_params * STATE_N * 2 + 1;
+    size_t room = (size_t)v->s->n_params * STATE_N * 2 + (size_t)v->s->n_values + 1;
 
     v->passed = xcalloc(room, sizeof *v->passed);
     v->item = xcalloc(room, sizeof *v->item);
@@ -166,11 +166,18 @@ static void list_items(struct values *v)
         const struct param *p = &v->s->param[i];
 
         for (int st = 0; st < STATE_N; st++) {
-            v->of_param[i][st] = p->state[st] ? add_item(v, p, (enum state)st, false) : -1;
+            /* What has another's tensors passes as the other. */
+            v->of_param[i][st] = p->state[st] && !p->shared_with ? add_item(v, p, (enum state)st, false) : -1;
             if (p->tied[st])
                 add_item(v, p, (enum state)st, true);
         }
     }
+    for (int i = 0; i < v->s->n_values; i++)
+        if (v->s->value[i].map) {
+            v->name[v->n] = xstrdup(v->s->value[i].name);
+            v->item[v->n] = (struct scan_item){ .map = v->s->value[i].map, .name = v->name[v->n] };
+            v->n++;
+        }
 }
 
 static void values_free(struct values *v)
@@ -197,6 +204,16 @@ static struct stats_diff distance(struct values *v, const struct tmap *a, const 
         memset(&job.diff, 0, sizeof job.diff);
     report_free(so.report);
     return job.diff;
+}
+
+static void judge_value(struct values *v, int i)
+{
+    const struct passed *p = &v->passed[i];
+
+    if (p->n_nan || p->n_inf)
+        report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, v->name[i],
+                   "holds %llu NaN and %llu infinite values", (unsigned long long)p->n_nan,
+                   (unsigned long long)p->n_inf);
 }
 
 static void judge_item(struct values *v, int i)
@@ -290,10 +307,12 @@ static void judge_rounding(struct values *v, const struct param *p, const int of
 static void judge(struct values *v)
 {
     for (int i = 0; i < v->n; i++) {
-        int param = (int)(v->passed[i].param - v->s->param);
-        int first = v->of_param[param][v->passed[i].state];
+        const struct param *param = v->passed[i].param;
+        int first = param ? v->of_param[param - v->s->param][v->passed[i].state] : -1;
 
-        if (!v->item[i].seen)
+        if (v->item[i].seen && !param)
+            judge_value(v, i);
+        if (!v->item[i].seen || !param)
             continue;
         judge_item(v, i);
         if (v->passed[i].tied)
@@ -397,14 +416,14 @@ static void check_manifest(struct values *v)
     free(run);
 }
 
-int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
     struct values v = { .s = s, .o = o, .r = r };
     int rc;
 
     list_items(&v);
-    rc = scan_run(s, zip, &(struct scan_list){ v.item, v.n, look, &v }, o, r, e);
+    rc = scan_run(s, &(struct scan_list){ zip, n_zips, v.item, v.n, look, &v }, o, r, e);
     if (rc == 0) {
         const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
 

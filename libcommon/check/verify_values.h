@@ -8,12 +8,10 @@
 #ifndef SHARDKIT_CHECK_VERIFY_VALUES_H
 #define SHARDKIT_CHECK_VERIFY_VALUES_H
 
-#include "libcommon/check/verify.h"
-#include "libcommon/format/zip.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/check/verify_scan.h"
 
-/* zip[i] belongs to s->file[i]. -1 only with ERR_STOP; files that cannot be read are findings. */
-MUST_CHECK int values_check(struct source *s, struct zip *const *zip, const struct verify_opts *o,
+/* -1 only with ERR_STOP; files that cannot be read are findings. */
+MUST_CHECK int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                             struct report *r, struct err *e);
 
 #endif
