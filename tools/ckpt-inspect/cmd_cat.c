@@ -28,11 +28,11 @@ enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
 
 static int not_there(const struct view *v, const char *name, struct err *e)
 {
-    const char **names = xcalloc((size_t)v->n + 1, sizeof *names), *near;
+    const char **names = xcalloc((size_t)v->n_all + 1, sizeof *names), *near;
 
-    for (int i = 0; i < v->n; i++)
+    for (int i = 0; i < v->n_all; i++)
         names[i] = v->tensor[i].name;
-    near = parse_nearest(name, names, v->n);
+    near = parse_nearest(name, names, v->n_all);
     err_data(e, v->path, ERR_NO_BYTE, "no tensor '%s'%s%s%s", name, near ? "; did you mean '" : "",
              near ? near : "", near ? "'?" : "");
     free(names);
@@ -49,24 +49,33 @@ static int any_state(const struct view *v, const char *name)
     return i;
 }
 
-/* "NAME" or "NAME.STATE". */
-static int find_tensor(const struct inspect *in, const struct view *v, const char *name, struct err *e)
+/* By any of the names that source_find() knows; -1: none. */
+static int find_in_source(const struct inspect *in, const struct view *v, const char *name,
+                          const struct source_value **plain)
 {
-    const char *dot = strrchr(name, '.');
-    int state = dot ? state_by_name(dot + 1) : -1, i;
-    char *bare;
+    struct source_hit hit;
 
-    if (!v->source)
-        i = view_find(v, name, -1);
-    else if (in->state >= 0)
-        i = view_find(v, name, in->state);
-    else
-        i = any_state(v, name);
-    if (i < 0 && v->source && state >= 0 && in->state < 0) {
-        bare = str_fmt("%.*s", (int)(dot - name), name);
-        i = view_find(v, bare, state);
-        free(bare);
-    }
+    if (!source_find(v->source, name, &hit))
+        return -1;
+    if (hit.value && !hit.value->map && in->state < 0)
+        *plain = hit.value;
+    if (hit.value)
+        return in->state < 0 ? view_find(v, hit.value->name, -1) : -1;
+    if (in->state >= 0 && hit.state >= 0 && hit.state != in->state)
+        return -1;
+    if (in->state >= 0 || hit.state >= 0)
+        return view_find(v, hit.param->name, hit.state >= 0 ? hit.state : in->state);
+    return any_state(v, hit.param->name);
+}
+
+/* A tensor's number, or -1 with *plain, or -1 with *e. */
+static int find_tensor(const struct inspect *in, const struct view *v, const char *name,
+                       const struct source_value **plain, struct err *e)
+{
+    int i = v->source ? find_in_source(in, v, name, plain) : view_find(v, name, -1);
+
+    if (i < 0 && *plain)
+        return -1;
     if (i < 0)
         return not_there(v, name, e);
     if (!v->tensor[i].map) {
@@ -327,8 +336,35 @@ static int cat_tensor(const struct inspect *in, const struct view *v, const stru
     return out_close(&o, rc, e);
 }
 
+static int cat_plain(const struct inspect *in, const struct view *v, const struct source_value *x, struct err *e)
+{
+    struct strbuf sb = {0};
+    struct cat_out o = {0};
+
+    if (in->format != CAT_TEXT || in->slice) {
+        err_usage(e, "%s is a plain value and no tensor: --npy, --raw and --slice do not go with it", x->name);
+        return -1;
+    }
+    if (out_open(&o, in, v, e) < 0)
+        return out_close(&o, -1, e);
+    if (in->cli.json) {
+        json_t *line = json_pack("{s:o, s:o, s:o}", "path", out_text(v->source->path), "name", out_text(x->name),
+                                 "value", out_pickled(x->tree));
+
+        json_dumpf(line, o.f, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        json_decref(line);
+    } else {
+        pk_text(x->tree, &sb);
+        fputs(sb.buf ? sb.buf : "", o.f);
+    }
+    fputc('\n', o.f);
+    strbuf_free(&sb);
+    return out_close(&o, 0, e);
+}
+
 int cmd_cat(struct inspect *in)
 {
+    const struct source_value *plain = NULL;
     struct report *r;
     struct err e = {0};
     struct view *v;
@@ -340,8 +376,8 @@ int cmd_cat(struct inspect *in)
     v = view_open(in, in->arg[0], r, &e);
     rc = out_open_findings(in, r);
     if (v)
-        i = find_tensor(in, v, in->arg[1], &e);
-    if (i < 0 || cat_tensor(in, v, &v->tensor[i], &e) < 0)
+        i = find_tensor(in, v, in->arg[1], &plain, &e);
+    if (plain ? cat_plain(in, v, plain, &e) < 0 : i < 0 || cat_tensor(in, v, &v->tensor[i], &e) < 0)
         rc = cli_fail(&in->cli, &e);
     view_close(v);
     report_free(r);

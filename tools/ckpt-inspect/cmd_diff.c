@@ -162,6 +162,9 @@ static void print_notes(const struct diff *d)
         if (d->state_in_a[st] != d->state_in_b[st])
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
+    if (d->n_values_a || d->n_values_b)
+        printf("note: %d tensors beside the parameters are only in the first, %d only in the second:\n"
+               "      not compared, the layouts differ\n", d->n_values_a, d->n_values_b);
     for (int i = 0; i < d->n; i++) {
         const struct diff_pair *p = &d->pair[i];
 
@@ -275,7 +278,7 @@ static int compare(struct inspect *in, struct diff *d, struct report *r, struct 
                              .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
                              .whole_records = !in->glob, .report = r };
 
-    if (d->a->n == 0 && view_check_match(in, d->b, e) < 0)
+    if (d->a->n_all == 0 && view_check_match(in, d->b, e) < 0)
         return -1;
     diff_pair(d);
     if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))

@@ -1,5 +1,5 @@
 /*
- * cmd_ls.c - every parameter, and with -v where its pieces lie
+ * cmd_ls.c - every parameter, and with -v where its pieces lie, and what else there is
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -123,6 +123,8 @@ static void print_param(const struct inspect *in, const struct view *v, const st
         snprintf(group, sizeof group, "%d", p->group);
     printf("%-*s %-*s %5s %5s  %s", w->shape, out_shape_text(p->shape, p->ndim, shape), w->rule,
            merge_rule_name(p->merge), stage, group, p->name);
+    if (p->shared_with)
+        printf(" (another name of %s)", p->shared_with);
     if (w->states) {
         printf("  ");
         print_states(t, n);
@@ -152,10 +154,57 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         tied |= p->tied[t[i].state] != NULL;
         json_object_set_new(states, state_name((enum state)t[i].state), o);
     }
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o}",
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o*, s:o}",
         "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
         "merge_rule", merge_rule_name(p->merge), "stage", out_int_or_null(p->stage),
-        "group", out_int_or_null(p->group), "tied", (int)tied, "states", states);
+        "group", out_int_or_null(p->group), "tied", (int)tied,
+        "shared_with", p->shared_with ? out_text(p->shared_with) : NULL, "states", states);
+}
+
+/* ---- with -v: what is no parameter's ---- */
+
+static void print_values(const struct view *v)
+{
+    char shape[160];
+
+    if (v->n_all > v->n || v->n_plain)
+        printf("beside the parameters\n");
+    for (int i = v->n; i < v->n_all; i++) {
+        const struct view_tensor *t = &v->tensor[i];
+
+        printf("%s %s  %s\n", dtype_name(t->dtype), out_shape_text(t->shape, t->ndim, shape), t->name);
+        print_pieces(v, t->map, "");
+    }
+    for (int i = 0; i < v->n_plain; i++) {
+        struct strbuf sb = {0};
+
+        pk_text(v->plain[i]->tree, &sb);
+        printf("%s = %s\n", v->plain[i]->name, sb.buf ? sb.buf : "");
+        strbuf_free(&sb);
+    }
+}
+
+static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bool pieces)
+{
+    json_t *o = json_pack("{s:o, s:o, s:s, s:I}",
+        "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
+        "dtype", dtype_name(t->dtype), "size_bytes", (json_int_t)(t->n_elems * dtype_size(t->dtype)));
+
+    if (pieces)
+        json_object_set_new(o, "pieces", pieces_json(v, t->map));
+    return o;
+}
+
+static json_t *values_json(const struct view *v)
+{
+    json_t *a = json_array();
+
+    for (int i = v->n; i < v->n_all; i++)
+        json_array_append_new(a, tensor_json(v, &v->tensor[i], true));
+    for (int i = 0; i < v->n_plain; i++)
+        json_array_append_new(a, json_pack("{s:o, s:o}", "name", out_text(v->plain[i]->name),
+                                           "value", out_pickled(v->plain[i]->tree)));
+    return a;
 }
 
 static void list_params(const struct inspect *in, const struct view *v)
@@ -172,11 +221,18 @@ static void list_params(const struct inspect *in, const struct view *v)
         else
             print_param(in, v, &v->tensor[i], n, &w);
     }
-    if (in->cli.json)
-        out_json(json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path), "layout", layout_name(v->source->kind),
-                           "parameters", a));
-    else
+    if (in->cli.json) {
+        json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path),
+                              "layout", layout_name(v->source->kind), "parameters", a);
+
+        if (in->cli.verbose && (v->n_all > v->n || v->n_plain))
+            json_object_set_new(o, "values", values_json(v));
+        out_json(o);
+    } else {
         json_decref(a);
+        if (in->cli.verbose)
+            print_values(v);
+    }
 }
 
 /* ---- one file: one line a tensor ---- */
@@ -193,13 +249,7 @@ static void list_tensors(const struct inspect *in, const struct view *v)
         const struct view_tensor *t = &v->tensor[i];
 
         if (in->cli.json) {
-            json_t *o = json_pack("{s:o, s:o, s:s, s:I}",
-                "name", out_text(t->name), "shape", out_shape(t->shape, t->ndim),
-                "dtype", dtype_name(t->dtype), "size_bytes", (json_int_t)(t->n_elems * dtype_size(t->dtype)));
-
-            if (in->cli.verbose)
-                json_object_set_new(o, "pieces", pieces_json(v, t->map));
-            json_array_append_new(a, o);
+            json_array_append_new(a, tensor_json(v, t, in->cli.verbose));
             continue;
         }
         printf("%-*s  %-5s  %s\n", width, out_shape_text(t->shape, t->ndim, shape), dtype_name(t->dtype), t->name);

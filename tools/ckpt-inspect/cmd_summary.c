@@ -44,6 +44,22 @@ static void say_count(const char *what, int64_t n)
         printf("%" PRId64 " %s", n, what);
 }
 
+/* What a configuration multiplies out to; where there is none, what the weights have. */
+static int64_t count_params(const struct source *s)
+{
+    int64_t n = source_is_foreign(s) ? 0 : model_n_params(&s->config);
+
+    for (int i = 0; source_is_foreign(s) && i < s->n_params; i++) {
+        /* Of a universal form the summary knows names alone. */
+        int64_t elems = s->param[i].shared_with || s->kind == LAYOUT_UNIVERSAL_PT ? 0 : 1;
+
+        for (int d = 0; d < s->param[i].ndim; d++)
+            elems *= s->param[i].shape[d];
+        n += elems;
+    }
+    return n;
+}
+
 static void print_model(const struct model_config *c)
 {
     printf("  model       %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64,
@@ -91,21 +107,27 @@ static void print_sizes(const struct sizes *z, int64_t n_params)
 static void print_source(const struct source *s, const struct report *r)
 {
     const struct topology *t = &s->topo;
-    int64_t n_params = model_n_params(&s->config);
+    int64_t n_params = count_params(s);
     struct sizes z = sizes_of(s);
     int errors = report_count(r, SEV_ERROR);
 
     printf("%s: %s checkpoint\n", s->path, layout_name(s->kind));
-    if (t->tp > 0)
+    if (s->zero_stage)
+        printf("  topology    ZeRO-%d, %d ranks\n", s->zero_stage, t->dp);
+    else if (t->tp > 0)
         printf("  topology    TP %d, PP %d, DP %d (%d ranks)\n", t->tp, t->pp, t->dp, topo_world(*t));
     if (s->kind != LAYOUT_HF)
         print_run(s);
-    if (s->config.n_layers > 0 || s->kind != LAYOUT_HF)
+    if (source_is_foreign(s))
+        printf("  model       unknown, %d parameters by name\n", s->n_params);
+    else if (s->config.n_layers > 0 || s->kind != LAYOUT_HF)
         print_model(&s->config);
     if (n_params > 0)
         printf("  parameters  %" PRId64 "\n", n_params);
     if (s->kind == LAYOUT_HF)
         printf("  tensors     %d\n", s->n_params);
+    else if (source_is_foreign(s) && !*s->run.ds_version)
+        printf("  versions    files written by %s\n", *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
     else
         printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
                *s->run.ds_version ? s->run.ds_version : "unknown", s->run.checkpoint_version,
@@ -144,7 +166,7 @@ static json_t *sizes_json(const struct sizes *z, int64_t n_params)
 
 static json_t *source_json(const struct source *s, const struct report *r)
 {
-    int64_t n_params = model_n_params(&s->config);
+    int64_t n_params = count_params(s);
     struct sizes z = sizes_of(s);
 
     return json_pack(
@@ -154,7 +176,8 @@ static json_t *source_json(const struct source *s, const struct report *r)
         "iteration", out_int_or_null(s->run.iteration), "optimizer_step", out_int_or_null(s->run.opt_step),
         "consumed_samples", out_int_or_null(s->run.consumed_samples),
         "consumed_tokens", out_int_or_null(s->run.consumed_tokens),
-        "model", model_json(&s->config), "n_params", n_params > 0 ? json_integer(n_params) : json_null(),
+        "model", source_is_foreign(s) ? json_null() : model_json(&s->config),
+        "n_params", n_params > 0 ? json_integer(n_params) : json_null(),
         "versions", "deepspeed", out_text(s->run.ds_version), "checkpoint", s->run.checkpoint_version,
         "container", out_text(s->run.torch_dialect),
         "files", sizes_json(&z, n_params), "complete", report_count(r, SEV_ERROR) == 0,

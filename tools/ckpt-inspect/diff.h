@@ -33,6 +33,7 @@ struct diff {
     int n_jobs;
     int n_only_b;
     const struct view_tensor **only_b;
+    int n_values_a, n_values_b;         /* tensors beside the parameters that a layout has its own of: not compared */
     bool state_in_a[STATE_N], state_in_b[STATE_N];
     struct diff_state state;            /* all NULL with --tensors-only and for single files */
     bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */

@@ -23,7 +23,7 @@ static int first_layer(const struct view *v)
 {
     int first = -1;
 
-    for (int i = 0; i < v->n; i++) {
+    for (int i = 0; v->source && i < v->n; i++) {
         char kind[128];
         int layer = -1;
 
@@ -34,6 +34,14 @@ static int first_layer(const struct view *v)
     return first;
 }
 
+/* In place of a first layer: numbers in names are no pipeline's. */
+enum { PLAIN_NAMES = -2 };
+
+static bool has_plain_names(const struct diff *d)
+{
+    return (d->a->source && d->a->source->kind > LAYOUT_HF) || (d->b->source && d->b->source->kind > LAYOUT_HF);
+}
+
 static char *key_text(const struct view *v, const struct view_tensor *t, int first)
 {
     char kind[128];
@@ -41,25 +49,28 @@ static char *key_text(const struct view *v, const struct view_tensor *t, int fir
 
     if (!v->source)
         return xstrdup(t->name);
+    if (!t->param)
+        return str_fmt("value %s", t->name);
     /* Models of Transformers are written with the prefix and without. */
     if (str_starts(t->name, "transformer."))
         return str_fmt("%s %s", t->name + strlen("transformer."), state_name((enum state)t->state));
+    if (first == PLAIN_NAMES)
+        return str_fmt("%s %s", t->name, state_name((enum state)t->state));
     param_kind(t->name, &layer, kind);
     if (layer < 0 || str_starts(kind, "final_layernorm"))
         return str_fmt("%s %s", kind, state_name((enum state)t->state));
     return str_fmt("%d.%s %s", layer - first, kind, state_name((enum state)t->state));
 }
 
-static struct key *sorted_keys(const struct view *v)
+static struct key *sorted_keys(const struct view *v, int first)
 {
-    struct key *k = xcalloc((size_t)v->n + 1, sizeof *k);
-    int first = v->source ? first_layer(v) : 0;
+    struct key *k = xcalloc((size_t)v->n_all + 1, sizeof *k);
 
-    for (int i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n_all; i++) {
         k[i].text = key_text(v, &v->tensor[i], first);
         k[i].tensor = &v->tensor[i];
     }
-    qsort(k, (size_t)v->n, sizeof *k, key_cmp);
+    qsort(k, (size_t)v->n_all, sizeof *k, key_cmp);
     return k;
 }
 
@@ -112,24 +123,37 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
     return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
 }
 
+/* What is no parameter's has another name and place in another layout: to lack it is no difference there. */
+static bool is_apart(const struct diff *d, const struct view_tensor *t)
+{
+    const struct source *a = d->a->source, *b = d->b->source;
+
+    return a && b && !t->param && (a->kind != b->kind || a->zero_stage != b->zero_stage);
+}
+
 void diff_pair(struct diff *d)
 {
-    struct key *a = sorted_keys(d->a), *b = sorted_keys(d->b);
-    int first = d->a->source ? first_layer(d->a) : 0;
+    int first = has_plain_names(d) ? PLAIN_NAMES : first_layer(d->a);
+    struct key *a = sorted_keys(d->a, first);
+    struct key *b = sorted_keys(d->b, first == PLAIN_NAMES ? first : first_layer(d->b));
 
     find_states(d->a, d->state_in_a);
     find_states(d->b, d->state_in_b);
-    d->pair = xcalloc((size_t)d->a->n + 1, sizeof *d->pair);
-    d->job = xcalloc((size_t)d->a->n + 1, sizeof *d->job);
-    d->only_b = xcalloc((size_t)d->b->n + 1, sizeof *d->only_b);
-    for (int i = 0; i < d->a->n; i++) {
+    d->pair = xcalloc((size_t)d->a->n_all + 1, sizeof *d->pair);
+    d->job = xcalloc((size_t)d->a->n_all + 1, sizeof *d->job);
+    d->only_b = xcalloc((size_t)d->b->n_all + 1, sizeof *d->only_b);
+    for (int i = 0; i < d->a->n_all; i++) {
         struct key want = { key_text(d->a, &d->a->tensor[i], first), NULL, false };
-        struct key *found = bsearch(&want, b, (size_t)d->b->n, sizeof *b, key_cmp);
+        struct key *found = bsearch(&want, b, (size_t)d->b->n_all, sizeof *b, key_cmp);
         struct diff_pair *p = &d->pair[d->n];
 
         free(want.text);
         if (!held_by_both(d, &d->a->tensor[i]))
             continue;
+        if (!found && is_apart(d, &d->a->tensor[i])) {
+            d->n_values_a++;
+            continue;
+        }
         d->n++;
         p->a = &d->a->tensor[i];
         p->job = -1;
@@ -139,9 +163,11 @@ void diff_pair(struct diff *d)
         p->b = found->tensor;
         pair_up(d, p);
     }
-    for (int i = 0; i < d->b->n; i++)
-        if (!b[i].used && held_by_both(d, b[i].tensor))
+    for (int i = 0; i < d->b->n_all; i++)
+        if (!b[i].used && is_apart(d, b[i].tensor))
+            d->n_values_b++;
+        else if (!b[i].used && held_by_both(d, b[i].tensor))
             d->only_b[d->n_only_b++] = b[i].tensor;
-    keys_free(a, d->a->n);
-    keys_free(b, d->b->n);
+    keys_free(a, d->a->n_all);
+    keys_free(b, d->b->n_all);
 }

@@ -94,7 +94,7 @@ static bool same(const struct diff_walk *w, const struct pk *a, const struct pk 
 
     if (!a || !b || a->type != b->type)
         return a == b;
-    if (pt_tensor(w->a_pt, a, &x) && pt_tensor(w->b_pt, b, &y))
+    if (w->a_pt && w->b_pt && pt_tensor(w->a_pt, a, &x) && pt_tensor(w->b_pt, b, &y))
         return same_bytes(w, &x, &y);
     switch (a->type) {
     case PK_NONE:
@@ -288,6 +288,29 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
                                                                 pk_get(w->b->run.optimizer, of_optimizer[i]) }, 0);
 }
 
+/* Plain values by their names: a layout's own alone are compared with another's. */
+static void compare_values(struct diff_walk *w)
+{
+    bool same_kind = w->a->kind == w->b->kind;
+    struct source_hit hit;
+
+    for (int i = 0; i < w->a->n_values; i++) {
+        const struct source_value *v = &w->a->value[i];
+        bool found = source_find(w->b, v->name, &hit) && hit.value && !hit.value->map;
+
+        w->a_pt = v->pt;
+        w->b_pt = found ? hit.value->pt : NULL;
+        if (v->tree && (found || same_kind))
+            compare(w, w->out->run, v->name, (struct both){ v->tree, found ? hit.value->tree : NULL }, 0);
+    }
+    for (int i = 0; same_kind && i < w->b->n_values; i++) {
+        const struct source_value *v = &w->b->value[i];
+
+        if (v->tree && !(source_find(w->a, v->name, &hit) && hit.value && !hit.value->map))
+            compare(w, w->out->run, v->name, (struct both){ NULL, v->tree }, 0);
+    }
+}
+
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out)
 {
     struct diff_walk w = { .a = a, .b = b, .a_pt = mp_file(a), .b_pt = mp_file(b), .out = out };
@@ -298,6 +321,12 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     out->schedules = json_array();
     out->by_layout = json_array();
     compare_run(out->run, a, b);
+    if (a->n_values || b->n_values)
+        compare_values(&w);
+    w.a_pt = mp_file(a);
+    w.b_pt = mp_file(b);
+    if (!w.a_pt && !w.b_pt && a->n_values && b->n_values)
+        return;                         /* what they say of the run are the values */
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"
                      : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";

@@ -12,6 +12,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/layout/tile.h"
 
 /* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
  * MAX_RUNS bounds the memory for tensors that are not contiguous (100 MB). */
@@ -57,6 +58,31 @@ static void list_source(struct view *v, const struct inspect *in)
     }
 }
 
+static void list_values(struct view *v, const struct inspect *in)
+{
+    int cap = v->n, cap_plain = 0;
+
+    v->n_all = v->n;
+    for (int i = 0; in->state < 0 && i < v->source->n_values; i++) {
+        const struct source_value *x = &v->source->value[i];
+        struct view_tensor *t;
+
+        if (!wanted(in, x->name))
+            continue;
+        if (!x->map) {
+            ARRAY_ROOM(v->plain, cap_plain, v->n_plain + 1);
+            v->plain[v->n_plain++] = x;
+            continue;
+        }
+        ARRAY_ROOM(v->tensor, cap, v->n_all + 1);
+        t = &v->tensor[v->n_all++];
+        *t = (struct view_tensor){ .name = x->name, .state = -1, .dtype = x->map->dtype, .ndim = x->ndim,
+                                   .n_elems = (int64_t)(x->map->len / (uint64_t)dtype_size(x->map->dtype)),
+                                   .map = x->map };
+        memcpy(t->shape, x->shape, sizeof t->shape);
+    }
+}
+
 /* ---- one .pt file ---- */
 
 struct view_walk {
@@ -66,58 +92,20 @@ struct view_walk {
     bool too_many;
 };
 
-/* Dimensions from `dim` on are stored row-major without gaps. */
-static bool tail_contiguous(const struct pt_tensor *t, int dim)
-{
-    int64_t want = 1;
-
-    for (int i = t->ndim - 1; i >= dim; i--) {
-        if (t->shape[i] != 1 && t->stride[i] != want)
-            return false;
-        want *= t->shape[i];
-    }
-    return true;
-}
-
-static uint64_t run_place(const struct pt_tensor *t, int dims, int64_t run)
-{
-    uint64_t at = 0;
-
-    for (int i = dims - 1; i >= 0; i--) {
-        at += (uint64_t)(run % t->shape[i]) * (uint64_t)t->stride[i];
-        run /= t->shape[i];
-    }
-    return t->at + at * (uint64_t)dtype_size(t->dtype);
-}
-
 /* A map of the tensor in row-major order: one extent for each contiguous run; NULL: too many of them. */
 static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
 {
     struct tmap *m = arena_alloc(v->arena, sizeof *m);
-    int64_t n_runs = 1, room = MAX_RUNS - v->n_runs;
-    uint64_t run_bytes;
-    int dims = 0;
 
-    for (; t->n_elems > 0 && !tail_contiguous(t, dims); dims++) {
-        if (t->shape[dims] > room / n_runs)
-            return NULL;
-        n_runs *= t->shape[dims];
-    }
     m->op = TMAP_CONCAT;
     m->dtype = t->dtype;
     m->len = (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
     m->n_slices = 1;
     m->slice = arena_alloc(v->arena, sizeof *m->slice);
     m->slice->len = m->len;
-    if (m->len == 0)
-        return m;
-    v->n_runs += n_runs;
-    run_bytes = m->len / (uint64_t)n_runs;
-    m->slice->n_extents = (int)n_runs;
-    m->slice->extent = arena_alloc(v->arena, (size_t)n_runs * sizeof *m->slice->extent);
-    for (int64_t i = 0; i < n_runs; i++)
-        m->slice->extent[i] = (struct extent){ t->record, run_place(t, dims, i), run_bytes };
-    return m;
+    m->slice->extent = tile_runs(v->arena, t, MAX_RUNS - v->n_runs, &m->slice->n_extents);
+    v->n_runs += m->slice->n_extents;
+    return m->slice->extent ? m : NULL;
 }
 
 static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const char *name)
@@ -281,8 +269,11 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
         if (v->source) {
             v->files = v->source->files;
             list_source(v, in);
+            list_values(v, in);
         }
     }
+    if (!v->source)
+        v->n_all = v->n;
     if (rc == 0)
         return v;
     view_close(v);
@@ -331,11 +322,15 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
     free(v->tensor);
     v->tensor = NULL;
     list_source(v, in);
+    v->n_all = v->n;
     return 0;
 }
 
 int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e)
 {
+    /* Of a model that we do not know, names are the same in both. */
+    if ((a->source && source_is_foreign(a->source)) || (b->source && source_is_foreign(b->source)))
+        return 0;
     if (is_model(a) && b->source && !is_model(b))
         return as_checkpoint(in, a, e);
     return is_model(b) && a->source && !is_model(a) ? as_checkpoint(in, b, e) : 0;
@@ -351,6 +346,7 @@ void view_close(struct view *v)
     else
         files_free(v->files);
     arena_free(v->arena);
+    free(v->plain);
     free(v->tensor);
     free(v->path);
     free(v);
@@ -358,7 +354,7 @@ void view_close(struct view *v)
 
 int view_check_match(const struct inspect *in, const struct view *v, struct err *e)
 {
-    if (v->n > 0 || !in->glob)
+    if (v->n_all > 0 || v->n_plain > 0 || !in->glob)
         return 0;
     err_data(e, v->path, ERR_NO_BYTE, "no tensor matches '%s'", in->glob);
     return -1;
@@ -366,7 +362,7 @@ int view_check_match(const struct inspect *in, const struct view *v, struct err 
 
 int view_find(const struct view *v, const char *name, int state)
 {
-    for (int i = 0; i < v->n; i++)
+    for (int i = 0; i < v->n_all; i++)
         if (v->tensor[i].state == state && strcmp(v->tensor[i].name, name) == 0)
             return i;
     return -1;

@@ -2,7 +2,8 @@
  * view.h - a checkpoint or a single file as a flat list of tensors
  *
  * ls, cat, stats and diff work alike on a checkpoint (one entry per parameter and
- * state), on one .pt file (its tensors by their path in the pickle) and on one .h5 file.
+ * state, then tensors that are no parameter's), on one .pt file (its tensors by their
+ * path in the pickle) and on one .h5 file.
  */
 #ifndef SHARDKIT_CKPT_INSPECT_VIEW_H
 #define SHARDKIT_CKPT_INSPECT_VIEW_H
@@ -13,13 +14,13 @@
 
 struct view_tensor {
     const char *name;
-    int state;                  /* enum state, -1 in a single file */
+    int state;                  /* enum state; -1 in a single file, and of no parameter's */
     enum dtype dtype;
     int ndim;
     int64_t shape[PT_MAX_DIM];
     int64_t n_elems;
     const struct tmap *map;     /* NULL: a transposed view in too many pieces to read */
-    const struct param *param;  /* NULL in a single file */
+    const struct param *param;  /* NULL in a single file, and of no parameter's */
 };
 
 struct view {
@@ -31,6 +32,9 @@ struct view {
     int64_t n_runs;             /* contiguous runs in those maps */
     int n;
     struct view_tensor *tensor; /* in the checkpoint's order */
+    int n_all;                  /* tensor[n] to tensor[n_all - 1]: a checkpoint's that are no parameter's */
+    int n_plain;
+    const struct source_value **plain;  /* its values that are no tensors */
 };
 
 /* True for a path that is one .pt or .h5 file rather than a checkpoint (a folder, a tar, index.h5). */
@@ -48,7 +52,7 @@ void view_close(struct view *v);                        /* NULL is fine */
 MUST_CHECK int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e);
 /* -1 and ERR_DATA when --param matched nothing. */
 MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
-/* -1: none. */
+/* Among all tensors; -1: none. */
 int view_find(const struct view *v, const char *name, int state);
 /* `crc` is that of all bytes of the tensor: is it the one a manifest tells? 0 where none does. */
 MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);
