@@ -1,0 +1,171 @@
+/*
+ * zero_files.c - from file names to ranks
+ *
+ *   mp_rank_00_model_states.pt                            ZeRO-1/2: one
+ *   zero_pp_rank_<r>_mp_rank_00_model_states.pt           ZeRO-3: one a rank
+ *   [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt    one a rank
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/zero/zero.h"
+
+enum { MISSING_NAMED = 16 };
+
+enum severity zero_mismatch(const struct zero *z)
+{
+    return z->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+}
+
+static int refuse(const struct zero *z, const char *name, const struct ds_name *n, struct err *e)
+{
+    const char *why = NULL;
+
+    if (n->kind == DS_MOE)
+        why = "mixture-of-experts checkpoints are not supported";
+    else if (n->mp > 0)
+        why = "tensor-parallel ranks (AutoTP) are not supported; save with one, or merge them with DeepSpeed first";
+    else if (strncmp(name, "offloaded_tensors/", 18) == 0)
+        why = "optimizer states that were offloaded to NVMe are kept in swap files, which are not supported";
+    if (!why)
+        return 0;
+    err_data(e, z->s->path, ERR_NO_BYTE, "%s: %s", name, why);
+    return -1;
+}
+
+static void add_file(struct zero *z, const struct archive_member *m, struct ds_name n)
+{
+    struct source *s = z->s;
+
+    s->file[s->n_files] = (struct source_file){
+        .name = arena_fmt(s->arena, "%s", m->name), .file = m->file, .pp = -1, .tp = -1, .dp = n.dp, .layer = -1,
+        .cls = n.kind == DS_ZERO ? FILE_OPTIMIZER : n.kind == DS_OTHER ? FILE_OTHER : FILE_WEIGHTS,
+    };
+    z->name[s->n_files++] = n;
+}
+
+static void settle_prefix(struct zero *z)
+{
+    int n[2] = {0};
+
+    for (int i = 0; i < z->n_files; i++)
+        n[z->name[i].bf16] += z->name[i].kind == DS_ZERO;
+    z->bf16_prefix = n[1] >= n[0] && n[1];
+    if (n[0] && n[1])
+        report_add(z->r, SEV_ERROR, "two_prefixes", z->s->path, ERR_NO_BYTE, NULL,
+                   "both zero_pp_rank_* (%d) and bf16_zero_pp_rank_* (%d) optimizer states present: two saves in one "
+                   "folder", n[0], n[1]);
+}
+
+int zero_files_read(struct zero *z, const struct source_listing *l, struct err *e)
+{
+    struct source *s = z->s;
+
+    s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
+    z->name = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *z->name);
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->member[i].name;
+        struct ds_name n = ds_name_parse(name);
+
+        if (refuse(z, name, &n, e) < 0)
+            return -1;
+        if (n.kind != DS_OTHER)
+            add_file(z, &l->member[i], n);
+        else if (str_ends(name, ".pt") && !strchr(name, '/'))
+            report_add(z->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
+                       "no file of a checkpoint is called so");
+        z->has_optimizer |= n.kind == DS_ZERO;
+        if (n.kind == DS_ZERO3)
+            z->stage = 3;
+    }
+    z->n_files = s->n_files;
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0)
+            add_file(z, &l->member[i], ds_name_parse(MANIFEST_NAME));
+    settle_prefix(z);
+    return 0;
+}
+
+/* ---- ranks ---- */
+
+static void missing(struct zero *z, int *told, const char *name)
+{
+    if (++*told <= MISSING_NAMED)
+        report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
+}
+
+static void find_missing(struct zero *z)
+{
+    char name[96];
+    int told = 0;
+
+    for (int r = 0; r < z->world; r++) {
+        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", z->bf16_prefix ? "bf16_" : "", r);
+        if (z->optim_file[r] < 0 && z->has_optimizer)
+            missing(z, &told, name);
+        snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_00_model_states.pt", r);
+        if (z->model_file[r] < 0 && z->stage == 3)
+            missing(z, &told, name);
+    }
+    if (told > MISSING_NAMED)
+        report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
+                   told - MISSING_NAMED);
+    if (!z->has_optimizer)
+        report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
+                   "no optimizer states here: weights only");
+}
+
+static void place(struct zero *z, int i)
+{
+    const struct ds_name *n = &z->name[i];
+    const char *path = files_name(z->s->files, z->s->file[i].file);
+    int rank = n->kind == DS_MP ? 0 : n->dp;
+    int *slot;
+
+    if ((n->kind == DS_MP) == (z->stage == 3) && n->kind != DS_ZERO) {
+        report_add(z->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL,
+                   "weights of another stage than the others': two saves in one folder");
+        return;
+    }
+    if (n->kind == DS_LAYER || rank >= z->world) {
+        report_add(z->r, SEV_ERROR, "extra_file", path, ERR_NO_BYTE, NULL, "rank %d, but there are %d", rank, z->world);
+        return;
+    }
+    slot = n->kind == DS_ZERO ? &z->optim_file[rank] : &z->model_file[rank];
+    if (*slot >= 0)
+        report_add(z->r, SEV_ERROR, "duplicate_file", path, ERR_NO_BYTE, NULL, "the same rank as %s",
+                   z->s->file[*slot].name);
+    else
+        *slot = i;
+}
+
+int zero_files_ranks(struct zero *z, struct err *e)
+{
+    int64_t said = 0, named = 0;
+
+    for (int i = 0; i < z->n_files; i++)
+        if (z->name[i].kind != DS_MP && z->name[i].dp >= named)
+            named = z->name[i].dp + 1;
+    if (!pk_as_int(pk_get(z->root, "dp_world_size"), &said) || said < 1)
+        said = named ? named : 1;
+    /* Far more ranks than files is damage, and the tables below are as large as the ranks. */
+    if (said > DS_RANK_MAX || said > 4096 + 64 * (int64_t)z->n_files) {
+        err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)said, z->n_files);
+        return -1;
+    }
+    z->world = (int)said;
+    z->optim_file = arena_alloc(z->s->arena, (size_t)z->world * sizeof(int));
+    z->model_file = arena_alloc(z->s->arena, (size_t)z->world * sizeof(int));
+    z->rank = arena_alloc(z->s->arena, (size_t)z->world * sizeof *z->rank);
+    for (int r = 0; r < z->world; r++) {
+        z->optim_file[r] = z->model_file[r] = -1;
+        z->rank[r].step = -1;
+    }
+    for (int i = 0; i < z->n_files; i++)
+        place(z, i);
+    find_missing(z);
+    return 0;
+}
