@@ -1,0 +1,189 @@
+/*
+ * zero_model.c - the tables inside model_states files
+ *
+ * Up to ZeRO-2 there is one, with all weights: views of one storage a group. ZeRO-3 leaves an empty tensor for each
+ * parameter, on every rank; what it does hold are buffers, and a piece of each frozen parameter a rank.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/zero/zero.h"
+
+/* ---- rank 0 ---- */
+
+static bool read_frozen(struct zero *z)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(z->root, "frozen_param_shapes"), &n);
+    const struct zero_slot *other;
+
+    z->frozen = arena_alloc(z->s->arena, (n + 1) * sizeof *z->frozen);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        struct zero_slot *s = &z->frozen[z->n_frozen];
+
+        s->name = pk_as_str(pair[2 * i]);
+        if (!s->name || !zero_is_name(s->name) || zero_shape_find(&z->shape, s->name, &other) >= 0 ||
+            !zero_read_dims(pair[2 * i + 1], &s->ndim, s->shape, &s->n_elems)) {
+            report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, NULL,
+                       "frozen_param_shapes: '%.60s' is an impossible name, or has an impossible shape",
+                       s->name ? s->name : "(no string)");
+            return false;
+        }
+        z->n_frozen++;
+    }
+    return true;
+}
+
+static struct zero_tensor *find_tensor(struct zero *z, const struct names *names, const char *name)
+{
+    int i = name ? names_find(names, name) : -1;
+
+    return i < 0 ? NULL : &z->tensor[i];
+}
+
+static void read_buffers(struct zero *z, const struct names *names)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(pk_get(z->root, "buffer_names"), &n);
+
+    for (uint32_t i = 0; item && i < n; i++) {
+        struct zero_tensor *t = find_tensor(z, names, pk_as_str(item[i]));
+
+        if (t)
+            t->buffer = true;
+    }
+}
+
+/* Names that share another's tensor; who holds it is a parameter of the groups, or frozen. */
+static void read_shared(struct zero *z, const struct names *names)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(z->root, "shared_params"), &n);
+    const struct zero_slot *other;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        struct zero_tensor *t = find_tensor(z, names, pk_as_str(pair[2 * i]));
+        const char *holder = pk_as_str(pair[2 * i + 1]);
+
+        if (!t || !holder || !find_tensor(z, names, holder) || strcmp(holder, t->name) == 0 ||
+            zero_shape_find(&z->shape, t->name, &other) >= 0)
+            report_add(z->r, SEV_ERROR, "key", z->path, ERR_NO_BYTE, NULL,
+                       "shared_params: '%.60s' cannot share the tensor of '%.60s'",
+                       t ? t->name : "(no name of the model)", holder ? holder : "(no name)");
+        else
+            t->shared_with = holder;
+    }
+}
+
+/* The tensors of `module`, in the model's order. What is none (an _extra_state of some layer) is a value. */
+static struct names *read_module(struct zero *z, const struct pt *pt)
+{
+    struct names *names = names_new(z->s->arena);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(z->root, "module"), &n);
+
+    z->tensor = arena_alloc(z->s->arena, (n + 1) * sizeof *z->tensor);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        struct zero_tensor *t = &z->tensor[z->n_tensors];
+
+        t->name = pk_as_str(pair[2 * i]);
+        if (!pt_tensor(pt, pair[2 * i + 1], &t->t))
+            continue;
+        if (!t->name || !zero_is_name(t->name)) {
+            report_add(z->r, SEV_ERROR, "param_name", z->path, ERR_NO_BYTE, NULL,
+                       "module: '%.60s' cannot be a parameter's name", t->name ? t->name : "(no string)");
+            continue;
+        }
+        names_add(names, t->name, z->n_tensors++);
+    }
+    return names;
+}
+
+bool zero_model_read(struct zero *z, const struct pt *pt)
+{
+    struct names *names;
+
+    if (!zero_shape_read(&z->shape, z->s->arena, pk_get(z->root, "param_shapes"), z->path, z->r) || !read_frozen(z))
+        return false;
+    names = read_module(z, pt);
+    read_buffers(z, names);
+    read_shared(z, names);
+    for (int i = 0; i < z->n_frozen; i++) {
+        struct zero_tensor *t = find_tensor(z, names, z->frozen[i].name);
+
+        if (t)
+            t->frozen = true;
+    }
+    return true;
+}
+
+/* ---- every rank of ZeRO-3 ---- */
+
+static bool same_tree(const struct pk *a, const struct pk *b)
+{
+    struct strbuf x = {0}, y = {0};
+    bool same;
+
+    pk_text(a, &x);
+    pk_text(b, &y);
+    same = x.len == y.len && memcmp(x.buf, y.buf, x.len) == 0;
+    strbuf_free(&x);
+    strbuf_free(&y);
+    return same;
+}
+
+static void compare(const struct zero *z, const struct pt_files_job *j)
+{
+    static const char *const key[] = { "param_shapes", "frozen_param_shapes", "global_steps", "ds_version" };
+
+    for (int i = 0; i < 4; i++)
+        if (!same_tree(pk_get(z->root, key[i]), pk_get(pt_root(j->pt), key[i])))
+            report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
+                       "%s differs from that of rank 0", key[i]);
+}
+
+/* A rank's piece of a frozen parameter is as long as everybody's. */
+static struct zero_run read_piece(const struct zero *z, const struct pt_files_job *j, const struct zero_slot *s,
+                                  const struct pk *v)
+{
+    int64_t want = zero_piece_elems(s->n_elems, z->world);
+    struct zero_run run = { .record = -1 };
+    struct pt_tensor t;
+
+    if (!v || !pt_tensor(j->pt, v, &t))
+        report_add(j->r, SEV_ERROR, "key", j->path, ERR_NO_BYTE, s->name, "frozen_param_fragments has no piece of it");
+    else if (!t.contiguous || t.n_elems != want)
+        report_add(j->r, SEV_ERROR, "partition", j->path, ERR_NO_BYTE, s->name,
+                   "its piece has %lld elements, %lld expected", (long long)t.n_elems, (long long)want);
+    else
+        run = (struct zero_run){ t.record, t.at, t.n_elems, t.dtype };
+    return run;
+}
+
+void zero_model_rank(const struct pt_files_job *j)
+{
+    struct zero *z = j->ctx;
+    const struct ds_name *n = &z->name[j->file];
+    const struct pk *pieces = pk_get(pt_root(j->pt), "frozen_param_fragments");
+    struct zero_rank *rank = &z->rank[n->dp >= 0 ? n->dp : 0];
+
+    ds_name_check(n, j->pt, j->path, zero_mismatch(z), j->r);
+    if (z->stage != 3)
+        return;
+    compare(z, j);
+    if (z->n_frozen == 0 || !pieces || pk_is_none(pieces))
+        return;
+    rank->frozen = xcalloc((size_t)z->n_frozen, sizeof *rank->frozen);
+    for (int i = 0; i < z->n_frozen; i++)
+        rank->frozen[i] = read_piece(z, j, &z->frozen[i], pk_get(pieces, z->frozen[i].name));
+}
+
+void zero_model_renumber(void *ctx, int file, int base)
+{
+    struct zero *z = ctx;
+    struct zero_rank *rank = &z->rank[z->name[file].dp];
+
+    for (int i = 0; rank->frozen && i < z->n_frozen; i++)
+        if (rank->frozen[i].record >= 0)
+            rank->frozen[i].record += base;
+}

@@ -1,0 +1,273 @@
+/*
+ * zero_shards.c - the tables inside optim_states files
+ *
+ * A rank has one flat fp32 vector and two moments of it for each group. Their places are kept, the handle is not. What
+ * the file says of itself (counts, paddings) follows from param_shapes, so it is not needed but compared.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/run_state.h"
+#include "libcommon/layout/zero/zero.h"
+
+const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
+
+/* A file being read, and where it stands. */
+struct zero_shard {
+    struct zero *z;
+    const struct pt_files_job *j;
+    const struct pk *opt;               /* optimizer_state_dict */
+    struct zero_rank *rank;
+    int r;
+};
+
+static void tell(const struct zero_shard *k, const char *code, const char *text)
+{
+    report_add(k->j->r, SEV_ERROR, code, k->j->path, ERR_NO_BYTE, NULL, "%s", text);
+}
+
+/* ---- the layout, from rank 0 ---- */
+
+static const struct pk *optimizer_of(const struct pt *pt)
+{
+    const struct pk *opt = pk_get(pt_root(pt), "optimizer_state_dict");
+
+    return opt && !pk_is_none(opt) ? opt : NULL;
+}
+
+/* Elements that fill parameters up, one list a group; absent in older versions: none. */
+static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
+{
+    const struct pk *pads = pk_get(opt, "param_alignment_paddings");
+    bool ok = true;
+
+    for (int g = 0; pads && !pk_is_none(pads) && g < z->shape.n_groups && ok; g++) {
+        struct zero_group *group = &z->shape.group[g];
+        uint32_t n = 0;
+        struct pk **pad = pk_items(adam_list_at(pads, g), &n);
+
+        ok = pad && (int64_t)n == group->n;
+        for (int i = 0; ok && i < group->n; i++)
+            ok = pk_as_int(pad[i], &group->slot[i].pad) && group->slot[i].pad >= 0 && group->slot[i].pad < 4096;
+    }
+    if (!ok)
+        report_add(z->r, SEV_ERROR, "padding", path, ERR_NO_BYTE, NULL,
+                   "param_alignment_paddings do not fit param_shapes");
+    return ok;
+}
+
+bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
+{
+    const struct pk *opt = optimizer_of(pt);
+    int64_t stage = opt ? run_state_zero_stage(opt) : -1;
+
+    /* BF16_Optimizer, DeepSpeed's choice for some ZeRO-1 runs, keeps the same vectors and names no stage. */
+    if (stage == 0 && pk_get(opt, "single_partition_of_fp32_groups"))
+        stage = 1;
+    if (stage < 1 || stage > 3 || (stage == 3) != (z->stage == 3)) {
+        report_add(z->r, SEV_ERROR, "key", path, ERR_NO_BYTE, NULL,
+                   "zero_stage %lld does not go with the weights' file names, or is none", (long long)stage);
+        return false;
+    }
+    z->stage = (int)stage;
+    return stage == 3 || read_pads(z, opt, path);
+}
+
+/* ---- vectors ---- */
+
+static struct zero_run flat_run(const struct zero_shard *k, const struct pk *v, int g, const char *what)
+{
+    const struct pt_files_job *j = k->j;
+    struct zero_run run = { .record = -1 };
+    struct pt_tensor t;
+
+    if (!v || !pt_tensor(j->pt, v, &t))
+        report_add(j->r, SEV_ERROR, "optimizer", j->path, ERR_NO_BYTE, NULL, "group %d has no tensor %s", g, what);
+    else if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_BF16 && t.dtype != DTYPE_F16)
+        report_add(j->r, SEV_ERROR, "dtype", j->path, ERR_NO_BYTE, NULL, "group %d: %s is %s, a float is expected", g,
+                   what, dtype_name(t.dtype));
+    else if (!t.contiguous)
+        report_add(j->r, SEV_ERROR, "strided", j->path, ERR_NO_BYTE, NULL, "group %d: %s is not contiguous", g, what);
+    else
+        run = (struct zero_run){ t.record, t.at, t.n_elems, t.dtype };
+    return run;
+}
+
+/*
+ * ZeRO-3's vectors are as long as the pieces. Of ZeRO-1/2's the padding at the end may be there or not: of masters it
+ * is left out, of moments in the elastic form.
+ */
+static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
+{
+    const struct zero_shape *x = &k->z->shape;
+    int64_t least = zero_lean(x, g, k->r), most = x->group[g].part;
+
+    if (run->record < 0 || (run->n_elems >= least && run->n_elems <= most))
+        return true;
+    report_add(k->j->r, SEV_ERROR, "partition", k->j->path, ERR_NO_BYTE, NULL,
+               "group %d: %s has %lld elements, param_shapes and %d ranks give %lld%s", g, what,
+               (long long)run->n_elems, x->world, (long long)most, least < most ? " or less padding" : "");
+    return false;
+}
+
+/* ZeRO-3 does not step a sub-group without gradients, and an optimizer that never stepped has no moments at all. */
+static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
+{
+    static const char *const words[ZERO_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
+    const struct pk *state = adam_group_state(k->opt, g);
+    const struct adam_file a = { k->j->files, k->j->pt, k->j->path, k->opt };
+    struct zero_run *run = k->rank->run[g];
+    bool ok = true;
+
+    run[ZERO_FP32] = flat_run(k, fp32, g, words[ZERO_FP32]);
+    for (int s = ZERO_AVG; s < ZERO_STATES; s++)
+        run[s] = flat_run(k, pk_get(state, words[s]), g, words[s]);
+    adam_check(&a, g, k->j->r);
+    for (int s = 0; s < ZERO_STATES; s++)
+        ok &= fits(k, &run[s], g, words[s]);
+    for (int s = 0; s < ZERO_STATES && !ok; s++)
+        run[s].record = -1;
+}
+
+/* ---- what the file says of itself ---- */
+
+static void check_count(const struct zero_shard *k)
+{
+    const struct pk *v = pk_get(k->opt, "partition_count");
+    uint32_t n = 0;
+    struct pk **item = pk_items(v, &n);
+
+    /* ZeRO-3 writes one number, the others one a group. */
+    for (uint32_t g = 0; v && g < (item ? n : 1); g++) {
+        int64_t count = -1;
+
+        if (pk_as_int(item ? item[g] : v, &count) && count == k->z->world)
+            continue;
+        report_add(k->j->r, SEV_ERROR, "degrees", k->j->path, ERR_NO_BYTE, NULL,
+                   "says %lld ranks (partition_count), there are %d", (long long)count, k->z->world);
+        return;
+    }
+}
+
+static void check_paddings(const struct zero_shard *k)
+{
+    const struct zero_shape *x = &k->z->shape;
+    const struct pk *pads = pk_get(k->opt, "group_paddings");
+
+    for (int g = 0; k->z->stage < 3 && pads && g < x->n_groups; g++) {
+        const struct zero_group *group = &x->group[g];
+        int64_t want = group->part - zero_lean(x, g, k->r), said = -1;
+        int64_t total = k->r == x->world - 1 ? group->part * x->world - group->need : 0;
+
+        /* Older versions give all of it to the last rank, wherever it falls. */
+        if (!pk_as_int(adam_list_at(pads, g), &said) || (said != want && said != total))
+            report_add(k->j->r, SEV_ERROR, "padding", k->j->path, ERR_NO_BYTE, NULL,
+                       "group %d: padding %lld recorded, %lld expected", g, (long long)said, (long long)want);
+    }
+}
+
+/* One group's recorded fragments against the order of param_shapes: does it have the same names at the same places? */
+static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
+{
+    const struct zero_group *group = &k->z->shape.group[g];
+    uint32_t n = 0, met = 0;
+    int64_t at, skip, start, count;
+
+    pk_pairs(mapping, &n);
+    for (int i = 0; i < group->n; i++) {
+        const struct zero_slot *s = &group->slot[i];
+        int64_t elems = zero_piece(&k->z->shape, g, s, k->r, &at, &skip);
+        const struct pk *said = elems ? pk_get(mapping, s->name) : NULL;
+
+        if (!elems)
+            continue;
+        if (!said || !pk_as_int(pk_get(said, "start"), &start) || !pk_as_int(pk_get(said, "numel"), &count) ||
+            start != at || count != elems)
+            return false;
+        met++;
+    }
+    return met == n;
+}
+
+static void check_mappings(const struct zero_shard *k)
+{
+    const struct pk *list = pk_get(k->opt, "param_slice_mappings");
+    uint32_t n = 0;
+
+    if (k->r != 0 || k->z->stage == 3 || !pk_items(list, &n))
+        return;
+    for (int g = 0; g < k->z->shape.n_groups; g++)
+        if (!same_mapping(k, adam_list_at(list, g), g)) {
+            report_add(k->j->r, SEV_NOTE, "mapping", k->j->path, ERR_NO_BYTE, NULL,
+                       "param_slice_mappings are of another order than param_shapes (round_robin_gradients): not used; "
+                       "DeepSpeed's own converter swaps tensors of this checkpoint");
+            return;
+        }
+}
+
+static void read_step(const struct zero_shard *k)
+{
+    const struct adam_file a = { k->j->files, k->j->pt, k->j->path, k->opt };
+    struct adam_step step = adam_find_step(&a, 0, k->j->r);
+
+    k->rank->step = step.found ? step.value : -1;
+}
+
+/* ---- the file ---- */
+
+static const struct pk *masters_of(const struct zero_shard *k)
+{
+    const char *key = k->z->stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
+    const struct pk *list = pk_get(k->opt, key);
+    uint32_t n = 0;
+
+    if (!pk_items(list, &n)) {
+        tell(k, "key", k->z->stage == 3 ? "key 'fp32_flat_groups' is missing"
+                                        : "key 'single_partition_of_fp32_groups' is missing");
+        return NULL;
+    }
+    if ((int64_t)n == k->z->shape.n_groups)
+        return list;
+    report_add(k->j->r, SEV_ERROR, "groups", k->j->path, ERR_NO_BYTE, NULL, "%d groups in param_shapes, %u in %s",
+               k->z->shape.n_groups, n, key);
+    return NULL;
+}
+
+void zero_shards_rank(const struct pt_files_job *j)
+{
+    struct zero *z = j->ctx;
+    const struct ds_name *n = &z->name[j->file];
+    struct zero_shard k = { z, j, optimizer_of(j->pt), &z->rank[n->dp], n->dp };
+    const struct pk *masters;
+
+    ds_name_check(n, j->pt, j->path, zero_mismatch(z), j->r);
+    if (!k.opt) {
+        tell(&k, "key", "key 'optimizer_state_dict' is missing");
+        return;
+    }
+    if (pk_get(k.opt, "ds_zero_partition_groups")) {
+        tell(&k, "key", "ds_zero_partition_groups: expert-parallel partitions (AutoEP) are not supported");
+        return;
+    }
+    masters = masters_of(&k);
+    if (!masters)
+        return;
+    read_step(&k);
+    k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
+    for (int g = 0; g < z->shape.n_groups; g++)
+        read_runs(&k, adam_list_at(masters, g), g);
+    check_count(&k);
+    check_paddings(&k);
+    check_mappings(&k);
+}
+
+void zero_shards_renumber(void *ctx, int file, int base)
+{
+    struct zero *z = ctx;
+    struct zero_rank *rank = &z->rank[z->name[file].dp];
+
+    for (int g = 0; rank->run && g < z->shape.n_groups; g++)
+        for (int s = 0; s < ZERO_STATES; s++)
+            if (rank->run[g][s].record >= 0)
+                rank->run[g][s].record += base;
+}
