@@ -1,0 +1,257 @@
+/*
+ * zero_params.c - from the tables to the parameter list and its tensor maps
+ *
+ * A parameter's masters and moments are an extent in each rank that holds a part of it (zero_piece()); padding belongs
+ * to no parameter. Weights are a view of rank 0's file up to ZeRO-2; ZeRO-3 keeps those of frozen parameters alone, a
+ * piece a rank. The list is in the model's order.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/zero/zero.h"
+
+/* Where a name of the groups stands. */
+struct zero_place {
+    int group;
+    const struct zero_slot *slot;
+};
+
+static int find_frozen(const struct zero *z, const char *name)
+{
+    for (int i = 0; i < z->n_frozen; i++)
+        if (strcmp(z->frozen[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- tensor maps ---- */
+
+static struct tmap *new_map(struct zero *z, enum dtype dtype, int64_t n_elems, int n_extents)
+{
+    struct tmap *m = arena_alloc(z->s->arena, sizeof *m);
+
+    m->op = TMAP_CONCAT;
+    m->dtype = dtype;
+    m->len = (uint64_t)n_elems * (uint64_t)dtype_size(dtype);
+    m->n_slices = 1;
+    m->slice = arena_alloc(z->s->arena, sizeof *m->slice);
+    m->slice->len = m->len;
+    m->slice->extent = arena_alloc(z->s->arena, ((size_t)n_extents + 1) * sizeof *m->slice->extent);
+    return m;
+}
+
+static void add_extent(struct tmap *m, const struct zero_run *run, int64_t at, int64_t n)
+{
+    uint64_t size = (uint64_t)dtype_size(m->dtype);
+
+    m->slice->extent[m->slice->n_extents++] =
+        (struct extent){ run->record, run->at + (uint64_t)at * size, (uint64_t)n * size };
+}
+
+/* The ranks [*first, *last] that may hold a part of it. */
+static void ranks_of(const struct zero *z, const struct zero_place *p, int *first, int *last)
+{
+    int64_t part = z->shape.group[p->group].part;
+
+    *first = 0;
+    *last = z->world - 1;
+    if (z->stage == 3 || p->slot->n_elems == 0)
+        return;
+    *first = (int)(p->slot->first / part);
+    *last = (int)((p->slot->first + p->slot->n_elems - 1) / part);
+}
+
+/* One flat state over all ranks; NULL: a rank that holds a part of it is not usable, which was told. */
+static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int state)
+{
+    struct tmap *m = NULL;
+    int first, last;
+    int64_t at, skip;
+
+    ranks_of(z, p, &first, &last);
+    for (int r = first; r <= last; r++) {
+        int64_t n = zero_piece(&z->shape, p->group, p->slot, r, &at, &skip);
+        const struct zero_run *run = z->rank[r].run ? &z->rank[r].run[p->group][state] : NULL;
+
+        if (n == 0 && p->slot->n_elems > 0)
+            continue;
+        if (!run || run->record < 0)
+            return NULL;
+        if (!m)
+            m = new_map(z, run->dtype, p->slot->n_elems, last - first + 1);
+        if (run->dtype != m->dtype) {
+            report_add(z->r, SEV_ERROR, "dtype", z->s->path, ERR_NO_BYTE, p->slot->name, "%s on rank %d, %s on rank %d",
+                       dtype_name(m->dtype), first, dtype_name(run->dtype), r);
+            return NULL;
+        }
+        if (n > 0)
+            add_extent(m, run, at, n);
+    }
+    return m;
+}
+
+struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_tensor *t)
+{
+    const struct zero_run run = { t->record, t->at, t->n_elems, t->dtype };
+    struct tmap *m;
+
+    if (!t->contiguous) {
+        report_add(z->r, SEV_ERROR, "strided", z->path, ERR_NO_BYTE, name, "is not contiguous");
+        return NULL;
+    }
+    m = new_map(z, t->dtype, t->n_elems, 1);
+    if (t->n_elems > 0)
+        add_extent(m, &run, 0, t->n_elems);
+    return m;
+}
+
+static struct tmap *whole_map(struct zero *z, const struct zero_tensor *t)
+{
+    return zero_tensor_map(z, t->name, &t->t);
+}
+
+/* The pieces of a frozen parameter over all ranks. */
+static struct tmap *frozen_map(struct zero *z, int i)
+{
+    const struct zero_slot *s = &z->frozen[i];
+    int64_t c = zero_piece_elems(s->n_elems, z->world);
+    struct tmap *m = NULL;
+
+    for (int r = 0; r < z->world; r++) {
+        const struct zero_run *run = z->rank[r].frozen ? &z->rank[r].frozen[i] : NULL;
+        int64_t left = s->n_elems - r * c;
+
+        if (!run || run->record < 0 || (m && run->dtype != m->dtype))
+            return NULL;
+        if (!m)
+            m = new_map(z, run->dtype, s->n_elems, z->world);
+        if (left > 0)
+            add_extent(m, run, 0, left < c ? left : c);
+    }
+    return m;
+}
+
+/* ---- parameters ---- */
+
+/* fp32 weights stand where masters do: the run has no other. */
+static void put_weights(struct param *p, struct tmap *m)
+{
+    if (m && m->dtype != DTYPE_F32)
+        p->state[STATE_BF16] = m;
+    else if (!p->state[STATE_FP32])
+        p->state[STATE_FP32] = m;
+}
+
+static struct param *add_param(struct zero *z, const char *name, int ndim, const int64_t *shape)
+{
+    struct param *p = &z->s->param[z->s->n_params++];
+
+    p->name = name;
+    p->ndim = ndim;
+    memcpy(p->shape, shape, (size_t)ndim * sizeof *shape);
+    p->stage = -1;
+    p->group = -1;
+    return p;
+}
+
+static bool same_shape(const struct zero_slot *s, const struct pt_tensor *t)
+{
+    return s->ndim == t->ndim && memcmp(s->shape, t->shape, (size_t)s->ndim * sizeof *s->shape) == 0;
+}
+
+/* A parameter that is trained; t is its tensor in `module`, NULL: it has none there. */
+static void make_trained(struct zero *z, const struct zero_place *place, const struct zero_tensor *t)
+{
+    struct param *p = add_param(z, place->slot->name, place->slot->ndim, place->slot->shape);
+
+    p->group = place->group;
+    if (z->o->no_tensors)
+        return;
+    /* No places: rank 0's optimizer file could not tell how vectors are cut. */
+    for (int s = 0; s < ZERO_STATES && z->shape.world > 0; s++)
+        p->state[zero_states[s]] = flat_map(z, place, s);
+    if (z->stage == 3)
+        return;
+    if (!t)
+        report_add(z->r, SEV_ERROR, "missing_key", z->path, ERR_NO_BYTE, p->name, "`module` has no tensor of it");
+    else if (!same_shape(place->slot, &t->t))
+        report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, p->name,
+                   "its tensor in `module` has another shape than param_shapes");
+    else
+        put_weights(p, whole_map(z, t));
+}
+
+static void make_frozen(struct zero *z, int i, const struct zero_tensor *t)
+{
+    const struct zero_slot *s = &z->frozen[i];
+    struct param *p = add_param(z, s->name, s->ndim, s->shape);
+
+    if (z->o->no_tensors)
+        return;
+    if (z->stage == 3)
+        put_weights(p, frozen_map(z, i));
+    else if (t && same_shape(s, &t->t))
+        put_weights(p, whole_map(z, t));
+    if (p->state[STATE_BF16] || p->state[STATE_FP32])
+        return;
+    report_add(z->r, SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,
+               "a frozen parameter without its values (exclude_frozen_parameters?)");
+}
+
+/* A second name: its weights are its holder's. */
+static void make_shared(struct zero *z, const struct zero_tensor *t)
+{
+    const struct param *holder = source_param(z->s, t->shared_with);
+    struct param *p;
+
+    if (!holder)
+        return;
+    p = add_param(z, t->name, holder->ndim, holder->shape);
+    p->state[STATE_BF16] = holder->state[STATE_BF16];
+    p->state[STATE_FP32] = holder->state[STATE_FP32];
+    p->shared_with = holder->name;
+}
+
+static void make_param(struct zero *z, struct zero_tensor *t)
+{
+    struct zero_place place = { -1, NULL };
+    int frozen = find_frozen(z, t->name);
+
+    place.group = zero_shape_find(&z->shape, t->name, &place.slot);
+    if (place.group >= 0)
+        make_trained(z, &place, t);
+    else if (frozen >= 0)
+        make_frozen(z, frozen, t);
+    else if (z->stage < 3)              /* frozen in ZeRO-1, which does not list them; or without elements */
+        put_weights(add_param(z, t->name, t->t.ndim, t->t.shape), whole_map(z, t));
+    else
+        return;
+    t->used = true;
+}
+
+void zero_params_make(struct zero *z)
+{
+    struct source *s = z->s;
+    struct names *met = names_new(s->arena);
+    int n = z->n_tensors + z->n_frozen;
+
+    for (int g = 0; g < z->shape.n_groups; g++)
+        n += z->shape.group[g].n;
+    s->param = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *s->param);
+    for (int i = 0; i < z->n_tensors; i++) {
+        names_add(met, z->tensor[i].name, i);
+        if (!z->tensor[i].buffer && !z->tensor[i].shared_with)
+            make_param(z, &z->tensor[i]);
+    }
+    /* What `module` lacks: parameters all the same. */
+    for (int g = 0; g < z->shape.n_groups; g++)
+        for (int i = 0; i < z->shape.group[g].n; i++)
+            if (names_find(met, z->shape.group[g].slot[i].name) < 0)
+                make_trained(z, &(struct zero_place){ g, &z->shape.group[g].slot[i] }, NULL);
+    for (int i = 0; i < z->n_frozen; i++)
+        if (names_find(met, z->frozen[i].name) < 0)
+            make_frozen(z, i, NULL);
+    for (int i = 0; i < z->n_tensors; i++)
+        if (z->tensor[i].shared_with)
+            make_shared(z, &z->tensor[i]);
+}

@@ -1,0 +1,142 @@
+/*
+ * zero_values.c - what rank 0's files hold beside the parameters
+ *
+ * Buffers of the model under their own names, whatever else stands in model_states under its key (the caller's
+ * client_state among them), and the optimizer's settings as "optimizer.KEY". Left out is what follows from the number
+ * of ranks, so that the same state at another number has the same values.
+ */
+#include <string.h>
+
+#include "libcommon/layout/zero/zero.h"
+
+static struct source_value *add_value(struct zero *z, const char *name)
+{
+    struct source_value *v = &z->s->value[z->s->n_values++];
+
+    v->name = name;
+    return v;
+}
+
+static bool is_in(const char *key, const char *const *list)
+{
+    for (; *list; list++)
+        if (strcmp(key, *list) == 0)
+            return true;
+    return false;
+}
+
+static void add_tensor(struct zero *z, const char *name, const struct pt_tensor *t, bool buffer)
+{
+    struct source_value *v = add_value(z, name);
+    struct tmap *m = zero_tensor_map(z, name, t);
+
+    v->map = m;
+    v->ndim = t->ndim;
+    v->buffer = buffer;
+    memcpy(v->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+    if (!m)
+        z->s->n_values--;
+}
+
+static void add_tree(struct zero *z, const char *name, const struct pk *tree, const struct pt *pt)
+{
+    struct source_value *v;
+    struct pt_tensor t;
+
+    if (pt_tensor(pt, tree, &t)) {
+        add_tensor(z, name, &t, false);
+        return;
+    }
+    v = add_value(z, name);
+    v->tree = tree;
+    v->pt = pt;
+}
+
+/* The pairs of a dict whose keys are not among `not`. */
+static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, const struct pt *pt,
+                     const char *const * not)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(dict, &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (key && !is_in(key, not))
+            add_tree(z, arena_fmt(z->s->arena, "%s%s", prefix, key), pair[2 * i + 1], pt);
+    }
+}
+
+/* What `module` holds that is no parameter. */
+static void add_module(struct zero *z, const struct pt *pt)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(z->root, "module"), &n);
+    struct pt_tensor t;
+
+    for (int i = 0; i < z->n_tensors; i++)
+        if (z->tensor[i].buffer || (!z->tensor[i].used && z->tensor[i].t.n_elems > 0 && !z->tensor[i].shared_with))
+            add_tensor(z, z->tensor[i].name, &z->tensor[i].t, z->tensor[i].buffer);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (key && !pt_tensor(pt, pair[2 * i + 1], &t))
+            add_tree(z, key, pair[2 * i + 1], pt);
+    }
+}
+
+/* Is it the first state of a group of the optimizer? Its number; without settings each is one. */
+static bool is_first(const struct pk *groups, int state, int *number)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(groups, &n);
+    int64_t id;
+
+    *number = state;
+    for (uint32_t g = 0; group && g < n; g++)
+        if (pk_as_int(adam_list_at(pk_get(group[g], "params"), 0), &id) && id == state) {
+            *number = (int)g;
+            return true;
+        }
+    return !group;
+}
+
+static void add_optimizer(struct zero *z, const struct pt *pt)
+{
+    static const char *const sharded[] = {
+        "base_optimizer_state", "optimizer_state_dict", "single_partition_of_fp32_groups", "fp32_flat_groups",
+        "param_slice_mappings", "group_paddings", "groups_padding", "param_alignment_paddings", "partition_count",
+        NULL,
+    };
+    const struct pk *opt = z->s->run.optimizer, *step;
+    int number;
+
+    add_dict(z, "optimizer.", opt, pt, sharded);
+    if (z->s->run.param_groups)
+        add_tree(z, "optimizer.param_groups", z->s->run.param_groups, pt);
+    for (int g = 0; g < z->shape.n_groups; g++) {
+        step = pk_get(adam_group_state(opt, g), "step");
+        /* Sub-groups follow from the number of ranks: of each group the first one's. */
+        if (step && is_first(z->s->run.param_groups, g, &number))
+            add_tree(z, arena_fmt(z->s->arena, "optimizer.state.%d.step", number), step, pt);
+    }
+}
+
+void zero_values_make(struct zero *z, const struct pt *model)
+{
+    static const char *const tables[] = {
+        "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", "shared_params", "buffer_names",
+        "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions", NULL,
+    };
+    uint32_t n_model = 0, n_module = 0, n_opt = 0;
+
+    pk_pairs(z->root, &n_model);
+    pk_pairs(pk_get(z->root, "module"), &n_module);
+    pk_pairs(z->s->run.optimizer, &n_opt);
+    z->s->value = arena_alloc(z->s->arena, (n_model + n_module + n_opt + (size_t)z->shape.n_groups + 2) *
+                                               sizeof *z->s->value);
+    add_module(z, model);
+    add_dict(z, "", z->root, model, tables);
+    if (z->s->run.optimizer)
+        add_optimizer(z, z->s->run.optimizer_pt);
+}
