@@ -19,6 +19,7 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/source_overlap.h"
 
@@ -198,17 +199,28 @@ static bool marks_hf(const char *name)
            strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
 }
 
+/* The engine without pipeline writes no layer files. */
+static bool lacks_layers(const struct source_listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (ds_name_parse(l->member[i].name).kind == DS_LAYER)
+            return false;
+    return true;
+}
+
 /* The layouts, the surest mark first: a universal folder has mp_rank files, too. */
 static const struct layout_rule {
     bool (*marks)(const char *name);    /* a name inside the folder that only this layout has */
+    bool (*fits)(const struct source_listing *l);       /* ... if all names are like this; NULL: however they are */
     bool tag;                           /* it is a tag of a run; a model may lie beside tags and is none */
     int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
                 struct err *e);
 } rules[] = {
-    { marks_hdf5, true, universal_hdf5_source_open },
-    { marks_universal, true, universal_pt_source_open },
-    { marks_deepspeed, true, deepspeed_source_open },
-    { marks_hf, false, hf_files_source_open },
+    { marks_hdf5, NULL, true, universal_hdf5_source_open },
+    { marks_universal, NULL, true, universal_pt_source_open },
+    { marks_deepspeed, lacks_layers, true, zero_source_open },
+    { marks_deepspeed, NULL, true, deepspeed_source_open },
+    { marks_hf, NULL, false, hf_files_source_open },
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 
@@ -540,7 +552,7 @@ static int open_layout(struct source *s, const struct source_listing *l, const s
 {
     for (int k = 0; k < N_RULES; k++)
         for (int i = 0; i < l->n; i++)
-            if (rules[k].marks(l->member[i].name)) {
+            if (rules[k].marks(l->member[i].name) && (!rules[k].fits || rules[k].fits(l))) {
                 if (rules[k].tag || o->hf)
                     return rules[k].open(s, l, o, r, e);
                 err_data(e, s->path, ERR_NO_BYTE,

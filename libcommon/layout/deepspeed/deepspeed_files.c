@@ -47,7 +47,7 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
 {
     if (kind == DS_ZERO3)
         err_data(e, d->s->path, ERR_NO_BYTE,
-                 "%s: ZeRO stage 3 shards (parameters partitioned too) are not supported", name);
+                 "%s: weights of ZeRO-3 beside layer files: two saves in one folder", name);
     else
         err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints are not supported", name);
     return -1;
@@ -182,11 +182,6 @@ static int refuse_content(const struct ds *d, const struct source_file *first, s
     const char *path = files_name(d->s->files, first->file);
     uint32_t n;
 
-    if (!has_kind(d, DS_LAYER) && pk_pairs(pk_get(root, "module"), &n)) {
-        err_data(e, path, ERR_NO_BYTE, "holds the weights itself, and there are no layer_* files: saved without "
-                 "the pipeline engine, which is not supported");
-        return -1;
-    }
     if (!has_kind(d, DS_ZERO) && pk_pairs(pk_get(root, "optimizer"), &n)) {
         err_data(e, path, ERR_NO_BYTE, "holds the optimizer state itself, and there are no zero_pp_rank_* files: "
                  "fp16 without ZeRO is not supported");

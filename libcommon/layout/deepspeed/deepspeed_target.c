@@ -590,6 +590,12 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
 
     t->arena = arena_new(0);
     t->src = s;
+    if (source_is_foreign(s)) {
+        err_data(e, s->path, ERR_NO_BYTE, "its model is of no family that Megatron trains: no checkpoint of the "
+                 "pipeline engine can be made of it");
+        ds_target_free(t);
+        return NULL;
+    }
     rc = settle(t, q, &o, &like, notes, e);
     ds_shape_free(&o);
     ds_shape_free(&like);

@@ -1031,8 +1031,8 @@ static void test_refused(void **state)
     (void)state;
     write_set(&g);
     copy_to(MP0, "zero_pp_rank_0_mp_rank_00_model_states.pt");
-    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: ZeRO stage 3 shards (parameters "
-             "partitioned too) are not supported", tag);
+    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: weights of ZeRO-3 beside layer "
+             "files: two saves in one folder", tag);
     expect_refusal(scratch, want);
     remove_in_tag("zero_pp_rank_0_mp_rank_00_model_states.pt");
 
@@ -1050,8 +1050,8 @@ static void test_refused(void **state)
 
     remove_all("layer_");
     edit(MP0, hold_weights);
-    snprintf(want, sizeof want, "%s/" MP0 ": holds the weights itself, and there are no layer_* files: saved without "
-             "the pipeline engine, which is not supported", tag);
+    snprintf(want, sizeof want, "%s/" MP0 ": holds the optimizer state itself, and there are no zero_pp_rank_* files: "
+             "a run without ZeRO is not supported", tag);
     expect_refusal(scratch, want);
 }
 

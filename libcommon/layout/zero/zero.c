@@ -1,0 +1,148 @@
+/*
+ * zero.c - open a checkpoint of DeepSpeed's engine without pipeline: the phases
+ */
+#include <stdlib.h>
+
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/zero/zero.h"
+
+/* Rank 0's model_states, or those of the lowest rank there are. */
+static struct source_file *first_model(struct zero *z, struct err *e)
+{
+    struct source_file *first = NULL;
+
+    for (int i = 0; i < z->n_files; i++) {
+        bool model = z->name[i].kind == DS_MP || z->name[i].kind == DS_ZERO3;
+
+        if (model && (!first || z->s->file[i].dp < first->dp))
+            first = &z->s->file[i];
+    }
+    if (!first)
+        err_data(e, z->s->path, ERR_NO_BYTE, "no *_model_states.pt file here: which parameters there are is unknown");
+    else
+        first->pt = pt_open(z->s->files, first->file, e);
+    return first && first->pt ? first : NULL;
+}
+
+/*
+ * The engine with pipeline keeps weights in layer files, and its mp_rank files have none: a folder that lost its layer
+ * files is still its.
+ */
+static bool of_the_pipeline(const struct zero *z, const struct pk *root)
+{
+    uint32_t n;
+
+    return z->stage != 3 && !pk_pairs(pk_get(root, "module"), &n);
+}
+
+static struct pt_files reading(struct zero *z)
+{
+    return (struct pt_files){ .s = z->s, .r = z->r, .threads = z->o->threads, .ctx = z };
+}
+
+static void read_models(struct zero *z)
+{
+    struct pt_files o = reading(z);
+
+    o.read = zero_model_rank;
+    o.renumber = zero_model_renumber;
+    pt_files_keep(&o, z->model_file, 1);
+    if (z->stage == 3 && !z->o->no_tensors)
+        pt_files_each(&o, z->model_file + 1, z->world - 1);
+    z->too_many |= o.too_many;
+}
+
+/* Rank 0 of the optimizer tells how vectors are cut; without it there is nothing to cut. */
+static bool read_shards(struct zero *z)
+{
+    struct pt_files o = reading(z);
+    int lead = z->optim_file[0];
+    struct source_file *f = lead < 0 ? NULL : &z->s->file[lead];
+    struct err e = {0};
+
+    if (!f)
+        return false;
+    f->pt = pt_open(z->s->files, f->file, &e);
+    if (!f->pt) {
+        report_add_err(z->r, "unreadable", &e);
+        return false;
+    }
+    if (!zero_shards_lead(z, f->pt, files_name(z->s->files, f->file)))
+        return false;
+    zero_shape_place(&z->shape, z->stage, z->world);
+    o.read = zero_shards_rank;
+    o.renumber = zero_shards_renumber;
+    pt_files_keep(&o, z->optim_file, 1);
+    if (!z->o->no_tensors)
+        pt_files_each(&o, z->optim_file + 1, z->world - 1);
+    z->too_many |= o.too_many;
+    return true;
+}
+
+static int open_tag(struct zero *z, struct err *e)
+{
+    struct source_file *first = first_model(z, e);
+    int64_t said = 0;
+    bool known;
+
+    if (!first)
+        return -1;
+    z->root = pt_root(first->pt);
+    z->path = files_name(z->s->files, first->file);
+    if (of_the_pipeline(z, z->root))
+        return 1;
+    if (!z->has_optimizer && z->stage != 3 && pk_pairs(pk_get(z->root, "optimizer"), &(uint32_t){0})) {
+        err_data(e, z->path, ERR_NO_BYTE, "holds the optimizer state itself, and there are no zero_pp_rank_* files: "
+                 "a run without ZeRO is not supported");
+        return -1;
+    }
+    if (zero_files_ranks(z, e) < 0)
+        return -1;
+    z->s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = z->world };
+    known = zero_model_read(z, first->pt);
+    if (known)
+        read_models(z);
+    if (known && z->has_optimizer && !z->o->no_optimizer)
+        known = read_shards(z);
+    zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[0] >= 0
+                                      ? &z->s->file[z->optim_file[0]] : NULL);
+    if (z->too_many) {
+        err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
+                 PT_FILES_RECORDS_MAX);
+        return -1;
+    }
+    /* Without the optimizer's files the run's configuration is what says it. */
+    if (z->stage == 0)
+        pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &said);
+    z->s->zero_stage = z->stage ? z->stage : said == 2 ? 2 : 1;
+    z->s->weights = zero_shape_weights(&z->shape, first->pt);
+    zero_params_make(z);
+    if (z->o->no_tensors)
+        return 0;
+    zero_values_make(z, first->pt);
+    return manifest_load(z->s, z->o->no_optimizer, z->r, e);
+}
+
+int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                     struct err *e)
+{
+    struct zero z = { .s = s, .o = o, .r = r };
+    int rc;
+
+    s->kind = LAYOUT_ZERO;
+    rc = zero_files_read(&z, l, e);
+    if (rc == 0)
+        rc = open_tag(&z, e);
+    for (int k = 0; z.rank && k < z.world; k++) {
+        free(z.rank[k].run);
+        free(z.rank[k].frozen);
+    }
+    if (rc != 1)
+        return rc;
+    for (int i = 0; i < s->n_files; i++) {
+        pt_close(s->file[i].pt);
+        s->file[i].pt = NULL;
+    }
+    s->n_files = 0;
+    return deepspeed_source_open(s, l, o, r, e);
+}
