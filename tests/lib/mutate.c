@@ -42,12 +42,12 @@ static void load(struct mutate_set *s, const char *dir, const char *below)
         char *path = path_join(dir, ent->d_name), *name = str_fmt("%s%s", below, ent->d_name);
         struct err e = {0};
 
-        if (ent->d_name[0] != '.' && ent->d_type == DT_DIR) {
+        if (ent->d_type == DT_DIR && ent->d_name[0] != '.') {
             char *deeper = str_fmt("%s/", name);
 
             load(s, path, deeper);
             free(deeper);
-        } else if (ent->d_name[0] != '.') {
+        } else if (ent->d_type != DT_DIR) {
             assert(s->n < MUTATE_FILES);
             *f = (struct mutate_file){ .name = xstrdup(name) };
             f->bytes = (uint8_t *)file_slurp(path, 1 << 28, &f->size, &e);

@@ -130,7 +130,8 @@ static void make_tiny(struct set *s, const char *name)
 static void copy_golden(struct set *s, const char *from, const char *name)
 {
     char *dir = path_join(scratch, name);
-    char *cmd = str_fmt("mkdir %s && cp -r %s/latest %s/global_step20 %s && chmod -R u+w %s", dir, from, from, dir, dir);
+    char *cmd = str_fmt("mkdir %s && cp -r %s/latest %s/$(cat %s/latest) %s && chmod -R u+w %s", dir, from, from, from,
+                        dir, dir);
 
     assert_int_equal(system(cmd), 0);
     open_set(s, dir);
@@ -208,10 +209,13 @@ static void every_byte(void **state)
 
 static void golden(void **state)
 {
-    static const char *const sets[] = { "tests/data/bloom-tp2pp2dp2", "tests/data/gpt2-tp2pp2dp1" };
+    static const char *const sets[] = {
+        "tests/data/bloom-tp2pp2dp2", "tests/data/gpt2-tp2pp2dp1", "tests/data/zero/zero2-edge-3ranks/ckpt",
+        "tests/data/zero/zero3-edge-2ranks/ckpt",
+    };
 
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 4; k++) {
         struct set s;
         char name[32];
 
