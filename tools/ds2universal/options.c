@@ -56,10 +56,10 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: ds2universal [options] IN OUT\n"
     "       ds2universal --input_folder IN --output_folder OUT [options]\n"
-    "Convert a Megatron-DeepSpeed checkpoint to the universal form: every parameter and\n"
-    "optimizer state as one tensor. IN is a tag folder, a folder with 'latest', or a tar of\n"
-    "one; OUT is the folder to make. Memory is fixed, every byte read is CRC-checked, and a\n"
-    "run that is killed leaves no OUT.\n";
+    "Convert a checkpoint of Megatron-DeepSpeed, or of DeepSpeed's ZeRO-1, 2 or 3 without\n"
+    "pipeline, to the universal form: every parameter and optimizer state as one tensor.\n"
+    "IN is a tag folder, a folder with 'latest', or a tar of one; OUT is the folder to make.\n"
+    "Memory is fixed, every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
 static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
     "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";

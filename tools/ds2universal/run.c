@@ -94,6 +94,8 @@ int job_run(struct ds2universal_job *j)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
+    if (s)
+        source_add_buffers(s);
     if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
         rc = j->cli.dry_run ? print_plan(j, s, &e) : convert(j, s, &e);
     if (e.kind != ERR_NONE)

@@ -10,6 +10,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/adam_state.h"
 
 const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
@@ -31,7 +32,41 @@ uint64_t universal_shape(const struct source *s, const struct param *p, enum voc
 static bool is_sharded_key(const char *key)
 {
     return strcmp(key, "base_optimizer_state") == 0 || strcmp(key, "param_slice_mappings") == 0 ||
-           strcmp(key, "single_partition_of_fp32_groups") == 0;
+           strcmp(key, "single_partition_of_fp32_groups") == 0 || strcmp(key, "fp32_flat_groups") == 0 ||
+           strcmp(key, "optimizer_state_dict") == 0;
+}
+
+/*
+ * ZeRO-3's loader asks for a counter in the state of sub-group 0, and for settings under the same key. The stock
+ * converter leaves rank 0's vectors there, too, which nobody reads.
+ */
+static struct pk *zero3_state(struct arena *a, const struct source *s)
+{
+    struct pk *d = pk_dict(a), *state = pk_dict(a);
+    const struct pk *step;
+
+    for (int g = 0; g < s->run.n_groups; g++) {
+        struct pk *one = pk_dict(a);
+
+        step = pk_get(adam_group_state(s->run.optimizer, g), "step");
+        if (step)
+            pk_set_str(a, one, "step", pk_copy(a, step));
+        pk_set(a, state, pk_int(a, g), one);
+    }
+    pk_set_str(a, d, "state", state);
+    if (s->run.param_groups)
+        pk_set_str(a, d, "param_groups", pk_copy(a, s->run.param_groups));
+    return d;
+}
+
+/* The elastic form has no settings: a dict without any a group leaves a loader's own. */
+static struct pk *empty_groups(struct arena *a, int n)
+{
+    struct pk *list = pk_list(a);
+
+    for (int g = 0; g < n; g++)
+        pk_add(a, list, pk_dict(a));
+    return list;
 }
 
 int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e)
@@ -48,8 +83,12 @@ int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *s
         if (key && !is_sharded_key(key) && strcmp(key, "param_groups") != 0)
             pk_set_str(a, root, key, pk_copy(a, pair[2 * i + 1]));
     }
+    if (s->zero_stage == 3)
+        pk_set_str(a, root, "optimizer_state_dict", zero3_state(a, s));
     if (s->run.param_groups)
         pk_set_str(a, root, "param_groups", pk_copy(a, s->run.param_groups));
+    else if (s->zero_stage)
+        pk_set_str(a, root, "param_groups", empty_groups(a, s->run.n_groups));
     rc = pt_build("optimizer_state", root, s->run.optimizer_pt, s->files, out, size, e);
     arena_free(a);
     return rc;
@@ -96,7 +135,8 @@ void universal_step(const struct source *s, uint8_t **out, uint64_t *size)
 
 static bool is_mp_rank(const struct source_file *f)
 {
-    return str_starts(f->name, "mp_rank_") && str_ends(f->name, "_model_states.pt");
+    return (str_starts(f->name, "mp_rank_") || str_starts(f->name, "zero_pp_rank_")) &&
+           str_ends(f->name, "_model_states.pt");
 }
 
 static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
@@ -128,6 +168,17 @@ out:
     return rc;
 }
 
+/* Every record against its CRC; those of a layout that keeps no handles are opened for it. */
+static int check_file(const struct source *s, const struct source_file *f, struct err *e)
+{
+    struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
+    int rc = pt ? pt_check_records(pt, s->files, e) : -1;
+
+    if (pt != f->pt)
+        pt_close(pt);
+    return rc;
+}
+
 int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e)
 {
     int rc = 0;
@@ -139,9 +190,8 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         if (!is_mp_rank(f))
             continue;
         path = path_join(dir, f->name);
-        if (f->pt && pt_check_records(f->pt, s->files, e) < 0)
-            rc = -1;
-        else
+        rc = check_file(s, f, e);
+        if (rc == 0)
             rc = copy_file(s, f, path, e);
         free(path);
     }

@@ -6,6 +6,8 @@
  *   vocab_divisibility_padding_tensor  vocabulary, rows kept: bigscience's loader
  *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3
  *   param                              the merged tensor
+ * Of ZeRO-3 a parameter's file is the bare tensor, flat, as its loader wants it. What the optimizer does not know
+ * (frozen, a tied weight's second name, a buffer) has fp32.pt alone, made of weights where there is no master.
  * The payload is a plan item straight into the file; the container's own bytes follow
  * when its CRC is known, so a file without its directory is an unfinished one.
  */
@@ -52,20 +54,66 @@ static int cat_dim(enum merge_rule m)
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
 
+/* What a file is made of. */
+struct universal_state {
+    const struct tmap *map;             /* NULL: there is no such file */
+    int op;                             /* on its way; -1: none makes fp32 of it */
+    enum dtype dtype;                   /* of the file: fp32 but for a buffer of integers */
+    uint64_t len;                       /* bytes of the map */
+};
+
+/* Trained, as far as a checkpoint of any model says it; those of the pipeline engine all are. */
+static bool is_trained(const struct source *s, const struct param *p)
+{
+    return !s->zero_stage || (p->group >= 0 && !p->shared_with);
+}
+
+static struct universal_state state_of(const struct sink *k, const struct param *p, enum state st)
+{
+    struct universal_state u = { .map = p->state[st], .op = PLAN_COPY, .dtype = DTYPE_F32 };
+    int64_t shape[TENSOR_MAX_DIM];
+
+    if (is_trained(k->src, p)) {
+        u.len = universal_shape(k->src, p, k->o.vocab, shape);
+        return u;
+    }
+    if (st != STATE_FP32)
+        return (struct universal_state){0};
+    if (!u.map)
+        u.map = p->state[STATE_BF16];
+    if (!u.map)
+        return u;
+    u.len = u.map->len;
+    if (plan_op_of(u.map->dtype, DTYPE_F32) >= 0)
+        u.op = plan_op_of(u.map->dtype, DTYPE_F32);
+    else
+        u.dtype = u.map->dtype;
+    return u;
+}
+
 /* The file's container for one parameter and state: deterministic, so made again when the CRC is known. */
 static struct pt_image *make_image(const struct sink *k, const struct param *p, enum state st)
 {
     const struct source *s = k->src;
     struct arena *a = arena_new(0);
     struct pk *root = pk_dict(a);
+    struct universal_state u = state_of(k, p, st);
     struct pt_image *im;
-    int64_t shape[TENSOR_MAX_DIM], elems;
+    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .requires_grad = st == STATE_FP32 && is_trained(s, p) };
+    int64_t shape[TENSOR_MAX_DIM];
     uint64_t size[2];
     int n_storages = 1;
 
-    size[0] = universal_shape(s, p, k->o.vocab, shape);
-    elems = (int64_t)(size[0] / sizeof(float));
-    if (cat_dim(p->merge) >= 0)
+    t.shape = shape;
+    t.storage_elems = (int64_t)(universal_shape(s, p, k->o.vocab, shape) / sizeof(float));
+    size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
+    if (s->zero_stage == 3 && is_trained(s, p)) {
+        t.ndim = 1;
+        t.shape = &t.storage_elems;
+        root = pt_new_tensor(a, &t);
+        goto out;
+    }
+    if (cat_dim(p->merge) >= 0 && is_trained(s, p))
         pk_set_str(a, root, "cat_dim", pk_int(a, cat_dim(p->merge)));
     if (p->merge == MERGE_CAT0_HALVES)
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
@@ -78,9 +126,8 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     }
     if (p->merge == MERGE_VOCAB)
         pk_set_str(a, root, "vocab_tensor", pk_bool(a, true));
-    pk_set_str(a, root, "param",
-               pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = elems, .ndim = p->ndim,
-                                                  .shape = shape, .requires_grad = st == STATE_FP32 }));
+    pk_set_str(a, root, "param", pt_new_tensor(a, &t));
+out:
     im = pt_image_new(state_name(st), root, n_storages, size);
     arena_free(a);
     return im;
@@ -107,26 +154,47 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
 {
     struct pt_sink *w = k->priv;
     const struct param *p = &k->src->param[i];
+    const struct universal_state u = state_of(k, p, st);
     struct pt_image *im = make_image(k, p, st);
     char *file = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
     char *path = path_join(k->dir, file);
     struct sink_item *it = new_item(i, st, file);
-    int64_t shape[TENSOR_MAX_DIM];
+    int n;
 
     ARRAY_ROOM(w->item, w->cap, w->n + 1);
     w->item[w->n++] = it;
-    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = universal_shape(k->src, p, k->o.vocab, shape),
-                                         .policy = k->o.replicas, .name = file, .user = it },
-             plan_add_sized(plan, path, pt_image_size(im)), pt_image_at(im, 0));
+    n = plan_add(plan, &(struct plan_range){ .map = u.map, .len = u.len, .policy = k->o.replicas, .name = file,
+                                             .user = it },
+                 plan_add_sized(plan, path, pt_image_size(im)), pt_image_at(im, 0));
+    plan_item(plan, n)->op = (enum plan_op)u.op;
     pt_image_free(im);
     free(path);
+}
+
+/* Of trained parameters all three, in fp32; of others there may be none. */
+static int check_states(const struct source *s, struct err *e)
+{
+    if (!s->zero_stage)
+        return universal_check_states(s, e);
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
+            const struct tmap *m = s->param[i].state[universal_states[j]];
+
+            if (m && m->dtype == DTYPE_F32)
+                continue;
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is not there: a universal form is made of "
+                     "masters and moments; start from a checkpoint that has its optimizer states", s->param[i].name,
+                     state_name(universal_states[j]));
+            return -1;
+        }
+    return 0;
 }
 
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     k->src = s;
     k->dir = xstrdup(dir);
-    if (universal_check_states(s, e) < 0)
+    if (check_states(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_params; i++) {
         char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
@@ -136,7 +204,8 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         if (rc < 0)
             return -1;
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            add_state(k, i, universal_states[j], plan);
+            if (state_of(k, &s->param[i], universal_states[j]).map)
+                add_state(k, i, universal_states[j], plan);
     }
     return 0;
 }
@@ -196,28 +265,35 @@ static int write_small(const char *dir, const char *name, const void *bytes, uin
     return rc;
 }
 
+static int write_step(const struct sink *k, const struct param *p, const void *bytes, uint64_t size, struct err *e)
+{
+    char *path = str_fmt("%s/zero/%s/step.pt", k->dir, p->name);
+    int rc = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    /* Not file_replace(): hundreds of tiny files, published together with their folder. */
+    if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
+        err_sys(e, path, "cannot write");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return rc;
+}
+
 static int write_steps(struct sink *k, struct err *e)
 {
     uint8_t *bytes;
     uint64_t size;
     int rc = 0;
 
+    /* ZeRO-3's loader takes the counter from optimizer_state.pt. */
+    if (k->src->zero_stage == 3)
+        return 0;
     universal_step(k->src, &bytes, &size);
-    for (int i = 0; size && i < k->src->n_params && rc == 0; i++) {
-        char *name = str_fmt("zero/%s/step.pt", k->src->param[i].name);
-        char *path = path_join(k->dir, name);
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-
-        /* Not file_replace(): hundreds of tiny files, published together with their folder. */
-        if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
-            err_sys(e, path, "cannot write");
-            rc = -1;
-        }
-        if (fd >= 0)
-            close(fd);
-        free(path);
-        free(name);
-    }
+    for (int i = 0; size && i < k->src->n_params && rc == 0; i++)
+        if (is_trained(k->src, &k->src->param[i]))
+            rc = write_step(k, &k->src->param[i], bytes, size, e);
     free(bytes);
     return rc;
 }

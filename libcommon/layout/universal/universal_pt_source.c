@@ -21,15 +21,18 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/layout/universal/universal_zero.h"
 
 struct opened {
     struct source *s;
     const struct source_opts *o;
     struct report *r;
     int *param_of;              /* [n_files]: index of the parameter whose folder holds the file, -1 none */
+    struct universal_zero zero; /* file -1: of the pipeline engine */
 };
 
 static const char *path_of(const struct source *s, int i)
@@ -68,7 +71,14 @@ static bool is_mp_rank(const char *name)
 
 static bool is_known(const char *name)
 {
-    return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0 || strcmp(name, MANIFEST_NAME) == 0;
+    return is_mp_rank(name) || ds_name_parse(name).kind == DS_ZERO3 || strcmp(name, "zero/optimizer_state.pt") == 0 ||
+           strcmp(name, MANIFEST_NAME) == 0;
+}
+
+/* Run state lives in it: its handle stays. */
+static bool is_kept(const char *name)
+{
+    return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
 }
 
 static int by_place(const void *a, const void *b)
@@ -193,18 +203,24 @@ static void take_tensor(struct opened *u, int i, enum state st, const struct pt 
 {
     struct param *p = &u->s->param[u->param_of[i]];
     const struct pk *root = pt_root(pt);
+    const bool foreign = u->zero.file >= 0;
     struct pt_tensor t;
-    bool first = true;
+    bool first = true, bare = pt_tensor(pt, root, &t);
+    int group = -1;
 
-    if (!pt_tensor(pt, pk_get(root, "param"), &t)) {
+    if (!pt_tensor(pt, pk_get(root, "param"), &t) && (!bare || !foreign)) {
         report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name, "has no tensor 'param'%s",
-                   pt_tensor(pt, root, &t) ? " but a bare one: universal checkpoints of ZeRO-3 are not supported" : "");
+                   bare ? " but a bare one, and no model_states file of ZeRO-3 says its shape" : "");
         return;
     }
-    if (t.dtype != DTYPE_F32 || !t.contiguous || t.ndim > 4 || t.n_elems == 0) {
+    if (foreign)
+        group = universal_zero_take(&u->zero, p->name, &t, path_of(u->s, i), u->r);
+    if (group < -1)
+        return;
+    if (!t.contiguous || ((t.dtype != DTYPE_F32 || t.n_elems == 0) && (!foreign || group >= 0))) {
         report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name,
-                   "'param' is %s, %d-dimensional%s; contiguous f32 of at most 4 dimensions is expected",
-                   dtype_name(t.dtype), t.ndim, t.contiguous ? "" : ", strided");
+                   "'param' is %s, %d-dimensional%s; contiguous f32 is expected", dtype_name(t.dtype),
+                   t.ndim, t.contiguous ? "" : ", strided");
         return;
     }
     for (int k = 0; k < STATE_N; k++)
@@ -213,6 +229,7 @@ static void take_tensor(struct opened *u, int i, enum state st, const struct pt 
         p->ndim = t.ndim;
         memcpy(p->shape, t.shape, sizeof p->shape);
         p->merge = rule_of_file(root);
+        p->group = group;
     } else if (p->ndim != t.ndim || memcmp(p->shape, t.shape, (size_t)t.ndim * sizeof *t.shape) != 0) {
         report_add(u->r, SEV_ERROR, "shape", path_of(u->s, i), ERR_NO_BYTE, p->name,
                    "%s is shaped otherwise than the states before it", state_name(st));
@@ -253,8 +270,8 @@ static void take_file(struct opened *u, int i, struct pt *pt)
 {
     const char *name = u->s->file[i].name, *rest;
 
-    if (is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0) {
-        u->s->file[i].pt = pt;          /* run state lives in it */
+    if (is_kept(name)) {
+        u->s->file[i].pt = pt;
         return;
     }
     if (u->param_of[i] >= 0 && param_part(name, &rest)) {
@@ -282,7 +299,7 @@ static void open_files(struct opened *u)
             const char *name = s->file[first + i].name;
             bool tensors = u->param_of[first + i] >= 0;
 
-            pt[i] = str_ends(name, ".pt") && (tensors ? !u->o->no_tensors : is_known(name)) ?
+            pt[i] = str_ends(name, ".pt") && (tensors ? !u->o->no_tensors : is_kept(name)) && !s->file[first + i].pt ?
                     open_file(u, first + i) : NULL;
         }
         for (int i = 0; i < n; i++)
@@ -341,16 +358,24 @@ static bool has_state(const struct opened *u, const struct param *p, enum state 
     return size > 0 && size + slack >= most;
 }
 
+/* What was not trained has fp32.pt alone. */
+static bool is_due(const struct opened *u, const struct param *p, enum state st)
+{
+    const struct zero_slot *slot;
+
+    return u->zero.file < 0 || st == STATE_FP32 || zero_shape_find(&u->zero.shape, p->name, &slot) >= 0;
+}
+
 static void check_params(struct opened *u)
 {
     for (int i = 0; i < u->s->n_params; i++) {
         const struct param *p = &u->s->param[i];
 
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (!has_state(u, p, universal_states[j]))
+            if (is_due(u, p, universal_states[j]) && !has_state(u, p, universal_states[j]))
                 report_add(u->r, SEV_ERROR, "state_missing", u->s->path, ERR_NO_BYTE, p->name,
                            "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
-        if (p->ndim) {
+        if (p->ndim && u->zero.file < 0) {
             check_rule(u, p);
             check_shape(u, p);
         }
@@ -367,7 +392,7 @@ static void find_vocab(struct source *s)
 static void take_run_state(struct opened *u)
 {
     struct source *s = u->s;
-    int mp = -1;
+    int mp = u->zero.file;
 
     for (int i = 0; i < s->n_files; i++) {
         if (mp < 0 && is_mp_rank(s->file[i].name) && s->file[i].pt)
@@ -384,6 +409,8 @@ static void take_run_state(struct opened *u)
     else
         report_add(u->r, SEV_WARNING, "no_run_state", s->path, ERR_NO_BYTE, NULL,
                    "no readable mp_rank_*_model_states.pt: step, arguments and topology are unknown");
+    if (u->zero.file >= 0)
+        universal_zero_state(&u->zero, s, u->r);
     if (!s->run.optimizer)
         report_add(u->r, SEV_WARNING, "no_optimizer_state", s->path, ERR_NO_BYTE, NULL,
                    "zero/optimizer_state.pt is absent: DeepSpeed 0.14.1 and later cannot load this");
@@ -397,10 +424,15 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     s->kind = LAYOUT_UNIVERSAL_PT;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     take_names(&u, l);
+    u.zero = universal_zero_open(s, r);
     open_files(&u);
     take_run_state(&u);
     find_vocab(s);
     check_params(&u);
     universal_check_params(s, r);
-    return o->no_tensors ? 0 : manifest_load(s, false, r, e);
+    if (!o->no_tensors && manifest_load(s, false, r, e) < 0)
+        return -1;
+    if (u.zero.file >= 0 && !o->no_tensors)
+        universal_zero_buffers(&u.zero, s);
+    return 0;
 }

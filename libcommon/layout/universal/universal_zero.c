@@ -1,0 +1,127 @@
+/*
+ * universal_zero.c - which parameters were trained, and what shapes they have
+ */
+#include "libcommon/layout/universal/universal_zero.h"
+
+#include <string.h>
+
+#include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/ds_names.h"
+#include "libcommon/layout/run_state.h"
+
+/* The lowest rank's. */
+static int find_model(const struct source *s)
+{
+    int best = -1, best_rank = 0;
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct ds_name n = ds_name_parse(s->file[i].name);
+        int rank = n.kind == DS_MP ? n.mp : n.dp;
+
+        if ((n.kind == DS_MP || n.kind == DS_ZERO3) && (best < 0 || rank < best_rank)) {
+            best = i;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+struct universal_zero universal_zero_open(struct source *s, struct report *r)
+{
+    struct universal_zero z = { .file = find_model(s) };
+    const struct source_file *f = &s->file[z.file];
+    struct err e = {0};
+    const struct pk *root;
+    uint32_t n;
+
+    if (z.file < 0)
+        return z;
+    s->file[z.file].pt = pt_open(s->files, f->file, &e);
+    if (!f->pt) {
+        report_add_err(r, "unreadable", &e);
+        z.file = -1;
+        return z;
+    }
+    pt_check_classes(f->pt, files_name(s->files, f->file), r);
+    root = pt_root(f->pt);
+    /* The pipeline engine's has no weights: they are in layer files. */
+    if (!pk_pairs(pk_get(root, "module"), &n) ||
+        !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
+        z.file = -1;
+    return z;
+}
+
+int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
+                        struct report *r)
+{
+    const struct zero_slot *slot;
+    int group = zero_shape_find(&z->shape, name, &slot);
+    bool same;
+
+    if (group < 0)
+        return -1;
+    same = t->ndim == slot->ndim && memcmp(t->shape, slot->shape, (size_t)t->ndim * sizeof *t->shape) == 0;
+    if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
+        report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, param_shapes gives it %lld",
+                   (long long)t->n_elems, (long long)slot->n_elems);
+        return -2;
+    }
+    t->ndim = slot->ndim;
+    memcpy(t->shape, slot->shape, sizeof slot->shape);
+    return group;
+}
+
+void universal_zero_state(const struct universal_zero *z, struct source *s, struct report *r)
+{
+    const struct source_file *f = &s->file[z->file];
+    const struct adam_file a = { s->files, s->run.optimizer_pt, s->path, s->run.optimizer };
+    int64_t stage = run_state_zero_stage(s->run.optimizer), dp = 0;
+    struct adam_step step = {0};
+
+    if (stage < 1 || stage > 3)
+        stage = ds_name_parse(f->name).kind == DS_ZERO3 ? 3 : 1;
+    s->zero_stage = (int)stage;
+    s->weights = zero_shape_weights(&z->shape, f->pt);
+    s->run.n_groups = z->shape.n_groups;
+    if (pk_as_int(pk_get(pt_root(f->pt), "dp_world_size"), &dp) && dp > 0 && dp <= DS_RANK_MAX)
+        s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = (int)dp };
+    if (stage == 3 && s->run.optimizer)
+        step = adam_find_step(&a, 0, r);
+    if (!step.found)
+        return;
+    s->run.opt_step = (int64_t)step.value;
+    s->run.step_in_state = step.in_state;
+    s->run.step_is_tensor = step.is_tensor;
+}
+
+static bool is_buffer(const struct pk *names, const char *name)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(names, &n);
+
+    for (uint32_t i = 0; item && i < n; i++)
+        if (pk_as_str(item[i]) && strcmp(pk_as_str(item[i]), name) == 0)
+            return true;
+    return false;
+}
+
+void universal_zero_buffers(const struct universal_zero *z, struct source *s)
+{
+    const struct pk *names = pk_get(pt_root(s->file[z->file].pt), "buffer_names");
+    int n = 0;
+
+    s->value = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *s->value);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        struct source_value *v = &s->value[s->n_values];
+
+        if (p->group >= 0 || !is_buffer(names, p->name) || !p->state[STATE_FP32]) {
+            s->param[n++] = *p;
+            continue;
+        }
+        *v = (struct source_value){ .name = p->name, .map = p->state[STATE_FP32], .ndim = p->ndim, .buffer = true };
+        memcpy(v->shape, p->shape, sizeof p->shape);
+        s->n_values++;
+    }
+    s->n_params = n;
+}
