@@ -27,7 +27,8 @@ struct export_job {
     bool strip_vocab;
     int64_t vocab_tokens;               /* 0: the checkpoint knows */
     const char *tokenizer;
-    json_t *config;                     /* of --config, or NULL */
+    json_t *config;                     /* of --config KEY=JSON, or NULL */
+    json_t *config_file;                /* of --config FILE, or NULL */
 
     /* import */
     struct ds_options target;

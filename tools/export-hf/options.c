@@ -65,9 +65,22 @@ static int take_shard(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-static int take_config(void *into, const char *arg, struct err *e)
+/* A model's own config.json, where no table knows the model. */
+static int take_config_file(struct export_job *j, const char *path, struct err *e)
 {
-    struct export_job *j = into;
+    json_error_t why;
+
+    json_decref(j->config_file);
+    j->config_file = json_load_file(path, 0, &why);
+    if (json_is_object(j->config_file))
+        return 0;
+    err_usage(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]', or a FILE with "
+              "a JSON object: %s: %s", path, j->config_file ? "another value" : why.text);
+    return -1;
+}
+
+static int take_config_key(struct export_job *j, const char *arg, struct err *e)
+{
     const char *eq = strchr(arg, '=');
     char *key = eq && eq > arg ? str_fmt("%.*s", (int)(eq - arg), arg) : NULL;
     json_t *v = key ? json_loads(eq + 1, JSON_DECODE_ANY, NULL) : NULL;
@@ -79,6 +92,11 @@ static int take_config(void *into, const char *arg, struct err *e)
         rc = refuse(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
     free(key);
     return rc;
+}
+
+static int take_config(void *into, const char *arg, struct err *e)
+{
+    return strchr(arg, '=') ? take_config_key(into, arg, e) : take_config_file(into, arg, e);
 }
 
 static int take_tokens(void *into, const char *arg, struct err *e)
@@ -107,7 +125,8 @@ static const struct option_row export_rows[] = {
     { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = take_tokens, .marks = SHAPES },
     { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
       .marks = EXPORTS | SHAPES },
-    { "config", 0, "KEY=JSON", "set a key of config.json", .take = take_config, .marks = EXPORTS | SHAPES },
+    { "config", 0, "KEY=JSON", "set a key of config.json; or FILE: copy the config.json of a model of another family",
+      .take = take_config, .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
     { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
@@ -196,6 +215,7 @@ int job_parse(struct export_job *j, int argc, char **argv)
         return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
     j->hf.override = j->config;
+    j->hf.config_json = j->config_file;
     j->hf.verify = j->cli.verify;
     return check(j, given.marks);
 }

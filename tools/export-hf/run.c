@@ -43,6 +43,8 @@ static enum dtype weights_dtype(const struct source *s)
 {
     const struct pk *v = pk_get(s->run.args, "params_dtype");
 
+    if (s->zero_stage)
+        return s->weights;
     if (s->n_params && s->param[0].state[STATE_BF16])
         return s->param[0].state[STATE_BF16]->dtype;
     return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
@@ -57,6 +59,18 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
     return -1;
 }
 
+static int check_named(const struct export_job *j, struct source *s, struct err *e)
+{
+    if (j->arch >= 0 || j->strip_vocab || j->hf.per_layer || j->hf.bare_names || (j->config && !j->config_file)) {
+        err_usage(e, "%s: of a model that is neither BLOOM nor GPT-2 of Megatron's, tensors are written as they are: "
+                  "--arch, --strip-vocab-padding, --per-layer, --no-prefix and --config KEY=JSON without --config FILE "
+                  "do not go with it", s->path);
+        return -1;
+    }
+    source_add_buffers(s);
+    return 0;
+}
+
 static int export(struct export_job *j, const char *out, struct source *s, struct report *notes, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, out);
@@ -64,7 +78,9 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     struct hf_target *t = NULL;
     int rc = -1;
 
-    if (hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
+    j->hf.named = source_is_foreign(s);
+    if (j->hf.named ? check_named(j, s, e) < 0
+                    : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
         return -1;
     j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
     if (j->tokenizer) {
@@ -86,6 +102,15 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     return rc;
 }
 
+/* ZeRO-3 keeps weights nowhere but in masters. */
+static bool has_weights(const struct source *s)
+{
+    for (int i = 0; s->zero_stage == 3 && i < s->n_params; i++)
+        if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
+            return false;
+    return true;
+}
+
 /* The optimizer shards, far the larger part, are opened only where masters are wanted. */
 static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
@@ -93,7 +118,8 @@ static struct source *open_input(struct export_job *j, const char *in, struct re
                               .accept_mismatch = j->cli.accept_mismatch };
     struct source *s = source_open(in, &so, *r, e);
 
-    if (!s || !so.no_optimizer || j->dtype < 0 || s->n_params == 0 || (enum dtype)j->dtype == weights_dtype(s))
+    if (!s || !so.no_optimizer || s->n_params == 0 ||
+        (has_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);

@@ -20,6 +20,19 @@ static void print_notes(const struct report *notes)
 
 /* ---- export ---- */
 
+static const char *arch_of(const struct hf_target *t)
+{
+    return t->q.named ? "as named" : hf_arch_name(t->q.config.arch);
+}
+
+/* config.json as it will be; of a model that no table knows what was given, or nothing. Caller frees. */
+static char *config_text(const struct hf_target *t)
+{
+    if (!t->q.named)
+        return hf_config_text(&t->q.config, t->q.override);
+    return t->q.config_json ? hf_json_text(t->q.config_json) : xstrdup("{}\n");
+}
+
 static void print_tensors(const struct hf_target *t)
 {
     for (int i = 0; i < t->n_tensors; i++) {
@@ -36,12 +49,12 @@ void talk_plan(const struct export_job *j, const char *out, const struct hf_targ
                const struct rehearsal *r)
 {
     const struct hf_config *c = &t->q.config;
-    char *config = hf_config_text(c, t->q.override), a[16], b[16], d[16];
+    char *config = config_text(t), a[16], b[16], d[16];
 
     if (j->cli.json) {
         cli_json(json_pack("{s:s, s:o, s:o, s:b, s:s, s:s, s:I, s:i, s:I, s:i, s:I, s:I, s:o, s:o}",
                           "tool", j->cli.tool, "input", text_json(t->src->path), "output", text_json(out), "dry_run", 1,
-                          "architecture", hf_arch_name(c->arch), "dtype", dtype_name(c->dtype),
+                          "architecture", arch_of(t), "dtype", dtype_name(c->dtype),
                           "vocab", (json_int_t)c->vocab, "tensors", t->n_tensors,
                           "tensor_bytes", (json_int_t)t->tensor_bytes, "files", r->files,
                           "need_bytes", (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes,
@@ -50,9 +63,12 @@ void talk_plan(const struct export_job *j, const char *out, const struct hf_targ
         return;
     }
     printf("%s -> %s\n", t->src->path, out);
-    printf("model    %s, %lld layers, hidden %lld, %lld heads, %lld rows of vocabulary, %s\n", hf_arch_name(c->arch),
-           (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab,
-           dtype_name(c->dtype));
+    if (t->q.named)
+        printf("model    tensors as they are, under their names, %s\n", dtype_name(c->dtype));
+    else
+        printf("model    %s, %lld layers, hidden %lld, %lld heads, %lld rows of vocabulary, %s\n", arch_of(t),
+               (long long)c->n_layers, (long long)c->hidden, (long long)c->n_heads, (long long)c->vocab,
+               dtype_name(c->dtype));
     printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", r->files, bytes_text(t->tensor_bytes, a),
            t->n_files, bytes_text(r->need_bytes, b), bytes_text(r->free_bytes, d),
            r->free_bytes < r->need_bytes ? ": not enough" : "");
@@ -66,7 +82,7 @@ void talk_plan(const struct export_job *j, const char *out, const struct hf_targ
 
 void talk_result(const struct export_job *j, const char *out, const struct hf_target *t, const struct convert_result *r)
 {
-    const char *arch = hf_arch_name(t->q.config.arch), *dtype = dtype_name(t->q.config.dtype);
+    const char *arch = arch_of(t), *dtype = dtype_name(t->q.config.dtype);
     char *what;
 
     if (j->cli.json) {

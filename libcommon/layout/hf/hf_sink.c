@@ -57,7 +57,7 @@ static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap 
     it->tensor = tensor;
     r = (struct plan_range){ .map = m, .len = len, .policy = k->o.replicas, .name = t->name, .user = it };
     pi = plan_item(plan, plan_add(plan, &r, w->dst[t->file], t->at + at));
-    pi->op = (enum plan_op)plan_op_of(m->dtype, w->t->q.config.dtype);
+    pi->op = m->dtype == t->dtype ? PLAN_COPY : (enum plan_op)plan_op_of(m->dtype, t->dtype);
     return pi;
 }
 
@@ -66,7 +66,7 @@ static void plan_transposed(struct sink *k, int tensor, struct plan *plan)
 {
     struct hfs *w = k->priv;
     const struct hf_tensor *t = &w->t->tensor[tensor];
-    uint64_t in = (uint64_t)dtype_size(t->map->dtype), out = (uint64_t)dtype_size(w->t->q.config.dtype);
+    uint64_t in = (uint64_t)dtype_size(t->map->dtype), out = (uint64_t)dtype_size(t->dtype);
     uint64_t cols = (uint64_t)t->shape[0], rows = (uint64_t)t->shape[1], most = PLAN_ROW_MAX / in;
 
     for (uint64_t c = 0; c < cols; c += most) {
@@ -82,12 +82,11 @@ static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
     const struct hf_target *x = ((struct hfs *)k->priv)->t;
     const struct hf_tensor *t = &x->tensor[tensor];
 
-    if (hf_is_turned(x->q.config.arch, t->row))
+    if (t->row && hf_is_turned(x->q.config.arch, t->row))
         plan_transposed(k, tensor, plan);
-    else
-        add_item(k, tensor, t->map,
-                 t->len / (uint64_t)dtype_size(x->q.config.dtype) * (uint64_t)dtype_size(t->map->dtype),
-                 0, plan);
+    else if (t->len > 0)
+        add_item(k, tensor, t->map, t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(t->map->dtype), 0,
+                 plan);
 }
 
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
@@ -240,7 +239,7 @@ static int check_header(struct files *f, int file, const struct hf_target *t, in
         const struct safetensors_tensor *got = x->file == number ? safetensors_find(st, x->name) : NULL;
 
         same = x->file != number || (got && got->at == x->at && got->len == x->len && got->ndim == x->ndim &&
-                                     got->dtype == t->q.config.dtype &&
+                                     got->dtype == x->dtype &&
                                      memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0);
     }
     if (st && !same)
@@ -271,6 +270,24 @@ static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
     return rc;
 }
 
+static int write_configs(const struct sink *k, struct err *e)
+{
+    const struct hf_target *t = ((const struct hfs *)k->priv)->t;
+    json_t *own = t->q.named && t->q.config_json ? json_deep_copy(t->q.config_json) : NULL;
+    int rc = 0;
+
+    if (own && t->q.override)
+        json_object_update(own, (json_t *)t->q.override);
+    if (own)
+        rc = write_text(k->dir, "config.json", hf_json_text(own), e);
+    json_decref(own);
+    if (t->q.named || rc < 0)
+        return rc;
+    rc = write_text(k->dir, "config.json", hf_config_text(&t->q.config, t->q.override), e);
+    return rc < 0 ? rc
+                  : write_text(k->dir, "generation_config.json", hf_generation_text(&t->q.config, t->q.override), e);
+}
+
 static int finish(struct sink *k, struct plan *plan, struct err *e)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
@@ -282,9 +299,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     if (rc == 0)
         rc = write_index(k, e);
     if (rc == 0)
-        rc = write_text(k->dir, "config.json", hf_config_text(&t->q.config, t->q.override), e);
-    if (rc == 0)
-        rc = write_text(k->dir, "generation_config.json", hf_generation_text(&t->q.config, t->q.override), e);
+        rc = write_configs(k, e);
     if (rc == 0 && t->q.tokenizer)
         rc = hf_tokenizer_copy(t->q.tokenizer, k->dir, e);
     if (rc == 0 && t->q.verify)
@@ -306,8 +321,8 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
     for (int i = 0; i < t->n_tensors; i++) {
         const struct hf_tensor *h = &t->tensor[i];
 
-        x[i] = (struct sink_tensor){ .name = h->name, .param = h->param, .dtype = t->q.config.dtype, .ndim = h->ndim,
-                                     .state = t->q.config.dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16, .len = h->len,
+        x[i] = (struct sink_tensor){ .name = h->name, .param = h->param, .dtype = h->dtype, .ndim = h->ndim,
+                                     .state = h->dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16, .len = h->len,
                                      .crc = crc[i] };
         memcpy(x[i].shape, h->shape, sizeof h->shape);
     }

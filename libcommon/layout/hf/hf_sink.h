@@ -27,6 +27,8 @@ struct hf_request {
     int64_t vocab;                      /* rows of the embedding to keep; 0: all */
     bool lossy;                         /* fp16: write infinities where numbers do not fit */
     bool verify;                        /* read everything back before it is published */
+    bool named;                         /* any model: tensors as they are, under their names; of config dtype counts */
+    const json_t *config_json;          /* named: config.json, before overrides; NULL: none is written */
     const json_t *override;             /* keys of config.json, or NULL; outlives the target */
     const struct hf_tokenizer *tokenizer;       /* or NULL; outlives the target */
 };
@@ -34,12 +36,13 @@ struct hf_request {
 /* One tensor of the result. */
 struct hf_tensor {
     const char *name;
-    const struct param_row *row;
+    const struct param_row *row;        /* NULL: of a model that no table knows */
     int param;                          /* in the source */
     enum state state;                   /* what it is made of */
     const struct tmap *map;             /* of that state, rows in their new order */
     int ndim;
-    int64_t shape[2];
+    int64_t shape[TENSOR_MAX_DIM];
+    enum dtype dtype;                   /* as written */
     uint64_t len;                       /* bytes */
     int file;
     uint64_t at;                        /* in the file */

@@ -37,7 +37,7 @@ static int lay_safetensors(struct hf_image *im, struct err *e)
     for (int i = 0; i < im->n; i++) {
         const struct hf_tensor *t = &im->t->tensor[im->tensor[i]];
 
-        out[i] = (struct safetensors_out){ .name = t->name, .dtype = im->t->q.config.dtype, .ndim = t->ndim,
+        out[i] = (struct safetensors_out){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim,
                                            .shape = t->shape };
     }
     rc = safetensors_layout(out, im->n, im->t->src->path, &im->header, &im->size, e);
@@ -59,12 +59,10 @@ static void lay_bin(struct hf_image *im)
 
     for (int i = 0; i < im->n; i++) {
         const struct hf_tensor *t = &im->t->tensor[im->tensor[i]];
-        enum dtype dtype = im->t->q.config.dtype;
-        int64_t n;
+        int64_t n = (int64_t)(t->len / (uint64_t)dtype_size(t->dtype));
 
         size[i] = t->len;
-        n = (int64_t)(t->len / (uint64_t)dtype_size(dtype));
-        pk_set_str(a, root, t->name, pt_new_tensor(a, &(struct pt_new){ .storage = i, .dtype = dtype,
+        pk_set_str(a, root, t->name, pt_new_tensor(a, &(struct pt_new){ .storage = i, .dtype = t->dtype,
                                                                         .storage_elems = n, .ndim = t->ndim,
                                                                         .shape = t->shape }));
     }

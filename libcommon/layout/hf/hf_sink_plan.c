@@ -135,7 +135,7 @@ static int take_tensor(struct hf_target *t, const struct param_row *r, int block
     if (check_shape(t, r, p, e) < 0)
         goto out;
     *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .row = r, .param = (int)(p - t->src->param),
-                              .ndim = r->ndim };
+                              .ndim = r->ndim, .dtype = t->q.config.dtype };
     to->map = choose_state(t, p, &to->state);
     if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
@@ -192,6 +192,55 @@ static int take_tensors(struct hf_target *t, struct err *e)
         rc = -1;
     }
     return rc;
+}
+
+/* ---- a model of any family ---- */
+
+/* A buffer keeps its type, as `module` has it; so does what is no floating point number. */
+static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
+{
+    for (int i = 0; i < t->src->n_values; i++)
+        if (t->src->value[i].buffer && strcmp(t->src->value[i].name, p->name) == 0)
+            return m->dtype;
+    return plan_op_of(m->dtype, t->q.config.dtype) < 0 ? m->dtype : t->q.config.dtype;
+}
+
+static int take_named(struct hf_target *t, int param, struct err *e)
+{
+    const struct param *p = &t->src->param[param];
+    struct hf_tensor *to = &t->tensor[t->n_tensors++];
+
+    *to = (struct hf_tensor){ .name = p->name, .param = param, .ndim = p->ndim };
+    memcpy(to->shape, p->shape, sizeof to->shape);
+    to->map = choose_state(t, p, &to->state);
+    if (!to->map) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: has no weights", p->name);
+        return -1;
+    }
+    to->dtype = named_dtype(t, p, to->map);
+    to->len = to->map->len / (uint64_t)dtype_size(to->map->dtype) * (uint64_t)dtype_size(to->dtype);
+    t->tensor_bytes += to->len;
+    return 0;
+}
+
+/* Another name of a tensor is left out, as Transformers does: the configuration ties them. */
+static int take_all(struct hf_target *t, struct report *notes, struct err *e)
+{
+    int n_shared = 0;
+
+    t->tensor = arena_alloc(t->arena, ((size_t)t->src->n_params + 1) * sizeof *t->tensor);
+    for (int i = 0; i < t->src->n_params; i++) {
+        n_shared += t->src->param[i].shared_with != NULL;
+        if (!t->src->param[i].shared_with && take_named(t, i, e) < 0)
+            return -1;
+    }
+    if (n_shared)
+        report_add(notes, SEV_NOTE, "shared", NULL, ERR_NO_BYTE, NULL,
+                   "%d second names of tied weights are left out", n_shared);
+    if (!t->q.config_json)
+        report_add(notes, SEV_WARNING, "config", NULL, ERR_NO_BYTE, NULL,
+                   "no config.json is written: --config FILE copies the model's");
+    return 0;
 }
 
 /* ---- files ---- */
@@ -306,17 +355,22 @@ static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e
 static void note_states(const struct hf_target *t, struct report *notes)
 {
     int n_masters = 0, n_converted = 0;
+    enum dtype from = DTYPE_F32;
 
     for (int i = 0; i < t->n_tensors; i++) {
-        n_masters += t->tensor[i].state == STATE_FP32;
-        n_converted += t->tensor[i].state == STATE_BF16 && t->tensor[i].map->dtype != t->q.config.dtype;
+        const struct hf_tensor *x = &t->tensor[i];
+        bool converted = x->state == STATE_BF16 && x->map->dtype != x->dtype;
+
+        n_masters += x->state == STATE_FP32;
+        n_converted += converted;
+        from = converted ? x->map->dtype : from;
     }
     report_add(notes, SEV_NOTE, "state", NULL, ERR_NO_BYTE, NULL, "%d tensors from fp32 masters, %d from weights",
                n_masters, t->n_tensors - n_masters);
     if (n_converted)
         report_add(notes, SEV_WARNING, "state", NULL, ERR_NO_BYTE, NULL,
                    "no fp32 masters here: %d tensors are converted from the %s weights", n_converted,
-                   dtype_name(t->src->param[0].state[STATE_BF16]->dtype));
+                   dtype_name(from));
 }
 
 struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes, struct err *e)
@@ -326,7 +380,7 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     t->arena = arena_new(0);
     t->src = s;
     t->q = *q;
-    if (settle_vocab(t, notes, e) < 0 || take_tensors(t, e) < 0)
+    if (q->named ? take_all(t, notes, e) < 0 : settle_vocab(t, notes, e) < 0 || take_tensors(t, e) < 0)
         goto failed;
     if (q->per_layer)
         share_by_layer(t);
