@@ -1,0 +1,54 @@
+/*
+ * zero_target.h - a checkpoint of ZeRO for another number of ranks or another stage: what it will hold
+ *
+ * Made of a source that has the trees of such a run: a checkpoint of ZeRO-1, 2 or 3, or a universal form of one. What
+ * the target cannot hold, or the source does not have, is said before anything is written.
+ *
+ * The optimizer's order comes first: its groups, parameters in the order in which the run gave them. ZeRO-1/2 lays
+ * groups out in that order, with round_robin_gradients dealt out among the ranks; ZeRO-3 cuts each group into
+ * sub-groups. All of it follows from the number of ranks and the run's own ds_config, as its engine will work it out
+ * again when it loads: vectors are copied by place, not by name.
+ */
+#ifndef SHARDKIT_LAYOUT_ZERO_TARGET_H
+#define SHARDKIT_LAYOUT_ZERO_TARGET_H
+
+#include "libcommon/layout/layout.h"
+#include "libcommon/layout/zero/zero_shape.h"
+
+struct zero_request {
+    int stage;                          /* 1, 2, 3; 0: the source's */
+    int world;                          /* ranks; 0: the source's */
+};
+
+struct zero_target {
+    struct arena *arena;
+    const struct source *src;
+    struct zero_shape shape;            /* of the target, places settled */
+    int n_groups;                       /* of the optimizer */
+    int *group_of;                      /* [shape.n_groups] the optimizer's group; ZeRO-3 has several of one */
+    const struct pk *root;              /* rank 0's model_states of the source */
+    struct pt *root_pt;
+    const struct pk *opt, *param_groups;        /* its optimizer_state_dict; param_groups NULL: elastic */
+    struct pt *opt_pt;
+    bool bf16_names;                    /* optimizer files' prefix */
+    bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
+    bool whole;                         /* BF16_Optimizer: masters keep their padding */
+    enum dtype weights;
+};
+
+/*
+ * Work it out. NULL: ERR_DATA, it cannot be made of this source; ERR_USAGE, or of no such checkpoint. Notes: what is
+ * lost, or made up.
+ */
+struct zero_target *zero_target_new(const struct source *s, const struct zero_request *q, struct report *notes,
+                                    struct err *e);
+void zero_target_free(struct zero_target *t);           /* NULL is fine */
+/* Trained: the optimizer has it. */
+bool zero_target_trains(const struct zero_target *t, const struct param *p);
+
+/* Of another name of a weight: the name that holds it; else NULL. */
+const char *zero_target_holder(const struct zero_target *t, const char *name);
+
+struct sink *zero_sink(const struct sink_opts *o, const struct zero_target *t);
+
+#endif
