@@ -1,0 +1,290 @@
+/*
+ * zero_tree.c - storages and what fills them; model_states
+ */
+#include "libcommon/layout/zero/zero_tree_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- storages ---- */
+
+int zero_tree_storage(struct zero_tree *x, uint64_t len)
+{
+    struct ds_tree *ds = &x->ds;
+
+    ARRAY_ROOM(ds->storage, ds->cap, ds->n + 1);
+    ds->storage[ds->n] = (struct ds_storage){ .fill = DS_FILL_FLAT, .param = -1, .len = len };
+    return ds->n++;
+}
+
+void zero_tree_fill(struct zero_tree *x, const struct zero_fill *fill)
+{
+    if (fill->len == 0)
+        return;
+    ARRAY_ROOM(x->fill, x->cap, x->n + 1);
+    x->fill[x->n++] = *fill;
+}
+
+struct pk *zero_tree_vector(struct zero_tree *x, int storage, enum dtype dtype, int64_t n, bool requires_grad)
+{
+    return pt_new_tensor(x->ds.arena, &(struct pt_new){ .storage = storage, .dtype = dtype, .storage_elems = n,
+                                                        .ndim = 1, .shape = &n, .requires_grad = requires_grad });
+}
+
+int zero_tree_number(struct zero_tree *x, float v)
+{
+    int i = zero_tree_storage(x, sizeof v);
+
+    x->ds.storage[i].fill = DS_FILL_BYTES;
+    memcpy(x->ds.storage[i].bytes, &v, sizeof v);
+    return i;
+}
+
+void zero_tree_new(struct zero_tree *x, struct arena *keep)
+{
+    memset(x, 0, sizeof *x);
+    x->keep = keep;
+    x->ds.arena = arena_new(0);
+    x->ds.root = pk_dict(x->ds.arena);
+}
+
+void zero_tree_free(struct zero_tree *x)
+{
+    ds_tree_free(&x->ds);
+    free(x->fill);
+}
+
+/* ---- values of the source ---- */
+
+struct carrier {
+    struct zero_tree *x;
+    const struct pt *pt;
+};
+
+/* A tensor gets a storage of its own, as long as it is. */
+static struct pk *carry_tensor(void *ctx, const struct pk *v)
+{
+    struct carrier *c = ctx;
+    struct zero_tree *x = c->x;
+    struct arena *a = x->keep ? x->keep : x->ds.arena;
+    struct pt_tensor t;
+    struct tmap *m;
+    uint64_t len;
+    int storage;
+
+    if (!c->pt || v->type != PK_CALL || !pt_tensor(c->pt, v, &t) || !t.contiguous)
+        return NULL;
+    len = (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype);
+    storage = zero_tree_storage(x, len);
+    m = arena_alloc(a, sizeof *m);
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = t.dtype, .len = len, .n_slices = 1,
+                        .slice = arena_alloc(a, sizeof *m->slice) };
+    *m->slice = (struct tmap_slice){ .len = len, .n_extents = 1,
+                                     .extent = arena_alloc(a, sizeof *m->slice->extent) };
+    *m->slice->extent = (struct extent){ t.record, t.at, len };
+    zero_tree_fill(x, &(struct zero_fill){ .storage = storage, .map = m, .len = len, .param = -1 });
+    return pt_new_tensor(x->ds.arena, &(struct pt_new){
+        .storage = storage, .dtype = t.dtype, .storage_elems = t.n_elems, .ndim = t.ndim, .shape = t.shape,
+        .requires_grad = t.requires_grad });
+}
+
+struct pk *zero_tree_carry(struct zero_tree *x, const struct pk *v, const struct pt *pt)
+{
+    struct carrier c = { x, pt };
+
+    return v ? pk_copy_swap(x->ds.arena, v, carry_tensor, &c) : pk_none(x->ds.arena);
+}
+
+/* ---- weights ---- */
+
+/* A model_states file under construction. */
+struct model_tree {
+    const struct zero_target *t;
+    struct zero_tree *x;
+    int rank;
+    int *storage;                       /* [groups] of the flat weights; up to ZeRO-2 */
+    struct names *frozen;               /* storages of frozen tensors, by name */
+};
+
+/* The weights of a parameter as the run computes with them: those there are, else the masters, rounded. */
+static struct zero_fill weights_of(const struct model_tree *k, const struct param *p)
+{
+    const struct tmap *w = p->state[STATE_BF16], *m = w ? w : p->state[STATE_FP32];
+    int op = m ? plan_op_of(m->dtype, k->t->weights) : -1;
+
+    return (struct zero_fill){ .map = m, .len = m ? m->len : 0, .op = op < 0 ? PLAN_COPY : (enum plan_op)op,
+                               .param = (int)(p - k->t->src->param),
+                               .state = k->t->weights == DTYPE_F32 ? STATE_FP32 : STATE_BF16 };
+}
+
+static uint64_t weights_bytes(const struct model_tree *k, const struct param *p)
+{
+    uint64_t n = (uint64_t)dtype_size(k->t->weights);
+
+    for (int d = 0; d < p->ndim; d++)
+        n *= (uint64_t)p->shape[d];
+    return n;
+}
+
+static int64_t flat_elems(const struct zero_shape *x, int g)
+{
+    return x->group[g].part * x->world;
+}
+
+/* A view of its group's storage. */
+static struct pk *trained_view(struct model_tree *k, const struct param *p, bool fill)
+{
+    const struct zero_slot *slot;
+    int g = zero_shape_find(&k->t->shape, p->name, &slot);
+    struct zero_fill f = weights_of(k, p);
+
+    f.storage = k->storage[g];
+    f.at = (uint64_t)slot->first * (uint64_t)dtype_size(k->t->weights);
+    if (fill)
+        zero_tree_fill(k->x, &f);
+    return pt_new_tensor(k->x->ds.arena, &(struct pt_new){
+        .storage = f.storage, .dtype = k->t->weights, .storage_elems = flat_elems(&k->t->shape, g),
+        .offset_elems = slot->first, .ndim = p->ndim, .shape = p->shape });
+}
+
+static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
+{
+    struct zero_fill f = weights_of(k, p);
+    uint64_t len = weights_bytes(k, p);
+    int known = names_find(k->frozen, p->name);
+
+    f.storage = known >= 0 ? known : zero_tree_storage(k->x, len);
+    if (known < 0) {
+        names_add(k->frozen, p->name, f.storage);
+        zero_tree_fill(k->x, &f);
+    }
+    return pt_new_tensor(k->x->ds.arena, &(struct pt_new){
+        .storage = f.storage, .dtype = k->t->weights, .ndim = p->ndim, .shape = p->shape,
+        .storage_elems = (int64_t)(len / (uint64_t)dtype_size(k->t->weights)) });
+}
+
+/* ZeRO-3 leaves nothing of a parameter in `module`. */
+static struct pk *empty_tensor(struct model_tree *k)
+{
+    return zero_tree_vector(k->x, zero_tree_storage(k->x, 0), k->t->weights, 0, false);
+}
+
+/* What stands under a name of `module`: a parameter, or a value that is carried along. */
+static struct pk *module_value(struct model_tree *k, const char *name, const struct pk *v)
+{
+    const char *holder = name ? zero_target_holder(k->t, name) : NULL;
+    const struct param *own = name ? source_param(k->t->src, holder ? holder : name) : NULL;
+
+    if (!own)
+        return zero_tree_carry(k->x, v, k->t->root_pt);
+    if (k->t->shape.stage == 3)
+        return empty_tensor(k);
+    if (zero_target_trains(k->t, own))
+        return trained_view(k, own, !holder);
+    return frozen_tensor(k, own);
+}
+
+static struct pk *make_module(struct model_tree *k)
+{
+    const struct zero_target *t = k->t;
+    struct pk *d = pk_ordered_dict(k->x->ds.arena);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pk_get(t->root, "module"), &n);
+
+    k->storage = arena_alloc(k->x->ds.arena, (size_t)t->shape.n_groups * sizeof *k->storage + 1);
+    for (int g = 0; t->shape.stage < 3 && g < t->shape.n_groups; g++)
+        k->storage[g] = zero_tree_storage(k->x, (uint64_t)flat_elems(&t->shape, g) * (uint64_t)dtype_size(t->weights));
+    for (uint32_t i = 0; pair && i < n; i++)
+        pk_set(k->x->ds.arena, d, pk_copy(k->x->ds.arena, pair[2 * i]),
+               module_value(k, pk_as_str(pair[2 * i]), pair[2 * i + 1]));
+    return d;
+}
+
+/* ---- frozen parameters ---- */
+
+static bool is_frozen(const struct zero_target *t, const struct param *p)
+{
+    return !zero_target_holder(t, p->name) && !zero_target_trains(t, p) &&
+           (p->state[STATE_BF16] || p->state[STATE_FP32]);
+}
+
+/* This rank's piece: as long on every rank, zeros behind the end. */
+static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
+{
+    const int64_t size = dtype_size(k->t->weights), n = (int64_t)weights_bytes(k, p) / size;
+    const int64_t c = zero_piece_elems(n, k->t->shape.world), first = k->rank * c, left = n - first;
+    struct zero_fill f = weights_of(k, p);
+    const uint64_t elem = (uint64_t)dtype_size(f.map->dtype);
+
+    f.storage = zero_tree_storage(k->x, (uint64_t)(c * size));
+    f.from = (uint64_t)(left > 0 ? first : 0) * elem;
+    f.len = (uint64_t)(left <= 0 ? 0 : left < c ? left : c) * elem;
+    zero_tree_fill(k->x, &f);
+    return zero_tree_vector(k->x, f.storage, k->t->weights, c, false);
+}
+
+static struct pk *make_frozen(struct model_tree *k, bool values)
+{
+    const struct zero_target *t = k->t;
+    struct arena *a = k->x->ds.arena;
+    struct pk *d = pk_ordered_dict(a);
+
+    if (t->shape.stage == 1)            /* it does not save them apart */
+        return pk_none(a);
+    for (int i = 0; i < t->src->n_params; i++) {
+        const struct param *p = &t->src->param[i];
+
+        if (is_frozen(t, p))
+            pk_set_str(a, d, p->name, !values ? pt_new_size(a, p->ndim, p->shape) : t->shape.stage == 3
+                                      ? frozen_piece(k, p) : frozen_tensor(k, p));
+    }
+    return d;
+}
+
+/* ---- model_states ---- */
+
+struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t)
+{
+    struct pk *config = pk_copy(x->ds.arena, pk_get(t->root, "ds_config"));
+    struct pk *zero = pk_get(config, "zero_optimization");
+    int64_t stage;
+
+    if (zero && pk_as_int(pk_get(zero, "stage"), &stage))
+        pk_set_str(x->ds.arena, zero, "stage", pk_int(x->ds.arena, t->shape.stage));
+    return config;
+}
+
+static struct pk *model_value(struct model_tree *k, const char *key, const struct pk *v)
+{
+    struct arena *a = k->x->ds.arena;
+
+    if (strcmp(key, "module") == 0)
+        return make_module(k);
+    if (strcmp(key, "param_shapes") == 0)
+        return zero_shape_tree(a, &k->t->shape);
+    if (strcmp(key, "frozen_param_shapes") == 0)
+        return make_frozen(k, false);
+    if (strcmp(key, "frozen_param_fragments") == 0)
+        return make_frozen(k, true);
+    if (strcmp(key, "shared_params") == 0 && k->rank > 0)
+        return pk_dict(a);              /* worked out on rank 0 alone */
+    if (strcmp(key, "dp_world_size") == 0)
+        return pk_int(a, k->t->shape.world);
+    if (strcmp(key, "ds_config") == 0 && !pk_is_none(v))
+        return zero_tree_config(k->x, k->t);
+    return zero_tree_carry(k->x, v, k->t->root_pt);
+}
+
+void zero_tree_model(const struct zero_target *t, int rank, struct arena *keep, struct zero_tree *out)
+{
+    struct model_tree k = { .t = t, .x = out, .rank = rank };
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(t->root, &n);
+
+    zero_tree_new(out, keep);
+    k.frozen = names_new(out->ds.arena);
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pk_as_str(pair[2 * i]))
+            pk_set_str(out->ds.arena, out->ds.root, pk_as_str(pair[2 * i]),
+                       model_value(&k, pk_as_str(pair[2 * i]), pair[2 * i + 1]));
+}
