@@ -1,0 +1,294 @@
+/*
+ * zero_tree_optim.c - optim_states: vectors of a rank, and what is said of them
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/zero/zero_tree_impl.h"
+
+/* An optim_states file under construction. */
+struct optim {
+    const struct zero_target *t;
+    struct zero_tree *x;
+    struct arena *a;                    /* the tree's */
+    int rank;
+};
+
+/* ---- vectors ---- */
+
+/* This rank's vector of a state of group g. */
+static struct pk *vector(struct optim *k, int g, enum state st)
+{
+    const struct zero_shape *x = &k->t->shape;
+    bool lean = k->t->elastic || (st == STATE_FP32 && !k->t->whole);
+    int64_t n = lean ? zero_lean(x, g, k->rank) : x->group[g].part, at, skip;
+    int storage = zero_tree_storage(k->x, (uint64_t)n * sizeof(float));
+
+    for (int i = 0; i < x->group[g].n; i++) {
+        const struct zero_slot *s = &x->group[g].slot[i];
+        const struct param *p = source_param(k->t->src, s->name);
+        int64_t elems = zero_piece(x, g, s, k->rank, &at, &skip);
+
+        if (elems > 0)
+            zero_tree_fill(k->x, &(struct zero_fill){
+                .storage = storage, .at = (uint64_t)at * sizeof(float), .map = p->state[st],
+                .from = (uint64_t)skip * sizeof(float), .len = (uint64_t)elems * sizeof(float),
+                .param = (int)(p - k->t->src->param), .state = st });
+    }
+    return zero_tree_vector(k->x, storage, DTYPE_F32, n, st == STATE_FP32);
+}
+
+static struct pk *masters(struct optim *k)
+{
+    struct pk *list = pk_list(k->a);
+
+    for (int g = 0; g < k->t->shape.n_groups; g++)
+        pk_add(k->a, list, vector(k, g, STATE_FP32));
+    return list;
+}
+
+/* ---- Adam's state ---- */
+
+/* The source's first group that the optimizer's group `og` is made of. */
+static int first_source_group(const struct zero_target *t, int og)
+{
+    uint32_t n;
+    struct pk **item = pk_items(pk_get(adam_list_at(t->param_groups, og), "params"), &n);
+    int64_t id;
+
+    return t->src->zero_stage == 3 && item && n && pk_as_int(item[0], &id) ? (int)id : og;
+}
+
+/* Everything of the source's state that is no vector (the counter), and the vectors. */
+static struct pk *adam_state(struct optim *k, int g)
+{
+    const struct pk *was = adam_group_state(k->t->opt, first_source_group(k->t, k->t->group_of[g]));
+    const struct run_state *run = &k->t->src->run;
+    struct pk *d = pk_dict(k->a), *step = pk_get(was, "step");
+
+    if (step)
+        pk_set_str(k->a, d, "step", zero_tree_carry(k->x, step, k->t->opt_pt));
+    else if (run->step_in_state && run->step_is_tensor)
+        pk_set_str(k->a, d, "step", pt_new_tensor(k->a, &(struct pt_new){
+            .storage = zero_tree_number(k->x, (float)run->opt_step), .dtype = DTYPE_F32, .storage_elems = 1 }));
+    else if (run->step_in_state)
+        pk_set_str(k->a, d, "step", pk_int(k->a, run->opt_step));
+    pk_set_str(k->a, d, "exp_avg", vector(k, g, STATE_EXP_AVG));
+    pk_set_str(k->a, d, "exp_avg_sq", vector(k, g, STATE_EXP_AVG_SQ));
+    return d;
+}
+
+/* Settings of the groups, each with the numbers of its states. */
+static struct pk *groups(struct optim *k)
+{
+    const struct zero_target *t = k->t;
+    struct pk *list = pk_list(k->a);
+
+    for (int og = 0; og < t->n_groups; og++) {
+        struct pk *d = zero_tree_carry(k->x, adam_list_at(t->param_groups, og), t->opt_pt), *ids = pk_list(k->a);
+
+        for (int g = 0; g < t->shape.n_groups; g++)
+            if (t->group_of[g] == og)
+                pk_add(k->a, ids, pk_int(k->a, g));
+        pk_set_str(k->a, d, "params", ids);
+        pk_add(k->a, list, d);
+    }
+    return list;
+}
+
+static struct pk *base_state(struct optim *k)
+{
+    struct pk *d = pk_dict(k->a), *state = pk_dict(k->a), *list = pk_list(k->a);
+
+    for (int g = 0; g < k->t->shape.n_groups; g++)
+        if (k->t->elastic)
+            pk_add(k->a, list, adam_state(k, g));
+        else
+            pk_set(k->a, state, pk_int(k->a, g), adam_state(k, g));
+    if (k->t->elastic)
+        return list;
+    pk_set_str(k->a, d, "state", state);
+    pk_set_str(k->a, d, "param_groups", groups(k));
+    return d;
+}
+
+/* ---- what follows from the shape ---- */
+
+/* In the spelling of the source: a number, or a member of DeepSpeed's enum. */
+static struct pk *stage_value(struct optim *k, const struct pk *was)
+{
+    struct pk *args = pk_tuple(k->a);
+    int64_t n;
+
+    if (pk_as_int(was, &n))
+        return pk_int(k->a, k->t->shape.stage);
+    pk_add(k->a, args, pk_int(k->a, k->t->shape.stage));
+    return pk_call(k->a, pk_global(k->a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), args);
+}
+
+static struct pk *counts(struct optim *k)
+{
+    const struct zero_shape *x = &k->t->shape;
+    struct pk *list = pk_list(k->a);
+
+    if (x->stage == 3)
+        return pk_int(k->a, x->world);
+    for (int g = 0; g < x->n_groups; g++)
+        pk_add(k->a, list, pk_int(k->a, x->world));
+    return list;
+}
+
+static struct pk *paddings(struct optim *k)
+{
+    const struct zero_shape *x = &k->t->shape;
+    struct pk *list = pk_list(k->a);
+
+    for (int g = 0; g < x->n_groups; g++)
+        pk_add(k->a, list, pk_int(k->a, x->group[g].part - zero_lean(x, g, k->rank)));
+    return list;
+}
+
+static struct pk *alignments(struct optim *k)
+{
+    const struct zero_shape *x = &k->t->shape;
+    struct pk *list = pk_list(k->a);
+
+    for (int g = 0; g < x->n_groups; g++) {
+        struct pk *pads = pk_list(k->a);
+
+        for (int i = 0; i < x->group[g].n; i++)
+            pk_add(k->a, pads, pk_int(k->a, x->group[g].slot[i].pad));
+        pk_add(k->a, list, pads);
+    }
+    return list;
+}
+
+/* Where this rank's fragments lie: as the vectors have them, whatever DeepSpeed would write. */
+static struct pk *mappings(struct optim *k)
+{
+    const struct zero_shape *x = &k->t->shape;
+    struct pk *list = pk_list(k->a);
+
+    for (int g = 0; g < x->n_groups; g++) {
+        struct pk *d = pk_ordered_dict(k->a);
+
+        for (int i = 0; i < x->group[g].n; i++) {
+            int64_t at, skip, n = zero_piece(x, g, &x->group[g].slot[i], k->rank, &at, &skip);
+            struct pk *f = pk_dict(k->a);
+
+            if (n == 0)
+                continue;
+            pk_set_int(k->a, f, "numel", n);
+            pk_set_int(k->a, f, "start", at);
+            pk_set_str(k->a, d, x->group[g].slot[i].name,
+                       pk_object(k->a, "deepspeed.utils.tensor_fragment", "fragment_address", f));
+        }
+        pk_add(k->a, list, d);
+    }
+    return list;
+}
+
+/* ---- optimizer_state_dict ---- */
+
+/* ZeRO-3 does not save what it clips at; the others' loader wants it. */
+static struct pk *clip_grad(struct optim *k, const struct pk *was)
+{
+    double clip = 0;
+
+    if (was)
+        return pk_copy(k->a, was);
+    pk_as_double(pk_get(pk_get(k->t->root, "ds_config"), "gradient_clipping"), &clip);
+    return pk_float(k->a, clip);
+}
+
+/* The elastic form's loader wants a counter that its writer leaves out with torch's Adam. */
+static struct pk *step_number(struct optim *k)
+{
+    return k->t->src->run.opt_step >= 0 ? pk_int(k->a, k->t->src->run.opt_step) : NULL;
+}
+
+enum optim_part {
+    P_STAGE, P_SCALER, P_DYNAMIC, P_OVERFLOW, P_CLIP, P_BASE, P_STEP, P_MASTERS, P_PADDINGS, P_ALIGNMENTS, P_COUNTS,
+    P_VERSION, P_MAPPINGS, P_BASE3, P_MASTERS3, P_N
+};
+static const char *const keys[P_N] = {
+    [P_STAGE] = "zero_stage", [P_SCALER] = "loss_scaler", [P_DYNAMIC] = "dynamic_loss_scale", [P_OVERFLOW] = "overflow",
+    [P_CLIP] = "clip_grad", [P_BASE] = "base_optimizer_state", [P_STEP] = "base_optimizer_state_step",
+    [P_MASTERS] = "single_partition_of_fp32_groups", [P_PADDINGS] = "group_paddings",
+    [P_ALIGNMENTS] = "param_alignment_paddings", [P_COUNTS] = "partition_count", [P_VERSION] = "ds_version",
+    [P_MAPPINGS] = "param_slice_mappings", [P_BASE3] = "optimizer_state_dict", [P_MASTERS3] = "fp32_flat_groups",
+};
+
+static struct pk *part_value(struct optim *k, enum optim_part p, const struct pk *was)
+{
+    switch (p) {
+    case P_STAGE: return stage_value(k, was);
+    case P_CLIP: return clip_grad(k, was);
+    case P_BASE: case P_BASE3: return base_state(k);
+    case P_MASTERS: case P_MASTERS3: return masters(k);
+    case P_PADDINGS: return paddings(k);
+    case P_ALIGNMENTS: return alignments(k);
+    case P_COUNTS: return counts(k);
+    case P_MAPPINGS: return mappings(k);
+    case P_STEP: return was ? zero_tree_carry(k->x, was, k->t->opt_pt) : step_number(k);
+    case P_VERSION: return zero_tree_carry(k->x, was ? was : pk_get(k->t->root, "ds_version"), NULL);
+    default: return was ? zero_tree_carry(k->x, was, k->t->opt_pt) : NULL;
+    }
+}
+
+static int part_of(const char *key)
+{
+    for (int i = 0; i < P_N; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return i;
+    /* A universal form has the settings under a key of their own; very old versions spelled paddings so. */
+    return strcmp(key, "param_groups") == 0 || strcmp(key, "groups_padding") == 0 ? P_N : -1;
+}
+
+/* Does the stage have it? BF16_Optimizer names no stage; what aligns parameters is younger than the rest. */
+static bool has_part(const struct optim *k, enum optim_part p)
+{
+    static const enum optim_part of3[] = { P_STAGE, P_SCALER, P_DYNAMIC, P_OVERFLOW, P_COUNTS, P_BASE3, P_MASTERS3 };
+
+    for (int i = 0; k->t->shape.stage == 3 && i < 7; i++)
+        if (of3[i] == p)
+            return true;
+    if (k->t->shape.stage == 3 || p == P_BASE3 || p == P_MASTERS3)
+        return false;
+    if (p == P_STEP)
+        return k->t->elastic;
+    if (p == P_STAGE)
+        return !k->t->whole;
+    return true;
+}
+
+static struct pk *optimizer_state(struct optim *k)
+{
+    struct pk *d = pk_dict(k->a);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(k->t->opt, &n);
+
+    for (int p = 0; p < P_N; p++) {
+        struct pk *v = has_part(k, (enum optim_part)p)
+                           ? part_value(k, (enum optim_part)p, pk_get(k->t->opt, keys[p])) : NULL;
+
+        if (v)
+            pk_set_str(k->a, d, keys[p], v);
+    }
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (pk_as_str(pair[2 * i]) && part_of(pk_as_str(pair[2 * i])) < 0)
+            pk_set_str(k->a, d, pk_as_str(pair[2 * i]), zero_tree_carry(k->x, pair[2 * i + 1], k->t->opt_pt));
+    return d;
+}
+
+void zero_tree_optim(const struct zero_target *t, int rank, struct arena *keep, struct zero_tree *out)
+{
+    struct optim k = { .t = t, .x = out, .rank = rank };
+
+    zero_tree_new(out, keep);
+    k.a = out->ds.arena;
+    pk_set_str(k.a, out->ds.root, "optimizer_state_dict", optimizer_state(&k));
+    pk_set_str(k.a, out->ds.root, "ds_config", zero_tree_config(out, t));
+    pk_set_str(k.a, out->ds.root, "ds_version", zero_tree_carry(out, pk_get(t->root, "ds_version"), NULL));
+}
