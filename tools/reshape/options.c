@@ -44,6 +44,12 @@ static const struct option_row topology_rows[] = {
     {0},
 };
 
+static const struct option_row form_rows[] = {
+    { "to", 0, "FORM", "zero1, zero2 or zero3: another stage, of checkpoints of ZeRO without pipeline",
+      .words = "zero1 zero2 zero3", FIELD(to), .min = 1 },
+    {0},
+};
+
 static const struct option_row contents_rows[] = {
     { "weights-only", .help = "no optimizer shards are written, and those of IN not opened",
       .take = take_weights_only },
@@ -100,6 +106,7 @@ int job_parse(struct reshape_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, NULL, SHAPES },
+        { "Form", form_rows, NULL, SHAPES },
         { "Contents", contents_rows, NULL, SHAPES }, { NULL, ds_rows_set, &j->target, SHAPES },
         { "Running", cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
         CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},

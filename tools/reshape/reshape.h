@@ -5,6 +5,7 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/cli/cli.h"
+#include "libcommon/layout/zero/zero_target.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
@@ -14,6 +15,7 @@ struct reshape_job {
     const char *in, *out, *like;
     struct ds_options target;
     bool weights_only;
+    int to;                             /* stage of ZeRO, or RESHAPE_TO_DCP; 0: as it is */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 
@@ -21,5 +23,7 @@ struct reshape_job {
 int job_parse(struct reshape_job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct reshape_job *j);
+/* The same of an opened checkpoint of ZeRO without pipeline, or of its universal form. -1 with *e. */
+int reshape_zero(struct reshape_job *j, struct source *s, struct err *e);
 
 #endif

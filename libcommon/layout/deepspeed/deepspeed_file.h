@@ -1,9 +1,9 @@
 /*
  * deepspeed_file.h - a file of a sharded checkpoint that is being filled, whoever has the bytes
  *
- * For the room only. Its tree says which storages it has (deepspeed_tree.h); laid out, it says where they begin, so
- * that a plan's items can fill them. The CRC of each is summed up from what its items hold; when all is known, the
- * container is written around them. Until then a file has no directory, and is no .pt.
+ * For layouts of DeepSpeed only. Its tree says which storages it has (deepspeed_tree.h); laid out, it says where they
+ * begin, so that a plan's items can fill them. The CRC of each is summed up from what its items hold; when all is
+ * known, the container is written around them. Until then a file has no directory, and is no .pt.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_FILE_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_FILE_H
