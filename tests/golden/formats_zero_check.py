@@ -1,0 +1,195 @@
+"""formats_zero_check.py - DeepSpeed without its pipeline engine, on what our writers wrote
+
+  load FIXTURE STAGE DIR    under torchrun: an engine of this stage and these ranks loads DIR (a folder with `latest`)
+                            into a model of other values; every tensor must have the SHA-256 that FIXTURE/tensors.sha256
+                            says, and two more steps of training must give the losses of the run that went on
+                            (FIXTURE/next, to 1e-3: sums in another order).
+  universal IN OURS         DeepSpeed's own converter on IN must make OURS, file by file and key by key, but for what
+                            docs/formats.md, section 11, says of it.
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+# What the runs were: the model, groups of the optimizer, and what differs in their configuration.
+LLAMA = dict(kind="llama", hidden=20, inter=41, layers=1, heads=2, kv=1, vocab=61)
+GPT2 = dict(kind="gpt2", layers=1, heads=2, vocab=29)
+RUNS = {
+    "zero1-fp32-gpt2-2ranks": dict(GPT2, hidden=8, inter=16, dtype="fp32"),
+    "zero2-edge-3ranks": dict(LLAMA, groups=2, freeze="k_proj", buffers=True, zero={"parameter_alignment": True}),
+    "zero2-roundrobin-3ranks": dict(LLAMA, groups=2, zero={"round_robin_gradients": True}),
+    "zero2-elastic-gpt2-3ranks": dict(GPT2, hidden=6, inter=10, zero={"elastic_checkpoint": True}),
+    "zero3-edge-2ranks": dict(LLAMA, groups=2, freeze="k_proj", buffers=True, zero={"sub_group_size": 700}),
+    "zero3-gpt2-4ranks": dict(GPT2, hidden=6, inter=10, groups=2, freeze="ln_2.bias"),
+}
+SEED = 1234
+
+
+def sha(t):
+    return hashlib.sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def build(run):
+    torch.manual_seed(SEED + 991)       # not the run's own: what is not loaded must be seen
+    if run["kind"] == "llama":
+        from transformers import LlamaConfig, LlamaForCausalLM
+        m = LlamaForCausalLM(LlamaConfig(
+            hidden_size=run["hidden"], intermediate_size=run["inter"], num_hidden_layers=run["layers"],
+            num_attention_heads=run["heads"], num_key_value_heads=run["kv"], vocab_size=run["vocab"],
+            max_position_embeddings=64, tie_word_embeddings=False, attn_implementation="eager", use_cache=False))
+    else:
+        from transformers import GPT2Config, GPT2LMHeadModel
+        m = GPT2LMHeadModel(GPT2Config(
+            n_embd=run["hidden"], n_layer=run["layers"], n_head=run["heads"], vocab_size=run["vocab"], n_positions=32,
+            n_inner=run["inter"], tie_word_embeddings=True, attn_implementation="eager", use_cache=False,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    if run.get("buffers"):
+        m.register_buffer("scale_stat", torch.zeros(7))
+        m.register_buffer("seen_tokens", torch.zeros(3, dtype=torch.int64))
+    for n, p in m.named_parameters():
+        if run.get("freeze") and run["freeze"] in n:
+            p.requires_grad_(False)
+    return m.train()
+
+
+def config(run, stage):
+    c = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+         "zero_optimization": dict(run.get("zero", {}), stage=stage), "zero_force_ds_cpu_optimizer": False,
+         "communication_data_type": "fp32",
+         "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "weight_decay": 0.1,
+                                                   "torch_adam": True}},
+         "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_max_lr": 3e-3,
+                                                      "warmup_num_steps": 8, "warmup_type": "linear"}}}
+    if run.get("dtype") != "fp32":
+        c["bf16"] = {"enabled": True}
+    return c
+
+
+def gathered(engine, stage, world):
+    """State and name -> SHA-256, as the engine has it now."""
+    import deepspeed
+    import torch.distributed as dist
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+    z, flat = engine.optimizer, {}
+    if stage < 3:
+        for g, part in enumerate(z.single_partition_of_fp32_groups):
+            for state in ("fp32", "exp_avg", "exp_avg_sq"):
+                t = part.data if state == "fp32" else z.optimizer.state[part][state]
+                got = [torch.empty_like(t) for _ in range(world)]
+                dist.all_gather(got, t.contiguous())
+                whole, at = torch.cat(got), 0
+                pads = getattr(z, "round_robin_bit16_padding", None)
+                for i, p in enumerate(z.round_robin_bit16_groups[g]):
+                    flat[id(p), state] = sha(whole[at:at + p.numel()])
+                    at += p.numel() + (pads[g][i] if pads else 0)
+    out = {}
+    for n, p in engine.module.named_parameters():
+        if not p.requires_grad:
+            with deepspeed.zero.GatheredParameters([p], enabled=stage == 3):
+                out["fp32 " + n] = sha(p.data)
+        elif stage == 3:
+            out["fp32 " + n] = sha(safe_get_full_fp32_param(p))
+            for state in ("exp_avg", "exp_avg_sq"):
+                out[f"{state} {n}"] = sha(safe_get_full_optimizer_state(p, state))
+        else:
+            for state in ("fp32", "exp_avg", "exp_avg_sq"):
+                out[f"{state} {n}"] = flat[id(p), state]
+    for n, b in engine.module.named_buffers():
+        out["fp32 " + n] = sha(b)
+    return out
+
+
+def load(fixture, stage, folder):
+    import deepspeed
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    deepspeed.init_distributed(dist_backend="gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    run = RUNS[os.path.basename(fixture)]
+    model = build(run)
+    params = [p for p in model.parameters() if p.requires_grad]
+    if run.get("groups") == 2:
+        params = [{"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
+                  {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0}]
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=params, config=config(run, stage))
+    path, client = engine.load_checkpoint(folder)
+    assert path and engine.global_steps == 5 and client["note"] == "fixture", (path, client)
+    want = {}
+    with open(os.path.join(fixture, "tensors.sha256")) as f:
+        for line in f:
+            digest, state, name = line.split()
+            want[state + " " + name] = digest
+    have = gathered(engine, stage, world)
+    wrong = [k for k in have if k in want and have[k] != want[k]]
+    assert not wrong and len(have) > 3, (stage, world, wrong[:4])
+    losses = []
+    for i in range(2):                  # one batch for all ranks: its loss does not depend on their number
+        g = torch.Generator().manual_seed(SEED * 1000 + (1000 + i) * 17)
+        x = torch.randint(0, run["vocab"], (2, 16), generator=g)
+        loss = engine(input_ids=x, labels=x).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    with open(os.path.join(fixture, "next")) as f:
+        went_on = [float(v) for v in f.read().split()]
+    if rank == 0:
+        print(f"ZeRO-{stage}, {world} ranks: {len(have)} tensors equal, losses {losses}, the run's own {went_on}")
+    if run.get("zero", {}).get("elastic_checkpoint"):
+        losses = losses[:1]             # it does not save the rate, so the step between is another one
+    assert all(abs(a - b) < 1e-3 for a, b in zip(losses, went_on)), (losses, went_on)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def flat(v, path=""):
+    if isinstance(v, dict):
+        for k, x in v.items():
+            yield from flat(x, f"{path}.{k}")
+    elif isinstance(v, (list, tuple)):
+        for k, x in enumerate(v):
+            yield from flat(x, f"{path}.{k}")
+    else:
+        yield path, v
+
+
+def same(x, y):
+    if torch.is_tensor(x):
+        return torch.is_tensor(y) and x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y)
+    return type(x) is type(y) and (x == y or getattr(x, "__dict__", 0) == getattr(y, "__dict__", 1))
+
+
+def universal(folder, ours):
+    with tempfile.TemporaryDirectory() as d:
+        theirs = os.path.join(d, "universal")
+        subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", folder,
+                        "--output_folder", theirs, "--num_extract_workers", "1", "--num_merge_workers", "1",
+                        "--inject_missing_state"], check=True, stdout=subprocess.DEVNULL)
+        n = 0
+        for root, _, names in os.walk(theirs):
+            for name in names:
+                path = os.path.relpath(os.path.join(root, name), theirs)
+                a = dict(flat(torch.load(os.path.join(theirs, path), weights_only=False)))
+                b = dict(flat(torch.load(os.path.join(ours, path), weights_only=False)))
+                for k in sorted(set(a) | set(b)):
+                    if path == "zero/optimizer_state.pt" and ("fp32_flat_groups" in k or ".exp_avg" in k):
+                        continue        # rank 0's vectors, of ZeRO-3
+                    if (k in a and k in b and same(a[k], b[k])) or path.split("/")[1] in SPECIAL:
+                        n += 1
+                        continue
+                    raise SystemExit(f"{path}: {k} differs")
+        print(f"{n} values equal")
+
+
+# Names whose files are not made of masters: DeepSpeed rounds a tied weight, and makes integers of a buffer floats.
+SPECIAL = {"lm_head.weight", "seen_tokens"}
+
+if __name__ == "__main__":
+    if sys.argv[1] == "load":
+        load(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    else:
+        universal(sys.argv[2], sys.argv[3])

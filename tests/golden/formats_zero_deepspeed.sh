@@ -1,0 +1,40 @@
+#!/bin/sh
+# formats_zero_deepspeed.sh - DeepSpeed loads what reshape made for another number of ranks, or another stage
+#
+# Every tensor and moment is the saved one, and two more steps give the losses of the run that went on. Its own
+# converter makes the universal form that ours does. Needs a Python with deepspeed, torch and transformers
+# (tests/lib/python.sh); skipped without. CASES=PATTERN picks some: each starts an engine on every rank.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
+need_python 'torch, deepspeed, transformers' "deepspeed, torch and transformers"
+script=$PWD/tests/golden/formats_zero_check.py data=$PWD/tests/data/zero
+OMP_NUM_THREADS=1 PATH=$(dirname "$(command -v "$python")"):$PATH       # its build of kernels wants ninja
+export OMP_NUM_THREADS PATH
+
+# takes FIXTURE STAGE RANKS: reshaped to these, an engine of them loads it.
+takes() {
+    what="$1 as ZeRO-$2 on $3 ranks"
+    case $what in ${CASES:-*}) ;; *) return ;; esac
+    mkdir "$W/run"
+    check "$what: reshape" reshape -q --verify --set-latest --to "zero$2" --target-dp "$3" "$data/$1/ckpt" \
+        "$W/run/global_step5"
+    check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$3" "$script" load "$data/$1" "$2" \
+        "$W/run"
+    grep '^ZeRO-' "$W/log"
+    rm -rf "$W/run"
+}
+
+takes zero1-fp32-gpt2-2ranks 1 3
+takes zero2-edge-3ranks 2 2
+takes zero2-roundrobin-3ranks 2 2
+takes zero2-elastic-gpt2-3ranks 2 2
+takes zero3-edge-2ranks 3 3
+takes zero3-gpt2-4ranks 3 2
+takes zero2-roundrobin-3ranks 3 2
+takes zero3-edge-2ranks 2 3
+for f in zero1-fp32-gpt2-2ranks zero2-edge-3ranks zero3-edge-2ranks zero3-gpt2-4ranks; do
+    case "$f universal" in ${CASES:-*}) ;; *) continue ;; esac
+    check "$f: universal" ds2universal -q "$data/$f/ckpt" "$W/universal"
+    check "$f: both converters" "$python" "$script" universal "$data/$f/ckpt/global_step5" "$W/universal"
+    rm -rf "$W/universal"
+done
+finish
