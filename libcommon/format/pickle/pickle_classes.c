@@ -47,6 +47,21 @@ static const struct pickle_known known[] = {
     {"deepspeed.runtime.zero.config", "ZeroStageEnum", USE_ENUM},
     {"deepspeed.checkpoint.universal_checkpoint", "SubparamShape", USE_OBJ},
     {"megatron.enums", "PositionEmbeddingType", USE_ENUM},
+    {"torch.distributed.checkpoint.metadata", "Metadata", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "BytesStorageMetadata", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "ChunkStorageMetadata", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "TensorProperties", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", USE_ENUM},
+    {"torch.distributed.checkpoint.metadata", "MetadataIndex", USE_OBJ},
+    {"torch.distributed.checkpoint.metadata", "StorageMeta", USE_OBJ},
+    {"torch.distributed.checkpoint.filesystem", "_StorageInfo", USE_OBJ},
+    {"torch.distributed.checkpoint.planner", "SavePlan", USE_OBJ},
+    {"torch.distributed.checkpoint.planner", "WriteItem", USE_OBJ},
+    {"torch.distributed.checkpoint.planner", "WriteItemType", USE_ENUM},
+    {"torch.distributed.checkpoint.planner", "TensorWriteData", USE_OBJ},
+    {"torch.serialization", "_get_layout", USE_CALL},
+    {"pathlib", "PosixPath", USE_CALL},
 };
 
 /* By dtype: "torch." + name is the storage's class. */

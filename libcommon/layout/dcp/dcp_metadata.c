@@ -1,0 +1,348 @@
+/*
+ * dcp_metadata.c - from the pickle's tree to tables
+ *
+ * Entries first, in the dict's order; then the places, which a table of names brings together with the chunks they
+ * are of ("name|offset,offset").
+ */
+#include "libcommon/layout/dcp/dcp_metadata.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/names.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/format/pt.h"
+
+#define METADATA "torch.distributed.checkpoint.metadata"
+
+struct dcp_reader {
+    struct arena *a;
+    const char *path;
+    struct report *r;
+    struct err *e;
+    struct pk **path_to;        /* planner_data: names and their paths */
+    struct names *path_of;      /* of a name its number there */
+    struct names *place_of;     /* of "name|offsets" its number in place[] */
+    struct dcp_place *place;
+    bool *used;
+    int n_places;
+};
+
+/* ---- small things ---- */
+
+/* A field of an object whose state is a dict. */
+static const struct pk *field(const struct pk *v, const char *key)
+{
+    return v && v->type == PK_OBJ ? pk_get(v, key) : NULL;
+}
+
+/* torch.Size of at most TENSOR_MAX_DIM numbers from 0 on; -1: something else. */
+static int read_size(const struct pk *v, int64_t out[TENSOR_MAX_DIM])
+{
+    struct pk **item;
+    uint32_t n;
+
+    if (!v || !(item = pk_items(v, &n)) || n > TENSOR_MAX_DIM)
+        return -1;
+    memset(out, 0, TENSOR_MAX_DIM * sizeof *out);
+    for (uint32_t i = 0; i < n; i++)
+        if (item[i]->type != PK_INT || (out[i] = item[i]->i) < 0)
+            return -1;
+    return (int)n;
+}
+
+const char *dcp_dtype_name(enum dtype t)
+{
+    static const char *const names[DTYPE_N] = {
+        [DTYPE_F64] = "float64", [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16",
+        [DTYPE_I64] = "int64", [DTYPE_I32] = "int32", [DTYPE_I16] = "int16", [DTYPE_I8] = "int8",
+        [DTYPE_U8] = "uint8", [DTYPE_BOOL] = "bool", [DTYPE_C64] = "complex64", [DTYPE_C128] = "complex128",
+    };
+
+    return names[t];
+}
+
+static bool read_dtype(const struct pk *v, enum dtype *out)
+{
+    for (int t = 0; v && v->type == PK_GLOBAL && t < DTYPE_N; t++)
+        if (pk_is_class(v, "torch", dcp_dtype_name((enum dtype)t))) {
+            *out = (enum dtype)t;
+            return true;
+        }
+    return false;
+}
+
+/* The key that brings places and chunks together. */
+static char *place_key(const char *name, const int64_t *offset, int n)
+{
+    struct strbuf sb = {0};
+
+    strbuf_addf(&sb, "%s|", name);
+    for (int i = 0; i < n; i++)
+        strbuf_addf(&sb, "%s%" PRId64, i ? "," : "", offset[i]);
+    return sb.buf;
+}
+
+static int odd(const struct dcp_reader *rd, const struct pk *v, const char *what)
+{
+    err_data(rd->e, rd->path, v ? v->at : ERR_NO_BYTE, "%s", what);
+    return -1;
+}
+
+/* ---- places ---- */
+
+/* A file of the folder itself: nothing that leads out of it. */
+static bool is_plain_name(const char *s)
+{
+    return s && *s && !strchr(s, '/') && strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
+}
+
+static int take_place(struct dcp_reader *rd, const struct pk *index, const struct pk *info)
+{
+    const char *name = pk_as_str(field(index, "fqn")), *file = pk_as_str(field(info, "relative_path"));
+    const struct pk *offset = field(index, "offset"), *transform = field(info, "transform_descriptors");
+    int64_t at, len, where[TENSOR_MAX_DIM];
+    int ndim = pk_is_none(offset) ? 0 : read_size(offset, where);
+    char *key;
+    bool twice;
+
+    if (!pk_is_class(index, METADATA, "MetadataIndex") || !name || ndim < 0)
+        return odd(rd, index, "storage_data has a key that is no MetadataIndex of a name and offsets");
+    if (!is_plain_name(file) || !pk_as_int(field(info, "offset"), &at) || !pk_as_int(field(info, "length"), &len) ||
+        at < 0 || len < 0) {
+        err_data(rd->e, rd->path, info->at, "the place of %s is no file of the folder with an offset and a length",
+                 name);
+        return -1;
+    }
+    if (!pk_is_none(transform)) {
+        struct strbuf text = {0};
+
+        pk_text(transform, &text);
+        report_add(rd->r, SEV_ERROR, "transform", rd->path, info->at, name,
+                   "its bytes in %s went through %s: only items as they are can be read", file, text.buf);
+        strbuf_free(&text);
+    }
+    key = place_key(name, where, ndim);
+    twice = names_find(rd->place_of, key) >= 0;
+    if (twice)
+        report_add(rd->r, SEV_ERROR, "place", rd->path, index->at, name, "one chunk of it has two places");
+    else
+        names_add(rd->place_of, arena_strndup(rd->a, key, strlen(key)), rd->n_places);
+    free(key);
+    /* A transformed item keeps no place: nobody can read it by accident. */
+    rd->used[rd->n_places] = twice || !pk_is_none(transform);
+    rd->place[rd->n_places++] = (struct dcp_place){
+        .file = pk_is_none(transform) ? arena_strndup(rd->a, file, strlen(file)) : NULL,
+        .at = (uint64_t)at, .len = (uint64_t)len, .said_at = index->at,
+    };
+    return 0;
+}
+
+static int read_places(struct dcp_reader *rd, const struct pk *storage)
+{
+    uint32_t n = 0;
+    struct pk **pair = storage && storage->type == PK_DICT ? pk_pairs(storage, &n) : NULL;
+
+    if (!pair)
+        return odd(rd, storage, "has no dict storage_data: no .metadata of torch.distributed.checkpoint");
+    rd->place = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->place);
+    rd->used = arena_alloc(rd->a, (size_t)n + 1);
+    for (uint32_t i = 0; i < n; i++)
+        if (take_place(rd, pair[2 * i], pair[2 * i + 1]) < 0)
+            return -1;
+    return 0;
+}
+
+/* The place of a chunk, which is its alone. */
+static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, struct dcp_chunk *c)
+{
+    char *key = place_key(en->name, c->at, en->is_tensor ? en->ndim : 0);
+    int i = names_find(rd->place_of, key);
+
+    free(key);
+    if (i >= 0 && !rd->used[i]) {
+        rd->used[i] = true;
+        c->place = rd->place[i];
+    } else if (i < 0) {
+        report_add(rd->r, SEV_ERROR, "place", rd->path, en->said_at, en->name,
+                   "storage_data has no place for %s of it", en->is_tensor ? "a chunk" : "the value");
+    } else if (rd->place[i].file) {
+        report_add(rd->r, SEV_ERROR, "place", rd->path, en->said_at, en->name, "two chunks of it begin at one place");
+    }
+}
+
+static void tell_unused(const struct dcp_reader *rd)
+{
+    for (int i = 0; i < rd->n_places; i++)
+        if (!rd->used[i])
+            report_add(rd->r, SEV_WARNING, "unused_item", rd->path, rd->place[i].said_at, NULL,
+                       "%" PRIu64 " bytes of %s belong to no chunk", rd->place[i].len, rd->place[i].file);
+}
+
+/* ---- entries ---- */
+
+/* dtype is the first of the tuple that TensorProperties pickles itself as. */
+static const struct pk *dtype_of(const struct pk *properties)
+{
+    uint32_t n = 0;
+    struct pk **item = properties && properties->type == PK_OBJ && properties->state
+                           ? pk_items(properties->state, &n) : NULL;
+
+    return item && n >= 1 ? item[0] : NULL;
+}
+
+/* Bytes of the whole, which must be a number. */
+static bool measure(const struct dcp_entry *en)
+{
+    uint64_t bytes = (uint64_t)dtype_size(en->dtype);
+
+    for (int d = 0; d < en->ndim; d++)
+        if (!mul_u64(bytes, en->shape[d] ? (uint64_t)en->shape[d] : 1, &bytes) || bytes > INT64_MAX)
+            return false;
+    return true;
+}
+
+static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *list)
+{
+    uint32_t n = 0;
+    struct pk **item = list && list->type == PK_LIST ? pk_items(list, &n) : NULL;
+
+    if (!item)
+        return false;
+    en->chunk = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *en->chunk);
+    for (uint32_t i = 0; i < n; i++) {
+        struct dcp_chunk *c = &en->chunk[en->n_chunks++];
+
+        if (read_size(field(item[i], "offsets"), c->at) != en->ndim ||
+            read_size(field(item[i], "sizes"), c->len) != en->ndim)
+            return false;
+        find_place(rd, en, c);
+    }
+    return true;
+}
+
+static bool read_tensor(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *v)
+{
+    const struct pk *dtype = dtype_of(field(v, "properties"));
+
+    if (!read_dtype(dtype, &en->dtype)) {
+        char name[256];
+
+        report_add(rd->r, SEV_ERROR, "dtype", rd->path, v->at, en->name, "is of type %s, which is not known here",
+                   pk_class(dtype, name, sizeof name) ? name : "(none)");
+        return false;
+    }
+    en->ndim = read_size(field(v, "size"), en->shape);
+    if (en->ndim < 0 || !measure(en) || !read_chunks(rd, en, field(v, "chunks"))) {
+        report_add(rd->r, SEV_ERROR, "shape", rd->path, v->at, en->name,
+                   "sizes or offsets that are none (at most %d dimensions, numbers from 0, as many for each chunk)",
+                   TENSOR_MAX_DIM);
+        return false;
+    }
+    return true;
+}
+
+static void list_paths(struct dcp_reader *rd, const struct pk *planner)
+{
+    uint32_t n = 0;
+
+    rd->path_of = names_new(rd->a);
+    rd->path_to = planner && planner->type == PK_DICT ? pk_pairs(planner, &n) : NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (pk_as_str(rd->path_to[2 * i]))
+            names_add(rd->path_of, pk_as_str(rd->path_to[2 * i]), (int)i);
+}
+
+static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
+{
+    int at = names_find(rd->path_of, en->name);
+    const struct pk *path = at < 0 ? NULL : rd->path_to[2 * at + 1];
+    uint32_t n = 0;
+    struct pk **item = path && path->type == PK_TUPLE ? pk_items(path, &n) : NULL;
+
+    if (!item || n > 64)
+        return;
+    en->path = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *en->path);
+    en->is_index = arena_alloc(rd->a, (size_t)n + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *s = pk_as_str(item[i]);
+        int64_t number;
+
+        if (!s && !pk_as_int(item[i], &number))
+            return;
+        en->is_index[i] = !s;
+        en->path[i] = s ? arena_strndup(rd->a, s, strlen(s)) : arena_fmt(rd->a, "%" PRId64, number);
+    }
+    en->n_path = (int)n;
+}
+
+static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct pk *v, struct dcp_entry *en)
+{
+    const char *name = pk_as_str(key);
+
+    if (!name || !*name || strlen(name) != key->len)
+        return odd(rd, key, "state_dict_metadata has a key that is no name");
+    *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at };
+    if (pk_is_class(v, METADATA, "TensorStorageMetadata")) {
+        en->is_tensor = true;
+        if (!read_tensor(rd, en, v))
+            return 0;
+    } else if (pk_is_class(v, METADATA, "BytesStorageMetadata")) {
+        en->chunk = arena_alloc(rd->a, sizeof *en->chunk);
+        en->n_chunks = 1;
+        find_place(rd, en, en->chunk);
+    } else {
+        return odd(rd, v, "state_dict_metadata has an entry that is neither a tensor nor a value");
+    }
+    read_path(rd, en);
+    return 1;
+}
+
+static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp_table *out)
+{
+    const struct pk *dict = field(root, "state_dict_metadata");
+    uint32_t n = 0;
+    struct pk **pair = dict && dict->type == PK_DICT ? pk_pairs(dict, &n) : NULL;
+
+    if (!pair)
+        return odd(rd, root, "has no dict state_dict_metadata: no .metadata of torch.distributed.checkpoint");
+    out->entry = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *out->entry);
+    list_paths(rd, field(root, "planner_data"));
+    for (uint32_t i = 0; i < n; i++) {
+        int taken = take_entry(rd, pair[2 * i], pair[2 * i + 1], &out->entry[out->n]);
+
+        if (taken < 0)
+            return -1;
+        out->n += taken;
+    }
+    return 0;
+}
+
+int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,
+                      struct err *e)
+{
+    struct dcp_reader rd = { .a = a, .path = p->path, .r = r, .e = e, .place_of = names_new(a) };
+    struct pk_tree tree;
+    const char *version;
+    int rc = -1;
+
+    *out = (struct dcp_table){ .version = "" };
+    if (pickle_parse_table(p->bytes, p->len, p->path, &tree, e) < 0)
+        return -1;
+    pt_check_tree(&tree, p->path, r);
+    if (!pk_is_class(tree.root, METADATA, "Metadata")) {
+        odd(&rd, tree.root, "no Metadata object: no .metadata of torch.distributed.checkpoint");
+        goto out;
+    }
+    version = pk_as_str(field(tree.root, "version"));
+    if (version)
+        out->version = arena_strndup(a, version, strlen(version));
+    if (read_places(&rd, field(tree.root, "storage_data")) < 0 || read_entries(&rd, tree.root, out) < 0)
+        goto out;
+    tell_unused(&rd);
+    rc = 0;
+out:
+    pk_tree_free(&tree);
+    return rc;
+}

@@ -1,0 +1,69 @@
+/*
+ * dcp_metadata.h - the `.metadata` of torch.distributed.checkpoint as plain tables
+ *
+ * A bare pickle (docs/formats.md, section 12) says which tensors and values there are, into which chunks the tensors
+ * are cut, and in which bytes of which file each of them lies. Nothing in it is run and none of its numbers is
+ * believed: shapes are multiplied out with care, each chunk has its one place, places name plain files.
+ */
+#ifndef SHARDKIT_LAYOUT_DCP_METADATA_H
+#define SHARDKIT_LAYOUT_DCP_METADATA_H
+
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
+
+/* Where one chunk or value lies: a whole torch.save archive. */
+struct dcp_place {
+    const char *file;           /* "__0_0.distcp"; NULL: the metadata does not say */
+    uint64_t at, len;           /* bytes */
+    uint64_t said_at;           /* byte of .metadata that says so, for messages */
+};
+
+struct dcp_chunk {
+    int64_t at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
+    struct dcp_place place;
+};
+
+struct dcp_entry {
+    const char *name;           /* flattened: "optim.state.norm.weight.exp_avg" */
+    bool is_tensor;             /* else a value, pickled */
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    int n_chunks;               /* of a tensor; of a value 1, or 0 where nobody says where it is */
+    struct dcp_chunk *chunk;
+    int n_path;                 /* the keys that `name` is joined from; 0: the metadata does not tell */
+    const char **path;          /* numbers of lists as decimals */
+    bool *is_index;             /* which of them are such numbers */
+    uint64_t said_at;
+};
+
+struct dcp_table {
+    int n;
+    struct dcp_entry *entry;    /* in the file's order */
+    const char *version;        /* "1.0.0"; "" where it says none */
+};
+
+const char *dcp_dtype_name(enum dtype t);       /* "bfloat16", as torch spells it */
+
+/* The whole of a .metadata. */
+struct dcp_pickle {
+    const char *path;           /* for messages */
+    const void *bytes;
+    size_t len;
+};
+
+/*
+ * Parse it. Memory is the arena's. What makes single entries useless are findings and
+ * the entry is left out; -1 and ERR_DATA with the byte when the file as a whole cannot be read. Codes:
+ *   class E, opaque W   see pt_check_classes()
+ *   dtype E             a tensor of a type that is not known here
+ *   shape E             sizes that are none, or that no memory could hold
+ *   transform E         an item's bytes were transformed on their way (compressed, encrypted)
+ *   place E             a chunk or value without a place, or with two
+ *   unused_item W       a place for which there is no chunk
+ */
+MUST_CHECK int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,
+                                 struct err *e);
+
+#endif
