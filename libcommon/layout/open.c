@@ -19,6 +19,7 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/source_overlap.h"
@@ -220,6 +221,7 @@ static const struct layout_rule {
     { marks_universal, NULL, true, universal_pt_source_open },
     { marks_deepspeed, lacks_layers, true, zero_source_open },
     { marks_deepspeed, NULL, true, deepspeed_source_open },
+    { dcp_marks, NULL, true, dcp_source_open },
     { marks_hf, NULL, false, hf_files_source_open },
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
@@ -329,7 +331,8 @@ static void no_checkpoint(const char *dir, struct err *e)
     if (tags)
         err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags);
     else
-        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/ or index.h5, and no 'latest' file");
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5 or .metadata, and no 'latest' "
+                 "file");
     free(tags);
 }
 
@@ -429,7 +432,8 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
     if (!found && marks == marks_tag)
         return archive_only_tag(path, m, n, marks_hf, e);
     if (!found)
-        err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/ or index.h5");
+        err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/, index.h5 or "
+                 ".metadata");
     return found;
 }
 

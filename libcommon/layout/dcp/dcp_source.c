@@ -1,0 +1,466 @@
+/*
+ * dcp_source.c - a folder of torch.distributed.checkpoint as a source
+ *
+ * .metadata -> items, each a torch.save archive inside a file -> tensors as tiles, values as trees -> parameters by
+ * their names. Items are opened by many threads and taken in by one, a batch at a time.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/tile.h"
+
+/* A strided chunk is an extent for every contiguous run; no trainer writes one of very many. */
+enum { MAX_RUNS = 1 << 20 };
+
+/* One chunk or value, and what was found there. */
+struct dcp_item {
+    const struct dcp_entry *en;
+    const struct dcp_chunk *chunk;
+    int home, file;             /* the file that it lies in, and itself as a file; -1: not to be had */
+    struct tile_chunk *tile;    /* of a tensor: where its bytes are noted */
+    struct pt *pt;
+};
+
+struct dcp_opening {
+    struct source *s;
+    const struct source_listing *l;
+    const struct source_opts *o;
+    struct report *r;
+    const char *path;           /* of .metadata */
+    struct dcp_table table;
+    struct dcp_role *role;
+    struct names *listed;       /* names of the listing: their numbers */
+    struct dcp_item *item;      /* by file and place */
+    int n_items;
+    struct tile_chunk **tile;   /* of each entry, those of its chunks */
+    int *n_good;                /* ... and how many of them were found */
+};
+
+bool dcp_marks(const char *name)
+{
+    return strcmp(name, DCP_METADATA) == 0 || (str_ends(name, ".distcp") && !strchr(name, '/'));
+}
+
+int dcp_listed(const struct source_listing *l, const char *name)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->member[i].name, name) == 0)
+            return l->member[i].file;
+    return -1;
+}
+
+void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
+{
+    /* Room for every file of the listing, and a few of other layouts, was made at the start. */
+    s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .pt = pt,
+                                                  .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
+}
+
+/* ---- .metadata ---- */
+
+static int no_metadata(const struct dcp_opening *x, struct err *e)
+{
+    for (int i = 0; i < x->l->n; i++)
+        if (str_starts(x->l->member[i].name, "__") && str_ends(x->l->member[i].name, DCP_METADATA)) {
+            err_data(e, x->s->path, ERR_NO_BYTE, "has a metadata file for each rank (%s; use_collectives=False): not "
+                     "supported, save with collectives", x->l->member[i].name);
+            return -1;
+        }
+    err_data(e, x->s->path, ERR_NO_BYTE, "no " DCP_METADATA ": the save did not finish%s; use an earlier checkpoint",
+             dcp_listed(x->l, DCP_METADATA ".tmp") >= 0 ? " (" DCP_METADATA ".tmp is there)" : "");
+    return -1;
+}
+
+static int read_metadata(struct dcp_opening *x, struct err *e)
+{
+    struct files *f = x->s->files;
+    int file = dcp_listed(x->l, DCP_METADATA), rc = -1;
+    uint64_t size;
+    char *bytes;
+
+    if (file < 0)
+        return no_metadata(x, e);
+    x->path = files_name(f, file);
+    size = files_size(f, file);
+    if (size > PICKLE_MAX_BYTES) {
+        err_data(e, x->path, ERR_NO_BYTE, "has %" PRIu64 " bytes, at most %zu are supported", size, PICKLE_MAX_BYTES);
+        return -1;
+    }
+    bytes = xmalloc(size + 1);
+    if (files_read(f, file, 0, bytes, size, e) == 0)
+        rc = dcp_metadata_read(x->s->arena, &(struct dcp_pickle){ x->path, bytes, size }, &x->table, x->r, e);
+    free(bytes);
+    dcp_add_file(x->s, DCP_METADATA, file, NULL);
+    return rc;
+}
+
+/* ---- items ---- */
+
+static int item_cmp(const void *a, const void *b)
+{
+    const struct dcp_item *x = a, *y = b;
+
+    if (x->home != y->home)
+        return x->home < y->home ? -1 : 1;
+    return x->chunk->place.at < y->chunk->place.at ? -1 : x->chunk->place.at > y->chunk->place.at;
+}
+
+/* Files that are named and not there, once each. */
+static void tell_missing(const struct dcp_opening *x)
+{
+    struct names *told = names_new(x->s->arena);
+
+    for (int i = 0; i < x->n_items; i++) {
+        const char *name = x->item[i].chunk->place.file;
+
+        if (x->item[i].home >= 0 || names_find(told, name) >= 0)
+            continue;
+        names_add(told, name, i);
+        report_add(x->r, SEV_ERROR, "missing_file", x->path, x->item[i].chunk->place.said_at, NULL,
+                   "names file %s, which is not there", name);
+    }
+}
+
+static void list_files(struct dcp_opening *x)
+{
+    int last = -1;
+
+    for (int i = 0; i < x->n_items; i++) {
+        const struct dcp_item *it = &x->item[i];
+
+        if (it->home >= 0 && it->home != last)
+            dcp_add_file(x->s, it->chunk->place.file, it->home, NULL);
+        last = it->home;
+    }
+}
+
+static void list_items(struct dcp_opening *x)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < x->table.n; i++)
+        n += (size_t)x->table.entry[i].n_chunks;
+    x->item = xcalloc(n + 1, sizeof *x->item);
+    x->tile = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->tile);
+    x->n_good = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_good);
+    for (int i = 0; i < x->table.n; i++) {
+        const struct dcp_entry *en = &x->table.entry[i];
+
+        x->tile[i] = arena_alloc(x->s->arena, ((size_t)en->n_chunks + 1) * sizeof **x->tile);
+        for (int k = 0; k < en->n_chunks; k++) {
+            int at = en->chunk[k].place.file ? names_find(x->listed, en->chunk[k].place.file) : -1;
+
+            if (en->chunk[k].place.file)
+                x->item[x->n_items++] = (struct dcp_item){ .en = en, .chunk = &en->chunk[k], .tile = &x->tile[i][k],
+                                                           .home = at < 0 ? -1 : x->l->member[at].file, .file = -1 };
+        }
+    }
+    qsort(x->item, (size_t)x->n_items, sizeof *x->item, item_cmp);
+    tell_missing(x);
+    list_files(x);
+}
+
+static void check_rest(const struct dcp_opening *x, int home, uint64_t end)
+{
+    uint64_t size = files_size(x->s->files, home);
+
+    if (end < size)
+        report_add(x->r, SEV_WARNING, "gap", files_name(x->s->files, home), end, NULL,
+                   "%" PRIu64 " bytes here are no item's", size - end);
+}
+
+/* One item after the other; what lies outside its file, or on another item, is not opened. */
+static void place_items(struct dcp_opening *x)
+{
+    struct files *f = x->s->files;
+    uint64_t end = 0;
+
+    x->s->item = arena_alloc(x->s->arena, ((size_t)x->n_items + 1) * sizeof *x->s->item);
+    for (int i = 0; i < x->n_items; i++) {
+        struct dcp_item *it = &x->item[i];
+        const struct dcp_place *p = &it->chunk->place;
+        char *name;
+
+        if (it->home < 0)
+            continue;
+        if (i && x->item[i - 1].home != it->home)
+            end = 0;
+        if (p->at > files_size(f, it->home) || p->len > files_size(f, it->home) - p->at) {
+            report_add(x->r, SEV_ERROR, "cut_short", files_name(f, it->home), p->at, it->en->name,
+                       "its item should have %" PRIu64 " bytes here, the file ends at %" PRIu64, p->len,
+                       files_size(f, it->home));
+            continue;
+        }
+        if (p->at < end) {
+            report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, it->en->name,
+                       "its item begins inside the one before, which ends at byte %" PRIu64, end);
+            continue;
+        }
+        if (p->at > end)
+            report_add(x->r, SEV_WARNING, "gap", files_name(f, it->home), end, NULL,
+                       "%" PRIu64 " bytes here are no item's", p->at - end);
+        end = p->at + p->len;
+        name = str_fmt("%s+%" PRIu64, files_name(f, it->home), p->at);
+        it->file = files_add_item(f, it->home, p->at, p->len, name);
+        x->s->item[x->s->n_items++] = it->file;
+        free(name);
+        if (i + 1 == x->n_items || x->item[i + 1].home != it->home)
+            check_rest(x, it->home, end);
+    }
+}
+
+/* ---- what items hold ---- */
+
+static int wrong_item(const struct dcp_opening *x, const struct dcp_item *it, const char *what)
+{
+    report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, it->file), ERR_NO_BYTE, it->en->name, "%s", what);
+    return -1;
+}
+
+static int take_chunk(struct dcp_opening *x, const struct dcp_item *it)
+{
+    const struct dcp_entry *en = it->en;
+    struct pt_tensor t;
+
+    if (!pt_tensor(it->pt, pt_root(it->pt), &t))
+        return wrong_item(x, it, "its item holds no plain tensor");
+    if (t.dtype != en->dtype)
+        return wrong_item(x, it, "its item holds a tensor of another type than " DCP_METADATA " says");
+    if (t.ndim != en->ndim || memcmp(t.shape, it->chunk->len, (size_t)en->ndim * sizeof *t.shape) != 0)
+        return wrong_item(x, it, "its item holds a tensor of another shape than " DCP_METADATA " says");
+    memcpy(it->tile->at, it->chunk->at, sizeof it->tile->at);
+    memcpy(it->tile->len, it->chunk->len, sizeof it->tile->len);
+    it->tile->extent = tile_runs(x->s->arena, &t, MAX_RUNS, &it->tile->n_extents);
+    if (!it->tile->extent)
+        return wrong_item(x, it, "its item holds a tensor in too many pieces");
+    x->n_good[en - x->table.entry]++;
+    return 0;
+}
+
+static bool holds_tensors(const struct pt *pt)
+{
+    const struct pk_tree *t = pt_tree(pt);
+
+    for (uint32_t i = 0; i < t->n_acts; i++)
+        if (t->act[i]->type == PK_PERSID)
+            return true;
+    return false;
+}
+
+/* A tree with tensors inside needs its handle; others are copied. */
+static void take_value(struct dcp_opening *x, struct dcp_item *it)
+{
+    struct source *s = x->s;
+    struct source_value *v = &s->value[s->n_values++];
+
+    *v = (struct source_value){ .name = it->en->name };
+    if (!holds_tensors(it->pt)) {
+        v->tree = pk_copy(s->arena, pt_root(it->pt));
+        return;
+    }
+    v->tree = pt_root(it->pt);
+    v->pt = it->pt;
+    s->held[s->n_held++] = it->pt;
+    it->pt = NULL;
+}
+
+static void take_item(struct dcp_opening *x, struct dcp_item *it)
+{
+    if (!*x->s->run.torch_dialect)
+        snprintf(x->s->run.torch_dialect, sizeof x->s->run.torch_dialect, "%s", pt_dialect(it->pt));
+    if (!it->en->is_tensor)
+        take_value(x, it);
+    else if (take_chunk(x, it) < 0)
+        it->tile->extent = NULL;
+    pt_close(it->pt);
+}
+
+static struct pt *open_item(const struct dcp_opening *x, const struct dcp_item *it)
+{
+    struct err e = {0};
+    struct pt *pt;
+
+    /* Of a summary one tensor tells who wrote the containers. */
+    if (it->file < 0 || (it->en->is_tensor && x->o->no_tensors && it != x->item))
+        return NULL;
+    pt = pt_open(x->s->files, it->file, &e);
+    if (!pt)
+        report_add_err(x->r, "unreadable", &e);
+    else
+        pt_check_classes(pt, files_name(x->s->files, it->file), x->r);
+    return pt;
+}
+
+static void open_items(struct dcp_opening *x)
+{
+    enum { BATCH = 512 };
+    int threads = x->o->threads ? x->o->threads : 16;
+
+    x->s->value = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->s->value);
+    x->s->held = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->s->held);
+    for (int first = 0; first < x->n_items; first += BATCH) {
+        int n = x->n_items - first < BATCH ? x->n_items - first : BATCH;
+
+        #pragma omp parallel for num_threads(threads < n ? threads : n) schedule(dynamic) if (x->n_items > 64)
+        for (int i = first; i < first + n; i++)
+            x->item[i].pt = open_item(x, &x->item[i]);
+        for (int i = first; i < first + n; i++)
+            if (x->item[i].pt)
+                take_item(x, &x->item[i]);
+    }
+}
+
+/* ---- tensors ---- */
+
+static void tell_flaw(const struct dcp_opening *x, const struct dcp_entry *en, const struct tile_flaw *flaw)
+{
+    const struct dcp_chunk *c = &en->chunk[flaw->chunk];
+
+    if (flaw->what == TILE_GAP)
+        report_add(x->r, SEV_ERROR, "gap", x->path, en->said_at, en->name,
+                   "%" PRIu64 " of its elements are in no chunk", flaw->n_missing);
+    else if (flaw->what == TILE_OUTSIDE)
+        report_add(x->r, SEV_ERROR, "shape", x->path, c->place.said_at, en->name,
+                   "its chunk in %s at byte %" PRIu64 " lies outside of the tensor", c->place.file, c->place.at);
+    else
+        report_add(x->r, SEV_ERROR, "overlap", x->path, c->place.said_at, en->name,
+                   "its chunks in %s at byte %" PRIu64 " and in %s at byte %" PRIu64 " share elements", c->place.file,
+                   c->place.at, en->chunk[flaw->other].place.file, en->chunk[flaw->other].place.at);
+}
+
+/* NULL: a finding says why, or no tensors were asked for. */
+static struct tmap *make_map(const struct dcp_opening *x, int i)
+{
+    const struct dcp_entry *en = &x->table.entry[i];
+    struct tile_flaw flaw = {0};
+    struct tmap *m;
+
+    if (x->n_good[i] < en->n_chunks || x->o->no_tensors)
+        return NULL;
+    m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, x->tile[i], en->n_chunks, &flaw);
+    if (!m)
+        tell_flaw(x, en, &flaw);
+    return m;
+}
+
+static struct param *param_of(struct dcp_opening *x, const struct dcp_entry *en, const char *name)
+{
+    struct source *s = x->s;
+    struct param *p = source_param(s, name);
+
+    if (p)
+        return p;
+    p = &s->param[s->n_params++];
+    *p = (struct param){ .name = name, .ndim = en->ndim, .merge = MERGE_REPLICATED, .stage = -1, .group = -1 };
+    memcpy(p->shape, en->shape, sizeof p->shape);
+    return p;
+}
+
+/* Weights come before their moments in no fixed order: a first pass makes the parameters in that of the weights. */
+static void take_tensors(struct dcp_opening *x)
+{
+    struct source *s = x->s;
+
+    s->param = arena_alloc(s->arena, ((size_t)x->table.n + 1) * sizeof *s->param);
+    for (int i = 0; i < x->table.n; i++)
+        if (x->role[i].param && x->role[i].state <= STATE_FP32)
+            param_of(x, &x->table.entry[i], x->role[i].param);
+    for (int i = 0; i < x->table.n; i++) {
+        const struct dcp_entry *en = &x->table.entry[i];
+        struct tmap *m = en->is_tensor ? make_map(x, i) : NULL;
+
+        if (!en->is_tensor || (x->o->no_optimizer && x->role[i].param && x->role[i].state > STATE_FP32))
+            continue;
+        if (x->role[i].param) {
+            struct param *p = param_of(x, en, x->role[i].param);
+
+            p->state[x->role[i].state] = m;
+            p->spelled[x->role[i].state] = strcmp(en->name, p->name) != 0 ? en->name : NULL;
+        } else if (m) {
+            struct source_value *v = &s->value[s->n_values++];
+
+            *v = (struct source_value){ .name = en->name, .map = m, .ndim = en->ndim };
+            memcpy(v->shape, en->shape, sizeof v->shape);
+        }
+    }
+}
+
+/* ---- the state of the run ---- */
+
+/* Under one of these names trainers keep the number of steps done. */
+static void find_iteration(struct source *s)
+{
+    static const char *const names[] = { "iteration", "global_step", "global_steps", "step", "train_state.step" };
+    struct source_hit hit;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && s->run.iteration < 0; i++)
+        if (source_find(s, names[i], &hit) && hit.value && hit.value->tree && hit.value->tree->type == PK_INT)
+            pk_as_int(hit.value->tree, &s->run.iteration);
+}
+
+/* Adam's counter, where all parameters have the same. */
+static void find_opt_step(struct dcp_opening *x)
+{
+    struct source *s = x->s;
+    int64_t step = -1;
+
+    for (int i = 0; i < x->table.n; i++) {
+        const struct dcp_entry *en = &x->table.entry[i];
+        const char *fqn, *what;
+        struct source_hit hit;
+        struct err e = {0};
+        float f;
+
+        if (!en->is_tensor || en->dtype != DTYPE_F32 || !dcp_names_optimizer(s->arena, en, &fqn, &what) ||
+            strcmp(what, "step") != 0 || !source_find(s, en->name, &hit) || !hit.value ||
+            hit.value->map->len != sizeof f)
+            continue;
+        if (tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) < 0 ||
+            !(f >= 0 && f < 1e9f) || (step >= 0 && step != (int64_t)f))
+            return;
+        step = (int64_t)f;
+    }
+    s->run.opt_step = step;
+    s->run.step_in_state = s->run.step_is_tensor = step >= 0;
+}
+
+/* ---- the door ---- */
+
+int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
+             struct report *r, struct err *e)
+{
+    struct dcp_opening x = { .s = s, .l = l, .o = o, .r = r, .listed = names_new(s->arena) };
+    int manifest = dcp_listed(l, MANIFEST_NAME);
+
+    s->kind = LAYOUT_DCP;
+    s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
+    for (int i = 0; i < l->n; i++)
+        names_add(x.listed, l->member[i].name, i);
+    if (read_metadata(&x, e) < 0)
+        return -1;
+    list_items(&x);
+    if (manifest >= 0)
+        dcp_add_file(s, MANIFEST_NAME, manifest, NULL);
+    place_items(&x);
+    open_items(&x);
+    x.role = arena_alloc(s->arena, ((size_t)x.table.n + 1) * sizeof *x.role);
+    assign(s->arena, &x.table, x.role, x.path, r);
+    take_tensors(&x);
+    s->dcp = arena_alloc(s->arena, sizeof *s->dcp);
+    memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
+    find_iteration(s);
+    find_opt_step(&x);
+    free(x.item);
+    return o->no_tensors ? 0 : manifest_load(s, false, r, e);
+}
+
+int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                    struct err *e)
+{
+    return dcp_open(s, l, o, dcp_names_assign, r, e);
+}
