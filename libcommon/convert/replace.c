@@ -19,7 +19,9 @@
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/manifest.h"
 
-enum replace_form { TAG = 1, UNIVERSAL = 2, MODEL = 4, ANY = TAG | UNIVERSAL | MODEL, UNFINISHED = 8, JOB = 16 };
+enum replace_form {
+    TAG = 1, UNIVERSAL = 2, MODEL = 4, DCP = 32, ANY = TAG | UNIVERSAL | MODEL | DCP, UNFINISHED = 8, JOB = 16
+};
 
 struct row {
     const char *pattern;        /* path inside the folder, for fnmatch() */
@@ -50,6 +52,8 @@ static const struct row rows[] = {
     { "pytorch_model.bin", MODEL, IS_FILE, true },
     { "pytorch_model[-_]" D5 "-of-" D5 ".bin", MODEL, IS_FILE, true },
     { "pytorch_model.bin.index.json", MODEL, IS_FILE, false },
+    { ".metadata", DCP, IS_FILE, true },
+    { "__*_*.distcp", DCP, IS_FILE, true },
     { "config.json", MODEL, IS_FILE, false },
     { "generation_config.json", MODEL, IS_FILE, false },
     { "tokenizer.json", MODEL, IS_FILE, false },

@@ -45,8 +45,10 @@ static const struct option_row topology_rows[] = {
 };
 
 static const struct option_row form_rows[] = {
-    { "to", 0, "FORM", "zero1, zero2 or zero3: another stage, of checkpoints of ZeRO without pipeline",
-      .words = "zero1 zero2 zero3", FIELD(to), .min = 1 },
+    { "to", 0, "FORM", "zero1, zero2 or zero3: another stage, of checkpoints of ZeRO without pipeline; dcp",
+      .words = "zero1 zero2 zero3 dcp", FIELD(to), .min = 1 },
+    { "ranks", 0, "N", "of torch.distributed's checkpoints (dcp): so many ranks", OPTION_INT, FIELD(ranks), .min = 1,
+      .max = 1 << 16 },
     {0},
 };
 

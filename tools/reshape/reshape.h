@@ -10,12 +10,15 @@
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
+enum { RESHAPE_TO_DCP = 4 };
+
 struct reshape_job {
     struct cli cli;
     const char *in, *out, *like;
     struct ds_options target;
     bool weights_only;
     int to;                             /* stage of ZeRO, or RESHAPE_TO_DCP; 0: as it is */
+    int ranks;                          /* of dcp; 0: not given */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 
@@ -25,5 +28,7 @@ int job_parse(struct reshape_job *j, int argc, char **argv);
 int job_run(struct reshape_job *j);
 /* The same of an opened checkpoint of ZeRO without pipeline, or of its universal form. -1 with *e. */
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e);
+/* The same of torch.distributed's. */
+int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e);
 
 #endif

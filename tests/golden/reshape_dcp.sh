@@ -1,0 +1,32 @@
+#!/bin/sh
+# reshape_dcp.sh - checkpoints of torch.distributed.checkpoint at other numbers of ranks, and torch loading them
+#
+# Through any number of ranks and back the same bytes; torch merges the result to the tensors it had, and loads it into
+# FSDP2 on 2 and on 5 ranks, bit for bit. Where $FORMATS is set its folders dcp-* as well. Needs a Python with torch
+# that has FSDP2; skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
+need_python 'torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"
+script=tests/golden/dcp_check.py
+
+# there_and_back FOLDER: 3 -> 2 -> 5 -> 3
+there_and_back() {
+    reshape -q --ranks 3 "$1" "$W/a" && reshape -q --ranks 2 "$W/a" "$W/b" && reshape -q --ranks 5 "$W/b" "$W/c" &&
+        reshape -q --ranks 3 "$W/c" "$W/d" && diff -r -x manifest.json "$W/a" "$W/d"     # that names its source
+}
+
+for folder in tests/data/dcp/* ${FORMATS:+"$FORMATS"/dcp-*}; do
+    check "$folder: through 2 and 5 ranks and back" there_and_back "$folder/ckpt"
+    check "$folder: sound" ckpt-inspect verify --strict "$W/b"
+    check "$folder: equal" ckpt-inspect diff "$folder/ckpt" "$W/c"
+    check "$folder: torch merges it" "$python" -W ignore "$script" tensors "$W/c" "$folder/expected.json"
+    rm -rf "$W/a" "$W/b" "$W/c" "$W/d"
+done
+
+in=tests/data/dcp/fsdp
+for ranks in 2 5; do
+    check "write $ranks ranks" reshape -q --to dcp --ranks $ranks $in/ckpt "$W/out"
+    world=$((7 - ranks))
+    check "$ranks ranks, torch loads on $world" "$python" -W ignore "$script" load "$W/out" $in/expected.json $world
+    rm -rf "$W/out"
+done
+finish
