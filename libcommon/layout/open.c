@@ -23,6 +23,7 @@
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/source_overlap.h"
+#include "libcommon/layout/torchdist/torchdist.h"
 
 /* A listing longer than this is no checkpoint: the largest known has some ten thousand files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
@@ -221,6 +222,7 @@ static const struct layout_rule {
     { marks_universal, NULL, true, universal_pt_source_open },
     { marks_deepspeed, lacks_layers, true, zero_source_open },
     { marks_deepspeed, NULL, true, deepspeed_source_open },
+    { torchdist_marks, NULL, true, torchdist_source_open },
     { dcp_marks, NULL, true, dcp_source_open },
     { marks_hf, NULL, false, hf_files_source_open },
 };

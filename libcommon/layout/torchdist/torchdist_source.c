@@ -1,0 +1,282 @@
+/*
+ * torchdist_source.c - metadata.json says what it is, .metadata holds the tensors, common.pt the rest
+ */
+#include "libcommon/layout/torchdist/torchdist.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "libcommon/base/names.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/run_state.h"
+#include "libcommon/layout/tile.h"
+
+#define COMMON "common.pt"
+#define CONFIG "metadata.json"
+
+/* Values of common.pt, flattened; a pickle may share nodes and so describe many more than it has bytes. */
+enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
+
+bool torchdist_marks(const char *name)
+{
+    return strcmp(name, COMMON) == 0;
+}
+
+/* ---- metadata.json ---- */
+
+static int check_backend(const char *path, const json_t *o, struct err *e)
+{
+    const char *backend = json_string_value(json_object_get(o, "sharded_backend"));
+    json_int_t version = json_integer_value(json_object_get(o, "sharded_backend_version"));
+
+    if (backend && strcmp(backend, "torch_dist") == 0 && version == 1)
+        return 0;
+    err_data(e, path, ERR_NO_BYTE, "sharded_backend is %s, version %lld; torch_dist, version 1 can be read",
+             backend ? backend : "not there", (long long)version);
+    return -1;
+}
+
+static int read_config(struct source *s, const struct source_listing *l, struct err *e)
+{
+    enum { MOST = 1 << 16 };
+    int file = dcp_listed(l, CONFIG), rc = -1;
+    uint64_t size = file < 0 ? 0 : files_size(s->files, file);
+    json_error_t je;
+    json_t *o = NULL;
+    char *text;
+
+    if (file < 0) {
+        err_data(e, s->path, ERR_NO_BYTE, "no " CONFIG ": the save did not finish; use an earlier checkpoint");
+        return -1;
+    }
+    text = xcalloc(1, MOST + 1);
+    if (files_read(s->files, file, 0, text, min_u64(size, MOST), e) == 0) {
+        o = json_loads(text, 0, &je);
+        if (!o)
+            err_data(e, files_name(s->files, file), (uint64_t)je.position, "no JSON: %s", je.text);
+        else
+            rc = check_backend(files_name(s->files, file), o, e);
+    }
+    json_decref(o);
+    free(text);
+    return rc;
+}
+
+/* ---- names ---- */
+
+/* "optimizer.state.<what>.<key>", behind "chained_<n>." where there are several optimizers. */
+static const char *optimizer_key(const char *name, enum state *st)
+{
+    static const struct { const char *begin; enum state st; } rows[] = {
+        { "optimizer.state.exp_avg.", STATE_EXP_AVG }, { "optimizer.state.exp_avg_sq.", STATE_EXP_AVG_SQ },
+        { "optimizer.state.fp32_param.", STATE_FP32 },
+    };
+
+    if (str_starts(name, "chained_")) {
+        name += strlen("chained_");
+        name += strspn(name, "0123456789");
+        name += *name == '.';
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (str_starts(name, rows[i].begin)) {
+            *st = rows[i].st;
+            return name + strlen(rows[i].begin);
+        }
+    return NULL;
+}
+
+static bool weight_state(enum dtype t, enum state *st)
+{
+    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
+    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
+}
+
+/* Buckets of a distributed optimizer hold parameters end to end, cut for one number of ranks. */
+static bool is_bucket(const char *name)
+{
+    return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
+}
+
+static void assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
+                   struct report *r)
+{
+    struct names *weight = names_new(a);
+    bool told = false;
+
+    memset(role, 0, (size_t)t->n * sizeof *role);
+    for (int i = 0; i < t->n; i++) {
+        enum state st;
+
+        if (is_bucket(t->entry[i].name) && !told) {
+            report_add(r, SEV_ERROR, "optimizer", path, t->entry[i].said_at, t->entry[i].name,
+                       "a distributed optimizer saved as dp_reshardable: its buckets are not cut by parameters; "
+                       "save it as fully_reshardable");
+            told = true;
+        }
+        if (!t->entry[i].is_tensor || is_bucket(t->entry[i].name) || optimizer_key(t->entry[i].name, &st) ||
+            !weight_state(t->entry[i].dtype, &st))
+            continue;
+        role[i] = (struct dcp_role){ t->entry[i].name, st };
+        names_add(weight, t->entry[i].name, i);
+    }
+    for (int i = 0; i < t->n; i++) {
+        enum state st;
+        const char *key = t->entry[i].is_tensor ? optimizer_key(t->entry[i].name, &st) : NULL;
+        int w = key ? names_find(weight, key) : -1;
+
+        /* Of another shape, or masters of fp32 weights: a value. */
+        if (w >= 0 && (t->entry[w].ndim != t->entry[i].ndim || role[w].state == st ||
+                       memcmp(t->entry[w].shape, t->entry[i].shape, sizeof t->entry[i].shape) != 0))
+            w = -1;
+        if (w >= 0)
+            role[i] = (struct dcp_role){ t->entry[w].name, st };
+    }
+}
+
+/* ---- common.pt ---- */
+
+struct flattening {
+    struct source *s;
+    const struct pt *pt;
+    int cap;
+    bool too_many;
+};
+
+static void add_value(struct flattening *w, const struct source_value *v)
+{
+    struct source *s = w->s;
+
+    if (s->n_values == w->cap) {
+        struct source_value *old = s->value;
+
+        w->cap = 2 * w->cap + 64;
+        s->value = arena_alloc(s->arena, (size_t)w->cap * sizeof *s->value);
+        memcpy(s->value, old, (size_t)s->n_values * sizeof *old);
+    }
+    s->value[s->n_values++] = *v;
+}
+
+static bool take_tensor(struct flattening *w, const char *name, const struct pk *v)
+{
+    struct source_value x = { .name = name };
+    struct tile_flaw flaw;
+    struct tile_chunk c = {0};
+    struct pt_tensor t;
+
+    if (!pt_tensor(w->pt, v, &t))
+        return false;
+    x.ndim = t.ndim;
+    memcpy(x.shape, t.shape, sizeof x.shape);
+    memcpy(c.len, t.shape, sizeof c.len);
+    c.extent = tile_runs(w->s->arena, &t, MAX_RUNS, &c.n_extents);
+    x.map = c.extent ? tile_map(w->s->arena, &(struct tile_tensor){ t.dtype, t.ndim, x.shape }, &c, 1, &flaw) : NULL;
+    if (x.map)
+        add_value(w, &x);
+    return x.map != NULL;
+}
+
+/* Dicts are walked, and lists that hold some; everything else is one value. */
+static bool is_walked(const struct pk *v, uint32_t *n)
+{
+    struct pk **item;
+
+    if (v->type == PK_DICT || pk_is_class(v, "collections", "OrderedDict"))
+        return pk_pairs(v, n) != NULL;
+    item = v->type == PK_LIST ? pk_items(v, n) : NULL;
+    return item && *n && item[0]->type == PK_DICT;
+}
+
+static void flatten(struct flattening *w, const char *name, const struct pk *v, int depth)
+{
+    uint32_t n;
+
+    if (w->s->n_values > MAX_VALUES || depth > MAX_DEPTH) {
+        w->too_many = true;
+        return;
+    }
+    if (!is_walked(v, &n)) {
+        if (!take_tensor(w, name, v))
+            add_value(w, &(struct source_value){ .name = name, .tree = v, .pt = w->pt });
+        return;
+    }
+    for (uint32_t i = 0; i < n && !w->too_many; i++) {
+        struct pk **item = v->type == PK_LIST ? pk_items(v, &n) : pk_pairs(v, &n);
+        const struct pk *below = v->type == PK_LIST ? item[i] : item[2 * i + 1];
+        struct strbuf key = {0};
+
+        if (v->type == PK_LIST)
+            strbuf_addf(&key, "%u", i);
+        else if (pk_as_str(item[2 * i]))
+            strbuf_addf(&key, "%s", pk_as_str(item[2 * i]));
+        else
+            pk_text(item[2 * i], &key);
+        flatten(w, *name ? arena_fmt(w->s->arena, "%s.%s", name, key.buf) : arena_fmt(w->s->arena, "%s", key.buf),
+                below, depth + 1);
+        strbuf_free(&key);
+    }
+}
+
+/* "optimizer.state.common_step": Adam's counter, of all parameters. */
+static void find_step(struct source *s)
+{
+    struct source_hit hit;
+    struct err e = {0};
+    float f;
+
+    if (!source_find(s, "optimizer.state.common_step", &hit) || !hit.value || !hit.value->map ||
+        hit.value->map->dtype != DTYPE_F32 || hit.value->map->len != sizeof f ||
+        tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) < 0 || !(f >= 0 && f < 1e9f))
+        return;
+    s->run.opt_step = (int64_t)f;
+    s->run.step_in_state = s->run.step_is_tensor = true;
+}
+
+/* What it says of the run; a family and its arguments are not read from it. */
+static void read_run(struct source *s, const struct pt *pt)
+{
+    run_state_read(s, pt);
+    memset(&s->config, 0, sizeof s->config);
+    s->topo = (struct topology){0};
+    s->run.optimizer = pk_get(pt_root(pt), "optimizer");
+    s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
+    find_step(s);
+}
+
+static void read_common(struct source *s, const struct source_listing *l, struct report *r)
+{
+    int file = dcp_listed(l, COMMON);
+    struct flattening w = { .s = s, .cap = s->n_values };
+    struct err e = {0};
+    struct pt *pt = pt_open(s->files, file, &e);
+
+    dcp_add_file(s, COMMON, file, pt);
+    dcp_add_file(s, CONFIG, dcp_listed(l, CONFIG), NULL);
+    if (!pt) {
+        report_add_err(r, "unreadable", &e);
+        return;
+    }
+    pt_check_classes(pt, files_name(s->files, file), r);
+    w.pt = pt;
+    flatten(&w, "", pt_root(pt), 0);
+    if (w.too_many)
+        report_add(r, SEV_ERROR, "key", files_name(s->files, file), ERR_NO_BYTE, NULL,
+                   "is nested deeper than %d levels or has more than %d values", MAX_DEPTH, MAX_VALUES);
+    read_run(s, pt);
+}
+
+int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                          struct report *r, struct err *e)
+{
+    int rc;
+
+    if (read_config(s, l, e) < 0)
+        return -1;
+    rc = dcp_open(s, l, o, assign, r, e);
+    s->kind = LAYOUT_TORCHDIST;
+    if (rc == 0)
+        read_common(s, l, r);
+    return rc;
+}
