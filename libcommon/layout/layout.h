@@ -239,6 +239,8 @@ struct sink_ops {
     uint64_t (*estimate)(const struct sink *k, const struct source *s);
     void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
     int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
+    /* The CRC of a file of the result that the sink did not write and yet knows, for the manifest. NULL: of none. */
+    bool (*known_crc)(const struct sink *k, const char *name, uint64_t size, uint32_t *crc);
     bool points_only;           /* copies no tensor bytes: the result refers to the source's files */
 };
 struct sink {
@@ -247,6 +249,7 @@ struct sink {
     const struct source *src;
     char *dir;
     bool no_optimizer;          /* leaves the flat states behind: tied copies are not compared */
+    bool no_manifest;           /* the result gets none */
     int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };

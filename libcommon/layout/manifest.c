@@ -145,6 +145,7 @@ static struct filled *sorted_runs(struct plan *p, int *n)
 }
 
 struct built {
+    const struct sink *k;
     struct filled *run;                 /* sorted */
     int n_runs;
     struct arena *arena;
@@ -186,6 +187,10 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
         return -1;
     }
     *size = files_size(f, x.file);
+    if (b->k->ops->known_crc && b->k->ops->known_crc(b->k, name, *size, crc)) {
+        files_free(f);
+        return 0;
+    }
     find_runs(b, name, &first, &end);
     for (int i = first; i < end && rc == 0; i++) {
         const struct filled *run = &b->run[i];
@@ -307,11 +312,17 @@ static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
 int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct err *e)
 {
     struct strbuf sb = {0};
-    struct built b = { .arena = arena_new(0), .buf = xmalloc(READ_CHUNK) };
+    struct built b = { .k = k, .arena = arena_new(0), .buf = xmalloc(READ_CHUNK) };
     char *path = path_join(dir, MANIFEST_NAME);
     size_t skip = strlen(dir) + 1;
     int rc;
 
+    if (k->no_manifest) {
+        free(path);
+        free(b.buf);
+        arena_free(b.arena);
+        return 0;
+    }
     b.run = sorted_runs(p, &b.n_runs);
     b.dst = names_new(b.arena);
     for (int i = 0; i < plan_n_dst(p); i++)
@@ -630,4 +641,45 @@ bool manifest_holds(const char *dir, const char *name)
     free(path);
     json_decref(whole);
     return same;
+}
+
+json_t *manifest_files(const struct source *s)
+{
+    struct report *r = report_new();
+    struct err ignored = {0};
+    json_t *o = load_json(s, r, &ignored), *files = o ? json_object() : NULL, *f;
+    size_t i;
+
+    json_array_foreach(json_object_get(o, "files"), i, f)
+        json_object_set(files, json_string_value(json_object_get(f, "name")), f);
+    json_decref(o);
+    report_free(r);
+    return files;
+}
+
+bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc)
+{
+    struct report *r = report_new();
+    struct err ignored = {0};
+    json_t *o = load_json(s, r, &ignored), *t;
+    bool found = false;
+    size_t i;
+
+    json_array_foreach(json_object_get(o, "tensors"), i, t) {
+        const char *of = json_string_value(json_object_get(t, "name"));
+        const char *state = json_string_value(json_object_get(t, "state"));
+
+        if (of && state && strcmp(of, name) == 0 && strcmp(state, state_name(st)) == 0)
+            found = hex_crc(t, crc);
+    }
+    json_decref(o);
+    report_free(r);
+    return found;
+}
+
+bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc)
+{
+    const json_t *f = json_object_get(files, name);
+
+    return f && json_integer_value(json_object_get(f, "size_bytes")) == (json_int_t)size && hex_crc(f, crc);
 }

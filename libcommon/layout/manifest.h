@@ -41,6 +41,13 @@ MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report 
  */
 json_t *manifest_crcs(const struct source *s, struct err *e);
 
+/* The entries of its "files" by their names, json_decref() it; NULL: no manifest, or a damaged one. */
+json_t *manifest_files(const struct source *s);
+/* Of that: the CRC of a file with this name and size; false: it is not listed so. */
+bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc);
+/* The digest that the manifest beside the source lists for a tensor of that name; false: none. Reads it anew. */
+bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc);
+
 /* Bytes of a file whose CRC the caller knows from having read them. */
 struct manifest_run {
     int file;
