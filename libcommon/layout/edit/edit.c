@@ -1,0 +1,268 @@
+/*
+ * edit.c - what is to change: trees, bytes of tensors, whole files
+ */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/manifest.h"
+
+static struct edit_file *add_file(struct edit *x, const char *name, int file)
+{
+    ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
+    x->file[x->n_files] = (struct edit_file){ .name = arena_strndup(x->arena, name, strlen(name)), .file = file };
+    return &x->file[x->n_files++];
+}
+
+static struct edit_file *find_name(const struct edit *x, const char *name)
+{
+    for (int i = 0; i < x->n_files; i++)
+        if (strcmp(x->file[i].name, name) == 0)
+            return &x->file[i];
+    return NULL;
+}
+
+/* By its number among the source's files. */
+static struct edit_file *find_file(const struct edit *x, int file)
+{
+    for (int i = 0; i < x->n_files; i++)
+        if (x->file[i].file == file)
+            return &x->file[i];
+    return NULL;
+}
+
+/* ---- the folder's files: the layout's, and what lies beside them ---- */
+
+static int add_others(struct edit *x, const char *prefix, struct err *e)
+{
+    char *dir = path_join(x->s->path, prefix);
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    int rc = d ? 0 : -1;
+
+    if (!d)
+        err_sys(e, dir, "cannot list");
+    while (rc == 0 && (ent = readdir(d))) {
+        char *name, *path;
+        struct stat st;
+        int file;
+
+        if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
+            continue;
+        name = *prefix ? path_join(prefix, ent->d_name) : xstrdup(ent->d_name);
+        path = path_join(x->s->path, name);
+        if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+            rc = add_others(x, name, e);
+        } else if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && !find_name(x, name)) {
+            file = files_add_path(x->s->files, path, e);
+            rc = file < 0 ? -1 : 0;
+            if (rc == 0)
+                add_file(x, name, file);
+        }
+        free(path);
+        free(name);
+    }
+    if (d)
+        closedir(d);
+    free(dir);
+    return rc;
+}
+
+struct edit *edit_new(struct source *s, struct err *e)
+{
+    struct edit *x;
+    struct stat st;
+
+    if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+        err_usage(e, "%s is no folder: an archive is unpacked before it is edited", s->path);
+        return NULL;
+    }
+    if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&
+        s->kind != LAYOUT_HF) {
+        err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
+                  "that is", s->path, layout_name(s->kind));
+        return NULL;
+    }
+    x = xcalloc(1, sizeof *x);
+    x->s = s;
+    x->arena = arena_new(0);
+    for (int i = 0; i < s->n_files; i++)
+        add_file(x, s->file[i].name, s->file[i].file)->pt = s->file[i].pt;
+    if (add_others(x, "", e) < 0) {
+        edit_free(x);
+        return NULL;
+    }
+    return x;
+}
+
+void edit_free(struct edit *x)
+{
+    if (!x)
+        return;
+    for (int i = 0; i < x->n_files; i++) {
+        if (x->file[i].own_pt)
+            pt_close(x->file[i].pt);
+        free(x->file[i].run);
+    }
+    free(x->file);
+    free(x->digest);
+    arena_free(x->arena);
+    free(x);
+}
+
+struct arena *edit_arena(struct edit *x)
+{
+    return x->arena;
+}
+
+/* ---- whole files ---- */
+
+static bool is_pt(const struct edit_file *f)
+{
+    return str_ends(f->name, ".pt") || str_ends(f->name, ".bin");
+}
+
+/* A .pt must be open to be written again. */
+static int open_pt(struct edit *x, struct edit_file *f, struct err *e)
+{
+    const struct zip *z;
+
+    if (!f->pt && is_pt(f)) {
+        f->pt = pt_open(x->s->files, f->file, e);
+        f->own_pt = f->pt != NULL;
+    }
+    if (!f->pt) {
+        if (e->kind == ERR_NONE)
+            err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds no tree that could be changed");
+        return -1;
+    }
+    z = pt_zip(f->pt);
+    for (int i = 0; i < zip_n(z); i++)
+        if (zip_entry(z, i)->method != 0) {
+            err_data(e, files_name(x->s->files, f->file), zip_entry(z, i)->header_at,
+                     "record %s is compressed: reshape or ds2universal writes it plain, then it can be edited",
+                     zip_entry(z, i)->name);
+            return -1;
+        }
+    return 0;
+}
+
+struct pk *edit_tree(struct edit *x, int file, struct err *e)
+{
+    struct edit_file *f = find_file(x, x->s->file[file].file);
+
+    if (!f->root && open_pt(x, f, e) == 0)
+        f->root = pk_copy(x->arena, pt_root(f->pt));
+    return f->root;
+}
+
+void edit_drop(struct edit *x, int file)
+{
+    find_file(x, x->s->file[file].file)->drop = true;
+}
+
+/* ---- tensors ---- */
+
+static void add_run(struct edit_file *f, uint64_t at, const struct extent *from)
+{
+    struct edit_run *last = f->n_runs ? &f->run[f->n_runs - 1] : NULL;
+
+    if (last && last->at + last->len == at && last->from.record == from->record &&
+        (from->record == EDIT_ZEROS || last->from.at + last->len == from->at)) {
+        last->len += from->len;
+        last->from.len += from->len;
+        return;
+    }
+    ARRAY_ROOM(f->run, f->cap_runs, f->n_runs + 1);
+    f->run[f->n_runs++] = (struct edit_run){ at, from->len, *from };
+}
+
+static int add_piece(struct edit *x, const struct tmap_piece *pc, const struct edit_from *from, struct err *e)
+{
+    const struct record *rec = files_record(x->s->files, pc->src.record);
+    struct edit_file *f = find_file(x, rec->file);
+
+    if (!f || (is_pt(f) && open_pt(x, f, e) < 0)) {
+        if (e->kind == ERR_NONE)
+            err_data(e, files_name(x->s->files, rec->file), rec->at, "holds a part of it, and cannot be changed");
+        return -1;
+    }
+    for (uint64_t i = 0; i < pc->n; i++) {
+        struct extent part = { EDIT_ZEROS, 0, pc->run };
+
+        if (!from->zero)
+            part = (struct extent){ from->x.record, from->x.at + pc->dst + i * pc->stride, pc->run };
+
+        add_run(f, rec->at + pc->src.at + i * pc->run, &part);
+    }
+    return 0;
+}
+
+static int change_map(struct edit *x, const struct tmap *m, const struct edit_from *from, struct err *e)
+{
+    struct tmap_cursor c;
+    struct tmap_piece pc;
+
+    tmap_begin(&c, m, 0, m->len, -1);
+    while (tmap_next(&c, UINT64_MAX, &pc))
+        if (add_piece(x, &pc, from, e) < 0)
+            return -1;
+    return 0;
+}
+
+static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t crc)
+{
+    if (p->has_digest[st]) {
+        ARRAY_ROOM(x->digest, x->cap_digests, x->n_digests + 1);
+        x->digest[x->n_digests++] = (struct edit_digest){ (int)(p - x->s->param), st, crc };
+    }
+    p->has_digest[st] = false;
+}
+
+int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e)
+{
+    if (change_map(x, p->state[st], from, e) < 0 || (p->tied[st] && change_map(x, p->tied[st], from, e) < 0))
+        return -1;
+    note_digest(x, p, st, from->crc);
+    return 0;
+}
+
+/* ---- what it comes to ---- */
+
+/* The manifest is made anew. */
+static const char *what_becomes(const struct edit_file *f)
+{
+    return f->drop ? "removed" : edit_changes(f) ? "changed" : "kept";
+}
+
+bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what)
+{
+    if (i >= x->n_files)
+        return false;
+    *name = x->file[i].name;
+    *bytes = files_size(x->s->files, x->file[i].file);
+    *what = strcmp(*name, MANIFEST_NAME) == 0 ? "changed" : what_becomes(&x->file[i]);
+    return true;
+}
+
+void edit_count(const struct edit *x, struct edit_sum *sum)
+{
+    const char *name, *what;
+    uint64_t bytes;
+
+    memset(sum, 0, sizeof *sum);
+    for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
+        if (strcmp(what, "kept") == 0) {
+            sum->n_shared++;
+            sum->shared_bytes += bytes;
+        } else if (strcmp(what, "removed") == 0) {
+            sum->n_dropped++;
+        } else {
+            sum->n_changed++;
+            sum->write_bytes += bytes;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+/*
+ * edit.h - a checkpoint written again with some of its files changed
+ *
+ * What changes is told first, file by file: a file goes, gets another pickled tree, or some of its bytes come from
+ * elsewhere. Then edit_sink() writes a whole new folder: changed files anew, every record's CRC right; all others
+ * shared with the source (a reflink, a hard link; copied where the file system has neither), so a checkpoint of 2 TB
+ * costs what changes. Nothing is ever written into a file of the source.
+ *
+ * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal) and safetensors.
+ * The source is a folder. Offsets and lengths are bytes.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_H
+#define SHARDKIT_LAYOUT_EDIT_H
+
+#include "libcommon/layout/layout.h"
+
+struct edit;
+/*
+ * `s` outlives it; its digests of what is changed are taken back. NULL, ERR_USAGE: no folder of a kind that is edited.
+ */
+MUST_CHECK struct edit *edit_new(struct source *s, struct err *e);
+void edit_free(struct edit *x);                 /* NULL is fine */
+
+/*
+ * The tree of file `file` of the source, to be changed at will (in edit_arena()); the same each time. Tensors in it
+ * keep their storages. ERR_DATA: no .pt file, or a packed one.
+ */
+MUST_CHECK struct pk *edit_tree(struct edit *x, int file, struct err *e);
+struct arena *edit_arena(struct edit *x);
+/* The result has no such file. */
+void edit_drop(struct edit *x, int file);
+
+/* Where new bytes of a tensor come from. */
+struct edit_from {
+    struct extent x;                    /* of the tensor's length, row-major; or: */
+    bool zero;                          /* zero bytes */
+    uint32_t crc;                       /* of the logical bytes, for the manifest */
+};
+/*
+ * Every copy of a parameter's state (tensor-parallel replicas, the tied one of the last stage) gets these bytes,
+ * wherever its pieces lie. ERR_DATA: they lie in a file that cannot be changed; two changes of the same bytes.
+ */
+MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e);
+
+/* What it comes to. */
+struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };
+void edit_count(const struct edit *x, struct edit_sum *sum);
+/* Name, size and what becomes of file i of the result ("kept", "changed", "removed"); false: no more. */
+bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);
+
+/* The sink; x outlives it. The result has a manifest when the source has one. */
+struct sink *edit_sink(const struct sink_opts *o, struct edit *x);
+
+#endif
