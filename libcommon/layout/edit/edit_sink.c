@@ -1,0 +1,396 @@
+/*
+ * edit_sink.c - the new folder: changed files from their records and what takes their place, the others shared
+ *
+ * A changed .pt keeps its records in their order, in our container; a changed file of another kind keeps every byte
+ * but the ones that changed. Both are items of a plan, so each byte is hashed on its way and the source's records are
+ * checked.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* One file that is written. */
+struct written {
+    const struct edit_file *f;
+    int dst;
+    struct strbuf pickle;               /* the new tree, where it has one */
+    int tree;                           /* the record of data.pkl; -1: none, or as it was */
+    int n;
+    struct zip_out *record;             /* of a .pt; NULL: bare bytes */
+    int *item;                          /* of each record; -1: none */
+    struct zip_layout *layout;
+};
+
+struct editing {
+    struct edit *x;
+    struct arena *arena;
+    int n;
+    struct written *file;
+    int zeros;
+    json_t *known;                      /* the source's manifest: its files, or NULL */
+};
+
+/* ---- sharing ---- */
+
+static int clone_file(const char *from, const char *to)
+{
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    int out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int rc = out < 0 ? -1 : ioctl(out, FICLONE, in);
+
+    if (out >= 0) {
+        close(out);
+        if (rc < 0)
+            unlink(to);
+    }
+    if (in >= 0)
+        close(in);
+    return rc;
+}
+
+/* 1: it is there; 0: it has to be copied. */
+static int share_file(struct editing *w, const struct edit_file *f, const char *to, struct err *e)
+{
+    uint64_t base;
+    const char *from = files_path(w->x->s->files, f->file, &base);
+
+    if (unlink(to) < 0 && errno != ENOENT) {            /* what a run before this one left */
+        err_sys(e, to, "cannot remove");
+        return -1;
+    }
+    if (clone_file(from, to) == 0 || link(from, to) == 0)
+        return 1;
+    if (errno == EXDEV || errno == EPERM || errno == EMLINK || errno == EOPNOTSUPP)
+        return 0;
+    err_sys(e, to, "cannot link to %s", from);
+    return -1;
+}
+
+static int make_parent(const char *path, struct err *e)
+{
+    char *dir = path_parent(path);
+    int rc = dir_make(dir, e);
+
+    free(dir);
+    return rc;
+}
+
+/* ---- bytes from several places ---- */
+
+static void add_extent(struct tmap_slice *s, int *cap, struct extent x)
+{
+    ARRAY_ROOM(s->extent, *cap, s->n_extents + 1);
+    s->extent[s->n_extents++] = x;
+    s->len += x.len;
+}
+
+static void add_zeros(struct editing *w, struct plan *p, struct tmap_slice *s, int *cap, uint64_t len)
+{
+    struct tmap *m = tmap_slice_zeros(w->arena, plan_files(p), &w->zeros, DTYPE_U8, len);
+
+    for (int i = 0; i < m->slice->n_extents; i++)
+        add_extent(s, cap, m->slice->extent[i]);
+}
+
+/* Bytes [at, at + len) of the file, of which `record` is the place, with what takes the place of some. */
+static const struct tmap *patched(struct editing *w, struct plan *p, const struct edit_file *f, int record)
+{
+    const struct record *rec = files_record(plan_files(p), record);
+    struct tmap *m = arena_alloc(w->arena, sizeof *m);
+    struct tmap_slice s = {0}, *kept = arena_alloc(w->arena, sizeof *kept);
+    uint64_t at = rec->at, end = rec->at + rec->len;
+    int cap = 0;
+
+    for (int i = 0; i < f->n_runs; i++) {
+        const struct edit_run *run = &f->run[i];
+
+        if (run->at < at || run->at >= end)
+            continue;
+        if (run->at > at)
+            add_extent(&s, &cap, (struct extent){ record, at - rec->at, run->at - at });
+        if (run->from.record == EDIT_ZEROS)
+            add_zeros(w, p, &s, &cap, run->len);
+        else
+            add_extent(&s, &cap, run->from);
+        at = run->at + run->len;
+    }
+    if (at < end)
+        add_extent(&s, &cap, (struct extent){ record, at - rec->at, end - at });
+    *kept = s;
+    kept->extent = arena_alloc(w->arena, ((size_t)s.n_extents + 1) * sizeof *s.extent);
+    if (s.n_extents)
+        memcpy(kept->extent, s.extent, (size_t)s.n_extents * sizeof *s.extent);
+    free(s.extent);
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = rec->len, .n_slices = 1, .slice = kept };
+    return m;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    uint64_t x = ((const struct edit_run *)a)->at, y = ((const struct edit_run *)b)->at;
+
+    return (x > y) - (x < y);
+}
+
+/* Two changes of one place: the same one twice is one (a tied weight that is one storage). */
+static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
+{
+    int n = 0;
+
+    if (f->n_runs)
+        qsort(f->run, (size_t)f->n_runs, sizeof *f->run, by_place);
+    for (int i = 0; i < f->n_runs; i++) {
+        struct edit_run *last = n ? &f->run[n - 1] : NULL, *run = &f->run[i];
+
+        if (last && run->at == last->at && run->len == last->len && run->from.record == last->from.record &&
+            run->from.at == last->from.at)
+            continue;
+        if (last && run->at < last->at + last->len) {
+            err_data(e, files_name(x->s->files, f->file), run->at, "is changed twice, to different bytes");
+            return -1;
+        }
+        f->run[n++] = *run;
+    }
+    f->n_runs = n;
+    return 0;
+}
+
+/* ---- the plan ---- */
+
+/* A .pt: its records, with data.pkl in its new form. */
+static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, const char *path)
+{
+    const struct zip *z = pt_zip(o->f->pt);
+
+    o->n = zip_n(z);
+    o->tree = -1;
+    o->record = arena_alloc(w->arena, (size_t)o->n * sizeof *o->record);
+    o->item = arena_alloc(w->arena, (size_t)o->n * sizeof *o->item);
+    for (int i = 0; i < o->n; i++) {
+        const struct zip_entry *en = zip_entry(z, i);
+
+        o->record[i] = (struct zip_out){ .name = en->name, .size = en->size, .crc = en->crc };
+        o->item[i] = -1;
+        if (!o->f->root || !str_ends(en->name, "/data.pkl"))
+            continue;
+        pickle_write(o->f->root, &o->pickle);
+        o->tree = i;
+        o->record[i].size = o->pickle.len;
+        o->record[i].crc = crc_bytes(0, o->pickle.buf, o->pickle.len);
+    }
+    o->layout = zip_layout_new(o->record, o->n);
+    o->dst = plan_add_sized(p, path, zip_layout_size(o->layout));
+    for (int i = 0; i < o->n; i++) {
+        const struct zip_entry *en = zip_entry(z, i);
+        struct record rec = { .file = o->f->file, .at = en->at, .len = en->size, .crc = en->crc,
+                              .has_crc = en->crc != 0 || en->size == 0, .name = en->name };
+        const struct tmap *m;
+
+        if (i == o->tree || en->size == 0)
+            continue;
+        m = patched(w, p, o->f, files_add_record(plan_files(p), &rec));
+        o->item[i] = plan_add(p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST,
+                                                       .name = en->name }, o->dst, o->record[i].at);
+    }
+}
+
+/* Any other file: all its bytes. */
+static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, const char *path)
+{
+    struct record rec = { .file = o->f->file, .len = files_size(plan_files(p), o->f->file), .name = o->f->name };
+    const struct tmap *m = patched(w, p, o->f, files_add_record(plan_files(p), &rec));
+
+    o->dst = plan_add_sized(p, path, m->len);
+    plan_add(p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = o->f->name },
+             o->dst, 0);
+}
+
+static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, struct err *e)
+{
+    struct editing *w = k->priv;
+    char *path = path_join(k->dir, f->name);
+    struct written *o = &w->file[w->n];
+    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : make_parent(path, e);         /* 1: no more to do */
+
+    if (rc == 0 && !edit_changes(f) && !k->o.rehearsal)
+        rc = share_file(w, f, path, e);
+    if (rc == 0 && settle_runs(w->x, f, e) < 0)
+        rc = -1;
+    if (rc == 0) {
+        *o = (struct written){ .f = f };
+        w->n++;
+        if (f->pt && edit_changes(f))
+            lay_out_pt(w, o, p, path);
+        else
+            lay_out_bytes(w, o, p, path);
+    }
+    free(path);
+    return rc < 0 ? -1 : 0;
+}
+
+static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e)
+{
+    struct editing *w = k->priv;
+
+    k->src = s;
+    k->dir = xstrdup(dir);
+    w->file = arena_alloc(w->arena, ((size_t)w->x->n_files + 1) * sizeof *w->file);
+    for (int i = 0; i < w->x->n_files; i++)
+        if (prepare_file(k, &w->x->file[i], p, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- the end ---- */
+
+static int write_around(const struct written *o, struct plan *p, struct err *e)
+{
+    const char *path = plan_dst(p, o->dst)->path;
+    const struct zip_run *run;
+    int fd = open(path, O_WRONLY | O_CLOEXEC), rc = fd < 0 ? -1 : 0, n;
+
+    for (int i = 0; i < o->n; i++)
+        if (o->item[i] >= 0)
+            o->record[i].crc = plan_item(p, o->item[i])->crc.acc;
+    n = zip_layout_runs(o->layout, &run);
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
+    if (rc == 0 && o->tree >= 0)
+        rc = write_all_at(fd, o->pickle.buf, o->pickle.len, o->record[o->tree].at);
+    if (rc < 0)
+        err_sys(e, path, "cannot write");
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int item_done(struct sink *k, struct plan_item *it, struct err *e)
+{
+    (void)k;
+    (void)it;
+    (void)e;
+    return 0;
+}
+
+static int finish(struct sink *k, struct plan *p, struct err *e)
+{
+    struct editing *w = k->priv;
+
+    for (int i = 0; i < w->n && !k->o.rehearsal; i++)
+        if (w->file[i].record && write_around(&w->file[i], p, e) < 0)
+            return -1;
+    return 0;
+}
+
+static void close_sink(struct sink *k)
+{
+    struct editing *w = k->priv;
+
+    for (int i = 0; i < w->n; i++) {
+        strbuf_free(&w->file[i].pickle);
+        zip_layout_free(w->file[i].layout);
+    }
+    json_decref(w->known);
+    arena_free(w->arena);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+static uint64_t estimate(const struct sink *k, const struct source *s)
+{
+    struct edit_sum sum;
+
+    (void)s;
+    edit_count(((struct editing *)k->priv)->x, &sum);
+    return sum.write_bytes;
+}
+
+/* ---- the manifest ---- */
+
+/* A file that is shared has the CRC that the source's manifest says. */
+static bool known_crc(const struct sink *k, const char *name, uint64_t size, uint32_t *crc)
+{
+    const struct editing *w = k->priv;
+    const struct edit_file *f = NULL;
+
+    for (int i = 0; i < w->x->n_files && !f; i++)
+        if (strcmp(w->x->file[i].name, name) == 0)
+            f = &w->x->file[i];
+    return f && !edit_changes(f) && manifest_listed(w->known, name, size, crc);
+}
+
+/* The model's buffers are no parameters, and none of them is changed. */
+static int add_buffers(const struct source *s, struct sink_tensor *t)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+        uint32_t crc;
+
+        if (!v->buffer || !v->map || !manifest_digest(s, v->name, STATE_FP32, &crc))
+            continue;
+        t[n] = (struct sink_tensor){ .name = v->name, .state = STATE_FP32, .dtype = v->map->dtype, .ndim = v->ndim,
+                                     .len = v->map->len, .crc = crc };
+        memcpy(t[n++].shape, v->shape, sizeof v->shape);
+    }
+    return n;
+}
+
+static int tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
+{
+    const struct edit *x = ((struct editing *)k->priv)->x;
+    struct sink_tensor *t = xcalloc((size_t)x->s->n_params * STATE_N + (size_t)x->s->n_values + 1, sizeof *t);
+    int n = 0;
+
+    (void)p;
+    for (int i = 0; i < x->s->n_params * STATE_N; i++) {
+        const struct param *from = &x->s->param[i / STATE_N];
+        enum state st = (enum state)(i % STATE_N);
+        const struct tmap *m = from->state[st];
+        uint32_t crc = from->digest[st];
+        bool has = m && from->has_digest[st];
+
+        for (int j = 0; m && j < x->n_digests; j++)
+            if (x->digest[j].param == i / STATE_N && x->digest[j].state == st) {
+                crc = x->digest[j].crc;
+                has = true;
+            }
+        if (!has)
+            continue;
+        t[n] = (struct sink_tensor){ .name = from->name, .param = i / STATE_N, .state = st, .dtype = m->dtype,
+                                     .ndim = from->ndim, .len = m->len, .crc = crc };
+        memcpy(t[n++].shape, from->shape, sizeof from->shape);
+    }
+    *out = t;
+    return n + add_buffers(x->s, t + n);
+}
+
+struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
+{
+    static const struct sink_ops ops = { .name = "edit", .prepare = prepare, .item_done = item_done,
+                                         .finish = finish, .close = close_sink, .estimate = estimate,
+                                         .tensors = tensors, .known_crc = known_crc };
+    struct sink *k = xcalloc(1, sizeof *k);
+    struct editing *w = xcalloc(1, sizeof *w);
+
+    *w = (struct editing){ .x = x, .arena = arena_new(0), .zeros = -1, .known = manifest_files(x->s) };
+    k->ops = &ops;
+    k->o = *o;
+    k->src = x->s;
+    k->priv = w;
+    k->no_optimizer = true;             /* tied copies are changed with the first, not compared */
+    k->no_manifest = !w->known;
+    return k;
+}
