@@ -1,0 +1,117 @@
+/*
+ * swap.c - one exchange of names, and a note that tells the two folders apart
+ */
+#include "tools/ckpt-edit/swap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/text.h"
+#include "libcommon/convert/replace.h"
+
+enum { NOTE_MAX = 1 << 20 };
+
+char *swap_before(const char *in)
+{
+    size_t n = strlen(in);
+
+    while (n > 1 && in[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s.before-edit", (int)n, in);
+}
+
+static char *note_path(const char *in)
+{
+    char *before = swap_before(in), *path = str_fmt("%s.json", before);
+
+    free(before);
+    return path;
+}
+
+int swap_note(const char *in, const char *command, struct err *e)
+{
+    char *path = note_path(in), *text;
+    struct stat st;
+    json_t *o;
+    int rc = -1;
+
+    if (stat(in, &st) < 0) {
+        err_sys(e, in, "cannot look at the folder");
+        goto out;
+    }
+    o = json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),
+                  "folder", (json_int_t)st.st_ino);
+    text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
+    rc = file_replace(path, text, strlen(text), e);
+    free(text);
+    json_decref(o);
+out:
+    free(path);
+    return rc;
+}
+
+/* Is it the folder that the note says was edited? */
+static bool is_old(const char *dir, json_int_t folder)
+{
+    struct stat st;
+
+    return stat(dir, &st) == 0 && S_ISDIR(st.st_mode) && (json_int_t)st.st_ino == folder;
+}
+
+enum swap_state swap_look(const char *in)
+{
+    char *before = swap_before(in), *path = note_path(in), *text;
+    enum swap_state state = SWAP_NONE;
+    struct err ignored = {0};
+    struct stat st;
+    uint64_t size;
+    json_t *o;
+
+    if (lstat(before, &st) == 0) {
+        text = file_slurp(path, NOTE_MAX, &size, &ignored);
+        o = text ? json_loadb(text, size, 0, NULL) : NULL;
+        size = o ? (uint64_t)json_integer_value(json_object_get(o, "folder")) : 0;
+        state = !o ? SWAP_FOREIGN : is_old(before, (json_int_t)size) ? SWAP_DONE
+                : is_old(in, (json_int_t)size) ? SWAP_MADE : SWAP_FOREIGN;
+        json_decref(o);
+        free(text);
+    }
+    free(path);
+    free(before);
+    return state;
+}
+
+int swap_exchange(const char *in, struct err *e)
+{
+    char *before = swap_before(in);
+    int rc = renameat2(AT_FDCWD, before, AT_FDCWD, in, RENAME_EXCHANGE);
+
+    if (rc < 0)
+        err_sys(e, in, "this file system cannot exchange it with %s in one step; an edit into another folder works",
+                before);
+    else
+        rc = dir_sync(in, e);
+    free(before);
+    return rc;
+}
+
+int swap_forget(const char *in, struct err *e)
+{
+    char *before = swap_before(in), *note = note_path(in);
+    int rc = replace_remove(before, REPLACE_OUT, e);
+
+    if (rc == 0 && unlink(note) < 0 && errno != ENOENT) {
+        err_sys(e, note, "cannot remove");
+        rc = -1;
+    }
+    free(note);
+    free(before);
+    return rc;
+}
