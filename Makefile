@@ -19,7 +19,7 @@ CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ckpt-backup ds2universal reshape merge-tp export-hf preprocess train run-watch
+TOOLS   := ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)
@@ -86,7 +86,7 @@ KERNEL_CFLAGS := $(if $(filter release,$(B)),-O3) -ffp-contract=off -fno-math-er
                  -Wno-pass-failed
 KERNELS   := $(O)/libkernels.a
 # What the converters' command lines share.
-CONVERTERS := ds2universal reshape merge-tp export-hf
+CONVERTERS := ckpt-edit ds2universal reshape merge-tp export-hf
 SHARED    := $(O)/libshared.a
 # The GPU's kernels: a library that train loads when it finds a GPU, built where there is an nvcc.
 NVCC      := $(if $(filter 1,$(CUDA)),$(if $(filter release,$(B)),$(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))))

@@ -1,0 +1,51 @@
+/*
+ * ckptedit.h - what the commands of ckpt-edit share
+ *
+ * A command that changes a checkpoint says what changes (cmd_change.c) to a struct edit; run.c opens IN, writes OUT
+ * through it, or with --in-place puts the result where IN was (swap.h).
+ */
+#ifndef SHARDKIT_CKPT_EDIT_H
+#define SHARDKIT_CKPT_EDIT_H
+
+#include "libcommon/cli/cli_words.h"
+#include "libcommon/layout/edit/edit.h"
+
+struct ckptedit {
+    struct cli cli;
+    struct cli_words words;
+    const char **arg;           /* what follows the command, without IN and OUT */
+    int n_args;
+    const char *in, *out;       /* out: the folder that is made, with --in-place swap_before(in) */
+    bool in_place, any_type, moments;
+    const char *weights;        /* "0.5,0.3,0.2" */
+    double decay;
+    int64_t step, samples, tokens;      /* -1: not said */
+    struct strbuf shape;        /* what the result depends on beside IN: the command line's words */
+};
+
+/* Marks of the commands. */
+enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
+       CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512 };
+enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
+       CMD_RETAG };
+/* IN stands before the command's other arguments, not behind them. */
+enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
+
+/* 0, or -1 after saying on stderr what is wrong. */
+int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
+
+/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c: -1 with *e filled ---- */
+
+typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
+ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
+
+/* ---- run.c, cmd_place.c: the exit status ---- */
+
+int run_change(struct ckptedit *j, ckptedit_change *change);
+/* A file without a name for new values, on OUT's disk (file_spool()). */
+MUST_CHECK int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e);
+int cmd_latest(struct ckptedit *j);
+int cmd_rollback(struct ckptedit *j);
+int cmd_commit(struct ckptedit *j);
+
+#endif

@@ -1,0 +1,255 @@
+/*
+ * cmd_change.c - set, zero, drop: what changes
+ */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/tree_edit.h"
+#include "tools/ckpt-edit/ckptedit.h"
+
+/* ---- set ---- */
+
+/* "lr" for "args.lr", as ckpt-inspect args prints it. In the edit's arena. */
+static const char *settle_path(struct edit *x, const struct pk *root, const char *key)
+{
+    if (tree_find(root, key, NULL))
+        return key;
+    return tree_find(pk_get(root, "args"), key, NULL) ? arena_fmt(edit_arena(x), "args.%s", key) : NULL;
+}
+
+/* In one file: 1 when it has the key. */
+static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file, const char *text, struct err *e)
+{
+    const char *eq = strchr(text, '='), *path;
+    struct arena *a = edit_arena(x);
+    char *key = arena_strndup(a, text, (size_t)(eq - text));
+    struct pk *root, *was, *value;
+
+    if (!s->file[file].pt || !settle_path(x, pt_root(s->file[file].pt), key))
+        return 0;
+    root = edit_tree(x, file, e);
+    if (!root)
+        return -1;
+    path = settle_path(x, root, key);
+    was = tree_find(root, path, NULL);
+    value = tree_read(a, eq + 1, was, j->any_type);
+    if (!value) {
+        struct strbuf now = {0};
+
+        pk_text(was, &now);
+        err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
+                  s->file[file].name, now.buf, tree_type_words(was));
+        strbuf_free(&now);
+        return -1;
+    }
+    tree_put(a, root, path, value);
+    return 1;
+}
+
+int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    for (int i = 0; i < j->n_args; i++) {
+        int n = 0;
+
+        if (!strchr(j->arg[i], '=') || j->arg[i][0] == '=') {
+            err_usage(e, "set %s: expected KEY=JSON", j->arg[i]);
+            return -1;
+        }
+        for (int f = 0; f < s->n_files; f++) {
+            int rc = set_in(j, s, x, f, j->arg[i], e);
+
+            if (rc < 0)
+                return -1;
+            n += rc;
+        }
+        if (n == 0) {
+            err_usage(e, "set %s: no file of %s has that key; ckpt-inspect args lists the arguments", j->arg[i],
+                      s->path);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- zero ---- */
+
+static uint32_t crc_of_zeros(uint64_t n)
+{
+    static const uint8_t zeros[1 << 16];
+    uint32_t crc = 0;
+
+    for (uint64_t at = 0; at < n; at += sizeof zeros)
+        crc = crc_bytes(crc, zeros, (size_t)min_u64(sizeof zeros, n - at));
+    return crc;
+}
+
+static int zero_state(struct edit *x, struct param *p, enum state st, struct err *e)
+{
+    struct edit_from from = { .zero = true, .crc = crc_of_zeros(p->state[st]->len) };
+
+    return edit_tensor(x, p, st, &from, e);
+}
+
+/* "3.mlp.*:exp_avg" -> the pattern, and the state or -1. */
+static int split_name(struct edit *x, const char *word, const char **name, int *state, struct err *e)
+{
+    const char *colon = strrchr(word, ':');
+
+    *state = -1;
+    *name = word;
+    if (!colon)
+        return 0;
+    *name = arena_strndup(edit_arena(x), word, (size_t)(colon - word));
+    *state = state_by_name(colon + 1);
+    if (*state < 0)
+        err_usage(e, "%s: no state '%s'; there are bf16, fp32, exp_avg and exp_avg_sq", word, colon + 1);
+    return *state < 0 ? -1 : 0;
+}
+
+int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    for (int i = 0; i < j->n_args; i++) {
+        const char *pattern;
+        int state, n = 0;
+
+        if (split_name(x, j->arg[i], &pattern, &state, e) < 0)
+            return -1;
+        for (int k = 0; k < s->n_params; k++)
+            for (int st = 0; st < STATE_N; st++) {
+                bool meant = state >= 0 ? st == state : st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
+
+                if (!meant || !s->param[k].state[st] || fnmatch(pattern, s->param[k].name, 0) != 0)
+                    continue;
+                if (zero_state(x, &s->param[k], (enum state)st, e) < 0)
+                    return -1;
+                n++;
+            }
+        if (n == 0) {
+            err_usage(e, "zero %s: %s has nothing of that name and state; ckpt-inspect ls lists what it has", j->arg[i],
+                      s->path);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- drop ---- */
+
+static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct pk *root, *args;
+
+        if (s->file[i].cls == FILE_OPTIMIZER) {
+            edit_drop(x, i);
+            n++;
+        } else if (s->file[i].pt && tree_find(pt_root(s->file[i].pt), "args.no_save_optim", NULL)) {
+            root = edit_tree(x, i, e);  /* a trainer that loads it must not look for it */
+            args = root ? pk_get(root, "args") : NULL;
+            if (!args)
+                return -1;
+            tree_put(edit_arena(x), root, "args.no_save_optim", pk_bool(edit_arena(x), true));
+        }
+    }
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = STATE_FP32; st < STATE_N; st++)
+            s->param[i].has_digest[st] = false;         /* the manifest tells of them no more */
+    if (n == 0)
+        err_usage(e, "drop optimizer: %s has no files of an optimizer's", s->path);
+    return n == 0 ? -1 : 0;
+}
+
+static int drop_rng(struct source *s, struct edit *x, struct err *e)
+{
+    static const char *const keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
+                                        "rng_tracker_states" };
+    int n = 0;
+
+    for (int i = 0; i < s->n_files; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            struct pk *root;
+
+            if (!s->file[i].pt || !pk_get(pt_root(s->file[i].pt), keys[k]))
+                continue;
+            root = edit_tree(x, i, e);
+            if (!root)
+                return -1;
+            n += pk_remove(root, keys[k]);
+        }
+    if (n == 0)
+        err_usage(e, "drop rng: %s has no random states", s->path);
+    return n == 0 ? -1 : 0;
+}
+
+/* The files of one parameter of a universal form. */
+static void drop_files(struct source *s, struct edit *x, struct param *p)
+{
+    char *dir = str_fmt("zero/%s/", p->name);
+
+    for (int i = 0; i < s->n_files; i++)
+        if (str_starts(s->file[i].name, dir))
+            edit_drop(x, i);
+    for (int st = 0; st < STATE_N; st++)
+        p->has_digest[st] = false;
+    free(dir);
+}
+
+/* The shapes that an mp_rank file lists, without those that match: who reads it looks for the others alone. */
+static int unlist(struct source *s, struct edit *x, int file, const char *pattern, struct err *e)
+{
+    struct pk *root = edit_tree(x, file, e), **group;
+    uint32_t n_groups = 0;
+
+    if (!root)
+        return -1;
+    group = pk_items(pk_get(root, "param_shapes"), &n_groups);
+    for (uint32_t g = 0; group && g < n_groups; g++)
+        for (int i = 0; i < s->n_params; i++)
+            if (fnmatch(pattern, s->param[i].name, 0) == 0)
+                pk_remove(group[g], s->param[i].name);
+    return 0;
+}
+
+/* Only a universal form keeps a parameter in files of its own, at no place that others are counted from. */
+static int drop_params(struct source *s, struct edit *x, const char *pattern, struct err *e)
+{
+    int n = 0;
+
+    if (s->kind != LAYOUT_UNIVERSAL_PT) {
+        err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
+                  "which ds2universal --format pt makes of a %s checkpoint", pattern, layout_name(s->kind));
+        return -1;
+    }
+    for (int i = 0; i < s->n_params; i++)
+        if (fnmatch(pattern, s->param[i].name, 0) == 0) {
+            drop_files(s, x, &s->param[i]);
+            n++;
+        }
+    if (n == 0 || n == s->n_params) {
+        err_usage(e, n ? "drop %s: nothing would be left of %s"
+                       : "drop %s: %s has no such parameter; ckpt-inspect ls lists what it has", pattern, s->path);
+        return -1;
+    }
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].pt && pk_get(pt_root(s->file[i].pt), "param_shapes") && unlist(s, x, i, pattern, e) < 0)
+            return -1;
+    return 0;
+}
+
+int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    for (int i = 0; i < j->n_args; i++) {
+        const char *what = j->arg[i];
+        int rc = strcmp(what, "optimizer") == 0 ? drop_optimizer(s, x, e)
+                 : strcmp(what, "rng") == 0 ? drop_rng(s, x, e) : drop_params(s, x, what, e);
+
+        if (rc < 0)
+            return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,76 @@
+/*
+ * ckpt-edit - surgery on checkpoints
+ */
+#include <stdlib.h>
+
+#include "tools/ckpt-edit/ckptedit.h"
+#include "tools/ckpt-edit/swap.h"
+
+enum { MANY = 1 << 16 };
+
+static const struct edit_command {
+    struct cli_command is;              /* numbers of arguments: without IN and OUT */
+    ckptedit_change *change;
+    int (*run)(struct ckptedit *j);
+} commands[] = {
+    { { "zero", CMD_ZERO, 1, MANY, "zero needs a PATTERN, IN and OUT" }, change_zero, NULL },
+    { { "set", CMD_SET, 1, MANY, "set needs KEY=JSON, IN and OUT" }, change_set, NULL },
+    { { "drop", CMD_DROP, 1, MANY, "drop needs 'optimizer', 'rng' or a PATTERN, IN and OUT" }, change_drop, NULL },
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+/* The last words are IN and OUT, or the first and the last; what else there is is the command's. */
+static void find_folders(struct ckptedit *j, unsigned mark)
+{
+    const int n = j->words.n, n_folders = j->in_place ? 1 : 2;
+    const bool first = (mark & CMD_IN_FIRST) != 0;
+
+    j->in = j->words.word[first ? 1 : n - n_folders];
+    j->out = j->in_place ? swap_before(j->in) : j->words.word[n - 1];
+    j->arg += first;
+    j->n_args -= n_folders;
+    strbuf_addf(&j->shape, "%s\n", j->words.word[0]);
+    for (int i = 0; i < j->n_args; i++)
+        strbuf_addf(&j->shape, "%s\n", j->arg[i]);
+    strbuf_addf(&j->shape, "%s\n%.17g\n%d", j->weights ? j->weights : "", j->decay, j->moments);
+    strbuf_addf(&j->shape, "\n%lld %lld %lld", (long long)j->step, (long long)j->samples, (long long)j->tokens);
+}
+
+static int work(struct ckptedit *j)
+{
+    const int which = cli_words_command(&j->cli, &j->words, commands, sizeof *commands, N_COMMANDS);
+    const struct edit_command *cmd = &commands[which < 0 ? 0 : which];
+    struct cli_command is;
+    int rc;
+
+    if (which < 0)
+        return EXIT_USAGE;
+    is = cmd->is;
+    if (cmd->change) {
+        is.min_args += j->in_place ? 1 : 2;
+        is.max_args += j->in_place ? 1 : 2;
+    }
+    if (cli_words_check(&j->cli, &j->words, 1, &is))
+        return EXIT_USAGE;
+    j->arg = j->words.word + 1;
+    j->n_args = j->words.n - 1;
+    if (!cmd->change)
+        return cli_done(&j->cli, cmd->run(j));
+    find_folders(j, is.mark);
+    rc = run_change(j, cmd->change);
+    if (j->in_place)
+        free((char *)j->out);
+    return cli_done(&j->cli, rc);
+}
+
+int main(int argc, char **argv)
+{
+    struct ckptedit j = { .decay = -1, .step = -1, .samples = -1, .tokens = -1 };
+    int rc;
+
+    cli_start(&j.cli, argv, "ckpt-edit");
+    rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : work(&j);
+    strbuf_free(&j.shape);
+    free(j.words.word);
+    return rc;
+}

@@ -1,0 +1,151 @@
+/*
+ * run.c - IN is opened, the command says what changes, OUT is written; in place, the two change names
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "libcommon/base/text.h"
+#include "libcommon/convert/staging.h"
+#include "tools/ckpt-edit/ckptedit.h"
+#include "tools/ckpt-edit/swap.h"
+#include "tools/common/convert_cli.h"
+
+/* ---- saying ---- */
+
+static json_t *sum_json(const struct edit_sum *sum)
+{
+    return json_pack("{s:i, s:i, s:i, s:I, s:I}", "changed", sum->n_changed, "removed", sum->n_dropped,
+                     "shared", sum->n_shared, "write_bytes", (json_int_t)sum->write_bytes,
+                     "shared_bytes", (json_int_t)sum->shared_bytes);
+}
+
+/* Each file that does not stay as it is. */
+static void print_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
+{
+    const char *name, *what;
+    json_t *files = json_array();
+    uint64_t bytes;
+
+    for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
+        if (what[0] == 'k' && !j->cli.verbose)
+            continue;
+        if (j->cli.json)
+            json_array_append_new(files, json_pack("{s:o, s:s, s:I}", "name", text_json(name), "what", what, "bytes",
+                                                   (json_int_t)bytes));
+        else
+            printf("%-8s %14" PRIu64 "  %s\n", what, bytes, name);
+    }
+    if (j->cli.json) {
+        json_t *o = sum_json(sum);
+
+        json_object_set(o, "files", files);
+        cli_json(o);
+    } else {
+        printf("%" PRIu64 " bytes in %d files are written, %" PRIu64 " bytes in %d files shared\n", sum->write_bytes,
+               sum->n_changed, sum->shared_bytes, sum->n_shared);
+    }
+    json_decref(files);
+}
+
+static void tell(const struct ckptedit *j, const struct edit_sum *sum, const struct convert_result *res)
+{
+    char what[128];
+
+    if (j->cli.json) {
+        json_t *o = sum_json(sum);
+
+        convert_cli_add(o, res);
+        json_object_set_new(o, "output", text_json(j->in_place ? j->in : j->out));
+        cli_json(o);
+        return;
+    }
+    snprintf(what, sizeof what, "%d files changed, %d shared with %s", sum->n_changed, sum->n_shared,
+             j->in_place ? "what was there" : "IN");
+    convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what, res);
+}
+
+/* ---- doing ---- */
+
+int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
+{
+    char *dir = path_parent(j->out);
+    int fd = file_spool(dir, size, e);
+
+    free(dir);
+    return fd;
+}
+
+static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const struct edit_sum *sum, struct err *e)
+{
+    struct convert_opts o = convert_cli_opts(&j->cli, j->out, j->shape.buf);
+    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct convert_result res;
+
+    o.part = 0;
+    o.n_parts = 1;
+    if (j->in_place && swap_note(s->path, j->shape.buf, e) < 0)
+        return -1;
+    if (convert_run(s, edit_sink(&so, x), &o, &res, e) < 0)
+        return -1;
+    if (j->in_place && swap_exchange(j->in, e) < 0)
+        return -1;
+    tell(j, sum, &res);
+    return 0;
+}
+
+static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
+{
+    struct edit *x = edit_new(s, e);
+    struct edit_sum sum;
+    int rc = x ? change(j, s, x, e) : -1;
+
+    if (rc == 0) {
+        edit_count(x, &sum);
+        if (j->cli.dry_run)
+            print_plan(j, x, &sum);
+        else
+            rc = write_out(j, s, x, &sum, e);
+    }
+    edit_free(x);
+    return rc;
+}
+
+/* Said before work is done for it, rather than after. */
+static bool stands_already(const struct ckptedit *j, struct err *e)
+{
+    return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
+}
+
+/* IN with a name that a folder can be exchanged by: the tag, not the folder with `latest`. */
+static int check_place(struct ckptedit *j, struct source *s, struct err *e)
+{
+    if (!j->in_place)
+        return 0;
+    if (path_same(j->in, s->path)) {
+        if (swap_look(j->in) == SWAP_NONE)
+            return 0;
+        err_usage(e, "%s is there, of an edit before this one: commit gives it up, rollback brings it back", j->out);
+        return -1;
+    }
+    err_usage(e, "--in-place wants the tag itself: %s", s->path);
+    return -1;
+}
+
+int run_change(struct ckptedit *j, ckptedit_change *change)
+{
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch, .hf = true };
+    struct report *r = report_new();
+    struct err e = {0};
+    struct source *s = source_open(j->in, &so, r, &e);
+    int rc = -1;
+
+    if (s && convert_cli_check(&j->cli, s, r, &e) == 0 && check_place(j, s, &e) == 0 &&
+        !stands_already(j, &e))
+        rc = change_source(j, s, change, &e);
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    source_close(s);
+    report_free(r);
+    return rc;
+}
