@@ -1,0 +1,70 @@
+/*
+ * cmd_place.c - which checkpoint a name stands for: latest, rollback, commit
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/files.h"
+#include "tools/ckpt-edit/ckptedit.h"
+#include "tools/ckpt-edit/swap.h"
+
+/* A tag that cannot be opened whole is not one to start from. */
+static int check_tag(struct ckptedit *j, const char *path, struct err *e)
+{
+    struct source_opts so = { .no_optimizer = false, .threads = j->cli.threads };
+    struct source *s = source_open(path, &so, NULL, e);
+
+    source_close(s);
+    return s ? 0 : -1;
+}
+
+int cmd_latest(struct ckptedit *j)
+{
+    const char *dir = j->arg[0], *tag = j->arg[1];
+    char *path = path_join(dir, tag), *latest = path_join(dir, "latest");
+    struct err e = {0};
+    int rc = EXIT_OK;
+
+    if (strchr(tag, '/'))
+        err_usage(&e, "latest: '%s' is a path; TAG is the name of a folder in %s", tag, dir);
+    else if (check_tag(j, path, &e) == 0 && !j->cli.dry_run && file_replace(latest, tag, strlen(tag), &e) == 0)
+        cli_say(&j->cli, "%s names %s", latest, tag);
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    free(path);
+    free(latest);
+    return rc;
+}
+
+int cmd_rollback(struct ckptedit *j)
+{
+    const char *in = j->arg[0];
+    enum swap_state state = swap_look(in);
+    struct err e = {0};
+
+    if (state == SWAP_NONE || state == SWAP_FOREIGN)
+        err_usage(&e, "%s: there is no edit in place to be undone", in);
+    else if (state == SWAP_DONE && swap_exchange(in, &e) < 0)
+        return cli_fail(&j->cli, &e);
+    if (e.kind != ERR_NONE || swap_forget(in, &e) < 0)
+        return cli_fail(&j->cli, &e);
+    cli_say(&j->cli, "%s is what it was before the edit", in);
+    return EXIT_OK;
+}
+
+int cmd_commit(struct ckptedit *j)
+{
+    const char *in = j->arg[0];
+    enum swap_state state = swap_look(in);
+    struct err e = {0};
+
+    if (state == SWAP_NONE || state == SWAP_FOREIGN)
+        err_usage(&e, "%s: there is nothing left of an edit in place", in);
+    else if (state == SWAP_MADE)
+        err_usage(&e, "%s: the edit was made and not put in its place (a run was killed); rollback gives it up", in);
+    if (e.kind != ERR_NONE || swap_forget(in, &e) < 0)
+        return cli_fail(&j->cli, &e);
+    cli_say(&j->cli, "%s stays as it was edited", in);
+    return EXIT_OK;
+}
