@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include "libcommon/base/files.h"
 
@@ -64,27 +66,27 @@ static const char *expect(const char *p, const char *word)
     return strncmp(p, word, strlen(word)) == 0 ? p + strlen(word) : NULL;
 }
 
-/* "(12,)" or "(12, 2)" at p into the shape; the byte behind it, or NULL. */
-static const char *take_shape(struct npy *a, const char *p)
+/* "(12,)" or "(12, 2)" at p into a shape of at most `most` dimensions; the byte behind it, or NULL. */
+static const char *take_shape(const char *p, int most, int *ndim, int64_t *shape)
 {
     p = expect(p, "(");
-    for (a->ndim = 0; p && !expect(p, ")"); a->ndim++) {
+    for (*ndim = 0; p && !expect(p, ")"); ++*ndim) {
         uint64_t v = 0;
 
         while (*p == ' ')
             p++;
-        if (a->ndim == 2 || *p < '0' || *p > '9')
+        if (*ndim == most || *p < '0' || *p > '9')
             return NULL;
         for (; *p >= '0' && *p <= '9'; p++)
             if (!mul_u64(v, 10, &v) || !add_u64(v, (uint64_t)(*p - '0'), &v) || v > INT64_MAX)
                 return NULL;
-        a->shape[a->ndim] = (int64_t)v;
+        shape[*ndim] = (int64_t)v;
         if (*p == ',')
             p++;
         else if (!expect(p, ")"))
             return NULL;
     }
-    return p && a->ndim ? expect(p, ")") : NULL;
+    return p ? expect(p, ")") : NULL;
 }
 
 static int take_dict(struct npy *a, const char *dict, struct err *e)
@@ -110,8 +112,8 @@ static int take_dict(struct npy *a, const char *dict, struct err *e)
     if (!q)
         return bad(a, FIXED + (uint64_t)((p ? p : dict) - dict), e, "expected 'fortran_order': False");
     p = expect(q, "'shape':");
-    p = p ? take_shape(a, p) : NULL;
-    if (!p)
+    p = p ? take_shape(p, 2, &a->ndim, a->shape) : NULL;
+    if (!p || a->ndim == 0)
         return bad(a, FIXED + (uint64_t)(q - dict), e, "expected a shape of one or two dimensions");
     q = expect(p, ",");
     if (!expect(q ? q : p, "}"))
@@ -176,5 +178,65 @@ int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shap
         bytes *= (size_t)shape[i];
     rc = file_replace_by(path, (struct iovec[]){ { head.buf, head.len }, { (void *)data, bytes } }, 2, e);
     strbuf_free(&head);
+    return rc;
+}
+
+/* ---- any array ---- */
+
+/* {'descr': '<f4', 'fortran_order': False, 'shape': (12, 2), } */
+static bool take_any(const char *dict, struct npy_array *a)
+{
+    const char *p = expect(dict, "{"), *q = NULL;
+
+    p = p ? expect(p, "'descr':") : NULL;
+    for (int t = 0; p && t < DTYPE_N && !q; t++) {
+        char word[8];
+
+        snprintf(word, sizeof word, "'%s'", descr[t]);
+        q = expect(p, word);
+        a->dtype = (enum dtype)t;
+    }
+    p = q ? expect(q, ",") : NULL;
+    p = p ? expect(p, "'fortran_order': False,") : NULL;
+    p = p ? expect(p, "'shape':") : NULL;
+    p = p ? take_shape(p, TENSOR_MAX_DIM, &a->ndim, a->shape) : NULL;
+    q = p ? expect(p, ",") : NULL;
+    return p && expect(q ? q : p, "}");
+}
+
+int npy_look(const char *path, struct npy_array *a, struct err *e)
+{
+    enum { HEAD_MAX = FIXED + 65535 };
+    char *head = xcalloc(1, HEAD_MAX + 1);
+    struct stat st;
+    int fd = file_open_regular(path, &st, e), rc = -1;
+    ssize_t n = fd < 0 ? -1 : pread(fd, head, HEAD_MAX, 0);
+
+    if (fd < 0)
+        goto out;
+    a->at = n < FIXED ? 0 : FIXED + get_le16((const uint8_t *)head + 8);
+    if (n < FIXED || memcmp(head, "\x93NUMPY\1\0", 8) != 0 || a->at > (uint64_t)n) {
+        err_data(e, path, 0, "no NumPy array of format 1.0");
+        goto out;
+    }
+    head[a->at] = '\0';
+    if (!take_any(head + FIXED, a)) {
+        err_data(e, path, FIXED, "an array is expected in C order, little-endian, of at most %d dimensions: %.100s",
+                 TENSOR_MAX_DIM, head + FIXED);
+        goto out;
+    }
+    a->bytes = (uint64_t)dtype_size(a->dtype);
+    for (int i = 0; i < a->ndim; i++)
+        if (!mul_u64(a->bytes, (uint64_t)a->shape[i], &a->bytes))
+            a->bytes = UINT64_MAX;
+    if (a->bytes != (uint64_t)st.st_size - a->at)
+        err_data(e, path, a->at, "the shape asks for %llu bytes, there are %llu", (unsigned long long)a->bytes,
+                 (unsigned long long)((uint64_t)st.st_size - a->at));
+    else
+        rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    free(head);
     return rc;
 }

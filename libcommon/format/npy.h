@@ -37,6 +37,15 @@ struct npy {
  */
 MUST_CHECK int npy_open(const char *path, struct npy *a, struct err *e);
 void npy_close(struct npy *a);                      /* a zeroed one is fine */
+/* An array of any type and number of dimensions: where its elements lie in the file. */
+struct npy_array {
+    enum dtype dtype;                   /* '<u2' is bf16, as npy_header() writes it */
+    int ndim;                           /* 0 .. TENSOR_MAX_DIM */
+    int64_t shape[TENSOR_MAX_DIM];
+    uint64_t at, bytes;
+};
+/* ERR_SYS, ERR_DATA: no .npy in C order, or not as long as its shape says. */
+MUST_CHECK int npy_look(const char *path, struct npy_array *a, struct err *e);
 /* Write `path` as numpy.save would; readers see the old file or the new one. */
 MUST_CHECK int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shape, const void *data,
                         struct err *e);

@@ -13,6 +13,7 @@ static const struct edit_command {
     ckptedit_change *change;
     int (*run)(struct ckptedit *j);
 } commands[] = {
+    { { "put", CMD_PUT, 2, 2, "put needs a NAME, a FILE.npy, IN and OUT" }, change_put, NULL },
     { { "zero", CMD_ZERO, 1, MANY, "zero needs a PATTERN, IN and OUT" }, change_zero, NULL },
     { { "set", CMD_SET, 1, MANY, "set needs KEY=JSON, IN and OUT" }, change_set, NULL },
     { { "drop", CMD_DROP, 1, MANY, "drop needs 'optimizer', 'rng' or a PATTERN, IN and OUT" }, change_drop, NULL },

@@ -1,0 +1,145 @@
+/*
+ * cmd_put.c - put: a tensor's elements from a .npy file
+ *
+ * One array of fp32 is put into masters as it is and into 16-bit weights rounded, as the optimizer would do it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/format/npy.h"
+#include "libcommon/format/pt.h"
+#include "tools/ckpt-edit/ckptedit.h"
+
+enum { AT_A_TIME = 1 << 16 };           /* elements */
+
+/* ---- the array as a record ---- */
+
+/* The array, among the source's files. */
+struct array { int record; enum dtype dtype; };
+
+static void round_some(const float *in, uint16_t *out, int n, enum dtype to)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = to == DTYPE_F16 ? f32_to_f16(in[i]) : f32_to_bf16(in[i]);
+}
+
+/* The CRC of the elements, and where there is a spool `out` their rounded forms there. */
+static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, uint32_t *crc, struct err *e)
+{
+    static float buf[AT_A_TIME];
+    static uint16_t half[AT_A_TIME];
+
+    *crc = 0;
+    for (uint64_t at = 0; at < rec->len; at += sizeof buf) {
+        size_t n = (size_t)min_u64(sizeof buf, rec->len - at);
+
+        if (files_read(s->files, rec->file, rec->at + at, buf, n, e) < 0)
+            return -1;
+        if (out >= 0)
+            round_some(buf, half, (int)(n / sizeof *buf), to);
+        *crc = out >= 0 ? crc_bytes(*crc, half, n / 2) : crc_bytes(*crc, buf, n);
+        if (out >= 0 && write_all_at(out, half, n / 2, at / 2) < 0) {
+            err_sys(e, "the spool file beside OUT", "cannot write");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A spool that holds the rounded elements; its record, or -1. */
+static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, uint32_t *crc, struct err *e)
+{
+    const struct record *rec = files_record(s->files, a.record);
+    int fd = ckptedit_spool(j, rec->len / 2, e), file;
+
+    if (fd < 0)
+        return -1;
+    if (pass_over(s, rec, to, fd, crc, e) < 0) {
+        close(fd);
+        return -1;
+    }
+    file = files_add_fd(s->files, fd, rec->len / 2, "rounded values");
+    return files_add_record(s->files, &(struct record){ .file = file, .len = rec->len / 2, .name = "rounded values" });
+}
+
+/* ---- put ---- */
+
+static int refuse_shape(const struct param *p, const char *path, const struct npy_array *a, struct err *e)
+{
+    struct strbuf want = {0}, have = {0};
+
+    for (int i = 0; i < p->ndim; i++)
+        strbuf_addf(&want, "%s%lld", i ? ", " : "", (long long)p->shape[i]);
+    for (int i = 0; i < a->ndim; i++)
+        strbuf_addf(&have, "%s%lld", i ? ", " : "", (long long)a->shape[i]);
+    err_usage(e, "%s: has shape (%s), %s has (%s)", path, have.buf ? have.buf : "", p->name, want.buf ? want.buf : "");
+    strbuf_free(&want);
+    strbuf_free(&have);
+    return -1;
+}
+
+static int put_state(struct ckptedit *j, struct source *s, struct edit *x, struct source_hit to, struct array a,
+                     struct err *e)
+{
+    const struct record *rec = files_record(s->files, a.record);
+    enum state st = (enum state)to.state;
+    enum dtype want = to.param->state[st]->dtype, have = a.dtype;
+    struct edit_from from = { .x = { a.record, 0, rec->len } };
+
+    if (have == want) {
+        if (pass_over(s, rec, want, -1, &from.crc, e) < 0)
+            return -1;
+    } else if (have == DTYPE_F32 && (want == DTYPE_BF16 || want == DTYPE_F16)) {
+        from.x.record = rounded(j, s, a, want, &from.crc, e);
+        if (from.x.record < 0)
+            return -1;
+        from.x.len = rec->len / 2;
+    } else {
+        err_usage(e, "%s:%s is %s, the array is %s", to.param->name, state_name(st), dtype_name(want),
+                  dtype_name(have));
+        return -1;
+    }
+    return edit_tensor(x, to.param, st, &from, e);
+}
+
+static int find_param(struct source *s, const char *word, struct source_hit *hit, struct err *e)
+{
+    if (source_find(s, word, hit) && hit->param)
+        return 0;
+    err_usage(e, "put %s: %s has no parameter of that name; ckpt-inspect ls lists them", word, s->path);
+    return -1;
+}
+
+int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    struct source_hit hit;
+    struct npy_array a;
+    struct param *p;
+    int record, file, n = 0;
+
+    if (find_param(s, j->arg[0], &hit, e) < 0 || npy_look(j->arg[1], &a, e) < 0)
+        return -1;
+    p = hit.param;
+    if (a.ndim != p->ndim || memcmp(a.shape, p->shape, (size_t)a.ndim * sizeof *a.shape) != 0)
+        return refuse_shape(p, j->arg[1], &a, e);
+    file = files_add_path(s->files, j->arg[1], e);
+    if (file < 0)
+        return -1;
+    record = files_add_record(s->files, &(struct record){ .file = file, .at = a.at, .len = a.bytes, .name = "array" });
+    for (int st = 0; st < STATE_N; st++) {
+        bool meant = hit.state >= 0 ? st == hit.state : st == STATE_BF16 || st == STATE_FP32;
+
+        if (!meant || !p->state[st])
+            continue;
+        if (put_state(j, s, x, (struct source_hit){ .param = p, .state = st }, (struct array){ record, a.dtype },
+                      e) < 0)
+            return -1;
+        n++;
+    }
+    if (n)
+        return 0;
+    err_usage(e, "put %s: %s does not hold that state of it", j->arg[0], s->path);
+    return -1;
+}
