@@ -1,0 +1,282 @@
+/*
+ * edit_mix.c - a list of what is mixed, then each of it through a spool, several at a time
+ */
+#include "libcommon/layout/edit/edit_mix.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/plan/reader.h"
+
+enum { AT_A_TIME = 1 << 16 };           /* elements */
+
+/* One state of one parameter: where its new elements come from and go to. */
+struct mixed {
+    struct param *p;
+    enum state to;
+    enum state from;                    /* the state that is summed: of weights where there are masters, these */
+    uint64_t at;                        /* in the spool */
+    uint32_t crc;
+};
+
+static bool is_float(enum dtype t)
+{
+    return t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;
+}
+
+/* ---- what is mixed ---- */
+
+/* Two names of one storage: the change of the first is that of both. */
+static bool same_bytes(const struct param *p, const struct param *q, enum state st)
+{
+    const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
+    const struct extent *x, *y;
+
+    if (!a || !b || a->len != b->len || !a->slice[0].n_extents || !b->slice[0].n_extents)
+        return false;
+    x = &a->slice[0].extent[0];
+    y = &b->slice[0].extent[0];
+    return p != q && x->record == y->record && x->at == y->at;
+}
+
+static bool is_mixed(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st)
+{
+    const struct param *holder = p->shared_with ? source_param(s, p->shared_with) : NULL;
+
+    return p->state[st] && is_float(p->state[st]->dtype) && (st == STATE_BF16 || st == STATE_FP32 || m->moments) &&
+           !same_bytes(p, holder, st);
+}
+
+static void add_shape(struct strbuf *b, const struct param *p)
+{
+    for (int i = 0; i < p->ndim; i++)
+        strbuf_addf(b, "%s%lld", i ? ", " : "(", (long long)p->shape[i]);
+    strbuf_addf(b, p->ndim ? ")" : "()");
+}
+
+static int refuse_shape(const struct param *p, const struct source *s, const struct param *q, const struct source *t,
+                        struct err *e)
+{
+    struct strbuf a = {0}, b = {0};
+
+    add_shape(&a, p);
+    add_shape(&b, q);
+    err_usage(e, "%s has shape %s in %s, %s in %s", p->name, a.buf, s->path, b.buf, t->path);
+    strbuf_free(&a);
+    strbuf_free(&b);
+    return -1;
+}
+
+/* Has checkpoint `t` what is wanted of this parameter of `s`? */
+static int check_pair(const struct source *s, const struct mixed *k, const struct source *t, struct err *e)
+{
+    const struct param *p = k->p, *q = source_param(t, p->name);
+
+    if (!q) {
+        err_usage(e, "%s: has no %s, which is in %s", t->path, p->name, s->path);
+        return -1;
+    }
+    if (q->ndim != p->ndim || memcmp(q->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0)
+        return refuse_shape(p, s, q, t, e);
+    if (!q->state[k->from] || !is_float(q->state[k->from]->dtype)) {
+        err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(k->from), p->name, s->path);
+        return -1;
+    }
+    return 0;
+}
+
+/* What only another one has would be lost without a word. */
+static int check_names(const struct source *s, const struct source *t, struct err *e)
+{
+    for (int i = 0; i < t->n_params; i++)
+        if (!source_param(s, t->param[i].name)) {
+            err_usage(e, "%s: has no %s, which is in %s", s->path, t->param[i].name, t->path);
+            return -1;
+        }
+    return 0;
+}
+
+/* The list, in the order of the parameters; -1: something does not fit. */
+static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *list, struct err *e)
+{
+    uint64_t at = 0;
+    int n = 0;
+
+    for (int k = 1; k < m->n; k++)
+        if (check_names(s, m->part[k].s, e) < 0)
+            return -1;
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            struct param *p = &s->param[i];
+            bool of_master = st == STATE_BF16 && p->state[STATE_FP32];
+
+            if (!is_mixed(s, m, p, (enum state)st))
+                continue;
+            list[n] = (struct mixed){ p, (enum state)st, of_master ? STATE_FP32 : (enum state)st, at, 0 };
+            for (int k = 1; k < m->n; k++)
+                if (check_pair(s, &list[n], m->part[k].s, e) < 0)
+                    return -1;
+            at += p->state[st]->len;
+            n++;
+        }
+    return n;
+}
+
+/* ---- the sum ---- */
+
+/* One tensor's readers and buffers. */
+struct bench {
+    struct reader **reader;             /* of each checkpoint */
+    double sum[AT_A_TIME];
+    uint8_t bytes[AT_A_TIME * sizeof(double)];
+};
+
+static void add_some(double *sum, const void *bytes, uint64_t n, enum dtype t, const struct edit_mix_part *part)
+{
+    const int size = dtype_size(t);
+
+    for (uint64_t i = 0; i < n; i++)
+        sum[i] = part->keep * sum[i] + part->add * dtype_value(t, (const uint8_t *)bytes + i * (uint64_t)size);
+}
+
+/* To the bytes that are kept: by way of fp32, whatever they are. */
+static void round_some(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const double exact = sum[i] / divide;
+        const float value = (float)exact;
+
+        if (t == DTYPE_F64)
+            memcpy((uint8_t *)bytes + i * sizeof exact, &exact, sizeof exact);
+        else if (t == DTYPE_F32)
+            memcpy((uint8_t *)bytes + i * sizeof value, &value, sizeof value);
+        else
+            ((uint16_t *)bytes)[i] = t == DTYPE_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+    }
+}
+
+static int mix_some(const struct edit_mix *m, const struct mixed *k, struct bench *b, uint64_t at, uint64_t n,
+                    struct err *e)
+{
+    memset(b->sum, 0, sizeof b->sum);
+    for (int i = 0; i < m->n; i++) {
+        const enum dtype t = source_param(m->part[i].s, k->p->name)->state[k->from]->dtype;
+        const uint64_t size = (uint64_t)dtype_size(t);
+
+        if (reader_read(b->reader[i], at * size, n * size, b->bytes, e) < 0)
+            return -1;
+        add_some(b->sum, b->bytes, n, t, &m->part[i]);
+    }
+    return 0;
+}
+
+/* All elements of one, to its place in the spool. */
+static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err *e)
+{
+    const enum dtype to = k->p->state[k->to]->dtype;
+    const uint64_t size = (uint64_t)dtype_size(to), n_elems = k->p->state[k->to]->len / size;
+    struct bench *b = xmalloc(sizeof *b);
+    int rc = 0;
+
+    b->reader = xcalloc((size_t)m->n, sizeof *b->reader);
+    for (int i = 0; i < m->n; i++)
+        b->reader[i] = reader_new(source_param(m->part[i].s, k->p->name)->state[k->from], m->part[i].s->files,
+                                  REPLICAS_AVERAGE);
+    for (uint64_t at = 0, n; at < n_elems && rc == 0; at += n) {
+        n = min_u64(AT_A_TIME, n_elems - at);
+        if (m->stopped && m->stopped()) {
+            err_stop(e);
+            rc = -1;
+        } else {
+            rc = mix_some(m, k, b, at, n, e);
+        }
+        if (rc < 0)
+            break;
+        round_some(b->sum, m->divide, n, to, b->bytes);
+        k->crc = crc_bytes(k->crc, b->bytes, (size_t)(n * size));
+        rc = write_all_at(fd, b->bytes, (size_t)(n * size), k->at + at * size);
+        if (rc < 0)
+            err_sys(e, "the spool file beside the result", "cannot write");
+    }
+    for (int i = 0; i < m->n; i++)
+        reader_free(b->reader[i]);
+    free(b->reader);
+    free(b);
+    return rc;
+}
+
+/* All of them; of several errors that of the first in the list. */
+static int mix_all(const struct edit_mix *m, struct mixed *list, int n, int fd, struct err *e)
+{
+    struct err *each = xcalloc((size_t)n + 1, sizeof *each);
+    bool stop = false;
+    int rc = 0;
+
+    #pragma omp parallel for schedule(dynamic) num_threads(m->threads > 0 ? m->threads : 1)
+    for (int i = 0; i < n; i++) {
+        bool stopped;
+
+        #pragma omp atomic read
+        stopped = stop;
+        if (!stopped && mix_one(m, &list[i], fd, &each[i]) < 0) {
+            #pragma omp atomic write
+            stop = true;
+        }
+    }
+    for (int i = 0; i < n && rc == 0; i++)
+        if (each[i].kind != ERR_NONE) {
+            *e = each[i];
+            rc = -1;
+        }
+    free(each);
+    return rc;
+}
+
+/* ---- the change ---- */
+
+static int change_all(struct edit *x, struct source *s, const struct mixed *list, int n, int file, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        const uint64_t len = list[i].p->state[list[i].to]->len;
+        struct edit_from from = { .zero = file < 0, .crc = list[i].crc };
+
+        if (file >= 0) {
+            from.x.len = len;
+            from.x.record = files_add_record(s->files, &(struct record){
+                .file = file, .at = list[i].at, .len = len, .name = "new values" });
+        }
+        if (edit_tensor(x, list[i].p, list[i].to, &from, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e)
+{
+    struct mixed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
+    int n = list_mixed(s, m, list, e);
+    int64_t bytes = n;
+
+    if (n > 0)
+        bytes = (int64_t)(list[n - 1].at + list[n - 1].p->state[list[n - 1].to]->len);
+    free(list);
+    return bytes;
+}
+
+int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e)
+{
+    struct mixed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
+    int64_t bytes = edit_mix_bytes(s, m, e);
+    int n = bytes < 0 ? -1 : list_mixed(s, m, list, e), file = -1, rc = n < 0 ? -1 : 0;
+
+    if (rc == 0 && fd >= 0)
+        rc = mix_all(m, list, n, fd, e);
+    if (fd >= 0)
+        file = files_add_fd(s->files, fd, bytes < 0 ? 0 : (uint64_t)bytes, "new values");
+    if (rc == 0)
+        rc = change_all(x, s, list, n, file, e);
+    free(list);
+    return rc;
+}
