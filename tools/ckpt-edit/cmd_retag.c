@@ -1,0 +1,99 @@
+/*
+ * cmd_retag.c - retag: which step a checkpoint claims to be of, with all that counts along
+ *
+ * Counters lie in the files of every rank's arguments alone, so the tensors' and the optimizer's files are shared.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/tree_edit.h"
+#include "tools/ckpt-edit/ckptedit.h"
+
+enum counted { STEPS, SAMPLES, TOKENS };
+
+static const struct counter {
+    const char *path;
+    enum counted what;
+    bool moves;                         /* by what the run's own counter moves: it may have begun elsewhere */
+} counters[] = {
+    { "iteration", STEPS, false },
+    { "global_steps", STEPS, false },
+    { "args.iteration", STEPS, false },
+    { "args.consumed_train_samples", SAMPLES, false },
+    { "global_samples", SAMPLES, false },
+    { "lr_scheduler.num_steps", SAMPLES, true },
+    { "args.consumed_train_tokens", TOKENS, false },
+    { "tokens", TOKENS, false },
+    { "lr_scheduler.num_tokens", TOKENS, true },
+};
+enum { N_COUNTERS = sizeof counters / sizeof *counters };
+
+/* What it becomes; -1: it stays. */
+static int64_t new_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
+{
+    const int64_t want = c->what == STEPS ? j->step : c->what == SAMPLES ? j->samples : j->tokens;
+    const int64_t run = c->what == SAMPLES ? s->run.consumed_samples : s->run.consumed_tokens;
+
+    if (want < 0 || !c->moves)
+        return want;
+    return run < 0 || was + want - run < 0 ? -1 : was + want - run;
+}
+
+/* In one file; *found is told of each kind of counter that it has. */
+static int retag_file(const struct ckptedit *j, const struct source *s, struct edit *x, int file, bool *found,
+                      struct err *e)
+{
+    for (int i = 0; i < N_COUNTERS; i++) {
+        const struct counter *c = &counters[i];
+        int64_t was, value;
+        struct pk *root;
+
+        if (!pk_as_int(tree_find(pt_root(s->file[file].pt), c->path, NULL), &was))
+            continue;
+        value = new_value(j, s, c, was);
+        found[c->what] = true;
+        if (value < 0 || value == was)
+            continue;
+        root = edit_tree(x, file, e);
+        if (!root)
+            return -1;
+        tree_put(edit_arena(x), root, c->path, pk_int(edit_arena(x), value));
+    }
+    return 0;
+}
+
+/* A folder's name is what people and `latest` know a step by. */
+static void look_at_name(struct ckptedit *j)
+{
+    char *base = path_base(j->in_place ? j->in : j->out), want[64];
+
+    snprintf(want, sizeof want, "global_step%" PRId64, j->step);
+    if (strcmp(base, want) != 0)
+        cli_warn(&j->cli, "%s: a tag of step %" PRId64 " is called %s elsewhere", base, j->step, want);
+    free(base);
+}
+
+int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    bool found[TOKENS + 1] = {0};
+
+    if (j->step < 0) {
+        err_usage(e, "retag needs --step N");
+        return -1;
+    }
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].pt && retag_file(j, s, x, i, found, e) < 0)
+            return -1;
+    if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
+        err_usage(e, "retag: no file of %s counts %s", s->path,
+                  !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");
+        return -1;
+    }
+    look_at_name(j);
+    if (s->run.opt_step >= 0)
+        cli_say(&j->cli, "the optimizer's own step stays %" PRId64 "; reshape --step moves it along", s->run.opt_step);
+    return 0;
+}
