@@ -187,7 +187,7 @@ install_check() {
         esac
     done
     # A shell finds each tool's completion by its name; each is a script that bash takes.
-    for t in ckpt-inspect ckpt-backup ds2universal reshape merge-tp export-hf preprocess train run-watch; do
+    for t in ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch; do
         bash -n "$dir/opt/share/bash-completion/completions/$t" || return 1
         grep -q "^complete .* $t\$" "$dir/opt/share/bash-completion/completions/$t" || return 1
         grep -q "^#compdef $t\$" "$dir/opt/share/zsh/site-functions/_$t" || return 1
