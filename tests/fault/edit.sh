@@ -1,0 +1,43 @@
+#!/bin/sh
+# edit.sh - SIGKILL at random moments of an edit in place: the old checkpoint or the new one, never neither
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+kills=${KILLS:-40}
+[ -n "${SOAK:-}" ] && kills=200
+"$TBIN/bench/mkckpt" --layers 2 --hidden 256 --heads 4 --vocab 8000 --tp 2 --pp 1 --dp 2 "$W/in" >/dev/null 2>&1 || exit 1
+cp -r "$W/in/global_step20" "$W/was"
+check "without a kill" ckpt-edit -q zero '*' "$W/was" "$W/want"
+
+i=0
+while [ $i -lt "$kills" ]; do
+    cp -r "$W/was" "$W/tag"
+    ckpt-edit -q zero --in-place '*' "$W/tag" & pid=$!
+    sleep "0.$(printf %03d "$(random 150)")"
+    kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    if diff -r "$W/was" "$W/tag" >/dev/null; then pass
+    elif diff -r "$W/want" "$W/tag" >/dev/null; then pass
+    else fail "kill $i: neither the old one nor the new one"; fi
+    # What is left can be undone, or there is nothing to undo and the edit is made again.
+    if [ -e "$W/tag.before-edit" ]; then check "kill $i: rollback" ckpt-edit -q rollback "$W/tag"; fi
+    check "kill $i: the old one again" diff -r "$W/was" "$W/tag"
+    if [ -e "$W/tag.before-edit.part.job" ]; then resume=--resume; else resume=; fi
+    # shellcheck disable=SC2086
+    check "kill $i: the edit again" ckpt-edit -q zero --in-place $resume '*' "$W/tag"
+    check "kill $i: the new one" diff -r "$W/want" "$W/tag"
+    check "kill $i: committed" ckpt-edit -q commit "$W/tag"
+    [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "kill $i: left $(cd "$W" && echo tag*)"
+    rm -rf "$W"/tag*
+    i=$((i + 1))
+done
+
+# A disk that fills: nothing of it is changed.
+mkdir "$W/small"
+if mount -t tmpfs -o size=60m tmpfs "$W/small" 2>/dev/null; then
+    cp -r "$W/was" "$W/small/tag"
+    head -c 20000000 /dev/zero >"$W/small/neighbour" 2>/dev/null
+    check_exit "a full disk" 1 "No space left" ckpt-edit -q zero --in-place '*' "$W/small/tag"
+    check "a full disk: as it was" diff -r "$W/was" "$W/small/tag"
+    umount "$W/small"
+else
+    echo "cannot mount a tmpfs here: the full disk is not tested"
+fi
+finish
