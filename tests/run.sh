@@ -4,7 +4,7 @@
 # make test: a few minutes on two cores, a clean clone's build included
 #   build    what the pattern asks for, gcc, release, without CUDA
 #   fault    tests/fault/*.sh                     damage, full disks, kills (a few: KILLS)
-#   golden   tests/golden/*.sh                    against data of the real trainer
+#   golden   tests/golden/*.sh                    against data of the real trainer (QUICK=1: some topologies and runs)
 #   unit     build/release/tests/test_*           (PATTERN matches "zip" or "test_zip")
 #   cli      tests/cli/run.sh PATTERN             the tools as a user calls them
 #   install  make install into an empty folder, each tool runs from there
@@ -12,12 +12,13 @@
 # make check: what takes longer
 #   cuda     the library of GPU kernels is built, where nvcc is found
 #   fault    the same with as many kills and flips as the scripts think right
+#   golden   the same with every topology and run
 #   lint     each rule of it complains about what it forbids, in a copy of the tree
 #   debug    unit and cli again under ASan and UBSan
 #   clang    everything compiles without a warning
 #   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
-# As many run side by side as there are processors (JOBS=N: N). Each is one line of output; its log is shown only when
+# One more runs side by side than there are processors, since many wait (JOBS=N: N). Each is one line of output; its log is shown only when
 # it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
 # possible on this machine counts as skipped. A failing case keeps its scratch folder.
 # The pattern also picks whole groups by their name: make test T=lint
@@ -27,7 +28,7 @@ cd "$(dirname "$0")/.." || exit 1
 mode=test
 if [ "${1:-}" = check ]; then mode=check; shift; fi
 pattern=${1:-*}
-jobs=${JOBS:-$(nproc)}
+jobs=${JOBS:-$(($(nproc) + 1))}
 make=${MAKE:-make}
 flavour=${B:-release}
 # An outer make's job server and flags are not for the builds here.
@@ -113,6 +114,12 @@ run() {     # GROUP NAME COMMAND...
     fi
     one "$work/$n_jobs" "$@" &
     n_running=$((n_running + 1))
+}
+
+# The cases of the command line, in shares: as one they would be the last to end.
+run_cases() {   # GROUP CASES
+    local k
+    for k in 0 1 2 3; do run "$1" "cli $((k + 1)) of 4" env SHARE=$k/4 sh tests/cli/run.sh "$2"; done
 }
 
 # As one(), with nothing beside it; its status.
@@ -206,11 +213,11 @@ if [ $mode = test ]; then
         build build "$flavour" "$units" "$cases${scripts// /}" || finish
     fi
     flavour_is "$flavour"
-    export KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-4}
+    export QUICK=${QUICK:-1} KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-4}
     # The long ones first.
     case " $units " in *test_flips*) run unit test_flips "$TBIN/test_flips" ;; esac
     for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
-    [ -z "$cases" ] || run cli cli sh tests/cli/run.sh "$cases"
+    [ -z "$cases" ] || run_cases cli "$cases"
     for t in $units; do [ "$t" = test_flips ] || run unit "$t" "$TBIN/$t"; done
     if picked lint; then run lint includes sh tests/lint.sh; fi
     if picked install; then alone install "tools run from there" bash -c install_check; fi
@@ -227,12 +234,12 @@ if picked cuda && [ -n "$(find kernels -name '*.cu' 2>/dev/null)" ]; then
     fi
 fi
 
-scripts=$(script_names fault) flips=$(picked fault flips test_flips && echo test_flips)
-if [ -n "$scripts$flips" ]; then
+scripts="$(script_names fault) $(script_names golden)" flips=$(picked fault flips test_flips && echo test_flips)
+if [ -n "${scripts// /}$flips" ]; then
     build build release "$flips" "$scripts" || finish
     flavour_is release
     [ -z "$flips" ] || run fault test_flips "$TBIN/test_flips"
-    for f in $scripts; do run fault "$(basename "$f" .sh)" sh "$f"; done
+    for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
     wait
 fi
 
@@ -244,7 +251,7 @@ units=$(unit_names debug) cases=$(cli_names debug)
 if [ -n "$units$cases" ] && build debug debug "$units" "$cases"; then
     flavour_is debug
     export FLIP_SHARE=${FLIP_SHARE:-4}
-    [ -z "$cases" ] || run debug cli sh tests/cli/run.sh "$cases"
+    [ -z "$cases" ] || run_cases debug "$cases"
     for t in $units; do run debug "$t" "$TBIN/$t"; done
     wait
     unset FLIP_SHARE

@@ -2,6 +2,7 @@
 # kill_reshape.sh - SIGKILL at random moments of reshape and merge-tp: OUT is absent or whole, --resume ends the same
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-4}
+quick && kills=1
 [ -n "${SOAK:-}" ] && kills=200
 
 model="--layers 4 --hidden 512 --heads 8 --vocab 20000 --steps 7"

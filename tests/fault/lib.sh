@@ -26,6 +26,9 @@ check_exit() {
     else fail "$name: exit $got (expected $want), expected to read '$text':"; sed 's/^/    /' "$W/log" | head -20; fi
 }
 
+# Is this `make test`, which has minutes, rather than `make check`?
+quick() { [ "${QUICK:-0}" = 1 ]; }
+
 # A number from 0 to $1 - 1.
 random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
 

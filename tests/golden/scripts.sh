@@ -4,8 +4,10 @@
 #
 # Each at its own size as a dry run on its own ranks: the published number of parameters. Then at a size for this
 # machine, three iterations on 4 to 8 ranks and three more in a second job from what the first saved: sizes come from
-# the environment, the vocabulary and, where there would be more than 8 ranks, the stages are substituted.
+# the environment, the vocabulary and, where there would be more than 8 ranks, the stages are substituted. RUN_NAMES picks
+# some; QUICK=1 three.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh && . tests/lib/runs.sh
+quick && RUNS="tr1-13B-round1 tr11-176B setup-test-n2"
 picked=${RUN_NAMES:-$RUNS}
 SHARDKIT_BACKEND=cpu SHARDKIT_THREADS=1 TRANSFORMERS_CACHE=$W/hub
 export SHARDKIT_BACKEND SHARDKIT_THREADS TRANSFORMERS_CACHE

@@ -5,7 +5,9 @@
 # topologies. TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism. The tolerances are what the
 # reference differs from itself by at other topologies, rounded up (tests/data/README.md).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
-topologies=${TOPOLOGIES:-1,1,1 2,2,2 4,1,2 1,4,1 1,2,2 2,2,1,s}
+all="1,1,1 2,2,2 4,1,2 1,4,1 1,2,2 2,2,1,s" headonly_all="1,3,2 1,1,2 2,3,1 2,3,1,s" reshaped="4,1,2 1,2,3"
+quick && all="1,1,1 2,2,2" headonly_all="1,3,2 1,1,2" reshaped=1,2,3
+topologies=${TOPOLOGIES:-$all}
 
 # compare WANT-LOG GOT-LOG FIRST LAST: losses within 1e-3 (2e-4 at the first), norms within 0.5 %, the rest equal.
 compare() {
@@ -71,7 +73,7 @@ for topology in $topologies; do
 done
 # A stage that is the head alone: the reference's own cut at several degrees, and none.
 headonly=tests/data/bloom-headonly-tp1pp3dp2
-for topology in 1,3,2 1,1,2 2,3,1 2,3,1,s; do
+for topology in $headonly_all; do
     tp=${topology%%,*} rest=${topology#*,}
     pp=${rest%%,*} dp=${rest#*,}
     degrees="--tensor-model-parallel-size $tp --pipeline-model-parallel-size $pp"
@@ -103,7 +105,7 @@ check "headonly: three stages and one, bit for bit" \
 check "headonly: the reference's files" sh -c "ls $headonly/global_step10 >'$W/files' && ls '$W/headonly-1,3,2/global_step20' | cmp - '$W/files'"
 rm -rf "$W"/headonly*
 # What reshape makes of a checkpoint goes on with the losses of the original, at the new degrees.
-for topology in 4,1,2 1,2,3; do
+for topology in $reshaped; do
     tp=${topology%%,*} rest=${topology#*,}
     pp=${rest%,*} dp=${rest#*,}
     check "reshape to $topology" reshape -q --target-tp "$tp" --target-pp "$pp" --target-dp "$dp" \

@@ -6,9 +6,11 @@
 # (tests/unit/train/test_golden_fp16.c does the same and finds its losses to 1e-4, its norms to 0.15 %). DeepSpeed's
 # optimizer by itself does average (0.16.5, same torch), and so does the trainer. That is worth 5e-3 of a loss and 6 % of
 # a norm in these ten iterations, so topologies are compared with each other besides.
-# TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism.
+# TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism. QUICK=1: some of it.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
-topologies=${TOPOLOGIES:-1,1,2 2,2,2 4,1,1 1,4,1 2,1,4 2,2,1,s}
+all="1,1,2 2,2,2 4,1,1 1,4,1 2,1,4 2,2,1,s" ways="selective full beside" stops="2 5"
+quick && all="1,1,2 2,2,2" ways=selective stops=
+topologies=${TOPOLOGIES:-$all}
 set=tests/data/gpt2-fp16-tp2pp2dp2 golden=tests/data/logs/gpt2-fp16-tp2pp2dp2.log
 FP16="--position-embedding-type absolute --global-batch-size 16 --rampup-batch-size 4 4 96 --deepspeed
     --deepspeed_config $set/ds.json $(echo "$COMMON" | sed 's/--bf16/--fp16/')"
@@ -75,7 +77,12 @@ bloom="$FRESH --position-embedding-type alibi --embed-layernorm --hidden-dropout
 # shellcheck disable=SC2086
 run bloom 2 2 2 $bloom --save "$W/bloom"
 check "bloom: skips until the scale fits" sh -c "grep -c OVERFLOW '$W/bloom.log' >'$W/n' && [ \$(cat '$W/n') -ge 3 ] && [ \$(cat '$W/n') -le 6 ]"
-for how in "--recompute-granularity selective" --checkpoint-activations "--overlap-grad-reduce --overlap-param-gather"; do
+for how in $ways; do
+    case $how in
+    selective) how="--recompute-granularity selective" ;;
+    full) how=--checkpoint-activations ;;
+    beside) how="--overlap-grad-reduce --overlap-param-gather" ;;
+    esac
     # shellcheck disable=SC2086
     run bloom-too 2 2 2 $bloom --save "$W/bloom-too" $how
     check "bloom: $how, bit for bit" ckpt-inspect diff --tensors-only "$W/bloom" "$W/bloom-too"
@@ -111,7 +118,7 @@ cmp_tails() {
 }
 # Stopped at any point, also right behind an overflow, a run goes on with the same bits.
 last=$(awk '/OVERFLOW/ { over = 1; next } /^ iteration/ { if (over) { split($2, i, "/"); n = i[1] } over = 0 } END { print n }' "$W/fresh.log")
-for stop in 2 5 "$last"; do
+for stop in $stops "$last"; do
     # shellcheck disable=SC2086
     run stop 2 2 2 $FRESH --exit-interval "$stop" --save "$W/stop" --save-interval 100
     run again 2 2 2 --exit-interval 30 --load "$W/stop" --save "$W/again" --save-interval 100
