@@ -6,12 +6,15 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-enum { BLOCK = 512, END_BYTES = 2 * BLOCK };
+enum { BLOCK = 512, END_BYTES = 2 * BLOCK, WRITE_BYTES = 1 << 20 };
 static const uint8_t zeros[END_BYTES];
 
 struct collector {
@@ -106,4 +109,60 @@ uint32_t tar_crc(const struct tar *t, const struct receipt *r)
         crc_sum_add(&sum, t->size_bytes, end, t->head[i + 1].at - end, crc_bytes(0, zeros, t->head[i + 1].at - end));
     }
     return sum.acc;
+}
+
+static int put(const char *path, int to, const void *p, size_t n, struct err *e)
+{
+    if (write_all(to, p, n) == 0)
+        return 0;
+    err_sys(e, path, "cannot be sent on");
+    return -1;
+}
+
+/* The file's bytes; buf has WRITE_BYTES. */
+static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int to, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot open");
+        return -1;
+    }
+    for (uint64_t left = size_bytes; left > 0 && rc == 0;) {
+        ssize_t n = read(fd, buf, min_u64(left, WRITE_BYTES));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            err_sys(e, path, "cannot read");
+        else if (n == 0)
+            err_data(e, path, size_bytes - left, "cut short while it was sent");
+        rc = n <= 0 ? -1 : put(path, to, buf, (size_t)n, e);
+        left -= n > 0 ? (uint64_t)n : 0;
+    }
+    close(fd);
+    return rc;
+}
+
+int tar_write(const struct tar *t, const struct receipt *r, const char *folder, int to, struct err *e)
+{
+    uint8_t *buf = xmalloc(WRITE_BYTES);
+    int rc = 0;
+
+    for (int i = 0; i < t->n && rc == 0; i++) {
+        const struct tar_head *h = &t->head[i];
+        const char *name = i < r->n_files ? r->file[i].name : r->name;
+        char *path = path_join(folder, name);
+        uint64_t end;
+
+        rc = put(path, to, h->bytes.buf, h->bytes.len, e);
+        if (rc == 0 && i < r->n_files) {
+            end = r->file[i].at + r->file[i].size_bytes;
+            rc = write_member(path, r->file[i].size_bytes, buf, to, e);
+            rc = rc < 0 ? -1 : put(path, to, zeros, t->head[i + 1].at - end, e);
+        }
+        free(path);
+    }
+    free(buf);
+    return rc;
 }

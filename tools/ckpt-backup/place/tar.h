@@ -25,6 +25,8 @@ struct tar {
 /* Places the receipt's files (their `at`). ERR_SYS when a name cannot stand in a tar. */
 MUST_CHECK int tar_place(struct tar *t, struct receipt *r, struct err *e);
 void tar_free(struct tar *t);
+/* All its bytes in their order into `to`, files from below `folder`. ERR_SYS, ERR_DATA: a file is shorter. */
+MUST_CHECK int tar_write(const struct tar *t, const struct receipt *r, const char *folder, int to, struct err *e);
 /* Of all its bytes, from the CRCs of the receipt's files. */
 uint32_t tar_crc(const struct tar *t, const struct receipt *r);
 
