@@ -5,6 +5,7 @@
 #define SHARDKIT_CKPT_BACKUP_LOCAL_H
 
 #include "tools/ckpt-backup/place/place.h"
+#include "tools/ckpt-backup/place/stage.h"
 
 /* What lies in RECEIPT_FOLDER of the place: "NAME" and `suffix`. Caller frees. */
 char *local_path(const struct place *p, const char *name, const char *suffix);
@@ -25,5 +26,11 @@ MUST_CHECK int local_read_back(const struct place_opts *o, const struct receipt 
                                struct report *r, struct err *e);
 /* Modes and times of a restored or copied folder, and its names on disk. */
 MUST_CHECK int local_finish_folder(const struct receipt *rec, const char *path, struct err *e);
+
+/* Brings a backup's files into the stage, compared. */
+typedef int local_take(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e);
+/* `out` out of a backup, by `take` and the stage: absent, what it was, or whole. */
+MUST_CHECK int local_restore(const struct place *p, const struct receipt *rec, const char *out, local_take *take,
+                             struct err *e);
 
 #endif

@@ -343,7 +343,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 /* ---- get ---- */
 
 /* The bytes of any form into the stage's files. */
-static int take_bytes(struct place *p, const struct receipt *rec, const struct backup_stage *s, struct err *e)
+static int take_bytes(const struct place *p, const struct receipt *rec, const struct backup_stage *s, struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
     char *from = path_join(p->path, rec->name), *parent = path_parent(s->part);
@@ -368,7 +368,7 @@ static int take_bytes(struct place *p, const struct receipt *rec, const struct b
     return rc;
 }
 
-static int take_out(struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
+static int take_out(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
 {
     struct receipt folder = *rec;
     int rc = reserve_files(rec, s->part, s->resumed, e);
@@ -385,18 +385,23 @@ static int take_out(struct place *p, const struct receipt *rec, struct backup_st
     return rc;
 }
 
-int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
+int local_restore(const struct place *p, const struct receipt *rec, const char *out, local_take *take, struct err *e)
 {
     char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
     struct backup_stage s = {0};
     int rc = dir_make(parent, e) < 0 ? -1 : stage_open(&s, out, job, print, e);
 
     if (rc == 0) {
-        rc = take_out(p, rec, &s, e);
+        rc = take(p, rec, &s, e);
         stage_close(&s);
     }
     free(job);
     free(parent);
     free(print);
     return rc;
+}
+
+int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
+{
+    return local_restore(p, rec, out, take_out, e);
 }
