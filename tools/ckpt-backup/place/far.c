@@ -9,6 +9,23 @@
 #include "libcommon/base/files.h"
 #include "tools/ckpt-backup/place/rclone.h"
 
+/* ---- a backup's parts ---- */
+
+int far_parts(const struct receipt *rec)
+{
+    return receipt_is_file(rec->form) ? 1 : rec->n_files;
+}
+
+char *far_part_path(const struct receipt *rec, int i)
+{
+    return receipt_is_file(rec->form) ? xstrdup(rec->name) : path_join(rec->name, rec->file[i].name);
+}
+
+uint32_t far_part_crc(const struct receipt *rec, int i)
+{
+    return receipt_is_file(rec->form) ? rec->tar_crc : rec->file[i].crc;
+}
+
 /* ---- files of the remote ---- */
 
 char *far_path(const struct place *p, const char *inside)
@@ -124,11 +141,9 @@ static void look_far(const struct place *p, const struct far_list *l, const stru
 {
     bool well = true;
 
-    for (int i = 0; i < (receipt_is_file(rec->form) ? 1 : rec->n_files) && well; i++) {
-        const struct receipt_file *f = &rec->file[i];
-        uint64_t size = receipt_is_file(rec->form) ? rec->size_bytes : f->size_bytes;
-        char *inside = receipt_is_file(rec->form) ? xstrdup(rec->name) : path_join(rec->name, f->name);
-        char *shown = far_path(p, inside);
+    for (int i = 0; i < far_parts(rec) && well; i++) {
+        uint64_t size = receipt_is_file(rec->form) ? rec->size_bytes : rec->file[i].size_bytes;
+        char *inside = far_part_path(rec, i), *shown = far_path(p, inside);
         int k = names_find(l->names, inside);
 
         well = k >= 0 && (uint64_t)l->size[k] == size;
@@ -218,26 +233,31 @@ int far_read_receipts(const struct place *p, const struct far_list *l, struct pl
 
 /* ---- reading back ---- */
 
-/* Sums as rclone prints them, "crc32  name", against the receipt. bad[i]: file i is not what it should be. */
+static const char *part_name(const struct receipt *rec, int i)
+{
+    return receipt_is_file(rec->form) ? rec->name : rec->file[i].name;
+}
+
+/* Sums as rclone prints them, "crc32  name", against the receipt. bad[i]: part i is not what it should be. */
 static int compare_sums(const struct receipt *rec, struct strbuf *sb, bool *bad)
 {
     struct arena *a = arena_new(0);
     struct names *names = names_new(a);
     char *rest = sb->buf, *line;
-    int n_bad = 0;
+    int n = far_parts(rec), n_bad = 0;
 
-    for (int i = 0; i < rec->n_files; i++) {
-        names_add(names, rec->file[i].name, i);
+    for (int i = 0; i < n; i++) {
+        names_add(names, part_name(rec, i), i);
         bad[i] = true;
     }
     while ((line = strsep(&rest, "\n"))) {
         int i = strlen(line) > 10 ? names_find(names, line + 10) : -1;
         char *end;
 
-        if (i >= 0 && strtoul(line, &end, 16) == rec->file[i].crc && end == line + 8)
+        if (i >= 0 && strtoul(line, &end, 16) == far_part_crc(rec, i) && end == line + 8)
             bad[i] = false;
     }
-    for (int i = 0; i < rec->n_files; i++)
+    for (int i = 0; i < n; i++)
         n_bad += bad[i];
     arena_free(a);
     return n_bad;
@@ -247,15 +267,16 @@ char *far_list_text(const struct receipt *rec, const bool *bad)
 {
     struct strbuf sb = {0};
 
-    for (int i = 0; i < rec->n_files; i++)
+    for (int i = 0; i < far_parts(rec); i++)
         if (!bad || bad[i])
-            strbuf_addf(&sb, "%s\n", rec->file[i].name);
+            strbuf_addf(&sb, "%s\n", part_name(rec, i));
     return sb.buf ? sb.buf : xstrdup("");
 }
 
 int far_read_back(const struct place *p, const struct receipt *rec, bool *bad, struct err *e)
 {
-    char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
+    char *folder = receipt_is_file(rec->form) ? xstrdup(p->path) : far_path(p, rec->name);
+    char *files = far_list_text(rec, NULL);
     struct strbuf sb = {0};
     struct rclone_call c = { { "hashsum", "crc32", "--download", "--files-from-raw", "-", folder }, .input = files,
                              .output = &sb, .absent_is_fine = true, .stopped = p->o.stopped };

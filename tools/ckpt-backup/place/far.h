@@ -44,9 +44,13 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
 
 /* ---- a backup's bytes ---- */
 
-/* Names of its files, of the bad ones only where `bad` is given, one a line. Caller frees. */
+/* What lies there has so many parts: its files, or the one that it is. Paths inside the place; caller frees. */
+int far_parts(const struct receipt *rec);
+char *far_part_path(const struct receipt *rec, int i);
+uint32_t far_part_crc(const struct receipt *rec, int i);
+/* Names of parts, of the bad ones only where `bad` is given, one a line. Caller frees. */
 char *far_list_text(const struct receipt *rec, const bool *bad);
-/* Download it all and compare: how many files are not right, told in bad[n_files]; -1. */
+/* Download it all and compare: how many parts are not right, told in bad[far_parts()]; -1. */
 MUST_CHECK int far_read_back(const struct place *p, const struct receipt *rec, bool *bad, struct err *e);
 
 #endif

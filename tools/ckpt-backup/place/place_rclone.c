@@ -4,7 +4,7 @@
  * A remote knows no rename that is worth the name, so files get their places at once, and the receipt makes a backup of
  * them: it is written last, when all was downloaded again and compared. Until then .ckpt-backup/NAME.job says that what
  * lies in NAME is unfinished and ours. The next run goes on: rclone leaves alone what is there in its size, and what
- * turns out to be wrong in it is sent again.
+ * turns out to be wrong in it is sent again. far_cargo.h tells how each form travels.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,8 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/hash.h"
 #include "libcommon/base/mem.h"
-#include "tools/ckpt-backup/place/far.h"
-#include "tools/ckpt-backup/place/local.h"
+#include "tools/ckpt-backup/place/far_cargo.h"
 #include "tools/ckpt-backup/place/rclone.h"
-#include "tools/ckpt-backup/place/stage.h"
 
 static int far_receipts(struct place *p, struct place_receipts *out, struct report *r, struct err *e)
 {
@@ -37,20 +35,14 @@ static const char no_sum[] = "does not come back";
 
 static int far_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e)
 {
-    bool *bad = xcalloc((size_t)rec->n_files + 1, sizeof *bad);
-    int rc;
+    bool *bad = xcalloc((size_t)far_parts(rec) + 1, sizeof *bad);
+    int rc = far_read_back(p, rec, bad, e);
 
-    if (receipt_is_file(rec->form)) {
-        err_usage(e, "%s: %s: is verified where it is a file of this machine", p->path, rec->name);
-        rc = -1;
-    } else {
-        rc = far_read_back(p, rec, bad, e);
-    }
-    for (int i = 0; i < rec->n_files && rc > 0; i++) {
-        char *inside = path_join(rec->name, rec->file[i].name), *shown = far_path(p, inside);
+    for (int i = 0; i < far_parts(rec) && rc > 0; i++) {
+        char *inside = far_part_path(rec, i), *shown = far_path(p, inside);
 
         if (bad[i])
-            report_add(r, SEV_ERROR, "crc", shown, ERR_NO_BYTE, NULL, "%s as crc %08x", no_sum, rec->file[i].crc);
+            report_add(r, SEV_ERROR, "crc", shown, ERR_NO_BYTE, NULL, "%s as crc %08x", no_sum, far_part_crc(rec, i));
         free(inside);
         free(shown);
     }
@@ -60,60 +52,33 @@ static int far_check(struct place *p, const struct receipt *rec, struct report *
 
 /* ---- put ---- */
 
-/* Read the source once: its sums, and whether the CRCs in it hold. */
-static int sum_source(const struct place *p, const struct content *c, struct receipt *rec, uint64_t *moved,
-                      struct err *e)
-{
-    struct transfer_opts o = place_transfer(&p->o, "read", NULL);
-    struct transfer t = {0};
-    int rc;
-
-    for (int i = 0; i < rec->n_files; i++)
-        transfer_add(&t, path_join(c->path, rec->file[i].name), NULL, rec->file[i].size_bytes)->records =
-            str_ends(rec->file[i].name, ".pt");
-    rc = transfer_do(&t, &o, moved, e);
-    for (int i = 0; i < rec->n_files && rc == 0; i++)
-        rec->file[i].crc = t.run[i].crc;
-    transfer_free(&t);
-    return rc;
-}
-
-/* again: the bad ones, whatever size they have there. */
-static int send(const struct place *p, const struct content *c, const struct receipt *rec, const bool *again,
-                struct err *e)
-{
-    char *folder = far_path(p, rec->name), *files = far_list_text(rec, again);
-    struct rclone_call call = { { "copy", "--copy-links", "--no-traverse", "--files-from-raw", "-", c->path, folder,
-                                  again ? "--ignore-times" : NULL }, .input = files, .stopped = p->o.stopped };
-    int rc = rclone_run(&call, p->path, e);
-
-    free(folder);
-    free(files);
-    return rc;
-}
-
 /* Send, read back, send again what came back wrong, read back. */
-static int send_until_right(const struct place *p, const struct content *c, const struct receipt *rec, struct err *e)
+static int send_until_right(const struct far_cargo *g, struct err *e)
 {
-    bool *bad = xcalloc((size_t)rec->n_files + 1, sizeof *bad);
-    int rc = send(p, c, rec, NULL, e), first = 0;
+    const struct receipt *rec = g->rec;
+    bool *bad = xcalloc((size_t)far_parts(rec) + 1, sizeof *bad);
+    int rc = far_cargo_send(g, NULL, e), first = 0;
 
     if (rc == 0)
-        rc = far_read_back(p, rec, bad, e);
+        rc = far_read_back(g->p, rec, bad, e);
     if (rc > 0) {
-        rc = send(p, c, rec, bad, e);
-        rc = rc < 0 ? -1 : far_read_back(p, rec, bad, e);
+        rc = far_cargo_send(g, bad, e);
+        rc = rc < 0 ? -1 : far_read_back(g->p, rec, bad, e);
     }
     while (rc > 0 && !bad[first])
         first++;
-    if (rc > 0)
-        err_data(e, p->path, ERR_NO_BYTE, "%s/%s was sent twice and %s as crc %08x", rec->name, rec->file[first].name,
-                 no_sum, rec->file[first].crc);
+    if (rc > 0) {
+        char *inside = far_part_path(rec, first);
+
+        err_data(e, g->p->path, ERR_NO_BYTE, "%s was sent twice and %s as crc %08x", inside, no_sum,
+                 far_part_crc(rec, first));
+        free(inside);
+    }
     free(bad);
     return rc ? -1 : 0;
 }
 
-/* Something below NAME that is neither of an unfinished backup nor of one with a receipt? */
+/* Something at or below NAME that is neither of an unfinished backup nor of one with a receipt? */
 static int refuse_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
                           struct err *e)
 {
@@ -124,9 +89,10 @@ static int refuse_foreign(const struct place *p, const struct far_list *l, const
         const char *name = far_name(l, i);
         bool known = false;
 
-        if (!str_starts(name, inside))
+        if (!str_starts(name, inside) && strcmp(name, rec->name) != 0)
             continue;
-        for (int k = 0; ours && k < rec->n_files && !known; k++)
+        known = ours && receipt_is_file(rec->form) && strcmp(name, rec->name) == 0;
+        for (int k = 0; ours && !receipt_is_file(rec->form) && k < rec->n_files && !known; k++)
             known = strcmp(rec->file[k].name, name + strlen(inside)) == 0;
         if (known)
             continue;
@@ -160,14 +126,20 @@ static int put_new(struct place *p, const struct content *c, const struct far_li
 {
     struct receipt *rec = out->receipt;
     bool ours = far_has(l, rec->name, ".json") || far_has(l, rec->name, ".job");
+    struct far_cargo g;
+    int rc = -1;
 
-    if (refuse_foreign(p, l, rec, ours, e) < 0 || sum_source(p, c, rec, &out->moved_bytes, e) < 0 ||
-        far_write(p, far_note(p, rec->name, ".job"), "unfinished\n", e) < 0 ||
-        send_until_right(p, c, rec, e) < 0 || content_unchanged(c, e) < 0)
+    if (refuse_foreign(p, l, rec, ours, e) < 0)
         return -1;
-    rec->sound = true;
-    rec->verified_s = (int64_t)clock_wall_s();
-    return far_write_receipt(p, rec, e);
+    if (far_cargo_make(&g, p, c, rec, &out->moved_bytes, e) == 0 &&
+        far_write(p, far_note(p, rec->name, ".job"), "unfinished\n", e) == 0 && send_until_right(&g, e) == 0 &&
+        content_unchanged(c, e) == 0) {
+        rec->sound = true;
+        rec->verified_s = (int64_t)clock_wall_s();
+        rc = far_write_receipt(p, rec, e);
+    }
+    far_cargo_free(&g, rc == 0);
+    return rc;
 }
 
 /* The last acts, also of a run before this one that was killed there: the note that it began goes last. */
@@ -207,12 +179,8 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     struct place_receipts there = {0};
     struct report *r = report_new();
     struct far_list l = {0};
-    int rc;
+    int rc = far_list(p, &l, e);
 
-    if (receipt_is_file(form))
-        err_usage(e, "%s: a %s is made in a folder of this machine; a remote takes the files", p->path,
-                  form == FORM_TAR ? ".tar" : ".pack");
-    rc = receipt_is_file(form) ? -1 : far_list(p, &l, e);
     if (rc < 0)
         goto out;
     out->receipt = place_new_receipt(c, form);
@@ -228,49 +196,6 @@ out:
     place_receipts_free(&there);
     report_free(r);
     return rc < 0 ? -1 : 0;
-}
-
-/* ---- get ---- */
-
-static int take_out(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
-{
-    char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
-    struct rclone_call c = { { "copy", "--files-from-raw", "-", folder, s->part }, .input = files,
-                             .stopped = p->o.stopped };
-    struct receipt whole = *rec;
-    int rc = dir_make(s->part, e) < 0 ? -1 : rclone_run(&c, p->path, e);
-
-    whole.form = FORM_WHOLE;            /* what comes out is one, whatever it was kept as */
-    if (rc == 0) {
-        rc = local_read_back(&p->o, &whole, s->part, NULL, e);
-        if (rc < 0 && e->kind == ERR_DATA)
-            stage_discard(s);           /* what came is wrong; what has not come yet is gone on with */
-    }
-    if (rc == 0)
-        rc = local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
-    free(folder);
-    free(files);
-    return rc;
-}
-
-static int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
-{
-    char *job = str_fmt("%s.part.job", out), *parent = path_parent(out), *print = receipt_text(rec);
-    struct backup_stage s = {0};
-    int rc = -1;
-
-    if (receipt_is_file(rec->form))
-        err_usage(e, "%s: %s: is restored from a folder of this machine", p->path, rec->name);
-    else if (dir_make(parent, e) == 0)
-        rc = stage_open(&s, out, job, print, e);
-    if (rc == 0) {
-        rc = take_out(p, rec, &s, e);
-        stage_close(&s);
-    }
-    free(job);
-    free(parent);
-    free(print);
-    return rc;
 }
 
 /* ---- remove ---- */
