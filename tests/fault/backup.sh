@@ -258,4 +258,31 @@ if mount -t tmpfs -o size=400k tmpfs "$W/small" 2>/dev/null; then
 else
     echo "cannot mount a tmpfs here: the full disk is not tested"
 fi
+
+# ---- a quota ----
+
+# btrfs keeps root to its quotas, too.
+quota_disk() {
+    command -v mkfs.btrfs btrfs && truncate -s 128M "$W/quota.img" && mkfs.btrfs -q "$W/quota.img" &&
+        mkdir "$W/quota" && mount -o loop "$W/quota.img" "$W/quota" && btrfs quota enable "$W/quota"
+}
+if quota_disk >/dev/null 2>&1; then
+    for verb in copy tar "copy --pack"; do
+        btrfs subvolume create "$W/quota/store" >/dev/null
+        btrfs qgroup limit 700k "$W/quota/store"
+        # shellcheck disable=SC2086
+        check_exit "$verb over the quota" 1 "Disk quota exceeded" ckpt-backup $verb -q "$src" "$W/quota/store"
+        [ "$(wc -l <"$W/log")" -eq 1 ] && pass || fail "$verb over the quota: not one line but $(cat "$W/log")"
+        ckpt-backup list --json "$W/quota/store" 2>/dev/null | grep -qF '"sound":true' && fail "$verb over the quota counts"
+        btrfs qgroup limit none "$W/quota/store"
+        # shellcheck disable=SC2086
+        check "$verb: with more quota the next run finishes" ckpt-backup $verb -q "$src" "$W/quota/store"
+        check "$verb: with more quota it is sound" ckpt-backup verify -q "$W/quota/store"
+        btrfs subvolume delete "$W/quota/store" >/dev/null
+    done
+    umount "$W/quota"
+else
+    mountpoint -q "$W/quota" && umount "$W/quota"
+    echo "cannot make a btrfs here: a quota is not tested"
+fi
 finish

@@ -1,8 +1,12 @@
 #!/bin/sh
-# backup_remote.sh - ckpt-backup and a remote, `rclone serve` on loopback: killed, damaged, answering 500, gone
+# backup_remote.sh - ckpt-backup and a remote, `rclone serve` on loopback: killed, damaged, answering 500, full, gone
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
-kills=${KILLS:-10} flips=${KILLS:-10}
+kills=${KILLS:-10} flips=${FLIPS:-${KILLS:-10}}
+quick && kills=1 flips=1
 [ -n "${SOAK:-}" ] && kills=100 flips=1000
+# A .pack is made there before it is sent: nothing may be left in it.
+mkdir "$W/tmp" "$W/locks" && export TMPDIR="$W/tmp" XDG_RUNTIME_DIR="$W/locks"
+staged() { [ -z "$(ls "$TMPDIR")" ]; }
 
 "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 2 --steps 7 "$W/in" >/dev/null || exit 1
 mkdir "$W/run" "$W/far"
@@ -15,10 +19,10 @@ same() { diff -r "$1" "$2" >/dev/null; }
 
 mkdir "$W/bin" && ln -s "$BIN/ckpt-backup" "$W/bin"
 check_exit "no rclone" 1 "gcs:bucket/run: is a remote, and needs the program rclone" \
-    env -i PATH="$W/bin" ckpt-backup copy -q "$src" gcs:bucket/run
+    env -i PATH="$W/bin" XDG_RUNTIME_DIR="$W/locks" ckpt-backup copy -q "$src" gcs:bucket/run
 printf 'keep-last 1\nplace gcs:bucket/run\nfull-every 10\n' >"$W/rules"
 check_exit "no rclone: forget" 1 "needs the program rclone" \
-    env -i PATH="$W/bin" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
+    env -i PATH="$W/bin" XDG_RUNTIME_DIR="$W/locks" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
 check "no rclone: nothing goes" same "$src" "$W/in/global_step7"
 command -v rclone >/dev/null || { echo "rclone is not installed: remotes are not tested"; finish; }
 
@@ -26,18 +30,23 @@ command -v rclone >/dev/null || { echo "rclone is not installed: remotes are not
 
 # Few retries: of what fails here most goes on failing. Not none: a server holds a killed client's lock for a moment.
 export RCLONE_CONFIG="$W/rclone.conf" RCLONE_RETRIES=3 RCLONE_RETRIES_SLEEP=1s RCLONE_LOW_LEVEL_RETRIES=2 RCLONE_CONTIMEOUT=5s
-port=$((18000 + $(random 2000)))
-printf '[far]\ntype = webdav\nurl = http://127.0.0.1:%s\nvendor = other\n' $port >"$RCLONE_CONFIG"
 place=far:backups/run
 server=
 up() {
     rclone serve webdav "$W/far" --addr 127.0.0.1:$port --dir-cache-time 0s >"$W/server.log" 2>&1 & server=$!
     i=0
     until rclone lsf far: >/dev/null 2>&1 || [ $i -ge 100 ]; do sleep 0.1; i=$((i + 1)); done
+    kill -0 $server 2>/dev/null
 }
+# Another test may have the port: then it is that one's server that answers.
+tries=0
+until
+    port=$((18000 + $(random 2000)))
+    printf '[far]\ntype = webdav\nurl = http://127.0.0.1:%s\nvendor = other\n' $port >"$RCLONE_CONFIG"
+    up || [ $tries -ge 5 ]
+do tries=$((tries + 1)); done
 down() { [ -z "$server" ] || { kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; }; server=; }
 trap down EXIT
-up
 is_sound() { ckpt-backup list --json "$place" 2>/dev/null | grep -F "\"name\":\"$1\"" | grep -qF '"sound":true'; }
 far=$W/far/backups/run
 
@@ -57,10 +66,29 @@ check "rclone takes the sums from the remote" \
     rclone check --download --checkfile crc32 "$far/.ckpt-backup/global_step10.crc32" $place/global_step10
 check "restore" ckpt-backup restore -q "$place" global_step10 "$W/out"
 check "restore: same bytes" same "$src" "$W/out"
-check_exit "a tar" 2 "a .tar is made in a folder of this machine" ckpt-backup tar -q "$src" "$place"
+rm -r "$W/out"
+# A form as the command line has it, and the name of its backup.
+verb_of() { case $1 in *.tar) echo tar ;; *.pack) echo "copy --pack" ;; *) echo copy ;; esac; }
+# shellcheck disable=SC2046
+put() { ckpt-backup $(verb_of "$1") -q "$src" "$place"; }
+for kind in global_step10.tar global_step10.pack; do
+    check "$kind" put $kind
+    check "$kind: there already" put $kind
+    check "$kind: sound" ckpt-backup verify -q "$place" $kind
+    check "$kind: rclone takes the sums" \
+        rclone check --include "/$kind" --checkfile crc32 "$far/.ckpt-backup/$kind.crc32" "$far"
+    check "$kind: restored" ckpt-backup restore -q "$place" $kind "$W/out"
+    check "$kind: same bytes" same "$src" "$W/out"
+    check "$kind: nothing is left beside it" [ "$(cd "$W" && echo out*)" = out ]
+    cp "$far/$kind" "$W/$kind"
+    rm -r "$W/out"
+done
+check "the tar is one" tar -C "$W" -xf "$W/global_step10.tar" --one-top-level=untarred
+check "the tar: same bytes" same "$src" "$W/untarred/global_step10"
+rm -r "$W/untarred"
+check "no pack is left here" staged
 touch "$src"/*
 check "other times, the same bytes" ckpt-backup copy -q "$src" "$place"
-rm -r "$W/out"
 
 # ---- flipped bits, one in each file at a time ----
 
@@ -73,13 +101,19 @@ flip() {            # FILE
 i=0
 while [ $i -lt "$flips" ]; do
     n=0
-    for f in "$far"/global_step10/*; do flip "$f"; n=$((n + 1)); done
-    ckpt-backup verify -q "$place" global_step10 >"$W/log" 2>&1 && fail "flips are not seen"
+    for f in "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"; do flip "$f"; n=$((n + 1)); done
+    ckpt-backup verify -q "$place" >"$W/log" 2>&1 && fail "flips are not seen"
     [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
-    is_sound global_step10 && fail "a damaged backup counts"
+    ckpt-backup list --json "$place" 2>/dev/null | grep -v weights | grep -qF '"sound":true' && fail "a damaged backup counts"
+    ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null && fail "a damaged .tar is restored"
+    ckpt-backup restore -q "$place" global_step10.pack "$W/out" 2>/dev/null && fail "a damaged .pack is restored"
     # Same sizes, and a remote without times: only what is read back is known to be right.
-    check "flips: sent again" ckpt-backup copy -q "$src" "$place"
+    for kind in global_step10 global_step10.tar global_step10.pack; do check "flips: $kind sent again" put $kind; done
     check "flips: same bytes" same "$src" "$far/global_step10"
+    check "flips: the same .tar" sh -c "ckpt-backup restore -q $place global_step10.tar $W/out && diff -r $src $W/out"
+    rm -rf "$W/out"
+    check "flips: the same .pack" sh -c "ckpt-backup restore -q $place global_step10.pack $W/out && diff -r $src $W/out"
+    rm -rf "$W/out"
     i=$((i + n))
 done
 flip "$far/.ckpt-backup/global_step10.json"
@@ -91,17 +125,36 @@ check "a damaged receipt: sound" is_sound global_step10
 
 i=0
 while [ $i -lt "$kills" ]; do
-    ms=$(random 3000)
+    ms=$(random 2500)
+    case $((i % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
     rclone purge $place
-    ckpt-backup copy -q "$src" "$place" 2>/dev/null & pid=$!
+    # shellcheck disable=SC2046
+    ckpt-backup $(verb_of $kind) -q "$src" "$place" 2>/dev/null & pid=$!
     sleep "$((ms / 1000)).$(printf '%03d' $((ms % 1000)))"
     kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
-    if is_sound global_step10; then check "killed after $ms ms: sound is whole" same "$src" "$far/global_step10"; fi
-    check "killed after $ms ms: the next run finishes" ckpt-backup copy -q "$src" "$place"
-    check "killed after $ms ms: same bytes" same "$src" "$far/global_step10"
-    [ -z "$(find "$far" -name '*.job')" ] && pass || fail "killed after $ms ms: an unfinished note is left"
+    if is_sound $kind; then check "$kind killed after $ms ms: sound is whole" ckpt-backup verify -q "$place"; fi
+    check "$kind killed after $ms ms: the next run finishes" put $kind
+    check "$kind killed after $ms ms: restored" ckpt-backup restore -q "$place" $kind "$W/out"
+    check "$kind killed after $ms ms: same bytes" same "$src" "$W/out"
+    [ -z "$(find "$far" -name '*.job')" ] && pass || fail "$kind killed after $ms ms: an unfinished note is left"
+    check "$kind killed after $ms ms: no pack is left here" staged
+    rm -rf "$W/out"
     i=$((i + 1))
 done
+# Restoring, too.
+i=0
+for kind in global_step10 global_step10.tar global_step10.pack; do check "$kind before restores" put $kind; done
+while [ $i -lt $((kills / 3)) ]; do
+    case $((i % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
+    ckpt-backup restore -q "$place" $kind "$W/out" 2>/dev/null & pid=$!
+    sleep "$(random 2).$(random 10)"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    [ -e "$W/out" ] || check "restore of $kind killed: the next run finishes" ckpt-backup restore -q "$place" $kind "$W/out"
+    check "restore of $kind killed: same bytes" same "$src" "$W/out"
+    rm -rf "$W/out"
+    check "restore of $kind killed: nothing is left" sh -c "! ls -d $W/out* 2>/dev/null"
+    i=$((i + 1))
+done
+rclone purge $place
 
 # ---- forgetting ----
 
@@ -151,4 +204,61 @@ fi
 up
 check "it is back: the next run finishes" ckpt-backup copy -q "$src" "$place"
 check "it is back: sound" ckpt-backup verify -q "$place"
+
+# ---- a server that fails now and then ----
+
+# try LINES COMMAND...: until it ends well; a failure is exit 1 and at most so many lines.
+try() {
+    lines=$1 times=30; shift
+    while ! "$@" >"$W/log" 2>&1; do
+        [ "$(wc -l <"$W/log")" -le "$lines" ] || { echo "more than $lines lines:"; cat "$W/log"; return 1; }
+        times=$((times - 1)); failures=$((failures + 1))
+        [ $times -gt 0 ] || { cat "$W/log"; return 1; }
+    done
+}
+if [ -x "$W/badhttp" ] && ! quick; then
+    rclone purge $place
+    "$W/badhttp" $((port + 2000)) $port 40 & bad=$!
+    sed "s/:$port/:$((port + 2000))/" "$RCLONE_CONFIG" >"$W/bad.conf"
+    good=$RCLONE_CONFIG failures=0
+    export RCLONE_CONFIG="$W/bad.conf" RCLONE_RETRIES=1 RCLONE_LOW_LEVEL_RETRIES=1
+    sleep 0.2
+    for kind in global_step10 global_step10.tar global_step10.pack; do
+        try 1 put $kind && pass || fail "$kind now and then 500: does not end"
+        try 1 ckpt-backup restore -q "$place" $kind "$W/out" && pass || fail "$kind now and then 500: not restored"
+        check "$kind now and then 500: same bytes" same "$src" "$W/out"
+        rm -rf "$W/out"
+    done
+    try 2 ckpt-backup copy -q --rules "$W/rules" "$W/run" && pass || fail "now and then 500: copy by rules"
+    try 2 ckpt-backup forget -q --apply --rules "$W/rules" "$W/run" && pass || fail "now and then 500: forget"
+    [ $failures -gt 0 ] && pass || fail "a server that fails now and then: no run saw it"
+    check "now and then 500: forgotten here" [ ! -e "$src" ]
+    kill $bad; wait $bad 2>/dev/null
+    export RCLONE_CONFIG="$good" RCLONE_RETRIES=3 RCLONE_LOW_LEVEL_RETRIES=2
+    check "now and then 500: all is sound" ckpt-backup verify -q "$place"
+    check "now and then 500: and comes back" ckpt-backup restore -q "$place" global_step10 "$src"
+    check "now and then 500: same bytes" same "$src" "$W/in/global_step7"
+fi
+
+# ---- a remote without room ----
+
+down
+if mount -t tmpfs -o size=900k tmpfs "$W/far" 2>/dev/null; then
+    up
+    for kind in global_step10 global_step10.tar global_step10.pack; do
+        check_exit "$kind: no room there" 1 "error: $place: rclone" put $kind
+        [ "$(wc -l <"$W/log")" -eq 1 ] && pass || fail "$kind: no room there: not one line but $(cat "$W/log")"
+        is_sound $kind && fail "$kind: no room there, and it counts"
+        mount -o remount,size=64m "$W/far"
+        check "$kind: with room the next run finishes" put $kind
+        check "$kind: with room it is sound" ckpt-backup verify -q "$place"
+        rclone purge $place
+        mount -o remount,size=900k "$W/far"
+    done
+    check "no pack is left here" staged
+    down
+    umount "$W/far"
+else
+    echo "cannot mount a tmpfs here: a remote without room is not tested"
+fi
 finish
