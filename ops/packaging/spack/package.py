@@ -1,0 +1,61 @@
+# package.py - shardkit for Spack 1.0 and later: into packages/shardkit/ of a repository of recipes of your own
+#
+# There is no archive to fetch: `git` is to name where the sources are at your site; or build from a checkout, in it,
+# with `spack dev-build shardkit@main`. Nothing of Python is needed once it is built.
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
+
+from spack.package import *
+
+
+class Shardkit(MakefilePackage):
+    """Tools for people who train large language models with tensor, pipeline and data parallelism
+    and live with the checkpoints: train, inspect, verify, reshape, merge, convert, export, back up."""
+
+    homepage = "https://shardkit.invalid/"
+    git = "https://shardkit.invalid/shardkit.git"
+
+    license("Apache-2.0")
+
+    version("main", branch="main")
+
+    variant("mpi", default=True, description="Ranks of train talk over MPI, not only over sockets")
+    variant("cuda", default=False, description="Kernels for NVIDIA GPUs, of the architectures the Makefile names")
+
+    depends_on("c", type="build")
+    depends_on("cxx", type="build", when="+cuda")
+    depends_on("pkgconfig", type="build")
+    depends_on("libarchive")
+    depends_on("jansson")
+    depends_on("isa-l")
+    depends_on("liburing")
+    depends_on("hdf5~mpi")
+    depends_on("zlib-api")
+    depends_on("pcre2")
+    depends_on("zstd")
+    # The Makefile asks pkg-config for ompi-c.
+    depends_on("openmpi", when="+mpi")
+    depends_on("cuda@13:", when="+cuda")
+    depends_on("nccl", when="+cuda")
+
+    conflicts("platform=darwin", msg="io_uring and O_DIRECT are of Linux")
+
+    def build_args(self):
+        # hdf5-serial is Debian's name for it; warnings are errors for whoever changes the sources only.
+        libraries = "libarchive jansson libisal liburing hdf5 zlib libpcre2-8 libzstd"
+        args = ["PREFIX=" + str(self.prefix), "PKGS=" + libraries, "WARN=-Wall", "V=1"]
+        if self.spec.satisfies("~mpi"):
+            args.append("MPI=")
+        if self.spec.satisfies("+cuda"):
+            args += ["CUDA=1", "CUDA_HOME=" + str(self.spec["cuda"].prefix)]
+        else:
+            args.append("CUDA=0")
+        return args
+
+    def build(self, spec, prefix):
+        make("all", *self.build_args())
+
+    def install(self, spec, prefix):
+        make("install", *self.build_args())
+
+    def setup_run_environment(self, env):
+        env.set("SHARDKIT_OPS", join_path(self.prefix.share, "shardkit", "ops"))
