@@ -9,8 +9,8 @@
 
 #include "libcommon/base/progress.h"
 #include "libcommon/base/text.h"
-#include "tools/run-watch/fs_forecast.h"
-#include "tools/run-watch/fs_measure.h"
+#include "tools/run-watch/fs/fs_forecast.h"
+#include "tools/run-watch/fs/fs_measure.h"
 #include "tools/run-watch/runwatch.h"
 
 static const double gib = 1073741824.0, tib = 1099511627776.0;

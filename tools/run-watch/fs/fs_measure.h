@@ -5,7 +5,7 @@
 #define SHARDKIT_RUN_WATCH_FS_MEASURE_H
 
 #include "libcommon/base/mem.h"
-#include "tools/run-watch/fs_rules.h"
+#include "tools/run-watch/fs/fs_rules.h"
 
 struct fs_measure {
     double used[2];             /* percent of bytes and of inodes (FS_QUOTA), a number (du), free bytes (FS_DF) */

@@ -1,7 +1,7 @@
 /*
  * fs_forecast.c - a line of least squares through what an area held
  */
-#include "tools/run-watch/fs_forecast.h"
+#include "tools/run-watch/fs/fs_forecast.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * fs_rules.c - lines of words into areas
  */
-#include "tools/run-watch/fs_rules.h"
+#include "tools/run-watch/fs/fs_rules.h"
 
 #include <stdlib.h>
 #include <string.h>

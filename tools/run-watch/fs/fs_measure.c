@@ -1,7 +1,7 @@
 /*
  * fs_measure.c - du, df and commands for quotas, found through PATH
  */
-#include "tools/run-watch/fs_measure.h"
+#include "tools/run-watch/fs/fs_measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
