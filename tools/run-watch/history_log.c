@@ -15,35 +15,25 @@
 
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/history.h"
+#include "tools/run-watch/past/log_field.h"
 
 /* Half a day of the longest lines, a second each. */
 enum { TAIL_BYTES = 32 << 20 };
-
-/* The number behind "NAME:" in a line; false: it has no such field. Python's nan and inf are numbers here. */
-static bool field(const char *line, const char *name, double *v)
-{
-    const char *p = strstr(line, name);
-    char *end;
-
-    if (!p)
-        return false;
-    *v = strtod(p + strlen(name), &end);
-    return end != p + strlen(name);
-}
 
 static void add_iteration(struct history *h, const char *line)
 {
     struct history_point p = { .loss = (double)NAN }, *last = h->n ? &h->point[h->n - 1] : NULL;
     double iteration, v, n_nan = 0;
 
-    if (!field(line, " iteration ", &iteration) || !field(line, "elapsed time per iteration (s):", &p.iteration_s))
+    if (!log_field(line, " iteration ", &iteration) ||
+        !log_field(line, "elapsed time per iteration (s):", &p.iteration_s))
         return;
     p.iteration = (int64_t)iteration;
-    field(line, "samples per second:", &p.samples_per_s);
-    field(line, "number of nan iterations:", &n_nan);
+    log_field(line, "samples per second:", &p.samples_per_s);
+    log_field(line, "number of nan iterations:", &n_nan);
     /* Without a loss scale no update is skipped, and then only a loss that is no number is left out. */
-    p.is_nan = n_nan > 0 || (!field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
-               (field(line, "lm loss:", &v) && !isfinite(v));
+    p.is_nan = n_nan > 0 || (!log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
+               (log_field(line, "lm loss:", &v) && !isfinite(v));
     p.at_s = p.iteration_s;
     if (last) {
         /* Behind a restart iterations come again; time goes on. */
