@@ -1,0 +1,182 @@
+/*
+ * past_log.c - a whole training log, of train or Megatron-LM
+ *
+ * Lines of interest are those of docs/training.md 6.4. torchrun puts "[default7]:" in front of each.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "libcommon/base/mem.h"
+#include "tools/run-watch/past/log_field.h"
+#include "tools/run-watch/past/past.h"
+
+struct past_log {
+    struct past *p;
+    bool starts;                /* the next iteration is the first of a start */
+};
+
+/* ---- the line of an iteration: parts between bars ---- */
+
+#define PART(name, member) { name, sizeof name - 1, offsetof(struct past_point, member) }
+static const struct log_part {
+    const char *name;
+    size_t len, at;
+} parts[] = {
+    PART("consumed samples:", samples), PART("consumed tokens:", tokens),
+    PART("elapsed time per iteration (s):", elapsed_s), PART("learning rate:", v[PAST_LR]),
+    PART("global batch size:", v[PAST_BATCH]), PART("lm loss:", v[PAST_LOSS]), PART("loss scale:", v[PAST_SCALE]),
+    PART("grad norm:", v[PAST_NORM]), PART("samples per second:", v[PAST_SAMPLES_S]), PART("TFLOPs:", v[PAST_TFLOPS]),
+};
+
+static void take_part(struct past_point *x, const char *text)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(text, parts[i].name, parts[i].len) == 0) {
+            char *end;
+            double v = strtod(text + parts[i].len, &end);
+
+            if (end != text + parts[i].len)
+                memcpy((char *)x + parts[i].at, &v, sizeof v);
+            return;
+        }
+}
+
+static void take_iteration(struct past_log *r, const char *line)
+{
+    char *end;
+    const long long iteration = strtoll(line + strlen(" iteration "), &end, 10);
+    struct past_point *x;
+
+    if (end == line + strlen(" iteration ") || !strstr(end, "elapsed time per iteration"))
+        return;
+    if (*end == '/')
+        r->p->train_iters = strtoll(end + 1, NULL, 10);
+    x = past_add_point(r->p, iteration);
+    x->first = r->starts;
+    r->starts = false;
+    for (const char *at = strchr(end, '|'); at; at = strchr(at, '|')) {
+        at += 1 + strspn(at + 1, " ");
+        take_part(x, at);
+    }
+    /* Some log the rate only. */
+    if (!isfinite(x->v[PAST_SAMPLES_S]) && x->v[PAST_BATCH] > 0 && x->elapsed_s > 0)
+        x->v[PAST_SAMPLES_S] = x->v[PAST_BATCH] / x->elapsed_s;
+}
+
+/* ---- other lines ---- */
+
+/* "... datetime: 2022-03-11 18:00:00", of this machine's time zone, as the log's; NaN: no such thing. */
+static double datetime(const char *line)
+{
+    const char *at = strstr(line, "datetime:");
+    struct tm tm = { .tm_isdst = -1 };
+    time_t t;
+
+    if (!at || !strptime(at + strlen("datetime:"), " %Y-%m-%d %H:%M:%S", &tm))
+        return NAN;
+    t = mktime(&tm);
+    return t == (time_t)-1 ? (double)NAN : (double)t;
+}
+
+/* "English loss at iteration 40 | lm loss value: 2.1E+00 | ..." */
+static bool take_valid(struct past *p, char *line)
+{
+    char *at = strstr(line, " loss at iteration ");
+    double iteration, loss;
+
+    if (!at || !log_field(at, " loss at iteration ", &iteration) || !log_field(at, "lm loss value:", &loss))
+        return false;
+    *at = '\0';
+    err_clean(line);
+    past_add_valid(p, line + strspn(line, " "), (int64_t)iteration, loss, NAN);
+    return true;
+}
+
+static void take_slow(struct past *p, const char *line)
+{
+    struct past_slow s = { .rank = -1, .after = p->n };
+    const char *host = strstr(line, "host: ");
+    double iteration, rank;
+
+    if (!log_field(line, " iteration ", &iteration) || !log_field(line, "slowest rank:", &rank))
+        return;
+    s.iteration = (int64_t)iteration;
+    s.rank = (int)rank;
+    if (host)
+        snprintf(s.host, sizeof s.host, "%.*s", (int)strcspn(host + 6, " |"), host + 6);
+    err_clean(s.host);
+    log_field(line, "compute (s):", &s.compute_s);
+    log_field(line, "above its stage's median:", &s.above);
+    ARRAY_ROOM(p->slow, p->cap_slow, p->n_slow + 1);
+    p->slow[p->n_slow++] = s;
+}
+
+/* Text up to where a date or the line ends. */
+static void add_told(struct past *p, enum past_kind kind, const char *line, double at_s)
+{
+    const char *from = line + (*line == '['), *to = strstr(from, "] datetime:");
+    char *text = str_fmt("%.*s", (int)(to ? to - from : (long)strlen(from)), from);
+
+    past_add_event(p, kind, -1, at_s, text);
+    free(text);
+}
+
+static void take_line(struct past_log *r, char *line)
+{
+    struct past *p = r->p;
+    double iteration;
+
+    if (str_starts(line, "[default") && strchr(line, ':'))
+        line = strchr(line, ':') + 1;
+    if (str_starts(line, " iteration ")) {
+        take_iteration(r, line);
+    } else if (str_starts(line, "using world size:")) {
+        r->starts = true;
+        past_add_event(p, PAST_START, -1, NAN, line);
+    } else if (str_starts(line, "[before the start of training step]")) {
+        r->starts = true;
+        if (p->n_events && p->event[p->n_events - 1].kind == PAST_START && p->event[p->n_events - 1].after == p->n)
+            p->event[p->n_events - 1].at_s = datetime(line);
+        else
+            past_add_event(p, PAST_START, -1, datetime(line), "start");
+    } else if (str_starts(line, "[exiting program") || str_starts(line, "[Detected kill switch")) {
+        add_told(p, PAST_STOP, line, datetime(line));
+    } else if (strstr(line, "successfully saved checkpoint at iteration") &&
+               log_field(line, "checkpoint at iteration", &iteration)) {
+        past_add_event(p, PAST_SAVE, (int64_t)iteration, NAN, "");
+    } else if (str_starts(line, "[straggler]")) {
+        take_slow(p, line);
+    } else {
+        take_valid(p, line);
+    }
+}
+
+int past_read_log(struct past *p, const char *path, struct err *e)
+{
+    struct past_log r = { p, true };
+    FILE *f = fopen(path, "re");
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int rc = 0;
+
+    if (!f) {
+        err_sys(e, path, "cannot open");
+        return -1;
+    }
+    while ((n = getline(&line, &cap, f)) > 0)
+        if (line[n - 1] == '\n') {      /* a last line without its end is being written */
+            line[n - 1] = '\0';
+            take_line(&r, line);
+        }
+    if (ferror(f)) {
+        err_sys(e, path, "cannot read");
+        rc = -1;
+    }
+    free(line);
+    fclose(f);
+    return rc;
+}
