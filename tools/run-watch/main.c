@@ -1,5 +1,5 @@
 /*
- * run-watch - is the run alive and well? One line a finding, alarms, an exit status
+ * run-watch - is the run alive and well? One line a finding, alarms, an exit status; and pictures of how it went
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,15 @@
 
 static const struct verb {
     struct cli_command is;
-    int (*look)(struct runwatch *w, struct err *e);
+    int (*look)(struct runwatch *w, struct err *e);     /* a round; NULL: it draws */
+    int (*draw)(struct runwatch *w, struct err *e);
 } verbs[] = {
-    { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look },
-    { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_look },
-    { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_look },
-    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look },
-    { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look },
+    { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look, NULL },
+    { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_look, NULL },
+    { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_look, NULL },
+    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look, NULL },
+    { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look, NULL },
+    { { "plot", VERB_PLOT, 1, 1 << 20, "plot needs a LOG" }, NULL, plot_draw },
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
@@ -53,6 +55,16 @@ static void nap(double seconds)
     }
 }
 
+static int draw(struct runwatch *w, const struct verb *verb)
+{
+    struct err e = {0};
+    int rc = verb->draw(w, &e);
+
+    if (rc < 0)
+        rc = e.kind == ERR_USAGE ? cli_usage(&w->cli, "%s", e.msg) : cli_fail(&w->cli, &e);
+    return cli_done(&w->cli, rc);
+}
+
 static int work(struct runwatch *w)
 {
     const struct verb *verb = find_verb(w, w->words.n ? w->words.word[0] : NULL);
@@ -65,6 +77,8 @@ static int work(struct runwatch *w)
     w->verb = verb->is.name;
     w->arg = w->words.word + 1;
     w->n_args = w->words.n - 1;
+    if (verb->draw)
+        return draw(w, verb);
     do {
         rc = round_run(w, verb->look);
         if (w->follow_s > 0 && rc != EXIT_USAGE)

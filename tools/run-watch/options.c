@@ -6,9 +6,10 @@
 #define FIELD(f) OPTION_FIELD(struct runwatch, f)
 
 static const struct option_row status_rows[] = {
-    { "log", 0, "FILE", "the run's log, of train or Megatron-DeepSpeed", FIELD(log), .marks = VERB_STATUS },
+    { "log", 0, "FILE", "the run's log, of train or Megatron-DeepSpeed", FIELD(log),
+      .marks = VERB_STATUS | VERB_REPORT },
     { "events", 0, "DIR", "the folder of its TensorBoard files (default DIR/tensorboard, where it is)",
-      FIELD(events), .marks = VERB_STATUS },
+      FIELD(events), .marks = VERB_STATUS | VERB_REPORT },
     { "hang-minutes", 0, "N", "no iteration for so long is a hang", OPTION_REAL,
       FIELD(hang_min), .def = "10", .min = 0, .max = 1e9, .marks = VERB_STATUS },
     { "hang-iterations", 0, "N", "but never less than N times the median iteration", OPTION_REAL,
@@ -43,6 +44,14 @@ static const struct option_row crons_rows[] = {
       .def = "90", .min = 0.01, .max = 1e9, .marks = VERB_CRONS },
     {0},
 };
+static const struct option_row draw_rows[] = {
+    { "output", 'o', "FILE", "write there instead of stdout; plot: as SVG", FIELD(output), .marks = VERB_DRAWS },
+    { "title", 0, "TEXT", "what stands above", FIELD(title), .marks = VERB_DRAWS },
+    { "level", 0, "NAME=VALUE", "a horizontal line at that loss (plot)", FIELD(level), .marks = VERB_PLOT },
+    { "difference", 0, NULL, "runs over the same samples: how far each is above the first (plot)", FIELD(difference),
+      .marks = VERB_PLOT },
+    {0},
+};
 static const struct option_row alarm_rows[] = {
     { "mail", 0, "ADDRESS", "tell by mail, through sendmail", FIELD(mail), .marks = VERB_CHECKS },
     { "webhook", 0, "URL", "tell by a POST of {\"text\": ...}, through curl; @FILE: the URL is in it", FIELD(webhook),
@@ -58,7 +67,7 @@ static const struct option_row alarm_rows[] = {
       .min = 0.01, .max = 1e6, .marks = VERB_CHECKS | VERB_BEAT },
     { "state", 0, "FILE", "what is remembered (default ~/.local/state/run-watch.json)", FIELD(book) },
     { "now", 0, "SECONDS", "judge as if it were so late (since 1970, UTC)", OPTION_INT, FIELD(given_now), .min = 1,
-      .max = 1e11, .marks = VERB_CHECKS | VERB_BEAT },
+      .max = 1e11, .marks = VERB_CHECKS | VERB_BEAT | VERB_REPORT },
     {0},
 };
 
@@ -70,7 +79,8 @@ static const char head[] =
     "  pulse --job-name NAME     a job of Slurm: running, waiting, or gone\n"
     "  fs RULES                  quotas, folders, file systems: is there room, and for how long?\n"
     "  crons [NAME...]           the other watchers: did each come by on time?\n"
-    "  beat --name NAME          leave a heartbeat for a program that is no run-watch\n";
+    "  beat --name NAME          leave a heartbeat for a program that is no run-watch\n"
+    "  plot [NAME=]LOG...        losses of runs on the terminal, or with --output as SVG\n";
 static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong or could not be established, 2 wrong usage.\n"
     "Example: run-watch status --log main_log.txt --max-save-age 90 --mail oncall@example.org ckpt\n";
@@ -81,12 +91,13 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Of status", status_rows, NULL, 0 }, { "Of pulse", pulse_rows, NULL, 0 }, { "Of fs", fs_rows, NULL, 0 },
-        { "Of crons", crons_rows, NULL, 0 },
+        { "Of crons", crons_rows, NULL, 0 }, { "Pictures", draw_rows, NULL, 0 },
         { "Alarms", alarm_rows, NULL, 0 },
         { "Program", cli_rows, &w->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "run-watch", head, tail, groups, w, "status pulse fs crons beat", operands, &w->words, .given = cli_words_given,
+        "run-watch", head, tail, groups, w, "status pulse fs crons beat plot",
+        operands, &w->words, .given = cli_words_given,
     };
 
     option_take_defaults(&table);

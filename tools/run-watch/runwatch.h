@@ -3,7 +3,7 @@
  *
  * A verb looks at something and fills a report: ERROR is what is wrong, WARNING what could not be established, NOTE
  * what is well. round.c makes lines, alarms, a heartbeat and the exit status of it; alarm.c tells people, and book.c
- * remembers from one call to the next.
+ * remembers from one call to the next. The verbs that draw have no rounds: past/ reads, picture/ draws.
  */
 #ifndef SHARDKIT_RUN_WATCH_H
 #define SHARDKIT_RUN_WATCH_H
@@ -34,6 +34,9 @@ struct runwatch {
     const char *job_name, *group, *users;       /* pulse */
     int compat;                 /* enum runwatch_compat */
     double ahead_h, max_age_min;        /* fs, crons */
+    const char *output, *title;         /* plot, report */
+    const char *level;                  /* plot */
+    bool difference;
 
     /* ---- of one round ---- */
     double now_s;               /* since 1970 */
@@ -47,7 +50,8 @@ struct runwatch {
 /* ---- options.c ---- */
 
 /* Marks of options: the verbs that take them. */
-enum { VERB_STATUS = 1, VERB_PULSE = 2, VERB_FS = 4, VERB_CRONS = 8, VERB_BEAT = 16, VERB_CHECKS = 15 };
+enum { VERB_STATUS = 1, VERB_PULSE = 2, VERB_FS = 4, VERB_CRONS = 8, VERB_BEAT = 16, VERB_PLOT = 32,
+       VERB_REPORT = 64, VERB_CHECKS = 15, VERB_DRAWS = 96 };
 /* 0, or -1 after saying on stderr what is wrong. */
 int runwatch_parse(struct runwatch *w, int argc, char **argv);
 
@@ -71,5 +75,11 @@ MUST_CHECK int pulse_look(struct runwatch *w, struct err *e);
 MUST_CHECK int fs_look(struct runwatch *w, struct err *e);
 MUST_CHECK int crons_look(struct runwatch *w, struct err *e);
 MUST_CHECK int beat_look(struct runwatch *w, struct err *e);
+
+/* ---- draw_*.c: the verbs that draw ---- */
+
+/* EXIT_OK; EXIT_BAD where something was damaged, which is said, and the rest drawn; -1 and *e. */
+MUST_CHECK int plot_draw(struct runwatch *w, struct err *e);
+MUST_CHECK int report_draw(struct runwatch *w, struct err *e);
 
 #endif
