@@ -219,10 +219,12 @@ step 0 "train on 4 ranks to the end" train_on 4 second.log 0 \
 
 say "As if nothing had happened?"
 mkdir -p "$root/build"
-"$TBIN/tools/lossplot" --svg "$root/build/demo.svg" --level "entropy of single bytes=$floor" \
-    --title "A small BLOOM on four languages, stopped and continued with half the ranks" \
-    "8 ranks (TP 2, PP 2, DP 2)=first.log" "4 ranks (TP 2, PP 2, DP 1)=second.log" ||
-    problem "no plot"
+for output in "" "--output=$root/build/demo.svg"; do
+    run-watch plot ${output:+"$output"} --level "entropy of single bytes=$floor" \
+        --title "A small BLOOM on four languages, stopped and continued with half the ranks" \
+        "8 ranks (TP 2, PP 2, DP 2)=first.log" "4 ranks (TP 2, PP 2, DP 1)=second.log" ||
+        problem "no plot"
+done
 echo
 echo "  The same as SVG: build/demo.svg"
 last=$(losses second.log | tail -n 10 | awk '{ s += $2 } END { printf "%.3f", s / NR }')

@@ -20,7 +20,7 @@ export LC_ALL=C
 data=$(realpath "$1.bin") data=${data%.bin}
 cd "$(dirname "$0")/../.."
 out=${2:-build/loss}
-BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} python=${PYTHON:-python3}
+BIN=${BIN:-$PWD/bin} python=${PYTHON:-python3}
 L=${LAYERS:-24} h=${HIDDEN:-1024} n=${HEADS:-16} s=${SEQ:-2048} V=${VOCAB:-250880} b=${BATCH:-8}
 iters=${ITERS:-300} warmup=$((${ITERS:-300} / 10)) lr=${LR:-3e-4} min_lr=${MIN_LR:-3e-5} seed=1234
 dtype=${DTYPE:-bf16} bf16=--bf16 noise=${NOISE:-both}
@@ -125,5 +125,7 @@ done | awk -v iters="$iters" -v first="${FIRST:-1e-3}" -v limit="${LIMIT:-2}" -v
         printf ", \"ratio\": %.2f}\n", ratio >json
         exit bad || !(abs(loss["torch", 1] - loss["ours", 1]) <= first && ratio <= limit)
     }' && rc=0 || rc=1
-"$TBIN/tools/lossplot" --difference --svg "$out/loss.svg" --title "${TITLE:-BLOOM-560m on English text: train and PyTorch}" "$@"
+for output in "" "--output=$out/loss.svg"; do
+    "$BIN/run-watch" plot ${output:+"$output"} --difference --title "${TITLE:-BLOOM-560m on English text: train and PyTorch}" "$@"
+done
 exit $rc
