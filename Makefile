@@ -161,6 +161,23 @@ $(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(SHARED):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
+# What run-watch report puts into its pages, as C: numbers of bytes, so that nothing has to be quoted.
+PAGE_DIR := tools/run-watch/picture
+PAGE_JS  := $(addprefix $(PAGE_DIR)/page_,base.js chart.js rows.js build.js)
+$(O)/$(PAGE_DIR)/page_files.c: $(PAGE_DIR)/page.css $(PAGE_JS)
+	$(call say,GEN,$@)
+	@mkdir -p $(@D)
+	$(Q)exec >$@; echo '#include "tools/run-watch/picture/page_impl.h"'; \
+	bytes() { od -An -v -tu1 | sed 's/[0-9][0-9]*/&,/g'; }; \
+	echo 'const char page_css[] = {'; cat $(PAGE_DIR)/page.css | bytes; echo '0 };'; \
+	echo 'const char page_js[] = {'; cat $(PAGE_JS) | bytes; echo '0 };'
+
+$(O)/$(PAGE_DIR)/page_files.o: $(O)/$(PAGE_DIR)/page_files.c $(O)/flags
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
+
+$(BIN)/run-watch: $(O)/$(PAGE_DIR)/page_files.o
+
 define tool_rule
 $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c)) $(LIB)
 	$$(call say,LD,$$@)
