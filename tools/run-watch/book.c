@@ -20,26 +20,28 @@
 enum { LOCK_WAIT_S = 120 };
 static const uint64_t book_max_bytes = 64 << 20;
 
-static char *default_path(struct err *e)
+char *book_path(const char *path, struct err *e)
 {
     const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    char *path, *dir;
 
-    if (xdg && *xdg == '/') {
-        path = path_join(xdg, "run-watch.json");
-    } else if (home && *home == '/') {
-        path = path_join(home, ".local/state/run-watch.json");
-    } else {
-        err_data(e, "HOME", ERR_NO_BYTE, "is not set, so there is no place to remember anything; give --state FILE");
-        return NULL;
-    }
-    dir = path_parent(path);
-    if (dir_make(dir, e) < 0) {
-        free(path);
-        path = NULL;
-    }
+    if (path)
+        return xstrdup(path);
+    if (xdg && *xdg == '/')
+        return path_join(xdg, "run-watch.json");
+    if (home && *home == '/')
+        return path_join(home, ".local/state/run-watch.json");
+    err_data(e, "HOME", ERR_NO_BYTE, "is not set, so there is no place to remember anything; give --state FILE");
+    return NULL;
+}
+
+/* The user's own place is made where it is missing; one that was named is there. */
+static int make_place(const struct book *b, const char *named, struct err *e)
+{
+    char *dir = path_parent(b->path);
+    int rc = named ? 0 : dir_make(dir, e);
+
     free(dir);
-    return path;
+    return rc;
 }
 
 static int take_lock(struct book *b, struct err *e)
@@ -91,8 +93,8 @@ int book_open(struct book *b, const char *path, bool *damaged, struct err *e)
 
     *b = (struct book){ .lock = -1 };
     *damaged = false;
-    b->path = path ? xstrdup(path) : default_path(e);
-    if (!b->path || take_lock(b, e) < 0)
+    b->path = book_path(path, e);
+    if (!b->path || make_place(b, path, e) < 0 || take_lock(b, e) < 0)
         return -1;
     if (access(b->path, F_OK) == 0) {
         text = file_slurp(b->path, book_max_bytes, &size, e);

@@ -89,14 +89,18 @@ static char *how_full(const struct fs_area *a, const struct fs_measure *m, int w
 }
 
 /* "; full in 31 h at this rate", and whether that is too soon. */
-static char *when_full(const struct runwatch *w, const struct fs_area *a, double value, json_t *areas, bool *soon,
+static char *when_full(const struct runwatch *w, const struct fs_area *a, double value, struct book *b, bool *soon,
                        const char *of)
 {
     const double full = a->kind == FS_QUOTA ? 100 : a->kind == FS_DF ? 0 : (double)a->limit;
     char *key = str_fmt("%s %s %s", w->scope, a->name, of), span[24];
     json_t *name = text_json(key);
-    double hours = areas ? fs_forecast_hours(areas, json_string_value(name), w->now_s, value, full) : -1;
+    double hours = -1;
 
+    if (b) {
+        hours = fs_forecast_hours(book_part(b, "areas"), json_string_value(name), w->now_s, value, full);
+        json_object_set_new(book_part(b, "full"), json_string_value(name), json_real(full));
+    }
     json_decref(name);
     free(key);
     *soon = hours >= 0 && hours < w->ahead_h;
@@ -105,7 +109,7 @@ static char *when_full(const struct runwatch *w, const struct fs_area *a, double
     return str_fmt("; full in %s at this rate", round_span(3600 * hours, span));
 }
 
-static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, json_t *areas)
+static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, struct book *b)
 {
     /* What may be wrong of each kind. */
     static const char *const code[][2] = { { "bytes", "inodes" }, { "bytes" }, { "inodes" }, { "free" } };
@@ -114,7 +118,7 @@ static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_m
 
     for (int i = 0; i < (a->kind == FS_QUOTA ? 2 : 1); i++) {
         bool soon;
-        char *full = how_full(a, m, i), *when = when_full(w, a, m->used[i], areas, &soon, code[a->kind][i]);
+        char *full = how_full(a, m, i), *when = when_full(w, a, m->used[i], b, &soon, code[a->kind][i]);
 
         if (is_over(a, m, i))
             round_wrong(w, code[a->kind][i], a->name, "%s%s", full, when);
@@ -158,7 +162,7 @@ int fs_look(struct runwatch *w, struct err *e)
     remembers = round_book(w, &b, &lost) == 0;
     for (int i = 0; i < rules.n; i++)
         if (known[i]) {
-            judge(w, &rules.area[i], &m[i], remembers ? book_part(&b, "areas") : NULL);
+            judge(w, &rules.area[i], &m[i], remembers ? &b : NULL);
             if (w->compat == RUNWATCH_BIGSCIENCE)
                 say_compat(w, &rules.area[i], &m[i]);
         }

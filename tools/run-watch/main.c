@@ -20,6 +20,7 @@ static const struct verb {
     { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look, NULL },
     { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look, NULL },
     { { "plot", VERB_PLOT, 1, 1 << 20, "plot needs a LOG" }, NULL, plot_draw },
+    { { "report", VERB_REPORT, 1, 1 << 20, "report needs a DIR" }, NULL, report_draw },
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 

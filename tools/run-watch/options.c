@@ -46,6 +46,8 @@ static const struct option_row crons_rows[] = {
 };
 static const struct option_row draw_rows[] = {
     { "output", 'o', "FILE", "write there instead of stdout; plot: as SVG", FIELD(output), .marks = VERB_DRAWS },
+    { "backups", 0, "PLACE", "where ckpt-backup keeps copies of the run (report)", FIELD(backups),
+      .marks = VERB_REPORT },
     { "title", 0, "TEXT", "what stands above", FIELD(title), .marks = VERB_DRAWS },
     { "level", 0, "NAME=VALUE", "a horizontal line at that loss (plot)", FIELD(level), .marks = VERB_PLOT },
     { "difference", 0, NULL, "runs over the same samples: how far each is above the first (plot)", FIELD(difference),
@@ -80,7 +82,8 @@ static const char head[] =
     "  fs RULES                  quotas, folders, file systems: is there room, and for how long?\n"
     "  crons [NAME...]           the other watchers: did each come by on time?\n"
     "  beat --name NAME          leave a heartbeat for a program that is no run-watch\n"
-    "  plot [NAME=]LOG...        losses of runs on the terminal, or with --output as SVG\n";
+    "  plot [NAME=]LOG...        losses of runs on the terminal, or with --output as SVG\n"
+    "  report [NAME=]DIR...      all of it on one page of HTML: curves, incidents, saves, stragglers, disks\n";
 static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong or could not be established, 2 wrong usage.\n"
     "Example: run-watch status --log main_log.txt --max-save-age 90 --mail oncall@example.org ckpt\n";
@@ -96,7 +99,7 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv)
         { "Program", cli_rows, &w->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "run-watch", head, tail, groups, w, "status pulse fs crons beat plot",
+        "run-watch", head, tail, groups, w, "status pulse fs crons beat plot report",
         operands, &w->words, .given = cli_words_given,
     };
 

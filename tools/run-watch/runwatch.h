@@ -35,6 +35,7 @@ struct runwatch {
     int compat;                 /* enum runwatch_compat */
     double ahead_h, max_age_min;        /* fs, crons */
     const char *output, *title;         /* plot, report */
+    const char *backups;                /* report */
     const char *level;                  /* plot */
     bool difference;
 
