@@ -111,8 +111,11 @@ void job_writers(struct job *j)
 int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_opts *o, struct report *notes,
              struct checkpoint_loaded *out, struct err *e)
 {
+    struct checkpoint_load_opts told = *o;
+
+    told.notes = notes;
     for (int i = 0; i < j->n; i++)
-        if (checkpoint_load(c, j->rank[i].s, &j->rank[i].st, o, notes, out, e) < 0)
+        if (checkpoint_load(c, j->rank[i].s, &j->rank[i].st, &told, out, e) < 0)
             return -1;
     return 0;
 }

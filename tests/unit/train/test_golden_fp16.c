@@ -158,8 +158,8 @@ static void open_run(struct run *r)
     r->st = (struct stage_state){ calloc((size_t)r->g->flat_n, 2), calloc((size_t)r->g->flat_n, 2),
                                   calloc((size_t)r->g->shard_n, 4), calloc((size_t)r->g->shard_n, 4),
                                   calloc((size_t)r->g->shard_n, 4) };
-    must(checkpoint_load(r->c, r->g, &r->st, &(struct checkpoint_load_opts){ .weights = DTYPE_F16, .dev = k->dev },
-                         notes, &loaded, &e) == 0, &e);
+    must(checkpoint_load(r->c, r->g, &r->st, &(struct checkpoint_load_opts){ .weights = DTYPE_F16, .dev = k->dev,
+                                                                              .notes = notes }, &loaded, &e) == 0, &e);
     assert_int_equal(loaded.opt_step, 13);
     r->m = model_new(r->g, &r->st, k, all, &mo, &e);
     must(r->m != NULL, &e);

@@ -123,6 +123,7 @@ struct checkpoint_load_opts {
     int threads;                /* reading; 0 = 2 */
     uint64_t mem_bytes;         /* fixed buffers; 0 = 32 MiB */
     bool (*stopped)(void);      /* asked now and then; true ends it with ERR_STOP. May be NULL */
+    struct report *notes;       /* what is told of it goes there */
 };
 
 struct checkpoint_loaded {
@@ -156,8 +157,7 @@ struct checkpoint_loaded {
  * -1: ERR_DATA, ERR_SYS, ERR_USAGE, ERR_STOP; the buffers' contents are then undefined.
  */
 MUST_CHECK int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
-                               const struct checkpoint_load_opts *o, struct report *notes,
-                               struct checkpoint_loaded *out, struct err *e);
+                               const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e);
 
 /* ---- saving ---- */
 

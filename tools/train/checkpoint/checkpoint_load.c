@@ -169,16 +169,17 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     return 0;
 }
 
-static struct plan_item *add_item(struct load *l, const struct tmap *m, uint64_t from, uint64_t len, int param,
-                                  enum state st, char *dst)
+/* `r` says what of a map; the rest of it is filled in. */
+static struct plan_item *add_item(struct load *l, struct plan_range r, int param, enum state st, char *dst)
 {
     struct fill *f = arena_alloc(l->arena, sizeof *f);
-    int i = plan_add(l->plan, &(struct plan_range){ .map = m, .from = from, .len = len, .policy = l->o->replicas,
-                                                    .name = l->from[param]->name, .user = f }, -1, 0);
 
     *f = (struct fill){ .next = l->fill, .dst = dst, .widen = DTYPE_F32, .param = param, .state = st };
     l->fill = f;
-    return plan_item(l->plan, i);
+    r.policy = l->o->replicas;
+    r.name = l->from[param]->name;
+    r.user = f;
+    return plan_item(l->plan, plan_add(l->plan, &r, -1, 0));
 }
 
 /* Elements [from, from + n) of a parameter's slice, to `dst`. */
@@ -215,6 +216,7 @@ static void add_want(struct load *l, const struct want *w)
     const struct tmap *m;
     uint64_t size = (uint64_t)dtype_size(w->map->dtype);
     int64_t first, have, n = w->n;
+    struct plan_range part;
     struct plan_item *it;
 
     m = slice_of(l, w, &first);
@@ -222,7 +224,8 @@ static void add_want(struct load *l, const struct want *w)
     n = have < n ? have : n;
     if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
         return;
-    it = add_item(l, m, (uint64_t)(first + w->from) * size, (uint64_t)n * size, w->param, w->state, w->dst);
+    part = (struct plan_range){ .map = m, .from = (uint64_t)(first + w->from) * size, .len = (uint64_t)n * size };
+    it = add_item(l, part, w->param, w->state, w->dst);
     if (to == DTYPE_F32 && m->dtype != DTYPE_F32)
         ((struct fill *)it->user)->widen = m->dtype;
     else
@@ -319,11 +322,10 @@ static int add_tied_checks(struct load *l, struct pair *pair)
             have = have < w.n ? have : w.n;
             for (int side = 0; side < 2; side++) {
                 const struct tmap *m = side ? q->tied[st] : q->state[st];
-                int i = add_item(l, m, (uint64_t)(first + w.from) * sizeof(float), (uint64_t)have * sizeof(float),
-                                 r->param, (enum state)st, NULL)
-                            ->number;
+                const struct plan_range part = { .map = m, .from = (uint64_t)(first + w.from) * sizeof(float),
+                                                 .len = (uint64_t)have * sizeof(float) };
 
-                *(side ? &pair[n].b : &pair[n].a) = i;
+                *(side ? &pair[n].b : &pair[n].a) = add_item(l, part, r->param, (enum state)st, NULL)->number;
             }
             n++;
         }
@@ -402,7 +404,8 @@ static int find_drift(struct load *l, struct err *e)
 
             /* Under REPLICAS_FAIL too all are counted first. */
             if (m && m->op == TMAP_REPLICAS && m->n_slices > 1 && !(is_moment((enum state)st) && l->o->no_optim))
-                add_item(l, m, 0, m->len, i, (enum state)st, NULL)->policy = REPLICAS_FIRST;
+                add_item(l, (struct plan_range){ .map = m, .len = m->len }, i, (enum state)st, NULL)
+                    ->policy = REPLICAS_FIRST;
         }
     rc = run_plan(l, e);
     for (int i = 0; i < plan_n(l->plan) && rc == 0; i++) {
@@ -452,10 +455,9 @@ static void clear(const struct load *l)
 }
 
 int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
-                    const struct checkpoint_load_opts *o, struct report *notes, struct checkpoint_loaded *out,
-                    struct err *e)
+                    const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e)
 {
-    struct load l = { .c = c, .s = s, .dst = dst, .o = o, .notes = notes, .out = out, .arena = arena_new(0),
+    struct load l = { .c = c, .s = s, .dst = dst, .o = o, .notes = o->notes, .out = out, .arena = arena_new(0),
                       .lock = PTHREAD_MUTEX_INITIALIZER };
     double begun = clock_s();
     int rc = -1;

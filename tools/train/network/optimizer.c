@@ -295,17 +295,21 @@ static void round_all(struct optimizer *p, struct dev_stream *s)
         round_part(p, i, element(p, p->grad, p->g->bucket[i].shard_at), p->g->bucket[i].n, s);
 }
 
-/*
- * Sum of squares of a shard-shaped `x` over the whole model, on every rank; each element of each parameter once.
- * *also (NULL: nothing) is read once all that is queued is done, and becomes its sum over all ranks.
- */
-static int sum_squares(struct optimizer *p, const void *x, enum dtype t, double *sum, double *also,
-                       struct dev_stream *s, struct err *e)
+/* What is squared and summed */
+struct squares {
+    const void *x;              /* shard-shaped */
+    enum dtype t;
+    double *also;               /* read once all that is queued is done, and becomes its sum over all ranks; or NULL */
+};
+
+/* Sum of squares over the whole model, on every rank; each element of each parameter once. */
+static int sum_squares(struct optimizer *p, const struct squares *of, double *sum, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_ids;
+    double *also = of->also;
 
     p->k->dev->zero(p->sums, (uint64_t)n * sizeof(double), s);
-    p->k->sumsq_runs(p->sums, x, t, p->counted, s);
+    p->k->sumsq_runs(p->sums, of->x, of->t, p->counted, s);
     if (comm_sync(p->c.world, s, e) < 0)
         return -1;
     p->k->dev->copy(p->host_sums, p->sums, (uint64_t)n * sizeof(double), s);
@@ -328,7 +332,7 @@ int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *
 {
     double sum;
 
-    if (sum_squares(p, p->st.master, DTYPE_F32, &sum, NULL, s, e) < 0)
+    if (sum_squares(p, &(struct squares){ p->st.master, DTYPE_F32, NULL }, &sum, s, e) < 0)
         return -1;
     *norm = sqrt(sum);
     return 0;
@@ -414,7 +418,7 @@ int optimizer_reduce(struct optimizer *p, const void *head_grad, double *norm, d
         round_all(p, s);
     else if (reduce_rest(p, s, e) < 0)
         return -1;
-    if (sum_squares(p, p->grad, p->grads, &sum, also, s, e) < 0)
+    if (sum_squares(p, &(struct squares){ p->grad, p->grads, also }, &sum, s, e) < 0)
         return -1;
     *norm = sqrt(sum);
     return 0;

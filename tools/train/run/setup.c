@@ -185,18 +185,18 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
 static int load(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
+    struct report *notes = report_new();
     const struct checkpoint_load_opts o = {
         .weights = t->t, .no_optim = t->o.no_load_optim, .replicas = (enum replica_policy)t->o.replicas,
-        .dev = t->k->dev, .threads = (int)t->o.threads,
+        .dev = t->k->dev, .threads = (int)t->o.threads, .notes = notes,
     };
     struct checkpoint_loaded loaded;
-    struct report *notes = report_new();
     struct strbuf sb = {0};
     double begin = clock_s();
     int rc;
 
     show_phase(t, "load");
-    rc = checkpoint_load(t->from, t->stage, &t->state, &o, notes, &loaded, e);
+    rc = checkpoint_load(t->from, t->stage, &t->state, &o, &loaded, e);
     show_report(t, notes);
     /* It is loaded when every rank has its part. */
     rc = agree_all_well(t, rc, e);
