@@ -134,6 +134,26 @@ static void dev_free_host(void *p)
         cuda_note("cudaFreeHost", cudaFreeHost(p));
 }
 
+static int dev_pin(void *p, uint64_t bytes, struct err *e)
+{
+    cudaError_t status;
+
+    select_gpu();
+    status = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
+    if (status == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    fail(e, "%s: cannot pin %llu bytes of host memory: %s", gpu.name, (unsigned long long)bytes,
+         cudaGetErrorString(status));
+    return -1;
+}
+
+static void dev_unpin(void *p)
+{
+    select_gpu();
+    cuda_note("cudaHostUnregister", cudaHostUnregister(p));
+}
+
 static void dev_copy(void *dst, const void *src, uint64_t bytes, struct dev_stream *s)
 {
     select_gpu();
@@ -305,7 +325,7 @@ static double dev_seconds_between(struct dev_event *from, struct dev_event *to)
 const struct dev_ops cuda_dev = {
     "cuda", dev_alloc, dev_free, dev_alloc_host, dev_free_host, dev_copy, dev_zero, dev_stream_new, dev_stream_free,
     dev_stream_sync, dev_event_new, dev_event_free, dev_event_record, dev_stream_wait, dev_event_done, dev_memory,
-    dev_check, dev_who, dev_timer_new, dev_seconds_between,
+    dev_check, dev_who, dev_timer_new, dev_seconds_between, dev_pin, dev_unpin,
 };
 
 /* ---- open ---- */

@@ -57,6 +57,13 @@ struct dev_ops {
     struct dev_event *(*timer_new)(void);
     /* Seconds of device time between two timers that are done; 0 on the CPU. */
     double (*seconds_between)(struct dev_event *from, struct dev_event *to);
+    /*
+     * Let the device copy from and to memory of the host that is there already (a mapping that processes share) as fast
+     * as what alloc_host() gives: -1 and ERR_SYS where it cannot; copies work all the same then, and hold up the
+     * thread that queues them. `unpin` before the memory goes. Both NULL: there is nothing to do.
+     */
+    int (*pin)(void *p, uint64_t bytes, struct err *e);
+    void (*unpin)(void *p);
 };
 
 /* It computes on the host's processors, in the host's memory. */
