@@ -133,7 +133,8 @@ static void add_weights(struct share_making *m, int held)
     const int file = m->layer_file[h->param];
 
     if (file >= 0)
-        add_piece(m, &(struct ds_piece){ .held = held, .state = STATE_BF16, .first = h->from, .file = file,
+        add_piece(m, &(struct ds_piece){ .held = held, .state = STATE_BF16, .elem_bytes = (int)size,
+                                         .first = h->from, .file = file,
                                          .storage = storage_of(&m->s->file[file], &like),
                                          .at = (uint64_t)h->from * size, .from = h->at[STATE_BF16],
                                          .len = (uint64_t)h->n * size });
@@ -152,7 +153,8 @@ static void add_flat(struct share_making *m, int held, int group, const struct d
         for (int st = STATE_FP32; st < STATE_N; st++) {
             const struct ds_storage like = { .fill = DS_FILL_FLAT, .state = (enum state)st, .group = group };
 
-            add_piece(m, &(struct ds_piece){ .held = held, .state = (enum state)st, .first = h->from + at - begin,
+            add_piece(m, &(struct ds_piece){ .held = held, .state = (enum state)st, .elem_bytes = sizeof(float),
+                                             .first = h->from + at - begin,
                                              .file = m->first_shard + dp,
                                              .storage = storage_of(&m->s->file[m->first_shard + dp], &like),
                                              .at = (uint64_t)(at - dp * P) * sizeof(float),

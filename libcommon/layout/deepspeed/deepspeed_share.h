@@ -76,8 +76,12 @@ struct ds_meeting {
 };
 
 struct ds_save {
-    const void *memory;         /* that ds_held's places are in */
-    uint64_t bytes;
+    /*
+     * What ds_held's places are in. Memory that is smaller than the last of them is a ring: byte x of the state is at
+     * x % bytes, and no item of the plan crosses a multiple of `window` (0: there is none), which divides `bytes`.
+     */
+    const void *memory;
+    uint64_t bytes, window;
     struct ds_now now;
     struct ds_meeting meeting;
     /* The mp_rank file of this (pp, tp), where this process writes it; root NULL: another one does. */
@@ -90,6 +94,7 @@ struct ds_save {
 struct ds_piece {
     int held;                   /* the run that it is of */
     enum state state;
+    int elem_bytes;
     int64_t first;              /* the element of the parameter's slice that it begins with */
     int file, storage;
     uint64_t at;                /* bytes in the storage */

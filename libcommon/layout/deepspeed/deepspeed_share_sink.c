@@ -117,11 +117,34 @@ static void add_item(struct sink *k, struct plan *plan, int record, const struct
         f->dst = plan_add_dst(plan, path);
         free(path);
     }
-    x->extent = (struct extent){ record, p->from, p->len };
+    x->extent = (struct extent){ record, p->from % w->how->bytes, p->len };
     x->slice = (struct tmap_slice){ .len = p->len, .n_extents = 1, .extent = &x->extent };
     x->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = p->len, .n_slices = 1, .slice = &x->slice };
     plan_add(plan, &(struct plan_range){ .map = &x->map, .len = p->len, .policy = REPLICAS_FIRST, .name = f->name,
                                          .user = (void *)p }, f->dst, f->at[p->storage] + p->at);
+}
+
+/* In a ring a piece is cut where it goes on in another window. */
+static void add_piece(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
+{
+    struct share_saving *w = k->priv;
+    const uint64_t window = w->how->window, end = p->from + p->len;
+
+    if (!window || p->from / window == (end - 1) / window) {
+        add_item(k, plan, record, p);
+        return;
+    }
+    for (uint64_t at = p->from, n; at < end; at += n) {
+        struct ds_piece *part = arena_alloc(w->arena, sizeof *part);
+
+        n = min_u64(end - at, window - at % window);
+        *part = *p;
+        part->first += (int64_t)(at - p->from) / p->elem_bytes;
+        part->at += at - p->from;
+        part->from = at;
+        part->len = n;
+        add_item(k, plan, record, part);
+    }
 }
 
 /* Any process may come first to a file: each makes it, none cuts it. */
@@ -157,7 +180,7 @@ static int prepare(struct sink *k, const struct source *none, const char *dir, s
     memory.file = files_add_mem(files, w->how->memory, w->how->bytes, "staging area");
     record = files_add_record(files, &memory);
     for (int i = 0; i < w->s->n_pieces; i++)
-        add_item(k, plan, record, &w->s->piece[i]);
+        add_piece(k, plan, record, &w->s->piece[i]);
     return reserve(k, e);
 }
 
