@@ -51,10 +51,29 @@ static int mem_check(struct err *e)
     return 0;
 }
 
-const struct dev_ops job_host = { .name = "cpu", .alloc = mem_alloc, .free = free, .copy = mem_copy,
-                                     .zero = mem_zero, .stream_sync = mem_sync, .check = mem_check };
-const struct dev_ops job_other = { .name = "other", .alloc = mem_alloc, .free = free, .copy = mem_copy,
-                                      .zero = mem_zero, .stream_sync = mem_sync, .check = mem_check };
+static struct dev_stream *no_stream(void) { return NULL; }
+static struct dev_event *no_event(void) { return NULL; }
+static void no_event_free(struct dev_event *v) { (void)v; }
+
+static void no_event_record(struct dev_event *v, struct dev_stream *s)
+{
+    (void)v;
+    (void)s;
+}
+
+static void no_wait(struct dev_stream *s, struct dev_event *v)
+{
+    (void)s;
+    (void)v;
+}
+
+#define MEMORY_DEVICE                                                                                               \
+    .alloc = mem_alloc, .free = free, .alloc_host = mem_alloc, .free_host = free, .copy = mem_copy,                 \
+    .zero = mem_zero, .stream_new = no_stream,                                                                      \
+    .stream_free = mem_sync, .stream_sync = mem_sync, .event_new = no_event, .event_free = no_event_free,           \
+    .event_record = no_event_record, .stream_wait = no_wait, .check = mem_check
+const struct dev_ops job_host = { .name = "cpu", MEMORY_DEVICE };
+const struct dev_ops job_other = { .name = "other", MEMORY_DEVICE };
 
 /* ---- all ranks of a job ---- */
 

@@ -16,13 +16,12 @@
 #include "libcommon/convert/staging.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 
-enum { HASH_CHUNK = 1 << 20 };
-
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
     char *dir;                  /* absolute: the writer keeps the folder it was forked in */
     char *area;
     struct checkpoint_area at;
+    char *replicas;             /* host memory for those of this rank, or NULL */
     uint64_t disk_bytes;        /* of all ranks */
     int rank;
     bool under_way;             /* the writer's answer has not been taken */
@@ -33,6 +32,111 @@ struct checkpoint_saver {
 };
 
 static const struct checkpoint_saved none = { .iteration = -1, .ok = true };
+
+/* ---- replicas ---- */
+
+/* What this rank owns of a replicated parameter, of one state. */
+struct replica {
+    int number;                 /* param * STATE_N + state */
+    const void *from;
+    uint64_t len;
+};
+
+/* One state of a run. */
+static struct replica replica_of(const struct checkpoint_saver *v, const struct stage_run *r, int st)
+{
+    const struct stage_state *from = v->o.state;
+    const float *const flat[STATE_N] = { NULL, from->master, from->exp_avg, from->exp_avg_sq };
+    const uint64_t size = (uint64_t)checkpoint_state_bytes((enum state)st, v->o.weights);
+    const struct stage_param *p = &v->o.stage->param[r->param];
+
+    return (struct replica){
+        .number = r->param * STATE_N + st, .len = (uint64_t)r->n * size,
+        .from = st == STATE_BF16 ? (const char *)from->weights + (uint64_t)(p->at + r->from) * size
+                                 : (const char *)(flat[st] + r->shard_at),
+    };
+}
+
+typedef void replica_fn(const struct checkpoint_saver *v, const struct replica *r, uint64_t at, uint32_t *crc);
+
+/* Call each(v, replica, where it begins in a buffer of them all, crc); the buffer's size. */
+static uint64_t for_replicas(const struct checkpoint_saver *v, replica_fn *each, uint32_t *crc)
+{
+    const struct stage *s = v->o.stage;
+    uint64_t at = 0;
+
+    for (int i = 0; i < s->n_runs; i++)
+        for (int st = 0; st < STATE_N && !s->param[s->run[i].param].split; st++) {
+            const struct replica r = replica_of(v, &s->run[i], st);
+
+            if (each)
+                each(v, &r, at, crc);
+            at += r.len;
+        }
+    return at;
+}
+
+static void fetch_replica(const struct checkpoint_saver *v, const struct replica *r, uint64_t at, uint32_t *crc)
+{
+    (void)crc;
+    v->o.dev->copy(v->replicas + at, r->from, r->len, v->o.stream);
+}
+
+static void hash_replica(const struct checkpoint_saver *v, const struct replica *r, uint64_t at, uint32_t *crc)
+{
+    crc[r->number] = crc_bytes(crc[r->number], v->replicas + at, r->len);
+}
+
+/* One CRC a replicated parameter and state, over what this rank owns of it. [n_params * STATE_N] */
+static void hash_replicas(const struct checkpoint_saver *v, uint32_t *crc)
+{
+    /* All are fetched, then waited for once: there are hundreds, a few kilobytes each. */
+    for_replicas(v, fetch_replica, NULL);
+    v->o.dev->stream_sync(v->o.stream);
+    for_replicas(v, hash_replica, crc);
+}
+
+/* The first that differs, on every rank of the group the same. */
+static int compare_replicas(const struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
+{
+    const struct stage *s = v->o.stage;
+    int n_differ = 0, first = -1, who = -1;
+
+    for (int i = 0; i < n; i++)
+        for (int r = 1; r < ranks; r++)
+            if (all[(size_t)r * (size_t)n + (size_t)i] != all[i]) {
+                n_differ++;
+                if (first < 0) {
+                    first = i;
+                    who = r;
+                }
+                break;
+            }
+    if (first < 0)
+        return 0;
+    err_data(e, s->param[first / STATE_N].name, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
+             "rank 0 and %d (stage %d, data rank %d; %d such states in all): the state in memory is not to be trusted",
+             state_name((enum state)(first % STATE_N)), who, s->pp, s->dp, n_differ);
+    return -1;
+}
+
+int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
+{
+    int n = v->o.stage->n_params * STATE_N, ranks = v->o.tp ? comm_size(v->o.tp) : 1, rc;
+    uint32_t *mine, *all;
+
+    if (ranks == 1)
+        return 0;
+    mine = xcalloc((size_t)n, sizeof *mine);
+    all = xmalloc((size_t)n * (size_t)ranks * sizeof *all);
+    hash_replicas(v, mine);
+    rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
+    if (rc == 0)
+        rc = compare_replicas(v, all, n, ranks, e);
+    free(mine);
+    free(all);
+    return rc;
+}
 
 /* ---- set-up ---- */
 
@@ -78,6 +182,8 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0)
         goto out;
+    if (o->tp && comm_size(o->tp) > 1 && !(v->replicas = o->dev->alloc_host(for_replicas(v, NULL, NULL), e)))
+        goto out;
     v->area = writer_area(o->writer, max_u64(v->at.bytes, 4096), e);
     if (!v->area || writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
         goto out;
@@ -85,8 +191,7 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
 out:
     strbuf_free(&msg);
     if (rc < 0) {
-        free(v->dir);
-        free(v);
+        checkpoint_saver_free(v);
         v = NULL;
     }
     return v;
@@ -102,6 +207,8 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
         return;
     /* A failure has been told by wait, which every exit calls before. */
     (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
+    if (v->replicas)
+        v->o.dev->free_host(v->replicas);
     free(v->dir);
     free(v->job);
     free(v);
@@ -138,86 +245,6 @@ static void copy_state(const struct checkpoint_saver *v)
                        v->o.stream);
     }
     v->o.dev->stream_sync(v->o.stream);
-}
-
-/* ---- replicas ---- */
-
-/* CRC of a run of device memory, which goes through a small buffer of the host's. */
-static uint32_t crc_of(const struct checkpoint_saver *v, uint32_t crc, const char *at, uint64_t len, char *buf)
-{
-    for (uint64_t n; len; at += n, len -= n) {
-        n = min_u64(len, HASH_CHUNK);
-        v->o.dev->copy(buf, at, n, v->o.stream);
-        v->o.dev->stream_sync(v->o.stream);
-        crc = crc_bytes(crc, buf, n);
-    }
-    return crc;
-}
-
-/* One CRC a replicated parameter and state, over what this rank owns of it. [n_params * STATE_N] */
-static void hash_replicas(const struct checkpoint_saver *v, uint32_t *crc)
-{
-    const struct stage *s = v->o.stage;
-    const struct stage_state *from = v->o.state;
-    const float *const flat[STATE_N] = { NULL, from->master, from->exp_avg, from->exp_avg_sq };
-    uint64_t size = (uint64_t)dtype_size(v->o.weights);
-    char *buf = xmalloc(HASH_CHUNK);
-
-    for (int i = 0; i < s->n_runs; i++) {
-        const struct stage_run *r = &s->run[i];
-        const struct stage_param *p = &s->param[r->param];
-        uint32_t *to = &crc[r->param * STATE_N];
-
-        if (p->split)
-            continue;
-        to[STATE_BF16] = crc_of(v, to[STATE_BF16], (const char *)from->weights + (uint64_t)(p->at + r->from) * size,
-                                (uint64_t)r->n * size, buf);
-        for (int st = STATE_FP32; st < STATE_N; st++)
-            to[st] = crc_of(v, to[st], (const char *)(flat[st] + r->shard_at), (uint64_t)r->n * sizeof(float), buf);
-    }
-    free(buf);
-}
-
-/* The first that differs, on every rank of the group the same. */
-static int compare_replicas(const struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
-{
-    const struct stage *s = v->o.stage;
-    int n_differ = 0, first = -1, who = -1;
-
-    for (int i = 0; i < n; i++)
-        for (int r = 1; r < ranks; r++)
-            if (all[(size_t)r * (size_t)n + (size_t)i] != all[i]) {
-                n_differ++;
-                if (first < 0) {
-                    first = i;
-                    who = r;
-                }
-                break;
-            }
-    if (first < 0)
-        return 0;
-    err_data(e, s->param[first / STATE_N].name, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
-             "rank 0 and %d (stage %d, data rank %d; %d such states in all): the state in memory is not to be trusted",
-             state_name((enum state)(first % STATE_N)), who, s->pp, s->dp, n_differ);
-    return -1;
-}
-
-int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
-{
-    int n = v->o.stage->n_params * STATE_N, ranks = v->o.tp ? comm_size(v->o.tp) : 1, rc;
-    uint32_t *mine, *all;
-
-    if (ranks == 1)
-        return 0;
-    mine = xcalloc((size_t)n, sizeof *mine);
-    all = xmalloc((size_t)n * (size_t)ranks * sizeof *all);
-    hash_replicas(v, mine);
-    rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
-    if (rc == 0)
-        rc = compare_replicas(v, all, n, ranks, e);
-    free(mine);
-    free(all);
-    return rc;
 }
 
 /* ---- how it went ---- */
