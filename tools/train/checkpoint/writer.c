@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,9 @@ struct writer {
     int sock, memfd;
     void *area;
     uint64_t area_bytes, disk_bytes;
+    pthread_t toucher;
+    bool touching;
+    int touch_errno;            /* the thread's, until it is joined */
     bool saving;
     bool dead;
 };
@@ -227,19 +231,66 @@ static int answer(struct writer *w, struct reply *r, struct err *e)
     return r->rc;
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23          /* Linux 5.14 */
+#endif
+
+/* The first save should not pay for pages; nor should one that there is no memory for end us by a signal later. */
+static void *touch(void *arg)
+{
+    enum { STEP = 64 << 20 };
+    struct writer *w = arg;
+
+    for (uint64_t at = 0, n; at < w->area_bytes; at += n) {
+        n = w->area_bytes - at < STEP ? w->area_bytes - at : STEP;
+        if (madvise((char *)w->area + at, n, MADV_POPULATE_WRITE) == 0)
+            continue;
+        w->touch_errno = errno;
+        if (errno != EINVAL)
+            break;
+        /* An older kernel: room is asked for, and pages come with it. */
+        w->touch_errno = posix_fallocate(w->memfd, (off_t)at, (off_t)n);
+        if (w->touch_errno)
+            break;
+    }
+    return NULL;
+}
+
+int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e)
+{
+    w->area_bytes = bytes;
+    if (ftruncate(w->memfd, (off_t)bytes) < 0 ||
+        (w->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, w->memfd, 0)) == MAP_FAILED) {
+        err_sys(e, "staging area", "cannot have %llu bytes of memory", (unsigned long long)bytes);
+        w->area = NULL;
+        return -1;
+    }
+    w->touching = pthread_create(&w->toucher, NULL, touch, w) == 0;
+    if (!w->touching)
+        touch(w);
+    return 0;
+}
+
+static int end_touching(struct writer *w, struct err *e)
+{
+    if (w->touching)
+        pthread_join(w->toucher, NULL);
+    w->touching = false;
+    if (!w->touch_errno)
+        return 0;
+    errno = w->touch_errno;
+    err_sys(e, "staging area", "cannot have %llu bytes of memory", (unsigned long long)w->area_bytes);
+    return -1;
+}
+
 void *writer_area(struct writer *w, uint64_t bytes, struct err *e)
 {
     struct reply r;
 
-    w->area_bytes = bytes;
-    /* Populated: the first save should not pay for its pages. */
-    if (ftruncate(w->memfd, (off_t)bytes) < 0 ||
-        (w->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, w->memfd, 0)) == MAP_FAILED) {
-        err_sys(e, "staging area", "cannot have %llu bytes of memory", (unsigned long long)bytes);
-        w->area = NULL;
+    if (!w->area && writer_area_begin(w, bytes, e) < 0)
         return NULL;
-    }
-    if (post(w, MSG_AREA, &bytes, sizeof bytes, e) < 0 || answer(w, &r, e) < 0)
+    if (end_touching(w, e) < 0 || post(w, MSG_AREA, &w->area_bytes, sizeof w->area_bytes, e) < 0 ||
+        answer(w, &r, e) < 0)
         return NULL;
     return w->area;
 }
@@ -290,6 +341,8 @@ void writer_end(struct writer *w)
         send_all(w->sock, &h, sizeof h);
         waitpid(w->pid, NULL, 0);
     }
+    if (w->touching)
+        pthread_join(w->toucher, NULL);
     if (w->area)
         munmap(w->area, w->area_bytes);
     close(w->sock);
