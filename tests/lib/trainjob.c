@@ -151,7 +151,8 @@ void job_savers(struct job *j, const struct checkpoint_saver_opts *like, const c
         o.state = &j->rank[i].st;
         o.blocks = j->blocks;
         o.weights = j->weights;
-        o.dev = &job_host;
+        if (!o.dev)
+            o.dev = &job_host;
         o.writer = j->rank[i].w;
         o.local_rank = topo_rank(j->topo, o.stage->pp, 0, o.stage->tp) % 8;
         j->rank[i].saver = checkpoint_saver_new(&o, notes, &e);
@@ -347,6 +348,8 @@ void job_fill(struct job *j, int salt)
         struct stage_state *st = &j->rank[i].st;
         float *const flat[STATE_N] = { NULL, st->master, st->exp_avg, st->exp_avg_sq };
 
+        if (j->rank[i].saver)
+            checkpoint_save_release(j->rank[i].saver, 0);
         memset(st->weights, 0, (size_t)s->flat_n * 4);
         for (int k = 0; k < s->n_params; k++)
             for (int64_t e = 0; e < s->param[k].n; e++) {

@@ -41,7 +41,7 @@ void job_writers(struct job *j);
 /* -1 and *e of the first rank that cannot; *out is the last rank's. */
 int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_opts *o, struct report *notes,
              struct checkpoint_loaded *out, struct err *e);
-/* `like` without what differs from rank to rank. */
+/* `like` without what differs from rank to rank; its device is job_host unless it names one. */
 void job_savers(struct job *j, const struct checkpoint_saver_opts *like, const char *dir, struct report *notes);
 void job_start_save(struct job *j, const struct checkpoint_now *now);
 struct checkpoint_saved job_wait(struct job *j);                /* rank 0's outcome */
@@ -58,7 +58,7 @@ void job_same_bytes(const char *want, const char *got);         /* all .pt files
 
 /* A made-up model of 5 layers, "alibi" or "absolute", that TP 4 can cut. */
 struct model_config job_small_model(const char *position);
-/* The same model in every topology; `salt` makes weights and masters differ. */
+/* The same model in every topology; `salt` makes weights and masters differ. Waits as an optimizer would. */
 void job_fill(struct job *j, int salt);
 extern const struct checkpoint_now job_fresh_now;               /* iteration 7 */
 /* Fill, and save as global_step7 without anything to go on from. */

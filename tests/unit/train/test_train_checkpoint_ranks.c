@@ -97,6 +97,7 @@ static _Noreturn void drifting_rank(const char *dir, int r)
     sit_down(&s, dir, r);
     demand(checkpoint_save(s.me->saver, &now, &before, &stall, &e) == 0 && before.iteration == -1, "first save", &e);
     demand(checkpoint_check_live(s.me->saver, &e) == 0, "equal replicas", &e);
+    checkpoint_save_release(s.me->saver, 0);
     if (r == 1)
         bias_of(&s)[3] += 1e-6f;
     demand(checkpoint_check_live(s.me->saver, &e) == -1 &&

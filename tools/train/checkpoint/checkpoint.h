@@ -11,15 +11,16 @@
  *   barrier
  *   all       checkpoint_open()                   -> 0: from scratch; 1: checkpoint_info()
  *             options, stage_new() ...
+ *   all       checkpoint_saver_begin()
  *   all       checkpoint_load()
  *   all       checkpoint_saver_new()              takes what must be carried on from the open
  *   all       checkpoint_close()                  checkpoint; after it args, info are gone
- *   loop      checkpoint_save() ... checkpoint_save_poll()
+ *   loop      checkpoint_save() ... checkpoint_save_release() ... checkpoint_save_poll()
  *   exit      checkpoint_save_wait(), checkpoint_saver_free(), writer_end()
  *
  * Nothing here prints: notes and warnings for the user go to a report; the same rank-
  * independent ones on every rank, so rank 0's are enough (those about this rank's share say so).
- * Threads: the main thread makes all calls; checkpoint_load() reads with several of its own.
+ * Threads: the main thread makes all calls; checkpoint_load() reads with several of its own, a saver copies with one.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_H
 #define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_H
@@ -205,6 +206,11 @@ struct checkpoint_saver_opts {
     const char *ds_config;      /* path of --deepspeed_config, noted as a dict; NULL: the loaded one's, else {} */
     int threads;                /* of the writer; 0 = 1 */
     /*
+     * The most host memory that the snapshot may take; 0: all it wants, which is checkpoint_snapshot_bytes(). With less
+     * the state flows through it, and the optimizer waits for the disk.
+     */
+    uint64_t memory_bytes;
+    /*
      * Every argument of the run; they replace those carried over. Ranks, degrees, V,
      * position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and all that is in
      * checkpoint_now are added by the saver itself: they need not be here.
@@ -237,10 +243,13 @@ enum checkpoint_fault {
     CHECKPOINT_NOT_FINITE,      /* the state holds a NaN or an infinity: nothing that comes after it can be saved */
 };
 
+/* Begin to take the staging memory that the saver will need; the rest of setting up goes on beside it. */
+MUST_CHECK int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype weights,
+                                      uint64_t memory_bytes, struct err *e);
 struct checkpoint_saver;
 /*
- * Make ready to save: takes staging memory (12 + size of T bytes an element of the shard) and
- * tells the writer. Collective where there is a world. `notes`: what could not be carried over.
+ * Make ready to save: takes staging memory (12 + size of T bytes an element of the shard, or memory_bytes), touches and
+ * pins it, and tells the writer. Collective where there is a world. `notes`: what could not be carried over.
  */
 MUST_CHECK struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
                                                          struct err *e);
@@ -251,15 +260,17 @@ struct checkpoint_saved {
     bool ok;                    /* the folder is published and `latest` names it */
     enum checkpoint_fault fault;        /* CHECKPOINT_FINE when ok */
     bool told;                  /* wait: the same was told before, by poll or wait */
-    double wall_s;              /* from the copy's end to published (rank 0), to this rank's part durable (others) */
+    double wall_s;              /* from its begin to published (rank 0), to this rank's part durable (others) */
     char path[512];             /* DIR/global_step20 */
     struct err err;             /* not ok: why; the rank at fault is named once all have met (save, wait) */
     char note[256];             /* ok: a tag that had to give way is kept, "" for none (rank 0) */
 };
 /*
  * Save: wait for the save before, check that replicated parameters have the
- * same bits on all tensor ranks, copy the state to the staging area, and let the writer
- * go. Returns when training may go on; *stall_s is what that took. Collective. The writer
+ * same bits on all tensor ranks, let the writer go, and begin to copy the state, as it is behind all that is queued in
+ * the saver's stream. Training may go on at once; before it overwrites what a bucket of the stage has of masters,
+ * moments or this rank's part of the weights, it calls checkpoint_save_release(). *stall_s is what this call took.
+ * Collective. The writer
  * looks at every value as it goes by: a NaN or an infinity fails the save, and `latest` stays.
  *   0   under way. The save before is told in *before, the same on every rank; when it
  *       failed, this one is tried all the same.
@@ -269,6 +280,10 @@ struct checkpoint_saved {
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,
                                struct checkpoint_saved *before, double *stall_s, struct err *e);
+/* Wait until bucket `bucket` is copied; at once when nothing is being. The last bucket is copied first. */
+void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
+/* Is a save under way, as far as this rank knows? Does not wait. */
+bool checkpoint_save_busy(struct checkpoint_saver *v);
 /*
  * Has the save ended? 1 and *out once, 0 while it goes on or when nothing is new. Local, does not
  * wait. Rank 0's `ok` means published; another rank's that its own part is on disk. Of a failure only
@@ -282,8 +297,8 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
 /* Only the check of replicas (--check-replicas N). Collective in the tensor group; errors as above. */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
-/* Host memory that a rank's saver takes for the snapshot of a save. */
-uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights);
+/* Host memory that a rank's saver takes for the snapshot of a save; memory_bytes as in its options. */
+uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
 /* Bytes of all files of one save, for a check of free space; rank-independent. */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 

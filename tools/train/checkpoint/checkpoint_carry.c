@@ -123,7 +123,6 @@ static int find_held(const struct ds_target *t, const struct checkpoint_saver_op
                      struct err *e)
 {
     const struct stage *s = o->stage;
-    const struct checkpoint_area area = checkpoint_area_of(s, o->weights);
     int *param = xmalloc((size_t)s->n_params * sizeof *param + 1), rc = 0;
 
     for (int i = 0; i < s->n_params && rc == 0; i++) {
@@ -135,7 +134,7 @@ static int find_held(const struct ds_target *t, const struct checkpoint_saver_op
 
         held[i] = (struct ds_held){ .param = param[r->param], .from = r->from, .n = r->n };
         for (int st = 0; st < STATE_N; st++)
-            held[i].at[st] = area.at[st] + (uint64_t)r->shard_at * checkpoint_state_bytes((enum state)st, o->weights);
+            held[i].at[st] = checkpoint_area_at(s, o->weights, (enum state)st, r->shard_at);
     }
     free(param);
     return rc;
@@ -170,7 +169,8 @@ int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, 
 {
     const struct stage *s = o->stage;
     struct save_setup head = { .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,
-                               .weights = o->weights, .threads = o->threads > 0 ? o->threads : 1 };
+                               .weights = o->weights, .threads = o->threads > 0 ? o->threads : 1,
+                               .memory_bytes = o->memory_bytes };
     struct source *made = NULL;
     struct ds_target *t = find_target(o, &made, notes, e);
     struct ds_share *share = t ? share_of(t, o, e) : NULL;

@@ -18,8 +18,8 @@ struct save_engine {
     uint8_t *mp_bytes;
     struct files *files;        /* the mp_rank file */
     struct pt *mp;
-    const char *area;
-    uint64_t area_bytes;
+    const char *memory;
+    struct checkpoint_area area;
     int rank;
 };
 
@@ -48,9 +48,9 @@ struct save_engine *save_engine_new(const void *setup, size_t n, const void *are
     blocks = xmalloc(pp_bytes);
     memcpy(blocks, p, pp_bytes);
     p += pp_bytes;
-    g->area = area;
+    g->memory = area;
     g->s = stage_new(&g->set.model, g->set.topo, g->set.pp, g->set.dp, g->set.tp, blocks);
-    g->area_bytes = checkpoint_area_of(g->s, g->set.weights).bytes;
+    g->area = checkpoint_area_of(g->s, g->set.weights, g->set.memory_bytes);
     g->rank = topo_rank(g->set.topo, g->set.pp, g->set.dp, g->set.tp);
     free(blocks);
     if (open_mp(g, p, e) == 0)
@@ -152,7 +152,7 @@ static char *hear_done(void *ctx, int dp, struct err *e)
 static struct ds_save save_of(const struct save_engine *g, const struct checkpoint_now *now, struct save_meeting *m)
 {
     return (struct ds_save){
-        .memory = g->area, .bytes = g->area_bytes,
+        .memory = g->memory, .bytes = g->area.room, .window = g->area.window < g->area.bytes ? g->area.window : 0,
         .now = { .opt_step = now->opt_step, .decay = now->decay, .no_decay = now->no_decay, .clip_grad = now->clip_grad,
                  .scaler = now->has_scaler ? &now->scaler : NULL, .overflow = now->overflow },
         .meeting = { .tell = tell_done, .hear = hear_done, .ctx = m },
@@ -173,7 +173,38 @@ static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoi
     to->mp_files = g->files;
 }
 
-static int write_share(struct save_engine *g, struct save_meeting *m, enum checkpoint_fault *fault, struct err *e)
+/*
+ * Write each window once it is filled, and let it go. All are awaited even when the save has failed: the optimizer
+ * waits for the copy, and the next save begins with nothing on its way.
+ */
+static int write_windows(const struct save_engine *g, struct plan *plan, const struct save_feed *feed,
+                         const struct exec_opts *x, int rc, struct err *e)
+{
+    const uint64_t window = g->area.window, bytes = g->area.bytes;
+    struct exec_stats st;
+
+    for (uint64_t from = 0; from < bytes; from += window) {
+        const uint64_t upto = min_u64(from + window, bytes);
+        struct err late = {0};
+
+        if (feed->await(feed->ctx, upto, rc == 0 ? e : &late) < 0)
+            return -1;
+        for (int i = 0; i < plan_n(plan); i++) {
+            const struct ds_piece *p = plan_item(plan, i)->user;
+
+            plan_item(plan, i)->done = p->from / window != from / window;
+        }
+        if (rc == 0)
+            rc = exec_run(plan, x, &st, e);
+        /* Somebody waits for it only when there is more to come into its place. */
+        if (from + g->area.room < bytes)
+            feed->release(feed->ctx, upto);
+    }
+    return rc;
+}
+
+static int write_share(struct save_engine *g, struct save_meeting *m, const struct save_feed *feed,
+                       enum checkpoint_fault *fault, struct err *e)
 {
     struct save_writing w = { .g = g };
     struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = look, .ctx = &w };
@@ -182,15 +213,13 @@ static int write_share(struct save_engine *g, struct save_meeting *m, enum check
     struct arena *a = arena_new(0);
     struct ds_save how = save_of(g, &m->o->now, m);
     struct sink *k;
-    struct exec_stats st;
     int rc;
 
     add_mp(g, a, &m->o->now, &how);
     k = ds_share_sink(g->share, &how);
     rc = k->ops->prepare(k, NULL, m->part, plan, e);
-    plan_close(plan);
-    if (rc == 0)
-        rc = exec_run(plan, &x, &st, e);
+    plan_close_parts(plan);             /* what lies between the pieces is no part of any file */
+    rc = write_windows(g, plan, feed, &x, rc, e);
     if (rc == 0)
         rc = k->ops->finish(k, plan, e);
     if (w.not_finite)
@@ -224,15 +253,15 @@ static int publish(struct save_meeting *m, struct err *e)
     return save_meeting_publish(m, e);
 }
 
-int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                     enum checkpoint_fault *fault, struct err *e)
 {
     struct save_meeting m;
     int rc;
 
     *fault = CHECKPOINT_FAILED;
-    save_meeting_open(&m, o, g->s->topo, g->rank, gone, ctx);
-    rc = write_share(g, &m, fault, e);
+    save_meeting_open(&m, o, g->s->topo, g->rank, feed->gone, feed->ctx);
+    rc = write_share(g, &m, feed, fault, e);
     if (rc == 0)
         rc = save_meeting_tell(&m, "sealed", "", 0, e);
     if (rc == 0 && g->rank == 0)

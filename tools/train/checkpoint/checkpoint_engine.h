@@ -43,6 +43,7 @@ struct save_setup {
     struct model_config model;
     enum dtype weights;
     int threads;
+    uint64_t memory_bytes;      /* as checkpoint_area_of() takes it */
     double first_gigaflos;      /* as rank 0 was loaded with, 0: it was not */
     uint64_t mp_bytes;
 };
@@ -55,15 +56,24 @@ MUST_CHECK int checkpoint_carry(const struct checkpoint_saver_opts *o, struct st
 /* ---- checkpoint_engine.c ---- */
 
 struct save_engine;
+/* What a writer hears of its trainer, and tells it, during a save. */
+struct save_feed {
+    bool (*gone)(void *ctx);    /* the trainer has ended */
+    /* Wait until bytes up to `upto` of the state are in the area. -1: they never will be. */
+    int (*await)(void *ctx, uint64_t upto, struct err *e);
+    /* They may be overwritten. */
+    void (*release)(void *ctx, uint64_t upto);
+    void *ctx;
+};
 /* `area` is the staging memory, laid out by checkpoint_area_of(). */
 MUST_CHECK struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e);
 void save_engine_free(struct save_engine *g);           /* NULL is fine */
 /*
- * Write this rank's share, and what it owns; rank 0 publishes. gone(ctx) tells that the
- * trainer has ended: the save goes on then, but waits for others no longer than a while.
+ * Write this rank's share, and what it owns; rank 0 publishes. Once the trainer has ended, the save goes
+ * on if all of the state is there, but waits for others no longer than a while.
  * On -1 the old state is as it was, and *fault says whose doing it was.
  */
-MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, bool (*gone)(void *ctx), void *ctx,
+MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                                enum checkpoint_fault *fault, struct err *e);
 /* What this rank's files of a save take on disk. */
 uint64_t save_engine_disk_bytes(const struct save_engine *g);

@@ -8,6 +8,8 @@
  *   checkpoint_args.c   the arguments in it
  *   checkpoint_rng.c    random states made from the seed
  *   checkpoint_save.c   the trainer's side of a save
+ *   checkpoint_area.c   how the state lies in the staging area
+ *   checkpoint_copy.c   ... and gets there beside the passes
  *   checkpoint_engine.c, _meet.c  the writer process's side (checkpoint_engine.h)
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_IMPL_H
@@ -56,23 +58,43 @@ void checkpoint_rng_remove(struct pk *dict);
 
 /* ---- the staging area ---- */
 
-/* Where the four states of the shard lie in it; each begins at a page. */
+/*
+ * The shard as it flows to the writer: its buckets from the last to the first, as the optimizer overwrites them, of
+ * each the four states one behind the other. The area has room for all of it, or is a ring of two windows: one is
+ * filled while the writer empties the other.
+ */
 struct checkpoint_area {
-    uint64_t at[STATE_N], bytes;
+    uint64_t bytes;             /* of the shard */
+    uint64_t room;              /* of the area: byte x of the shard is at x % room */
+    uint64_t window;            /* what is handed over at once: all, or half the room */
 };
-static inline uint64_t checkpoint_state_bytes(enum state st, enum dtype weights)
+static inline int checkpoint_state_bytes(enum state st, enum dtype weights)
 {
-    return st == STATE_BF16 ? (uint64_t)dtype_size(weights) : sizeof(float);
+    return st == STATE_BF16 ? dtype_size(weights) : (int)sizeof(float);
 }
-static inline struct checkpoint_area checkpoint_area_of(const struct stage *s, enum dtype weights)
-{
-    struct checkpoint_area a = {0};
+/* memory_bytes: the most that the area may take; 0: as much as it wants. At least two pages are taken. */
+struct checkpoint_area checkpoint_area_of(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
+/* Where element `shard_at` of the shard has that state. */
+uint64_t checkpoint_area_at(const struct stage *s, enum dtype weights, enum state st, int64_t shard_at);
 
-    for (int st = 0; st < STATE_N; st++) {
-        a.at[st] = a.bytes;
-        a.bytes += align_up((uint64_t)s->shard_n * checkpoint_state_bytes((enum state)st, weights), 4096);
-    }
-    return a;
-}
+/* ---- checkpoint_copy.c ---- */
+
+/* Copies the state beside whatever else goes on, by a thread and a stream of its own. */
+struct state_copy;
+struct state_copy_opts {
+    const struct stage *stage;
+    const struct stage_state *state;
+    enum dtype weights;
+    const struct dev_ops *dev;
+    struct writer *writer;
+    char *memory;               /* the area */
+    struct checkpoint_area area;
+};
+MUST_CHECK struct state_copy *state_copy_new(const struct state_copy_opts *o, struct err *e);
+void state_copy_free(struct state_copy *c);             /* waits for what it copies; NULL is fine */
+/* Copy what the state is once all that is queued in `s` is done. Nothing is being copied; the writer has been told. */
+void state_copy_start(struct state_copy *c, struct dev_stream *s);
+/* Until bucket `bucket` may be overwritten. */
+void state_copy_wait(struct state_copy *c, int bucket);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * checkpoint_save.c - the trainer's side of a save: copy, check, let the writer go
+ * checkpoint_save.c - the trainer's side of a save: check, let the writer go and the state be copied
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,8 +19,10 @@
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
     char *dir;                  /* absolute: the writer keeps the folder it was forked in */
-    char *area;
-    struct checkpoint_area at;
+    char *memory;               /* the staging area */
+    struct checkpoint_area area;
+    bool pinned;
+    struct state_copy *copy;
     char *replicas;             /* host memory for those of this rank, or NULL */
     uint64_t disk_bytes;        /* of all ranks */
     int rank;
@@ -165,6 +167,33 @@ static int sum_disk(struct checkpoint_saver *v, struct err *e)
     return 0;
 }
 
+int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype weights, uint64_t memory_bytes,
+                           struct err *e)
+{
+    return writer_area_begin(w, checkpoint_area_of(s, weights, memory_bytes).room, e);
+}
+
+/* Made, touched and pinned before training begins: no save pays for it. */
+static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
+{
+    const struct dev_ops *dev = v->o.dev;
+    const struct state_copy_opts copy = { .stage = v->o.stage, .state = v->o.state, .weights = v->o.weights, .dev = dev,
+                                          .writer = v->o.writer, .area = v->area };
+    struct state_copy_opts o = copy;
+    struct err why = {0};
+
+    o.memory = v->memory = writer_area(v->o.writer, v->area.room, e);
+    if (!v->memory)
+        return -1;
+    v->pinned = dev->pin && dev->pin(v->memory, v->area.room, &why) == 0;
+    if (why.kind != ERR_NONE)
+        report_add(notes, SEV_WARNING, "unpinned", v->o.dir, ERR_NO_BYTE, NULL, "saves will be slower: %s", why.msg);
+    if (v->o.tp && comm_size(v->o.tp) > 1 && !(v->replicas = dev->alloc_host(for_replicas(v, NULL, NULL), e)))
+        return -1;
+    v->copy = state_copy_new(&o, e);
+    return v->copy ? 0 : -1;
+}
+
 struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
                                               struct err *e)
 {
@@ -174,18 +203,14 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
 
     v->o = *o;
     v->last = none;
-    v->at = checkpoint_area_of(o->stage, o->weights);
+    v->area = checkpoint_area_of(o->stage, o->weights, o->memory_bytes);
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
     if (checkpoint_carry(o, &msg, notes, e) < 0)
         goto out;
     v->o.from = NULL;                   /* nothing of it is needed any more, nor the arguments */
     v->o.args = NULL;
-    if (resolve_dir(v, e) < 0)
-        goto out;
-    if (o->tp && comm_size(o->tp) > 1 && !(v->replicas = o->dev->alloc_host(for_replicas(v, NULL, NULL), e)))
-        goto out;
-    v->area = writer_area(o->writer, max_u64(v->at.bytes, 4096), e);
-    if (!v->area || writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
+    if (resolve_dir(v, e) < 0 || make_area(v, notes, e) < 0 ||
+        writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
         goto out;
     rc = sum_disk(v, e);
 out:
@@ -207,44 +232,24 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
         return;
     /* A failure has been told by wait, which every exit calls before. */
     (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
+    state_copy_free(v->copy);
     if (v->replicas)
         v->o.dev->free_host(v->replicas);
+    if (v->pinned)
+        v->o.dev->unpin(v->memory);
     free(v->dir);
     free(v->job);
     free(v);
 }
 
-uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights)
+uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes)
 {
-    return checkpoint_area_of(s, weights).bytes;
+    return checkpoint_area_of(s, weights, memory_bytes).room;
 }
 
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
 {
     return v->disk_bytes;
-}
-
-/* ---- copying ---- */
-
-static void copy_state(const struct checkpoint_saver *v)
-{
-    const struct stage *s = v->o.stage;
-    const struct stage_state *from = v->o.state;
-    const float *const flat[STATE_N] = { NULL, from->master, from->exp_avg, from->exp_avg_sq };
-    uint64_t size = (uint64_t)dtype_size(v->o.weights);
-
-    for (int st = STATE_FP32; st < STATE_N; st++)
-        v->o.dev->copy(v->area + v->at.at[st], flat[st], (uint64_t)s->shard_n * sizeof(float), v->o.stream);
-    /* Of the weights the part this rank owns, so that each is written once. */
-    for (int i = 0; i < s->n_buckets; i++) {
-        const struct stage_bucket *b = &s->bucket[i];
-        uint64_t own = (uint64_t)(b->n / s->topo.dp);
-
-        v->o.dev->copy(v->area + v->at.at[STATE_BF16] + (uint64_t)b->shard_at * size,
-                       (const char *)from->weights + ((uint64_t)b->at + (uint64_t)s->dp * own) * size, own * size,
-                       v->o.stream);
-    }
-    v->o.dev->stream_sync(v->o.stream);
 }
 
 /* ---- how it went ---- */
@@ -482,8 +487,12 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
         memcpy(o->part, b.part, sizeof o->part);
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
+        /* The writer has finished the save before; the thread may have yet to note its last bucket. */
+        state_copy_wait(v->copy, 0);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
+        if (rc == 0)
+            state_copy_start(v->copy, v->o.stream);
     }
     free(o);
     return rc;
@@ -518,10 +527,19 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
         return -1;
     }
     rc = all_fine(v, checkpoint_check_live(v, e), e);
-    if (rc == 0) {
-        copy_state(v);
+    if (rc == 0)
         rc = order(v, now, e);
-    }
     *stall_s = clock_s() - begun;
     return rc;
+}
+
+void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
+{
+    state_copy_wait(v->copy, bucket);
+}
+
+bool checkpoint_save_busy(struct checkpoint_saver *v)
+{
+    finish_last(v, 0);
+    return v->under_way;
 }

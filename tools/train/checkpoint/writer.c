@@ -2,7 +2,8 @@
  * writer.c - the second process of a rank
  *
  * Messages over a socket, each a header and its bytes: AREA (size of the staging area),
- * SETUP, SAVE and END to the writer; a reply to each but END.
+ * SETUP, SAVE and END to the writer; a reply to each but END. A second socket, the flow, belongs to the thread that
+ * copies: during a save it tells how far the state is in the area, and hears how far it may be overwritten.
  */
 #include "tools/train/checkpoint/writer.h"
 
@@ -39,12 +40,13 @@ struct reply {
 
 struct writer {
     pid_t pid;
-    int sock, memfd;
+    int sock, flow, memfd;
     void *area;
     uint64_t area_bytes, disk_bytes;
     pthread_t toucher;
     bool touching;
     int touch_errno;            /* the thread's, until it is joined */
+    uint64_t released;          /* of the state being saved: the copying thread's */
     bool saving;
     bool dead;
 };
@@ -85,7 +87,8 @@ static bool recv_all(int fd, void *p, size_t n)
 /* ---- the writer's side ---- */
 
 struct serving {
-    int sock, memfd;
+    int sock, flow, memfd;
+    uint64_t filled;            /* bytes of the state being saved that have been in the area */
     void *area;
     uint64_t area_bytes;
     struct save_engine *engine;
@@ -99,6 +102,26 @@ static bool trainer_gone(void *ctx)
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
+static int await_state(void *ctx, uint64_t upto, struct err *e)
+{
+    struct serving *s = ctx;
+
+    while (s->filled < upto)
+        if (!recv_all(s->flow, &s->filled, sizeof s->filled)) {
+            errno = EPIPE;
+            err_sys(e, "checkpoint writer", "the trainer ended before its state was copied");
+            return -1;
+        }
+    return 0;
+}
+
+static void release_state(void *ctx, uint64_t upto)
+{
+    const struct serving *s = ctx;
+
+    (void)!send_all(s->flow, &upto, sizeof upto);       /* gone: the next await says so */
+}
+
 static int serve_area(struct serving *s, const void *msg, struct err *e)
 {
     memcpy(&s->area_bytes, msg, sizeof s->area_bytes);
@@ -107,6 +130,14 @@ static int serve_area(struct serving *s, const void *msg, struct err *e)
         return 0;
     err_sys(e, "staging area", "cannot map %llu bytes", (unsigned long long)s->area_bytes);
     return -1;
+}
+
+static int serve_save(struct serving *s, const struct save_order *o, struct reply *r)
+{
+    const struct save_feed feed = { trainer_gone, await_state, release_state, s };
+
+    s->filled = 0;
+    return save_engine_run(s->engine, o, &feed, &r->fault, &r->err);
 }
 
 static void serve(struct serving *s, const struct header *h, const void *msg, struct reply *r)
@@ -121,13 +152,13 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
         r->rc = s->engine ? 0 : -1;
         r->bytes = s->engine ? save_engine_disk_bytes(s->engine) : 0;
     } else {
-        r->rc = save_engine_run(s->engine, msg, trainer_gone, s, &r->fault, &r->err);
+        r->rc = serve_save(s, msg, r);
     }
     r->wall_s = clock_s() - begun;
 }
 
 /* Nothing of the trainer's may be held open (a launcher waits for its pipes), and no signal for it is ours. */
-static void become_writer(int sock, int memfd)
+static void become_writer(const struct serving *s)
 {
     static const int ignored[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGQUIT };
     int null = open("/dev/null", O_RDWR);
@@ -137,17 +168,17 @@ static void become_writer(int sock, int memfd)
     for (int fd = 0; fd < 3 && null >= 0; fd++)
         dup2(null, fd);
     for (int fd = 3, end = (int)sysconf(_SC_OPEN_MAX); fd < (end < 65536 ? end : 65536); fd++)
-        if (fd != sock && fd != memfd)
+        if (fd != s->sock && fd != s->flow && fd != s->memfd)
             close(fd);
     prctl(PR_SET_NAME, "ckpt-writer");
 }
 
-static _Noreturn void run_writer(int sock, int memfd)
+static _Noreturn void run_writer(int sock, int flow, int memfd)
 {
-    struct serving s = { .sock = sock, .memfd = memfd };
+    struct serving s = { .sock = sock, .flow = flow, .memfd = memfd };
     struct header h;
 
-    become_writer(sock, memfd);
+    become_writer(&s);
     while (recv_all(sock, &h, sizeof h) && h.what != MSG_END) {
         void *msg = malloc(h.n + 1);
         struct reply r = { .rc = -1 };
@@ -166,27 +197,30 @@ static _Noreturn void run_writer(int sock, int memfd)
 
 struct writer *writer_start(struct err *e)
 {
-    int pair[2] = { -1, -1 }, memfd = memfd_create("checkpoint-staging", MFD_CLOEXEC);
+    int pair[4] = { -1, -1, -1, -1 }, memfd = memfd_create("checkpoint-staging", MFD_CLOEXEC);
     struct writer *w;
     pid_t pid = -1;
 
-    if (memfd >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
+    if (memfd >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 &&
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair + 2) == 0)
         pid = fork();
     if (pid == 0)
-        run_writer(pair[1], memfd);
+        run_writer(pair[1], pair[3], memfd);
     if (pid < 0) {
         err_sys(e, "checkpoint writer", "cannot start the process");
         if (memfd >= 0)
             close(memfd);
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 4; i++)
             if (pair[i] >= 0)
                 close(pair[i]);
         return NULL;
     }
     close(pair[1]);
+    close(pair[3]);
     w = xcalloc(1, sizeof *w);
     w->pid = pid;
     w->sock = pair[0];
+    w->flow = pair[2];
     w->memfd = memfd;
     return w;
 }
@@ -307,9 +341,23 @@ int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_byt
 
 int writer_save(struct writer *w, const void *msg, size_t n, struct err *e)
 {
+    w->released = 0;
     if (post(w, MSG_SAVE, msg, n, e) < 0)
         return -1;
     w->saving = true;
+    return 0;
+}
+
+int writer_filled(struct writer *w, uint64_t upto)
+{
+    return send_all(w->flow, &upto, sizeof upto) ? 0 : -1;
+}
+
+int writer_room(struct writer *w, uint64_t upto)
+{
+    while (w->released < upto)
+        if (!recv_all(w->flow, &w->released, sizeof w->released))
+            return -1;
     return 0;
 }
 
@@ -346,6 +394,7 @@ void writer_end(struct writer *w)
     if (w->area)
         munmap(w->area, w->area_bytes);
     close(w->sock);
+    close(w->flow);
     close(w->memfd);
     free(w);
 }

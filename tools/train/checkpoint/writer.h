@@ -4,14 +4,15 @@
  * A save must not stop training, and a process with threads, MPI or a GPU must not fork.
  * So each rank forks its writer as its first act, while it is still plain. The two share
  * a memory file (the staging area, sized when the model is known) and a socket. The
- * trainer copies its state to the staging area and says where it goes; that is all it
- * waits for. The writers of all ranks meet through small files beside the new folder
+ * trainer says where a checkpoint goes, and a thread of it (checkpoint_copy.c) copies its state to the
+ * staging area; training goes on meanwhile. The writers of all ranks meet through small files beside the new folder
  * (checkpoint_engine.h has the phases).
  *
  * A writer never prints. It ignores SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which a
  * launcher may send to all processes of a job: it ends when its trainer does, after a save
- * that is under way, whose data it holds, is finished or given up.
- * Threads: one, the trainer's main thread, makes all calls.
+ * that is under way is finished, if it holds all of its data, or given up.
+ * Threads: one, the trainer's main thread, makes all calls but writer_filled() and writer_room(), which are
+ * the copying thread's.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
 #define SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
@@ -43,8 +44,12 @@ MUST_CHECK int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e
 MUST_CHECK void *writer_area(struct writer *w, uint64_t bytes, struct err *e);
 /* Tell the writer what it serves: checkpoint_carry()'s bytes. *disk_bytes: what this rank's files will take. */
 MUST_CHECK int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_bytes, struct err *e);
-/* Start writing what the area holds now: msg is a struct save_order. No save may be under way. */
+/* Start writing what will come into the area: msg is a struct save_order. No save may be under way. */
 MUST_CHECK int writer_save(struct writer *w, const void *msg, size_t n, struct err *e);
+/* Bytes up to `upto` of the state are in the area. -1: the writer is gone. */
+MUST_CHECK int writer_filled(struct writer *w, uint64_t upto);
+/* Wait until bytes up to `upto` of it may be overwritten. -1: the writer is gone. */
+MUST_CHECK int writer_room(struct writer *w, uint64_t upto);
 /*
  * How the save went: 1 and *wall_s when it is done, 0 while it is under way (with `block`
  * it waits) or none was ordered, -1 and the writer's own *e and *fault (an enum checkpoint_fault) when it

@@ -27,6 +27,8 @@ struct optimizer {
     double *host_sums;          /* [n_ids + 1]: these, and what travels with them */
     enum reduction *reduction;  /* [n_buckets] */
     struct comm_req **reducing, **gathering;    /* [n_buckets] what is on its way beside the passes */
+    void (*gate)(void *ctx, int bucket);        /* may be NULL */
+    void *gate_ctx;
     int not_ready;              /* buckets 0 .. not_ready may lack weights of other ranks */
 };
 
@@ -360,6 +362,12 @@ static double factor_of(const struct optimizer *p, const struct optimizer_update
     return (p->o.clip > 0 && clip < 1 ? clip : 1) / u->scale;
 }
 
+void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), void *ctx)
+{
+    p->gate = gate;
+    p->gate_ctx = ctx;
+}
+
 /* Bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */
 int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s, struct err *e)
 {
@@ -373,6 +381,8 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
     assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
     p->k->dev->copy(p->step, &step, sizeof step, s);
     for (int i = g->n_buckets - 1; i >= 0; i--) {
+        if (p->gate)
+            p->gate(p->gate_ctx, i);
         p->k->adamw(&(struct kernel_adamw_buffers){
             .p = p->st.master, .m = p->st.exp_avg, .v = p->st.exp_avg_sq, .g = p->grad, .w = p->st.weights,
             .grad_t = p->o.grad_t,

@@ -70,6 +70,11 @@ struct optimizer_update {
 };
 MUST_CHECK int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s,
                                 struct err *e);
+/*
+ * Called before a bucket's masters, moments and this rank's part of its weights are overwritten, from the last bucket
+ * to the first: a save may still be copying them. At first there is none.
+ */
+void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), void *ctx);
 /* For model_hook(), `optimizer` the ctx. Without effect unless the options want the overlap they serve. */
 MUST_CHECK int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e);
 MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e);

@@ -225,6 +225,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
             *why = nan_tell_first(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
             return -1;
         }
+        saving_note_step(t, x.seconds);
         if (trainer_speaks(t))
             log_step(t, &x, &tell);
         if (after_step(t, e) < 0 || stop_now(t, first, why, e) < 0)

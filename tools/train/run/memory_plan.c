@@ -102,7 +102,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     out->part[5] = batches_bytes(&bo);
     /* Both processes of a rank see the same snapshot. */
     if (t->o.save)
-        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t);
+        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t, 0);
     if (dev_on_host(k->dev))
         out->part[MEMORY_PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
     out->n_parts = dev_on_host(k->dev) ? MEMORY_PLAN_PARTS : MEMORY_PLAN_SNAPSHOT;

@@ -56,6 +56,16 @@ static bool option_value(const struct train_opts *o, const struct option_row *r,
     }
 }
 
+/* The optimizer comes to a bucket that may still have to be copied. */
+static void release(void *trainer, int bucket)
+{
+    struct trainer *t = trainer;
+    const double begin = clock_s();
+
+    checkpoint_save_release(t->saver, bucket);
+    t->pace.stall_s += clock_s() - begin;
+}
+
 int saving_open(struct trainer *t, struct err *e)
 {
     struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);        /* there are fewer rows than bytes */
@@ -64,7 +74,8 @@ int saving_open(struct trainer *t, struct err *e)
         .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
         .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
         .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
-        .local_rank = t->place->local_rank, .ds_config = t->o.deepspeed_config, .args = args,
+        .local_rank = t->place->local_rank, .memory_bytes = 0, .ds_config = t->o.deepspeed_config,
+        .args = args,
     };
 
     OPTION_EACH(&options_table, g, r)
@@ -77,7 +88,10 @@ int saving_open(struct trainer *t, struct err *e)
     show_report(t, notes);
     report_free(notes);
     free(args);
-    return t->saver ? 0 : -1;
+    if (!t->saver)
+        return -1;
+    optimizer_gate(t->optimizer, release, t);
+    return 0;
 }
 
 static struct checkpoint_now present(const struct trainer *t)
@@ -102,6 +116,23 @@ static struct checkpoint_now present(const struct trainer *t)
     now.no_decay = now.decay;
     now.no_decay.weight_decay = 0;
     return now;
+}
+
+/* ---- what is said of a save ---- */
+
+enum { FEW = 8 };               /* the first iteration of a run is left out; and what was long ago counts less */
+
+void saving_note_step(struct trainer *t, double seconds)
+{
+    struct saving_pace *p = &t->pace;
+
+    if (t->saver && t->status.saving_tag) {
+        p->n_beside++;
+        p->beside_s += seconds;
+    } else {
+        p->n_alone++;
+        p->alone_s += (seconds - p->alone_s) / (double)(p->n_alone > FEW ? FEW : p->n_alone > 2 ? p->n_alone - 1 : 1);
+    }
 }
 
 /* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
@@ -169,6 +200,8 @@ int saving_begin(struct trainer *t, struct err *e)
 
     if (saving_settle_save(t, e) < 0)
         return -1;
+    t->pace = (struct saving_pace){ .begun = t->iteration, .begun_s = begin, .n_alone = t->pace.n_alone,
+                                    .alone_s = t->pace.alone_s };
     if (t->lock && !savelock_held(t->lock, e))
         return -1;
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
@@ -183,12 +216,12 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
-    rc = optimizer_settle_weights(t->optimizer, NULL, e);
-    if (rc == 0)
-        rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    /* Weights that are still being gathered do not matter: what is saved is this rank's part of them. */
+    rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     t->saved_iteration = t->iteration;
+    t->pace.stall_s = clock_s() - begin;
     if (rc == 0 && trainer_speaks(t)) {
-        timer.ms = (clock_s() - begin) * 1e3;
+        timer.ms = t->pace.stall_s * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
     }

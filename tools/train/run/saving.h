@@ -10,8 +10,22 @@
 
 struct trainer;
 
+/* Saves and iterations, as this rank times them. Zero-initialise. */
+struct saving_pace {
+    bool queued;                /* a save fell due while another was being written, and is to be made behind it */
+    int64_t begun;              /* the iteration of the last save that was begun */
+    double begun_s;             /* by clock_s() */
+    double stall_s;             /* that training has stood for it */
+    int64_t n_beside;           /* iterations since it was begun, as long as it goes on: */
+    double beside_s;            /* their sum */
+    int64_t n_alone;            /* iterations without a save beside them, */
+    double alone_s;             /* and the mean of the last few */
+};
+
 /* t->saver, with the arguments that its checkpoints carry. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
+/* An iteration took so long. */
+void saving_note_step(struct trainer *t, double seconds);
 /* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
 /* Has a save failed, as this rank sees it? Then all call saving_settle_save(). One that went well is told. */

@@ -421,6 +421,9 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     if (!t->o.dry_run && make_groups(t, e) < 0)
         return -1;
+    if (!t->o.dry_run && t->o.save &&
+        checkpoint_saver_begin(t->writer, t->stage, t->t, 0, e) < 0)
+        return -1;
     if (!t->o.dry_run && build(t, eod, e) < 0)
         return -1;
     if (setup_data(t, e) < 0)

@@ -35,6 +35,7 @@
 #include "tools/train/network/stage.h"
 #include "tools/train/options/options.h"
 #include "tools/train/options/schedule.h"
+#include "tools/train/run/saving.h"
 
 struct batches;
 struct checkpoint;
@@ -103,6 +104,7 @@ struct trainer {
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
     char saving_tag[64];        /* the last one that a save was begun for */
     bool save_failed;           /* the last save that has ended did */
+    struct saving_pace pace;
     double told_s, calls_s;     /* the last straggler line: when, by clock_s(), and the time in communication so far */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
     bool not_finite;            /* ... it is a value of the state that is no finite number */
