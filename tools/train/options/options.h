@@ -102,6 +102,7 @@ struct train_opts {
     const char *save, *load;
     int64_t save_interval;
     const char *save_schedule;          /* as it was written; saves once checked */
+    double save_memory;                 /* GB of host memory for a rank's snapshot; 0: by what the host has */
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;
     bool force;                         /* load the universal form although `latest` is newer */

@@ -7,6 +7,7 @@
 #include "tools/train/options/options_impl.h"
 
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
+#define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* no part of the arguments that checkpoints hold */
 #define DIM_MAX 1e9                     /* sizes of a model */
 #define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
 
@@ -115,6 +116,10 @@ static const struct option_row checkpoint_rows[] = {
     TEXT("save-schedule", save_schedule, "LIST", NULL,
          "stretches of iterations with an interval of their own: 1-100:10,101-1000:18,1001-:1500; the rest keeps "
          "--save-interval")
+    { "save-memory", 0, "GB",
+      "host memory that the snapshot of a save may take in a rank, in 10^9 bytes (all it wants, where the host has "
+      "that): with less, saves take longer", OPTION_REAL, UNSAVED(save_memory), .min = 1e-6,
+      .max = 1e6 },
     TEXT("load", load, "DIR", NULL,
          "go on from what DIR/latest names, whatever its topology; nothing there: start anew")
     FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names")

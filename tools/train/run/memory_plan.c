@@ -102,7 +102,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     out->part[5] = batches_bytes(&bo);
     /* Both processes of a rank see the same snapshot. */
     if (t->o.save)
-        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t, 0);
+        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t, t->save_memory);
     if (dev_on_host(k->dev))
         out->part[MEMORY_PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
     out->n_parts = dev_on_host(k->dev) ? MEMORY_PLAN_PARTS : MEMORY_PLAN_SNAPSHOT;
@@ -116,6 +116,33 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
     const struct setting x = setting_of(t);
 
     plan_one(t, &x, t->blocks, pp, out);
+}
+
+/* A ring smaller than this would only be a chain of stops. */
+#define RING_LEAST UINT64_C(64000000)
+
+void memory_plan_snapshot(struct trainer *t)
+{
+    struct memory_plan p;
+    uint64_t total, left, rest, room, want;
+    char has[16], wants[16];
+
+    t->save_memory = (uint64_t)(t->o.save_memory * 1e9);
+    memory_plan_stage(t, t->rank_pp, &p);
+    want = checkpoint_snapshot_bytes(t->stage, t->t, 0);
+    /* A dry run speaks of machines that it does not know. */
+    if (!t->o.save || (!t->save_memory && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
+        return;
+    if (!t->save_memory) {
+        mem_host(&total, &left);
+        rest = dev_on_host(t->k->dev) ? p.total - p.part[MEMORY_PLAN_SNAPSHOT] : 0;
+        room = left / 10 * 9 / (uint64_t)t->place->local_size;
+        room = max_u64(room - min_u64(room, rest), RING_LEAST);
+        t->save_memory = left > 0 && room < want ? room : 0;
+    }
+    if (t->save_memory && t->save_memory < want)
+        show_line(t, "note: a save's state, %s a rank, flows through %s of its host's memory: behind the first of it "
+                  "the optimizer waits for the disk", bytes_text(want, wants), bytes_text(t->save_memory, has));
 }
 
 void memory_plan_show(struct trainer *t)

@@ -19,6 +19,11 @@ struct memory_plan {
 };
 /* Of a rank of stage pp; all of its ranks have the same. */
 void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out);
+/*
+ * Settle what memory of the host snapshots may take (t->save_memory): --save-memory, or less than all where this host
+ * has not enough for all of its ranks. Before any of them has taken memory.
+ */
+void memory_plan_snapshot(struct trainer *t);
 /* The plan of every stage, from rank 0. */
 void memory_plan_show(struct trainer *t);
 /*

@@ -415,6 +415,7 @@ int trainer_setup(struct trainer *t, struct err *e)
     show_settings(t);
     if (t->from && !t->o.finetune)
         note_changes(t);
+    memory_plan_snapshot(t);
     if (t->o.dry_run)
         memory_plan_show(t);
     if (memory_plan_check(t, e) < 0 || savedir_check(t, e) < 0)
@@ -422,7 +423,7 @@ int trainer_setup(struct trainer *t, struct err *e)
     if (!t->o.dry_run && make_groups(t, e) < 0)
         return -1;
     if (!t->o.dry_run && t->o.save &&
-        checkpoint_saver_begin(t->writer, t->stage, t->t, 0, e) < 0)
+        checkpoint_saver_begin(t->writer, t->stage, t->t, t->save_memory, e) < 0)
         return -1;
     if (!t->o.dry_run && build(t, eod, e) < 0)
         return -1;

@@ -105,6 +105,7 @@ struct trainer {
     char saving_tag[64];        /* the last one that a save was begun for */
     bool save_failed;           /* the last save that has ended did */
     struct saving_pace pace;
+    uint64_t save_memory;       /* bytes that this rank's snapshot may take; 0: all it wants */
     double told_s, calls_s;     /* the last straggler line: when, by clock_s(), and the time in communication so far */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
     bool not_finite;            /* ... it is a value of the state that is no finite number */
