@@ -14,6 +14,9 @@ COMMON="--bf16 --micro-batch-size 1 --train-samples 1200 --lr 2e-3 --min-lr 2e-4
     --adam-beta2 0.95 --adam-eps 1e-8 --init-method-std 0.02 --seed 42 --attention-dropout 0 --hidden-dropout 0
     --seq-length 128 --max-position-embeddings 128 --eval-interval 10 --eval-iters 2 --split 949,50,1
     --log-interval 1 --threads 1"
+# Iterations here are faster than any disk: what is to be saved is waited for.
+SHARDKIT_SAVE_WHEN_BUSY=wait
+export SHARDKIT_SAVE_WHEN_BUSY
 # Index files are written beside the data: work on a copy.
 DATA_DIR=$W/data
 mkdir -p "$DATA_DIR" && cp tests/data/text/text_document* "$DATA_DIR"

@@ -46,6 +46,7 @@ static void test_rounds(void **state)
     assert_int_equal(saved[2], 100);
     assert_true(save_schedule_due(&s, 108) && save_schedule_due(&s, 990) && !save_schedule_due(&s, 1000));
     assert_true(save_schedule_due(&s, (int64_t)1500 * 1000000000));
+    assert_true(save_schedule_lists(&s, 1) && save_schedule_lists(&s, 101) && !save_schedule_lists(&s, 0));
     save_schedule_free(&s);
 }
 

@@ -37,6 +37,7 @@ enum opts_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum opts_position { POSITION_ABSOLUTE, POSITION_ALIBI };
 enum opts_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum opts_reduce { REDUCE_BF16, REDUCE_FP32, REDUCE_FP16 };
+enum opts_busy { BUSY_WAIT, BUSY_SKIP, BUSY_QUEUE };    /* a save falls due while the one before is being written */
 
 struct opts_range {                     /* iterations first .. last, both included */
     int64_t first, last;
@@ -102,6 +103,7 @@ struct train_opts {
     const char *save, *load;
     int64_t save_interval;
     const char *save_schedule;          /* as it was written; saves once checked */
+    int save_when_busy;                 /* enum opts_busy */
     double save_memory;                 /* GB of host memory for a rank's snapshot; 0: by what the host has */
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;

@@ -116,6 +116,9 @@ static const struct option_row checkpoint_rows[] = {
     TEXT("save-schedule", save_schedule, "LIST", NULL,
          "stretches of iterations with an interval of their own: 1-100:10,101-1000:18,1001-:1500; the rest keeps "
          "--save-interval")
+    { "save-when-busy", 0, "HOW", "wait, skip or queue (be made later): a save that falls due while the one before is "
+      "still being written; at exits and in stretches of --save-schedule it waits", OPTION_WORD,
+      UNSAVED(save_when_busy), .words = "wait skip queue", .def = "skip" },
     { "save-memory", 0, "GB",
       "host memory that the snapshot of a save may take in a rank, in 10^9 bytes (all it wants, where the host has "
       "that): with less, saves take longer", OPTION_REAL, UNSAVED(save_memory), .min = 1e-6,

@@ -131,12 +131,23 @@ void save_schedule_free(struct save_schedule *s)
     s->n = 0;
 }
 
-bool save_schedule_due(const struct save_schedule *s, int64_t i)
+static const struct save_stretch *stretch_of(const struct save_schedule *s, int64_t i)
 {
-    int64_t every = s->rest;
-
     for (int k = 0; k < s->n; k++)
         if (i >= s->stretch[k].first && i <= s->stretch[k].last)
-            every = s->stretch[k].every;
+            return &s->stretch[k];
+    return NULL;
+}
+
+bool save_schedule_due(const struct save_schedule *s, int64_t i)
+{
+    const struct save_stretch *in = stretch_of(s, i);
+    const int64_t every = in ? in->every : s->rest;
+
     return every > 0 && i % every == 0;
+}
+
+bool save_schedule_lists(const struct save_schedule *s, int64_t i)
+{
+    return stretch_of(s, i) != NULL;
 }

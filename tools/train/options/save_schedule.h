@@ -40,5 +40,7 @@ void save_schedule_free(struct save_schedule *s);
 
 /* Is iteration i (from 1) saved? */
 bool save_schedule_due(const struct save_schedule *s, int64_t i);
+/* Does it lie in one of the stretches? */
+bool save_schedule_lists(const struct save_schedule *s, int64_t i);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * loop.c - the iterations of a run (docs/training.md 6.1)
  *
- * After each iteration: log, evaluate, save, then decide whether to stop. What only some
+ * After each iteration: log, evaluate, decide whether to stop, save. What only some
  * ranks see (the kill switch, a signal, the clock) is agreed on once an iteration, so all
  * ranks stop at the same one.
  */
@@ -141,7 +141,7 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : far_enough(t, first);
     if (*why == STATUS_RUNNING)
-        return 0;
+        return t->saver ? saving_step(t, e) : 0;
     t->status.signal = (int)s.signal;
     if (t->saver && t->saved_iteration != t->iteration && saving_begin(t, e) < 0)
         return -1;

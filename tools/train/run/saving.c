@@ -231,6 +231,38 @@ int saving_begin(struct trainer *t, struct err *e)
     return rc;
 }
 
+/* Another save is being written, on some rank. */
+static int busy(struct trainer *t, bool *yes, struct err *e)
+{
+    int64_t any = checkpoint_save_busy(t->saver);
+
+    if (comm_host_all_reduce(comm_world_group(t->world), &any, 1, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    *yes = any != 0;
+    return 0;
+}
+
+int saving_step(struct trainer *t, struct err *e)
+{
+    const bool due = save_schedule_due(&t->o.saves, t->iteration), queue = t->o.save_when_busy == BUSY_QUEUE;
+    const bool must = t->o.save_when_busy == BUSY_WAIT || t->iteration == t->schedule.train_iters ||
+                      save_schedule_lists(&t->o.saves, t->iteration);
+    bool waits = false;
+
+    if (!due && !t->pace.queued)
+        return 0;
+    if (!(due && must) && busy(t, &waits, e) < 0)
+        return -1;
+    if (!waits)
+        return saving_begin(t, e);
+    if (due)
+        show_line(t, "checkpoint of iteration %lld: %s, that of iteration %lld is still being written after %.1f s "
+                  "(--save-when-busy %s)", (long long)t->iteration, queue ? "queued" : "skipped",
+                  (long long)t->pace.begun, clock_s() - t->pace.begun_s, queue ? "queue" : "skip");
+    t->pace.queued = queue;
+    return 0;
+}
+
 int saving_finish(struct trainer *t, struct err *e)
 {
     if (!t->saver)

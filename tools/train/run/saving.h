@@ -24,6 +24,11 @@ struct saving_pace {
 
 /* t->saver, with the arguments that its checkpoints carry. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
+/*
+ * Behind every iteration that the run goes on from: begin a save if one is due. When another is still being written,
+ * --save-when-busy decides, all ranks alike, but for the last iteration and what --save-schedule lists.
+ */
+MUST_CHECK int saving_step(struct trainer *t, struct err *e);
 /* An iteration took so long. */
 void saving_note_step(struct trainer *t, double seconds);
 /* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
