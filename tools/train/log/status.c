@@ -106,6 +106,9 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "skipped_steps", count(s->skipped_steps));
     json_object_set_new(o, "last_complete_tag", text(s->last_complete_tag));
     json_object_set_new(o, "saving_tag", text(s->saving_tag));
+    json_object_set_new(o, "save_stall_s", s->save_wall_s > 0 ? real(s->save_stall_s) : json_null());
+    json_object_set_new(o, "save_wall_s", s->save_wall_s > 0 ? real(s->save_wall_s) : json_null());
+    json_object_set_new(o, "save_slowdown_s", s->save_wall_s > 0 ? real(s->save_slowdown_s) : json_null());
     json_object_set_new(o, "stalled", text(s->reason == STATUS_RUNNING ? stalled : NULL));
     json_object_set_new(o, "stop_reason", text(status_reason_name(s->reason)));
     json_object_set_new(o, "signal", text(s->reason == STATUS_SIGNAL ? status_signal_name(s->signal) : NULL));

@@ -33,6 +33,11 @@ struct status {
     int world_size;
     const char *last_complete_tag;      /* "global_step20": what `latest` names once it is durable */
     const char *saving_tag;     /* being written now */
+    /*
+     * Of the last save that has ended: what training stood for it, how long it took, and by how much each iteration
+     * beside it was longer than others, NaN where there were none to compare.
+     */
+    double save_stall_s, save_wall_s, save_slowdown_s;
     enum status_reason reason;
     int signal;                 /* with STATUS_SIGNAL */
     const char *message;        /* why it failed */

@@ -163,6 +163,20 @@ void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir)
     strbuf_addf(sb, "  successfully saved checkpoint at iteration %7ld to %s\n", (long)iteration, dir);
 }
 
+void trainlog_add_save_times(struct strbuf *sb, const struct trainlog_save *s)
+{
+    char text[16];
+
+    strbuf_addf(sb, "  checkpoint: stall %.3f s, %s in %.2f s (%.2f GB/s)", s->stall_s, bytes_text(s->bytes, text),
+                s->wall_s, (double)s->bytes * 1e-9 / s->wall_s);
+    if (s->n_beside > 0)
+        strbuf_addf(sb, ", %ld iteration%s beside it of %.3f s", (long)s->n_beside, s->n_beside == 1 ? "" : "s",
+                    s->beside_s);
+    if (s->n_beside > 0 && s->alone_s > 0)
+        strbuf_addf(sb, ", %.3f s alone", s->alone_s);
+    strbuf_addf(sb, "\n");
+}
+
 void trainlog_add_checkpoint_version(struct strbuf *sb)
 {
     strbuf_addf(sb, " checkpoint version 3.0\n");

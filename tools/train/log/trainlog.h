@@ -99,6 +99,17 @@ void trainlog_add_world(struct strbuf *sb, int world, int dp, int tp, int pp);  
 void trainlog_add_iterations(struct strbuf *sb, int64_t train_iters);   /* "setting training iterations to N" */
 void trainlog_add_saving(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir);
+/* How a save went beside training. */
+struct trainlog_save {
+    double stall_s;             /* that training stood: until it went on, and in the optimizer, waiting for the copy */
+    double wall_s;              /* from its begin to being published */
+    uint64_t bytes;
+    int64_t n_beside;           /* iterations that it went on beside; the mean of their seconds: */
+    double beside_s;
+    double alone_s;             /* of iterations without one; 0: there were none */
+};
+/* "  checkpoint: stall 0.004 s, 57.1 GB in 28.9 s (1.98 GB/s), 21 iterations beside it of 1.334 s, 1.331 s alone" */
+void trainlog_add_save_times(struct strbuf *sb, const struct trainlog_save *s);
 void trainlog_add_checkpoint_version(struct strbuf *sb);                /* " checkpoint version 3.0" */
 void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir);
 /* DeepSpeed's: "steps: 10 loss: 5.9385 iter time (s): 0.237 samples/sec: 33.828" */

@@ -1,6 +1,7 @@
 /* saving.c - checkpoints on their way to disk, and what is said of them */
 #include "tools/train/run/saving.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,20 @@ void saving_note_step(struct trainer *t, double seconds)
     }
 }
 
+static void tell_times(struct trainer *t, const struct checkpoint_saved *s, struct strbuf *sb)
+{
+    const struct saving_pace *p = &t->pace;
+    const struct trainlog_save x = {
+        .stall_s = p->stall_s, .wall_s = s->wall_s, .bytes = checkpoint_save_bytes(t->saver), .n_beside = p->n_beside,
+        .beside_s = p->n_beside ? p->beside_s / (double)p->n_beside : 0, .alone_s = p->alone_s,
+    };
+
+    trainlog_add_save_times(sb, &x);
+    t->status.save_stall_s = x.stall_s;
+    t->status.save_wall_s = x.wall_s;
+    t->status.save_slowdown_s = x.n_beside && p->n_alone ? x.beside_s - x.alone_s : NAN;
+}
+
 /* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
 static void tell(struct trainer *t, const struct checkpoint_saved *s)
 {
@@ -145,6 +160,7 @@ static void tell(struct trainer *t, const struct checkpoint_saved *s)
     if (s->ok) {
         snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
         trainlog_add_saved(&sb, s->iteration, t->o.save);
+        tell_times(t, s, &sb);
         trainlog_flush(t->log, &sb);
     } else {
         show_line(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
