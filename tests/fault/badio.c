@@ -7,6 +7,7 @@
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
  * of rename, mkdir and open only those count whose path holds TEXT. BADIO_URING=0 refuses io_uring,
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
+ * BADIO_SLOW=MS: every fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, as on a disk that is slow or busy.
  * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_CLOCK=SECONDS: somebody
  * sets the wall clock back by so many before every time it is read.
  */
@@ -56,6 +57,14 @@ static int turn_at(const char *call, const char *path)
     return (!at || strstr(path, at)) && turn(call);
 }
 
+static void wait_for_disk(const char *variable)
+{
+    const char *ms = getenv(variable);
+
+    if (ms)
+        usleep((useconds_t)atol(ms) * 1000);
+}
+
 static void *next(const char *name)
 {
     return dlsym(RTLD_NEXT, name);
@@ -84,6 +93,7 @@ ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t at)
 {
     ssize_t (*real)(int, const void *, size_t, off64_t) = next("pwrite64");
 
+    wait_for_disk("BADIO_SLOW_WRITE");
     return turn("pwrite") ? -1 : real(fd, buf, n, at);
 }
 
@@ -108,6 +118,8 @@ ssize_t write(int fd, const void *buf, size_t n)
 int fsync(int fd)
 {
     int (*real)(int) = next("fsync");
+
+    wait_for_disk("BADIO_SLOW");
 
     return turn("fsync") ? -1 : real(fd);
 }

@@ -70,7 +70,7 @@ while [ $i -lt "$kills" ]; do
     fi
     before=$(cat "$dir/latest" 2>/dev/null)
     if [ "$how" = disk ]; then
-        # The disk is full from the n-th write of each process on. The run goes on, says so, and ends with status 1.
+        # The disk is full from the n-th write of each process on. The run goes on, says so, and ends with status 45.
         BADIO="pwrite:$(random 200)+:28" BADIO_URING=0 LD_PRELOAD="$W/badio.so" ASAN_OPTIONS=verify_asan_link_order=0
         export BADIO BADIO_URING LD_PRELOAD ASAN_OPTIONS
         begin "$dir" "$W/log"
