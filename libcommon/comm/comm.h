@@ -68,10 +68,10 @@ struct comm_options {
     double stall_notice_s;      /* a call that lasts so long is told (watch.h); 0 = 60, negative = never */
     /* Prints one line (no newline in it) of the monitor; any thread. NULL: standard error. */
     void (*say)(void *arg, const char *line);
-    /* The job is being ended because of `reason`: last chance to note it in a file. Runs in
-     * the monitor's thread (or in comm_abort's, in a job of one), on every rank that is
-     * still there; the process ends after it, or after 3 s. */
-    void (*on_abort)(void *arg, const char *reason);
+    /* The job is being ended: last chance to note it in a file. Runs in the monitor's thread, on every
+     * rank that is still there; the process ends after it, or after 3 s. */
+    void (*on_abort)(void *arg, const struct watch_end *end);
+    struct watch_statuses statuses;
     /*
      * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a
      * thread of its own, on rank 0; on other ranks where rank 0 does not answer.
@@ -110,11 +110,11 @@ struct comm *comm_world_group(struct comm_world *w);    /* all ranks, "world"; g
 struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and friends; goes with the world */
 
 /*
- * End the whole job because of a failure of this rank. Every process exits with status 1
- * after rank 0 has printed "rank 3 (host h, pid p) failed: REASON". Does not return. Any
- * thread; not from a signal handler. NULL world: prints and exits.
+ * End the whole job because of a failure of this rank. Every process exits with `status` (that of a lost rank where
+ * this rank has lost another) after rank 0 has printed "rank 3 (host h, pid p) failed: REASON". Does not return.
+ * Any thread; not from a signal handler. NULL world: prints and exits.
  */
-_Noreturn void comm_abort(struct comm_world *w, const char *reason);
+_Noreturn void comm_abort(struct comm_world *w, int status, const char *reason);
 
 
 /*
@@ -138,6 +138,8 @@ double comm_seconds_waiting(const struct comm_world *w);
  * message names it, on every rank. Every rank calls it, once; "" says nothing.
  */
 MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
+/* What a rank said there, as long as the world; NULL: nothing. */
+const char *comm_device_name(const struct comm_world *w, int rank);
 
 /* ---- groups ---- */
 

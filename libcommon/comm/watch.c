@@ -21,6 +21,12 @@ enum { ABORT_WAIT_S = 8 };
 
 /* ---- the monitor's life ---- */
 
+static void fill_status(int *status)
+{
+    if (*status == 0)
+        *status = 1;
+}
+
 struct watch *watch_new(int rank, int size, const struct comm_options *o)
 {
     struct watch *w = xcalloc(1, sizeof *w);
@@ -28,6 +34,10 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
     w->rank = rank;
     w->size = size;
     w->o = *o;
+    w->lost = -1;
+    fill_status(&w->o.statuses.lost);
+    fill_status(&w->o.statuses.crashed);
+    fill_status(&w->o.statuses.hang);
     w->wake[0] = w->wake[1] = -1;
     pthread_mutex_init(&w->lock, NULL);
     watch_timeout(w, o->hang_timeout_s < 0 ? 0 : o->hang_timeout_s == 0 ? 600 : o->hang_timeout_s);
@@ -142,14 +152,24 @@ void watch_free(struct watch *w)
     free(w);
 }
 
-void watch_abort(struct watch *w, const char *reason, bool lost_peer)
+void watch_crashed(struct watch *w, int sig)
+{
+    int before = errno;
+
+    atomic_store(&w->crashed, sig);
+    wake(w, WAKE_CRASH);
+    errno = before;
+}
+
+void watch_abort(struct watch *w, int status, const char *reason, int lost)
 {
     int64_t until = clock_ns() + ABORT_WAIT_S * SECOND;
 
     pthread_mutex_lock(&w->lock);
     if (!w->reason[0]) {
         snprintf(w->reason, sizeof w->reason, "%s", reason && *reason ? reason : "no reason given");
-        w->lost_peer = lost_peer;
+        w->status = lost >= 0 ? w->o.statuses.lost : status;
+        w->lost = lost;
     }
     pthread_mutex_unlock(&w->lock);
     if (w->running)
@@ -157,5 +177,5 @@ void watch_abort(struct watch *w, const char *reason, bool lost_peer)
     /* The monitor ends the process; if it cannot, we do. */
     while (w->running && clock_ns() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-    _exit(1);
+    _exit(w->status);
 }

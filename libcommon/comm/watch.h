@@ -7,6 +7,7 @@
  *   a rank dies      its connection closes without a goodbye (kill -9, crash, exit
  *                    without comm_world_close); a dead machine is noticed by TCP
  *                    keep-alive within about 30 s
+ *   a rank crashes   watch_crashed(), from its signal handler
  *   a rank gives up  comm_abort(): it says why
  *   a rank hangs     some rank has been inside one communication call for longer than
  *                    the timeout: every rank is asked what it does, and the table is
@@ -16,9 +17,9 @@
  *   a rank is late   long before that, after comm_options.stall_notice_s: rank 0 says in one line who waits
  *                    and for whom, and later that the job goes on; where rank 0 itself is stopped, another says it
  *
- * In each case but the last rank 0 says what happened in one line (host, rank, pid, reason), tells
- * the others, and every process exits with status 1, within about 5 s and whatever
- * the launcher does. When rank 0 itself dies, one rank of each host says so.
+ * In each case but the last rank 0 says what happened in one line (host, rank, pid, reason), asks what each rank
+ * does, tells the others, and every process exits with the status of its cause (struct watch_statuses), within about
+ * 5 s and whatever the launcher does. When rank 0 itself dies, one rank of each host says so.
  *
  * A job of one process has its monitor thread too, so comm_abort() and watch_dump() work alike.
  * SIGTERM, where the program has no handler of its own, first gives the monitor half a second to find
@@ -37,6 +38,29 @@
 #include "libcommon/base/err.h"
 
 struct watch;                   /* comm_watch(world) gives it; it goes with the world */
+
+/* Exit statuses of a job that is ended; 0 stands for 1. What comm_abort() is told comes before them. */
+struct watch_statuses {
+    int lost, crashed, hang;
+};
+
+/* What a rank does, in words: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
+enum { WATCH_TEXT = 992 };
+struct watch_doing {
+    bool known;                 /* it has answered */
+    bool in_call;               /* and so perhaps held up by another rank */
+    int waiting_for;            /* -1: for nobody, or it is not known for whom */
+    char text[WATCH_TEXT];
+};
+
+/* Why a job ends. */
+struct watch_end {
+    int status;                 /* exit status of this process */
+    int rank;                   /* whose fault it is; -1: nobody was found */
+    int signal;                 /* of a crash, on rank 0 and on the rank itself; else 0 */
+    const char *reason;         /* the line that was said */
+    const struct watch_doing *doing;    /* [size of the world] on rank 0; NULL elsewhere */
+};
 
 /*
  * Note what this rank does now, for the table and the hang report: phase is a string
@@ -73,6 +97,12 @@ double watch_seconds_in_calls(const struct watch *w);
  * line a rank, through comm_options.say. Async-signal-safe: meant for SIGUSR2.
  */
 void watch_dump(struct watch *w);
+
+/*
+ * This process cannot go on because of signal `sig`: rank 0 hears of it and ends the job, this process included, within
+ * some seconds. Only asks; async-signal-safe. What crashed must not return, as its memory may be spoilt: wait.
+ */
+void watch_crashed(struct watch *w, int sig);
 
 /* Once more wait for SIGTERM as above, after the program has set it back to SIG_DFL. The thread that communicates. */
 void watch_catch_term(struct watch *w);

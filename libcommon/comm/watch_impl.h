@@ -22,7 +22,7 @@
 #define SECOND INT64_C(1000000000)      /* ns */
 enum { LAST_WORDS_S = 3 };              /* what on_abort may take before the process ends all the same */
 
-enum { WIRE_TEXT = 992 };
+enum { WIRE_TEXT = WATCH_TEXT };
 
 /* ---- notes: written by the rank's thread, read by its monitor ---- */
 
@@ -44,14 +44,8 @@ void watch_enter(struct watch *w, const char *call, const char *group, uint64_t 
 void watch_leave(struct watch *w);
 void watch_waits_for(struct watch *w, int rank, int how_many);
 
-/* A note put into words: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
-struct activity {
-    bool in_call;                       /* and so perhaps held up by another rank */
-    int waiting_for;
-    int64_t for_ns;
-    char text[WIRE_TEXT];
-};
-void watch_activity(struct watch *w, struct activity *r);
+/* The note put into words. */
+void watch_activity(struct watch *w, struct watch_doing *r);
 bool watch_is_stuck(struct watch *w);   /* in one call for longer than the timeout */
 /* *told: the call that was told of, by its beginning, 0 for none; the answer is told once. */
 enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
@@ -62,7 +56,8 @@ enum stall_news watch_stall_news(struct watch *w, int64_t *told);
 enum wire_kind {
     WIRE_HELLO = 1,             /* rank to root, first */
     WIRE_GOODBYE,               /* either way: an orderly end */
-    WIRE_FAIL,                  /* rank to root: comm_abort(); a = 1 when a lost peer is behind it */
+    WIRE_FAIL,                  /* rank to root: comm_abort(); a = 1 + the lost rank behind it, b = exit status */
+    WIRE_CRASH,                 /* rank to root: watch_crashed(); a = signal */
     WIRE_TERM,                  /* rank to root: SIGTERM came, I am about to go */
     WIRE_HANG,                  /* rank to root: my call lasts too long */
     WIRE_SLOW,                  /* rank to root: my call lasts long, but not too long */
@@ -71,7 +66,7 @@ enum wire_kind {
     WIRE_DUMP,                  /* rank to root: print the table */
     WIRE_ASK,                   /* root to rank: what are you doing? */
     WIRE_STATE,                 /* the answer: a = in a call, b = rank waited for */
-    WIRE_ABORT,                 /* root to rank: exit with status 1, because of text */
+    WIRE_ABORT,                 /* root to rank: exit with status a, because of text; b = whose fault, or -1 */
 };
 
 /* Both ends run the same program on the same kind of machine: sent as it lies in memory. */
@@ -126,7 +121,9 @@ struct watch {
     bool running;
     pthread_mutex_t lock;               /* of reason */
     char reason[WIRE_TEXT];             /* of comm_abort(); "" = none */
-    bool lost_peer;
+    int status;                         /* ... with it */
+    int lost;                           /* the rank behind it, or -1 */
+    atomic_int crashed;                 /* the signal; 0: not */
 };
 
 /*
@@ -135,7 +132,7 @@ struct watch {
  */
 #define GRACE_NS (SECOND / 2)
 
-enum wake { WAKE_FAIL = 'f', WAKE_TERM = 't', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
+enum wake { WAKE_FAIL = 'f', WAKE_CRASH = 'x', WAKE_TERM = 't', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
 
 struct watch *watch_new(int rank, int size, const struct comm_options *o);
 /* Root: a listening socket for the offer; closed by watch_accept(). */
@@ -146,7 +143,7 @@ MUST_CHECK int watch_run(struct watch *w, struct err *e);
 /* The orderly end: say goodbye, wait for the monitor to finish. */
 void watch_close(struct watch *w);
 void watch_free(struct watch *w);       /* NULL is fine */
-_Noreturn void watch_abort(struct watch *w, const char *reason, bool lost_peer);
+_Noreturn void watch_abort(struct watch *w, int status, const char *reason, int lost);
 
 void *watch_root_main(void *watch);
 void *watch_rank_main(void *watch);
@@ -159,7 +156,9 @@ void watch_name(const struct watch *w, int rank, char *text, size_t room);
 _Noreturn void watch_die(void);
 /* on_stall, in a thread of its own: a file that it writes may hang, and the monitor must not. */
 void watch_tell_stall(struct watch *w, const char *text);
-/* on_abort, within 3 s. */
-void watch_last_words(struct watch *w, const char *reason);
+/* on_abort, within 3 s; then, or when these are over, the process exits with end->status. */
+_Noreturn void watch_leave_job(struct watch *w, const struct watch_end *end);
+/* The same without the exit. */
+void watch_last_words(struct watch *w, const struct watch_end *end);
 
 #endif

@@ -108,7 +108,9 @@ static struct seen look(struct note *n)
 {
     struct seen s;
     unsigned before;
+    int tries = 0;
 
+    /* A rank that crashed may never end its note. */
     do {
         before = atomic_load(&n->version);
         s = (struct seen){
@@ -117,7 +119,7 @@ static struct seen look(struct note *n)
             .number = atomic_load(&n->number), .micro_batch = atomic_load(&n->micro_batch),
             .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting), .outside = atomic_load(&n->outside),
         };
-    } while (before & 1 || before != atomic_load(&n->version));
+    } while ((before & 1 || before != atomic_load(&n->version)) && ++tries < 1000000);
     return s;
 }
 
@@ -161,7 +163,7 @@ static void add_wait(char *text, const struct seen *s, long long seconds)
     }
 }
 
-void watch_activity(struct watch *w, struct activity *r)
+void watch_activity(struct watch *w, struct watch_doing *r)
 {
     struct seen s = look(&w->note);
     long long seconds = (clock_ns() - s.since_ns) / SECOND;
@@ -169,7 +171,7 @@ void watch_activity(struct watch *w, struct activity *r)
     memset(r, 0, sizeof *r);
     r->in_call = s.call && !s.outside;
     r->waiting_for = s.call ? s.waiting_for : -1;
-    r->for_ns = clock_ns() - s.since_ns;
+    r->known = true;
     if (s.call) {
         add_wait(r->text, &s, seconds);
     } else {
@@ -275,20 +277,35 @@ void watch_tell_stall(struct watch *w, const char *text)
     free(s);
 }
 
-void watch_last_words(struct watch *w, const char *reason)
+static volatile sig_atomic_t status_in_the_end;
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    _exit(status_in_the_end);
+}
+
+void watch_last_words(struct watch *w, const struct watch_end *end)
 {
     sigset_t only;
 
     if (!w->o.on_abort)
         return;
-    /* Whatever the callback hangs in, the process ends: an alarm nobody catches. */
-    signal(SIGALRM, SIG_DFL);
+    /* Whatever the callback hangs in, the process ends. */
+    status_in_the_end = end->status;
+    signal(SIGALRM, on_alarm);
     sigemptyset(&only);
     sigaddset(&only, SIGALRM);
     pthread_sigmask(SIG_UNBLOCK, &only, NULL);
     alarm(LAST_WORDS_S);
-    w->o.on_abort(w->o.arg, reason);
+    w->o.on_abort(w->o.arg, end);
     alarm(0);
+}
+
+void watch_leave_job(struct watch *w, const struct watch_end *end)
+{
+    watch_last_words(w, end);
+    _exit(end->status);
 }
 
 int watch_letters(struct watch *w, char *letters, int room)

@@ -23,6 +23,7 @@ struct rank {
     struct watch *w;
     int64_t deadline;           /* act alone then; 0 = nothing is due */
     char alone[WIRE_TEXT];      /* what to say then; "" = the orderly end, just go */
+    int alone_status;           /* ... and the exit status */
     bool closing;
     int64_t told;               /* of watch_stall_news() */
     int64_t heard_until;        /* rank 0 should have heard of it by then; 0 = it has */
@@ -30,17 +31,18 @@ struct rank {
     int64_t die_at;             /* SIGTERM has come; 0 = not */
 };
 
-_Noreturn static void leave(struct rank *m, const char *reason)
+_Noreturn static void leave(struct rank *m, int status, int culprit, const char *reason)
 {
-    watch_last_words(m->w, reason);
-    _exit(1);
+    watch_leave_job(m->w, &(struct watch_end){ .status = status, .rank = culprit, .reason = reason,
+                                               .signal = culprit == m->w->rank ? atomic_load(&m->w->crashed) : 0 });
 }
 
-static void expect_answer(struct rank *m, int seconds, const char *otherwise)
+static void expect_answer(struct rank *m, int seconds, int status, const char *otherwise)
 {
     if (m->deadline)
         return;
     m->deadline = clock_ns() + seconds * SECOND;
+    m->alone_status = status;
     snprintf(m->alone, sizeof m->alone, "%s", otherwise);
 }
 
@@ -66,13 +68,13 @@ _Noreturn static void root_is_gone(struct rank *m)
     snprintf(line, sizeof line, "%s died: its connection closed without a goodbye; ending the job", who);
     if (speaks_for_host(m->w))
         watch_say(m->w, "%s", line);
-    leave(m, line);
+    leave(m, m->w->o.statuses.lost, 0, line);
 }
 
 static void hear(struct rank *m)
 {
     struct conn *c = &m->w->conn[0];
-    struct activity r;
+    struct watch_doing r;
     int why;
 
     for (;;) {
@@ -87,7 +89,7 @@ static void hear(struct rank *m)
             return;
         }
         if (c->in.kind == WIRE_ABORT)
-            leave(m, c->in.text);
+            leave(m, c->in.a, c->in.b, c->in.text);
         if (c->in.kind == WIRE_HEARD)
             m->heard_until = 0;
         if (c->in.kind == WIRE_GOODBYE)
@@ -113,35 +115,39 @@ static void obey(struct rank *m)
         }
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
-            tell(m, WIRE_FAIL, m->w->lost_peer, 0, m->w->reason);
+            tell(m, WIRE_FAIL, m->w->lost + 1, m->w->status, m->w->reason);
             snprintf(line, sizeof line, "failed: %.*s", WIRE_TEXT - 16, m->w->reason);
             pthread_mutex_unlock(&m->w->lock);
-            expect_answer(m, ANSWER_S, line);
+            expect_answer(m, ANSWER_S, m->w->status, line);
+        }
+        if (letters[i] == WAKE_CRASH) {
+            tell(m, WIRE_CRASH, atomic_load(&m->w->crashed), 0, NULL);
+            expect_answer(m, ANSWER_S, m->w->o.statuses.crashed, "crashed");
         }
         if (letters[i] == WAKE_CLOSE) {
             tell(m, WIRE_GOODBYE, 0, 0, NULL);
             m->closing = true;
-            expect_answer(m, GOODBYE_S, "");
+            expect_answer(m, GOODBYE_S, 1, "");
         }
     }
 }
 
 static void check_own_call(struct rank *m)
 {
-    struct activity r;
+    struct watch_doing r;
 
     if (m->deadline || !watch_is_stuck(m->w))
         return;
     watch_activity(m->w, &r);
     tell(m, WIRE_HANG, 0, 0, r.text);
-    expect_answer(m, HANG_ANSWER_S, r.text);
+    expect_answer(m, HANG_ANSWER_S, m->w->o.statuses.hang, r.text);
 }
 
 /* Rank 0 does not hear of it: it may well be the one that the others wait for. */
 static void say_alone(struct rank *m)
 {
     char who[300], root[300], line[WIRE_TEXT + 700];
-    struct activity r;
+    struct watch_doing r;
 
     watch_activity(m->w, &r);
     watch_name(m->w, m->w->rank, who, sizeof who);
@@ -198,7 +204,7 @@ void *watch_rank_main(void *watch)
                 return NULL;
             watch_name(w, w->rank, who, sizeof who);
             watch_say(w, "%s %s; rank 0 does not answer, leaving", who, m.alone);
-            leave(&m, m.alone);
+            leave(&m, m.alone_status, m.alone_status == w->o.statuses.hang ? 0 : w->rank, m.alone);
         }
     }
 }

@@ -22,12 +22,6 @@ enum {
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
 #define ASK_NS (2 * SECOND)     /* how long the ranks have to say what they do */
 
-struct answer {
-    bool known, in_call;
-    int waiting_for;
-    char text[WIRE_TEXT];
-};
-
 struct root {
     struct watch *w;
     /* Asking all ranks what they do. */
@@ -42,10 +36,15 @@ struct root {
     int64_t stalled_ns;         /* when it did */
     int64_t told;               /* of watch_stall_news() */
     int64_t ask_until;
-    struct answer *answer;       /* [size] */
+    struct watch_doing *answer; /* [size] */
     /* A failure that may be another's consequence; 0 = none. */
     int64_t grace_until;
+    struct watch_end second;
     char second_hand[LINE];
+    /* The job ends as soon as all have said what they do. */
+    bool ending;
+    struct watch_end end;
+    char line[LINE];            /* its reason */
     bool term;                  /* SIGTERM has come to this rank */
     int64_t close_until;        /* 0 = not closing */
 };
@@ -76,63 +75,69 @@ static void drain(struct watch *w, int64_t until)
 }
 
 /* Tell everybody, and go. */
-_Noreturn static void end_job(struct root *m, const char *reason)
+_Noreturn static void end_job(struct root *m)
 {
+    const struct wire end = { .token = m->w->token, .kind = WIRE_ABORT, .a = m->end.status, .b = m->end.rank };
     struct watch *w = m->w;
 
+    m->end.reason = m->line;
+    m->end.doing = m->answer;
     for (int r = 1; r < w->size; r++)
-        conn_send(&w->conn[r], &(struct wire){ .token = w->token, .kind = WIRE_ABORT }, reason);
-    watch_last_words(w, reason);
+        conn_send(&w->conn[r], &end, m->line);
+    watch_last_words(w, &m->end);
     drain(w, clock_ns() + DRAIN_S * SECOND);
     /* A stopped process hears nothing. Its connection is still open, so its pid is still its own. */
     for (int r = 1; r < w->size; r++)
-        if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0])
+        if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0] && !(m->end.signal && r == m->end.rank))
             kill((pid_t)w->place[r].pid, SIGKILL);
     if (m->term)
         watch_die();
-    _exit(1);
-}
-
-_Noreturn static void end_because(struct root *m, int rank, const char *what)
-{
-    char who[NAME], line[LINE];
-
-    watch_name(m->w, rank, who, sizeof who);
-    snprintf(line, sizeof line, "%s %s", who, what);
-    watch_say(m->w, "%s", line);
-    end_job(m, line);
+    _exit(m->end.status);
 }
 
 /* ---- what is everybody doing? ---- */
 
-static void own_answer(struct root *m)
-{
-    struct activity r;
-    struct answer *s = &m->answer[0];
-
-    watch_activity(m->w, &r);
-    *s = (struct answer){.known = true, .in_call = r.in_call, .waiting_for = r.waiting_for};
-    memcpy(s->text, r.text, sizeof s->text);
-}
-
-static void ask(struct root *m)
+static void ask(struct root *m, int64_t ns)
 {
     struct watch *w = m->w;
 
     if (m->asking)
         return;
     m->asking = true;
-    m->ask_until = clock_ns() + ASK_NS;
+    m->ask_until = clock_ns() + ns;
     memset(m->answer, 0, (size_t)w->size * sizeof *m->answer);
     for (int r = 1; r < w->size; r++)
         conn_send(&w->conn[r], &(struct wire){ .token = w->token, .kind = WIRE_ASK }, NULL);
-    own_answer(m);
+    watch_activity(w, &m->answer[0]);
+}
+
+/* Says `line` now, and ends the job in a moment. The first cause counts: what else is heard came of it. */
+static void end_with(struct root *m, struct watch_end end, const char *line)
+{
+    if (m->ending)
+        return;
+    m->ending = true;
+    m->end = end;
+    snprintf(m->line, sizeof m->line, "%s", line);
+    watch_say(m->w, "%s", line);
+    /* Asked anew: a table under way may be too old. */
+    m->asking = false;
+    ask(m, GRACE_NS);
+}
+
+static void end_because(struct root *m, int rank, int status, const char *what)
+{
+    char who[NAME], line[LINE];
+
+    watch_name(m->w, rank, who, sizeof who);
+    snprintf(line, sizeof line, "%s %s", who, what);
+    end_with(m, (struct watch_end){ .status = status, .rank = rank }, line);
 }
 
 static void ask_table(struct root *m)
 {
     m->table = true;
-    ask(m);
+    ask(m, ASK_NS);
 }
 
 static void hangs(struct root *m, int rank)
@@ -140,7 +145,7 @@ static void hangs(struct root *m, int rank)
     if (!m->hanging)
         m->hung = rank;
     m->hanging = true;
-    ask(m);
+    ask(m, ASK_NS);
 }
 
 static void stall_begins(struct root *m, int rank)
@@ -152,7 +157,7 @@ static void stall_begins(struct root *m, int rank)
     m->stall_said = false;
     m->waits = rank;
     m->stalled_ns = clock_ns();
-    ask(m);
+    ask(m, ASK_NS);
 }
 
 static void stall_ends(struct root *m, int rank)
@@ -199,7 +204,7 @@ static int find_outsider(const struct root *m)
 static int find_culprit(const struct root *m, int rank)
 {
     for (int steps = 0; steps <= m->w->size; steps++) {
-        const struct answer *s = &m->answer[rank];
+        const struct watch_doing *s = &m->answer[rank];
 
         if (!s->known || !s->in_call)
             return rank;
@@ -241,12 +246,11 @@ static int tell_wait(struct root *m, int rank, char *line, size_t room)
 
 _Noreturn static void end_hang(struct root *m)
 {
-    char line[LINE];
-
-    tell_wait(m, m->hung, line, sizeof line);
-    watch_say(m->w, "%s", line);
+    m->end = (struct watch_end){ .status = m->w->o.statuses.hang };
+    m->end.rank = tell_wait(m, m->hung, m->line, sizeof m->line);
+    watch_say(m->w, "%s", m->line);
     print_table(m);
-    end_job(m, line);
+    end_job(m);
 }
 
 static void say_stall(struct root *m)
@@ -267,9 +271,11 @@ static void finish_asking(struct root *m)
     if (!m->asking || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
     /* Whoever was asleep and is awake again, this rank perhaps, needs a moment to show it. */
-    if (m->stalled && !m->stall_said && !m->hanging && clock_ns() < m->stalled_ns + GRACE_NS)
+    if (m->stalled && !m->stall_said && !m->hanging && !m->ending && clock_ns() < m->stalled_ns + GRACE_NS)
         return;
     m->asking = false;
+    if (m->ending)
+        end_job(m);
     if (m->hanging)
         end_hang(m);
     if (m->stalled && !m->stall_said)
@@ -282,7 +288,7 @@ static void finish_asking(struct root *m)
 /* ---- messages ---- */
 
 /* What may be another's consequence: ends the job in a moment, unless the cause is heard of. */
-static void second_hand(struct root *m, int rank, const char *what)
+static void second_hand(struct root *m, int rank, int culprit, const char *what)
 {
     char who[NAME];
 
@@ -290,33 +296,48 @@ static void second_hand(struct root *m, int rank, const char *what)
         return;
     watch_name(m->w, rank, who, sizeof who);
     snprintf(m->second_hand, sizeof m->second_hand, "%s %s", who, what);
+    m->second = (struct watch_end){ .status = m->w->o.statuses.lost, .rank = culprit };
     m->grace_until = clock_ns() + GRACE_NS;
 }
 
-static void failed(struct root *m, int rank, bool lost_peer, const char *reason)
+/* lost: the rank that this one has lost, or -1. */
+static void failed(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
 
     snprintf(what, sizeof what, "failed: %s", reason);
-    if (!lost_peer)
-        end_because(m, rank, what);
-    second_hand(m, rank, what);
+    if (lost < 0)
+        end_because(m, rank, status, what);
+    else
+        second_hand(m, rank, lost, what);
+}
+
+static void crashed(struct root *m, int rank, int sig)
+{
+    char who[NAME], line[LINE];
+
+    watch_name(m->w, rank, who, sizeof who);
+    snprintf(line, sizeof line, "%s crashed: SIG%s; ending the job", who, sigabbrev_np(sig) ? sigabbrev_np(sig) : "?");
+    end_with(m, (struct watch_end){ .status = m->w->o.statuses.crashed, .rank = rank, .signal = sig }, line);
 }
 
 static void handle(struct root *m, int rank, const struct wire *in)
 {
-    struct answer *s = &m->answer[rank];
+    struct watch_doing *s = &m->answer[rank];
 
     switch ((enum wire_kind)in->kind) {
     case WIRE_GOODBYE:
         m->w->conn[rank].goodbye = true;
         break;
     case WIRE_FAIL:
-        failed(m, rank, in->a, in->text);
+        failed(m, rank, in->a - 1, in->b, in->text);
+        break;
+    case WIRE_CRASH:
+        crashed(m, rank, in->a);
         break;
     case WIRE_TERM:
         m->w->conn[rank].term = true;
-        second_hand(m, rank, TERM_ENDED);
+        second_hand(m, rank, rank, TERM_ENDED);
         break;
     case WIRE_HANG:
         hangs(m, rank);
@@ -332,7 +353,7 @@ static void handle(struct root *m, int rank, const struct wire *in)
         ask_table(m);
         break;
     case WIRE_STATE:
-        *s = (struct answer){.known = true, .in_call = in->a, .waiting_for = in->b};
+        *s = (struct watch_doing){.known = true, .in_call = in->a, .waiting_for = in->b};
         memcpy(s->text, in->text, sizeof s->text);
         break;
     case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT: case WIRE_HEARD:
@@ -353,32 +374,36 @@ static void hear(struct root *m, int rank)
     if (c->goodbye || c->term)
         return;
     if (why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH)
-        end_because(m, rank, "died: nothing is heard from its host; ending the job");
-    end_because(m, rank, "died: its connection closed without a goodbye (killed, crashed or left); ending the job");
+        end_because(m, rank, m->w->o.statuses.lost, "died: nothing is heard from its host; ending the job");
+    else
+        end_because(m, rank, m->w->o.statuses.lost,
+                    "died: its connection closed without a goodbye (killed, crashed or left); ending the job");
 }
 
 static void obey(struct root *m)
 {
     char letters[16], reason[WIRE_TEXT];
-    int n = watch_letters(m->w, letters, sizeof letters);
-    bool lost_peer;
+    int n = watch_letters(m->w, letters, sizeof letters), lost, status;
 
     for (int i = 0; i < n; i++) {
         if (letters[i] == WAKE_DUMP)
             ask_table(m);
         if (letters[i] == WAKE_TERM) {
             m->term = true;
-            second_hand(m, 0, TERM_ENDED);
+            second_hand(m, 0, 0, TERM_ENDED);
         }
         if (letters[i] == WAKE_CLOSE)
             m->close_until = clock_ns() + GOODBYE_S * SECOND;
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
             memcpy(reason, m->w->reason, sizeof reason);
-            lost_peer = m->w->lost_peer;
+            lost = m->w->lost;
+            status = m->w->status;
             pthread_mutex_unlock(&m->w->lock);
-            failed(m, 0, lost_peer, reason);
+            failed(m, 0, lost, status, reason);
         }
+        if (letters[i] == WAKE_CRASH)
+            crashed(m, 0, atomic_load(&m->w->crashed));
     }
 }
 
@@ -432,10 +457,8 @@ void *watch_root_main(void *watch)
             if (p[r].revents)
                 hear(&m, r);
         obey(&m);
-        if (m.grace_until && clock_ns() > m.grace_until) {
-            watch_say(w, "%s", m.second_hand);
-            end_job(&m, m.second_hand);
-        }
+        if (m.grace_until && clock_ns() > m.grace_until)
+            end_with(&m, m.second, m.second_hand);
         check_own_call(&m);
         finish_asking(&m);
     } while (!may_close(&m));

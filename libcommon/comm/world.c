@@ -244,6 +244,11 @@ int comm_name_device(struct comm_world *w, const char *text, struct err *e)
     return rc;
 }
 
+const char *comm_device_name(const struct comm_world *w, int rank)
+{
+    return atomic_load(&w->watch->device[rank]);
+}
+
 /* ---- the end ---- */
 
 /* All sends are out and all ranks are here. */
@@ -265,22 +270,22 @@ void comm_world_close(struct comm_world *w)
         return;
     watch_phase(w->watch, "the end", -1, -1);
     if (last_meeting(w, &e) < 0)
-        comm_abort(w, e.msg);
+        comm_abort(w, 1, e.msg);
     watch_close(w->watch);
     if (w->t)
         w->t->close(w->t, true);
     world_free(w);
 }
 
-void comm_abort(struct comm_world *w, const char *reason)
+void comm_abort(struct comm_world *w, int status, const char *reason)
 {
     struct watch *none;
 
     if (w)
-        watch_abort(w->watch, reason, w->t && atomic_load(&w->t->lost) >= 0);
+        watch_abort(w->watch, status, reason, w->t ? atomic_load(&w->t->lost) : -1);
     none = watch_new(0, 1, &(struct comm_options){0});
     watch_say(none, "failed: %s", reason);
-    _exit(1);
+    _exit(status);
 }
 
 const struct comm_place *comm_place(const struct comm_world *w)

@@ -49,11 +49,11 @@ static double time_all_reduce(struct comm *c, int64_t n, int rounds, struct err 
         double start;
 
         if (comm_barrier(c, NULL, e) < 0)
-            comm_abort(world, e->msg);
+            comm_abort(world, 1, e->msg);
         start = now_s();
         for (int i = 0; i < rounds; i++)
             if (comm_all_reduce(c, &(struct comm_data){ x, x, n, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
-                comm_abort(world, e->msg);
+                comm_abort(world, 1, e->msg);
         s[k] = (now_s() - start) / rounds;
         for (int j = k; j > 0 && s[j] < s[j - 1]; j--) {
             double swap = s[j];
@@ -85,7 +85,7 @@ static void bench(struct err *e)
     start = now_s();
     for (int i = 0; i < 1000; i++)
         if (comm_barrier(all, NULL, e) < 0)
-            comm_abort(world, e->msg);
+            comm_abort(world, 1, e->msg);
     if (comm_rank(all) == 0)
         printf("{\"call\": \"barrier\", \"ranks\": %d, \"wall_s\": %.9f}\n", n, (now_s() - start) / 1000);
 }
@@ -104,22 +104,22 @@ static void run(const char *what, int who, struct err *e)
 
         watch_phase(comm_watch(world), "forward", i, 5);
         if (comm_all_reduce(all, &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL, e) < 0)
-            comm_abort(world, e->msg);
+            comm_abort(world, 1, e->msg);
         usleep(1000);
         if (now_s() - start < 0.3 || comm_rank(all) != who)
             continue;
         if (strcmp(what, "abort") == 0)
-            comm_abort(world, "no more data");
+            comm_abort(world, 1, "no more data");
         if (strcmp(what, "sleep") == 0)
             sleep(1000);
     }
 }
 
-static void on_abort(void *arg, const char *reason)
+static void on_abort(void *arg, const struct watch_end *end)
 {
     (void)arg;
     if (comm_place(world)->rank == 0)
-        fprintf(stderr, "last words: %s\n", reason);
+        fprintf(stderr, "last words: %s\n", end->reason);
 }
 
 int main(int argc, char **argv)
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
     signal(SIGUSR2, on_dump);
     if (strcmp(what, "check") == 0) {
         if (commcheck_all(world, argc > 2 ? COMMCHECK_LARGE : COMMCHECK_USUAL, &e) < 0)
-            comm_abort(world, e.msg);
+            comm_abort(world, 1, e.msg);
         if (comm_place(world)->rank == 0)
             printf("checked\n");
     } else if (strcmp(what, "bench") == 0) {

@@ -15,6 +15,7 @@
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/checkpoint/writer.h"
 #include "tools/train/health/preflight.h"
+#include "tools/train/log/cause.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/refusal.h"
 #include "tools/train/run/loop.h"
@@ -25,10 +26,15 @@
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
 
+static int exit_status(const struct err *e)
+{
+    return e->kind == ERR_USAGE ? EXIT_USAGE : train.cause ? (int)train.cause : CAUSE_FAILED;
+}
+
 static int fail(const struct err *e)
 {
     fprintf(stderr, "train: %s\n", e->msg);
-    return e->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+    return exit_status(e);
 }
 
 static void dump(int sig)
@@ -39,7 +45,7 @@ static void dump(int sig)
 }
 
 /* The job is being ended: leave the reason where watchers look. */
-static void on_abort(void *arg, const char *reason)
+static void on_abort(void *arg, const struct watch_end *end)
 {
     struct err e = {0};
 
@@ -51,7 +57,8 @@ static void on_abort(void *arg, const char *reason)
     if (!train.status_path || (train.lock && !savelock_held(train.lock, &e)))
         return;
     train.status.reason = STATUS_FAILED;
-    train.status.message = reason;
+    train.status.message = end->reason;
+    train.status.cause = cause_name(end->status);
     if (status_write(train.status_path, &train.status, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     savelock_drop(train.lock);
@@ -85,7 +92,7 @@ static void on_lost_lock(void *arg, const char *reason)
 {
     struct trainer *t = arg;
 
-    comm_abort(t->world, reason);
+    comm_abort(t->world, CAUSE_FAILED, reason);
 }
 
 static bool told_to_stop(void) { return status_stop_signal() != 0; }
@@ -106,6 +113,7 @@ static int join(struct trainer *t, struct err *e)
     const struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
         .stall_notice_s = t->o.stall_notice > 0 ? (double)t->o.stall_notice : -1, .on_stall = on_stall, .arg = t,
+        .statuses = { .lost = CAUSE_LOST, .crashed = CAUSE_CRASH, .hang = CAUSE_HANG },
     };
     double start = -status_process_start();
     struct launch l;
@@ -265,11 +273,12 @@ static void end_log(struct trainer *t, enum status_reason why)
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
 {
     struct err e = {0};
-    int rc = trainer_speaks(t) ? fail(said) : said->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+    int rc = trainer_speaks(t) ? fail(said) : exit_status(said);
 
     t->status.message = said->msg;
+    t->status.cause = rc == EXIT_USAGE ? NULL : cause_name(rc);
     if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
-        comm_abort(t->world, e.msg);
+        comm_abort(t->world, rc, e.msg);
     end_log(t, why);
     trainer_free(t);
     comm_world_close(t->world);
@@ -286,14 +295,15 @@ static int train_main(struct trainer *t)
         return rc < 0 ? fail(&e) : rc;
     if (run(t, &why, &e) < 0) {
         why = t->not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
+        t->cause = why == STATUS_NAN ? CAUSE_NAN : t->cause;
         if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
             return leave_together(t, why, &e);
-        comm_abort(t->world, e.msg);
+        comm_abort(t->world, exit_status(&e), e.msg);
     }
     end_log(t, why);
     trainer_free(t);
     comm_world_close(t->world);
-    return status_exit_code(why);
+    return EXIT_OK;
 }
 
 /* What --help and its like ask for, once a job. */

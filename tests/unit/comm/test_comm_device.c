@@ -438,7 +438,7 @@ static int do_lost(int rank, int size, void *arg)
     EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0);
     fakenet_fail("fake 1.0, group world: remote error");
     if (comm_sync(all, NULL, &e) < 0)
-        comm_abort(w, e.msg);
+        comm_abort(w, 1, e.msg);
     return 0;
 }
 
@@ -491,7 +491,7 @@ static int do_hang(int rank, int size, void *arg)
             sleep(60);
         EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0);
         if (comm_sync(all, NULL, &e) < 0)
-            comm_abort(w, e.msg);
+            comm_abort(w, 1, e.msg);
     }
     return 0;
 }

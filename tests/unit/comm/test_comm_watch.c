@@ -14,20 +14,25 @@
 #include "libcommon/comm/comm.h"
 #include "tests/lib/ranks.h"
 
-enum { SIZE = 4 };
+enum { SIZE = 4, GIVES_UP = 50, HANG, LOST, CRASHED };
 
 static struct comm_world *world;
 
-static void on_abort(void *arg, const char *reason)
+static void on_abort(void *arg, const struct watch_end *end)
 {
+    int known = 0;
+
     (void)arg;
-    fprintf(stderr, "last words of %d: %.30s\n", comm_place(world)->rank, reason);
+    for (int r = 0; end->doing && r < comm_place(world)->size; r++)
+        known += end->doing[r].known && *end->doing[r].text;
+    fprintf(stderr, "last words of %d: %.30s; by %d, signal %d, %d known\n", comm_place(world)->rank, end->reason,
+            end->rank, end->signal, known);
 }
 
-static void on_abort_hang(void *arg, const char *reason)
+static void on_abort_hang(void *arg, const struct watch_end *end)
 {
     (void)arg;
-    (void)reason;
+    (void)end;
     sleep(100);
 }
 
@@ -38,7 +43,7 @@ static void on_stall(void *arg, const char *text)
 }
 
 struct trouble {
-    const char *what;           /* "run", "abort", "sleep", "read", "leave", "dump", "late" */
+    const char *what;           /* "run", "abort", "crash", "sleep", "read", "leave", "dump", "late" */
     int who;
     double hang_s, stall_s;
     bool hang_in_words;         /* on_abort does not return */
@@ -49,7 +54,8 @@ static int do_trouble(int rank, int size, void *arg)
 {
     const struct trouble *t = arg;
     struct comm_options o = {.hang_timeout_s = t->hang_s, .on_abort = t->hang_in_words ? on_abort_hang : on_abort,
-                             .stall_notice_s = t->stall_s, .on_stall = on_stall};
+                             .stall_notice_s = t->stall_s, .on_stall = on_stall,
+                             .statuses = { .lost = LOST, .crashed = CRASHED, .hang = HANG }};
     struct err e = {0};
 
     (void)size;
@@ -63,7 +69,11 @@ static int do_trouble(int rank, int size, void *arg)
         watch_phase(comm_watch(world), "forward", 17, 5);
         if (rank == t->who && i == 20) {
             if (strcmp(t->what, "abort") == 0)
-                comm_abort(world, "no more data");
+                comm_abort(world, GIVES_UP, "no more data");
+            if (strcmp(t->what, "crash") == 0) {
+                watch_crashed(comm_watch(world), SIGSEGV);
+                sleep(100);
+            }
             if (strcmp(t->what, "sleep") == 0)
                 sleep(100);
             if (strcmp(t->what, "late") == 0)
@@ -79,7 +89,7 @@ static int do_trouble(int rank, int size, void *arg)
         }
         if (comm_all_reduce(comm_world_group(world), &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL,
                             &e) < 0)
-            comm_abort(world, e.msg);
+            comm_abort(world, 1, e.msg);
         usleep(5000);
     }
 }
@@ -108,6 +118,13 @@ static void expect_end(struct ranks *j, double since_s, double seconds, int spar
     free(said);
 }
 
+static void expect_status(const struct ranks *j, int spared, int status)
+{
+    for (int r = 0; r < SIZE; r++)
+        if (r != spared && (!WIFEXITED(j->status[r]) || WEXITSTATUS(j->status[r]) != status))
+            fail_msg("rank %d left with wait status %#x, not with exit status %d", r, (unsigned)j->status[r], status);
+}
+
 static int count(const char *text, const char *word)
 {
     int n = 0;
@@ -132,9 +149,7 @@ static void kill_one(int who, int sig, const char *fmt)
     kill(pid, sig);
     snprintf(text, sizeof text, fmt, who, host, (long)pid);
     expect_end(&j, at, 5, -1, text);
-    for (int r = 0; r < SIZE; r++)
-        if (r != who)
-            assert_true(WIFEXITED(j.status[r]) && WEXITSTATUS(j.status[r]) == 1);
+    expect_status(&j, who, LOST);
     ranks_end(&j);
 }
 
@@ -211,6 +226,8 @@ static void test_killed(void **state)
     said = ranks_said(&j);
     assert_int_equal(count(said, " died: "), 1);
     assert_int_equal(count(said, "last words of"), 3);
+    assert_int_equal(count(said, "; by 1, signal 0, "), 3);
+    assert_int_equal(count(said, "; by 1, signal 0, 3 known"), 1);
     free(said);
     ranks_end(&j);
 }
@@ -245,6 +262,26 @@ static void test_gives_up(void **state)
         snprintf(text, sizeof text, "rank %d (host ", who);
         assert_non_null(strstr(said, text));
         assert_int_equal(count(said, "failed: no more data\n"), 1);
+        expect_status(&j, -1, GIVES_UP);
+        free(said);
+        ranks_end(&j);
+    }
+}
+
+static void test_crashes(void **state)
+{
+    (void)state;
+    for (int who = 0; who < SIZE; who += 3) {
+        char text[100], *said;
+        struct ranks j;
+
+        start(&j, (struct trouble){.what = "crash", .who = who});
+        expect_end(&j, 0, 15, -1, ") crashed: SIGSEGV; ending the job\n");
+        said = ranks_said(&j);
+        snprintf(text, sizeof text, "; by %d, signal %d, %d known", who, SIGSEGV, SIZE);
+        assert_int_equal(count(said, " crashed: "), 1);
+        assert_int_equal(count(said, text), 1);
+        expect_status(&j, -1, CRASHED);
         free(said);
         ranks_end(&j);
     }
@@ -258,8 +295,7 @@ static void test_last_words_hang(void **state)
     (void)state;
     start(&j, (struct trouble){.what = "abort", .who = 3, .hang_in_words = true});
     expect_end(&j, 0, 20, -1, ") failed: no more data\n");
-    for (int r = 0; r < SIZE; r++)
-        assert_true(WIFSIGNALED(j.status[r]) && WTERMSIG(j.status[r]) == SIGALRM);
+    expect_status(&j, -1, GIVES_UP);
     ranks_end(&j);
 }
 
@@ -281,6 +317,7 @@ static void test_hangs(void **state)
         assert_non_null(strstr(said, text));
         assert_int_equal(count(said, "has waited "), SIZE);     /* headline, and all but one of the table */
         assert_int_equal(count(said, " since "), 2);
+        expect_status(&j, -1, HANG);
         free(said);
         ranks_end(&j);
     }
@@ -450,7 +487,7 @@ static int do_alone(int rank, int size, void *arg)
     }
     watch_dump(comm_watch(world));
     usleep(300000);
-    comm_abort(world, "alone");
+    comm_abort(world, 1, "alone");
 }
 
 static void test_alone(void **state)
@@ -475,7 +512,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
         cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
-        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_crashes), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone), cmocka_unit_test(test_late),
         cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump),
         cmocka_unit_test(test_alone),

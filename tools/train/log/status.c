@@ -33,11 +33,6 @@ const char *status_reason_name(enum status_reason r)
     return names[r];
 }
 
-int status_exit_code(enum status_reason r)
-{
-    return r == STATUS_NAN || r == STATUS_FAILED;
-}
-
 const char *status_job_id(void)
 {
     static const char *const vars[] = { "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID" };
@@ -113,6 +108,7 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "stop_reason", text(status_reason_name(s->reason)));
     json_object_set_new(o, "signal", text(s->reason == STATUS_SIGNAL ? status_signal_name(s->signal) : NULL));
     json_object_set_new(o, "message", text(s->message));
+    json_object_set_new(o, "cause", text(s->cause));
     out = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     return out;

@@ -19,8 +19,6 @@ enum status_reason {
     STATUS_SIGNAL, STATUS_NAN, STATUS_FAILED,
 };
 const char *status_reason_name(enum status_reason r);           /* "kill-switch"; NULL when running */
-/* 0 for an orderly end, 1 for NAN and FAILED. */
-int status_exit_code(enum status_reason r);
 
 /* Numbers that are not known are negative (loss: NaN), strings NULL: null in the file. */
 struct status {
@@ -41,6 +39,7 @@ struct status {
     enum status_reason reason;
     int signal;                 /* with STATUS_SIGNAL */
     const char *message;        /* why it failed */
+    const char *cause;          /* ... in one word, of cause.h */
 };
 
 /*

@@ -70,7 +70,7 @@ int refusal_leave(const struct err *why)
         return status_of(why);
     }
     if (refusal_share(w, why, &e) < 0)
-        comm_abort(w, e.msg);
+        comm_abort(w, 1, e.msg);
     comm_world_close(w);
     return status_of(why);
 }

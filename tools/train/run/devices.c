@@ -73,7 +73,7 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     if (size == 1)
         *e = why;
     else if (comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e) < 0)
-        comm_abort(t->world, e->msg);
+        comm_abort(t->world, 1, e->msg);
     else
         without = rank_without_gpu(t, all, e);
     for (int r = 0; r < size; r++)

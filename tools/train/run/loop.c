@@ -176,6 +176,17 @@ static int tell_straggler(struct trainer *t, struct err *e)
 
 /* ---- the loop ---- */
 
+/* --check-replicas. */
+static int check_replicas(struct trainer *t, struct err *e)
+{
+    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
+        return -1;
+    if (checkpoint_check_live(t->saver, e) == 0)
+        return 0;
+    t->cause = CAUSE_REPLICAS;
+    return -1;
+}
+
 static int after_step(struct trainer *t, struct err *e)
 {
     char where[48];
@@ -187,12 +198,7 @@ static int after_step(struct trainer *t, struct err *e)
         if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
             return -1;
     }
-    if (t->saver && save_schedule_due(&t->o.saves, t->iteration) && saving_begin(t, e) < 0)
-        return -1;
-    if (t->saver && on(t->o.check_replicas, t->iteration) &&
-        (optimizer_settle_weights(t->optimizer, NULL, e) < 0 || checkpoint_check_live(t->saver, e) < 0))
-        return -1;
-    return 0;
+    return t->saver && on(t->o.check_replicas, t->iteration) ? check_replicas(t, e) : 0;
 }
 
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)

@@ -296,5 +296,6 @@ int saving_finish(struct trainer *t, struct err *e)
         return 0;
     err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved", (long long)t->iteration);
     t->all_know = true;
+    t->cause = CAUSE_SAVE;
     return -1;
 }

@@ -29,6 +29,7 @@
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
+#include "tools/train/log/cause.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
 #include "tools/train/network/optimizer.h"
@@ -109,6 +110,9 @@ struct trainer {
     double told_s, calls_s;     /* the last straggler line: when, by clock_s(), and the time in communication so far */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
     bool not_finite;            /* ... it is a value of the state that is no finite number */
+    enum cause cause;           /* ... and the exit status; 0: CAUSE_FAILED */
+    int culprit;                /* ... 1 + the rank whose fault it is; 0: nobody's */
+    char tensor[112];           /* ... and the tensor that shows it; "" */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 
