@@ -112,7 +112,8 @@ fi
 launch 2 $MODEL --data-path "$DATA_DIR/text_document" --save "$W/nan" --save-interval 2 --lr 1e6 --lr-warmup-samples 0 \
     --clip-grad 0 --init-method-std 50 >"$W/nan.log" 2>&1
 status=$?
-check "not finite: exit status 1, not $status" [ $status -eq 1 ]
+check "not finite: exit status 44, not $status" [ $status -eq 44 ]
+check "not finite: the cause" grep -q '"cause":"nan"' "$W/nan/status.json"
 check "not finite: said" grep -q "gradient norm is .*nan" "$W/nan.log"
 check "not finite: where" grep -Eq "it began with element [0-9]+ of (weight|activation|gradient) .* on rank [01] [(]host" "$W/nan.log"
 check "not finite: a dump of each rank" [ "$(grep -l '"kind": "activation"' "$W"/nan/nan_iteration*.rank[01].json | wc -l)" -eq 2 ]

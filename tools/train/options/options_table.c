@@ -321,7 +321,8 @@ static const char head[] =
     "may be written 9_765_625.\n";
 static const char tail[] =
     "Signals: SIGTERM, SIGINT and SIGUSR1 save and exit, SIGUSR2 prints what every rank does.\n"
-    "Exit status: 0 orderly end, 1 failed, 2 wrong usage.\n"
+    "Exit status: 0 orderly end, 1 failed, 2 wrong usage; 41 hang, 42 rank lost, 43 crash, 44 not finite,\n"
+    "45 not saved, 46 replicas differ, 47 broken device (see the manual page).\n"
     "Example: mpirun -n 8 train --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \\\n"
     "             --load ckpt --save ckpt --save-interval 100 --data-path text_document ...\n";
 
