@@ -36,8 +36,9 @@ awk '
         if (from == "tools/train/log")        return below from "/"
         if (from == "tools/train/network")    return below from "/"
         if (from == "tools/train/checkpoint") return below "tools/train/log/ tools/train/network/ " from "/"
+        if (from == "tools/train/guard")      return below "tools/train/log/ tools/train/network/ " from "/"
         if (from == "tools/train/run")        return below "tools/train/log/ tools/train/network/ tools/train/checkpoint/ " \
-                                                     from "/"
+                                                     "tools/train/guard/ " from "/"
         if (from == "tools/train/health")     return below "tools/train/log/ tools/train/run/ " from "/"
         if (from == "tools/ckpt-backup/rules") return "libcommon/ " from "/"
         if (from == "tools/ckpt-backup/place") return "libcommon/ tools/ckpt-backup/rules/ " from "/"

@@ -14,6 +14,8 @@
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/checkpoint/writer.h"
+#include "tools/train/guard/crash.h"
+#include "tools/train/guard/report.h"
 #include "tools/train/health/preflight.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/trainlog.h"
@@ -44,12 +46,34 @@ static void dump(int sig)
         watch_dump(comm_watch(train.world));
 }
 
-/* The job is being ended: leave the reason where watchers look. */
-static void on_abort(void *arg, const struct watch_end *end)
+/* What the failure was, beside the checkpoints; its path, or NULL. */
+static const char *write_report(struct trainer *t, const struct report_incident *x)
+{
+    static char path[PATH_MAX];
+
+    report_path(&t->report, x->file, path);
+    return report_write(&t->report, x) ? path : NULL;
+}
+
+/*
+ * A report of the end: rank 0 writes it. Where rank 0 was lost some of the others do, and the first one stays.
+ * Launchers kill who is left within a second, so it comes first and the stacks, of which a rank that crashed has
+ * written its own, come last.
+ */
+static const char *report_end(struct trainer *t, const struct watch_end *end)
+{
+    if (!t->report.world || (!trainer_speaks(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
+        return NULL;
+    return write_report(t, &(struct report_incident){
+        .cause = cause_name(end->status), .status = end->status, .message = end->reason, .file = "report.json",
+        .rank = end->rank, .signal = end->signal, .doing = end->doing });
+}
+
+/* The reason where watchers look. */
+static void note_end(const struct watch_end *end)
 {
     struct err e = {0};
 
-    (void)arg;
     if (tfevents_flush(train.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     err_clear(&e);
@@ -62,6 +86,17 @@ static void on_abort(void *arg, const struct watch_end *end)
     if (status_write(train.status_path, &train.status, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     savelock_drop(train.lock);
+}
+
+/* The job is being ended. */
+static void on_abort(void *arg, const struct watch_end *end)
+{
+    (void)arg;
+    train.status.report = report_end(&train, end);
+    note_end(end);
+    if (!end->signal || end->rank != train.place->rank)
+        report_stacks(&train.report, end->reason);
+    crash_leave_core();
 }
 
 /* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
@@ -217,6 +252,19 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
     return 0;
 }
 
+/* From here on what goes wrong is reported. */
+static int watch_out(struct trainer *t, struct err *e)
+{
+    t->report.iteration = &t->iteration;
+    t->report.phase = &t->status.phase;
+    t->report.topo = &t->topo;
+    t->report.alarm = t->o.alarm_command;
+    if (report_open(&t->report, t->world, t->o.save, t->start_s, e) < 0)
+        return -1;
+    crash_catch(&t->report, comm_watch(t->world));
+    return 0;
+}
+
 static int run(struct trainer *t, enum status_reason *why, struct err *e)
 {
     *why = STATUS_FAILED;
@@ -234,6 +282,8 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         return -1;
     if (*why != STATUS_FAILED)
         return 0;
+    if (t->o.save && !trainer_only_looks(t) && watch_out(t, e) < 0)
+        return -1;
     show_phase(t, "start");
     if (t->o.preflight) {
         if (trainer_setup_preflight(t, e) < 0 || preflight_run(t, e) < 0)
@@ -277,10 +327,15 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
 
     t->status.message = said->msg;
     t->status.cause = rc == EXIT_USAGE ? NULL : cause_name(rc);
+    if (trainer_speaks(t) && rc != EXIT_USAGE)
+        t->status.report = write_report(t, &(struct report_incident){
+            .cause = t->status.cause, .status = rc, .message = said->msg, .file = "report.json",
+            .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
     if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, rc, e.msg);
     end_log(t, why);
     trainer_free(t);
+    crash_release();
     comm_world_close(t->world);
     return rc;
 }
@@ -302,6 +357,7 @@ static int train_main(struct trainer *t)
     }
     end_log(t, why);
     trainer_free(t);
+    crash_release();
     comm_world_close(t->world);
     return EXIT_OK;
 }

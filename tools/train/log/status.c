@@ -109,6 +109,7 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "signal", text(s->reason == STATUS_SIGNAL ? status_signal_name(s->signal) : NULL));
     json_object_set_new(o, "message", text(s->message));
     json_object_set_new(o, "cause", text(s->cause));
+    json_object_set_new(o, "report", text(s->report));
     out = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     return out;

@@ -40,6 +40,7 @@ struct status {
     int signal;                 /* with STATUS_SIGNAL */
     const char *message;        /* why it failed */
     const char *cause;          /* ... in one word, of cause.h */
+    const char *report;         /* ... and the path of the report of it */
 };
 
 /*

@@ -128,6 +128,7 @@ struct train_opts {
     bool overlap_grad_reduce, overlap_param_gather;     /* not given: whether there are GPUs, once that is known */
     int backend;                        /* enum opts_backend */
     int64_t threads;                    /* OpenMP threads a rank; 0: as many as its cores */
+    const char *alarm_command;
     int64_t stall_notice;               /* seconds; 0: never */
     int64_t collective_timeout;         /* seconds; 0: for ever */
     int64_t zero_stage;                 /* 0 and 1 both mean BF16_Optimizer's sharding, as in the reference */

@@ -383,6 +383,10 @@ static int check_run(struct train_opts *o, struct err *e)
         err_usage(e, "--save needs --save-interval or --save-schedule");
         return -1;
     }
+    if (o->alarm_command && !o->save) {
+        err_usage(e, "%s needs --save: reports go into its folder", OPTS_WHERE(o, alarm_command));
+        return -1;
+    }
     save_schedule_free(&o->saves);
     o->saves.rest = o->save_interval;
     if (save_schedule_parse(&o->saves, o->save_schedule, OPTS_WHERE(o, save_schedule), e) < 0)

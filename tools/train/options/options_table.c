@@ -211,6 +211,11 @@ static const struct option_row log_rows[] = {
     {0},
 };
 
+static const struct option_row guard_rows[] = {
+    TEXT("alarm-command", alarm_command, "CMD", NULL, "run by sh once for each incident that is reported")
+    {0},
+};
+
 static const struct option_row program_rows[] = {
     TEXT("config", config, "FILE", NULL, "options as 'name = value' lines")
     FLAG("deepspeed", deepspeed, "accepted; the DeepSpeed way is the only one")
@@ -302,6 +307,7 @@ static const struct option_group groups[] = {
     { "Parallelism", parallel_rows, NULL, 0 },
     { "Data", data_rows, NULL, 0 },
     { "Log", log_rows, NULL, 0 },
+    { "Trouble", guard_rows, NULL, OPTIONS_OURS },
     { "Program", program_rows, NULL, OPTIONS_OURS },
     { NULL, cli_rows_asked, NULL, OPTIONS_OURS },
     { "Accepted for the sake of existing scripts, without effect", note_rows, NULL, 0 },

@@ -21,7 +21,8 @@
  *   nan.c          what is written when a gradient is not finite
  *   agree.c        one outcome for all ranks
  *
- * Each has a header of that name with what it offers. --preflight, in place of training, is ../health.
+ * Each has a header of that name with what it offers. --preflight, in place of training, is ../health; reports and
+ * checks of the run by itself are ../guard.
  */
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
@@ -29,6 +30,7 @@
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
+#include "tools/train/guard/report.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
@@ -113,6 +115,7 @@ struct trainer {
     enum cause cause;           /* ... and the exit status; 0: CAUSE_FAILED */
     int culprit;                /* ... 1 + the rank whose fault it is; 0: nobody's */
     char tensor[112];           /* ... and the tensor that shows it; "" */
+    struct report_run report;
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 

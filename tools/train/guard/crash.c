@@ -1,0 +1,94 @@
+/*
+ * crash.c - signals that the program cannot survive
+ */
+#include "tools/train/guard/crash.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STACK = 1 << 16, LEAVE_S = 8 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAUGHT = 0 };
+#else
+enum { CAUGHT = 5 };
+#endif
+
+static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
+static const struct report_run *run;
+static struct watch *watch;
+static atomic_int crashed;              /* the signal */
+static atomic_bool let_go;
+
+static bool wants_core(void)
+{
+    struct rlimit l;
+
+    return getrlimit(RLIMIT_CORE, &l) == 0 && l.rlim_cur > 0;
+}
+
+/* The signal that comes again when the handler returns, or now, ends the process. */
+static void die_of(int sig)
+{
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void on_crash(int sig, siginfo_t *info, void *context)
+{
+    int none = 0;
+    char line[200];
+
+    (void)context;
+    if (!atomic_compare_exchange_strong(&crashed, &none, sig)) {
+        /*
+         * Another thread's, or one within this handler: the first one's has all that there is. It has its time; one
+         * that is within it keeps it from going on, so the wait has an end.
+         */
+        for (int i = 0; i < 2 * LEAVE_S && !atomic_load(&let_go); i++)
+            sleep(1);
+        die_of(sig);
+        return;
+    }
+    snprintf(line, sizeof line, "crashed: SIG%s, address %#jx, in iteration %lld", sigabbrev_np(sig),
+             (uintmax_t)(uintptr_t)info->si_addr, (long long)*run->iteration + 1);
+    report_stacks(run, line);
+    watch_crashed(watch, sig);
+    for (int i = 0; i < LEAVE_S * 100 && !atomic_load(&let_go); i++)
+        nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+    die_of(sig);
+}
+
+void crash_catch(const struct report_run *r, struct watch *w)
+{
+    static char stack[STACK];
+    const stack_t other = { .ss_sp = stack, .ss_size = sizeof stack };
+    /* Not masked: a fault within the handler must not end the process before others have heard. */
+    struct sigaction act = { .sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+
+    run = r;
+    watch = w;
+    if (CAUGHT > 0 && sigaltstack(&other, NULL) < 0)
+        act.sa_flags &= ~SA_ONSTACK;
+    for (int i = 0; i < CAUGHT; i++)
+        sigaction(signals[i], &act, NULL);
+}
+
+void crash_release(void)
+{
+    for (int i = 0; i < CAUGHT; i++)
+        signal(signals[i], SIG_DFL);
+}
+
+void crash_leave_core(void)
+{
+    if (!atomic_load(&crashed) || !wants_core())
+        return;
+    atomic_store(&let_go, true);
+    sleep(LEAVE_S);
+}
