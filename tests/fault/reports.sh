@@ -1,0 +1,98 @@
+#!/bin/sh
+# reports.sh - ranks that die, crash, hang: exit status, report.json, stacks, alarm
+#
+# Each time one rank of three gets a signal in the middle of training. All that can leave do so with the cause's status,
+# a report tells whose fault it was and what each rank did, and the alarm is called once.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
+LAUNCH=sockets
+
+# begin NAME N OPTIONS...: N ranks that train on until something happens; pid0, pid1, ... are theirs.
+begin() {
+    dir=$W/$1 n=$2; shift 2
+    port=$((20000 + $(random 10000))) rank=0
+    while [ $rank -lt "$n" ]; do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            "$BIN/train" --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 257 $COMMON \
+            --global-batch-size 12 --train-samples 5000000 --eval-iters 0 --data-path "$DATA_DIR/text_document" \
+            --save "$dir" --save-interval 10 --alarm-command 'env | grep ^TRAIN_ | sort >>"$TRAIN_REPORT.env"; echo called' \
+            "$@" >>"$dir.log" 2>&1 &
+        eval "pid$rank=$!"
+        rank=$((rank + 1))
+    done
+    n=0
+    until grep -q "successfully saved" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
+    grep -q "successfully saved" "$dir.log" || { cat "$dir.log"; fail "$dir does not train"; finish; }
+}
+# ended NAME STATUS RANK...: these ranks leave with it.
+ended() {
+    case=$1 want=$2; shift 2
+    for rank in "$@"; do
+        eval "wait \$pid$rank"; got=$?
+        check "$case: rank $rank leaves with status $got, expected $want" [ $got -eq "$want" ]
+    done
+    report=$(ls "$dir"/reports/*/report.json 2>/dev/null)
+    check "$case: a report" [ -s "$report" ]
+    run=$(dirname "$report")
+    n=0
+    until grep -qs called "$run/alarm.log" || [ $n -gt 50 ]; do n=$((n + 1)); sleep 0.1; done
+    check "$case: one alarm" [ "$(cat "$run/alarm.log")" = called ]
+    check "$case: it knows the cause" [ "$(grep -c "^TRAIN_EXIT_STATUS=$want$" "$report.env")" = 1 ]
+    check "$case: nothing half-done" [ -z "$(ls -A "$run" | grep part)" ]
+    ! command -v jq >/dev/null || check "$case: JSON" jq -e ".form == \"train-report-1\" and .exit_status == $want" "$report"
+}
+# says NAME TEXT: the report holds it.
+says() { check "$1: $2" grep -qF -- "$2" "$report"; }
+
+begin lost 3
+kill -9 $pid2
+ended lost 42 0 1
+says lost "\"cause\":\"lost\",\"exit_status\":42,\"message\":\"rank 2 (host "
+says lost "\"rank\":2,\"host\":\"$(uname -n)\",\"pid\":$pid2,\"gpu\":null,\"signal\":null"
+says lost "\"last_save\":\"global_step"
+says lost "\"answers\":false,\"in_call\":false,\"waits_for\":null,\"doing\":null,\"stacks\":\"rank00002.txt\"}]}"
+check "lost: rank 1 said what it did" grep -Eq '"rank":1,"host":"[^"]*","pid":[0-9]*,"gpu":null,"answers":true' "$report"
+check "lost: stacks of who lives" grep -q "train(.*trainer_run\|train(.*main" "$run/rank00000.txt" "$run/rank00001.txt"
+check "lost: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
+
+begin first 3
+kill -9 $pid0
+ended first 42 1 2
+says first "\"rank\":0,\"host\":\"$(uname -n)\",\"pid\":$pid0,"
+check "first: another wrote it" grep -q '"written_by":[12]' "$report"
+check "first: it knows what is saved" grep -Eq '"iteration":[1-9][0-9]*,.*"last_save":"global_step[0-9]+"' "$report"
+
+begin crash 3
+kill -SEGV $pid1
+ended crash 43 0 1 2
+says crash "crashed: SIGSEGV; ending the job\",\"rank\":1,"
+says crash "\"signal\":\"SIGSEGV\""
+check "crash: its stack" grep -q "^crashed: SIGSEGV, address " "$run/rank00001.txt"
+check "crash: with names" grep -q "train(main" "$run/rank00001.txt"
+
+begin root 3
+kill -ABRT $pid0
+ended root 43 0 1 2
+says root "crashed: SIGABRT; ending the job\",\"rank\":0,"
+
+begin hang 3 --collective-timeout 3
+kill -STOP $pid1
+ended hang 41 0 2
+says hang "\"rank\":1,\"host\":\"$(uname -n)\",\"pid\":$pid1,"
+check "hang: whom rank 0 waits for" grep -q '"in_call":true,"waits_for":[12],"doing":"has waited [0-9]* s in ' "$report"
+
+begin alone 1
+kill -FPE $pid0
+ended alone 43 0
+says alone "\"signal\":\"SIGFPE\""
+
+begin well 2
+kill -TERM $pid0
+wait $pid0; check "well: status 0" [ $? -eq 0 ]
+wait $pid1
+check "well: no reports" [ ! -e "$dir/reports" ]
+
+# A core file, where it is wanted, is of the signal.
+(ulimit -c unlimited 2>/dev/null || exit 0
+ cd "$W" && begin dump 1 && kill -SEGV $pid0 && wait $pid0; [ $? -eq 139 ])
+check "core: dies of the signal" [ $? -eq 0 ]
+finish
