@@ -2,8 +2,8 @@
  * nan.c - where the first value that is not finite appeared
  *
  * Looked for in the order in which a step makes values: weights, then what the last
- * micro-batch left behind on its way forward, then gradients. Every rank looks, and of what they
- * find the earliest is named.
+ * micro-batch left behind on its way forward, then the loss of all of them, then gradients. Every rank
+ * looks, and of what they find the earliest is named.
  */
 #include "tools/train/run/nan.h"
 
@@ -65,7 +65,9 @@ static int32_t turn_of(const struct dump *d, const char *kind, const char *name,
 
     if (!strcmp(kind, "weight"))
         return place;
-    return !strcmp(kind, "activation") ? last + 1 + place : 2 * (last + 1) + last - place;
+    if (!strcmp(kind, "activation"))
+        return last + 1 + place;
+    return !strcmp(kind, "loss") ? 2 * (last + 1) : 2 * (last + 1) + 1 + last - place;
 }
 
 struct nan_tensor {
@@ -129,6 +131,8 @@ static void look_at_all(struct dump *d)
     if (g->norm)
         look(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
                                      model_boundary(g, &t->model_opts), t->t });
+    if (g->last)
+        look(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(t->model), 1, DTYPE_F64 });
     for (int i = 0; i < g->n_params; i++)
         look(d, (struct nan_tensor){ "gradient", g->param[i].name, g->param[i].block,
                                      (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n,
@@ -146,7 +150,7 @@ static void write_dump(const struct trainer *t, const struct strbuf *sb)
 }
 
 /* The earliest of all ranks', in words. */
-static int name_first(const struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
+static int name_first(struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
 {
     const int size = t->place->size;
     struct culprit *all = xcalloc((size_t)size, sizeof *all);
@@ -155,10 +159,16 @@ static int name_first(const struct trainer *t, const struct culprit *mine, struc
     for (int r = 1; rc == 0 && r < size; r++)
         if (all[r].turn < all[first].turn)
             first = r;
-    if (rc == 0 && all[first].turn < INT_MAX)
-        strbuf_addf(sb, "; it began with element %lld of %s %s on rank %d (host %s)",
-                    (long long)all[first].element, all[first].kind, all[first].name, first,
-                    comm_place_of(t->world, first)->host);
+    if (rc == 0 && all[first].turn < INT_MAX) {
+        strbuf_addf(sb, "; it began with ");
+        if (!strcmp(all[first].kind, "loss"))
+            strbuf_addf(sb, "the loss");
+        else
+            strbuf_addf(sb, "element %lld of %s %s", (long long)all[first].element, all[first].kind, all[first].name);
+        strbuf_addf(sb, " on rank %d (host %s)", first, comm_place_of(t->world, first)->host);
+        t->culprit = first + 1;
+        snprintf(t->tensor, sizeof t->tensor, "%s", all[first].name);
+    }
     free(all);
     return rc;
 }
