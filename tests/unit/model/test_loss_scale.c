@@ -63,8 +63,7 @@ static void replay(void **state)
         norm = field(line, "grad norm: ");
         what = loss_scale_update(&s, overflow);
         assert_int_equal(what != LOSS_SCALE_GOOD, overflow);
-        if (overflow)
-            trainlog_add_overflow(&lines, what, attempted, &s);
+        trainlog_add_scale(&lines, what, attempted, &s);
         if (!(s.scale == field(line, "loss scale: ")))
             fail_msg("%s: got a scale of %g", line, s.scale);
         skipped += overflow;

@@ -41,9 +41,13 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
     strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.2f |\n", (double)s->batch / s->elapsed_s, s->tflops);
 }
 
-void trainlog_add_overflow(struct strbuf *sb, enum loss_scale_event what, double attempted,
-                           const struct loss_scale *now)
+void trainlog_add_scale(struct strbuf *sb, enum loss_scale_event what, double attempted, const struct loss_scale *now)
 {
+    if (what == LOSS_SCALE_GOOD) {
+        if (now->dynamic && now->consecutive)
+            strbuf_addf(sb, "Consecutive hysteresis is enabled. Restoring hysteresis to %ld\n", (long)now->hysteresis);
+        return;
+    }
     strbuf_addf(sb, "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: %.0f", floor(attempted));
     if (what == LOSS_SCALE_FELL)
         strbuf_addf(sb, ", reducing to %.0f", floor(now->scale));

@@ -61,11 +61,11 @@ struct trainlog_step {
 void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s);
 
 /*
- * DeepSpeed's line of a skipped step: the scale that was tried, and what has become of it or of the hysteresis.
- * attempted: before loss_scale_update(), which said `what` (not GOOD nor STUCK) and left `now`.
+ * DeepSpeed's line of what a step does to the loss scale: of a skipped one the scale that was tried, and what has
+ * become of it or of the hysteresis; of a good one that the hysteresis is refilled, where each does that, else nothing.
+ * attempted: before loss_scale_update(), which said `what` (not STUCK) and left `now`.
  */
-void trainlog_add_overflow(struct strbuf *sb, enum loss_scale_event what, double attempted,
-                           const struct loss_scale *now);
+void trainlog_add_scale(struct strbuf *sb, enum loss_scale_event what, double attempted, const struct loss_scale *now);
 
 /* Mean loss between two lines, summed in fp32 as the reference does. Zero-initialise. */
 struct trainlog_mean {

@@ -73,6 +73,14 @@ static void ignore_without_fp16(struct train_opts *o)
             strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", names[i]);
 }
 
+/* DeepSpeed keeps an unsharded optimizer in the mp_rank files then (docs/training.md 3.6); only bf16's 0 means 1. */
+static void note_stage(struct train_opts *o)
+{
+    if (o->fp16 && o->zero_stage == 0)
+        options_note(o, "%s 0 with --fp16: the optimizer is sharded, scaled and saved as by stage 1; DeepSpeed goes on "
+                     "from its saves with stage 1 only", OPTS_WHERE(o, zero_stage));
+}
+
 int options_parse(struct train_opts *o, int argc, char **argv, char **env, struct err *e)
 {
     const char *config = find_config(argc, argv, env);
@@ -101,6 +109,7 @@ int options_parse(struct train_opts *o, int argc, char **argv, char **env, struc
     if (o->deepspeed_config && deepspeed_json_read(o, e) < 0)
         return -1;
     ignore_without_fp16(o);
+    note_stage(o);
     if (o->impl->ignored.len)
         options_note(o, "accepted, without effect here: %s", o->impl->ignored.buf);
     return 0;

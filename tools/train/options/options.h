@@ -131,7 +131,7 @@ struct train_opts {
     const char *alarm_command;
     int64_t stall_notice;               /* seconds; 0: never */
     int64_t collective_timeout;         /* seconds; 0: for ever */
-    int64_t zero_stage;                 /* 0 and 1 both mean BF16_Optimizer's sharding, as in the reference */
+    int64_t zero_stage;                 /* 0 and 1 both shard the optimizer: for bf16 as in the reference */
 
     /* ---- validation ---- */
     int64_t eval_iters, eval_interval;

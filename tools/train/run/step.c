@@ -68,17 +68,17 @@ static int scaled_update(struct trainer *t, struct step *x, struct err *e)
     if (what == LOSS_SCALE_STUCK)
         return 1;
     t->overflow = what != LOSS_SCALE_GOOD;
+    if (trainer_speaks(t)) {
+        trainlog_add_scale(&sb, what, used, &t->scale);
+        trainlog_flush(t->log, &sb);
+    }
+    strbuf_free(&sb);
     if (what == LOSS_SCALE_GOOD) {
         t->last_norm = x->norm = norm / used;
         return update(t, x->batch, norm, t->o.unscale_with_step_scale ? used : t->scale.scale, e);
     }
     x->norm = t->last_norm;
     t->skipped_steps++;
-    if (trainer_speaks(t)) {
-        trainlog_add_overflow(&sb, what, used, &t->scale);
-        trainlog_flush(t->log, &sb);
-    }
-    strbuf_free(&sb);
     return 0;
 }
 
