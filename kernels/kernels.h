@@ -223,7 +223,7 @@ struct kernel_adamw_buffers {
 struct kernel_run {
     int64_t at, n;                      /* in buffers of parameters and gradients */
     int64_t w_at;                       /* adamw: in the weights */
-    int out;                            /* sumsq_runs: where its sum goes */
+    int out;                            /* sumsq_runs, digest_runs: where its sum goes */
     float decay;                        /* adamw */
 };
 struct kernel_runs;
@@ -304,6 +304,13 @@ struct kernels {
     /* *out = the least place `at` in x, of elements in runs, that is infinite or a NaN; -1: none is. x as above */
     void (*first_not_finite)(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s);
+    /*
+     * What the bits of each run are, in 64: out[run.out] = sum modulo 2^64 over the run's 64-bit words w_i, i from 0
+     * on, the last one filled up with zeros, of mix(w_i ^ (i + 1) 0x9e3779b97f4a7c15), where mix(u) is u *=
+     * 0xbf58476d1ce4e5b9, u ^= u >> 32, u *= 0x94d049bb133111eb, u ^= u >> 29. It can be undone, so one word that
+     * differs always shows. Equal on every device. x of any dtype `t`; run.out are 0 .. n - 1
+     */
+    void (*digest_runs)(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s);
     /*
      * On the elements of all runs: g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
      * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. `step` is in device memory.

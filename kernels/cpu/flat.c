@@ -161,6 +161,41 @@ ALWAYS_INLINE int64_t first_in_run(const void *x, int64_t from, int64_t end, enu
     return from < end ? from : INT64_MAX;
 }
 
+/* ---- digests ---- */
+
+ALWAYS_INLINE uint64_t digest_word(uint64_t w, int64_t i)
+{
+    uint64_t u = (w ^ (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+
+    u = (u ^ u >> 32) * 0x94d049bb133111ebu;
+    return u ^ u >> 29;
+}
+
+static uint64_t digest_of(const char *x, int64_t bytes)
+{
+    const int64_t words = bytes / 8;
+    uint64_t sum = 0, rest = 0;
+
+    #pragma omp parallel for num_threads(cpu_threads) schedule(static) reduction(+ : sum)
+    for (int64_t i = 0; i < words; i++) {
+        uint64_t w;
+
+        memcpy(&w, x + 8 * i, 8);
+        sum += digest_word(w, i);
+    }
+    memcpy(&rest, x + 8 * words, (size_t)(bytes % 8));
+    return bytes % 8 ? sum + digest_word(rest, words) : sum;
+}
+
+static void digest_runs(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+{
+    const int size = dtype_size(t);
+
+    (void)s;
+    for (int i = 0; i < r->n; i++)
+        out[r->run[i].out] = digest_of((const char *)x + r->run[i].at * size, r->run[i].n * size);
+}
+
 static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s)
 {
@@ -293,6 +328,7 @@ void flat_fill(struct kernels *k)
     k->runs_free = runs_free;
     k->sumsq_runs = sumsq_runs;
     k->first_not_finite = first_not_finite;
+    k->digest_runs = digest_runs;
     k->adamw = adamw;
     k->cast = cast;
     k->scale = scale;

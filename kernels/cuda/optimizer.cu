@@ -303,6 +303,64 @@ static void first_not_finite(int64_t *out, const void *x, enum dtype t, const st
     cuda_launched("first_not_finite");
 }
 
+/* ---- digests ---- */
+
+static __device__ __forceinline__ unsigned long long digest_word(unsigned long long w, int64_t i)
+{
+    unsigned long long u = (w ^ (unsigned long long)(i + 1) * 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+
+    u = (u ^ u >> 32) * 0x94d049bb133111ebull;
+    return u ^ u >> 29;
+}
+
+/* n bytes, 1 to 8, the others zero. */
+static __device__ unsigned long long digest_rest(const char *p, int64_t n)
+{
+    unsigned long long w = 0;
+
+    for (int i = 0; i < n && i < 8; i++)
+        w |= (unsigned long long)(unsigned char)p[i] << 8 * i;
+    return w;
+}
+
+/* Integers: the order in which blocks add theirs does not matter. A thread reads 16 bytes at a time. */
+static __global__ void __launch_bounds__(SUM_THREADS) digest_chunks(unsigned long long *out, const char *x, int size,
+                                                                    const struct optimizer_run *runs,
+                                                                    const int *of_chunk)
+{
+    __shared__ unsigned long long room[SUM_THREADS / 32];
+    const struct optimizer_run r = runs[of_chunk[blockIdx.x]];
+    const int64_t first = (blockIdx.x - r.first_chunk) * SUM_CHUNK * size;
+    const int64_t end = min(first + (int64_t)SUM_CHUNK * size, r.n * size);
+    const char *p = x + r.at * size;
+    unsigned long long sum = 0;
+
+    #pragma unroll 4
+    for (int64_t b = first + (int64_t)threadIdx.x * 16; b < end; b += SUM_THREADS * 16) {
+        if (end - b >= 16) {
+            const ulonglong2 w = *(const ulonglong2 *)(p + b);
+
+            sum += digest_word(w.x, b / 8) + digest_word(w.y, b / 8 + 1);
+        } else {
+            sum += digest_word(digest_rest(p + b, end - b), b / 8);
+            if (end - b > 8)
+                sum += digest_word(digest_rest(p + b + 8, end - b - 8), b / 8 + 1);
+        }
+    }
+    sum = block_sum<SUM_THREADS / 32>(sum, room);
+    if (threadIdx.x == 0)
+        atomicAdd(out + r.out, sum);
+}
+
+static void digest_runs(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+{
+    cuda_note("digest_runs", cudaMemsetAsync(out, 0, (size_t)r->n * sizeof *out, cuda_stream(s)));
+    if (r->chunks)
+        digest_chunks<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
+            (unsigned long long *)out, (const char *)x, dtype_size(t), r->run, r->of_chunk);
+    cuda_launched("digest of runs");
+}
+
 static void sumsq_runs(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
 {
     if (r->chunks)
@@ -322,4 +380,5 @@ void cuda_optimizer_fill(struct kernels *k)
     k->sumsq_scratch = sumsq_scratch;
     k->sumsq_runs = sumsq_runs;
     k->first_not_finite = first_not_finite;
+    k->digest_runs = digest_runs;
 }

@@ -519,6 +519,15 @@ static void call_sumsq_runs(const struct kernels *k, void **p)
     k->runs_free(r);
 }
 
+static void call_digest(const struct kernels *k, void **p)
+{
+    struct kernel_runs *r = runs_of(k);
+
+    k->digest_runs(p[1], p[0], c.t, r, NULL);
+    k->dev->stream_sync(NULL);
+    k->runs_free(r);
+}
+
 static void call_sumsq(const struct kernels *k, void **p)
 {
     struct err e = {0};
@@ -542,6 +551,10 @@ static void flat_case(int64_t n, enum dtype t)
     in(0, n, c.g, -1, 1), out(1, 3, DTYPE_F64), out(2, 1, DTYPE_I64);
     run("sumsq_runs, first_not_finite", call_sumsq_runs);
     same("sums", 1, 0, 1e-12), same("place", 2, 0, 0);
+    done();
+    in(0, n, t, -1, 1), out(1, 3 * 8, DTYPE_U8);
+    run("digest_runs", call_digest);
+    same("digests", 1, 0, 0);
     done();
     in(0, n, c.g, -1, 1), out(1, 3, DTYPE_F64), out(2, 1, DTYPE_I64);
     put(&slots[0], n - 1 - n / 5, INFINITY), put(&slots[0], n - 1 - n / 9, NAN);

@@ -426,6 +426,66 @@ static void test_runs(void)
         check_runs(kt_types[i]);
 }
 
+/* As the contract has it, from bytes. */
+static uint64_t digest(const unsigned char *x, int64_t bytes)
+{
+    uint64_t sum = 0;
+
+    for (int64_t i = 0; 8 * i < bytes; i++) {
+        uint64_t u = 0;
+
+        for (int b = 0; b < 8 && 8 * i + b < bytes; b++)
+            u |= (uint64_t)x[8 * i + b] << 8 * b;
+        u = (u ^ (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        u = (u ^ u >> 32) * 0x94d049bb133111ebu;
+        sum += u ^ u >> 29;
+    }
+    return sum;
+}
+
+/* Runs around the edges of words, loads and blocks; any bit shows, and none between them. */
+static void check_digest(enum dtype t)
+{
+    static const int64_t size[] = { 1, 3, 0, 16384, 8, 40001, 5 };
+    enum { N = 7, BYTES = 1 << 18, HIT = 5 };
+    struct kernel_run run[N];
+    static unsigned char x[BYTES];
+    uint64_t got[N], *out = kt_out(N, DTYPE_F64);
+    void *d = kt_scratch(BYTES);
+    int64_t at = 8;
+    struct err e = {0};
+
+    for (int i = 0; i < N; i++) {
+        run[i] = (struct kernel_run){ .at = at, .n = size[i], .out = (i + 3) % N };
+        at += (size[i] + 7) / 8 * 8 + 8;
+    }
+    for (int i = 0; i < BYTES; i++)
+        x[i] = (unsigned char)(i * 2654435761u >> 13);
+    struct kernel_runs *r = kt->runs_new(run, N, &e);
+
+    assert_non_null(r);
+    for (int hit = 0; hit < 40; hit++) {
+        const int64_t byte = run[HIT].at * dtype_size(t) + hit * 1999 * dtype_size(t) / 2;
+
+        x[hit % 2 ? byte : 7] ^= (unsigned char)(1 << hit % 8);
+        kt->dev->copy(d, x, BYTES, NULL);
+        kt->digest_runs(out, d, t, r, NULL);
+        kt->dev->copy(got, out, sizeof got, NULL);
+        kt->dev->stream_sync(NULL);
+        for (int i = 0; i < N; i++)
+            if (got[run[i].out] != digest(x + run[i].at * dtype_size(t), run[i].n * dtype_size(t)))
+                fail_msg("%s: run %d of %lld elements: %#llx", dtype_name(t), i, (long long)run[i].n,
+                         (unsigned long long)got[run[i].out]);
+    }
+    kt->runs_free(r);
+}
+
+static void test_digest(void)
+{
+    check_digest(DTYPE_BF16);
+    check_digest(DTYPE_F32);
+}
+
 /* The first infinity or NaN of the runs, whatever lies between them or comes behind it. */
 static void test_first_not_finite(void)
 {
@@ -719,7 +779,8 @@ int main(void)
     static const struct kt_case cases[] = {
         KT_CASE(test_linear), KT_CASE(test_linear_back), KT_CASE(test_no_tokens), KT_CASE(test_not_finite),
         KT_CASE(test_gelu_vectors), KT_CASE(test_gelu_range), KT_CASE(test_sums), KT_CASE(test_adamw),
-        KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_first_not_finite),
+        KT_CASE(test_adamw_vectors), KT_CASE(test_runs), KT_CASE(test_digest),
+        KT_CASE(test_first_not_finite),
         KT_CASE(test_cast), KT_CASE(test_f16_exact),
         KT_CASE(test_f16_products), KT_CASE(test_f16_overflow), KT_CASE(test_alibi_rounding),
         KT_CASE(test_scale_add), KT_CASE(test_normal),
