@@ -129,6 +129,7 @@ struct train_opts {
     int backend;                        /* enum opts_backend */
     int64_t threads;                    /* OpenMP threads a rank; 0: as many as its cores */
     const char *alarm_command;
+    int64_t digest_interval, replay_check;      /* iterations; 0: never */
     int64_t stall_notice;               /* seconds; 0: never */
     int64_t collective_timeout;         /* seconds; 0: for ever */
     int64_t zero_stage;                 /* 0 and 1 both shard the optimizer: for bf16 as in the reference */

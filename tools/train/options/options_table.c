@@ -213,6 +213,10 @@ static const struct option_row log_rows[] = {
 
 static const struct option_row guard_rows[] = {
     TEXT("alarm-command", alarm_command, "CMD", NULL, "run by sh once for each incident that is reported")
+    INT("digest-interval", digest_interval, 0, COUNT_MAX, "10",
+        "iterations between comparisons of all copies of weights and replicated tensors; 0: never")
+    INT("replay-check", replay_check, 0, COUNT_MAX, "0",
+        "iterations between two passes of one micro-batch whose gradients must have equal bits; 0: never")
     {0},
 };
 

@@ -7,6 +7,7 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/guard/digest.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/agree.h"
@@ -373,6 +374,12 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     return 0;
 }
 
+/* There are copies to compare, or work to be done twice. */
+static bool wants_digests(const struct trainer *t)
+{
+    return (t->o.digest_interval > 0 && t->place->size > 1) || t->o.replay_check > 0;
+}
+
 static int build(struct trainer *t, int64_t eod, struct err *e)
 {
     const struct optimizer_groups groups = { comm_world_group(t->world), t->dp, t->tied };
@@ -401,7 +408,13 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
     if (t->optimizer)
         model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
     t->loss = t->optimizer ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
-    return t->loss ? 0 : -1;
+    if (!t->loss)
+        return -1;
+    if (!wants_digests(t))
+        return 0;
+    t->digest = digest_new(t->stage, &t->state, t->t, t->k, &(struct digest_groups){
+        .world = t->world, .tp = t->tp, .dp = t->dp, .tied = t->tied }, e);
+    return t->digest ? 0 : -1;
 }
 
 int trainer_setup(struct trainer *t, struct err *e)
@@ -472,6 +485,7 @@ void trainer_free(struct trainer *t)
     comm_close(t->pipe);
     comm_close(t->dp);
     comm_close(t->tp);
+    digest_free(t->digest);
     optimizer_free(t->optimizer);
     pipeline_free(t->pipeline);
     model_free(t->model);

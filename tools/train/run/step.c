@@ -7,8 +7,10 @@
 #include "tools/train/run/step.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "libcommon/base/clock.h"
+#include "tools/train/guard/digest.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/batches.h"
@@ -89,6 +91,58 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
     return update(t, x->batch, x->norm, 1, e);
 }
 
+/* What a check has found, which all ranks know. */
+static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *f, const char *so, struct err *e)
+{
+    err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s; tensors that differ: %d; %s", (long long)t->iteration + 1,
+             f->text, f->differ, so);
+    t->cause = cause;
+    t->culprit = f->rank + 1;
+    snprintf(t->tensor, sizeof t->tensor, "%s", f->tensor);
+    t->all_know = true;
+    return -1;
+}
+
+/* --digest-interval, and where what comes of this iteration is saved: are copies equal? Before anything is applied. */
+static int compare_copies(struct trainer *t, struct err *e)
+{
+    const int64_t iteration = t->iteration + 1, every = t->o.digest_interval;
+    struct digest_finding f;
+    int rc;
+
+    if (!t->digest || every == 0 ||
+        (iteration % every != 0 && !(t->saver && save_schedule_due(&t->o.saves, iteration))))
+        return 0;
+    watch_phase(comm_watch(t->world), "digests", iteration, -1);
+    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
+        return -1;
+    rc = digest_compare(t->digest, &f, NULL, e);
+    return rc > 0 ? give_up(t, CAUSE_REPLICAS, &f, "the state in memory is not to be trusted", e) : rc;
+}
+
+/*
+ * --replay-check: the next micro-batch there and back, twice; kernels give equal bits, so devices that do not are
+ * broken. Nothing of it is used. Without the optimizer's hooks: nothing is reduced, and no weights are on their way.
+ */
+static int replay(struct trainer *t, struct err *e)
+{
+    const struct model_hooks none = {0};
+    struct digest_finding f;
+    int rc = optimizer_settle_weights(t->optimizer, NULL, e);
+
+    model_hook(t->model, &none);
+    for (int time = 0; rc == 0 && time < 2; time++) {
+        batches_begin(t->batches, t->train, t->consumed_samples + t->skew, 1, t->scale.scale);
+        rc = pipeline_train(t->pipeline, 1, t->iteration + 1, NULL, e);
+        if (rc == 0)
+            rc = digest_note_grads(t->digest, t->model_opts.grad_t ? t->t : DTYPE_F32, time, NULL, e);
+    }
+    model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
+    if (rc == 0)
+        rc = digest_compare_times(t->digest, &f, e);
+    return rc > 0 ? give_up(t, CAUSE_DEVICE, &f, "a device there does not compute as it should", e) : rc;
+}
+
 int step_train(struct trainer *t, struct step *x, struct err *e)
 {
     double begin = clock_s();
@@ -96,6 +150,8 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
 
     x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
     if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->topo.dp, &t->micro_batches, e) < 0)
+        return -1;
+    if (t->o.replay_check > 0 && (t->iteration + 1) % t->o.replay_check == 0 && replay(t, e) < 0)
         return -1;
     batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches, t->scale.scale);
     if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
@@ -106,6 +162,8 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
         return -1;
     x->loss = evaluate_loss_mean(t, t->micro_batches);
+    if (compare_copies(t, e) < 0)
+        return -1;
     rc = step_scales(t) ? scaled_update(t, x, e) : plain_update(t, x, e);
     if (rc)
         return rc;

@@ -44,6 +44,7 @@ struct batches;
 struct checkpoint;
 struct checkpoint_saver;
 struct dataset;
+struct digest_set;
 struct evaluate_set;
 struct pipeline;
 struct savelock;
@@ -74,6 +75,7 @@ struct trainer {
     struct pipeline *pipeline;
     struct optimizer_opts optimizer_opts;
     struct optimizer *optimizer;
+    struct digest_set *digest;      /* NULL: there are no copies, or nobody wants them compared */
     struct batches *batches;
     struct checkpoint *from;    /* while setting up; NULL from scratch */
     struct checkpoint_saver *saver;             /* NULL without --save */
