@@ -1,0 +1,93 @@
+#!/bin/sh
+# digests.sh - a bit flips in a rank's memory while a job trains: it is told, with its rank, before the next step is taken
+#
+# SOAK=1: 10,000 steps without a false alarm.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
+${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/flip.so" tests/fault/flip.c -ldl -lpthread 2>"$W/log" ||
+    skip "no library to preload: $(cat "$W/log")"
+
+# begin NAME N OPTIONS...: N ranks; rank $hit has the library, and a bit flips in it once $W/NAME.now is there.
+begin() {
+    dir=$W/$1 n=$2; shift 2
+    port=$((20000 + $(random 10000))) rank=0
+    while [ $rank -lt "$n" ]; do
+        preload=; [ $rank -ne "$hit" ] || preload=$W/flip.so
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            LD_PRELOAD=$preload FLIP="$dir.now:0:$at:$bit" ASAN_OPTIONS=verify_asan_link_order=0 \
+            "$BIN/train" --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 257 $COMMON \
+            --global-batch-size 12 --train-samples 5000000 --eval-iters 0 --data-path "$DATA_DIR/text_document" \
+            --save "$dir" --save-interval 10 "$@" >>"$dir.log" 2>&1 &
+        eval "pid$rank=$!"
+        rank=$((rank + 1))
+    done
+    n=0
+    until grep -qs "^ iteration  *10/" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
+}
+# told NAME STEPS PATTERN: the job ends with status 46 within so many steps of the flip, of the last of $flips.
+told() {
+    while :; do
+        before=$(grep -c '^ iteration' "$dir.log"); : >"$dir.now"
+        n=0
+        while kill -0 "$pid0" 2>/dev/null && [ $n -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
+        flips=$((flips - 1))
+        [ $flips -gt 0 ] && kill -0 "$pid0" 2>/dev/null || break
+        rm "$dir.now"; sleep 0.1
+    done
+    n=0
+    while kill -0 "$pid0" 2>/dev/null && [ $n -lt 600 ]; do n=$((n + 1)); sleep 0.1; done
+    kill -9 "$pid0" 2>/dev/null
+    wait "$pid0"; got=$?
+    after=$(grep -c '^ iteration' "$dir.log")
+    check "$1: status $got, expected 46" [ $got -eq 46 ]
+    [ $got -eq 46 ] || kill -9 "$pid1" 2>/dev/null
+    check "$1: within $2 steps, not $((after - before))" [ $((after - before)) -le $(($2 + 3)) ]
+    check "$1: said" grep -Eq "^train: training: iteration [0-9]*: $3" "$dir.log"
+    check "$1: reported" grep -Eq '"cause":"replicas","exit_status":46,.*"tensor":"[^"]+\.' "$dir"/reports/*/report.json
+}
+
+# The weights of one data-parallel rank of three, in the embedding: they are gathered anew each step, so a flip between the
+# look and the gathering is gone again and nobody's loss; then the next one counts.
+at=4096 bit=6 hit=1 flips=10
+begin weights 3 --digest-interval 1
+told weights 1 "[^ ]*: weight: the copy of rank 1 \(host [^ ]*\) has other bits than 2 of its 2 others; tensors that differ: 1; the state"
+check "weights: the rank" grep -q '"rank":1,"host":"' "$dir"/reports/*/report.json
+
+# The lowest bit of the final norm's first weight, in the masters of one tensor rank of two, a third of the way through the
+# state: its weights stay the same, and it drifts.
+at=1/3 bit=0 hit=1 flips=1
+begin masters 2 --digest-interval 5 --tensor-model-parallel-size 2
+told masters 5 "5.weight: master: the copy of rank 0 \(host [^ ]*\) has other bits than that of rank 1 \(host [^ ]*\), and it is not known which is wrong"
+
+# What is called off is not looked at; the save still is.
+at=1/3 bit=0 hit=1
+begin off 2 --digest-interval 0 --tensor-model-parallel-size 2 --save-interval 1000000
+check "off: trains on" [ -d "/proc/$pid0" ]
+kill -9 "$pid0" "$pid1" 2>/dev/null
+
+# A gradient that is now so, now so, in the memory of one of two data-parallel ranks.
+at=1/6 bit=100 hit=1
+begin device 2 --replay-check 1 --digest-interval 0
+: >"$dir.now"
+wait "$pid0"; got=$?
+check "device: status $got, expected 47" [ $got -eq 47 ]
+[ $got -eq 47 ] || kill -9 "$pid1" 2>/dev/null
+check "device: said" grep -Eq "^train: training: iteration [0-9]*: rank 1 \(host [^ ]*\) got other bits for the gradient of [^ ]* from the same work; tensors" "$dir.log"
+check "device: reported" grep -q '"cause":"device","exit_status":47,.*"rank":1,' "$dir"/reports/*/report.json
+
+# Asking changes nothing.
+for check in 0 3; do
+    launch 2 --num-layers 2 --hidden-size 16 --num-attention-heads 2 --vocab-size 257 $COMMON --global-batch-size 8 \
+        --train-samples 200 --eval-iters 0 --attention-dropout 0.1 --hidden-dropout 0.1 --tensor-model-parallel-size 2 \
+        --data-path "$DATA_DIR/text_document" --replay-check $check --digest-interval $check >"$W/checked$check" 2>&1
+    series "$W/checked$check" >"$W/series$check"
+done
+check "checks: 25 iterations" [ "$(wc -l <"$W/series0")" -eq 25 ]
+check "checks: the same bits" cmp "$W/series0" "$W/series3"
+
+if [ -n "${SOAK:-}" ]; then
+    hit=9
+    begin long 4 --digest-interval 1 --tensor-model-parallel-size 2 --save-interval 1000000 --exit-interval 10000
+    wait "$pid0"; check "long: no false alarm in 10,000 steps" [ $? -eq 0 ]
+    check "long: they were taken" [ "$(grep -c '^ iteration' "$dir.log")" -eq 10000 ]
+fi
+finish
