@@ -103,6 +103,7 @@ struct train_opts {
     const char *save, *load;
     int64_t save_interval;
     const char *save_schedule;          /* as it was written; saves once checked */
+    int64_t keep_last;                  /* checkpoints; 0: all */
     int save_when_busy;                 /* enum opts_busy */
     double save_memory;                 /* GB of host memory for a rank's snapshot; 0: by what the host has */
     bool universal_checkpoint, finetune;

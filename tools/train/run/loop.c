@@ -7,6 +7,7 @@
  */
 #include "tools/train/run/loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,24 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
     t->status.iteration_s = x->seconds;
     t->status.loss_scale = s.loss_scale;
     t->status.skipped_steps = t->skipped_steps;
+}
+
+/* A loss that jumps: told once, and the checkpoints before and behind it stay. */
+static void watch_loss(struct trainer *t, const struct step *x)
+{
+    char line[256], file[64];
+
+    if (!isfinite(x->loss) || !spike_take(&t->spike, x->loss))
+        return;
+    snprintf(line, sizeof line, "the loss jumped: %.6g at iteration %lld, the median of the last %d is %.6g%s%s",
+             x->loss, (long long)t->iteration, SPIKE_WINDOW, t->spike.usual, *t->complete_tag ? "; kept: " : "",
+             t->complete_tag);
+    show_line(t, "warning: %s", line);
+    snprintf(file, sizeof file, "spike-step%lld.json", (long long)t->iteration);
+    report_write(&t->report, &(struct report_incident){ .cause = "spike", .message = line, .file = file, .rank = -1 });
+    if (t->saver)
+        saving_keep(t, line);
+    t->spiked = t->saver != NULL;
 }
 
 /* ---- stopping ---- */
@@ -234,6 +253,9 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
         saving_note_step(t, x.seconds);
         if (trainer_speaks(t))
             log_step(t, &x, &tell);
+        if (trainer_speaks(t)) {
+            watch_loss(t, &x);
+        }
         if (after_step(t, e) < 0 || stop_now(t, first, why, e) < 0)
             return -1;
         show_phase(t, "train");

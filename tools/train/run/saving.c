@@ -9,6 +9,7 @@
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/savelock.h"
+#include "tools/train/guard/retain.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/run/show.h"
@@ -57,6 +58,11 @@ static bool option_value(const struct train_opts *o, const struct option_row *r,
     }
 }
 
+static void warn(void *trainer, const char *line)
+{
+    show_line(trainer, "warning: %s", line);
+}
+
 /* The optimizer comes to a bucket that may still have to be copied. */
 static void release(void *trainer, int bucket)
 {
@@ -92,6 +98,9 @@ int saving_open(struct trainer *t, struct err *e)
     if (!t->saver)
         return -1;
     optimizer_gate(t->optimizer, release, t);
+    if (t->o.keep_last > 0 && trainer_speaks(t))
+        t->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
+                                                      .schedule = &t->o.saves, .say = warn, .arg = t });
     return 0;
 }
 
@@ -150,6 +159,14 @@ static void tell_times(struct trainer *t, const struct checkpoint_saved *s, stru
     t->status.save_slowdown_s = x.n_beside && p->n_alone ? x.beside_s - x.alone_s : NAN;
 }
 
+void saving_keep(struct trainer *t, const char *why)
+{
+    struct err e = {0};
+
+    if (*t->complete_tag && retain_mark(t->o.save, t->complete_tag, why, &e) < 0)
+        show_line(t, "warning: %s", e.msg);
+}
+
 /* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
 static void tell(struct trainer *t, const struct checkpoint_saved *s)
 {
@@ -168,6 +185,11 @@ static void tell(struct trainer *t, const struct checkpoint_saved *s)
     }
     if (s->ok && *s->note)
         show_line(t, "warning: %s", s->note);
+    if (s->ok && t->spiked)
+        saving_keep(t, "the first behind a loss that jumped");
+    t->spiked = t->spiked && !s->ok;
+    if (s->ok && t->retain)
+        retain_after_save(t->retain, s->iteration);
     t->status.saving_tag = NULL;
     t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
     strbuf_free(&sb);

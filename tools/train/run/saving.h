@@ -35,6 +35,8 @@ void saving_note_step(struct trainer *t, double seconds);
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
 /* Has a save failed, as this rank sees it? Then all call saving_settle_save(). One that went well is told. */
 bool saving_poll(struct trainer *t);
+/* What is complete now stays, whatever --keep-last says; rank 0. */
+void saving_keep(struct trainer *t, const char *why);
 /* Wait for the save under way and tell of it: t->save_failed. -1: the state is not finite, or ranks cannot speak. */
 MUST_CHECK int saving_settle_save(struct trainer *t, struct err *e);
 /* At the end: a last save that failed is tried once more; -1 when nothing helps. */

@@ -8,6 +8,7 @@
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/guard/digest.h"
+#include "tools/train/guard/retain.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/agree.h"
@@ -485,6 +486,7 @@ void trainer_free(struct trainer *t)
     comm_close(t->pipe);
     comm_close(t->dp);
     comm_close(t->tp);
+    retain_free(t->retain);
     digest_free(t->digest);
     optimizer_free(t->optimizer);
     pipeline_free(t->pipeline);

@@ -31,6 +31,7 @@
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
 #include "tools/train/guard/report.h"
+#include "tools/train/guard/spike.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
@@ -47,6 +48,7 @@ struct dataset;
 struct digest_set;
 struct evaluate_set;
 struct pipeline;
+struct retain;
 struct savelock;
 struct tfevents;
 struct trainlog;
@@ -118,6 +120,9 @@ struct trainer {
     int culprit;                /* ... 1 + the rank whose fault it is; 0: nobody's */
     char tensor[112];           /* ... and the tensor that shows it; "" */
     struct report_run report;
+    struct spike spike;
+    bool spiked;                /* the next checkpoint that is complete is to stay */
+    struct retain *retain;      /* --keep-last; else NULL */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 
