@@ -228,11 +228,12 @@ static double stage_median(const struct trainlog_rank *r, int n, int pp, double 
     return k % 2 ? room[k / 2] : 0.5 * (room[k / 2 - 1] + room[k / 2]);
 }
 
-void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n)
+const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int n, double *median)
 {
-    double *room = xcalloc((size_t)n, sizeof *room), worst = -1, median = 0, total;
+    double *room = xcalloc((size_t)n, sizeof *room), worst = -1;
     const struct trainlog_rank *slow = r;
 
+    *median = 0;
     for (int i = 0; i < n; i++) {
         double m = stage_median(r, n, r[i].pp, room), excess = m > 0 ? r[i].compute_s / m : 1;
 
@@ -240,10 +241,18 @@ void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct t
         if (excess > worst || (excess == worst && r[i].compute_s > slow->compute_s)) {
             worst = excess;
             slow = &r[i];
-            median = m;
+            *median = m;
         }
     }
     free(room);
+    return slow;
+}
+
+void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n)
+{
+    double median, total;
+    const struct trainlog_rank *slow = trainlog_slowest(r, n, &median);
+
     total = slow->compute_s + slow->wait_s;
     strbuf_addf(sb, "[straggler] iteration %8ld | slowest rank: %d | host: %.*s | stage: %d | compute (s): %.3f | "
                 "share of time: %.1f%% | above its stage's median: %.1f%% |\n", (long)iteration, slow->rank,

@@ -139,6 +139,8 @@ struct trainlog_rank {
  * and how far it is above the stage's median.
  */
 void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n);
+/* That rank, and its stage's median of compute_s. */
+const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int n, double *median);
 
 /* ---- TensorBoard (docs/training.md 6.5) ---- */
 

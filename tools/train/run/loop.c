@@ -24,6 +24,8 @@
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
 
+enum { SLOW_STEPS = 16 };       /* that ranks' times are taken over, once a run became slow */
+
 /* ---- telling of it ---- */
 
 struct telling {
@@ -92,10 +94,19 @@ static void watch_loss(struct trainer *t, const struct step *x)
     t->spiked = t->saver != NULL;
 }
 
+/* From now on it is measured where each rank's time goes. */
+static void look_at_ranks(struct trainer *t)
+{
+    comm_time_waits(t->world);
+    t->slow_from = t->iteration;
+    t->told_s = clock_s();
+    t->calls_s = comm_seconds_waiting(t->world);
+}
+
 /* ---- stopping ---- */
 
 struct stop {
-    int64_t kill, signal, duration, save_failed;        /* what any rank saw */
+    int64_t kill, signal, duration, save_failed, slow;  /* what any rank saw */
 };
 
 static int agree(struct trainer *t, struct stop *s, struct err *e)
@@ -107,6 +118,8 @@ static int agree(struct trainer *t, struct stop *s, struct err *e)
     s->duration = trainer_speaks(t) &&
                   status_duration_over(t->start_s, clock_wall_s(), t->o.exit_duration_in_mins, &minutes);
     s->save_failed = saving_poll(t);
+    s->slow = t->became_slow;
+    t->became_slow = false;
     return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
 }
 
@@ -155,7 +168,11 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
 {
     struct stop s;
 
-    if (agree(t, &s, e) < 0 || (s.save_failed && saving_settle_save(t, e) < 0))
+    if (agree(t, &s, e) < 0)
+        return -1;
+    if (s.slow)
+        look_at_ranks(t);
+    if ((s.save_failed && saving_settle_save(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : far_enough(t, first);
@@ -169,6 +186,29 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
 }
 
 /* ---- who is slow ---- */
+
+/* A run that became slower: told with the rank that computes longest, where one stands out. */
+static void tell_slow(struct trainer *t, const struct trainlog_rank *every)
+{
+    double median;
+    const struct trainlog_rank *r = trainlog_slowest(every, t->place->size, &median);
+    const bool stands_out = t->place->size > 1 && median > 0 && r->compute_s > 1.03 * median;
+    const double longer = 100 * (t->throughput.now / t->throughput.usual - 1);
+    const char *device = comm_device_name(t->world, r->rank);
+    char line[400], file[64];
+
+    snprintf(line, sizeof line, "iterations take %.1f %% longer than the %d before", longer, THROUGHPUT_BEFORE);
+    if (stands_out)
+        snprintf(line + strlen(line), sizeof line - strlen(line), "; rank %d (host %s%s%s) computes %.1f %% longer "
+                 "than its stage's median", r->rank, comm_place_of(t->world, r->rank)->host, device ? ", " : "",
+                 device ? device : "", 100 * (r->compute_s / median - 1));
+    else
+        snprintf(line + strlen(line), sizeof line - strlen(line), "; no rank stands out");
+    show_line(t, "warning: %s", line);
+    snprintf(file, sizeof file, "slow-step%lld.json", (long long)t->iteration);
+    report_write(&t->report, &(struct report_incident){ .cause = "slow", .message = line, .file = file,
+                                                        .rank = stands_out ? r->rank : -1 });
+}
 
 /* Where each rank's time went since the last such line; said by rank 0. */
 static int tell_straggler(struct trainer *t, struct err *e)
@@ -187,7 +227,10 @@ static int tell_straggler(struct trainer *t, struct err *e)
     if (rc == 0 && trainer_speaks(t)) {
         trainlog_add_straggler(&sb, t->iteration, every, t->place->size);
         trainlog_flush(t->log, &sb);
+        if (t->slow_from)
+            tell_slow(t, every);
     }
+    t->slow_from = 0;
     strbuf_free(&sb);
     free(every);
     return rc;
@@ -208,9 +251,10 @@ static int check_replicas(struct trainer *t, struct err *e)
 
 static int after_step(struct trainer *t, struct err *e)
 {
+    const bool looked = t->slow_from && t->iteration == t->slow_from + SLOW_STEPS;
     char where[48];
 
-    if (on(t->o.log_straggler_interval, t->iteration) && tell_straggler(t, e) < 0)
+    if ((looked || on(t->o.log_straggler_interval, t->iteration)) && tell_straggler(t, e) < 0)
         return -1;
     if (on(t->o.eval_interval, t->iteration) && t->n_valid > 0) {
         snprintf(where, sizeof where, "iteration %lld", (long long)t->iteration);
@@ -255,6 +299,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
             log_step(t, &x, &tell);
         if (trainer_speaks(t)) {
             watch_loss(t, &x);
+            t->became_slow |= throughput_take(&t->throughput, x.seconds / (double)x.batch);
         }
         if (after_step(t, e) < 0 || stop_now(t, first, why, e) < 0)
             return -1;

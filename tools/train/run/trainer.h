@@ -32,6 +32,7 @@
 #include "libcommon/model/loss_scale.h"
 #include "tools/train/guard/report.h"
 #include "tools/train/guard/spike.h"
+#include "tools/train/guard/throughput.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
@@ -120,9 +121,12 @@ struct trainer {
     int culprit;                /* ... 1 + the rank whose fault it is; 0: nobody's */
     char tensor[112];           /* ... and the tensor that shows it; "" */
     struct report_run report;
+    struct throughput throughput;       /* rank 0, as are the next three */
     struct spike spike;
     bool spiked;                /* the next checkpoint that is complete is to stay */
     struct retain *retain;      /* --keep-last; else NULL */
+    bool became_slow;           /* rank 0 has to say so to the others */
+    int64_t slow_from;          /* every rank's time is looked at since this iteration; 0: it is not */
     double params_no_embeds;    /* of the whole model, without both embeddings */
 };
 

@@ -1,0 +1,25 @@
+/* throughput.c - has a run become slower? */
+#include "tools/train/guard/throughput.h"
+
+#include <math.h>
+
+#include "tools/train/guard/median.h"
+
+bool throughput_take(struct throughput *t, double took)
+{
+    double x[THROUGHPUT_ALL], scatter;
+    bool before = t->slow;
+
+    t->took[t->n++ % THROUGHPUT_ALL] = took;
+    if (t->n < THROUGHPUT_ALL)
+        return false;
+    for (int i = 0; i < THROUGHPUT_ALL; i++)
+        x[i] = t->took[(t->n + i) % THROUGHPUT_ALL];
+    t->now = median_of(x + THROUGHPUT_BEFORE, THROUGHPUT_NOW);
+    t->usual = median_of(x, THROUGHPUT_BEFORE);
+    for (int i = 0; i < THROUGHPUT_BEFORE; i++)
+        x[i] = fabs(x[i] - t->usual);
+    scatter = median_of(x, THROUGHPUT_BEFORE);
+    t->slow = t->now > t->usual + (before ? 0.015 * t->usual : fmax(0.03 * t->usual, 2 * scatter));
+    return t->slow && !before;
+}
