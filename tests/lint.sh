@@ -37,7 +37,8 @@ awk '
         if (from == "tools/train/network")    return below from "/"
         if (from == "tools/train/checkpoint") return below "tools/train/log/ tools/train/network/ " from "/"
         if (from == "tools/train/guard")      return below "tools/train/log/ tools/train/network/ " from "/"
-        if (from == "tools/train/run")        return below "tools/train/log/ tools/train/network/ tools/train/checkpoint/ " \
+        if (from == "tools/train/trace")      return "libcommon/ kernels/kernels.h " from "/"
+        if (from == "tools/train/run")        return below "tools/train/trace/ tools/train/log/ tools/train/network/ tools/train/checkpoint/ " \
                                                      "tools/train/guard/ " from "/"
         if (from == "tools/train/health")     return below "tools/train/log/ tools/train/run/ " from "/"
         if (from == "tools/ckpt-backup/rules") return "libcommon/ " from "/"

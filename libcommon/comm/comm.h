@@ -77,6 +77,12 @@ struct comm_options {
      * thread of its own, on rank 0; on other ranks where rank 0 does not answer.
      */
     void (*on_stall)(void *arg, const char *text);
+    /*
+     * For who notes where time goes: in the rank's own thread. A call of `group`, or (outside) a wait for what is no
+     * rank, of the file `group` or NULL, begins; NULL: it is over. A phase as watch_phase() is told it. NULL: nobody.
+     */
+    void (*on_call)(void *arg, const char *call, const char *group, bool outside);
+    void (*on_phase)(void *arg, const char *phase, int micro_batch);
     void *arg;
 };
 

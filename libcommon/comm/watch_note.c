@@ -37,6 +37,8 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
     PUT(n->iteration, iteration);
     PUT(n->micro_batch, micro_batch);
     note_end(n);
+    if (w->o.on_phase)
+        w->o.on_phase(w->o.arg, phase, micro_batch);
 }
 
 static void enter(struct watch *w, const char *call, const char *group, uint64_t number, bool outside)
@@ -51,6 +53,8 @@ static void enter(struct watch *w, const char *call, const char *group, uint64_t
     PUT(n->waiting_for, -1);
     PUT(n->n_waiting, 0);
     note_end(n);
+    if (w->o.on_call)
+        w->o.on_call(w->o.arg, call, group, outside);
 }
 
 void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
@@ -67,6 +71,8 @@ static void leave(struct watch *w)
 {
     struct note *n = &w->note;
 
+    if (w->o.on_call)
+        w->o.on_call(w->o.arg, NULL, NULL, GET(n->outside));
     note_begin(n);
     PUT(n->call, NULL);
     note_end(n);

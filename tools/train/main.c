@@ -25,6 +25,7 @@
 #include "tools/train/run/setup.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/trace/trace.h"
 
 static struct trainer train;            /* one a process: signal handlers and monitors reach it */
 
@@ -121,6 +122,17 @@ static void on_stall(void *arg, const char *text)
     free(path);
 }
 
+/* --trace */
+static void on_call(void *arg, const char *call, const char *group, bool outside)
+{
+    trace_call(((struct trainer *)arg)->trace, call, group, outside);
+}
+
+static void on_phase(void *arg, const char *phase, int micro_batch)
+{
+    trace_phase(((struct trainer *)arg)->trace, phase, micro_batch);
+}
+
 static void say_line(void *arg, const char *line) { show_line(arg, "%s", line); }
 
 static void on_lost_lock(void *arg, const char *reason)
@@ -145,7 +157,7 @@ static void let_signals_end_us(const struct launch *l)
 /* 0; the exit status when some rank's options were refused; or -1. */
 static int join(struct trainer *t, struct err *e)
 {
-    const struct comm_options co = {
+    struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
         .stall_notice_s = t->o.stall_notice > 0 ? (double)t->o.stall_notice : -1, .on_stall = on_stall, .arg = t,
         .statuses = { .lost = CAUSE_LOST, .crashed = CAUSE_CRASH, .hang = CAUSE_HANG },
@@ -154,6 +166,10 @@ static int join(struct trainer *t, struct err *e)
     struct launch l;
     int refused;
 
+    if (t->o.trace) {
+        co.on_call = on_call;
+        co.on_phase = on_phase;
+    }
     if (launch_find(&l, e) < 0)
         return -1;
     let_signals_end_us(&l);
@@ -337,6 +353,7 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
     trainer_free(t);
     crash_release();
     comm_world_close(t->world);
+    trace_free(t->trace);               /* which was told of closing, too */
     return rc;
 }
 
@@ -359,6 +376,7 @@ static int train_main(struct trainer *t)
     trainer_free(t);
     crash_release();
     comm_world_close(t->world);
+    trace_free(t->trace);               /* which was told of closing, too */
     return EXIT_OK;
 }
 

@@ -170,6 +170,7 @@ struct train_opts {
     double device_memory;               /* GB a rank may use; 0: what its device has */
     int64_t dry_run_ranks;              /* 0: those that are here */
     bool preflight;
+    const char *trace;                  /* "12-14"; NULL: none */
     bool dry_run, json, quiet, verbose;
     enum option_asked asked;            /* --help and its like; cli_answer() */
 
@@ -178,6 +179,7 @@ struct train_opts {
     int world_size;
     int n_skip;
     struct opts_range *skip;            /* sorted, not overlapping */
+    struct opts_range traced;           /* with `trace` */
     struct save_schedule saves;
 
     /* ---- notes for rank 0 to print: what was accepted without effect, unknown JSON keys ... ---- */

@@ -367,6 +367,21 @@ static int check_skips(struct train_opts *o, struct err *e)
     return 0;
 }
 
+static int check_trace(struct train_opts *o, struct err *e)
+{
+    if (!o->trace)
+        return 0;
+    if (parse_range(o->trace, &o->traced) < 0) {
+        err_usage(e, "%s '%s' is no range: expected FIRST-LAST, FIRST >= 1", OPTS_WHERE(o, trace), o->trace);
+        return -1;
+    }
+    if (!o->save) {
+        err_usage(e, "%s needs --save: the trace goes into its folder", OPTS_WHERE(o, trace));
+        return -1;
+    }
+    return 0;
+}
+
 /* ---- the rest ---- */
 
 static int check_run(struct train_opts *o, struct err *e)
@@ -451,7 +466,7 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
         o->micro_batch_size = o->micro_batch_size ? o->micro_batch_size : 1;
         return check_magnitude(o, e);
     }
-    if (check_magnitude(o, e) < 0 || check_schedule(o, e) < 0 || check_skips(o, e) < 0)
+    if (check_magnitude(o, e) < 0 || check_schedule(o, e) < 0 || check_skips(o, e) < 0 || check_trace(o, e) < 0)
         return -1;
     return check_data(o, e);
 }

@@ -239,6 +239,8 @@ static const struct option_row program_rows[] = {
               "GPU: 141 is an H200" },
     FLAG("preflight", preflight, "try out every rank's device and links, name slow and broken ones, stop; needs "
          "neither data nor model")
+    TEXT("trace", trace, "A-B", NULL, "write what each rank does in iterations A to B to SAVE/trace-A-B.json, for "
+         "Perfetto")
     FLAG("json", json, "results as JSON (--preflight: an object a rank)")
     { "quiet", 'q', FIELD(quiet),
       .help = "no log on stdout" },

@@ -9,6 +9,7 @@
 
 #include "tools/train/run/memory_plan.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/trace/trace.h"
 
 /*
  * Threads of a rank where nothing is said: the processors it is bound to, or its share of the
@@ -84,7 +85,7 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
         k = NULL;
     }
     if (k)
-        comm_use_device(t->world, net);
+        comm_use_device(t->world, trace_net(t->trace, net));
     return k;
 }
 
@@ -127,6 +128,8 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 
 int devices_open(struct trainer *t, struct err *e)
 {
-    t->k = open_kernels(t, e);
+    if (t->o.trace && !trainer_only_looks(t))
+        t->trace = trace_new(t->o.traced.first, t->o.traced.last);
+    t->k = trace_kernels(t->trace, open_kernels(t, e));
     return t->k ? name_device(t, e) : -1;
 }

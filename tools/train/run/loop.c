@@ -23,6 +23,7 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/trace/trace.h"
 
 enum { SLOW_STEPS = 16 };       /* that ranks' times are taken over, once a run became slow */
 
@@ -94,6 +95,32 @@ static void watch_loss(struct trainer *t, const struct step *x)
     t->spiked = t->saver != NULL;
 }
 
+/* ---- --trace ---- */
+
+/* Write what was asked for, once it is over; a file that cannot be written is no reason to stop. */
+static int trace_turn(struct trainer *t, int64_t next, struct err *e)
+{
+    char *path;
+    int64_t n;
+    bool lost;
+    int rc;
+
+    trace_step(t->trace, next);
+    if (!trace_is_due(t->trace))
+        return 0;
+    path = str_fmt("%s/trace-%lld-%lld.json", t->o.save, (long long)t->o.traced.first, (long long)t->o.traced.last);
+    rc = trace_write(t->trace, comm_world_group(t->world), path, &n, &lost, e);
+    if (rc == 0) {
+        show_line(t, "trace of iterations %s, %lld spans: %s", t->o.trace, (long long)n, path);
+    } else if (!lost) {
+        show_line(t, "warning: no trace: %s", e->msg);
+        err_clear(e);
+        rc = 0;
+    }
+    free(path);
+    return rc;
+}
+
 /* From now on it is measured where each rank's time goes. */
 static void look_at_ranks(struct trainer *t)
 {
@@ -163,7 +190,7 @@ static enum status_reason far_enough(const struct trainer *t, int64_t first)
     return samples_reached(t) ? STATUS_SAMPLES : STATUS_RUNNING;
 }
 
-/* Does anything ask to stop after this iteration? Saves first. first: the iteration that this job went on from. */
+/* Does anything ask to stop after this iteration? Saves then, or if it is due. first: what this job went on from. */
 static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, struct err *e)
 {
     struct stop s;
@@ -286,6 +313,8 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     t->calls_s = comm_seconds_waiting(t->world);
 
     while (t->iteration < t->schedule.train_iters) {
+        if (trace_turn(t, t->iteration + 1, e) < 0)
+            return -1;
         step_skip(t);
         rc = step_train(t, &x, e);
         if (rc < 0)
@@ -344,6 +373,8 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         }
         show_phase(t, "train");
         rc = iterate(t, why, e);
+        if (rc == 0)
+            rc = trace_turn(t, INT64_MAX, e);
     }
     if (rc == 0 && (t->o.eval_only || *why == STATUS_FINISHED)) {
         *why = STATUS_FINISHED;

@@ -15,6 +15,7 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
+#include "tools/train/trace/trace.h"
 
 /* One option as a value of the saved arguments. False: it has none of its own. */
 static bool option_value(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v)
@@ -236,7 +237,10 @@ int saving_begin(struct trainer *t, struct err *e)
     double stall_s = 0;
     int rc;
 
-    if (saving_settle_save(t, e) < 0)
+    trace_host_begin(t->trace, TRACE_WAIT, "the save before");
+    rc = saving_settle_save(t, e);
+    trace_host_end(t->trace);
+    if (rc < 0)
         return -1;
     t->pace = (struct saving_pace){ .begun = t->iteration, .begun_s = begin, .n_alone = t->pace.n_alone,
                                     .alone_s = t->pace.alone_s };
@@ -255,7 +259,9 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_flush(t->log, &sb);
     }
     /* Weights that are still being gathered do not matter: what is saved is this rank's part of them. */
+    trace_host_begin(t->trace, TRACE_SAVE, "save");
     rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    trace_host_end(t->trace);
     t->saved_iteration = t->iteration;
     t->pace.stall_s = clock_s() - begin;
     if (rc == 0 && trainer_speaks(t)) {

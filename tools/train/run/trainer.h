@@ -52,6 +52,7 @@ struct pipeline;
 struct retain;
 struct savelock;
 struct tfevents;
+struct trace;
 struct trainlog;
 struct writer;
 
@@ -102,6 +103,7 @@ struct trainer {
     double stored_lr;           /* a checkpoint's, for the first update with --override-lr-scheduler; negative: none */
     int64_t micro_batches;      /* of the last step */
 
+    struct trace *trace;        /* NULL without --trace */
     struct trainlog *log;       /* rank 0 only, as are the next two */
     struct tfevents *events;
     struct savelock *lock;      /* of --save */
