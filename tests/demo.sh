@@ -2,8 +2,9 @@
 # demo.sh - what `make demo` does: trains a small model, stops it, looks into its checkpoint, goes on
 # with half the ranks, runs every tool on what was trained; then converts a larger checkpoint every way
 #
-# Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it. The plot of
-# the training stays as build/demo.svg. BIN and TBIN are the folders of tools and of test programs.
+# Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it. The plot of the training stays
+# as build/demo.svg, all of the run as build/demo.html, two of its steps as build/demo-trace.json. BIN and TBIN are the
+# folders of tools and of test programs.
 set -u
 export LC_ALL=C                         # numbers with a point, sorting by byte
 cd "$(dirname "$0")/.." || exit 1
@@ -196,7 +197,7 @@ sed 's/^/    /' train.conf | fold -s -w 79
 
 say "Train on 8 ranks: tensor parallel 2, pipeline 2, data 2. Somebody will stop it"
 step 0 "train on 8 ranks until the kill switch" train_on 8 first.log 170 \
-    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --save ckpt
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --save ckpt --trace 100-101
 [ -f ckpt/latest ] || { tail -n 20 first.log; echo "demo: training left no checkpoint to go on with" >&2; exit 1; }
 tag=$(cat ckpt/latest) stopped_at=${tag#global_step}
 echo "The log has Megatron's lines, as this one (folded here):"
@@ -304,6 +305,11 @@ say "A run in which one LayerNorm of rank 1 has drifted by the last bit of 300 e
 "$TBIN/bench/mkckpt" $shape --drift 4.post_attention_layernorm.weight:fp32:1:300 drifted 2>/dev/null
 show 1 "replicas finds the drift (exit status 1)" ckpt-inspect replicas --state fp32 drifted
 
+say "All of it on one page, and two steps of 8 ranks span by span"
+cp ckpt/trace-100-101.json "$root/build/demo-trace.json" || problem "no trace"
+show 0 "the page of the run" run-watch report --title "The demo's run: 8 ranks, then 4" --state none \
+    -o "$root/build/demo.html" run=first.log run=second.log run=ckpt run=half
+
 say "Done"
 cat "$done_list"
 [ -n "${KEEP:-}" ] && echo "kept: $work"
@@ -311,3 +317,5 @@ if [ $problems -gt 0 ]; then
     echo "demo: $problems steps did not go as they should" >&2
     exit 1
 fi
+echo "The steps for ui.perfetto.dev: $root/build/demo-trace.json"
+echo "The run as a page: $root/build/demo.html"
