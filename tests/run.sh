@@ -13,6 +13,7 @@
 #   cuda     the library of GPU kernels is built, where nvcc is found
 #   fault    the same with as many kills and flips as the scripts think right
 #   golden   the same with every topology and run
+#   slurm    tests/slurm/*.sh                     ops/slurm on a Slurm of six nodes, where slurmctld is found
 #   lint     each rule of it complains about what it forbids, in a copy of the tree
 #   debug    unit and cli again under ASan and UBSan
 #   clang    everything compiles without a warning
@@ -241,6 +242,14 @@ if [ -n "${scripts// /}$flips" ]; then
     [ -z "$flips" ] || run fault test_flips "$TBIN/test_flips"
     for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
     wait
+fi
+
+scripts=$(script_names slurm | grep -v '/cluster.sh$')
+if [ -n "$scripts" ]; then
+    build build release "" "$scripts" || finish
+    flavour_is release
+    # One at a time: each brings up a cluster.
+    for f in $scripts; do alone slurm "$(basename "$f" .sh)" sh "$f"; done
 fi
 
 if picked lint; then
