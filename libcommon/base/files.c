@@ -628,6 +628,18 @@ int file_lock(const char *path, bool *busy, struct err *e)
     return fd;
 }
 
+int dir_lock(const char *path, bool *busy, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = fd < 0 ? 0 : flock(fd, LOCK_EX | LOCK_NB);
+
+    *busy = rc < 0 && errno == EWOULDBLOCK;
+    if (fd < 0)
+        err_sys(e, path, "cannot open the folder");
+    else if (rc < 0)
+        close(fd);
+    return rc == 0 ? fd : *busy ? -1 : -2;
+}
+
 int file_replace(const char *path, const void *buf, size_t n, struct err *e)
 {
     return file_replace_by(path, &(struct iovec){ (void *)buf, n }, 1, e);
@@ -668,6 +680,41 @@ out:
             unlink(tmp);
     }
     free(tmp);
+    return rc;
+}
+
+bool file_is_half_written(const char *name)
+{
+    size_t n = strlen(name), end = n < 5 ? 0 : n - 5, at = end;
+
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    return str_ends(name, ".part") && at < end && at > 1 && name[at - 1] == '.';
+}
+
+int file_replace_sweep(const char *path, struct err *e)
+{
+    char *dir = path_parent(path), *base = path_base(path), *start = str_fmt("%s.", base);
+    const size_t n = strlen(start);
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    int rc = d ? 0 : -1;
+
+    if (!d)
+        err_sys(e, dir, "cannot list");
+    while (rc == 0 && (ent = readdir(d)))
+        /* BASE.<digits>.part alone: with another dot between, it is of another file */
+        if (str_starts(ent->d_name, start) && file_is_half_written(ent->d_name) &&
+            strcmp(ent->d_name + n + strspn(ent->d_name + n, "0123456789"), ".part") == 0 &&
+            unlinkat(dirfd(d), ent->d_name, 0) < 0 && errno != ENOENT) {
+            err_sys(e, dir, "cannot remove %s, which a killed process left", ent->d_name);
+            rc = -1;
+        }
+    if (d)
+        closedir(d);
+    free(start);
+    free(base);
+    free(dir);
     return rc;
 }
 

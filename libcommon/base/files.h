@@ -99,12 +99,18 @@ MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct 
 /* The same by bytes that lie in several places. */
 struct iovec;
 MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
+/* Is it the name of what a killed file_replace() leaves: "config.json.4711.part"? */
+bool file_is_half_written(const char *name);
+/* Remove what killed processes left of replacing `path`. The caller makes sure that nobody is replacing it now. */
+MUST_CHECK int file_replace_sweep(const char *path, struct err *e);
 /*
  * Hold the file `path`, made where there is none (a link is not followed), until the descriptor is closed or
  * the process ends, however. Returns the descriptor; -1 with *busy: another process holds it, *e is as it was;
  * else -1 and ERR_SYS. A file system without flock leaves us without the guard, not without the tool.
  */
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
+/* The same of a folder that is there: nothing is left beside it. -2: the file system has no locks for folders. */
+MUST_CHECK int dir_lock(const char *path, bool *busy, struct err *e);
 /* Does it lie in memory (tmpfs, ramfs) rather than on a disk? False where that cannot be told. */
 bool path_in_memory(const char *path);
 /* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */

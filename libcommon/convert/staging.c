@@ -103,6 +103,22 @@ static int note_inode(const struct staging *s, struct err *e)
     return rc;
 }
 
+static int sweep_entry(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+    (void)st;
+    return type == FTW_F && file_is_half_written(path + place->base) ? unlink(path) : 0;
+}
+
+static int sweep(const char *dir, struct err *e)
+{
+    enum { MAX_OPEN = 16 };
+
+    if (nftw(dir, sweep_entry, MAX_OPEN, FTW_PHYS) == 0)
+        return 0;
+    err_sys(e, dir, "cannot remove what a killed run left");
+    return -1;
+}
+
 static int make_folders(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
     char *path = job_file(s, "fingerprint"), name[32];
@@ -114,6 +130,9 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
             err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         rc = -1;
     }
+    /* A note that was being written: who has that process's number now could not write it again. */
+    if (rc == 0)
+        rc = sweep(s->job, e);
     if (rc == 0)
         rc = dir_make(s->part, e);
     if (rc == 0 && !has_inode(s->part, noted_inode(s)))
@@ -370,30 +389,9 @@ int staging_claim(struct staging *s, struct err *e)
     return exists(s->part) ? 1 : 0;
 }
 
-/* file_replace()'s name for a file that is not whole yet: "config.json.4711.part". */
-static bool is_half_written(const char *name)
-{
-    size_t n = strlen(name), end = n < 5 ? 0 : n - 5, at = end;
-
-    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
-        at--;
-    return str_ends(name, ".part") && at < end && at > 1 && name[at - 1] == '.';
-}
-
-static int sweep_entry(const char *path, const struct stat *st, int type, struct FTW *place)
-{
-    (void)st;
-    return type == FTW_F && is_half_written(path + place->base) ? unlink(path) : 0;
-}
-
 int staging_sweep(struct staging *s, struct err *e)
 {
-    enum { MAX_OPEN = 16 };
-
-    if (nftw(s->part, sweep_entry, MAX_OPEN, FTW_PHYS) == 0)
-        return 0;
-    err_sys(e, s->part, "cannot remove what a killed run left");
-    return -1;
+    return sweep(s->part, e);
 }
 
 /* syncfs: some thousand files and folders at once. */

@@ -29,6 +29,21 @@ while [ $i -lt "$kills" ]; do
     i=$((i + 1))
 done
 
+# Where every run is process 1, as in containers: what a killed one was noting bears the next one's name.
+if unshare --pid --fork true 2>/dev/null; then
+    cp -r "$W/was" "$W/tag"
+    : >"$W/tag.before-edit.json.1.part"
+    check "process 1 again" unshare --pid --fork "$BIN/ckpt-edit" -q zero --in-place '*' "$W/tag"
+    check "process 1 again: the new one" diff -r "$W/want" "$W/tag"
+    rm -rf "$W"/tag*
+    (ulimit -f 1; exec ckpt-edit -q zero '*' "$W/was" "$W/out") >/dev/null 2>&1
+    : >"$W/out.part.job/ready.1.part"
+    check "process 1 resumes" unshare --pid --fork "$BIN/ckpt-edit" -q zero --resume '*' "$W/was" "$W/out"
+    check "process 1 resumes: the new one" diff -r "$W/want" "$W/out"
+else
+    echo "no processes of their own number can be made here: process 1 is not tested"
+fi
+
 # A disk that fills: nothing of it is changed.
 mkdir "$W/small"
 if mount -t tmpfs -o size=60m tmpfs "$W/small" 2>/dev/null; then

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libcommon/base/files.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -37,34 +38,55 @@ int cmd_latest(struct ckptedit *j)
     return rc;
 }
 
-int cmd_rollback(struct ckptedit *j)
+/* ---- after an edit in place ---- */
+
+static int roll_back(struct ckptedit *j, const char *in, struct err *e)
 {
-    const char *in = j->arg[0];
-    enum swap_state state = swap_look(in);
-    struct err e = {0};
+    const enum swap_state state = swap_look(in);
+
+    if (state == SWAP_NONE || state == SWAP_FOREIGN) {
+        err_usage(e, "%s: there is no edit in place to be undone", in);
+        return -1;
+    }
+    if ((state == SWAP_DONE && swap_exchange(in, e) < 0) || swap_forget(in, e) < 0)
+        return -1;
+    cli_say(&j->cli, "%s is what it was before the edit", in);
+    return 0;
+}
+
+static int commit(struct ckptedit *j, const char *in, struct err *e)
+{
+    const enum swap_state state = swap_look(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN)
-        err_usage(&e, "%s: there is no edit in place to be undone", in);
-    else if (state == SWAP_DONE && swap_exchange(in, &e) < 0)
-        return cli_fail(&j->cli, &e);
-    if (e.kind != ERR_NONE || swap_forget(in, &e) < 0)
-        return cli_fail(&j->cli, &e);
-    cli_say(&j->cli, "%s is what it was before the edit", in);
-    return EXIT_OK;
+        err_usage(e, "%s: there is nothing left of an edit in place", in);
+    else if (state == SWAP_MADE)
+        err_usage(e, "%s: the edit was made and not put in its place (a run was killed); rollback gives it up", in);
+    if (e->kind != ERR_NONE || swap_forget(in, e) < 0)
+        return -1;
+    cli_say(&j->cli, "%s stays as it was edited", in);
+    return 0;
+}
+
+/* With the folder held: an edit that is at work would have its note or its result taken away. */
+static int settle(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
+{
+    struct err e = {0};
+    int held = swap_hold(j->arg[0], &e), rc = EXIT_OK;
+
+    if (held == -1 || what(j, j->arg[0], &e) < 0)
+        rc = cli_fail(&j->cli, &e);
+    if (held >= 0)
+        close(held);
+    return rc;
+}
+
+int cmd_rollback(struct ckptedit *j)
+{
+    return settle(j, roll_back);
 }
 
 int cmd_commit(struct ckptedit *j)
 {
-    const char *in = j->arg[0];
-    enum swap_state state = swap_look(in);
-    struct err e = {0};
-
-    if (state == SWAP_NONE || state == SWAP_FOREIGN)
-        err_usage(&e, "%s: there is nothing left of an edit in place", in);
-    else if (state == SWAP_MADE)
-        err_usage(&e, "%s: the edit was made and not put in its place (a run was killed); rollback gives it up", in);
-    if (e.kind != ERR_NONE || swap_forget(in, &e) < 0)
-        return cli_fail(&j->cli, &e);
-    cli_say(&j->cli, "%s stays as it was edited", in);
-    return EXIT_OK;
+    return settle(j, commit);
 }

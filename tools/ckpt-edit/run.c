@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "libcommon/base/text.h"
 #include "libcommon/convert/staging.h"
@@ -132,6 +133,18 @@ static int check_place(struct ckptedit *j, struct source *s, struct err *e)
     return -1;
 }
 
+static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
+{
+    const bool hold = j->in_place && !j->cli.dry_run;
+    int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
+
+    if (held != -1 && check_place(j, s, e) == 0 && !stands_already(j, e))
+        rc = change_source(j, s, change, e);
+    if (held >= 0)
+        close(held);
+    return rc;
+}
+
 int run_change(struct ckptedit *j, ckptedit_change *change)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch, .hf = true };
@@ -140,9 +153,8 @@ int run_change(struct ckptedit *j, ckptedit_change *change)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, r, &e) == 0 && check_place(j, s, &e) == 0 &&
-        !stands_already(j, &e))
-        rc = change_source(j, s, change, &e);
+    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+        rc = change_held(j, s, change, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(s);

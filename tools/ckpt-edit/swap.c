@@ -35,6 +35,22 @@ static char *note_path(const char *in)
     return path;
 }
 
+int swap_hold(const char *in, struct err *e)
+{
+    char *path = note_path(in);
+    bool busy;
+    int fd = dir_lock(in, &busy, e);
+
+    if (busy)
+        err_data(e, in, ERR_NO_BYTE, "another ckpt-edit is at work on it: wait for its end");
+    if (fd >= 0 && file_replace_sweep(path, e) < 0) {
+        close(fd);
+        fd = -1;
+    }
+    free(path);
+    return fd;
+}
+
 int swap_note(const char *in, const char *command, struct err *e)
 {
     char *path = note_path(in), *text;

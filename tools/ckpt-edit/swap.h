@@ -12,6 +12,12 @@
 #include "libcommon/base/mem.h"
 
 char *swap_before(const char *in);              /* caller frees */
+/*
+ * Keep other edits of the folder `in` away until the descriptor is closed, and clear away what killed ones had not
+ * finished writing of their notes. -1: ERR_DATA, another process has it; -2: no error, but this file system has no
+ * locks, and nothing is cleared away.
+ */
+MUST_CHECK int swap_hold(const char *in, struct err *e);
 /* Before the edit: note which folder `in` is, and what is to be done to it. */
 MUST_CHECK int swap_note(const char *in, const char *command, struct err *e);
 
