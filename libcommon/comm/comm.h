@@ -253,7 +253,11 @@ MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err
 
 #define COMM_HOST_MAX 65536     /* bytes of one comm_host_send() */
 
-/* Takes a copy and never waits for the receiver. */
+/*
+ * Takes a copy and never waits for the receiver. What does not go out at once goes on in later waits of this rank: in
+ * calls that are complete on return, and in comm_sync(), but not in other waits for a device. Who may stand there for
+ * a rank that still receives has to be told first that all has come.
+ */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
 /* Host messages are a sequence of their own between two members, apart from comm_send_start's. */
 MUST_CHECK int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e);

@@ -323,6 +323,20 @@ void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
 
 enum { SPIN_US = 200, NAP_US = 20, CHECK_EVERY = 256 };
 
+/*
+ * Host messages that nobody waits for go on leaving meanwhile: the rank that the device stands for may wait for one of
+ * them before it queues its part.
+ */
+static int move_loose(struct comm_world *w, struct err *e)
+{
+    if (!w->loose)
+        return 0;
+    if (w->t->progress(w->t, false, e) < 0)
+        return -1;
+    group_reap_loose(w);
+    return 0;
+}
+
 int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
 {
     struct comm_world *w = c->w;
@@ -345,6 +359,8 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
             nanosleep(&nap, NULL);
         if (i % CHECK_EVERY == 0)
             rc = w->net->check(e);
+        if (rc == 0)
+            rc = move_loose(w, e);
     }
     watch_leave(w->watch);
     w->watch->in_calls_ns = in_calls;

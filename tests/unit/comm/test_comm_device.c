@@ -320,6 +320,42 @@ static void test_messages(void **state)
     run_ranks(2, do_patience);
 }
 
+/*
+ * More than the connections hold goes to rank 0, which takes it all before it queues its part of what the others'
+ * device stands for: while they wait for that, the rest has to go on leaving.
+ */
+static int do_loose(int rank, int size, void *arg)
+{
+    enum { PIECES = 400 };
+    struct comm_world *w = open_world(arg, false, 20);
+    struct comm *all = comm_world_group(w);
+    char *piece = xcalloc(COMM_HOST_MAX, 1);
+    struct err e = {0};
+    float x[10] = {0};
+
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0 &&
+           comm_barrier(all, NULL, &e) == 0);
+    for (int i = 0; i < PIECES; i++)
+        for (int r = 1; r < size; r++) {
+            piece[0] = (char)(i + r);
+            if (rank == r)
+                EXPECT(comm_host_send(all, piece, COMM_HOST_MAX, 0, &e) == 0);
+            if (rank == 0)
+                EXPECT(comm_host_recv(all, piece, COMM_HOST_MAX, r, &e) == 0 && piece[0] == (char)(i + r));
+        }
+    x[0] = 1;
+    EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == 0);
+    EXPECT(comm_sync(all, NULL, &e) == 0 && x[0] == (float)size);
+    free(piece);
+    return close_world(w);
+}
+
+static void test_loose(void **state)
+{
+    (void)state;
+    run_ranks(3, do_loose);
+}
+
 /* ---- who waits for whom ---- */
 
 /* Rank 0's device is slow; the others' streams stand in a collective, or for one beside them. `prompt`: so does the host. */
@@ -513,9 +549,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything), cmocka_unit_test(test_queue), cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_times), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_lost), cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_share), cmocka_unit_test(test_messages), cmocka_unit_test(test_loose),
+        cmocka_unit_test(test_times), cmocka_unit_test(test_errors), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_hang),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

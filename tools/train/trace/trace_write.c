@@ -208,6 +208,17 @@ static int gather(struct comm *all, const struct trace_text *x, const struct tra
     return rc;
 }
 
+/*
+ * A rank whose text is still on its way must not go on to the next step: on a GPU it would stand there for the first
+ * rank, which queues nothing before it has all texts, while nobody moves the rest of this one.
+ */
+static int await_all_sent(struct comm *all, struct err *e)
+{
+    char all_have_come = 1;
+
+    return comm_host_broadcast(all, &all_have_come, sizeof all_have_come, 0, e);
+}
+
 /* The first rank's first step by the wall clock, on every rank's own clock. */
 static int agree_on_zero(struct trace_text *x, const struct trace *t, struct comm *all, struct err *e)
 {
@@ -242,6 +253,8 @@ int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_
         rc = comm_host_all_gather(all, &mine, said, sizeof mine, e);
     if (rc == 0)
         rc = x.rank == 0 ? gather(all, &x, said, path, &file, e) : send_text(all, &x.sb, e);
+    if (rc == 0)
+        rc = await_all_sent(all, e);
     for (int r = 0; r < comm_size(all); r++)
         *n_spans += said[r].n_spans;
     if (rc == 0 && file.kind != ERR_NONE) {
