@@ -126,7 +126,7 @@ static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, 
     return p;
 }
 
-static void close_lane(const struct dev_net *net, struct lane *l)
+static void close_lane(const struct dev_net *net, const struct lane *l)
 {
     if (!l->link)
         return;
@@ -135,12 +135,8 @@ static void close_lane(const struct dev_net *net, struct lane *l)
     net->dev->stream_free(l->s);
 }
 
-void device_close(struct comm *c)
+static void close_all(struct comm *c, const struct dev_net *net)
 {
-    const struct dev_net *net = c->w->net;
-
-    if (!net)
-        return;
     for (int r = 0; r < c->size && c->peer; r++) {
         const bool low = c->rank < r;
 
@@ -154,6 +150,16 @@ void device_close(struct comm *c)
     if (c->link)
         net->close(c->link);
     c->link = NULL;
+}
+
+/* What was queued is waited for, and the other members may be. */
+void device_close(struct comm *c)
+{
+    if (!c->w->net || !(c->peer || c->side.link || c->link))
+        return;
+    watch_enter(c->w->watch, "closing a link", c->name, 0);
+    close_all(c, c->w->net);
+    watch_leave(c->w->watch);
 }
 
 /* ---- collectives ---- */

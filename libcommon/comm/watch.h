@@ -78,6 +78,14 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
  */
 void watch_outside(struct watch *w, const char *what, int64_t number, const char *of);
 void watch_outside_end(struct watch *w);
+/* The same of what may take as long as it has to (a disk): it is told, but never a reason to end the job. */
+void watch_outside_long(struct watch *w, const char *what, int64_t number, const char *of);
+
+/*
+ * From now on what this rank does for a micro-batch is only queued, for a GPU: a phase of one that lasts stands in a
+ * full queue, behind another rank, and is limited and told like a call.
+ */
+void watch_queues(struct watch *w);
 
 /*
  * Seconds one communication call may last before the job is ended; 0 = for ever.

@@ -35,6 +35,8 @@ struct note {
     _Atomic(const char *) call;         /* "all_reduce"; NULL: in no call */
     _Atomic(const char *) group;        /* lives as long as the watch; of a wait outside, what it is of, or NULL */
     atomic_bool outside;                /* the wait is for no rank */
+    atomic_bool unlimited;              /* ... and may last */
+    atomic_bool queues;                 /* watch_queues() */
     _Atomic uint64_t number;            /* of the call in its group; outside: UINT64_MAX is none */
     _Atomic int64_t since_ns;           /* when phase, or call, or the computing after a call began */
     atomic_int waiting_for, n_waiting;  /* world rank or -1, and how many are waited for */
@@ -50,6 +52,7 @@ bool watch_is_stuck(struct watch *w);   /* in one call for longer than the timeo
 /* *told: the call that was told of, by its beginning, 0 for none; the answer is told once. */
 enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
 enum stall_news watch_stall_news(struct watch *w, int64_t *told);
+bool watch_may_last(struct watch *w);   /* what it is in now is never a reason to end the job */
 
 /* ---- messages between monitors ---- */
 
@@ -60,7 +63,7 @@ enum wire_kind {
     WIRE_CRASH,                 /* rank to root: watch_crashed(); a = signal */
     WIRE_TERM,                  /* rank to root: SIGTERM came, I am about to go */
     WIRE_HANG,                  /* rank to root: my call lasts too long */
-    WIRE_SLOW,                  /* rank to root: my call lasts long, but not too long */
+    WIRE_SLOW,                  /* rank to root: my call lasts long, but not too long; a = it may */
     WIRE_HEARD,                 /* root to rank: so I have heard */
     WIRE_MOVES,                 /* rank to root: that call is over */
     WIRE_DUMP,                  /* rank to root: print the table */

@@ -41,31 +41,42 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
         w->o.on_phase(w->o.arg, phase, micro_batch);
 }
 
-static void enter(struct watch *w, const char *call, const char *group, uint64_t number, bool outside)
+/* What a wait is for: a rank, or something else, which may or may not take its time. */
+enum wait { WAIT_RANK, WAIT_OUTSIDE, WAIT_LONG };
+
+static void enter(struct watch *w, const char *call, const char *group, uint64_t number, enum wait wait)
 {
     struct note *n = &w->note;
 
     note_begin(n);
     PUT(n->call, call);
     PUT(n->group, group);
-    PUT(n->outside, outside);
+    PUT(n->outside, wait != WAIT_RANK);
+    PUT(n->unlimited, wait == WAIT_LONG);
     PUT(n->number, number);
     PUT(n->waiting_for, -1);
     PUT(n->n_waiting, 0);
     note_end(n);
     if (w->o.on_call)
-        w->o.on_call(w->o.arg, call, group, outside);
+        w->o.on_call(w->o.arg, call, group, wait != WAIT_RANK);
 }
 
 void watch_enter(struct watch *w, const char *call, const char *group, uint64_t number)
 {
-    enter(w, call, group, number, false);
+    enter(w, call, group, number, WAIT_RANK);
 }
 
 void watch_outside(struct watch *w, const char *what, int64_t number, const char *of)
 {
-    enter(w, what, of, number < 0 ? UINT64_MAX : (uint64_t)number, true);
+    enter(w, what, of, number < 0 ? UINT64_MAX : (uint64_t)number, WAIT_OUTSIDE);
 }
+
+void watch_outside_long(struct watch *w, const char *what, int64_t number, const char *of)
+{
+    enter(w, what, of, number < 0 ? UINT64_MAX : (uint64_t)number, WAIT_LONG);
+}
+
+void watch_queues(struct watch *w) { atomic_store(&w->note.queues, true); }
 
 static void leave(struct watch *w)
 {
@@ -107,7 +118,7 @@ struct seen {
     int64_t iteration, since_ns;
     uint64_t number;
     int micro_batch, waiting_for, n_waiting;
-    bool outside;
+    bool outside, unlimited, queues;
 };
 
 static struct seen look(struct note *n)
@@ -124,6 +135,7 @@ static struct seen look(struct note *n)
             .iteration = atomic_load(&n->iteration), .since_ns = atomic_load(&n->since_ns),
             .number = atomic_load(&n->number), .micro_batch = atomic_load(&n->micro_batch),
             .waiting_for = GET(n->waiting_for), .n_waiting = GET(n->n_waiting), .outside = atomic_load(&n->outside),
+            .unlimited = GET(n->unlimited), .queues = GET(n->queues),
         };
     } while ((before & 1 || before != atomic_load(&n->version)) && ++tries < 1000000);
     return s;
@@ -192,10 +204,23 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     }
 }
 
+/* When it began to be held up; 0: it is not. */
+static int64_t held_since(const struct seen *s)
+{
+    return s->call || (s->queues && s->micro_batch >= 0) ? s->since_ns : 0;
+}
+
+bool watch_may_last(struct watch *w)
+{
+    struct seen s = look(&w->note);
+
+    return s.call && s.unlimited;
+}
+
 enum stall_news watch_stall_news(struct watch *w, int64_t *told)
 {
     struct seen s = look(&w->note);
-    int64_t since = s.call ? s.since_ns : 0;
+    int64_t since = held_since(&s);
 
     if (*told && *told != since) {
         *told = 0;
@@ -212,7 +237,7 @@ bool watch_is_stuck(struct watch *w)
     int64_t limit = atomic_load(&w->timeout_ns);
     struct seen s = look(&w->note);
 
-    return limit > 0 && s.call && clock_ns() - s.since_ns > limit;
+    return limit > 0 && held_since(&s) && !(s.call && s.unlimited) && clock_ns() - s.since_ns > limit;
 }
 
 void watch_timeout(struct watch *w, double seconds)

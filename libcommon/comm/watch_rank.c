@@ -163,7 +163,7 @@ static void check_stall(struct rank *m)
     enum stall_news news = m->deadline ? STALL_NONE : watch_stall_news(m->w, &m->told);
 
     if (news == STALL_BEGINS) {
-        tell(m, WIRE_SLOW, 0, 0, NULL);
+        tell(m, WIRE_SLOW, watch_may_last(m->w), 0, NULL);
         m->heard_until = clock_ns() + ANSWER_S * SECOND;
     }
     if (news == STALL_ENDS) {

@@ -30,7 +30,7 @@ struct root {
     bool hanging;               /* the job ends after the table */
     int hung;                   /* the rank that said so first */
     /* The job stands still, so far without an end. */
-    bool stalled, stall_said;
+    bool stalled, stall_said, may_last;
     bool line_stands;           /* a line of this stall, or of the one that it followed, is in status.json */
     int waits, culprit;         /* the rank that said so first, and whom its line named; -1: none */
     int64_t stalled_ns;         /* when it did */
@@ -148,13 +148,15 @@ static void hangs(struct root *m, int rank)
     ask(m, ASK_NS);
 }
 
-static void stall_begins(struct root *m, int rank)
+/* may_last: the job is not ended for it. */
+static void stall_begins(struct root *m, int rank, bool may_last)
 {
     /* Who was named and waits itself was not the last in the chain, or has gone on since: look again. */
     if (m->stalled && !(m->stall_said && rank == m->culprit))
         return;
     m->stalled = true;
     m->stall_said = false;
+    m->may_last = may_last;
     m->waits = rank;
     m->stalled_ns = clock_ns();
     ask(m, ASK_NS);
@@ -258,7 +260,7 @@ static void say_stall(struct root *m)
     long long limit = atomic_load(&m->w->timeout_ns) / SECOND;
     char line[LINE], end[64];
 
-    snprintf(end, sizeof end, limit ? "; the job is ended after %lld s" : "; the job waits on", limit);
+    snprintf(end, sizeof end, limit && !m->may_last ? "; the job is ended after %lld s" : "; the job waits on", limit);
     m->culprit = tell_wait(m, m->waits, line, sizeof line - sizeof end);
     strcat(line, end);
     watch_say(m->w, "%s", line);
@@ -344,7 +346,7 @@ static void handle(struct root *m, int rank, const struct wire *in)
         break;
     case WIRE_SLOW:
         conn_send(&m->w->conn[rank], &(struct wire){ .token = m->w->token, .kind = WIRE_HEARD }, NULL);
-        stall_begins(m, rank);
+        stall_begins(m, rank, in->a);
         break;
     case WIRE_MOVES:
         stall_ends(m, rank);
@@ -414,7 +416,7 @@ static void check_own_call(struct root *m)
     enum stall_news news = watch_stall_news(m->w, &m->told);
 
     if (news == STALL_BEGINS)
-        stall_begins(m, 0);
+        stall_begins(m, 0, watch_may_last(m->w));
     if (news == STALL_ENDS)
         stall_ends(m, 0);
     if (watch_is_stuck(m->w))

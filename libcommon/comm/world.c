@@ -173,8 +173,8 @@ static int start_watch(struct comm_world *w, struct err *e)
 
 static void world_free(struct comm_world *w)
 {
-    watch_free(w->watch);
     comm_close(w->all);
+    watch_free(w->watch);
     arena_free(w->names);
     free(w->place);
     free(w->pid_space);

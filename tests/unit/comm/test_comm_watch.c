@@ -381,6 +381,48 @@ static void test_reads_alone(void **state)
     ranks_end(&j);
 }
 
+/* What may last is told and survived; what only queues is limited while it is at a micro-batch, and then alone. */
+static int do_long(int rank, int size, void *arg)
+{
+    struct comm_options o = {.hang_timeout_s = 2, .stall_notice_s = 1};
+    struct err e = {0};
+
+    (void)rank;
+    (void)size;
+    (void)arg;
+    if (comm_world_open(&o, &world, &e) < 0)
+        return 7;
+    watch_outside_long(comm_watch(world), "the files of a save", -1, "out");
+    sleep(3);
+    watch_outside_end(comm_watch(world));
+    watch_queues(comm_watch(world));
+    watch_phase(comm_watch(world), "optimizer", 17, -1);
+    sleep(3);
+    watch_phase(comm_watch(world), "forward", 17, 5);
+    sleep(100);
+    return 0;
+}
+
+static void test_long(void **state)
+{
+    struct ranks j;
+    char *said;
+
+    (void)state;
+    ranks_start(&j, 1, do_long, NULL);
+    assert_true(ranks_wait(&j, 30));
+    assert_true(WIFEXITED(j.status[0]) && WEXITSTATUS(j.status[0]) == 1);
+    assert_true(j.ended_s[0] > 7.5);
+    said = ranks_said(&j);
+    assert_non_null(strstr(said, ") has waited 1 s for the files of a save of out, in start; the job waits on\n"));
+    assert_non_null(strstr(said, "the job goes on, after "));
+    assert_non_null(strstr(said, " of micro-batch 5 of iteration 17 since 1 s; the job is ended after 2 s\n"));
+    assert_non_null(strstr(said, ") is in forward of micro-batch 5 of iteration 17 since 2 s\n"));
+    assert_int_equal(count(said, "optimizer"), 0);
+    free(said);
+    ranks_end(&j);
+}
+
 /* SIGSTOP: it cannot even answer, and cannot leave by itself. */
 static void test_stopped(void **state)
 {
@@ -513,7 +555,8 @@ int main(void)
         cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
         cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
         cmocka_unit_test(test_gives_up), cmocka_unit_test(test_crashes), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
-        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_late),
         cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump),
         cmocka_unit_test(test_alone),
     };

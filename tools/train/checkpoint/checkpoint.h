@@ -202,6 +202,7 @@ struct checkpoint_saver_opts {
     bool no_rng;                /* --no-save-rng: no RNG entries at all */
     int64_t seed;
     int local_rank;             /* of this process on its host, for args */
+    struct watch *watch;        /* sees what is waited for; NULL in tests */
     const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
     const char *ds_config;      /* path of --deepspeed_config, noted as a dict; NULL: the loaded one's, else {} */
     int threads;                /* of the writer; 0 = 1 */

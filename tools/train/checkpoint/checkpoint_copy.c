@@ -152,6 +152,16 @@ void state_copy_start(struct state_copy *c, struct dev_stream *s)
     pthread_mutex_unlock(&c->lock);
 }
 
+bool state_copy_waits(struct state_copy *c, int bucket)
+{
+    bool waits;
+
+    pthread_mutex_lock(&c->lock);
+    waits = c->left > bucket;
+    pthread_mutex_unlock(&c->lock);
+    return waits;
+}
+
 void state_copy_wait(struct state_copy *c, int bucket)
 {
     pthread_mutex_lock(&c->lock);

@@ -96,5 +96,6 @@ void state_copy_free(struct state_copy *c);             /* waits for what it cop
 void state_copy_start(struct state_copy *c, struct dev_stream *s);
 /* Until bucket `bucket` may be overwritten. */
 void state_copy_wait(struct state_copy *c, int bucket);
+bool state_copy_waits(struct state_copy *c, int bucket);        /* would that wait? */
 
 #endif

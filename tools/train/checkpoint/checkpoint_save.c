@@ -33,6 +33,19 @@ struct checkpoint_saver {
     enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* of it, by poll or wait */
 };
 
+/* Around a wait for the writer or for the thread that copies; a disk may be slow, so it is told and nothing more. */
+static void wait_begin(const struct checkpoint_saver *v, const char *what)
+{
+    if (v->o.watch)
+        watch_outside_long(v->o.watch, what, -1, v->o.dir);
+}
+
+static void wait_end(const struct checkpoint_saver *v)
+{
+    if (v->o.watch)
+        watch_outside_end(v->o.watch);
+}
+
 static const struct checkpoint_saved none = { .iteration = -1, .ok = true };
 
 /* ---- replicas ---- */
@@ -90,12 +103,15 @@ static void hash_replica(const struct checkpoint_saver *v, const struct replica 
 }
 
 /* One CRC a replicated parameter and state, over what this rank owns of it. [n_params * STATE_N] */
-static void hash_replicas(const struct checkpoint_saver *v, uint32_t *crc)
+static int hash_replicas(const struct checkpoint_saver *v, uint32_t *crc, struct err *e)
 {
     /* All are fetched, then waited for once: there are hundreds, a few kilobytes each. */
     for_replicas(v, fetch_replica, NULL);
+    if (comm_sync(v->o.tp, v->o.stream, e) < 0)
+        return -1;
     v->o.dev->stream_sync(v->o.stream);
     for_replicas(v, hash_replica, crc);
+    return 0;
 }
 
 /* The first that differs, on every rank of the group the same. */
@@ -131,8 +147,9 @@ int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
         return 0;
     mine = xcalloc((size_t)n, sizeof *mine);
     all = xmalloc((size_t)n * (size_t)ranks * sizeof *all);
-    hash_replicas(v, mine);
-    rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
+    rc = hash_replicas(v, mine, e);
+    if (rc == 0)
+        rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
     if (rc == 0)
         rc = compare_replicas(v, all, n, ranks, e);
     free(mine);
@@ -286,7 +303,11 @@ static void finish_last(struct checkpoint_saver *v, int block)
 
     if (!v->under_way)
         return;
+    if (block)
+        wait_begin(v, "the files of a save");
     rc = writer_result(v->o.writer, block, &wall, &fault, &why);
+    if (block)
+        wait_end(v);
     if (rc < 0)
         tell_for_writer(v, &why);
     if (rc != 0)
@@ -466,6 +487,15 @@ static int agree_beginning(const struct checkpoint_saver *v, const char *tag, st
 
 /* ---- a save ---- */
 
+void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
+{
+    if (!state_copy_waits(v->copy, bucket))
+        return;
+    wait_begin(v, "the state to be copied for a save");
+    state_copy_wait(v->copy, bucket);
+    wait_end(v);
+}
+
 /* A folder that cannot be made fails the save, like a file in it: the run goes on, and tries the next one. */
 static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e)
 {
@@ -488,7 +518,7 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
         /* The writer has finished the save before; the thread may have yet to note its last bucket. */
-        state_copy_wait(v->copy, 0);
+        checkpoint_save_release(v, 0);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
         if (rc == 0)
@@ -531,11 +561,6 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
         rc = order(v, now, e);
     *stall_s = clock_s() - begun;
     return rc;
-}
-
-void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
-{
-    state_copy_wait(v->copy, bucket);
 }
 
 bool checkpoint_save_busy(struct checkpoint_saver *v)

@@ -131,5 +131,9 @@ int devices_open(struct trainer *t, struct err *e)
     if (t->o.trace && !trainer_only_looks(t))
         t->trace = trace_new(t->o.traced.first, t->o.traced.last);
     t->k = trace_kernels(t->trace, open_kernels(t, e));
-    return t->k ? name_device(t, e) : -1;
+    if (!t->k)
+        return -1;
+    if (!dev_on_host(t->k->dev))
+        watch_queues(comm_watch(t->world));
+    return name_device(t, e);
 }

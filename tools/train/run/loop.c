@@ -105,6 +105,9 @@ static int trace_turn(struct trainer *t, int64_t next, struct err *e)
     bool lost;
     int rc;
 
+    /* What is queued is waited for where somebody sees it, before clocks are compared. */
+    if (t->trace && next == t->o.traced.first && comm_sync(comm_world_group(t->world), NULL, e) < 0)
+        return -1;
     trace_step(t->trace, next);
     if (!trace_is_due(t->trace))
         return 0;

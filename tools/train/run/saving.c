@@ -82,8 +82,8 @@ int saving_open(struct trainer *t, struct err *e)
         .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
         .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
         .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
-        .local_rank = t->place->local_rank, .memory_bytes = t->save_memory, .ds_config = t->o.deepspeed_config,
-        .args = args,
+        .local_rank = t->place->local_rank, .watch = comm_watch(t->world), .memory_bytes = t->save_memory,
+        .ds_config = t->o.deepspeed_config, .args = args,
     };
 
     OPTION_EACH(&options_table, g, r)

@@ -495,7 +495,9 @@ void trainer_free(struct trainer *t)
         t->k->dev->free(t->state_pool);
     stage_free(t->stage);
     comm_use_device(t->world, NULL);
+    watch_outside(comm_watch(t->world), "the device to end", -1, NULL);
     kernels_close(t->k);
+    watch_outside_end(comm_watch(t->world));
     free(t->blocks);
     free(t->saved_method);
     free(t->status_path);

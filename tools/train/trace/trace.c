@@ -190,14 +190,17 @@ void trace_step(struct trace *t, int64_t iteration)
 
 bool trace_is_due(const struct trace *t) { return t && !t->written && t->n > 0 && t->now > t->last; }
 
-void trace_settle(struct trace *t)
+int trace_settle(struct trace *t, struct comm *all, struct err *e)
 {
     end_host_span(t, &t->at_phase);
     end_host_span(t, &t->at_step);
     end_host_span(t, &t->at_host);
     t->on = false;
-    for (int i = 0; i < t->n_streams; i++)
+    for (int i = 0; i < t->n_streams; i++) {
+        if (comm_sync(all, t->stream[i], e) < 0)
+            return -1;
         t->k->dev->stream_sync(t->stream[i]);
+    }
     for (int i = 0; i < t->n; i++) {
         struct trace_span *s = &t->span[i];
 
@@ -207,4 +210,5 @@ void trace_settle(struct trace *t)
         s->to_s = t->base_s + t->k->dev->seconds_between(t->base, s->to);
     }
     free_events(t);
+    return 0;
 }

@@ -47,7 +47,7 @@ struct trace {
 /* A span on a stream begins and ends: its number, or -1. */
 int trace_begin(struct trace *t, enum trace_class class, const char *name, struct dev_stream *s);
 void trace_end(struct trace *t, int i, struct dev_stream *s);
-/* Times of all spans are known from here on. Waits for the device. */
-void trace_settle(struct trace *t);
+/* Times of all spans are known from here on. Waits for the device; -1: comm_sync() has failed. */
+MUST_CHECK int trace_settle(struct trace *t, struct comm *all, struct err *e);
 
 #endif

@@ -242,10 +242,11 @@ int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_
     t->written = true;
     *lost = true;
     *n_spans = 0;
-    trace_settle(t);
+    rc = trace_settle(t, all, e);
     find_steps(&x, t);
     gethostname(host, sizeof host - 1);
-    rc = agree_on_zero(&x, t, all, e);
+    if (rc == 0)
+        rc = agree_on_zero(&x, t, all, e);
     if (rc == 0)
         add_rank(&x, t, host);
     mine = (struct trace_said){ (int64_t)x.sb.len, x.n };
