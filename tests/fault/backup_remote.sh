@@ -191,7 +191,7 @@ check_exit "the server is gone" 1 "error: $place: rclone lsjson failed" ckpt-bac
 check_exit "the server is gone: forget" 1 "rclone lsjson failed" \
     ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
 check "the server is gone: nothing goes" same "$src" "$W/in/global_step7"
-if ${CC:-cc} -o "$W/badhttp" tests/fault/badhttp.c; then
+if ${CC:-cc} -o "$W/badhttp" tests/fault/shim/badhttp.c; then
     "$W/badhttp" $port & server=$!
     sleep 0.2
     check_exit "the server answers 500" 1 "500 Internal Server Error" ckpt-backup copy -q "$src" "$place"

@@ -3,7 +3,7 @@
 #
 # SOAK=1: 10,000 steps without a false alarm.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
-${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/flip.so" tests/fault/flip.c -ldl -lpthread 2>"$W/log" ||
+${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/flip.so" tests/fault/shim/flip.c -ldl -lpthread 2>"$W/log" ||
     skip "no library to preload: $(cat "$W/log")"
 
 # begin NAME N OPTIONS...: N ranks; rank $hit has the library, and a bit flips in it once $W/NAME.now is there.

@@ -1,5 +1,6 @@
 #include "tests/lib/fakedev.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static double now_s(void)
 
 /* ---- links: what their members share ---- */
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV, COPY, ZERO, RECORD, WAIT, DELAY };
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV, COPY, ZERO, RECORD, WAIT, DELAY, CALL };
 
 struct slot {
     atomic_int joined, arrived, round;
@@ -88,6 +89,7 @@ struct op {
     struct dev_link *link;
     struct dev_event *event;
     int number;                         /* of the event's records */
+    void (*call)(void *args);           /* its arguments are in `out`, and the operation's */
     struct op *next;
 };
 
@@ -207,6 +209,10 @@ static void run(const struct op *o)
     case ZERO: memset(o->out, 0, (size_t)o->n); break;
     case DELAY: nap((int)o->n * 1000); break;
     case RECORD: case WAIT: run_event(o); break;
+    case CALL:
+        o->call(o->out);
+        free(o->out);
+        break;
     default: run_link(o);
     }
 }
@@ -395,6 +401,15 @@ void fakedev_delay(struct dev_stream *s, int ms)
     put(s, (struct op){ .kind = DELAY, .n = ms });
 }
 
+void fakedev_call(struct dev_stream *s, void (*call)(void *args), const void *args, size_t n)
+{
+    void *own_args = xmalloc(n + 1);
+
+    if (n)
+        memcpy(own_args, args, n);
+    put(s, (struct op){ .kind = CALL, .call = call, .out = own_args });
+}
+
 void fakedev_fail(const char *text) { snprintf(own.device, sizeof own.device, "%s", text); }
 void fakenet_fail(const char *text) { snprintf(own.net, sizeof own.net, "%s", text); }
 void fakenet_refuse(const char *text) { snprintf(own.refuse, sizeof own.refuse, "%s", text); }
@@ -515,13 +530,24 @@ static int recv_from(struct dev_link *l, void *buf, uint64_t n, struct dev_strea
 
 static int net_check(struct err *e) { return tell_once(own.net, e); }
 
-struct fakenet *fakenet_new(void)
+static struct fakenet *map_net(int flags, int fd)
 {
-    void *p = mmap(NULL, sizeof(struct fakenet), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, sizeof(struct fakenet), PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
 
     if (p == MAP_FAILED)
         abort();
     return p;
+}
+
+struct fakenet *fakenet_new(void) { return map_net(MAP_ANONYMOUS | MAP_NORESERVE, -1); }
+
+struct fakenet *fakenet_at(const char *path)
+{
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0 || ftruncate(fd, sizeof(struct fakenet)) < 0)
+        abort();
+    return map_net(MAP_NORESERVE, fd);
 }
 
 const struct dev_net *fakenet_open(struct fakenet *n, bool prompt)

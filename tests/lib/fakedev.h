@@ -9,12 +9,16 @@
 #ifndef SHARDKIT_TESTS_FAKEDEV_H
 #define SHARDKIT_TESTS_FAKEDEV_H
 
+#include <stddef.h>
+
 #include "libcommon/base/dev_net.h"
 
 enum { FAKE_MEMBERS = 8 };
 
 struct fakenet;
 struct fakenet *fakenet_new(void);      /* before the fork; goes with the processes */
+/* The same for processes that did not fork from one: a file, which is made where there is none. */
+struct fakenet *fakenet_at(const char *path);
 /*
  * prompt: what is queued in the NULL stream is done when the call returns, for code that looks
  * at results at once; else that stream is like the others. One a process.
@@ -24,6 +28,8 @@ extern const struct dev_ops fakedev;
 
 /* Work that takes this long, in a stream. */
 void fakedev_delay(struct dev_stream *s, int ms);
+/* Work of the caller's own, in a stream; the n bytes at args are copied. */
+void fakedev_call(struct dev_stream *s, void (*call)(void *args), const void *args, size_t n);
 /* What check() of the device, or of the net, tells once from now on; of this process alone. */
 void fakedev_fail(const char *text);
 void fakenet_fail(const char *text);
