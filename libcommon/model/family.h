@@ -1,0 +1,49 @@
+/*
+ * family.h - a family of models as a file of rules: how slices make a parameter, and its names on both sides
+ *
+ * One side is Transformers, the other a trainer that cuts parameters over tensor ranks: Megatron-core, or
+ * Megatron-DeepSpeed with its numbered layer files, which may spell a parameter in several ways. The grammar stands in
+ * docs/formats.md, section 14; the families that are built in are the files of rules/, compiled as they are.
+ * Threads: open rules never change.
+ */
+#ifndef SHARDKIT_MODEL_FAMILY_H
+#define SHARDKIT_MODEL_FAMILY_H
+
+#include "libcommon/base/err.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/model/params.h"
+
+enum { FAMILY_PARTS = 3, FAMILY_SPELLINGS = 6 };
+
+struct family_rule {
+    int line;                           /* of the file */
+    enum merge_rule merge;              /* how tensor ranks' slices make the trainer's parameter */
+    bool qkv;                           /* its rows are by (group, kind, head, lane), Transformers' by kind first */
+    bool turned;                        /* Transformers keeps the matrix as [in, out] */
+    /* Names; '*' stands for a layer's number. */
+    int n_parts;
+    const char *part[FAMILY_PARTS];      /* in Transformers: the parameters that are one of the trainer's */
+    int n_spellings;
+    const char *shard[FAMILY_SPELLINGS]; /* in shards; the first one is what is written */
+};
+
+struct family;
+void family_free(struct family *r);                       /* NULL is fine */
+const char *family_name(const struct family *r);        /* "llama"; belongs to the rules */
+bool family_has_model(const struct family *r, const char *model_type);
+int family_n(const struct family *r);
+const struct family_rule *family_at(const struct family *r, int i);
+
+struct family_hit {
+    const struct family_rule *rule;
+    bool in_shards;                     /* else a name of Transformers */
+    int part;                           /* of Transformers' */
+    int layer;                          /* the number in the name; -1: it has none */
+    bool stacked;                       /* the name of a numbered parameter, its number left out: all layers in one */
+};
+/* false: no rule has the name. Never two: such rules are refused when they are read. */
+bool family_find(const struct family *r, const char *name, struct family_hit *hit);
+/* Pattern with a number in the place of its '*'. In the arena. */
+const char *family_layer_name(struct arena *a, const char *pattern, int layer);
+
+#endif
