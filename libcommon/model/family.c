@@ -3,6 +3,9 @@
  */
 #include "libcommon/model/family.h"
 
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +59,14 @@ static bool fits_stacked(const char *pattern, const char *name)
            strcmp(star + 2, name + before) == 0;
 }
 
+/* Is there a name that fits both? */
+static bool share_a_name(const char *a, const char *b)
+{
+    int layer;
+
+    return strcmp(a, b) == 0 || fits(a, b, &layer) || fits(b, a, &layer) || fits_stacked(a, b) || fits_stacked(b, a);
+}
+
 static bool find_in(const struct family_rule *r, const char *name, struct family_hit *hit)
 {
     *hit = (struct family_hit){ .rule = r };
@@ -88,6 +99,232 @@ const char *family_layer_name(struct arena *a, const char *pattern, int layer)
     if (!star)
         return arena_fmt(a, "%s", pattern);
     return arena_fmt(a, "%.*s%d%s", (int)(star - pattern), pattern, layer, star + 1);
+}
+
+/* ---- reading ---- */
+
+struct family_reading {
+    struct family *r;
+    const char *at, *end;               /* the rest of the text */
+    int line, first;                    /* of the text; where the words at hand begin */
+    struct err *e;
+};
+
+static int refuse(const struct family_reading *x, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int refuse(const struct family_reading *x, int line, const char *fmt, ...)
+{
+    char *place = str_fmt("%s:%d", x->r->path, line), text[600];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    err_data(x->e, place, ERR_NO_BYTE, "%s", text);
+    free(place);
+    return -1;
+}
+
+/*
+ * The words of the next line that has some, and of lines behind it that begin with a blank; '#' begins a comment.
+ * How many, 0: the end, -1: too many or too long.
+ */
+enum { WORDS = 2 + FAMILY_SPELLINGS };
+
+static int take_words(struct family_reading *x, const char **word)
+{
+    int n = 0;
+
+    while (x->at < x->end && (n == 0 || *x->at == ' ' || *x->at == '\t')) {
+        const char *stop = memchr(x->at, '\n', (size_t)(x->end - x->at)), *s = x->at, *hash;
+
+        stop = stop ? stop : x->end;
+        x->at = stop < x->end ? stop + 1 : stop;
+        x->line++;
+        hash = memchr(s, '#', (size_t)(stop - s));
+        stop = hash ? hash : stop;
+        for (;;) {
+            const char *begin;
+
+            while (s < stop && (*s == ' ' || *s == '\t' || *s == '\r'))
+                s++;
+            for (begin = s; s < stop && *s != ' ' && *s != '\t' && *s != '\r';)
+                s++;
+            if (s == begin)
+                break;
+            if (s - begin > NAME_MAX_CHARS)
+                return refuse(x, x->line, "a word of %d characters, at most %d are meant", (int)(s - begin),
+                              NAME_MAX_CHARS);
+            if (n == WORDS)
+                return refuse(x, x->line, "more than %d names in a rule", WORDS - 1);
+            x->first = n ? x->first : x->line;
+            word[n++] = arena_strndup(x->r->arena, begin, (size_t)(s - begin));
+        }
+    }
+    return n;
+}
+
+/* A name with at most one number, which is all of a component. */
+static int check_pattern(const struct family_reading *x, int line, const char *p)
+{
+    const char *star = strchr(p, '*');
+
+    for (const char *s = p; *s; s++)
+        if (!isalnum((unsigned char)*s) && !strchr("._-*", *s))
+            return refuse(x, line, "pattern '%s': '%c' is no part of a name (letters, digits, '.', '_', '-', one '*' "
+                          "for a layer's number, and in Transformers' names {a,b} for parts are)", p, *s);
+    if (star && strchr(star + 1, '*'))
+        return refuse(x, line, "pattern '%s': more than one '*', a layer has one number", p);
+    if (star && ((star > p && star[-1] != '.') || (star[1] && star[1] != '.')))
+        return refuse(x, line, "pattern '%s': '*' is a number between dots", p);
+    if (*p == '.' || p[strlen(p) - 1] == '.' || strstr(p, ".."))
+        return refuse(x, line, "pattern '%s': an empty word between dots", p);
+    return 0;
+}
+
+/* "a.{b,c}.d" as "a.b.d" and "a.c.d". */
+static int take_parts(struct family_reading *x, struct family_rule *r, const char *p)
+{
+    size_t before = strcspn(p, "{");
+    const char *s = p + before, *end = strchr(s, '}');
+
+    if (!*s) {
+        r->part[r->n_parts++] = p;
+        return check_pattern(x, r->line, p);
+    }
+    if (!end || strchr(s + 1, '{') || strchr(end + 1, '}'))
+        return refuse(x, r->line, "pattern '%s': parts are named once, as {q_proj,k_proj,v_proj}", p);
+    while (*s != '}') {
+        size_t n = strcspn(++s, ",}");
+
+        if (n == 0 || r->n_parts == FAMILY_PARTS)
+            return refuse(x, r->line, "pattern '%s': one to %d names of parts are meant, none empty", p, FAMILY_PARTS);
+        r->part[r->n_parts] = arena_fmt(x->r->arena, "%.*s%.*s%s", (int)before, p, (int)n, s, end + 1);
+        if (check_pattern(x, r->line, r->part[r->n_parts++]) < 0)
+            return -1;
+        s += n;
+    }
+    return 0;
+}
+
+/* "concat_0,qkv,turned" */
+static int take_merge(struct family_reading *x, struct family_rule *r, const char *word)
+{
+    char text[NAME_MAX_CHARS + 1], *rest = text, *w;
+    int merge;
+
+    snprintf(text, sizeof text, "%s", word);
+    w = strsep(&rest, ",");
+    merge = merge_rule_by_name(w);
+    if (merge < 0)
+        return refuse(x, r->line, "unknown merge rule '%s': concat_0, concat_1, concat_0_halves, vocabulary and "
+                      "replicated are known", w);
+    r->merge = (enum merge_rule)merge;
+    while ((w = strsep(&rest, ","))) {
+        if (strcmp(w, "qkv") != 0 && strcmp(w, "turned") != 0)
+            return refuse(x, r->line, "unknown word '%s' behind the merge rule: qkv and turned are known", w);
+        *(strcmp(w, "qkv") == 0 ? &r->qkv : &r->turned) = true;
+    }
+    return 0;
+}
+
+/* Do the words of a rule go together? */
+static int check_rule(const struct family_reading *x, const struct family_rule *r)
+{
+    bool numbered = strchr(r->part[0], '*') != NULL;
+
+    if (r->qkv && (r->merge != MERGE_CAT0 || (r->n_parts != 1 && r->n_parts != 3)))
+        return refuse(x, r->line, "qkv is a concat_0 of one name, or of three parts in Transformers");
+    if (r->merge == MERGE_CAT0_HALVES && r->n_parts != 2)
+        return refuse(x, r->line, "concat_0_halves has two parts in Transformers, as {gate_proj,up_proj}");
+    if (r->n_parts > 1 && !r->qkv && r->merge != MERGE_CAT0_HALVES)
+        return refuse(x, r->line, "only qkv and concat_0_halves are made of parts");
+    if (r->turned && r->n_parts > 1)
+        return refuse(x, r->line, "turned does not go with parts");
+    for (int i = 0; i < r->n_spellings && numbered; i++)
+        if (!strchr(r->shard[i], '*'))
+            return refuse(x, r->line, "%s has a layer's number, %s none", r->part[0], r->shard[i]);
+    return 0;
+}
+
+/* The earlier rule that has a name of this one. */
+static int check_twice(const struct family_reading *x, const struct family_rule *r)
+{
+    for (const struct family_rule *o = x->r->rule; o < r; o++) {
+        for (int i = 0; i < r->n_parts * o->n_parts; i++)
+            if (share_a_name(r->part[i / o->n_parts], o->part[i % o->n_parts]))
+                return refuse(x, r->line, "%s is matched by the rule of line %d, too", r->part[i / o->n_parts],
+                              o->line);
+        for (int i = 0; i < r->n_spellings * o->n_spellings; i++)
+            if (share_a_name(r->shard[i / o->n_spellings], o->shard[i % o->n_spellings]))
+                return refuse(x, r->line, "%s is matched by the rule of line %d, too", r->shard[i / o->n_spellings],
+                              o->line);
+    }
+    return 0;
+}
+
+static int take_rule(struct family_reading *x, int line, const char *const *word, int n)
+{
+    struct family_rule *r = &x->r->rule[x->r->n];
+
+    if (x->r->n == FAMILY_MAX)
+        return refuse(x, line, "more than %d rules", FAMILY_MAX);
+    *r = (struct family_rule){ .line = line };
+    if (take_merge(x, r, word[0]) < 0)
+        return -1;
+    if (n < 3)
+        return refuse(x, line, "a merge rule, the name in Transformers and one in shards or more are meant");
+    if (take_parts(x, r, word[1]) < 0)
+        return -1;
+    for (int i = 2; i < n; i++) {
+        r->shard[r->n_spellings++] = word[i];
+        if (check_pattern(x, line, word[i]) < 0)
+            return -1;
+    }
+    if (check_rule(x, r) < 0 || check_twice(x, r) < 0)
+        return -1;
+    x->r->n++;
+    return 0;
+}
+
+static int take_line(struct family_reading *x, int line, const char *const *word, int n)
+{
+    struct family *r = x->r;
+
+    if (strcmp(word[0], "family") == 0) {
+        if (n != 2 || r->family)
+            return refuse(x, line, "'family NAME' is meant, once");
+        r->family = word[1];
+        return 0;
+    }
+    if (strcmp(word[0], "models") != 0)
+        return take_rule(x, line, word, n);
+    for (int i = 1; i < n; i++) {
+        if (r->n_models == MODELS_MAX)
+            return refuse(x, line, "more than %d models", MODELS_MAX);
+        r->model[r->n_models++] = word[i];
+    }
+    return 0;
+}
+
+struct family *family_parse(const char *path, const char *text, size_t len, struct err *e)
+{
+    struct family *r = xcalloc(1, sizeof *r);
+    struct family_reading x = { .r = r, .at = text, .end = text + len, .e = e };
+    const char *word[WORDS];
+    int n = 0, rc = 0;
+
+    r->arena = arena_new(0);
+    r->path = arena_fmt(r->arena, "%s", path);
+    if (memchr(text, 0, len))
+        rc = refuse(&x, 1, "a text is meant, this has bytes of 0");
+    while (rc == 0 && (n = take_words(&x, word)) > 0)
+        rc = take_line(&x, x.first, word, n);
+    if (rc == 0 && n == 0 && (!r->family || r->n == 0))
+        rc = refuse(&x, x.line, r->family ? "no rule" : "no 'family NAME'");
+    if (rc == 0 && n == 0)
+        return r;
+    family_free(r);
+    return NULL;
 }
 
 void family_free(struct family *r)

@@ -28,6 +28,8 @@ struct family_rule {
 };
 
 struct family;
+/* Of a text; `path` is what messages call it. */
+MUST_CHECK struct family *family_parse(const char *path, const char *text, size_t len, struct err *e);
 void family_free(struct family *r);                       /* NULL is fine */
 const char *family_name(const struct family *r);        /* "llama"; belongs to the rules */
 bool family_has_model(const struct family *r, const char *model_type);
