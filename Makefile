@@ -151,7 +151,7 @@ $(BIN)/shardkit-cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt
 
-$(LIB): $(LIB_OBJ)
+$(LIB): $(LIB_OBJ) $(O)/libcommon/model/family_builtin.o
 $(TLIB): $(TLIB_OBJ)
 $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
@@ -177,6 +177,20 @@ $(O)/$(PAGE_DIR)/page_files.o: $(O)/$(PAGE_DIR)/page_files.c $(O)/flags
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
 
 $(BIN)/run-watch: $(O)/$(PAGE_DIR)/page_files.o
+
+# The families of models that are known without a file, as C; what is installed beside them are the same texts.
+RULES    := $(wildcard rules/*.rules)
+$(O)/libcommon/model/family_builtin.c: $(RULES)
+	$(call say,GEN,$@)
+	@mkdir -p $(@D)
+	$(Q)exec >$@; echo '#include "libcommon/model/family_builtin.h"'; echo 'const struct family_builtin family_builtin_file[] = {'; \
+	for f in $^; do \
+		echo "{ \"$$(basename $$f .rules)\","; sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; \
+	done; echo '{ 0, 0 } };'
+
+$(O)/libcommon/model/family_builtin.o: $(O)/libcommon/model/family_builtin.c $(O)/flags
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
 
 define tool_rule
 $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c)) $(LIB)
@@ -276,7 +290,7 @@ install: all
 	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
 	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
-	$(Q)install -d $(DESTDIR)$(PREFIX)/share/shardkit && cp -R ops $(DESTDIR)$(PREFIX)/share/shardkit
+	$(Q)install -d $(DESTDIR)$(PREFIX)/share/shardkit && cp -R ops rules $(DESTDIR)$(PREFIX)/share/shardkit
 	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
 	$(Q)set -e; for t in $(TOOLS); do \
 		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
@@ -292,7 +306,7 @@ deb:
 
 uninstall:
 	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
-	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops
+	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops $(DESTDIR)$(PREFIX)/share/shardkit/rules
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
 	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
 

@@ -201,6 +201,7 @@ install_check() {
         grep -q "^#compdef $t\$" "$dir/opt/share/zsh/site-functions/_$t" || return 1
         ! command -v zsh >/dev/null || zsh -n "$dir/opt/share/zsh/site-functions/_$t" || return 1
     done
+    cmp rules/llama.rules "$dir/opt/share/shardkit/rules/llama.rules" || return 1
     $make -s CUDA=0 uninstall DESTDIR="$dir" PREFIX=/opt || return 1
     left=$(find "$dir" -type f)
     [ -z "$left" ] || { echo "uninstall leaves $left"; return 1; }

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/files.h"
+#include "libcommon/model/family_builtin.h"
+
 /* A family has some dozens of rules with names of some dozens of characters. */
 enum { FAMILY_MAX = 256, FILE_MAX_BYTES = 1 << 20, NAME_MAX_CHARS = 200, MODELS_MAX = 32 };
 
@@ -333,6 +336,40 @@ void family_free(struct family *r)
         return;
     arena_free(r->arena);
     free(r);
+}
+
+/* ---- which rules ---- */
+
+static struct family *open_builtin(int i, struct err *e)
+{
+    const struct family_builtin *f = &family_builtin_file[i];
+
+    return family_parse(f->name, f->text, strlen(f->text), e);
+}
+
+struct family *family_open(const char *name, struct err *e)
+{
+    uint64_t len;
+    char *text;
+    struct family *r;
+
+    for (int i = 0; family_builtin_file[i].name && !strpbrk(name, "/."); i++) {
+        r = open_builtin(i, e);
+        if (!r || family_has_model(r, name))
+            return r;
+        family_free(r);
+    }
+    if (!strpbrk(name, "/."))
+        return NULL;
+    text = file_slurp(name, FILE_MAX_BYTES, &len, e);
+    r = text ? family_parse(name, text, len, e) : NULL;
+    free(text);
+    return r;
+}
+
+const char *family_builtin(int i)
+{
+    return family_builtin_file[i].name;
 }
 
 const char *family_name(const struct family *r)

@@ -28,6 +28,11 @@ struct family_rule {
 };
 
 struct family;
+/*
+ * A built-in family's by its name or by a model_type of config.json ("llama", "qwen2"); NULL: there is none.
+ * With a slash or a dot in it, a file's: ERR_SYS, ERR_DATA with FILE:LINE.
+ */
+MUST_CHECK struct family *family_open(const char *name, struct err *e);
 /* Of a text; `path` is what messages call it. */
 MUST_CHECK struct family *family_parse(const char *path, const char *text, size_t len, struct err *e);
 void family_free(struct family *r);                       /* NULL is fine */
@@ -35,6 +40,8 @@ const char *family_name(const struct family *r);        /* "llama"; belongs to t
 bool family_has_model(const struct family *r, const char *model_type);
 int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
+/* The i-th built-in family, NULL behind the last: a name for family_open(). */
+const char *family_builtin(int i);
 
 struct family_hit {
     const struct family_rule *rule;
