@@ -1,0 +1,152 @@
+/*
+ * Rules of families: the grammar, each way a file can be wrong, and the files that are shipped against real models.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/model/family.h"
+
+#define HEAD "family x\n"
+
+static struct family *parse(const char *text, struct err *e)
+{
+    return family_parse("x.rules", text, strlen(text), e);
+}
+
+static void test_grammar(void **state)
+{
+    static const char text[] =
+        "# a comment\n"
+        "family toy   # behind it, too\n"
+        "models  toy toy2\n"
+        "\n"
+        "concat_0,qkv  m.layers.*.{q,k,v}.weight\n"
+        "              layers.*.qkv.weight   *.qkv.weight\n"
+        "concat_1,turned  m.layers.*.o.weight layers.*.o.weight\r\n"
+        "vocabulary  head.weight  *.head.weight";
+    struct err e = {0};
+    struct family *r = parse(text, &e);
+    struct arena *a = arena_new(0);
+    struct family_hit h;
+
+    (void)state;
+    assert_string_equal(e.msg, "");
+    assert_string_equal(family_name(r), "toy");
+    assert_true(family_has_model(r, "toy2") && family_has_model(r, "toy") && !family_has_model(r, "toy3"));
+    assert_int_equal(family_n(r), 3);
+    assert_int_equal(family_at(r, 0)->line, 5);
+    assert_int_equal(family_at(r, 1)->line, 7);
+    assert_true(family_at(r, 1)->turned && !family_at(r, 1)->qkv && family_at(r, 1)->merge == MERGE_CAT1);
+
+    assert_true(family_find(r, "m.layers.12.v.weight", &h));
+    assert_true(!h.in_shards && h.part == 2 && h.layer == 12 && h.rule == family_at(r, 0));
+    assert_true(family_find(r, "3.qkv.weight", &h));
+    assert_true(h.in_shards && !h.stacked && h.layer == 3 && h.rule == family_at(r, 0));
+    assert_true(family_find(r, "layers.qkv.weight", &h));
+    assert_true(h.in_shards && h.stacked && h.layer == -1);
+    assert_true(family_find(r, "head.weight", &h) && !h.in_shards && h.layer == -1);
+    assert_true(family_find(r, "9.head.weight", &h) && h.in_shards && h.layer == 9);
+    assert_false(family_find(r, "m.layers..v.weight", &h));
+    assert_false(family_find(r, "m.layers.x.v.weight", &h));
+    assert_false(family_find(r, "m.layers.99999999999.v.weight", &h));
+    assert_false(family_find(r, "qkv.weight", &h));
+    assert_string_equal(family_layer_name(a, family_at(r, 0)->part[1], 7), "m.layers.7.k.weight");
+    arena_free(a);
+    family_free(r);
+}
+
+static void test_refused(void **state)
+{
+    static const struct { const char *text, *msg; } cases[] = {
+        { "", "x.rules:0: no 'family NAME'" },
+        { HEAD, "x.rules:1: no rule" },
+        { HEAD HEAD, "x.rules:2: 'family NAME' is meant, once" },
+        { HEAD "concat_2 a.b c.d", "x.rules:2: unknown merge rule 'concat_2': concat_0, concat_1, concat_0_halves, "
+          "vocabulary and replicated are known" },
+        { HEAD "concat_0,rotated a.b c.d", "x.rules:2: unknown word 'rotated' behind the merge rule: qkv and turned "
+          "are known" },
+        { HEAD "concat_0 a.b", "x.rules:2: a merge rule, the name in Transformers and one in shards or more are "
+          "meant" },
+        { HEAD "concat_0 a.(b) c.d", "x.rules:2: pattern 'a.(b)': '(' is no part of a name (letters, digits, '.', '_', "
+          "'-', one '*' for a layer's number, and in Transformers' names {a,b} for parts are)" },
+        { HEAD "concat_0 a.b {c,d}.e", "x.rules:2: pattern '{c,d}.e': '{' is no part of a name (letters, digits, '.', "
+          "'_', '-', one '*' for a layer's number, and in Transformers' names {a,b} for parts are)" },
+        { HEAD "\n# \nconcat_0 a.*.b\n c.*.*.d", "x.rules:4: pattern 'c.*.*.d': more than one '*', a layer has one "
+          "number" },
+        { HEAD "concat_0 a.l*.b c.*.d", "x.rules:2: pattern 'a.l*.b': '*' is a number between dots" },
+        { HEAD "concat_0 a..b c.d", "x.rules:2: pattern 'a..b': an empty word between dots" },
+        { HEAD "concat_0,qkv a.{q,k c.d", "x.rules:2: pattern 'a.{q,k': parts are named once, as "
+          "{q_proj,k_proj,v_proj}" },
+        { HEAD "concat_0,qkv a.{q,,v} c.d", "x.rules:2: pattern 'a.{q,,v}': one to 3 names of parts are meant, none "
+          "empty" },
+        { HEAD "concat_0,qkv a.{q,k,v,w} c.d", "x.rules:2: pattern 'a.{q,k,v,w}': one to 3 names of parts are meant, "
+          "none empty" },
+        { HEAD "concat_1,qkv a.{q,k,v} c.d", "x.rules:2: qkv is a concat_0 of one name, or of three parts in "
+          "Transformers" },
+        { HEAD "concat_0_halves a.b c.d", "x.rules:2: concat_0_halves has two parts in Transformers, as "
+          "{gate_proj,up_proj}" },
+        { HEAD "concat_1 a.{b,c} c.d", "x.rules:2: only qkv and concat_0_halves are made of parts" },
+        { HEAD "concat_0,qkv,turned a.{q,k,v} c.d", "x.rules:2: turned does not go with parts" },
+        { HEAD "concat_0 a.*.b c.d", "x.rules:2: a.*.b has a layer's number, c.d none" },
+        { HEAD "concat_0 a.*.b c.*.d\nconcat_1 a.5.b c.5.e", "x.rules:3: a.5.b is matched by the rule of line 2, too" },
+        { HEAD "concat_0 a.*.b c.*.d\nconcat_1 b.*.b x.*.d c.d", "x.rules:3: b.*.b has a layer's number, c.d none" },
+        { HEAD "concat_0 a.*.b c.*.d\nconcat_1 a.b c.d", "x.rules:3: a.b is matched by the rule of line 2, too" },
+        { HEAD "concat_0 a b c d e f g h i", "x.rules:2: more than 7 names in a rule" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = {0};
+        struct family *r = parse(cases[i].text, &e);
+
+        if (r || strcmp(e.msg, cases[i].msg) != 0)
+            fail_msg("case %zu: got '%s', want '%s'", i, e.msg, cases[i].msg);
+    }
+}
+
+static void test_hostile(void **state)
+{
+    struct strbuf sb = {0};
+    struct err e = {0};
+
+    (void)state;
+    strbuf_addf(&sb, HEAD);
+    for (int i = 0; i < 300; i++)
+        strbuf_addf(&sb, "concat_0 a.b%d c.d%d\n", i, i);
+    assert_null(family_parse("x.rules", sb.buf, sb.len, &e));
+    assert_string_equal(e.msg, "x.rules:258: more than 256 rules");
+    strbuf_free(&sb);
+    err_clear(&e);
+    strbuf_addf(&sb, HEAD "concat_0 ");
+    for (int i = 0; i < 300; i++)
+        strbuf_addf(&sb, "a");
+    assert_null(family_parse("x.rules", sb.buf, sb.len, &e));
+    assert_string_equal(e.msg, "x.rules:2: a word of 300 characters, at most 200 are meant");
+    strbuf_free(&sb);
+    err_clear(&e);
+    assert_null(family_parse("x.rules", "family\0x", 8, &e));
+    assert_string_equal(e.msg, "x.rules:1: a text is meant, this has bytes of 0");
+    err_clear(&e);
+    assert_null(family_open("there/is.none", &e));
+    assert_int_equal(e.kind, ERR_SYS);
+    err_clear(&e);
+    assert_null(family_open("mixtral", &e));
+    assert_int_equal(e.kind, ERR_NONE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grammar), cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
