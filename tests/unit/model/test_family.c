@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/model/family.h"
 
@@ -142,10 +143,105 @@ static void test_hostile(void **state)
     assert_int_equal(e.kind, ERR_NONE);
 }
 
+/* What is built in is what is installed. */
+static void test_builtin(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (; family_builtin(n); n++) {
+        char *path = str_fmt("rules/%s.rules", family_builtin(n));
+        struct err e = {0};
+        struct family *a = family_open(family_builtin(n), &e), *b = family_open(path, &e);
+
+        assert_string_equal(e.msg, "");
+        assert_string_equal(family_name(a), family_builtin(n));
+        assert_int_equal(family_n(a), family_n(b));
+        for (int i = 0; i < family_n(a); i++) {
+            assert_int_equal(family_at(a, i)->line, family_at(b, i)->line);
+            assert_string_equal(family_at(a, i)->part[0], family_at(b, i)->part[0]);
+        }
+        family_free(a);
+        family_free(b);
+        free(path);
+    }
+    assert_int_equal(n, 4);
+}
+
+/* The table of the two that are trained here (params.c) and their files say the same. */
+static void test_table(void **state)
+{
+    static const char *const family[HF_N] = { [HF_BLOOM] = "bloom", [HF_GPT2] = "gpt2" };
+
+    (void)state;
+    for (int a = 0; a < HF_N; a++) {
+        struct err e = {0};
+        struct family *r = family_open(family[a], &e);
+        int seen = 0;
+
+        for (int i = 0; i < ROLE_N; i++) {
+            const struct param_row *row = param_row((enum role)i);
+            const char *before = row->place == PLACE_EMBEDDING ? PARAM_EMBEDDING : "3.";
+            char *name = str_fmt("%s%s", before, row->key);
+            char *hf = str_fmt("transformer.%s%s", row->place == PLACE_BLOCK ? "h.*." : "",
+                               row->hf[a].name ? row->hf[a].name : "");
+            enum hf_change c = row->hf[a].change;
+            struct family_hit h;
+            bool found = family_find(r, name, &h);
+
+            if (found != (row->hf[a].name != NULL))
+                fail_msg("%s: %s: %s", family[a], name, found ? "only a rule has it" : "no rule has it");
+            if (found) {
+                assert_string_equal(h.rule->part[0], hf);
+                assert_int_equal(h.rule->merge, row->merge);
+                assert_int_equal(h.rule->qkv, c == HF_QKV_ROWS || c == HF_QKV_TRANSPOSE);
+                assert_int_equal(h.rule->turned, c == HF_TRANSPOSE || c == HF_QKV_TRANSPOSE);
+                seen++;
+            }
+            free(name);
+            free(hf);
+        }
+        /* lm_head.weight alone is not in the table: the models of the table have the embedding for it. */
+        assert_int_equal(seen, family_n(r) - 1);
+        family_free(r);
+    }
+}
+
+/* Every parameter of a small model of Transformers is matched by a rule: tests/data/families/MODEL.names. */
+static void test_models(void **state)
+{
+    static const char *const models[] = { "gpt2", "bloom", "llama", "mistral", "qwen2", "qwen3", "gpt_neox" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char *path = str_fmt("tests/data/families/%s.names", models[i]), *save = NULL;
+        struct err e = {0};
+        struct family *r = family_open(models[i], &e);
+        uint64_t len;
+        char *text = file_slurp(path, 1 << 20, &len, &e);
+        int n = 0;
+
+        assert_string_equal(e.msg, "");
+        assert_non_null(r);
+        for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save), n++) {
+            struct family_hit h;
+
+            *strchrnul(l, ' ') = 0;
+            if (!family_find(r, l, &h) || h.in_shards)
+                fail_msg("%s: %s: no rule", models[i], l);
+        }
+        assert_true(n > 10);
+        free(text);
+        free(path);
+        family_free(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammar), cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_builtin), cmocka_unit_test(test_table), cmocka_unit_test(test_models),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
