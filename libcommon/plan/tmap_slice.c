@@ -62,13 +62,14 @@ static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, ui
     to->row = to->slice[0].row_part = 0;
 }
 
-/* What a row takes out of boxes, run by run. */
+/* What parts take out of maps, run by run. */
 struct row_runs {
     struct row_run {
         uint64_t dst;
         struct extent x;
     } *run;
     size_t n, cap;
+    uint64_t base;              /* of the part at hand, in the result */
 };
 
 static int add_runs(void *ctx, const struct tmap_piece *p)
@@ -79,7 +80,7 @@ static int add_runs(void *ctx, const struct tmap_piece *p)
         struct extent x = { p->src.record, p->src.at + i * p->run, p->run };
 
         ARRAY_ROOM(r->run, r->cap, r->n + 1);
-        r->run[r->n++] = (struct row_run){ p->dst + i * p->stride, x };
+        r->run[r->n++] = (struct row_run){ r->base + p->dst + i * p->stride, x };
     }
     return 0;
 }
@@ -91,24 +92,33 @@ static int by_dst(const void *a, const void *b)
     return x->dst < y->dst ? -1 : x->dst > y->dst;
 }
 
+/* In their order, as the extents of the slice; the runs are done with. */
+static void lay_out(struct arena *a, struct row_runs *r, struct tmap_slice *s)
+{
+    if (r->n)
+        qsort(r->run, r->n, sizeof *r->run, by_dst);
+    s->extent = arena_alloc(a, (r->n + 1) * sizeof *s->extent);
+    for (size_t i = 0; i < r->n; i++) {
+        struct extent *last = s->n_extents ? &s->extent[s->n_extents - 1] : NULL;
+
+        if (last && last->record == r->run[i].x.record && last->at + last->len == r->run[i].x.at)
+            last->len += r->run[i].x.len;
+        else
+            s->extent[s->n_extents++] = r->run[i].x;
+    }
+    free(r->run);
+}
+
 /* Boxes may be cut anywhere: an extent for each run of each row. */
 static void cut_boxes(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, struct tmap *to)
 {
     struct row_runs all = {0};
-    struct tmap_slice *s = to->slice;
+    uint64_t rows = m->len / row, len = to->len / rows;
 
-    for (uint64_t i = 0; i < m->len / row; i++) {
-        size_t first = all.n;
-
-        tmap_gather(m, i * row + at, to->len / (m->len / row), -1, add_runs, &all);
-        if (all.n > first)
-            qsort(all.run + first, all.n - first, sizeof *all.run, by_dst);
-    }
-    *s = (struct tmap_slice){ .len = to->len, .n_extents = (int)all.n };
-    s->extent = arena_alloc(a, (all.n + 1) * sizeof *s->extent);
-    for (size_t i = 0; i < all.n; i++)
-        s->extent[i] = all.run[i].x;
-    free(all.run);
+    for (uint64_t i = 0; i < rows; i++, all.base += len)
+        tmap_gather(m, i * row + at, len, -1, add_runs, &all);
+    *to->slice = (struct tmap_slice){ .len = to->len };
+    lay_out(a, &all, to->slice);
     to->op = TMAP_CONCAT;
     to->n_slices = 1;
 }
@@ -140,6 +150,110 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
         break;
     }
     }
+    return to;
+}
+
+/* ---- parts ---- */
+
+/* Bytes [at, at+len) of a slice's extents. */
+static void cut_slice(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
+{
+    *to = *from;
+    to->len = len;
+    to->n_extents = 0;
+    to->extent = arena_alloc(a, ((size_t)from->n_extents + 1) * sizeof *to->extent);
+    for (int i = 0; i < from->n_extents && len; i++) {
+        struct extent x = from->extent[i];
+
+        if (at >= x.len) {
+            at -= x.len;
+            continue;
+        }
+        x.at += at;
+        x.len = min_u64(x.len - at, len);
+        at = 0;
+        len -= x.len;
+        to->extent[to->n_extents++] = x;
+    }
+}
+
+/* Steps [at, at+len) of the uppermost level; false: the box has none of them. */
+static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
+{
+    const struct tmap_level *top = &from->box->level[0];
+    uint64_t first = max_u64(top->at, at / top->stride);
+    uint64_t end = min_u64(top->at + top->len, (at + len) / top->stride);
+    struct tmap_box *b;
+
+    if (first >= end)
+        return false;
+    cut_slice(a, from, (first - top->at) * top->inside, (end - first) * top->inside, to);
+    b = arena_alloc(a, sizeof *b);
+    *b = *from->box;
+    b->level[0].at = first - at / top->stride;
+    b->level[0].len = end - first;
+    to->box = b;
+    return true;
+}
+
+/* Can the range be cut out of every slice? */
+static bool cuts_cleanly(const struct tmap_part *p)
+{
+    const struct tmap *m = p->map;
+
+    for (int k = 0; k < m->n_slices; k++) {
+        uint64_t step = m->op == TMAP_BOXES ? m->slice[k].box->level[0].stride : m->op == TMAP_INTERLEAVE ? m->row : 1;
+
+        if (m->slice[k].window_row || p->at % step || p->len % step)
+            return false;
+    }
+    return true;
+}
+
+static struct tmap *cut_map(struct arena *a, const struct tmap_part *p)
+{
+    const struct tmap *m = p->map;
+    struct tmap *to = arena_alloc(a, sizeof *to);
+    uint64_t begin = 0;
+
+    *to = *m;
+    to->len = p->len;
+    to->n_slices = 0;
+    to->slice = arena_alloc(a, ((size_t)m->n_slices + 1) * sizeof *to->slice);
+    for (int k = 0; k < m->n_slices; begin += m->slice[k++].len) {
+        const struct tmap_slice *s = &m->slice[k];
+        struct tmap_slice *out = &to->slice[to->n_slices];
+        uint64_t first = max_u64(p->at, begin), end = min_u64(p->at + p->len, begin + s->len);
+
+        if (m->op == TMAP_BOXES)
+            to->n_slices += cut_box(a, s, p->at, p->len, out);
+        else if (m->op == TMAP_CONCAT && first < end)
+            cut_slice(a, s, first - begin, end - first, &to->slice[to->n_slices++]);
+        else if (m->op == TMAP_REPLICAS)
+            cut_slice(a, s, p->at, p->len, &to->slice[to->n_slices++]);
+        else if (m->op == TMAP_INTERLEAVE)
+            cut_slice(a, s, p->at / m->row * s->row_part, p->len / m->row * s->row_part, &to->slice[to->n_slices++]);
+    }
+    return to;
+}
+
+struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
+{
+    struct row_runs all = {0};
+    struct tmap *to;
+
+    if (n == 1 && cuts_cleanly(part))
+        return cut_map(a, part);
+    /* Copies that should agree are one here: whoever cuts them has looked at them whole. */
+    for (int i = 0; i < n; i++) {
+        tmap_gather(part[i].map, part[i].at, part[i].len, part[i].map->op == TMAP_REPLICAS ? 0 : -1, add_runs, &all);
+        all.base += part[i].len;
+    }
+    to = arena_alloc(a, sizeof *to);
+    *to = (struct tmap){ .op = TMAP_CONCAT, .dtype = part->map->dtype, .len = all.base, .n_slices = 1 };
+    to->slice = arena_alloc(a, sizeof *to->slice);
+    to->slice->len = all.base;
+    lay_out(a, &all, to->slice);
     return to;
 }
 

@@ -17,6 +17,17 @@
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
 /*
+ * Parts of maps end to end, n >= 1, all of one dtype: some rows of one tensor, or of several. One part is as compact as
+ * the map it is of where that can be; parts in a new order become an extent for each contiguous run. In the arena; the
+ * result may share extents.
+ */
+struct tmap_part {
+    const struct tmap *map;
+    uint64_t at, len;           /* logical bytes, whole elements */
+};
+struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
+
+/*
  * `len` zero bytes. They come from a record of the files, made on the first call (*record
  * < 0) and shared by all later ones.
  */
