@@ -79,10 +79,9 @@ static void plan_transposed(struct sink *k, int tensor, struct plan *plan)
 
 static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
 {
-    const struct hf_target *x = ((struct hfs *)k->priv)->t;
-    const struct hf_tensor *t = &x->tensor[tensor];
+    const struct hf_tensor *t = &((struct hfs *)k->priv)->t->tensor[tensor];
 
-    if (t->row && hf_is_turned(x->q.config.arch, t->row))
+    if (t->turned)
         plan_transposed(k, tensor, plan);
     else if (t->len > 0)
         add_item(k, tensor, t->map, t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(t->map->dtype), 0,

@@ -28,6 +28,7 @@ struct hf_request {
     bool lossy;                         /* fp16: write infinities where numbers do not fit */
     bool verify;                        /* read everything back before it is published */
     bool named;                         /* any model: tensors as they are, under their names; of config dtype counts */
+    const bool *turned;                 /* named: of each parameter, kept as [in, out]; NULL: none is */
     const json_t *config_json;          /* named: config.json, before overrides; NULL: none is written */
     const json_t *override;             /* keys of config.json, or NULL; outlives the target */
     const struct hf_tokenizer *tokenizer;       /* or NULL; outlives the target */
@@ -37,6 +38,7 @@ struct hf_request {
 struct hf_tensor {
     const char *name;
     const struct param_row *row;        /* NULL: of a model that no table knows */
+    bool turned;                        /* kept as [in, out]: rows of the map are columns */
     int param;                          /* in the source */
     enum state state;                   /* what it is made of */
     const struct tmap *map;             /* of that state, rows in their new order */

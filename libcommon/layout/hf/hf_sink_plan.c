@@ -135,7 +135,7 @@ static int take_tensor(struct hf_target *t, const struct param_row *r, int block
     if (check_shape(t, r, p, e) < 0)
         goto out;
     *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .row = r, .param = (int)(p - t->src->param),
-                              .ndim = r->ndim, .dtype = t->q.config.dtype };
+                              .turned = flip, .ndim = r->ndim, .dtype = t->q.config.dtype };
     to->map = choose_state(t, p, &to->state);
     if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
@@ -210,8 +210,10 @@ static int take_named(struct hf_target *t, int param, struct err *e)
     const struct param *p = &t->src->param[param];
     struct hf_tensor *to = &t->tensor[t->n_tensors++];
 
-    *to = (struct hf_tensor){ .name = p->name, .param = param, .ndim = p->ndim };
-    memcpy(to->shape, p->shape, sizeof to->shape);
+    *to = (struct hf_tensor){ .name = p->name, .param = param, .ndim = p->ndim,
+                              .turned = t->q.turned && t->q.turned[param] && p->ndim == 2 };
+    for (int d = 0; d < p->ndim; d++)
+        to->shape[d] = p->shape[to->turned ? p->ndim - 1 - d : d];
     to->map = choose_state(t, p, &to->state);
     if (!to->map) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: has no weights", p->name);
