@@ -1,0 +1,27 @@
+/*
+ * hf_translate.h - a source under the names that Transformers has for its family
+ *
+ * By the family's rules (model/family.h) a trainer's parameters become Transformers': layers stacked on an axis are
+ * taken apart, fused queries, keys and values, and gates, are cut, rows put in order, padding of the vocabulary left
+ * behind. All in tensor maps: no byte moves before a plan runs.
+ */
+#ifndef SHARDKIT_LAYOUT_HF_TRANSLATE_H
+#define SHARDKIT_LAYOUT_HF_TRANSLATE_H
+
+#include <jansson.h>
+
+#include "libcommon/layout/layout.h"
+#include "libcommon/model/family.h"
+
+/* What a config.json says of the model. */
+struct hf_sizes {
+    int64_t layers, heads, groups, lanes;       /* groups: of keys and values; lanes: a head's */
+    int64_t vocab;
+};
+/* ERR_DATA: a number that is needed is not there or absurd; `path` is what messages call it. */
+MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e);
+
+/* Has the source a parameter under one of the family's names in shards? */
+bool hf_is_in_shards(const struct source *s, const struct family *f);
+
+#endif
