@@ -1,10 +1,36 @@
 /*
- * hf_translate.c - what is known of parameters of shards before they become Transformers'
+ * hf_translate.c - parameters of shards, taken apart into Transformers'
  */
 #include "libcommon/layout/hf/hf_translate.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/plan/tmap_slice.h"
+
 /* A block has some dozens of parameters, a layer's number comes from a name: what a model may have of both. */
 enum { LAYERS_MAX = 1 << 16 };
+
+/* One of Transformers' parameters, and what it is made of. */
+struct piece {
+    const struct param *from;
+    const struct family_rule *rule;
+    int part, layer;            /* layer: counts blocks from 0; -1: of none */
+    bool stacked;               /* one of the layers of `from` */
+    int place;                  /* in the model: -1 before the blocks, 0 in one, 1 behind them */
+};
+
+struct translation {
+    struct source *s;
+    const struct family *f;
+    const struct hf_sizes *z;
+    struct err *e;
+    int n_layers;
+    int *number;                /* of block k, ascending; NULL: layers are stacked */
+    int n, cap;
+    struct piece *piece;
+    int64_t n_padding;          /* rows of vocabulary left behind */
+};
 
 /* ---- config.json ---- */
 
@@ -47,3 +73,275 @@ bool hf_is_in_shards(const struct source *s, const struct family *f)
     return false;
 }
 
+static bool is_numbered(const struct family_rule *r)
+{
+    return strchr(r->part[0], '*') != NULL;
+}
+
+static int refuse(const struct translation *t, const char *param, const char *why)
+{
+    err_data(t->e, t->s->path, ERR_NO_BYTE, "parameter %s: %s", param, why);
+    return -1;
+}
+
+static int find_rule(const struct translation *t, const struct param *p, struct family_hit *h)
+{
+    char *why;
+    int rc;
+
+    if (family_find(t->f, p->name, h) && h->in_shards)
+        return 0;
+    why = str_fmt("no rule of the family %s has this name in shards", family_name(t->f));
+    rc = refuse(t, p->name, why);
+    free(why);
+    return rc;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Blocks count from 0 by the rank of their numbers, or are as many as are stacked. */
+static int find_layers(struct translation *t)
+{
+    int n = 0, *number = arena_alloc(t->s->arena, ((size_t)t->s->n_params + 1) * sizeof *number);
+    int64_t stacked = -1;
+
+    for (int i = 0; i < t->s->n_params; i++) {
+        const struct param *p = &t->s->param[i];
+        struct family_hit h;
+
+        if (p->shared_with)
+            continue;
+        if (find_rule(t, p, &h) < 0)
+            return -1;
+        if (h.stacked && (p->ndim < 2 || (stacked >= 0 && p->shape[0] != stacked)))
+            return refuse(t, p->name, "stacks another number of layers than others do");
+        if (h.stacked)
+            stacked = p->shape[0];
+        else if (is_numbered(h.rule))
+            number[n++] = h.layer;
+    }
+    if (n && stacked >= 0)
+        return refuse(t, t->s->param[0].name, "some layers are stacked, some are not");
+    if (n)
+        qsort(number, (size_t)n, sizeof *number, by_number);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || number[i] != number[i - 1])
+            number[t->n_layers++] = number[i];
+    t->number = stacked >= 0 ? NULL : number;
+    t->n_layers = stacked >= 0 ? (int)(stacked <= LAYERS_MAX ? stacked : 0) : t->n_layers;
+    if (t->n_layers == t->z->layers)
+        return 0;
+    err_data(t->e, t->s->path, ERR_NO_BYTE, "%d layers are there, config.json has %lld", t->n_layers,
+             (long long)t->z->layers);
+    return -1;
+}
+
+static int block_of(const struct translation *t, const struct family_hit *h)
+{
+    const int *at;
+
+    if (!is_numbered(h->rule))
+        return -1;
+    at = bsearch(&h->layer, t->number, (size_t)t->n_layers, sizeof *at, by_number);
+    return (int)(at - t->number);
+}
+
+static void add_pieces(struct translation *t, struct piece x)
+{
+    for (x.part = 0; x.part < x.rule->n_parts; x.part++) {
+        ARRAY_ROOM(t->piece, t->cap, t->n + 1);
+        t->piece[t->n++] = x;
+    }
+}
+
+/* The model's order: what the file has before its first block, blocks, what comes behind. */
+static int by_place(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+
+    if (x->place != y->place)
+        return x->place - y->place;
+    if (x->layer != y->layer)
+        return x->layer - y->layer;
+    return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
+}
+
+/* Sorted: two of one name stand side by side. */
+static int check_twice(const struct translation *t)
+{
+    for (int i = 1; i < t->n; i++) {
+        const struct piece *x = &t->piece[i - 1], *y = &t->piece[i];
+
+        if (by_place(x, y) == 0) {
+            err_data(t->e, t->s->path, ERR_NO_BYTE, "parameters %s and %s: both are %s of Transformers", x->from->name,
+                     y->from->name, family_layer_name(t->s->arena, x->rule->part[x->part], x->layer));
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A rule that one block has a parameter of, every block has one of. */
+static int check_blocks(const struct translation *t)
+{
+    for (int i = 0; i < family_n(t->f); i++) {
+        const struct family_rule *r = family_at(t->f, i);
+        int next = 0;           /* the block due */
+
+        bool met = false;
+
+        for (int k = 0; k < t->n && is_numbered(r); k++)
+            if (t->piece[k].rule == r && t->piece[k].part == 0) {
+                met = true;
+                next += t->piece[k].layer == next;
+            }
+        if (met && next < t->n_layers)
+            return refuse(t, family_layer_name(t->s->arena, r->part[0], next), "this layer has none, others have");
+    }
+    return 0;
+}
+
+static int place_of(const struct translation *t, const struct family_rule *r)
+{
+    if (is_numbered(r))
+        return 0;
+    for (int i = 0; i < family_n(t->f); i++)
+        if (is_numbered(family_at(t->f, i)))
+            return r->line < family_at(t->f, i)->line ? -1 : 1;
+    return -1;
+}
+
+static int find_pieces(struct translation *t)
+{
+    for (int i = 0; i < t->s->n_params; i++) {
+        const struct param *p = &t->s->param[i];
+        struct family_hit h;
+
+        if (p->shared_with || find_rule(t, p, &h) < 0)
+            continue;
+        for (int l = 0; h.stacked && l < t->n_layers; l++)
+            add_pieces(t, (struct piece){ p, h.rule, 0, l, true, 0 });
+        if (!h.stacked)
+            add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), false, place_of(t, h.rule) });
+    }
+    if (t->n)
+        qsort(t->piece, (size_t)t->n, sizeof *t->piece, by_place);
+    return check_twice(t) < 0 ? -1 : check_blocks(t);
+}
+
+/* ---- their elements ---- */
+
+/* Rows [at, at + n) of the trainer's parameter. */
+struct rows { int64_t at, n; };
+
+/* The rows of query, key or value (kind 0, 1, 2) in those of all groups. */
+static void add_kind(const struct translation *t, int kind, struct rows *row, int *n)
+{
+    int64_t q = t->z->heads / t->z->groups, lanes = t->z->lanes;
+
+    for (int64_t g = 0; g < t->z->groups; g++)
+        row[(*n)++] = (struct rows){ (g * (q + 2) + (kind ? q + kind - 1 : 0)) * lanes, (kind ? 1 : q) * lanes };
+}
+
+static struct tmap *cut_rows(struct translation *t, const struct piece *x, const struct tmap *m, const struct rows *row,
+                             int n)
+{
+    int64_t rows = x->from->shape[x->stacked], layers = x->stacked ? x->from->shape[0] : 1;
+    uint64_t layer = m->len / (uint64_t)layers, bytes = layer / (uint64_t)rows;
+    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
+
+    if (x->stacked) {
+        part[0] = (struct tmap_part){ m, (uint64_t)x->layer * layer, layer };
+        m = tmap_parts(t->s->arena, part, 1);
+    }
+    for (int i = 0; i < n; i++)
+        part[i] = (struct tmap_part){ m, (uint64_t)row[i].at * bytes, (uint64_t)row[i].n * bytes };
+    m = tmap_parts(t->s->arena, part, n);
+    free(part);
+    return (struct tmap *)m;
+}
+
+/* Which rows make it, in their order; row has room for all groups three times. -1: its shape does not fit. */
+static int choose_rows(struct translation *t, const struct piece *x, struct rows *row)
+{
+    const struct hf_sizes *z = t->z;
+    int64_t rows = x->from->shape[x->stacked];
+    int n = 0;
+
+    row[0] = (struct rows){ 0, rows };
+    if (x->rule->qkv) {
+        if (rows != (z->heads + 2 * z->groups) * z->lanes)
+            return refuse(t, x->from->name, "its rows are not config.json's (heads + 2 groups) x lanes");
+        for (int kind = 0; kind < 3; kind++)
+            if (x->rule->n_parts == 1 || kind == x->part)
+                add_kind(t, kind, row, &n);
+        return n;
+    }
+    if (x->rule->n_parts == 2) {
+        row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
+        return rows % 2 ? refuse(t, x->from->name, "an odd number of rows cannot be halves") : 1;
+    }
+    if (x->rule->merge != MERGE_VOCAB || rows == z->vocab)
+        return 1;
+    if (rows < z->vocab)
+        return refuse(t, x->from->name, "has fewer rows than config.json's vocab_size");
+    row[0].n = z->vocab;
+    t->n_padding = rows - z->vocab;
+    return 1;
+}
+
+static int make_param(struct translation *t, const struct piece *x, struct param *to)
+{
+    const struct param *from = x->from;
+    struct rows *row = xcalloc(3 * (size_t)t->z->groups, sizeof *row);
+    int n = from->ndim > x->stacked ? choose_rows(t, x, row) : refuse(t, from->name, "has no rows");
+    bool whole = n == 1 && !x->stacked && row[0].n == from->shape[0];
+
+    *to = *from;
+    to->name = family_layer_name(t->s->arena, x->rule->part[x->part], x->layer);
+    to->ndim -= x->stacked;
+    memmove(to->shape, from->shape + x->stacked, (size_t)to->ndim * sizeof *to->shape);
+    memset(to->spelled, 0, sizeof to->spelled);
+    if (n > 0)
+        to->shape[0] = 0;
+    for (int i = 0; i < n; i++)
+        to->shape[0] += row[i].n;
+    for (int i = 0; i < STATE_N && n > 0 && !whole; i++) {
+        to->state[i] = from->state[i] ? cut_rows(t, x, from->state[i], row, n) : NULL;
+        to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
+        to->has_digest[i] = false;
+    }
+    free(row);
+    return n < 0 ? -1 : 0;
+}
+
+const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z, struct report *notes,
+                         struct err *e)
+{
+    struct translation t = { .s = s, .f = f, .z = z, .e = e };
+    struct param *to = NULL;
+    bool *turned = NULL;
+    int rc = find_layers(&t) < 0 ? -1 : find_pieces(&t);
+
+    if (rc == 0) {
+        to = arena_alloc(s->arena, ((size_t)t.n + 1) * sizeof *to);
+        turned = arena_alloc(s->arena, (size_t)t.n + 1);
+    }
+    for (int i = 0; i < t.n && rc == 0; i++) {
+        rc = make_param(&t, &t.piece[i], &to[i]);
+        turned[i] = t.piece[i].rule->turned;
+    }
+    free(t.piece);
+    if (rc < 0)
+        return NULL;
+    s->param = to;
+    s->n_params = t.n;
+    if (t.n_padding)
+        report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
+                   "%lld padding rows behind config.json's vocab_size of %lld are left behind", (long long)t.n_padding,
+                   (long long)z->vocab);
+    return turned;
+}

@@ -23,5 +23,12 @@ MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_s
 
 /* Has the source a parameter under one of the family's names in shards? */
 bool hf_is_in_shards(const struct source *s, const struct family *f);
+/*
+ * Replace s->param. Which of the new parameters Transformers keeps as [in, out], while their shapes and maps are as
+ * before: an array in the source's arena. NULL and ERR_DATA: a parameter that no rule has, or two, a layer without
+ * one, sizes that do not fit. The padding left behind is a note.
+ */
+MUST_CHECK const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z,
+                                    struct report *notes, struct err *e);
 
 #endif
