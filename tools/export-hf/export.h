@@ -29,6 +29,8 @@ struct export_job {
     const char *tokenizer;
     json_t *config;                     /* of --config KEY=JSON, or NULL */
     json_t *config_file;                /* of --config FILE, or NULL */
+    const char *config_path;
+    const char *rules;                  /* of --rules: a family's name or a file; NULL: by config_file's model_type */
 
     /* import */
     struct ds_options target;

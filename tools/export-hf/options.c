@@ -72,6 +72,7 @@ static int take_config_file(struct export_job *j, const char *path, struct err *
 
     json_decref(j->config_file);
     j->config_file = json_load_file(path, 0, &why);
+    j->config_path = path;
     if (json_is_object(j->config_file))
         return 0;
     err_usage(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]', or a FILE with "
@@ -127,6 +128,8 @@ static const struct option_row export_rows[] = {
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON", "set a key of config.json; or FILE: copy the config.json of a model of another family",
       .take = take_config, .marks = EXPORTS | SHAPES },
+    { "rules", 0, "FAMILY", "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "
+      "a slash in its name (default: by the model_type of --config FILE)", FIELD(rules), .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
     { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/hf/hf_translate.h"
 #include "tools/export-hf/export.h"
 
 static int write_out(struct export_job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
@@ -47,6 +48,8 @@ static enum dtype weights_dtype(const struct source *s)
         return s->weights;
     if (s->n_params && s->param[0].state[STATE_BF16])
         return s->param[0].state[STATE_BF16]->dtype;
+    if (source_is_foreign(s) && s->n_params && s->param[0].state[STATE_FP32])
+        return DTYPE_F32;
     return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
@@ -57,6 +60,56 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
         return 0;
     err_usage(e, "--strip-vocab-padding: the checkpoint does not say how many rows are tokens; --vocab-tokens N does");
     return -1;
+}
+
+/*
+ * The family whose names in shards the checkpoint has: that of --rules, or one that config.json names. Without one, its
+ * names stay. -1: told.
+ */
+static int find_family(const struct export_job *j, const struct source *s, struct family **f, struct err *e)
+{
+    const char *type = json_string_value(json_object_get(j->config_file, "model_type"));
+
+    /* A model_type is a word of the checkpoint's, no path. */
+    *f = j->rules ? family_open(j->rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
+    if (e->kind != ERR_NONE)
+        return -1;
+    if (j->rules && !*f) {
+        err_usage(e, "--rules: no family is called '%s': llama, gpt_neox, gpt2 and bloom are built in; a file has a "
+                  "dot or a slash in its name", j->rules);
+        return -1;
+    }
+    if (j->rules && !j->config_file) {
+        family_free(*f);
+        err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
+        return -1;
+    }
+    if (*f && !j->rules && !hf_is_in_shards(s, *f)) {
+        family_free(*f);
+        *f = NULL;
+    }
+    return 0;
+}
+
+/* Parameters get Transformers' names, by the rules of their family, if it is one. */
+static int translate(struct export_job *j, struct source *s, struct report *notes, struct err *e)
+{
+    struct family *f;
+    struct hf_sizes z;
+    int rc = find_family(j, s, &f, e);
+
+    if (rc < 0 || !f)
+        return rc;
+    rc = hf_sizes_read(j->config_file, j->config_path, &z, e);
+    if (rc == 0) {
+        j->hf.turned = hf_translate(s, f, &z, notes, e);
+        rc = j->hf.turned ? 0 : -1;
+    }
+    if (rc == 0)
+        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those of the family %s",
+                   family_name(f));
+    family_free(f);
+    return rc;
 }
 
 static int check_named(const struct export_job *j, struct source *s, struct err *e)
@@ -78,7 +131,10 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     struct hf_target *t = NULL;
     int rc = -1;
 
-    j->hf.named = source_is_foreign(s);
+    j->hf.turned = NULL;
+    if (translate(j, s, notes, e) < 0)
+        return -1;
+    j->hf.named = source_is_foreign(s) || j->hf.turned;
     if (j->hf.named ? check_named(j, s, e) < 0
                     : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
         return -1;
