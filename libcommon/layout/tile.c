@@ -157,6 +157,64 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
     return m;
 }
 
+/* ---- rows ---- */
+
+/* Bytes [from, from + len) of extents laid end to end. */
+static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, uint64_t from, uint64_t len, int *n)
+{
+    struct extent *x = arena_alloc(a, ((size_t)c->n_extents + 1) * sizeof *x);
+
+    *n = 0;
+    for (int i = 0; i < c->n_extents && len > 0; i++) {
+        const struct extent *y = &c->extent[i];
+        uint64_t skip = min_u64(from, y->len), take = min_u64(y->len - skip, len);
+
+        from -= skip;
+        len -= take;
+        if (take)
+            x[(*n)++] = (struct extent){ y->record, y->at + skip, take };
+    }
+    return x;
+}
+
+/* The chunk's part of a row, which it has. */
+static struct tile_chunk row_of(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c, int64_t row)
+{
+    uint64_t bytes = elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
+    struct tile_chunk part = {0};
+
+    memcpy(part.at, c->at + 1, (size_t)(t->ndim - 1) * sizeof *c->at);
+    memcpy(part.len, c->len + 1, (size_t)(t->ndim - 1) * sizeof *c->len);
+    part.extent = cut_extents(a, c, (uint64_t)(row - c->at[0]) * bytes, bytes, &part.n_extents);
+    return part;
+}
+
+struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
+                             int64_t most, int **first)
+{
+    int64_t rows = t->shape[0], total = 0;
+    struct tile_chunk *out;
+    int *end;
+
+    for (int i = 0; i < n && total <= most; i++)
+        total += chunk[i].len[0];
+    if (total > most || rows > most)
+        return NULL;
+    out = arena_alloc(a, ((size_t)total + 1) * sizeof *out);
+    *first = arena_alloc(a, ((size_t)rows + 1) * sizeof **first);
+    end = xcalloc((size_t)rows + 1, sizeof *end);
+    for (int i = 0; i < n; i++)
+        for (int64_t r = chunk[i].at[0]; r < chunk[i].at[0] + chunk[i].len[0]; r++)
+            (*first)[r + 1]++;
+    for (int64_t r = 0; r < rows; r++)
+        end[r] = (*first)[r + 1] += (*first)[r];
+    for (int i = n - 1; i >= 0; i--)
+        for (int64_t r = chunk[i].at[0]; r < chunk[i].at[0] + chunk[i].len[0]; r++)
+            out[--end[r]] = row_of(a, t, &chunk[i], r);
+    free(end);
+    return out;
+}
+
 /* ---- strides ---- */
 
 /* Dimensions from `dim` on are stored row-major without gaps. */

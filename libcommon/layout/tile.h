@@ -29,6 +29,14 @@ struct tile_chunk {
  */
 struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t most, int *n);
 
+/*
+ * Of a tensor that tile_map() took: the chunks of each row, as chunks of a tensor with one dimension fewer. Those of
+ * row r begin at number (*first)[r] of what is returned and end before (*first)[r + 1]. NULL where there would be more
+ * than `most` chunks or rows.
+ */
+struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
+                             int64_t most, int **first);
+
 /* What is wrong with the chunks: numbers of the caller's array. */
 struct tile_flaw {
     enum { TILE_GAP, TILE_OVERLAP, TILE_OUTSIDE } what;

@@ -181,6 +181,40 @@ static void test_pieces(void **state)
     }
 }
 
+/* Each row as a tensor of its own; too many chunks are none. */
+static void test_rows(void **state)
+{
+    static struct made m;
+    static uint32_t out[MAX_ELEMS];
+
+    (void)state;
+    for (int round = 0; round < 1000; round++) {
+        struct tile_tensor row;
+        struct tile_chunk *c;
+        struct tile_flaw flaw;
+        struct err e = {0};
+        int *first, n;
+
+        make(&m, round);
+        row = (struct tile_tensor){ m.tensor.dtype, m.tensor.ndim - 1, m.shape + 1 };
+        c = m.tensor.ndim ? tile_rows(m.arena, &m.tensor, m.chunk, m.n, MAX_ELEMS * MAX_CHUNKS, &first) : NULL;
+        n = m.tensor.ndim ? m.n_elems / (int)m.shape[0] : 0;
+        for (int r = 0; c && r < m.shape[0]; r++) {
+            struct tmap *map = tile_map(m.arena, &row, c + first[r], first[r + 1] - first[r], &flaw);
+
+            assert_non_null(map);
+            assert_int_equal(map->len, 4 * n);
+            assert_int_equal(tmap_read(map, m.files, (struct tmap_range){ 0, 0, map->len }, out, &e), 0);
+            for (int i = 0; i < n; i++)
+                if (out[i] != (uint32_t)(r * n + i))
+                    fail_msg("round %d: row %d, element %d is %u", round, r, i, out[i]);
+        }
+        if (c)
+            assert_null(tile_rows(m.arena, &m.tensor, m.chunk, m.n, m.shape[0] - 1, &first));
+        end(&m);
+    }
+}
+
 /* Some columns of each row. */
 static void test_columns(void **state)
 {
@@ -266,8 +300,8 @@ static void test_small(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read), cmocka_unit_test(test_pieces), cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_flaws), cmocka_unit_test(test_small),
+        cmocka_unit_test(test_read), cmocka_unit_test(test_pieces), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_columns), cmocka_unit_test(test_flaws), cmocka_unit_test(test_small),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
