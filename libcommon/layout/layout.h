@@ -111,13 +111,15 @@ struct source {
     int *item;                  /* zips inside files: their numbers in source->files */
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
+    int n_stacks;
+    struct source_value *stack; /* tensors of the files whose rows are parameters each, by the files' names */
     int n_held;
     struct pt **held;           /* handles of containers inside files that trees need; closed with the source */
     struct source_names *names; /* for source_param() and source_file(), the arena's; NULL: they compare all */
 };
 
 struct source_names {
-    struct names *param, *file, *value, *spelled;       /* made when first asked */
+    struct names *param, *file, *value, *stack, *spelled;       /* made when first asked */
 };
 
 struct source_opts {
@@ -149,8 +151,8 @@ bool source_is_foreign(const struct source *s);
  */
 void source_add_buffers(struct source *s);
 /*
- * What a person means by a name: a parameter's, NAME:STATE or NAME.STATE, a state as the files spell it, or a value's.
- * false: nothing of that name. Threads as source_param().
+ * What a person means by a name: a parameter's, NAME:STATE or NAME.STATE, a state as the files spell it, a value's, or
+ * that of a stack, which is a value, too. false: nothing of that name. Threads as source_param().
  */
 struct source_hit {
     struct param *param;                /* NULL: a value */
@@ -158,6 +160,8 @@ struct source_hit {
     const struct source_value *value;
 };
 bool source_find(const struct source *s, const char *name, struct source_hit *hit);
+/* The state that the files call by the parameter's bare name, where they call another one otherwise; else -1. */
+int param_named_state(const struct param *p);
 
 /*
  * The openers behind source_open(), one per layout file. `names` lists the folder (paths

@@ -123,11 +123,28 @@ static const char *value_name(const struct source *s, int i)
     return s->value[i].name;
 }
 
+static const char *stack_name(const struct source *s, int i)
+{
+    return s->stack[i].name;
+}
+
 static const char *spelled_name(const struct source *s, int i)
 {
     const char *name = s->param[i / STATE_N].spelled[i % STATE_N];
 
     return name ? name : "";
+}
+
+int param_named_state(const struct param *p)
+{
+    int bare = -1, others = 0;
+
+    for (int st = 0; st < STATE_N; st++) {
+        others += p->state[st] && p->spelled[st];
+        if (p->state[st] && !p->spelled[st])
+            bare = st;
+    }
+    return others ? bare : -1;
 }
 
 /* "NAME:STATE" or "NAME.STATE". */
@@ -166,6 +183,12 @@ bool source_find(const struct source *s, const char *name, struct source_hit *hi
                  : compare_all(s, s->n_values, value_name, name);
     if (i >= 0) {
         *hit = (struct source_hit){ .state = -1, .value = &s->value[i] };
+        return true;
+    }
+    i = s->names ? look_up(s, &s->names->stack, s->n_stacks, stack_name, name)
+                 : compare_all(s, s->n_stacks, stack_name, name);
+    if (i >= 0) {
+        *hit = (struct source_hit){ .state = -1, .value = &s->stack[i] };
         return true;
     }
     return find_state(s, name, hit);

@@ -39,10 +39,11 @@ static int not_there(const struct view *v, const char *name, struct err *e)
     return -1;
 }
 
-/* Where no state is asked for: the master, which says most, or what there is. */
+/* Where no state is asked for: what the files call so; the master, which says most; or what there is. */
 static int any_state(const struct view *v, const char *name)
 {
-    int i = view_find(v, name, STATE_FP32);
+    const struct param *p = v->source ? source_param(v->source, name) : NULL;
+    int bare = p ? param_named_state(p) : -1, i = view_find(v, name, bare >= 0 ? bare : STATE_FP32);
 
     for (int st = 0; st < STATE_N && i < 0; st++)
         i = view_find(v, name, st);

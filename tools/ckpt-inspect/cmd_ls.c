@@ -161,7 +161,7 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         "shared_with", p->shared_with ? out_text(p->shared_with) : NULL, "states", states);
 }
 
-/* ---- with -v: what is no parameter's ---- */
+/* ---- with -v: what is no parameter's, and tensors of the files that are several ---- */
 
 static void print_values(const struct view *v)
 {
@@ -182,6 +182,17 @@ static void print_values(const struct view *v)
         printf("%s = %s\n", v->plain[i]->name, sb.buf ? sb.buf : "");
         strbuf_free(&sb);
     }
+}
+
+static void print_stacks(const struct view *v)
+{
+    char shape[160];
+
+    if (v->n_known > v->n_all)
+        printf("stacked in the files\n");
+    for (int i = v->n_all; i < v->n_known; i++)
+        printf("%s %s  %s\n", dtype_name(v->tensor[i].dtype),
+               out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape), v->tensor[i].name);
 }
 
 static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bool pieces)
@@ -207,6 +218,15 @@ static json_t *values_json(const struct view *v)
     return a;
 }
 
+static json_t *stacks_json(const struct view *v)
+{
+    json_t *a = json_array();
+
+    for (int i = v->n_all; i < v->n_known; i++)
+        json_array_append_new(a, tensor_json(v, &v->tensor[i], false));
+    return a;
+}
+
 static void list_params(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
@@ -227,11 +247,15 @@ static void list_params(const struct inspect *in, const struct view *v)
 
         if (in->cli.verbose && (v->n_all > v->n || v->n_plain))
             json_object_set_new(o, "values", values_json(v));
+        if (in->cli.verbose && v->n_known > v->n_all)
+            json_object_set_new(o, "stacks", stacks_json(v));
         out_json(o);
     } else {
         json_decref(a);
-        if (in->cli.verbose)
+        if (in->cli.verbose) {
             print_values(v);
+            print_stacks(v);
+        }
     }
 }
 

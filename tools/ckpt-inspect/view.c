@@ -58,29 +58,40 @@ static void list_source(struct view *v, const struct inspect *in)
     }
 }
 
+/* One that is no parameter's, behind all there are. */
+static void add_value(struct view *v, const struct source_value *x, int *cap)
+{
+    struct view_tensor *t;
+
+    ARRAY_ROOM(v->tensor, *cap, v->n_known + 1);
+    t = &v->tensor[v->n_known++];
+    *t = (struct view_tensor){ .name = x->name, .state = -1, .dtype = x->map->dtype, .ndim = x->ndim,
+                               .n_elems = (int64_t)(x->map->len / (uint64_t)dtype_size(x->map->dtype)),
+                               .map = x->map };
+    memcpy(t->shape, x->shape, sizeof t->shape);
+}
+
 static void list_values(struct view *v, const struct inspect *in)
 {
     int cap = v->n, cap_plain = 0;
 
-    v->n_all = v->n;
+    v->n_known = v->n;
     for (int i = 0; in->state < 0 && i < v->source->n_values; i++) {
         const struct source_value *x = &v->source->value[i];
-        struct view_tensor *t;
 
         if (!wanted(in, x->name))
             continue;
-        if (!x->map) {
-            ARRAY_ROOM(v->plain, cap_plain, v->n_plain + 1);
-            v->plain[v->n_plain++] = x;
+        if (x->map) {
+            add_value(v, x, &cap);
             continue;
         }
-        ARRAY_ROOM(v->tensor, cap, v->n_all + 1);
-        t = &v->tensor[v->n_all++];
-        *t = (struct view_tensor){ .name = x->name, .state = -1, .dtype = x->map->dtype, .ndim = x->ndim,
-                                   .n_elems = (int64_t)(x->map->len / (uint64_t)dtype_size(x->map->dtype)),
-                                   .map = x->map };
-        memcpy(t->shape, x->shape, sizeof t->shape);
+        ARRAY_ROOM(v->plain, cap_plain, v->n_plain + 1);
+        v->plain[v->n_plain++] = x;
     }
+    v->n_all = v->n_known;
+    for (int i = 0; in->state < 0 && i < v->source->n_stacks; i++)
+        if (v->source->stack[i].map && wanted(in, v->source->stack[i].name))
+            add_value(v, &v->source->stack[i], &cap);
 }
 
 /* ---- one .pt file ---- */
@@ -273,7 +284,7 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
         }
     }
     if (!v->source)
-        v->n_all = v->n;
+        v->n_all = v->n_known = v->n;
     if (rc == 0)
         return v;
     view_close(v);
@@ -322,7 +333,7 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
     free(v->tensor);
     v->tensor = NULL;
     list_source(v, in);
-    v->n_all = v->n;
+    v->n_all = v->n_known = v->n;
     return 0;
 }
 
@@ -362,7 +373,7 @@ int view_check_match(const struct inspect *in, const struct view *v, struct err 
 
 int view_find(const struct view *v, const char *name, int state)
 {
-    for (int i = 0; i < v->n_all; i++)
+    for (int i = 0; i < v->n_known; i++)
         if (v->tensor[i].state == state && strcmp(v->tensor[i].name, name) == 0)
             return i;
     return -1;

@@ -33,6 +33,7 @@ struct view {
     int n;
     struct view_tensor *tensor; /* in the checkpoint's order */
     int n_all;                  /* tensor[n] to tensor[n_all - 1]: a checkpoint's that are no parameter's */
+    int n_known;                /* tensor[n_all] to tensor[n_known - 1]: tensors of files whose rows stand above */
     int n_plain;
     const struct source_value **plain;  /* its values that are no tensors */
 };
@@ -52,7 +53,7 @@ void view_close(struct view *v);                        /* NULL is fine */
 MUST_CHECK int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e);
 /* -1 and ERR_DATA when --param matched nothing. */
 MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
-/* Among all tensors; -1: none. */
+/* Among all tensors, those of n_known too; -1: none. */
 int view_find(const struct view *v, const char *name, int state);
 /* `crc` is that of all bytes of the tensor: is it the one a manifest tells? 0 where none does. */
 MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);

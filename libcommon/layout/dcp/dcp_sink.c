@@ -55,6 +55,8 @@ static const struct tmap *find_map(const struct source *s, const struct dcp_entr
     if (!hit->param)
         return hit->value->map;
     if (hit->state < 0)
+        hit->state = param_named_state(hit->param);
+    if (hit->state < 0)
         hit->state = hit->param->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
     return hit->param->state[hit->state];
 }
