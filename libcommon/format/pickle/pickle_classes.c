@@ -60,6 +60,8 @@ static const struct pickle_known known[] = {
     {"torch.distributed.checkpoint.planner", "WriteItem", USE_OBJ},
     {"torch.distributed.checkpoint.planner", "WriteItemType", USE_ENUM},
     {"torch.distributed.checkpoint.planner", "TensorWriteData", USE_OBJ},
+    {"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata", USE_OBJ},
+    {"megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan", USE_OBJ},
     {"torch.serialization", "_get_layout", USE_CALL},
     {"pathlib", "PosixPath", USE_CALL},
 };

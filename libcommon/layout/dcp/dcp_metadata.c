@@ -15,6 +15,7 @@
 #include "libcommon/format/pt.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
+#define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
 struct dcp_reader {
     struct arena *a;
@@ -319,6 +320,35 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     return 0;
 }
 
+/* Megatron-core's "mcore_data": shapes that flattened tensors stand for. */
+static void read_whole_shapes(struct dcp_reader *rd, const struct pk *mcore, struct dcp_table *out)
+{
+    struct names *number = names_new(rd->a);
+    uint32_t n = 0;
+    struct pk **pair = mcore && mcore->type == PK_DICT ? pk_pairs(mcore, &n) : NULL;
+
+    for (int i = 0; n > 0 && i < out->n; i++)
+        names_add(number, out->entry[i].name, i);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name = pk_as_str(pair[2 * i]);
+        const struct pk *v = pair[2 * i + 1];
+        const struct pk *shape = v->type == PK_DICT ? pk_get(v, "nd_reformulated_orig_global_shape") : NULL;
+        int at = name ? names_find(number, name) : -1;
+
+        if (at < 0 || !shape)
+            continue;
+        out->entry[at].n_whole = read_size(shape, out->entry[at].whole);
+        if (out->entry[at].n_whole <= 0)
+            report_add(rd->r, SEV_ERROR, "shape", rd->path, shape->at, name,
+                       "the shape that its pieces stand for is none");
+    }
+}
+
+static bool is_metadata(const struct pk *root)
+{
+    return pk_is_class(root, METADATA, "Metadata") || pk_is_class(root, MEGATRON, "MCoreMetadata");
+}
+
 int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,
                       struct err *e)
 {
@@ -331,7 +361,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     if (pickle_parse_table(p->bytes, p->len, p->path, &tree, e) < 0)
         return -1;
     pt_check_tree(&tree, p->path, r);
-    if (!pk_is_class(tree.root, METADATA, "Metadata")) {
+    if (!is_metadata(tree.root)) {
         odd(&rd, tree.root, "no Metadata object: no .metadata of torch.distributed.checkpoint");
         goto out;
     }
@@ -340,6 +370,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
         out->version = arena_strndup(a, version, strlen(version));
     if (read_places(&rd, field(tree.root, "storage_data")) < 0 || read_entries(&rd, tree.root, out) < 0)
         goto out;
+    read_whole_shapes(&rd, field(tree.root, "mcore_data"), out);
     tell_unused(&rd);
     rc = 0;
 out:

@@ -35,6 +35,12 @@ struct dcp_entry {
     int n_path;                 /* the keys that `name` is joined from; 0: the metadata does not tell */
     const char **path;          /* numbers of lists as decimals */
     bool *is_index;             /* which of them are such numbers */
+    /*
+     * Of a flattened tensor of Megatron-core up to 0.15 the shape that it stands for; `shape` is then how many pieces
+     * each of those dimensions was cut into, and behind them the elements of a piece. n_whole 0: it is as it is.
+     */
+    int n_whole;
+    int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
 };
 

@@ -11,6 +11,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/dcp_flat.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/tile.h"
 
@@ -37,8 +38,9 @@ struct dcp_opening {
     struct names *listed;       /* names of the listing: their numbers */
     struct dcp_item *item;      /* by file and place */
     int n_items;
-    struct tile_chunk **tile;   /* of each entry, those of its chunks */
-    int *n_good;                /* ... and how many of them were found */
+    struct tile_chunk **tile;   /* of each entry, those of its chunks; in the end those of its shape */
+    int *n_tiles;
+    int *n_good;                /* how many of the chunks were found; -1: they are of no use */
 };
 
 bool dcp_marks(const char *name)
@@ -148,9 +150,11 @@ static void list_items(struct dcp_opening *x)
     x->item = xcalloc(n + 1, sizeof *x->item);
     x->tile = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->tile);
     x->n_good = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_good);
+    x->n_tiles = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_tiles);
     for (int i = 0; i < x->table.n; i++) {
         const struct dcp_entry *en = &x->table.entry[i];
 
+        x->n_tiles[i] = en->n_chunks;
         x->tile[i] = arena_alloc(x->s->arena, ((size_t)en->n_chunks + 1) * sizeof **x->tile);
         for (int k = 0; k < en->n_chunks; k++) {
             int at = en->chunk[k].place.file ? names_find(x->listed, en->chunk[k].place.file) : -1;
@@ -342,10 +346,34 @@ static struct tmap *make_map(const struct dcp_opening *x, int i)
 
     if (x->n_good[i] < en->n_chunks || x->o->no_tensors)
         return NULL;
-    m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, x->tile[i], en->n_chunks, &flaw);
+    m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, x->tile[i], x->n_tiles[i],
+                 &flaw);
     if (!m)
         tell_flaw(x, en, &flaw);
     return m;
+}
+
+/* Entries that stand for another shape take it; what their chunks say is looked at in the shape that they have. */
+static void unfold(struct dcp_opening *x)
+{
+    for (int i = 0; i < x->table.n; i++) {
+        struct dcp_entry *en = &x->table.entry[i];
+        bool fits = en->n_whole && dcp_flat_fits(en);
+
+        if (!en->n_whole)
+            continue;
+        if (!fits)
+            report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
+                       "was flattened, and its pieces do not give the shape that they stand for");
+        if (!fits || !make_map(x, i))
+            x->n_good[i] = -1;
+        else
+            x->n_tiles[i] = dcp_flat_unfold(x->s->arena, en, x->tile[i], &x->tile[i]);
+        if (fits) {
+            en->ndim = en->n_whole;
+            memcpy(en->shape, en->whole, sizeof en->shape);
+        }
+    }
 }
 
 static struct param *param_of(struct dcp_opening *x, const struct dcp_entry *en, const char *name)
@@ -448,6 +476,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
         dcp_add_file(s, MANIFEST_NAME, manifest, NULL);
     place_items(&x);
     open_items(&x);
+    unfold(&x);
     x.role = arena_alloc(s->arena, ((size_t)x.table.n + 1) * sizeof *x.role);
     assign(s->arena, &x.table, x.role, x.path, r);
     take_tensors(&x);
