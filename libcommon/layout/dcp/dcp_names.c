@@ -148,7 +148,7 @@ static void assign_weights(const struct naming *nm, const char *prefix, struct d
         enum state st;
 
         if (en->is_tensor && !nm->fqn[i] && weight_state(en->dtype, &st) && (!prefix || str_starts(en->name, prefix)))
-            role[i] = (struct dcp_role){ en->name + (prefix ? strlen(prefix) : 0), st };
+            role[i] = (struct dcp_role){ .param = en->name + (prefix ? strlen(prefix) : 0), .state = st };
     }
 }
 
@@ -167,7 +167,7 @@ static void assign_moments(const struct naming *nm, const char *prefix, struct d
         if (w < 0 || !role[w].param || taken[k][w] || !same_shape(&nm->t->entry[w], &nm->t->entry[i]))
             continue;
         taken[k][w] = true;
-        role[i] = (struct dcp_role){ role[w].param, k ? STATE_EXP_AVG_SQ : STATE_EXP_AVG };
+        role[i] = (struct dcp_role){ .param = role[w].param, .state = k ? STATE_EXP_AVG_SQ : STATE_EXP_AVG };
     }
 }
 

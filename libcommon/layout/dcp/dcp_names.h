@@ -11,10 +11,15 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/layout.h"
 
-/* What an entry is: a state of a parameter, or a value beside them (param NULL). */
+/*
+ * What an entry is: a state of a parameter, or a value beside them (param NULL). Or, of a stack, of as many parameters
+ * as it has rows: row 3 of "decoder.layers.mlp.weight", number_at 14, is one of "decoder.layers.3.mlp.weight".
+ */
 struct dcp_role {
     const char *param;          /* the arena's */
     enum state state;
+    int stack;                  /* 0: none; else entries of one number have as many rows, and are listed row by row */
+    int number_at;
 };
 
 /* role[i] is that of table->entry[i]. Doubts are notes, code "prefix". */

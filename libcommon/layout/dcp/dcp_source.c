@@ -17,6 +17,8 @@
 
 /* A strided chunk is an extent for every contiguous run; no trainer writes one of very many. */
 enum { MAX_RUNS = 1 << 20 };
+/* Rows of a stack, and their chunks: each is a parameter's layer. */
+enum { MAX_ROW_CHUNKS = 1 << 22 };
 
 /* One chunk or value, and what was found there. */
 struct dcp_item {
@@ -376,7 +378,9 @@ static void unfold(struct dcp_opening *x)
     }
 }
 
-static struct param *param_of(struct dcp_opening *x, const struct dcp_entry *en, const char *name)
+/* ---- parameters ---- */
+
+static struct param *param_of(struct dcp_opening *x, const char *name, int ndim, const int64_t *shape)
 {
     struct source *s = x->s;
     struct param *p = source_param(s, name);
@@ -384,31 +388,118 @@ static struct param *param_of(struct dcp_opening *x, const struct dcp_entry *en,
     if (p)
         return p;
     p = &s->param[s->n_params++];
-    *p = (struct param){ .name = name, .ndim = en->ndim, .merge = MERGE_REPLICATED, .stage = -1, .group = -1 };
-    memcpy(p->shape, en->shape, sizeof p->shape);
+    *p = (struct param){ .name = name, .ndim = ndim, .merge = MERGE_REPLICATED, .stage = -1, .group = -1 };
+    memcpy(p->shape, shape, (size_t)ndim * sizeof *shape);
     return p;
 }
 
-/* Weights come before their moments in no fixed order: a first pass makes the parameters in that of the weights. */
+/* A row's own name: "decoder.layers" "." 3 ".mlp.weight". */
+static const char *row_name(struct dcp_opening *x, const char *name, int at, int64_t row)
+{
+    return arena_fmt(x->s->arena, "%.*s.%" PRId64 "%s", at, name, row, name + at);
+}
+
+static bool is_weight(const struct dcp_role *r)
+{
+    return r->param && r->state <= STATE_FP32;
+}
+
+/* All weights of a stack, row by row: the order in which a model has them. next[]: of an entry, its stack's next. */
+static void list_stack(struct dcp_opening *x, int first, const int *next)
+{
+    for (int64_t row = 0; row < x->table.entry[first].shape[0]; row++)
+        for (int i = first; i >= 0; i = next[i]) {
+            const struct dcp_entry *en = &x->table.entry[i];
+            const struct dcp_role *r = &x->role[i];
+
+            param_of(x, row_name(x, r->param, r->number_at, row), en->ndim - 1, en->shape + 1);
+        }
+}
+
+/* Weights come before their moments in no fixed order: the parameters are made in that of the weights. */
+static void list_params(struct dcp_opening *x)
+{
+    size_t n = 0, bytes = ((size_t)x->table.n + 1) * sizeof(int);
+    int *next = xmalloc(bytes), *last = xmalloc(bytes), *first = xmalloc(bytes);
+
+    memset(next, -1, bytes);
+    memset(first, -1, bytes);
+    for (int i = 0; i < x->table.n; i++) {
+        const struct dcp_role *r = &x->role[i];
+
+        n += !r->param ? 0 : r->stack ? (size_t)x->table.entry[i].shape[0] : 1;
+        if (!is_weight(r) || !r->stack)
+            continue;
+        if (first[r->stack] < 0)
+            first[r->stack] = i;
+        else
+            next[last[r->stack]] = i;
+        last[r->stack] = i;
+    }
+    x->s->param = arena_alloc(x->s->arena, (n + 1) * sizeof *x->s->param);
+    for (int i = 0; i < x->table.n; i++) {
+        const struct dcp_entry *en = &x->table.entry[i];
+        const struct dcp_role *r = &x->role[i];
+
+        if (is_weight(r) && !r->stack)
+            param_of(x, r->param, en->ndim, en->shape);
+        else if (is_weight(r) && first[r->stack] == i)
+            list_stack(x, i, next);
+    }
+    free(next);
+    free(last);
+    free(first);
+}
+
+static void set_state(struct param *p, enum state st, struct tmap *m, const char *spelled)
+{
+    p->state[st] = m;
+    p->spelled[st] = strcmp(spelled, p->name) != 0 ? spelled : NULL;
+}
+
+/* The stack itself, and each row as a state of its parameter. */
+static void take_stack(struct dcp_opening *x, int i, struct tmap *m)
+{
+    const struct dcp_entry *en = &x->table.entry[i];
+    const struct dcp_role *r = &x->role[i];
+    const struct tile_tensor whole = { en->dtype, en->ndim, en->shape };
+    const struct tile_tensor row = { en->dtype, en->ndim - 1, en->shape + 1 };
+    struct source *s = x->s;
+    struct source_value *v = &s->stack[s->n_stacks++];
+    struct tile_flaw flaw;
+    int *first, number_at = r->number_at + (int)(strlen(en->name) - strlen(r->param));
+    struct tile_chunk *c = m ? tile_rows(s->arena, &whole, x->tile[i], x->n_tiles[i], MAX_ROW_CHUNKS, &first) : NULL;
+
+    *v = (struct source_value){ .name = en->name, .map = m, .ndim = en->ndim };
+    memcpy(v->shape, en->shape, sizeof v->shape);
+    if (m && !c)
+        report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
+                   "its rows are cut into more than %d chunks", MAX_ROW_CHUNKS);
+    for (int64_t k = 0; c && k < en->shape[0]; k++) {
+        struct param *p = param_of(x, row_name(x, r->param, r->number_at, k), row.ndim, row.shape);
+
+        set_state(p, r->state, tile_map(s->arena, &row, c + first[k], first[k + 1] - first[k], &flaw),
+                  row_name(x, en->name, number_at, k));
+    }
+}
+
 static void take_tensors(struct dcp_opening *x)
 {
     struct source *s = x->s;
 
-    s->param = arena_alloc(s->arena, ((size_t)x->table.n + 1) * sizeof *s->param);
-    for (int i = 0; i < x->table.n; i++)
-        if (x->role[i].param && x->role[i].state <= STATE_FP32)
-            param_of(x, &x->table.entry[i], x->role[i].param);
+    s->stack = arena_alloc(s->arena, ((size_t)x->table.n + 1) * sizeof *s->stack);
+    list_params(x);
     for (int i = 0; i < x->table.n; i++) {
         const struct dcp_entry *en = &x->table.entry[i];
+        const struct dcp_role *r = &x->role[i];
         struct tmap *m = en->is_tensor ? make_map(x, i) : NULL;
 
-        if (!en->is_tensor || (x->o->no_optimizer && x->role[i].param && x->role[i].state > STATE_FP32))
+        if (!en->is_tensor || (x->o->no_optimizer && r->param && r->state > STATE_FP32))
             continue;
-        if (x->role[i].param) {
-            struct param *p = param_of(x, en, x->role[i].param);
-
-            p->state[x->role[i].state] = m;
-            p->spelled[x->role[i].state] = strcmp(en->name, p->name) != 0 ? en->name : NULL;
+        if (r->param && r->stack) {
+            take_stack(x, i, m);
+        } else if (r->param) {
+            set_state(param_of(x, r->param, en->ndim, en->shape), r->state, m, en->name);
         } else if (m) {
             struct source_value *v = &s->value[s->n_values++];
 

@@ -119,7 +119,7 @@ static void assign(struct arena *a, const struct dcp_table *t, struct dcp_role *
         if (!t->entry[i].is_tensor || is_bucket(t->entry[i].name) || optimizer_key(t->entry[i].name, &st) ||
             !weight_state(t->entry[i].dtype, &st))
             continue;
-        role[i] = (struct dcp_role){ t->entry[i].name, st };
+        role[i] = (struct dcp_role){ .param = t->entry[i].name, .state = st };
         names_add(weight, t->entry[i].name, i);
     }
     for (int i = 0; i < t->n; i++) {
@@ -132,7 +132,7 @@ static void assign(struct arena *a, const struct dcp_table *t, struct dcp_role *
                        memcmp(t->entry[w].shape, t->entry[i].shape, sizeof t->entry[i].shape) != 0))
             w = -1;
         if (w >= 0)
-            role[i] = (struct dcp_role){ t->entry[w].name, st };
+            role[i] = (struct dcp_role){ .param = t->entry[w].name, .state = st };
     }
 }
 
