@@ -8,11 +8,11 @@
 
 #include <jansson.h>
 
-#include "libcommon/base/names.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/tile.h"
+#include "libcommon/layout/torchdist/torchdist_names.h"
 
 #define COMMON "common.pt"
 #define CONFIG "metadata.json"
@@ -63,77 +63,6 @@ static int read_config(struct source *s, const struct source_listing *l, struct 
     json_decref(o);
     free(text);
     return rc;
-}
-
-/* ---- names ---- */
-
-/* "optimizer.state.<what>.<key>", behind "chained_<n>." where there are several optimizers. */
-static const char *optimizer_key(const char *name, enum state *st)
-{
-    static const struct { const char *begin; enum state st; } rows[] = {
-        { "optimizer.state.exp_avg.", STATE_EXP_AVG }, { "optimizer.state.exp_avg_sq.", STATE_EXP_AVG_SQ },
-        { "optimizer.state.fp32_param.", STATE_FP32 },
-    };
-
-    if (str_starts(name, "chained_")) {
-        name += strlen("chained_");
-        name += strspn(name, "0123456789");
-        name += *name == '.';
-    }
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (str_starts(name, rows[i].begin)) {
-            *st = rows[i].st;
-            return name + strlen(rows[i].begin);
-        }
-    return NULL;
-}
-
-static bool weight_state(enum dtype t, enum state *st)
-{
-    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
-    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
-}
-
-/* Buckets of a distributed optimizer hold parameters end to end, cut for one number of ranks. */
-static bool is_bucket(const char *name)
-{
-    return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
-}
-
-static void assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
-                   struct report *r)
-{
-    struct names *weight = names_new(a);
-    bool told = false;
-
-    memset(role, 0, (size_t)t->n * sizeof *role);
-    for (int i = 0; i < t->n; i++) {
-        enum state st;
-
-        if (is_bucket(t->entry[i].name) && !told) {
-            report_add(r, SEV_ERROR, "optimizer", path, t->entry[i].said_at, t->entry[i].name,
-                       "a distributed optimizer saved as dp_reshardable: its buckets are not cut by parameters; "
-                       "save it as fully_reshardable");
-            told = true;
-        }
-        if (!t->entry[i].is_tensor || is_bucket(t->entry[i].name) || optimizer_key(t->entry[i].name, &st) ||
-            !weight_state(t->entry[i].dtype, &st))
-            continue;
-        role[i] = (struct dcp_role){ .param = t->entry[i].name, .state = st };
-        names_add(weight, t->entry[i].name, i);
-    }
-    for (int i = 0; i < t->n; i++) {
-        enum state st;
-        const char *key = t->entry[i].is_tensor ? optimizer_key(t->entry[i].name, &st) : NULL;
-        int w = key ? names_find(weight, key) : -1;
-
-        /* Of another shape, or masters of fp32 weights: a value. */
-        if (w >= 0 && (t->entry[w].ndim != t->entry[i].ndim || role[w].state == st ||
-                       memcmp(t->entry[w].shape, t->entry[i].shape, sizeof t->entry[i].shape) != 0))
-            w = -1;
-        if (w >= 0)
-            role[i] = (struct dcp_role){ .param = t->entry[w].name, .state = st };
-    }
 }
 
 /* ---- common.pt ---- */
@@ -274,9 +203,11 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
 
     if (read_config(s, l, e) < 0)
         return -1;
-    rc = dcp_open(s, l, o, assign, r, e);
+    rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
     s->kind = LAYOUT_TORCHDIST;
     if (rc == 0)
         read_common(s, l, r);
+    if (rc == 0 && !o->no_optimizer)
+        torchdist_names_check_optimizer(s, r);
     return rc;
 }

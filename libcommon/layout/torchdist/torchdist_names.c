@@ -1,0 +1,194 @@
+/*
+ * torchdist_names.c - keys are looked at once for what they are, and by their beginnings for the stacks they are of
+ */
+#include "libcommon/layout/torchdist/torchdist_names.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "libcommon/base/names.h"
+
+/* ---- states ---- */
+
+/*
+ * "optimizer.state.<what>.<key>", behind "chained_<n>." where there are several optimizers. A master is fp32_param of
+ * Megatron's plain mixed precision and of fully_sharded_model_space, param of fully_reshardable.
+ */
+static const char *optimizer_key(const char *name, enum state *st)
+{
+    static const struct { const char *begin; enum state st; } rows[] = {
+        { "optimizer.state.exp_avg.", STATE_EXP_AVG }, { "optimizer.state.exp_avg_sq.", STATE_EXP_AVG_SQ },
+        { "optimizer.state.fp32_param.", STATE_FP32 }, { "optimizer.state.param.", STATE_FP32 },
+    };
+
+    if (str_starts(name, "chained_")) {
+        name += strlen("chained_");
+        name += strspn(name, "0123456789");
+        name += *name == '.';
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (str_starts(name, rows[i].begin)) {
+            *st = rows[i].st;
+            return name + strlen(rows[i].begin);
+        }
+    return NULL;
+}
+
+/* Buckets of a distributed optimizer hold parameters end to end, cut for one number of ranks. */
+static bool is_bucket(const char *name)
+{
+    return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
+}
+
+static bool weight_state(enum dtype t, enum state *st)
+{
+    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
+    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
+}
+
+/* ---- stacks ---- */
+
+struct stacking {
+    struct arena *a;
+    const struct dcp_table *t;
+    struct dcp_role *role;
+    struct names *group;        /* "decoder.layers": its number, from 1 on */
+    int n_groups;
+    int *first;                 /* of each group its first entry */
+    int *odd;                   /* of each group an entry that does not go with it; -1: none */
+};
+
+/* Where a layer's number goes in "decoder.layers.mlp.weight", or stands in "decoder.layers.0.mlp.weight"; or 0. */
+static int number_place(const char *key)
+{
+    static const char word[] = "layers";
+
+    for (const char *p = key; (p = strstr(p, word)) != NULL; p++)
+        if ((p == key || p[-1] == '.') && p[sizeof word - 1] == '.')
+            return (int)(p - key) + (int)sizeof word - 1;
+    return 0;
+}
+
+static int group_of(struct stacking *k, const char *key, int len, int entry)
+{
+    const char *name = arena_strndup(k->a, key, (size_t)len);
+    int g = names_find(k->group, name);
+
+    if (g > 0)
+        return g;
+    g = ++k->n_groups;
+    names_add(k->group, name, g);
+    k->first[g] = entry;
+    k->odd[g] = -1;
+    return g;
+}
+
+/* One more weight. A layer is a chunk at least; layers of one kind are as many for each key. */
+static void add_to_stack(struct stacking *k, int i)
+{
+    const struct dcp_entry *en = &k->t->entry[i], *first;
+    int at = number_place(en->name), g;
+    bool numbered;
+
+    if (at == 0)
+        return;
+    g = group_of(k, en->name, at, i);
+    first = &k->t->entry[k->first[g]];
+    numbered = isdigit((unsigned char)en->name[at + 1]);
+    if (numbered != (isdigit((unsigned char)first->name[at + 1]) != 0) ||
+        (!numbered && (en->ndim < 1 || en->shape[0] < 1 || en->shape[0] > en->n_chunks ||
+                       en->shape[0] != first->shape[0])))
+        k->odd[g] = i;
+    if (!numbered) {
+        k->role[i].stack = g;
+        k->role[i].number_at = at;
+    }
+}
+
+/* A stack that is none keeps its keys. */
+static void settle_stacks(const struct stacking *k, const char *path, struct report *r)
+{
+    for (int g = 1; g <= k->n_groups; g++)
+        if (k->odd[g] >= 0)
+            report_add(r, SEV_NOTE, "stack", path, k->t->entry[k->odd[g]].said_at, k->t->entry[k->odd[g]].name,
+                       "is not stacked as %s is: such tensors are shown as they lie there",
+                       k->odd[g] == k->first[g] ? "a layer in each row" : k->t->entry[k->first[g]].name);
+    for (int i = 0; i < k->t->n; i++)
+        if (k->role[i].stack && k->odd[k->role[i].stack] >= 0)
+            k->role[i].stack = 0;
+}
+
+/* ---- all of it ---- */
+
+static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
+{
+    return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
+}
+
+void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
+                            struct report *r)
+{
+    struct stacking k = { .a = a, .t = t, .role = role, .group = names_new(a) };
+    struct names *weight = names_new(a);
+    enum state st;
+
+    memset(role, 0, (size_t)t->n * sizeof *role);
+    k.first = arena_alloc(a, ((size_t)t->n + 1) * sizeof *k.first);
+    k.odd = arena_alloc(a, ((size_t)t->n + 1) * sizeof *k.odd);
+    for (int i = 0; i < t->n; i++) {
+        const struct dcp_entry *en = &t->entry[i];
+
+        if (!en->is_tensor || is_bucket(en->name) || optimizer_key(en->name, &st) || !weight_state(en->dtype, &st))
+            continue;
+        role[i] = (struct dcp_role){ .param = en->name, .state = st };
+        names_add(weight, en->name, i);
+        add_to_stack(&k, i);
+    }
+    settle_stacks(&k, path, r);
+    for (int i = 0; i < t->n; i++) {
+        const char *key = t->entry[i].is_tensor ? optimizer_key(t->entry[i].name, &st) : NULL;
+        int w = key ? names_find(weight, key) : -1;
+
+        /* Of another shape, or masters of fp32 weights: a value. */
+        if (w < 0 || role[w].state == st || !same_shape(&t->entry[w], &t->entry[i]))
+            continue;
+        role[i] = role[w];
+        role[i].state = st;
+    }
+}
+
+/* ---- forms of a distributed optimizer ---- */
+
+/* What common.pt calls the form, of the one optimizer or of any of several. */
+static const char *told_form(const struct source *s)
+{
+    static const char key[] = "param_state_sharding_type";
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+
+        if (str_starts(v->name, "optimizer.") && str_ends(v->name, key) && v->tree && pk_as_str(v->tree) &&
+            strcmp(pk_as_str(v->tree), "fully_reshardable") != 0 &&
+            strcmp(pk_as_str(v->tree), "fully_sharded_model_space") != 0)
+            return pk_as_str(v->tree);
+    }
+    return NULL;
+}
+
+void torchdist_names_check_optimizer(const struct source *s, struct report *r)
+{
+    const char *form = told_form(s);
+    const struct dcp_entry *found = NULL;
+
+    for (int i = 0; i < s->dcp->n && !found; i++)
+        if (is_bucket(s->dcp->entry[i].name))
+            found = &s->dcp->entry[i];
+    if (!form && !found)
+        return;
+    if (!form)
+        form = strstr(found->name, ".param_state") ? "dp_zero_gather_scatter" : "dp_reshardable";
+    report_add(r, SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, found ? found->name : NULL,
+               "the distributed optimizer was saved as %s: its buckets are cut for its own tensor and pipeline ranks, "
+               "and what lies where in them is not said; save it as fully_reshardable, or go on with the weights alone",
+               form);
+}

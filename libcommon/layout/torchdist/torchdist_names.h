@@ -1,0 +1,15 @@
+/*
+ * torchdist_names.h - what Megatron-core's keys say: states of parameters, stacked layers, forms of the optimizer
+ */
+#ifndef SHARDKIT_LAYOUT_TORCHDIST_NAMES_H
+#define SHARDKIT_LAYOUT_TORCHDIST_NAMES_H
+
+#include "libcommon/layout/dcp/dcp.h"
+
+/* A dcp_assign: role[i] is that of table->entry[i]. */
+void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
+                            struct report *r);
+/* Of a distributed optimizer that only its own number of ranks can read: an ERROR that names its form. */
+void torchdist_names_check_optimizer(const struct source *s, struct report *r);
+
+#endif
