@@ -223,6 +223,7 @@ static const struct layout_rule {
     { marks_deepspeed, lacks_layers, true, zero_source_open },
     { marks_deepspeed, NULL, true, deepspeed_source_open },
     { torchdist_marks, NULL, true, torchdist_source_open },
+    { dcp_marks, torchdist_fits, true, torchdist_source_open },
     { dcp_marks, NULL, true, dcp_source_open },
     { marks_hf, NULL, false, hf_files_source_open },
 };

@@ -14,42 +14,64 @@
 #include "libcommon/layout/tile.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
-#define COMMON "common.pt"
-#define CONFIG "metadata.json"
-
 /* Values of common.pt, flattened; a pickle may share nodes and so describe many more than it has bytes. */
 enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 
 bool torchdist_marks(const char *name)
 {
-    return strcmp(name, COMMON) == 0;
+    return strcmp(name, TORCHDIST_COMMON) == 0;
+}
+
+bool torchdist_fits(const struct source_listing *l)
+{
+    return dcp_listed(l, TORCHDIST_CONFIG) >= 0;
 }
 
 /* ---- metadata.json ---- */
 
-static int check_backend(const char *path, const json_t *o, struct err *e)
+/* A backend and its version; what is not there has the value that Megatron-core gives it. */
+static bool is_backend(const json_t *o, const char *which, const char *want, const char *preset, struct strbuf *found)
 {
-    const char *backend = json_string_value(json_object_get(o, "sharded_backend"));
-    json_int_t version = json_integer_value(json_object_get(o, "sharded_backend_version"));
+    char *key = str_fmt("%s_version", which);
+    const json_t *name = json_object_get(o, which), *version = json_object_get(o, key);
+    const char *s = name ? json_string_value(name) : preset;
+    json_int_t n = version ? json_integer_value(version) : 1;
 
-    if (backend && strcmp(backend, "torch_dist") == 0 && version == 1)
-        return 0;
-    err_data(e, path, ERR_NO_BYTE, "sharded_backend is %s, version %lld; torch_dist, version 1 can be read",
-             backend ? backend : "not there", (long long)version);
-    return -1;
+    free(key);
+    strbuf_addf(found, "%s is %.60s, version %lld", which, s ? s : "not there", (long long)n);
+    return s && strcmp(s, want) == 0 && n == 1;
+}
+
+static int check_backends(const char *path, const json_t *o, struct err *e)
+{
+    struct strbuf sharded = {0}, common = {0};
+    bool ok = false;
+
+    if (!json_is_object(o))
+        err_data(e, path, ERR_NO_BYTE, "no object of settings");
+    else if (!is_backend(o, "sharded_backend", "torch_dist", NULL, &sharded))
+        err_data(e, path, ERR_NO_BYTE, "%s; torch_dist, version 1 can be read", sharded.buf);
+    else if (!is_backend(o, "common_backend", "torch", "torch", &common))
+        err_data(e, path, ERR_NO_BYTE, "%s; torch, version 1 can be read", common.buf);
+    else
+        ok = true;
+    strbuf_free(&sharded);
+    strbuf_free(&common);
+    return ok ? 0 : -1;
 }
 
 static int read_config(struct source *s, const struct source_listing *l, struct err *e)
 {
     enum { MOST = 1 << 16 };
-    int file = dcp_listed(l, CONFIG), rc = -1;
+    int file = dcp_listed(l, TORCHDIST_CONFIG), rc = -1;
     uint64_t size = file < 0 ? 0 : files_size(s->files, file);
     json_error_t je;
     json_t *o = NULL;
     char *text;
 
     if (file < 0) {
-        err_data(e, s->path, ERR_NO_BYTE, "no " CONFIG ": the save did not finish; use an earlier checkpoint");
+        err_data(e, s->path, ERR_NO_BYTE,
+                 "no " TORCHDIST_CONFIG ": the save did not finish; use an earlier checkpoint");
         return -1;
     }
     text = xcalloc(1, MOST + 1);
@@ -58,7 +80,7 @@ static int read_config(struct source *s, const struct source_listing *l, struct 
         if (!o)
             err_data(e, files_name(s->files, file), (uint64_t)je.position, "no JSON: %s", je.text);
         else
-            rc = check_backend(files_name(s->files, file), o, e);
+            rc = check_backends(files_name(s->files, file), o, e);
     }
     json_decref(o);
     free(text);
@@ -148,44 +170,55 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
     }
 }
 
-/* "optimizer.state.common_step": Adam's counter, of all parameters. */
+/* Adam's counter, of all parameters, as Megatron's plain optimizers keep it; or of a group, as its distributed one. */
 static void find_step(struct source *s)
 {
     struct source_hit hit;
     struct err e = {0};
     float f;
 
-    if (!source_find(s, "optimizer.state.common_step", &hit) || !hit.value || !hit.value->map ||
-        hit.value->map->dtype != DTYPE_F32 || hit.value->map->len != sizeof f ||
-        tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) < 0 || !(f >= 0 && f < 1e9f))
-        return;
-    s->run.opt_step = (int64_t)f;
-    s->run.step_in_state = s->run.step_is_tensor = true;
+    if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map &&
+        hit.value->map->dtype == DTYPE_F32 && hit.value->map->len == sizeof f &&
+        tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) == 0 && f >= 0 && f < 1e9f) {
+        s->run.opt_step = (int64_t)f;
+        s->run.step_in_state = s->run.step_is_tensor = true;
+    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
+        pk_as_int(hit.value->tree, &s->run.opt_step);
+    }
 }
 
 /* What it says of the run; a family and its arguments are not read from it. */
 static void read_run(struct source *s, const struct pt *pt)
 {
+    const struct pk *inner;
+
     run_state_read(s, pt);
     memset(&s->config, 0, sizeof s->config);
     s->topo = (struct topology){0};
     s->run.optimizer = pk_get(pt_root(pt), "optimizer");
-    s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
+    inner = pk_get(s->run.optimizer, "optimizer");
+    s->run.param_groups = pk_get(inner ? inner : s->run.optimizer, "param_groups");
     find_step(s);
 }
 
-static void read_common(struct source *s, const struct source_listing *l, struct report *r)
+static int read_common(struct source *s, const struct source_listing *l, struct report *r, struct err *e)
 {
-    int file = dcp_listed(l, COMMON);
+    int file = dcp_listed(l, TORCHDIST_COMMON);
     struct flattening w = { .s = s, .cap = s->n_values };
-    struct err e = {0};
-    struct pt *pt = pt_open(s->files, file, &e);
+    struct err unreadable = {0};
+    struct pt *pt;
 
-    dcp_add_file(s, COMMON, file, pt);
-    dcp_add_file(s, CONFIG, dcp_listed(l, CONFIG), NULL);
+    if (file < 0) {
+        err_data(e, s->path, ERR_NO_BYTE, "no " TORCHDIST_COMMON " beside " TORCHDIST_CONFIG
+                 ": the checkpoint was not copied whole");
+        return -1;
+    }
+    pt = pt_open(s->files, file, &unreadable);
+    dcp_add_file(s, TORCHDIST_COMMON, file, pt);
+    dcp_add_file(s, TORCHDIST_CONFIG, dcp_listed(l, TORCHDIST_CONFIG), NULL);
     if (!pt) {
-        report_add_err(r, "unreadable", &e);
-        return;
+        report_add_err(r, "unreadable", &unreadable);
+        return 0;
     }
     pt_check_classes(pt, files_name(s->files, file), r);
     w.pt = pt;
@@ -194,6 +227,7 @@ static void read_common(struct source *s, const struct source_listing *l, struct
         report_add(r, SEV_ERROR, "key", files_name(s->files, file), ERR_NO_BYTE, NULL,
                    "is nested deeper than %d levels or has more than %d values", MAX_DEPTH, MAX_VALUES);
     read_run(s, pt);
+    return 0;
 }
 
 int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
@@ -206,7 +240,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
     rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
     s->kind = LAYOUT_TORCHDIST;
     if (rc == 0)
-        read_common(s, l, r);
+        rc = read_common(s, l, r, e);
     if (rc == 0 && !o->no_optimizer)
         torchdist_names_check_optimizer(s, r);
     return rc;
