@@ -2,8 +2,9 @@
  * open.c - find out what a path is, and hand it to the layout's opener
  *
  * A path is a tag folder, a folder whose `latest` (or, when there is none,
- * `latest_universal`) names one, or a tar archive of either. What comes out is a listing
- * of the tag's files with numbers in source->files; its names decide the layout.
+ * `latest_universal` or Megatron's `latest_checkpointed_iteration.txt`) names one, or a
+ * tar archive of either. What comes out is a listing of the tag's files with numbers in
+ * source->files; its names decide the layout.
  *
  * Findings always go to a report. A caller without one asked for all or nothing: its
  * open fails with the first ERROR.
@@ -276,6 +277,21 @@ static bool is_tag_folder(const char *dir)
 
 /* ---- latest ---- */
 
+static const char *const latest_names[] = { "latest", "latest_universal", "latest_checkpointed_iteration.txt" };
+enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
+
+/* Megatron's file has the iteration alone, or "release". Takes `tag`. */
+static char *latest_folder(const char *where, char *tag)
+{
+    char *folder;
+
+    if (!str_ends(where, latest_names[N_LATEST - 1]) || tag[strspn(tag, "0123456789")])
+        return tag;
+    folder = str_fmt("iter_%.*s%s", (int)(strlen(tag) < 7 ? 7 - strlen(tag) : 0), "0000000", tag);
+    free(tag);
+    return folder;
+}
+
 /* The tag inside a `latest` file: blanks at the ends are dropped, as the reference does. */
 static char *latest_parse(const char *where, const char *text, uint64_t len, struct err *e)
 {
@@ -298,7 +314,7 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
         free(tag);
         return NULL;
     }
-    return tag;
+    return latest_folder(where, tag);
 }
 
 /* "global_step10, global_step20": the tags inside a folder, or NULL. */
@@ -349,14 +365,12 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
     free(tags);
 }
 
-static const char *const latest_names[] = { "latest", "latest_universal" };
-
 static bool names_latest(const char *dir)
 {
     struct stat st;
     bool yes = false;
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N_LATEST; i++) {
         char *where = path_join(dir, latest_names[i]);
 
         yes = yes || stat(where, &st) == 0;
@@ -368,7 +382,7 @@ static bool names_latest(const char *dir)
 /* Follow the pointer file of a folder: the tag folder's path, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N_LATEST; i++) {
         char *where = path_join(dir, latest_names[i]), *text, *tag = NULL, *path = NULL;
         uint64_t len;
         struct stat st;
@@ -401,7 +415,7 @@ static char *latest_follow(const char *dir, struct err *e)
 /* The member that points at a tag, or NULL; its folder may lie anywhere in the archive. */
 static const struct archive_member *member_latest(const struct archive_member *m, int n, int *prefix_len)
 {
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < N_LATEST; k++)
         for (int i = 0; i < n; i++) {
             const char *slash = strrchr(m[i].name, '/'), *base = slash ? slash + 1 : m[i].name;
 
