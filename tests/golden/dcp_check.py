@@ -8,6 +8,7 @@ dcp_check.py cat TOOL FOLDER EXPECTED the same through `TOOL cat`, the plain val
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -142,11 +143,18 @@ def cat(tool, folder, expected):
     told = json.loads(subprocess.run([tool, "ls", "-v", "--json", folder], check=True, capture_output=True).stdout)
     names = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int64": "i64", "uint8": "u8", "bool": "bool"}
     bad = [k for k, v in want["tensors"].items() if sha(run(k, "--raw")) != v["sha256"]]
-    beside = {v["name"]: v for v in told["values"]}
+    stacks = {v["name"]: v for v in told.get("stacks", [])}
+    beside = {**{v["name"]: v for v in told["values"]}, **stacks}
     bad += [k for k, v in want["tensors"].items()
             if k in beside and (beside[k]["shape"], beside[k]["dtype"]) != (v["shape"], names[v["dtype"]])]
+    # A stack's rows, each by the name that has its number, are the stack.
+    row = lambda k, i: re.sub(r"\blayers\.", f"layers.{i}.", k, count=1)
+    bad += [k for k, v in stacks.items()
+            if sha(b"".join(run(row(k, i), "--raw") for i in range(v["shape"][0]))) != want["tensors"][k]["sha256"]]
     shapes = {p["name"]: p["shape"] for p in told["parameters"]}
-    bad += [k for k in shapes if not any(n.endswith(k) and v["shape"] == shapes[k] for n, v in want["tensors"].items())]
+    known = [(k, v["shape"]) for k, v in want["tensors"].items()]
+    known += [(row(k, i), v["shape"][1:]) for k, v in stacks.items() for i in range(v["shape"][0])]
+    bad += [k for k in shapes if not any(n.endswith(k) and s == shapes[k] for n, s in known)]
     # The list rounds to 15 digits, what is printed alone does not.
     bad += [k for k, v in want.get("values", {}).items()
             if beside[k]["value"] != v and json.loads(run(k, "--json"))["value"] != v]
