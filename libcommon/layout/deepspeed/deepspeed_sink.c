@@ -250,9 +250,6 @@ static void close_sink(struct sink *k)
 {
     struct dss *w = k->priv;
 
-    for (int i = 0; i < w->n_items; i++)
-        free(w->item[i]);
-    free(w->item);
     arena_free(w->arena);
     free(w);
     free(k->dir);

@@ -31,8 +31,6 @@ struct dss {
     struct arena *arena;
     int n_files;
     struct ds_file *file;
-    int n_items, cap_items;
-    struct dss_item **item;             /* each at a fixed address: the plan keeps pointers */
     int zeros;                          /* record of zeros, -1 not made yet */
     struct tmap *zero_map;
     struct tmap **columns;              /* [param][state][group of columns]: made when first needed */

@@ -206,14 +206,12 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
 
 static struct dss_item *new_item(struct dss *w, const struct ds_file *f, int storage, uint64_t at)
 {
-    struct dss_item *it = xcalloc(1, sizeof *it);
+    struct dss_item *it = arena_alloc(w->arena, sizeof *it);
 
     it->file = (int)(f - w->file);
     it->storage = storage;
     it->at = at;
     it->pub.file = f->name;
-    ARRAY_ROOM(w->item, w->cap_items, w->n_items + 1);
-    w->item[w->n_items++] = it;
     return it;
 }
 

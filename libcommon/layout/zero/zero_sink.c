@@ -23,11 +23,9 @@ struct zero_item {
 
 struct zero_writer {
     const struct zero_target *t;
-    struct arena *arena;
+    struct arena *arena;                /* items, too: the plan keeps pointers */
     int n_files;
     struct ds_file *file;               /* dp: the rank; layer 0: model_states, -1: optim_states */
-    int n_items, cap_items;
-    struct zero_item **item;            /* each at a fixed address: the plan keeps pointers */
 };
 
 /* ---- the files ---- */
@@ -63,7 +61,7 @@ static void list_files(struct zero_writer *w)
         snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_00_model_states.pt", r);
         add_file(w, name, true, r);
     }
-    for (int r = 0; r < x->world; r++) {
+    for (int r = 0; r < x->world && !w->t->weights_only; r++) {
         snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", w->t->bf16_names ? "bf16_" : "", r);
         add_file(w, name, false, r);
     }
@@ -91,7 +89,7 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 /* Masters and moments are in vectors once; weights of trained parameters in fp32 are those again. */
 static bool counts(const struct zero_writer *w, const struct ds_file *f, const struct zero_fill *fill)
 {
-    return fill->param >= 0 && (f->layer < 0 || fill->state == STATE_BF16 ||
+    return fill->param >= 0 && (f->layer < 0 || fill->state == STATE_BF16 || w->t->weights_only ||
                                 !zero_target_trains(w->t, &w->t->src->param[fill->param]));
 }
 
@@ -99,12 +97,10 @@ static void add_item(struct sink *k, int file, const struct zero_fill *fill, str
 {
     struct zero_writer *w = k->priv;
     struct ds_file *f = &w->file[file];
-    struct zero_item *it = xcalloc(1, sizeof *it);
+    struct zero_item *it = arena_alloc(w->arena, sizeof *it);
     struct plan_item *pi;
     int n;
 
-    ARRAY_ROOM(w->item, w->cap_items, w->n_items + 1);
-    w->item[w->n_items++] = it;
     *it = (struct zero_item){ .file = file, .storage = fill->storage, .at = fill->at, .counts = counts(w, f, fill) };
     it->pub = (struct sink_item){ .param = fill->param < 0 ? 0 : fill->param, .state = fill->state, .file = f->name,
                                   .repeated = fill->param < 0 };
@@ -213,7 +209,7 @@ static int list_tensors(const struct zero_writer *w, struct sink_tensor *t, int 
     for (int i = 0; i < s->n_params * STATE_N; i++) {
         const struct param *p = &s->param[i / STATE_N];
         enum state st = (enum state)(i % STATE_N);
-        bool trained = zero_target_trains(w->t, p);
+        bool trained = zero_target_trains(w->t, p) && !w->t->weights_only;
         bool weights = st == (w->t->weights == DTYPE_F32 ? STATE_FP32 : STATE_BF16);
 
         number[i] = -1;
@@ -277,9 +273,6 @@ static void close_sink(struct sink *k)
 {
     struct zero_writer *w = k->priv;
 
-    for (int i = 0; i < w->n_items; i++)
-        free(w->item[i]);
-    free(w->item);
     arena_free(w->arena);
     free(w);
     free(k->dir);

@@ -9,35 +9,29 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/run_state.h"
+#include "libcommon/layout/zero/zero_order.h"
 
-static int no_such_source(const struct source *s, struct err *e)
-{
-    err_usage(e, "%s: is no checkpoint of DeepSpeed without pipeline, or a universal form of one: ZeRO's files cannot "
-              "be made of it", s->path);
-    return -1;
-}
-
-/* The lowest rank's model_states, kept open by whoever opened the source. */
+/* The lowest rank's model_states; optim_states, where they are wanted. */
 static int find_root(struct zero_target *t, struct err *e)
 {
     const struct source *s = t->src;
 
-    for (int i = 0; s->zero_stage && i < s->n_files && !t->root; i++) {
-        enum ds_kind kind = ds_name_parse(s->file[i].name).kind;
-
-        if ((kind == DS_MP || kind == DS_ZERO3) && s->file[i].pt) {
-            t->root_pt = s->file[i].pt;
-            t->root = pt_root(t->root_pt);
-        }
+    t->root_pt = zero_order_root(s);
+    if (!t->root_pt) {
+        err_usage(e, "%s: is no checkpoint of DeepSpeed without pipeline, or a universal form of one: ZeRO's files "
+                  "cannot be made of it", s->path);
+        return -1;
     }
-    if (!t->root)
-        return no_such_source(s, e);
+    t->root = pt_root(t->root_pt);
+    if (t->weights_only)
+        return 0;
     t->opt = s->run.optimizer;
     t->opt_pt = s->run.optimizer_pt;
     t->param_groups = s->run.param_groups;
     if (t->opt)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "has no optimizer states: ZeRO's files are made of masters and moments");
+    err_data(e, s->path, ERR_NO_BYTE, "has no optimizer states: ZeRO's files are made of masters and moments; of "
+             "ZeRO-1 and 2 --weights-only writes the weights, for load_checkpoint(load_module_only=True)");
     return -1;
 }
 
@@ -48,30 +42,17 @@ static const struct pk *zero_config(const struct zero_target *t)
     return pk_get(pk_get(t->root, "ds_config"), "zero_optimization");
 }
 
-static bool is_set(const struct pk *dict, const char *key)
-{
-    int64_t v = 0;
-
-    return pk_as_int(pk_get(dict, key), &v) && v;
-}
-
 static bool has_prefix(const struct zero_target *t)
 {
-    const struct pk *bf16 = pk_get(pk_get(t->root, "ds_config"), "bf16");
+    int64_t enabled = 0;
 
     for (int i = 0; i < t->src->n_files; i++)
         if (t->src->file[i].cls == FILE_OPTIMIZER && ds_name_parse(t->src->file[i].name).kind == DS_ZERO)
             return ds_name_parse(t->src->file[i].name).bf16;
-    return is_set(bf16, "enabled");
+    return pk_as_int(pk_get(pk_get(pk_get(t->root, "ds_config"), "bf16"), "enabled"), &enabled) && enabled;
 }
 
 /* ---- groups of the optimizer ---- */
-
-static void append(struct zero_group *g, const struct zero_group *more)
-{
-    memcpy(g->slot + g->n, more->slot, (size_t)more->n * sizeof *g->slot);
-    g->n += more->n;
-}
 
 static int all_slots(const struct zero_shape *x)
 {
@@ -80,55 +61,6 @@ static int all_slots(const struct zero_shape *x)
     for (int g = 0; g < x->n_groups; g++)
         n += x->group[g].n;
     return n;
-}
-
-static struct zero_group new_group(struct zero_target *t, int n)
-{
-    return (struct zero_group){ .slot = arena_alloc(t->arena, ((size_t)n + 1) * sizeof(struct zero_slot)) };
-}
-
-/* Sub-groups of ZeRO-3 join again: each group of the optimizer lists the numbers of its own, in order. */
-static int join_groups(struct zero_target *t, const struct zero_shape *from, struct err *e)
-{
-    uint32_t n = 0, m;
-    struct pk **group = pk_items(t->param_groups, &n);
-    int64_t next = 0, id;
-
-    t->shape.group = arena_alloc(t->arena, (n + 1) * sizeof *t->shape.group);
-    t->shape.n_groups = (int)n;
-    for (uint32_t g = 0; group && g < n; g++) {
-        struct pk **item = pk_items(pk_get(group[g], "params"), &m);
-
-        t->shape.group[g] = new_group(t, all_slots(from));
-        for (uint32_t i = 0; item && i < m; i++, next++) {
-            if (!pk_as_int(item[i], &id) || id != next || id >= from->n_groups)
-                goto odd;
-            append(&t->shape.group[g], &from->group[id]);
-        }
-    }
-    if (group && next == from->n_groups)
-        return 0;
-odd:
-    err_data(e, t->src->path, ERR_NO_BYTE, "param_groups do not list its %d sub-groups in order", from->n_groups);
-    return -1;
-}
-
-/*
- * round_robin_gradients deals parameters out: every world-th from the first, then every world-th from the second, and
- * so on. back: of such an order the one it was made of.
- */
-static void deal(struct zero_target *t, struct zero_group *g, int world, bool back)
-{
-    struct zero_group to = new_group(t, g->n);
-
-    for (int first = 0; first < world && first < g->n; first++)
-        for (int i = first; i < g->n; i += world, to.n++) {
-            if (back)
-                to.slot[i] = g->slot[to.n];
-            else
-                to.slot[to.n] = g->slot[i];
-        }
-    *g = to;
 }
 
 /* Each but the last is filled up to 16 bytes of weights. */
@@ -151,7 +83,7 @@ static void split_group(struct zero_target *t, const struct zero_group *from, in
         sum += zero_piece_elems(from->slot[i].n_elems, world);
     if (most >= sum)
         most = sum + 1;
-    x->group[g] = new_group(t, from->n);
+    x->group[g] = zero_order_new_group(t->arena, from->n);
     t->group_of[g] = group;
     sum = 0;
     for (int i = 0; i < from->n; i++) {
@@ -159,7 +91,7 @@ static void split_group(struct zero_target *t, const struct zero_group *from, in
         sum += zero_piece_elems(from->slot[i].n_elems, world);
         if (sum < most || i + 1 == from->n)
             continue;
-        x->group[++g] = new_group(t, from->n);
+        x->group[++g] = zero_order_new_group(t->arena, from->n);
         t->group_of[g] = group;
         sum = 0;
     }
@@ -183,19 +115,13 @@ static void split_groups(struct zero_target *t, int world)
 /* From the source's order to the optimizer's, and from there to the target's. */
 static int settle_groups(struct zero_target *t, int stage, int world, struct err *e)
 {
-    const struct zero_shape from = t->shape;
-    const struct pk *config = zero_config(t);
-    bool dealt = is_set(config, "round_robin_gradients"), aligned = is_set(config, "parameter_alignment");
-
-    if (t->src->zero_stage == 3 && join_groups(t, &from, e) < 0)
+    if (zero_order_read(t->src, t->arena, &t->shape, e) < 0)
         return -1;
     t->n_groups = t->shape.n_groups;
     for (int g = 0; g < t->n_groups; g++) {
-        if (dealt && t->src->zero_stage < 3)
-            deal(t, &t->shape.group[g], t->src->topo.dp, true);
-        if (dealt && stage < 3)
-            deal(t, &t->shape.group[g], world, false);
-        fill_up(t, &t->shape.group[g], aligned && stage < 3);
+        if (stage < 3 && zero_order_switch(t->root, "round_robin_gradients"))
+            zero_order_deal(t->arena, &t->shape.group[g], world, false);
+        fill_up(t, &t->shape.group[g], stage < 3 && zero_order_switch(t->root, "parameter_alignment"));
     }
     t->group_of = arena_alloc(t->arena, ((size_t)t->n_groups + 1) * sizeof *t->group_of);
     for (int g = 0; g < t->n_groups; g++)
@@ -240,22 +166,36 @@ static int check_carried(const struct pt *pt, struct err *e)
     return 0;
 }
 
-static int check_states(const struct zero_target *t, struct err *e)
+const struct tmap *zero_target_state(const struct param *p, enum state st, int *op)
+{
+    const struct tmap *m = p->state[st] || st != STATE_FP32 ? p->state[st] : p->state[STATE_BF16];
+
+    *op = m ? plan_op_of(m->dtype, DTYPE_F32) : -1;
+    return m;
+}
+
+static int check_states(const struct zero_target *t, struct report *notes, struct err *e)
 {
     static const enum state due[] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
+    bool widened = false;
 
-    for (int g = 0; g < t->shape.n_groups; g++)
+    for (int g = 0; !t->weights_only && g < t->shape.n_groups; g++)
         for (int i = 0; i < t->shape.group[g].n; i++) {
             const struct zero_slot *s = &t->shape.group[g].slot[i];
             const struct param *p = source_param(t->src, s->name);
+            int op = -1;
 
             for (int k = 0; k < 3; k++)
-                if (!p || !p->state[due[k]] || p->state[due[k]]->dtype != DTYPE_F32) {
+                if (!p || !zero_target_state(p, due[k], &op) || op < 0) {
                     err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is not there: ZeRO's files are "
                              "made of masters and moments", s->name, state_name(due[k]));
                     return -1;
                 }
+            widened = widened || !p->state[STATE_FP32];
         }
+    if (widened)
+        report_add(notes, SEV_WARNING, "masters", t->src->path, ERR_NO_BYTE, NULL,
+                   "no fp32 masters are there: they are made of the weights, which are less exact");
     return 0;
 }
 
@@ -284,6 +224,13 @@ static int settle_form(struct zero_target *t, int stage, struct report *notes, s
 {
     int64_t was = run_state_zero_stage(t->opt);
 
+    if (t->weights_only && stage == 3) {
+        err_usage(e, "%s: ZeRO-3 keeps weights nowhere but in the optimizer's files, which no engine takes without "
+                  "moments: --to zero1 or zero2 goes with --weights-only", t->src->path);
+        return -1;
+    }
+    if (t->weights_only)
+        return 0;
     t->elastic = !t->param_groups && stage < 3;
     t->whole = was == 0 && stage < 3 && pk_get(t->opt, "single_partition_of_fp32_groups");
     if (!t->param_groups && stage == 3) {
@@ -301,27 +248,22 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
                                     struct err *e)
 {
     struct zero_target *t = xcalloc(1, sizeof *t);
-    struct report *told = report_new();
     int stage = q->stage ? q->stage : s->zero_stage, world = q->world ? q->world : s->topo.dp;
 
     t->arena = arena_new(0);
     t->src = s;
+    t->weights_only = q->weights_only;
     if (find_root(t, e) < 0)
-        goto failed;
-    if (!zero_shape_read(&t->shape, t->arena, pk_get(t->root, "param_shapes"), s->path, told) &&
-        report_first_error(told, e) < 0)
         goto failed;
     t->weights = s->weights;
     t->bf16_names = has_prefix(t);
     if (settle_form(t, stage, notes, e) < 0 || settle_groups(t, stage, world, e) < 0)
         goto failed;
-    if (check_states(t, e) < 0 || check_frozen(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||
-        check_carried(t->opt_pt, e) < 0)
+    if (check_states(t, notes, e) < 0 || check_frozen(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||
+        (t->opt_pt && check_carried(t->opt_pt, e) < 0))
         goto failed;
-    report_free(told);
     return t;
 failed:
-    report_free(told);
     zero_target_free(t);
     return NULL;
 }

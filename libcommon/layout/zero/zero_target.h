@@ -1,8 +1,9 @@
 /*
  * zero_target.h - a checkpoint of ZeRO for another number of ranks or another stage: what it will hold
  *
- * Made of a source that has the trees of such a run: a checkpoint of ZeRO-1, 2 or 3, or a universal form of one. What
- * the target cannot hold, or the source does not have, is said before anything is written.
+ * Made of a source that has the trees of such a run: a checkpoint of ZeRO-1, 2 or 3, a universal form of one, or one
+ * that zero_fresh.h has given some. What the target cannot hold, or the source does not have, is said before anything
+ * is written.
  *
  * The optimizer's order comes first: its groups, parameters in the order in which the run gave them. ZeRO-1/2 lays
  * groups out in that order, with round_robin_gradients dealt out among the ranks; ZeRO-3 cuts each group into
@@ -18,6 +19,7 @@
 struct zero_request {
     int stage;                          /* 1, 2, 3; 0: the source's */
     int world;                          /* ranks; 0: the source's */
+    bool weights_only;                  /* model_states alone; not of stage 3 */
 };
 
 struct zero_target {
@@ -28,6 +30,7 @@ struct zero_target {
     int *group_of;                      /* [shape.n_groups] the optimizer's group; ZeRO-3 has several of one */
     const struct pk *root;              /* rank 0's model_states of the source */
     struct pt *root_pt;
+    bool weights_only;                  /* opt and param_groups are NULL */
     const struct pk *opt, *param_groups;        /* its optimizer_state_dict; param_groups NULL: elastic */
     struct pt *opt_pt;
     bool bf16_names;                    /* optimizer files' prefix */
@@ -45,6 +48,12 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
 void zero_target_free(struct zero_target *t);           /* NULL is fine */
 /* Trained: the optimizer has it. */
 bool zero_target_trains(const struct zero_target *t, const struct param *p);
+
+/*
+ * A trained parameter's master or moment, and the conversion that makes it fp32 (-1: none); without masters those of
+ * the weights. NULL: not there.
+ */
+const struct tmap *zero_target_state(const struct param *p, enum state st, int *op);
 
 /* Of another name of a weight: the name that holds it; else NULL. */
 const char *zero_target_holder(const struct zero_target *t, const char *name);

@@ -169,12 +169,26 @@ static struct pk *empty_tensor(struct model_tree *k)
     return zero_tree_vector(k->x, zero_tree_storage(k->x, 0), k->t->weights, 0, false);
 }
 
+/* A buffer that the source keeps in another file. */
+static struct pk *buffer(struct model_tree *k, const struct source_value *v)
+{
+    int storage = zero_tree_storage(k->x, v->map->len);
+
+    zero_tree_fill(k->x, &(struct zero_fill){ .storage = storage, .map = v->map, .len = v->map->len, .param = -1 });
+    return pt_new_tensor(k->x->ds.arena, &(struct pt_new){
+        .storage = storage, .dtype = v->map->dtype, .ndim = v->ndim, .shape = v->shape,
+        .storage_elems = (int64_t)(v->map->len / (uint64_t)dtype_size(v->map->dtype)) });
+}
+
 /* What stands under a name of `module`: a parameter, or a value that is carried along. */
 static struct pk *module_value(struct model_tree *k, const char *name, const struct pk *v)
 {
     const char *holder = name ? zero_target_holder(k->t, name) : NULL;
     const struct param *own = name ? source_param(k->t->src, holder ? holder : name) : NULL;
+    struct source_hit hit;
 
+    if (!own && pk_is_none(v) && name && source_find(k->t->src, name, &hit) && hit.value && hit.value->map)
+        return buffer(k, hit.value);
     if (!own)
         return zero_tree_carry(k->x, v, k->t->root_pt);
     if (k->t->shape.stage == 3)

@@ -29,12 +29,15 @@ static struct pk *vector(struct optim *k, int g, enum state st)
         const struct zero_slot *s = &x->group[g].slot[i];
         const struct param *p = source_param(k->t->src, s->name);
         int64_t elems = zero_piece(x, g, s, k->rank, &at, &skip);
+        int op;
+        const struct tmap *m = zero_target_state(p, st, &op);
+        uint64_t size = (uint64_t)dtype_size(m->dtype);
 
         if (elems > 0)
             zero_tree_fill(k->x, &(struct zero_fill){
-                .storage = storage, .at = (uint64_t)at * sizeof(float), .map = p->state[st],
-                .from = (uint64_t)skip * sizeof(float), .len = (uint64_t)elems * sizeof(float),
-                .param = (int)(p - k->t->src->param), .state = st });
+                .storage = storage, .at = (uint64_t)at * sizeof(float), .map = m, .op = (enum plan_op)op,
+                .from = (uint64_t)skip * size, .len = (uint64_t)elems * size, .param = (int)(p - k->t->src->param),
+                .state = st });
     }
     return zero_tree_vector(k->x, storage, DTYPE_F32, n, st == STATE_FP32);
 }

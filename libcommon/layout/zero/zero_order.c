@@ -1,0 +1,98 @@
+/*
+ * zero_order.c - sub-groups joined, dealt parameters gathered
+ */
+#include "libcommon/layout/zero/zero_order.h"
+
+#include <string.h>
+
+#include "libcommon/layout/ds_names.h"
+
+struct pt *zero_order_root(const struct source *s)
+{
+    for (int i = 0; s->zero_stage && i < s->n_files; i++) {
+        enum ds_kind kind = ds_name_parse(s->file[i].name).kind;
+
+        if ((kind == DS_MP || kind == DS_ZERO3) && s->file[i].pt)
+            return s->file[i].pt;
+    }
+    return NULL;
+}
+
+bool zero_order_switch(const struct pk *root, const char *key)
+{
+    int64_t v = 0;
+
+    return pk_as_int(pk_get(pk_get(pk_get(root, "ds_config"), "zero_optimization"), key), &v) && v;
+}
+
+struct zero_group zero_order_new_group(struct arena *a, int n)
+{
+    return (struct zero_group){ .slot = arena_alloc(a, ((size_t)n + 1) * sizeof(struct zero_slot)) };
+}
+
+void zero_order_deal(struct arena *a, struct zero_group *g, int world, bool back)
+{
+    struct zero_group to = zero_order_new_group(a, g->n);
+
+    for (int first = 0; first < world && first < g->n; first++)
+        for (int i = first; i < g->n; i += world, to.n++) {
+            if (back)
+                to.slot[i] = g->slot[to.n];
+            else
+                to.slot[to.n] = g->slot[i];
+        }
+    *g = to;
+}
+
+static void append(struct zero_group *g, const struct zero_group *more)
+{
+    memcpy(g->slot + g->n, more->slot, (size_t)more->n * sizeof *g->slot);
+    g->n += more->n;
+}
+
+/* Sub-groups of ZeRO-3 join again: each group of the optimizer lists the numbers of its own, in order. */
+static int join_groups(const struct source *s, struct arena *a, struct zero_shape *x, struct err *e)
+{
+    const struct zero_shape from = *x;
+    uint32_t n = 0, m;
+    struct pk **group = pk_items(s->run.param_groups, &n);
+    int64_t next = 0, id;
+    int all = 0;
+
+    for (int g = 0; g < from.n_groups; g++)
+        all += from.group[g].n;
+    x->group = arena_alloc(a, (n + 1) * sizeof *x->group);
+    x->n_groups = (int)n;
+    for (uint32_t g = 0; group && g < n; g++) {
+        struct pk **item = pk_items(pk_get(group[g], "params"), &m);
+
+        x->group[g] = zero_order_new_group(a, all);
+        for (uint32_t i = 0; item && i < m; i++, next++) {
+            if (!pk_as_int(item[i], &id) || id != next || id >= from.n_groups)
+                goto odd;
+            append(&x->group[g], &from.group[id]);
+        }
+    }
+    if (group && next == from.n_groups)
+        return 0;
+odd:
+    err_data(e, s->path, ERR_NO_BYTE, "param_groups do not list its %d sub-groups in order", from.n_groups);
+    return -1;
+}
+
+int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e)
+{
+    const struct pk *root = pt_root(zero_order_root(s));
+    struct report *told = report_new();
+    int rc = 0;
+
+    if (!zero_shape_read(out, a, pk_get(root, "param_shapes"), s->path, told))
+        rc = report_first_error(told, e);
+    report_free(told);
+    if (rc == 0 && s->zero_stage == 3 && s->run.optimizer)
+        rc = join_groups(s, a, out, e);
+    for (int g = 0; rc == 0 && g < out->n_groups; g++)
+        if (s->zero_stage < 3 && zero_order_switch(root, "round_robin_gradients"))
+            zero_order_deal(a, &out->group[g], s->topo.dp, true);
+    return rc;
+}
