@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/convert/rehearsal.h"
 
 static void warn(void *ctx, const char *text)
 {
@@ -89,4 +91,50 @@ void convert_cli_add(json_t *o, const struct convert_result *r)
 
     json_object_update(o, more);
     json_decref(more);
+}
+
+/* ---- in one line ---- */
+
+static json_t *facts_of(const struct convert_cli_job *j)
+{
+    json_t *o = json_pack("{s:s, s:o, s:o}", "tool", j->cli->tool, "input", text_json(j->src->path), "output",
+                          text_json(j->out));
+
+    json_object_update(o, j->facts);
+    return o;
+}
+
+int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e)
+{
+    struct rehearsal r;
+    char a[16], b[16];
+    int rc = rehearsal_run(j->src, k, j->out, &r, e);
+
+    if (rc == 0 && j->cli->json) {
+        json_t *o = facts_of(j), *more = json_pack("{s:b, s:i, s:I, s:I}", "dry_run", 1, "files", r.files, "need_bytes",
+                                                   (json_int_t)r.need_bytes, "free_bytes", (json_int_t)r.free_bytes);
+
+        json_object_update(o, more);
+        json_decref(more);
+        cli_json(o);
+    } else if (rc == 0) {
+        printf("%s -> %s: %s, %d files, %s to write, %s free%s\n", j->src->path, j->out, j->what, r.files,
+               bytes_text(r.need_bytes, a), bytes_text(r.free_bytes, b),
+               r.free_bytes < r.need_bytes ? ": not enough" : "");
+    }
+    k->ops->close(k);
+    return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
+}
+
+void convert_cli_told(const struct convert_cli_job *j, const struct convert_result *r)
+{
+    json_t *o;
+
+    if (!j->cli->json) {
+        convert_cli_say(j->cli, j->out, j->what, r);
+        return;
+    }
+    o = facts_of(j);
+    convert_cli_add(o, r);
+    cli_json(o);
 }

@@ -32,4 +32,17 @@ void convert_cli_say(const struct cli *cli, const char *out, const char *what, c
 /* The same for --json: add what became of the conversion to `o`. */
 void convert_cli_add(json_t *o, const struct convert_result *r);
 
+/* A conversion all of whose facts are one line's. */
+struct convert_cli_job {
+    struct cli *cli;
+    struct source *src;
+    const char *out;
+    const char *what;                   /* it will be: "ZeRO-2, 3 ranks, 34 parameters" */
+    json_t *facts;                      /* the same as an object's keys */
+};
+/* For --dry-run: rehearse the sink, which is closed, and print. EXIT_OK, EXIT_BAD where the disk has no room, or -1. */
+MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e);
+/* What became of it: a line on stderr, or an object on stdout. */
+void convert_cli_told(const struct convert_cli_job *j, const struct convert_result *r);
+
 #endif

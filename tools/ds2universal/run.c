@@ -2,12 +2,10 @@
  * run.c - the conversion: plan, run, result
  */
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/base/text.h"
-#include "libcommon/convert/rehearsal.h"
+#include "libcommon/layout/zero/zero_fresh.h"
 #include "tools/ds2universal/ds2universal.h"
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
@@ -26,51 +24,17 @@ static struct sink *open_sink(struct ds2universal_job *j)
     return universal_pt_sink(&o);
 }
 
-static int print_plan(struct ds2universal_job *j, struct source *s, struct err *e)
+/* An index is a second's work: nothing was copied, and part 0 did it. */
+static void tell(const struct convert_cli_job *c, const struct ds2universal_job *j, const struct convert_result *r)
 {
-    struct sink *k = open_sink(j);
-    struct rehearsal r;
-    char a[16], b[16];
-    int rc = rehearsal_run(s, k, j->out, &r, e);
-
-    if (rc == 0 && j->cli.json)
-        cli_json(json_pack("{s:s, s:o, s:o, s:s, s:b, s:i, s:i, s:I, s:I}", "tool", j->cli.tool, "input",
-                           text_json(s->path), "output", text_json(j->out), "format", form_names[j->form], "dry_run", 1,
-                           "parameters", s->n_params, "files", r.files, "need_bytes", (json_int_t)r.need_bytes,
-                           "free_bytes", (json_int_t)r.free_bytes));
-    else if (rc == 0)
-        printf("%s -> %s: %d parameters, %d files, %s to write, %s free%s\n", s->path, j->out, s->n_params, r.files,
-               bytes_text(r.need_bytes, a), bytes_text(r.free_bytes, b),
-               r.free_bytes < r.need_bytes ? ": not enough" : "");
-    k->ops->close(k);
-    return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
-}
-
-static void print_result(struct ds2universal_job *j, const struct source *s, const struct convert_result *r)
-{
-    char *what;
-
-    if (j->cli.json) {
-        json_t *o = json_pack("{s:s, s:o, s:o, s:s, s:i}", "tool", j->cli.tool, "input", text_json(s->path),
-                              "output", text_json(j->out), "format", form_names[j->form], "parameters", s->n_params);
-
-        convert_cli_add(o, r);
-        cli_json(o);
-        return;
-    }
-    if (!r->published && !r->complete && j->form == FORM_VIRTUAL)
-        return;                         /* a second's work: part 0 did it */
-    if (r->published && j->form == FORM_VIRTUAL) {
-        cli_say(&j->cli, "%s: %d parameters, nothing copied, %.2f s%s", j->out, s->n_params, r->wall_s,
+    if (j->form != FORM_VIRTUAL || j->cli.json || r->complete)
+        convert_cli_told(c, r);
+    else if (r->published)
+        cli_say(&j->cli, "%s: %s, nothing copied, %.2f s%s", j->out, c->what, r->wall_s,
                 r->n_drifted ? CONVERT_DRIFTED : "");
-        return;
-    }
-    what = str_fmt("%d parameters", s->n_params);
-    convert_cli_say(&j->cli, j->out, what, r);
-    free(what);
 }
 
-static int convert(struct ds2universal_job *j, struct source *s, struct err *e)
+static int convert(struct ds2universal_job *j, const struct convert_cli_job *c, struct err *e)
 {
     char *shape = str_fmt("format %s split %d vocab %d replicas %d", form_names[j->form], j->split, j->vocab,
                           j->cli.replicas);
@@ -79,10 +43,31 @@ static int convert(struct ds2universal_job *j, struct source *s, struct err *e)
     int rc;
 
     o.move_latest = j->form == FORM_PT ? "latest_universal" : NULL;
-    rc = convert_run(s, open_sink(j), &o, &res, e);
+    rc = convert_run(c->src, open_sink(j), &o, &res, e);
     if (rc == 0)
-        print_result(j, s, &res);
+        tell(c, j, &res);
     free(shape);
+    return rc;
+}
+
+static int run(struct ds2universal_job *j, struct source *s, struct err *e)
+{
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
+    struct report *notes = report_new();
+    char *what = NULL;
+    int rc = -1;
+
+    if (zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N }, notes, e) == 0) {
+        source_add_buffers(s);
+        cli_warn_findings(&j->cli, notes);
+        what = str_fmt("%d parameters", s->n_params);
+        c.what = what;
+        c.facts = json_pack("{s:s, s:i}", "format", form_names[j->form], "parameters", s->n_params);
+        rc = j->cli.dry_run ? convert_cli_plan(&c, open_sink(j), e) : convert(j, &c, e);
+        json_decref(c.facts);
+    }
+    report_free(notes);
+    free(what);
     return rc;
 }
 
@@ -94,10 +79,8 @@ int job_run(struct ds2universal_job *j)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s)
-        source_add_buffers(s);
     if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
-        rc = j->cli.dry_run ? print_plan(j, s, &e) : convert(j, s, &e);
+        rc = run(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(s);

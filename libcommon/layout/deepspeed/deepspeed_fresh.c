@@ -13,8 +13,7 @@
 
 enum { GROUPS = 3 };
 
-/* The version whose files these are. */
-static const char version[] = "0.12.6";
+const char ds_fresh_version[] = "0.12.6";
 
 static struct pk *tuple_of(struct arena *a, struct pk *x, struct pk *y)
 {
@@ -86,7 +85,7 @@ static struct pk *mp_root(const struct source *s, struct arena *a, const struct 
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
         pk_set_int(a, d, ints[i], i >= 3);
     pk_set_str(a, d, "ds_config", pk_dict(a));
-    pk_set_str(a, d, "ds_version", pk_str(a, version));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
     pk_set_str(a, d, "args", f->args);
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
     pk_set_int(a, d, "iteration", 0);
@@ -97,14 +96,14 @@ static struct pk *mp_root(const struct source *s, struct arena *a, const struct 
     return d;
 }
 
-int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, struct err *e)
+int ds_fresh_file(struct source *s, const struct pk *root, struct err *e)
 {
     static const char name[] = "mp_rank_00_model_states.pt";
     uint8_t *bytes = NULL, *kept;
     struct source_file *grown;
     uint64_t size;
 
-    if (pt_build("mp_rank_00_model_states", mp_root(s, a, f), NULL, s->files, &bytes, &size, e) < 0)
+    if (pt_build("mp_rank_00_model_states", root, NULL, s->files, &bytes, &size, e) < 0)
         return -1;
     kept = arena_alloc(s->arena, size);
     memcpy(kept, bytes, size);
@@ -117,7 +116,12 @@ int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, str
     grown[s->n_files].file = files_add_mem(s->files, kept, size, name);
     grown[s->n_files].pt = pt_open(s->files, grown[s->n_files].file, e);
     s->file = grown;
-    if (!s->file[s->n_files++].pt)
+    return s->file[s->n_files++].pt ? 0 : -1;
+}
+
+int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, struct err *e)
+{
+    if (ds_fresh_file(s, mp_root(s, a, f), e) < 0)
         return -1;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     s->run.n_groups = f->n_groups;
@@ -168,7 +172,7 @@ static struct pk *optimizer(struct arena *a, bool zero_stage_1)
         if (i == 0 && zero_stage_1)
             pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
     }
-    pk_set_str(a, d, "ds_version", pk_str(a, version));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
     pk_set_str(a, d, "param_slice_mappings", pk_list(a));
     for (int g = 0; g < GROUPS; g++)
         pk_add(a, groups, adamw(a, g));

@@ -10,6 +10,10 @@
 
 #include "libcommon/layout/layout.h"
 
+extern const char ds_fresh_version[];           /* whose files these are: "0.12.6" */
+/* mp_rank_00_model_states.pt of this tree, in memory: one more of the source's files. -1: ERR_DATA. */
+MUST_CHECK int ds_fresh_file(struct source *s, const struct pk *root, struct err *e);
+
 /* `zero_stage` of an optimizer's tree: DeepSpeed's ZeroStageEnum(1). */
 struct pk *ds_fresh_zero_stage_1(struct arena *a);
 

@@ -18,6 +18,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/layout/zero/zero_target.h"
 
 static const float *zero_row(int64_t n)
 {
@@ -74,7 +75,10 @@ static struct universal_state state_of(const struct sink *k, const struct param 
     int64_t shape[TENSOR_MAX_DIM];
 
     if (is_trained(k->src, p)) {
+        u.map = zero_target_state(p, st, &u.op);
         u.len = universal_shape(k->src, p, k->o.vocab, shape);
+        if (u.op > PLAN_COPY)           /* 16 bits each */
+            u.len /= 2;
         return u;
     }
     if (st != STATE_FP32)
@@ -178,9 +182,9 @@ static int check_states(const struct source *s, struct err *e)
         return universal_check_states(s, e);
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
-            const struct tmap *m = s->param[i].state[universal_states[j]];
+            int op;
 
-            if (m && m->dtype == DTYPE_F32)
+            if (zero_target_state(&s->param[i], universal_states[j], &op) && op >= 0)
                 continue;
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is not there: a universal form is made of "
                      "masters and moments; start from a checkpoint that has its optimizer states", s->param[i].name,

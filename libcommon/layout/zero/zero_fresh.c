@@ -1,0 +1,313 @@
+/*
+ * zero_fresh.c - groups and shapes of the source become DeepSpeed's trees
+ */
+#include "libcommon/layout/zero/zero_fresh.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
+#include "libcommon/layout/optim_groups.h"
+#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/model/loss_scale.h"
+
+/* ---- parameters ---- */
+
+static const struct tmap *weights_of(const struct param *p)
+{
+    return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
+}
+
+/* What stands before the weights' names in the files: "model."; caller frees. */
+static char *prefix_of(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = STATE_BF16; st <= STATE_FP32; st++)
+            if (s->param[i].spelled[st] && str_ends(s->param[i].spelled[st], s->param[i].name))
+                return str_fmt("%.*s", (int)(strlen(s->param[i].spelled[st]) - strlen(s->param[i].name)),
+                               s->param[i].spelled[st]);
+    return xstrdup("");
+}
+
+/* Tensors of integers are no parameters but buffers of the model, where they stand among its weights. */
+static void split_buffers(struct source *s)
+{
+    struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
+    char *prefix = prefix_of(s);
+    int n = 0;
+
+    if (s->n_values)
+        memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
+    s->value = value;
+    for (int i = 0; i < s->n_values; i++)
+        if (*prefix && value[i].map && str_starts(value[i].name, prefix)) {
+            value[i].buffer = true;
+            value[i].name += strlen(prefix);
+        }
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        const struct tmap *m = weights_of(p);
+
+        if (!m || m->dtype <= DTYPE_BF16) {             /* floats come first */
+            s->param[n++] = *p;
+            continue;
+        }
+        s->value[s->n_values] = (struct source_value){ .name = p->name, .map = m, .ndim = p->ndim, .buffer = true };
+        memcpy(s->value[s->n_values++].shape, p->shape, sizeof p->shape);
+    }
+    s->n_params = n;
+    *s->names = (struct source_names){0};
+    free(prefix);
+}
+
+/* What the run computes with: what all weights are, or fp32, which any of them can be made. */
+static enum dtype common_dtype(const struct source *s)
+{
+    enum dtype t = DTYPE_N;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *m = weights_of(&s->param[i]);
+
+        if (m && t != DTYPE_N && t != m->dtype)
+            return DTYPE_F32;
+        if (m)
+            t = m->dtype;
+    }
+    return t == DTYPE_F16 || t == DTYPE_BF16 ? t : DTYPE_F32;
+}
+
+/* Weights alone, and what is found by name, have no order but the model's. */
+static void one_group(const struct source *s, struct optim_groups *out, enum state due)
+{
+    struct optim_group *g = arena_alloc(s->arena, sizeof *g);
+
+    *out = (struct optim_groups){ .n = 1, .group = g };
+    *g = (struct optim_group){ .param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *g->param) };
+    for (int i = 0; i < s->n_params; i++)
+        if (due == STATE_FP32 ? weights_of(&s->param[i]) != NULL : s->param[i].state[due] != NULL)
+            g->param[g->n++] = s->param[i].name;
+}
+
+static int read_groups(struct source *s, enum zero_fresh what, struct optim_groups *out, struct err *e)
+{
+    if (what == ZERO_FRESH_WEIGHTS) {
+        one_group(s, out, STATE_FP32);
+        return 0;
+    }
+    if (optim_groups_read(s, s->arena, out, e) < 0)
+        return -1;
+    if (out->n == 0 && what == ZERO_FRESH_NAMES)
+        one_group(s, out, STATE_EXP_AVG);
+    if (out->n == 0) {
+        err_data(e, s->path, ERR_NO_BYTE, "does not say which parameters the optimizer's groups hold and with which "
+                 "settings: ZeRO's files cannot be made of it; --weights-only makes those of its weights");
+        return -1;
+    }
+    if (s->run.opt_step < 0 && what == ZERO_FRESH_RANKS) {
+        err_data(e, s->path, ERR_NO_BYTE, "has no step of the optimizer that all parameters share: ZeRO keeps one");
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- model_states ---- */
+
+static struct pk *param_shapes(struct source *s, const struct optim_groups *groups)
+{
+    struct zero_shape x = { .n_groups = groups->n };
+
+    x.group = arena_alloc(s->arena, (size_t)groups->n * sizeof *x.group);
+    for (int g = 0; g < groups->n; g++) {
+        x.group[g] = zero_order_new_group(s->arena, groups->group[g].n);
+        for (int i = 0; i < groups->group[g].n; i++) {
+            struct param *p = source_param(s, groups->group[g].param[i]);
+            struct zero_slot *slot = &x.group[g].slot[x.group[g].n++];
+
+            p->group = g;
+            *slot = (struct zero_slot){ .name = p->name, .ndim = p->ndim };
+            memcpy(slot->shape, p->shape, sizeof slot->shape);
+        }
+    }
+    return zero_shape_tree(s->arena, &x);
+}
+
+/* Every name, its tensor to be put there by whoever writes it. */
+static struct pk *module(struct source *s, struct pk *buffer_names)
+{
+    struct pk *d = pk_ordered_dict(s->arena);
+    const int64_t none = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        pk_set_str(s->arena, d, s->param[i].name, pt_new_filled(s->arena, &(struct pt_new){
+            .dtype = s->weights, .ndim = 1, .shape = &none }, ""));
+    for (int i = 0; i < s->n_values; i++)
+        if (s->value[i].buffer) {
+            pk_set_str(s->arena, d, s->value[i].name, pk_none(s->arena));
+            pk_add(s->arena, buffer_names, pk_str(s->arena, s->value[i].name));
+        }
+    return d;
+}
+
+static struct pk *enabled(struct arena *a, bool on)
+{
+    struct pk *d = pk_dict(a);
+
+    pk_set_str(a, d, "enabled", pk_bool(a, on));
+    return d;
+}
+
+static struct pk *config(const struct source *s)
+{
+    struct pk *d = pk_dict(s->arena), *zero = pk_dict(s->arena);
+
+    pk_set_int(s->arena, zero, "stage", 2);
+    pk_set_str(s->arena, d, "zero_optimization", zero);
+    pk_set_str(s->arena, d, "bf16", enabled(s->arena, s->weights == DTYPE_BF16));
+    pk_set_str(s->arena, d, "fp16", enabled(s->arena, s->weights == DTYPE_F16));
+    return d;
+}
+
+/* In the genuine order. */
+static struct pk *model_states(struct source *s, const struct optim_groups *groups)
+{
+    static const char *const empty[] = { "lr_scheduler", "data_sampler", "random_ltd" };
+    struct arena *a = s->arena;
+    struct pk *d = pk_dict(a), *buffer_names = pk_list(a);
+    const int64_t step = s->run.iteration >= 0 ? s->run.iteration : s->run.opt_step >= 0 ? s->run.opt_step : 0;
+
+    pk_set_str(a, d, "module", module(s, buffer_names));
+    pk_set_str(a, d, "buffer_names", buffer_names);
+    pk_set_str(a, d, "optimizer", pk_none(a));
+    pk_set_str(a, d, "param_shapes", param_shapes(s, groups));
+    pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
+    pk_set_str(a, d, "shared_params", pk_dict(a));
+    pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
+    for (int i = 0; i < 3; i++)
+        pk_set_str(a, d, empty[i], pk_none(a));
+    pk_set_int(a, d, "skipped_steps", 0);
+    pk_set_int(a, d, "global_steps", step);
+    pk_set_int(a, d, "global_samples", s->run.consumed_samples >= 0 ? s->run.consumed_samples : 0);
+    pk_set_int(a, d, "dp_world_size", 1);
+    pk_set_int(a, d, "mp_world_size", 1);
+    pk_set_str(a, d, "ds_config", config(s));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    return d;
+}
+
+/* ---- values ---- */
+
+/* The optimizer's own, of which its tree is made. */
+static bool is_optimizers(const char *name)
+{
+    const char *groups = strstr(name, "param_groups."), *state = strstr(name, "state.");
+
+    return (groups && (groups == name || groups[-1] == '.')) ||
+           (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
+}
+
+/* A number that stands there already is the source's; a schedule's values come together again. */
+static bool carry_value(struct source *s, struct pk *root, const struct source_value *v)
+{
+    static const char schedule[] = "lr_scheduler.";
+    struct pk *was = pk_get(root, v->name), *dict = pk_get(root, "lr_scheduler");
+
+    if (!v->tree || v->pt || (was && (was->type != PK_INT || v->tree->type != PK_INT)))
+        return false;
+    if (!str_starts(v->name, schedule)) {
+        pk_set_str(s->arena, root, v->name, pk_copy(s->arena, v->tree));
+        return true;
+    }
+    if (pk_is_none(dict)) {
+        dict = pk_dict(s->arena);
+        pk_set_str(s->arena, root, "lr_scheduler", dict);
+    }
+    pk_set_str(s->arena, dict, v->name + sizeof schedule - 1, pk_copy(s->arena, v->tree));
+    return true;
+}
+
+/* What the caller saved beside model and optimizer becomes its client_state, tensors excepted. */
+static void carry_values(struct source *s, struct pk *root, struct report *notes)
+{
+    struct strbuf left = {0};
+
+    for (int i = 0; i < s->n_values; i++)
+        if (!s->value[i].buffer && !is_optimizers(s->value[i].name) && !carry_value(s, root, &s->value[i]))
+            strbuf_addf(&left, "%s%s", left.len ? ", " : "", s->value[i].name);
+    if (left.len)
+        report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
+                   "ZeRO's files have no place for these, which are left out: %s", left.buf);
+    strbuf_free(&left);
+    if (pk_is_none(pk_get(root, "lr_scheduler")))
+        report_add(notes, SEV_WARNING, "fresh", s->path, ERR_NO_BYTE, NULL,
+                   "has no state of a learning rate's schedule: an engine that has one is to load with "
+                   "load_lr_scheduler_states=False");
+}
+
+/* ---- the optimizer ---- */
+
+static struct pk *param_groups(const struct source *s, const struct optim_groups *groups)
+{
+    struct arena *a = s->arena;
+    struct pk *list = pk_list(a);
+
+    for (int g = 0; g < groups->n; g++) {
+        struct pk *d = groups->group[g].options ? pk_copy(a, groups->group[g].options) : pk_dict(a), *ids = pk_list(a);
+
+        pk_add(a, ids, pk_int(a, g));
+        pk_set_str(a, d, "params", ids);
+        pk_add(a, list, d);
+    }
+    return list;
+}
+
+static void make_optimizer(struct source *s, const struct optim_groups *groups)
+{
+    struct arena *a = s->arena;
+    struct pk *d = pk_dict(a), *base = pk_dict(a), *args = pk_tuple(a), *list = param_groups(s, groups);
+
+    pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &(struct loss_scale){ .scale = 1 }));
+    pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, false));
+    pk_set_str(a, d, "overflow", pk_bool(a, false));
+    pk_set_str(a, d, "clip_grad", pk_float(a, 0));
+    pk_set_str(a, base, "state", pk_dict(a));
+    pk_set_str(a, base, "param_groups", list);
+    pk_set_str(a, d, "base_optimizer_state", base);
+    pk_add(a, args, pk_int(a, 2));
+    pk_set_str(a, d, "zero_stage", pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), args));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    s->run.optimizer = d;
+    s->run.param_groups = list;
+    s->run.optimizer_pt = NULL;
+}
+
+/* ---- all of it ---- */
+
+int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct report *notes, struct err *e)
+{
+    const enum zero_fresh what = q->what;
+    struct optim_groups groups;
+    struct pk *root;
+
+    if (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST && s->kind != LAYOUT_HF)
+        return 0;
+    split_buffers(s);
+    if (read_groups(s, what, &groups, e) < 0)
+        return -1;
+    s->weights = q->weights == DTYPE_N ? common_dtype(s) : q->weights;
+    root = model_states(s, &groups);
+    if (what != ZERO_FRESH_WEIGHTS)
+        carry_values(s, root, notes);
+    if (ds_fresh_file(s, root, e) < 0)
+        return -1;
+    if (what != ZERO_FRESH_WEIGHTS)
+        make_optimizer(s, &groups);
+    if (what == ZERO_FRESH_RANKS)
+        report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
+                   "has no ds_config: files are laid out for an engine without round_robin_gradients and "
+                   "parameter_alignment and with a sub_group_size of 1e9, as they are by default");
+    s->run.n_groups = groups.n;
+    s->zero_stage = 2;
+    s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = 1 };
+    return 0;
+}
