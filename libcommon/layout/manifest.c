@@ -428,7 +428,7 @@ static void take_tensor(struct source *s, const json_t *t, bool weights_only, co
     struct param *p = name ? source_param(s, name) : NULL;
     int st = state ? state_by_name(state) : -1;
 
-    if (weights_only && st >= 0 && st != STATE_BF16)
+    if (weights_only && st >= 0 && st != STATE_BF16 && (!p || !p->state[st]))
         return;
     if (!p || st < 0 || !p->state[st] || !hex_crc(t, &p->digest[st]))
         report_add(r, SEV_ERROR, "manifest", file, ERR_NO_BYTE, name, "lists state %s, which is not in the checkpoint",

@@ -62,6 +62,12 @@ bool dcp_names_optimizer(struct arena *a, const struct dcp_entry *en, const char
 
 /* ---- the prefix of the weights ---- */
 
+static bool weight_state(enum dtype t, enum state *st)
+{
+    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
+    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
+}
+
 struct naming {
     struct arena *a;
     const struct dcp_table *t;
@@ -133,13 +139,27 @@ static const char *find_prefix(const struct naming *nm, const char *path, struct
     return best ? arena_strndup(nm->a, best, n_best) : NULL;
 }
 
-/* ---- roles ---- */
-
-static bool weight_state(enum dtype t, enum state *st)
+/* Without an optimizer: the caller's one key, where all weights are a state dict below it. */
+static const char *common_key(const struct naming *nm)
 {
-    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
-    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
+    const char *key = NULL;
+    enum state st;
+
+    for (int i = 0; i < nm->t->n; i++) {
+        const struct dcp_entry *en = &nm->t->entry[i];
+
+        if (nm->fqn[i])
+            return NULL;
+        if (!en->is_tensor || !weight_state(en->dtype, &st))
+            continue;
+        if (en->n_path != 2 || (key && strcmp(key, en->path[0]) != 0))
+            return NULL;
+        key = en->path[0];
+    }
+    return key ? arena_fmt(nm->a, "%s.", key) : NULL;
 }
+
+/* ---- roles ---- */
 
 static void assign_weights(const struct naming *nm, const char *prefix, struct dcp_role *role)
 {
@@ -187,6 +207,8 @@ void dcp_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_rol
         if (!nm.fqn[i] && t->entry[i].is_tensor)
             names_add(nm.tensor, t->entry[i].name, i);
     prefix = find_prefix(&nm, path, r);
+    if (!prefix)
+        prefix = common_key(&nm);
     assign_weights(&nm, prefix, role);
     assign_moments(&nm, prefix, role);
 }

@@ -3,7 +3,8 @@
  *
  * A planner has joined the caller's keys with dots. Optimizer entries end in "state.<fqn>.<what>", where fqn is the
  * parameter's name in its module; the caller's prefix before the weights ("model.") is what has to stand before each
- * fqn to give a tensor of the same shape. Without an optimizer every tensor of numbers is a parameter of its own name.
+ * fqn to give a tensor of the same shape. Without an optimizer it is the one key below which all weights are; else
+ * every tensor of numbers is a parameter of its own name.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_NAMES_H
 #define SHARDKIT_LAYOUT_DCP_NAMES_H

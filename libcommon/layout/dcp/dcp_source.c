@@ -576,7 +576,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     find_iteration(s);
     find_opt_step(&x);
     free(x.item);
-    return o->no_tensors ? 0 : manifest_load(s, false, r, e);
+    return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }
 
 int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
