@@ -30,5 +30,7 @@ int job_run(struct reshape_job *j);
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e);
 /* The same of torch.distributed's. */
 int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e);
+/* Run the sink, which is closed, or print the plan: write.c. */
+int reshape_write(struct reshape_job *j, const struct convert_cli_job *c, struct sink *k, struct err *e);
 
 #endif
