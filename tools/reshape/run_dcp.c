@@ -4,11 +4,10 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/dcp/dcp_sink.h"
 #include "tools/reshape/reshape.h"
 
-/* Anything but the number of ranks. */
+/* Anything but ranks. */
 static bool asks_too_much(const struct reshape_job *j)
 {
     const struct ds_request *q = &j->target.q;
@@ -18,13 +17,8 @@ static bool asks_too_much(const struct reshape_job *j)
            j->cli.certificate;
 }
 
-int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
+static int check(const struct reshape_job *j, const struct source *s, struct err *e)
 {
-    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
-    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
-    char *what;
-    int rc;
-
     if (s->kind != LAYOUT_DCP || (j->to && j->to != RESHAPE_TO_DCP))
         err_usage(e, "%s: a %s checkpoint; torch.distributed's is made of one of its own, and becomes no other",
                   s->path, layout_name(s->kind));
@@ -33,13 +27,37 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
                   "option given is for checkpoints of DeepSpeed", s->path);
     else if (j->ranks == 0)
         err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
-    if (e->kind != ERR_NONE)
-        return -1;
-    what = str_fmt("dcp, %d ranks, %d parameters, %d entries", j->ranks, s->n_params, s->dcp->n);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+static int write_target(struct reshape_job *j, struct source *s, const struct dcp_target *t, struct err *e)
+{
+    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
+    char *what = str_fmt("dcp, %d ranks, %d parameters, %d entries", j->ranks, s->n_params, t->table.n);
+    int rc;
+
     c.what = what;
     c.facts = json_pack("{s:i}", "ranks", j->ranks);
-    rc = reshape_write(j, &c, dcp_sink(&so, j->ranks), e);
+    rc = reshape_write(j, &c, dcp_sink(&so, t, (struct dcp_mesh){ j->ranks, 1 }), e);
     json_decref(c.facts);
     free(what);
+    return rc;
+}
+
+int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
+{
+    struct report *notes = report_new();
+    struct dcp_target *t = NULL;
+    int rc = -1;
+
+    if (check(j, s, e) == 0)
+        t = dcp_target_new(s, notes, e);
+    if (t) {
+        cli_warn_findings(&j->cli, notes);
+        rc = write_target(j, s, t, e);
+    }
+    dcp_target_free(t);
+    report_free(notes);
     return rc;
 }

@@ -20,18 +20,22 @@
 
 /* One item of the result. */
 struct dcp_piece {
-    struct sink_item pub;
-    const struct dcp_entry *en;
-    const struct tmap *map;             /* NULL: a value */
-    const struct param *param;          /* whose state it is; NULL: no parameter's */
+    struct sink_item pub;               /* of a plan item: the first of the pieces that it fills */
+    int n_pieces;                       /* ... so many: the columns that its rows are dealt out to */
+    int entry;                          /* in the target */
+    const struct dcp_part *part;        /* of it */
     int rank;
     uint64_t at, size;                  /* in the rank's file */
-    int64_t row, rows;                  /* of a tensor that is cut: which; rows -1: it is whole */
-    uint64_t from, len;                 /* bytes of the tensor */
+    bool cut;                           /* of a tensor: it is this box of it, else all */
+    int64_t row, rows, column, columns;
+    uint64_t from, len;                 /* bytes of the tensor: its rows, whole; of itself */
+    struct crc_sum sum;                 /* of rows that are dealt out: what passed by, as it lies in the tensor */
     uint8_t *bytes;                     /* a value's archive */
 };
 
 struct dcp_writer {
+    const struct dcp_target *t;
+    struct dcp_mesh mesh;
     int ranks;
     struct dcp_piece *piece;
     int n, cap;
@@ -40,94 +44,111 @@ struct dcp_writer {
 
 /* ---- what there will be ---- */
 
-static struct dcp_piece *add_piece(struct dcp_writer *w, const struct dcp_entry *en, int rank)
+static struct dcp_piece *add_piece(struct dcp_writer *w, int entry, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);
-    w->piece[w->n] = (struct dcp_piece){ .en = en, .rank = rank, .rows = -1 };
+    w->piece[w->n] = (struct dcp_piece){ .entry = entry, .part = &w->t->part[entry], .rank = rank };
     return &w->piece[w->n++];
 }
 
-/* The tensor behind an entry; NULL: it is a value, *v. */
-static const struct tmap *find_map(const struct source *s, const struct dcp_entry *en, struct source_hit *hit)
+static const struct dcp_entry *entry_of(const struct dcp_writer *w, const struct dcp_piece *p)
 {
-    if (!source_find(s, en->name, hit))
-        return NULL;
-    if (!hit->param)
-        return hit->value->map;
-    if (hit->state < 0)
-        hit->state = param_named_state(hit->param);
-    if (hit->state < 0)
-        hit->state = hit->param->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
-    return hit->param->state[hit->state];
+    return &w->t->table.entry[p->entry];
 }
 
-/* Rows [row, row + rows) of it, or all. */
-static void add_tensor(struct dcp_writer *w, const struct dcp_entry *en, const struct tmap *map,
-                       const struct source_hit *hit, int number)
+/* Columns are dealt out where the mesh's second dimension divides them. */
+static int columns_of(const struct dcp_writer *w, const struct dcp_entry *en)
 {
-    int64_t n = hit->param && en->ndim > 0 ? en->shape[0] : -1, each = n > 0 ? (n + w->ranks - 1) / w->ranks : 0;
-    uint64_t row = n > 0 ? map->len / (uint64_t)n : 0;
+    return en->ndim > 1 && en->shape[1] > 0 && en->shape[1] % w->mesh.columns == 0 ? w->mesh.columns : 1;
+}
 
-    for (int r = 0; r < (n > 0 ? w->ranks : 1) && r * each < (n > 0 ? n : 1); r++) {
-        struct dcp_piece *p = add_piece(w, en, n > 0 ? r : number % w->ranks);
+/* One row of ranks' share: rows [row, row + rows) of the tensor. */
+static void add_rows(struct dcp_writer *w, int entry, int64_t row, int64_t rows, int first_rank)
+{
+    const struct dcp_entry *en = &w->t->table.entry[entry];
+    const uint64_t bytes = w->t->part[entry].map->len / (uint64_t)en->shape[0];
+    const int n = columns_of(w, en);
 
-        p->map = map;
-        p->param = hit->param;
-        p->pub.state = hit->param ? (enum state)hit->state : STATE_FP32;
-        p->len = map->len;
-        if (n <= 0)
-            continue;
-        p->row = r * each;
-        p->rows = each < n - p->row ? each : n - p->row;
-        p->from = (uint64_t)p->row * row;
-        p->len = (uint64_t)p->rows * row;
+    for (int c = 0; c < n; c++) {
+        struct dcp_piece *p = add_piece(w, entry, first_rank + c);
+
+        p->cut = true;
+        p->n_pieces = c == 0 ? n : 0;
+        p->row = row;
+        p->rows = rows;
+        p->columns = en->ndim > 1 ? en->shape[1] / n : 0;
+        p->column = c * p->columns;
+        p->from = (uint64_t)row * bytes;
+        p->len = (uint64_t)rows * bytes / (uint64_t)n;
     }
 }
 
-static struct pt_image *make_image(const struct dcp_piece *p)
+/* Parameters' states are cut, what has no rows and everything else lies whole with one rank. */
+static void add_tensor(struct dcp_writer *w, int entry)
+{
+    const struct dcp_entry *en = &w->t->table.entry[entry];
+    const struct dcp_part *part = &w->t->part[entry];
+    int64_t n = part->param && en->ndim > 0 ? en->shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
+    struct dcp_piece *p;
+
+    for (int r = 0; r < w->mesh.rows && r * each < n; r++)
+        add_rows(w, entry, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
+    if (n > 0)
+        return;
+    p = add_piece(w, entry, entry % w->ranks);
+    p->n_pieces = 1;
+    p->len = part->map->len;
+}
+
+static void box_of(const struct dcp_writer *w, const struct dcp_piece *p, int64_t at[TENSOR_MAX_DIM],
+                   int64_t len[TENSOR_MAX_DIM])
+{
+    const struct dcp_entry *en = entry_of(w, p);
+
+    memset(at, 0, TENSOR_MAX_DIM * sizeof *at);
+    memcpy(len, en->shape, TENSOR_MAX_DIM * sizeof *len);
+    if (!p->cut)
+        return;
+    at[0] = p->row;
+    len[0] = p->rows;
+    if (en->ndim > 1) {
+        at[1] = p->column;
+        len[1] = p->columns;
+    }
+}
+
+static struct pt_image *make_image(const struct dcp_writer *w, const struct dcp_piece *p)
 {
     struct arena *a = arena_new(0);
-    int64_t shape[TENSOR_MAX_DIM];
-    struct pt_new t = { .dtype = p->map->dtype, .ndim = p->en->ndim, .shape = shape };
+    int64_t at[TENSOR_MAX_DIM], shape[TENSOR_MAX_DIM];
+    struct pt_new t = { .dtype = p->part->map->dtype, .ndim = entry_of(w, p)->ndim, .shape = shape };
     struct pt_image *im;
 
-    memcpy(shape, p->en->shape, sizeof shape);
-    if (p->rows >= 0)
-        shape[0] = p->rows;
+    box_of(w, p, at, shape);
     t.storage_elems = (int64_t)(p->len / (uint64_t)dtype_size(t.dtype));
     im = pt_image_new(PREFIX, pt_new_tensor(a, &t), 1, &p->len);
     arena_free(a);
     return im;
 }
 
-static int add_value(struct dcp_writer *w, const struct source *s, const struct dcp_entry *en,
-                     const struct source_value *v, struct err *e)
-{
-    struct dcp_piece *p = add_piece(w, en, w->n % w->ranks);
-
-    return pt_build(PREFIX, v->tree, v->pt, s->files, &p->bytes, &p->size, e);
-}
-
 static int list_pieces(struct dcp_writer *w, const struct source *s, struct err *e)
 {
     for (int pass = 0; pass < 2; pass++)        /* values first, as torch has them */
-        for (int i = 0; i < s->dcp->n; i++) {
-            const struct dcp_entry *en = &s->dcp->entry[i];
-            struct source_hit hit = {0};
-            const struct tmap *map = find_map(s, en, &hit);
+        for (int i = 0; i < w->t->table.n; i++) {
+            const struct dcp_part *part = &w->t->part[i];
+            struct dcp_piece *p;
 
-            if (en->is_tensor ? !map : !hit.value || !hit.value->tree) {
-                err_data(e, s->path, ERR_NO_BYTE, "%s cannot be read whole", en->name);
-                return -1;
-            }
-            if (pass == 1 && en->is_tensor)
-                add_tensor(w, en, map, &hit, i);
-            else if (pass == 0 && !en->is_tensor && add_value(w, s, en, hit.value, e) < 0)
+            if (pass == 1 && part->map)
+                add_tensor(w, i);
+            if (pass == 1 || part->map)
+                continue;
+            p = add_piece(w, i, w->n % w->ranks);
+            if (pt_build(PREFIX, part->tree, part->pt, s->files, &p->bytes, &p->size, e) < 0)
                 return -1;
         }
     for (int i = 0; i < w->n; i++) {
         struct dcp_piece *p = &w->piece[i];
-        struct pt_image *im = p->map ? make_image(p) : NULL;
+        struct pt_image *im = p->part->map ? make_image(w, p) : NULL;
 
         p->size = im ? pt_image_size(im) : p->size;
         p->at = w->end[p->rank];
@@ -140,6 +161,31 @@ static int list_pieces(struct dcp_writer *w, const struct source *s, struct err 
 static char *file_of(const struct dcp_piece *p)
 {
     return str_fmt("__%d_0.distcp", p->rank);
+}
+
+/* The item of a piece and of those beside it, which have the same rows. */
+static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *plan, const int *dst)
+{
+    const struct dcp_writer *w = k->priv;
+    const struct plan_range r = { .map = p->part->map, .from = p->from, .len = p->len * (uint64_t)p->n_pieces,
+                                  .name = entry_of(w, p)->name, .policy = k->o.replicas, .user = &p->pub };
+    struct plan_out *out = xcalloc((size_t)p->n_pieces, sizeof *out);
+
+    p->pub.param = p->part->param ? (int)(p->part->param - w->t->src->param) : 0;
+    p->pub.state = p->part->state;
+    p->pub.repeated = !p->part->param || p->part->again;        /* no parameter's: drift is none of its concerns */
+    p->pub.priv = p;
+    for (int c = 0; c < p->n_pieces; c++) {
+        struct pt_image *im = make_image(w, &p[c]);
+
+        out[c] = (struct plan_out){ .dst = dst[p[c].rank], .at = p[c].at + pt_image_at(im, 0) };
+        pt_image_free(im);
+    }
+    if (p->n_pieces > 1)
+        plan_add_columns(plan, &r, p->len / (uint64_t)p->rows, out, p->n_pieces);
+    else
+        plan_add(plan, &r, out[0].dst, out[0].at);
+    free(out);
 }
 
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
@@ -156,21 +202,9 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         dst[r] = w->end[r] ? plan_add_sized(plan, path, w->end[r]) : -1;
         free(path);
     }
-    for (int i = 0; i < w->n && rc == 0; i++) {
-        struct dcp_piece *p = &w->piece[i];
-        struct pt_image *im;
-
-        p->pub.param = p->param ? (int)(p->param - s->param) : 0;
-        p->pub.repeated = !p->param;    /* no parameter's: drift is none of its concerns */
-        p->pub.priv = p;
-        if (!p->map || p->len == 0)
-            continue;
-        im = make_image(p);
-        plan_add(plan, &(struct plan_range){ .map = p->map, .from = p->from, .len = p->len, .name = p->en->name,
-                                             .policy = k->o.replicas, .user = &p->pub },
-                 dst[p->rank], p->at + pt_image_at(im, 0));
-        pt_image_free(im);
-    }
+    for (int i = 0; i < w->n && rc == 0; i++)
+        if (w->piece[i].n_pieces > 0 && w->piece[i].len > 0)
+            add_item(k, &w->piece[i], plan, dst);
     free(dst);
     return rc;
 }
@@ -180,9 +214,9 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     const struct dcp_writer *w = k->priv;
     uint64_t bytes = 1 << 20;
 
-    for (int i = 0; i < s->dcp->n; i++) {
-        struct source_hit hit;
-        const struct tmap *m = find_map(s, &s->dcp->entry[i], &hit);
+    (void)s;
+    for (int i = 0; i < w->t->table.n; i++) {
+        const struct tmap *m = w->t->part[i].map;
 
         /* A container round each item, and some lines of .metadata. */
         bytes += 4096 + (m ? m->len + (uint64_t)w->ranks * 2048 : 0);
@@ -194,8 +228,9 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 
 static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t crc, struct err *e)
 {
+    const struct dcp_writer *w = k->priv;
     char *name = file_of(p), *path = path_join(k->dir, name);
-    struct pt_image *im = p->map ? make_image(p) : NULL;
+    struct pt_image *im = p->part->map ? make_image(w, p) : NULL;
     const struct zip_run *run;
     int fd = open(path, O_WRONLY | O_CLOEXEC), rc = fd < 0 ? -1 : 0;
 
@@ -206,7 +241,7 @@ static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t 
     if (!im && rc == 0)
         rc = write_all_at(fd, p->bytes, p->size, p->at);
     if (rc < 0)
-        err_sys(e, path, "cannot write item %s", p->en->name);
+        err_sys(e, path, "cannot write item %s", entry_of(w, p)->name);
     if (fd >= 0)
         close(fd);
     pt_image_free(im);
@@ -215,35 +250,44 @@ static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t 
     return rc;
 }
 
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static void look(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
 {
-    const struct sink_item *it = pi->user;
+    struct dcp_piece *p = ((const struct sink_item *)pi->user)->priv;
 
-    return write_item(k, it->priv, pi->crc.acc, e);
+    (void)k;
+    if (pi->n_outs)
+        crc_sum_add(&p->sum, p->part->map->len, from, len, crc_bytes(0, bytes, len));
 }
 
-/* The source's table with the new chunks; pieces of an entry stand one behind the other. */
-static void make_table(const struct dcp_writer *w, const struct source *s, struct arena *a, struct dcp_table *t)
+static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
-    *t = *s->dcp;
+    const struct dcp_piece *p = ((const struct sink_item *)pi->user)->priv;
+    int rc = 0;
+
+    pi->share.acc = p->sum.acc;         /* into the journal */
+    for (int c = 0; c < p->n_pieces && rc == 0; c++)
+        rc = write_item(k, &p[c], pi->n_outs ? pi->out[c].crc.acc : pi->crc.acc, e);
+    return rc;
+}
+
+/* The target's table with its chunks; pieces of an entry stand one behind the other. */
+static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_table *t)
+{
+    *t = w->t->table;
     t->entry = arena_alloc(a, ((size_t)t->n + 1) * sizeof *t->entry);
-    memcpy(t->entry, s->dcp->entry, (size_t)t->n * sizeof *t->entry);
+    memcpy(t->entry, w->t->table.entry, (size_t)t->n * sizeof *t->entry);
     for (int i = 0; i < t->n; i++)
         t->entry[i].n_chunks = 0;
     for (int i = 0; i < w->n; i++) {
         const struct dcp_piece *p = &w->piece[i];
-        struct dcp_entry *en = &t->entry[p->en - s->dcp->entry];
+        struct dcp_entry *en = &t->entry[p->entry];
         struct dcp_chunk *c;
         char *name = file_of(p);
 
         if (en->n_chunks == 0)
             en->chunk = arena_alloc(a, (size_t)w->ranks * sizeof *en->chunk);
         c = &en->chunk[en->n_chunks++];
-        memcpy(c->len, en->shape, sizeof c->len);
-        if (p->rows >= 0) {
-            c->at[0] = p->row;
-            c->len[0] = p->rows;
-        }
+        box_of(w, p, c->at, c->len);
         c->place = (struct dcp_place){ .file = arena_fmt(a, "%s", name), .at = p->at, .len = p->size };
         free(name);
     }
@@ -260,10 +304,10 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 
     (void)plan;
     for (int i = 0; i < w->n && rc == 0; i++)
-        if (!w->piece[i].map || w->piece[i].len == 0)
+        if (!w->piece[i].part->map || w->piece[i].len == 0)
             rc = write_item(k, &w->piece[i], 0, e);
     if (rc == 0) {
-        make_table(w, k->src, a, &t);
+        make_table(w, a, &t);
         dcp_metadata_write(&t, &sb);
         rc = file_replace(path, sb.buf, sb.len, e);
     }
@@ -276,29 +320,29 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 /* States of parameters, each summed up from its rows. */
 static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
-    const struct source *s = k->src;
-    int *number = xmalloc((size_t)s->n_params * STATE_N * sizeof *number + 1), n = 0;
-    struct sink_tensor *t = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *t);
+    const struct dcp_writer *w = k->priv;
+    int *number = xmalloc((size_t)w->t->table.n * sizeof *number + 1), n = 0;
+    struct sink_tensor *t = xcalloc((size_t)w->t->table.n + 1, sizeof *t);
 
-    for (int i = 0; i < s->n_params * STATE_N; i++) {
-        const struct param *p = &s->param[i / STATE_N];
-        const struct tmap *m = p->state[i % STATE_N];
+    for (int i = 0; i < w->t->table.n; i++) {
+        const struct dcp_part *p = &w->t->part[i];
+        const struct dcp_entry *en = &w->t->table.entry[i];
 
-        number[i] = m ? n : -1;
-        if (!m)
+        number[i] = p->param ? n : -1;
+        if (number[i] < 0)
             continue;
-        t[n] = (struct sink_tensor){ .name = p->name, .param = i / STATE_N, .state = (enum state)(i % STATE_N),
-                                     .ndim = p->ndim, .dtype = m->dtype, .len = m->len };
-        memcpy(t[n++].shape, p->shape, sizeof p->shape);
+        t[n] = (struct sink_tensor){ .name = p->param->name, .param = (int)(p->param - k->src->param),
+                                     .state = p->state, .ndim = en->ndim, .dtype = p->map->dtype, .len = p->map->len };
+        memcpy(t[n++].shape, en->shape, sizeof en->shape);
     }
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
         const struct sink_item *it = pi->user;
         const struct dcp_piece *p = it ? it->priv : NULL;
-        struct sink_tensor *x = p && p->param ? &t[number[it->param * STATE_N + (int)it->state]] : NULL;
 
-        if (x)
-            x->crc ^= crc_shift(pi->crc.acc, x->len - p->from - p->len);
+        if (p && number[p->entry] >= 0)
+            t[number[p->entry]].crc ^=
+                pi->n_outs ? pi->share.acc : crc_shift(pi->crc.acc, t[number[p->entry]].len - p->from - pi->len);
     }
     free(number);
     *out = t;
@@ -322,16 +366,18 @@ static void close_sink(struct sink *k)
 
 static const struct sink_ops ops = {
     .name = "dcp", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
-    .estimate = estimate, .tensors = tensors,
+    .estimate = estimate, .look = look, .tensors = tensors,
 };
 
-struct sink *dcp_sink(const struct sink_opts *o, int ranks)
+struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh)
 {
     struct sink *k = xcalloc(1, sizeof *k);
     struct dcp_writer *w = xcalloc(1, sizeof *w);
 
-    w->ranks = ranks;
-    w->end = xcalloc((size_t)ranks, sizeof *w->end);
+    w->t = t;
+    w->mesh = mesh;
+    w->ranks = mesh.rows * mesh.columns;
+    w->end = xcalloc((size_t)w->ranks, sizeof *w->end);
     k->ops = &ops;
     k->o = *o;
     k->priv = w;

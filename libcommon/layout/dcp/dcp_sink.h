@@ -1,16 +1,22 @@
 /*
- * dcp_sink.h - write a folder of torch.distributed.checkpoint for another number of ranks
+ * dcp_sink.h - write a folder of torch.distributed.checkpoint for a number of ranks
  *
  * Parameters' states are cut in rows as FSDP2 does, ceil(rows / ranks) for each of the first ranks and the rest for the
- * last; what has no rows, and what is no parameter's, lies whole with one rank. Names, their paths and every value are
- * the source's. The same source and ranks give the same bytes, whatever it was cut into before.
+ * last; on a mesh each of its rows takes such a share, and deals out the columns of a matrix among its ranks, where
+ * they divide evenly. What has no rows, and what is no parameter's, lies whole with one rank. The same target and
+ * ranks give the same bytes, whatever the source was cut into.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_SINK_H
 #define SHARDKIT_LAYOUT_DCP_SINK_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/dcp/dcp_target.h"
 
-/* For sources of LAYOUT_DCP; ranks from 1 on. */
-struct sink *dcp_sink(const struct sink_opts *o, int ranks);
+/* Rank r is in row r / columns. */
+struct dcp_mesh {
+    int rows, columns;                  /* from 1 on */
+};
+
+/* `t` outlives the sink. */
+struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh);
 
 #endif
