@@ -37,6 +37,18 @@ static int take_weights_only(void *into, const char *value, struct err *e)
     return 0;
 }
 
+static int take_mesh(void *into, const char *value, struct err *e)
+{
+    struct reshape_job *j = into;
+    char more;
+
+    if (sscanf(value, "%5dx%5d%c", &j->mesh.rows, &j->mesh.columns, &more) == 2 && j->mesh.rows > 0 &&
+        j->mesh.columns > 0 && (int64_t)j->mesh.rows * j->mesh.columns <= RESHAPE_RANKS_MAX)
+        return 0;
+    err_usage(e, "--mesh: expected ROWSxCOLUMNS, as 4x2, of at most %d ranks", RESHAPE_RANKS_MAX);
+    return -1;
+}
+
 static const struct option_row topology_rows[] = {
     { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
       .words = "old new" },
@@ -49,6 +61,7 @@ static const struct option_row form_rows[] = {
       .words = "zero1 zero2 zero3 dcp", FIELD(to), .min = 1 },
     { "ranks", 0, "N", "of torch.distributed's checkpoints (dcp): so many ranks", OPTION_INT, FIELD(ranks), .min = 1,
       .max = 1 << 16 },
+    { "mesh", 0, "RxC", "dcp: R * C ranks, rows cut among R, columns of matrices among C", .take = take_mesh },
     {0},
 };
 
@@ -99,6 +112,8 @@ static int check(struct reshape_job *j)
         return usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return usage(j, "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
+    if (j->ranks && j->mesh.rows)
+        return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)
         return usage(j, "--zero-moments needs the optimizer that --weights-only and --drop-optimizer leave out");
     return 0;

@@ -5,12 +5,13 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/cli/cli.h"
+#include "libcommon/layout/dcp/dcp_sink.h"
 #include "libcommon/layout/zero/zero_target.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
-enum { RESHAPE_TO_DCP = 4 };
+enum { RESHAPE_TO_DCP = 4, RESHAPE_RANKS_MAX = 1 << 16 };
 
 struct reshape_job {
     struct cli cli;
@@ -19,6 +20,7 @@ struct reshape_job {
     bool weights_only;
     int to;                             /* stage of ZeRO, or RESHAPE_TO_DCP; 0: as it is */
     int ranks;                          /* of dcp; 0: not given */
+    struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 

@@ -39,7 +39,7 @@ int job_run(struct reshape_job *j)
         like = source_open(j->like, &summary, NULL, &e);
     j->target.q.like = like;
     if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, r, &e) == 0)
-        rc = s->kind == LAYOUT_DCP || j->to == RESHAPE_TO_DCP || j->ranks ? reshape_dcp(j, s, &e)
+        rc = s->kind == LAYOUT_DCP || j->to == RESHAPE_TO_DCP || j->ranks || j->mesh.rows ? reshape_dcp(j, s, &e)
            : s->zero_stage || j->to ? reshape_zero(j, s, &e) : reshape(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

@@ -23,23 +23,25 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
         err_usage(e, "%s: a %s checkpoint; torch.distributed's is made of one of its own, and becomes no other",
                   s->path, layout_name(s->kind));
     else if (asks_too_much(j))
-        err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks); another "
-                  "option given is for checkpoints of DeepSpeed", s->path);
-    else if (j->ranks == 0)
-        err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
+        err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
+                  "another option given is for checkpoints of DeepSpeed", s->path);
+    else if (j->mesh.rows == 0 && j->ranks == 0)
+        err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
 static int write_target(struct reshape_job *j, struct source *s, const struct dcp_target *t, struct err *e)
 {
+    const struct dcp_mesh mesh = j->mesh.rows ? j->mesh : (struct dcp_mesh){ j->ranks, 1 };
+    const int ranks = mesh.rows * mesh.columns;
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
-    char *what = str_fmt("dcp, %d ranks, %d parameters, %d entries", j->ranks, s->n_params, t->table.n);
+    char *what = str_fmt("dcp, %d ranks, %d parameters, %d entries", ranks, s->n_params, t->table.n);
     int rc;
 
     c.what = what;
-    c.facts = json_pack("{s:i}", "ranks", j->ranks);
-    rc = reshape_write(j, &c, dcp_sink(&so, t, (struct dcp_mesh){ j->ranks, 1 }), e);
+    c.facts = json_pack("{s:i}", "ranks", ranks);
+    rc = reshape_write(j, &c, dcp_sink(&so, t, mesh), e);
     json_decref(c.facts);
     free(what);
     return rc;
