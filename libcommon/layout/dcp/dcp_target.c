@@ -1,10 +1,14 @@
 /*
- * dcp_target.c - entries as they are
+ * dcp_target.c - entries as they are, or of another layout's states by the names FSDP2 gives them
  */
 #include "libcommon/layout/dcp/dcp_target.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/optim_groups.h"
 
 /* ---- of such a folder ---- */
 
@@ -45,6 +49,311 @@ static int take_table(struct dcp_target *t, struct err *e)
     return 0;
 }
 
+/* ---- of others ---- */
+
+/* A new entry under its keys; one that is all digits is the place in a list where `index` says so. */
+static struct dcp_part *add_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
+{
+    struct dcp_entry *en;
+    struct strbuf name = {0};
+
+    if ((t->table.n & (t->table.n - 1)) == 0) {         /* room for twice as many at each power of 2 */
+        const size_t n = (size_t)t->table.n, room = n ? 2 * n : 1;
+        struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
+        struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
+
+        if (n) {
+            memcpy(entry, t->table.entry, n * sizeof *entry);
+            memcpy(part, t->part, n * sizeof *part);
+        }
+        t->table.entry = entry;
+        t->part = part;
+    }
+    en = &t->table.entry[t->table.n];
+    *en = (struct dcp_entry){ .n_path = n_path };
+    en->path = arena_alloc(t->arena, (size_t)n_path * sizeof *en->path);
+    en->is_index = arena_alloc(t->arena, (size_t)n_path * sizeof *en->is_index);
+    for (int i = 0; i < n_path; i++) {
+        strbuf_addf(&name, "%s%s", i ? "." : "", path[i]);
+        en->path[i] = arena_strndup(t->arena, path[i], strlen(path[i]));
+        en->is_index[i] = i == index;
+    }
+    en->name = arena_strndup(t->arena, name.buf, name.len);
+    strbuf_free(&name);
+    t->part[t->table.n] = (struct dcp_part){0};
+    return &t->part[t->table.n++];
+}
+
+static void shape_entry(struct dcp_target *t, const struct tmap *m, int ndim, const int64_t *shape)
+{
+    struct dcp_entry *en = &t->table.entry[t->table.n - 1];
+
+    en->is_tensor = true;
+    en->dtype = m->dtype;
+    en->ndim = ndim;
+    if (ndim)
+        memcpy(en->shape, shape, (size_t)ndim * sizeof *shape);
+}
+
+static bool has_optimizer(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].state[STATE_EXP_AVG])
+            return true;
+    return false;
+}
+
+static void add_weights(struct dcp_target *t, const struct param *p)
+{
+    const char *const path[] = { "model", p->name };
+    const enum state st = p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
+    struct dcp_part *part;
+
+    if (!p->state[st])
+        return;
+    part = add_entry(t, 2, path, -1);
+    *part = (struct dcp_part){ .map = p->state[st], .state = st, .again = p->shared_with != NULL };
+    shape_entry(t, part->map, p->ndim, p->shape);
+    if (part->map->dtype <= DTYPE_BF16)         /* a float; else a buffer, which lies whole with one rank */
+        part->param = p;
+}
+
+/* The one number that all parameters' steps are: a record in memory. */
+static struct tmap *step_map(const struct source *s, struct arena *a)
+{
+    struct tmap *m = arena_alloc(a, sizeof *m);
+    struct tmap_slice *slice = arena_alloc(a, sizeof *slice);
+    float *step = arena_alloc(s->arena, sizeof *step);
+
+    *step = (float)s->run.opt_step;
+    *slice = (struct tmap_slice){ .len = sizeof *step, .n_extents = 1,
+                                  .extent = arena_alloc(a, sizeof *slice->extent) };
+    slice->extent->record = files_add_record(s->files, &(struct record){
+        .file = files_add_mem(s->files, step, sizeof *step, "step"), .len = sizeof *step, .name = "step" });
+    slice->extent->len = sizeof *step;
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_F32, .len = sizeof *step, .n_slices = 1, .slice = slice };
+    return m;
+}
+
+static void add_moments(struct dcp_target *t, const struct param *p, const struct tmap *step)
+{
+    static const struct { const char *key; enum state st; } rows[] = { { "exp_avg", STATE_EXP_AVG },
+                                                                       { "exp_avg_sq", STATE_EXP_AVG_SQ } };
+    struct dcp_part *part;
+
+    for (int i = 0; i < 2; i++) {
+        const char *const path[] = { "optim", "state", p->name, rows[i].key };
+
+        if (!p->state[rows[i].st])
+            continue;
+        part = add_entry(t, 4, path, -1);
+        *part = (struct dcp_part){ .map = p->state[rows[i].st], .param = p, .state = rows[i].st };
+        shape_entry(t, part->map, p->ndim, p->shape);
+    }
+    if (p->state[STATE_EXP_AVG] && step) {
+        const char *const path[] = { "optim", "state", p->name, "step" };
+
+        add_entry(t, 4, path, -1)->map = step;
+        shape_entry(t, step, 0, NULL);
+    }
+}
+
+/* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
+static bool is_plain(const struct pk *v, int depth)
+{
+    uint32_t n = v->type == PK_DICT ? 2 * v->n : v->type == PK_LIST || v->type == PK_TUPLE ? v->n : 0;
+
+    if (v->type > PK_DICT || v->type == PK_SET || v->type == PK_BIGINT || depth > 32)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_plain(v->item[i], depth + 1))
+            return false;
+    return true;
+}
+
+/* ---- the optimizer's groups ---- */
+
+/* What torch's AdamW asks a checkpoint for, and DeepSpeed's optimizers do not have. */
+static struct pk *default_of(struct arena *a, const char *option)
+{
+    static const char *const off[] = { "amsgrad", "maximize", "capturable", "differentiable" };
+
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        if (strcmp(option, off[i]) == 0)
+            return pk_bool(a, false);
+    return strcmp(option, "decoupled_weight_decay") == 0 ? pk_bool(a, true) : pk_none(a);
+}
+
+static void add_option(struct dcp_target *t, const char *group, const char *option, const struct pk *v)
+{
+    const char *const path[] = { "optim", "param_groups", group, option };
+
+    add_entry(t, 4, path, 2)->tree = v;
+}
+
+static void add_group(struct dcp_target *t, int number, const struct optim_group *g, struct strbuf *made_up)
+{
+    static const char *const torchs[] = { "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
+                                          "decoupled_weight_decay" };
+    struct pk *names = pk_list(t->arena);
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(g->options, &n);
+    char *key = str_fmt("%d", number);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *option = pk_as_str(pair[2 * i]);
+
+        if (option && strcmp(option, "params") != 0 && is_plain(pair[2 * i + 1], 0))
+            add_option(t, key, option, pair[2 * i + 1]);
+    }
+    for (size_t i = 0; i < sizeof torchs / sizeof *torchs; i++)
+        if (!pk_get(g->options, torchs[i])) {
+            add_option(t, key, torchs[i], default_of(t->arena, torchs[i]));
+            if (number == 0)
+                strbuf_addf(made_up, "%s%s", made_up->len ? ", " : "", torchs[i]);
+        }
+    for (int i = 0; i < g->n; i++)
+        pk_add(t->arena, names, pk_str(t->arena, g->param[i]));
+    add_option(t, key, "params", names);
+    free(key);
+}
+
+static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
+{
+    struct optim_groups groups;
+    struct strbuf made_up = {0};
+
+    if (!has_optimizer(t->src))
+        return 0;
+    if (optim_groups_read(t->src, t->arena, &groups, e) < 0)
+        return -1;
+    for (int g = 0; g < groups.n && groups.group[g].options; g++)
+        add_group(t, g, &groups.group[g], &made_up);
+    if (groups.n == 0 || !groups.group[0].options)
+        report_add(notes, SEV_WARNING, "groups", t->src->path, ERR_NO_BYTE, NULL,
+                   "does not say which settings the optimizer's groups have: there will be no optim.param_groups, and "
+                   "a loader that asks for them needs allow_partial_load");
+    else if (made_up.len)
+        report_add(notes, SEV_NOTE, "groups", t->src->path, ERR_NO_BYTE, NULL,
+                   "options of torch's AdamW that are not there have its own defaults: %s", made_up.buf);
+    strbuf_free(&made_up);
+    return 0;
+}
+
+/* ---- what is beside them ---- */
+
+/* Dicts are walked as torch's planner walks them; an empty one vanishes. */
+static void add_value(struct dcp_target *t, int n, const char **path, const struct pk *v)
+{
+    enum { DEEPEST = 32 };
+
+    if (v->type != PK_DICT || n == DEEPEST) {
+        add_entry(t, n, path, -1)->tree = v;
+        return;
+    }
+    for (uint32_t i = 0; i < v->n; i++) {
+        const char *below[DEEPEST + 1];
+        char number[24];
+        int64_t k = 0;
+
+        memcpy(below, path, (size_t)n * sizeof *path);
+        below[n] = pk_as_str(v->item[2 * i]);
+        if (!below[n] && pk_as_int(v->item[2 * i], &k)) {
+            snprintf(number, sizeof number, "%lld", (long long)k);
+            below[n] = number;
+        }
+        if (below[n])
+            add_value(t, n + 1, below, v->item[2 * i + 1]);
+    }
+}
+
+/* What follows from DeepSpeed's files and its engine, or has become entries already. */
+static bool is_engines(const char *name)
+{
+    static const char *const names[] = { "ds_config", "ds_version", "optimizer", "data_sampler", "random_ltd",
+                                         "sparse_tensor_module_names", "skipped_steps", "args" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return str_starts(name, "optimizer.");
+}
+
+static void add_values(struct dcp_target *t, struct report *notes)
+{
+    const struct source *s = t->src;
+    struct strbuf left = {0};
+    bool counted = false;
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct source_value *v = &s->value[i];
+        const char *path[] = { v->name };
+
+        if (v->buffer)
+            continue;                   /* a parameter of the source by now: source_add_buffers() */
+        if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && is_plain(v->tree, 0)) {
+            add_value(t, 1, path, v->tree);
+            counted = counted || strcmp(v->name, "iteration") == 0;
+        } else if ((!is_engines(v->name) && !(v->tree && pk_is_none(v->tree))) || str_ends(v->name, "loss_scaler")) {
+            strbuf_addf(&left, "%s%s", left.len ? ", " : "", v->name);
+        }
+    }
+    if (!counted && s->run.iteration >= 0) {
+        const char *path[] = { "iteration" };
+
+        add_value(t, 1, path, pk_int(t->arena, s->run.iteration));
+    }
+    if (left.len)
+        report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
+                   "torch.distributed's form has no place for these, which are left out: %s", left.buf);
+    strbuf_free(&left);
+}
+
+/* The caller's own values may be called like anything. */
+static int check_names(const struct dcp_target *t, struct err *e)
+{
+    struct names *known = names_new(t->arena);
+
+    for (int i = 0; i < t->table.n; i++) {
+        const char *name = t->table.entry[i].name;
+
+        if (names_find(known, name) >= 0) {
+            err_data(e, t->src->path, ERR_NO_BYTE, "two of its tensors and values would be called %s", name);
+            return -1;
+        }
+        names_add(known, name, i);
+    }
+    return 0;
+}
+
+static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
+{
+    const struct source *s = t->src;
+    const struct tmap *step = has_optimizer(s) && s->run.opt_step >= 0 ? step_map(s, t->arena) : NULL;
+    bool rounded = false;
+
+    t->table.version = "1.0.0";
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        add_weights(t, p);
+        rounded = rounded || (p->state[STATE_FP32] && p->state[STATE_BF16]);
+        if (!p->state[STATE_FP32] && !p->state[STATE_BF16])
+            report_add(notes, SEV_WARNING, "missing_key", s->path, ERR_NO_BYTE, p->name,
+                       "its values are not there: it is left out");
+    }
+    for (int i = 0; i < s->n_params; i++)
+        if (!s->param[i].shared_with)
+            add_moments(t, &s->param[i], step);
+    if (rounded)
+        report_add(notes, SEV_NOTE, "masters", s->path, ERR_NO_BYTE, NULL,
+                   "weights are the fp32 masters; those of 16 bits, which are these rounded, are left out");
+    if (add_groups(t, notes, e) < 0)
+        return -1;
+    add_values(t, notes);
+    return check_names(t, e);
+}
+
 /* ---- the target ---- */
 
 struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e)
@@ -53,8 +362,7 @@ struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, 
 
     t->arena = arena_new(0);
     t->src = s;
-    (void)notes;
-    if (take_table(t, e) == 0)
+    if ((s->kind == LAYOUT_DCP ? take_table(t, e) : make_table(t, notes, e)) == 0)
         return t;
     dcp_target_free(t);
     return NULL;

@@ -1,7 +1,10 @@
 /*
- * dcp_target.h - what a folder of torch.distributed.checkpoint will hold
+ * dcp_target.h - what a folder of torch.distributed.checkpoint will hold, of whatever it is made
  *
- * Of such a folder: its entries as they are.
+ * Of such a folder: its entries as they are. Of any other source the entries that FSDP2 programs save: the model's
+ * tensors as model.NAME, Adam's as optim.state.NAME.exp_avg, .exp_avg_sq and .step, the settings of its groups as
+ * optim.param_groups.I.OPTION, and the source's plain values under their own names. Weights are the masters where there
+ * are some, which loaders round as they need. What has no entry is told before anything is written.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_TARGET_H
 #define SHARDKIT_LAYOUT_DCP_TARGET_H
@@ -27,7 +30,8 @@ struct dcp_target {
 };
 
 /*
- * For sources of LAYOUT_DCP. ERR_DATA: an entry cannot be read whole. What is lost goes to notes: nothing so far.
+ * ERR_DATA: an entry cannot be read whole, or tables contradict each other. Buffers of another layout's source are to
+ * be among its parameters. What is lost or made up goes to notes.
  */
 struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e);
 void dcp_target_free(struct dcp_target *t);             /* NULL is fine */
