@@ -57,10 +57,11 @@ static const struct option_row topology_rows[] = {
 };
 
 static const struct option_row form_rows[] = {
-    { "to", 0, "FORM", "zero1, zero2 or zero3: another stage, of checkpoints of ZeRO without pipeline; dcp",
+    { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2)",
       .words = "zero1 zero2 zero3 dcp", FIELD(to), .min = 1 },
-    { "ranks", 0, "N", "of torch.distributed's checkpoints (dcp): so many ranks", OPTION_INT, FIELD(ranks), .min = 1,
-      .max = 1 << 16 },
+    { "ranks", 0, "N", "of these forms: so many ranks", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
+    { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
+      "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
     { "mesh", 0, "RxC", "dcp: R * C ranks, rows cut among R, columns of matrices among C", .take = take_mesh },
     {0},
 };
@@ -112,6 +113,8 @@ static int check(struct reshape_job *j)
         return usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return usage(j, "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
+    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP))
+        return usage(j, "--dtype goes with --to zero1, zero2 or zero3");
     if (j->ranks && j->mesh.rows)
         return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)

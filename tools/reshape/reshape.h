@@ -19,7 +19,8 @@ struct reshape_job {
     struct ds_options target;
     bool weights_only;
     int to;                             /* stage of ZeRO, or RESHAPE_TO_DCP; 0: as it is */
-    int ranks;                          /* of dcp; 0: not given */
+    int dtype;                          /* of ZeRO's files: 1 bf16, 2 fp16, 3 fp32; 0: not given */
+    int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
@@ -28,9 +29,8 @@ struct reshape_job {
 int job_parse(struct reshape_job *j, int argc, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct reshape_job *j);
-/* The same of an opened checkpoint of ZeRO without pipeline, or of its universal form. -1 with *e. */
+/* To files of ZeRO without pipeline, to those of torch.distributed: what an opened source allows. -1 with *e. */
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e);
-/* The same of torch.distributed's. */
 int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e);
 /* Run the sink, which is closed, or print the plan: write.c. */
 int reshape_write(struct reshape_job *j, const struct convert_cli_job *c, struct sink *k, struct err *e);

@@ -26,9 +26,23 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
     return rc;
 }
 
+/* What IN is goes on as it is, unless another form was asked for. */
+static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
+{
+    if (j->to == RESHAPE_TO_DCP || (!j->to && s->kind == LAYOUT_DCP))
+        return reshape_dcp(j, s, e);
+    if (j->to || s->zero_stage)
+        return reshape_zero(j, s, e);
+    if (!j->ranks && !j->mesh.rows)
+        return reshape(j, s, e);
+    err_usage(e, "%s: a %s checkpoint: --ranks and --mesh are for those of torch.distributed and of ZeRO without "
+              "pipeline, which --to makes", s->path, layout_name(s->kind));
+    return -1;
+}
+
 int job_run(struct reshape_job *j)
 {
-    struct source_opts so = { .no_optimizer = j->weights_only, .accept_mismatch = j->cli.accept_mismatch };
+    struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch };
     struct source_opts summary = { .no_tensors = true };
     struct report *r = report_new();
     struct err e = {0};
@@ -39,8 +53,7 @@ int job_run(struct reshape_job *j)
         like = source_open(j->like, &summary, NULL, &e);
     j->target.q.like = like;
     if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, r, &e) == 0)
-        rc = s->kind == LAYOUT_DCP || j->to == RESHAPE_TO_DCP || j->ranks || j->mesh.rows ? reshape_dcp(j, s, &e)
-           : s->zero_stage || j->to ? reshape_zero(j, s, &e) : reshape(j, s, &e);
+        rc = dispatch(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(like);

@@ -1,5 +1,5 @@
 /*
- * run_dcp.c - folders of torch.distributed.checkpoint for another number of ranks
+ * run_dcp.c - folders of torch.distributed.checkpoint, of whatever has tensors with names
  */
 #include <stdlib.h>
 
@@ -7,22 +7,19 @@
 #include "libcommon/layout/dcp/dcp_sink.h"
 #include "tools/reshape/reshape.h"
 
-/* Anything but ranks. */
-static bool asks_too_much(const struct reshape_job *j)
+/* Anything but ranks; of such a folder itself all of its entries stay. */
+static bool asks_too_much(const struct reshape_job *j, const struct source *s)
 {
     const struct ds_request *q = &j->target.q;
 
     return q->topo.tp || q->topo.pp || q->topo.dp || q->method || q->stages || q->balance_given || q->vocab ||
-           q->n_groups || q->n_set || q->no_optimizer || q->zero_moments || q->step >= 0 || j->like ||
-           j->cli.certificate;
+           q->n_groups || q->n_set || (q->no_optimizer && s->kind == LAYOUT_DCP) || q->zero_moments || q->step >= 0 ||
+           j->like || j->cli.certificate;
 }
 
 static int check(const struct reshape_job *j, const struct source *s, struct err *e)
 {
-    if (s->kind != LAYOUT_DCP || (j->to && j->to != RESHAPE_TO_DCP))
-        err_usage(e, "%s: a %s checkpoint; torch.distributed's is made of one of its own, and becomes no other",
-                  s->path, layout_name(s->kind));
-    else if (asks_too_much(j))
+    if (asks_too_much(j, s))
         err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
                   "another option given is for checkpoints of DeepSpeed", s->path);
     else if (j->mesh.rows == 0 && j->ranks == 0)
@@ -53,8 +50,11 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
     struct dcp_target *t = NULL;
     int rc = -1;
 
-    if (check(j, s, e) == 0)
+    if (check(j, s, e) == 0) {
+        if (s->kind != LAYOUT_DCP)
+            source_add_buffers(s);
         t = dcp_target_new(s, notes, e);
+    }
     if (t) {
         cli_warn_findings(&j->cli, notes);
         rc = write_target(j, s, t, e);

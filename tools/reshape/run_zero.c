@@ -1,9 +1,11 @@
 /*
- * run_zero.c - checkpoints of ZeRO without the pipeline engine: another number of ranks, another stage
+ * run_zero.c - checkpoints of ZeRO without the pipeline engine: another number of ranks, another stage, another
+ * layout's
  */
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/zero/zero_fresh.h"
 #include "tools/reshape/reshape.h"
 
 /* Options that say something of tensor or pipeline ranks, or of what only their files hold. */
@@ -12,7 +14,22 @@ static bool asks_too_much(const struct reshape_job *j)
     const struct ds_request *q = &j->target.q;
 
     return q->topo.tp > 1 || q->topo.pp > 1 || q->method || q->stages || q->balance_given || q->vocab || q->n_groups ||
-           q->n_set || q->no_optimizer || q->zero_moments || q->step >= 0 || j->like || j->cli.certificate;
+           q->n_set || (q->no_optimizer && !j->weights_only) || q->zero_moments || q->step >= 0 || j->like ||
+           j->cli.certificate || j->mesh.rows;
+}
+
+static int check(const struct reshape_job *j, const struct source *s, struct err *e)
+{
+    if (asks_too_much(j))
+        err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
+                  "changed; another option given is for checkpoints of the pipeline engine", s->path);
+    else if (j->ranks && j->target.q.topo.dp)
+        err_usage(e, "%s: --ranks and --target-dp say the same here: one of them is enough", s->path);
+    else if (j->dtype && s->zero_stage)
+        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
+    else if (s->kind != LAYOUT_DEEPSPEED && !s->zero_stage && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
+        err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 static int write_target(struct reshape_job *j, struct source *s, const struct zero_target *t, struct err *e)
@@ -32,15 +49,16 @@ static int write_target(struct reshape_job *j, struct source *s, const struct ze
 
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
 {
-    const struct zero_request q = { .stage = j->to, .world = j->target.q.topo.dp };
+    const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
+                                    .weights_only = j->weights_only };
+    static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    const struct zero_fresh_request fresh = { j->weights_only ? ZERO_FRESH_WEIGHTS : ZERO_FRESH_RANKS,
+                                              dtypes[j->dtype] };
     struct report *notes = report_new();
     struct zero_target *t = NULL;
     int rc = -1;
 
-    if (asks_too_much(j))
-        err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp) and the stage (--to) can be changed; "
-                  "another option given is for checkpoints of the pipeline engine", s->path);
-    else
+    if (check(j, s, e) == 0 && zero_fresh_make(s, &fresh, notes, e) == 0)
         t = zero_target_new(s, &q, notes, e);
     if (t) {
         cli_warn_findings(&j->cli, notes);
