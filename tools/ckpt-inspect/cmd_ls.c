@@ -81,11 +81,24 @@ static bool same_states(const struct view *v)
     return true;
 }
 
+static const char *or_dash(const char *text)
+{
+    return text ? text : "-";
+}
+
 /* Columns as wide as this checkpoint needs; names, of any length, stand last. */
 struct widths {
     int shape, rule;
     bool states;                        /* behind each name: they are not the same everywhere */
 };
+
+/* How tensor-parallel slices merge, where there can be some: NULL of a model whose layout knows none. */
+static const char *rule_of(const struct view *v, const struct param *p)
+{
+    const struct source *s = v->source;
+
+    return s && (s->kind == LAYOUT_HF || source_is_foreign(s)) ? NULL : merge_rule_name(p->merge);
+}
 
 static struct widths find_widths(const struct view *v)
 {
@@ -96,7 +109,7 @@ static struct widths find_widths(const struct view *v)
         const struct param *p = v->tensor[i].param;
 
         w.shape = (int)max_u64((uint64_t)w.shape, strlen(out_shape_text(p->shape, p->ndim, shape)));
-        w.rule = (int)max_u64((uint64_t)w.rule, strlen(merge_rule_name(p->merge)));
+        w.rule = (int)max_u64((uint64_t)w.rule, strlen(or_dash(rule_of(v, p))));
     }
     return w;
 }
@@ -122,7 +135,7 @@ static void print_param(const struct inspect *in, const struct view *v, const st
     if (p->group >= 0)
         snprintf(group, sizeof group, "%d", p->group);
     printf("%-*s %-*s %5s %5s  %s", w->shape, out_shape_text(p->shape, p->ndim, shape), w->rule,
-           merge_rule_name(p->merge), stage, group, p->name);
+           or_dash(rule_of(v, p)), stage, group, p->name);
     if (p->shared_with)
         printf(" (another name of %s)", p->shared_with);
     if (w->states) {
@@ -154,9 +167,9 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         tied |= p->tied[t[i].state] != NULL;
         json_object_set_new(states, state_name((enum state)t[i].state), o);
     }
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:b, s:o*, s:o}",
+    return json_pack("{s:o, s:o, s:s?, s:o, s:o, s:b, s:o*, s:o}",
         "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
-        "merge_rule", merge_rule_name(p->merge), "stage", out_int_or_null(p->stage),
+        "merge_rule", rule_of(v, p), "stage", out_int_or_null(p->stage),
         "group", out_int_or_null(p->group), "tied", (int)tied,
         "shared_with", p->shared_with ? out_text(p->shared_with) : NULL, "states", states);
 }
