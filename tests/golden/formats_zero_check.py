@@ -4,6 +4,9 @@
                             into a model of other values; every tensor must have the SHA-256 that FIXTURE/tensors.sha256
                             says, and two more steps of training must give the losses of the run that went on
                             (FIXTURE/next, to 1e-3: sums in another order).
+  fsdp FIXTURE DCP          under torchrun: torch.distributed.checkpoint loads DCP, a folder that reshape made of FIXTURE,
+                            into the same model under FSDP2, its AdamW too; every tensor must be the one that
+                            FIXTURE/tensors.sha256 says.
   universal IN OURS         DeepSpeed's own converter on IN must make OURS, file by file and key by key, but for what
                             docs/formats.md, section 11, says of it.
 """
@@ -104,6 +107,54 @@ def gathered(engine, stage, world):
     return out
 
 
+def groups_of(run, model):
+    params = [p for p in model.parameters() if p.requires_grad]
+    if run.get("groups") == 2:
+        params = [{"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
+                  {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0}]
+    return params
+
+
+def expected(fixture):
+    with open(os.path.join(fixture, "tensors.sha256")) as f:
+        return {f"{state} {name}": digest for digest, state, name in map(str.split, f)}
+
+
+def fsdp(fixture, folder):
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    run = RUNS[os.path.basename(fixture)]
+    model = build(run)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    opt = torch.optim.AdamW(groups_of(run, model), lr=1.0, betas=(0.1, 0.2), weight_decay=0.3)
+    weights, state = get_state_dict(model, opt)
+    whole = {"model": weights, "optim": state, "iteration": -1, "note": ""}
+    dcp.load(whole, checkpoint_id=folder)
+    set_state_dict(model, opt, model_state_dict=weights, optim_state_dict=state)
+    assert whole["iteration"] == 5 and whole["note"] == "fixture", whole
+    assert [(g["betas"], g["weight_decay"]) for g in opt.param_groups][0] == ((0.9, 0.95), 0.1), opt.param_groups
+    full = lambda t: sha(t.full_tensor() if hasattr(t, "full_tensor") else t)
+    have = {"fp32 " + n: full(t) for n, t in model.state_dict().items()}
+    for n, p in model.named_parameters():
+        if p.requires_grad:
+            assert opt.state[p]["step"] == 5
+            have.update({f"{k} {n}": full(opt.state[p][k]) for k in ("exp_avg", "exp_avg_sq")})
+        elif run.get("dtype") != "fp32":        # frozen: kept in 16 bits, and this model is fp32
+            have["fp32 " + n] = full(p.bfloat16())
+    want = expected(fixture)
+    wrong = [k for k in have if k in want and have[k] != want[k]]
+    assert not wrong and len(have) > 3, wrong[:4]
+    if dist.get_rank() == 0:
+        print(f"FSDP2, {dist.get_world_size()} ranks: {len(have)} tensors equal")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def load(fixture, stage, folder):
     import deepspeed
     import torch.distributed as dist
@@ -112,18 +163,11 @@ def load(fixture, stage, folder):
     rank, world = dist.get_rank(), dist.get_world_size()
     run = RUNS[os.path.basename(fixture)]
     model = build(run)
-    params = [p for p in model.parameters() if p.requires_grad]
-    if run.get("groups") == 2:
-        params = [{"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
-                  {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0}]
-    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=params, config=config(run, stage))
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model),
+                                           config=config(run, stage))
     path, client = engine.load_checkpoint(folder)
     assert path and engine.global_steps == 5 and client["note"] == "fixture", (path, client)
-    want = {}
-    with open(os.path.join(fixture, "tensors.sha256")) as f:
-        for line in f:
-            digest, state, name = line.split()
-            want[state + " " + name] = digest
+    want = expected(fixture)
     have = gathered(engine, stage, world)
     wrong = [k for k in have if k in want and have[k] != want[k]]
     assert not wrong and len(have) > 3, (stage, world, wrong[:4])
@@ -191,5 +235,7 @@ SPECIAL = {"lm_head.weight", "seen_tokens"}
 if __name__ == "__main__":
     if sys.argv[1] == "load":
         load(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    elif sys.argv[1] == "fsdp":
+        fsdp(*sys.argv[2:])
     else:
         universal(sys.argv[2], sys.argv[3])

@@ -31,6 +31,25 @@ takes zero3-edge-2ranks 3 3
 takes zero3-gpt2-4ranks 3 2
 takes zero2-roundrobin-3ranks 3 2
 takes zero3-edge-2ranks 2 3
+# through FIXTURE RANKS STAGE RANKS DTYPE: torch.distributed's form of it, and that form as files of DeepSpeed's again
+through() {
+    what="$1 through dcp as ZeRO-$3 on $4 ranks"
+    case $what in ${CASES:-*}) ;; *) return ;; esac
+    mkdir "$W/run"
+    check "$what: dcp" reshape -q --verify --to dcp --ranks "$2" "$data/$1/ckpt" "$W/dcp"
+    check "$what: torch loads it" "$python" -W ignore -m torch.distributed.run --standalone --nproc-per-node "$4" \
+        "$script" fsdp "$data/$1" "$W/dcp"
+    grep '^FSDP2' "$W/log"
+    check "$what: reshape" reshape -q --verify --set-latest --to "zero$3" --ranks "$4" --dtype "$5" \
+        "$W/dcp" "$W/run/global_step5"
+    check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$4" "$script" load "$data/$1" "$3" \
+        "$W/run"
+    grep '^ZeRO-' "$W/log"
+    rm -rf "$W/run" "$W/dcp"
+}
+through zero1-fp32-gpt2-2ranks 4 2 3 fp32
+through zero3-gpt2-4ranks 2 1 2 bf16
+through zero2-roundrobin-3ranks 3 3 2 bf16           # of which ZeRO-3 knows nothing
 for f in zero1-fp32-gpt2-2ranks zero2-edge-3ranks zero3-edge-2ranks zero3-gpt2-4ranks; do
     case "$f universal" in ${CASES:-*}) ;; *) continue ;; esac
     check "$f: universal" ds2universal -q "$data/$f/ckpt" "$W/universal"
