@@ -24,7 +24,6 @@ static int read_zero(const struct source *s, struct arena *a, struct optim_group
         return -1;
     out->n = x.n_groups;
     out->group = arena_alloc(a, (size_t)x.n_groups * sizeof *out->group + 1);
-    out->pt = s->run.optimizer_pt;
     for (int g = 0; g < x.n_groups; g++) {
         struct optim_group *to = &out->group[g];
 
@@ -71,14 +70,32 @@ static bool split_name(struct arena *a, const struct dcp_entry *en, const char *
     return true;
 }
 
+/* A setting that the optimizer kept as a tensor of one number ("lr" of a captured step); NULL: it is none. */
+static struct pk *number_of(struct dcp_groups *d, const struct tmap *m)
+{
+    struct err e = {0};
+    char bytes[8];
+
+    if (m->len != (uint64_t)dtype_size(m->dtype) || m->len > sizeof bytes || m->dtype > DTYPE_BF16 ||
+        tmap_read(m, d->s->files, (struct tmap_range){ 0, 0, m->len }, bytes, &e) < 0)
+        return NULL;
+    return pk_float(d->a, dtype_value(m->dtype, bytes));
+}
+
 static void take_option(struct dcp_groups *d, const struct dcp_entry *en)
 {
     const char *key, *option;
     struct source_hit hit;
+    struct pk *v = NULL;
     int i;
 
-    if (en->is_tensor || !split_name(d->a, en, &key, &option) || !source_find(d->s, en->name, &hit) || !hit.value ||
-        !hit.value->tree || hit.value->pt)
+    if (!split_name(d->a, en, &key, &option) || !source_find(d->s, en->name, &hit) || !hit.value)
+        return;
+    if (hit.value->map)
+        v = number_of(d, hit.value->map);
+    else if (hit.value->tree && !hit.value->pt)
+        v = pk_copy(d->a, hit.value->tree);
+    if (!v)
         return;
     i = names_find(d->key, key);
     if (i < 0) {
@@ -87,7 +104,7 @@ static void take_option(struct dcp_groups *d, const struct dcp_entry *en)
         d->name[i] = key;
         d->options[i] = pk_dict(d->a);
     }
-    pk_set_str(d->a, d->options[i], option, pk_copy(d->a, hit.value->tree));
+    pk_set_str(d->a, d->options[i], option, v);
 }
 
 static int take_params(struct dcp_groups *d, struct optim_group *g, const struct pk *params, struct err *e)

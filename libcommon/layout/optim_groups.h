@@ -17,7 +17,6 @@ struct optim_group {
 struct optim_groups {
     int n;                              /* 0: the source does not say */
     struct optim_group *group;
-    const struct pt *pt;                /* where tensors inside the options are found; NULL: they have none */
 };
 
 /* Tables are the arena's. ERR_DATA: the source's own contradict each other, or it. */

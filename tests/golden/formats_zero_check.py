@@ -1,9 +1,10 @@
 """formats_zero_check.py - DeepSpeed without its pipeline engine, on what our writers wrote
 
-  load FIXTURE STAGE DIR    under torchrun: an engine of this stage and these ranks loads DIR (a folder with `latest`)
+  load FIXTURE STAGE DIR [universal]
+                            under torchrun: an engine of this stage and these ranks loads DIR (a folder with `latest`)
                             into a model of other values; every tensor must have the SHA-256 that FIXTURE/tensors.sha256
                             says, and two more steps of training must give the losses of the run that went on
-                            (FIXTURE/next, to 1e-3: sums in another order).
+                            (FIXTURE/next, to 1e-3: sums in another order). `universal`: by load_universal, of DIR/universal.
   fsdp FIXTURE DCP          under torchrun: torch.distributed.checkpoint loads DCP, a folder that reshape made of FIXTURE,
                             into the same model under FSDP2, its AdamW too; every tensor must be the one that
                             FIXTURE/tensors.sha256 says.
@@ -155,7 +156,7 @@ def fsdp(fixture, folder):
     dist.destroy_process_group()
 
 
-def load(fixture, stage, folder):
+def load(fixture, stage, folder, tag=None):
     import deepspeed
     import torch.distributed as dist
     torch.set_num_threads(1)
@@ -163,9 +164,11 @@ def load(fixture, stage, folder):
     rank, world = dist.get_rank(), dist.get_world_size()
     run = RUNS[os.path.basename(fixture)]
     model = build(run)
-    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model),
-                                           config=config(run, stage))
-    path, client = engine.load_checkpoint(folder)
+    conf = config(run, stage)
+    if tag:
+        conf["checkpoint"] = {"load_universal": True}
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model), config=conf)
+    path, client = engine.load_checkpoint(folder, tag=tag)
     assert path and engine.global_steps == 5 and client["note"] == "fixture", (path, client)
     want = expected(fixture)
     have = gathered(engine, stage, world)
@@ -234,7 +237,7 @@ SPECIAL = {"lm_head.weight", "seen_tokens"}
 
 if __name__ == "__main__":
     if sys.argv[1] == "load":
-        load(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        load(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     elif sys.argv[1] == "fsdp":
         fsdp(*sys.argv[2:])
     else:

@@ -45,6 +45,12 @@ through() {
     check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$4" "$script" load "$data/$1" "$3" \
         "$W/run"
     grep '^ZeRO-' "$W/log"
+    if [ "$3" -lt 3 ]; then             # without settings of another stage the form is that of ZeRO-2
+        check "$what: universal" ds2universal -q --verify "$W/dcp" "$W/run/universal"
+        check "$what: load_universal" "$python" -m torch.distributed.run --standalone --nproc-per-node "$4" "$script" \
+            load "$data/$1" "$3" "$W/run" universal
+        grep '^ZeRO-' "$W/log"
+    fi
     rm -rf "$W/run" "$W/dcp"
 }
 through zero1-fp32-gpt2-2ranks 4 2 3 fp32

@@ -111,6 +111,18 @@ static int read_groups(struct source *s, enum zero_fresh what, struct optim_grou
     return 0;
 }
 
+/* Moments that no group's settings go with would be lost without a word. */
+static int check_groups(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG]) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has moments, and no group of the optimizer lists it",
+                     s->param[i].name);
+            return -1;
+        }
+    return 0;
+}
+
 /* ---- model_states ---- */
 
 static struct pk *param_shapes(struct source *s, const struct optim_groups *groups)
@@ -296,6 +308,8 @@ int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct
         return -1;
     s->weights = q->weights == DTYPE_N ? common_dtype(s) : q->weights;
     root = model_states(s, &groups);
+    if (what != ZERO_FRESH_WEIGHTS && check_groups(s, e) < 0)
+        return -1;
     if (what != ZERO_FRESH_WEIGHTS)
         carry_values(s, root, notes);
     if (ds_fresh_file(s, root, e) < 0)
