@@ -27,21 +27,40 @@ static bool is_far(float weight, float master)
     return !(fabsf(weight - master) <= fmaxf(tiny, fmaxf(fabsf(weight), fabsf(master)) / 64));
 }
 
+/* Is the weight at `w` what the master becomes, bit by bit? Its value in *weight. */
+static bool is_rounded(enum dtype weights, const void *w, float master, float *weight)
+{
+    uint16_t have;
+
+    if (weights == DTYPE_F32) {
+        memcpy(weight, w, sizeof *weight);
+        return memcmp(weight, &master, sizeof master) == 0;
+    }
+    memcpy(&have, w, sizeof have);
+    *weight = weights == DTYPE_F16 ? f16_to_f32(have) : bf16_to_f32(have);
+    return have == (weights == DTYPE_F16 ? f32_to_f16(master) : f32_to_bf16(master));
+}
+
+bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters)
+{
+    return (weights->dtype == DTYPE_BF16 || weights->dtype == DTYPE_F16 || weights->dtype == DTYPE_F32) &&
+           masters->dtype == DTYPE_F32 && masters->len / 4 * (uint64_t)dtype_size(weights->dtype) == weights->len;
+}
+
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n)
 {
+    const size_t size = (size_t)dtype_size(weights);
     const uint8_t *pw = w, *pm = masters;
     uint64_t n_differ = 0;
 
     for (size_t i = 0; i < n; i++) {
-        uint16_t have;
-        float master;
+        float master, weight;
 
-        memcpy(&have, pw + 2 * i, sizeof have);
         memcpy(&master, pm + 4 * i, sizeof master);
-        if (have == (weights == DTYPE_F16 ? f32_to_f16(master) : f32_to_bf16(master)))
+        if (is_rounded(weights, pw + size * i, master, &weight))
             continue;
         n_differ++;
-        c->n_far += is_far(weights == DTYPE_F16 ? f16_to_f32(have) : bf16_to_f32(have), master);
+        c->n_far += is_far(weight, master);
     }
     c->n += n;
     c->n_differ += n_differ;
@@ -118,15 +137,16 @@ static int file_of(const struct source *s, const struct extent *x)
 /* Weights and masters of slice k from element `first` on, n of them; `x` is the masters' piece. */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
-    const struct tmap *w = m->p->state[STATE_BF16], *f = m->p->state[STATE_FP32];
+    const struct tmap *w = m->p->state[STATE_BF16] ? m->p->state[STATE_BF16] : m->p->copy, *f = m->p->state[STATE_FP32];
     struct mismatch_count c = {0}, *worst = &m->out->weights;
-    uint8_t weights[SAMPLE * 2], masters[SAMPLE * 4];
+    const uint64_t size = w ? (uint64_t)dtype_size(w->dtype) : 0;
+    uint8_t weights[SAMPLE * 4], masters[SAMPLE * 4];
     enum severity severity;
     enum mismatch_rule rule = m->masters_differ ? MISMATCH_FREE : mismatch_rule_of(m->s, m->p);
 
-    if (!w || !f || (w->dtype != DTYPE_BF16 && w->dtype != DTYPE_F16) || w->n_slices != f->n_slices ||
-        2 * w->slice[k].len != f->slice[k].len || w->slice[k].n_extents == 0 ||
-        slice_read(m->s->files, &w->slice[k], first * 2, n * 2, weights) < 0 ||
+    if (!w || !f || !mismatch_can_compare(w, f) || w->n_slices != f->n_slices ||
+        w->slice[k].len != f->slice[k].len / 4 * size || w->slice[k].n_extents == 0 ||
+        slice_read(m->s->files, &w->slice[k], first * size, n * size, weights) < 0 ||
         slice_read(m->s->files, &f->slice[k], first * 4, n * 4, masters) < 0)
         return;
     mismatch_compare(&c, w->dtype, weights, masters, n);

@@ -25,7 +25,9 @@ struct mismatch_count {
     uint64_t n_far;             /* ... by more than any averaging explains: 1/64 of the value */
     bool dense;                 /* in some run of elements that was compared in one call, 1 % differ or more */
 };
-/* Add n bf16 or f16 weights against n fp32 masters. */
+/* Weights of a type that can be compared with these masters, and as many. */
+bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters);
+/* Add n weights of bf16, f16 or f32 (of which masters are copies) against n fp32 masters. */
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
 /* All elements counted: ERROR when they cannot be of one save, WARNING when single ones differ, else NOTE. */
 enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule rule);

@@ -257,18 +257,18 @@ static void judge_tied(struct values *v, int i, const struct scan_item *first)
 static struct mismatch_count count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32)
 {
     enum { N = 1 << 16 };
-    uint16_t *have = xmalloc(N * 2);
-    uint32_t *master = xmalloc(N * 4);
+    const uint64_t size = (uint64_t)dtype_size(weights->dtype), elems = weights->len / size;
+    uint32_t *have = xmalloc(N * 4), *master = xmalloc(N * 4);
     struct mismatch_count c = {0};
     struct err e = {0};
 
-    for (uint64_t at = 0; at < weights->len; at += N * 2) {
-        uint64_t len = min_u64(N * 2, weights->len - at);
+    for (uint64_t at = 0; at < elems; at += N) {
+        uint64_t n = min_u64(N, elems - at);
 
-        if (tmap_read(weights, v->s->files, (struct tmap_range){ 0, at, len }, have, &e) < 0 ||
-            tmap_read(fp32, v->s->files, (struct tmap_range){ 0, at * 2, len * 2 }, master, &e) < 0)
+        if (tmap_read(weights, v->s->files, (struct tmap_range){ 0, at * size, n * size }, have, &e) < 0 ||
+            tmap_read(fp32, v->s->files, (struct tmap_range){ 0, at * 4, n * 4 }, master, &e) < 0)
             break;
-        mismatch_compare(&c, weights->dtype, have, master, len / 2);
+        mismatch_compare(&c, weights->dtype, have, master, n);
     }
     free(have);
     free(master);
@@ -278,28 +278,29 @@ static struct mismatch_count count_not_rounded(struct values *v, const struct tm
 static void judge_rounding(struct values *v, const struct param *p, const int of_state[STATE_N])
 {
     int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
-    const struct scan_item *weights, *fp32;
+    const struct tmap *weights = b >= 0 ? v->item[b].map : p->copy;
+    const struct scan_item *fp32;
     enum mismatch_rule rule = mismatch_rule_of(v->s, p);
     struct mismatch_count c;
     enum severity severity;
 
-    if (b < 0 || m < 0)
+    if (!weights || m < 0)
         return;
-    weights = &v->item[b];
     fp32 = &v->item[m];
-    if (!weights->seen || !fp32->seen || fp32->map->dtype != DTYPE_F32 || fp32->map->len != 2 * weights->map->len ||
-        (weights->map->dtype != DTYPE_BF16 && weights->map->dtype != DTYPE_F16) ||
-        v->passed[m].rounded.acc == weights->crc)
+    if ((b >= 0 && !v->item[b].seen) || !fp32->seen || !mismatch_can_compare(weights, fp32->map) ||
+        (b >= 0 && v->item[b].crc == (weights->dtype == DTYPE_F32 ? fp32->crc : v->passed[m].rounded.acc)))
         return;
     /* Runs with --sync-tp-duplicated-parameters average the weights' copies at every step and
      * leave the masters alone, so there a difference is how it should be. */
-    if (p->merge == MERGE_REPLICATED && weights->n_differ == 0 && fp32->n_differ > 0)
+    if (p->merge == MERGE_REPLICATED && b >= 0 && v->item[b].n_differ == 0 && fp32->n_differ > 0)
         rule = MISMATCH_FREE;
-    c = count_not_rounded(v, weights->map, fp32->map);
+    c = count_not_rounded(v, weights, fp32->map);
+    if (c.n_differ == 0 && b < 0)
+        return;
     severity = mismatch_judge(&c, rule);
     report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,
-               "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->map->dtype),
-               (unsigned long long)c.n_differ, (unsigned long long)(weights->map->len / 2),
+               "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->dtype),
+               (unsigned long long)c.n_differ, (unsigned long long)(fp32->map->len / 4),
                severity == SEV_ERROR ? ": they are not of one save, or damaged"
                : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
 }

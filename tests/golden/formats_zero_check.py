@@ -30,6 +30,11 @@ RUNS = {
     "zero2-elastic-gpt2-3ranks": dict(GPT2, hidden=6, inter=10, zero={"elastic_checkpoint": True}),
     "zero3-edge-2ranks": dict(LLAMA, groups=2, freeze="k_proj", buffers=True, zero={"sub_group_size": 700}),
     "zero3-gpt2-4ranks": dict(GPT2, hidden=6, inter=10, groups=2, freeze="ln_2.bias"),
+    # fp16: what the scale was after two or three of the five steps had overflowed
+    "zero1-fp16-gpt2-2ranks": dict(GPT2, hidden=8, inter=16, dtype="fp16", scale=2.0 ** 17, skipped=3),
+    "zero2-fp16-3ranks": dict(LLAMA, groups=2, dtype="fp16", scale=2.0 ** 19, skipped=2),
+    "zero3-fp16-gpt2-2ranks": dict(GPT2, hidden=6, inter=10, groups=2, freeze="ln_2.bias", dtype="fp16",
+                                   scale=2.0 ** 17, skipped=3),
 }
 SEED = 1234
 
@@ -69,7 +74,10 @@ def config(run, stage):
                                                    "torch_adam": True}},
          "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_max_lr": 3e-3,
                                                       "warmup_num_steps": 8, "warmup_type": "linear"}}}
-    if run.get("dtype") != "fp32":
+    if run.get("dtype") == "fp16":      # a scale that is not the saved one
+        c["fp16"] = {"enabled": True, "initial_scale_power": 4, "hysteresis": 1, "loss_scale_window": 2,
+                     "min_loss_scale": 1}
+    elif run.get("dtype") != "fp32":
         c["bf16"] = {"enabled": True}
     return c
 
@@ -170,6 +178,10 @@ def load(fixture, stage, folder, tag=None):
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model), config=conf)
     path, client = engine.load_checkpoint(folder, tag=tag)
     assert path and engine.global_steps == 5 and client["note"] == "fixture", (path, client)
+    if "scale" in run:
+        scaler = engine.optimizer.loss_scaler
+        assert (scaler.cur_scale, scaler.cur_iter, engine.skipped_steps) == (run["scale"], 5, run["skipped"]), (
+            vars(scaler), engine.skipped_steps)
     want = expected(fixture)
     have = gathered(engine, stage, world)
     wrong = [k for k in have if k in want and have[k] != want[k]]

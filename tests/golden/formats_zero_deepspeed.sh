@@ -31,6 +31,11 @@ takes zero3-edge-2ranks 3 3
 takes zero3-gpt2-4ranks 3 2
 takes zero2-roundrobin-3ranks 3 2
 takes zero3-edge-2ranks 2 3
+takes zero1-fp16-gpt2-2ranks 1 3
+takes zero2-fp16-3ranks 2 2
+takes zero2-fp16-3ranks 3 2
+takes zero3-fp16-gpt2-2ranks 3 3
+takes zero3-fp16-gpt2-2ranks 2 3
 # through FIXTURE RANKS STAGE RANKS DTYPE: torch.distributed's form of it, and that form as files of DeepSpeed's again
 through() {
     what="$1 through dcp as ZeRO-$3 on $4 ranks"
@@ -56,7 +61,8 @@ through() {
 through zero1-fp32-gpt2-2ranks 4 2 3 fp32
 through zero3-gpt2-4ranks 2 1 2 bf16
 through zero2-roundrobin-3ranks 3 3 2 bf16           # of which ZeRO-3 knows nothing
-for f in zero1-fp32-gpt2-2ranks zero2-edge-3ranks zero3-edge-2ranks zero3-gpt2-4ranks; do
+for f in zero1-fp32-gpt2-2ranks zero2-edge-3ranks zero3-edge-2ranks zero3-gpt2-4ranks zero2-fp16-3ranks \
+    zero3-fp16-gpt2-2ranks; do
     case "$f universal" in ${CASES:-*}) ;; *) continue ;; esac
     check "$f: universal" ds2universal -q "$data/$f/ckpt" "$W/universal"
     check "$f: both converters" "$python" "$script" universal "$data/$f/ckpt/global_step5" "$W/universal"

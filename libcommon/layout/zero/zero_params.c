@@ -140,6 +140,8 @@ static void put_weights(struct param *p, struct tmap *m)
         p->state[STATE_BF16] = m;
     else if (!p->state[STATE_FP32])
         p->state[STATE_FP32] = m;
+    else
+        p->copy = m;
 }
 
 static struct param *add_param(struct zero *z, const char *name, int ndim, const int64_t *shape)
