@@ -108,22 +108,19 @@ static bool has_sig(const struct mutate_file *f, uint64_t at, const char *sig)
     return at + 46 <= f->size && memcmp(f->bytes + at, sig, 4) == 0;
 }
 
-/* The entries by the directory of a file that is still as it was written. */
-static int entries(const struct mutate_file *f, struct entry *e, int max)
+/* Those of the zip that begins at `base` and whose directory's end is at `end`. */
+static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end, struct entry *e, int max)
 {
-    uint64_t at = f->size < 22 ? 0 : f->size - 22;
+    uint64_t at = base + get_le32(f->bytes + end + 16);
     int n = 0;
 
-    while (at && memcmp(f->bytes + at, "PK\5\6", 4) != 0)
-        at--;
-    if (at == 0)
-        return 0;
-    for (at = get_le32(f->bytes + at + 16); n < max && has_sig(f, at, "PK\1\2"); n++) {
+    for (; n < max && has_sig(f, at, "PK\1\2"); n++) {
         uint16_t len = (uint16_t)(f->bytes[at + 28] | f->bytes[at + 29] << 8);
         uint16_t extra = (uint16_t)(f->bytes[at + 30] | f->bytes[at + 31] << 8);
         struct entry *x = &e[n];
 
-        *x = (struct entry){ .cd = at, .header = get_le32(f->bytes + at + 42), .size = get_le32(f->bytes + at + 24) };
+        *x = (struct entry){ .cd = at, .header = base + get_le32(f->bytes + at + 42),
+                             .size = get_le32(f->bytes + at + 24) };
         memcpy(x->name, f->bytes + at + 46, len < sizeof x->name ? len : sizeof x->name - 1);
         if (!has_sig(f, x->header, "PK\3\4"))
             return 0;
@@ -134,6 +131,28 @@ static int entries(const struct mutate_file *f, struct entry *e, int max)
         at += 46u + len + extra;
     }
     return n;
+}
+
+/* One zip behind the other, each an item. */
+static bool holds_items(const struct mutate_file *f) { return str_ends(f->name, ".distcp"); }
+
+/* The entries by the directories of a file that is still as it was written. */
+static int entries(const struct mutate_file *f, struct entry *e, int max)
+{
+    uint64_t at = f->size < 22 ? 0 : f->size - 22, base = 0;
+    int n = 0;
+
+    if (holds_items(f)) {
+        for (uint64_t i = 0; i + 22 <= f->size && n < max; i++)
+            if (memcmp(f->bytes + i, "PK\5\6", 4) == 0) {
+                n += zip_entries(f, base, i, e + n, max - n);
+                base = i + 22;
+            }
+        return n;
+    }
+    while (at && memcmp(f->bytes + at, "PK\5\6", 4) != 0)
+        at--;
+    return at ? zip_entries(f, 0, at, e, max) : 0;
 }
 
 static void put_crc(struct mutate_file *f, const struct entry *x)
@@ -351,6 +370,41 @@ static void keys(struct mutation *m, uint8_t *p, uint64_t len)
         p[at[0]] = p[at[1]];
 }
 
+/* What no checksum covers: pickles that are no zip's, JSON, and the headers of safetensors. */
+bool mutate_is_bare(const char *name)
+{
+    return strcmp(name, ".metadata") == 0 || strcmp(name, "metadata.json") == 0 || str_ends(name, ".index.json") ||
+           str_ends(name, ".safetensors");
+}
+
+static void bare(struct mutation *m, struct mutate_file *f)
+{
+    const uint64_t header = str_ends(f->name, ".safetensors") && f->size > 8 ? 8 + get_le32(f->bytes) : f->size;
+    const uint64_t n = header < f->size ? header : f->size, how = pick(m, 4);
+    uint64_t at = pick(m, n), from, len;
+
+    if (n < 16)
+        return;
+    own(f, f->size);
+    if (how == 0) {
+        f->bytes[at] = (uint8_t)pick(m, 256);
+    } else if (how == 1) {              /* a digit */
+        for (uint64_t i = 0; i < n && (f->bytes[at] < '0' || f->bytes[at] > '9'); i++)
+            at = (at + 1) % n;
+        f->bytes[at] = (uint8_t)('0' + pick(m, 10));
+    } else if (how == 2) {              /* a pickle's small number */
+        from = find_op(m, f->bytes, n, pick(m, 2) ? 'K' : 'M');
+        at = from < n ? from + 1 : at;
+        f->bytes[at] = (uint8_t)(pick(m, 2) ? pick(m, 4) : pick(m, 256));
+    } else {                            /* some bytes from elsewhere in it */
+        len = 1 + pick(m, 12);
+        from = pick(m, n - len);
+        at = pick(m, n - len);
+        memmove(f->bytes + at, f->bytes + from, len);
+    }
+    strbuf_addf(m->what, "%s byte %llu (%llu)", f->name, (unsigned long long)at, (unsigned long long)how);
+}
+
 static void pickle(struct mutation *m)
 {
     struct mutate_file *f = any_file(m);
@@ -359,9 +413,15 @@ static void pickle(struct mutation *m)
     uint64_t how = pick(m, 4), at;
     uint8_t *p;
 
+    if (mutate_is_bare(f->name)) {
+        bare(m, f);
+        return;
+    }
+    if (holds_items(f))
+        i = (int)pick(m, (uint64_t)n);
     while (i < n && !str_ends(e[i].name, "/data.pkl"))
         i++;
-    if (i == n)
+    if (i >= n)
         return;
     own(f, f->size);
     p = f->bytes + e[i].at;

@@ -34,11 +34,13 @@ enum mutate_kind {
     MUTATE_SAVE,                /* one or more files, or all of a kind, from the other set */
     MUTATE_DIRECTORY,           /* bytes of the zip's directory; entries exchanged, renamed, cut out */
     MUTATE_RECORD,              /* two records of one size exchanged, checksums repaired */
-    MUTATE_PICKLE,              /* a pickle's numbers, storage keys or bytes, checksum repaired */
+    MUTATE_PICKLE,              /* a pickle's numbers, storage keys or bytes, checksum repaired; or a bare table's */
     MUTATE_VALUES,              /* some bytes of a tensor's record, checksum repaired */
     MUTATE_KINDS,
 };
 const char *mutate_name(enum mutate_kind k);
+/* A file that no checksum covers, or whose table none does: .metadata, an index, safetensors. */
+bool mutate_is_bare(const char *name);
 
 /* Every file of a folder and those below it, "zero/3.x/fp32.pt"; fails by assert. */
 void mutate_load(struct mutate_set *s, const char *dir);

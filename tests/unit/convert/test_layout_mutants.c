@@ -1,10 +1,16 @@
 /*
- * test_zero_mutants.c - damaged, mixed and forged checkpoints of ZeRO without pipeline: no crash, no silent wrong tensor
+ * test_layout_mutants.c - damaged, mixed and forged checkpoints of the layouts that are not the pipeline engine's: ZeRO,
+ * torch.distributed's, Megatron's torch_dist, folders of safetensors: no crash, no silent wrong tensor
  *
- * As test_mutants.c has it for the pipeline engine's: each mutant (tests/lib/mutate.h) is verified and made universal by
- * a child of its own, and what a conversion accepts without a word must be the tensors of the sound set. Where checksums
- * were repaired no file can tell of moments, of the last bits of a master and, in ZeRO-3, which keeps nothing else, of
- * masters. MUTANTS=N how many, MUTANT_FROM=SEED the first, MUTANT=SEED one alone, its findings printed.
+ * As test_mutants.c has it for the pipeline engine's: each mutant (tests/lib/mutate.h) is verified and converted by
+ * a child of its own, and what a conversion accepts without a word must be the tensors of the sound set. What no file
+ * can tell, and so is let pass:
+ *   moments   where checksums were repaired, the last bits of a master, what is frozen and buffers; in ZeRO-3, which
+ *             keeps nothing else, masters
+ *   names     in tables that no checksum covers (.metadata, an index, headers of safetensors), a tensor under another
+ *             name; and of safetensors every value, as the format has no checksums at all
+ *   places    items of torch.distributed's that are exchanged with such of the same size, with their checksums
+ * MUTANTS=N how many, MUTANT_FROM=SEED the first, MUTANT=SEED one alone, its findings printed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,28 +27,46 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/convert/convert.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/zero/zero_target.h"
 #include "tests/lib/mutate.h"
+#include "tests/lib/tensor_lines.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { SOME = 60 };
+enum { SOME = 150 };
 #else
-enum { SOME = 300 };
+enum { SOME = 600 };
 #endif
-enum { SETS = 5, CHILD_SECONDS = 60 };
-enum outcome { REFUSED = 10, RIGHT, WARNED, BEYOND, WRONG };
+enum { SETS = 12, CHILD_SECONDS = 60 };
+enum outcome { REFUSED = 10, RIGHT, WARNED, BEYOND, WRONG, OUTCOMES };
+static const char *const outcome_names[] = { "refused", "right", "with a warning", "beyond evidence", "wrong" };
+enum form { FORM_UNIVERSAL, FORM_OWN, FORM_EXPORT, FORMS };
 
+#define ZERO(name) "tests/data/zero/" name "/ckpt/global_step5"
+enum kind { KIND_ZERO, KIND_DCP, KIND_TORCHDIST, KIND_HF };
 static const struct {
-    const char *dir, *other;            /* other: a save of the same files, to be mixed with */
+    const char *dir, *other;            /* other: a save of the same files, to be mixed with; HF: what it is made of */
+    enum kind kind;
     bool weights;                       /* beside masters */
 } sets[SETS] = {
-    { "zero2-edge-3ranks", "zero2-roundrobin-3ranks", true }, { "zero2-roundrobin-3ranks", "zero2-edge-3ranks", true },
-    { "zero3-edge-2ranks", "zero3-edge-2ranks", false },      { "zero3-gpt2-4ranks", "zero3-gpt2-4ranks", false },
-    { "zero1-fp32-gpt2-2ranks", "zero1-fp32-gpt2-2ranks", false },
+    { ZERO("zero2-edge-3ranks"), ZERO("zero2-roundrobin-3ranks"), KIND_ZERO, true },
+    { ZERO("zero2-roundrobin-3ranks"), ZERO("zero2-edge-3ranks"), KIND_ZERO, true },
+    { ZERO("zero3-edge-2ranks"), ZERO("zero3-edge-2ranks"), KIND_ZERO, false },
+    { ZERO("zero3-gpt2-4ranks"), ZERO("zero3-gpt2-4ranks"), KIND_ZERO, false },
+    { ZERO("zero1-fp32-gpt2-2ranks"), ZERO("zero1-fp32-gpt2-2ranks"), KIND_ZERO, false },
+    { ZERO("zero1-fp16-gpt2-2ranks"), ZERO("zero1-fp32-gpt2-2ranks"), KIND_ZERO, true },
+    { ZERO("zero3-fp16-gpt2-2ranks"), ZERO("zero3-edge-2ranks"), KIND_ZERO, false },
+    { "tests/data/dcp/fsdp/ckpt", "tests/data/dcp/mesh/ckpt", KIND_DCP, false },
+    { "tests/data/dcp/mesh/ckpt", "tests/data/dcp/fsdp/ckpt", KIND_DCP, false },
+    { "tests/data/torchdist/gpt/iter_0000005", "tests/data/torchdist/gpt/iter_0000005", KIND_TORCHDIST, false },
+    { "safetensors", "bin", KIND_HF, false },
+    { "bin", "safetensors", KIND_HF, false },
 };
 static char scratch[64];
 static struct mutate_set set[SETS], other[SETS];
-static char *truth[SETS];
+static char *truth[SETS][FORMS];
+static int warnings[SETS][FORMS];      /* of the sound set */
 
 /* ---- one conversion ---- */
 
@@ -70,43 +94,93 @@ static int weigh(const struct report *r)
     return report_count(r, SEV_ERROR) ? -1 : 0;
 }
 
-static int make_universal(const char *in, const char *out)
+/* Of small files, so that there is an index. */
+static struct sink *export_sink(struct source *s, const struct sink_opts *ko, enum hf_format format,
+                                struct report *notes, struct err *e)
 {
-    const struct mismatch_opts mo = { .threads = 1 };
-    struct source_opts so = { .threads = 1 };
-    struct sink_opts ko = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 1 };
+    struct hf_request q = { .max_shard_bytes = 600, .named = true, .format = format, .verify = true };
+    struct hf_target *t;
+
+    if (s->n_params == 0)
+        return NULL;
+    source_add_buffers(s);
+    q.config.dtype = s->zero_stage ? s->weights : s->param[0].state[STATE_BF16] ? s->param[0].state[STATE_BF16]->dtype
+                                                                                : DTYPE_F32;
+    t = hf_target_new(s, &q, notes, e);
+    return t ? hf_sink(ko, t) : NULL;
+}
+
+static struct sink *own_sink(struct source *s, const struct sink_opts *ko, struct report *notes, struct err *e)
+{
+    struct zero_target *t;
+
+    if (s->kind == LAYOUT_DCP)
+        return dcp_sink(ko, 2);
+    t = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
+    return t ? zero_sink(ko, t) : NULL;
+}
+
+static struct sink *sink_of(enum form form, struct source *s, const struct sink_opts *ko, struct report *notes,
+                            struct err *e)
+{
+    return form == FORM_UNIVERSAL ? universal_pt_sink(ko) : form == FORM_OWN ? own_sink(s, ko, notes, e)
+                                                           : export_sink(s, ko, HF_SAFETENSORS, notes, e);
+}
+
+static int write_out(struct source *s, struct sink *k, const char *out, struct err *e)
+{
     struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 1, .mem_bytes = 8 << 20,
                               .progress = PROGRESS_NEVER, .warn = count_warning };
-    struct report *r = report_new();
     struct convert_result res;
+
+    return convert_run(s, k, &o, &res, e);
+}
+
+static struct sink_opts sink_opts_of(const char *out)
+{
+    return (struct sink_opts){ .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 1 };
+}
+
+/* As the tools do it. */
+static int convert(enum form form, const char *in, const char *out)
+{
+    const struct mismatch_opts mo = { .threads = 1 };
+    const struct sink_opts ko = sink_opts_of(out);
+    struct source_opts so = { .threads = 1, .hf = true };
+    struct report *r = report_new(), *notes = report_new();
     struct err e = {0};
     struct source *s = source_open(in, &so, r, &e);
+    struct sink *k = NULL;
     int rc = -1;
 
     if (s && report_count(r, SEV_ERROR) == 0)
         mismatch_sample(s, &mo, r);
     if (weigh(r) == 0 && s)
-        rc = convert_run(s, universal_pt_sink(&ko), &o, &res, &e);
+        k = sink_of(form, s, &ko, notes, &e);
+    if (k && weigh(notes) == 0)
+        rc = write_out(s, k, out, &e);
     if (tell && rc < 0)
         printf("    %s\n", e.msg);
     return rc;
 }
 
-/* The "tensors" lines of OUT's manifest: names, states, shapes and digests. */
-static char *tensor_lines(const char *out)
+static int verify(const char *in)
 {
+    struct verify_opts o = { .threads = 1, .progress = PROGRESS_NEVER };
+    struct report *r = report_new();
     struct err e = {0};
-    uint64_t size;
-    char *text = file_slurp(path_join(out, MANIFEST_NAME), 1 << 24, &size, &e);
-    char *from = text ? strstr(text, "\"tensors\"") : NULL;
 
-    if (!from)
-        return xstrdup("");
-    *strstr(from, "\n]") = '\0';
-    return from;
+    return verify_run(in, &o, r, &e) < 0 ? -1 : weigh(r);
 }
 
 /* ---- one mutant ---- */
+
+static bool has_form(int set_no, enum form form)
+{
+    const enum kind kind = sets[set_no].kind;
+
+    return form == FORM_EXPORT || kind == KIND_ZERO || (kind == KIND_DCP && form == FORM_OWN);
+}
 
 static void write_mutant(const struct mutate_set *m, const char *dir)
 {
@@ -123,21 +197,6 @@ static void write_mutant(const struct mutate_set *m, const char *dir)
         }
 }
 
-/* Do all lines of `got` that are not in `want` tell of moments, or of masters too? */
-static bool only_states(const char *got, const char *want, bool masters)
-{
-    char *copy = xstrdup(got), *save = NULL;
-
-    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (str_ends(line, ","))
-            line[strlen(line) - 1] = '\0';
-        if (!strstr(want, line) && !strstr(line, "\"exp_avg\"") && !strstr(line, "\"exp_avg_sq\"") &&
-            !(masters && strstr(line, "\"fp32\"")))
-            return false;
-    }
-    return true;
-}
-
 /* All files are the other save's: then it is that save. */
 static bool is_other(int set_no, const struct mutate_set *m)
 {
@@ -152,37 +211,62 @@ static bool is_other(int set_no, const struct mutate_set *m)
     return true;
 }
 
-static enum outcome try_mutant(int set_no, enum mutate_kind kind, const struct mutate_set *m, const char *dir)
+/* Are all files that are changed, or gone, such as no checksum covers? */
+static bool is_bare(const struct mutate_set *m)
 {
-    struct verify_opts o = { .threads = 1, .progress = PROGRESS_NEVER };
+    bool bare = true;
+
+    for (int i = 0; i < m->n; i++)
+        bare &= mutate_is_bare(m->file[i].name) || !(m->file[i].changed || m->file[i].gone);
+    return bare;
+}
+
+/* Tensors are others than the sound set's, and nothing has said so: can no file tell? */
+static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const struct mutate_set *m, const char *got)
+{
+    const char *want = truth[set_no][form];
+    const bool forged = kind >= MUTATE_RECORD, parts = sets[set_no].kind == KIND_DCP || sets[set_no].kind == KIND_TORCHDIST;
+
+    if (is_other(set_no, m))
+        return true;
+    if (is_bare(m))
+        return sets[set_no].kind == KIND_HF || tensor_lines_only_names(got, want);
+    if (parts || sets[set_no].kind == KIND_HF)
+        return forged || kind == MUTATE_RANK || kind == MUTATE_SAVE;
+    if (!forged)
+        return false;
+    return (form == FORM_EXPORT && !sets[set_no].weights) ||
+           tensor_lines_only_states(got, want, !sets[set_no].weights || kind == MUTATE_VALUES) ||
+           tensor_lines_only_untrained(got, want, truth[set_no][FORM_UNIVERSAL]);
+}
+
+static enum outcome try_mutant(int set_no, enum form form, enum mutate_kind kind, const struct mutate_set *m,
+                               const char *dir)
+{
     char *in = path_join(dir, "tag"), *out = path_join(dir, "out"), *got;
-    struct report *r = report_new();
-    struct err e = {0};
+    const char *want = truth[set_no][form];
+    bool told;
 
     write_mutant(m, in);
-    if (verify_run(in, &o, r, &e) < 0 || weigh(r) < 0) {
-        if (make_universal(in, out) < 0)
-            return REFUSED;
-        /* verify looks at more; but what a converter takes must be right, or verify's alone to see. */
-        return strcmp(tensor_lines(out), truth[set_no]) == 0 ? RIGHT : kind >= MUTATE_RECORD ? BEYOND : WRONG;
-    }
-    if (make_universal(in, out) < 0)
+    told = verify(in) < 0;
+    if (convert(form, in, out) < 0)
         return REFUSED;
     got = tensor_lines(out);
-    if (strcmp(got, truth[set_no]) == 0)
+    if (strcmp(got, want) == 0)
         return RIGHT;
-    if (n_warnings)
+    /* verify looks at more; but what a converter takes must be right, or verify's alone to see. */
+    if (told)
+        return kind >= MUTATE_RECORD ? BEYOND : WRONG;
+    if (n_warnings > warnings[set_no][form])
         return WARNED;
-    if (is_other(set_no, m))
-        return BEYOND;
-    return kind >= MUTATE_RECORD && only_states(got, truth[set_no], !sets[set_no].weights || kind == MUTATE_VALUES)
-               ? BEYOND : WRONG;
+    return is_beyond(set_no, form, kind, m, got) ? BEYOND : WRONG;
 }
 
 /* In a child, so that a crash or a hang is one mutant's. */
 static int run_child(uint64_t seed)
 {
     int set_no = (int)(seed % SETS), status;
+    enum form form = (enum form)(seed / SETS % FORMS);
     char *dir = str_fmt("%s/m", scratch);
     struct err e = {0};
     pid_t pid;
@@ -196,10 +280,10 @@ static int run_child(uint64_t seed)
         enum mutate_kind kind = mutate(&m, &other[set_no], seed, &what);
 
         alarm(CHILD_SECONDS);
-        status = try_mutant(set_no, kind, &m, dir);
-        if (status == WRONG || tell)
-            printf("    mutant %llu, %s, %s (%s): %d\n", (unsigned long long)seed, sets[set_no].dir, mutate_name(kind),
-                   what.buf ? what.buf : "nothing", status);
+        status = try_mutant(set_no, has_form(set_no, form) ? form : FORM_EXPORT, kind, &m, dir);
+        if (status >= (getenv("MUTANTS_BEYOND") ? BEYOND : WRONG) || tell)
+            printf("    mutant %llu, %s, form %d, %s (%s): %s\n", (unsigned long long)seed, sets[set_no].dir, (int)form,
+                   mutate_name(kind), what.buf ? what.buf : "nothing", outcome_names[status - REFUSED]);
         fflush(stdout);
         _exit(status);
     }
@@ -214,21 +298,47 @@ static int run_child(uint64_t seed)
 
 /* ---- all of them ---- */
 
+/* Model folders are made of a checkpoint of torch.distributed's. */
+static char *make_model(const char *name)
+{
+    const enum hf_format format = strcmp(name, "bin") == 0 ? HF_BIN : HF_SAFETENSORS;
+    char *out = path_join(scratch, name);
+    const struct sink_opts ko = sink_opts_of(out);
+    struct report *r = report_new();
+    struct err e = {0};
+    struct source *s;
+
+    if (access(out, F_OK) == 0)
+        return out;
+    s = source_open(sets[SETS - 3].dir, &(struct source_opts){ .threads = 1 }, r, &e);
+    if (!s || write_out(s, export_sink(s, &ko, format, r, &e), out, &e) < 0)
+        fail_msg("%s: %s", name, e.msg);
+    unlink(path_join(out, "manifest.json"));    /* it would tell too much */
+    return out;
+}
+
 static void learn(int i)
 {
-    char *from = str_fmt("tests/data/zero/%s/ckpt/global_step5", sets[i].dir);
-    char *more = str_fmt("tests/data/zero/%s/ckpt/global_step5", sets[i].other);
-    char *out = str_fmt("%s/truth%d", scratch, i);
+    const bool made = sets[i].kind == KIND_HF;
+    const char *from = made ? make_model(sets[i].dir) : sets[i].dir;
+    const char *more = made ? make_model(sets[i].other) : sets[i].other;
 
     mutate_load(&set[i], from);
     mutate_load(&other[i], more);
-    if (make_universal(from, out) < 0)
-        fail_msg("%s: not converted", from);
-    truth[i] = tensor_lines(out);
-    assert_true(strlen(truth[i]) > 100);
-    free(from);
-    free(more);
-    free(out);
+    assert_true(set[i].n > 1);
+    for (enum form form = 0; form < FORMS; form++) {
+        char *out = str_fmt("%s/truth%d-%d", scratch, i, (int)form);
+
+        if (!has_form(i, form))
+            continue;
+        n_warnings = 0;
+        if (verify(from) < 0 || convert(form, from, out) < 0)
+            fail_msg("%s: not converted, form %d", from, (int)form);
+        warnings[i][form] = n_warnings;
+        truth[i][form] = tensor_lines(out);
+        assert_true(strlen(truth[i][form]) > 100);
+        free(out);
+    }
 }
 
 static void mutants(void **state)
@@ -236,10 +346,10 @@ static void mutants(void **state)
     const char *n = getenv("MUTANTS"), *first = getenv("MUTANT_FROM"), *one = getenv("MUTANT");
     uint64_t from = one ? strtoull(one, NULL, 10) : first ? strtoull(first, NULL, 10) : 1;
     uint64_t end = from + (one ? 1 : n ? strtoull(n, NULL, 10) : SOME);
-    int count[WRONG - REFUSED + 1] = {0};
+    int count[OUTCOMES - REFUSED] = {0};
 
     (void)state;
-    snprintf(scratch, sizeof scratch, "/tmp/shardkit-zero-XXXXXX");
+    snprintf(scratch, sizeof scratch, "%s/shardkit-layouts-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(scratch));
     for (int i = 0; i < SETS; i++)
         learn(i);
@@ -247,8 +357,8 @@ static void mutants(void **state)
     tell = one;
     for (uint64_t seed = from; seed < end; seed++)
         count[run_child(seed) - REFUSED]++;
-    printf("    %d refused, %d right, %d with a warning, %d beyond evidence, %d wrong\n", count[0], count[1], count[2],
-           count[3], count[4]);
+    for (int i = 0; i < OUTCOMES - REFUSED; i++)
+        printf("    %d %s\n", count[i], outcome_names[i]);
     assert_int_equal(dir_remove(scratch, &(struct err){0}), 0);
     assert_int_equal(count[WRONG - REFUSED], 0);
 }

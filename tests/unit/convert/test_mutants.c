@@ -33,9 +33,9 @@
 #include "libcommon/convert/convert.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/hf/hf_sink.h"
-#include "libcommon/layout/manifest.h"
 #include "tests/lib/ckptgen.h"
 #include "tests/lib/mutate.h"
+#include "tests/lib/tensor_lines.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { SOME = 60, MANY = 100000 };
@@ -156,19 +156,6 @@ static int open_and_convert(struct job *j)
     return rc;
 }
 
-/* The "tensors" lines of OUT's manifest: names, states, shapes and digests. */
-static char *tensor_lines(const char *out)
-{
-    struct err e = {0};
-    uint64_t size;
-    char *text = file_slurp(path_join(out, MANIFEST_NAME), 1 << 24, &size, &e), *from = text ? strstr(text, "\"tensors\"") : NULL;
-
-    if (!from)
-        return xstrdup("");
-    *strstr(from, "\n]") = '\0';
-    return from;
-}
-
 /* ---- the truth ---- */
 
 static char *truth_path(int set_no, enum form form, const char *what)
@@ -207,21 +194,6 @@ static char *truth(int set_no, enum form form, const char *what)
     char *text = file_slurp(truth_path(set_no, form, what), 1 << 24, &size, &e);
 
     return text ? text : xstrdup("");
-}
-
-/* Do all lines of `got` that are not in `want` tell of moments, or, with `masters`, of fp32? */
-static bool only_moments(const char *got, const char *want, bool masters)
-{
-    char *copy = xstrdup(got), *save = NULL;
-
-    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (str_ends(line, ","))
-            line[strlen(line) - 1] = '\0';
-        if (!strstr(want, line) && !strstr(line, "\"exp_avg\"") && !strstr(line, "\"exp_avg_sq\"") &&
-            !(masters && strstr(line, "\"fp32\"")))
-            return false;
-    }
-    return true;
 }
 
 /* ---- one mutant ---- */
@@ -298,10 +270,10 @@ static enum outcome judge(const struct mutant *m, const struct job *j, bool told
         return RIGHT;
     if (j->n_warnings > atoi(truth(m->set_no, j->form, "warnings")))
         return WARNED;
-    if (is_other(m) || (forged && only_moments(got, want, false)))
+    if (is_other(m) || (forged && tensor_lines_only_states(got, want, false)))
         return BEYOND;
     /* A master's last bits, or values that the sample does not reach and verify does. */
-    if (m->kind == MUTATE_VALUES && (told || only_moments(got, want, true)))
+    if (m->kind == MUTATE_VALUES && (told || tensor_lines_only_states(got, want, true)))
         return BEYOND;
     return WRONG;
 }
