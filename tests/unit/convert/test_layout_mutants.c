@@ -1,8 +1,8 @@
 /*
- * test_layout_mutants.c - damaged, mixed and forged checkpoints of the layouts that are not the pipeline engine's: ZeRO,
- * torch.distributed's, Megatron's torch_dist, folders of safetensors: no crash, no silent wrong tensor
+ * test_layout_mutants.c - damaged, mixed and forged checkpoints of ZeRO, torch.distributed's, Megatron's torch_dist and
+ * folders of safetensors: no crash, no silent wrong tensor
  *
- * As test_mutants.c has it for the pipeline engine's: each mutant (tests/lib/mutate.h) is verified and converted by
+ * As test_mutants.c has it for the pipeline engine's: each mutant (tests/lib/mutants/mutate.h) is verified and converted by
  * a child of its own, and what a conversion accepts without a word must be the tensors of the sound set. What no file
  * can tell, and so is let pass:
  *   moments   where checksums were repaired, the last bits of a master, what is frozen and buffers; in ZeRO-3, which
@@ -30,8 +30,8 @@
 #include "libcommon/layout/dcp/dcp_sink.h"
 #include "libcommon/layout/hf/hf_sink.h"
 #include "libcommon/layout/zero/zero_target.h"
-#include "tests/lib/mutate.h"
-#include "tests/lib/tensor_lines.h"
+#include "tests/lib/mutants/mutate.h"
+#include "tests/lib/mutants/tensor_lines.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { SOME = 150 };
@@ -110,14 +110,20 @@ static struct sink *export_sink(struct source *s, const struct sink_opts *ko, en
     return t ? hf_sink(ko, t) : NULL;
 }
 
+/* For other ranks: of ZeRO again, of all others torch.distributed's. */
 static struct sink *own_sink(struct source *s, const struct sink_opts *ko, struct report *notes, struct err *e)
 {
     struct zero_target *t;
+    struct dcp_target *d;
 
-    if (s->kind == LAYOUT_DCP)
-        return dcp_sink(ko, 2);
-    t = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
-    return t ? zero_sink(ko, t) : NULL;
+    if (s->zero_stage) {
+        t = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
+        return t ? zero_sink(ko, t) : NULL;
+    }
+    if (s->kind != LAYOUT_DCP)
+        source_add_buffers(s);
+    d = dcp_target_new(s, notes, e);
+    return d ? dcp_sink(ko, d, (struct dcp_mesh){ 2, 1 }) : NULL;
 }
 
 static struct sink *sink_of(enum form form, struct source *s, const struct sink_opts *ko, struct report *notes,
@@ -177,9 +183,7 @@ static int verify(const char *in)
 
 static bool has_form(int set_no, enum form form)
 {
-    const enum kind kind = sets[set_no].kind;
-
-    return form == FORM_EXPORT || kind == KIND_ZERO || (kind == KIND_DCP && form == FORM_OWN);
+    return form != FORM_UNIVERSAL || sets[set_no].kind == KIND_ZERO;
 }
 
 static void write_mutant(const struct mutate_set *m, const char *dir)
@@ -225,7 +229,8 @@ static bool is_bare(const struct mutate_set *m)
 static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const struct mutate_set *m, const char *got)
 {
     const char *want = truth[set_no][form];
-    const bool forged = kind >= MUTATE_RECORD, parts = sets[set_no].kind == KIND_DCP || sets[set_no].kind == KIND_TORCHDIST;
+    const bool forged = kind >= MUTATE_RECORD;
+    const bool parts = sets[set_no].kind == KIND_DCP || sets[set_no].kind == KIND_TORCHDIST;
 
     if (is_other(set_no, m))
         return true;
@@ -349,7 +354,8 @@ static void mutants(void **state)
     int count[OUTCOMES - REFUSED] = {0};
 
     (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-layouts-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(scratch, sizeof scratch, "%s/shardkit-layouts-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(scratch));
     for (int i = 0; i < SETS; i++)
         learn(i);

@@ -1,7 +1,7 @@
 /*
  * test_mutants.c - thousands of damaged, mixed and forged checkpoints: no crash, no silent wrong tensor
  *
- * Each mutant (tests/lib/mutate.h) is verified and converted by a child of its own. What a
+ * Each mutant (tests/lib/mutants/mutate.h) is verified and converted by a child of its own. What a
  * conversion accepts without a warning must be the tensors of the sound set. `make soak`
  * does 100,000 under ASan and UBSan.
  *
@@ -34,8 +34,8 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/hf/hf_sink.h"
 #include "tests/lib/ckptgen.h"
-#include "tests/lib/mutate.h"
-#include "tests/lib/tensor_lines.h"
+#include "tests/lib/mutants/mutate.h"
+#include "tests/lib/mutants/tensor_lines.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { SOME = 60, MANY = 100000 };

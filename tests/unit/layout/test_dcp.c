@@ -15,7 +15,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/layout.h"
-#include "tests/lib/mutate.h"
+#include "tests/lib/mutants/mutate.h"
 
 static const char data[] = "tests/data/dcp/mesh/ckpt";
 

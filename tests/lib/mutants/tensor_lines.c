@@ -1,4 +1,4 @@
-#include "tests/lib/tensor_lines.h"
+#include "tests/lib/mutants/tensor_lines.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,9 @@ char *tensor_lines(const char *out)
 }
 
 /* Is each line of `got`, without the comma behind it, passed by `pass`? */
-static bool every_line(const char *got, const char *want, bool (*pass)(const char *line, const char *want, const char *),
-                       const char *ctx)
+typedef bool line_fn(const char *line, const char *want, const char *ctx);
+
+static bool every_line(const char *got, const char *want, line_fn *pass, const char *ctx)
 {
     char *copy = xstrdup(got), *save = NULL;
     bool good = true;

@@ -1,4 +1,4 @@
-#include "tests/lib/mutate.h"
+#include "tests/lib/mutants/mutate.h"
 
 #include <assert.h>
 #include <dirent.h>
