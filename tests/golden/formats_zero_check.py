@@ -5,6 +5,8 @@
                             into a model of other values; every tensor must have the SHA-256 that FIXTURE/tensors.sha256
                             says, and two more steps of training must give the losses of the run that went on
                             (FIXTURE/next, to 1e-3: sums in another order). `universal`: by load_universal, of DIR/universal.
+  weights FIXTURE STAGE DIR under torchrun: an engine takes the weights of DIR alone (load_module_only), as FIXTURE's
+                            model_states has them.
   fsdp FIXTURE DCP          under torchrun: torch.distributed.checkpoint loads DCP, a folder that reshape made of FIXTURE,
                             into the same model under FSDP2, its AdamW too; every tensor must be the one that
                             FIXTURE/tensors.sha256 says.
@@ -205,6 +207,27 @@ def load(fixture, stage, folder, tag=None):
     dist.destroy_process_group()
 
 
+def weights(fixture, stage, folder):
+    import deepspeed
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    deepspeed.init_distributed(dist_backend="gloo")
+    run = RUNS[os.path.basename(fixture)]
+    model = build(run)
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model),
+                                           config=config(run, stage))
+    assert engine.load_checkpoint(folder, load_module_only=True)[0]
+    have = engine.module.state_dict()
+    saved = os.path.join(fixture, "ckpt/global_step5/mp_rank_00_model_states.pt")
+    want = torch.load(saved, weights_only=False)["module"]
+    wrong = [k for k in want if not torch.equal(want[k], have[k])]
+    assert not wrong, wrong[:4]
+    if dist.get_rank() == 0:
+        print(f"ZeRO-{stage}: {len(have)} weights equal")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def flat(v, path=""):
     if isinstance(v, dict):
         for k, x in v.items():
@@ -250,6 +273,8 @@ SPECIAL = {"lm_head.weight", "seen_tokens"}
 if __name__ == "__main__":
     if sys.argv[1] == "load":
         load(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    elif sys.argv[1] == "weights":
+        weights(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     elif sys.argv[1] == "fsdp":
         fsdp(*sys.argv[2:])
     else:

@@ -61,6 +61,15 @@ through() {
 through zero1-fp32-gpt2-2ranks 4 2 3 fp32
 through zero3-gpt2-4ranks 2 1 2 bf16
 through zero2-roundrobin-3ranks 3 3 2 bf16           # of which ZeRO-3 knows nothing
+f=zero2-edge-3ranks
+case "$f weights" in ${CASES:-*})
+    check "$f: to Transformers" export-hf -q "$data/$f/ckpt" "$W/hf"
+    check "$f: and back, weights alone" reshape -q --verify --set-latest --weights-only --to zero2 "$W/hf" \
+        "$W/run/global_step5"
+    check "$f weights" "$python" -m torch.distributed.run --standalone --nproc-per-node 2 "$script" weights "$data/$f" 2 \
+        "$W/run"
+    rm -rf "$W/hf" "$W/run" ;;
+esac
 for f in zero1-fp32-gpt2-2ranks zero2-edge-3ranks zero3-edge-2ranks zero3-gpt2-4ranks zero2-fp16-3ranks \
     zero3-fp16-gpt2-2ranks; do
     case "$f universal" in ${CASES:-*}) ;; *) continue ;; esac

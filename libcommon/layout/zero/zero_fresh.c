@@ -277,9 +277,11 @@ static void make_optimizer(struct source *s, const struct optim_groups *groups)
 {
     struct arena *a = s->arena;
     struct pk *d = pk_dict(a), *base = pk_dict(a), *args = pk_tuple(a), *list = param_groups(s, groups);
+    /* As DeepSpeed begins. */
+    struct loss_scale scale = s->weights == DTYPE_F16 ? loss_scale_dynamic(65536) : loss_scale_static(1);
 
-    pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &(struct loss_scale){ .scale = 1 }));
-    pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, false));
+    pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
+    pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
     pk_set_str(a, d, "overflow", pk_bool(a, false));
     pk_set_str(a, d, "clip_grad", pk_float(a, 0));
     pk_set_str(a, base, "state", pk_dict(a));

@@ -243,7 +243,7 @@ static struct pk *make_frozen(struct model_tree *k, bool values)
     struct arena *a = k->x->ds.arena;
     struct pk *d = pk_ordered_dict(a);
 
-    if (t->shape.stage == 1)            /* it does not save them apart */
+    if (t->shape.stage == 1 || t->weights_only)         /* not saved apart; which they are is not known */
         return pk_none(a);
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
