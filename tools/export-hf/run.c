@@ -112,6 +112,25 @@ static int translate(struct export_job *j, struct source *s, struct report *note
     return rc;
 }
 
+/* A folder of Transformers goes out with the config.json that it has, unless another one is given. */
+static int own_config(struct export_job *j, const struct source *s, struct err *e)
+{
+    enum { MOST = 1 << 24 };
+    const struct source_file *f = s->kind == LAYOUT_HF && !j->config_file ? source_file(s, "config.json") : NULL;
+    uint64_t size = f ? files_size(s->files, f->file) : 0;
+    char *text;
+    int rc;
+
+    if (!f || size > MOST)
+        return 0;
+    text = xmalloc(size + 1);
+    rc = files_read(s->files, f->file, 0, text, size, e);
+    if (rc == 0)
+        j->hf.config_json = j->config_file = json_loadb(text, size, 0, NULL);
+    free(text);
+    return rc;
+}
+
 static int check_named(const struct export_job *j, struct source *s, struct err *e)
 {
     if (j->arch >= 0 || j->strip_vocab || j->hf.per_layer || j->hf.bare_names || (j->config && !j->config_file)) {
@@ -132,12 +151,14 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     int rc = -1;
 
     j->hf.turned = NULL;
-    if (translate(j, s, notes, e) < 0)
+    if (own_config(j, s, e) < 0 || translate(j, s, notes, e) < 0)
         return -1;
-    j->hf.named = source_is_foreign(s) || j->hf.turned;
+    j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.turned;
     if (j->hf.named ? check_named(j, s, e) < 0
                     : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
         return -1;
+    /* Of ZeRO weights are those of 16 bits, or masters rounded to them; elsewhere what there is. */
+    j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;
     j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
     if (j->tokenizer) {
         if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
@@ -170,7 +191,7 @@ static bool has_weights(const struct source *s)
 /* The optimizer shards, far the larger part, are opened only where masters are wanted. */
 static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
-    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32,
+    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
                               .accept_mismatch = j->cli.accept_mismatch };
     struct source *s = source_open(in, &so, *r, e);
 

@@ -29,6 +29,7 @@ struct hf_request {
     bool verify;                        /* read everything back before it is published */
     bool named;                         /* any model: tensors as they are, under their names; of config dtype counts */
     const bool *turned;                 /* named: of each parameter, kept as [in, out]; NULL: none is */
+    bool as_is;                         /* named: each of the dtype that it has */
     const json_t *config_json;          /* named: config.json, before overrides; NULL: none is written */
     const json_t *override;             /* keys of config.json, or NULL; outlives the target */
     const struct hf_tokenizer *tokenizer;       /* or NULL; outlives the target */

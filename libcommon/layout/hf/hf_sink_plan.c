@@ -199,6 +199,8 @@ static int take_tensors(struct hf_target *t, struct err *e)
 /* A buffer keeps its type, as `module` has it; so does what is no floating point number. */
 static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
 {
+    if (t->q.as_is)
+        return m->dtype;
     for (int i = 0; i < t->src->n_values; i++)
         if (t->src->value[i].buffer && strcmp(t->src->value[i].name, p->name) == 0)
             return m->dtype;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/buffers.h"
 #include "libcommon/layout/deepspeed/deepspeed_fresh.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
@@ -19,32 +20,22 @@ static const struct tmap *weights_of(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
 }
 
-/* What stands before the weights' names in the files: "model."; caller frees. */
-static char *prefix_of(const struct source *s)
-{
-    for (int i = 0; i < s->n_params; i++)
-        for (int st = STATE_BF16; st <= STATE_FP32; st++)
-            if (s->param[i].spelled[st] && str_ends(s->param[i].spelled[st], s->param[i].name))
-                return str_fmt("%.*s", (int)(strlen(s->param[i].spelled[st]) - strlen(s->param[i].name)),
-                               s->param[i].spelled[st]);
-    return xstrdup("");
-}
-
 /* Tensors of integers are no parameters but buffers of the model, where they stand among its weights. */
 static void split_buffers(struct source *s)
 {
     struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
-    char *prefix = prefix_of(s);
+    char *prefix = buffers_prefix(s);
     int n = 0;
 
     if (s->n_values)
         memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
     s->value = value;
-    for (int i = 0; i < s->n_values; i++)
-        if (*prefix && value[i].map && str_starts(value[i].name, prefix)) {
-            value[i].buffer = true;
-            value[i].name += strlen(prefix);
-        }
+    for (int i = 0; i < s->n_values; i++) {
+        const char *name = buffers_name(&value[i], prefix);
+
+        value[i].buffer = name != NULL;
+        value[i].name = name ? name : value[i].name;
+    }
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
         const struct tmap *m = weights_of(p);
