@@ -1,5 +1,7 @@
 #!/bin/sh
 # kill_reshape.sh - SIGKILL at random moments of reshape and merge-tp: OUT is absent or whole, --resume ends the same
+#
+# Of every layout that reshape writes; where OUT is replaced the old or the new one is there.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-4}
 quick && kills=1
@@ -12,6 +14,16 @@ model="--layers 4 --hidden 512 --heads 8 --vocab 20000 --steps 7"
 state_of() { (cd "$W" && find two one four -type f | sort | xargs cksum); }
 before=$(state_of)
 
+# run_for MS COMMAND...: killed after so many milliseconds.
+run_for() {
+    after=$(printf '0.%03d' "$1"); shift
+    "$@" >/dev/null 2>&1 &
+    pid=$!
+    sleep "$after"
+    kill -KILL $pid 2>/dev/null
+    wait $pid 2>/dev/null
+}
+
 # kills_of NAME IN COMMAND...: a whole run, then runs that are killed, looked at, and resumed.
 kills_of() {
     what=$1 in=$W/$2/global_step7 ref=$W/ref-$1
@@ -21,11 +33,7 @@ kills_of() {
     i=0
     while [ $i -lt "$kills" ]; do
         ms=$(random 250)
-        "$@" -q --certificate "$W/proof" "$in" "$W/out" >/dev/null 2>&1 &
-        pid=$!
-        sleep "$(printf '0.%03d' "$ms")"
-        kill -KILL $pid 2>/dev/null
-        wait $pid 2>/dev/null
+        run_for "$ms" "$@" -q --certificate "$W/proof" "$in" "$W/out"
         if [ -e "$W/out" ] && ! diff -r "$W/out" "$ref" >/dev/null; then
             fail "$what killed after $ms ms: OUT is there and wrong"
         fi
@@ -39,9 +47,50 @@ kills_of() {
     done
 }
 
+# kills_plain NAME IN OTHER COMMAND...: the same of what has no certificate, and of an OUT that is made of OTHER first.
+kills_plain() {
+    what=$1 in=$2 other=$3 ref=$W/ref-$1 old=$W/old-$1
+    shift 3
+    begun=$(date +%s%N)
+    check "$what without a kill" "$@" -q "$in" "$ref"
+    span=$((($(date +%s%N) - begun) / 1000000 + 20))
+    [ $span -lt 900 ] || span=900
+    check "$what: sound" ckpt-inspect verify -q "$ref"
+    check "$what: another" "$@" -q "$other" "$old"
+    i=0
+    while [ $i -lt $((2 * kills)) ]; do
+        ms=$(random $span)
+        force=
+        [ $((i % 2)) -eq 0 ] || { cp -r "$old" "$W/out"; force=--force; }
+        run_for "$ms" "$@" -q $force "$in" "$W/out"
+        if [ -e "$W/out" ]; then
+            diff -r "$W/out" "$ref" >/dev/null || { [ -n "$force" ] && diff -r "$W/out" "$old" >/dev/null; } ||
+                fail "$what killed after $ms ms: OUT is neither the new nor the old one"
+        elif [ -n "$force" ]; then
+            fail "$what killed after $ms ms: OUT is gone"
+        fi
+        check "$what killed after $ms ms: resume" "$@" -q --resume $force "$in" "$W/out"
+        check "$what killed after $ms ms: same bytes" diff -r "$W/out" "$ref"
+        check "$what killed after $ms ms: no leftovers" [ "$(echo "$W"/out*)" = "$W/out" ]
+        rm -rf "$W"/out*
+        i=$((i + 1))
+    done
+    rm -rf "$ref" "$old"
+}
+
 kills_of grow two reshape --target-tp 4 --target-pp 1 --target-dp 3
 kills_of deal one reshape --target-tp 8 --target-pp 2 --target-dp 2
 kills_of merge two merge-tp
 kills_of repair four merge-tp --repair --replicas majority
+zero=tests/data/zero torch=tests/data/dcp
+zero_before=$(find $zero $torch -type f | sort | xargs cksum)
+check "two for torch.distributed" reshape -q --to dcp --ranks 3 "$W/two/global_step7" "$W/dcp"
+kills_plain dcp "$W/dcp" $torch/fsdp/ckpt reshape --ranks 5
+kills_plain to-dcp "$W/two/global_step7" "$W/one/global_step7" reshape --to dcp --ranks 2
+kills_plain zero1 $zero/zero1-fp16-gpt2-2ranks/ckpt $zero/zero1-fp32-gpt2-2ranks/ckpt reshape --target-dp 40
+kills_plain zero2 $zero/zero2-edge-3ranks/ckpt $zero/zero2-fp16-3ranks/ckpt reshape --target-dp 60
+kills_plain zero3 $zero/zero3-edge-2ranks/ckpt $zero/zero3-gpt2-4ranks/ckpt reshape --target-dp 60
+kills_plain zero2-3 $zero/zero2-fp16-3ranks/ckpt $zero/zero2-roundrobin-3ranks/ckpt reshape --to zero3 --target-dp 40
+check "test data untouched" [ "$zero_before" = "$(find $zero $torch -type f | sort | xargs cksum)" ]
 check "input untouched" [ "$before" = "$(state_of)" ]
 finish
