@@ -14,6 +14,8 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/layout.h"
 #include "tests/lib/mutants/mutate.h"
 
@@ -153,9 +155,111 @@ static void test_names(void **state)
     source_close(s);
 }
 
+/* ---- what torch may write, and not every tool knows ---- */
+
+typedef void alter_fn(struct arena *a, struct pk *state);
+
+/* The folder with another .metadata; NULL: it is not taken, *e says why. Its description goes to *now. */
+static bool open_altered(alter_fn *alter, char **now, struct err *e)
+{
+    static struct mutate_set set;
+    char dir[] = "/tmp/shardkit-dcp-XXXXXX";
+    struct source_opts o = { .threads = 1 };
+    struct err ignored = {0};
+    struct source *s;
+
+    assert_non_null(mkdtemp(dir));
+    mutate_load(&set, "tests/data/dcp/fsdp/ckpt");
+    for (int i = 0; i < set.n; i++) {
+        struct mutate_file *f = &set.file[i];
+        struct strbuf sb = {0};
+        struct pk_tree tree;
+
+        if (alter && strcmp(f->name, ".metadata") == 0) {
+            assert_int_equal(pickle_parse(f->bytes, f->size, "metadata", &tree, e), 0);
+            alter(tree.arena, tree.root->state);
+            pickle_write(tree.root, &sb);
+            pk_tree_free(&tree);
+            put(dir, &(struct mutate_file){ .name = f->name, .bytes = (uint8_t *)sb.buf, .size = sb.len });
+        } else {
+            put(dir, f);
+        }
+        strbuf_free(&sb);
+    }
+    s = source_open(dir, &o, NULL, e);
+    *now = s ? describe(s) : NULL;
+    source_close(s);
+    assert_int_equal(dir_remove(dir, &ignored), 0);
+    return *now;
+}
+
+static void no_paths(struct arena *a, struct pk *state) { pk_set_str(a, state, "planner_data", pk_none(a)); }
+
+static void transform_one(struct arena *a, struct pk *state)
+{
+    uint32_t n;
+    struct pk **place = pk_pairs(pk_get(state, "storage_data"), &n), *by = pk_list(a);
+
+    assert_true(n > 0);
+    pk_add(a, by, pk_str(a, "zstd"));
+    pk_set_str(a, place[1]->state, "transform_descriptors", by);
+}
+
+static void test_metadata(void **state)
+{
+    struct err e = {0};
+    char *was, *now;
+
+    (void)state;
+    assert_true(open_altered(NULL, &was, &e));
+    assert_non_null(strstr(was, "\n1.weight f32 2 2 5 "));
+    /* Without the paths names are found all the same. */
+    assert_true(open_altered(no_paths, &now, &e));
+    assert_string_equal(now, was);
+    free(now);
+    assert_false(open_altered(transform_one, &now, &e));
+    assert_true(e.kind == ERR_DATA);
+    assert_non_null(strstr(e.msg, "went through [\"zstd\"]: only items as they are can be read"));
+    free(was);
+}
+
+/* The set is one: a share without elements, and items whose sizes are not in their local headers. */
+static void test_set_has_them(void **state)
+{
+    static struct mutate_set set;
+    int n_empty = 0, n_items = 0;
+
+    (void)state;
+    mutate_load(&set, "tests/data/dcp/fsdp/ckpt");
+    for (int i = 0; i < set.n; i++) {
+        const struct mutate_file *f = &set.file[i];
+        struct dcp_table t;
+        struct arena *a = arena_new(0);
+        struct report *r = report_new();
+        struct err e = {0};
+
+        if (strcmp(f->name, ".metadata") == 0) {
+            assert_int_equal(dcp_metadata_read(a, &(struct dcp_pickle){ f->name, f->bytes, f->size }, &t, r, &e), 0);
+            for (int k = 0; k < t.n; k++)
+                for (int c = 0; c < t.entry[k].n_chunks && t.entry[k].is_tensor && t.entry[k].ndim; c++)
+                    n_empty += t.entry[k].chunk[c].len[0] == 0;
+        } else {
+            assert_memory_equal(f->bytes, "PK\3\4", 4);
+            n_items += get_le32(f->bytes + 18) == 0 && (f->bytes[6] & 8);
+        }
+        report_free(r);
+        arena_free(a);
+    }
+    assert_true(n_empty > 0);
+    assert_int_equal(n_items, set.n - 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_flips), cmocka_unit_test(test_names) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flips), cmocka_unit_test(test_names), cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_set_has_them),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
