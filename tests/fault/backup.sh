@@ -4,6 +4,7 @@
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-40} flips=${FLIPS:-$((${KILLS:-40} * 10))}
 [ -n "${SOAK:-}" ] && kills=1000 flips=10000
+n_flipped=0
 
 "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 2 --steps 7 "$W/in" >/dev/null || exit 1
 mkdir "$W/run" "$W/ref" "$W/store" "$W/store/.ckpt-backup"
@@ -26,8 +27,7 @@ clean() { rm -rf "$W/store" && mkdir -p "$W/store/.ckpt-backup"; }
 kill_copy() {       # VERB SUFFIX MS
     backup=global_step10$2
     ckpt-backup $1 -q "$src" "$W/store" 2>/dev/null & pid=$!
-    sleep "$(printf '0.%03d' "$3")"
-    kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    kill_after "$3" $pid
     if is_sound "$backup"; then
         check "$1 killed after $3 ms: what is said to be sound is" ckpt-backup verify -q "$W/store"
     elif [ -e "$W/store/$backup" ] && [ ! -e "$W/store/.ckpt-backup/$backup.json" ]; then
@@ -62,12 +62,12 @@ i=0
 while [ $i -lt $((kills / 4)) ]; do
     ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
     ckpt-backup restore -q "$W/store" global_step10 "$W/out" 2>/dev/null & pid=$!
-    sleep "$(printf '0.%03d' "$(random 80)")"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    kill_after "$(random 80)" $pid
     if [ -e "$W/out" ]; then check "restore killed: OUT is whole" same "$W/out" "$src"
     else check "restore killed: the next run finishes" ckpt-backup restore -q "$W/store" global_step10 "$W/out"; fi
     rm -rf "$W/out" "$W"/out.part*
     ckpt-backup forget -q --apply --rules "$W/rules" "$W/run" & pid=$!
-    sleep "$(printf '0.%03d' "$(random 60)")"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    kill_after "$(random 60)" $pid
     check "forget killed: all backups are sound" [ "$(n_sound)" = 4 ]
     check "forget killed: the next run finishes" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
     check "forget killed: latest and nothing else is left" [ "$(cd "$W/run" && echo *)" = "global_step40 latest" ]
@@ -98,6 +98,7 @@ while [ $i -lt $((flips / 8)) ]; do
         f=$(any_file "$W/store/$name" "$W/store/.ckpt-backup/$name.json") at=$(random "$(size_of "$f")") bit=$(random 8)
         flip "$f" "$at" "$bit"
         echo "$f $at $bit" >>"$W/flipped"
+        n_flipped=$((n_flipped + 1))
     done
     ckpt-backup verify -q "$W/store" >"$W/log" 2>&1 && fail "verify is content with $(cat "$W/flipped")"
     if [ "$(n_sound)" = 0 ]; then pass; else fail "$(n_sound) backups still count with $(cat "$W/flipped")"; fi
@@ -123,6 +124,7 @@ i=0
 while [ $i -lt $((flips / 2)) ]; do
     f=$(any_file "$src") at=$(random "$(size_of "$f")") bit=$(random 8)
     flip "$f" "$at" "$bit"
+    n_flipped=$((n_flipped + 1))
     if ckpt-backup copy -q "$src" "$W/store" >"$W/log" 2>&1; then
         fail "flip of bit $bit of byte $at in the source's $f is copied"; clean
     else pass; fi
@@ -234,6 +236,17 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -l
         check "$verb: and is sound" ckpt-backup verify -q "$W/store"
         clean
     done
+    # What becomes of a step between the look at it and its removal: saved anew, or what `latest` names.
+    ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
+    $shim BADIO_SLOW=300 ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run" 2>"$W/said" & pid=$!
+    until [ -n "$(find "$W/store/.ckpt-backup" -name '*.part')" ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+    touch "$W/run/global_step30/mp_rank_00_model_states.pt"
+    echo global_step20 >"$W/run/latest"
+    wait $pid; [ $? -eq 1 ] && pass || fail "changed before it was removed: $(cat "$W/said")"
+    check "saved anew before it was removed" grep -q "global_step30: is no longer what .* holds a backup of" "$W/said"
+    check "latest before it was removed" grep -q "global_step20: is what latest names by now" "$W/said"
+    check "both stay" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step30 global_step40 latest" ]
+    rm -rf "$W/run" && cp -rp "$W/ref" "$W/run" && clean
     check "without O_DIRECT" $shim BADIO_DIRECT=0 ckpt-backup copy -q "$src" "$W/store"
     check "without O_DIRECT: sound" ckpt-backup verify -q "$W/store"
     clean
@@ -285,4 +298,5 @@ else
     mountpoint -q "$W/quota" && umount "$W/quota"
     echo "cannot make a btrfs here: a quota is not tested"
 fi
+echo "$n_killed kills, $n_flipped bits flipped"
 finish

@@ -32,6 +32,14 @@ quick() { [ "${QUICK:-0}" = 1 ]; }
 # A number from 0 to $1 - 1.
 random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
 
+# kill_after MS PID: kills a job of this shell. Only what is still at work is killed, and counts in n_killed: did it?
+n_killed=0
+kill_after() {
+    sleep "$(($1 / 1000)).$(printf '%03d' $(($1 % 1000)))"
+    kill -KILL "$2" 2>/dev/null; wait "$2" 2>/dev/null
+    [ $? -eq 137 ] && n_killed=$((n_killed + 1))
+}
+
 # skip WHY: ends a script that cannot be run here.
 skip() {
     rm -rf "$W"

@@ -28,8 +28,8 @@ static void print_action(const struct backup *b, const struct survey *s, const s
     else if (a->verb == DUE_FORGET)
         printf("forget  %s in %s\n", name, survey_where(s, a->place));
     else
-        printf("wait    %s in %s may go once %s holds it, verified\n", name, survey_where(s, a->place),
-               survey_where(s, a->for_place));
+        printf("wait    %s in %s may go once %s holds %s, verified\n", name, survey_where(s, a->place),
+               survey_where(s, a->for_place), a->for_place == a->place ? "newer ones" : "it");
     free(name);
     free(tag);
 }
@@ -119,7 +119,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
     int rc = b->cli.verify ? read_again(b, s, a, e) : 0;
 
     if (rc == 0 && a->place == DUE_RUN)
-        rc = remove_tag(path, e);
+        rc = survey_check_step(s, a->step, e) < 0 ? -1 : remove_tag(path, e);
     else if (rc == 0 && rec)
         rc = place_remove(s->place[a->place], rec, e);
     free(path);

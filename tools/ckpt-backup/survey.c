@@ -111,6 +111,26 @@ static bool is_of_run(const struct survey *s, const struct receipt *rec)
     return same;
 }
 
+int survey_check_step(const struct survey *s, int64_t step, struct err *e)
+{
+    char *path = survey_tag_path(s, step);
+    int rc = content_latest(s->run) == step ? -1 : 0;
+
+    if (rc < 0)
+        err_data(e, path, ERR_NO_BYTE, "is what latest names by now: it stays");
+    for (int p = 0; p < s->rules.n_places && rc == 0; p++)
+        for (int i = 0; i < s->held[p].n_held && rc == 0; i++) {
+            const struct due_held *h = &s->held[p].held[i];
+
+            if (h->step != step || !h->verified || is_of_run(s, survey_receipt(s, p, step, h->form)))
+                continue;
+            err_data(e, path, ERR_NO_BYTE, "is no longer what %s holds a backup of: it stays", s->place[p]->path);
+            rc = -1;
+        }
+    free(path);
+    return rc;
+}
+
 static void hold(struct survey *s, int i)
 {
     const struct place_receipts *l = &s->receipts[i];

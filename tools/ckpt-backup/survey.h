@@ -29,6 +29,11 @@ struct survey {
  */
 MUST_CHECK int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e);
 void survey_close(struct survey *s);
+/*
+ * Before a step of the run is removed: time has passed since survey_open(). ERR_DATA when `latest` names it now, or it
+ * was saved anew, so that a place that held it no longer does.
+ */
+MUST_CHECK int survey_check_step(const struct survey *s, int64_t step, struct err *e);
 /* The tag folder of a step in the run. Caller frees. */
 char *survey_tag_path(const struct survey *s, int64_t step);
 /* The place's path, or the run's. */

@@ -211,6 +211,40 @@ static void test_place_forgets(void **state)
     rules_free(&r);
 }
 
+/* Newer ones that are damaged, or are to come, are none: the newest good ones of a place stay. */
+static void test_place_keeps_the_good(void **state)
+{
+    static const struct due_held held[] = { { 10, FORM_WHOLE, true }, { 20, FORM_WHOLE, true }, { 30, FORM_TAR, false },
+                                            { 40, FORM_WHOLE, true } };
+    static const int64_t step[] = { 50, 60 };
+    static const struct { const char *keep; int n_held; const char *forget, *wait; } cases[] = {
+        { "keep-last 1", 2, "10 ", "20 " },             /* 60 is to come */
+        { "keep-last 2", 2, "", "10 20 " },
+        { "keep-last 2", 3, "", "10 20 " },             /* 30 is damaged */
+        { "keep-last 2", 4, "10 ", "20 40 " },
+        { "keep-last 3\nkeep 10", 4, "", "20 " },      /* 40, 50, 60 stay anyway */
+        { "keep-every 20", 2, "10 ", "" },              /* nothing is counted */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128];
+        struct rules r;
+        struct due_place place = { true, held, cases[i].n_held };
+        struct due_state st = { step, 2, 60, &place };
+        struct due_action *a;
+        int n;
+
+        snprintf(text, sizeof text, "place p\nfull-every 10\n%s\n", cases[i].keep);
+        r = rules_of(text);
+        n = due_make(&r, &st, &a);
+        expect_steps(a, n, DUE_FORGET, 0, cases[i].forget);
+        expect_steps(a, n, DUE_WAIT, 0, cases[i].wait);
+        free(a);
+        rules_free(&r);
+    }
+}
+
 /* ---- rules that are none ---- */
 
 static void test_bad_rules(void **state)
@@ -245,7 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_schedule), cmocka_unit_test(test_places_hold),
         cmocka_unit_test(test_nothing_is_forgotten), cmocka_unit_test(test_place_forgets),
-        cmocka_unit_test(test_bad_rules),
+        cmocka_unit_test(test_place_keeps_the_good), cmocka_unit_test(test_bad_rules),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

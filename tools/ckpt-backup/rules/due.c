@@ -10,11 +10,17 @@
 /* FORM_N: nothing is due. */
 enum { FORM_NONE = FORM_N };
 
+/* Ascending, none twice. */
+struct steps {
+    int64_t *step;
+    int n;
+};
+
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    int64_t **stay;             /* of each place the steps that count for its keep-last, ascending */
-    int *n_stay;
+    struct steps *stay;         /* of each place what counts for its keep-last, what is to come too */
+    struct steps *sound;        /* of each place what it has verified */
     struct due_action *action;
     int n, cap;
 };
@@ -32,13 +38,13 @@ static enum backup_form picked_form(const struct rules_place *p, int64_t step)
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
 }
 
-/* Do the rules keep it among these steps (ascending)? */
-static bool kept(const struct rules_keep *k, const int64_t *step, int n, int64_t wanted)
+/* Do the rules keep it among these steps? */
+static bool kept(const struct rules_keep *k, struct steps of, int64_t wanted)
 {
     if (!k->given || rules_picks(&k->pick, wanted))
         return true;
-    for (int i = n - 1; i >= 0 && n - i <= k->last; i--)
-        if (step[i] == wanted)
+    for (int i = of.n - 1; i >= 0 && of.n - i <= k->last; i--)
+        if (of.step[i] == wanted)
             return true;
     return false;
 }
@@ -48,7 +54,7 @@ static enum backup_form due_form(const struct making *m, int place, int64_t step
     const struct rules_place *p = &m->rules->place[place];
     enum backup_form form = picked_form(p, step);
 
-    return kept(&p->keep, m->stay[place], m->n_stay[place], step) ? form : (enum backup_form)FORM_NONE;
+    return kept(&p->keep, m->stay[place], step) ? form : (enum backup_form)FORM_NONE;
 }
 
 static bool is_there(const struct due_place *p, int64_t step, enum backup_form form)
@@ -71,25 +77,36 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What the place holds and what it will. */
-static void list_stay(struct making *m, int place)
+static void sort_steps(struct steps *s)
+{
+    int n = 0;
+
+    qsort(s->step, (size_t)s->n, sizeof *s->step, by_step);
+    for (int i = 0; i < s->n; i++)
+        if (n == 0 || s->step[n - 1] != s->step[i])
+            s->step[n++] = s->step[i];
+    s->n = n;
+}
+
+/* What the place holds and what it will; and of that what it has verified. */
+static void list_steps(struct making *m, int place)
 {
     const struct due_place *p = &m->st->place[place];
-    int64_t *step = xcalloc((size_t)(p->n_held + m->st->n_steps) + 1, sizeof *step);
-    int all = 0, n = 0;
+    struct steps *stay = &m->stay[place], *sound = &m->sound[place];
 
-    for (int i = 0; i < p->n_held; i++)
-        step[all++] = p->held[i].step;
+    stay->step = xcalloc((size_t)(p->n_held + m->st->n_steps) + 1, sizeof *stay->step);
+    sound->step = xcalloc((size_t)p->n_held + 1, sizeof *sound->step);
+    for (int i = 0; i < p->n_held; i++) {
+        stay->step[stay->n++] = p->held[i].step;
+        if (p->held[i].verified)
+            sound->step[sound->n++] = p->held[i].step;
+    }
     for (int i = 0; i < m->st->n_steps; i++)
         if (is_finished(m->st, m->st->step[i]) &&
             picked_form(&m->rules->place[place], m->st->step[i]) != (enum backup_form)FORM_NONE)
-            step[all++] = m->st->step[i];
-    qsort(step, (size_t)all, sizeof *step, by_step);
-    for (int i = 0; i < all; i++)
-        if (n == 0 || step[n - 1] != step[i])
-            step[n++] = step[i];
-    m->stay[place] = step;
-    m->n_stay[place] = n;
+            stay->step[stay->n++] = m->st->step[i];
+    sort_steps(stay);
+    sort_steps(sound);
 }
 
 /* ---- actions ---- */
@@ -132,26 +149,33 @@ static void add_forget(struct making *m, struct due_action a)
 static void forget_in_run(struct making *m)
 {
     const struct due_state *st = m->st;
-    int n = 0;
+    struct steps finished = { .step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step) };
 
-    if (!m->rules->keep.given)
-        return;
-    while (n < st->n_steps && is_finished(st, st->step[n]))
-        n++;                            /* what is still being written is nobody's newest */
-    for (int i = 0; i < n; i++)
-        if (st->step[i] != st->latest && !kept(&m->rules->keep, st->step, n, st->step[i]))
+    /* What is still being written is nobody's newest. */
+    for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)
+        finished.step[finished.n++] = st->step[i];
+    for (int i = 0; i < finished.n; i++)
+        if (st->step[i] != st->latest && !kept(&m->rules->keep, finished, st->step[i]))
             add_forget(m, (struct due_action){ .step = st->step[i], .place = DUE_RUN, .form = FORM_WHOLE });
+    free(finished.step);
 }
 
+/* One of the newest that the place has verified stays until newer ones are: what is still to come may never do. */
 static void forget_in_place(struct making *m, int place)
 {
     const struct due_place *p = &m->st->place[place];
     const struct rules_keep *k = &m->rules->place[place].keep;
 
-    for (int i = 0; i < p->n_held; i++)
-        if (!kept(k, m->stay[place], m->n_stay[place], p->held[i].step))
-            add_forget(m, (struct due_action){ .step = p->held[i].step, .place = place,
-                                                    .form = p->held[i].form });
+    for (int i = 0; i < p->n_held; i++) {
+        struct due_action a = { DUE_WAIT, p->held[i].step, place, place, p->held[i].form };
+
+        if (kept(k, m->stay[place], a.step))
+            continue;
+        if (kept(k, m->sound[place], a.step))
+            add(m, a);
+        else
+            add_forget(m, a);
+    }
 }
 
 int due_make(const struct rules *r, const struct due_state *st, struct due_action **out)
@@ -159,9 +183,9 @@ int due_make(const struct rules *r, const struct due_state *st, struct due_actio
     struct making m = { .rules = r, .st = st };
 
     m.stay = xcalloc((size_t)r->n_places + 1, sizeof *m.stay);
-    m.n_stay = xcalloc((size_t)r->n_places + 1, sizeof *m.n_stay);
+    m.sound = xcalloc((size_t)r->n_places + 1, sizeof *m.sound);
     for (int p = 0; p < r->n_places; p++)
-        list_stay(&m, p);
+        list_steps(&m, p);
     for (int i = 0; i < st->n_steps; i++)
         if (is_finished(st, st->step[i]))
             add_copies(&m, st->step[i]);
@@ -169,10 +193,12 @@ int due_make(const struct rules *r, const struct due_state *st, struct due_actio
     for (int p = 0; p < r->n_places; p++)
         if (st->place[p].known)
             forget_in_place(&m, p);
-    for (int p = 0; p < r->n_places; p++)
-        free(m.stay[p]);
+    for (int p = 0; p < r->n_places; p++) {
+        free(m.stay[p].step);
+        free(m.sound[p].step);
+    }
     free(m.stay);
-    free(m.n_stay);
+    free(m.sound);
     *out = m.action;
     return m.n;
 }

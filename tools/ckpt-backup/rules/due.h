@@ -37,7 +37,7 @@ struct due_state {
 enum due_verb {
     DUE_COPY,              /* the run's `step` to `place` as `form` */
     DUE_FORGET,            /* `step` in `place` (DUE_RUN: in the run's folder) may go */
-    DUE_WAIT,              /* it may, once place `for_place` has verified it */
+    DUE_WAIT,              /* it may, once place `for_place` has verified it, or, its own place, newer ones */
 };
 enum { DUE_RUN = -1 };
 
