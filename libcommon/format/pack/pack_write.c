@@ -1,34 +1,34 @@
 /*
  * pack_write.c - files into a packed file
  *
- * Threads take frames in their order: read, guess, planes; only where a packed frame goes is settled one after the
- * other, so the same files make the same packed file however many threads there are.
+ * Threads take frames in their order: read, guess, planes; only putting a packed frame behind those before it is done
+ * by one after the other, so the same files make the same packed file however many threads there are.
  */
-#include <fcntl.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/format/pack/pack_impl.h"
+#include "libcommon/format/pack/pack_output.h"
 #include "libcommon/format/pack/planes.h"
 
 /* A guess that is wrong more often than for one number in so many tells less than the number itself. */
 enum { GUESS_HOLDS = 8 };
+
+/* Read and hashed in one go: what the second wants is still in the cache. */
+enum { READ_BYTES = 128 << 10 };
 
 struct pack_job {
     struct pack_index *x;
     const struct pack_opts *o;
     struct files *files;
     int *file;                  /* [n_files]: numbers in `files` */
-    const char *path;
-    int fd;
-    pthread_mutex_t lock;       /* of the next two */
-    uint64_t next, at;          /* the frame that gets its place next, and that place */
-    pthread_cond_t turn;        /* they changed */
+    struct pack_output out;
+    pthread_mutex_t lock;       /* of adding to `out`, and of the next */
+    uint64_t next;              /* the frame that is added next */
+    pthread_cond_t turn;        /* it changed */
     _Atomic bool failed;
     struct err *e;              /* the first to fail fills it in, under the critical section */
 };
@@ -37,12 +37,14 @@ struct pack_job {
 struct packer {
     struct planes *planes;
     uint8_t *raw, *ref, *packed;
+    uint8_t *block;             /* for a full one of `out` */
 };
 
 static struct packer packer_new(void)
 {
     return (struct packer){ planes_new(PACK_FRAME), xmalloc(PACK_FRAME),
-                            xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(planes_bound(PACK_FRAME)) };
+                            xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(planes_bound(PACK_FRAME)),
+                            pack_block_new() };
 }
 
 static void packer_free(struct packer *w)
@@ -51,6 +53,7 @@ static void packer_free(struct packer *w)
     free(w->raw);
     free(w->ref);
     free(w->packed);
+    free(w->block);
 }
 
 static void fail(struct pack_job *job, const struct err *e)
@@ -97,6 +100,21 @@ static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece
     return 0;
 }
 
+static int read_raw(struct pack_job *job, struct pack_piece piece, uint8_t *raw, uint32_t *crc, struct err *e)
+{
+    int file = job->file[piece.run->file];
+
+    *crc = 0;
+    for (uint32_t at = 0; at < piece.len; at += READ_BYTES) {
+        uint32_t n = (uint32_t)min_u64(READ_BYTES, piece.len - at);
+
+        if (files_read(job->files, file, piece.at + at, raw + at, n, e) < 0)
+            return -1;
+        *crc = crc_bytes(*crc, raw + at, n);
+    }
+    return 0;
+}
+
 /* A frame into w->packed. */
 static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct err *e)
 {
@@ -105,9 +123,8 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
     struct pack_frame *f = &job->x->frame[i];
     bool zeros = false;
 
-    if (files_read(job->files, job->file[run->file], piece.at, w->raw, piece.len, e) < 0)
+    if (read_raw(job, piece, w->raw, &f->crc_raw, e) < 0)
         return -1;
-    f->crc_raw = crc_bytes(0, w->raw, piece.len);
     f->guessed = false;
     if (run->guess != PACK_NO_GUESS && guess_frame(job, w, piece, &zeros, &f->guessed, e) < 0)
         return -1;
@@ -120,22 +137,22 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
 }
 
 /*
- * Where frame i goes: behind all before it, which are packed already or by other threads now. (OpenMP's own ordered
- * sections wait in a loop, and take the time of those that they wait for.)
+ * Put frame i behind all before it, which are packed already or by other threads now. True: w->block is full, and goes
+ * to *at. (OpenMP's own ordered sections wait in a loop, and take the time of those that they wait for.)
  */
-static uint64_t place_frame(struct pack_job *job, uint64_t i)
+static bool add_frame(struct pack_job *job, struct packer *w, uint64_t i, bool packed, uint64_t *at)
 {
-    uint64_t at;
+    bool full = false;
 
     pthread_mutex_lock(&job->lock);
     while (job->next != i)
         pthread_cond_wait(&job->turn, &job->lock);
-    at = job->at;
-    job->at += job->x->frame[i].len;
+    if (packed)
+        full = pack_output_add(&job->out, w->packed, job->x->frame[i].len, &w->block, at);
     job->next++;
     pthread_cond_broadcast(&job->turn);
     pthread_mutex_unlock(&job->lock);
-    return at;
+    return full;
 }
 
 static void pack_one(struct pack_job *job, struct packer *w, uint64_t i)
@@ -148,10 +165,9 @@ static void pack_one(struct pack_job *job, struct packer *w, uint64_t i)
         err_stop(&e);
     else if (!job->failed)
         packed = pack_frame(job, w, i, &e) == 0;
-    at = place_frame(job, i);
-    if (packed && write_all_at(job->fd, w->packed, job->x->frame[i].len, at) < 0)
-        err_sys(&e, job->path, "cannot write %u bytes", job->x->frame[i].len);
     if (e.kind != ERR_NONE)
+        fail(job, &e);
+    if (add_frame(job, w, i, packed, &at) && pack_output_write(&job->out, w->block, at, &e) < 0)
         fail(job, &e);
 }
 
@@ -173,24 +189,19 @@ static void pack_frames(struct pack_job *job)
 static int write_tables(struct pack_job *job)
 {
     struct pack_index *x = job->x;
-    struct pack_tail t = { .index_at = job->at };
-    uint8_t head[PACK_HEAD_BYTES], tail[PACK_TAIL_BYTES];
+    struct pack_tail t = { .index_at = job->out.at + job->out.n };
+    uint8_t tail[PACK_TAIL_BYTES];
     struct strbuf sb = {0};
-    int rc = 0;
+    int rc;
 
     for (int i = 0; i < x->n_files; i++)
         x->file[i].crc = pack_range_crc(x, i, 0, x->file[i].size_bytes);
     pack_index_put(&sb, x);
     t.index_len = sb.len;
     t.index_crc = crc_bytes(0, sb.buf, sb.len);
-    pack_head_put(head);
     pack_tail_put(tail, &t);
     strbuf_add(&sb, tail, sizeof tail);
-    if (write_all_at(job->fd, sb.buf, sb.len, job->at) < 0 || write_all_at(job->fd, head, sizeof head, 0) < 0 ||
-        fsync(job->fd) < 0) {
-        err_sys(job->e, job->path, "cannot write its index");
-        rc = -1;
-    }
+    rc = pack_output_finish(&job->out, sb.buf, sb.len, job->e);
     strbuf_free(&sb);
     return rc;
 }
@@ -247,24 +258,24 @@ static void compact_refs(struct pack_index *x)
 
 int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o, struct err *e)
 {
-    struct pack_job job = { .x = x, .o = o, .files = files_new(), .path = path, .at = PACK_HEAD_BYTES, .e = e,
-                            .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER };
+    struct pack_job job = { .x = x, .o = o, .files = files_new(), .e = e, .lock = PTHREAD_MUTEX_INITIALIZER,
+                            .turn = PTHREAD_COND_INITIALIZER };
+    uint8_t head[PACK_HEAD_BYTES], *none = NULL;
+    uint64_t at;
     int rc = -1;
 
     job.file = xcalloc((size_t)x->n_files + 1, sizeof *job.file);
     prepare_index(x);
     compact_refs(x);
-    job.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (job.fd < 0)
-        err_sys(e, path, "cannot create");
-    if (job.fd < 0 || open_files(&job, folder) < 0)
+    if (pack_output_open(&job.out, path, e) < 0 || open_files(&job, folder) < 0)
         goto out;
+    pack_head_put(head);
+    pack_output_add(&job.out, head, sizeof head, &none, &at);
     pack_frames(&job);
     if (!job.failed)
         rc = write_tables(&job);
 out:
-    if (job.fd >= 0)
-        close(job.fd);
+    pack_output_close(&job.out);
     files_free(job.files);
     free(job.file);
     return rc;
