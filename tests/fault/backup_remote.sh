@@ -3,7 +3,8 @@
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-10} flips=${FLIPS:-${KILLS:-10}}
 quick && kills=1 flips=1
-[ -n "${SOAK:-}" ] && kills=100 flips=1000
+[ -n "${SOAK:-}" ] && kills=1000 flips=10000
+n_flipped=0
 # A .pack is made there before it is sent: nothing may be left in it.
 mkdir "$W/tmp" "$W/locks" && export TMPDIR="$W/tmp" XDG_RUNTIME_DIR="$W/locks"
 staged() { [ -z "$(ls "$TMPDIR")" ]; }
@@ -80,15 +81,29 @@ for kind in global_step10.tar global_step10.pack; do
     check "$kind: restored" ckpt-backup restore -q "$place" $kind "$W/out"
     check "$kind: same bytes" same "$src" "$W/out"
     check "$kind: nothing is left beside it" [ "$(cd "$W" && echo out*)" = out ]
-    cp "$far/$kind" "$W/$kind"
     rm -r "$W/out"
 done
-check "the tar is one" tar -C "$W" -xf "$W/global_step10.tar" --one-top-level=untarred
+check "the tar is one" tar -C "$W" -xf "$far/global_step10.tar" --one-top-level=untarred
 check "the tar: same bytes" same "$src" "$W/untarred/global_step10"
 rm -r "$W/untarred"
 check "no pack is left here" staged
 touch "$src"/*
 check "other times, the same bytes" ckpt-backup copy -q "$src" "$place"
+
+# What lies there as `kind` is what it should be, seen on the server's own disk: a .tar and a .pack of the same files are
+# the same bytes each time.
+whole() { if [ "$1" = global_step10 ]; then same "$src" "$far/$1"; else cmp -s "$W/ref/$1" "$far/$1"; fi; }
+# Every kind afresh, each proven by restoring it; *.tar and *.pack are what `whole` compares with.
+afresh() {
+    rm -rf "$far" "$W/ref" && mkdir "$W/ref"
+    for kind in global_step10 global_step10.tar global_step10.pack; do
+        check "$kind afresh" put $kind
+        check "$kind afresh: restored" ckpt-backup restore -q "$place" $kind "$W/out"
+        check "$kind afresh: same bytes" same "$src" "$W/out"
+        rm -rf "$W/out"
+        [ $kind = global_step10 ] || cp "$far/$kind" "$W/ref"
+    done
+}
 
 # ---- flipped bits, one in each file at a time ----
 
@@ -97,25 +112,33 @@ flip() {            # FILE
     # shellcheck disable=SC2059
     printf "\\$(printf %o $(($(od -An -tu1 -j "$at" -N 1 "$1") ^ (1 << $(random 8)))))" |
         dd of="$1" bs=1 seek="$at" conv=notrunc 2>/dev/null
+    n_flipped=$((n_flipped + 1))
 }
-i=0
-while [ $i -lt "$flips" ]; do
-    n=0
-    for f in "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"; do flip "$f"; n=$((n + 1)); done
+# Of many ranks: rclone starts as often for the files of 16 as for those of 2.
+quick || { "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 16 --steps 10 "$W/wide" >/dev/null &&
+    src=$W/wide/global_step10 place=far:backups/wide far=$W/far/backups/wide; }
+afresh
+round=0
+while [ $n_flipped -lt "$flips" ]; do
+    n=$n_flipped
+    for f in "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"; do flip "$f"; done
+    n=$((n_flipped - n))
     ckpt-backup verify -q "$place" >"$W/log" 2>&1 && fail "flips are not seen"
     [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
-    ckpt-backup list --json "$place" 2>/dev/null | grep -v weights | grep -qF '"sound":true' && fail "a damaged backup counts"
-    ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null && fail "a damaged .tar is restored"
+    ckpt-backup list --json "$place" 2>/dev/null | grep -qF '"sound":true' && fail "a damaged backup counts"
     ckpt-backup restore -q "$place" global_step10.pack "$W/out" 2>/dev/null && fail "a damaged .pack is restored"
+    # One rclone a member.
+    [ $((round % 10)) -gt 0 ] || { ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null &&
+        fail "a damaged .tar is restored"; }
     # Same sizes, and a remote without times: only what is read back is known to be right.
-    for kind in global_step10 global_step10.tar global_step10.pack; do check "flips: $kind sent again" put $kind; done
-    check "flips: same bytes" same "$src" "$far/global_step10"
-    check "flips: the same .tar" sh -c "ckpt-backup restore -q $place global_step10.tar $W/out && diff -r $src $W/out"
-    rm -rf "$W/out"
-    check "flips: the same .pack" sh -c "ckpt-backup restore -q $place global_step10.pack $W/out && diff -r $src $W/out"
-    rm -rf "$W/out"
-    i=$((i + n))
+    for kind in global_step10 global_step10.tar global_step10.pack; do
+        check "flips: $kind sent again" put $kind
+        check "flips: $kind has the same bytes" whole $kind
+    done
+    round=$((round + 1))
 done
+src=$W/run/global_step10 place=far:backups/run far=$W/far/backups/run
+afresh
 flip "$far/.ckpt-backup/global_step10.json"
 check_exit "a damaged receipt" 1 "is no receipt of a backup, or damaged" ckpt-backup list -q "$place"
 check "a damaged receipt: made anew" ckpt-backup copy -q "$src" "$place"
@@ -123,31 +146,32 @@ check "a damaged receipt: sound" is_sound global_step10
 
 # ---- killed ----
 
-i=0
-while [ $i -lt "$kills" ]; do
-    ms=$(random 2500)
-    case $((i % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
-    rclone purge $place
+# Kills are spread over as long as a run takes: `span`, which follows what is seen so that two of three hit one.
+span=2500 begun=$n_killed
+while [ $((n_killed - begun)) -lt "$kills" ]; do
+    case $((n_killed % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
+    ms=$(random $span)
+    rm -rf "$far"                       # which purges faster than rclone
     # shellcheck disable=SC2046
     ckpt-backup $(verb_of $kind) -q "$src" "$place" 2>/dev/null & pid=$!
-    sleep "$((ms / 1000)).$(printf '%03d' $((ms % 1000)))"
-    kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
-    if is_sound $kind; then check "$kind killed after $ms ms: sound is whole" ckpt-backup verify -q "$place"; fi
+    if kill_after "$ms" $pid; then span=$((span + span / 20 + 1)); else span=$((span - span / 10)); fi
+    if [ -e "$far/.ckpt-backup/$kind.json" ]; then
+        check "$kind killed after $ms ms: what has a receipt is whole" whole $kind
+        ! is_sound $kind || check "$kind killed after $ms ms: sound is sound" ckpt-backup verify -q "$place"
+    fi
     check "$kind killed after $ms ms: the next run finishes" put $kind
-    check "$kind killed after $ms ms: restored" ckpt-backup restore -q "$place" $kind "$W/out"
-    check "$kind killed after $ms ms: same bytes" same "$src" "$W/out"
+    check "$kind killed after $ms ms: same bytes" whole $kind
     [ -z "$(find "$far" -name '*.job')" ] && pass || fail "$kind killed after $ms ms: an unfinished note is left"
     check "$kind killed after $ms ms: no pack is left here" staged
-    rm -rf "$W/out"
-    i=$((i + 1))
+    [ $((n_killed % 10)) -gt 0 ] || check "$kind killed after $ms ms: it counts" is_sound $kind
 done
 # Restoring, too.
 i=0
-for kind in global_step10 global_step10.tar global_step10.pack; do check "$kind before restores" put $kind; done
-while [ $i -lt $((kills / 3)) ]; do
+afresh
+while [ $i -lt $((kills / 5)) ]; do
     case $((i % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
     ckpt-backup restore -q "$place" $kind "$W/out" 2>/dev/null & pid=$!
-    sleep "$(random 2).$(random 10)"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    kill_after "$(random $span)" $pid
     [ -e "$W/out" ] || check "restore of $kind killed: the next run finishes" ckpt-backup restore -q "$place" $kind "$W/out"
     check "restore of $kind killed: same bytes" same "$src" "$W/out"
     rm -rf "$W/out"
@@ -160,10 +184,10 @@ rclone purge $place
 
 printf 'keep-last 1\nplace %s\nfull-every 10\n' "$place" >"$W/rules"
 i=0
-while [ $i -lt $((kills / 3)) ]; do
+while [ $i -lt $((kills / 5)) ]; do
     check "copy by rules" ckpt-backup copy -q --rules "$W/rules" "$W/run"
     ckpt-backup forget -q --apply --rules "$W/rules" "$W/run" & pid=$!
-    sleep "0.$(random 10)"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+    kill_after "$(random $span)" $pid
     check "forget killed: the next run finishes" ckpt-backup forget -q --apply --rules "$W/rules" "$W/run"
     check "forget: it is gone here" [ ! -e "$src" ]
     check "forget: and comes back" ckpt-backup restore -q "$place" global_step10 "$src"
@@ -178,7 +202,7 @@ check_exit "a foreign file there" 1 "holds global_step10/notes.txt, which is no 
 check "a foreign file there: nothing is removed" [ -e "$far/global_step10/mp_rank_00_model_states.pt" ]
 rm "$far/global_step10/notes.txt"
 ckpt-backup forget -q --apply --rules "$W/there.rules" "$W/run" & pid=$!
-sleep "1.$(random 10)"; kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+kill_after "$(random $span)" $pid
 check "forgotten there" ckpt-backup forget -q --apply --rules "$W/there.rules" "$W/run"
 check "forgotten there: only that" [ "$(cd "$far" && echo *)" = "global_step20 latest" ]
 check "forgotten there: the other is sound" ckpt-backup verify -q "$place"
@@ -261,4 +285,5 @@ if mount -t tmpfs -o size=900k tmpfs "$W/far" 2>/dev/null; then
 else
     echo "cannot mount a tmpfs here: a remote without room is not tested"
 fi
+echo "$n_killed kills, $n_flipped bits flipped"
 finish
