@@ -7,7 +7,7 @@
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
 #           CUDA=0                 leave CUDA alone even when nvcc is found
-#           CUDA_HOME= CUDA_ARCH=  where it is; nvcc's -gencode options
+#           CUDA_HOME= CUDA_ARCH= CUDA_RPATH=  where it is; nvcc's -gencode options; where its library looks for cuBLAS
 
 B       ?= release
 V       ?= 0
@@ -17,6 +17,8 @@ T       ?= *
 CUDA    ?= 1
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=sm_80
+# Where shardkit-cuda.so looks for cuBLAS first; nothing: only where the dynamic linker does.
+CUDA_RPATH ?= $(CUDA_HOME)/lib64
 
 VERSION := 0.1.0
 TOOLS   := ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch
@@ -145,11 +147,14 @@ $(O)/kernels/cuda/%.o: kernels/cuda/%.cu $(O)/flags
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -I. -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
 
-# What it needs of libcommon/base it finds in the program that loads it.
+# What it needs of libcommon/base it finds in the program that loads it. nvcc takes no -Wl,-z,now: it cuts at commas.
+comma := ,
+NVCC_LDFLAGS = $(addprefix -Xlinker ,$(subst $(comma), ,$(patsubst -Wl$(comma)%,%,$(filter -Wl$(comma)%,$(LDFLAGS)))) \
+               $(if $(CUDA_RPATH),-rpath=$(CUDA_RPATH)))
 $(BIN)/shardkit-cuda.so: $(CUDA_OBJ)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -Xlinker -rpath=$(CUDA_HOME)/lib64 -lcublasLt
+	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 $(NVCC_LDFLAGS) -lcublasLt
 
 $(LIB): $(LIB_OBJ) $(O)/libcommon/model/family_builtin.o
 $(TLIB): $(TLIB_OBJ)
