@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -172,6 +173,32 @@ static bool is_storage(const struct entry *x)
 }
 
 enum { ENTRIES = 128 };
+
+void mutate_put(const char *dir, const struct mutate_file *f)
+{
+    char *path = path_join(dir, f->name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    assert(fd >= 0 && write_all(fd, f->bytes, f->size) == 0);
+    close(fd);
+    free(path);
+}
+
+void mutate_each_element(struct mutate_file *f, void (*fn)(const struct mutate_file *f, void *ctx), void *ctx)
+{
+    struct entry e[ENTRIES];
+
+    for (int i = 0, n = entries(f, e, ENTRIES); i < n; i++)
+        for (uint64_t at = 0; is_storage(&e[i]) && e[i].size > 4 && at + 4 <= e[i].size; at += 4) {
+            const uint32_t was = get_le32(f->bytes + e[i].at + at);
+
+            put_le32(f->bytes + e[i].at + at, was ^ 0x00ffffff);
+            put_crc(f, &e[i]);
+            fn(f, ctx);
+            put_le32(f->bytes + e[i].at + at, was);
+            put_crc(f, &e[i]);
+        }
+}
 
 /* ---- kinds ---- */
 

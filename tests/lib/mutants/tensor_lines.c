@@ -1,8 +1,10 @@
 #include "tests/lib/mutants/tensor_lines.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/manifest.h"
@@ -20,6 +22,36 @@ char *tensor_lines(const char *out)
     lines = xstrdup(from ? from : "");
     free(text);
     return lines;
+}
+
+static uint32_t crc_of(const struct source *s, const struct tmap *m)
+{
+    struct err e = {0};
+    uint8_t *buf = xmalloc(m->len + 1);
+    uint32_t crc;
+
+    assert(tmap_read(m, s->files, (struct tmap_range){ 0, 0, m->len }, buf, &e) == 0);
+    crc = crc_bytes(0, buf, m->len);
+    free(buf);
+    return crc;
+}
+
+char *tensor_lines_of(const struct source *s)
+{
+    struct strbuf sb = {0};
+
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            const struct param *p = &s->param[i];
+
+            if (!p->state[st])
+                continue;
+            strbuf_addf(&sb, "%s %s %d", p->name, dtype_name(p->state[st]->dtype), p->ndim);
+            for (int d = 0; d < p->ndim; d++)
+                strbuf_addf(&sb, " %lld", (long long)p->shape[d]);
+            strbuf_addf(&sb, " %08x\n", crc_of(s, p->state[st]));
+        }
+    return sb.buf ? sb.buf : xstrdup("");
 }
 
 /* Is each line of `got`, without the comma behind it, passed by `pass`? */

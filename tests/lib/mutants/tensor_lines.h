@@ -8,8 +8,12 @@
 
 #include <stdbool.h>
 
+#include "libcommon/layout/layout.h"
+
 /* The "tensors" lines of the manifest in `out`; "" without one. */
 char *tensor_lines(const char *out);
+/* Of an open source: name, dtype, shape and CRC of every state of every parameter, a line each. */
+char *tensor_lines_of(const struct source *s);
 /* Do all lines of `got` that are not in `want` tell of moments, or, with `masters`, of fp32? */
 bool tensor_lines_only_states(const char *got, const char *want, bool masters);
 /* ... or of tensors that have no moments in `trained`? */

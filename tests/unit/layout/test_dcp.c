@@ -12,58 +12,14 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/layout.h"
 #include "tests/lib/mutants/mutate.h"
+#include "tests/lib/mutants/tensor_lines.h"
 
 static const char data[] = "tests/data/dcp/mesh/ckpt";
-
-/* CRC of all of a tensor; false: it cannot be read. */
-static bool crc_of(const struct source *s, const struct tmap *m, uint32_t *crc)
-{
-    struct err e = {0};
-    uint8_t *buf = xmalloc(m->len + 1);
-    bool ok = tmap_read(m, s->files, (struct tmap_range){ 0, 0, m->len }, buf, &e) == 0;
-
-    *crc = crc_bytes(0, buf, m->len);
-    free(buf);
-    return ok;
-}
-
-/* Name, shape and bytes of every tensor, a line each; caller frees. */
-static char *describe(const struct source *s)
-{
-    struct strbuf sb = {0};
-    uint32_t crc;
-
-    for (int i = 0; i < s->n_params; i++)
-        for (int st = 0; st < STATE_N; st++) {
-            const struct param *p = &s->param[i];
-
-            if (!p->state[st])
-                continue;
-            assert_true(crc_of(s, p->state[st], &crc));
-            strbuf_addf(&sb, "%s %s %d", p->name, dtype_name(p->state[st]->dtype), p->ndim);
-            for (int d = 0; d < p->ndim; d++)
-                strbuf_addf(&sb, " %lld", (long long)p->shape[d]);
-            strbuf_addf(&sb, " %08x\n", crc);
-        }
-    return sb.buf ? sb.buf : xstrdup("");
-}
-
-static void put(const char *dir, const struct mutate_file *f)
-{
-    char *path = path_join(dir, f->name);
-    FILE *to = fopen(path, "wb");
-
-    assert_non_null(to);
-    assert_int_equal(fwrite(f->bytes, 1, f->size, to), f->size);
-    assert_int_equal(fclose(to), 0);
-    free(path);
-}
 
 /* Lines of `now` that are in no line of `was`, names aside: a tensor of other bytes. */
 static int count_wrong(const char *was, const char *now)
@@ -98,23 +54,23 @@ static void test_flips(void **state)
     assert_non_null(mkdtemp(dir));
     mutate_load(&set, data);
     for (int i = 0; i < set.n; i++) {
-        put(dir, &set.file[i]);
+        mutate_put(dir, &set.file[i]);
         if (strcmp(set.file[i].name, ".metadata") == 0)
             meta = &set.file[i];
     }
     assert_non_null(meta);
     s = source_open(dir, &o, NULL, &e);
     assert_non_null(s);
-    was = describe(s);
+    was = tensor_lines_of(s);
     source_close(s);
     for (uint64_t i = 0; i < meta->size; i += 3) {
         meta->bytes[i] ^= (uint8_t)(1 << i % 8);
-        put(dir, meta);
+        mutate_put(dir, meta);
         meta->bytes[i] ^= (uint8_t)(1 << i % 8);
         memset(&e, 0, sizeof e);
         s = source_open(dir, &o, NULL, &e);
         if (s) {
-            char *now = describe(s);
+            char *now = tensor_lines_of(s);
 
             if (count_wrong(was, now))
                 fail_msg("byte %llu: accepted, with\n%s", (unsigned long long)i, now);
@@ -180,14 +136,14 @@ static bool open_altered(alter_fn *alter, char **now, struct err *e)
             alter(tree.arena, tree.root->state);
             pickle_write(tree.root, &sb);
             pk_tree_free(&tree);
-            put(dir, &(struct mutate_file){ .name = f->name, .bytes = (uint8_t *)sb.buf, .size = sb.len });
+            mutate_put(dir, &(struct mutate_file){ .name = f->name, .bytes = (uint8_t *)sb.buf, .size = sb.len });
         } else {
-            put(dir, f);
+            mutate_put(dir, f);
         }
         strbuf_free(&sb);
     }
     s = source_open(dir, &o, NULL, e);
-    *now = s ? describe(s) : NULL;
+    *now = s ? tensor_lines_of(s) : NULL;
     source_close(s);
     assert_int_equal(dir_remove(dir, &ignored), 0);
     return *now;
