@@ -87,6 +87,18 @@ check "the tar is one" tar -C "$W" -xf "$far/global_step10.tar" --one-top-level=
 check "the tar: same bytes" same "$src" "$W/untarred/global_step10"
 rm -r "$W/untarred"
 check "no pack is left here" staged
+# Killed as soon as the receipt has arrived: the .pack that was sent goes, too, with the next run.
+mkdir "$W/shim" && cat >"$W/shim/rclone" <<SHIM && chmod +x "$W/shim/rclone"
+#!/bin/sh
+$(command -v rclone) "\$@"; status=\$?
+case "\$*" in *rcat*global_step10.pack.json) kill -KILL \$PPID ;; esac
+exit \$status
+SHIM
+rm "$far/global_step10.pack" "$far/.ckpt-backup/global_step10.pack.json"
+PATH="$W/shim:$PATH" ckpt-backup copy --pack -q "$src" "$place" 2>/dev/null
+staged && fail "killed behind the receipt: no pack is left, so this tests nothing"
+check "killed behind the receipt: the next run" put global_step10.pack
+check "killed behind the receipt: no pack is left here" staged
 touch "$src"/*
 check "other times, the same bytes" ckpt-backup copy -q "$src" "$place"
 

@@ -35,12 +35,18 @@ static int sum_source(struct far_cargo *g, uint64_t *moved, struct err *e)
     return rc;
 }
 
+static char *staging_path(const struct place *p)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    return str_fmt("%s/ckpt-backup-%ld-%016llx", tmp && *tmp ? tmp : "/tmp", (long)getuid(),
+                   (unsigned long long)hash_bytes(HASH_START, p->path, strlen(p->path)));
+}
+
 /* Our own folder: nobody else's, whoever can make names in $TMPDIR. */
 static int open_staging(struct far_cargo *g, struct err *e)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *path = str_fmt("%s/ckpt-backup-%ld-%016llx", tmp && *tmp ? tmp : "/tmp", (long)getuid(),
-                         (unsigned long long)hash_bytes(HASH_START, g->p->path, strlen(g->p->path)));
+    char *path = staging_path(g->p);
     struct stat st;
 
     g->staged = (struct place){ .ops = &place_local_ops, .path = path, .o = g->p->o, .lock_fd = -1 };
@@ -131,6 +137,17 @@ void far_cargo_free(struct far_cargo *g, bool arrived)
         leave_staging(g, arrived);
     tar_free(&g->tar);
     *g = (struct far_cargo){0};
+}
+
+void far_cargo_sweep(const struct place *p, struct receipt *rec)
+{
+    struct far_cargo g = { .p = p, .rec = rec };
+    char *path = staging_path(p);
+    struct err ignored = {0};
+
+    if (rec->form == FORM_PACK && access(path, F_OK) == 0)
+        far_cargo_free(&g, open_staging(&g, &ignored) == 0);
+    free(path);
 }
 
 /* ---- sent ---- */

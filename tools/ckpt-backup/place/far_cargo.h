@@ -32,6 +32,8 @@ MUST_CHECK int far_cargo_make(struct far_cargo *g, const struct place *p, const 
 MUST_CHECK int far_cargo_send(const struct far_cargo *g, const bool *bad, struct err *e);
 /* arrived: what was made here for it goes. */
 void far_cargo_free(struct far_cargo *g, bool arrived);
+/* It has arrived: so does what a run left here that was killed before it could. */
+void far_cargo_sweep(const struct place *p, struct receipt *rec);
 /* place_ops.get */
 MUST_CHECK int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
 

@@ -187,10 +187,12 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     rc = far_read_receipts(p, &l, &there, r, e);
     if (rc == 0)
         rc = there_already(p, c, &there, out, e);
-    if (rc == 0)
+    if (rc == 0) {
         rc = put_new(p, c, &l, out, e) < 0 ? -1 : finish_put(p, out->receipt, &there, e);
-    else if (rc == 1 && far_has(&l, out->receipt->name, ".job"))
+    } else if (rc == 1 && far_has(&l, out->receipt->name, ".job")) {
+        far_cargo_sweep(p, out->receipt);
         rc = finish_put(p, out->receipt, &there, e);
+    }
     far_list_free(&l);
 out:
     place_receipts_free(&there);
