@@ -36,12 +36,12 @@ takes zero2-fp16-3ranks 2 2
 takes zero2-fp16-3ranks 3 2
 takes zero3-fp16-gpt2-2ranks 3 3
 takes zero3-fp16-gpt2-2ranks 2 3
-# through FIXTURE RANKS STAGE RANKS DTYPE: torch.distributed's form of it, and that form as files of DeepSpeed's again
+# through FIXTURE FORM STAGE RANKS DTYPE: torch.distributed's form of it (--ranks, --mesh), and that form as files of DeepSpeed's again
 through() {
     what="$1 through dcp as ZeRO-$3 on $4 ranks"
     case $what in ${CASES:-*}) ;; *) return ;; esac
     mkdir "$W/run"
-    check "$what: dcp" reshape -q --verify --to dcp --ranks "$2" "$data/$1/ckpt" "$W/dcp"
+    check "$what: dcp" reshape -q --verify --to dcp "$2" "$data/$1/ckpt" "$W/dcp"
     check "$what: torch loads it" "$python" -W ignore -m torch.distributed.run --standalone --nproc-per-node "$4" \
         "$script" fsdp "$data/$1" "$W/dcp"
     grep '^FSDP2' "$W/log"
@@ -58,9 +58,9 @@ through() {
     fi
     rm -rf "$W/run" "$W/dcp"
 }
-through zero1-fp32-gpt2-2ranks 4 2 3 fp32
-through zero3-gpt2-4ranks 2 1 2 bf16
-through zero2-roundrobin-3ranks 3 3 2 bf16           # of which ZeRO-3 knows nothing
+through zero1-fp32-gpt2-2ranks --ranks=4 2 3 fp32
+through zero3-gpt2-4ranks --mesh=2x2 1 2 bf16
+through zero2-roundrobin-3ranks --mesh=3x2 3 2 bf16           # of which ZeRO-3 knows nothing
 f=zero2-edge-3ranks
 case "$f weights" in ${CASES:-*})
     check "$f: to Transformers" export-hf -q "$data/$f/ckpt" "$W/hf"

@@ -19,7 +19,11 @@ for folder in tests/data/dcp/* ${FORMATS:+"$FORMATS"/dcp-*}; do
     check "$folder: sound" ckpt-inspect verify --strict "$W/b"
     check "$folder: equal" ckpt-inspect diff "$folder/ckpt" "$W/c"
     check "$folder: torch merges it" "$python" -W ignore "$script" tensors "$W/c" "$folder/expected.json"
-    rm -rf "$W/a" "$W/b" "$W/c" "$W/d"
+    check "$folder: onto a mesh" reshape -q --verify --mesh 2x2 "$folder/ckpt" "$W/mesh"
+    check "$folder: torch merges the mesh" "$python" -W ignore "$script" tensors "$W/mesh" "$folder/expected.json"
+    check "$folder: and back to rows" reshape -q --ranks 3 "$W/mesh" "$W/rows"
+    check "$folder: the same files" diff -r -x manifest.json "$W/a" "$W/rows"
+    rm -rf "$W/a" "$W/b" "$W/c" "$W/d" "$W/mesh" "$W/rows"
 done
 
 in=tests/data/dcp/fsdp
