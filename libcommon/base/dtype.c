@@ -32,6 +32,24 @@ static double f16_value(uint16_t x)
     return x & 0x8000 ? -v : v;
 }
 
+bool dtype_is_float(enum dtype t)
+{
+    return t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;
+}
+
+void dtype_put(enum dtype t, double value, void *p)
+{
+    const float narrow = (float)value;
+    const uint16_t half = t == DTYPE_F16 ? f32_to_f16(narrow) : f32_to_bf16(narrow);
+
+    if (t == DTYPE_F64)
+        memcpy(p, &value, sizeof value);
+    else if (t == DTYPE_F32)
+        memcpy(p, &narrow, sizeof narrow);
+    else
+        memcpy(p, &half, sizeof half);
+}
+
 double dtype_value(enum dtype t, const void *p)
 {
     union { double f64; float f32; int64_t i64; int32_t i32; int16_t i16; uint16_t u16; int8_t i8; uint8_t u8; } v;

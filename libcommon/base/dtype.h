@@ -4,6 +4,7 @@
 #ifndef SHARDKIT_BASE_DTYPE_H
 #define SHARDKIT_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum dtype {
@@ -18,6 +19,10 @@ int dtype_size(enum dtype t);               /* bytes of one element */
 const char *dtype_name(enum dtype t);       /* "bf16", "f32": short, as safetensors spells them, lower case */
 /* One element as a double (complex: the real part). p need not be aligned. */
 double dtype_value(enum dtype t, const void *p);
+/* f64, f32, f16, bf16: the types that sums and means are taken of. */
+bool dtype_is_float(enum dtype t);
+/* One element of such a type out of a double, by way of fp32 where it is smaller: rounded to nearest even. */
+void dtype_put(enum dtype t, double value, void *p);
 float bf16_to_f32(uint16_t x);
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x);              /* round to nearest even; NaN stays NaN */

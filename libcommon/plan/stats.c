@@ -300,11 +300,6 @@ static int64_t float_order(uint64_t v, int bits)
     return v & sign ? -magnitude : magnitude;
 }
 
-static bool is_float(enum dtype t)
-{
-    return t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;
-}
-
 uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
 {
     int size = dtype_size(t);
@@ -317,7 +312,7 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
         return STATS_NO_ULPS;
     memcpy(&x, a, (size_t)size);
     memcpy(&y, b, (size_t)size);
-    if (is_float(t)) {
+    if (dtype_is_float(t)) {
         bool a_nan = isnan(dtype_value(t, a)), b_nan = isnan(dtype_value(t, b));
 
         if (a_nan || b_nan)

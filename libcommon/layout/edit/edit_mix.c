@@ -21,11 +21,6 @@ struct mixed {
     uint32_t crc;
 };
 
-static bool is_float(enum dtype t)
-{
-    return t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;
-}
-
 /* ---- what is mixed ---- */
 
 /* Two names of one storage: the change of the first is that of both. */
@@ -45,7 +40,8 @@ static bool is_mixed(const struct source *s, const struct edit_mix *m, const str
 {
     const struct param *holder = p->shared_with ? source_param(s, p->shared_with) : NULL;
 
-    return p->state[st] && is_float(p->state[st]->dtype) && (st == STATE_BF16 || st == STATE_FP32 || m->moments) &&
+    return p->state[st] && dtype_is_float(p->state[st]->dtype) &&
+           (st == STATE_BF16 || st == STATE_FP32 || m->moments) &&
            !same_bytes(p, holder, st);
 }
 
@@ -80,7 +76,7 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
     }
     if (q->ndim != p->ndim || memcmp(q->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0)
         return refuse_shape(p, s, q, t, e);
-    if (!q->state[k->from] || !is_float(q->state[k->from]->dtype)) {
+    if (!q->state[k->from] || !dtype_is_float(q->state[k->from]->dtype)) {
         err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(k->from), p->name, s->path);
         return -1;
     }
@@ -144,17 +140,8 @@ static void add_some(double *sum, const void *bytes, uint64_t n, enum dtype t, c
 /* To the bytes that are kept: by way of fp32, whatever they are. */
 static void round_some(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        const double exact = sum[i] / divide;
-        const float value = (float)exact;
-
-        if (t == DTYPE_F64)
-            memcpy((uint8_t *)bytes + i * sizeof exact, &exact, sizeof exact);
-        else if (t == DTYPE_F32)
-            memcpy((uint8_t *)bytes + i * sizeof value, &value, sizeof value);
-        else
-            ((uint16_t *)bytes)[i] = t == DTYPE_F16 ? f32_to_f16(value) : f32_to_bf16(value);
-    }
+    for (uint64_t i = 0; i < n; i++)
+        dtype_put(t, sum[i] / divide, (uint8_t *)bytes + i * (uint64_t)dtype_size(t));
 }
 
 static int mix_some(const struct edit_mix *m, const struct mixed *k, struct bench *b, uint64_t at, uint64_t n,
