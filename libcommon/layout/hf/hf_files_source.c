@@ -145,6 +145,44 @@ static int take_others(struct hf_folder *f, struct report *r, struct err *e)
     return 0;
 }
 
+/* A tensor, for whoever looks for others at its place. */
+struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; };
+
+static int by_place(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+
+    if (x->rec->file != y->rec->file)
+        return x->rec->file < y->rec->file ? -1 : 1;
+    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : x->param - y->param;
+}
+
+/* A pickled file may hold one storage under two names, as torch.save writes a head that is the embedding. */
+static void note_shared(struct source *s)
+{
+    struct placed *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *m = s->param[i].state[s->param[i].state[STATE_FP32] ? STATE_FP32 : STATE_BF16];
+        const struct extent *x = m->slice->extent;
+        const struct record *rec = files_record(s->files, x->record);
+
+        if (x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
+            t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i };
+    }
+    if (n)
+        qsort(t, (size_t)n, sizeof *t, by_place);
+    for (int i = 1, first = 0; i < n; i++) {
+        if (t[i].rec->file == t[first].rec->file && t[i].at == t[first].at && t[i].len == t[first].len &&
+            t[i].dtype == t[first].dtype)
+            s->param[t[i].param].shared_with = s->param[t[first].param].name;
+        else
+            first = i;
+    }
+    free(t);
+}
+
 /* Checksums of any kind? A .bin has its zip's. */
 static void note_checksums(const struct source *s, struct report *r)
 {
@@ -177,6 +215,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     s->param = arena_alloc(s->arena, ((size_t)f.n + 1) * sizeof *s->param);
     for (int i = 0; i < f.n; i++)
         s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], r);
+    note_shared(s);
     note_checksums(s, r);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:
