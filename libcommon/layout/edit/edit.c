@@ -14,7 +14,15 @@ static struct edit_file *add_file(struct edit *x, const char *name, int file)
 {
     ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
     x->file[x->n_files] = (struct edit_file){ .name = arena_strndup(x->arena, name, strlen(name)), .file = file };
+    x->file[x->n_files].was = x->file[x->n_files].name;
     return &x->file[x->n_files++];
+}
+
+struct edit_made *edit_make(struct edit *x, struct edit_file *f)
+{
+    f->made = arena_alloc(x->arena, sizeof *f->made);
+    *f->made = (struct edit_made){0};
+    return f->made;
 }
 
 static struct edit_file *find_name(const struct edit *x, const char *name)
@@ -26,7 +34,7 @@ static struct edit_file *find_name(const struct edit *x, const char *name)
 }
 
 /* By its number among the source's files. */
-static struct edit_file *find_file(const struct edit *x, int file)
+struct edit_file *edit_find_file(const struct edit *x, int file)
 {
     for (int i = 0; i < x->n_files; i++)
         if (x->file[i].file == file)
@@ -106,9 +114,14 @@ void edit_free(struct edit *x)
         if (x->file[i].own_pt)
             pt_close(x->file[i].pt);
         free(x->file[i].run);
+        if (x->file[i].made) {
+            pt_image_free(x->file[i].made->image);
+            strbuf_free(&x->file[i].made->head);
+        }
     }
     free(x->file);
     free(x->digest);
+    edit_states_free(x->states);
     arena_free(x->arena);
     free(x);
 }
@@ -126,7 +139,7 @@ static bool is_pt(const struct edit_file *f)
 }
 
 /* A .pt must be open to be written again. */
-static int open_pt(struct edit *x, struct edit_file *f, struct err *e)
+int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e)
 {
     const struct zip *z;
 
@@ -152,16 +165,16 @@ static int open_pt(struct edit *x, struct edit_file *f, struct err *e)
 
 struct pk *edit_tree(struct edit *x, int file, struct err *e)
 {
-    struct edit_file *f = find_file(x, x->s->file[file].file);
+    struct edit_file *f = edit_find_file(x, x->s->file[file].file);
 
-    if (!f->root && open_pt(x, f, e) == 0)
+    if (!f->root && edit_open_pt(x, f, e) == 0)
         f->root = pk_copy(x->arena, pt_root(f->pt));
     return f->root;
 }
 
 void edit_drop(struct edit *x, int file)
 {
-    find_file(x, x->s->file[file].file)->drop = true;
+    edit_find_file(x, x->s->file[file].file)->drop = true;
 }
 
 /* ---- tensors ---- */
@@ -183,9 +196,9 @@ static void add_run(struct edit_file *f, uint64_t at, const struct extent *from)
 static int add_piece(struct edit *x, const struct tmap_piece *pc, const struct edit_from *from, struct err *e)
 {
     const struct record *rec = files_record(x->s->files, pc->src.record);
-    struct edit_file *f = find_file(x, rec->file);
+    struct edit_file *f = edit_find_file(x, rec->file);
 
-    if (!f || (is_pt(f) && open_pt(x, f, e) < 0)) {
+    if (!f || (is_pt(f) && edit_open_pt(x, f, e) < 0)) {
         if (e->kind == ERR_NONE)
             err_data(e, files_name(x->s->files, rec->file), rec->at, "holds a part of it, and cannot be changed");
         return -1;
@@ -243,7 +256,8 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
     if (i >= x->n_files)
         return false;
     *name = x->file[i].name;
-    *bytes = files_size(x->s->files, x->file[i].file);
+    *bytes = x->file[i].made ? x->file[i].made->size
+           : files_size(x->s->files, x->file[i].file);
     *what = strcmp(*name, MANIFEST_NAME) == 0 ? "changed" : what_becomes(&x->file[i]);
     return true;
 }

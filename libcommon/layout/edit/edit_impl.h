@@ -1,10 +1,12 @@
 /*
- * edit_impl.h - what edit.c tells edit_sink.c; for the room only
+ * edit_impl.h - what the files that say what changes tell edit_sink.c; for the room only
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_IMPL_H
 #define SHARDKIT_LAYOUT_EDIT_IMPL_H
 
+#include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit.h"
+#include "libcommon/layout/edit/edit_states.h"
 
 /* Bytes [at, at + len) of a file of the source come from elsewhere. */
 struct edit_run {
@@ -13,8 +15,27 @@ struct edit_run {
 };
 enum { EDIT_ZEROS = -1 };               /* from.record: zero bytes */
 
+/* One tensor of a file that is made anew. */
+struct edit_part {
+    const struct edit_new *of;
+    enum state state;
+    uint64_t at;                        /* in the file; of an image: filled in from `storage` */
+    int storage;                        /* of the image */
+    int same_as;                        /* the part whose bytes are these, too; -1: none */
+    int item;                           /* of the plan; -1: it has no bytes */
+};
+/* A file made anew: an image with storages, or `head` and what follows it. */
+struct edit_made {
+    struct pt_image *image;             /* or NULL */
+    struct strbuf head;
+    uint64_t size;
+    int n;
+    struct edit_part *part;
+};
+
 struct edit_file {
-    char *name;                         /* in the folder */
+    char *name;                         /* in the folder of the result */
+    const char *was;                    /* in the source's */
     int file;                           /* number in the source's files */
     struct pt *pt;                      /* NULL: no .pt, or not opened yet */
     bool own_pt;                        /* opened by the edit */
@@ -22,6 +43,7 @@ struct edit_file {
     struct pk *root;                    /* the tree instead of its own, or NULL */
     int n_runs, cap_runs;
     struct edit_run *run;               /* sorted by place once the sink has begun */
+    struct edit_made *made;             /* in its place; NULL: none */
 };
 
 /* A state that was changed: its new digest. */
@@ -34,11 +56,23 @@ struct edit {
     struct edit_file *file;
     int n_digests, cap_digests;
     struct edit_digest *digest;
+    struct edit_states *states;         /* the tensors of the result; NULL: the source's */
 };
 
 static inline bool edit_changes(const struct edit_file *f)
 {
-    return f->root || f->n_runs;
+    return f->root || f->n_runs || f->made;
 }
+
+/* A .pt must be open to be written again. ERR_DATA: it holds no tree, or is packed. */
+MUST_CHECK int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e);
+/* By its number among the files' table, or NULL. */
+struct edit_file *edit_find_file(const struct edit *x, int file);
+/* Does it say just what the source does? */
+bool edit_new_is_old(const struct edit *x, const struct edit_new *t);
+/* Is there something left, and each under a name of its own? */
+MUST_CHECK int edit_states_check(const struct edit *x, const struct edit_states *to, struct err *e);
+/* Make a file anew in this one's place; the edit frees it. */
+struct edit_made *edit_make(struct edit *x, struct edit_file *f);
 
 #endif

@@ -21,7 +21,7 @@
 
 /* One file that is written. */
 struct written {
-    const struct edit_file *f;
+    struct edit_file *f;
     int dst;
     struct strbuf pickle;               /* the new tree, where it has one */
     int tree;                           /* the record of data.pkl; -1: none, or as it was */
@@ -215,6 +215,26 @@ static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, 
              o->dst, 0);
 }
 
+/* A file made anew: one item a tensor. */
+static void lay_out_made(struct written *o, struct plan *p, const char *path)
+{
+    struct edit_made *made = o->f->made;
+
+    o->dst = plan_add_sized(p, path, made->size);
+    for (int i = 0; i < made->n; i++) {
+        struct edit_part *part = &made->part[i];
+        const struct tmap *m = part->of->map[part->state];
+        const struct plan_range r = { .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = part->of->name };
+
+        if (made->image)
+            part->at = pt_image_at(made->image, part->storage);
+        part->item = part->same_as >= 0 ? made->part[part->same_as].item
+                   : m->len ? plan_add(p, &r, o->dst, part->at) : -1;
+        if (part->item >= 0 && m->dtype != part->of->dtype[part->state])
+            plan_item(p, part->item)->op = (enum plan_op)plan_op_of(m->dtype, part->of->dtype[part->state]);
+    }
+}
+
 static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
@@ -229,7 +249,9 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
     if (rc == 0) {
         *o = (struct written){ .f = f };
         w->n++;
-        if (f->pt && edit_changes(f))
+        if (f->made)
+            lay_out_made(o, p, path);
+        else if (f->pt && edit_changes(f))
             lay_out_pt(w, o, p, path);
         else
             lay_out_bytes(w, o, p, path);
@@ -274,6 +296,45 @@ static int write_around(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
+/* What an element became that fp16 cannot hold is no rounding. */
+static int check_range(const struct edit_part *part, struct plan *p, const char *path, struct err *e)
+{
+    const uint64_t n = plan_item(p, part->item)->n_overflow;
+
+    if (n)
+        err_data(e, path, ERR_NO_BYTE, "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them",
+                 part->of->name, (unsigned long long)n);
+    return n ? -1 : 0;
+}
+
+static int write_made(const struct sink *k, const struct written *o, struct plan *p, struct err *e)
+{
+    struct edit_made *made = o->f->made;
+    const char *path = plan_dst(p, o->dst)->path;
+    const struct zip_run *run;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = fd < 0 ? -1 : 0, n;
+
+    for (int i = 0; i < made->n; i++) {
+        if (made->part[i].item < 0)
+            continue;
+        if (check_range(&made->part[i], p, k->src->path, e) < 0)
+            goto out;
+        if (made->image)
+            pt_image_set_crc(made->image, made->part[i].storage, plan_item(p, made->part[i].item)->crc.acc);
+    }
+    n = made->image ? pt_image_runs(made->image, &run) : 0;
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
+    if (rc == 0)
+        rc = write_all_at(fd, made->head.buf, made->head.len, 0);
+    if (rc < 0)
+        err_sys(e, path, "cannot write");
+out:
+    if (fd >= 0)
+        close(fd);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k;
@@ -287,7 +348,8 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
     struct editing *w = k->priv;
 
     for (int i = 0; i < w->n && !k->o.rehearsal; i++)
-        if (w->file[i].record && write_around(&w->file[i], p, e) < 0)
+        if (w->file[i].f->made ? write_made(k, &w->file[i], p, e) < 0
+                               : w->file[i].record && write_around(&w->file[i], p, e) < 0)
             return -1;
     return 0;
 }
@@ -327,7 +389,7 @@ static bool known_crc(const struct sink *k, const char *name, uint64_t size, uin
     for (int i = 0; i < w->x->n_files && !f; i++)
         if (strcmp(w->x->file[i].name, name) == 0)
             f = &w->x->file[i];
-    return f && !edit_changes(f) && manifest_listed(w->known, name, size, crc);
+    return f && !edit_changes(f) && manifest_listed(w->known, f->was, size, crc);
 }
 
 /* The model's buffers are no parameters, and none of them is changed. */
@@ -348,14 +410,52 @@ static int add_buffers(const struct source *s, struct sink_tensor *t)
     return n;
 }
 
+/* The item that wrote a state of the result, or NULL: it lies in a file that is shared. */
+static const struct plan_item *item_of(const struct editing *w, struct plan *p, const struct edit_new *of,
+                                       enum state st)
+{
+    for (int i = 0; i < w->n; i++)
+        for (int k = 0; w->file[i].f->made && k < w->file[i].f->made->n; k++) {
+            const struct edit_part *part = &w->file[i].f->made->part[k];
+
+            if (part->of == of && part->state == st && part->item >= 0)
+                return plan_item(p, part->item);
+        }
+    return NULL;
+}
+
+/* With a list of its own: what was written has the digest that went by, what is shared the source's. */
+static int new_tensors(const struct editing *w, struct plan *p, struct sink_tensor *t)
+{
+    const struct edit_states *to = w->x->states;
+    int n = 0;
+
+    for (int i = 0; i < to->n * STATE_N; i++) {
+        const struct edit_new *of = &to->tensor[i / STATE_N];
+        const enum state st = (enum state)(i % STATE_N);
+        const struct param *from = &w->x->s->param[of->param];
+        const struct plan_item *item = of->map[st] ? item_of(w, p, of, st) : NULL;
+
+        if (!item && (!of->map[st] || of->map[st] != from->state[st] || !from->has_digest[st]))
+            continue;
+        /* A model folder has one state each, called after its type. */
+        t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
+                                     .state = of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
+                                     .ndim = of->ndim, .len = item ? plan_out_bytes(item, item->len) : of->map[st]->len,
+                                     .crc = item ? item->crc.acc : from->digest[st] };
+        memcpy(t[n++].shape, of->shape, sizeof of->shape);
+    }
+    return n;
+}
+
 static int tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
 {
     const struct edit *x = ((struct editing *)k->priv)->x;
-    struct sink_tensor *t = xcalloc((size_t)x->s->n_params * STATE_N + (size_t)x->s->n_values + 1, sizeof *t);
-    int n = 0;
+    const int n_tensors = x->states ? x->states->n : x->s->n_params;
+    struct sink_tensor *t = xcalloc((size_t)n_tensors * STATE_N + (size_t)x->s->n_values + 1, sizeof *t);
+    int n = x->states ? new_tensors(k->priv, p, t) : 0;
 
-    (void)p;
-    for (int i = 0; i < x->s->n_params * STATE_N; i++) {
+    for (int i = 0; !x->states && i < x->s->n_params * STATE_N; i++) {
         const struct param *from = &x->s->param[i / STATE_N];
         enum state st = (enum state)(i % STATE_N);
         const struct tmap *m = from->state[st];

@@ -1,0 +1,88 @@
+/*
+ * edit_states.c - the list of tensors: made of a source, and checked
+ */
+#include "libcommon/layout/edit/edit_states.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_impl.h"
+
+struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e)
+{
+    const struct source *s = x->s;
+    struct edit_states *to;
+
+    if (s->kind != LAYOUT_HF) {
+        err_usage(e, "%s: a %s checkpoint; %s works on a model folder of Transformers, which export-hf makes", s->path,
+                  layout_name(s->kind), verb);
+        return NULL;
+    }
+    to = xcalloc(1, sizeof *to);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        struct edit_new t = { .name = p->name, .param = i, .ndim = p->ndim };
+
+        memcpy(t.shape, p->shape, sizeof t.shape);
+        for (int st = 0; st < STATE_N; st++) {
+            t.map[st] = p->state[st];
+            t.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
+        }
+        edit_states_add(to, &t);
+    }
+    return to;
+}
+
+struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from)
+{
+    const struct edit_new t = *from;    /* it may lie in the table that moves */
+
+    ARRAY_ROOM(to->tensor, to->cap, to->n + 1);
+    to->tensor[to->n] = t;
+    return &to->tensor[to->n++];
+}
+
+void edit_states_free(struct edit_states *to)
+{
+    if (!to)
+        return;
+    json_decref(to->config);
+    free(to->tensor);
+    free(to);
+}
+
+bool edit_new_is_old(const struct edit *x, const struct edit_new *t)
+{
+    const struct param *p = &x->s->param[t->param];
+
+    if (strcmp(t->name, p->name) != 0 || t->ndim != p->ndim ||
+        memcmp(t->shape, p->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+        return false;
+    for (int st = 0; st < STATE_N; st++)
+        if (t->map[st] != p->state[st] || (t->map[st] && t->dtype[st] != t->map[st]->dtype))
+            return false;
+    return true;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int edit_states_check(const struct edit *x, const struct edit_states *to, struct err *e)
+{
+    const char **name = xmalloc(((size_t)to->n + 1) * sizeof *name);
+    const char *twice = NULL;
+
+    for (int i = 0; i < to->n; i++)
+        name[i] = to->tensor[i].name;
+    qsort(name, (size_t)to->n, sizeof *name, by_name);
+    for (int i = 1; i < to->n && !twice; i++)
+        twice = strcmp(name[i - 1], name[i]) == 0 ? name[i] : NULL;
+    if (to->n == 0)
+        err_usage(e, "nothing would be left of %s", x->s->path);
+    else if (twice)
+        err_usage(e, "two parameters of %s would be called %s", x->s->path, twice);
+    free(name);
+    return e->kind == ERR_NONE ? 0 : -1;
+}

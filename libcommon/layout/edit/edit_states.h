@@ -1,0 +1,36 @@
+/*
+ * edit_states.h - the tensors of a checkpoint as a list, and the list as it is to be
+ *
+ * cast, rename, layers, vocab and drop change the list: names, elements, shapes, which tensors there are. It is then
+ * written as the layout has it: a file whose tensors all stay is shared with the source, any other one is made anew
+ * with the tensors that it had. So far of a model folder of Transformers (edit_hf.c).
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_STATES_H
+#define SHARDKIT_LAYOUT_EDIT_STATES_H
+
+#include <jansson.h>
+
+#include "libcommon/layout/edit/edit.h"
+
+/* One parameter of the result. Of the fields, those that say something else than the source's make it another one. */
+struct edit_new {
+    const char *name;
+    int param;                          /* of the source: it goes where that one is */
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    const struct tmap *map[STATE_N];    /* NULL: there is no such state */
+    enum dtype dtype[STATE_N];          /* as written; plan_op_of() knows the way there */
+};
+struct edit_states {
+    int n, cap;
+    struct edit_new *tensor;
+    json_t *config;                     /* keys of config.json that change; NULL: none */
+};
+
+/* The source's own. NULL, ERR_USAGE: of another layout; `verb` asks for it. */
+MUST_CHECK struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e);
+/* Another tensor of the list, a copy of `from`. */
+struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from);
+void edit_states_free(struct edit_states *to);          /* NULL is fine */
+
+#endif
