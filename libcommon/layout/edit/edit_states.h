@@ -29,8 +29,15 @@ struct edit_states {
 
 /* The source's own. NULL, ERR_USAGE: of another layout; `verb` asks for it. */
 MUST_CHECK struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e);
+/* config.json of a model folder, or NULL: it has none; json_decref() it. ERR_DATA: it is no JSON object. */
+MUST_CHECK json_t *edit_hf_config(struct edit *x, struct err *e);
 /* Another tensor of the list, a copy of `from`. */
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from);
 void edit_states_free(struct edit_states *to);          /* NULL is fine */
+/*
+ * Make the list the result's; it belongs to the edit from then on, in any case. -1, ERR_USAGE: two have one name, or
+ * nothing is left; ERR_DATA: a file cannot be made again.
+ */
+MUST_CHECK int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e);
 
 #endif

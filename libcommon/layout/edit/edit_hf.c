@@ -1,0 +1,265 @@
+/*
+ * edit_hf.c - a list of tensors as the files of a model folder of Transformers
+ *
+ * A file of weights none of whose tensors changes is shared. Any other is made anew, under its name and of its kind;
+ * then index and config.json follow. Tensors that share their bytes in a .bin go on doing so.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/format/safetensors.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/hf/hf_config.h"
+
+enum { TEXT_MAX = 1 << 28 };
+
+/* ---- which tensors a file has ---- */
+
+static enum state state_of(const struct edit_new *t)
+{
+    return t->map[STATE_FP32] ? STATE_FP32 : STATE_BF16;
+}
+
+/* Of the source's files' table. */
+static int file_of(const struct edit *x, int param)
+{
+    const struct param *p = &x->s->param[param];
+    const struct tmap *m = p->state[p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16];
+
+    return files_record(x->s->files, m->slice[0].extent[0].record)->file;
+}
+
+/* Those of the list that go into the file, in its order; caller frees. *same: they are just what is there. */
+static const struct edit_new **tensors_of(const struct edit *x, const struct edit_states *to, int file, int *n,
+                                          bool *same)
+{
+    const struct edit_new **t = xmalloc(((size_t)to->n + 1) * sizeof *t);
+    int there = 0;
+
+    *n = 0;
+    *same = true;
+    for (int i = 0; i < to->n; i++)
+        if (file_of(x, to->tensor[i].param) == file) {
+            t[(*n)++] = &to->tensor[i];
+            *same = *same && edit_new_is_old(x, &to->tensor[i]);
+        }
+    for (int i = 0; i < x->s->n_params; i++)
+        there += file_of(x, i) == file;
+    *same = *same && there == *n;
+    return t;
+}
+
+/* What the source could not read would be lost without a word. */
+static int check_all_read(const struct edit *x, int file, int has, struct err *e)
+{
+    int there = 0;
+
+    for (int i = 0; i < x->s->n_params; i++)
+        there += file_of(x, i) == file;
+    if (there == has)
+        return 0;
+    err_data(e, files_name(x->s->files, file), ERR_NO_BYTE, "holds %d tensors of a type or shape that is not known "
+             "here: the file cannot be made again", has - there);
+    return -1;
+}
+
+/* ---- safetensors ---- */
+
+static int make_safetensors(struct edit *x, struct edit_file *f, const struct edit_new **t, int n, struct err *e)
+{
+    struct safetensors *st = safetensors_open(x->s->files, f->file, e);
+    struct safetensors_out *out = xcalloc((size_t)n + 1, sizeof *out);
+    struct edit_made *made = edit_make(x, f);
+    int rc = st ? check_all_read(x, f->file, safetensors_n(st), e) : -1;
+
+    for (int i = 0; i < n; i++)
+        out[i] = (struct safetensors_out){ .name = t[i]->name, .dtype = t[i]->dtype[state_of(t[i])],
+                                           .ndim = t[i]->ndim, .shape = t[i]->shape };
+    if (rc == 0)
+        rc = safetensors_layout(out, n, f->name, &made->head, &made->size, e);
+    made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
+    for (int i = 0; i < n && rc == 0; i++)
+        for (int k = 0; k < n; k++)     /* the layout has sorted them */
+            if (out[k].name == t[i]->name)
+                made->part[made->n++] = (struct edit_part){ .of = t[i], .state = state_of(t[i]), .at = out[k].at,
+                                                            .same_as = -1 };
+    free(out);
+    safetensors_close(st);
+    return rc;
+}
+
+/* ---- pickled ---- */
+
+static bool same_bytes(const struct edit_new *a, const struct edit_new *b)
+{
+    const enum state st = state_of(a);
+    const struct tmap *m = a->map[st], *o = b->map[st];
+
+    if (m == o)
+        return a->dtype[st] == b->dtype[st];
+    return o && m->len == o->len && a->dtype[st] == b->dtype[st] && m->slice->n_extents == 1 &&
+           o->slice->n_extents == 1 && m->slice->extent->record == o->slice->extent->record &&
+           m->slice->extent->at == o->slice->extent->at;
+}
+
+/* Storages are numbered as they come. */
+static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *made, const struct edit_new *t,
+                           uint64_t *bytes)
+{
+    const enum state st = state_of(t);
+    struct edit_part part = { .of = t, .state = st, .same_as = -1 };
+    struct pt_new new = { .dtype = t->dtype[st], .ndim = t->ndim, .shape = t->shape };
+
+    for (int i = 0; i < made->n; i++) {
+        if (part.same_as < 0 && made->part[i].same_as < 0 && same_bytes(t, made->part[i].of)) {
+            part.same_as = i;
+            part.storage = made->part[i].storage;
+        }
+        new.storage += made->part[i].same_as < 0;
+    }
+    if (part.same_as < 0)
+        part.storage = new.storage;
+    new.storage = part.storage;
+    new.storage_elems = (int64_t)(t->map[st]->len / (uint64_t)dtype_size(t->map[st]->dtype));
+    bytes[part.storage] = (uint64_t)new.storage_elems * (uint64_t)dtype_size(new.dtype);
+    made->part[made->n++] = part;
+    pk_set_str(x->arena, root, t->name, pt_new_tensor(x->arena, &new));
+}
+
+static int make_bin(struct edit *x, struct edit_file *f, const struct edit_new **t, int n, struct err *e)
+{
+    uint64_t *bytes = xcalloc((size_t)n + 1, sizeof *bytes);
+    struct pk *root = pk_dict(x->arena);
+    struct edit_made *made = edit_make(x, f);
+    int rc = edit_open_pt(x, f, e), n_storages = 0;
+    uint32_t has = 0;
+
+    if (rc == 0) {
+        pk_pairs(pt_root(f->pt), &has);
+        rc = check_all_read(x, f->file, (int)has, e);
+    }
+    made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
+    for (int i = 0; i < n && rc == 0; i++) {
+        add_bin_tensor(x, root, made, t[i], bytes);
+        n_storages += made->part[i].same_as < 0;
+    }
+    if (rc == 0) {
+        made->image = pt_image_new(pt_prefix(f->pt), root, n_storages, bytes);
+        made->size = pt_image_size(made->image);
+    }
+    free(bytes);
+    return rc;
+}
+
+/* ---- what goes with them ---- */
+
+/* The JSON of a file of the folder; *f NULL: there is none. */
+static json_t *read_json(struct edit *x, const char *name, struct edit_file **f, struct err *e)
+{
+    const struct source_file *file = source_file(x->s, name);
+    uint64_t size = file ? files_size(x->s->files, file->file) : 0;
+    char *text = file && size <= TEXT_MAX ? xmalloc(size + 1) : NULL;
+    json_t *o = NULL;
+
+    *f = file ? edit_find_file(x, file->file) : NULL;
+    if (text && files_read(x->s->files, file->file, 0, text, size, e) == 0) {
+        o = json_loadb(text, size, 0, NULL);
+        if (!json_is_object(o))
+            err_data(e, files_name(x->s->files, file->file), ERR_NO_BYTE, "no JSON object");
+    } else if (file && !text) {
+        err_data(e, files_name(x->s->files, file->file), ERR_NO_BYTE, "has %llu bytes, too many for %s",
+                 (unsigned long long)size, name);
+    }
+    free(text);
+    return o;
+}
+
+json_t *edit_hf_config(struct edit *x, struct err *e)
+{
+    struct edit_file *ignored;
+
+    return read_json(x, "config.json", &ignored, e);
+}
+
+/* `o` instead of what the file says, where that is something else. */
+static void write_json(struct edit *x, struct edit_file *f, const json_t *was, const json_t *o)
+{
+    struct edit_made *made;
+    char *text;
+
+    if (json_equal(was, o))
+        return;
+    made = edit_make(x, f);
+    text = hf_json_text(o);
+    strbuf_add(&made->head, text, strlen(text));
+    made->size = made->head.len;
+    free(text);
+}
+
+static int write_index(struct edit *x, const struct edit_states *to, const char *name, struct err *e)
+{
+    struct edit_file *f;
+    json_t *was = read_json(x, name, &f, e), *o = json_deep_copy(was), *map = json_object(), *meta;
+    uint64_t total = 0;
+
+    for (int i = 0; f && i < to->n; i++) {
+        const struct edit_new *t = &to->tensor[i];
+        const struct tmap *m = t->map[state_of(t)];
+
+        total += m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t->dtype[state_of(t)]);
+        json_object_set_new(map, t->name, json_string(edit_find_file(x, file_of(x, t->param))->name));
+    }
+    if (o) {
+        meta = json_object_get(o, "metadata");
+        if (json_object_get(meta, "total_size"))
+            json_object_set_new(meta, "total_size", json_integer((json_int_t)total));
+        json_object_set(o, "weight_map", map);
+        write_json(x, f, was, o);
+    }
+    json_decref(map);
+    json_decref(o);
+    json_decref(was);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+static int write_config(struct edit *x, const struct edit_states *to, struct err *e)
+{
+    struct edit_file *f;
+    json_t *was = to->config ? read_json(x, "config.json", &f, e) : NULL, *o = json_deep_copy(was);
+
+    if (o) {
+        json_object_update(o, to->config);
+        write_json(x, f, was, o);
+    }
+    json_decref(o);
+    json_decref(was);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
+{
+    int rc;
+
+    x->states = to;
+    rc = edit_states_check(x, to, e);
+    for (int i = 0; i < x->s->n_files && rc == 0; i++) {
+        struct edit_file *f = edit_find_file(x, x->s->file[i].file);
+        const struct edit_new **t;
+        bool same;
+        int n;
+
+        if (x->s->file[i].cls != FILE_WEIGHTS)
+            continue;
+        t = tensors_of(x, to, f->file, &n, &same);
+        if (n == 0)
+            edit_drop(x, i);
+        else if (!same)
+            rc = str_ends(f->name, ".bin") ? make_bin(x, f, t, n, e) : make_safetensors(x, f, t, n, e);
+        free(t);
+    }
+    if (rc < 0 || write_index(x, to, "model.safetensors.index.json", e) < 0 ||
+        write_index(x, to, "pytorch_model.bin.index.json", e) < 0)
+        return -1;
+    return write_config(x, to, e);
+}
