@@ -243,6 +243,8 @@ static int drop_params(struct source *s, struct edit *x, const char *pattern, st
 
 int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    if (s->kind == LAYOUT_HF)           /* it has neither of the two */
+        return drop_tensors(s, x, j->arg, j->n_args, e);
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];
         int rc = strcmp(what, "optimizer") == 0 ? drop_optimizer(s, x, e)

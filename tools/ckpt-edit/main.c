@@ -20,6 +20,8 @@ static const struct edit_command {
     { { "average", CMD_AVERAGE, 1, MANY, "average needs two folders or more, and OUT" }, change_average, NULL },
     { { "ema", CMD_EMA, 1, MANY, "ema needs --decay, two folders or more, and OUT" }, change_ema, NULL },
     { { "retag", CMD_RETAG, 0, 0, "retag needs --step, IN and OUT" }, change_retag, NULL },
+    { { "cast", CMD_CAST, 1, 1, "cast needs a type, IN and OUT" }, change_cast, NULL },
+    { { "rename", CMD_RENAME, 2, MANY, "rename needs a PATTERN, a REPLACEMENT, IN and OUT" }, change_rename, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
     { { "commit", CMD_COMMIT, 1, 1, "commit needs the folder that was edited in place" }, NULL, cmd_commit },

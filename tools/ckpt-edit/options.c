@@ -51,12 +51,14 @@ static const char head[] =
     "  zero PATTERN[:STATE]...    zeros; without STATE: in both moments\n"
     "  set KEY=JSON...            values of the pickled trees: args.lr=1e-4\n"
     "  drop optimizer|rng...      leave the optimizer's files or the random states out\n"
-    "  drop PATTERN...            leave parameters out of a universal form\n"
+    "  drop PATTERN...            leave parameters out of a universal form or a model folder\n"
     "  average IN IN2...          weights and masters become the mean of all folders', of any\n"
     "                             layout and topology; all else is the first one's\n"
     "  ema --decay D IN IN2...    the same with a moving mean, in the order given\n"
     "  retag --step N             the step it claims to be of; --samples, --tokens: the rest\n"
     "                             of its counters and the schedule\n"
+    "  cast bf16|fp16|fp32        another type of the weights, in a model folder\n"
+    "  rename PATTERN TO...       other names, by rules of PCRE2, in a model folder\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";
@@ -71,7 +73,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag latest rollback commit", operands, &j->words,
+        "put zero set drop average ema retag cast rename latest rollback commit", operands, &j->words,
         .given = cli_words_given,
     };
 

@@ -1,0 +1,140 @@
+/*
+ * cmd_states.c - cast, rename, drop PATTERN: changes of the list of tensors
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <fnmatch.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_states.h"
+#include "tools/ckpt-edit/ckptedit.h"
+
+/* ---- cast ---- */
+
+int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    static const struct { const char *name, *torch; enum dtype dtype; } types[] = {
+        { "bf16", "bfloat16", DTYPE_BF16 }, { "fp16", "float16", DTYPE_F16 }, { "fp32", "float32", DTYPE_F32 },
+    };
+    struct edit_states *to;
+    json_t *config;
+    int k = 0;
+
+    while (k < 3 && strcmp(types[k].name, j->arg[0]) != 0)
+        k++;
+    if (k == 3)
+        err_usage(e, "cast %s: there are bf16, fp16 and fp32", j->arg[0]);
+    to = k == 3 ? NULL : edit_states_new(x, "cast", e);
+    for (int i = 0; to && i < to->n; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            const struct tmap *m = to->tensor[i].map[st];
+
+            if (!m || !dtype_is_float(m->dtype))
+                continue;               /* masks and numbers of positions stay what they are */
+            to->tensor[i].dtype[st] = types[k].dtype;
+            if (m->dtype != types[k].dtype && plan_op_of(m->dtype, types[k].dtype) < 0)
+                err_usage(e, "cast: %s is %s, which is not made %s here", to->tensor[i].name, dtype_name(m->dtype),
+                          types[k].name);
+        }
+    if (!to || e->kind != ERR_NONE) {
+        edit_states_free(to);
+        return -1;
+    }
+    (void)s;
+    config = edit_hf_config(x, e);
+    /* Transformers 5 writes `dtype`, those before it `torch_dtype`. */
+    to->config = json_pack("{s:s}", json_object_get(config, "dtype") ? "dtype" : "torch_dtype", types[k].torch);
+    json_decref(config);
+    return edit_states_apply(x, to, e);
+}
+
+/* ---- rename ---- */
+
+/* The name by the rule, in the edit's arena; NULL: it does not match, or *e says what is wrong. */
+static const char *renamed(struct edit *x, const pcre2_code *rule, const char *name, const char *by, struct err *e)
+{
+    PCRE2_UCHAR out[4096], why[128];
+    PCRE2_SIZE len = sizeof out;
+    int n = pcre2_substitute(rule, (PCRE2_SPTR)name, PCRE2_ZERO_TERMINATED, 0, PCRE2_SUBSTITUTE_GLOBAL, NULL, NULL,
+                             (PCRE2_SPTR)by, PCRE2_ZERO_TERMINATED, out, &len);
+
+    if (n < 0) {
+        pcre2_get_error_message(n, why, sizeof why);
+        err_usage(e, "rename: '%s' of %s: %s", by, name, (const char *)why);
+    }
+    return n > 0 ? arena_strndup(edit_arena(x), (const char *)out, len) : NULL;
+}
+
+static int rename_all(struct edit *x, struct edit_states *to, const char *pattern, const char *by, struct err *e)
+{
+    PCRE2_UCHAR why[128];
+    PCRE2_SIZE at;
+    int code, n = 0;
+    pcre2_code *rule = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+
+    if (!rule) {
+        pcre2_get_error_message(code, why, sizeof why);
+        err_usage(e, "rename: '%s' at character %zu: %s", pattern, (size_t)at + 1, (const char *)why);
+        return -1;
+    }
+    for (int i = 0; i < to->n && e->kind == ERR_NONE; i++) {
+        const char *name = renamed(x, rule, to->tensor[i].name, by, e);
+
+        if (name && !*name)
+            err_usage(e, "rename: %s would have no name", to->tensor[i].name);
+        if (name) {
+            to->tensor[i].name = name;
+            n++;
+        }
+    }
+    if (n == 0 && e->kind == ERR_NONE)
+        err_usage(e, "rename: no parameter matches '%s'; ckpt-inspect ls lists them", pattern);
+    pcre2_code_free(rule);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int change_rename(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    struct edit_states *to;
+    int rc = 0;
+
+    (void)s;
+    if (j->n_args % 2) {
+        err_usage(e, "rename: '%s' has no replacement: rules are PATTERN REPLACEMENT, one after the other",
+                  j->arg[j->n_args - 1]);
+        return -1;
+    }
+    to = edit_states_new(x, "rename", e);
+    if (!to)
+        return -1;
+    for (int i = 0; i < j->n_args && rc == 0; i += 2)
+        rc = rename_all(x, to, j->arg[i], j->arg[i + 1], e);
+    if (rc == 0)
+        return edit_states_apply(x, to, e);
+    edit_states_free(to);
+    return -1;
+}
+
+/* ---- drop PATTERN, of a model folder ---- */
+
+int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e)
+{
+    struct edit_states *to = edit_states_new(x, "drop", e);
+
+    for (int k = 0; to && k < n; k++) {
+        int kept = 0;
+
+        for (int i = 0; i < to->n; i++)
+            if (fnmatch(pattern[k], to->tensor[i].name, 0) != 0)
+                to->tensor[kept++] = to->tensor[i];
+        if (kept == to->n || kept == 0) {
+            err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists what it has"
+                              : "drop %s: nothing would be left of %s", pattern[k], s->path);
+            edit_states_free(to);
+            return -1;
+        }
+        to->n = kept;
+    }
+    return to ? edit_states_apply(x, to, e) : -1;
+}
