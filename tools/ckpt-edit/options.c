@@ -59,6 +59,8 @@ static const char head[] =
     "                             of its counters and the schedule\n"
     "  cast bf16|fp16|fp32        another type of the weights, in a model folder\n"
     "  rename PATTERN TO...       other names, by rules of PCRE2, in a model folder\n"
+    "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice; in a\n"
+    "                             model folder\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";
@@ -73,7 +75,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag cast rename latest rollback commit", operands, &j->words,
+        "put zero set drop average ema retag cast rename layers latest rollback commit", operands, &j->words,
         .given = cli_words_given,
     };
 
