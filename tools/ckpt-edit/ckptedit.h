@@ -18,6 +18,7 @@ struct ckptedit {
     const char *in, *out;       /* out: the folder that is made, with --in-place swap_before(in) */
     bool in_place, any_type, moments;
     const char *weights;        /* "0.5,0.3,0.2" */
+    const char *init;           /* "normal:0.02" */
     double decay;
     int64_t step, samples, tokens;      /* -1: not said */
     struct strbuf shape;        /* what the result depends on beside IN: the command line's words */
@@ -25,20 +26,21 @@ struct ckptedit {
 
 /* Marks of the commands. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
-       CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096 };
+       CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
+       CMD_VOCAB = 8192 };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
-       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS };
+       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB };
 /* IN stands before the command's other arguments, not behind them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
 
 /* 0, or -1 after saying on stderr what is wrong. */
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 
-/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c, cmd_states.c: -1 with *e filled ---- */
+/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c, cmd_states.c, cmd_vocab.c: -1 with *e filled ---- */
 
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
-ckptedit_change change_cast, change_rename, change_layers;
+ckptedit_change change_cast, change_rename, change_layers, change_vocab;
 /* Without the tensors whose names match, of a model folder. */
 MUST_CHECK int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e);
 

@@ -23,6 +23,7 @@ static const struct edit_command {
     { { "cast", CMD_CAST, 1, 1, "cast needs a type, IN and OUT" }, change_cast, NULL },
     { { "rename", CMD_RENAME, 2, MANY, "rename needs a PATTERN, a REPLACEMENT, IN and OUT" }, change_rename, NULL },
     { { "layers", CMD_LAYERS, 2, 2, "layers needs 'keep' or 'drop', a LIST, IN and OUT" }, change_layers, NULL },
+    { { "vocab", CMD_VOCAB, 0, 0, "vocab needs --tokens, IN and OUT" }, change_vocab, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
     { { "commit", CMD_COMMIT, 1, 1, "commit needs the folder that was edited in place" }, NULL, cmd_commit },
@@ -42,7 +43,8 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     strbuf_addf(&j->shape, "%s\n", j->words.word[0]);
     for (int i = 0; i < j->n_args; i++)
         strbuf_addf(&j->shape, "%s\n", j->arg[i]);
-    strbuf_addf(&j->shape, "%s\n%.17g\n%d", j->weights ? j->weights : "", j->decay, j->moments);
+    strbuf_addf(&j->shape, "%s\n%s\n%.17g\n%d", j->weights ? j->weights : "", j->init ? j->init : "",
+                j->decay, j->moments);
     strbuf_addf(&j->shape, "\n%lld %lld %lld", (long long)j->step, (long long)j->samples, (long long)j->tokens);
 }
 

@@ -22,8 +22,11 @@ static const struct option_row rows[] = {
       FIELD(step), .marks = CMD_RETAG },
     { "samples", .arg = "N", .help = "the samples consumed until then; the schedule moves along (retag)",
       .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(samples), .marks = CMD_RETAG },
-    { "tokens", .arg = "N", .help = "the tokens consumed until then; the schedule moves along (retag)",
-      .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(tokens), .marks = CMD_RETAG },
+    { "tokens", .arg = "N", .help = "the tokens consumed until then; the schedule moves along (retag); the rows "
+      "of the vocabulary (vocab)", .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(tokens),
+      .marks = CMD_RETAG | CMD_VOCAB },
+    { "init", .arg = "HOW", .help = "what new rows hold: mean (of all rows, the default), zero, or normal:STD, random "
+      "numbers around 0 that are the same in every run (vocab)", FIELD(init), .marks = CMD_VOCAB },
     { "force", 'f', .help = "replace OUT", FIELD(cli.force), .marks = CMD_CHANGES },
     { "resume", .help = "finish what a killed run began", FIELD(cli.resume),
       .marks = CMD_CHANGES },
@@ -61,6 +64,8 @@ static const char head[] =
     "  rename PATTERN TO...       other names, by rules of PCRE2, in a model folder\n"
     "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice; in a\n"
     "                             model folder\n"
+    "  vocab --tokens N           rows of embedding and head added or left behind, in a model\n"
+    "                             folder\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";
@@ -75,7 +80,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag cast rename layers latest rollback commit", operands, &j->words,
+        "put zero set drop average ema retag cast rename layers vocab latest rollback commit", operands, &j->words,
         .given = cli_words_given,
     };
 
