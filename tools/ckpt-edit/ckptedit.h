@@ -27,9 +27,9 @@ struct ckptedit {
 /* Marks of the commands. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
        CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
-       CMD_VOCAB = 8192 };
+       CMD_VOCAB = 8192, CMD_THIN = 16384 };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
-       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB };
+       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN };
 /* IN stands before the command's other arguments, not behind them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
 
@@ -40,7 +40,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
-ckptedit_change change_cast, change_rename, change_layers, change_vocab;
+ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
 /* Without the tensors whose names match, of a model folder. */
 MUST_CHECK int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * cmd_states.c - cast, rename, layers, drop PATTERN: changes of the list of tensors
+ * cmd_states.c - cast, rename, layers, drop PATTERN: changes of the list of tensors; thin
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/progress.h"
 #include "libcommon/layout/edit/edit_states.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -325,4 +326,20 @@ int change_layers(struct ckptedit *j, struct source *s, struct edit *x, struct e
         return edit_states_apply(x, to, e);
     edit_states_free(to);
     return -1;
+}
+
+/* ---- thin ---- */
+
+int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    uint64_t saved;
+    char text[16];
+
+    if (edit_thin(x, &saved, e) < 0)
+        return -1;
+    if (saved)
+        cli_say(&j->cli, "%s of storages are used by no tensor", bytes_text(saved, text));
+    else
+        cli_say(&j->cli, "%s: no storage is larger than what is used of it", s->path);
+    return 0;
 }

@@ -24,6 +24,7 @@ static const struct edit_command {
     { { "rename", CMD_RENAME, 2, MANY, "rename needs a PATTERN, a REPLACEMENT, IN and OUT" }, change_rename, NULL },
     { { "layers", CMD_LAYERS, 2, 2, "layers needs 'keep' or 'drop', a LIST, IN and OUT" }, change_layers, NULL },
     { { "vocab", CMD_VOCAB, 0, 0, "vocab needs --tokens, IN and OUT" }, change_vocab, NULL },
+    { { "thin", CMD_THIN, 0, 0, "thin needs IN and OUT" }, change_thin, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
     { { "commit", CMD_COMMIT, 1, 1, "commit needs the folder that was edited in place" }, NULL, cmd_commit },

@@ -66,6 +66,7 @@ static const char head[] =
     "                             model folder\n"
     "  vocab --tokens N           rows of embedding and head added or left behind, in a model\n"
     "                             folder\n"
+    "  thin                       cut off what no tensor uses of storages in .pt files\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";
@@ -80,7 +81,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag cast rename layers vocab latest rollback commit", operands, &j->words,
+        "put zero set drop average ema retag cast rename layers vocab thin latest rollback commit", operands, &j->words,
         .given = cli_words_given,
     };
 

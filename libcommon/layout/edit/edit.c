@@ -257,7 +257,7 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
         return false;
     *name = x->file[i].name;
     *bytes = x->file[i].made ? x->file[i].made->size
-           : files_size(x->s->files, x->file[i].file);
+           : files_size(x->s->files, x->file[i].file) - x->file[i].cut_bytes;
     *what = strcmp(*name, MANIFEST_NAME) == 0 ? "changed" : what_becomes(&x->file[i]);
     return true;
 }

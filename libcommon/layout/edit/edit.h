@@ -42,6 +42,12 @@ struct edit_from {
  */
 MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e);
 
+/*
+ * Cut off what no tensor uses of the storages of all .pt files, of any layout; *saved bytes. ERR_DATA: one is damaged,
+ * or packed.
+ */
+MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
+
 /* What it comes to. */
 struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };
 void edit_count(const struct edit *x, struct edit_sum *sum);

@@ -15,6 +15,12 @@ struct edit_run {
 };
 enum { EDIT_ZEROS = -1 };               /* from.record: zero bytes */
 
+/* Of a .pt: a record that keeps some of its bytes alone. */
+struct edit_cut {
+    int entry;                          /* of the zip */
+    uint64_t at, len;
+};
+
 /* One tensor of a file that is made anew. */
 struct edit_part {
     const struct edit_new *of;
@@ -43,6 +49,9 @@ struct edit_file {
     struct pk *root;                    /* the tree instead of its own, or NULL */
     int n_runs, cap_runs;
     struct edit_run *run;               /* sorted by place once the sink has begun */
+    int n_cuts;
+    struct edit_cut *cut;               /* by their places in the zip; with them goes a tree that knows of them */
+    uint64_t cut_bytes;                 /* that are left behind */
     struct edit_made *made;             /* in its place; NULL: none */
 };
 

@@ -167,6 +167,15 @@ static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
 
 /* ---- the plan ---- */
 
+/* What remains of record i of a .pt. */
+static struct edit_cut kept_of(const struct edit_file *f, int i, uint64_t size)
+{
+    for (int k = 0; k < f->n_cuts; k++)
+        if (f->cut[k].entry == i)
+            return f->cut[k];
+    return (struct edit_cut){ i, 0, size };
+}
+
 /* A .pt: its records, with data.pkl in its new form. */
 static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
@@ -179,7 +188,7 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
     for (int i = 0; i < o->n; i++) {
         const struct zip_entry *en = zip_entry(z, i);
 
-        o->record[i] = (struct zip_out){ .name = en->name, .size = en->size, .crc = en->crc };
+        o->record[i] = (struct zip_out){ .name = en->name, .size = kept_of(o->f, i, en->size).len, .crc = en->crc };
         o->item[i] = -1;
         if (!o->f->root || !str_ends(en->name, "/data.pkl"))
             continue;
@@ -194,13 +203,15 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
         const struct zip_entry *en = zip_entry(z, i);
         struct record rec = { .file = o->f->file, .at = en->at, .len = en->size, .crc = en->crc,
                               .has_crc = en->crc != 0 || en->size == 0, .name = en->name };
+        struct edit_cut kept = kept_of(o->f, i, en->size);
         const struct tmap *m;
 
-        if (i == o->tree || en->size == 0)
+        if (i == o->tree || kept.len == 0)
             continue;
         m = patched(w, p, o->f, files_add_record(plan_files(p), &rec));
-        o->item[i] = plan_add(p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST,
-                                                       .name = en->name }, o->dst, o->record[i].at);
+        o->item[i] = plan_add(p, &(struct plan_range){ .map = m, .from = kept.at, .len = kept.len,
+                                                       .policy = REPLICAS_FIRST, .name = en->name },
+                              o->dst, o->record[i].at);
     }
 }
 

@@ -1,0 +1,166 @@
+/*
+ * edit_thin.c - records of .pt files that are larger than what their tensors use of them
+ *
+ * torch.save writes a tensor's whole storage, though it may be a view of a small part. What no tensor reaches is cut
+ * off at both ends of a storage, and the pickle says so; tensors that share a storage go on sharing it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_impl.h"
+
+/* A storage: what of it is used. */
+struct used {
+    uint64_t from, end;                 /* bytes; from > end: nothing yet */
+    bool whole;                         /* leave it: used other than by plain tensors, or by those of several types */
+    enum dtype dtype;
+    struct pk *id;                      /* its new name */
+};
+struct thinning {
+    struct arena *arena;
+    const struct pt *pt;
+    const struct files *files;
+    struct used *used;                  /* [zip_n()] */
+};
+
+/* Of a storage's name, ("storage", class, key, place, elements), the zip's entry; -1: none. */
+static int entry_of_key(const struct pt *pt, const char *key)
+{
+    char *name = key ? str_fmt("%s/data/%s", pt_prefix(pt), key) : NULL;
+    int found = -1;
+
+    for (int i = 0; name && i < zip_n(pt_zip(pt)) && found < 0; i++)
+        found = strcmp(zip_entry(pt_zip(pt), i)->name, name) == 0 ? i : -1;
+    free(name);
+    return found;
+}
+
+static int entry_of(const struct pt *pt, const struct pk *persid)
+{
+    const struct pk *args = persid->args;
+
+    return args && args->n == 5 ? entry_of_key(pt, pk_as_str(args->item[2])) : -1;
+}
+
+/* The storage's node of a call that makes a plain tensor, which *t is then; or NULL. */
+static struct pk *storage_of(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
+{
+    if (v->type != PK_CALL || !v->args || v->args->n < 4 || v->args->item[0]->type != PK_PERSID || !pt_tensor(pt, v, t))
+        return NULL;
+    return v->args->item[0];
+}
+
+static void use(struct used *u, const struct pt_tensor *t)
+{
+    const uint64_t size = (uint64_t)dtype_size(t->dtype);
+    uint64_t reach = 1;
+
+    if (u->from <= u->end && u->dtype != t->dtype)
+        u->whole = true;
+    u->dtype = t->dtype;
+    for (int d = 0; d < t->ndim; d++)
+        reach += (uint64_t)(t->shape[d] - (t->shape[d] > 0)) * (uint64_t)t->stride[d];
+    if (t->n_elems == 0)
+        reach = 0;
+    if (u->from > u->end || t->at < u->from)
+        u->from = t->at;
+    if (t->at + reach * size > u->end)
+        u->end = t->at + reach * size;
+}
+
+/* What each storage is used of. */
+static void look(struct thinning *h)
+{
+    const struct pk_tree *tree = pt_tree(h->pt);
+    struct pt_tensor t;
+
+    for (int i = 0; i < zip_n(pt_zip(h->pt)); i++)
+        h->used[i] = (struct used){ .from = 1 };
+    for (uint32_t i = 0; i < tree->n_acts; i++) {
+        const struct pk *id = storage_of(h->pt, tree->act[i], &t);
+        const int entry = id ? entry_of(h->pt, id) : -1;
+
+        if (entry >= 0)
+            use(&h->used[entry], &t);
+    }
+    /* A storage that something unknown names, a storage of its own perhaps, is used as a whole. */
+    for (uint32_t i = 0; i < tree->n_acts; i++) {
+        const struct pk *v = tree->act[i];
+
+        for (uint32_t k = 0; v->type != PK_PERSID && v->args && k < v->args->n; k++) {
+            const struct pk *a = v->args->item[k];
+            const int entry = a->type == PK_PERSID && !storage_of(h->pt, v, &t) ? entry_of(h->pt, a) : -1;
+
+            if (entry >= 0)
+                h->used[entry].whole = true;
+        }
+    }
+}
+
+static bool is_cut(const struct thinning *h, int entry)
+{
+    const struct used *u = entry < 0 ? NULL : &h->used[entry];
+
+    return u && !u->whole && u->from <= u->end && u->end - u->from < zip_entry(pt_zip(h->pt), entry)->size;
+}
+
+/* Copies with the storage's new length, and the tensor's place in it. */
+static struct pk *swap(void *ctx, const struct pk *v)
+{
+    struct thinning *h = ctx;
+    struct pt_tensor t;
+    const struct pk *id = storage_of(h->pt, v, &t);
+    const int entry = id ? entry_of(h->pt, id) : -1;
+    const uint64_t size = id ? (uint64_t)dtype_size(t.dtype) : 1;
+    struct used *u;
+    struct pk *args;
+
+    if (!is_cut(h, entry))
+        return NULL;
+    u = &h->used[entry];
+    if (!u->id) {
+        u->id = pk_copy(h->arena, id);
+        u->id->args->item[4] = pk_int(h->arena, (int64_t)((u->end - u->from) / size));
+    }
+    args = pk_tuple(h->arena);
+    pk_add(h->arena, args, u->id);
+    pk_add(h->arena, args, pk_int(h->arena, (int64_t)((t.at - u->from) / size)));
+    for (uint32_t i = 2; i < v->args->n; i++)
+        pk_add(h->arena, args, pk_copy(h->arena, v->args->item[i]));
+    return pk_call(h->arena, pk_copy(h->arena, v->fn), args);
+}
+
+static void thin_file(struct edit *x, struct edit_file *f)
+{
+    const struct zip *z = pt_zip(f->pt);
+    struct thinning h = { .arena = x->arena, .pt = f->pt, .files = x->s->files };
+
+    h.used = xcalloc((size_t)zip_n(z) + 1, sizeof *h.used);
+    look(&h);
+    f->cut = arena_alloc(x->arena, ((size_t)zip_n(z) + 1) * sizeof *f->cut);
+    for (int i = 0; i < zip_n(z); i++)
+        if (is_cut(&h, i)) {
+            f->cut[f->n_cuts++] = (struct edit_cut){ i, h.used[i].from, h.used[i].end - h.used[i].from };
+            f->cut_bytes += zip_entry(z, i)->size - (h.used[i].end - h.used[i].from);
+        }
+    if (f->n_cuts)
+        f->root = pk_copy_swap(x->arena, pt_root(f->pt), swap, &h);
+    free(h.used);
+}
+
+int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
+{
+    *saved = 0;
+    for (int i = 0; i < x->n_files; i++) {
+        struct edit_file *f = &x->file[i];
+
+        if (!str_ends(f->name, ".pt") && !str_ends(f->name, ".bin"))
+            continue;
+        if (edit_open_pt(x, f, e) < 0)
+            return -1;
+        thin_file(x, f);
+        *saved += f->cut_bytes;
+    }
+    return 0;
+}
