@@ -4,29 +4,41 @@ cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-40}
 [ -n "${SOAK:-}" ] && kills=200
 "$TBIN/bench/mkckpt" --layers 2 --hidden 256 --heads 4 --vocab 8000 --tp 2 --pp 1 --dp 2 "$W/in" >/dev/null 2>&1 || exit 1
-cp -r "$W/in/global_step20" "$W/was"
-check "without a kill" ckpt-edit -q zero '*' "$W/was" "$W/want"
+ds2universal -q --format pt "$W/in/global_step20" "$W/universal" || exit 1
 
-i=0
-while [ $i -lt "$kills" ]; do
-    cp -r "$W/was" "$W/tag"
-    ckpt-edit -q zero --in-place '*' "$W/tag" & pid=$!
-    sleep "0.$(printf %03d "$(random 150)")"
-    kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
-    if diff -r "$W/was" "$W/tag" >/dev/null; then pass
-    elif diff -r "$W/want" "$W/tag" >/dev/null; then pass
-    else fail "kill $i: neither the old one nor the new one"; fi
-    # What is left can be undone, or there is nothing to undo and the edit is made again.
-    if [ -e "$W/tag.before-edit" ]; then check "kill $i: rollback" ckpt-edit -q rollback "$W/tag"; fi
-    check "kill $i: the old one again" diff -r "$W/was" "$W/tag"
-    if [ -e "$W/tag.before-edit.part.job" ]; then resume=--resume; else resume=; fi
-    # shellcheck disable=SC2086
-    check "kill $i: the edit again" ckpt-edit -q zero --in-place $resume '*' "$W/tag"
-    check "kill $i: the new one" diff -r "$W/want" "$W/tag"
-    check "kill $i: committed" ckpt-edit -q commit "$W/tag"
-    [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "kill $i: left $(cd "$W" && echo tag*)"
-    rm -rf "$W"/tag*
-    i=$((i + 1))
+# kill_some LAYOUT: of the checkpoint in $W/was, which $W/want is to become.
+kill_some() {
+    layout=$1
+    i=0
+    while [ $i -lt "$kills" ]; do
+        cp -r "$W/was" "$W/tag"
+        ckpt-edit -q zero --in-place '*' "$W/tag" & pid=$!
+        sleep "0.$(printf %03d "$(random 150)")"
+        kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
+        if diff -r "$W/was" "$W/tag" >/dev/null; then pass
+        elif diff -r "$W/want" "$W/tag" >/dev/null; then pass
+        else fail "$layout, kill $i: neither the old one nor the new one"; fi
+        # What is left can be undone, or there is nothing to undo and the edit is made again.
+        if [ -e "$W/tag.before-edit" ]; then check "$layout, kill $i: rollback" ckpt-edit -q rollback "$W/tag"; fi
+        check "$layout, kill $i: the old one again" diff -r "$W/was" "$W/tag"
+        if [ -e "$W/tag.before-edit.part.job" ]; then resume=--resume; else resume=; fi
+        # shellcheck disable=SC2086
+        check "$layout, kill $i: the edit again" ckpt-edit -q zero --in-place $resume '*' "$W/tag"
+        check "$layout, kill $i: the new one" diff -r "$W/want" "$W/tag"
+        check "$layout, kill $i: committed" ckpt-edit -q commit "$W/tag"
+        [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "$layout, kill $i: left $(cd "$W" && echo tag*)"
+        rm -rf "$W"/tag*
+        i=$((i + 1))
+    done
+}
+
+for layout in universal deepspeed; do
+    rm -rf "$W/was" "$W/want"
+    if [ $layout = universal ]; then cp -r "$W/universal" "$W/was"; else cp -r "$W/in/global_step20" "$W/was"; fi
+    cp -r "$W/was" "$W/tag"             # a manifest names the tag that it was made of
+    check "$layout without a kill" ckpt-edit -q zero '*' "$W/tag" "$W/want"
+    rm -rf "$W/tag"
+    kill_some $layout
 done
 
 # Where every run is process 1, as in containers: what a killed one was noting bears the next one's name.
