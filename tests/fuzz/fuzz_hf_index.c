@@ -1,6 +1,6 @@
 /*
- * Any bytes as the model.safetensors.index.json of a folder of two files: an error, or tensors that lie in one of these,
- * each of its whole shape, and no other.
+ * Any bytes as the model.safetensors.index.json of a folder of two files: an error, or tensors that lie in one of
+ * these, each of its whole shape, and no other.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,7 +32,8 @@ static void put(const char *dir, const char *name, const void *bytes, size_t n)
 static void put_tensors(const char *dir, const char *file, const char *tensor)
 {
     uint8_t bytes[256] = {0};
-    int n = snprintf((char *)bytes + 8, 200, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", tensor);
+    int n = snprintf((char *)bytes + 8, 200, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+                     tensor);
 
     while (n % 8)
         bytes[8 + n++] = ' ';

@@ -47,8 +47,8 @@ void mutate_load(struct mutate_set *s, const char *dir);
 /* Write a file of the set into `dir`; fails by assert. */
 void mutate_put(const char *dir, const struct mutate_file *f);
 /*
- * For each element of 4 bytes in storages of more than one of a .pt file: give it other bits, checksums repaired, and call
- * fn(f, ctx); then all is as it was. f->bytes are the caller's own.
+ * For each element of 4 bytes in storages of more than one of a .pt file: give it other bits, checksums repaired, and
+ * call fn(f, ctx); then all is as it was. f->bytes are the caller's own.
  */
 void mutate_each_element(struct mutate_file *f, void (*fn)(const struct mutate_file *f, void *ctx), void *ctx);
 /* Change *s, a copy of a set, by `seed`; *what says how, for a person. */
