@@ -155,8 +155,7 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
 
 /* ---- parts ---- */
 
-/* Bytes [at, at+len) of a slice's extents. */
-static void cut_slice(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
+void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
 {
     *to = *from;
     to->len = len;
@@ -187,7 +186,7 @@ static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at,
 
     if (first >= end)
         return false;
-    cut_slice(a, from, (first - top->at) * top->inside, (end - first) * top->inside, to);
+    tmap_slice_cut(a, from, (first - top->at) * top->inside, (end - first) * top->inside, to);
     b = arena_alloc(a, sizeof *b);
     *b = *from->box;
     b->level[0].at = first - at / top->stride;
@@ -228,11 +227,12 @@ static struct tmap *cut_map(struct arena *a, const struct tmap_part *p)
         if (m->op == TMAP_BOXES)
             to->n_slices += cut_box(a, s, p->at, p->len, out);
         else if (m->op == TMAP_CONCAT && first < end)
-            cut_slice(a, s, first - begin, end - first, &to->slice[to->n_slices++]);
+            tmap_slice_cut(a, s, first - begin, end - first, &to->slice[to->n_slices++]);
         else if (m->op == TMAP_REPLICAS)
-            cut_slice(a, s, p->at, p->len, &to->slice[to->n_slices++]);
+            tmap_slice_cut(a, s, p->at, p->len, &to->slice[to->n_slices++]);
         else if (m->op == TMAP_INTERLEAVE)
-            cut_slice(a, s, p->at / m->row * s->row_part, p->len / m->row * s->row_part, &to->slice[to->n_slices++]);
+            tmap_slice_cut(a, s, p->at / m->row * s->row_part, p->len / m->row * s->row_part,
+                           &to->slice[to->n_slices++]);
     }
     return to;
 }

@@ -16,6 +16,9 @@
  */
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
+/* Bytes [at, at+len) of a slice's extents, which has no windows, as a slice of its own. In the arena. */
+void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to);
+
 /*
  * Parts of maps end to end, n >= 1, all of one dtype: some rows of one tensor, or of several. One part is as compact as
  * the map it is of where that can be; parts in a new order become an extent for each contiguous run. In the arena; the

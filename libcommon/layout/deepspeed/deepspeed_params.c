@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/merge.h"
 #include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/zero.h"
 
@@ -194,25 +195,6 @@ static enum merge_rule rule_of(struct ds *d, const struct merge_patterns *patter
     return rule;
 }
 
-/* The merged shape; false when the rule does not fit the slice. */
-static bool merged_shape(struct ds *d, struct param *p, const struct ds_slice *slice)
-{
-    int dim = p->merge == MERGE_CAT1 ? 1 : 0;
-
-    p->ndim = slice->ndim;
-    memcpy(p->shape, slice->shape, sizeof p->shape);
-    if (p->merge == MERGE_REPLICATED)
-        return true;
-    if (dim >= slice->ndim || (p->merge == MERGE_CAT0_HALVES && slice->shape[0] % 2)) {
-        report_add(d->r, SEV_ERROR, "shape", d->s->path, ERR_NO_BYTE, p->name,
-                   "%d dimensions, first %lld: cannot be merged by %s", slice->ndim, (long long)slice->shape[0],
-                   merge_rule_name(p->merge));
-        return false;
-    }
-    p->shape[dim] *= d->topo.tp;        /* at most 2^40 * 2^20 */
-    return true;
-}
-
 /* ---- tensor maps ---- */
 
 /* Slices of one state, tp ascending, before the merge rule orders them. */
@@ -279,64 +261,6 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
     }
 }
 
-/* The first `len` bytes of a slice's extents from byte `skip` on, as a slice of its own. */
-static void cut_slice(struct arena *a, const struct tmap_slice *from, uint64_t skip, uint64_t len,
-                      struct tmap_slice *out)
-{
-    out->len = len;
-    out->extent = arena_alloc(a, (size_t)from->n_extents * sizeof *out->extent);
-    for (int i = 0; i < from->n_extents && len; i++) {
-        struct extent x = from->extent[i];
-
-        if (skip >= x.len) {
-            skip -= x.len;
-            continue;
-        }
-        x.at += skip;
-        x.len = min_u64(x.len - skip, len);
-        skip = 0;
-        len -= x.len;
-        out->extent[out->n_extents++] = x;
-    }
-}
-
-/* GLU slices are [gate; up]: all first halves, then all second halves (docs/formats.md, section 4.7). */
-static void cut_halves(struct ds *d, struct tmap *m)
-{
-    struct tmap_slice *whole = m->slice;
-    int n = m->n_slices;
-
-    m->slice = arena_alloc(d->s->arena, 2 * (size_t)n * sizeof *m->slice);
-    m->n_slices = 2 * n;
-    for (int i = 0; i < n; i++) {
-        uint64_t half = whole[i].len / 2;
-
-        cut_slice(d->s->arena, &whole[i], 0, half, &m->slice[i]);
-        cut_slice(d->s->arena, &whole[i], half, half, &m->slice[n + i]);
-    }
-}
-
-static void apply_rule(struct ds *d, const struct param *p, struct tmap *m)
-{
-    m->op = TMAP_CONCAT;
-    m->len = m->slice[0].len;
-    if (m->n_slices == 1)
-        return;                 /* whatever the rule: one slice is the whole */
-    if (p->merge == MERGE_REPLICATED) {
-        m->op = TMAP_REPLICAS;
-        return;
-    }
-    m->len *= (uint64_t)m->n_slices;
-    if (p->merge == MERGE_CAT1) {
-        m->op = TMAP_INTERLEAVE;
-        m->row = m->len / (uint64_t)p->shape[0];
-        for (int i = 0; i < m->n_slices; i++)
-            m->slice[i].row_part = m->slice[i].len / (uint64_t)p->shape[0];
-    } else if (p->merge == MERGE_CAT0_HALVES) {
-        cut_halves(d, m);
-    }
-}
-
 static struct tmap *flat_map(struct ds *d, const struct param *p, const struct ds_entry *en, int state)
 {
     struct tmap *m;
@@ -346,7 +270,7 @@ static struct tmap *flat_map(struct ds *d, const struct param *p, const struct d
     m = new_map(d, DTYPE_F32);
     for (int tp = 0; tp < d->topo.tp; tp++)
         flat_slice(d, en, tp, state, &m->slice[tp]);
-    apply_rule(d, p, m);
+    merge_map(d->s->arena, p, m);
     return m;
 }
 
@@ -400,7 +324,7 @@ static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct d
         s->extent = arena_alloc(d->s->arena, sizeof *s->extent);
         *s->extent = (struct extent){ t->record, t->at, s->len };
     }
-    apply_rule(d, p, m);
+    merge_map(d->s->arena, p, m);
     return m;
 }
 
@@ -410,7 +334,9 @@ static void make_param(struct ds *d, const struct merge_patterns *patterns, cons
     p->stage = dr->owner->pp;
     p->group = dr->owner->group;
     p->merge = rule_of(d, patterns, p->name);
-    if (!merged_shape(d, p, dr->owner->slice))
+    p->ndim = dr->owner->slice->ndim;
+    memcpy(p->shape, dr->owner->slice->shape, sizeof p->shape);
+    if (!merge_shape(p, d->topo.tp, d->s->path, d->r))
         return;
     p->state[STATE_BF16] = bf16_map(d, p, dr);
     if (d->o->no_optimizer)
