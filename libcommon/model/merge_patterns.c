@@ -12,8 +12,11 @@
 
 #include "libcommon/base/mem.h"
 
-/* Real lists have a dozen patterns of fewer than 60 tokens; a hostile one must not cost minutes. */
-enum { PATTERN_MAX = 128, LIST_MAX = 64 };
+/*
+ * Real lists have a dozen patterns of fewer than 60 tokens, or a whole name for every parameter (AutoTP); a hostile one
+ * must not cost minutes.
+ */
+enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
 
 enum token_kind { TOK_CHAR, TOK_ANY, TOK_DIGITS };
 
@@ -24,8 +27,10 @@ struct token {
 
 struct pattern {
     const char *text;           /* belongs to the info's tree */
+    char *name;                 /* "^...$" without any wildcard is this name; NULL: of another kind */
+    bool to_end;                /* ends in '$' */
     int n;
-    struct token tok[PATTERN_MAX];
+    struct token *tok;
 };
 
 struct pattern_list {
@@ -46,18 +51,45 @@ struct merge_patterns {
     struct pattern_list list[N_LISTS];
 };
 
+/* "^...$", characters that stand for themselves in between, with or without a backslash: the name, else NULL. */
+static char *pattern_name(const char *text)
+{
+    char *name = xstrdup(text), *to = name;
+
+    for (const char *s = text + 1; *text == '^' && *s; s++) {
+        if (*s == '$' && !s[1]) {
+            *to = 0;
+            return name;
+        }
+        if (*s == '\\' && ispunct((unsigned char)s[1]))
+            s++;
+        else if (strchr("\\.^$*+?{}[]|()", *s))
+            break;
+        *to++ = *s;
+    }
+    free(name);
+    return NULL;
+}
+
 /* Tokens of `text`, or the character that is outside the subset (-1 in *bad: too long). */
 static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 {
     p->text = text;
-    p->n = 0;
-    for (const char *s = text; *s; s++) {
+    p->name = pattern_name(text);
+    if (p->name)
+        return true;
+    p->tok = xcalloc(PATTERN_MAX, sizeof *p->tok);
+    for (const char *s = text + (*text == '^'); *s; s++) {
         struct token t = { TOK_CHAR, *s };
 
         *bad = (unsigned char)*s;
+        if (*s == '$' && !s[1]) {
+            p->to_end = true;
+            break;
+        }
         if (*s == '.') {
             t.kind = TOK_ANY;
-        } else if (*s == '\\' && s[1] == '.') {
+        } else if (*s == '\\' && ispunct((unsigned char)s[1])) {
             t.c = *++s;
         } else if (*s == '\\' && s[1] == 'd' && s[2] == '+') {
             t.kind = TOK_DIGITS;
@@ -82,10 +114,12 @@ static bool pattern_match(const struct pattern *p, const char *s)
 {
     bool at[PATTERN_MAX + 1] = { true };        /* at[i]: tokens before i have matched */
 
+    if (p->name)
+        return strcmp(p->name, s) == 0;
     for (;; s++) {
         bool next[PATTERN_MAX + 1] = { false }, alive = false;
 
-        if (at[p->n])
+        if (at[p->n] && (!p->to_end || !*s))
             return true;
         if (!*s)
             return false;
@@ -145,25 +179,28 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
     struct pk **item;
     uint32_t n = 0;
     bool ok = true;
-    int bad;
+    int bad, n_wild = 0;
 
     l->key = key;
     if (!v || pk_is_none(v))
         return true;
     item = pk_items(v, &n);
-    if (n > LIST_MAX) {
-        report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s has %u patterns, at most %d supported",
-                   key, n, LIST_MAX);
-        return false;
-    }
-    l->pattern = xcalloc(n, sizeof *l->pattern);
+    l->pattern = xcalloc(min_u64(n, NAMES_MAX) + 1, sizeof *l->pattern);
     for (uint32_t i = 0; item && i < n; i++) {
         const char *text = pk_as_str(item[i]);
 
+        if (l->n == NAMES_MAX || n_wild > LIST_MAX) {
+            report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
+                       "%s has %u patterns, at most %d are supported, %d of them with wildcards", key, n, NAMES_MAX,
+                       LIST_MAX);
+            return false;
+        }
         if (text && pattern_compile(&l->pattern[l->n], text, &bad)) {
-            l->n++;
+            n_wild += !l->pattern[l->n++].name;
             continue;
         }
+        free(l->pattern[l->n].tok);
+        l->pattern[l->n].tok = NULL;
         ok = false;
         if (!text)
             report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL, "%s[%u] is no string", key, i);
@@ -172,7 +209,7 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
                        "pattern of %zu characters in %s, at most %d supported", strlen(text), key, PATTERN_MAX);
         else
             report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, NULL,
-                       "pattern '%s' in %s: '%c' is not supported (only literals, '.' and \\d+ are)",
+                       "pattern '%s' in %s: '%c' is not supported (only literals, '.', \\d+ and '$' at the end are)",
                        text, key, bad);
     }
     return ok;
@@ -183,7 +220,8 @@ static bool check_keys(const struct pk *info, const char *file, struct report *r
 {
     static const char *const known[] = {
         "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size",
-        "pipeline_replicated_parameter_patterns", "parameter_with_sub_params",
+        "pipeline_replicated_parameter_patterns", "parameter_with_sub_params", "sub_param_shard_widths",
+        "autotp_unsupported_parameter_patterns", "affine_map",
     };
     uint32_t n = 0, n_sub = 0;
     struct pk **pair = pk_pairs(info, &n);
@@ -204,6 +242,13 @@ static bool check_keys(const struct pk *info, const char *file, struct report *r
     if (pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
         report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
                    "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
+        ok = false;
+    }
+    if (pk_pairs(pk_get(info, "autotp_unsupported_parameter_patterns"), &n_sub) && n_sub > 0) {
+        pair = pk_pairs(pk_get(info, "autotp_unsupported_parameter_patterns"), &n_sub);
+        report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
+                   "how %.80s is cut cannot be told, DeepSpeed says in autotp_unsupported_parameter_patterns",
+                   pk_as_str(pair[0]) ? pk_as_str(pair[0]) : "a parameter");
         ok = false;
     }
     return ok;
@@ -288,7 +333,12 @@ void merge_patterns_free(struct merge_patterns *p)
 {
     if (!p)
         return;
-    for (int l = 0; l < N_LISTS; l++)
+    for (int l = 0; l < N_LISTS; l++) {
+        for (int i = 0; i < p->list[l].n; i++) {
+            free(p->list[l].pattern[i].name);
+            free(p->list[l].pattern[i].tok);
+        }
         free(p->list[l].pattern);
+    }
     free(p);
 }

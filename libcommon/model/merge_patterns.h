@@ -10,7 +10,7 @@
 
 /*
  * Patterns of a universal_checkpoint_info block; re.match semantics (anchored at the
- * start, not at the end), subset: literals, '\.', '.', '\d+'.
+ * start; at the end by '$'), subset: literals, with or without a backslash, '.', '\d+'.
  */
 struct merge_patterns;
 /*

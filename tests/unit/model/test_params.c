@@ -150,6 +150,41 @@ static void test_patterns(void **state)
     arena_free(a);
 }
 
+/* AutoTP's: whole names, escaped, anchored at both ends; as many as there are parameters. */
+static void test_whole_names(void **state)
+{
+    enum { LAYERS = 200 };
+    struct arena *a = arena_new(0);
+    struct report *r = report_new();
+    struct pk *info = pk_dict(a), *row = pk_list(a), *copy = pk_list(a);
+    const char *model[3 * LAYERS];
+    struct merge_patterns *p;
+
+    (void)state;
+    for (int i = 0; i < LAYERS; i++) {
+        model[3 * i] = arena_fmt(a, "model.layers.%d.mlp.down_proj.weight", i);
+        model[3 * i + 1] = arena_fmt(a, "model.layers.%d.mlp.down-proj.bias", i);
+        model[3 * i + 2] = arena_fmt(a, "model.layers.%d.mlp.up_proj.weight", i);
+        pk_add(a, row, pk_str(a, arena_fmt(a, "^model\\.layers\\.%d\\.mlp\\.down_proj\\.weight$", i)));
+        pk_add(a, copy, pk_str(a, arena_fmt(a, "^model\\.layers\\.%d\\.mlp\\.down\\-proj\\.bias$", i)));
+    }
+    pk_set_str(a, info, "parameter_with_row_parallelism_patterns", row);
+    pk_set_str(a, info, "tp_replicated_parameter_patterns", copy);
+    pk_set_str(a, info, "affine_map", pk_dict(a));
+    p = merge_patterns_new(info, model, 3 * LAYERS, "f.pt", r);
+    assert_non_null(p);
+    assert_int_equal(report_n(r), 0);
+    for (int i = 0; i < LAYERS; i++) {
+        assert_int_equal(merge_patterns_rule(p, model[3 * i]), MERGE_CAT1);
+        assert_int_equal(merge_patterns_rule(p, model[3 * i + 1]), MERGE_REPLICATED);
+        assert_int_equal(merge_patterns_rule(p, model[3 * i + 2]), MERGE_CAT0);
+    }
+    assert_int_equal(merge_patterns_rule(p, "model.layers.1.mlp.down_proj.weight2"), MERGE_CAT0);
+    merge_patterns_free(p);
+    report_free(r);
+    arena_free(a);
+}
+
 static void test_halves(void **state)
 {
     static const char *const halves[] = { "\\d+.mlp.dense_h_to_4h.weight" };
@@ -212,9 +247,9 @@ static void test_refused(void **state)
     expect(r, 1, SEV_ERROR, "universal_info",
            "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
     expect(r, 2, SEV_ERROR, "pattern", "pattern '\\d+.(mlp|attn).weight' in tp_replicated_parameter_patterns: '(' is "
-           "not supported (only literals, '.' and \\d+ are)");
+           "not supported (only literals, '.', \\d+ and '$' at the end are)");
     expect(r, 3, SEV_ERROR, "pattern", "pattern '\\w+.bias' in tp_replicated_parameter_patterns: '\\' is "
-           "not supported (only literals, '.' and \\d+ are)");
+           "not supported (only literals, '.', \\d+ and '$' at the end are)");
     report_free(r);
 
     r = report_new();
@@ -293,7 +328,7 @@ int main(void)
         cmocka_unit_test(test_rule_names),
         cmocka_unit_test(test_kind),
         cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_whole_names), cmocka_unit_test(test_halves),
         cmocka_unit_test(test_unusable),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_explosion),
