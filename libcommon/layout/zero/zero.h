@@ -7,6 +7,7 @@
  *   zero_shards.c  optim_states -> one flat run per group and state, checked against the rule of the cut
  *   zero_params.c  the parameter list; runs and tensors -> tensor maps
  *   zero_state.c   run state
+ *   zero_tp.c      tensor ranks: sources of slices joined by merge rules
  *   zero_values.c  what else rank 0's files hold
  *
  * The order of param_shapes alone says where a parameter lies. What a file says of it in param_slice_mappings is not
@@ -28,6 +29,7 @@
  *   padding E             recorded padding is not what the rule gives
  *   param_name E, shape E, dtype E, strided E    of a tensor
  *   mapping N             param_slice_mappings differ from the order of param_shapes: not used
+ *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
  *   twice E               a name that two groups list
  *   optimizer E           not Adam: moments missing, or states besides them
@@ -119,6 +121,14 @@ void zero_shards_renumber(void *ctx, int file, int base);
 void zero_params_make(struct zero *z);
 /* All of a tensor of rank 0's file; NULL: it is not contiguous, which is told. */
 struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_tensor *t);
+
+/* ---- zero_tp.c ---- */
+
+/*
+ * rank[0] becomes the whole of n tensor ranks' sources, of which z opened it; files are the caller's. ERR_DATA: which
+ * rules apply is not known.
+ */
+MUST_CHECK int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e);
 
 /* ---- zero_values.c ---- */
 

@@ -1,0 +1,246 @@
+/*
+ * zero_tp.c - tensor ranks (AutoTP, Megatron-DeepSpeed without pipeline) become one source
+ *
+ * The files of a tensor rank are a checkpoint of their own, whose parameters are slices. Each is opened for itself;
+ * then slices of one name are joined by its merge rule: as universal_checkpoint_info says, else as the rules of the
+ * first family say that has all names (model/family.h).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/merge.h"
+#include "libcommon/layout/zero/zero.h"
+#include "libcommon/model/family.h"
+#include "libcommon/model/merge_patterns.h"
+
+struct joining {
+    struct source *const *rank;         /* [n]; the first becomes the whole */
+    int n;
+    struct merge_patterns *patterns;    /* or NULL */
+    struct family *family;              /* or NULL */
+    struct report *r;
+};
+
+/* ---- rules ---- */
+
+/* Does a family have all names? The first name that it lacks goes to *lacking. */
+static bool has_names(const struct source *s, const struct family *f, const char **lacking)
+{
+    struct family_hit h;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (!s->param[i].shared_with && !family_find(f, s->param[i].name, &h)) {
+            *lacking = s->param[i].name;
+            return false;
+        }
+    return true;
+}
+
+static int find_family(struct joining *j, struct err *e)
+{
+    const struct source *s = j->rank[0];
+    const char *lacking = "";
+
+    for (int i = 0; family_builtin(i) && !j->family; i++) {
+        struct family *f = family_open(family_builtin(i), e);
+
+        if (!f)
+            return -1;
+        if (has_names(s, f, &lacking))
+            j->family = f;
+        else
+            family_free(f);
+    }
+    if (j->family)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE,
+             "parameter %s: how slices of %d tensor ranks make it is not known: the checkpoint has no usable "
+             "universal_checkpoint_info, and no family's rules have all names", lacking, j->n);
+    return -1;
+}
+
+/*
+ * The rule is of the trainer's parameter; under Transformers' names a part of it may be what is cut. *said: a trainer
+ * always cuts what it calls so.
+ */
+static int family_rule_of(const struct family *f, const char *name, bool *said)
+{
+    struct family_hit h;
+
+    if (!family_find(f, name, &h))
+        return -1;
+    *said = h.in_shards || h.rule->merge == MERGE_REPLICATED;
+    if (h.in_shards)
+        return (int)h.rule->merge;
+    if (h.rule->n_parts > 1)
+        return MERGE_CAT0;
+    if (h.rule->qkv)
+        return -1;
+    if (h.rule->turned)
+        return h.rule->merge == MERGE_CAT0 ? MERGE_CAT1 : MERGE_CAT0;
+    return (int)h.rule->merge;
+}
+
+static int find_rules(struct joining *j, const struct pk *root, const char *path, struct err *e)
+{
+    const struct source *s = j->rank[0];
+    const char **name = xmalloc(((size_t)s->n_params + 1) * sizeof *name);
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (!s->param[i].shared_with)
+            name[n++] = s->param[i].name;
+    j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, path, j->r);
+    free(name);
+    return j->patterns ? 0 : find_family(j, e);
+}
+
+/* ---- slices ---- */
+
+/* The slices of one state; NULL: a rank has none, or of another type (told). */
+static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice,
+                              enum state st)
+{
+    struct arena *a = j->rank[0]->arena;
+    struct tmap *m = arena_alloc(a, sizeof *m);
+
+    m->n_slices = j->n;
+    m->slice = arena_alloc(a, (size_t)j->n * sizeof *m->slice);
+    for (int t = 0; t < j->n; t++) {
+        const struct tmap *one = slice[t]->state[st];
+
+        if (!one)
+            return NULL;                /* its file is not usable, which was told */
+        if (one->dtype != slice[0]->state[st]->dtype) {
+            report_add(j->r, SEV_ERROR, "dtype", j->rank[0]->path, ERR_NO_BYTE, whole->name,
+                       "%s on tensor rank 0, %s on %d", dtype_name(slice[0]->state[st]->dtype), dtype_name(one->dtype),
+                       t);
+            return NULL;
+        }
+        m->dtype = one->dtype;
+        m->slice[t] = *one->slice;      /* without tensor ranks a map is one slice */
+    }
+    merge_map(a, whole, m);
+    return m;
+}
+
+/* The slices of a parameter on all ranks; false: told. */
+static bool find_slices(const struct joining *j, struct param *p, struct param **slice)
+{
+    slice[0] = p;
+    for (int t = 1; t < j->n; t++) {
+        slice[t] = source_param(j->rank[t], p->name);
+        if (slice[t] && slice[t]->ndim == p->ndim && slice[t]->group == p->group &&
+            memcmp(slice[t]->shape, p->shape, sizeof p->shape) == 0)
+            continue;
+        report_add(j->r, SEV_ERROR, "shape", j->rank[0]->path, ERR_NO_BYTE, p->name, "tensor rank %d has %s", t,
+                   slice[t] ? "a slice of another shape or group than rank 0" : "no slice of it");
+        return false;
+    }
+    return true;
+}
+
+/* Do all slices begin with the same bytes? More than zeros, or they tell nothing. */
+static bool begin_alike(const struct joining *j, struct param *const *slice)
+{
+    enum { BYTES = 4096 };
+    char first[BYTES], other[BYTES];
+    bool alike = true;
+
+    for (int t = 0; t < j->n && alike; t++) {
+        const struct tmap *m = slice[t]->state[STATE_FP32] ? slice[t]->state[STATE_FP32] : slice[t]->state[STATE_BF16];
+        const struct tmap_range r = { 0, 0, m ? min_u64(m->len, BYTES) : 0 };
+        struct err ignored = {0};
+
+        if (r.len == 0 || tmap_read(m, j->rank[0]->files, r, t ? other : first, &ignored) < 0)
+            return false;
+        alike = t == 0 ? first[0] || memcmp(first, first + 1, r.len - 1) != 0 : memcmp(first, other, r.len) == 0;
+    }
+    return alike;
+}
+
+/*
+ * By the family. AutoTP leaves some parameters whole, as its patterns say; where there are none slices that begin alike
+ * are copies of an embedding. Of others nobody can say what they are.
+ */
+static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
+{
+    bool said = true;
+    int rule = family_rule_of(j->family, p->name, &said);
+
+    if (rule < 0)
+        report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+                   "the rule of %s does not say how slices of it are joined", family_name(j->family));
+    if (rule < 0 || said || !begin_alike(j, slice))
+        return rule;
+    if (rule == MERGE_VOCAB)
+        return MERGE_REPLICATED;
+    report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+               "the rule of %s says %s, but its slices begin alike, as copies do", family_name(j->family),
+               merge_rule_name((enum merge_rule)rule));
+    return -1;
+}
+
+static void join_param(const struct joining *j, struct param *p, struct param **slice)
+{
+    struct param whole = *p;
+    bool found = find_slices(j, p, slice);
+    int rule = !found ? -1 : j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
+
+    whole.merge = rule < 0 ? MERGE_CAT0 : (enum merge_rule)rule;
+    if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r)) {
+        memset(p->state, 0, sizeof p->state);
+        return;
+    }
+    for (int st = 0; st < STATE_N; st++)
+        if (p->state[st])
+            whole.state[st] = join_maps(j, &whole, slice, (enum state)st);
+    *p = whole;
+}
+
+/* Second names of tied weights are their holder's. */
+static void share_again(struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        struct param *p = &s->param[i];
+        const struct param *holder = p->shared_with ? source_param(s, p->shared_with) : NULL;
+
+        if (!holder)
+            continue;
+        memcpy(p->shape, holder->shape, sizeof p->shape);
+        memcpy(p->state, holder->state, sizeof p->state);
+        p->merge = holder->merge;
+    }
+}
+
+static void compare_ranks(const struct joining *j, enum severity severity)
+{
+    const struct source *a = j->rank[0];
+
+    for (int t = 1; t < j->n; t++) {
+        const struct source *b = j->rank[t];
+
+        if (a->zero_stage != b->zero_stage || a->weights != b->weights || a->topo.dp != b->topo.dp ||
+            a->run.iteration != b->run.iteration || a->run.opt_step != b->run.opt_step || a->n_params != b->n_params)
+            report_add(j->r, severity, "mixed_saves", a->path, ERR_NO_BYTE, NULL,
+                       "tensor rank %d has another stage, step, number of ranks or of parameters than rank 0", t);
+    }
+}
+
+int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e)
+{
+    struct joining j = { .rank = rank, .n = n, .r = z->r };
+    struct param **slice = xcalloc((size_t)n, sizeof *slice);
+    int rc = find_rules(&j, z->root, z->path, e);
+
+    compare_ranks(&j, zero_mismatch(z));
+    for (int i = 0; i < rank[0]->n_params && rc == 0; i++)
+        if (!rank[0]->param[i].shared_with)
+            join_param(&j, &rank[0]->param[i], slice);
+    share_again(rank[0]);
+    rank[0]->topo.tp = n;
+    free(slice);
+    family_free(j.family);
+    merge_patterns_free(j.patterns);
+    return rc;
+}
