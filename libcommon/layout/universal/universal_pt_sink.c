@@ -111,7 +111,7 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     t.shape = shape;
     t.storage_elems = (int64_t)(universal_shape(s, p, k->o.vocab, shape) / sizeof(float));
     size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
-    if (s->zero_stage == 3 && is_trained(s, p)) {
+    if (s->zero_stage == 3 && s->topo.tp <= 1 && is_trained(s, p)) {
         t.ndim = 1;
         t.shape = &t.storage_elems;
         root = pt_new_tensor(a, &t);

@@ -28,10 +28,11 @@ static int find_model(const struct source *s)
 
 struct universal_zero universal_zero_open(struct source *s, struct report *r)
 {
-    struct universal_zero z = { .file = find_model(s) };
+    struct universal_zero z = { .file = find_model(s), .tp = 1 };
     const struct source_file *f = &s->file[z.file];
     struct err e = {0};
     const struct pk *root;
+    int64_t tp;
     uint32_t n;
 
     if (z.file < 0)
@@ -44,6 +45,8 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     }
     pt_check_classes(f->pt, files_name(s->files, f->file), r);
     root = pt_root(f->pt);
+    if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
+        z.tp = (int)tp;
     /* The pipeline engine's has no weights: they are in layer files. */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
@@ -60,6 +63,8 @@ int universal_zero_take(const struct universal_zero *z, const char *name, struct
 
     if (group < 0)
         return -1;
+    if (z->tp > 1 && t->ndim == slot->ndim)
+        return group;                   /* dicts of whole tensors */
     same = t->ndim == slot->ndim && memcmp(t->shape, slot->shape, (size_t)t->ndim * sizeof *t->shape) == 0;
     if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, param_shapes gives it %lld",
@@ -84,7 +89,7 @@ void universal_zero_state(const struct universal_zero *z, struct source *s, stru
     s->weights = zero_shape_weights(&z->shape, f->pt);
     s->run.n_groups = z->shape.n_groups;
     if (pk_as_int(pk_get(pt_root(f->pt), "dp_world_size"), &dp) && dp > 0 && dp <= DS_RANK_MAX)
-        s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = (int)dp };
+        s->topo = (struct topology){ .tp = z->tp, .pp = 1, .dp = (int)dp };
     if (stage == 3 && s->run.optimizer)
         step = adam_find_step(&a, 0, r);
     if (!step.found)

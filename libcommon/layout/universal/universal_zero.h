@@ -12,6 +12,7 @@
 
 struct universal_zero {
     int file;                   /* rank 0's model_states in s->file, open; -1: made of something else */
+    int tp;                     /* tensor ranks: with more than one its param_shapes are those of slices */
     struct zero_shape shape;
 };
 /* Looks for it among s->file; findings about it go to r. */

@@ -80,6 +80,28 @@ odd:
     return -1;
 }
 
+/* param_shapes of a tensor rank has slices: the source's parameters are whole. */
+static int take_whole(const struct source *s, struct zero_shape *x, struct err *e)
+{
+    for (int g = 0; g < x->n_groups; g++)
+        for (int i = 0; i < x->group[g].n; i++) {
+            struct zero_slot *slot = &x->group[g].slot[i];
+            const struct param *p = source_param(s, slot->name);
+
+            if (!p || p->ndim != slot->ndim) {
+                err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in param_shapes, but not there as they say",
+                         slot->name);
+                return -1;
+            }
+            slot->n_elems = 1;
+            for (int d = 0; d < p->ndim; d++) {
+                slot->shape[d] = p->shape[d];
+                slot->n_elems *= p->shape[d];
+            }
+        }
+    return 0;
+}
+
 int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e)
 {
     const struct pk *root = pt_root(zero_order_root(s));
@@ -89,6 +111,8 @@ int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *
     if (!zero_shape_read(out, a, pk_get(root, "param_shapes"), s->path, told))
         rc = report_first_error(told, e);
     report_free(told);
+    if (rc == 0 && s->topo.tp > 1)
+        rc = take_whole(s, out, e);
     if (rc == 0 && s->zero_stage == 3 && s->run.optimizer)
         rc = join_groups(s, a, out, e);
     for (int g = 0; rc == 0 && g < out->n_groups; g++)

@@ -268,6 +268,25 @@ struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t)
     return config;
 }
 
+/* Tensor ranks of the source are joined: how they cut parameters is no more. */
+static struct pk *whole_model(const struct model_tree *k, const char *key, const struct pk *v)
+{
+    static const char *const keep[] = { "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size" };
+    struct arena *a = k->x->ds.arena;
+    struct pk *d = pk_copy(a, v), *less = pk_dict(a);
+
+    if (k->t->src->topo.tp <= 1)
+        return d;
+    if (strcmp(key, "universal_checkpoint_info") != 0) {
+        pk_set_str(a, d, "tp_degree", pk_int(a, 1));
+        return d;
+    }
+    for (int i = 0; i < 3; i++)
+        if (pk_get(d, keep[i]))
+            pk_set_str(a, less, keep[i], pk_get(d, keep[i]));
+    return less;
+}
+
 static struct pk *model_value(struct model_tree *k, const char *key, const struct pk *v)
 {
     struct arena *a = k->x->ds.arena;
@@ -284,6 +303,10 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
         return pk_dict(a);              /* worked out on rank 0 alone */
     if (strcmp(key, "dp_world_size") == 0)
         return pk_int(a, k->t->shape.world);
+    if (strcmp(key, "mp_world_size") == 0)
+        return pk_int(a, 1);
+    if (strcmp(key, "checkpoint_parallel_dimensions") == 0 || strcmp(key, "universal_checkpoint_info") == 0)
+        return whole_model(k, key, v);
     if (strcmp(key, "ds_config") == 0 && !pk_is_none(v))
         return zero_tree_config(k->x, k->t);
     return zero_tree_carry(k->x, v, k->t->root_pt);
