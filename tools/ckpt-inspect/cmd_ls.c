@@ -97,7 +97,7 @@ static const char *rule_of(const struct view *v, const struct param *p)
 {
     const struct source *s = v->source;
 
-    return s && (s->kind == LAYOUT_HF || source_is_foreign(s)) ? NULL : merge_rule_name(p->merge);
+    return s && s->topo.tp <= 1 && (s->kind == LAYOUT_HF || source_is_foreign(s)) ? NULL : merge_rule_name(p->merge);
 }
 
 static struct widths find_widths(const struct view *v)

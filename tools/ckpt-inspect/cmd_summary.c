@@ -112,7 +112,9 @@ static void print_source(const struct source *s, const struct report *r)
     int errors = report_count(r, SEV_ERROR);
 
     printf("%s: %s checkpoint\n", s->path, layout_name(s->kind));
-    if (s->zero_stage)
+    if (s->zero_stage && t->tp > 1)
+        printf("  topology    ZeRO-%d, %d tensor ranks (AutoTP) of %d ranks each\n", s->zero_stage, t->tp, t->dp);
+    else if (s->zero_stage)
         printf("  topology    ZeRO-%d, %d ranks\n", s->zero_stage, t->dp);
     else if (t->tp > 0)
         printf("  topology    TP %d, PP %d, DP %d (%d ranks)\n", t->tp, t->pp, t->dp, topo_world(*t));

@@ -2,7 +2,9 @@
  * zero.c - open a checkpoint of DeepSpeed's engine without pipeline: the phases
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "libcommon/format/archive.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/zero/zero.h"
 
@@ -18,7 +20,8 @@ static struct source_file *first_model(struct zero *z, struct err *e)
             first = &z->s->file[i];
     }
     if (!first)
-        err_data(e, z->s->path, ERR_NO_BYTE, "no *_model_states.pt file here: which parameters there are is unknown");
+        err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are "
+                 "is unknown", z->tp);
     else
         first->pt = pt_open(z->s->files, first->file, e);
     return first && first->pt ? first : NULL;
@@ -120,7 +123,82 @@ static int open_tag(struct zero *z, struct err *e)
     if (z->o->no_tensors)
         return 0;
     zero_values_make(z, first->pt);
-    return manifest_load(z->s, z->o->no_optimizer, z->r, e);
+    return 0;
+}
+
+/* One tensor rank's files; 1: they are the pipeline engine's. */
+static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
+{
+    int rc = zero_files_read(z, l, e);
+
+    if (rc == 0)
+        rc = open_tag(z, e);
+    for (int k = 0; z->rank && k < z->world; k++) {
+        free(z->rank[k].run);
+        free(z->rank[k].frozen);
+    }
+    return rc;
+}
+
+/* As many as the highest number says. */
+static int count_tensor_ranks(const struct source_listing *l)
+{
+    int most = 0;
+
+    for (int i = 0; i < l->n; i++) {
+        struct ds_name n = ds_name_parse(l->member[i].name);
+
+        most = n.mp > most ? n.mp : most;
+    }
+    return most + 1;
+}
+
+/* The files of all ranks are the source's, which closes them. */
+static void take_files(struct source *s, const struct source *from)
+{
+    struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
+
+    memcpy(all, s->file, (size_t)s->n_files * sizeof *all);
+    if (from->n_files)
+        memcpy(all + s->n_files, from->file, (size_t)from->n_files * sizeof *all);
+    s->file = all;
+    s->n_files += from->n_files;
+}
+
+/* The other tensor ranks, and all of them as one. */
+static int join_ranks(struct zero *first, const struct source_listing *l, struct err *e)
+{
+    static const struct run_state unknown = { .iteration = -1, .consumed_samples = -1, .consumed_tokens = -1,
+                                              .opt_step = -1 };
+    struct source *s = first->s, **rank;
+    int n = count_tensor_ranks(l), rc = 0;
+    int64_t said;
+
+    if (pk_as_int(pk_get(first->root, "mp_world_size"), &said) && said > n && said <= l->n)
+        n = (int)said;
+    if (n == 1)
+        return 0;
+    if (n > l->n) {
+        err_data(e, s->path, ERR_NO_BYTE, "a file is of tensor rank %d, but there are only %d files", n - 1, l->n);
+        return -1;
+    }
+    rank = xcalloc((size_t)n, sizeof *rank);
+    rank[0] = s;
+    for (int t = 1; t < n && rc == 0; t++) {
+        struct zero z = { .s = rank[t] = arena_alloc(s->arena, sizeof *s), .o = first->o, .r = first->r, .tp = t };
+
+        *rank[t] = (struct source){ .kind = LAYOUT_ZERO, .path = s->path, .tag = s->tag, .files = s->files,
+                                    .arena = s->arena, .names = arena_alloc(s->arena, sizeof *s->names),
+                                    .run = unknown };
+        rc = open_rank(&z, l, e);
+        take_files(s, rank[t]);
+        if (rc == 1)
+            err_data(e, z.path, ERR_NO_BYTE, "has no weights, tensor rank 0 has some");
+    }
+    if (rc == 0)
+        rc = zero_tp_join(rank, n, first, e);
+    free(rank);
+    return rc ? -1 : 0;
 }
 
 int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
@@ -130,13 +208,11 @@ int zero_source_open(struct source *s, const struct source_listing *l, const str
     int rc;
 
     s->kind = LAYOUT_ZERO;
-    rc = zero_files_read(&z, l, e);
+    rc = open_rank(&z, l, e);
     if (rc == 0)
-        rc = open_tag(&z, e);
-    for (int k = 0; z.rank && k < z.world; k++) {
-        free(z.rank[k].run);
-        free(z.rank[k].frozen);
-    }
+        rc = join_ranks(&z, l, e);
+    if (rc == 0 && !o->no_tensors)
+        rc = manifest_load(s, o->no_optimizer, r, e);
     if (rc != 1)
         return rc;
     for (int i = 0; i < s->n_files; i++) {

@@ -74,6 +74,7 @@ struct zero {
     struct source *s;
     const struct source_opts *o;
     struct report *r;
+    int tp;                     /* the tensor rank whose files these are */
     int n_files;
     struct ds_name *name;       /* [n_files], beside s->file */
     bool bf16_prefix;

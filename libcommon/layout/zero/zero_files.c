@@ -4,6 +4,8 @@
  *   mp_rank_00_model_states.pt                            ZeRO-1/2: one
  *   zero_pp_rank_<r>_mp_rank_00_model_states.pt           ZeRO-3: one a rank
  *   [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt    one a rank
+ *
+ * All of one tensor rank: mp_rank_01 and so on are read likewise, each for itself.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +28,6 @@ static int refuse(const struct zero *z, const char *name, const struct ds_name *
 
     if (n->kind == DS_MOE)
         why = "mixture-of-experts checkpoints are not supported";
-    else if (n->mp > 0)
-        why = "tensor-parallel ranks (AutoTP) are not supported; save with one, or merge them with DeepSpeed first";
     else if (strncmp(name, "offloaded_tensors/", 18) == 0)
         why = "optimizer states that were offloaded to NVMe are kept in swap files, which are not supported";
     if (!why)
@@ -41,7 +41,7 @@ static void add_file(struct zero *z, const struct archive_member *m, struct ds_n
     struct source *s = z->s;
 
     s->file[s->n_files] = (struct source_file){
-        .name = arena_fmt(s->arena, "%s", m->name), .file = m->file, .pp = -1, .tp = -1, .dp = n.dp, .layer = -1,
+        .name = arena_fmt(s->arena, "%s", m->name), .file = m->file, .pp = -1, .tp = n.mp, .dp = n.dp, .layer = -1,
         .cls = n.kind == DS_ZERO ? FILE_OPTIMIZER : n.kind == DS_OTHER ? FILE_OTHER : FILE_WEIGHTS,
     };
     z->name[s->n_files++] = n;
@@ -72,6 +72,9 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
         if (refuse(z, name, &n, e) < 0)
             return -1;
+        /* What is no rank's comes with the first. */
+        if ((n.mp >= 0 ? n.mp : 0) != z->tp)
+            continue;
         if (n.kind != DS_OTHER)
             add_file(z, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
@@ -82,7 +85,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
             z->stage = 3;
     }
     z->n_files = s->n_files;
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < l->n && z->tp == 0; i++)
         if (strcmp(l->member[i].name, MANIFEST_NAME) == 0)
             add_file(z, &l->member[i], ds_name_parse(MANIFEST_NAME));
     settle_prefix(z);
@@ -103,10 +106,11 @@ static void find_missing(struct zero *z)
     int told = 0;
 
     for (int r = 0; r < z->world; r++) {
-        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", z->bf16_prefix ? "bf16_" : "", r);
+        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", z->bf16_prefix ? "bf16_" : "", r,
+                 z->tp);
         if (z->optim_file[r] < 0 && z->has_optimizer)
             missing(z, &told, name);
-        snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_00_model_states.pt", r);
+        snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_%02d_model_states.pt", r, z->tp);
         if (z->model_file[r] < 0 && z->stage == 3)
             missing(z, &told, name);
     }
