@@ -19,5 +19,6 @@ int main(int argc, char **argv)
         rc = EXIT_USAGE;
     strbuf_free(&job.shape);
     json_decref(job.config);
+    json_decref(job.config_file);
     return rc;
 }
