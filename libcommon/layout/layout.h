@@ -72,6 +72,13 @@ struct source_value {
     bool buffer;                /* the model's: it goes where its weights go */
 };
 
+/* A tensor of the files whose rows are states of a parameter each. */
+struct source_stack {
+    struct source_value whole;  /* by the files' name */
+    enum state state;
+    const int *row;             /* numbers of the parameters, [whole.shape[0]]; NULL: they have no such state */
+};
+
 /* Everything that is not tensor data, typed where tools use it; the trees stay in the pt handles. */
 struct run_state {
     int64_t iteration;                  /* -1: unknown */
@@ -113,7 +120,7 @@ struct source {
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;
-    struct source_value *stack; /* tensors of the files whose rows are parameters each, by the files' names */
+    struct source_stack *stack;
     int n_held;
     struct pt **held;           /* handles of containers inside files that trees need; closed with the source */
     struct source_names *names; /* for source_param() and source_file(), the arena's; NULL: they compare all */
@@ -140,6 +147,8 @@ struct source_opts {
  */
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
+/* Beside tags, as Megatron-LM leaves it: the number of its last iter_0000005, or "release". */
+#define LATEST_ITERATION "latest_checkpointed_iteration.txt"
 void source_close(struct source *s);                    /* NULL is fine */
 /* By name, NULL: none. Not from two threads at once: the first to ask makes a table. */
 struct param *source_param(const struct source *s, const char *name);
@@ -159,6 +168,7 @@ struct source_hit {
     struct param *param;                /* NULL: a value */
     int state;                          /* of the parameter; -1: none was said */
     const struct source_value *value;
+    const struct source_stack *stack;   /* ... which is the whole of it; or NULL */
 };
 bool source_find(const struct source *s, const char *name, struct source_hit *hit);
 /* The state that the files call by the parameter's bare name, where they call another one otherwise; else -1. */

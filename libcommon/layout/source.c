@@ -129,7 +129,7 @@ static const char *value_name(const struct source *s, int i)
 
 static const char *stack_name(const struct source *s, int i)
 {
-    return s->stack[i].name;
+    return s->stack[i].whole.name;
 }
 
 static const char *spelled_name(const struct source *s, int i)
@@ -192,7 +192,7 @@ bool source_find(const struct source *s, const char *name, struct source_hit *hi
     i = s->names ? look_up(s, &s->names->stack, s->n_stacks, stack_name, name)
                  : compare_all(s, s->n_stacks, stack_name, name);
     if (i >= 0) {
-        *hit = (struct source_hit){ .state = -1, .value = &s->stack[i] };
+        *hit = (struct source_hit){ .state = -1, .value = &s->stack[i].whole, .stack = &s->stack[i] };
         return true;
     }
     return find_state(s, name, hit);

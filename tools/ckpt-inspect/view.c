@@ -90,8 +90,8 @@ static void list_values(struct view *v, const struct inspect *in)
     }
     v->n_all = v->n_known;
     for (int i = 0; in->state < 0 && i < v->source->n_stacks; i++)
-        if (v->source->stack[i].map && wanted(in, v->source->stack[i].name))
-            add_value(v, &v->source->stack[i], &cap);
+        if (v->source->stack[i].whole.map && wanted(in, v->source->stack[i].whole.name))
+            add_value(v, &v->source->stack[i].whole, &cap);
 }
 
 /* ---- one .pt file ---- */

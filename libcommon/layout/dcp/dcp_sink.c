@@ -23,7 +23,8 @@ struct dcp_piece {
     struct sink_item pub;               /* of a plan item: the first of the pieces that it fills */
     int n_pieces;                       /* ... so many: the columns that its rows are dealt out to */
     int entry;                          /* in the target */
-    const struct dcp_part *part;        /* of it */
+    const struct dcp_part *part;        /* of it, or of a row of it */
+    int64_t layer;                      /* that row; -1: of none */
     int rank;
     uint64_t at, size;                  /* in the rank's file */
     bool cut;                           /* of a tensor: it is this box of it, else all */
@@ -44,10 +45,12 @@ struct dcp_writer {
 
 /* ---- what there will be ---- */
 
-static struct dcp_piece *add_piece(struct dcp_writer *w, int entry, int rank)
+/* `of` says whose: entry, part and layer. */
+static struct dcp_piece *add_piece(struct dcp_writer *w, const struct dcp_piece *of, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);
-    w->piece[w->n] = (struct dcp_piece){ .entry = entry, .part = &w->t->part[entry], .rank = rank };
+    w->piece[w->n] = *of;
+    w->piece[w->n].rank = rank;
     return &w->piece[w->n++];
 }
 
@@ -56,27 +59,31 @@ static const struct dcp_entry *entry_of(const struct dcp_writer *w, const struct
     return &w->t->table.entry[p->entry];
 }
 
-/* Columns are dealt out where the mesh's second dimension divides them. */
-static int columns_of(const struct dcp_writer *w, const struct dcp_entry *en)
+/* The shape of what is cut: the entry's, or that of a row of it. */
+static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piece *p, int *ndim)
 {
-    return en->ndim > 1 && en->shape[1] > 0 && en->shape[1] % w->mesh.columns == 0 ? w->mesh.columns : 1;
+    const struct dcp_entry *en = entry_of(w, p);
+
+    *ndim = en->ndim - (p->layer >= 0);
+    return en->shape + (p->layer >= 0);
 }
 
-/* One row of ranks' share: rows [row, row + rows) of the tensor. */
-static void add_rows(struct dcp_writer *w, int entry, int64_t row, int64_t rows, int first_rank)
+/* One row of ranks' share: rows [row, row + rows). Columns are dealt out where the mesh's second dimension divides. */
+static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t row, int64_t rows, int first_rank)
 {
-    const struct dcp_entry *en = &w->t->table.entry[entry];
-    const uint64_t bytes = w->t->part[entry].map->len / (uint64_t)en->shape[0];
-    const int n = columns_of(w, en);
+    int ndim;
+    const int64_t *shape = shape_of(w, of, &ndim);
+    const uint64_t bytes = of->part->map->len / (uint64_t)shape[0];
+    const int n = ndim > 1 && shape[1] > 0 && shape[1] % w->mesh.columns == 0 ? w->mesh.columns : 1;
 
     for (int c = 0; c < n; c++) {
-        struct dcp_piece *p = add_piece(w, entry, first_rank + c);
+        struct dcp_piece *p = add_piece(w, of, first_rank + c);
 
         p->cut = true;
         p->n_pieces = c == 0 ? n : 0;
         p->row = row;
         p->rows = rows;
-        p->columns = en->ndim > 1 ? en->shape[1] / n : 0;
+        p->columns = ndim > 1 ? shape[1] / n : 0;
         p->column = c * p->columns;
         p->from = (uint64_t)row * bytes;
         p->len = (uint64_t)rows * bytes / (uint64_t)n;
@@ -84,36 +91,52 @@ static void add_rows(struct dcp_writer *w, int entry, int64_t row, int64_t rows,
 }
 
 /* Parameters' states are cut, what has no rows and everything else lies whole with one rank. */
-static void add_tensor(struct dcp_writer *w, int entry)
+static void add_one(struct dcp_writer *w, const struct dcp_piece *of)
 {
-    const struct dcp_entry *en = &w->t->table.entry[entry];
-    const struct dcp_part *part = &w->t->part[entry];
-    int64_t n = part->param && en->ndim > 0 ? en->shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
+    int ndim;
+    const int64_t *shape = shape_of(w, of, &ndim);
+    int64_t n = of->part->param && ndim > 0 ? shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
     struct dcp_piece *p;
 
     for (int r = 0; r < w->mesh.rows && r * each < n; r++)
-        add_rows(w, entry, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
+        add_rows(w, of, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
     if (n > 0)
         return;
-    p = add_piece(w, entry, entry % w->ranks);
+    p = add_piece(w, of, (int)((of->entry + (of->layer > 0 ? of->layer : 0)) % w->ranks));
     p->n_pieces = 1;
-    p->len = part->map->len;
+    p->len = of->part->map->len;
+}
+
+static void add_tensor(struct dcp_writer *w, int entry)
+{
+    const struct dcp_part *part = &w->t->part[entry];
+
+    if (!part->row)
+        add_one(w, &(struct dcp_piece){ .entry = entry, .part = part, .layer = -1 });
+    for (int64_t i = 0; part->row && i < w->t->table.entry[entry].shape[0]; i++)
+        add_one(w, &(struct dcp_piece){ .entry = entry, .part = &part->row[i], .layer = i });
 }
 
 static void box_of(const struct dcp_writer *w, const struct dcp_piece *p, int64_t at[TENSOR_MAX_DIM],
                    int64_t len[TENSOR_MAX_DIM])
 {
-    const struct dcp_entry *en = entry_of(w, p);
+    const int below = p->layer >= 0;
+    int ndim;
 
+    shape_of(w, p, &ndim);
     memset(at, 0, TENSOR_MAX_DIM * sizeof *at);
-    memcpy(len, en->shape, TENSOR_MAX_DIM * sizeof *len);
+    memcpy(len, entry_of(w, p)->shape, TENSOR_MAX_DIM * sizeof *len);
+    if (below) {
+        at[0] = p->layer;
+        len[0] = 1;
+    }
     if (!p->cut)
         return;
-    at[0] = p->row;
-    len[0] = p->rows;
-    if (en->ndim > 1) {
-        at[1] = p->column;
-        len[1] = p->columns;
+    at[below] = p->row;
+    len[below] = p->rows;
+    if (ndim > 1) {
+        at[below + 1] = p->column;
+        len[below + 1] = p->columns;
     }
 }
 
@@ -142,7 +165,7 @@ static int list_pieces(struct dcp_writer *w, const struct source *s, struct err 
                 add_tensor(w, i);
             if (pass == 1 || part->map)
                 continue;
-            p = add_piece(w, i, w->n % w->ranks);
+            p = add_piece(w, &(struct dcp_piece){ .entry = i, .part = part, .layer = -1 }, w->n % w->ranks);
             if (pt_build(PREFIX, part->tree, part->pt, s->files, &p->bytes, &p->size, e) < 0)
                 return -1;
         }
@@ -209,6 +232,12 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return rc;
 }
 
+/* Tensors that an entry is to the sink. */
+static uint64_t pieces_of(const struct dcp_target *t, int entry)
+{
+    return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
+}
+
 static uint64_t estimate(const struct sink *k, const struct source *s)
 {
     const struct dcp_writer *w = k->priv;
@@ -219,7 +248,7 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
         const struct tmap *m = w->t->part[i].map;
 
         /* A container round each item, and some lines of .metadata. */
-        bytes += 4096 + (m ? m->len + (uint64_t)w->ranks * 2048 : 0);
+        bytes += 4096 + (m ? m->len + (uint64_t)w->ranks * pieces_of(w->t, i) * 2048 : 0);
     }
     return bytes;
 }
@@ -285,12 +314,21 @@ static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_t
         char *name = file_of(p);
 
         if (en->n_chunks == 0)
-            en->chunk = arena_alloc(a, (size_t)w->ranks * sizeof *en->chunk);
+            en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
         c = &en->chunk[en->n_chunks++];
         box_of(w, p, c->at, c->len);
         c->place = (struct dcp_place){ .file = arena_fmt(a, "%s", name), .at = p->at, .len = p->size };
         free(name);
     }
+}
+
+static int write_extra(const char *dir, const struct dcp_extra *x, struct err *e)
+{
+    char *path = path_join(dir, x->name);
+    int rc = file_replace(path, x->bytes, x->len, e);
+
+    free(path);
+    return rc;
 }
 
 static int finish(struct sink *k, struct plan *plan, struct err *e)
@@ -311,41 +349,52 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
         dcp_metadata_write(&t, &sb);
         rc = file_replace(path, sb.buf, sb.len, e);
     }
+    for (int i = 0; i < w->t->n_extras && rc == 0; i++)
+        rc = write_extra(k->dir, &w->t->extra[i], e);
     free(path);
     strbuf_free(&sb);
     arena_free(a);
     return rc;
 }
 
+static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p, int ndim, const int64_t *shape)
+{
+    struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - k->src->param), .state = p->state,
+                             .ndim = ndim, .dtype = p->map->dtype, .len = p->map->len };
+
+    memcpy(t.shape, shape, (size_t)ndim * sizeof *shape);
+    return t;
+}
+
 /* States of parameters, each summed up from its rows. */
 static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct dcp_writer *w = k->priv;
-    int *number = xmalloc((size_t)w->t->table.n * sizeof *number + 1), n = 0;
-    struct sink_tensor *t = xcalloc((size_t)w->t->table.n + 1, sizeof *t);
+    int *number = xmalloc((size_t)w->t->table.n * sizeof *number + 1), n = 0, cap = 0;
 
+    *out = NULL;
     for (int i = 0; i < w->t->table.n; i++) {
         const struct dcp_part *p = &w->t->part[i];
         const struct dcp_entry *en = &w->t->table.entry[i];
 
-        number[i] = p->param ? n : -1;
-        if (number[i] < 0)
-            continue;
-        t[n] = (struct sink_tensor){ .name = p->param->name, .param = (int)(p->param - k->src->param),
-                                     .state = p->state, .ndim = en->ndim, .dtype = p->map->dtype, .len = p->map->len };
-        memcpy(t[n++].shape, en->shape, sizeof en->shape);
+        number[i] = p->param || p->row ? n : -1;
+        ARRAY_ROOM(*out, cap, n + (int)pieces_of(w->t, i));
+        for (int64_t r = 0; p->row && r < en->shape[0]; r++)
+            (*out)[n++] = told_as(k, &p->row[r], en->ndim - 1, en->shape + 1);
+        if (p->param)
+            (*out)[n++] = told_as(k, p, en->ndim, en->shape);
     }
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
         const struct sink_item *it = pi->user;
         const struct dcp_piece *p = it ? it->priv : NULL;
+        struct sink_tensor *x = p && number[p->entry] >= 0 ? *out + number[p->entry] + (p->layer > 0 ? p->layer : 0)
+                                                           : NULL;
 
-        if (p && number[p->entry] >= 0)
-            t[number[p->entry]].crc ^=
-                pi->n_outs ? pi->share.acc : crc_shift(pi->crc.acc, t[number[p->entry]].len - p->from - pi->len);
+        if (x)
+            x->crc ^= pi->n_outs ? pi->share.acc : crc_shift(pi->crc.acc, x->len - p->from - pi->len);
     }
     free(number);
-    *out = t;
     return n;
 }
 

@@ -458,28 +458,31 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
 }
 
 /* The stack itself, and each row as a state of its parameter. */
-static void take_stack(struct dcp_opening *x, int i, struct tmap *m)
+static void take_stack(struct dcp_opening *x, int entry, struct tmap *m)
 {
-    const struct dcp_entry *en = &x->table.entry[i];
-    const struct dcp_role *r = &x->role[i];
+    const struct dcp_entry *en = &x->table.entry[entry];
+    const struct dcp_role *r = &x->role[entry];
     const struct tile_tensor whole = { en->dtype, en->ndim, en->shape };
     const struct tile_tensor row = { en->dtype, en->ndim - 1, en->shape + 1 };
     struct source *s = x->s;
-    struct source_value *v = &s->stack[s->n_stacks++];
+    struct source_stack *k = &s->stack[s->n_stacks++];
     struct tile_flaw flaw;
     int *first, number_at = r->number_at + (int)(strlen(en->name) - strlen(r->param));
-    struct tile_chunk *c = m ? tile_rows(s->arena, &whole, x->tile[i], x->n_tiles[i], MAX_ROW_CHUNKS, &first) : NULL;
+    struct tile_chunk *c = m ? tile_rows(s->arena, &whole, x->tile[entry], x->n_tiles[entry], MAX_ROW_CHUNKS, &first)
+                             : NULL;
+    int *number = c ? arena_alloc(s->arena, (size_t)en->shape[0] * sizeof *number) : NULL;
 
-    *v = (struct source_value){ .name = en->name, .map = m, .ndim = en->ndim };
-    memcpy(v->shape, en->shape, sizeof v->shape);
+    *k = (struct source_stack){ { .name = en->name, .map = m, .ndim = en->ndim }, r->state, number };
+    memcpy(k->whole.shape, en->shape, sizeof en->shape);
     if (m && !c)
         report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
                    "its rows are cut into more than %d chunks", MAX_ROW_CHUNKS);
-    for (int64_t k = 0; c && k < en->shape[0]; k++) {
-        struct param *p = param_of(x, row_name(x, r->param, r->number_at, k), row.ndim, row.shape);
+    for (int64_t i = 0; c && i < en->shape[0]; i++) {
+        struct param *p = param_of(x, row_name(x, r->param, r->number_at, i), row.ndim, row.shape);
 
-        set_state(p, r->state, tile_map(s->arena, &row, c + first[k], first[k + 1] - first[k], &flaw),
-                  row_name(x, en->name, number_at, k));
+        number[i] = (int)(p - s->param);
+        set_state(p, r->state, tile_map(s->arena, &row, c + first[i], first[i + 1] - first[i], &flaw),
+                  row_name(x, en->name, number_at, i));
     }
 }
 

@@ -12,6 +12,18 @@
 
 /* ---- of such a folder ---- */
 
+static const struct dcp_part *take_rows(struct dcp_target *t, const struct source_stack *k)
+{
+    struct dcp_part *row = arena_alloc(t->arena, ((size_t)k->whole.shape[0] + 1) * sizeof *row);
+
+    for (int64_t i = 0; i < k->whole.shape[0]; i++) {
+        const struct param *p = &t->src->param[k->row[i]];
+
+        row[i] = (struct dcp_part){ .map = p->state[k->state], .param = p, .state = k->state };
+    }
+    return row;
+}
+
 static int take_entry(struct dcp_target *t, int i, struct err *e)
 {
     const struct dcp_entry *en = &t->table.entry[i];
@@ -27,7 +39,8 @@ static int take_entry(struct dcp_target *t, int i, struct err *e)
         *p = (struct dcp_part){ .map = hit.param->state[hit.state], .param = hit.param,
                                 .state = (enum state)hit.state };
     } else if (found) {
-        *p = (struct dcp_part){ .map = hit.value->map, .tree = hit.value->tree, .pt = hit.value->pt };
+        *p = (struct dcp_part){ .map = hit.value->map, .tree = hit.value->tree, .pt = hit.value->pt,
+                                .row = hit.stack && hit.stack->row ? take_rows(t, hit.stack) : NULL };
     }
     if (en->is_tensor ? p->map != NULL : p->tree != NULL)
         return 0;
@@ -356,13 +369,33 @@ static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
 
 /* ---- the target ---- */
 
-struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e)
+struct dcp_target *dcp_target_empty(const struct source *s)
 {
     struct dcp_target *t = xcalloc(1, sizeof *t);
 
     t->arena = arena_new(0);
     t->src = s;
-    if ((s->kind == LAYOUT_DCP ? take_table(t, e) : make_table(t, notes, e)) == 0)
+    return t;
+}
+
+struct dcp_target *dcp_target_same(const struct source *s, struct err *e)
+{
+    struct dcp_target *t = dcp_target_empty(s);
+
+    if (take_table(t, e) == 0)
+        return t;
+    dcp_target_free(t);
+    return NULL;
+}
+
+struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e)
+{
+    struct dcp_target *t;
+
+    if (s->kind == LAYOUT_DCP)
+        return dcp_target_same(s, e);
+    t = dcp_target_empty(s);
+    if (make_table(t, notes, e) == 0)
         return t;
     dcp_target_free(t);
     return NULL;

@@ -20,6 +20,14 @@ struct dcp_part {
     bool again;                         /* another name of what a part before it has */
     const struct pk *tree;
     const struct pt *pt;                /* where tensors inside of the tree are found; NULL: it has none */
+    const struct dcp_part *row;         /* of a stack: what each row is, as a tensor of its own; else NULL */
+};
+
+/* A small file of the folder beside items and .metadata. */
+struct dcp_extra {
+    const char *name;
+    const void *bytes;
+    size_t len;
 };
 
 struct dcp_target {
@@ -27,6 +35,8 @@ struct dcp_target {
     const struct source *src;
     struct dcp_table table;             /* chunks are for the sink to make */
     struct dcp_part *part;              /* beside table.entry */
+    int n_extras;
+    struct dcp_extra *extra;
 };
 
 /*
@@ -34,6 +44,10 @@ struct dcp_target {
  * be among its parameters. What is lost or made up goes to notes.
  */
 struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e);
+/* Nothing yet, for who knows other entries. */
+struct dcp_target *dcp_target_empty(const struct source *s);
+/* The entries of a source that is made of such a folder, as they are. */
+struct dcp_target *dcp_target_same(const struct source *s, struct err *e);
 void dcp_target_free(struct dcp_target *t);             /* NULL is fine */
 
 #endif
