@@ -362,7 +362,13 @@ static int check_digests(const struct conversion *r, struct err *e)
 static int move_latest(const struct staging *s, const char *name, struct err *e)
 {
     char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
-    int rc = file_replace(path, base, strlen(base), e);
+    const char *text = base;
+    int rc;
+
+    if (strcmp(name, LATEST_ITERATION) == 0 && str_starts(base, "iter_"))
+        for (text += strlen("iter_"); *text == '0' && text[1]; text++)
+            ;
+    rc = file_replace(path, text, strlen(text), e);
 
     free(path);
     free(base);

@@ -31,7 +31,8 @@ struct convert_opts {
      */
     int (*inspect)(void *ctx, const char *dir, struct err *e);
     bool accept_mismatch;       /* tensors that are not what the input's manifest says are a warning */
-    const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL */
+    const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL.
+                                   LATEST_ITERATION gets the number of "iter_0000005" alone */
     void (*warn)(void *ctx, const char *text);  /* drifted replicas and the like; may be NULL */
     void *ctx;
 };

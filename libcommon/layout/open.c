@@ -277,7 +277,7 @@ static bool is_tag_folder(const char *dir)
 
 /* ---- latest ---- */
 
-static const char *const latest_names[] = { "latest", "latest_universal", "latest_checkpointed_iteration.txt" };
+static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION };
 enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
 
 /* Megatron's file has the iteration alone, or "release". Takes `tag`. */

@@ -22,6 +22,7 @@ struct reshape_job {
     int dtype;                          /* of ZeRO's files: 1 bf16, 2 fp16, 3 fp32; 0: not given */
     int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
+    const char *pointer;                /* what --set-latest writes; NULL: "latest" */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 

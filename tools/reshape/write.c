@@ -12,7 +12,7 @@ int reshape_write(struct reshape_job *j, const struct convert_cli_job *c, struct
 
     if (j->cli.dry_run)
         return convert_cli_plan(c, k, e);
-    o.move_latest = j->cli.set_latest ? "latest" : NULL;
+    o.move_latest = !j->cli.set_latest ? NULL : j->pointer ? j->pointer : "latest";
     rc = convert_run(c->src, k, &o, &res, e);
     if (rc == 0)
         convert_cli_told(c, &res);
