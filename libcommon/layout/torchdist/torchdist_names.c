@@ -58,8 +58,7 @@ struct stacking {
     int *odd;                   /* of each group an entry that does not go with it; -1: none */
 };
 
-/* Where a layer's number goes in "decoder.layers.mlp.weight", or stands in "decoder.layers.0.mlp.weight"; or 0. */
-static int number_place(const char *key)
+int torchdist_number_place(const char *key)
 {
     static const char word[] = "layers";
 
@@ -87,7 +86,7 @@ static int group_of(struct stacking *k, const char *key, int len, int entry)
 static void add_to_stack(struct stacking *k, int i)
 {
     const struct dcp_entry *en = &k->t->entry[i], *first;
-    int at = number_place(en->name), g;
+    int at = torchdist_number_place(en->name), g;
     bool numbered;
 
     if (at == 0)

@@ -9,6 +9,11 @@
 /* A dcp_assign: role[i] is that of table->entry[i]. */
 void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
                             struct report *r);
+/*
+ * Where a layer's number goes in "decoder.layers.mlp.weight", or stands behind the dot in
+ * "decoder.layers.0.mlp.weight": 14. 0: nowhere.
+ */
+int torchdist_number_place(const char *key);
 /* Of a distributed optimizer that only its own number of ranks can read: an ERROR that names its form. */
 void torchdist_names_check_optimizer(const struct source *s, struct report *r);
 

@@ -1,5 +1,5 @@
 /*
- * torchdist_target.c - entries as they are, and what common.pt says
+ * torchdist_target.c - entries as they are, or states by Megatron-core's keys; and what common.pt says
  */
 #include "libcommon/layout/torchdist/torchdist_target.h"
 
@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/torchdist/torchdist.h"
+#include "libcommon/layout/torchdist/torchdist_names.h"
 
 static const char flattened_form[] = "fully_sharded_model_space", whole_form[] = "fully_reshardable";
 
@@ -82,7 +84,247 @@ static struct dcp_target *target_same(const struct source *s, struct report *not
     return t;
 }
 
+/* ---- of others ---- */
+
+/* Parameters of one key: a stack's layers, or one. */
+struct torchdist_key {
+    const char *name;                   /* "decoder.layers.mlp.linear_fc1.weight" */
+    int number_at;                      /* where layers have their number; 0: it is no layer */
+    int prefix;                         /* of those: number of "decoder.layers" */
+    int n, cap, *param;                 /* by layer; -1: none met */
+};
+
+struct torchdist_keys {
+    const struct source *s;
+    struct dcp_target *t;
+    int n, cap, n_prefixes;
+    struct torchdist_key *key;
+    struct names *known, *prefix;
+    bool *uneven;                       /* of each prefix */
+};
+
+static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name, int number_at)
+{
+    int i = names_find(ks->known, name);
+    struct torchdist_key *k;
+    const char *prefix;
+
+    if (i >= 0)
+        return &ks->key[i];
+    ARRAY_ROOM(ks->key, ks->cap, ks->n + 1);
+    k = &ks->key[ks->n];
+    *k = (struct torchdist_key){ .name = name, .number_at = number_at, .prefix = -1 };
+    names_add(ks->known, name, ks->n++);
+    if (number_at == 0)
+        return k;
+    prefix = arena_strndup(ks->t->arena, name, (size_t)number_at);
+    k->prefix = names_find(ks->prefix, prefix);
+    if (k->prefix < 0) {
+        k->prefix = ks->n_prefixes++;
+        names_add(ks->prefix, prefix, k->prefix);
+    }
+    return k;
+}
+
+/* Under "decoder.layers.3.mlp.weight" the key without the number, at layer 3. */
+static void add_param(struct torchdist_keys *ks, int param)
+{
+    enum { LAYERS_MAX = 1 << 16 };
+    const char *name = ks->s->param[param].name;
+    int at = torchdist_number_place(name), layer = 0;
+    const size_t digits = at ? strspn(name + at + 1, "0123456789") : 0;
+    const bool numbered = digits > 0 && digits < 6 && name[at + 1 + (int)digits] == '.';
+    struct torchdist_key *k;
+
+    if (numbered)
+        layer = atoi(name + at + 1);
+    if (numbered && layer < LAYERS_MAX)
+        k = key_of(ks, arena_fmt(ks->t->arena, "%.*s%s", at, name, name + at + 1 + digits), at);
+    else
+        k = key_of(ks, name, layer = 0);
+    ARRAY_ROOM(k->param, k->cap, layer + 1);
+    for (; k->n <= layer; k->n++)
+        k->param[k->n] = -1;
+    k->param[layer] = param;
+}
+
+static bool alike(const struct param *a, const struct param *b)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (!a->state[st] != !b->state[st] || (a->state[st] && a->state[st]->dtype != b->state[st]->dtype))
+            return false;
+    return a->ndim == b->ndim && a->ndim < TENSOR_MAX_DIM &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+}
+
+/* Every key of a prefix has as many layers, all of one kind: else each keeps its number. */
+static void find_uneven(struct torchdist_keys *ks)
+{
+    int *depth = arena_alloc(ks->t->arena, ((size_t)ks->n_prefixes + 1) * sizeof *depth);
+
+    ks->uneven = arena_alloc(ks->t->arena, (size_t)ks->n_prefixes + 1);
+    for (int i = 0; i < ks->n; i++) {
+        const struct torchdist_key *k = &ks->key[i];
+
+        if (k->prefix < 0)
+            continue;
+        if (depth[k->prefix] == 0)
+            depth[k->prefix] = k->n;
+        if (depth[k->prefix] != k->n)
+            ks->uneven[k->prefix] = true;
+        for (int l = 0; l < k->n; l++)
+            if (k->param[l] < 0 || k->param[0] < 0 ||
+                !alike(&ks->s->param[k->param[0]], &ks->s->param[k->param[l]]))
+                ks->uneven[k->prefix] = true;
+    }
+}
+
+static void add_entry(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one, enum state st,
+                      const char *begin)
+{
+    struct dcp_target *t = ks->t;
+    const struct param *p = one ? one : &ks->s->param[k->param[0]];
+    const bool stacked = !one;
+    struct dcp_entry *en = &t->table.entry[t->table.n];
+    struct dcp_part *part = &t->part[t->table.n++], *row;
+
+    *en = (struct dcp_entry){ .name = arena_fmt(t->arena, "%s%s", begin, one ? one->name : k->name), .is_tensor = true,
+                              .dtype = p->state[st]->dtype, .ndim = p->ndim + stacked };
+    if (stacked)
+        en->shape[0] = k->n;
+    memcpy(en->shape + stacked, p->shape, (size_t)p->ndim * sizeof *p->shape);
+    *part = (struct dcp_part){ .map = p->state[st], .param = stacked ? NULL : p, .state = st };
+    if (!stacked)
+        return;
+    part->row = row = arena_alloc(t->arena, (size_t)k->n * sizeof *row);
+    for (int l = 0; l < k->n; l++) {
+        const struct param *q = &ks->s->param[k->param[l]];
+
+        row[l] = (struct dcp_part){ .map = q->state[st], .param = q, .state = st };
+    }
+}
+
+/* Its weights under the key, then what an optimizer keeps of them. */
+static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
+{
+    const struct param *p = one ? one : &ks->s->param[k->param[0]];
+    const bool rounded = p->state[STATE_BF16] != NULL;
+
+    if (!rounded && !p->state[STATE_FP32])
+        return;
+    add_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
+    if (rounded && p->state[STATE_FP32])
+        add_entry(ks, k, one, STATE_FP32, "optimizer.state.fp32_param.");
+    if (p->state[STATE_EXP_AVG])
+        add_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
+    if (p->state[STATE_EXP_AVG_SQ])
+        add_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
+}
+
+static void add_entries(struct torchdist_keys *ks)
+{
+    struct dcp_target *t = ks->t;
+    const size_t room = (size_t)ks->s->n_params * STATE_N + 1;
+
+    t->table.version = "1.0.0";
+    t->table.entry = arena_alloc(t->arena, room * sizeof *t->table.entry);
+    t->part = arena_alloc(t->arena, room * sizeof *t->part);
+    for (int i = 0; i < ks->n; i++) {
+        const struct torchdist_key *k = &ks->key[i];
+
+        if (k->prefix >= 0 && !ks->uneven[k->prefix])
+            add_states(ks, k, NULL);
+        for (int l = 0; (k->prefix < 0 || ks->uneven[k->prefix]) && l < k->n; l++)
+            if (k->param[l] >= 0)
+                add_states(ks, k, &ks->s->param[k->param[l]]);
+    }
+}
+
+/* Settings by group, without the parameters, and one counter for all. */
+static struct pk *optimizer_of(const struct dcp_target *t, const struct optim_groups *g)
+{
+    struct arena *a = t->arena;
+    struct pk *d = pk_dict(a), *state = pk_dict(a), *groups = pk_list(a);
+    const float step = (float)t->src->run.opt_step;
+
+    for (int i = 0; i < g->n && g->group[i].options; i++) {
+        struct pk *options = pk_dict(a);
+        uint32_t n = 0;
+        struct pk **pair = pk_pairs(g->group[i].options, &n);
+
+        for (uint32_t o = 0; pair && o < n; o++)
+            if (pk_as_str(pair[2 * o]) && strcmp(pk_as_str(pair[2 * o]), "params") != 0 &&
+                dcp_target_plain(pair[2 * o + 1]))
+                pk_set_str(a, options, pk_as_str(pair[2 * o]), pk_copy(a, pair[2 * o + 1]));
+        pk_add(a, groups, options);
+    }
+    if (t->src->run.opt_step >= 0)
+        pk_set_str(a, state, "common_step", pt_new_filled(a, &(struct pt_new){ .dtype = DTYPE_F32 }, &step));
+    pk_set_str(a, d, "state", state);
+    pk_set_str(a, d, "param_groups", groups);
+    return d;
+}
+
+static int add_common(struct dcp_target *t, struct report *notes, struct err *e)
+{
+    const struct source *s = t->src;
+    struct pk *root = pk_dict(t->arena);
+    struct optim_groups g = {0};
+    bool moments = false;
+
+    for (int i = 0; i < s->n_params; i++)
+        moments = moments || s->param[i].state[STATE_EXP_AVG];
+    if (moments && optim_groups_read(s, t->arena, &g, e) < 0)
+        return -1;
+    if (moments && (g.n == 0 || !g.group[0].options))
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "does not say which settings the optimizer's groups have: " TORCHDIST_COMMON " will have none");
+    pk_set_str(t->arena, root, "checkpoint_version", pk_float(t->arena, 3.0));
+    if (s->run.iteration >= 0)
+        pk_set_int(t->arena, root, "iteration", s->run.iteration);
+    if (moments)
+        pk_set_str(t->arena, root, "optimizer", optimizer_of(t, &g));
+    if (s->n_values)
+        report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
+                   "of %d values beside the parameters only the iteration and the optimizer's settings are carried: "
+                   "random states, schedules and arguments are the program's own", s->n_values);
+    return add_files(t, root, NULL, e);
+}
+
+static int check_names(const struct torchdist_keys *ks, struct err *e)
+{
+    for (int i = 0; i < ks->n; i++)
+        if (str_starts(ks->key[i].name, "decoder.layers.") && ks->key[i].number_at)
+            return 0;
+    err_data(e, ks->s->path, ERR_NO_BYTE, "no parameter is called as Megatron-core calls it (decoder.layers.0. ...), "
+             "and none is made into such: torchdist is written of its own names alone");
+    return -1;
+}
+
+static struct dcp_target *target_of_names(const struct source *s, struct report *notes, struct err *e)
+{
+    struct dcp_target *t = dcp_target_empty(s);
+    struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena) };
+    int rc;
+
+    for (int i = 0; i < s->n_params; i++)
+        add_param(&ks, i);
+    rc = check_names(&ks, e);
+    if (rc == 0) {
+        find_uneven(&ks);
+        add_entries(&ks);
+        rc = add_common(t, notes, e);
+    }
+    for (int i = 0; i < ks.n; i++)
+        free(ks.key[i].param);
+    free(ks.key);
+    if (rc == 0)
+        return t;
+    dcp_target_free(t);
+    return NULL;
+}
+
 struct dcp_target *torchdist_target_new(const struct source *s, struct report *notes, struct err *e)
 {
-    return target_same(s, notes, e);
+    return s->kind == LAYOUT_TORCHDIST ? target_same(s, notes, e) : target_of_names(s, notes, e);
 }
