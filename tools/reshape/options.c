@@ -57,12 +57,13 @@ static const struct option_row topology_rows[] = {
 };
 
 static const struct option_row form_rows[] = {
-    { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2)",
-      .words = "zero1 zero2 zero3 dcp", FIELD(to), .min = 1 },
+    { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2); "
+      "torchdist: of Megatron-core", .words = "zero1 zero2 zero3 dcp torchdist", FIELD(to), .min = 1 },
     { "ranks", 0, "N", "of these forms: so many ranks", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
     { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
       "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
-    { "mesh", 0, "RxC", "dcp: R * C ranks, rows cut among R, columns of matrices among C", .take = take_mesh },
+    { "mesh", 0, "RxC", "dcp, torchdist: R * C ranks, rows cut among R, columns of matrices among C",
+      .take = take_mesh },
     {0},
 };
 

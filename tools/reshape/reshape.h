@@ -11,7 +11,7 @@
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
-enum { RESHAPE_TO_DCP = 4, RESHAPE_RANKS_MAX = 1 << 16 };
+enum { RESHAPE_TO_DCP = 4, RESHAPE_TO_TORCHDIST = 5, RESHAPE_RANKS_MAX = 1 << 16 };
 
 struct reshape_job {
     struct cli cli;

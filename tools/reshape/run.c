@@ -29,7 +29,7 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
 /* What IN is goes on as it is, unless another form was asked for. */
 static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 {
-    if (j->to == RESHAPE_TO_DCP || (!j->to && s->kind == LAYOUT_DCP))
+    if (j->to >= RESHAPE_TO_DCP || (!j->to && (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)))
         return reshape_dcp(j, s, e);
     if (j->to || s->zero_stage)
         return reshape_zero(j, s, e);

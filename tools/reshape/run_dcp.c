@@ -1,11 +1,25 @@
 /*
- * run_dcp.c - folders of torch.distributed.checkpoint, of whatever has tensors with names
+ * run_dcp.c - folders of torch.distributed.checkpoint, of whatever has tensors with names; Megatron-core's torch_dist
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/torchdist/torchdist_target.h"
 #include "tools/reshape/reshape.h"
+
+static bool makes_torchdist(const struct reshape_job *j, const struct source *s)
+{
+    return j->to == RESHAPE_TO_TORCHDIST || (!j->to && s->kind == LAYOUT_TORCHDIST);
+}
+
+/* Is the result of IN's own form? */
+static bool is_same(const struct reshape_job *j, const struct source *s)
+{
+    return s->kind == (makes_torchdist(j, s) ? LAYOUT_TORCHDIST : LAYOUT_DCP);
+}
 
 /* Anything but ranks; of such a folder itself all of its entries stay. */
 static bool asks_too_much(const struct reshape_job *j, const struct source *s)
@@ -13,8 +27,19 @@ static bool asks_too_much(const struct reshape_job *j, const struct source *s)
     const struct ds_request *q = &j->target.q;
 
     return q->topo.tp || q->topo.pp || q->topo.dp || q->method || q->stages || q->balance_given || q->vocab ||
-           q->n_groups || q->n_set || (q->no_optimizer && s->kind == LAYOUT_DCP) || q->zero_moments || q->step >= 0 ||
+           q->n_groups || q->n_set || (q->no_optimizer && is_same(j, s)) || q->zero_moments || q->step >= 0 ||
            j->like || j->cli.certificate;
+}
+
+/* Megatron-LM goes by the number in its pointer file. */
+static bool has_number(const char *out)
+{
+    char *base = path_base(out);
+    const char *digits = str_starts(base, "iter_") ? base + strlen("iter_") : "";
+    bool ok = (strlen(digits) >= 7 && digits[strspn(digits, "0123456789")] == '\0') || strcmp(base, "release") == 0;
+
+    free(base);
+    return ok;
 }
 
 static int check(const struct reshape_job *j, const struct source *s, struct err *e)
@@ -22,6 +47,8 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
     if (asks_too_much(j, s))
         err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
                   "another option given is for checkpoints of DeepSpeed", s->path);
+    else if (j->cli.set_latest && makes_torchdist(j, s) && !has_number(j->out))
+        err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", j->out);
     else if (j->mesh.rows == 0 && j->ranks == 0)
         err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -33,9 +60,12 @@ static int write_target(struct reshape_job *j, struct source *s, const struct dc
     const int ranks = mesh.rows * mesh.columns;
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
-    char *what = str_fmt("dcp, %d ranks, %d parameters, %d entries", ranks, s->n_params, t->table.n);
+    char *what = str_fmt("%s, %d ranks, %d parameters, %d entries", makes_torchdist(j, s) ? "torchdist" : "dcp", ranks,
+                         s->n_params, t->table.n);
     int rc;
 
+    if (makes_torchdist(j, s))
+        j->pointer = LATEST_ITERATION;
     c.what = what;
     c.facts = json_pack("{s:i}", "ranks", ranks);
     rc = reshape_write(j, &c, dcp_sink(&so, t, mesh), e);
@@ -51,9 +81,9 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
     int rc = -1;
 
     if (check(j, s, e) == 0) {
-        if (s->kind != LAYOUT_DCP)
+        if (!is_same(j, s))
             source_add_buffers(s);
-        t = dcp_target_new(s, notes, e);
+        t = makes_torchdist(j, s) ? torchdist_target_new(s, notes, e) : dcp_target_new(s, notes, e);
     }
     if (t) {
         cli_warn_findings(&j->cli, notes);
