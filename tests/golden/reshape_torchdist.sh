@@ -1,0 +1,33 @@
+#!/bin/sh
+# reshape_torchdist.sh - Megatron-core's torch_dist at other numbers of ranks, and Megatron-core loading what we wrote
+#
+# Through any number of ranks and back the same bytes; `dist_checkpointing.load` on CPUs takes each on 1 and 2 ranks, every
+# tensor and object is there and equal, and so is the common state. Where $FORMATS is set its folders torchdist-* as well.
+# Needs a Python with torch and megatron-core; skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
+need_python 'megatron.core.dist_checkpointing' "megatron-core"
+script=tests/golden/torchdist_check.py
+
+# there_and_back FOLDER: 3 -> 2 -> 5 -> 3
+there_and_back() {
+    reshape -q --ranks 3 "$1" "$W/a" && reshape -q --ranks 2 "$W/a" "$W/b" && reshape -q --mesh 3x2 "$W/b" "$W/c" &&
+        reshape -q --ranks 3 "$W/c" "$W/d" && diff -r -x manifest.json "$W/a" "$W/d"     # that names its source
+}
+load() { "$python" -W ignore "$script" load "$@"; }
+
+for folder in tests/data/torchdist/stacked tests/data/torchdist/gpt ${FORMATS:+"$FORMATS"/torchdist-*}; do
+    ckpt=$(echo "$folder"/iter_*)
+    check "$folder: through 2 and 6 ranks and back" there_and_back "$ckpt"
+    check "$folder: sound" ckpt-inspect verify --strict "$W/b"
+    check "$folder: equal" ckpt-inspect diff "$ckpt" "$W/c"
+    check "$folder: loads on 2 ranks" load "$W/a" "$folder/expected.json" 2 "$ckpt"
+    check "$folder: of a mesh, loads on 1 rank" load "$W/c" "$folder/expected.json" 1 "$ckpt"
+    rm -rf "$W/a" "$W/b" "$W/c" "$W/d"
+done
+
+in=tests/data/torchdist/stacked
+check "to torch.distributed's and back" sh -ec "
+    reshape -q --to dcp --ranks 2 $in/iter_0000002 '$W/dcp' && reshape -q --to torchdist --ranks 3 '$W/dcp' '$W/back'"
+sed '/"objects": \[/,/\]/d' $in/expected.json >"$W/tensors.json"        # they have no place there
+check "loads on 2 ranks, each tensor equal" load "$W/back" "$W/tensors.json" 2
+finish
