@@ -11,7 +11,8 @@
 # Every time includes syncing the file system. Prints text and a JSON line.
 #
 # SIZE_GB (2) of optimizer state; DIR (build/bench) on the disk to be measured, with room for 3 times that; THREADS (all
-# cores); ROUNDS (3); FORM (copy; tar, weights); KEEP=1 leaves the input for the next run.
+# cores); ROUNDS (3); FORM (copy; tar, weights); PEERS=0: nothing but the floor beside ours; KEEP=1 leaves the input for
+# the next run.
 set -eu
 cd "$(dirname "$0")/../.."
 size_gb=${SIZE_GB:-2} dir=${DIR:-build/bench} threads=${THREADS:-$(nproc)} rounds=${ROUNDS:-3} form=${FORM:-copy}
@@ -49,12 +50,7 @@ direct() {  # read|write FILE
 }
 floor() { direct read big & direct write floor.out; wait; direct read floor.out; }
 
-cat $tag/* >big
-bytes=$(($(stat -c %s big) / 4194304 * 4194304))
-for round in $(seq "$rounds"); do
-    cold
-    "$bench/measure" ours.times sh -c '"$@" && sync -f .' sh "$tool" "$form" -q --threads "$threads" $tag store
-    rm -rf store
+peers() {
     cold
     "$bench/measure" cp.times sh -c 'cp -r '$tag' copy && sync -f .'
     cold
@@ -67,6 +63,15 @@ for round in $(seq "$rounds"); do
         "$bench/measure" check.times rclone -q check --download $tag copy 2>/dev/null
         rm -rf copy
     fi
+}
+
+cat $tag/* >big
+bytes=$(($(stat -c %s big) / 4194304 * 4194304))
+for round in $(seq "$rounds"); do
+    cold
+    "$bench/measure" ours.times sh -c '"$@" && sync -f .' sh "$tool" "$form" -q --threads "$threads" $tag store
+    rm -rf store
+    if [ "${PEERS:-1}" = 1 ]; then peers; fi
     cold
     fallocate -l "$bytes" floor.out
     # measure wants a command: the shell's own clock does for functions.
@@ -75,9 +80,9 @@ for round in $(seq "$rounds"); do
     sync -f .
     echo "$begun $(date +%s%N)" | awk '{ printf "%.3f 0 0 0\n", ($2 - $1) * 1e-9 }' >>floor.times
     rm -f floor.out
-    echo "round $round: ours $(tail -n1 ours.times | cut -d' ' -f1) s, cp $(tail -n1 cp.times | cut -d' ' -f1) s, floor $(tail -n1 floor.times | cut -d' ' -f1) s"
+    echo "round $round: ours $(tail -n1 ours.times | cut -d' ' -f1) s, floor $(tail -n1 floor.times | cut -d' ' -f1) s"
 done
-touch rclone.times check.times
+touch cp.times diff.times rclone.times check.times
 awk -v bytes="$bytes" -v threads="$threads" -v form="$form" '
     function median(name,   i, j, t, k) {
         k = n[name]
@@ -98,11 +103,11 @@ awk -v bytes="$bytes" -v threads="$threads" -v form="$form" '
         r = median("rclone") + median("check")
         printf "%s of %.2f GB, %d threads, medians of %d\n", form, gb, threads, n["ours"]
         printf "  ours           %7.2f s  %5.2f GB/s, cpu %.3f s/GB, at most %.0f MB\n", o, gb / o, cpu / gb, rss * 1e-6
-        printf "  cp -r          %7.2f s  ours is %.2f times as fast\n", c, c / o
-        printf "  cp -r, diff -r %7.2f s  ours is %.2f times as fast\n", d, d / o
+        if (c) printf "  cp -r          %7.2f s  ours is %.2f times as fast\n", c, c / o
+        if (c) printf "  cp -r, diff -r %7.2f s  ours is %.2f times as fast\n", d, d / o
         if (r) printf "  rclone, check  %7.2f s  ours is %.2f times as fast\n", r, r / o
         printf "  floor          %7.2f s  ours is at %.0f %% of it\n", f, 100 * f / o
         printf "{\"bench\": \"backup\", \"form\": \"%s\", \"bytes\": %.0f, \"threads\": %d, \"rounds\": %d, \"wall_s\": %.3f, ", form, bytes, threads, n["ours"], o
-        printf "\"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %.3f, \"cp_diff_wall_s\": %.3f, ", cpu, rss, c, d
+        printf "\"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %s, \"cp_diff_wall_s\": %s, ", cpu, rss, c ? sprintf("%.3f", c) : "null", c ? sprintf("%.3f", d) : "null"
         printf "\"rclone_wall_s\": %s, \"floor_wall_s\": %.3f, \"share_of_floor\": %.3f}\n", r ? sprintf("%.3f", r) : "null", f, f / o
     }' ours.times cp.times diff.times rclone.times check.times floor.times
