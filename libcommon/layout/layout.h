@@ -171,6 +171,11 @@ struct source_hit {
     const struct source_stack *stack;   /* ... which is the whole of it; or NULL */
 };
 bool source_find(const struct source *s, const char *name, struct source_hit *hit);
+/*
+ * What the files call exactly so: a state, which `hit` says, a value or a stack. A parameter may be called as the files
+ * call another one ("model.head", which is "model.model.head" there). false: nothing, or nothing that can be read.
+ */
+bool source_find_entry(const struct source *s, const char *name, struct source_hit *hit);
 /* The state that the files call by the parameter's bare name, where they call another one otherwise; else -1. */
 int param_named_state(const struct param *p);
 

@@ -170,6 +170,31 @@ static bool find_state(const struct source *s, const char *name, struct source_h
     return false;
 }
 
+static int find_spelled(const struct source *s, const char *name)
+{
+    return s->names ? look_up(s, &s->names->spelled, s->n_params * STATE_N, spelled_name, name)
+                    : compare_all(s, s->n_params * STATE_N, spelled_name, name);
+}
+
+static bool find_value(const struct source *s, const char *name, struct source_hit *hit)
+{
+    int i = s->names ? look_up(s, &s->names->value, s->n_values, value_name, name)
+                     : compare_all(s, s->n_values, value_name, name);
+
+    *hit = (struct source_hit){ .state = -1 };
+    if (i >= 0) {
+        hit->value = &s->value[i];
+        return true;
+    }
+    i = s->names ? look_up(s, &s->names->stack, s->n_stacks, stack_name, name)
+                 : compare_all(s, s->n_stacks, stack_name, name);
+    if (i >= 0) {
+        hit->value = &s->stack[i].whole;
+        hit->stack = &s->stack[i];
+    }
+    return i >= 0;
+}
+
 bool source_find(const struct source *s, const char *name, struct source_hit *hit)
 {
     int i;
@@ -177,23 +202,27 @@ bool source_find(const struct source *s, const char *name, struct source_hit *hi
     *hit = (struct source_hit){ .param = source_param(s, name), .state = -1 };
     if (hit->param || !*name)
         return hit->param != NULL;
-    i = s->names ? look_up(s, &s->names->spelled, s->n_params * STATE_N, spelled_name, name)
-                 : compare_all(s, s->n_params * STATE_N, spelled_name, name);
+    i = find_spelled(s, name);
     if (i >= 0) {
         *hit = (struct source_hit){ .param = &s->param[i / STATE_N], .state = i % STATE_N };
         return true;
     }
-    i = s->names ? look_up(s, &s->names->value, s->n_values, value_name, name)
-                 : compare_all(s, s->n_values, value_name, name);
+    return find_value(s, name, hit) || find_state(s, name, hit);
+}
+
+bool source_find_entry(const struct source *s, const char *name, struct source_hit *hit)
+{
+    struct param *p = source_param(s, name);
+    int i = find_spelled(s, name);
+
     if (i >= 0) {
-        *hit = (struct source_hit){ .state = -1, .value = &s->value[i] };
+        *hit = (struct source_hit){ .param = &s->param[i / STATE_N], .state = i % STATE_N };
         return true;
     }
-    i = s->names ? look_up(s, &s->names->stack, s->n_stacks, stack_name, name)
-                 : compare_all(s, s->n_stacks, stack_name, name);
-    if (i >= 0) {
-        *hit = (struct source_hit){ .state = -1, .value = &s->stack[i].whole, .stack = &s->stack[i] };
-        return true;
-    }
-    return find_state(s, name, hit);
+    for (int st = 0; p && st < STATE_N; st++)
+        if (p->state[st] && !p->spelled[st]) {
+            *hit = (struct source_hit){ .param = p, .state = st };
+            return true;
+        }
+    return find_value(s, name, hit);
 }

@@ -539,8 +539,8 @@ static void find_opt_step(struct dcp_opening *x)
         float f;
 
         if (!en->is_tensor || en->dtype != DTYPE_F32 || !dcp_names_optimizer(s->arena, en, &fqn, &what) ||
-            strcmp(what, "step") != 0 || !source_find(s, en->name, &hit) || !hit.value ||
-            hit.value->map->len != sizeof f)
+            strcmp(what, "step") != 0 || !source_find_entry(s, en->name, &hit) || !hit.value ||
+            !hit.value->map || hit.value->map->len != sizeof f)
             continue;
         if (tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) < 0 ||
             !(f >= 0 && f < 1e9f) || (step >= 0 && step != (int64_t)f))

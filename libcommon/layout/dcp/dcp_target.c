@@ -29,13 +29,9 @@ static int take_entry(struct dcp_target *t, int i, struct err *e)
     const struct dcp_entry *en = &t->table.entry[i];
     struct dcp_part *p = &t->part[i];
     struct source_hit hit = {0};
-    bool found = source_find(t->src, en->name, &hit);
+    bool found = source_find_entry(t->src, en->name, &hit);
 
     if (found && hit.param) {
-        if (hit.state < 0)
-            hit.state = param_named_state(hit.param);
-        if (hit.state < 0)
-            hit.state = hit.param->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
         *p = (struct dcp_part){ .map = hit.param->state[hit.state], .param = hit.param,
                                 .state = (enum state)hit.state };
     } else if (found) {
@@ -366,6 +362,10 @@ static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
     if (rounded)
         report_add(notes, SEV_NOTE, "masters", s->path, ERR_NO_BYTE, NULL,
                    "weights are the fp32 masters; those of 16 bits, which are these rounded, are left out");
+    if (has_optimizer(s) && !step)
+        report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
+                   "has no step of the optimizer that all parameters share: there will be no optim.state.NAME.step, "
+                   "which torch's optimizers ask for");
     if (add_groups(t, notes, e) < 0)
         return -1;
     add_values(t, notes);
