@@ -199,21 +199,25 @@ static int check_states(const struct zero_target *t, struct report *notes, struc
     return 0;
 }
 
-/* Frozen parameters of a universal form are fp32 there, of weights that were less. */
-static int check_frozen(const struct zero_target *t, struct report *notes, struct err *e)
+/*
+ * What becomes a weight as the run computes with it. Frozen parameters of a universal form are fp32 there, of weights
+ * that were less.
+ */
+static int check_weights(const struct zero_target *t, struct report *notes, struct err *e)
 {
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
         const struct tmap *m = p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
+        const bool trained = zero_target_trains(t, p);
 
-        if (zero_target_trains(t, p) || zero_target_holder(t, p->name))
+        if (zero_target_holder(t, p->name) || (trained && t->shape.stage == 3))
             continue;
-        if (m && m->dtype != t->weights && plan_op_of(m->dtype, t->weights) < 0) {
+        if (m && plan_op_of(m->dtype, t->weights) < 0) {
             err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: is %s, which cannot be made %s", p->name,
                      dtype_name(m->dtype), dtype_name(t->weights));
             return -1;
         }
-        if (!m)
+        if (!m && !trained)
             report_add(notes, SEV_WARNING, "missing_key", t->src->path, ERR_NO_BYTE, p->name,
                        "a frozen parameter whose values are not there: the new checkpoint lacks them, too");
     }
@@ -259,7 +263,7 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
     t->bf16_names = has_prefix(t);
     if (settle_form(t, stage, notes, e) < 0 || settle_groups(t, stage, world, e) < 0)
         goto failed;
-    if (check_states(t, notes, e) < 0 || check_frozen(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||
+    if (check_states(t, notes, e) < 0 || check_weights(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||
         (t->opt_pt && check_carried(t->opt_pt, e) < 0))
         goto failed;
     return t;
