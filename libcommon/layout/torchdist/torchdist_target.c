@@ -126,8 +126,8 @@ static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name,
     return k;
 }
 
-/* Under "decoder.layers.3.mlp.weight" the key without the number, at layer 3. */
-static void add_param(struct torchdist_keys *ks, int param)
+/* Under "decoder.layers.3.mlp.weight" the key without the number, at layer 3. Two of one key would be one. */
+static int add_param(struct torchdist_keys *ks, int param, struct err *e)
 {
     enum { LAYERS_MAX = 1 << 16 };
     const char *name = ks->s->param[param].name;
@@ -145,7 +145,13 @@ static void add_param(struct torchdist_keys *ks, int param)
     ARRAY_ROOM(k->param, k->cap, layer + 1);
     for (; k->n <= layer; k->n++)
         k->param[k->n] = -1;
+    if (k->param[layer] >= 0) {
+        err_data(e, ks->s->path, ERR_NO_BYTE, "parameters %s and %s: both would be layer %d of %s",
+                 ks->s->param[k->param[layer]].name, name, layer, k->name);
+        return -1;
+    }
     k->param[layer] = param;
+    return 0;
 }
 
 static bool alike(const struct param *a, const struct param *b)
@@ -305,11 +311,12 @@ static struct dcp_target *target_of_names(const struct source *s, struct report 
 {
     struct dcp_target *t = dcp_target_empty(s);
     struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena) };
-    int rc;
+    int rc = 0;
 
-    for (int i = 0; i < s->n_params; i++)
-        add_param(&ks, i);
-    rc = check_names(&ks, e);
+    for (int i = 0; i < s->n_params && rc == 0; i++)
+        rc = add_param(&ks, i, e);
+    if (rc == 0)
+        rc = check_names(&ks, e);
     if (rc == 0) {
         find_uneven(&ks);
         add_entries(&ks);
