@@ -48,6 +48,8 @@ void merge_map(struct arena *a, const struct param *p, struct tmap *m)
         return;
     }
     m->len *= (uint64_t)m->n_slices;
+    if (m->len == 0)
+        return;                 /* no rows, or rows of nothing */
     if (p->merge == MERGE_CAT1) {
         m->op = TMAP_INTERLEAVE;
         m->row = m->len / (uint64_t)p->shape[0];

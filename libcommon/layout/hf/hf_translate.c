@@ -250,7 +250,7 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
                              int n)
 {
     int64_t rows = x->from->shape[x->stacked], layers = x->stacked ? x->from->shape[0] : 1;
-    uint64_t layer = m->len / (uint64_t)layers, bytes = layer / (uint64_t)rows;
+    uint64_t layer = m->len / (uint64_t)layers, bytes = rows ? layer / (uint64_t)rows : 0;
     struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
 
     if (x->stacked) {
