@@ -97,9 +97,14 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
 
 /* ---- slices ---- */
 
+/* A state, or behind them the copy of weights. */
+static const struct tmap *map_of(const struct param *p, int st)
+{
+    return st < STATE_N ? p->state[st] : p->copy;
+}
+
 /* The slices of one state; NULL: a rank has none, or of another type (told). */
-static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice,
-                              enum state st)
+static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
 {
     struct arena *a = j->rank[0]->arena;
     struct tmap *m = arena_alloc(a, sizeof *m);
@@ -107,14 +112,13 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
     m->n_slices = j->n;
     m->slice = arena_alloc(a, (size_t)j->n * sizeof *m->slice);
     for (int t = 0; t < j->n; t++) {
-        const struct tmap *one = slice[t]->state[st];
+        const struct tmap *one = map_of(slice[t], st), *first = map_of(slice[0], st);
 
         if (!one)
             return NULL;                /* its file is not usable, which was told */
-        if (one->dtype != slice[0]->state[st]->dtype) {
+        if (one->dtype != first->dtype) {
             report_add(j->r, SEV_ERROR, "dtype", j->rank[0]->path, ERR_NO_BYTE, whole->name,
-                       "%s on tensor rank 0, %s on %d", dtype_name(slice[0]->state[st]->dtype), dtype_name(one->dtype),
-                       t);
+                       "%s on tensor rank 0, %s on %d", dtype_name(first->dtype), dtype_name(one->dtype), t);
             return NULL;
         }
         m->dtype = one->dtype;
@@ -190,11 +194,13 @@ static void join_param(const struct joining *j, struct param *p, struct param **
     whole.merge = rule < 0 ? MERGE_CAT0 : (enum merge_rule)rule;
     if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r)) {
         memset(p->state, 0, sizeof p->state);
+        p->copy = NULL;
         return;
     }
     for (int st = 0; st < STATE_N; st++)
         if (p->state[st])
-            whole.state[st] = join_maps(j, &whole, slice, (enum state)st);
+            whole.state[st] = join_maps(j, &whole, slice, st);
+    whole.copy = p->copy ? join_maps(j, &whole, slice, STATE_N) : NULL;
     *p = whole;
 }
 
