@@ -285,6 +285,10 @@ static int add_common(struct dcp_target *t, struct report *notes, struct err *e)
     if (moments && (g.n == 0 || !g.group[0].options))
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not say which settings the optimizer's groups have: " TORCHDIST_COMMON " will have none");
+    if (moments && s->run.opt_step < 0)
+        report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
+                   "has no step of the optimizer that all parameters share: " TORCHDIST_COMMON " will have none, and "
+                   "Adam begins to count anew");
     pk_set_str(t->arena, root, "checkpoint_version", pk_float(t->arena, 3.0));
     if (s->run.iteration >= 0)
         pk_set_int(t->arena, root, "iteration", s->run.iteration);

@@ -102,6 +102,33 @@ static int read_groups(struct source *s, enum zero_fresh what, struct optim_grou
     return 0;
 }
 
+static bool has_moments(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].state[STATE_EXP_AVG])
+            return true;
+    return false;
+}
+
+/* A form that keeps each parameter by its name is made without these, too. */
+static void tell_unsaid(const struct source *s, const struct optim_groups *groups, struct report *notes)
+{
+    bool said = false;
+
+    for (int g = 0; g < groups->n; g++)
+        said = said || groups->group[g].options;
+    if (!has_moments(s))
+        return;
+    if (!said)
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "does not say which parameters the optimizer's groups hold and with which settings: there will be "
+                   "one of all, and its settings are the engine's own");
+    if (s->run.opt_step < 0)
+        report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
+                   "has no step of the optimizer that all parameters share: none is written, and Adam begins to count "
+                   "anew");
+}
+
 /* Moments that no group's settings go with would be lost without a word. */
 static int check_groups(const struct source *s, struct err *e)
 {
@@ -209,13 +236,19 @@ static bool is_optimizers(const char *name)
            (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
 }
 
+/* Those of who saved it: tensors are whole here, of one rank. */
+static bool is_ranks(const char *name)
+{
+    return strcmp(name, "dp_world_size") == 0 || strcmp(name, "mp_world_size") == 0;
+}
+
 /* A number that stands there already is the source's; a schedule's values come together again. */
 static bool carry_value(struct source *s, struct pk *root, const struct source_value *v)
 {
     static const char schedule[] = "lr_scheduler.";
     struct pk *was = pk_get(root, v->name), *dict = pk_get(root, "lr_scheduler");
 
-    if (!v->tree || v->pt || (was && (was->type != PK_INT || v->tree->type != PK_INT)))
+    if (!v->tree || v->pt || is_ranks(v->name) || (was && (was->type != PK_INT || v->tree->type != PK_INT)))
         return false;
     if (!str_starts(v->name, schedule)) {
         pk_set_str(s->arena, root, v->name, pk_copy(s->arena, v->tree));
@@ -303,8 +336,10 @@ int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct
     root = model_states(s, &groups);
     if (what != ZERO_FRESH_WEIGHTS && check_groups(s, e) < 0)
         return -1;
-    if (what != ZERO_FRESH_WEIGHTS)
+    if (what != ZERO_FRESH_WEIGHTS) {
         carry_values(s, root, notes);
+        tell_unsaid(s, &groups, notes);
+    }
     if (ds_fresh_file(s, root, e) < 0)
         return -1;
     if (what != ZERO_FRESH_WEIGHTS)

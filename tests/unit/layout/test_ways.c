@@ -8,7 +8,32 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "libcommon/format/pt.h"
 #include "libcommon/layout/merge.h"
+#include "libcommon/layout/zero/zero_fresh.h"
+#include "libcommon/layout/zero/zero_order.h"
+
+/* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */
+static void test_world_size(void **state)
+{
+    struct err e = {0};
+    struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &(struct source_opts){ .threads = 1 }, NULL, &e);
+    struct report *notes = report_new();
+    struct source_value *value;
+    int64_t ranks = 0;
+
+    (void)state;
+    assert_non_null(s);
+    value = arena_alloc(s->arena, ((size_t)s->n_values + 1) * sizeof *value);
+    memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
+    value[s->n_values++] = (struct source_value){ .name = "mp_world_size", .tree = pk_int(s->arena, 4) };
+    s->value = value;
+    assert_int_equal(zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N }, notes, &e), 0);
+    assert_true(pk_as_int(pk_get(pt_root(zero_order_root(s)), "mp_world_size"), &ranks));
+    assert_int_equal(ranks, 1);
+    report_free(notes);
+    source_close(s);
+}
 
 /* Slices without rows, or with rows of nothing, joined by columns. */
 static void test_nothing(void **state)
@@ -33,7 +58,7 @@ static void test_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_nothing) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_world_size), cmocka_unit_test(test_nothing) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
