@@ -155,6 +155,8 @@ struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 /* Of no family of models that we know: names are the model's own, and config is all 0. */
 bool source_is_foreign(const struct source *s);
+/* Does any parameter have Adam's moments? */
+bool source_has_moments(const struct source *s);
 /*
  * Put the model's buffers behind the parameters, for forms that keep both alike: each with one state, STATE_BF16 where
  * it is of 16 bits, else STATE_FP32 (of whatever type). Once.

@@ -174,8 +174,10 @@ static int read_dcp(const struct source *s, struct arena *a, struct optim_groups
             return -1;
         out->n++;
     }
-    if (out->n == 0)
+    if (out->n == 0) {
         gather(&d, out);
+        out->by_settings = out->n > 0;
+    }
     return 0;
 }
 

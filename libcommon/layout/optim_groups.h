@@ -16,6 +16,7 @@ struct optim_group {
 };
 struct optim_groups {
     int n;                              /* 0: the source does not say */
+    bool by_settings;                   /* it has settings by parameter: which share them is known, no order is */
     struct optim_group *group;
 };
 

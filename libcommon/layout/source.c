@@ -45,6 +45,14 @@ bool source_is_foreign(const struct source *s)
     return s->config.n_layers == 0 && (s->kind > LAYOUT_HF || s->zero_stage);
 }
 
+bool source_has_moments(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (s->param[i].state[STATE_EXP_AVG])
+            return true;
+    return false;
+}
+
 void source_add_buffers(struct source *s)
 {
     struct param *p = arena_alloc(s->arena, (size_t)(s->n_params + s->n_values + 1) * sizeof *p);

@@ -104,14 +104,6 @@ static void shape_entry(struct dcp_target *t, const struct tmap *m, int ndim, co
         memcpy(en->shape, shape, (size_t)ndim * sizeof *shape);
 }
 
-static bool has_optimizer(const struct source *s)
-{
-    for (int i = 0; i < s->n_params; i++)
-        if (s->param[i].state[STATE_EXP_AVG])
-            return true;
-    return false;
-}
-
 static void add_weights(struct dcp_target *t, const struct param *p)
 {
     const char *const path[] = { "model", p->name };
@@ -237,7 +229,7 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     struct optim_groups groups;
     struct strbuf made_up = {0};
 
-    if (!has_optimizer(t->src))
+    if (!source_has_moments(t->src))
         return 0;
     if (optim_groups_read(t->src, t->arena, &groups, e) < 0)
         return -1;
@@ -343,7 +335,7 @@ static int check_names(const struct dcp_target *t, struct err *e)
 static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
 {
     const struct source *s = t->src;
-    const struct tmap *step = has_optimizer(s) && s->run.opt_step >= 0 ? step_map(s, t->arena) : NULL;
+    const struct tmap *step = source_has_moments(s) && s->run.opt_step >= 0 ? step_map(s, t->arena) : NULL;
     bool rounded = false;
 
     t->table.version = "1.0.0";
@@ -362,7 +354,7 @@ static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
     if (rounded)
         report_add(notes, SEV_NOTE, "masters", s->path, ERR_NO_BYTE, NULL,
                    "weights are the fp32 masters; those of 16 bits, which are these rounded, are left out");
-    if (has_optimizer(s) && !step)
+    if (source_has_moments(s) && !step)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
                    "has no step of the optimizer that all parameters share: there will be no optim.state.NAME.step, "
                    "which torch's optimizers ask for");

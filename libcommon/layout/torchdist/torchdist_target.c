@@ -276,10 +276,8 @@ static int add_common(struct dcp_target *t, struct report *notes, struct err *e)
     const struct source *s = t->src;
     struct pk *root = pk_dict(t->arena);
     struct optim_groups g = {0};
-    bool moments = false;
+    const bool moments = source_has_moments(s);
 
-    for (int i = 0; i < s->n_params; i++)
-        moments = moments || s->param[i].state[STATE_EXP_AVG];
     if (moments && optim_groups_read(s, t->arena, &g, e) < 0)
         return -1;
     if (moments && (g.n == 0 || !g.group[0].options))

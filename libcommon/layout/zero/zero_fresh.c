@@ -90,6 +90,11 @@ static int read_groups(struct source *s, enum zero_fresh what, struct optim_grou
         return -1;
     if (out->n == 0 && what == ZERO_FRESH_NAMES)
         one_group(s, out, STATE_EXP_AVG);
+    if (what == ZERO_FRESH_NAMES && !source_has_moments(s)) {
+        err_data(e, s->path, ERR_NO_BYTE, "has no moments: a universal form is made of masters and moments; start from "
+                 "a checkpoint that has its optimizer states");
+        return -1;
+    }
     if (out->n == 0) {
         err_data(e, s->path, ERR_NO_BYTE, "does not say which parameters the optimizer's groups hold and with which "
                  "settings: ZeRO's files cannot be made of it; --weights-only makes those of its weights");
@@ -102,14 +107,6 @@ static int read_groups(struct source *s, enum zero_fresh what, struct optim_grou
     return 0;
 }
 
-static bool has_moments(const struct source *s)
-{
-    for (int i = 0; i < s->n_params; i++)
-        if (s->param[i].state[STATE_EXP_AVG])
-            return true;
-    return false;
-}
-
 /* A form that keeps each parameter by its name is made without these, too. */
 static void tell_unsaid(const struct source *s, const struct optim_groups *groups, struct report *notes)
 {
@@ -117,12 +114,14 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
 
     for (int g = 0; g < groups->n; g++)
         said = said || groups->group[g].options;
-    if (!has_moments(s))
-        return;
     if (!said)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not say which parameters the optimizer's groups hold and with which settings: there will be "
                    "one of all, and its settings are the engine's own");
+    if (groups->by_settings)
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "has the optimizer's settings by parameter: those of the same settings are a group, %d in all, in "
+                   "the model's order, as the engine has to give them", groups->n);
     if (s->run.opt_step < 0)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
                    "has no step of the optimizer that all parameters share: none is written, and Adam begins to count "

@@ -9,7 +9,9 @@
 #include <cmocka.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/merge.h"
+#include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_fresh.h"
 #include "libcommon/layout/zero/zero_order.h"
 
@@ -32,6 +34,36 @@ static void test_world_size(void **state)
     assert_true(pk_as_int(pk_get(pt_root(zero_order_root(s)), "mp_world_size"), &ranks));
     assert_int_equal(ranks, 1);
     report_free(notes);
+    source_close(s);
+}
+
+/* The settings of each parameter as an entry of its own: what shares them is a group, in the model's order. */
+static void test_settings(void **state)
+{
+    struct err e = {0};
+    struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &(struct source_opts){ .threads = 1 }, NULL, &e);
+    struct dcp_table table = {0};
+    struct optim_groups groups;
+
+    (void)state;
+    assert_non_null(s);
+    assert_int_equal(s->n_params, 2);
+    table.entry = arena_alloc(s->arena, (size_t)s->n_params * sizeof *table.entry);
+    s->value = arena_alloc(s->arena, (size_t)s->n_params * sizeof *s->value);
+    s->n_values = 0;
+    *s->names = (struct source_names){0};
+    for (int i = 0; i < s->n_params; i++) {
+        const char *name = arena_fmt(s->arena, "optim.param_groups.%s.lr", s->param[i].name);
+
+        table.entry[table.n++] = (struct dcp_entry){ .name = name };
+        s->value[s->n_values++] = (struct source_value){ .name = name, .tree = pk_float(s->arena, i == 1 ? 2 : 1) };
+    }
+    s->dcp = &table;
+    assert_int_equal(optim_groups_read(s, s->arena, &groups, &e), 0);
+    assert_true(groups.by_settings);
+    assert_int_equal(groups.n, 2);
+    assert_int_equal(groups.group[0].n, 1);
+    assert_string_equal(groups.group[1].param[0], s->param[1].name);
     source_close(s);
 }
 
@@ -58,7 +90,8 @@ static void test_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_world_size), cmocka_unit_test(test_nothing) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_world_size), cmocka_unit_test(test_settings),
+                                        cmocka_unit_test(test_nothing) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
