@@ -357,9 +357,11 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     return rc;
 }
 
+/* As it will be read: doubles are no weights of 16 bits there, whatever the source calls them. */
 static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p, int ndim, const int64_t *shape)
 {
-    struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - k->src->param), .state = p->state,
+    const enum state st = p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
+    struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - k->src->param), .state = st,
                              .ndim = ndim, .dtype = p->map->dtype, .len = p->map->len };
 
     memcpy(t.shape, shape, (size_t)ndim * sizeof *shape);
