@@ -194,11 +194,23 @@ static int check_states(const struct source *s, struct err *e)
     return 0;
 }
 
+/* They become folders, whatever file they were read in: none may lead out of the form. */
+static int check_names(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (!zero_is_name(s->param[i].name)) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%.80s': the name cannot be one of a folder (a dot in front, "
+                     "slashes and blanks cannot be in it)", s->param[i].name);
+            return -1;
+        }
+    return 0;
+}
+
 static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     k->src = s;
     k->dir = xstrdup(dir);
-    if (check_states(s, e) < 0)
+    if (check_names(s, e) < 0 || check_states(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_params; i++) {
         char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
