@@ -227,7 +227,7 @@ static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, 
 }
 
 /* A file made anew: one item a tensor. */
-static void lay_out_made(struct written *o, struct plan *p, const char *path)
+static void lay_out_made(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
     struct edit_made *made = o->f->made;
 
@@ -235,8 +235,11 @@ static void lay_out_made(struct written *o, struct plan *p, const char *path)
     for (int i = 0; i < made->n; i++) {
         struct edit_part *part = &made->part[i];
         const struct tmap *m = part->of->map[part->state];
-        const struct plan_range r = { .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = part->of->name };
+        struct sink_item *it = arena_alloc(w->arena, sizeof *it);
+        const struct plan_range r = { .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = part->of->name,
+                                      .user = it };
 
+        *it = (struct sink_item){ .param = part->of->param, .state = part->state, .repeated = true, .priv = part };
         if (made->image)
             part->at = pt_image_at(made->image, part->storage);
         part->item = part->same_as >= 0 ? made->part[part->same_as].item
@@ -261,7 +264,7 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
         *o = (struct written){ .f = f };
         w->n++;
         if (f->made)
-            lay_out_made(o, p, path);
+            lay_out_made(w, o, p, path);
         else if (f->pt && edit_changes(f))
             lay_out_pt(w, o, p, path);
         else
@@ -307,32 +310,16 @@ static int write_around(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
-/* What an element became that fp16 cannot hold is no rounding. */
-static int check_range(const struct edit_part *part, struct plan *p, const char *path, struct err *e)
-{
-    const uint64_t n = plan_item(p, part->item)->n_overflow;
-
-    if (n)
-        err_data(e, path, ERR_NO_BYTE, "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them",
-                 part->of->name, (unsigned long long)n);
-    return n ? -1 : 0;
-}
-
-static int write_made(const struct sink *k, const struct written *o, struct plan *p, struct err *e)
+static int write_made(const struct written *o, struct plan *p, struct err *e)
 {
     struct edit_made *made = o->f->made;
     const char *path = plan_dst(p, o->dst)->path;
     const struct zip_run *run;
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = fd < 0 ? -1 : 0, n;
 
-    for (int i = 0; i < made->n; i++) {
-        if (made->part[i].item < 0)
-            continue;
-        if (check_range(&made->part[i], p, k->src->path, e) < 0)
-            goto out;
-        if (made->image)
+    for (int i = 0; i < made->n; i++)
+        if (made->image && made->part[i].item >= 0)
             pt_image_set_crc(made->image, made->part[i].storage, plan_item(p, made->part[i].item)->crc.acc);
-    }
     n = made->image ? pt_image_runs(made->image, &run) : 0;
     for (int i = 0; i < n && rc == 0; i++)
         rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
@@ -340,18 +327,23 @@ static int write_made(const struct sink *k, const struct written *o, struct plan
         rc = write_all_at(fd, made->head.buf, made->head.len, 0);
     if (rc < 0)
         err_sys(e, path, "cannot write");
-out:
     if (fd >= 0)
         close(fd);
-    return e->kind == ERR_NONE ? 0 : -1;
+    return rc;
 }
 
+/* What an element became that fp16 cannot hold is no rounding. Said here: a run that goes on has no counts. */
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
-    (void)k;
-    (void)it;
-    (void)e;
-    return 0;
+    const struct sink_item *si = it->user;
+    const struct edit_part *part = si->priv;
+    const uint64_t n = it->n_overflow;
+
+    if (n)
+        err_data(e, k->src->path, ERR_NO_BYTE,
+                 "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them", part->of->name,
+                 (unsigned long long)n);
+    return n ? -1 : 0;
 }
 
 static int finish(struct sink *k, struct plan *p, struct err *e)
@@ -359,7 +351,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
     struct editing *w = k->priv;
 
     for (int i = 0; i < w->n && !k->o.rehearsal; i++)
-        if (w->file[i].f->made ? write_made(k, &w->file[i], p, e) < 0
+        if (w->file[i].f->made ? write_made(&w->file[i], p, e) < 0
                                : w->file[i].record && write_around(&w->file[i], p, e) < 0)
             return -1;
     return 0;
