@@ -50,17 +50,36 @@ static const struct edit_new **tensors_of(const struct edit *x, const struct edi
     return t;
 }
 
-/* What the source could not read would be lost without a word. */
-static int check_all_read(const struct edit *x, int file, int has, struct err *e)
+/* Or -1. */
+static int n_stored(struct edit *x, struct edit_file *f, struct err *e)
 {
-    int there = 0;
+    struct safetensors *st;
+    uint32_t n = 0;
+    int has;
+
+    if (str_ends(f->name, ".bin")) {
+        if (edit_open_pt(x, f, e) < 0)
+            return -1;
+        pk_pairs(pt_root(f->pt), &n);
+        return (int)n;
+    }
+    st = safetensors_open(x->s->files, f->file, e);
+    has = st ? safetensors_n(st) : -1;
+    safetensors_close(st);
+    return has;
+}
+
+/* What the source could not read would be lost without a word. */
+static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
+{
+    int has = n_stored(x, f, e), there = 0;
 
     for (int i = 0; i < x->s->n_params; i++)
-        there += file_of(x, i) == file;
-    if (there == has)
-        return 0;
-    err_data(e, files_name(x->s->files, file), ERR_NO_BYTE, "holds %d tensors of a type or shape that is not known "
-             "here: the file cannot be made again", has - there);
+        there += file_of(x, i) == f->file;
+    if (has < 0 || there == has)
+        return has < 0 ? -1 : 0;
+    err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds %d tensors of a type or shape that is not known "
+             "here: the file cannot be made again, nor left out", has - there);
     return -1;
 }
 
@@ -68,16 +87,14 @@ static int check_all_read(const struct edit *x, int file, int has, struct err *e
 
 static int make_safetensors(struct edit *x, struct edit_file *f, const struct edit_new **t, int n, struct err *e)
 {
-    struct safetensors *st = safetensors_open(x->s->files, f->file, e);
     struct safetensors_out *out = xcalloc((size_t)n + 1, sizeof *out);
     struct edit_made *made = edit_make(x, f);
-    int rc = st ? check_all_read(x, f->file, safetensors_n(st), e) : -1;
+    int rc;
 
     for (int i = 0; i < n; i++)
         out[i] = (struct safetensors_out){ .name = t[i]->name, .dtype = t[i]->dtype[state_of(t[i])],
                                            .ndim = t[i]->ndim, .shape = t[i]->shape };
-    if (rc == 0)
-        rc = safetensors_layout(out, n, f->name, &made->head, &made->size, e);
+    rc = safetensors_layout(out, n, f->name, &made->head, &made->size, e);
     made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
     for (int i = 0; i < n && rc == 0; i++)
         for (int k = 0; k < n; k++)     /* the layout has sorted them */
@@ -85,7 +102,6 @@ static int make_safetensors(struct edit *x, struct edit_file *f, const struct ed
                 made->part[made->n++] = (struct edit_part){ .of = t[i], .state = state_of(t[i]), .at = out[k].at,
                                                             .same_as = -1 };
     free(out);
-    safetensors_close(st);
     return rc;
 }
 
@@ -133,12 +149,7 @@ static int make_bin(struct edit *x, struct edit_file *f, const struct edit_new *
     struct pk *root = pk_dict(x->arena);
     struct edit_made *made = edit_make(x, f);
     int rc = edit_open_pt(x, f, e), n_storages = 0;
-    uint32_t has = 0;
 
-    if (rc == 0) {
-        pk_pairs(pt_root(f->pt), &has);
-        rc = check_all_read(x, f->file, (int)has, e);
-    }
     made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
     for (int i = 0; i < n && rc == 0; i++) {
         add_bin_tensor(x, root, made, t[i], bytes);
@@ -197,23 +208,47 @@ static void write_json(struct edit *x, struct edit_file *f, const json_t *was, c
     free(text);
 }
 
+/* Lines of tensors that are not known here, which stay where they are; *total: the bytes that they have of it. */
+static void keep_unknown(const struct edit *x, json_t *map, json_t *was, json_int_t *total)
+{
+    const char *name;
+    json_t *file;
+    int n = 0;
+
+    json_object_foreach(was, name, file)
+        if (!source_param(x->s, name)) {
+            json_object_set(map, name, file);
+            n++;
+        }
+    for (int i = 0; i < x->s->n_params; i++) {
+        const struct param *p = &x->s->param[i];
+
+        *total -= (json_int_t)p->state[p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16]->len;
+    }
+    *total = n && *total > 0 ? *total : 0;
+}
+
 static int write_index(struct edit *x, const struct edit_states *to, const char *name, struct err *e)
 {
     struct edit_file *f;
-    json_t *was = read_json(x, name, &f, e), *o = json_deep_copy(was), *map = json_object(), *meta;
-    uint64_t total = 0;
+    json_t *was = read_json(x, name, &f, e), *o = json_deep_copy(was), *map = json_object();
+    json_t *meta = json_object_get(o, "metadata");
+    json_int_t total = json_integer_value(json_object_get(meta, "total_size"));
 
-    for (int i = 0; f && i < to->n; i++) {
+    if (o)
+        keep_unknown(x, map, json_object_get(was, "weight_map"), &total);
+    for (int i = 0; o && i < to->n; i++) {
         const struct edit_new *t = &to->tensor[i];
         const struct tmap *m = t->map[state_of(t)];
 
-        total += m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t->dtype[state_of(t)]);
+        if (json_object_get(map, t->name))
+            err_usage(e, "two parameters of %s would be called %s", x->s->path, t->name);
+        total += (json_int_t)(m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t->dtype[state_of(t)]));
         json_object_set_new(map, t->name, json_string(edit_find_file(x, file_of(x, t->param))->name));
     }
     if (o) {
-        meta = json_object_get(o, "metadata");
         if (json_object_get(meta, "total_size"))
-            json_object_set_new(meta, "total_size", json_integer((json_int_t)total));
+            json_object_set_new(meta, "total_size", json_integer(total));
         json_object_set(o, "weight_map", map);
         write_json(x, f, was, o);
     }
@@ -237,6 +272,15 @@ static int write_config(struct edit *x, const struct edit_states *to, struct err
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+/* A folder may have weights of both kinds, of which those of one are the source's. */
+static bool has_weights(const struct edit *x, const char *end)
+{
+    for (int i = 0; i < x->s->n_files; i++)
+        if (x->s->file[i].cls == FILE_WEIGHTS && str_ends(x->s->file[i].name, end))
+            return true;
+    return false;
+}
+
 int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
 {
     int rc;
@@ -252,14 +296,19 @@ int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
         if (x->s->file[i].cls != FILE_WEIGHTS)
             continue;
         t = tensors_of(x, to, f->file, &n, &same);
-        if (n == 0)
+        if (!same)
+            rc = check_all_read(x, f, e);
+        if (!same && rc == 0 && n == 0)
             edit_drop(x, i);
-        else if (!same)
+        else if (!same && rc == 0)
             rc = str_ends(f->name, ".bin") ? make_bin(x, f, t, n, e) : make_safetensors(x, f, t, n, e);
         free(t);
     }
-    if (rc < 0 || write_index(x, to, "model.safetensors.index.json", e) < 0 ||
-        write_index(x, to, "pytorch_model.bin.index.json", e) < 0)
+    if (rc == 0 && has_weights(x, ".safetensors"))
+        rc = write_index(x, to, "model.safetensors.index.json", e);
+    if (rc == 0 && has_weights(x, ".bin"))
+        rc = write_index(x, to, "pytorch_model.bin.index.json", e);
+    if (rc < 0)
         return -1;
     return write_config(x, to, e);
 }
