@@ -64,7 +64,7 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
         path = path_join(x->s->path, name);
         if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
             rc = add_others(x, name, e);
-        } else if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && !find_name(x, name)) {
+        } else if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && !find_name(x, name)) {
             file = files_add_path(x->s->files, path, e);
             rc = file < 0 ? -1 : 0;
             if (rc == 0)

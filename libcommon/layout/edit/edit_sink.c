@@ -68,7 +68,8 @@ static int share_file(struct editing *w, const struct edit_file *f, const char *
         err_sys(e, to, "cannot remove");
         return -1;
     }
-    if (clone_file(from, to) == 0 || link(from, to) == 0)
+    /* What a symbolic link leads to: the link itself would lead elsewhere from there. */
+    if (clone_file(from, to) == 0 || linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0)
         return 1;
     if (errno == EXDEV || errno == EPERM || errno == EMLINK || errno == EOPNOTSUPP)
         return 0;
