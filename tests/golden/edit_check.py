@@ -98,6 +98,8 @@ def make(path):
         norms[1000 + 32 * i:1032 + 32 * i] = state[f"model.layers.{i}.input_layernorm.weight"]
         state[f"model.layers.{i}.input_layernorm.weight"] = norms[1000 + 32 * i:1032 + 32 * i]
     torch.save(state, path + "/bin/pytorch_model.bin")
+    # A storage may stand in a file by itself: it is used as a whole, whatever views of it there are.
+    torch.save({"view": norms[:32], "storage": norms.storage()}, path + "/bin/extra.pt")
     model.config.save_pretrained(path + "/bin")
     with open(path + "/bin/config.json", encoding="utf-8") as f:
         text = json.load(f)
@@ -180,6 +182,9 @@ def thin(old, out, most):
     size = os.path.getsize(out + "/pytorch_model.bin")
     if size > int(most):
         fail(f"pytorch_model.bin still has {size} bytes")
+    was, got = (torch.load(p + "/extra.pt", weights_only=False)["storage"].tolist() for p in (old, out))
+    if got != was:
+        fail(f"extra.pt: {len(got)} elements of a storage, expected {len(was)}")
 
 
 def look(path):

@@ -69,11 +69,24 @@ static void use(struct used *u, const struct pt_tensor *t)
         u->end = t->at + reach * size;
 }
 
+/* On a way through the tree that does not go into plain tensors: which storages are met? */
+static struct pk *find_bare(void *ctx, const struct pk *v)
+{
+    const struct thinning *h = ctx;
+    struct pt_tensor t;
+    const int entry = v->type == PK_PERSID ? entry_of(h->pt, v) : -1;
+
+    if (entry >= 0)
+        h->used[entry].whole = true;
+    return storage_of(h->pt, v, &t) ? (struct pk *)v : NULL;
+}
+
 /* What each storage is used of. */
 static void look(struct thinning *h)
 {
     const struct pk_tree *tree = pt_tree(h->pt);
     struct pt_tensor t;
+    struct arena *arena;
 
     for (int i = 0; i < zip_n(pt_zip(h->pt)); i++)
         h->used[i] = (struct used){ .from = 1 };
@@ -84,18 +97,10 @@ static void look(struct thinning *h)
         if (entry >= 0)
             use(&h->used[entry], &t);
     }
-    /* A storage that something unknown names, a storage of its own perhaps, is used as a whole. */
-    for (uint32_t i = 0; i < tree->n_acts; i++) {
-        const struct pk *v = tree->act[i];
-
-        for (uint32_t k = 0; v->type != PK_PERSID && v->args && k < v->args->n; k++) {
-            const struct pk *a = v->args->item[k];
-            const int entry = a->type == PK_PERSID && !storage_of(h->pt, v, &t) ? entry_of(h->pt, a) : -1;
-
-            if (entry >= 0)
-                h->used[entry].whole = true;
-        }
-    }
+    /* A storage that stands by itself, or that something unknown names, is used as a whole. */
+    arena = arena_new(0);
+    pk_copy_swap(arena, pt_root(h->pt), find_bare, h);
+    arena_free(arena);
 }
 
 static bool is_cut(const struct thinning *h, int entry)
