@@ -106,6 +106,13 @@ def make(path):
     text["tie_word_embeddings"] = True
     with open(path + "/bin/config.json", "w", encoding="utf-8") as f:
         json.dump(text, f)
+    # As T5 has it: the holder of all has a name that is none of a vocabulary's.
+    os.makedirs(path + "/tied")
+    rows = torch.randn(100, 8)
+    torch.save({"a.shared.weight": rows, "encoder.embed_tokens.weight": rows, "lm_head.weight": rows},
+               path + "/tied/pytorch_model.bin")
+    with open(path + "/tied/config.json", "w", encoding="utf-8") as f:
+        json.dump({"vocab_size": 100}, f)
 
 
 def cast(old, out, kind):
@@ -166,6 +173,16 @@ def vocab(old, out, tokens, init):
     loads(out)
 
 
+def tied(old, out, tokens):
+    n = min(100, int(tokens))
+    got = tensors(out)
+    for name, w in tensors(old).items():
+        if got[name].shape != (int(tokens), 8) or not torch.equal(got[name][:n], w[:n]):
+            fail(f"{name}: {tuple(got[name].shape)}, or other rows")
+    if len({t.untyped_storage().data_ptr() for t in got.values()}) != 1:
+        fail("they do not share their storage")
+
+
 def thin(old, out, most):
     was, got = tensors(old), tensors(out)
     same(got, was)
@@ -201,5 +218,6 @@ def look(path):
     sys.exit(wrong > 0 or not cases)
 
 
-VERBS = {"cast": cast, "rename": rename, "drop": drop, "layers": layers, "vocab": vocab, "thin": thin}
+VERBS = {"cast": cast, "rename": rename, "drop": drop, "layers": layers, "vocab": vocab, "tied": tied,
+         "thin": thin}
 {"make": make, "look": look}[sys.argv[1]](sys.argv[2])

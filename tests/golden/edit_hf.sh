@@ -40,6 +40,9 @@ for from in one many bin; do
     done
     edit "$from, fewer tokens" $from vocab --tokens 64 && look vocab 64 mean
 done
+for tokens in 64 120; do
+    edit "three names of one embedding, $tokens tokens" tied vocab --tokens $tokens && look tied $tokens
+done
 edit "thin" bin thin && look thin 160000
 # What stays is shared: one file of the four holds the head.
 edit "one file of many" many rename '^lm_head' 'head' && look rename '^lm_head' 'head'

@@ -60,46 +60,87 @@ static int64_t tokens_of(struct source *s, struct edit *x, struct err *e)
     return n < 1 ? -1 : n;
 }
 
-/* Tensor i, another name of one that has its new rows already. The list is still in the source's order. */
-static void follow(const struct source *s, struct edit_states *to, int i)
+/* Of tensors that share their bytes, the one that has them for all. */
+static int holder_of(const struct source *s, int i)
 {
-    const struct edit_new *first = &to->tensor[source_param(s, s->param[i].shared_with) - s->param];
+    const char *name = s->param[i].shared_with;
 
-    memcpy(to->tensor[i].map, first->map, sizeof first->map);
-    to->tensor[i].shape[0] = first->shape[0];
+    return name ? (int)(source_param(s, name) - s->param) : i;
+}
+
+/* Which tensors have a row a token: the vocabulary, and what shares its bytes under whatever name. Caller frees. */
+static bool *find_rows(const struct source *s, const struct edit_states *to, int64_t was, struct err *e)
+{
+    bool *has = xcalloc((size_t)to->n + 1, sizeof *has);
+    int n = 0;
+
+    for (int i = 0; i < to->n; i++)
+        if (is_vocabulary(&to->tensor[i], was)) {
+            has[holder_of(s, i)] = true;
+            n++;
+        }
+    for (int i = 0; i < to->n; i++) {
+        has[i] = has[holder_of(s, i)];
+        if (has[i] && (to->tensor[i].ndim < 1 || to->tensor[i].shape[0] != was))
+            err_usage(e, "vocab: %s shares its bytes with the embedding, and has another shape", to->tensor[i].name);
+    }
+    if (n == 0)
+        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has", s->path, was);
+    if (e->kind == ERR_NONE)
+        return has;
+    free(has);
+    return NULL;
+}
+
+/* A bias of [1, tokens], say: what it is of is not known here. */
+static void warn_others(const struct ckptedit *j, const struct edit_states *to, const bool *has, int64_t was)
+{
+    for (int i = 0; i < to->n; i++)
+        for (int d = 0; d < to->tensor[i].ndim && !has[i]; d++)
+            if (to->tensor[i].shape[d] == was) {
+                cli_say(&j->cli, "%s has a dimension of %" PRId64 ", too, and keeps it", to->tensor[i].name, was);
+                break;
+            }
+}
+
+static int set_rows(struct source *s, struct edit *x, struct edit_states *to, const bool *has, struct edit_rows *q,
+                    struct err *e)
+{
+    for (int i = 0; i < to->n; i++)
+        if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
+            return -1;
+    for (int i = 0; i < to->n; i++)     /* a tied head goes on being the embedding */
+        if (has[i] && holder_of(s, i) != i) {
+            const struct edit_new *first = &to->tensor[holder_of(s, i)];
+
+            memcpy(to->tensor[i].map, first->map, sizeof first->map);
+            to->tensor[i].shape[0] = first->shape[0];
+        }
+    return 0;
 }
 
 static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to, struct edit_rows *q,
                   struct err *e)
 {
     const int64_t was = tokens_of(s, x, e);
+    bool *has = was < 1 ? NULL : find_rows(s, to, was, e);
     uint64_t bytes = 0;
-    int n = 0;
+    int rc = has ? 0 : -1;
 
-    for (int i = 0; was > 0 && i < to->n; i++)
-        if (is_vocabulary(&to->tensor[i], was)) {
-            bytes += s->param[i].shared_with ? 0 : edit_rows_bytes(&to->tensor[i], q->rows);
-            n++;
-        }
-    if (was > 0 && n == 0)
-        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has", s->path, was);
-    if (e->kind != ERR_NONE)
-        return -1;
-    if (bytes && !j->cli.dry_run) {
+    for (int i = 0; has && i < to->n; i++)
+        bytes += has[i] && holder_of(s, i) == i ? edit_rows_bytes(&to->tensor[i], q->rows) : 0;
+    if (has && bytes && !j->cli.dry_run) {
         q->fd = ckptedit_spool(j, bytes, e);
-        if (q->fd < 0)
-            return -1;
-        q->file = files_add_fd(s->files, q->fd, bytes, "new rows");
+        rc = q->fd < 0 ? -1 : 0;
+        q->file = rc < 0 ? -1 : files_add_fd(s->files, q->fd, bytes, "new rows");
     }
-    for (int i = 0; i < to->n; i++)
-        if (is_vocabulary(&to->tensor[i], was) && !s->param[i].shared_with &&
-            edit_rows_set(x, &to->tensor[i], q, e) < 0)
-            return -1;
-    for (int i = 0; i < to->n; i++)     /* a tied head goes on being the embedding */
-        if (s->param[i].shared_with && is_vocabulary(&to->tensor[i], was))
-            follow(s, to, i);
-    to->config = json_pack("{s:I}", "vocab_size", (json_int_t)q->rows);
-    return 0;
+    if (rc == 0) {
+        warn_others(j, to, has, was);
+        rc = set_rows(s, x, to, has, q, e);
+    }
+    to->config = rc < 0 ? NULL : json_pack("{s:I}", "vocab_size", (json_int_t)q->rows);
+    free(has);
+    return rc;
 }
 
 int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
