@@ -46,8 +46,12 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
     }
     (void)s;
     config = edit_hf_config(x, e);
-    /* Transformers 5 writes `dtype`, those before it `torch_dtype`. */
-    to->config = json_pack("{s:s}", json_object_get(config, "dtype") ? "dtype" : "torch_dtype", types[k].torch);
+    /* Transformers 5 writes `dtype`, those before it `torch_dtype`; there may be both. */
+    to->config = json_object();
+    if (json_object_get(config, "dtype"))
+        json_object_set_new(to->config, "dtype", json_string(types[k].torch));
+    if (json_object_get(config, "torch_dtype") || json_object_size(to->config) == 0)
+        json_object_set_new(to->config, "torch_dtype", json_string(types[k].torch));
     json_decref(config);
     return edit_states_apply(x, to, e);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/utf8.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
 struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e)
@@ -69,10 +70,23 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* A new name has to be one that safetensors and an index in JSON can hold, and that means a tensor there. */
+static const char *odd_name(const struct edit *x, const struct edit_states *to)
+{
+    for (int i = 0; i < to->n; i++) {
+        const char *name = to->tensor[i].name;
+
+        if (strcmp(name, x->s->param[to->tensor[i].param].name) != 0 &&
+            (strcmp(name, "__metadata__") == 0 || utf8_check(name, strlen(name)) != strlen(name)))
+            return name;
+    }
+    return NULL;
+}
+
 int edit_states_check(const struct edit *x, const struct edit_states *to, struct err *e)
 {
     const char **name = xmalloc(((size_t)to->n + 1) * sizeof *name);
-    const char *twice = NULL;
+    const char *twice = NULL, *odd = odd_name(x, to);
 
     for (int i = 0; i < to->n; i++)
         name[i] = to->tensor[i].name;
@@ -81,6 +95,8 @@ int edit_states_check(const struct edit *x, const struct edit_states *to, struct
         twice = strcmp(name[i - 1], name[i]) == 0 ? name[i] : NULL;
     if (to->n == 0)
         err_usage(e, "nothing would be left of %s", x->s->path);
+    else if (odd)
+        err_usage(e, "'%s' cannot be the name of a parameter: expected UTF-8, and not __metadata__", odd);
     else if (twice)
         err_usage(e, "two parameters of %s would be called %s", x->s->path, twice);
     free(name);
