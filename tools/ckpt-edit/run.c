@@ -87,8 +87,11 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     o.n_parts = 1;
     if (j->in_place && swap_note(s->path, j->shape.buf, e) < 0)
         return -1;
-    if (convert_run(s, edit_sink(&so, x), &o, &res, e) < 0)
+    if (convert_run(s, edit_sink(&so, x), &o, &res, e) < 0) {
+        if (j->in_place)
+            swap_unnote(s->path);
         return -1;
+    }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
     tell(j, sum, &res);

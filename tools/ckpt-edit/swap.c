@@ -73,6 +73,17 @@ out:
     return rc;
 }
 
+void swap_unnote(const char *in)
+{
+    char *before = swap_before(in), *path = note_path(in);
+    struct stat st;
+
+    if (lstat(before, &st) < 0 && errno == ENOENT)
+        unlink(path);
+    free(path);
+    free(before);
+}
+
 /* Is it the folder that the note says was edited? */
 static bool is_old(const char *dir, json_int_t folder)
 {

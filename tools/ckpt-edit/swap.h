@@ -20,6 +20,8 @@ char *swap_before(const char *in);              /* caller frees */
 MUST_CHECK int swap_hold(const char *in, struct err *e);
 /* Before the edit: note which folder `in` is, and what is to be done to it. */
 MUST_CHECK int swap_note(const char *in, const char *command, struct err *e);
+/* The edit has failed: there is nothing to note, unless it was made and is still there. */
+void swap_unnote(const char *in);
 
 enum swap_state {
     SWAP_NONE,                  /* there is no IN.before-edit, or the edit of it is not complete */
