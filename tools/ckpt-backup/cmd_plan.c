@@ -34,6 +34,13 @@ static void print_action(const struct backup *b, const struct survey *s, const s
     free(tag);
 }
 
+/* A file that a killed save left empty, or one that another trainer calls otherwise. */
+static void warn_latest(const struct backup *b, const struct survey *s)
+{
+    if (s->latest < 0 && s->n_steps && s->rules.keep.given)
+        cli_warn(&b->cli, "%s/latest names no step: nothing of %s may go", s->run, s->run);
+}
+
 int cmd_plan(struct backup *b)
 {
     struct survey s;
@@ -42,6 +49,7 @@ int cmd_plan(struct backup *b)
 
     if (survey_open(&s, b, false, &e) < 0)
         return cli_fail(&b->cli, &e);
+    warn_latest(b, &s);
     for (int i = 0; i < s.n_actions; i++) {
         print_action(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
@@ -158,6 +166,7 @@ int cmd_forget(struct backup *b)
 
     if (survey_open(&s, b, b->apply, &e) < 0)
         return cli_fail(&b->cli, &e);
+    warn_latest(b, &s);
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
     rc = forget_all(b, &s, &n_done);

@@ -114,10 +114,12 @@ static bool is_of_run(const struct survey *s, const struct receipt *rec)
 int survey_check_step(const struct survey *s, int64_t step, struct err *e)
 {
     char *path = survey_tag_path(s, step);
-    int rc = content_latest(s->run) == step ? -1 : 0;
+    const int64_t latest = content_latest(s->run);
+    int rc = latest < 0 || latest == step ? -1 : 0;
 
     if (rc < 0)
-        err_data(e, path, ERR_NO_BYTE, "is what latest names by now: it stays");
+        err_data(e, path, ERR_NO_BYTE, latest < 0 ? "latest names no step by now: it stays"
+                                                  : "is what latest names by now: it stays");
     for (int p = 0; p < s->rules.n_places && rc == 0; p++)
         for (int i = 0; i < s->held[p].n_held && rc == 0; i++) {
             const struct due_held *h = &s->held[p].held[i];

@@ -166,7 +166,8 @@ static void test_nothing_is_forgotten(void **state)
         { "keep 4\nplace p\nfull-every 1\n", 4, true, "" },     /* says what to keep besides, not that others may go */
         { "keep-every 4\nkeep 2\nplace p\nfull-every 1\n", 3, true, "1 " },    /* latest stays unasked */
         { "keep-last 2\nkeep 1\nplace p\nfull-every 1\n", 4, true, "2 " },
-        { "keep-every 2\nplace p\nfull-every 1\n", -1, true, "1 3 " },
+        { "keep-every 2\nplace p\nfull-every 1\n", 4, true, "1 3 " },
+        { "keep-every 2\nplace p\nfull-every 1\n", -1, true, "" },     /* nobody knows which steps are finished */
         { "keep-last 1\n", 4, true, "1 2 3 " },                 /* no place is named: the rules alone say so */
     };
 

@@ -149,8 +149,11 @@ static void add_forget(struct making *m, struct due_action a)
 static void forget_in_run(struct making *m)
 {
     const struct due_state *st = m->st;
-    struct steps finished = { .step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step) };
+    struct steps finished = {0};
 
+    if (st->latest < 0)
+        return;                         /* the newest may be half written, and the one before it the last good one */
+    finished.step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step);
     /* What is still being written is nobody's newest. */
     for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)
         finished.step[finished.n++] = st->step[i];

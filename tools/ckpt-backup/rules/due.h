@@ -5,9 +5,9 @@
  * when `weights-every` or `weights` do, and only if the place's own `keep` rules let it stay there. It is there when
  * the place has verified it in that form; whole serves for weights, too.
  *
- * A step may be forgotten in the run's folder when its rules say what to keep and not this step, `latest` is another,
- * and each place that is due to hold it does. The same of a place and all other places. What cannot be established
- * (a place that does not answer) forbids.
+ * A step may be forgotten in the run's folder when its rules say what to keep and not this step, `latest` is another
+ * step, and each place that is due to hold it does. The same of a place and all other places. What cannot be
+ * established (a place that does not answer) forbids.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_DUE_H
 #define SHARDKIT_CKPT_BACKUP_DUE_H
