@@ -146,6 +146,20 @@ for s in 10 30; do ckpt-backup restore -q "$W/store" global_step$s "$W/run/globa
 check "forget --verify: all is as it was" same "$W/run" "$W/ref"
 clean
 
+# In a place, an old one goes for the newest, so these are read as well.
+mkdir -p "$W/last/.ckpt-backup"
+printf 'place last\nfull-every 10\n' >"$W/last.rules"
+ckpt-backup copy -q --rules "$W/last.rules" "$W/run" || fail "copy by rules"
+flip "$W/last/global_step40/mp_rank_00_model_states.pt" 3000 1
+echo keep-last 1 >>"$W/last.rules"
+check_exit "forget --verify in a place" 1 "global_step40 is damaged: nothing that rests on it is removed" \
+    ckpt-backup forget -q --verify --apply --rules "$W/last.rules" "$W/run"
+check "forget --verify in a place: the newest good one stays" [ -e "$W/last/global_step30" ]
+check "forget --verify in a place: copied again" ckpt-backup copy -q --rules "$W/last.rules" "$W/run"
+check "forget --verify in a place: sound" ckpt-backup forget -q --verify --apply --rules "$W/last.rules" "$W/run"
+check "forget --verify in a place: the newest stays" [ "$(cd "$W/last" && echo global*)" = global_step40 ]
+rm -rf "$W/last" "$W/last.rules"
+
 # ---- still being written ----
 
 cp -r "$src" "$W/run/global_step50"

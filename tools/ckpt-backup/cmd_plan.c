@@ -89,35 +89,82 @@ static int sweep_run(const struct survey *s, struct err *e)
     return rc;
 }
 
-/* Read the backups of a step again that are said to be sound; a removal rests on them. */
+/* Once in a run of forget; -1, too: it is damaged. */
+static int read_one(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
+{
+    struct report *r;
+    int rc;
+
+    if (rec->read_again)
+        return 0;
+    r = report_new();
+    rc = place_check(s->place[place], rec, r, e);
+    if (rc == 0 && report_count(r, SEV_ERROR)) {
+        backup_tell_errors(b, r);
+        rec->sound = false;
+        if (place_note(s->place[place], rec, e) == 0)
+            err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
+                     rec->name);
+        rc = -1;
+    } else if (rc == 0) {
+        rec->read_again = true;
+        rec->verified_s = (int64_t)clock_wall_s();
+        rc = place_note(s->place[place], rec, e);
+    }
+    report_free(r);
+    return rc;
+}
+
+/* By what is known now. */
+static bool is_sound(const struct survey *s, int place, const struct due_held *h)
+{
+    return h->verified && survey_receipt(s, place, h->step, h->form)->sound;
+}
+
+/* Steps of the place after this one that are sound. */
+static int n_newer(const struct survey *s, int place, int64_t step)
+{
+    const struct due_place *p = &s->held[place];
+    int n = 0;
+
+    for (int i = 0; i < p->n_held; i++) {
+        bool counts = p->held[i].step > step && is_sound(s, place, &p->held[i]);
+
+        for (int k = 0; k < i && counts; k++)           /* in two forms: one is enough */
+            counts = p->held[k].step != p->held[i].step || !is_sound(s, place, &p->held[k]);
+        n += counts;
+    }
+    return n;
+}
+
+/* A place lets a step go for the newest that it has. */
+static int read_newer(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
+{
+    const struct place_receipts *l = &s->receipts[a->place];
+    const int64_t last = s->rules.place[a->place].keep.last;
+
+    for (int i = 0; i < l->n; i++)
+        if (l->receipt[i]->step > a->step && l->receipt[i]->sound &&
+            n_newer(s, a->place, l->receipt[i]->step) < last && read_one(b, s, a->place, l->receipt[i], e) < 0)
+            return -1;
+    if (n_newer(s, a->place, a->step) >= last)
+        return 0;
+    err_data(e, s->place[a->place]->path, ERR_NO_BYTE, "global_step%lld stays: fewer than %lld newer ones are sound",
+             (long long)a->step, (long long)last);
+    return -1;
+}
+
+/* Read the backups again that are said to be sound and that a removal rests on. */
 static int read_again(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
     for (int p = 0; p < s->rules.n_places; p++)
         for (int i = 0; p != a->place && i < s->receipts[p].n; i++) {
             struct receipt *rec = s->receipts[p].receipt[i];
-            struct report *r;
-            int rc;
 
-            if (rec->step != a->step || !rec->sound)
-                continue;
-            r = report_new();
-            rc = place_check(s->place[p], rec, r, e);
-            if (rc == 0 && report_count(r, SEV_ERROR)) {
-                backup_tell_errors(b, r);
-                rec->sound = false;
-                if (place_note(s->place[p], rec, e) == 0)
-                    err_data(e, s->place[p]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
-                             rec->name);
-                rc = -1;
-            } else if (rc == 0) {
-                rec->verified_s = (int64_t)clock_wall_s();
-                rc = place_note(s->place[p], rec, e);
-            }
-            report_free(r);
-            if (rc < 0)
+            if (rec->step == a->step && rec->sound && read_one(b, s, p, rec, e) < 0)
                 return -1;
         }
-    return 0;
+    return a->place == DUE_RUN ? 0 : read_newer(b, s, a, e);
 }
 
 static int forget_one(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)

@@ -31,6 +31,7 @@ struct receipt {
     int64_t step;               /* -1: the tag's name tells none */
     enum backup_form form;
     int64_t copied_s, verified_s;       /* since 1970, UTC */
+    bool read_again;                    /* by this process, which found it sound */
     bool sound;                 /* when it was last read */
     uint64_t size_bytes;        /* in the place */
     uint32_t tar_crc;           /* of the whole .tar or .pack */
