@@ -41,6 +41,23 @@ for layout in universal deepspeed; do
     kill_some $layout
 done
 
+# A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    for at in 1 2 5; do
+        cp -r "$W/was" "$W/tag"
+        check "commit, kill $at: edited" ckpt-edit -q zero --in-place '*' "$W/tag"
+        BADIO=unlinkat:$at:kill LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            ckpt-edit -q commit "$W/tag" 2>/dev/null
+        check_exit "commit, kill $at: rollback" 2 "commit finishes that" ckpt-edit -q rollback "$W/tag"
+        check "commit, kill $at: the new one" diff -r "$W/want" "$W/tag"
+        check "commit, kill $at: finished" ckpt-edit -q commit "$W/tag"
+        [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "commit, kill $at: left $(cd "$W" && echo tag*)"
+        rm -rf "$W"/tag*
+    done
+else
+    echo "no shared library can be made here: commits are not killed"
+fi
+
 # Where every run is process 1, as in containers: what a killed one was noting bears the next one's name.
 if unshare --pid --fork true 2>/dev/null; then
     cp -r "$W/was" "$W/tag"

@@ -48,6 +48,10 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
         err_usage(e, "%s: there is no edit in place to be undone", in);
         return -1;
     }
+    if (state == SWAP_GIVEN_UP) {
+        err_usage(e, "%s: commit has begun to remove what it was, and was killed: commit finishes that", in);
+        return -1;
+    }
     if ((state == SWAP_DONE && swap_exchange(in, e) < 0) || swap_forget(in, e) < 0)
         return -1;
     cli_say(&j->cli, "%s is what it was before the edit", in);
@@ -62,7 +66,7 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
         err_usage(e, "%s: there is nothing left of an edit in place", in);
     else if (state == SWAP_MADE)
         err_usage(e, "%s: the edit was made and not put in its place (a run was killed); rollback gives it up", in);
-    if (e->kind != ERR_NONE || swap_forget(in, e) < 0)
+    if (e->kind != ERR_NONE || swap_give_up(in, e) < 0)
         return -1;
     cli_say(&j->cli, "%s stays as it was edited", in);
     return 0;

@@ -51,23 +51,41 @@ int swap_hold(const char *in, struct err *e)
     return fd;
 }
 
+/* Takes `o`. */
+static int write_note(const char *path, json_t *o, struct err *e)
+{
+    char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
+    int rc = file_replace(path, text, strlen(text), e);
+
+    free(text);
+    json_decref(o);
+    return rc;
+}
+
+/* NULL: there is none, or it is none of ours. */
+static json_t *read_note(const char *path)
+{
+    struct err ignored = {0};
+    uint64_t size;
+    char *text = file_slurp(path, NOTE_MAX, &size, &ignored);
+    json_t *o = text ? json_loadb(text, size, 0, NULL) : NULL;
+
+    free(text);
+    return o;
+}
+
 int swap_note(const char *in, const char *command, struct err *e)
 {
-    char *path = note_path(in), *text;
+    char *path = note_path(in);
     struct stat st;
-    json_t *o;
     int rc = -1;
 
     if (stat(in, &st) < 0) {
         err_sys(e, in, "cannot look at the folder");
         goto out;
     }
-    o = json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),
-                  "folder", (json_int_t)st.st_ino);
-    text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
-    rc = file_replace(path, text, strlen(text), e);
-    free(text);
-    json_decref(o);
+    rc = write_note(path, json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),
+                                    "folder", (json_int_t)st.st_ino), e);
 out:
     free(path);
     return rc;
@@ -94,21 +112,18 @@ static bool is_old(const char *dir, json_int_t folder)
 
 enum swap_state swap_look(const char *in)
 {
-    char *before = swap_before(in), *path = note_path(in), *text;
+    char *before = swap_before(in), *path = note_path(in);
     enum swap_state state = SWAP_NONE;
-    struct err ignored = {0};
     struct stat st;
-    uint64_t size;
-    json_t *o;
 
     if (lstat(before, &st) == 0) {
-        text = file_slurp(path, NOTE_MAX, &size, &ignored);
-        o = text ? json_loadb(text, size, 0, NULL) : NULL;
-        size = o ? (uint64_t)json_integer_value(json_object_get(o, "folder")) : 0;
-        state = !o ? SWAP_FOREIGN : is_old(before, (json_int_t)size) ? SWAP_DONE
-                : is_old(in, (json_int_t)size) ? SWAP_MADE : SWAP_FOREIGN;
+        json_t *o = read_note(path);
+        const json_int_t folder = json_integer_value(json_object_get(o, "folder"));
+
+        state = !o ? SWAP_FOREIGN : is_old(before, folder) ? SWAP_DONE : is_old(in, folder) ? SWAP_MADE : SWAP_FOREIGN;
+        if (state == SWAP_DONE && json_is_true(json_object_get(o, "given_up")))
+            state = SWAP_GIVEN_UP;
         json_decref(o);
-        free(text);
     }
     free(path);
     free(before);
@@ -141,4 +156,19 @@ int swap_forget(const char *in, struct err *e)
     free(note);
     free(before);
     return rc;
+}
+
+int swap_give_up(const char *in, struct err *e)
+{
+    char *before = swap_before(in), *path = note_path(in);
+    int rc = replace_check(before, REPLACE_OUT, e);
+    json_t *o = rc == 0 ? read_note(path) : NULL;
+
+    if (o) {
+        json_object_set_new(o, "given_up", json_true());
+        rc = write_note(path, o, e);
+    }
+    free(path);
+    free(before);
+    return rc < 0 ? -1 : swap_forget(in, e);
 }

@@ -27,6 +27,7 @@ enum swap_state {
     SWAP_NONE,                  /* there is no IN.before-edit, or the edit of it is not complete */
     SWAP_MADE,                  /* the edit is complete beside IN, which is as it was */
     SWAP_DONE,                  /* IN is the edited one */
+    SWAP_GIVEN_UP,              /* the same, and IN.before-edit may have lost some of its files */
     SWAP_FOREIGN,               /* IN.before-edit is none of ours */
 };
 enum swap_state swap_look(const char *in);
@@ -34,5 +35,7 @@ enum swap_state swap_look(const char *in);
 MUST_CHECK int swap_exchange(const char *in, struct err *e);
 /* Remove IN.before-edit and the note. */
 MUST_CHECK int swap_forget(const char *in, struct err *e);
+/* The same of what IN was: from here on, nobody may bring back what a kill may leave half removed. */
+MUST_CHECK int swap_give_up(const char *in, struct err *e);
 
 #endif
