@@ -30,6 +30,8 @@ struct row {
     bool marks;                 /* nothing else has it: the folder holds that form */
 };
 
+enum { TWIN_MAX = 64 << 20 };   /* bytes of a file that are compared */
+
 #define D5 "[0-9][0-9][0-9][0-9][0-9]"
 
 /* A tag's own files are in no row: ds_name_parse() knows their names. */
@@ -85,6 +87,7 @@ struct look {
     enum replace_what what;
     unsigned forms;             /* rows of these count */
     dev_t dev;
+    const char *twin;           /* a folder that stays: what lies in both is nobody's only one; or NULL */
 };
 
 /* A file that was being replaced when its writer was killed bears the final name and a suffix. */
@@ -126,15 +129,46 @@ static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 
 /* ---- one entry ---- */
 
+static bool same_bytes(const char *a, const char *b)
+{
+    struct err ignored = {0};
+    uint64_t n, m;
+    char *x = file_slurp(a, TWIN_MAX, &n, &ignored), *y = x ? file_slurp(b, TWIN_MAX, &m, &ignored) : NULL;
+    bool same = y && n == m && memcmp(x, y, n) == 0;
+
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Is it in the other folder, too? A symbolic link is but a name. */
+static bool has_twin(const struct look *k, const char *path, const struct stat *st)
+{
+    char *mine = path_join(k->top, path), *other = k->twin ? path_join(k->twin, path) : NULL;
+    struct stat to;
+    bool there = other && lstat(other, &to) == 0;
+
+    if (there && !S_ISLNK(st->st_mode))
+        there = S_ISDIR(st->st_mode) ? S_ISDIR(to.st_mode)
+              : S_ISREG(st->st_mode) && S_ISREG(to.st_mode) &&
+                ((st->st_dev == to.st_dev && st->st_ino == to.st_ino) ||
+                 (st->st_size == to.st_size && same_bytes(mine, other)));
+    free(other);
+    free(mine);
+    return there;
+}
+
 /* What is wrong with it, for the message; NULL: it belongs there. */
 static const char *why_foreign(const struct look *k, const char *path, const struct stat *st)
 {
     unsigned marks;
 
-    if (S_ISLNK(st->st_mode))
-        return " (a symbolic link)";
     if (st->st_dev != k->dev)
         return " (something is mounted there)";
+    if (has_twin(k, path, st))
+        return NULL;
+    if (S_ISLNK(st->st_mode))
+        return " (a symbolic link)";
     if (!S_ISREG(st->st_mode) && !S_ISDIR(st->st_mode))
         return " (neither file nor folder)";
     if (forms_of(path, S_ISDIR(st->st_mode), &marks) & k->forms)
@@ -240,9 +274,10 @@ static int marked_forms(const struct look *k, struct err *e)
     return n < 0 ? -1 : (int)(all & ANY);
 }
 
-int replace_check(const char *path, enum replace_what what, struct err *e)
+static int check(const char *path, enum replace_what what, const char *twin, struct err *e)
 {
-    struct look k = { .top = path, .what = what, .forms = what == REPLACE_JOB ? JOB : ANY | UNFINISHED };
+    struct look k = { .top = path, .what = what, .forms = what == REPLACE_JOB ? JOB : ANY | UNFINISHED,
+                      .twin = twin };
     struct stat st;
 
     if (lstat(path, &st) < 0) {
@@ -263,6 +298,16 @@ int replace_check(const char *path, enum replace_what what, struct err *e)
         k.forms = (unsigned)forms;
     }
     return look_into(&k, "", e);
+}
+
+int replace_check(const char *path, enum replace_what what, struct err *e)
+{
+    return check(path, what, NULL, e);
+}
+
+int replace_check_beside(const char *path, const char *twin, struct err *e)
+{
+    return check(path, REPLACE_OUT, twin, e);
 }
 
 int replace_remove(const char *path, enum replace_what what, struct err *e)

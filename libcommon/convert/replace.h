@@ -23,6 +23,8 @@ enum replace_what {
  * that is not ours, or says that the path is no folder; ERR_SYS when it cannot be looked at.
  */
 MUST_CHECK int replace_check(const char *path, enum replace_what what, struct err *e);
+/* The same, of an output; whatever is the same in the folder `twin`, which stays, may go from this one. */
+MUST_CHECK int replace_check_beside(const char *path, const char *twin, struct err *e);
 /* Check, then remove it all. */
 MUST_CHECK int replace_remove(const char *path, enum replace_what what, struct err *e);
 

@@ -52,7 +52,7 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
         err_usage(e, "%s: commit has begun to remove what it was, and was killed: commit finishes that", in);
         return -1;
     }
-    if ((state == SWAP_DONE && swap_exchange(in, e) < 0) || swap_forget(in, e) < 0)
+    if ((state == SWAP_DONE && (swap_check(in, e) < 0 || swap_exchange(in, e) < 0)) || swap_forget(in, e) < 0)
         return -1;
     cli_say(&j->cli, "%s is what it was before the edit", in);
     return 0;

@@ -130,6 +130,15 @@ enum swap_state swap_look(const char *in)
     return state;
 }
 
+int swap_check(const char *in, struct err *e)
+{
+    char *before = swap_before(in);
+    int rc = replace_check_beside(in, before, e);
+
+    free(before);
+    return rc;
+}
+
 int swap_exchange(const char *in, struct err *e)
 {
     char *before = swap_before(in);
@@ -147,7 +156,7 @@ int swap_exchange(const char *in, struct err *e)
 int swap_forget(const char *in, struct err *e)
 {
     char *before = swap_before(in), *note = note_path(in);
-    int rc = replace_remove(before, REPLACE_OUT, e);
+    int rc = replace_check_beside(before, in, e) < 0 ? -1 : dir_remove(before, e);
 
     if (rc == 0 && unlink(note) < 0 && errno != ENOENT) {
         err_sys(e, note, "cannot remove");
@@ -161,7 +170,7 @@ int swap_forget(const char *in, struct err *e)
 int swap_give_up(const char *in, struct err *e)
 {
     char *before = swap_before(in), *path = note_path(in);
-    int rc = replace_check(before, REPLACE_OUT, e);
+    int rc = replace_check_beside(before, in, e);
     json_t *o = rc == 0 ? read_note(path) : NULL;
 
     if (o) {

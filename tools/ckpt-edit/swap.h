@@ -31,6 +31,8 @@ enum swap_state {
     SWAP_FOREIGN,               /* IN.before-edit is none of ours */
 };
 enum swap_state swap_look(const char *in);
+/* May IN be removed, once it has changed its name? ERR_USAGE: it holds what is nobody else's. */
+MUST_CHECK int swap_check(const char *in, struct err *e);
 /* Exchange the two; both states go to the other one. */
 MUST_CHECK int swap_exchange(const char *in, struct err *e);
 /* Remove IN.before-edit and the note. */
