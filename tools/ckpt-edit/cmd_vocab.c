@@ -148,8 +148,8 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
     struct edit_rows q = { .rows = j->tokens, .fd = -1, .file = -1 };
     struct edit_states *to;
 
-    if (j->tokens < 1) {
-        err_usage(e, "vocab needs --tokens N, from 1 on");
+    if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* of more, bytes might not be counted in 64 bits */
+        err_usage(e, "vocab needs --tokens N, from 1 to %d", INT32_MAX);
         return -1;
     }
     if (read_init(j->init, &q, e) < 0)
