@@ -49,7 +49,7 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
         return -1;
     }
     if (state == SWAP_GIVEN_UP) {
-        err_usage(e, "%s: commit has begun to remove what it was, and was killed: commit finishes that", in);
+        err_usage(e, "%s: commit has begun to remove what it was: commit finishes that", in);
         return -1;
     }
     if ((state == SWAP_DONE && (swap_check(in, e) < 0 || swap_exchange(in, e) < 0)) || swap_forget(in, e) < 0)
