@@ -172,8 +172,9 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The distinct files that weight_map names: bare names of the index's own kind. */
-static int files_of_index(const json_t *map, const char *path, const char *extension, char ***names, struct err *e)
+/* The distinct files that weight_map names: bare names of the index's own kind, of `a`; caller frees *names. */
+static int files_of_index(struct arena *a, const json_t *map, const char *path, const char *extension, char ***names,
+                          struct err *e)
 {
     int n = 0, cap = 0;
     const char *key;
@@ -191,7 +192,7 @@ static int files_of_index(const json_t *map, const char *path, const char *exten
         if (is_listed(*names, n, name))
             continue;
         ARRAY_ROOM(*names, cap, n + 1);
-        (*names)[n++] = xstrdup(name);
+        (*names)[n++] = arena_fmt(a, "%s", name);
     }
     if (n)
         qsort(*names, (size_t)n, sizeof **names, by_text);
@@ -220,14 +221,13 @@ static int check_listed(const struct hf_folder *f, int first, const json_t *map,
 static int read_listed(struct hf_folder *f, const json_t *map, const char *path, const char *extension, struct err *e)
 {
     char **names = NULL;
-    int n = files_of_index(map, path, extension, &names, e), rc = n < 0 ? -1 : 0;
+    int n = files_of_index(f->s->arena, map, path, extension, &names, e), rc = n < 0 ? -1 : 0;
 
     for (int i = 0; i < n; i++) {
         int first = f->n;
 
         if (rc == 0 && (read_file(f, names[i], e) < 0 || check_listed(f, first, map, path, names[i], e) < 0))
             rc = -1;
-        free(names[i]);
     }
     free(names);
     if (rc == 0 && (size_t)f->n != json_object_size(map)) {
