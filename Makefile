@@ -244,12 +244,12 @@ $(O)/tests/tools/libkernel_times.so: tests/tools/kernel_times.c
 		-L$(CUDA_HOME)/extras/CUPTI/lib64 -L$(CUDA_HOME)/lib64 -lcupti -lstdc++ -lpthread
 
 # Fuzzers are clang's; they compile the library again with coverage instrumentation.
-build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(wildcard libcommon/*/*.h libcommon/*/*/*.h)
+build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(O)/libcommon/model/family_builtin.c $(wildcard libcommon/*/*.h libcommon/*/*/*.h)
 	$(call say,FUZZ,$@)
 	@mkdir -p $(@D)
 	$(Q)clang $(CPPFLAGS_ALL) -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined \
 		$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) -o $@ $< \
-		$(filter-out libcommon/comm/%,$(LIB_SRC)) $(LIBS) -fopenmp
+		$(filter-out libcommon/comm/%,$(LIB_SRC)) $(O)/libcommon/model/family_builtin.c $(LIBS) -fopenmp
 
 $(NEED_LIBS): | check-libs
 check-libs:
