@@ -68,6 +68,15 @@ void mutate_load(struct mutate_set *s, const char *dir)
     qsort(s->file, (size_t)s->n, sizeof *s->file, by_name);
 }
 
+void mutate_free(struct mutate_set *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        free(s->file[i].name);
+        free(s->file[i].bytes);
+    }
+    s->n = 0;
+}
+
 static uint64_t pick(struct mutation *m, uint64_t n)
 {
     m->rng ^= m->rng << 13;

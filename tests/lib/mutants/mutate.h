@@ -44,6 +44,8 @@ bool mutate_is_bare(const char *name);
 
 /* Every file of a folder and those below it, "zero/3.x/fp32.pt"; fails by assert. */
 void mutate_load(struct mutate_set *s, const char *dir);
+/* Of a set that was loaded and not copied. */
+void mutate_free(struct mutate_set *s);
 /* Write a file of the set into `dir`; fails by assert. */
 void mutate_put(const char *dir, const struct mutate_file *f);
 /*

@@ -94,43 +94,54 @@ static int weigh(const struct report *r)
     return report_count(r, SEV_ERROR) ? -1 : 0;
 }
 
+/* What a sink writes; it has to live as long. */
+struct target {
+    struct hf_target *hf;
+    struct zero_target *zero;
+    struct dcp_target *dcp;
+};
+
+static void target_free(struct target *t)
+{
+    hf_target_free(t->hf);
+    zero_target_free(t->zero);
+    dcp_target_free(t->dcp);
+}
+
 /* Of small files, so that there is an index. */
-static struct sink *export_sink(struct source *s, const struct sink_opts *ko, enum hf_format format,
+static struct sink *export_sink(struct source *s, const struct sink_opts *ko, enum hf_format format, struct target *t,
                                 struct report *notes, struct err *e)
 {
     struct hf_request q = { .max_shard_bytes = 600, .named = true, .format = format, .verify = true };
-    struct hf_target *t;
 
     if (s->n_params == 0)
         return NULL;
     source_add_buffers(s);
     q.config.dtype = s->zero_stage ? s->weights : s->param[0].state[STATE_BF16] ? s->param[0].state[STATE_BF16]->dtype
                                                                                 : DTYPE_F32;
-    t = hf_target_new(s, &q, notes, e);
-    return t ? hf_sink(ko, t) : NULL;
+    t->hf = hf_target_new(s, &q, notes, e);
+    return t->hf ? hf_sink(ko, t->hf) : NULL;
 }
 
 /* For other ranks: of ZeRO again, of all others torch.distributed's. */
-static struct sink *own_sink(struct source *s, const struct sink_opts *ko, struct report *notes, struct err *e)
+static struct sink *own_sink(struct source *s, const struct sink_opts *ko, struct target *t, struct report *notes,
+                             struct err *e)
 {
-    struct zero_target *t;
-    struct dcp_target *d;
-
     if (s->zero_stage) {
-        t = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
-        return t ? zero_sink(ko, t) : NULL;
+        t->zero = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
+        return t->zero ? zero_sink(ko, t->zero) : NULL;
     }
     if (s->kind != LAYOUT_DCP)
         source_add_buffers(s);
-    d = dcp_target_new(s, notes, e);
-    return d ? dcp_sink(ko, d, (struct dcp_mesh){ 2, 1 }) : NULL;
+    t->dcp = dcp_target_new(s, notes, e);
+    return t->dcp ? dcp_sink(ko, t->dcp, (struct dcp_mesh){ 2, 1 }) : NULL;
 }
 
-static struct sink *sink_of(enum form form, struct source *s, const struct sink_opts *ko, struct report *notes,
-                            struct err *e)
+static struct sink *sink_of(enum form form, struct source *s, const struct sink_opts *ko, struct target *t,
+                            struct report *notes, struct err *e)
 {
-    return form == FORM_UNIVERSAL ? universal_pt_sink(ko) : form == FORM_OWN ? own_sink(s, ko, notes, e)
-                                                           : export_sink(s, ko, HF_SAFETENSORS, notes, e);
+    return form == FORM_UNIVERSAL ? universal_pt_sink(ko) : form == FORM_OWN ? own_sink(s, ko, t, notes, e)
+                                                           : export_sink(s, ko, HF_SAFETENSORS, t, notes, e);
 }
 
 static int write_out(struct source *s, struct sink *k, const char *out, struct err *e)
@@ -156,17 +167,24 @@ static int convert(enum form form, const char *in, const char *out)
     struct report *r = report_new(), *notes = report_new();
     struct err e = {0};
     struct source *s = source_open(in, &so, r, &e);
+    struct target t = {0};
     struct sink *k = NULL;
     int rc = -1;
 
     if (s && report_count(r, SEV_ERROR) == 0)
         mismatch_sample(s, &mo, r);
     if (weigh(r) == 0 && s)
-        k = sink_of(form, s, &ko, notes, &e);
+        k = sink_of(form, s, &ko, &t, notes, &e);
     if (k && weigh(notes) == 0)
         rc = write_out(s, k, out, &e);
+    else if (k)
+        k->ops->close(k);
+    target_free(&t);
     if (tell && rc < 0)
         printf("    %s\n", e.msg);
+    source_close(s);
+    report_free(r);
+    report_free(notes);
     return rc;
 }
 
@@ -175,8 +193,10 @@ static int verify(const char *in)
     struct verify_opts o = { .threads = 1, .progress = PROGRESS_NEVER };
     struct report *r = report_new();
     struct err e = {0};
+    int rc = verify_run(in, &o, r, &e) < 0 ? -1 : weigh(r);
 
-    return verify_run(in, &o, r, &e) < 0 ? -1 : weigh(r);
+    report_free(r);
+    return rc;
 }
 
 /* ---- one mutant ---- */
@@ -307,35 +327,43 @@ static int run_child(uint64_t seed)
 static char *make_model(const char *name)
 {
     const enum hf_format format = strcmp(name, "bin") == 0 ? HF_BIN : HF_SAFETENSORS;
-    char *out = path_join(scratch, name);
+    char *out = path_join(scratch, name), *manifest;
     const struct sink_opts ko = sink_opts_of(out);
-    struct report *r = report_new();
+    struct report *r;
+    struct target t = {0};
     struct err e = {0};
     struct source *s;
 
     if (access(out, F_OK) == 0)
         return out;
+    r = report_new();
     s = source_open(sets[SETS - 3].dir, &(struct source_opts){ .threads = 1 }, r, &e);
-    if (!s || write_out(s, export_sink(s, &ko, format, r, &e), out, &e) < 0)
+    if (!s || write_out(s, export_sink(s, &ko, format, &t, r, &e), out, &e) < 0)
         fail_msg("%s: %s", name, e.msg);
-    unlink(path_join(out, "manifest.json"));    /* it would tell too much */
+    target_free(&t);
+    source_close(s);
+    report_free(r);
+    manifest = path_join(out, "manifest.json");
+    unlink(manifest);           /* it would tell too much */
+    free(manifest);
     return out;
 }
 
 static void learn(int i)
 {
     const bool made = sets[i].kind == KIND_HF;
-    const char *from = made ? make_model(sets[i].dir) : sets[i].dir;
-    const char *more = made ? make_model(sets[i].other) : sets[i].other;
+    char *from = made ? make_model(sets[i].dir) : xstrdup(sets[i].dir);
+    char *more = made ? make_model(sets[i].other) : xstrdup(sets[i].other);
 
     mutate_load(&set[i], from);
     mutate_load(&other[i], more);
     assert_true(set[i].n > 1);
     for (enum form form = 0; form < FORMS; form++) {
-        char *out = str_fmt("%s/truth%d-%d", scratch, i, (int)form);
+        char *out;
 
         if (!has_form(i, form))
             continue;
+        out = str_fmt("%s/truth%d-%d", scratch, i, (int)form);
         n_warnings = 0;
         if (verify(from) < 0 || convert(form, from, out) < 0)
             fail_msg("%s: not converted, form %d", from, (int)form);
@@ -344,6 +372,8 @@ static void learn(int i)
         assert_true(strlen(truth[i][form]) > 100);
         free(out);
     }
+    free(from);
+    free(more);
 }
 
 static void mutants(void **state)

@@ -145,6 +145,7 @@ static bool open_altered(alter_fn *alter, char **now, struct err *e)
     s = source_open(dir, &o, NULL, e);
     *now = s ? tensor_lines_of(s) : NULL;
     source_close(s);
+    mutate_free(&set);
     assert_int_equal(dir_remove(dir, &ignored), 0);
     return *now;
 }

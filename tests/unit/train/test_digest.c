@@ -102,6 +102,21 @@ static int sit(struct seat *x, int rank, struct err *e)
     return x->k && x->tp && x->dp ? 0 : -1;
 }
 
+static void leave(struct seat *x)
+{
+    free(x->st.weights);
+    free(x->st.master);
+    free(x->st.exp_avg);
+    free(x->st.exp_avg_sq);
+    stage_free(x->g);
+    if (x->tied)
+        comm_close(x->tied);
+    comm_close(x->dp);
+    comm_close(x->tp);
+    comm_world_close(x->world);
+    kernels_close(x->k);
+}
+
 /* What was hit, as the rank that was hit knows it. */
 struct hit {
     int32_t copies;             /* ranks that hold what was hit, itself included */
@@ -191,7 +206,7 @@ static int do_flips(int rank, int size, void *arg)
     if (rank == 0)
         fprintf(stderr, "%d of %d flips hit copies\n", told, FLIPS);
     digest_free(d);
-    comm_world_close(x.world);
+    leave(&x);
     return told >= j->at_least ? 0 : 1;
 }
 
