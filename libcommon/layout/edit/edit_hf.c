@@ -138,7 +138,7 @@ static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *ma
         part.storage = new.storage;
     new.storage = part.storage;
     new.storage_elems = (int64_t)(t->map[st]->len / (uint64_t)dtype_size(t->map[st]->dtype));
-    bytes[part.storage] = (uint64_t)new.storage_elems * (uint64_t)dtype_size(new.dtype);
+    bytes[part.storage] = (uint64_t)dtype_size(new.dtype) * (uint64_t)new.storage_elems;
     made->part[made->n++] = part;
     pk_set_str(x->arena, root, t->name, pt_new_tensor(x->arena, &new));
 }

@@ -187,6 +187,8 @@ QUEUED_STRUCT(embed, kernel_embed)
 QUEUED_STRUCT(embed_back, kernel_embed_back)
 QUEUED_STRUCT(embed_finish, kernel_embed_finish)
 QUEUED_STRUCT(position_back, kernel_position_back)
+/* Fields and parameters as arguments of a macro, and lists of uses, are laid by hand. */
+/* clang-format off */
 QUEUED(gelu, void *y; const void *pre; int64_t n; enum dtype t;,
        (void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s), LIST(y, pre, n, t),
        (a->y, a->pre, a->n, a->t, NULL))
@@ -232,6 +234,7 @@ QUEUED(add, void *y; const void *x; int64_t n; enum dtype t;,
 QUEUED(normal, float *x; int64_t first; int64_t n; float std; uint32_t key[2];,
        (float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s),
        LIST(x, first, n, std, { key[0], key[1] }), (a->x, a->first, a->n, a->std, a->key, NULL))
+/* clang-format on */
 
 /* ---- the door ---- */
 
@@ -272,6 +275,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     dev.unpin = dev_unpin;
     /* What only counts, or makes lists, stays the CPU's. */
     k = *cpu;
+    /* clang-format off */
 #define TAKE(name) k.name = name;
     TAKE(linear) TAKE(linear_gelu) TAKE(linear_dx) TAKE(linear_dx_gelu) TAKE(linear_dw) TAKE(gelu) TAKE(layernorm)
     TAKE(layernorm_back) TAKE(residual_norm) TAKE(dropout_back) TAKE(attention) TAKE(attention_back) TAKE(embed)
@@ -284,3 +288,4 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     k.close = fake_close;
     return &k;
 }
+/* clang-format on */
