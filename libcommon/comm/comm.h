@@ -71,6 +71,9 @@ struct comm_options {
     /* The job is being ended: last chance to note it in a file. Runs in the monitor's thread, on every
      * rank that is still there; the process ends after it, or after 3 s. */
     void (*on_abort)(void *arg, const struct watch_end *end);
+    /* The last thing before the process ends: after on_abort, or from within it, in a signal's handler, where its
+     * 3 s are over. Only what is safe there. May be NULL. */
+    void (*on_leave)(void);
     struct watch_statuses statuses;
     /*
      * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a

@@ -308,11 +308,15 @@ void watch_tell_stall(struct watch *w, const char *text)
     free(s);
 }
 
+/* What the alarm's handler goes by; one world a process. */
 static volatile sig_atomic_t status_in_the_end;
+static void (*volatile at_leave)(void);
 
 static void on_alarm(int sig)
 {
     (void)sig;
+    if (at_leave)
+        at_leave();
     _exit(status_in_the_end);
 }
 
@@ -324,6 +328,7 @@ void watch_last_words(struct watch *w, const struct watch_end *end)
         return;
     /* Whatever the callback hangs in, the process ends. */
     status_in_the_end = end->status;
+    at_leave = w->o.on_leave;
     signal(SIGALRM, on_alarm);
     sigemptyset(&only);
     sigaddset(&only, SIGALRM);
@@ -331,6 +336,8 @@ void watch_last_words(struct watch *w, const struct watch_end *end)
     alarm(LAST_WORDS_S);
     w->o.on_abort(w->o.arg, end);
     alarm(0);
+    if (at_leave)
+        at_leave();
 }
 
 void watch_leave_job(struct watch *w, const struct watch_end *end)

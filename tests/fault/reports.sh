@@ -20,8 +20,8 @@ begin() {
         rank=$((rank + 1))
     done
     n=0
-    until grep -q "successfully saved" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
-    grep -q "successfully saved" "$dir.log" || { cat "$dir.log"; fail "$dir does not train"; finish; }
+    until grep -q "${ready:-successfully saved}" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
+    grep -q "${ready:-successfully saved}" "$dir.log" || { cat "$dir.log"; fail "$dir does not train"; finish; }
 }
 # ended NAME STATUS RANK...: these ranks leave with it.
 ended() {
@@ -91,8 +91,18 @@ wait $pid0; check "well: status 0" [ $? -eq 0 ]
 wait $pid1
 check "well: no reports" [ ! -e "$dir/reports" ]
 
-# A core file, where it is wanted, is of the signal.
-(ulimit -c unlimited 2>/dev/null || exit 0
- cd "$W" && begin dump 1 && kill -SEGV $pid0 && wait $pid0; [ $? -eq 139 ])
-check "core: dies of the signal" [ $? -eq 0 ]
+# A core file, where it is wanted, is of the signal: also where the disk takes longer than the last words may.
+dumps() {           # NAME MS
+    (ulimit -c unlimited 2>/dev/null || exit 0
+     cd "$W" && ready=" iteration " BADIO_SLOW=$2 LD_PRELOAD=${slow:-} begin "$1" 1 &&
+         kill -SEGV $pid0 && wait $pid0; [ $? -eq 139 ])
+    check "core: $1 dies of the signal" [ $? -eq 0 ]
+}
+dumps dump 0
+slow=$W/badio.so
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"$W/log"; then
+    dumps slowly 1600
+else
+    fail "badio.c: $(cat "$W/log")"
+fi
 finish

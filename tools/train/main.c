@@ -97,7 +97,6 @@ static void on_abort(void *arg, const struct watch_end *end)
     note_end(end);
     if (!end->signal || end->rank != train.place->rank)
         report_stacks(&train.report, end->reason);
-    crash_leave_core();
 }
 
 /* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
@@ -159,6 +158,7 @@ static int join(struct trainer *t, struct err *e)
 {
     struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
+        .on_leave = crash_leave_core,
         .stall_notice_s = t->o.stall_notice > 0 ? (double)t->o.stall_notice : -1, .on_stall = on_stall, .arg = t,
         .statuses = { .lost = CAUSE_LOST, .crashed = CAUSE_CRASH, .hang = CAUSE_HANG },
     };

@@ -23,6 +23,7 @@ static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
 static const struct report_run *run;
 static struct watch *watch;
 static atomic_int crashed;              /* the signal */
+static atomic_int crashed_tid;          /* whose */
 static atomic_bool let_go;
 
 static bool wants_core(void)
@@ -55,6 +56,7 @@ static void on_crash(int sig, siginfo_t *info, void *context)
         die_of(sig);
         return;
     }
+    atomic_store(&crashed_tid, gettid());
     snprintf(line, sizeof line, "crashed: SIG%s, address %#jx, in iteration %lld", sigabbrev_np(sig),
              (uintmax_t)(uintptr_t)info->si_addr, (long long)*run->iteration + 1);
     report_stacks(run, line);
@@ -90,5 +92,8 @@ void crash_leave_core(void)
     if (!atomic_load(&crashed) || !wants_core())
         return;
     atomic_store(&let_go, true);
+    /* The alarm that ends the last words may have come to the very thread that waits for them. */
+    if (gettid() == atomic_load(&crashed_tid))
+        die_of(atomic_load(&crashed));
     sleep(LEAVE_S);
 }

@@ -14,7 +14,7 @@
 /* From now on until crash_release(); both stay until then. Nothing under sanitizers, who know more. The main thread. */
 void crash_catch(const struct report_run *r, struct watch *w);
 void crash_release(void);
-/* In on_abort, as the last thing: has this process crashed, its core file is made now. */
+/* on_leave of comm.h: has this process crashed, its core file is made now. */
 void crash_leave_core(void);
 
 #endif
