@@ -52,6 +52,14 @@ while [ $i -lt "$kills" ]; do
     i=$((i + 1))
 done
 
+# Killed at its last act, and between its last two: rarely, so here it is.
+check "a copy" ckpt-backup copy -q "$src" "$W/store"
+rm "$W/store/latest"; echo half >"$W/store/latest.4321.part"
+check "latest not moved: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
+check "latest names the copy" [ "$(cat "$W/store/latest")" = global_step10 ]
+check "latest.4321.part is gone" [ ! -e "$W/store/latest.4321.part" ]
+clean
+
 # Restoring, and removing: of each step a whole copy is somewhere at any moment.
 cat >"$W/rules" <<RULES
 keep-last 1

@@ -328,7 +328,8 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
         out->there_already = true;
         out->receipt = old;
         old = NULL;
-        rc = stage_sweep(final, job, e);
+        /* The run that put it there may have been killed before its last act. */
+        rc = stage_sweep(final, job, e) < 0 ? -1 : move_latest(p, out->receipt, e);
     } else if (rc == 0) {
         out->receipt = place_new_receipt(c, form);
         rc = put_new(p, c, out, final, e);

@@ -141,13 +141,13 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     return rc;
 }
 
-/* What a killed run was removing. */
+/* What a killed run was removing or replacing. */
 static int sweep(struct place *p, struct err *e)
 {
-    char *folder = path_join(p->path, RECEIPT_FOLDER);
+    char *folder = path_join(p->path, RECEIPT_FOLDER), *latest = path_join(p->path, "latest");
     DIR *d = opendir(folder);
     struct dirent *ent;
-    int rc = 0;
+    int rc = file_replace_sweep(latest, e);
 
     while (d && rc == 0 && (ent = readdir(d)) != NULL) {
         char *path = path_join(folder, ent->d_name), *text = NULL;
@@ -170,6 +170,7 @@ static int sweep(struct place *p, struct err *e)
     if (d)
         closedir(d);
     free(folder);
+    free(latest);
     return rc;
 }
 
