@@ -12,6 +12,8 @@ mkdir "$HOME"
 git config --global init.defaultBranch main
 git init -q --bare "$W/hub.git"
 git clone -q "$W/hub.git" "$W/logs" 2>/dev/null
+# A hub is another machine: it hears that its client is gone, it is not killed with it.
+git -C "$W/logs" config remote.origin.receivepack "setsid git-receive-pack"
 mkdir -p "$W/logs/logs" "$W/logs/tensorboard"
 
 once() { "$sync" --quiet --repo-path "$W/logs" --patterns 'tensorboard/*tfevents*' 'logs/*.txt'; }
