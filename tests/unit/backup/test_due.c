@@ -204,7 +204,8 @@ static void test_place_forgets(void **state)
 
     (void)state;
     expect_steps(a, n, DUE_COPY, 0, "50 60 ");
-    expect_steps(a, n, DUE_FORGET, 0, "10 40 ");
+    expect_steps(a, n, DUE_FORGET, 0, "40 ");
+    expect_steps(a, n, DUE_WAIT, 0, "10 ");                     /* 20 is the only other one that is whole and good */
     got = steps_text(a, n, DUE_WAIT, 0, FORM_WEIGHTS);
     assert_string_equal(got, "30 ");                            /* far is to hold it whole, and does not */
     free(got);
@@ -246,6 +247,37 @@ static void test_place_keeps_the_good(void **state)
     }
 }
 
+/* Weights alone make no whole copy old: of each form the newest stay. */
+static void test_place_keeps_whole_ones(void **state)
+{
+    static const struct due_held held[] = { { 1000, FORM_WHOLE, true }, { 1100, FORM_WEIGHTS, true },
+                                            { 1200, FORM_WEIGHTS, true }, { 2000, FORM_WHOLE, true } };
+    static const int64_t step[] = { 1000, 1100, 1200 };
+    struct rules r = rules_of("place p\nfull-every 1000\nweights-every 100\nkeep-last 1\n");
+    static const struct { int n_held; enum due_verb verb; const char *whole, *weights; } cases[] = {
+        { 0, DUE_COPY, "1000 ", "1200 " },
+        { 2, DUE_FORGET, "", "" },
+        { 2, DUE_WAIT, "", "1100 " },                   /* 1200 is to come */
+        { 3, DUE_FORGET, "", "1100 " },                 /* 1000 is the newest that is whole */
+        { 4, DUE_FORGET, "1000 ", "1100 1200 " },       /* 2000 is the newest of both */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct due_place place = { true, held, cases[i].n_held };
+        struct due_state st = { step, 3, 1200, &place };
+        struct due_action *a;
+        int n = due_make(&r, &st, &a);
+        char *weights = steps_text(a, n, cases[i].verb, 0, FORM_WEIGHTS);
+
+        expect_steps(a, n, cases[i].verb, 0, cases[i].whole);
+        assert_string_equal(weights, cases[i].weights);
+        free(weights);
+        free(a);
+    }
+    rules_free(&r);
+}
+
 /* ---- rules that are none ---- */
 
 static void test_bad_rules(void **state)
@@ -280,7 +312,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_schedule), cmocka_unit_test(test_places_hold),
         cmocka_unit_test(test_nothing_is_forgotten), cmocka_unit_test(test_place_forgets),
-        cmocka_unit_test(test_place_keeps_the_good), cmocka_unit_test(test_bad_rules),
+        cmocka_unit_test(test_place_keeps_the_good),
+        cmocka_unit_test(test_place_keeps_whole_ones), cmocka_unit_test(test_bad_rules),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,11 +16,14 @@ struct steps {
     int n;
 };
 
+/* What keep-last counts in a place. A whole copy has the weights, too; one of weights alone makes no whole one old. */
+struct newest { struct steps any, whole; };
+
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    struct steps *stay;         /* of each place what counts for its keep-last, what is to come too */
-    struct steps *sound;        /* of each place what it has verified */
+    struct newest *stay;       /* of each place what is there and what is to come */
+    struct newest *sound;      /* of each place what it has verified */
     struct due_action *action;
     int n, cap;
 };
@@ -49,12 +52,17 @@ static bool kept(const struct rules_keep *k, struct steps of, int64_t wanted)
     return false;
 }
 
+static bool kept_in_place(const struct rules_keep *k, const struct newest *of, int64_t wanted, enum backup_form form)
+{
+    return kept(k, form == FORM_WEIGHTS ? of->any : of->whole, wanted);
+}
+
 static enum backup_form due_form(const struct making *m, int place, int64_t step)
 {
     const struct rules_place *p = &m->rules->place[place];
     enum backup_form form = picked_form(p, step);
 
-    return kept(&p->keep, m->stay[place], step) ? form : (enum backup_form)FORM_NONE;
+    return kept_in_place(&p->keep, &m->stay[place], step, form) ? form : (enum backup_form)FORM_NONE;
 }
 
 static bool is_there(const struct due_place *p, int64_t step, enum backup_form form)
@@ -88,25 +96,52 @@ static void sort_steps(struct steps *s)
     s->n = n;
 }
 
+static void count(struct newest *c, int64_t step, enum backup_form form)
+{
+    c->any.step[c->any.n++] = step;
+    if (form != FORM_WEIGHTS)
+        c->whole.step[c->whole.n++] = step;
+}
+
+static void newest_make(struct newest *c, int most)
+{
+    c->any.step = xcalloc((size_t)most + 1, sizeof *c->any.step);
+    c->whole.step = xcalloc((size_t)most + 1, sizeof *c->whole.step);
+}
+
+static void newest_sort(struct newest *c)
+{
+    sort_steps(&c->any);
+    sort_steps(&c->whole);
+}
+
+static void newest_free(struct newest *c)
+{
+    free(c->any.step);
+    free(c->whole.step);
+}
+
 /* What the place holds and what it will; and of that what it has verified. */
 static void list_steps(struct making *m, int place)
 {
     const struct due_place *p = &m->st->place[place];
-    struct steps *stay = &m->stay[place], *sound = &m->sound[place];
+    struct newest *stay = &m->stay[place], *sound = &m->sound[place];
 
-    stay->step = xcalloc((size_t)(p->n_held + m->st->n_steps) + 1, sizeof *stay->step);
-    sound->step = xcalloc((size_t)p->n_held + 1, sizeof *sound->step);
+    newest_make(stay, p->n_held + m->st->n_steps);
+    newest_make(sound, p->n_held);
     for (int i = 0; i < p->n_held; i++) {
-        stay->step[stay->n++] = p->held[i].step;
+        count(stay, p->held[i].step, p->held[i].form);
         if (p->held[i].verified)
-            sound->step[sound->n++] = p->held[i].step;
+            count(sound, p->held[i].step, p->held[i].form);
     }
-    for (int i = 0; i < m->st->n_steps; i++)
-        if (is_finished(m->st, m->st->step[i]) &&
-            picked_form(&m->rules->place[place], m->st->step[i]) != (enum backup_form)FORM_NONE)
-            stay->step[stay->n++] = m->st->step[i];
-    sort_steps(stay);
-    sort_steps(sound);
+    for (int i = 0; i < m->st->n_steps; i++) {
+        enum backup_form form = picked_form(&m->rules->place[place], m->st->step[i]);
+
+        if (is_finished(m->st, m->st->step[i]) && form != (enum backup_form)FORM_NONE)
+            count(stay, m->st->step[i], form);
+    }
+    newest_sort(stay);
+    newest_sort(sound);
 }
 
 /* ---- actions ---- */
@@ -172,9 +207,9 @@ static void forget_in_place(struct making *m, int place)
     for (int i = 0; i < p->n_held; i++) {
         struct due_action a = { DUE_WAIT, p->held[i].step, place, place, p->held[i].form };
 
-        if (kept(k, m->stay[place], a.step))
+        if (kept_in_place(k, &m->stay[place], a.step, a.form))
             continue;
-        if (kept(k, m->sound[place], a.step))
+        if (kept_in_place(k, &m->sound[place], a.step, a.form))
             add(m, a);
         else
             add_forget(m, a);
@@ -197,8 +232,8 @@ int due_make(const struct rules *r, const struct due_state *st, struct due_actio
         if (st->place[p].known)
             forget_in_place(&m, p);
     for (int p = 0; p < r->n_places; p++) {
-        free(m.stay[p].step);
-        free(m.sound[p].step);
+        newest_free(&m.stay[p]);
+        newest_free(&m.sound[p]);
     }
     free(m.stay);
     free(m.sound);

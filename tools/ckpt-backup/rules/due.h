@@ -3,7 +3,8 @@
  *
  * A step is due at a place in one form: whole when `full-every`, `full` or `keep` pick it, else without its optimizer
  * when `weights-every` or `weights` do, and only if the place's own `keep` rules let it stay there. It is there when
- * the place has verified it in that form; whole serves for weights, too.
+ * the place has verified it in that form; whole serves for weights, too. `keep-last N` of a place: its newest N that
+ * are whole, and of all its steps the newest N.
  *
  * A step may be forgotten in the run's folder when its rules say what to keep and not this step, `latest` is another
  * step, and each place that is due to hold it does. The same of a place and all other places. What cannot be
