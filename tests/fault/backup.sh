@@ -270,6 +270,10 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -l
     check "both stay" [ "$(cd "$W/run" && echo *)" = "global_step20 global_step30 global_step40 latest" ]
     rm -rf "$W/run" && cp -rp "$W/ref" "$W/run" && clean
     check "without O_DIRECT" $shim BADIO_DIRECT=0 ckpt-backup copy -q "$src" "$W/store"
+    check "without O_DIRECT: packed" $shim BADIO_DIRECT=0 ckpt-backup copy --pack -q "$src" "$W/store"
+    check "without O_DIRECT: unpacked" $shim BADIO_DIRECT=0 ckpt-backup restore -q "$W/store" global_step10.pack "$W/out"
+    check "without O_DIRECT: same bytes" same "$W/out" "$src"
+    rm -rf "$W/out"
     check "without O_DIRECT: sound" ckpt-backup verify -q "$W/store"
     clean
 else

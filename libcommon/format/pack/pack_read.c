@@ -4,16 +4,14 @@
  * A frame that is told from others needs theirs unpacked: a thread keeps the last one it did for that, which is mostly
  * the one needed next.
  */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
+#include "libcommon/format/pack/pack_direct.h"
 #include "libcommon/format/pack/pack_impl.h"
 #include "libcommon/format/pack/planes.h"
 
@@ -163,22 +161,26 @@ uint32_t pack_crc(const struct pack *p)
 struct unpacker {
     struct pack *p;
     struct planes *planes;
-    uint8_t *packed, *raw, *ref;
+    uint8_t *packed_room, *raw_room;    /* of pack_direct.h */
+    uint8_t *raw;               /* the frame's bytes, in raw_room */
+    uint8_t *ref;
     uint8_t *kept;              /* frame `kept_frame`, that others are told from */
     uint64_t kept_frame;
 };
 
 static struct unpacker unpacker_new(struct pack *p)
 {
-    return (struct unpacker){ p, planes_new(PACK_FRAME), xmalloc(planes_bound(PACK_FRAME)), xmalloc(PACK_FRAME),
-                              xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(PACK_FRAME), NO_FRAME };
+    return (struct unpacker){ .p = p, .planes = planes_new(PACK_FRAME), .raw_room = pack_direct_new(PACK_FRAME),
+                              .packed_room = pack_direct_new(planes_bound(PACK_FRAME)),
+                              .ref = xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)),
+                              .kept = xmalloc(PACK_FRAME), .kept_frame = NO_FRAME };
 }
 
 static void unpacker_free(struct unpacker *u)
 {
     planes_free(u->planes);
-    free(u->packed);
-    free(u->raw);
+    free(u->packed_room);
+    free(u->raw_room);
     free(u->ref);
     free(u->kept);
 }
@@ -198,14 +200,16 @@ static int read_frame(struct unpacker *u, uint64_t i, uint8_t *raw, struct err *
     const struct pack *p = u->p;
     const struct pack_frame *f = &p->x.frame[i];
     struct pack_piece piece = pack_piece(&p->x, i);
+    uint8_t *packed;
 
     if (f->len > planes_bound(PACK_FRAME))
         return bad_frame(p, i, "is longer than one can be", e);
-    if (files_read(p->files, p->file, p->at[i], u->packed, f->len, e) < 0)
+    packed = pack_direct_read(p->files, p->file, p->at[i], f->len, u->packed_room, e);
+    if (!packed)
         return -1;
-    if (crc_bytes(0, u->packed, f->len) != f->crc_packed)
+    if (crc_bytes(0, packed, f->len) != f->crc_packed)
         return bad_frame(p, i, "has another crc than the index has", e);
-    if (planes_unpack(u->planes, u->packed, f->len, piece.run->width, raw, piece.len) < 0)
+    if (planes_unpack(u->planes, packed, f->len, piece.run->width, raw, piece.len) < 0)
         return bad_frame(p, i, "does not unpack", e);
     return 0;
 }
@@ -271,6 +275,7 @@ static int unpack_frame(struct unpacker *u, uint64_t i, struct err *e)
         }
         return -1;
     }
+    u->raw = pack_direct_place(u->raw_room, piece.at);
     if (read_frame(u, i, u->raw, e) < 0)
         return -1;
     if (u->p->x.frame[i].guessed)
@@ -285,7 +290,7 @@ struct unpacking {
     const struct pack_opts *o;
     const char *folder;
     struct report *report;
-    int fd;                     /* of the file that is being unpacked */
+    struct pack_direct_file out;        /* the file that is being unpacked */
     _Atomic bool failed;
     struct err *e;
 };
@@ -311,7 +316,7 @@ static void unpack_one(struct unpacking *un, struct unpacker *u, uint64_t i)
         return;
     if (un->o->stopped && un->o->stopped())
         err_stop(&e);
-    else if (unpack_frame(u, i, &e) == 0 && un->folder && write_all_at(un->fd, u->raw, piece.len, piece.at) < 0)
+    else if (unpack_frame(u, i, &e) == 0 && un->folder && pack_direct_write(&un->out, u->raw, piece.len, piece.at) < 0)
         err_sys(&e, un->p->x.file[piece.run->file].name, "cannot write %u bytes", piece.len);
     if (e.kind != ERR_NONE)
         tell(un, &e);
@@ -346,17 +351,15 @@ static int unpack_file(struct unpacking *un, int i)
 {
     char *path = path_join(un->folder, un->p->x.file[i].name);
 
-    un->fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (un->fd < 0) {
+    if (pack_direct_open(&un->out, path) < 0) {
         err_sys(un->e, path, "cannot open for writing");
         un->failed = true;
     } else {
         unpack_frames(un, frames_before(&un->p->x, i), frames_before(&un->p->x, i + 1));
-        if (fsync(un->fd) < 0 && !un->failed) {
-            err_sys(un->e, path, "cannot be written to disk");
-            un->failed = true;
-        }
-        close(un->fd);
+    }
+    if (pack_direct_close(&un->out) < 0 && !un->failed) {
+        err_sys(un->e, path, "cannot be written to disk");
+        un->failed = true;
     }
     free(path);
     return un->failed ? -1 : 0;
@@ -364,7 +367,7 @@ static int unpack_file(struct unpacking *un, int i)
 
 int pack_unpack(struct pack *p, const char *folder, const struct pack_opts *o, struct report *r, struct err *e)
 {
-    struct unpacking un = { .p = p, .o = o, .folder = folder, .report = r, .fd = -1, .e = e };
+    struct unpacking un = { .p = p, .o = o, .folder = folder, .report = r, .e = e };
 
     if (!folder)
         unpack_frames(&un, 0, p->x.n_frames);

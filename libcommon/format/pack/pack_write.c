@@ -7,18 +7,17 @@
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
+#include "libcommon/format/pack/pack_direct.h"
 #include "libcommon/format/pack/pack_impl.h"
 #include "libcommon/format/pack/pack_output.h"
 #include "libcommon/format/pack/planes.h"
 
 /* A guess that is wrong more often than for one number in so many tells less than the number itself. */
 enum { GUESS_HOLDS = 8 };
-
-/* Read and hashed in one go: what the second wants is still in the cache. */
-enum { READ_BYTES = 128 << 10 };
 
 struct pack_job {
     struct pack_index *x;
@@ -36,22 +35,28 @@ struct pack_job {
 /* One thread's. */
 struct packer {
     struct planes *planes;
-    uint8_t *raw, *ref, *packed;
+    uint8_t *raw_room, *ref_room;       /* of pack_direct_read() */
+    uint8_t *raw;               /* the frame's bytes, in raw_room */
+    uint8_t *joined;            /* what it is told from, where that lies in several places */
+    uint8_t *packed;
     uint8_t *block;             /* for a full one of `out` */
 };
 
 static struct packer packer_new(void)
 {
-    return (struct packer){ planes_new(PACK_FRAME), xmalloc(PACK_FRAME),
-                            xmalloc(guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME)), xmalloc(planes_bound(PACK_FRAME)),
-                            pack_block_new() };
+    const uint64_t most_ref = guess_ref_bytes(PACK_ROUND_BF16, PACK_FRAME);
+
+    return (struct packer){ .planes = planes_new(PACK_FRAME), .raw_room = pack_direct_new(PACK_FRAME),
+                            .ref_room = pack_direct_new(most_ref), .joined = xmalloc(most_ref),
+                            .packed = xmalloc(planes_bound(PACK_FRAME)), .block = pack_block_new() };
 }
 
 static void packer_free(struct packer *w)
 {
     planes_free(w->planes);
-    free(w->raw);
-    free(w->ref);
+    free(w->raw_room);
+    free(w->ref_room);
+    free(w->joined);
     free(w->packed);
     free(w->block);
 }
@@ -64,21 +69,29 @@ static void fail(struct pack_job *job, const struct err *e)
     job->failed = true;
 }
 
-/* What bytes [at, at + len) of the run are told from. */
-static int read_refs(struct pack_job *job, const struct pack_run *run, struct pack_piece piece, uint8_t *ref,
+/* *ref: what the piece of its run is told from. */
+static int read_refs(struct pack_job *job, struct packer *w, struct pack_piece piece, const uint8_t **ref,
                      struct err *e)
 {
-    uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), need = guess_ref_bytes(run->guess, piece.len);
+    const struct pack_run *run = piece.run;
+    uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), all = guess_ref_bytes(run->guess, piece.len);
+    uint64_t done = 0;
 
-    for (int i = run->first_ref; need > 0; i++) {
+    for (int i = run->first_ref; done < all; i++) {
         const struct pack_ref *f = &job->x->ref[i];
-        uint64_t from = min_u64(skip, f->len), n = min_u64(need, f->len - from);
+        uint64_t from = min_u64(skip, f->len), n = min_u64(all - done, f->len - from);
+        uint8_t *p;
 
-        if (n && files_read(job->files, job->file[f->file], f->at + from, ref, n, e) < 0)
-            return -1;
         skip -= from;
-        need -= n;
-        ref += n;
+        if (n == 0)
+            continue;
+        p = pack_direct_read(job->files, job->file[f->file], f->at + from, n, w->ref_room, e);
+        if (!p)
+            return -1;
+        *ref = n == all ? p : w->joined;
+        if (n < all)
+            memcpy(w->joined + done, p, n);
+        done += n;
     }
     return 0;
 }
@@ -88,30 +101,16 @@ static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece
                        struct err *e)
 {
     const struct pack_run *run = piece.run;
+    const uint8_t *ref = NULL;
     uint32_t wrong;
 
-    if (read_refs(job, run, piece, w->ref, e) < 0)
+    if (read_refs(job, w, piece, &ref, e) < 0)
         return -1;
-    wrong = guess_apply(run->guess, w->ref, w->raw, piece.len);
+    wrong = guess_apply(run->guess, ref, w->raw, piece.len);
     *zeros = wrong == 0;
     *guessed = wrong <= piece.len / (uint32_t)run->width / GUESS_HOLDS;
     if (!*guessed)
-        guess_apply(run->guess, w->ref, w->raw, piece.len);
-    return 0;
-}
-
-static int read_raw(struct pack_job *job, struct pack_piece piece, uint8_t *raw, uint32_t *crc, struct err *e)
-{
-    int file = job->file[piece.run->file];
-
-    *crc = 0;
-    for (uint32_t at = 0; at < piece.len; at += READ_BYTES) {
-        uint32_t n = (uint32_t)min_u64(READ_BYTES, piece.len - at);
-
-        if (files_read(job->files, file, piece.at + at, raw + at, n, e) < 0)
-            return -1;
-        *crc = crc_bytes(*crc, raw + at, n);
-    }
+        guess_apply(run->guess, ref, w->raw, piece.len);
     return 0;
 }
 
@@ -123,8 +122,10 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
     struct pack_frame *f = &job->x->frame[i];
     bool zeros = false;
 
-    if (read_raw(job, piece, w->raw, &f->crc_raw, e) < 0)
+    w->raw = pack_direct_read(job->files, job->file[run->file], piece.at, piece.len, w->raw_room, e);
+    if (!w->raw)
         return -1;
+    f->crc_raw = crc_bytes(0, w->raw, piece.len);
     f->guessed = false;
     if (run->guess != PACK_NO_GUESS && guess_frame(job, w, piece, &zeros, &f->guessed, e) < 0)
         return -1;
