@@ -22,8 +22,8 @@ struct newest { struct steps any, whole; };
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    struct newest *stay;       /* of each place what is there and what is to come */
-    struct newest *sound;      /* of each place what it has verified */
+    struct newest *stay;        /* of each place what is there and what is to come */
+    struct newest *sound;       /* of each place what it has verified */
     struct due_action *action;
     int n, cap;
 };
