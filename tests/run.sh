@@ -19,7 +19,7 @@
 #   clang    everything compiles without a warning
 #   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
-# One more runs side by side than there are processors, since many wait (JOBS=N: N). Each is one line of output; its log is shown only when
+# Twice as many run side by side as there are processors, since many wait (JOBS=N: N). Each is one line of output; its log is shown only when
 # it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
 # possible on this machine counts as skipped. A failing case keeps its scratch folder.
 # The pattern also picks whole groups by their name: make test T=lint
@@ -29,7 +29,7 @@ cd "$(dirname "$0")/.." || exit 1
 mode=test
 if [ "${1:-}" = check ]; then mode=check; shift; fi
 pattern=${1:-*}
-jobs=${JOBS:-$(($(nproc) + 1))}
+jobs=${JOBS:-$(($(nproc) * 2))}
 make=${MAKE:-make}
 flavour=${B:-release}
 # An outer make's job server and flags are not for the builds here.
@@ -215,7 +215,7 @@ if [ $mode = test ]; then
         build build "$flavour" "$units" "$cases${scripts// /}" || finish
     fi
     flavour_is "$flavour"
-    export QUICK=${QUICK:-1} KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-4}
+    export QUICK=${QUICK:-1} KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-8}
     # The long ones first.
     case " $units " in *test_flips*) run unit test_flips "$TBIN/test_flips" ;; esac
     for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
