@@ -28,6 +28,7 @@ struct dcp_reader {
     struct dcp_place *place;
     bool *used;
     int n_places;
+    bool transformed;           /* some item is; told once */
 };
 
 /* ---- small things ---- */
@@ -116,13 +117,15 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
                  name);
         return -1;
     }
-    if (!pk_is_none(transform)) {
+    if (!pk_is_none(transform) && !rd->transformed) {
         struct strbuf text = {0};
 
         pk_text(transform, &text);
         report_add(rd->r, SEV_ERROR, "transform", rd->path, info->at, name,
-                   "its bytes in %s went through %s: only items as they are can be read", file, text.buf);
+                   "its bytes in %s went through %s, others' perhaps, too: only items as they are can be read; save "
+                   "without extensions", file, text.buf);
         strbuf_free(&text);
+        rd->transformed = true;
     }
     key = place_key(name, where, ndim);
     twice = names_find(rd->place_of, key) >= 0;

@@ -180,6 +180,21 @@ static void check_rest(const struct dcp_opening *x, int home, uint64_t end)
                    "%" PRIu64 " bytes here are no item's", size - end);
 }
 
+/* SerializationFormat.SAFETENSORS: one safetensors file of all tensors, where every item begins. Told once a file. */
+static bool is_shared(struct dcp_opening *x, int i)
+{
+    const struct dcp_item *it = &x->item[i], *before = it - 1;
+    const uint64_t at = it->chunk->place.at;
+
+    if (i == 0 || before->home != it->home || before->chunk->place.at != at)
+        return false;
+    if (i == 1 || before[-1].home != it->home || before[-1].chunk->place.at != at)
+        report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, it->en->name,
+                   "its item begins where that of %s does, as SerializationFormat.SAFETENSORS has it: only TORCH_SAVE "
+                   "can be read; save in that", before->en->name);
+    return true;
+}
+
 /* One item after the other; what lies outside its file, or on another item, is not opened. */
 static void place_items(struct dcp_opening *x)
 {
@@ -202,6 +217,8 @@ static void place_items(struct dcp_opening *x)
                        files_size(f, it->home));
             continue;
         }
+        if (is_shared(x, i))
+            continue;
         if (p->at < end) {
             report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, it->en->name,
                        "its item begins inside the one before, which ends at byte %" PRIu64, end);
