@@ -15,6 +15,9 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 /* How a plane is stored: the low two bits of its word, above which its length stands. */
 enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
@@ -110,7 +113,7 @@ static inline __m128i back4(__m128i x)
     return _mm_or_si128(_mm_srli_epi32(x, 1), _mm_slli_epi32(x, 31));
 }
 
-/* Each of these does 16 numbers at a time and returns how many it did; the others are left for plain loops. */
+/* Each of these does 16 numbers at a time and returns how many are done; the others are left for plain loops. */
 static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;
@@ -125,10 +128,8 @@ static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plan
     return i;
 }
 
-static uint32_t split4_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+static uint32_t split4_fast(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
 {
-    uint32_t i = 0;
-
     for (; i + 16 <= n; i += 16) {
         const uint8_t *p = raw + 4 * (size_t)i;
         __m128i even[2], odd[2], byte[4];
@@ -143,12 +144,12 @@ static uint32_t split4_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plan
     return i;
 }
 
-static uint32_t join2_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+static uint32_t join2_fast(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
 {
     uint32_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        __m128i lo = load(in + i), hi = load(in + n + i);
+        __m128i lo = load(plane[0] + i), hi = load(plane[1] + i);
 
         store(raw + 2 * i, back2(_mm_unpacklo_epi8(lo, hi)));
         store(raw + 2 * i + 16, back2(_mm_unpackhi_epi8(lo, hi)));
@@ -156,13 +157,10 @@ static uint32_t join2_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
     return i;
 }
 
-static uint32_t join4_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+static uint32_t join4_fast(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
 {
-    uint32_t i = 0;
-
     for (; i + 16 <= n; i += 16) {
-        __m128i p0 = load(in + i), p1 = load(in + n + i), p2 = load(in + 2 * (size_t)n + i);
-        __m128i p3 = load(in + 3 * (size_t)n + i);
+        __m128i p0 = load(plane[0] + i), p1 = load(plane[1] + i), p2 = load(plane[2] + i), p3 = load(plane[3] + i);
         __m128i a = _mm_unpacklo_epi8(p0, p1), b = _mm_unpacklo_epi8(p2, p3);
         __m128i c = _mm_unpackhi_epi8(p0, p1), d = _mm_unpackhi_epi8(p2, p3);
         uint8_t *to = raw + 4 * (size_t)i;
@@ -180,14 +178,109 @@ static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plan
     (void)raw, (void)n, (void)plane;
     return 0;
 }
-#define split4_fast split2_fast
 
-static uint32_t join2_fast(const uint8_t *in, uint32_t n, uint8_t *raw)
+static uint32_t split4_fast(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
 {
-    (void)in, (void)n, (void)raw;
+    (void)raw, (void)n, (void)plane;
+    return i;
+}
+
+static uint32_t join2_fast(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+{
+    (void)plane, (void)n, (void)raw;
     return 0;
 }
-#define join4_fast join2_fast
+
+static uint32_t join4_fast(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
+{
+    (void)plane, (void)n, (void)raw;
+    return i;
+}
+#endif
+
+#ifdef __x86_64__
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vbmi")))
+
+static bool can_wide(void)
+{
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi");
+}
+
+/* Of a matrix of 4 x 4 pieces of 16 bytes: rows become columns. */
+WIDE static inline void turn_pieces(__m512i v[4])
+{
+    const __m512i a = _mm512_shuffle_i32x4(v[0], v[1], 0x44), b = _mm512_shuffle_i32x4(v[0], v[1], 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(v[2], v[3], 0x44), d = _mm512_shuffle_i32x4(v[2], v[3], 0xee);
+
+    v[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+    v[1] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    v[2] = _mm512_shuffle_i32x4(b, d, 0x88);
+    v[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
+
+/* 64 numbers at a time: a vector's 16 become a piece of each plane, and pieces of four vectors are put together. */
+WIDE static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+{
+    uint8_t from[64];
+    __m512i order;
+    uint32_t i = 0;
+
+    for (int k = 0; k < 64; k++)
+        from[k] = (uint8_t)(k % 16 * 4 + k / 16);
+    order = _mm512_loadu_si512(from);
+    for (; i + 64 <= n; i += 64) {
+        __m512i v[4];
+
+        for (int k = 0; k < 4; k++) {
+            v[k] = _mm512_rol_epi32(_mm512_loadu_si512(raw + 4 * (size_t)i + 64 * k), 1);
+            v[k] = _mm512_permutexvar_epi8(order, v[k]);
+        }
+        turn_pieces(v);
+        for (int k = 0; k < 4; k++)
+            _mm512_storeu_si512(plane[k] + i, v[k]);
+    }
+    return i;
+}
+
+WIDE static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+{
+    uint8_t from[64];
+    __m512i order;
+    uint32_t i = 0;
+
+    for (int k = 0; k < 64; k++)
+        from[k] = (uint8_t)(k % 4 * 16 + k / 4);
+    order = _mm512_loadu_si512(from);
+    for (; i + 64 <= n; i += 64) {
+        __m512i v[4];
+
+        for (int k = 0; k < 4; k++)
+            v[k] = _mm512_loadu_si512(plane[k] + i);
+        turn_pieces(v);
+        for (int k = 0; k < 4; k++) {
+            v[k] = _mm512_ror_epi32(_mm512_permutexvar_epi8(order, v[k]), 1);
+            _mm512_storeu_si512(raw + 4 * (size_t)i + 64 * k, v[k]);
+        }
+    }
+    return i;
+}
+#else
+static bool can_wide(void)
+{
+    return false;
+}
+
+static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+{
+    (void)raw, (void)n, (void)plane;
+    return 0;
+}
+
+static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+{
+    (void)plane, (void)n, (void)raw;
+    return 0;
+}
 #endif
 
 /* n numbers; byte k of each to plane[k]. */
@@ -202,7 +295,9 @@ static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *pla
             plane[1][i] = (uint8_t)(x >> 8);
         }
     } else {
-        for (uint32_t i = split4_fast(raw, n, plane); i < n; i++) {
+        uint32_t wide = can_wide() ? split4_wide(raw, n, plane) : 0;
+
+        for (uint32_t i = split4_fast(raw, wide, n, plane); i < n; i++) {
             uint32_t x = get_le32(raw + 4 * (size_t)i);
 
             x = x << 1 | x >> 31;
@@ -212,22 +307,22 @@ static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *pla
     }
 }
 
-static void join(const uint8_t *in, uint32_t bytes, int width, uint8_t *raw)
+static void join(const uint8_t *const *plane, uint32_t n, int width, uint8_t *raw)
 {
-    uint32_t n = bytes / (uint32_t)width;
-
     if (width == 2) {
-        for (uint32_t i = join2_fast(in, n, raw); i < n; i++) {
-            uint16_t x = (uint16_t)(in[i] | in[n + i] << 8);
+        for (uint32_t i = join2_fast(plane, n, raw); i < n; i++) {
+            uint16_t x = (uint16_t)(plane[0][i] | plane[1][i] << 8);
 
             put_le16(raw + 2 * i, (uint16_t)(x >> 1 | x << 15));
         }
     } else {
-        for (uint32_t i = join4_fast(in, n, raw); i < n; i++) {
+        uint32_t wide = can_wide() ? join4_wide(plane, n, raw) : 0;
+
+        for (uint32_t i = join4_fast(plane, wide, n, raw); i < n; i++) {
             uint32_t x = 0;
 
             for (int k = 0; k < 4; k++)
-                x |= (uint32_t)in[(size_t)k * n + i] << 8 * k;
+                x |= (uint32_t)plane[k][i] << 8 * k;
             put_le32(raw + 4 * (size_t)i, x >> 1 | x << 31);
         }
     }
@@ -344,23 +439,24 @@ uint32_t planes_pack_zeros(int width, uint8_t *out)
     return at;
 }
 
-static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *plane, uint32_t n)
+/* *plane: where its n bytes are; in `room`, unless they stayed as they were, in `in`. */
+static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *room, uint32_t n,
+                        const uint8_t **plane)
 {
     uint32_t len = word >> 2;
 
+    *plane = room;
     switch (word & 3) {
     case PLANE_RAW:
-        if (len != n)
-            return -1;
-        memcpy(plane, in, n);
-        return 0;
+        *plane = in;
+        return len == n ? 0 : -1;
     case PLANE_ONE_BYTE:
         if (len != 1)
             return -1;
-        memset(plane, in[0], n);
+        memset(room, in[0], n);
         return 0;
     case PLANE_ZSTD:
-        return ZSTD_decompressDCtx(p->unpack, plane, n, in, len) == n ? 0 : -1;
+        return ZSTD_decompressDCtx(p->unpack, room, n, in, len) == n ? 0 : -1;
     default:
         return -1;
     }
@@ -369,20 +465,24 @@ static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint
 int planes_unpack(struct planes *p, const uint8_t *packed, uint32_t len, int width, uint8_t *raw, uint32_t n)
 {
     uint32_t at = 4 * (uint32_t)width, n_plane = n / (uint32_t)width;
-    uint8_t *plane = width > 1 ? p->plane : raw;
+    const uint8_t *plane[PLANES_MAX_WIDTH];
+    uint8_t *room = width > 1 ? p->plane : raw;
 
     if (len < at || n > p->most || n % (uint32_t)width)
         return -1;
     for (int k = 0; k < width; k++) {
         uint32_t word = get_le32(packed + 4 * k);
 
-        if (word >> 2 > len - at || unpack_plane(p, word, packed + at, plane + (size_t)k * n_plane, n_plane) < 0)
+        if (word >> 2 > len - at ||
+            unpack_plane(p, word, packed + at, room + (size_t)k * n_plane, n_plane, &plane[k]) < 0)
             return -1;
         at += word >> 2;
     }
     if (at != len)
         return -1;
     if (width > 1)
-        join(p->plane, n, width, raw);
+        join(plane, n_plane, width, raw);
+    else if (plane[0] != raw)
+        memcpy(raw, plane[0], n);
     return 0;
 }
