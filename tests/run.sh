@@ -19,7 +19,7 @@
 #   clang    everything compiles without a warning
 #   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
-# Twice as many run side by side as there are processors, since many wait (JOBS=N: N). Each is one line of output; its log is shown only when
+# Side by side run twice as many as there are processors, since many wait, one more in make check (JOBS=N: N). Each is one line of output; its log is shown only when
 # it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
 # possible on this machine counts as skipped. A failing case keeps its scratch folder.
 # The pattern also picks whole groups by their name: make test T=lint
@@ -29,7 +29,8 @@ cd "$(dirname "$0")/.." || exit 1
 mode=test
 if [ "${1:-}" = check ]; then mode=check; shift; fi
 pattern=${1:-*}
-jobs=${JOBS:-$(($(nproc) * 2))}
+[ $mode = test ] && jobs=$(($(nproc) * 2)) || jobs=$(($(nproc) + 1))
+jobs=${JOBS:-$jobs}
 make=${MAKE:-make}
 flavour=${B:-release}
 # An outer make's job server and flags are not for the builds here.
