@@ -12,7 +12,10 @@ int main(int argc, char **argv)
 
     cli_start(cli, argv, "reshape");
     rc = job_parse(&job, argc, argv);
-    if (rc == 0)
+    if (rc == 0 && job.to >= RESHAPE_TO_UNIVERSAL) {
+        job_become(&job, argv);
+        rc = EXIT_FAILURE;
+    } else if (rc == 0)
         rc = cli_done(cli, job_run(&job));
     else
         rc = EXIT_USAGE;

@@ -58,7 +58,8 @@ static const struct option_row topology_rows[] = {
 
 static const struct option_row form_rows[] = {
     { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2); "
-      "torchdist: of Megatron-core", .words = "zero1 zero2 zero3 dcp torchdist", FIELD(to), .min = 1 },
+      "torchdist: of Megatron-core; deepspeed: 3D shards; universal, hf: as ds2universal and export-hf do, which have "
+      "more options", .words = "zero1 zero2 zero3 dcp torchdist deepspeed universal hf", FIELD(to), .min = 1 },
     { "ranks", 0, "N", "of these forms: so many ranks", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
     { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
       "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
@@ -114,7 +115,7 @@ static int check(struct reshape_job *j)
         return usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return usage(j, "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
-    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP))
+    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
         return usage(j, "--dtype goes with --to zero1, zero2 or zero3");
     if (j->ranks && j->mesh.rows)
         return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");

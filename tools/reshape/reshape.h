@@ -11,14 +11,16 @@
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"
 
-enum { RESHAPE_TO_DCP = 4, RESHAPE_TO_TORCHDIST = 5, RESHAPE_RANKS_MAX = 1 << 16 };
+/* The forms of --to, in the order of its words; before them stages 1 to 3 of ZeRO. */
+enum { RESHAPE_TO_DCP = 4, RESHAPE_TO_TORCHDIST, RESHAPE_TO_DEEPSPEED, RESHAPE_TO_UNIVERSAL, RESHAPE_TO_HF };
+enum { RESHAPE_RANKS_MAX = 1 << 16 };
 
 struct reshape_job {
     struct cli cli;
     const char *in, *out, *like;
     struct ds_options target;
     bool weights_only;
-    int to;                             /* stage of ZeRO, or RESHAPE_TO_DCP; 0: as it is */
+    int to;                             /* stage of ZeRO, or RESHAPE_TO_...; 0: as it is */
     int dtype;                          /* of ZeRO's files: 1 bf16, 2 fp16, 3 fp32; 0: not given */
     int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
@@ -28,6 +30,8 @@ struct reshape_job {
 
 /* 0, or -1 after saying what is wrong. */
 int job_parse(struct reshape_job *j, int argc, char **argv);
+/* --to a form that another tool of the family writes: becomes that tool. Returns only after saying why it could not. */
+void job_become(struct reshape_job *j, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct reshape_job *j);
 /* To files of ZeRO without pipeline, to those of torch.distributed: what an opened source allows. -1 with *e. */

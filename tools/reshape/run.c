@@ -29,10 +29,15 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
 /* What IN is goes on as it is, unless another form was asked for. */
 static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 {
-    if (j->to >= RESHAPE_TO_DCP || (!j->to && (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)))
+    if (j->to == RESHAPE_TO_DCP || j->to == RESHAPE_TO_TORCHDIST ||
+        (!j->to && (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)))
         return reshape_dcp(j, s, e);
-    if (j->to || s->zero_stage)
+    if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || s->zero_stage))
         return reshape_zero(j, s, e);
+    if (s->kind == LAYOUT_HF) {
+        err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of it", s->path);
+        return -1;
+    }
     if (!j->ranks && !j->mesh.rows)
         return reshape(j, s, e);
     err_usage(e, "%s: a %s checkpoint: --ranks and --mesh are for those of torch.distributed and of ZeRO without "
