@@ -516,6 +516,23 @@ struct manifest_known {
     char *buf;
 };
 
+/* A file that is none of the layout's, but lay in the folder when the manifest was made: its number, or -1. */
+static int find_beside(struct source *s, const char *name)
+{
+    struct err ignored = {0};
+    struct stat st;
+    char *path;
+    int file = -1;
+
+    if (name[0] == '/' || strstr(name, ".."))
+        return -1;
+    path = path_join(s->path, name);
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
+        file = files_add_path(s->files, path, &ignored);
+    free(path);
+    return file;
+}
+
 static int check_file(struct source *s, const json_t *t, const struct manifest_known *k, struct report *r,
                       struct err *e)
 {
@@ -529,21 +546,21 @@ static int check_file(struct source *s, const json_t *t, const struct manifest_k
         report_add(r, SEV_ERROR, "manifest", MANIFEST_NAME, ERR_NO_BYTE, NULL, "an entry of files is incomplete");
         return 0;
     }
-    if (!f) {
+    x.file = f ? f->file : find_beside(s, name);
+    if (x.file < 0) {
         report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
         return 0;
     }
-    size = files_size(s->files, f->file);
+    size = files_size(s->files, x.file);
     if (size != want) {
-        report_add(r, SEV_ERROR, "file_size", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+        report_add(r, SEV_ERROR, "file_size", files_name(s->files, x.file), ERR_NO_BYTE, NULL,
                    "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
-    x.file = f->file;
     if (sum_file(&x, k->run, k->n_runs, e) < 0)
         return -1;
     if (x.sum.acc != crc)
-        report_add(r, SEV_ERROR, "file_crc", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+        report_add(r, SEV_ERROR, "file_crc", files_name(s->files, x.file), ERR_NO_BYTE, NULL,
                    "is not what was written (crc %08x, expected %08x)", x.sum.acc, crc);
     return 0;
 }
