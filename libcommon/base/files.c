@@ -467,6 +467,35 @@ int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, stru
     return rc;
 }
 
+int files_copy(struct files *f, int file, const char *path, struct err *e)
+{
+    enum { CHUNK = 1 << 20 };
+    uint64_t size = files_size(f, file);
+    char *buf = xmalloc(CHUNK);
+    int rc = -1, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    if (fd < 0) {
+        err_sys(e, path, "cannot create");
+        goto out;
+    }
+    for (uint64_t at = 0; at < size; at += CHUNK) {
+        size_t n = (size_t)min_u64(CHUNK, size - at);
+
+        if (files_read(f, file, at, buf, n, e) < 0)
+            goto out;
+        if (write_all_at(fd, buf, n, at) < 0) {
+            err_sys(e, path, "cannot write %zu bytes at byte %llu", n, (unsigned long long)at);
+            goto out;
+        }
+    }
+    rc = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    free(buf);
+    return rc;
+}
+
 /* ---- records ---- */
 
 int files_add_record(struct files *f, const struct record *record)

@@ -82,6 +82,9 @@ int files_open_limit(void);
 /* Read exactly [at, at+n) of a file; ERR_DATA when it is shorter ("cut short"). */
 MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
 
+/* Write all of it to `path`, which is made or cut to nothing before. */
+MUST_CHECK int files_copy(struct files *f, int file, const char *path, struct err *e);
+
 /* Add a copy of it; returns its number. */
 int files_add_record(struct files *f, const struct record *record);
 int files_n_records(const struct files *f);

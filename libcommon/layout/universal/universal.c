@@ -3,10 +3,8 @@
  */
 #include "libcommon/layout/universal/universal.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
@@ -139,35 +137,6 @@ static bool is_mp_rank(const struct source_file *f)
            str_ends(f->name, "_model_states.pt");
 }
 
-static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
-{
-    enum { CHUNK = 1 << 20 };
-    uint64_t size = files_size(s->files, f->file);
-    char *buf = xmalloc(CHUNK);
-    int rc = -1, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-
-    if (fd < 0) {
-        err_sys(e, path, "cannot create");
-        goto out;
-    }
-    for (uint64_t at = 0; at < size; at += CHUNK) {
-        size_t n = (size_t)min_u64(CHUNK, size - at);
-
-        if (files_read(s->files, f->file, at, buf, n, e) < 0)
-            goto out;
-        if (write_all_at(fd, buf, n, at) < 0) {
-            err_sys(e, path, "cannot write %zu bytes at byte %llu", n, (unsigned long long)at);
-            goto out;
-        }
-    }
-    rc = 0;
-out:
-    if (fd >= 0)
-        close(fd);
-    free(buf);
-    return rc;
-}
-
 /* Every record against its CRC; those of a layout that keeps no handles are opened for it. */
 static int check_file(const struct source *s, const struct source_file *f, struct err *e)
 {
@@ -192,7 +161,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         path = path_join(dir, f->name);
         rc = check_file(s, f, e);
         if (rc == 0)
-            rc = copy_file(s, f, path, e);
+            rc = files_copy(s->files, f->file, path, e);
         free(path);
     }
     return rc;
