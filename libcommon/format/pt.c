@@ -522,6 +522,15 @@ void pt_close(struct pt *pt)
     free(pt);
 }
 
+struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root)
+{
+    struct pt *to = arena_alloc(a, sizeof *to);
+
+    *to = *pt;
+    to->tree.root = root;
+    return to;
+}
+
 const struct pk *pt_root(const struct pt *pt)
 {
     return pt->tree.root;

@@ -49,6 +49,11 @@ const char *pt_path(const struct pt *pt);               /* the file's name, for 
 const char *pt_prefix(const struct pt *pt);             /* "mp_rank_00_model_states" */
 /* Who wrote the container: "torch < 2", "torch 2", "shardkit", "unknown". */
 const char *pt_dialect(const struct pt *pt);
+/*
+ * The same file with another tree, whose tensors have its storages: what is to be made of it. In the arena, and not
+ * for pt_close(); pt outlives it. What pt_tree() lists is still the file's.
+ */
+struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root);
 /* Is v a tensor of this file (Parameters included)? Fills *t. */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
 /*

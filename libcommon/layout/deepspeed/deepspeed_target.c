@@ -103,6 +103,46 @@ static int take_params(struct ds_target *t, const struct ds_shape *o, struct err
     return 0;
 }
 
+/* ---- layers that are picked ---- */
+
+static void renumber(struct ds_target *t, struct ds_tparam *p, int layer)
+{
+    p->layer = layer;
+    p->name = arena_fmt(t->arena, "%d%s", layer, strchr(p->from->name, '.'));
+    p->key = strchr(p->name, '.') + 1;
+}
+
+/* Instead of the source's blocks those of the list, numbered as they come; the final LayerNorm moves along. */
+static void pick_layers(struct ds_target *t, const int *picked, int n)
+{
+    const int end = t->first_layer + t->n_layers, final_norm = t->final_norm - t->n_layers + n;
+    struct ds_tparam *to;
+    int count = 0;
+
+    to = arena_alloc(t->arena, (size_t)t->n_params * ((size_t)n + 1) * sizeof *to);
+    for (int i = 0; i < t->n_params; i++) {
+        const struct ds_tparam *p = &t->param[i];
+
+        if (p->layer < t->first_layer || p->layer >= end) {
+            to[count++] = *p;
+            if (p->layer == t->final_norm)
+                renumber(t, &to[count - 1], final_norm);
+            continue;
+        }
+        for (int k = 0; k < n; k++) {
+            if (picked[k] != p->layer - t->first_layer)
+                continue;
+            to[count++] = *p;
+            renumber(t, &to[count - 1], t->first_layer + k);
+        }
+    }
+    t->param = to;
+    t->n_params = count;
+    t->n_layers = n;
+    t->final_norm = final_norm;
+    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_file_order);
+}
+
 /* ---- states ---- */
 
 static int check_states(struct ds_target *t, struct err *e)
@@ -283,7 +323,7 @@ static int settle_stages(struct ds_target *t, const struct ds_shape *o, const st
     }
     if (q->stages)
         return given_stages(t, q, layers, e);
-    if (t->topo.pp == o->pp && !q->method && !q->balance_given && !q->like) {
+    if (t->topo.pp == o->pp && !q->method && !q->balance_given && !q->like && !q->picked) {
         for (int pp = 0; pp < o->pp; pp++)
             layers[pp] = o->stage[pp].n_layers;
         t->norm_stage = o->norm_stage;
@@ -570,10 +610,18 @@ static int settle(struct ds_target *t, const struct ds_request *q, struct ds_sha
     layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
     weights_dtype(t, q);
     if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
-        settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
-        check_states(t, e) < 0 || check_rule(t, o, e) < 0 || settle_groups(t, layers, e) < 0)
+        check_rule(t, o, e) < 0)
         goto out;
+    if (q->picked)
+        pick_layers(t, q->picked, q->n_picked);
+    if (settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
+        check_states(t, e) < 0 || settle_groups(t, layers, e) < 0)
+        goto out;
+    if (q->cast)
+        t->weights = q->weights;
     settle_spelling(t);
+    if (q->cast)
+        t->bf16_prefix = q->weights == DTYPE_BF16;
     settle_nodes(t);
     note_losses(t, notes);
     rc = ds_edits_read(t, q->set, q->n_set, e);

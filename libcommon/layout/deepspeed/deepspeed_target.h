@@ -14,6 +14,7 @@
  *   RNG        rank (pp, tp) takes the states of the source's rank (pp mod PP, tp mod TP)
  *   optimizer  the universal form of 2022 keeps neither settings nor step: they are made from the
  *              arguments and the iteration, in a form that torch's and apex's Adam both load
+ *   layers     when they are picked, stages are dealt out anew, as with another PP
  *   tied copy  the last stage repeats the first stage's embedding, weights and moments; a
  *              gpt2 position table of the last stage, which nobody trains, is carried over,
  *              or made from the first stage's with zero moments where the source has none
@@ -46,6 +47,9 @@ struct ds_request {
     int n_stages;
     bool norm_last;                     /* with stages: a last one without layers has the final LayerNorm, too */
     int64_t vocab;                      /* 0: see above */
+    const int *picked;                  /* block i becomes what the source's block picked[i] is; NULL: all stay */
+    int n_picked;
+    bool cast;                          /* weights become `weights`: of masters where there are some */
     int n_groups;                       /* 2 or 3; 0: as the source */
     enum ds_numbering numbering;
     const struct source *like;          /* take numbering, groups and partition method from it; or NULL */

@@ -32,6 +32,14 @@ MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
  * its mp_rank files list. Of s->param the names are enough.
  */
 void universal_check_params(const struct source *s, struct report *r);
+/*
+ * The file of a parameter's state in .pt form: storage 0 is the tensor; where universal_pt_zero_row() says so,
+ * storage 1 is a row of zeros to pad with. Caller frees.
+ */
+struct pt_image;
+struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
+                                    enum vocab_policy vocab);
+bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);
 /* Bytes of all that, for disk-space checks. */
 uint64_t universal_extra_bytes(const struct source *s);
 

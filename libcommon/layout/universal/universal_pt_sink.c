@@ -137,6 +137,19 @@ out:
     return im;
 }
 
+struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
+                                    enum vocab_policy vocab)
+{
+    const struct sink k = { .src = s, .o.vocab = vocab };
+
+    return make_image(&k, p, st);
+}
+
+bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab)
+{
+    return has_padding_tensor(p, vocab) && padding_is_zero_row(s, p);
+}
+
 /* ---- prepare ---- */
 
 static struct sink_item *new_item(int param, enum state st, char *file)
@@ -255,7 +268,7 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
         goto out;
     }
     pt_image_set_crc(im, 0, pi->crc.acc);
-    if (has_padding_tensor(p, k->o.vocab) && padding_is_zero_row(k->src, p))
+    if (universal_pt_zero_row(k->src, p, k->o.vocab))
         rc = write_zero_row(fd, im, p);
     n = pt_image_runs(im, &run);
     for (int i = 0; i < n && rc == 0; i++)
