@@ -5,17 +5,14 @@
  * but the ones that changed. Both are items of a plan, so each byte is hashed on its way and the source's records are
  * checked.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -39,52 +36,6 @@ struct editing {
     int zeros;
     json_t *known;                      /* the source's manifest: its files, or NULL */
 };
-
-/* ---- sharing ---- */
-
-static int clone_file(const char *from, const char *to)
-{
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    int out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int rc = out < 0 ? -1 : ioctl(out, FICLONE, in);
-
-    if (out >= 0) {
-        close(out);
-        if (rc < 0)
-            unlink(to);
-    }
-    if (in >= 0)
-        close(in);
-    return rc;
-}
-
-/* 1: it is there; 0: it has to be copied. */
-static int share_file(struct editing *w, const struct edit_file *f, const char *to, struct err *e)
-{
-    uint64_t base;
-    const char *from = files_path(w->x->s->files, f->file, &base);
-
-    if (unlink(to) < 0 && errno != ENOENT) {            /* what a run before this one left */
-        err_sys(e, to, "cannot remove");
-        return -1;
-    }
-    /* What a symbolic link leads to: the link itself would lead elsewhere from there. */
-    if (clone_file(from, to) == 0 || linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0)
-        return 1;
-    if (errno == EXDEV || errno == EPERM || errno == EMLINK || errno == EOPNOTSUPP)
-        return 0;
-    err_sys(e, to, "cannot link to %s", from);
-    return -1;
-}
-
-static int make_parent(const char *path, struct err *e)
-{
-    char *dir = path_parent(path);
-    int rc = dir_make(dir, e);
-
-    free(dir);
-    return rc;
-}
 
 /* ---- bytes from several places ---- */
 
@@ -255,10 +206,10 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
     struct editing *w = k->priv;
     char *path = path_join(k->dir, f->name);
     struct written *o = &w->file[w->n];
-    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : make_parent(path, e);         /* 1: no more to do */
+    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : edit_make_parent(path, e);    /* 1: no more to do */
 
     if (rc == 0 && !edit_changes(f) && !k->o.rehearsal)
-        rc = share_file(w, f, path, e);
+        rc = edit_share(w->x->s->files, f->file, path, e);
     if (rc == 0 && settle_runs(w->x, f, e) < 0)
         rc = -1;
     if (rc == 0) {
