@@ -66,6 +66,33 @@ static void tell(const struct ckptedit *j, const struct edit_sum *sum, const str
     convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what, res);
 }
 
+/* What all of it is told as, where it is written anew. */
+static struct convert_cli_job anew_job(struct ckptedit *j, struct edit *x)
+{
+    return (struct convert_cli_job){ .cli = &j->cli, .src = edit_source(x), .out = j->in_place ? j->in : j->out,
+                                     .what = edit_anew(x), .facts = json_pack("{s:b}", "anew", 1) };
+}
+
+static int preview_anew(struct ckptedit *j, struct edit *x, struct err *e)
+{
+    const struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct convert_cli_job job = anew_job(j, x);
+    int rc;
+
+    job.out = j->out;
+    rc = convert_cli_plan(&job, edit_sink(&so, x), e);
+    json_decref(job.facts);
+    return rc;
+}
+
+static void tell_anew(struct ckptedit *j, struct edit *x, const struct convert_result *res)
+{
+    struct convert_cli_job job = anew_job(j, x);
+
+    convert_cli_told(&job, res);
+    json_decref(job.facts);
+}
+
 /* ---- doing ---- */
 
 int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
@@ -87,14 +114,17 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     o.n_parts = 1;
     if (j->in_place && swap_note(s->path, j->shape.buf, e) < 0)
         return -1;
-    if (convert_run(s, edit_sink(&so, x), &o, &res, e) < 0) {
+    if (convert_run(edit_source(x), edit_sink(&so, x), &o, &res, e) < 0) {
         if (j->in_place)
             swap_unnote(s->path);
         return -1;
     }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
-    tell(j, sum, &res);
+    if (edit_anew(x))
+        tell_anew(j, x, &res);
+    else
+        tell(j, sum, &res);
     return 0;
 }
 
@@ -106,7 +136,9 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
 
     if (rc == 0) {
         edit_count(x, &sum);
-        if (j->cli.dry_run)
+        if (j->cli.dry_run && edit_anew(x))
+            rc = preview_anew(j, x, e);
+        else if (j->cli.dry_run)
             print_plan(j, x, &sum);
         else
             rc = write_out(j, s, x, &sum, e);

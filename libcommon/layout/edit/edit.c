@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/manifest.h"
 
@@ -122,6 +123,7 @@ void edit_free(struct edit *x)
     free(x->file);
     free(x->digest);
     edit_states_free(x->states);
+    edit_anew_free(x->anew);
     arena_free(x->arena);
     free(x);
 }
@@ -248,7 +250,17 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
 /* The manifest is made anew. */
 static const char *what_becomes(const struct edit_file *f)
 {
-    return f->drop ? "removed" : edit_changes(f) ? "changed" : "kept";
+    return f->drop ? "removed" : edit_changes(f) ? "changed" : strcmp(f->name, f->was) != 0 ? "renamed" : "kept";
+}
+
+const char *edit_anew(const struct edit *x)
+{
+    return x->anew ? x->anew->what : NULL;
+}
+
+struct source *edit_source(struct edit *x)
+{
+    return x->anew ? x->anew->src : x->s;
 }
 
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what)
@@ -269,7 +281,7 @@ void edit_count(const struct edit *x, struct edit_sum *sum)
 
     memset(sum, 0, sizeof *sum);
     for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
-        if (strcmp(what, "kept") == 0) {
+        if (strcmp(what, "kept") == 0 || strcmp(what, "renamed") == 0) {
             sum->n_shared++;
             sum->shared_bytes += bytes;
         } else if (strcmp(what, "removed") == 0) {

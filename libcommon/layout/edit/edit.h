@@ -51,10 +51,20 @@ MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
 /* What it comes to. */
 struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };
 void edit_count(const struct edit *x, struct edit_sum *sum);
-/* Name, size and what becomes of file i of the result ("kept", "changed", "removed"); false: no more. */
+/* Name, size and what becomes of file i of the result ("kept", "changed", "removed", "renamed"); false: no more. */
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);
 
-/* The sink; x outlives it. The result has a manifest when the source has one. */
+/*
+ * Is the result written anew as a whole, by its layout's own writer? Then what it will be, in words, and what is said
+ * above of files does not hold: "TP 2, PP 2, DP 2, 34 parameters". NULL: file by file.
+ */
+const char *edit_anew(const struct edit *x);
+/* What the sink is to be run on: the source, or, of what is written anew, the source as it is to be. x's. */
+struct source *edit_source(struct edit *x);
+/*
+ * The sink; x outlives it. The result has a manifest when the source has one, or when it is written anew; then what
+ * lies beside the layout's files is shared.
+ */
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x);
 
 #endif

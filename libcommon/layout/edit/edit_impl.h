@@ -66,6 +66,7 @@ struct edit {
     int n_digests, cap_digests;
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL: the source's */
+    struct edit_anew *anew;             /* all of it is written anew; NULL: file by file */
 };
 
 static inline bool edit_changes(const struct edit_file *f)

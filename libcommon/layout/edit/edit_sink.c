@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/layout/manifest.h"
@@ -395,7 +396,8 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
             continue;
         /* A model folder has one state each, called after its type. */
         t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
-                                     .state = of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
+                                     .state = w->x->s->kind != LAYOUT_HF ? st
+                                              : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
                                      .ndim = of->ndim, .len = item ? plan_out_bytes(item, item->len) : of->map[st]->len,
                                      .crc = item ? item->crc.acc : from->digest[st] };
         memcpy(t[n++].shape, of->shape, sizeof of->shape);
@@ -432,7 +434,7 @@ static int tensors(const struct sink *k, struct plan *p, struct sink_tensor **ou
     return n + add_buffers(x->s, t + n);
 }
 
-struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
+static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
 {
     static const struct sink_ops ops = { .name = "edit", .prepare = prepare, .item_done = item_done,
                                          .finish = finish, .close = close_sink, .estimate = estimate,
@@ -448,4 +450,9 @@ struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
     k->no_optimizer = true;             /* tied copies are changed with the first, not compared */
     k->no_manifest = !w->known;
     return k;
+}
+
+struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
+{
+    return x->anew ? edit_anew_sink(o, x) : files_sink(o, x);
 }

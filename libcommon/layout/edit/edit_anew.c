@@ -1,0 +1,52 @@
+/*
+ * edit_anew.c - another sink's work, and what lies beside it
+ */
+#include "libcommon/layout/edit/edit_anew.h"
+
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_share.h"
+#include "libcommon/layout/manifest.h"
+
+/* The sink's own functions but for the end of its work; in the edit's arena. */
+struct anew_ops {
+    struct sink_ops ops;                /* first: the sink has a pointer to it */
+    const struct sink_ops *inner;
+    struct edit *x;
+};
+
+/* The layout's files are those that the source knows as its own. */
+static bool is_beside(const struct edit *x, const struct edit_file *f)
+{
+    return !source_file(x->s, f->name) && strcmp(f->name, MANIFEST_NAME) != 0;
+}
+
+static int finish(struct sink *k, struct plan *p, struct err *e)
+{
+    const struct anew_ops *w = (const struct anew_ops *)(const void *)k->ops;
+    int rc = w->inner->finish(k, p, e);
+
+    for (int i = 0; i < w->x->n_files && rc == 0; i++)
+        if (is_beside(w->x, &w->x->file[i]))
+            rc = edit_share_or_copy(w->x->s->files, w->x->file[i].file, k->dir, w->x->file[i].name, e);
+    return rc;
+}
+
+struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
+{
+    struct sink *k = deepspeed_sink(o, x->anew->ds);
+    struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
+
+    *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
+    w->ops.finish = finish;
+    k->ops = &w->ops;
+    return k;
+}
+
+void edit_anew_free(struct edit_anew *n)
+{
+    if (!n)
+        return;
+    ds_target_free(n->ds);
+}

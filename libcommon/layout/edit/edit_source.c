@@ -1,0 +1,54 @@
+/*
+ * edit_source.c - tables copied, trees told anew
+ */
+#include "libcommon/layout/edit/edit_source.h"
+
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_impl.h"
+
+struct source *edit_source_copy(struct edit *x)
+{
+    const struct source *s = x->s;
+    struct source *to = arena_alloc(x->arena, sizeof *to);
+
+    *to = *s;
+    to->names = arena_alloc(x->arena, sizeof *to->names);
+    memset(to->names, 0, sizeof *to->names);
+    to->file = arena_alloc(x->arena, ((size_t)s->n_files + 1) * sizeof *to->file);
+    memcpy(to->file, s->file, (size_t)s->n_files * sizeof *to->file);
+    to->param = arena_alloc(x->arena, ((size_t)s->n_params + 1) * sizeof *to->param);
+    memcpy(to->param, s->param, (size_t)s->n_params * sizeof *to->param);
+    return to;
+}
+
+void edit_source_retell(struct edit *x, struct source *s, edit_retell *retell, void *ctx)
+{
+    for (int i = 0; i < s->n_files; i++) {
+        const struct pk *was = s->file[i].pt ? pt_root(s->file[i].pt) : NULL;
+        struct pk *root;
+
+        if (!pk_get(was, "param_shapes"))
+            continue;
+        root = pk_copy(x->arena, was);
+        retell(ctx, x->arena, root);
+        if (s->run.args && s->run.args == pk_get(was, "args"))
+            s->run.args = pk_get(root, "args");
+        s->file[i].pt = pt_retold(x->arena, s->file[i].pt, root);
+    }
+}
+
+void edit_source_set(struct source *s, int i, const struct edit_new *t)
+{
+    struct param *p = &s->param[i];
+
+    p->name = t->name;
+    p->ndim = t->ndim;
+    memcpy(p->shape, t->shape, sizeof p->shape);
+    for (int st = 0; st < STATE_N; st++) {
+        p->state[st] = (struct tmap *)t->map[st];
+        p->tied[st] = NULL;
+        p->has_digest[st] = false;
+    }
+    p->copy = NULL;
+}
