@@ -1,0 +1,117 @@
+/*
+ * edit_cast.c - flags, and an optimizer's keys
+ */
+#include "libcommon/layout/edit/edit_cast.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
+#include "libcommon/layout/tree_edit.h"
+#include "libcommon/model/loss_scale.h"
+
+/* ---- flags ---- */
+
+/* DeepSpeed's configuration, where it is a dict: which of the two is switched on. */
+static void cast_config(struct arena *a, struct pk *config, enum dtype to)
+{
+    static const struct { const char *key; enum dtype dtype; } blocks[] = {
+        { "fp16", DTYPE_F16 }, { "bf16", DTYPE_BF16 }, { "bfloat16", DTYPE_BF16 },
+    };
+    bool there = false;
+    struct pk *made;
+
+    if (!config || config->type != PK_DICT)
+        return;
+    for (int i = 0; i < 3; i++) {
+        struct pk *block = pk_get(config, blocks[i].key);
+
+        if (block && block->type == PK_DICT)
+            pk_set_str(a, block, "enabled", pk_bool(a, blocks[i].dtype == to));
+        there = there || (block && blocks[i].dtype == to);
+    }
+    if (there || to == DTYPE_F32)
+        return;
+    made = pk_dict(a);
+    pk_set_str(a, made, "enabled", pk_bool(a, true));
+    pk_set_str(a, config, to == DTYPE_F16 ? "fp16" : "bf16", made);
+}
+
+void edit_cast_model(struct arena *a, struct pk *root, enum dtype to)
+{
+    static const char *const configs[] = { "args.deepspeed_configuration", "ds_config" };
+    const bool half = to == DTYPE_F16;
+
+    tree_put(a, root, "args.bf16", pk_bool(a, !half));
+    tree_put(a, root, "args.fp16", pk_bool(a, half));
+    tree_put(a, root, "args.params_dtype", pk_global(a, "torch", half ? "float16" : "bfloat16"));
+    tree_put(a, root, "args.zero_stage", pk_int(a, half));
+    for (int i = 0; i < 2; i++) {
+        struct pk *config = tree_find(root, configs[i], NULL);
+
+        cast_config(a, config, to);
+        if (config && config->type == PK_DICT)
+            tree_put(a, config, "zero_optimization.stage", pk_int(a, half));
+    }
+}
+
+/* ---- the optimizer ---- */
+
+static double number_of(const struct pk *block, const char *key, double otherwise)
+{
+    double v;
+
+    return pk_as_double(pk_get(block, key), &v) ? v : otherwise;
+}
+
+/* As DeepSpeed makes a new one. */
+static struct loss_scale fresh_scale(const struct pk *config)
+{
+    const struct pk *block = pk_get(config, "fp16");
+    const double fixed = number_of(block, "loss_scale", 0);
+    struct loss_scale s = loss_scale_dynamic(ldexp(1, (int)number_of(block, "initial_scale_power", 16)));
+
+    if (fixed > 0)
+        return loss_scale_static(fixed);
+    s.window = (int64_t)number_of(block, "loss_scale_window", 1000);
+    s.hysteresis = s.left = (int64_t)number_of(block, "hysteresis", 2);
+    s.min = number_of(block, "min_loss_scale", 1);
+    s.consecutive = number_of(block, "consecutive_hysteresis", 0) != 0;
+    return s;
+}
+
+/* What only the optimizer of fp16 has. */
+static bool is_of_fp16(const char *key)
+{
+    return strcmp(key, "loss_scaler") == 0 || strcmp(key, "dynamic_loss_scale") == 0 || strcmp(key, "overflow") == 0 ||
+           strcmp(key, "zero_stage") == 0;
+}
+
+/* In DeepSpeed's order: the scaler first, the stage behind the masters. A universal form has none of those. */
+struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
+{
+    const char *before = pk_get(opt, "single_partition_of_fp32_groups") ? "single_partition_of_fp32_groups"
+                                                                        : "clip_grad";
+    const struct loss_scale scale = fresh_scale(config);
+    struct pk *d = pk_dict(a), **pair;
+    uint32_t n = 0;
+
+    if (to == DTYPE_F16) {
+        pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
+        pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
+        pk_set_str(a, d, "overflow", pk_bool(a, false));
+    }
+    pair = pk_pairs(opt, &n);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (!key || is_of_fp16(key))
+            continue;
+        pk_set_str(a, d, key, pair[2 * i + 1]);
+        if (to == DTYPE_F16 && strcmp(key, before) == 0)
+            pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+    }
+    if (to == DTYPE_F16 && !pk_get(d, "zero_stage"))
+        pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+    return d;
+}
