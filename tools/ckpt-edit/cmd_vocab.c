@@ -119,21 +119,31 @@ static int set_rows(struct source *s, struct edit *x, struct edit_states *to, co
     return 0;
 }
 
+/* Room for the bytes of new rows, unless nothing is written. */
+static int open_spool(const struct ckptedit *j, struct source *s, struct edit_rows *q, uint64_t bytes, struct err *e)
+{
+    if (bytes == 0 || j->cli.dry_run)
+        return 0;
+    q->fd = ckptedit_spool(j, bytes, e);
+    if (q->fd < 0)
+        return -1;
+    q->file = files_add_fd(s->files, q->fd, bytes, "new rows");
+    return 0;
+}
+
 static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to, struct edit_rows *q,
                   struct err *e)
 {
     const int64_t was = tokens_of(s, x, e);
     bool *has = was < 1 ? NULL : find_rows(s, to, was, e);
     uint64_t bytes = 0;
-    int rc = has ? 0 : -1;
+    int rc = -1;
 
+    q->tokens_was = was;
     for (int i = 0; has && i < to->n; i++)
-        bytes += has[i] && holder_of(s, i) == i ? edit_rows_bytes(&to->tensor[i], q->rows) : 0;
-    if (has && bytes && !j->cli.dry_run) {
-        q->fd = ckptedit_spool(j, bytes, e);
-        rc = q->fd < 0 ? -1 : 0;
-        q->file = rc < 0 ? -1 : files_add_fd(s->files, q->fd, bytes, "new rows");
-    }
+        bytes += has[i] && holder_of(s, i) == i ? edit_rows_bytes(&to->tensor[i], q) : 0;
+    if (has)
+        rc = open_spool(j, s, q, bytes, e);
     if (rc == 0) {
         warn_others(j, to, has, was);
         rc = set_rows(s, x, to, has, q, e);
@@ -145,7 +155,7 @@ static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct e
 
 int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    struct edit_rows q = { .rows = j->tokens, .fd = -1, .file = -1 };
+    struct edit_rows q = { .tokens = j->tokens, .rows = j->tokens, .fd = -1, .file = -1, .zeros = -1 };
     struct edit_states *to;
 
     if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* of more, bytes might not be counted in 64 bits */

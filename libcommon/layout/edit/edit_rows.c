@@ -15,24 +15,24 @@ static uint64_t row_bytes(const struct edit_new *t, enum state st)
     return t->shape[0] ? t->map[st]->len / (uint64_t)t->shape[0] : 0;
 }
 
-uint64_t edit_rows_bytes(const struct edit_new *t, int64_t rows)
+uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q)
 {
     uint64_t bytes = 0;
 
     for (int st = 0; st < STATE_N; st++)
-        if (t->map[st] && rows > t->shape[0])
-            bytes += (uint64_t)(rows - t->shape[0]) * row_bytes(t, (enum state)st);
+        if (t->map[st] && q->tokens > q->tokens_was)
+            bytes += (uint64_t)(q->tokens - q->tokens_was) * row_bytes(t, (enum state)st);
     return bytes;
 }
 
 /* ---- what a row holds ---- */
 
-/* The sum of all rows, in their order, in fp64, by their number: one row. */
-static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, double *mean, struct err *e)
+/* The sum of all tokens' rows, in their order, in fp64, by their number: one row of n elements. */
+static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, double *mean, uint64_t n, struct err *e)
 {
     const int size = dtype_size(m->dtype);
-    const uint64_t bytes = m->len / (uint64_t)rows, n = bytes / (uint64_t)size;
-    uint8_t *row = xmalloc(bytes);
+    const uint64_t bytes = n * (uint64_t)size;
+    uint8_t *row = xmalloc(bytes + 1);
     int rc = 0;
 
     memset(mean, 0, n * sizeof *mean);
@@ -69,21 +69,21 @@ static double normal(uint64_t *state, double std)
 static int write_rows(const struct edit *x, const struct edit_new *t, enum state st, const struct edit_rows *q,
                       struct err *e)
 {
-    const struct tmap *m = t->map[st];
+    const struct tmap *m = t->map[st], *of = st == STATE_BF16 && t->map[STATE_FP32] ? t->map[STATE_FP32] : m;
     const uint64_t bytes = row_bytes(t, st), size = (uint64_t)dtype_size(m->dtype), n = bytes / size;
     const bool moment = st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
     double *value = xcalloc(n + 1, sizeof *value);
     uint64_t seed = crc_bytes(0, t->name, strlen(t->name));
     uint8_t *row = xmalloc(bytes + 1);
-    int rc = q->init == EDIT_INIT_MEAN && !moment ? mean_row(x, m, t->shape[0], value, e) : 0;
+    int rc = q->init == EDIT_INIT_MEAN && !moment ? mean_row(x, of, q->tokens_was, value, n, e) : 0;
 
-    for (int64_t r = t->shape[0]; r < q->rows && rc == 0; r++) {
+    for (int64_t r = q->tokens_was; r < q->tokens && rc == 0; r++) {
         for (uint64_t i = 0; i < n; i++) {
             if (q->init == EDIT_INIT_NORMAL && !moment)
                 value[i] = normal(&seed, q->std);
             dtype_put(m->dtype, value[i], row + i * size);
         }
-        rc = write_all_at(q->fd, row, bytes, q->at + (uint64_t)(r - t->shape[0]) * bytes);
+        rc = write_all_at(q->fd, row, bytes, q->at + (uint64_t)(r - q->tokens_was) * bytes);
         if (rc < 0)
             err_sys(e, "the spool file beside the result", "cannot write");
     }
@@ -94,63 +94,89 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
 
 /* ---- the map ---- */
 
-static const struct tmap *map_of(struct edit *x, const struct tmap *was, const struct extent *part, int n)
+/* What was written for a tensor; in a dry run nothing will be read, and any bytes do. */
+static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_t len, struct edit_rows *q)
 {
     struct tmap *m = arena_alloc(x->arena, sizeof *m);
     struct tmap_slice *slice = arena_alloc(x->arena, sizeof *slice);
 
-    *slice = (struct tmap_slice){ .n_extents = n, .extent = arena_alloc(x->arena, (size_t)n * sizeof *part) };
-    memcpy(slice->extent, part, (size_t)n * sizeof *part);
-    for (int i = 0; i < n; i++)
-        slice->len += part[i].len;
-    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = was->dtype, .len = slice->len, .n_slices = 1, .slice = slice };
+    if (q->file < 0)
+        return tmap_slice_zeros(x->arena, x->s->files, &q->zeros, dtype, len);
+    *slice = (struct tmap_slice){ .len = len, .n_extents = 1, .extent = arena_alloc(x->arena, sizeof *slice->extent) };
+    slice->extent->record = files_add_record(x->s->files, &(struct record){ .file = q->file, .at = q->at, .len = len,
+                                                                            .name = "new rows" });
+    slice->extent->len = len;
+    q->at += len;
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = len, .n_slices = 1, .slice = slice };
     return m;
 }
 
-/* The old ones and what was written behind them. */
-static const struct tmap *longer(struct edit *x, const struct tmap *m, uint64_t more, const struct edit_rows *q)
-{
-    struct extent part[2] = { m->slice->extent[0], { .len = more } };
-    int zeros = -1;
+/* Rows under construction: those up to `end` are there. */
+struct growing {
+    struct edit *x;
+    struct edit_rows *q;
+    const struct tmap *was;
+    uint64_t row;                       /* bytes */
+    int64_t end;
+    int n;
+    struct tmap_part part[5];
+};
 
-    if (q->file < 0)                    /* nothing will be read: any bytes do */
-        return tmap_slice_zeros(x->arena, x->s->files, &zeros, m->dtype, m->len + more);
-    part[1].record = files_add_record(x->s->files, &(struct record){ .file = q->file, .at = q->at, .len = more,
-                                                                     .name = "new rows" });
-    return map_of(x, m, part, 2);
+/* Up to row `to`: the old tensor's same rows, new ones, or zeros. */
+enum rows_of { ROWS_OLD, ROWS_NEW, ROWS_ZERO };
+static void add_to(struct growing *g, int64_t to, enum rows_of of)
+{
+    const uint64_t len = to > g->end ? (uint64_t)(to - g->end) * g->row : 0;
+    struct tmap_part *p = &g->part[g->n];
+
+    if (len == 0)
+        return;
+    *p = (struct tmap_part){ .map = g->was, .at = of == ROWS_OLD ? (uint64_t)g->end * g->row : 0, .len = len };
+    if (of == ROWS_NEW)
+        p->map = written_rows(g->x, g->was->dtype, len, g->q);
+    else if (of == ROWS_ZERO)
+        p->map = tmap_slice_zeros(g->x->arena, g->x->s->files, &g->q->zeros, g->was->dtype, len);
+    g->n++;
+    g->end = to;
 }
 
-static int set_state(struct edit *x, struct edit_new *t, enum state st, struct edit_rows *q, struct err *e)
+static int64_t least(int64_t a, int64_t b)
 {
-    const struct tmap *m = t->map[st];
-    const uint64_t row = row_bytes(t, st);
-    struct extent part;
+    return a < b ? a : b;
+}
 
-    if (m->op != TMAP_CONCAT || m->n_slices != 1 || m->slice->n_extents != 1 || row == 0 ||
-        !dtype_is_float(m->dtype)) {
-        err_usage(e, "%s lies in pieces, or has no rows of floating point: their number cannot be changed", t->name);
-        return -1;
-    }
-    part = m->slice->extent[0];
-    if (q->rows < t->shape[0]) {
-        part.len = (uint64_t)q->rows * row;
-        t->map[st] = map_of(x, m, &part, 1);
-    } else if (q->rows > t->shape[0]) {
-        const uint64_t more = (uint64_t)(q->rows - t->shape[0]) * row;
+/* Tokens that stay, new ones, then padding: what was some before stays, other rows are zeros. */
+static const struct tmap *new_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
+                                  struct edit_rows *q)
+{
+    struct growing g = { .x = x, .q = q, .was = m, .row = row };
 
-        if (q->fd >= 0 && write_rows(x, t, st, q, e) < 0)
-            return -1;
-        t->map[st] = longer(x, m, more, q);
-        q->at += more;
-    }
-    return 0;
+    add_to(&g, least(q->tokens_was, q->tokens), ROWS_OLD);
+    add_to(&g, q->tokens, ROWS_NEW);
+    add_to(&g, least(q->tokens_was, q->rows), ROWS_ZERO);
+    add_to(&g, least(rows_was, q->rows), ROWS_OLD);
+    add_to(&g, q->rows, ROWS_ZERO);
+    return tmap_parts(x->arena, g.part, g.n);
 }
 
 int edit_rows_set(struct edit *x, struct edit_new *t, struct edit_rows *q, struct err *e)
 {
-    for (int st = 0; st < STATE_N; st++)
-        if (t->map[st] && set_state(x, t, (enum state)st, q, e) < 0)
+    const struct tmap *to[STATE_N] = {0};
+
+    for (int st = 0; st < STATE_N; st++) {
+        const uint64_t row = t->map[st] ? row_bytes(t, (enum state)st) : 0;
+
+        if (!t->map[st])
+            continue;
+        if (row == 0 || !dtype_is_float(t->map[st]->dtype)) {
+            err_usage(e, "%s has no rows of floating point: their number cannot be changed", t->name);
             return -1;
+        }
+        if (q->fd >= 0 && q->tokens > q->tokens_was && write_rows(x, t, (enum state)st, q, e) < 0)
+            return -1;
+        to[st] = new_map(x, t->map[st], t->shape[0], row, q);
+    }
+    memcpy(t->map, to, sizeof to);
     t->shape[0] = q->rows;
     return 0;
 }
