@@ -1,0 +1,298 @@
+/*
+ * edit_universal.c - folders of parameters change their names, and model_states files say so
+ */
+#include "libcommon/layout/edit/edit_universal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/plan/tmap_slice.h"
+
+static const char padding_key[] = "vocab_divisibility_padding_tensor";
+
+static int find_file(const struct edit *x, const char *name)
+{
+    for (int i = 0; i < x->n_files; i++)
+        if (strcmp(x->file[i].was, name) == 0)
+            return i;
+    return -1;
+}
+
+int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
+{
+    char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(STATE_FP32));
+    const int i = find_file(x, name);
+
+    free(name);
+    if (i < 0 || edit_open_pt(x, &x->file[i], e) < 0) {
+        if (e->kind == ERR_NONE)
+            err_data(e, x->s->path, ERR_NO_BYTE, "parameter %s: has no fp32.pt", p->name);
+        return -1;
+    }
+    *padded = pk_get(pt_root(x->file[i].pt), padding_key) != NULL;
+    return 0;
+}
+
+/* ---- files made anew ---- */
+
+static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum state st)
+{
+    struct edit_new *row = arena_alloc(x->arena, sizeof *row);
+    int zeros = -1;
+
+    *row = *of;
+    row->name = padding_key;
+    row->map[st] = tmap_slice_zeros(x->arena, x->s->files, &zeros, DTYPE_F32,
+                                    of->map[st]->len / (uint64_t)of->shape[0]);
+    return row;
+}
+
+static int make_state(struct edit *x, struct edit_file *f, const struct source *to, const struct edit_new *t,
+                      enum state st, struct err *e)
+{
+    const struct param *p = &to->param[t->param];
+    enum vocab_policy vocab;
+    struct edit_made *made;
+
+    if (edit_open_pt(x, f, e) < 0)
+        return -1;
+    vocab = pk_get(pt_root(f->pt), padding_key) ? VOCAB_KEEP : VOCAB_STRIP;
+    made = edit_make(x, f);
+    made->image = universal_pt_image(to, p, st, vocab);
+    made->size = pt_image_size(made->image);
+    made->part = arena_alloc(x->arena, 2 * sizeof *made->part);
+    made->part[made->n++] = (struct edit_part){ .of = t, .state = st, .same_as = -1 };
+    if (universal_pt_zero_row(to, p, vocab))
+        made->part[made->n++] = (struct edit_part){ .of = zero_row(x, t, st), .state = st, .storage = 1,
+                                                    .same_as = -1 };
+    return 0;
+}
+
+/* ---- folders ---- */
+
+/* "zero/NAME/rest": the parameter; NULL: none. */
+static const struct param *param_of(const struct edit *x, const char *file, const char **rest)
+{
+    const char *slash = str_starts(file, "zero/") ? strchr(file + 5, '/') : NULL;
+    const struct param *p;
+    char *name;
+
+    if (!slash)
+        return NULL;
+    name = xstrdup(file + 5);
+    name[slash - file - 5] = '\0';
+    p = source_param(x->s, name);
+    free(name);
+    *rest = slash + 1;
+    return p;
+}
+
+static int state_of(const char *rest)
+{
+    for (int st = 0; st < STATE_N; st++) {
+        const size_t n = strlen(state_name((enum state)st));
+
+        if (strncmp(rest, state_name((enum state)st), n) == 0 && strcmp(rest + n, ".pt") == 0)
+            return st;
+    }
+    return -1;
+}
+
+/* A file of a parameter's folder. */
+struct folder_file {
+    int file;                           /* in x->file */
+    const char *rest;                   /* its name there */
+    bool again;                         /* it has its place in one folder already */
+};
+
+/* It comes to lie in the folder of t: the first time it moves, then it is there twice. */
+static int place_file(struct edit *x, const struct folder_file *w, const struct source *to, const struct edit_new *t,
+                      struct err *e)
+{
+    const int st = state_of(w->rest);
+    struct edit_file *f;
+    int i = w->file;
+
+    if (w->again) {
+        ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
+        x->file[x->n_files] = x->file[i];
+        i = x->n_files++;
+        x->file[i].own_pt = false;
+        x->file[i].made = NULL;
+        x->file[i].drop = false;
+    }
+    f = &x->file[i];
+    f->name = arena_fmt(x->arena, "zero/%s/%s", t->name, w->rest);
+    return st >= 0 && t->map[st] != x->s->param[t->param].state[st] ? make_state(x, f, to, t, (enum state)st, e) : 0;
+}
+
+static int place_files(struct edit *x, const struct source *to, const struct edit_states *list, struct err *e)
+{
+    const int n_files = x->n_files;
+
+    for (int i = 0; i < n_files; i++) {
+        struct folder_file w = { .file = i };
+        const struct param *p = param_of(x, x->file[i].was, &w.rest);
+
+        if (!p)
+            continue;
+        x->file[i].drop = true;
+        for (int k = 0; k < list->n; k++) {
+            if (&x->s->param[list->tensor[k].param] != p)
+                continue;
+            x->file[i].drop = false;
+            if (place_file(x, &w, to, &list->tensor[k], e) < 0)
+                return -1;
+            w.again = true;
+        }
+    }
+    return 0;
+}
+
+/* Names are those of folders; and each is one parameter's. */
+static int check_names(struct edit *x, const struct edit_states *list, struct err *e)
+{
+    for (int i = 0; i < list->n; i++)
+        if (!zero_is_name(list->tensor[i].name)) {
+            err_usage(e, "'%.80s' cannot be the name of a folder (a dot in front, slashes and blanks cannot be in it)",
+                      list->tensor[i].name);
+            return -1;
+        }
+    return edit_states_check(x, list, e);
+}
+
+/* ---- what the engine's files say ---- */
+
+static int retell(struct edit *x, struct pt *pt, struct pk *root, struct err *e)
+{
+    for (int i = 0; i < x->n_files; i++)
+        if (strcmp(files_name(x->s->files, x->file[i].file), pt_path(pt)) == 0) {
+            x->file[i].root = root;
+            return edit_open_pt(x, &x->file[i], e);
+        }
+    err_data(e, pt_path(pt), ERR_NO_BYTE, "lies outside of the folder");
+    return -1;
+}
+
+static int retell_models(struct edit *x, const struct ds_target *t, struct err *e)
+{
+    for (int mp = 0; mp < t->topo.pp * t->topo.tp; mp++) {
+        const struct source_file *from;
+        struct pk *root = ds_tree_mp(t, x->arena, mp / t->topo.tp, mp % t->topo.tp, &from, e);
+
+        if (!root || retell(x, from->pt, root, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void list_params(struct edit *x, const struct source *to, const struct ds_target *t)
+{
+    x->states = xcalloc(1, sizeof *x->states);
+    for (int i = 0; i < t->n_params; i++) {
+        const struct param *p = t->param[i].from;
+        struct edit_new n = { .name = arena_fmt(x->arena, "%s", t->param[i].name), .ndim = p->ndim,
+                              .param = (int)(p - to->param) };
+
+        memcpy(n.shape, p->shape, sizeof n.shape);
+        for (int st = 0; st < STATE_N; st++) {
+            n.map[st] = p->state[st];
+            n.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
+        }
+        edit_states_add(x->states, &n);
+    }
+}
+
+int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e)
+{
+    list_params(x, to, t);
+    if (check_names(x, x->states, e) < 0 || place_files(x, to, x->states, e) < 0 || retell_models(x, t, e) < 0)
+        return -1;
+    if (to->run.optimizer == x->s->run.optimizer)
+        return 0;
+    return retell(x, x->s->run.optimizer_pt, (struct pk *)to->run.optimizer, e);
+}
+
+/* ---- names alone ---- */
+
+static const char *new_name(const struct edit *x, const struct edit_states *list, const char *name)
+{
+    const struct param *p = name ? source_param(x->s, name) : NULL;
+
+    for (int i = 0; p && i < list->n; i++)
+        if (&x->s->param[list->tensor[i].param] == p)
+            return list->tensor[i].name;
+    return NULL;
+}
+
+/* An exact pattern for a name: none of the family's fits what it is called now. */
+static struct pk *pattern_of(struct arena *a, const char *name)
+{
+    struct strbuf sb = {0};
+    struct pk *v;
+
+    for (; *name; name++)
+        strbuf_addf(&sb, "%s%c", strchr(".+*?()[]{}^$|\\", *name) ? "\\" : "", *name);
+    v = pk_str(a, sb.buf);
+    strbuf_free(&sb);
+    return v;
+}
+
+/* The block's lists, by the rules that the parameters were merged by. */
+static void rename_patterns(const struct edit *x, const struct edit_states *list, struct pk *block)
+{
+    static const struct { const char *key; enum merge_rule rule; } lists[] = {
+        { "vocabulary_parameter_patterns", MERGE_VOCAB }, { "tp_replicated_parameter_patterns", MERGE_REPLICATED },
+        { "parameter_with_row_parallelism_patterns", MERGE_CAT1 },
+        { "parameter_with_2_sub_params_cat_dim_0", MERGE_CAT0_HALVES },
+    };
+
+    for (size_t k = 0; block && k < sizeof lists / sizeof *lists; k++) {
+        struct pk *made = pk_list(x->arena);
+
+        for (int i = 0; i < list->n; i++)
+            if (x->s->param[list->tensor[i].param].merge == lists[k].rule)
+                pk_add(x->arena, made, pattern_of(x->arena, list->tensor[i].name));
+        pk_set_str(x->arena, block, lists[k].key, made);
+    }
+}
+
+static void rename_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
+{
+    uint32_t n_groups = 0, n = 0;
+    struct pk **group = pk_items(pk_get(root, "param_shapes"), &n_groups);
+
+    for (uint32_t g = 0; group && g < n_groups; g++) {
+        struct pk **pair = pk_pairs(group[g], &n);
+
+        for (uint32_t i = 0; pair && i < n; i++) {
+            const char *name = new_name(x, list, pk_as_str(pair[2 * i]));
+
+            if (name)
+                pair[2 * i] = pk_str(x->arena, name);
+        }
+    }
+}
+
+int edit_universal_rename(struct edit *x, struct edit_states *list, struct err *e)
+{
+    x->states = list;
+    if (check_names(x, list, e) < 0 || place_files(x, x->s, list, e) < 0)
+        return -1;
+    for (int i = 0; i < x->s->n_files; i++) {
+        struct pk *root;
+
+        if (!x->s->file[i].pt || !pk_get(pt_root(x->s->file[i].pt), "param_shapes"))
+            continue;
+        root = edit_tree(x, i, e);
+        if (!root)
+            return -1;
+        rename_shapes(x, list, root);
+        rename_patterns(x, list, pk_get(root, "universal_checkpoint_info"));
+    }
+    return 0;
+}
