@@ -1,0 +1,214 @@
+/*
+ * edit_pipeline.c - the source as it is to be, and the shape that the engine gives it
+ */
+#include "libcommon/layout/edit/edit_pipeline.h"
+
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_cast.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/edit/edit_universal.h"
+#include "libcommon/layout/tree_edit.h"
+
+bool edit_is_pipeline(const struct source *s)
+{
+    return s->kind == LAYOUT_DEEPSPEED || (s->kind == LAYOUT_UNIVERSAL_PT && !s->zero_stage);
+}
+
+int edit_pipeline_layers(struct edit *x, struct err *e)
+{
+    struct ds_shape shape = {0};
+    int n = ds_shape_read(&shape, x->s, e) < 0 || ds_shape_find_layers(&shape, x->s, e) < 0 ? -1 : shape.n_layers;
+
+    ds_shape_free(&shape);
+    return n;
+}
+
+/* ---- rows ---- */
+
+static int64_t arg_of(const struct source *s, const char *key)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(s->run.args, key), &v) && v > 0 && v <= INT32_MAX ? v : 0;
+}
+
+/* What Megatron pads to. */
+static int64_t padded(const struct source *s, int64_t tokens)
+{
+    const int64_t asked = arg_of(s, "pad_vocab_size_to"), by = arg_of(s, "make_vocab_size_divisible_by");
+    const int64_t unit = (by ? by : 128) * (s->topo.tp > 0 ? s->topo.tp : 1);
+
+    return asked >= tokens ? asked : (tokens + unit - 1) / unit * unit;
+}
+
+static struct edit_new state_list(const struct source *s, int i)
+{
+    const struct param *p = &s->param[i];
+    struct edit_new t = { .name = p->name, .param = i, .ndim = p->ndim };
+
+    memcpy(t.shape, p->shape, sizeof t.shape);
+    for (int st = 0; st < STATE_N; st++) {
+        t.map[st] = p->state[st];
+        t.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
+    }
+    return t;
+}
+
+int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
+{
+    const struct source *s = x->s;
+    uint64_t bytes = 0;
+    bool pads = true;
+    int n = 0;
+
+    q->tokens_was = s->config.vocab_tokens > 0 ? s->config.vocab_tokens : s->config.vocab;
+    q->rows = padded(s, q->tokens);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct edit_new t = state_list(s, i);
+
+        if (s->param[i].merge != MERGE_VOCAB)
+            continue;
+        n++;
+        /* A universal form may be without: its readers pad by themselves. */
+        if (s->kind == LAYOUT_UNIVERSAL_PT && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
+            return -1;
+        if (!pads)
+            q->rows = q->tokens;
+        bytes += edit_rows_bytes(&t, q);
+        if (q->tokens_was < 1 || q->tokens_was > t.shape[0])
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has %lld rows for %lld tokens", t.name,
+                     (long long)t.shape[0], (long long)q->tokens_was);
+    }
+    if (n == 0 && e->kind == ERR_NONE)
+        err_usage(e, "vocab: no parameter of %s is a vocabulary; ckpt-inspect ls lists what it has", s->path);
+    return e->kind == ERR_NONE ? (int64_t)bytes : -1;
+}
+
+static int set_rows(struct edit *x, struct source *to, struct edit_rows *q, struct err *e)
+{
+    for (int i = 0; i < to->n_params; i++) {
+        struct edit_new t = state_list(to, i);
+
+        if (to->param[i].merge != MERGE_VOCAB)
+            continue;
+        if (edit_rows_set(x, &t, q, e) < 0)
+            return -1;
+        edit_source_set(to, i, &t);
+    }
+    to->config.vocab = q->rows;
+    to->config.vocab_tokens = q->tokens;
+    return 0;
+}
+
+/* ---- trees ---- */
+
+struct retelling {
+    const struct edit_model *m;
+    int n_layers;                       /* there were */
+    int64_t padded;                     /* rows of the vocabulary in memory */
+};
+
+/* Keys that not every version writes. */
+static void put_int(struct arena *a, struct pk *root, const char *path, int64_t v)
+{
+    int64_t was;
+
+    if (pk_as_int(tree_find(root, path, NULL), &was))
+        tree_put(a, root, path, pk_int(a, v));
+}
+
+/* Sizes that follow from stages and slices are the target's to say. */
+static void retell(void *ctx, struct arena *a, struct pk *root)
+{
+    static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
+    const struct retelling *r = ctx;
+    const struct edit_rows *q = r->m->rows;
+    int64_t n;
+
+    for (int i = 0; r->m->picked && i < 2; i++)
+        if (pk_as_int(tree_find(root, layers[i], NULL), &n) && n == r->n_layers)
+            put_int(a, root, layers[i], r->m->n_picked);
+    if (q) {
+        put_int(a, root, "args.vocab_size", q->tokens);
+        if (pk_as_int(tree_find(root, "args.pad_vocab_size_to", NULL), &n) && n < q->tokens)
+            put_int(a, root, "args.pad_vocab_size_to", r->padded);
+        put_int(a, root, "checkpoint_info.original_vocab_size", q->tokens);
+        put_int(a, root, "universal_checkpoint_info.original_vocab_size", q->tokens);
+    }
+    if (r->m->cast)
+        edit_cast_model(a, root, r->m->weights);
+}
+
+/* ---- the type ---- */
+
+/* Weights are made of the masters anew, where there are some, rather than of weights that were rounded already. */
+static void cast(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
+{
+    const struct pk *args = to->run.args, *config = pk_get(args, "deepspeed_configuration");
+
+    for (int i = 0; i < to->n_params; i++)
+        if (to->param[i].state[STATE_FP32])
+            to->param[i].state[STATE_BF16] = NULL;
+    to->zero_stage_1 = m->weights == DTYPE_F16;
+    if (!to->run.optimizer)
+        return;
+    to->run.optimizer = edit_cast_optimizer(x->arena, to->run.optimizer, config, m->weights);
+    report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, m->weights == DTYPE_F16
+               ? "fp16: ZeRO stage 1 with a new loss scaler, of the saved configuration or DeepSpeed's defaults"
+               : "bf16: the loss scaler is left behind");
+}
+
+/* ---- all of it ---- */
+
+static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
+{
+    x->anew = arena_alloc(x->arena, sizeof *x->anew);
+    *x->anew = (struct edit_anew){ .src = to, .ds = t };
+    x->anew->what = arena_fmt(x->arena, "TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp,
+                              t->n_params);
+    return 0;
+}
+
+/* What can be said before work is done for it. */
+static int check(const struct source *s, const struct edit_model *m, struct err *e)
+{
+    if (m->picked && m->n_picked < s->topo.pp)
+        err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
+                  m->n_picked, s->topo.pp);
+    else if (m->cast && s->kind == LAYOUT_UNIVERSAL_PT && !s->run.optimizer)
+        err_usage(e, "cast: %s has no zero/optimizer_state.pt, which tells runs of bf16 and fp16 apart: reshape it to "
+                  "3D shards first", s->path);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *notes, struct err *e)
+{
+    const bool universal = x->s->kind == LAYOUT_UNIVERSAL_PT;
+    struct source *to = edit_source_copy(x);
+    struct retelling r = { .m = m, .n_layers = (int)x->s->config.n_layers,
+                           .padded = m->rows ? padded(x->s, m->rows->tokens) : 0 };
+    struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
+                            .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
+    struct report *untold = report_new();               /* of a universal form, whose optimizer is not written here */
+    struct ds_target *t;
+    int rc = -1;
+
+    if (check(x->s, m, e) < 0 || (m->rows && set_rows(x, to, m->rows, e) < 0))
+        goto out;
+    edit_source_retell(x, to, retell, &r);
+    if (m->cast)
+        cast(x, to, m, notes);
+    if (m->picked)
+        to->config.n_layers = m->n_picked;
+    q.vocab = r.padded;
+    t = ds_target_new(to, &q, universal ? untold : notes, e);
+    rc = !t ? -1 : universal ? edit_universal(x, to, t, e) : make_shards(x, to, t);
+    if (universal)
+        ds_target_free(t);
+out:
+    report_free(untold);
+    return rc;
+}
