@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/edit/edit_rows.h"
+#include "libcommon/layout/edit/edit_pipeline.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
 /* "mean", "zero", "normal:0.02" */
@@ -153,6 +153,18 @@ static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct e
     return rc;
 }
 
+static int vocab_of_pipeline(struct ckptedit *j, struct source *s, struct edit *x, struct edit_rows *q, struct err *e)
+{
+    const struct edit_model m = { .rows = q };
+    struct report *notes = report_new();
+    const int64_t bytes = edit_pipeline_rows(x, q, e);
+    int rc = bytes < 0 || open_spool(j, s, q, (uint64_t)bytes, e) < 0 ? -1 : edit_pipeline(x, &m, notes, e);
+
+    cli_warn_findings(&j->cli, notes);
+    report_free(notes);
+    return rc;
+}
+
 int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct edit_rows q = { .tokens = j->tokens, .rows = j->tokens, .fd = -1, .file = -1, .zeros = -1 };
@@ -164,6 +176,8 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
     }
     if (read_init(j->init, &q, e) < 0)
         return -1;
+    if (edit_is_pipeline(s))
+        return vocab_of_pipeline(j, s, x, &q, e);
     to = edit_states_new(x, "vocab", e);
     if (to && resize(j, s, x, to, &q, e) == 0)
         return edit_states_apply(x, to, e);

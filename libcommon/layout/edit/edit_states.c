@@ -14,7 +14,12 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     const struct source *s = x->s;
     struct edit_states *to;
 
-    if (s->kind != LAYOUT_HF) {
+    if (s->kind == LAYOUT_DEEPSPEED) {
+        err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; a universal form "
+                  "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
+        return NULL;
+    }
+    if (s->kind != LAYOUT_HF && (s->kind != LAYOUT_UNIVERSAL_PT || s->zero_stage)) {
         err_usage(e, "%s: a %s checkpoint; %s works on a model folder of Transformers, which export-hf makes", s->path,
                   layout_name(s->kind), verb);
         return NULL;
