@@ -41,14 +41,17 @@ kill_copy() {       # VERB SUFFIX MS
     [ -z "$left" ] && pass || fail "$1 killed after $3 ms leaves $left"
     rm -rf "$W/out"; clean
 }
-i=0
-while [ $i -lt "$kills" ]; do
+# Kills are spread over as long as a run takes: `span`, which follows what is seen so that two of three hit one.
+i=0 span=60
+while [ $n_killed -lt "$kills" ]; do
+    before=$n_killed
     case $((i % 4)) in
-    0) kill_copy "copy --pack" .pack "$(random 120)" ;;
-    1) kill_copy copy "" "$(random 120)" ;;
-    2) kill_copy tar .tar "$(random 120)" ;;
-    3) kill_copy weights -weights "$(random 120)" ;;
+    0) kill_copy "copy --pack" .pack "$(random $span)" ;;
+    1) kill_copy copy "" "$(random $span)" ;;
+    2) kill_copy tar .tar "$(random $span)" ;;
+    3) kill_copy weights -weights "$(random $span)" ;;
     esac
+    if [ $n_killed -gt $before ]; then span=$((span + span / 20 + 1)); else span=$((span - span / 10)); fi
     i=$((i + 1))
 done
 
@@ -99,18 +102,17 @@ any_file() { find "$@" -type f | sort >"$W/files"; sed -n "$(($(random "$(wc -l 
 # One bit in each of the four backups, or in a receipt: none may count. Flipped back, all do.
 # shellcheck disable=SC2086
 for verb in copy "copy --pack" tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
+set --
+for name in global_step10 global_step10.pack global_step10.tar global_step10-weights; do
+    set -- "$@" "$W/store/$name,$W/store/.ckpt-backup/$name.json"
+done
 i=0
-while [ $i -lt $((flips / 8)) ]; do
-    : >"$W/flipped"
-    for name in global_step10 global_step10.pack global_step10.tar global_step10-weights; do
-        f=$(any_file "$W/store/$name" "$W/store/.ckpt-backup/$name.json") at=$(random "$(size_of "$f")") bit=$(random 8)
-        flip "$f" "$at" "$bit"
-        echo "$f $at $bit" >>"$W/flipped"
-        n_flipped=$((n_flipped + 1))
-    done
+while [ $i -lt $(((flips + 7) / 8)) ]; do
+    "$TBIN/tools/flip" "$W/flipped" "$@" || fail "flip"
+    n_flipped=$((n_flipped + 4))
     ckpt-backup verify -q "$W/store" >"$W/log" 2>&1 && fail "verify is content with $(cat "$W/flipped")"
     if [ "$(n_sound)" = 0 ]; then pass; else fail "$(n_sound) backups still count with $(cat "$W/flipped")"; fi
-    while read -r f at bit; do flip "$f" "$at" "$bit"; done <"$W/flipped"
+    "$TBIN/tools/flip" -b "$W/flipped" || fail "flip back"
     ckpt-backup verify -q "$W/store" >/dev/null 2>&1 || fail "healed, and still not sound: $(cat "$W/flipped")"
     i=$((i + 1))
 done
@@ -128,17 +130,19 @@ check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$s
 check "all are sound" ckpt-backup verify -q "$W/store"
 clean
 
+# One bit in each of the run's four steps: of each there is one line, and no backup.
 i=0
-while [ $i -lt $((flips / 2)) ]; do
-    f=$(any_file "$src") at=$(random "$(size_of "$f")") bit=$(random 8)
-    flip "$f" "$at" "$bit"
-    n_flipped=$((n_flipped + 1))
-    if ckpt-backup copy -q "$src" "$W/store" >"$W/log" 2>&1; then
-        fail "flip of bit $bit of byte $at in the source's $f is copied"; clean
-    else pass; fi
-    [ "$(wc -l <"$W/log")" -eq 1 ] || fail "flip in the source: not one line but $(cat "$W/log")"
-    [ ! -e "$W/store/global_step10" ] || fail "flip in the source: a backup appeared"
-    flip "$f" "$at" "$bit"
+while [ $i -lt $(((flips + 7) / 8)) ]; do
+    "$TBIN/tools/flip" "$W/flipped" "$W"/run/global_step*0 || fail "flip"
+    n_flipped=$((n_flipped + 4))
+    ckpt-backup copy -q --rules "$W/rules" "$W/run" >"$W/log" 2>&1; status=$?
+    [ $status -eq 1 ] && [ ! -e "$W/store/latest" ] && ! ls -d "$W"/store/global_step* >/dev/null 2>&1 && pass ||
+        { fail "flips in the source are copied: $(cat "$W/flipped")"; clean; }
+    [ "$(wc -l <"$W/log")" -eq 4 ] || fail "flips in the source: not a line each but $(cat "$W/log")"
+    for s in 10 20 30 40; do
+        grep -q "run/global_step$s[/:]" "$W/log" || fail "a flip in the source's step $s is not told: $(cat "$W/log")"
+    done
+    "$TBIN/tools/flip" -b "$W/flipped" || fail "flip back"
     i=$((i + 1))
 done
 check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.part' -o -name '*.job')" ]

@@ -119,21 +119,18 @@ afresh() {
 
 # ---- flipped bits, one in each file at a time ----
 
-flip() {            # FILE
-    at=$(random "$(wc -c <"$1")")
-    # shellcheck disable=SC2059
-    printf "\\$(printf %o $(($(od -An -tu1 -j "$at" -N 1 "$1") ^ (1 << $(random 8)))))" |
-        dd of="$1" bs=1 seek="$at" conv=notrunc 2>/dev/null
-    n_flipped=$((n_flipped + 1))
+flip() {            # FILE...
+    "$TBIN/tools/flip" "$W/flipped" "$@" || fail "flip"
+    n_flipped=$((n_flipped + $#))
 }
-# Of many ranks: rclone starts as often for the files of 16 as for those of 2.
-quick || { "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 16 --steps 10 "$W/wide" >/dev/null &&
+# Of many ranks: rclone starts as often for the files of 64 as for those of 2.
+quick || { "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 64 --steps 10 "$W/wide" >/dev/null &&
     src=$W/wide/global_step10 place=far:backups/wide far=$W/far/backups/wide; }
 afresh
 round=0
 while [ $n_flipped -lt "$flips" ]; do
     n=$n_flipped
-    for f in "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"; do flip "$f"; done
+    flip "$far"/global_step10/* "$far/global_step10.tar" "$far/global_step10.pack"
     n=$((n_flipped - n))
     ckpt-backup verify -q "$place" >"$W/log" 2>&1 && fail "flips are not seen"
     [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
