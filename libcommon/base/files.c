@@ -64,6 +64,7 @@ struct disk {
     char *path;                         /* NULL: a spool */
     int fd, fd_direct;
     int pins;                           /* in use: not to be closed */
+    bool has_items;
     int64_t mtime_ns;
 };
 
@@ -245,6 +246,10 @@ int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const 
 
     x->home = file;
     x->home_at = at;
+    pthread_mutex_lock(&f->lock);
+    if (x->disk >= 0)
+        ((struct disk *)table_at(&f->disk, x->disk))->has_items = true;
+    pthread_mutex_unlock(&f->lock);
     return i;
 }
 
@@ -385,6 +390,9 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
         err_sys(e, d->path, "cannot open");
         return FD_NONE;
     }
+    /* Of each item the tables at both ends are read: what the kernel would read ahead of them is most of the file. */
+    if (!direct && d->has_items)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     if (first) {
         ARRAY_ROOM(f->open, f->cap_open, f->n_open + 1);
         f->open[f->n_open++] = disk;

@@ -14,8 +14,10 @@
 #include "libcommon/format/zip_bytes.h"
 
 enum {
-    TAIL = 66 << 10,            /* an end record, the longest comment, and most directories */
+    NEAR = 4 << 10,             /* an end record, and the directory of a few tensors */
+    TAIL = 66 << 10,            /* an end record and the longest comment */
     WINDOW = 32 << 10,
+    HEADER_ABOUT = 512,         /* a record that is small, with its header */
     MAX_ENTRIES = 1 << 18,
 };
 #define MAX_DIRECTORY ((uint64_t)64 << 20)
@@ -144,18 +146,30 @@ static int read_end64(struct zip_opener *o, uint64_t at)
     return 0;
 }
 
+/* Read the last `len` bytes; the end record in them, NULL: there is none, or *rc is -1. */
+static const uint8_t *end_in_tail(struct zip_opener *o, uint64_t len, int *rc)
+{
+    o->tail_len = min_u64(len, o->size);
+    o->tail_at = o->size - o->tail_len;
+    *rc = files_read(o->f, o->file, o->tail_at, o->tail, o->tail_len, o->e);
+    for (uint64_t i = o->tail_len; *rc == 0 && i >= ZIP_END_LEN; i--)
+        if (get_le32(o->tail + i - ZIP_END_LEN) == ZIP_END)
+            return o->tail + i - ZIP_END_LEN;
+    return NULL;
+}
+
 static int read_end(struct zip_opener *o)
 {
-    const uint8_t *p = NULL;
-    uint64_t at = 0;
+    int rc;
+    /* An item of a .distcp is often no larger than the longest tail: all of them would be read twice. */
+    const uint8_t *p = end_in_tail(o, NEAR, &rc);
+    uint64_t at;
 
-    for (uint64_t i = o->tail_len; i >= ZIP_END_LEN && !p; i--)
-        if (get_le32(o->tail + i - ZIP_END_LEN) == ZIP_END) {
-            p = o->tail + i - ZIP_END_LEN;
-            at = o->tail_at + i - ZIP_END_LEN;
-        }
+    if (!p && rc == 0)
+        p = end_in_tail(o, TAIL, &rc);
     if (!p)
-        return no_end(o);
+        return rc < 0 ? -1 : no_end(o);
+    at = o->tail_at + (uint64_t)(p - o->tail);
     if (get_le16(p + 4) != 0 || get_le16(p + 6) != 0 || get_le16(p + 8) != get_le16(p + 10))
         return contradiction(o, at, "the end record speaks of several disks");
     o->n = get_le16(p + 10);
@@ -343,7 +357,7 @@ static int sort_entries(struct zip_opener *o)
 static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit)
 {
     size_t nlen = strlen(x->name);
-    uint64_t need = ZIP_LOCAL_LEN + nlen;
+    uint64_t need = ZIP_LOCAL_LEN + nlen, ahead = min_u64(WINDOW, (uint64_t)o->z->n * HEADER_ABOUT);
     const uint8_t *p;
 
     if (x->header_at >= limit || limit - x->header_at < need) {
@@ -352,7 +366,7 @@ static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit
         return -1;
     }
     /* Neighbours come along when they are near; a big record costs one small read. */
-    p = peek(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < WINDOW ? WINDOW : 0);
+    p = peek(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < ahead ? ahead : 0);
     if (!p)
         return -1;
     if (get_le32(p) != ZIP_LOCAL || get_le16(p + 26) != nlen ||
@@ -392,12 +406,10 @@ struct zip *zip_open(struct files *f, int file, struct err *e)
 
     o.z = xcalloc(1, sizeof *o.z);
     o.z->arena = arena_new(MAX_ARENA);
-    o.tail_len = min_u64(TAIL, o.size);
-    o.tail_at = o.size - o.tail_len;
     o.tail = xmalloc(TAIL + WINDOW);
     o.window = o.tail + TAIL;
-    if (check_head(&o) < 0 || files_read(f, file, o.tail_at, o.tail, o.tail_len, e) < 0 ||
-        read_end(&o) < 0 || read_directory(&o) < 0 || sort_entries(&o) < 0 || place_entries(&o) < 0)
+    if (check_head(&o) < 0 || read_end(&o) < 0 || read_directory(&o) < 0 || sort_entries(&o) < 0 ||
+        place_entries(&o) < 0)
         goto out;
     rc = 0;
 out:
