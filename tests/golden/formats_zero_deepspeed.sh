@@ -23,6 +23,24 @@ takes() {
     rm -rf "$W/run"
 }
 
+# What ckpt-edit wrote anew: a layer twice, then once again; other names, and back.
+edited() {  # FIXTURE STAGE RANKS
+    what="$1 edited"
+    case $what in ${CASES:-*}) ;; *) return ;; esac
+    mkdir "$W/run"
+    check "$what: layers" ckpt-edit -q layers keep 0,0 "$data/$1/ckpt" "$W/run/two"
+    check "$what: and back" ckpt-edit -q layers drop 1 "$W/run/two" "$W/run/one"
+    check "$what: names" ckpt-edit -q rename 'mlp' 'feed' "$W/run/one" "$W/run/named"
+    check "$what: and back" ckpt-edit -q rename 'feed' 'mlp' "$W/run/named" "$W/run/global_step5"
+    echo global_step5 >"$W/run/latest"
+    check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$3" "$script" load "$data/$1" "$2" \
+        "$W/run"
+    grep '^ZeRO-' "$W/log"
+    rm -rf "$W/run"
+}
+edited zero2-roundrobin-3ranks 2 3
+edited zero3-edge-2ranks 3 2
+
 takes zero1-fp32-gpt2-2ranks 1 3
 takes zero2-edge-3ranks 2 2
 takes zero2-roundrobin-3ranks 2 2

@@ -41,6 +41,10 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
+/* Make the list the result's, as the layout has it; it is the edit's in any case. */
+struct edit_states;
+MUST_CHECK int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to,
+                            struct err *e);
 /* Without the tensors whose names match, of a model folder. */
 MUST_CHECK int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e);
 

@@ -133,9 +133,12 @@ static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *l
         const char *at = number_in(t.name, &k), *behind = at ? at + strspn(at, "0123456789") : NULL;
 
         for (int l = 0; at && l < n; l++)
-            if (list[l] == k)
-                edit_states_add(to, &t)->name = arena_fmt(edit_arena(x), "%.*s%d%s", (int)(at - t.name), t.name, l,
-                                                          behind);
+            if (list[l] == k) {
+                struct edit_new *made = edit_states_add(to, &t);
+
+                made->name = arena_fmt(edit_arena(x), "%.*s%d%s", (int)(at - t.name), t.name, l, behind);
+                made->layer = l + 1;
+            }
     }
     for (int i = 0; i < to->n; i++) {
         int64_t k;
@@ -192,7 +195,7 @@ static int layers_of_states(struct ckptedit *j, struct source *s, struct edit *x
     }
     free(list);
     if (rc == 0)
-        return edit_states_apply(x, to, e);
+        return apply_states(j, s, x, to, e);
     edit_states_free(to);
     return -1;
 }

@@ -10,7 +10,26 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"
+#include "libcommon/layout/edit/edit_zero.h"
 #include "tools/ckpt-edit/ckptedit.h"
+
+/* ---- the list, as the layout has it ---- */
+
+int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to, struct err *e)
+{
+    struct report *notes;
+    int rc;
+
+    if (s->kind == LAYOUT_UNIVERSAL_PT)
+        return edit_universal_rename(x, to, e);
+    if (s->kind != LAYOUT_ZERO)
+        return edit_states_apply(x, to, e);
+    notes = report_new();
+    rc = edit_zero(x, to, notes, e);
+    cli_warn_findings(&j->cli, notes);
+    report_free(notes);
+    return rc;
+}
 
 /* ---- cast ---- */
 
@@ -67,11 +86,20 @@ static int cast_pipeline(struct ckptedit *j, struct edit *x, const struct cast_t
     return rc;
 }
 
+static int refuse_zero(const struct source *s, struct err *e)
+{
+    err_usage(e, "%s: cast: the type of a run of ZeRO without pipeline is its ds_config's, and the optimizer's form "
+              "goes by it: reshape to another layout, then --to zero%d --dtype makes files of another type", s->path,
+              s->zero_stage);
+    return -1;
+}
+
 int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         if (strcmp(types[k].name, j->arg[0]) == 0)
-            return edit_is_pipeline(s) ? cast_pipeline(j, x, &types[k], e) : cast_states(x, &types[k], e);
+            return edit_is_pipeline(s) ? cast_pipeline(j, x, &types[k], e) : s->kind == LAYOUT_ZERO ? refuse_zero(s, e)
+                 : cast_states(x, &types[k], e);
     err_usage(e, "cast %s: there are bf16, fp16 and fp32", j->arg[0]);
     return -1;
 }
@@ -137,7 +165,7 @@ int change_rename(struct ckptedit *j, struct source *s, struct edit *x, struct e
     for (int i = 0; i < j->n_args && rc == 0; i += 2)
         rc = rename_all(x, to, j->arg[i], j->arg[i + 1], e);
     if (rc == 0)
-        return s->kind == LAYOUT_UNIVERSAL_PT ? edit_universal_rename(x, to, e) : edit_states_apply(x, to, e);
+        return apply_states(j, s, x, to, e);
     edit_states_free(to);
     return -1;
 }

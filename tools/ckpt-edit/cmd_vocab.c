@@ -48,11 +48,19 @@ static bool is_vocabulary(const struct edit_new *t, int64_t rows)
 }
 
 /* The tokens there are, or -1. */
-static int64_t tokens_of(struct source *s, struct edit *x, struct err *e)
+static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_states *to, struct err *e)
 {
-    json_t *config = edit_hf_config(x, e);
-    const json_t *v = json_object_get(config, "vocab_size");
-    const int64_t n = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
+    json_t *config;
+    const json_t *v;
+    int64_t n;
+
+    /* Without a configuration that counts them, the first table's rows. */
+    for (int i = 0; s->kind != LAYOUT_HF && i < to->n; i++)
+        if (is_vocabulary(&to->tensor[i], to->tensor[i].shape[0]))
+            return to->tensor[i].shape[0];
+    config = edit_hf_config(x, e);
+    v = json_object_get(config, "vocab_size");
+    n = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
 
     if (n < 1 && e->kind == ERR_NONE)
         err_usage(e, "vocab: config.json of %s says no vocab_size", s->path);
@@ -134,7 +142,7 @@ static int open_spool(const struct ckptedit *j, struct source *s, struct edit_ro
 static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to, struct edit_rows *q,
                   struct err *e)
 {
-    const int64_t was = tokens_of(s, x, e);
+    const int64_t was = tokens_of(s, x, to, e);
     bool *has = was < 1 ? NULL : find_rows(s, to, was, e);
     uint64_t bytes = 0;
     int rc = -1;
@@ -180,7 +188,7 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
         return vocab_of_pipeline(j, s, x, &q, e);
     to = edit_states_new(x, "vocab", e);
     if (to && resize(j, s, x, to, &q, e) == 0)
-        return edit_states_apply(x, to, e);
+        return apply_states(j, s, x, to, e);
     edit_states_free(to);
     return -1;
 }

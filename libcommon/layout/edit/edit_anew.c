@@ -35,7 +35,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
 
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
 {
-    struct sink *k = deepspeed_sink(o, x->anew->ds);
+    struct sink *k = x->anew->ds ? deepspeed_sink(o, x->anew->ds) : zero_sink(o, x->anew->zero);
     struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
 
     *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
@@ -49,4 +49,5 @@ void edit_anew_free(struct edit_anew *n)
     if (!n)
         return;
     ds_target_free(n->ds);
+    zero_target_free(n->zero);
 }

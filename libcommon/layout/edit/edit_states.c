@@ -19,9 +19,9 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
                   "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
         return NULL;
     }
-    if (s->kind != LAYOUT_HF && (s->kind != LAYOUT_UNIVERSAL_PT || s->zero_stage)) {
-        err_usage(e, "%s: a %s checkpoint; %s works on a model folder of Transformers, which export-hf makes", s->path,
-                  layout_name(s->kind), verb);
+    if (s->kind == LAYOUT_UNIVERSAL_PT && s->zero_stage) {
+        err_usage(e, "%s: %s: is made of ZeRO-%d without pipeline: reshape --to zero%d makes such a checkpoint of it, "
+                  "which can be edited", s->path, verb, s->zero_stage, s->zero_stage);
         return NULL;
     }
     to = xcalloc(1, sizeof *to);

@@ -16,6 +16,7 @@
 struct edit_new {
     const char *name;
     int param;                          /* of the source: it goes where that one is */
+    int layer;                          /* of the result where layers were picked, counted from 1; 0: of none */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
     const struct tmap *map[STATE_N];    /* NULL: there is no such state */

@@ -1,0 +1,246 @@
+/*
+ * edit_zero.c - the optimizer's order with other parameters in it, and the trees that say so
+ */
+#include "libcommon/layout/edit/edit_zero.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/zero/zero_order.h"
+
+/* ---- a row of names with others in their place ---- */
+
+/* One that stands for the name `old` of the row. */
+struct successor { const struct edit_new *t; int old, layer_at; };
+
+static int by_place(const void *a, const void *b)
+{
+    const struct successor *x = a, *y = b;
+    const int at = x->t->layer ? x->layer_at : x->old, of = y->t->layer ? y->layer_at : y->old;
+
+    if (at != of)
+        return (at > of) - (at < of);
+    if (x->t->layer != y->t->layer)
+        return (x->t->layer > y->t->layer) - (x->t->layer < y->t->layer);
+    return (x->old > y->old) - (x->old < y->old);
+}
+
+/* All that stand for n names, layer by layer from where the first of a layer stood; *count, caller frees. */
+static struct successor *successors(const struct edit *x, const struct edit_states *list, const char *const *name,
+                                    int n, int *count)
+{
+    struct successor *to = NULL;
+    int cap = 0, layer_at = -1;
+
+    *count = 0;
+    for (int i = 0; i < n; i++) {
+        const struct param *p = name[i] ? source_param(x->s, name[i]) : NULL;
+
+        for (int k = 0; p && k < list->n; k++) {
+            if (&x->s->param[list->tensor[k].param] != p)
+                continue;
+            layer_at = layer_at < 0 && list->tensor[k].layer ? i : layer_at;
+            ARRAY_ROOM(to, cap, *count + 1);
+            to[(*count)++] = (struct successor){ &list->tensor[k], i, layer_at };
+        }
+    }
+    if (*count)
+        qsort(to, (size_t)*count, sizeof *to, by_place);
+    return to;
+}
+
+/* ---- groups ---- */
+
+static void new_group(const struct edit *x, const struct edit_states *list, struct zero_group *g)
+{
+    const char **name = xmalloc(((size_t)g->n + 1) * sizeof *name);
+    struct zero_group to;
+    struct successor *s;
+    int n;
+
+    for (int i = 0; i < g->n; i++)
+        name[i] = g->slot[i].name;
+    s = successors(x, list, name, g->n, &n);
+    to = zero_order_new_group(x->arena, n);
+    for (int i = 0; i < n; i++) {
+        struct zero_slot *slot = &to.slot[to.n++];
+
+        *slot = (struct zero_slot){ .name = s[i].t->name, .ndim = s[i].t->ndim, .n_elems = 1 };
+        memcpy(slot->shape, s[i].t->shape, sizeof slot->shape);
+        for (int d = 0; d < slot->ndim; d++)
+            slot->n_elems *= slot->shape[d];
+    }
+    *g = to;
+    free(s);
+    free(name);
+}
+
+/* In the order in which a file of such a run has them, where they are read from. */
+static int new_shapes(struct edit *x, const struct edit_states *list, const struct pk *root, struct zero_shape *shape,
+                      struct err *e)
+{
+    if (zero_order_read(x->s, x->arena, shape, e) < 0)
+        return -1;
+    for (int g = 0; g < shape->n_groups; g++) {
+        new_group(x, list, &shape->group[g]);
+        if (shape->group[g].n == 0) {
+            err_usage(e, "group %d of the optimizer would have no parameter", g);
+            return -1;
+        }
+        if (x->s->zero_stage < 3 && zero_order_switch(root, "round_robin_gradients"))
+            zero_order_deal(x->arena, &shape->group[g], x->s->topo.dp, false);
+    }
+    return 0;
+}
+
+/* ZeRO-3: each of the optimizer's groups as one sub-group, which the target cuts anew. */
+static void new_param_groups(struct edit *x, struct source *to)
+{
+    struct pk *groups = pk_copy(x->arena, to->run.param_groups), **item;
+    uint32_t n = 0;
+
+    item = pk_items(groups, &n);
+    for (uint32_t g = 0; item && g < n; g++) {
+        struct pk *ids = pk_list(x->arena);
+
+        pk_add(x->arena, ids, pk_int(x->arena, g));
+        pk_set_str(x->arena, item[g], "params", ids);
+    }
+    to->run.param_groups = groups;
+}
+
+/* ---- trees ---- */
+
+/* A dict by parameters' names, with the new ones; what is under other keys stays, and stands in front. */
+static struct pk *renamed(const struct edit *x, const struct edit_states *list, const struct pk *was)
+{
+    struct pk *d = pk_ordered_dict(x->arena), **pair;
+    const char **name;
+    struct successor *s;
+    uint32_t n = 0;
+    int count;
+
+    pair = pk_pairs(was, &n);
+    name = xcalloc((size_t)n + 1, sizeof *name);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        name[i] = pk_as_str(pair[2 * i]);
+        if (!name[i] || !source_param(x->s, name[i]))
+            pk_set(x->arena, d, pair[2 * i], pair[2 * i + 1]);
+    }
+    s = successors(x, list, name, (int)n, &count);
+    for (int i = 0; i < count; i++)
+        pk_set_str(x->arena, d, s[i].t->name, pair[2 * s[i].old + 1]);
+    free(s);
+    free(name);
+    return d;
+}
+
+/* What the list calls a parameter that it has once; NULL: not at all. */
+static const char *name_of(const struct edit *x, const struct edit_states *list, const char *was)
+{
+    const struct param *p = was ? source_param(x->s, was) : NULL;
+
+    for (int i = 0; p && i < list->n; i++)
+        if (&x->s->param[list->tensor[i].param] == p)
+            return list->tensor[i].name;
+    return NULL;
+}
+
+static struct pk *new_shared(const struct edit *x, const struct edit_states *list, const struct pk *was)
+{
+    struct pk *d = pk_dict(x->arena), **pair;
+    uint32_t n = 0;
+
+    pair = pk_pairs(was, &n);
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *alias = name_of(x, list, pk_as_str(pair[2 * i]));
+        const char *holder = name_of(x, list, pk_as_str(pair[2 * i + 1]));
+
+        if (alias && holder)
+            pk_set_str(x->arena, d, alias, pk_str(x->arena, holder));
+    }
+    return d;
+}
+
+static int retell(struct edit *x, struct source *to, const struct edit_states *list, struct err *e)
+{
+    struct pt *pt = zero_order_root(x->s);
+    struct pk *root = pk_copy(x->arena, pt_root(pt));
+    struct zero_shape shape = {0};
+
+    if (new_shapes(x, list, root, &shape, e) < 0)
+        return -1;
+    pk_set_str(x->arena, root, "param_shapes", zero_shape_tree(x->arena, &shape));
+    pk_set_str(x->arena, root, "module", renamed(x, list, pk_get(root, "module")));
+    if (pk_get(root, "shared_params"))
+        pk_set_str(x->arena, root, "shared_params", new_shared(x, list, pk_get(root, "shared_params")));
+    for (int i = 0; i < to->n_files; i++)
+        if (to->file[i].pt == pt)
+            to->file[i].pt = pt_retold(x->arena, pt, root);
+    if (to->zero_stage == 3 && to->run.param_groups)
+        new_param_groups(x, to);
+    return 0;
+}
+
+/* ---- parameters ---- */
+
+static void set_params(struct edit *x, struct source *to, const struct edit_states *list)
+{
+    to->n_params = list->n;
+    to->param = arena_alloc(x->arena, ((size_t)list->n + 1) * sizeof *to->param);
+    for (int i = 0; i < list->n; i++) {
+        const struct param *was = &x->s->param[list->tensor[i].param];
+
+        to->param[i] = *was;
+        edit_source_set(to, i, &list->tensor[i]);
+        to->param[i].shared_with = name_of(x, list, was->shared_with);
+    }
+}
+
+/* What else has a layer's number would go on saying the old one. */
+static int check(const struct edit *x, const struct edit_states *list, struct err *e)
+{
+    bool layers = false;
+
+    if (x->s->topo.tp > 1) {
+        err_usage(e, "%s: has %d tensor ranks: reshape --ranks joins them, then it can be edited", x->s->path,
+                  x->s->topo.tp);
+        return -1;
+    }
+    for (int i = 0; i < list->n; i++) {
+        layers = layers || list->tensor[i].layer;
+        if (!zero_is_name(list->tensor[i].name)) {
+            err_usage(e, "'%.80s' cannot be the name of a parameter", list->tensor[i].name);
+            return -1;
+        }
+    }
+    for (int i = 0; layers && i < x->s->n_values; i++)
+        if (x->s->value[i].buffer && strpbrk(x->s->value[i].name, "0123456789")) {
+            err_usage(e, "layers: %s is a buffer with a number: which layer's is not known here", x->s->value[i].name);
+            return -1;
+        }
+    return edit_states_check(x, list, e);
+}
+
+int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e)
+{
+    const struct zero_request q = { .weights_only = !x->s->run.optimizer };
+    struct source *to = edit_source_copy(x);
+    struct zero_target *t;
+
+    x->states = list;
+    if (check(x, list, e) < 0 || retell(x, to, list, e) < 0)
+        return -1;
+    set_params(x, to, list);
+    t = zero_target_new(to, &q, notes, e);
+    if (!t)
+        return -1;
+    x->anew = arena_alloc(x->arena, sizeof *x->anew);
+    *x->anew = (struct edit_anew){ .src = to, .zero = t };
+    x->anew->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
+                              to->n_params);
+    return 0;
+}
