@@ -26,10 +26,11 @@ static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file
     const char *eq = strchr(text, '='), *path;
     struct arena *a = edit_arena(x);
     char *key = arena_strndup(a, text, (size_t)(eq - text));
+    const struct pk *now = edit_root(x, file, e);
     struct pk *root, *was, *value;
 
-    if (!s->file[file].pt || !settle_path(x, pt_root(s->file[file].pt), key))
-        return 0;
+    if (!now || !settle_path(x, now, key))
+        return e->kind == ERR_NONE ? 0 : -1;
     root = edit_tree(x, file, e);
     if (!root)
         return -1;
@@ -37,12 +38,12 @@ static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file
     was = tree_find(root, path, NULL);
     value = tree_read(a, eq + 1, was, j->any_type);
     if (!value) {
-        struct strbuf now = {0};
+        struct strbuf held = {0};
 
-        pk_text(was, &now);
+        pk_text(was, &held);
         err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
-                  s->file[file].name, now.buf, tree_type_words(was));
-        strbuf_free(&now);
+                  s->file[file].name, held.buf, tree_type_words(was));
+        strbuf_free(&held);
         return -1;
     }
     tree_put(a, root, path, value);
@@ -138,23 +139,41 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- drop ---- */
 
+/* Of ZeRO-3 and of a universal form the masters are all there is. */
+static int check_weights(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        if (p->state[STATE_BF16] || p->copy || p->shared_with || !p->state[STATE_EXP_AVG])
+            continue;
+        err_usage(e, "drop optimizer: %s has the values of %s in the optimizer's files alone; export-hf writes "
+                  "weights without the rest", s->path, p->name);
+        return -1;
+    }
+    return 0;
+}
+
 static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
 {
     int n = 0;
 
+    if (check_weights(s, e) < 0)
+        return -1;
     for (int i = 0; i < s->n_files; i++) {
-        struct pk *root, *args;
+        struct pk *root;
 
         if (s->file[i].cls == FILE_OPTIMIZER) {
             edit_drop(x, i);
             n++;
-        } else if (s->file[i].pt && tree_find(pt_root(s->file[i].pt), "args.no_save_optim", NULL)) {
+        } else if (tree_find(edit_root(x, i, e), "args.no_save_optim", NULL)) {
             root = edit_tree(x, i, e);  /* a trainer that loads it must not look for it */
-            args = root ? pk_get(root, "args") : NULL;
-            if (!args)
+            if (!root)
                 return -1;
             tree_put(edit_arena(x), root, "args.no_save_optim", pk_bool(edit_arena(x), true));
         }
+        if (e->kind != ERR_NONE)
+            return -1;
     }
     for (int i = 0; i < s->n_params; i++)
         for (int st = STATE_FP32; st < STATE_N; st++)
@@ -174,8 +193,11 @@ static int drop_rng(struct source *s, struct edit *x, struct err *e)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
             struct pk *root;
 
-            if (!s->file[i].pt || !pk_get(pt_root(s->file[i].pt), keys[k]))
+            if (!pk_get(edit_root(x, i, e), keys[k])) {
+                if (e->kind != ERR_NONE)
+                    return -1;
                 continue;
+            }
             root = edit_tree(x, i, e);
             if (!root)
                 return -1;

@@ -46,12 +46,14 @@ static int64_t new_value(const struct ckptedit *j, const struct source *s, const
 static int retag_file(const struct ckptedit *j, const struct source *s, struct edit *x, int file, bool *found,
                       struct err *e)
 {
-    for (int i = 0; i < N_COUNTERS; i++) {
+    const struct pk *now = edit_root(x, file, e);
+
+    for (int i = 0; now && i < N_COUNTERS; i++) {
         const struct counter *c = &counters[i];
         int64_t was, value;
         struct pk *root;
 
-        if (!pk_as_int(tree_find(pt_root(s->file[file].pt), c->path, NULL), &was))
+        if (!pk_as_int(tree_find(now, c->path, NULL), &was))
             continue;
         value = new_value(j, s, c, was);
         found[c->what] = true;
@@ -62,7 +64,7 @@ static int retag_file(const struct ckptedit *j, const struct source *s, struct e
             return -1;
         tree_put(edit_arena(x), root, c->path, pk_int(edit_arena(x), value));
     }
-    return 0;
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 /* A folder's name is what people and `latest` know a step by. */
@@ -85,7 +87,7 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         return -1;
     }
     for (int i = 0; i < s->n_files; i++)
-        if (s->file[i].pt && retag_file(j, s, x, i, found, e) < 0)
+        if (retag_file(j, s, x, i, found, e) < 0)
             return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
         err_usage(e, "retag: no file of %s counts %s", s->path,

@@ -174,6 +174,19 @@ struct pk *edit_tree(struct edit *x, int file, struct err *e)
     return f->root;
 }
 
+const struct pk *edit_root(struct edit *x, int file, struct err *e)
+{
+    struct edit_file *f = edit_find_file(x, x->s->file[file].file);
+
+    if (f->root || !is_pt(f))
+        return f->root;
+    if (!f->pt) {
+        f->pt = pt_open(x->s->files, f->file, e);
+        f->own_pt = f->pt != NULL;
+    }
+    return f->pt ? pt_root(f->pt) : NULL;
+}
+
 void edit_drop(struct edit *x, int file)
 {
     edit_find_file(x, x->s->file[file].file)->drop = true;
@@ -237,11 +250,57 @@ static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t
     p->has_digest[st] = false;
 }
 
+bool edit_same_bytes(const struct param *p, const struct param *q, enum state st)
+{
+    const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
+    const struct extent *x, *y;
+
+    if (!a || !b || a->len != b->len || !a->slice[0].n_extents || !b->slice[0].n_extents)
+        return false;
+    x = &a->slice[0].extent[0];
+    y = &b->slice[0].extent[0];
+    return p != q && x->record == y->record && x->at == y->at;
+}
+
+/* ZeRO-2 lists what is frozen beside its weights, of a run on GPUs with bytes of its own. */
+static int change_fragment(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
+                           struct err *e)
+{
+    const struct extent *now = p->state[st]->slice[0].extent;
+
+    for (int i = 0; x->s->kind == LAYOUT_ZERO && x->s->zero_stage < 3 && i < x->s->n_files; i++) {
+        const struct pt *pt = x->s->file[i].pt;
+        const struct pk *v = pt ? pk_get(pk_get(pt_root(pt), "frozen_param_fragments"), p->name) : NULL;
+        struct extent bytes;
+        struct tmap_slice slice = { .len = p->state[st]->len, .n_extents = 1, .extent = &bytes };
+        struct tmap m = *p->state[st];
+        struct pt_tensor t;
+
+        if (!v || p->state[st]->n_slices != 1 || !pt_tensor(pt, v, &t) || !t.contiguous || t.dtype != m.dtype ||
+            (uint64_t)t.n_elems * (uint64_t)dtype_size(t.dtype) != m.len ||
+            (t.record == now->record && t.at == now->at))
+            continue;
+        bytes = (struct extent){ t.record, t.at, m.len };
+        m.slice = &slice;
+        if (change_map(x, &m, from, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e)
 {
-    if (change_map(x, p->state[st], from, e) < 0 || (p->tied[st] && change_map(x, p->tied[st], from, e) < 0))
+    struct param *holder = p->shared_with ? source_param(x->s, p->shared_with) : NULL;
+    const struct param *all = edit_same_bytes(p, holder, st) ? holder : p;
+
+    if (change_map(x, p->state[st], from, e) < 0 || (all->tied[st] && change_map(x, all->tied[st], from, e) < 0) ||
+        (st == STATE_FP32 && all->copy && change_map(x, all->copy, from, e) < 0) ||
+        change_fragment(x, p, st, from, e) < 0)
         return -1;
     note_digest(x, p, st, from->crc);
+    for (int i = 0; i < x->s->n_params; i++)
+        if (x->s->param[i].has_digest[st] && edit_same_bytes(&x->s->param[i], p, st))
+            note_digest(x, &x->s->param[i], st, from->crc);
     return 0;
 }
 

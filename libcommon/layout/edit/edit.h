@@ -27,6 +27,8 @@ void edit_free(struct edit *x);                 /* NULL is fine */
  */
 MUST_CHECK struct pk *edit_tree(struct edit *x, int file, struct err *e);
 struct arena *edit_arena(struct edit *x);
+/* The tree as it is by now, to be read. NULL, with *e where it is a .pt that cannot be opened: it holds none. */
+const struct pk *edit_root(struct edit *x, int file, struct err *e);
 /* The result has no such file. */
 void edit_drop(struct edit *x, int file);
 
@@ -37,10 +39,14 @@ struct edit_from {
     uint32_t crc;                       /* of the logical bytes, for the manifest */
 };
 /*
- * Every copy of a parameter's state (tensor-parallel replicas, the tied one of the last stage) gets these bytes,
- * wherever its pieces lie. ERR_DATA: they lie in a file that cannot be changed; two changes of the same bytes.
+ * Every copy of a parameter's state (tensor-parallel replicas, the tied one of the last stage, fp32 weights beside
+ * masters) gets these bytes, wherever its pieces lie. ERR_DATA: they lie in a file that cannot be changed; two changes
+ * of the same bytes.
  */
 MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e);
+
+/* Have the two one place for their state's bytes? The change of the first is that of both. q may be NULL. */
+bool edit_same_bytes(const struct param *p, const struct param *q, enum state st);
 
 /*
  * Cut off what no tensor uses of the storages of all .pt files, of any layout; *saved bytes. ERR_DATA: one is damaged,

@@ -23,26 +23,13 @@ struct mixed {
 
 /* ---- what is mixed ---- */
 
-/* Two names of one storage: the change of the first is that of both. */
-static bool same_bytes(const struct param *p, const struct param *q, enum state st)
-{
-    const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
-    const struct extent *x, *y;
-
-    if (!a || !b || a->len != b->len || !a->slice[0].n_extents || !b->slice[0].n_extents)
-        return false;
-    x = &a->slice[0].extent[0];
-    y = &b->slice[0].extent[0];
-    return p != q && x->record == y->record && x->at == y->at;
-}
-
 static bool is_mixed(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st)
 {
     const struct param *holder = p->shared_with ? source_param(s, p->shared_with) : NULL;
 
     return p->state[st] && dtype_is_float(p->state[st]->dtype) &&
            (st == STATE_BF16 || st == STATE_FP32 || m->moments) &&
-           !same_bytes(p, holder, st);
+           !edit_same_bytes(p, holder, st);
 }
 
 static void add_shape(struct strbuf *b, const struct param *p)
