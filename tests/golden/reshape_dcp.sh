@@ -33,4 +33,17 @@ for ranks in 2 5; do
     check "$ranks ranks, torch loads on $world" "$python" -W ignore "$script" load "$W/out" $in/expected.json $world
     rm -rf "$W/out"
 done
+
+# Keys that are neither text nor whole numbers have no name there: said before anything is written.
+odd() {
+    cp -r tests/data/zero/zero2-edge-3ranks/ckpt/global_step5 "$W/odd" && chmod -R u+w "$W/odd" &&
+        "$python" -W ignore -c "
+import sys, torch
+d = torch.load(sys.argv[1], weights_only=False)
+d['odd'] = {1.5: 'lost', 2: 'kept', 'a': {None: 'lost', 'b': 'kept'}}
+torch.save(d, sys.argv[1])" "$W/odd/mp_rank_00_model_states.pt"
+}
+check "a checkpoint with odd keys" odd
+check_exit "odd keys are told of" 0 "left out: odd[1.5], odd.a[null]" reshape --to dcp --ranks 2 "$W/odd" "$W/out"
+check "the others are there" sh -c "ckpt-inspect ls -v '$W/out' | grep -q odd.a.b"
 finish

@@ -248,8 +248,8 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
 
 /* ---- what is beside them ---- */
 
-/* Dicts are walked as torch's planner walks them; an empty one vanishes. */
-static void add_value(struct dcp_target *t, int n, const char **path, const struct pk *v)
+/* Dicts are walked as torch's planner walks them; an empty one vanishes. What has no name is noted in `left`. */
+static void add_value(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
 {
     enum { DEEPEST = 32 };
 
@@ -268,8 +268,16 @@ static void add_value(struct dcp_target *t, int n, const char **path, const stru
             snprintf(number, sizeof number, "%lld", (long long)k);
             below[n] = number;
         }
-        if (below[n])
-            add_value(t, n + 1, below, v->item[2 * i + 1]);
+        if (below[n]) {
+            add_value(t, n + 1, below, v->item[2 * i + 1], left);
+            continue;
+        }
+        strbuf_addf(left, "%s", left->len ? ", " : "");
+        for (int at = 0; at < n; at++)
+            strbuf_addf(left, "%s%s", at ? "." : "", path[at]);
+        strbuf_addf(left, "[");
+        pk_text(v->item[2 * i], left);
+        strbuf_addf(left, "]");
     }
 }
 
@@ -298,7 +306,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
         if (v->buffer)
             continue;                   /* a parameter of the source by now: source_add_buffers() */
         if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && dcp_target_plain(v->tree)) {
-            add_value(t, 1, path, v->tree);
+            add_value(t, 1, path, v->tree, &left);
             counted = counted || strcmp(v->name, "iteration") == 0;
         } else if ((!is_engines(v->name) && !(v->tree && pk_is_none(v->tree))) || str_ends(v->name, "loss_scaler")) {
             strbuf_addf(&left, "%s%s", left.len ? ", " : "", v->name);
@@ -307,7 +315,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
     if (!counted && s->run.iteration >= 0) {
         const char *path[] = { "iteration" };
 
-        add_value(t, 1, path, pk_int(t->arena, s->run.iteration));
+        add_value(t, 1, path, pk_int(t->arena, s->run.iteration), &left);
     }
     if (left.len)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
