@@ -219,6 +219,10 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
     if (!rounded && !p->state[STATE_FP32])
         return;
     add_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
+    if (one && one->shared_with) {              /* a tied weight's second name: the optimizer has the first alone */
+        ks->t->part[ks->t->table.n - 1].again = true;
+        return;
+    }
     if (rounded && p->state[STATE_FP32])
         add_entry(ks, k, one, STATE_FP32, "optimizer.state.fp32_param.");
     if (p->state[STATE_EXP_AVG])
