@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
+#include "libcommon/layout/edit/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/edit/edit_zero.h"
@@ -22,6 +23,8 @@ int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, str
 
     if (s->kind == LAYOUT_UNIVERSAL_PT)
         return edit_universal_rename(x, to, e);
+    if (s->kind == LAYOUT_DCP)
+        return edit_dcp(x, to, e);
     if (s->kind != LAYOUT_ZERO)
         return edit_states_apply(x, to, e);
     notes = report_new();
@@ -86,8 +89,13 @@ static int cast_pipeline(struct ckptedit *j, struct edit *x, const struct cast_t
     return rc;
 }
 
-static int refuse_zero(const struct source *s, struct err *e)
+static int refuse_cast(const struct source *s, struct err *e)
 {
+    if (s->kind == LAYOUT_DCP) {
+        err_usage(e, "%s: cast: tensors of torch.distributed's form are loaded in the type that the program asks for",
+                  s->path);
+        return -1;
+    }
     err_usage(e, "%s: cast: the type of a run of ZeRO without pipeline is its ds_config's, and the optimizer's form "
               "goes by it: reshape to another layout, then --to zero%d --dtype makes files of another type", s->path,
               s->zero_stage);
@@ -98,7 +106,7 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
 {
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         if (strcmp(types[k].name, j->arg[0]) == 0)
-            return edit_is_pipeline(s) ? cast_pipeline(j, x, &types[k], e) : s->kind == LAYOUT_ZERO ? refuse_zero(s, e)
+            return edit_is_pipeline(s) ? cast_pipeline(j, x, &types[k], e) : s->kind != LAYOUT_HF ? refuse_cast(s, e)
                  : cast_states(x, &types[k], e);
     err_usage(e, "cast %s: there are bf16, fp16 and fp32", j->arg[0]);
     return -1;

@@ -130,7 +130,7 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
 
 static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
 {
-    struct edit *x = edit_new(s, e);
+    struct edit *x = edit_new(s, j->list, e);
     struct edit_sum sum;
     int rc = x ? change(j, s, x, e) : -1;
 

@@ -80,7 +80,7 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
     return rc;
 }
 
-struct edit *edit_new(struct source *s, struct err *e)
+struct edit *edit_new(struct source *s, bool list, struct err *e)
 {
     struct edit *x;
     struct stat st;
@@ -90,7 +90,7 @@ struct edit *edit_new(struct source *s, struct err *e)
         return NULL;
     }
     if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&
-        s->kind != LAYOUT_HF) {
+        s->kind != LAYOUT_HF && !(s->kind == LAYOUT_DCP && list)) {
         err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
                   "that is", s->path, layout_name(s->kind));
         return NULL;

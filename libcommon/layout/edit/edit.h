@@ -16,9 +16,10 @@
 
 struct edit;
 /*
- * `s` outlives it; its digests of what is changed are taken back. NULL, ERR_USAGE: no folder of a kind that is edited.
+ * `s` outlives it; its digests of what is changed are taken back. list: what changes is the list of tensors
+ * (edit_states.h), not files of it. NULL, ERR_USAGE: no folder of a kind that is edited.
  */
-MUST_CHECK struct edit *edit_new(struct source *s, struct err *e);
+MUST_CHECK struct edit *edit_new(struct source *s, bool list, struct err *e);
 void edit_free(struct edit *x);                 /* NULL is fine */
 
 /*

@@ -35,7 +35,9 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
 
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
 {
-    struct sink *k = x->anew->ds ? deepspeed_sink(o, x->anew->ds) : zero_sink(o, x->anew->zero);
+    const struct edit_anew *n = x->anew;
+    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->zero ? zero_sink(o, n->zero)
+                   : dcp_sink(o, n->dcp, (struct dcp_mesh){ n->ranks, 1 });
     struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
 
     *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
@@ -50,4 +52,5 @@ void edit_anew_free(struct edit_anew *n)
         return;
     ds_target_free(n->ds);
     zero_target_free(n->zero);
+    dcp_target_free(n->dcp);
 }

@@ -1,0 +1,18 @@
+/*
+ * edit_dcp.h - a folder of torch.distributed.checkpoint with other parameters: names, layers, rows
+ *
+ * Its entries are written anew for as many ranks as there were: weights, moments, steps and the groups' settings follow
+ * the parameter that they are of. Entries that are nobody's stay.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_DCP_H
+#define SHARDKIT_LAYOUT_EDIT_DCP_H
+
+#include "libcommon/layout/edit/edit_states.h"
+
+/*
+ * The list becomes the result's; it is the edit's in any case. ERR_USAGE: an entry that holds a parameter under a name
+ * that cannot be changed; ERR_DATA: one cannot be read whole.
+ */
+MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e);
+
+#endif
