@@ -6,6 +6,10 @@ edit_torch.py - is what ckpt-edit made of a checkpoint what torch makes of it?
                                    a frozen parameter that is there twice, as a run on GPUs leaves it
   edit_torch.py look LIST          cases, a line each: NAME, VERB, IN, OUT, ARGs with tabs between
 
+  edit_torch.py fsdp IN BEGIN NPY  folders of torch.distributed.checkpoint, merged by torch: BEGIN-put (0.weight from NPY),
+                                   -zero (moments of 1.*), -average and -ema of IN and -put
+  edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it
+
 IN is loaded by torch and changed here, through views that say where each element of a parameter lies, made of
 param_shapes alone; the result must be OUT: every byte of every storage, every value of every tree, every other file.
 Nothing here knows how ckpt-edit does it.
@@ -427,6 +431,40 @@ def look(path):
     sys.exit(wrong > 0 or not cases)
 
 
+# ---- DCP ----
+
+def same_merged(out, want):
+    from dcp_check import merged
+    got = merged(out)
+    assert list(got) == list(want), out
+    for key, w in want.items():
+        g = got[key]
+        if isinstance(w, torch.Tensor):
+            assert g.dtype == w.dtype and g.shape == w.shape, (out, key)
+            assert g.numpy().tobytes() == w.numpy().tobytes() if w.dtype != torch.bfloat16 else \
+                torch.equal(g.view(torch.int16), w.view(torch.int16)), (out, key)
+        else:
+            assert g == w, (out, key)
+
+
+def dcp(what, folder, begin, *rest):
+    from dcp_check import merged
+    is_ = merged(folder)
+    if what == "fsdp":
+        new = torch.from_numpy(numpy.load(rest[0]))
+        was = is_["model.0.weight"]
+        same_merged(begin + "-put", {**is_, "model.0.weight": new})
+        same_merged(begin + "-zero", {k: torch.zeros_like(v) if ".1.weight.exp_avg" in k else v for k, v in is_.items()})
+        mixed = lambda f: {k: f(v.double(), (new if "0.weight" in k else v).double()).float()
+                           if k.startswith("model.") else v for k, v in is_.items()}
+        same_merged(begin + "-average", mixed(lambda a, b: (a + b) / 2))
+        same_merged(begin + "-ema", mixed(lambda a, b: 0.9 * a + (1 - 0.9) * b))
+    else:
+        names = ("blocks", "columns", "stacked")
+        same_merged(begin + "-zero", {k: torch.zeros_like(v) if k in names else v for k, v in is_.items()})
+        same_merged(begin + "-average", {k: (v.double() / 2).float().to(v.dtype) if k in names else v for k, v in is_.items()})
+
+
 # ---- making ----
 
 def fill(file, seed):
@@ -465,4 +503,4 @@ def save_again(source, out):
 
 
 if __name__ == "__main__":
-    {"make": make, "look": look}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "look": look}.get(sys.argv[1], lambda *args: dcp(sys.argv[1], *args))(*sys.argv[2:])

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "libcommon/base/text.h"
@@ -128,9 +129,25 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     return 0;
 }
 
+/* Entries of .metadata neither come nor go: of such a folder the bytes of tensors are changed. */
+static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
+{
+    static const char *const done[] = { "put", "zero", "average", "ema" };
+    const char *verb = j->words.word[0];
+
+    if (j->list || (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST))
+        return 0;
+    for (size_t i = 0; i < sizeof done / sizeof *done; i++)
+        if (strcmp(verb, done[i]) == 0)
+            return 0;
+    err_usage(e, "%s: %s is not done on a %s checkpoint: put, zero, average and ema are; reshape and export-hf write "
+              "other forms of it", s->path, verb, layout_name(s->kind));
+    return -1;
+}
+
 static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
 {
-    struct edit *x = edit_new(s, j->list, e);
+    struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, j->list, e);
     struct edit_sum sum;
     int rc = x ? change(j, s, x, e) : -1;
 

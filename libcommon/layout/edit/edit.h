@@ -6,7 +6,7 @@
  * shared with the source (a reflink, a hard link; copied where the file system has neither), so a checkpoint of 2 TB
  * costs what changes. Nothing is ever written into a file of the source.
  *
- * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal) and safetensors.
+ * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal), safetensors, .distcp.
  * The source is a folder. Offsets and lengths are bytes.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_H

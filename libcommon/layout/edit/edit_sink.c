@@ -13,6 +13,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_items.h"
 #include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -25,7 +26,7 @@ struct written {
     int tree;                           /* the record of data.pkl; -1: none, or as it was */
     int n;
     struct zip_out *record;             /* of a .pt; NULL: bare bytes */
-    int *item;                          /* of each record; -1: none */
+    int *item;                          /* of each record, -1: none; of bare bytes one */
     struct zip_layout *layout;
 };
 
@@ -175,8 +176,9 @@ static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, 
     const struct tmap *m = patched(w, p, o->f, files_add_record(plan_files(p), &rec));
 
     o->dst = plan_add_sized(p, path, m->len);
-    plan_add(p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = o->f->name },
-             o->dst, 0);
+    o->item = arena_alloc(w->arena, sizeof *o->item);
+    *o->item = plan_add(p, &(struct plan_range){ .map = m, .len = m->len, .policy = REPLICAS_FIRST,
+                                                 .name = o->f->name }, o->dst, 0);
 }
 
 /* A file made anew: one item a tensor. */
@@ -304,7 +306,13 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
     struct editing *w = k->priv;
 
     for (int i = 0; i < w->n && !k->o.rehearsal; i++)
-        if (w->file[i].f->made ? write_made(&w->file[i], p, e) < 0
+        if (str_ends(w->file[i].f->name, ".distcp") && w->file[i].f->n_runs) {
+            uint32_t delta = 0;
+
+            if (edit_items_seal(w->x, w->file[i].f, plan_dst(p, w->file[i].dst)->path, &delta, e) < 0)
+                return -1;
+            plan_item(p, *w->file[i].item)->crc.acc ^= delta;
+        } else if (w->file[i].f->made ? write_made(&w->file[i], p, e) < 0
                                : w->file[i].record && write_around(&w->file[i], p, e) < 0)
             return -1;
     return 0;

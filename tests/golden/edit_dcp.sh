@@ -1,0 +1,35 @@
+#!/bin/sh
+# edit_dcp.sh - what put, zero, average and ema of ckpt-edit make of folders of torch.distributed.checkpoint, as torch
+# itself merges them
+#
+# Needs a Python with torch (tests/lib/python.sh); skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
+need_python torch torch
+script=$PWD/tests/golden/edit_torch.py
+
+# edit OUT VERB ARG...: $W/OUT, sound.
+edit() {
+    this=$1; shift
+    check "$this" ckpt-edit -q "$@" "$W/$this"
+    check "$this: verified" ckpt-inspect -q verify --strict "$W/$this"
+}
+fsdp=$PWD/tests/data/dcp/fsdp/ckpt mesh=$PWD/tests/data/dcp/mesh/ckpt
+check "ours, with a manifest" reshape -q --ranks 2 "$fsdp" "$W/ours"
+for in in "$fsdp" "$W/ours"; do
+    key=$(basename "$in")
+    ckpt-inspect cat --npy "$in" 0.weight.exp_avg >"$W/new.npy"
+    edit "$key-put" put 0.weight "$W/new.npy" "$in"
+    edit "$key-zero" zero '1.*' "$in"
+    edit "$key-average" average "$in" "$W/$key-put"
+    edit "$key-ema" ema --decay 0.9 "$in" "$W/$key-put"
+    check "$key: torch" "$python" "$script" fsdp "$in" "$W/$key" "$W/new.npy"
+done
+edit mesh-zero zero 'blocks:bf16' 'columns:bf16' 'stacked:bf16' "$mesh"
+edit mesh-average average "$mesh" "$W/mesh-zero"
+check "mesh: torch" "$python" "$script" mesh "$mesh" "$W/mesh"
+for in in gpt/iter_0000005 stacked/iter_0000002; do
+    key=${in%/*}
+    edit "$key-zero" zero '*mlp*:fp32' "$PWD/tests/data/torchdist/$in"
+done
+check_exit "a verb that is not done" 2 "drop is not done on a dcp checkpoint" ckpt-edit drop optimizer "$fsdp" "$W/no"
+finish
