@@ -6,40 +6,52 @@ kills=${KILLS:-40}
 "$TBIN/bench/mkckpt" --layers 2 --hidden 256 --heads 4 --vocab 8000 --tp 2 --pp 1 --dp 2 "$W/in" >/dev/null 2>&1 || exit 1
 ds2universal -q --format pt "$W/in/global_step20" "$W/universal" || exit 1
 
-# kill_some LAYOUT: of the checkpoint in $W/was, which $W/want is to become.
+# kill_some LAYOUT MS VERB ARGUMENT...: of the checkpoint in $W/was, which $W/want is to become, within so long.
 kill_some() {
-    layout=$1
-    i=0
+    layout=$1 ms=$2 verb=$3
+    shift 3
+    i=0 n_killed=0 n_old=0 n_new=0
     while [ $i -lt "$kills" ]; do
         cp -r "$W/was" "$W/tag"
-        ckpt-edit -q zero --in-place '*' "$W/tag" & pid=$!
-        sleep "0.$(printf %03d "$(random 150)")"
-        kill -KILL $pid 2>/dev/null; wait $pid 2>/dev/null
-        if diff -r "$W/was" "$W/tag" >/dev/null; then pass
-        elif diff -r "$W/want" "$W/tag" >/dev/null; then pass
+        ckpt-edit -q "$verb" --in-place "$@" "$W/tag" & pid=$!
+        kill_after "$(random "$ms")" $pid
+        if diff -r "$W/was" "$W/tag" >/dev/null; then pass; n_old=$((n_old + 1))
+        elif diff -r "$W/want" "$W/tag" >/dev/null; then pass; n_new=$((n_new + 1))
         else fail "$layout, kill $i: neither the old one nor the new one"; fi
         # What is left can be undone, or there is nothing to undo and the edit is made again.
         if [ -e "$W/tag.before-edit" ]; then check "$layout, kill $i: rollback" ckpt-edit -q rollback "$W/tag"; fi
         check "$layout, kill $i: the old one again" diff -r "$W/was" "$W/tag"
         if [ -e "$W/tag.before-edit.part.job" ]; then resume=--resume; else resume=; fi
         # shellcheck disable=SC2086
-        check "$layout, kill $i: the edit again" ckpt-edit -q zero --in-place $resume '*' "$W/tag"
+        check "$layout, kill $i: the edit again" ckpt-edit -q "$verb" --in-place $resume "$@" "$W/tag"
         check "$layout, kill $i: the new one" diff -r "$W/want" "$W/tag"
         check "$layout, kill $i: committed" ckpt-edit -q commit "$W/tag"
         [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "$layout, kill $i: left $(cd "$W" && echo tag*)"
         rm -rf "$W"/tag*
         i=$((i + 1))
     done
+    echo "$layout, $verb: $n_killed of $kills killed at work; $n_old found the old one, $n_new the new one"
 }
 
-for layout in universal deepspeed; do
+# kill_edit LAYOUT FOLDER VERB ARGUMENT...: with what it is to become made first; kills come while that takes.
+kill_edit() {
+    layout=$1 folder=$2 verb=$3
+    shift 3
     rm -rf "$W/was" "$W/want"
-    if [ $layout = universal ]; then cp -r "$W/universal" "$W/was"; else cp -r "$W/in/global_step20" "$W/was"; fi
+    cp -r "$folder" "$W/was"
     cp -r "$W/was" "$W/tag"             # a manifest names the tag that it was made of
-    check "$layout without a kill" ckpt-edit -q zero '*' "$W/tag" "$W/want"
+    from=$(date +%s%N)
+    check "$layout, $verb without a kill" ckpt-edit -q "$verb" "$@" "$W/tag" "$W/want"
+    took=$((($(date +%s%N) - from) / 1000000))
     rm -rf "$W/tag"
-    kill_some $layout
-done
+    kill_some "$layout" $((took + 1)) "$verb" "$@"
+}
+
+kill_edit dcp tests/data/dcp/fsdp/ckpt zero '*'
+kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 layers drop 1
+kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 vocab --tokens 600
+kill_edit universal "$W/universal" zero '*'
+kill_edit deepspeed "$W/in/global_step20" zero '*'
 
 # A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
