@@ -129,7 +129,7 @@ static int seal_item(const struct edit *x, const struct edit_file *f, struct edi
     int rc = z ? 0 : -1;
 
     for (int i = 0; z && i < zip_n(z); i++)
-        it->dir_at = max_u64(it->dir_at, zip_entry(z, i)->at + zip_entry(z, i)->size);
+        it->dir_at = max_u64(it->dir_at, zip_entry(z, i)->at + zip_entry(z, i)->packed_size);
     if (rc == 0) {
         it->dir_len = it->size - it->dir_at;
         it->dir = xmalloc(it->dir_len + 1);
@@ -138,7 +138,7 @@ static int seal_item(const struct edit *x, const struct edit_file *f, struct edi
     for (int i = 0; rc == 0 && i < zip_n(z); i++) {
         const struct zip_entry *en = zip_entry(z, i);
 
-        if (touched(f, it->base + en->at, en->size))
+        if (touched(f, it->base + en->at, en->packed_size))
             rc = seal_record(it, en, e);
     }
     free(it->dir);
