@@ -129,7 +129,7 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     return 0;
 }
 
-/* Entries of .metadata neither come nor go: of such a folder the bytes of tensors are changed. */
+/* Of such a folder the bytes of tensors are changed; the list of them where the layout's own writer can write it. */
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
     static const char *const done[] = { "put", "zero", "average", "ema" };
@@ -140,8 +140,9 @@ static int check_verb(const struct ckptedit *j, const struct source *s, struct e
     for (size_t i = 0; i < sizeof done / sizeof *done; i++)
         if (strcmp(verb, done[i]) == 0)
             return 0;
-    err_usage(e, "%s: %s is not done on a %s checkpoint: put, zero, average and ema are; reshape and export-hf write "
-              "other forms of it", s->path, verb, layout_name(s->kind));
+    err_usage(e, "%s: %s is not done on a %s checkpoint: put, zero, average%s are; reshape and export-hf write other "
+              "forms of it", s->path, verb, layout_name(s->kind),
+              s->kind == LAYOUT_DCP ? ", ema, rename, layers and vocab" : " and ema");
     return -1;
 }
 
