@@ -190,6 +190,16 @@ static int retell_models(struct edit *x, const struct ds_target *t, struct err *
     return 0;
 }
 
+/* What the source's manifest says of bytes that are made anew under the same name is not to be found in the result. */
+static void forget_digests(struct edit *x, const struct edit_new *n)
+{
+    struct param *p = &x->s->param[n->param];
+
+    for (int st = 0; st < STATE_N; st++)
+        if (strcmp(p->name, n->name) == 0 && n->map[st] != p->state[st])
+            p->has_digest[st] = false;
+}
+
 static void list_params(struct edit *x, const struct source *to, const struct ds_target *t)
 {
     x->states = xcalloc(1, sizeof *x->states);
@@ -203,6 +213,7 @@ static void list_params(struct edit *x, const struct source *to, const struct ds
             n.map[st] = p->state[st];
             n.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
         }
+        forget_digests(x, &n);
         edit_states_add(x->states, &n);
     }
 }
