@@ -314,6 +314,8 @@ static int make_param(struct translation *t, const struct piece *x, struct param
         to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
         to->has_digest[i] = false;
     }
+    if (x->rule->turned)                        /* a digest goes by the order of its numbers */
+        memset(to->has_digest, 0, sizeof to->has_digest);
     free(row);
     return n < 0 ? -1 : 0;
 }
