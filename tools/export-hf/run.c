@@ -48,7 +48,7 @@ static enum dtype weights_dtype(const struct source *s)
         return s->weights;
     if (s->n_params && s->param[0].state[STATE_BF16])
         return s->param[0].state[STATE_BF16]->dtype;
-    if (source_is_foreign(s) && s->n_params && s->param[0].state[STATE_FP32])
+    if ((source_is_foreign(s) || s->kind == LAYOUT_HF) && s->n_params && s->param[0].state[STATE_FP32])
         return DTYPE_F32;
     return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }

@@ -146,7 +146,7 @@ static int take_others(struct hf_folder *f, struct report *r, struct err *e)
 }
 
 /* A tensor, for whoever looks for others at its place. */
-struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; };
+struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; bool head; };
 
 static int by_place(const void *a, const void *b)
 {
@@ -154,10 +154,15 @@ static int by_place(const void *a, const void *b)
 
     if (x->rec->file != y->rec->file)
         return x->rec->file < y->rec->file ? -1 : 1;
-    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : x->param - y->param;
+    if (x->at != y->at)
+        return x->at > y->at ? 1 : -1;
+    return x->head != y->head ? x->head - y->head : x->param - y->param;
 }
 
-/* A pickled file may hold one storage under two names, as torch.save writes a head that is the embedding. */
+/*
+ * A pickled file may hold one storage under two names, as torch.save writes a head that is the embedding: then it is
+ * the embedding's, whichever of the two comes first.
+ */
 static void note_shared(struct source *s)
 {
     struct placed *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
@@ -169,7 +174,7 @@ static void note_shared(struct source *s)
         const struct record *rec = files_record(s->files, x->record);
 
         if (x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
-            t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i };
+            t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i, hf_is_head(s->param[i].name) };
     }
     if (n)
         qsort(t, (size_t)n, sizeof *t, by_place);

@@ -27,6 +27,11 @@ bool hf_is_turned(enum hf_arch a, const struct param_row *r)
     return r->hf[a].change == HF_TRANSPOSE || r->hf[a].change == HF_QKV_TRANSPOSE;
 }
 
+bool hf_is_head(const char *name)
+{
+    return str_ends(name, PARAM_HEAD) || str_ends(name, "embed_out.weight") || str_ends(name, "output_layer.weight");
+}
+
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix)
 {
     const char *first = prefix ? "transformer." : "", *name = r->hf[a].name;

@@ -24,6 +24,11 @@ int hf_arch_by_name(const char *name);          /* -1: none */
 const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer);
 /* A matrix that the architecture keeps as [in, out]. */
 bool hf_is_turned(enum hf_arch a, const struct param_row *r);
+/*
+ * Is it the matrix before the logits, by any family's name for it? Tied, it is the embedding's second name, which
+ * Transformers leaves out and makes again; without the embedding it would make a new one up.
+ */
+bool hf_is_head(const char *name);
 /* "transformer.h.3.ln_1.weight"; block counts from 0. Caller frees. */
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix);
 /* Megatron's name for layer file `layer`. Caller frees. */

@@ -227,15 +227,20 @@ static int take_named(struct hf_target *t, int param, struct err *e)
     return 0;
 }
 
-/* Another name of a tensor is left out, as Transformers does: the configuration ties them. */
+/*
+ * A head that is the embedding is left out, as Transformers does: the configuration ties them. Of others nobody knows
+ * which name a model wants: it gets all of them.
+ */
 static int take_all(struct hf_target *t, struct report *notes, struct err *e)
 {
     int n_shared = 0;
 
     t->tensor = arena_alloc(t->arena, ((size_t)t->src->n_params + 1) * sizeof *t->tensor);
     for (int i = 0; i < t->src->n_params; i++) {
-        n_shared += t->src->param[i].shared_with != NULL;
-        if (!t->src->param[i].shared_with && take_named(t, i, e) < 0)
+        bool left_out = t->src->param[i].shared_with && hf_is_head(t->src->param[i].name);
+
+        n_shared += left_out;
+        if (!left_out && take_named(t, i, e) < 0)
             return -1;
     }
     if (n_shared)
