@@ -15,7 +15,7 @@ until trained 320 || [ $n -gt 900 ]; do n=$((n + 1)); sleep 0.1; done
 told() { grep -Eq "^warning: iterations take [0-9.]* % longer than the 256 before; rank 1 \(host $(uname -n)\) computes [0-9.]* % longer than its stage's median" "$dir.log"; }
 # A busy machine may have made it slow before; then it has to be well again first.
 n=0
-until told || [ $n -gt 400 ]; do
+until told || [ $n -gt 1600 ]; do
     if [ $((n % 80)) -lt 40 ]; then kill -STOP "$pid1"; sleep 0.15; kill -CONT "$pid1"; sleep 0.02; else sleep 0.1; fi
     n=$((n + 1))
 done

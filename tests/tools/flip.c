@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void die(const char *what)
+_Noreturn static void die(const char *what)
 {
     perror(what);
     exit(1);

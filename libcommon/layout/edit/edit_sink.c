@@ -313,7 +313,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
                 return -1;
             plan_item(p, *w->file[i].item)->crc.acc ^= delta;
         } else if (w->file[i].f->made ? write_made(&w->file[i], p, e) < 0
-                               : w->file[i].record && write_around(&w->file[i], p, e) < 0)
+                                      : w->file[i].record && write_around(&w->file[i], p, e) < 0)
             return -1;
     return 0;
 }
