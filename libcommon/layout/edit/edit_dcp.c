@@ -178,16 +178,6 @@ static int ranks_of(const struct source *s)
     return most > 0 ? most : 1;
 }
 
-static void set_params(struct rewriting *w)
-{
-    w->to->n_params = w->list->n;
-    w->to->param = arena_alloc(w->x->arena, ((size_t)w->list->n + 1) * sizeof *w->to->param);
-    for (int i = 0; i < w->list->n; i++) {
-        w->to->param[i] = w->x->s->param[w->list->tensor[i].param];
-        edit_source_set(w->to, i, &w->list->tensor[i]);
-    }
-}
-
 int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 {
     struct rewriting w = { .x = x, .list = list, .to = edit_source_copy(x) };
@@ -200,7 +190,7 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
     w.was = dcp_target_same(x->s, e);
     if (!w.was)
         return -1;
-    set_params(&w);
+    edit_source_list(x, w.to, list);
     w.t = dcp_target_empty(w.to);
     w.t->table.version = w.was->table.version;
     rc = 0;

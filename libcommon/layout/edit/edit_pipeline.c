@@ -44,19 +44,6 @@ static int64_t padded(const struct source *s, int64_t tokens)
     return asked >= tokens ? asked : (tokens + unit - 1) / unit * unit;
 }
 
-static struct edit_new state_list(const struct source *s, int i)
-{
-    const struct param *p = &s->param[i];
-    struct edit_new t = { .name = p->name, .param = i, .ndim = p->ndim };
-
-    memcpy(t.shape, p->shape, sizeof t.shape);
-    for (int st = 0; st < STATE_N; st++) {
-        t.map[st] = p->state[st];
-        t.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
-    }
-    return t;
-}
-
 int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
 {
     const struct source *s = x->s;
@@ -67,7 +54,7 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
     q->tokens_was = s->config.vocab_tokens > 0 ? s->config.vocab_tokens : s->config.vocab;
     q->rows = padded(s, q->tokens);
     for (int i = 0; i < s->n_params; i++) {
-        const struct edit_new t = state_list(s, i);
+        const struct edit_new t = edit_new_of(s, i);
 
         if (s->param[i].merge != MERGE_VOCAB)
             continue;
@@ -90,7 +77,7 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
 static int set_rows(struct edit *x, struct source *to, struct edit_rows *q, struct err *e)
 {
     for (int i = 0; i < to->n_params; i++) {
-        struct edit_new t = state_list(to, i);
+        struct edit_new t = edit_new_of(to, i);
 
         if (to->param[i].merge != MERGE_VOCAB)
             continue;

@@ -52,3 +52,16 @@ void edit_source_set(struct source *s, int i, const struct edit_new *t)
     }
     p->copy = NULL;
 }
+
+void edit_source_list(struct edit *x, struct source *to, const struct edit_states *list)
+{
+    to->n_params = list->n;
+    to->param = arena_alloc(x->arena, ((size_t)list->n + 1) * sizeof *to->param);
+    for (int i = 0; i < list->n; i++) {
+        const struct param *was = &x->s->param[list->tensor[i].param];
+
+        to->param[i] = *was;
+        edit_source_set(to, i, &list->tensor[i]);
+        to->param[i].shared_with = edit_states_name(list, x->s, was->shared_with);
+    }
+}

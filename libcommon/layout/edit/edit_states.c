@@ -9,6 +9,19 @@
 #include "libcommon/base/utf8.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
+struct edit_new edit_new_of(const struct source *s, int param)
+{
+    const struct param *p = &s->param[param];
+    struct edit_new t = { .name = p->name, .param = param, .ndim = p->ndim };
+
+    memcpy(t.shape, p->shape, sizeof t.shape);
+    for (int st = 0; st < STATE_N; st++) {
+        t.map[st] = p->state[st];
+        t.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
+    }
+    return t;
+}
+
 struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e)
 {
     const struct source *s = x->s;
@@ -26,14 +39,8 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     }
     to = xcalloc(1, sizeof *to);
     for (int i = 0; i < s->n_params; i++) {
-        const struct param *p = &s->param[i];
-        struct edit_new t = { .name = p->name, .param = i, .ndim = p->ndim };
+        const struct edit_new t = edit_new_of(s, i);
 
-        memcpy(t.shape, p->shape, sizeof t.shape);
-        for (int st = 0; st < STATE_N; st++) {
-            t.map[st] = p->state[st];
-            t.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
-        }
         edit_states_add(to, &t);
     }
     return to;
@@ -46,6 +53,16 @@ struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *
     ARRAY_ROOM(to->tensor, to->cap, to->n + 1);
     to->tensor[to->n] = t;
     return &to->tensor[to->n++];
+}
+
+const char *edit_states_name(const struct edit_states *to, const struct source *s, const char *was)
+{
+    const struct param *p = was ? source_param(s, was) : NULL;
+
+    for (int i = 0; p && i < to->n; i++)
+        if (&s->param[to->tensor[i].param] == p)
+            return to->tensor[i].name;
+    return NULL;
 }
 
 void edit_states_free(struct edit_states *to)

@@ -3,7 +3,7 @@
  *
  * cast, rename, layers, vocab and drop change the list: names, elements, shapes, which tensors there are. It is then
  * written as the layout has it: a file whose tensors all stay is shared with the source, any other one is made anew
- * with the tensors that it had. So far of a model folder of Transformers (edit_hf.c).
+ * with the tensors that it had (model folders, universal forms), or all of it is (ZeRO, dcp).
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_STATES_H
 #define SHARDKIT_LAYOUT_EDIT_STATES_H
@@ -32,8 +32,12 @@ struct edit_states {
 MUST_CHECK struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err *e);
 /* config.json of a model folder, or NULL: it has none; json_decref() it. ERR_DATA: it is no JSON object. */
 MUST_CHECK json_t *edit_hf_config(struct edit *x, struct err *e);
+/* A parameter of the source as it is, every state. */
+struct edit_new edit_new_of(const struct source *s, int param);
 /* Another tensor of the list, a copy of `from`. */
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from);
+/* What the list calls the source's parameter `was`, by the first that stands for it; NULL: none, or was is NULL. */
+const char *edit_states_name(const struct edit_states *to, const struct source *s, const char *was);
 void edit_states_free(struct edit_states *to);          /* NULL is fine */
 /*
  * Make the list the result's; it belongs to the edit from then on, in any case. -1, ERR_USAGE: two have one name, or

@@ -204,15 +204,9 @@ static void list_params(struct edit *x, const struct source *to, const struct ds
 {
     x->states = xcalloc(1, sizeof *x->states);
     for (int i = 0; i < t->n_params; i++) {
-        const struct param *p = t->param[i].from;
-        struct edit_new n = { .name = arena_fmt(x->arena, "%s", t->param[i].name), .ndim = p->ndim,
-                              .param = (int)(p - to->param) };
+        struct edit_new n = edit_new_of(to, (int)(t->param[i].from - to->param));
 
-        memcpy(n.shape, p->shape, sizeof n.shape);
-        for (int st = 0; st < STATE_N; st++) {
-            n.map[st] = p->state[st];
-            n.dtype[st] = p->state[st] ? p->state[st]->dtype : DTYPE_N;
-        }
+        n.name = arena_fmt(x->arena, "%s", t->param[i].name);
         forget_digests(x, &n);
         edit_states_add(x->states, &n);
     }
@@ -229,16 +223,6 @@ int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struc
 }
 
 /* ---- names alone ---- */
-
-static const char *new_name(const struct edit *x, const struct edit_states *list, const char *name)
-{
-    const struct param *p = name ? source_param(x->s, name) : NULL;
-
-    for (int i = 0; p && i < list->n; i++)
-        if (&x->s->param[list->tensor[i].param] == p)
-            return list->tensor[i].name;
-    return NULL;
-}
 
 /* An exact pattern for a name: none of the family's fits what it is called now. */
 static struct pk *pattern_of(struct arena *a, const char *name)
@@ -281,7 +265,7 @@ static void rename_shapes(const struct edit *x, const struct edit_states *list, 
         struct pk **pair = pk_pairs(group[g], &n);
 
         for (uint32_t i = 0; pair && i < n; i++) {
-            const char *name = new_name(x, list, pk_as_str(pair[2 * i]));
+            const char *name = edit_states_name(list, x->s, pk_as_str(pair[2 * i]));
 
             if (name)
                 pair[2 * i] = pk_str(x->arena, name);

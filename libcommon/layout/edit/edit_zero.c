@@ -138,17 +138,6 @@ static struct pk *renamed(const struct edit *x, const struct edit_states *list, 
     return d;
 }
 
-/* What the list calls a parameter that it has once; NULL: not at all. */
-static const char *name_of(const struct edit *x, const struct edit_states *list, const char *was)
-{
-    const struct param *p = was ? source_param(x->s, was) : NULL;
-
-    for (int i = 0; p && i < list->n; i++)
-        if (&x->s->param[list->tensor[i].param] == p)
-            return list->tensor[i].name;
-    return NULL;
-}
-
 static struct pk *new_shared(const struct edit *x, const struct edit_states *list, const struct pk *was)
 {
     struct pk *d = pk_dict(x->arena), **pair;
@@ -156,8 +145,8 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
 
     pair = pk_pairs(was, &n);
     for (uint32_t i = 0; pair && i < n; i++) {
-        const char *alias = name_of(x, list, pk_as_str(pair[2 * i]));
-        const char *holder = name_of(x, list, pk_as_str(pair[2 * i + 1]));
+        const char *alias = edit_states_name(list, x->s, pk_as_str(pair[2 * i]));
+        const char *holder = edit_states_name(list, x->s, pk_as_str(pair[2 * i + 1]));
 
         if (alias && holder)
             pk_set_str(x->arena, d, alias, pk_str(x->arena, holder));
@@ -185,20 +174,7 @@ static int retell(struct edit *x, struct source *to, const struct edit_states *l
     return 0;
 }
 
-/* ---- parameters ---- */
-
-static void set_params(struct edit *x, struct source *to, const struct edit_states *list)
-{
-    to->n_params = list->n;
-    to->param = arena_alloc(x->arena, ((size_t)list->n + 1) * sizeof *to->param);
-    for (int i = 0; i < list->n; i++) {
-        const struct param *was = &x->s->param[list->tensor[i].param];
-
-        to->param[i] = *was;
-        edit_source_set(to, i, &list->tensor[i]);
-        to->param[i].shared_with = name_of(x, list, was->shared_with);
-    }
-}
+/* ---- all of it ---- */
 
 /* What else has a layer's number would go on saying the old one. */
 static int check(const struct edit *x, const struct edit_states *list, struct err *e)
@@ -234,7 +210,7 @@ int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, st
     x->states = list;
     if (check(x, list, e) < 0 || retell(x, to, list, e) < 0)
         return -1;
-    set_params(x, to, list);
+    edit_source_list(x, to, list);
     t = zero_target_new(to, &q, notes, e);
     if (!t)
         return -1;
