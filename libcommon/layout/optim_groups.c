@@ -1,9 +1,10 @@
 /*
- * optim_groups.c - out of ZeRO's tables, or the entries of torch.distributed's
+ * optim_groups.c - out of ZeRO's tables, the entries of torch.distributed's, the pipeline engine's shards, common.pt
  *
  * torch.distributed keeps settings as values: param_groups.<i>.<option>, with the names under `params`; or, with
  * flatten_optimizer_state_dict, param_groups.<name>.<option> for each parameter, where those of one setting are a
- * group.
+ * group. The pipeline engine has the groups of each stage, where two may differ in nothing (the decaying parameters in
+ * two halves). Megatron-core's torch_dist has settings alone, and by what a group was made: weight decay's factor.
  */
 #include "libcommon/layout/optim_groups.h"
 
@@ -12,6 +13,7 @@
 
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
+#include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* ---- ZeRO ---- */
@@ -35,10 +37,10 @@ static int read_zero(const struct source *s, struct arena *a, struct optim_group
     return 0;
 }
 
-/* ---- torch.distributed ---- */
+/* ---- settings by name ---- */
 
 /* The groups being read: settings are gathered under a key each, "0" or a parameter's name. */
-struct dcp_groups {
+struct gathering {
     const struct source *s;
     struct arena *a;
     struct names *key;
@@ -46,6 +48,52 @@ struct dcp_groups {
     const char **name;
     struct pk **options;
 };
+
+static struct gathering gathering_new(const struct source *s, struct arena *a, int most)
+{
+    const size_t room = (size_t)most + 1;
+
+    return (struct gathering){
+        .s = s, .a = a, .key = names_new(a), .name = arena_alloc(a, room * sizeof(char *)),
+        .options = arena_alloc(a, room * sizeof(struct pk *)),
+    };
+}
+
+static void set_options(struct gathering *d, const char *key, struct pk *options)
+{
+    names_add(d->key, key, d->n);
+    d->name[d->n] = key;
+    d->options[d->n++] = options;
+}
+
+/* Parameters of the same settings, in the order of the model's. */
+static void gather(struct gathering *d, struct optim_groups *out)
+{
+    struct names *known = names_new(d->a);
+
+    out->group = arena_alloc(d->a, ((size_t)d->n + 1) * sizeof *out->group);
+    for (int i = 0; i < d->s->n_params; i++) {
+        const char *name = d->s->param[i].name;
+        int k = names_find(d->key, name), g;
+        struct strbuf text = {0};
+
+        if (k < 0)
+            continue;
+        pk_text(d->options[k], &text);
+        g = names_find(known, text.buf);
+        if (g < 0) {
+            g = out->n++;
+            names_add(known, arena_strndup(d->a, text.buf, text.len), g);
+            out->group[g] = (struct optim_group){ .options = d->options[k] };
+            out->group[g].param = arena_alloc(d->a, ((size_t)d->s->n_params + 1) * sizeof *out->group[g].param);
+        }
+        out->group[g].param[out->group[g].n++] = name;
+        strbuf_free(&text);
+    }
+    out->how = OPTIM_GROUPS_BY_SETTINGS;
+}
+
+/* ---- torch.distributed ---- */
 
 /* "0" and "lr" of ("optim", "param_groups", 0, "lr"); "w.weight" and "lr" of ("optim", "param_groups.w.weight.lr"). */
 static bool split_name(struct arena *a, const struct dcp_entry *en, const char **key, const char **option)
@@ -71,7 +119,7 @@ static bool split_name(struct arena *a, const struct dcp_entry *en, const char *
 }
 
 /* A setting that the optimizer kept as a tensor of one number ("lr" of a captured step); NULL: it is none. */
-static struct pk *number_of(struct dcp_groups *d, const struct tmap *m)
+static struct pk *number_of(struct gathering *d, const struct tmap *m)
 {
     struct err e = {0};
     char bytes[8];
@@ -82,7 +130,7 @@ static struct pk *number_of(struct dcp_groups *d, const struct tmap *m)
     return pk_float(d->a, dtype_value(m->dtype, bytes));
 }
 
-static void take_option(struct dcp_groups *d, const struct dcp_entry *en)
+static void take_option(struct gathering *d, const struct dcp_entry *en)
 {
     const char *key, *option;
     struct source_hit hit;
@@ -99,15 +147,13 @@ static void take_option(struct dcp_groups *d, const struct dcp_entry *en)
         return;
     i = names_find(d->key, key);
     if (i < 0) {
-        i = d->n++;
-        names_add(d->key, key, i);
-        d->name[i] = key;
-        d->options[i] = pk_dict(d->a);
+        i = d->n;
+        set_options(d, key, pk_dict(d->a));
     }
     pk_set_str(d->a, d->options[i], option, v);
 }
 
-static int take_params(struct dcp_groups *d, struct optim_group *g, const struct pk *params, struct err *e)
+static int take_params(struct gathering *d, struct optim_group *g, const struct pk *params, struct err *e)
 {
     uint32_t n = 0;
     struct pk **item = pk_items(params, &n);
@@ -126,39 +172,11 @@ static int take_params(struct dcp_groups *d, struct optim_group *g, const struct
     return 0;
 }
 
-/* Parameters of the same settings, in the order of the model's. */
-static void gather(struct dcp_groups *d, struct optim_groups *out)
-{
-    struct names *known = names_new(d->a);
-
-    for (int i = 0; i < d->s->n_params; i++) {
-        const char *name = d->s->param[i].name;
-        int k = names_find(d->key, name), g;
-        struct strbuf text = {0};
-
-        if (k < 0)
-            continue;
-        pk_text(d->options[k], &text);
-        g = names_find(known, text.buf);
-        if (g < 0) {
-            g = out->n++;
-            names_add(known, arena_strndup(d->a, text.buf, text.len), g);
-            out->group[g] = (struct optim_group){ .options = d->options[k] };
-            out->group[g].param = arena_alloc(d->a, ((size_t)d->s->n_params + 1) * sizeof *out->group[g].param);
-        }
-        out->group[g].param[out->group[g].n++] = name;
-        strbuf_free(&text);
-    }
-}
-
 static int read_dcp(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
-    struct dcp_groups d = { .s = s, .a = a, .key = names_new(a) };
-    const size_t room = (size_t)s->dcp->n + 1;
+    struct gathering d = gathering_new(s, a, s->dcp->n);
     int at;
 
-    d.name = arena_alloc(a, room * sizeof *d.name);
-    d.options = arena_alloc(a, room * sizeof *d.options);
     for (int i = 0; i < s->dcp->n; i++)
         take_option(&d, &s->dcp->entry[i]);
     out->group = arena_alloc(a, ((size_t)d.n + 1) * sizeof *out->group);
@@ -174,11 +192,94 @@ static int read_dcp(const struct source *s, struct arena *a, struct optim_groups
             return -1;
         out->n++;
     }
-    if (out->n == 0) {
+    if (out->n == 0)
         gather(&d, out);
-        out->by_settings = out->n > 0;
-    }
     return 0;
+}
+
+/* ---- the pipeline engine ---- */
+
+/* Settings of the run's groups, without what they say of one stage's flat buffers. */
+static struct pk **run_options(const struct source *s, struct arena *a, uint32_t *n)
+{
+    struct pk **group = pk_items(s->run.param_groups, n), **options;
+
+    *n = group ? *n : 0;
+    options = arena_alloc(a, ((size_t)*n + 1) * sizeof *options);
+    for (uint32_t g = 0; g < *n; g++) {
+        uint32_t pairs = 0;
+
+        options[g] = pk_pairs(group[g], &pairs) ? pk_copy(a, group[g]) : pk_dict(a);
+        pk_remove(options[g], "params");
+    }
+    return options;
+}
+
+/* A stage without parameters for one of the run's groups leaves it out, so a group's number is not enough. */
+static int read_pipeline(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    struct gathering d = gathering_new(s, a, s->n_params);
+    struct ds_shape x = {0};
+    uint32_t n;
+    struct pk **options = run_options(s, a, &n);
+    int rc = n ? ds_shape_read(&x, s, e) : 0;
+
+    if (rc == 0 && n && (int)n != x.n_groups) {
+        err_data(e, s->path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, x.n_groups);
+        rc = -1;
+    }
+    for (int i = 0; rc == 0 && n && i < s->n_params; i++) {
+        const struct ds_entry *en = ds_index_find(&x.index, s->param[i].name);
+
+        if (en)
+            set_options(&d, s->param[i].name, options[x.stage[en->pp].group[en->group].rule]);
+    }
+    gather(&d, out);
+    ds_shape_free(&x);
+    return rc;
+}
+
+/* ---- Megatron-core ---- */
+
+/* Weight decay's factor, in either spelling; -1: the group has none. */
+static double decay_factor(const struct pk *group)
+{
+    const struct pk *v = pk_get(group, "wd_mult");
+    double f = -1;
+
+    pk_as_double(v ? v : pk_get(group, "pre_wd_mult"), &f);
+    return f;
+}
+
+static bool are_factors(double a, double b)
+{
+    return (a == 0 && b == 1) || (a == 1 && b == 0);
+}
+
+/*
+ * Who is in a group is nowhere said; what makes the groups by default is: biases and vectors do not decay. Groups that
+ * were made by more than that (a rate of their own, experts) are not known.
+ */
+static void read_megatron(const struct source *s, struct arena *a, struct optim_groups *out)
+{
+    const size_t room = (size_t)s->n_params + 1;
+    uint32_t n;
+    struct pk **options = run_options(s, a, &n);
+
+    if (n < 1 || n > 2 || (n == 2 && !are_factors(decay_factor(options[0]), decay_factor(options[1]))))
+        return;
+    out->group = arena_alloc(a, n * sizeof *out->group);
+    out->how = OPTIM_GROUPS_BY_RULE;
+    for (; out->n < (int)n; out->n++)
+        out->group[out->n] = (struct optim_group){ options[out->n], 0, arena_alloc(a, room * sizeof(char *)) };
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        const bool decays = p->ndim != 1 && !str_ends(p->name, ".bias");
+        struct optim_group *g = &out->group[n == 2 && decay_factor(options[0]) != decays];
+
+        if (p->state[STATE_EXP_AVG])
+            g->param[g->n++] = p->name;
+    }
 }
 
 int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
@@ -186,5 +287,17 @@ int optim_groups_read(const struct source *s, struct arena *a, struct optim_grou
     *out = (struct optim_groups){0};
     if (zero_order_root(s))
         return read_zero(s, a, out, e);
-    return s->kind == LAYOUT_DCP ? read_dcp(s, a, out, e) : 0;
+    if (s->kind == LAYOUT_DCP)
+        return read_dcp(s, a, out, e);
+    if (s->kind == LAYOUT_TORCHDIST)
+        read_megatron(s, a, out);
+    return s->kind == LAYOUT_TORCHDIST || s->kind == LAYOUT_HF ? 0 : read_pipeline(s, a, out, e);
+}
+
+void optim_groups_tell_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
+{
+    if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "has the settings of the optimizer's %d groups and does not say which parameters they hold: by "
+                   "Megatron's standard rule, biases and vectors are in the one that does not decay", g->n);
 }

@@ -14,13 +14,21 @@ struct optim_group {
     int n;
     const char **param;                 /* names in s->param */
 };
+/* Which parameters share settings is known; the order in a group is the run's where it is listed, else the model's. */
+enum optim_groups_how {
+    OPTIM_GROUPS_LISTED,                /* groups list their parameters */
+    OPTIM_GROUPS_BY_SETTINGS,           /* parameters have settings: those of the same ones are a group */
+    OPTIM_GROUPS_BY_RULE,               /* Megatron-core does not say who is in a group: by its standard rule */
+};
 struct optim_groups {
     int n;                              /* 0: the source does not say */
-    bool by_settings;                   /* it has settings by parameter: which share them is known, no order is */
+    enum optim_groups_how how;
     struct optim_group *group;
 };
 
 /* Tables are the arena's. ERR_DATA: the source's own contradict each other, or it. */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
+/* A WARNING where OPTIM_GROUPS_BY_RULE made more than one group: it may not have been the run's rule. */
+void optim_groups_tell_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 
 #endif

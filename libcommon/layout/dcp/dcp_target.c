@@ -233,6 +233,7 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
         return 0;
     if (optim_groups_read(t->src, t->arena, &groups, e) < 0)
         return -1;
+    optim_groups_tell_rule(t->src, &groups, notes);
     for (int g = 0; g < groups.n && groups.group[g].options; g++)
         add_group(t, g, &groups.group[g], &made_up);
     if (groups.n == 0 || !groups.group[0].options)

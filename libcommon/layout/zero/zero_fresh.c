@@ -118,7 +118,8 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not say which parameters the optimizer's groups hold and with which settings: there will be "
                    "one of all, and its settings are the engine's own");
-    if (groups->by_settings)
+    optim_groups_tell_rule(s, groups, notes);
+    if (groups->how == OPTIM_GROUPS_BY_SETTINGS)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "has the optimizer's settings by parameter: those of the same settings are a group, %d in all, in "
                    "the model's order, as the engine has to give them", groups->n);

@@ -60,7 +60,7 @@ static void test_settings(void **state)
     }
     s->dcp = &table;
     assert_int_equal(optim_groups_read(s, s->arena, &groups, &e), 0);
-    assert_true(groups.by_settings);
+    assert_int_equal(groups.how, OPTIM_GROUPS_BY_SETTINGS);
     assert_int_equal(groups.n, 2);
     assert_int_equal(groups.group[0].n, 1);
     assert_string_equal(groups.group[1].param[0], s->param[1].name);
