@@ -111,6 +111,8 @@ bool pk_as_int(const struct pk *v, int64_t *out);       /* also a bool, a numpy 
 bool pk_as_double(const struct pk *v, double *out);     /* also an int */
 const char *pk_as_str(const struct pk *v);
 bool pk_is_none(const struct pk *v);                    /* NULL counts as none */
+/* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
+bool pk_is_plain(const struct pk *v);
 /* "megatron.enums.PositionEmbeddingType" for OBJ, CALL and GLOBAL, into buf; NULL otherwise. */
 const char *pk_class(const struct pk *v, char *buf, size_t size);
 bool pk_is_class(const struct pk *v, const char *module, const char *name);

@@ -29,6 +29,23 @@ bool pk_is_none(const struct pk *v)
     return !v || v->type == PK_NONE;
 }
 
+static bool is_plain(const struct pk *v, int depth)
+{
+    uint32_t n = v->type == PK_DICT ? 2 * v->n : v->type == PK_LIST || v->type == PK_TUPLE ? v->n : 0;
+
+    if (v->type > PK_DICT || v->type == PK_SET || v->type == PK_BIGINT || depth > 32)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_plain(v->item[i], depth + 1))
+            return false;
+    return true;
+}
+
+bool pk_is_plain(const struct pk *v)
+{
+    return is_plain(v, 0);
+}
+
 const char *pk_as_str(const struct pk *v)
 {
     return v && v->type == PK_STR ? v->str : NULL;

@@ -159,24 +159,6 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
     }
 }
 
-/* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
-static bool is_plain(const struct pk *v, int depth)
-{
-    uint32_t n = v->type == PK_DICT ? 2 * v->n : v->type == PK_LIST || v->type == PK_TUPLE ? v->n : 0;
-
-    if (v->type > PK_DICT || v->type == PK_SET || v->type == PK_BIGINT || depth > 32)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!is_plain(v->item[i], depth + 1))
-            return false;
-    return true;
-}
-
-bool dcp_target_plain(const struct pk *v)
-{
-    return is_plain(v, 0);
-}
-
 /* ---- the optimizer's groups ---- */
 
 /* What torch's AdamW asks a checkpoint for, and DeepSpeed's optimizers do not have. */
@@ -209,7 +191,7 @@ static void add_group(struct dcp_target *t, int number, const struct optim_group
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *option = pk_as_str(pair[2 * i]);
 
-        if (option && strcmp(option, "params") != 0 && dcp_target_plain(pair[2 * i + 1]))
+        if (option && strcmp(option, "params") != 0 && pk_is_plain(pair[2 * i + 1]))
             add_option(t, key, option, pair[2 * i + 1]);
     }
     for (size_t i = 0; i < sizeof torchs / sizeof *torchs; i++)
@@ -306,7 +288,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
 
         if (v->buffer)
             continue;                   /* a parameter of the source by now: source_add_buffers() */
-        if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && dcp_target_plain(v->tree)) {
+        if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && pk_is_plain(v->tree)) {
             add_value(t, 1, path, v->tree, &left);
             counted = counted || strcmp(v->name, "iteration") == 0;
         } else if ((!is_engines(v->name) && !(v->tree && pk_is_none(v->tree))) || str_ends(v->name, "loss_scaler")) {

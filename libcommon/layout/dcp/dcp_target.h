@@ -48,8 +48,6 @@ struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, 
 struct dcp_target *dcp_target_empty(const struct source *s);
 /* The entries of a source that is made of such a folder, as they are. */
 struct dcp_target *dcp_target_same(const struct source *s, struct err *e);
-/* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
-bool dcp_target_plain(const struct pk *v);
 void dcp_target_free(struct dcp_target *t);             /* NULL is fine */
 
 #endif

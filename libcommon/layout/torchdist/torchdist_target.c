@@ -264,7 +264,7 @@ static struct pk *optimizer_of(const struct dcp_target *t, const struct optim_gr
 
         for (uint32_t o = 0; pair && o < n; o++)
             if (pk_as_str(pair[2 * o]) && strcmp(pk_as_str(pair[2 * o]), "params") != 0 &&
-                dcp_target_plain(pair[2 * o + 1]))
+                pk_is_plain(pair[2 * o + 1]))
                 pk_set_str(a, options, pk_as_str(pair[2 * o]), pk_copy(a, pair[2 * o + 1]));
         pk_add(a, groups, options);
     }
