@@ -109,6 +109,7 @@ struct source {
     bool tied_embedding;        /* the last stage holds a second copy */
     bool zero_stage_1;          /* ZeRO-1/2 shards rather than BF16_Optimizer's; a universal form: made of such */
     int zero_stage;             /* LAYOUT_ZERO, and a universal form of such: 1, 2 or 3 */
+    struct pt *zero_root;       /* its model_states, where zero_fresh.h has made them; among `file`; else NULL */
     enum dtype weights;         /* of those: what the run computes with */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */

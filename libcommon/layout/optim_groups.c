@@ -66,31 +66,42 @@ static void set_options(struct gathering *d, const char *key, struct pk *options
     d->options[d->n++] = options;
 }
 
+/* The group of these settings, a new one if there is none; `known` has their texts. */
+static int group_of_settings(const struct source *s, struct arena *a, struct names *known, struct pk *options,
+                             struct optim_groups *out)
+{
+    struct strbuf text = {0};
+    int g;
+
+    pk_text(options, &text);
+    g = names_find(known, text.buf);
+    if (g < 0) {
+        g = out->n++;
+        names_add(known, arena_strndup(a, text.buf, text.len), g);
+        out->group[g] = (struct optim_group){ options, 0,
+                                              arena_alloc(a, ((size_t)s->n_params + 1) * sizeof(char *)) };
+    }
+    strbuf_free(&text);
+    return g;
+}
+
 /* Parameters of the same settings, in the order of the model's. */
 static void gather(struct gathering *d, struct optim_groups *out)
 {
     struct names *known = names_new(d->a);
 
     out->group = arena_alloc(d->a, ((size_t)d->n + 1) * sizeof *out->group);
+    out->how = OPTIM_GROUPS_BY_SETTINGS;
     for (int i = 0; i < d->s->n_params; i++) {
         const char *name = d->s->param[i].name;
-        int k = names_find(d->key, name), g;
-        struct strbuf text = {0};
+        int k = names_find(d->key, name);
 
-        if (k < 0)
-            continue;
-        pk_text(d->options[k], &text);
-        g = names_find(known, text.buf);
-        if (g < 0) {
-            g = out->n++;
-            names_add(known, arena_strndup(d->a, text.buf, text.len), g);
-            out->group[g] = (struct optim_group){ .options = d->options[k] };
-            out->group[g].param = arena_alloc(d->a, ((size_t)d->s->n_params + 1) * sizeof *out->group[g].param);
+        if (k >= 0) {
+            struct optim_group *g = &out->group[group_of_settings(d->s, d->a, known, d->options[k], out)];
+
+            g->param[g->n++] = name;
         }
-        out->group[g].param[out->group[g].n++] = name;
-        strbuf_free(&text);
     }
-    out->how = OPTIM_GROUPS_BY_SETTINGS;
 }
 
 /* ---- torch.distributed ---- */
@@ -215,10 +226,24 @@ static struct pk **run_options(const struct source *s, struct arena *a, uint32_t
     return options;
 }
 
-/* A stage without parameters for one of the run's groups leaves it out, so a group's number is not enough. */
+/* A stage's parameters of its group g, in its order. The last stage's copy of an embedding was met before. */
+static void add_stage_group(const struct source *s, const struct ds_group *from, struct names *met,
+                            struct optim_group *to)
+{
+    for (int i = 0; i < from->n; i++) {
+        const struct param *p = source_param(s, from->slice[i].name);
+
+        if (!p || names_find(met, p->name) >= 0)
+            continue;
+        names_add(met, p->name, 0);
+        to->param[to->n++] = p->name;
+    }
+}
+
+/* Those of the run's groups that have the same settings become one: two halves of the decaying parameters, say. */
 static int read_pipeline(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
-    struct gathering d = gathering_new(s, a, s->n_params);
+    struct names *met = names_new(a), *known = names_new(a);
     struct ds_shape x = {0};
     uint32_t n;
     struct pk **options = run_options(s, a, &n);
@@ -228,13 +253,16 @@ static int read_pipeline(const struct source *s, struct arena *a, struct optim_g
         err_data(e, s->path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, x.n_groups);
         rc = -1;
     }
-    for (int i = 0; rc == 0 && n && i < s->n_params; i++) {
-        const struct ds_entry *en = ds_index_find(&x.index, s->param[i].name);
+    out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
+    out->how = OPTIM_GROUPS_BY_SETTINGS;
+    for (int g = 0; rc == 0 && g < (int)n; g++)
+        group_of_settings(s, a, known, options[g], out);        /* in the run's order */
+    for (int pp = 0; rc == 0 && n && pp < x.pp; pp++)
+        for (int g = 0; g < x.stage[pp].n_groups; g++) {
+            const struct ds_group *from = &x.stage[pp].group[g];
 
-        if (en)
-            set_options(&d, s->param[i].name, options[x.stage[en->pp].group[en->group].rule]);
-    }
-    gather(&d, out);
+            add_stage_group(s, from, met, &out->group[group_of_settings(s, a, known, options[from->rule], out)]);
+        }
     ds_shape_free(&x);
     return rc;
 }

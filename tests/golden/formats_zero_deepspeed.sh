@@ -6,7 +6,7 @@
 # (tests/lib/python.sh); skipped without. CASES=PATTERN picks some: each starts an engine on every rank.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch, deepspeed, transformers' "deepspeed, torch and transformers"
-script=$PWD/tests/golden/formats_zero_check.py data=$PWD/tests/data/zero
+script=$PWD/tests/golden/zero/formats_zero_check.py data=$PWD/tests/data/zero
 OMP_NUM_THREADS=1 PATH=$(dirname "$(command -v "$python")"):$PATH       # its build of kernels wants ninja
 export OMP_NUM_THREADS PATH
 

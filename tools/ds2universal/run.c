@@ -57,7 +57,7 @@ static int run(struct ds2universal_job *j, struct source *s, struct err *e)
     char *what = NULL;
     int rc = -1;
 
-    if (zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N }, notes, e) == 0) {
+    if (zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N, NULL }, notes, e) == 0) {
         source_add_buffers(s);
         cli_warn_findings(&j->cli, notes);
         what = str_fmt("%d parameters", s->n_params);

@@ -52,7 +52,8 @@ static int take_mesh(void *into, const char *value, struct err *e)
 static const struct option_row topology_rows[] = {
     { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
       .words = "old new" },
-    { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint", FIELD(like) },
+    { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint; zero1, zero2, zero3 of another "
+      "layout: groups, frozen parameters and ds_config", FIELD(like) },
     {0},
 };
 

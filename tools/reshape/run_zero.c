@@ -14,8 +14,25 @@ static bool asks_too_much(const struct reshape_job *j)
     const struct ds_request *q = &j->target.q;
 
     return q->topo.tp > 1 || q->topo.pp > 1 || q->method || q->stages || q->balance_given || q->vocab || q->n_groups ||
-           q->n_set || (q->no_optimizer && !j->weights_only) || q->zero_moments || q->step >= 0 || j->like ||
+           q->n_set || (q->no_optimizer && !j->weights_only) || q->zero_moments || q->step >= 0 ||
            j->cli.certificate || j->mesh.rows;
+}
+
+/* --like is for files that are made of another layout: those of ZeRO have all it would say. */
+static int check_like(const struct reshape_job *j, const struct source *s, struct err *e)
+{
+    const struct source *like = j->target.q.like;
+
+    if (!like)
+        return 0;
+    if (s->zero_stage)
+        err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
+                  s->path);
+    else if (!like->zero_stage)
+        err_usage(e, "%s: --like: is no checkpoint of ZeRO without pipeline", like->path);
+    else if (j->dtype)
+        err_usage(e, "--like says what the engine computes with: --dtype does not go with it");
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 static int check(const struct reshape_job *j, const struct source *s, struct err *e)
@@ -27,9 +44,9 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
         err_usage(e, "%s: --ranks and --target-dp say the same here: one of them is enough", s->path);
     else if (j->dtype && s->zero_stage)
         err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
-    else if (s->kind != LAYOUT_DEEPSPEED && !s->zero_stage && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
+    else if (!s->zero_stage && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
         err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
-    return e->kind == ERR_NONE ? 0 : -1;
+    return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }
 
 static int write_target(struct reshape_job *j, struct source *s, const struct zero_target *t, struct err *e)
@@ -53,7 +70,7 @@ int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
                                     .weights_only = j->weights_only };
     static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
     const struct zero_fresh_request fresh = { j->weights_only ? ZERO_FRESH_WEIGHTS : ZERO_FRESH_RANKS,
-                                              dtypes[j->dtype] };
+                                              dtypes[j->dtype], j->target.q.like };
     struct report *notes = report_new();
     struct zero_target *t = NULL;
     int rc = -1;

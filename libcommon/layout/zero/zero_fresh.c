@@ -10,6 +10,8 @@
 #include "libcommon/layout/buffers.h"
 #include "libcommon/layout/deepspeed/deepspeed_fresh.h"
 #include "libcommon/layout/optim_groups.h"
+#include "libcommon/layout/zero/zero_carry.h"
+#include "libcommon/layout/zero/zero_like.h"
 #include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/model/loss_scale.h"
 
@@ -20,8 +22,16 @@ static const struct tmap *weights_of(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
 }
 
-/* Tensors of integers are no parameters but buffers of the model, where they stand among its weights. */
-static void split_buffers(struct source *s)
+/* Integers are a buffer's, and what `like` has as one. Floats come first. */
+static bool is_buffer(const struct param *p, const struct source *like)
+{
+    const struct tmap *m = weights_of(p);
+
+    return m && (m->dtype > DTYPE_BF16 || (like && zero_like_buffer(like, p->name)));
+}
+
+/* Buffers of the model are no parameters, where they stand among its weights. */
+static void split_buffers(struct source *s, const struct source *like)
 {
     struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
     char *prefix = buffers_prefix(s);
@@ -38,13 +48,14 @@ static void split_buffers(struct source *s)
     }
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        const struct tmap *m = weights_of(p);
 
-        if (!m || m->dtype <= DTYPE_BF16) {             /* floats come first */
-            s->param[n++] = *p;
+        if (!is_buffer(p, like)) {
+            s->param[n] = *p;
+            s->param[n++].group = -1;   /* of the new groups none yet */
             continue;
         }
-        s->value[s->n_values] = (struct source_value){ .name = p->name, .map = m, .ndim = p->ndim, .buffer = true };
+        s->value[s->n_values] = (struct source_value){ .name = p->name, .map = weights_of(p), .ndim = p->ndim,
+                                                       .buffer = true };
         memcpy(s->value[s->n_values++].shape, p->shape, sizeof p->shape);
     }
     s->n_params = n;
@@ -80,14 +91,22 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
             g->param[g->n++] = s->param[i].name;
 }
 
-static int read_groups(struct source *s, enum zero_fresh what, struct optim_groups *out, struct err *e)
+static int read_groups(struct source *s, const struct zero_fresh_request *q, struct optim_groups *out,
+                       struct report *notes, struct err *e)
 {
-    if (what == ZERO_FRESH_WEIGHTS) {
-        one_group(s, out, STATE_FP32);
-        return 0;
-    }
-    if (optim_groups_read(s, s->arena, out, e) < 0)
+    const enum zero_fresh what = q->what;
+    struct optim_groups own = {0};
+
+    if (what == ZERO_FRESH_WEIGHTS)
+        one_group(s, &own, STATE_FP32);
+    else if (optim_groups_read(s, s->arena, &own, e) < 0)
         return -1;
+    optim_groups_tell_rule(s, &own, notes);
+    *out = own;
+    if (q->like && zero_like_groups(s, q->like, &own, out, notes, e) < 0)
+        return -1;
+    if (what == ZERO_FRESH_WEIGHTS)
+        return 0;
     if (out->n == 0 && what == ZERO_FRESH_NAMES)
         one_group(s, out, STATE_EXP_AVG);
     if (what == ZERO_FRESH_NAMES && !source_has_moments(s)) {
@@ -97,7 +116,8 @@ static int read_groups(struct source *s, enum zero_fresh what, struct optim_grou
     }
     if (out->n == 0) {
         err_data(e, s->path, ERR_NO_BYTE, "does not say which parameters the optimizer's groups hold and with which "
-                 "settings: ZeRO's files cannot be made of it; --weights-only makes those of its weights");
+                 "settings: ZeRO's files cannot be made of it%s; --weights-only makes those of its weights",
+                 source_has_moments(s) ? " without an existing checkpoint's (--like)" : "");
         return -1;
     }
     if (s->run.opt_step < 0 && what == ZERO_FRESH_RANKS) {
@@ -118,11 +138,11 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not say which parameters the optimizer's groups hold and with which settings: there will be "
                    "one of all, and its settings are the engine's own");
-    optim_groups_tell_rule(s, groups, notes);
-    if (groups->how == OPTIM_GROUPS_BY_SETTINGS)
+    if (groups->how != OPTIM_GROUPS_LISTED)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "has the optimizer's settings by parameter: those of the same settings are a group, %d in all, in "
-                   "the model's order, as the engine has to give them", groups->n);
+                   "the model's order, as the engine has to give them; --like takes groups and order from a checkpoint "
+                   "of its own", groups->n);
     if (s->run.opt_step < 0)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
                    "has no step of the optimizer that all parameters share: none is written, and Adam begins to count "
@@ -130,10 +150,13 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
 }
 
 /* Moments that no group's settings go with would be lost without a word. */
-static int check_groups(const struct source *s, struct err *e)
+static int check_groups(const struct source *s, const struct source *like, struct report *notes, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
-        if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG]) {
+        if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG] && like) {
+            report_add(notes, SEV_WARNING, "frozen", s->path, ERR_NO_BYTE, s->param[i].name,
+                       "is frozen in the one of --like: its moments are left out");
+        } else if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG]) {
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: has moments, and no group of the optimizer lists it",
                      s->param[i].name);
             return -1;
@@ -162,14 +185,15 @@ static struct pk *param_shapes(struct source *s, const struct optim_groups *grou
     return zero_shape_tree(s->arena, &x);
 }
 
-/* Every name, its tensor to be put there by whoever writes it. */
-static struct pk *module(struct source *s, struct pk *buffer_names)
+/* Every name, its tensor to be put there by whoever writes it; of `like`, where it is, which may have further ones. */
+static struct pk *module(struct source *s, const struct source *like, struct pk *buffer_names)
 {
     struct pk *d = pk_ordered_dict(s->arena);
     const int64_t none = 0;
+    const struct source *by = like ? like : s;
 
-    for (int i = 0; i < s->n_params; i++)
-        pk_set_str(s->arena, d, s->param[i].name, pt_new_filled(s->arena, &(struct pt_new){
+    for (int i = 0; i < by->n_params; i++)
+        pk_set_str(s->arena, d, by->param[i].name, pt_new_filled(s->arena, &(struct pt_new){
             .dtype = s->weights, .ndim = 1, .shape = &none }, ""));
     for (int i = 0; i < s->n_values; i++)
         if (s->value[i].buffer) {
@@ -199,19 +223,20 @@ static struct pk *config(const struct source *s)
 }
 
 /* In the genuine order. */
-static struct pk *model_states(struct source *s, const struct optim_groups *groups)
+static struct pk *model_states(struct source *s, const struct source *like, const struct optim_groups *groups)
 {
     static const char *const empty[] = { "lr_scheduler", "data_sampler", "random_ltd" };
     struct arena *a = s->arena;
     struct pk *d = pk_dict(a), *buffer_names = pk_list(a);
     const int64_t step = s->run.iteration >= 0 ? s->run.iteration : s->run.opt_step >= 0 ? s->run.opt_step : 0;
+    const struct pk *root = like ? pt_root(zero_order_root(like)) : NULL;
 
-    pk_set_str(a, d, "module", module(s, buffer_names));
+    pk_set_str(a, d, "module", module(s, like, buffer_names));
     pk_set_str(a, d, "buffer_names", buffer_names);
     pk_set_str(a, d, "optimizer", pk_none(a));
     pk_set_str(a, d, "param_shapes", param_shapes(s, groups));
     pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
-    pk_set_str(a, d, "shared_params", pk_dict(a));
+    pk_set_str(a, d, "shared_params", like ? pk_copy(a, pk_get(root, "shared_params")) : pk_dict(a));
     pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
     for (int i = 0; i < 3; i++)
         pk_set_str(a, d, empty[i], pk_none(a));
@@ -220,64 +245,9 @@ static struct pk *model_states(struct source *s, const struct optim_groups *grou
     pk_set_int(a, d, "global_samples", s->run.consumed_samples >= 0 ? s->run.consumed_samples : 0);
     pk_set_int(a, d, "dp_world_size", 1);
     pk_set_int(a, d, "mp_world_size", 1);
-    pk_set_str(a, d, "ds_config", config(s));
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    pk_set_str(a, d, "ds_config", like ? pk_copy(a, pk_get(root, "ds_config")) : config(s));
+    pk_set_str(a, d, "ds_version", like ? pk_copy(a, pk_get(root, "ds_version")) : pk_str(a, ds_fresh_version));
     return d;
-}
-
-/* ---- values ---- */
-
-/* The optimizer's own, of which its tree is made. */
-static bool is_optimizers(const char *name)
-{
-    const char *groups = strstr(name, "param_groups."), *state = strstr(name, "state.");
-
-    return (groups && (groups == name || groups[-1] == '.')) ||
-           (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
-}
-
-/* Those of who saved it: tensors are whole here, of one rank. */
-static bool is_ranks(const char *name)
-{
-    return strcmp(name, "dp_world_size") == 0 || strcmp(name, "mp_world_size") == 0;
-}
-
-/* A number that stands there already is the source's; a schedule's values come together again. */
-static bool carry_value(struct source *s, struct pk *root, const struct source_value *v)
-{
-    static const char schedule[] = "lr_scheduler.";
-    struct pk *was = pk_get(root, v->name), *dict = pk_get(root, "lr_scheduler");
-
-    if (!v->tree || v->pt || is_ranks(v->name) || (was && (was->type != PK_INT || v->tree->type != PK_INT)))
-        return false;
-    if (!str_starts(v->name, schedule)) {
-        pk_set_str(s->arena, root, v->name, pk_copy(s->arena, v->tree));
-        return true;
-    }
-    if (pk_is_none(dict)) {
-        dict = pk_dict(s->arena);
-        pk_set_str(s->arena, root, "lr_scheduler", dict);
-    }
-    pk_set_str(s->arena, dict, v->name + sizeof schedule - 1, pk_copy(s->arena, v->tree));
-    return true;
-}
-
-/* What the caller saved beside model and optimizer becomes its client_state, tensors excepted. */
-static void carry_values(struct source *s, struct pk *root, struct report *notes)
-{
-    struct strbuf left = {0};
-
-    for (int i = 0; i < s->n_values; i++)
-        if (!s->value[i].buffer && !is_optimizers(s->value[i].name) && !carry_value(s, root, &s->value[i]))
-            strbuf_addf(&left, "%s%s", left.len ? ", " : "", s->value[i].name);
-    if (left.len)
-        report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
-                   "ZeRO's files have no place for these, which are left out: %s", left.buf);
-    strbuf_free(&left);
-    if (pk_is_none(pk_get(root, "lr_scheduler")))
-        report_add(notes, SEV_WARNING, "fresh", s->path, ERR_NO_BYTE, NULL,
-                   "has no state of a learning rate's schedule: an engine that has one is to load with "
-                   "load_lr_scheduler_states=False");
 }
 
 /* ---- the optimizer ---- */
@@ -297,17 +267,36 @@ static struct pk *param_groups(const struct source *s, const struct optim_groups
     return list;
 }
 
-static void make_optimizer(struct source *s, const struct optim_groups *groups)
+/* The source's scaler goes on; else as DeepSpeed begins. */
+static struct loss_scale scale_of(const struct source *s)
+{
+    struct loss_scale scale = s->weights == DTYPE_F16 ? loss_scale_dynamic(65536) : loss_scale_static(1);
+
+    if (s->weights == DTYPE_F16)
+        loss_scale_read(&scale, pk_get(s->run.optimizer, "loss_scaler"));
+    return scale;
+}
+
+/* Its counter is in the state, where torch's Adam and DeepSpeed's look for it; as `like` has it, if it has one. */
+static void place_step(struct run_state *run, const struct run_state *like)
+{
+    const bool said = like && like->opt_step >= 0;
+
+    run->step_in_state = run->opt_step >= 0 && (!said || like->step_in_state);
+    run->step_is_tensor = !said || like->step_is_tensor;
+}
+
+static void make_optimizer(struct source *s, const struct source *like, const struct optim_groups *groups)
 {
     struct arena *a = s->arena;
     struct pk *d = pk_dict(a), *base = pk_dict(a), *args = pk_tuple(a), *list = param_groups(s, groups);
-    /* As DeepSpeed begins. */
-    struct loss_scale scale = s->weights == DTYPE_F16 ? loss_scale_dynamic(65536) : loss_scale_static(1);
+    const struct loss_scale scale = scale_of(s);
+    const struct pk *clip = pk_get((like ? like : s)->run.optimizer, "clip_grad");
 
     pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
     pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
     pk_set_str(a, d, "overflow", pk_bool(a, false));
-    pk_set_str(a, d, "clip_grad", pk_float(a, 0));
+    pk_set_str(a, d, "clip_grad", clip && pk_is_plain(clip) ? pk_copy(a, clip) : pk_float(a, 0));
     pk_set_str(a, base, "state", pk_dict(a));
     pk_set_str(a, base, "param_groups", list);
     pk_set_str(a, d, "base_optimizer_state", base);
@@ -317,9 +306,17 @@ static void make_optimizer(struct source *s, const struct optim_groups *groups)
     s->run.optimizer = d;
     s->run.param_groups = list;
     s->run.optimizer_pt = NULL;
+    place_step(&s->run, like ? &like->run : NULL);
 }
 
 /* ---- all of it ---- */
+
+/* It is one of ZeRO already; a universal form of the pipeline engine's stays one. */
+static bool stays(const struct source *s, enum zero_fresh what)
+{
+    return s->zero_stage || (what == ZERO_FRESH_NAMES && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST &&
+                             s->kind != LAYOUT_HF);
+}
 
 int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct report *notes, struct err *e)
 {
@@ -327,24 +324,25 @@ int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct
     struct optim_groups groups;
     struct pk *root;
 
-    if (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST && s->kind != LAYOUT_HF)
+    if (stays(s, what))
         return 0;
-    split_buffers(s);
-    if (read_groups(s, what, &groups, e) < 0)
+    split_buffers(s, q->like);
+    if (read_groups(s, q, &groups, notes, e) < 0)
         return -1;
-    s->weights = q->weights == DTYPE_N ? common_dtype(s) : q->weights;
-    root = model_states(s, &groups);
-    if (what != ZERO_FRESH_WEIGHTS && check_groups(s, e) < 0)
+    s->weights = q->weights != DTYPE_N ? q->weights : q->like ? q->like->weights : common_dtype(s);
+    root = model_states(s, q->like, &groups);
+    if (what != ZERO_FRESH_WEIGHTS && check_groups(s, q->like, notes, e) < 0)
         return -1;
     if (what != ZERO_FRESH_WEIGHTS) {
-        carry_values(s, root, notes);
+        zero_carry_values(s, root, notes);
         tell_unsaid(s, &groups, notes);
     }
     if (ds_fresh_file(s, root, e) < 0)
         return -1;
+    s->zero_root = s->file[s->n_files - 1].pt;
     if (what != ZERO_FRESH_WEIGHTS)
-        make_optimizer(s, &groups);
-    if (what == ZERO_FRESH_RANKS)
+        make_optimizer(s, q->like, &groups);
+    if (what == ZERO_FRESH_RANKS && !q->like)
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
                    "has no ds_config: files are laid out for an engine without round_robin_gradients and "
                    "parameter_alignment and with a sub_group_size of 1e9, as they are by default");

@@ -9,6 +9,8 @@
 
 struct pt *zero_order_root(const struct source *s)
 {
+    if (s->zero_root)
+        return s->zero_root;
     for (int i = 0; s->zero_stage && i < s->n_files; i++) {
         enum ds_kind kind = ds_name_parse(s->file[i].name).kind;
 

@@ -46,7 +46,7 @@ static bool has_prefix(const struct zero_target *t)
 {
     int64_t enabled = 0;
 
-    for (int i = 0; i < t->src->n_files; i++)
+    for (int i = 0; i < t->src->n_files && !t->src->zero_root; i++)
         if (t->src->file[i].cls == FILE_OPTIMIZER && ds_name_parse(t->src->file[i].name).kind == DS_ZERO)
             return ds_name_parse(t->src->file[i].name).bf16;
     return pk_as_int(pk_get(pk_get(pk_get(t->root, "ds_config"), "bf16"), "enabled"), &enabled) && enabled;
@@ -174,6 +174,13 @@ const struct tmap *zero_target_state(const struct param *p, enum state st, int *
     return m;
 }
 
+const struct tmap *zero_target_weights(const struct zero_target *t, const struct param *p)
+{
+    const struct tmap *w = p->state[STATE_BF16], *master = p->state[STATE_FP32];
+
+    return w && (w->dtype == t->weights || !master) ? w : master;
+}
+
 static int check_states(const struct zero_target *t, struct report *notes, struct err *e)
 {
     static const enum state due[] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
@@ -207,7 +214,7 @@ static int check_weights(const struct zero_target *t, struct report *notes, stru
 {
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
-        const struct tmap *m = p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
+        const struct tmap *m = zero_target_weights(t, p);
         const bool trained = zero_target_trains(t, p);
 
         if (zero_target_holder(t, p->name) || (trained && t->shape.stage == 3))

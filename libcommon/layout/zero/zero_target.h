@@ -54,6 +54,11 @@ bool zero_target_trains(const struct zero_target *t, const struct param *p);
  * the weights. NULL: not there.
  */
 const struct tmap *zero_target_state(const struct param *p, enum state st, int *op);
+/*
+ * What a parameter's weights are made of: those there are, if they are of the type that the run computes with; else the
+ * masters, which are more. NULL: not there.
+ */
+const struct tmap *zero_target_weights(const struct zero_target *t, const struct param *p);
 
 /* Of another name of a weight: the name that holds it; else NULL. */
 const char *zero_target_holder(const struct zero_target *t, const char *name);

@@ -106,10 +106,9 @@ struct model_tree {
     struct names *frozen;               /* storages of frozen tensors, by name */
 };
 
-/* The weights of a parameter as the run computes with them: those there are, else the masters, rounded. */
 static struct zero_fill weights_of(const struct model_tree *k, const struct param *p)
 {
-    const struct tmap *w = p->state[STATE_BF16], *m = w ? w : p->state[STATE_FP32];
+    const struct tmap *m = zero_target_weights(k->t, p);
     int op = m ? plan_op_of(m->dtype, k->t->weights) : -1;
 
     return (struct zero_fill){ .map = m, .len = m ? m->len : 0, .op = op < 0 ? PLAN_COPY : (enum plan_op)op,
