@@ -30,10 +30,10 @@ check "skip: the last one is sound" ckpt-inspect verify -q "$W/skip"
 # The first, as told: what training stood is little of what it took.
 check "skip: training did not stand" awk '/^  checkpoint: stall/ { exit !($3 < 0.2 && $8 > 0.5) }' "$W/skip.log"
 
-slow "$W/queue" --train-iters 2000 --save-interval 250 --save-when-busy queue; status=$?
+slow "$W/queue" --train-iters 2000 --save-interval 100 --save-when-busy queue; status=$?
 check "queue: exit status 0, not $status" [ $status -eq 0 ]
 check "queue: told" [ "$(skipped "$W/queue" queued)" -ge 1 ]
-check "queue: made when the disk was free: $(steps "$W/queue")" [ "$(steps "$W/queue" | tr ' ' '\n' | awk '$1 && $1 % 250' | wc -l)" -ge 1 ]
+check "queue: made when the disk was free: $(steps "$W/queue")" [ "$(steps "$W/queue" | tr ' ' '\n' | awk '$1 && $1 % 100' | wc -l)" -ge 1 ]
 check "queue: the end is there" [ "$(cat "$W/queue/latest")" = global_step2000 ]
 
 slow "$W/wait" --train-iters 20 --save-interval 5 --save-when-busy wait
