@@ -7,9 +7,10 @@
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
  * of rename, mkdir and open only those count whose path holds TEXT. BADIO_URING=0 refuses io_uring,
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
- * BADIO_SLOW=MS: every fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, as on a disk that is slow or busy.
- * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_CLOCK=SECONDS: somebody
- * sets the wall clock back by so many before every time it is read.
+ * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_SLOW=MS: every
+ * fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on
+ * a disk that is slow or busy. BADIO_CLOCK=SECONDS: somebody sets the wall clock back by so many
+ * before every time it is read.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -168,6 +169,7 @@ int unlinkat(int dir, const char *name, int flags)
 {
     int (*real)(int, const char *, int) = next("unlinkat");
 
+    wait_for_disk("BADIO_SLOW_REMOVE");
     return turn("unlinkat") ? -1 : real(dir, name, flags);
 }
 

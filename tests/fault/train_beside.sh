@@ -81,6 +81,21 @@ for topology in 1.1.1 1.1.2 2.1.1 1.2.2; do
     rm -rf "$W/beside" "$W/ring" "$W/stop"
 done
 
+# ---- a writer that has outlived its run gives its folder the name just while the next run removes it ----
+late="$W/late/global_step4" part="$W/late/global_step4.0badcafe.part"
+slow "$W/late" --train-iters 4 --save-interval 4
+files=$(ls "$late" | wc -l)
+mv "$late" "$part" && rm "$W/late/latest"
+env LD_PRELOAD="$W/badio.so" BADIO_SLOW_REMOVE=100 BADIO_URING=0 "$BIN/train" $SMALL --save "$W/late" --train-iters 1 --save-interval 1 \
+    >"$W/late.log" 2>&1 & pid=$!
+n=0; until [ "$(ls "$part" 2>/dev/null | wc -l)" -lt "$files" ] || [ $n -gt 200 ]; do n=$((n + 1)); sleep 0.02; done
+check "the next run had begun to remove it" [ $n -le 200 ]
+mv -T "$part" "$late" 2>/dev/null && found=$(ls "$late" | wc -l) || found=0
+wait $pid; status=$?
+check "published whole or not at all: $found of $files files" [ "$found" -eq 0 ]
+check "the next run: exit status 0, not $status" [ $status -eq 0 ]
+check "the next run: only its own is there: $(steps "$W/late")" [ "$(ls "$W/late" | grep -c step)" -eq 1 ]
+
 # ---- killed in the middle of it: the old checkpoint or the new one, never neither, and nothing else is trained ----
 kills=${KILLS:-6}
 [ -n "${SOAK:-}" ] && kills=100
@@ -94,7 +109,7 @@ i=0
 while [ $i -lt "$kills" ]; do
     how=$(printf 'any\ntrainer\nwriter\n' | sed -n "$((i % 3 + 1))p")
     # shellcheck disable=SC2086
-    LD_PRELOAD="$W/badio.so" BADIO_SLOW_WRITE=5 BADIO_URING=0 launch_sockets 2 $BITS $ring --save-when-busy wait \
+    LD_PRELOAD="$W/badio.so" BADIO_SLOW_WRITE=5 BADIO_SLOW_REMOVE=20 BADIO_URING=0 launch_sockets 2 $BITS $ring --save-when-busy wait \
         --save "$W/run" --load "$W/run" >"$W/run.log" 2>&1 & job=$!
     sleep "$(printf '%d.%02d' $((1 + $(random 2))) "$(random 100)")"
     if [ $how = any ]; then kill -KILL $(processes any) 2>/dev/null; else kill -KILL "$(processes $how | shuf -n 1)" 2>/dev/null; fi

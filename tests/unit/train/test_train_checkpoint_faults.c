@@ -490,6 +490,7 @@ static void nothing_foreign_removed(void **state)
     put(tag, "notes.txt", "mine");
     run("mkdir $a/global_step3_universal.part $a/global_step3_universal.part.job $a/global_step9.0badcafe.part", dir, "");
     run("echo mine >$a/global_step9.0badcafe.part/notes.txt; mkdir $a/global_step8.0badcafe.part", dir, "");
+    run("mkdir $a/global_step7.0badcafe.gone.part", dir, "");
     now.iteration = 3;
     job_fill(&j, 5);
     job_start_save(&j, &now);
@@ -499,6 +500,7 @@ static void nothing_foreign_removed(void **state)
     job_free(&j);
     run("[ -d $a/global_step3_universal.part ] && [ -d $a/global_step3_universal.part.job ]", dir, "");
     run("[ -e $a/global_step9.0badcafe.part/notes.txt ] && [ ! -e $a/global_step8.0badcafe.part ]", dir, "");
+    run("[ ! -e $a/global_step8.0badcafe.gone.part ] && [ ! -e $a/global_step7.0badcafe.gone.part ]", dir, "");
     run("grep -q mine $a/notes.txt && [ ! -e $b/notes.txt ]", kept, tag);
     run("rm $a/notes.txt", kept, "");
     expect_state(kept, 3);

@@ -106,8 +106,9 @@ MUST_CHECK int save_meeting_publish(const struct save_meeting *m, struct err *e)
 /* Rank 0: nothing will come of it. */
 void save_meeting_discard(const struct save_meeting *m);
 /*
- * Remove a folder in which another process, which hears of the end only now, may be making a file, or which it may
- * just be renaming: tries for two seconds. Gone is fine; what holds something foreign stays.
+ * Remove a folder in which another process, which hears of the end only now, may be making a file, or to which it may
+ * just be giving its name: tries for two seconds. A .part is renamed to .gone.part first, so that it is either
+ * published whole or not at all. Gone is fine; what holds something foreign stays.
  */
 MUST_CHECK int save_meeting_remove(const char *path, enum replace_what what, struct err *e);
 

@@ -161,21 +161,48 @@ int save_meeting_publish(const struct save_meeting *m, struct err *e)
     return rc;
 }
 
+/* Where a folder lies while it is removed: no writer knows that name, so nobody publishes what is half gone. */
+static char *gone_name(const char *path)
+{
+    const size_t n = strlen(path) - strlen(".part");
+
+    return str_ends(path, ".part") && !str_ends(path, ".gone.part") ? str_fmt("%.*s.gone.part", (int)n, path)
+                                                                    : xstrdup(path);
+}
+
+static int remove_once(const char *path, const char *gone, enum replace_what what, struct err *e)
+{
+    if (exists(path)) {
+        if (replace_check(path, what, e) < 0)
+            return -1;
+        /* A writer whose rename came first has a checkpoint there by now. */
+        if (strcmp(path, gone) != 0 && rename(path, gone) < 0 && errno != ENOENT) {
+            err_sys(e, gone, "cannot rename from %s", path);
+            return -1;
+        }
+    }
+    return exists(gone) ? replace_remove(gone, what, e) : 0;
+}
+
 int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
 {
     const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
     struct err why = {0};
+    char *gone = gone_name(path);
+    int rc = -1;
 
-    for (int i = 0; i < 100 && exists(path); i++) {
+    for (int i = 0; i < 100 && rc < 0; i++) {
         err_clear(&why);
-        if (replace_remove(path, what, &why) == 0 || why.kind == ERR_USAGE)
-            return 0;
-        nanosleep(&pause, NULL);
+        rc = remove_once(path, gone, what, &why);
+        if (rc < 0 && why.kind == ERR_USAGE)
+            rc = 0;
+        else if (rc < 0)
+            nanosleep(&pause, NULL);
     }
-    if (!exists(path))
-        return 0;
-    *e = why;
-    return -1;
+    if (rc < 0)
+        *e = why;
+    free(gone);
+    return rc;
 }
 
 void save_meeting_discard(const struct save_meeting *m)

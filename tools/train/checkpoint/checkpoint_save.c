@@ -398,7 +398,7 @@ static bool is_leftover(const char *name, enum replace_what *what)
     if (strspn(end + 1, "0123456789abcdef") != 8)
         return false;
     *what = strcmp(end + 9, ".part.job") == 0 ? REPLACE_JOB : REPLACE_PART;
-    return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0;
+    return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0 || strcmp(end + 9, ".gone.part") == 0;
 }
 
 /* One entry of the folder. A left-over with something foreign in it stays. */
