@@ -44,6 +44,7 @@ tr '\002-\377' '\003-\377\002' <tests/data/text/text_document.bin >"$W/noise"
 dd if="$W/noise" of="$RUN/data/text_document.bin" conv=notrunc 2>/dev/null
 at=$(iterations | tail -n 1)
 check_until "a loss that jumps is told" 60 decided 'spike: '
+check_until "by train, too, in a report that supervise reads" 60 decided 'spike: the loss jumped: '
 check "within moments" [ $(($(iterations | tail -n 1) - at)) -lt 200 ]
 dd if=tests/data/text/text_document.bin of="$RUN/data/text_document.bin" conv=notrunc 2>/dev/null
 check "and the run goes on" sh -c "! grep -q 'start 2' '$RUN/supervise/log'"
@@ -90,9 +91,17 @@ check_until "the job fails" 30 state_is "$job" FAILED
 new_run slow
 SPARES=1 SLOW_NODES=swap SUPERVISE_ARGS="$SUPERVISE_ARGS --preflight 0" submit
 check_until "it trains" 90 saved 20
-host=$(node_of "$(rank_pid 2)")
+slowed=$(rank_pid 2) host=$(node_of "$(rank_pid 2)")
+# Train needs a past to hold the present against.
+check_until "it has run for a while" 120 saved 320
+while kill -STOP "$slowed" 2>/dev/null; do sleep 0.3; kill -CONT "$slowed"; sleep 0.1; done & slower=$!
+check_until "train tells who is slow, and supervise tells it" 120 \
+    decided "slow: iterations take [0-9.]* % longer than .*; rank 2 \(host $host[,)]"
+kill $slower && wait $slower 2>/dev/null
+kill -CONT "$slowed"
+# Twice more.
 mkdir -p "$RUN/ckpt/reports/x-$job"
-for step in 1 2 3; do
+for step in 1 2; do
     printf '{"form": "train-report-1", "cause": "slow", "exit_status": null, "message": "rank 2 is slow", "rank": 2, ' \
         >"$W/report"
     printf '"host": "%s", "ranks": []}\n' "$host" >>"$W/report"
