@@ -77,6 +77,7 @@ MessageTimeout=30
 UnkillableStepTimeout=60
 MinJobAge=3600
 JobRequeue=0
+GresTypes=gpu
 $(if accounting; then
     echo "AccountingStorageType=accounting_storage/slurmdbd"
     echo "AccountingStorageHost=ctl"
@@ -88,10 +89,13 @@ else
     echo "JobCompLoc=$dir/jobcomp"
 fi)
 CONF
+    # Devices by name only: Slurm counts them and hands out numbers, as on a node with GPUs.
+    { [ -e "$dir/gpu0" ] || mknod "$dir/gpu0" c 1 3; } && { [ -e "$dir/gpu1" ] || mknod "$dir/gpu1" c 1 3; } || return
+    echo "NodeName=node[1-$nodes] Name=gpu AutoDetect=off File=$dir/gpu[0-1]" >"$dir/gres.conf"
     i=1
     while [ $i -le "$nodes" ]; do
         echo "10.77.0.$i node$i" >>"$dir/hosts"
-        echo "NodeName=node$i NodeAddr=10.77.0.$i CPUs=4 RealMemory=1000 State=UNKNOWN" >>"$dir/slurm.conf"
+        echo "NodeName=node$i NodeAddr=10.77.0.$i CPUs=4 RealMemory=1000 Gres=gpu:2 State=UNKNOWN" >>"$dir/slurm.conf"
         # PMIx takes it that this is a node's own.
         mkdir -p "$dir/tmp/node$i" "$dir/spool/node$i"
         i=$((i + 1))

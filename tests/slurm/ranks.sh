@@ -1,15 +1,17 @@
 #!/bin/sh
 # ranks.sh - a rank is killed, one is stopped, all are, a host dies: the run goes on, on other nodes, without a person
 #
-# One job of six nodes that needs two. Each time: on other nodes within five minutes, at most one save interval lost,
+# One job of six nodes of two GPUs that needs two; a dead step still holds its GPUs, for Slurm. Each time: on other nodes within five minutes, at most one save interval lost,
 # and the log says why.
 # shellcheck disable=SC2317
 . "$(dirname "$0")/lib.sh"
 
 new_run ranks
-NO_KILL=1 SPARES=4 COLLECTIVE_TIMEOUT=20 STALL_NOTICE=3 HANG_MINUTES=1 TIME=40 ALARM="cat >>$W/alarms" \
+GRES=gpu:2 NO_KILL=1 SPARES=4 COLLECTIVE_TIMEOUT=20 STALL_NOTICE=3 HANG_MINUTES=1 TIME=40 ALARM="cat >>$W/alarms" \
     SUPERVISE_ARGS='--watch-seconds 5 --pause 1' submit
 check_until "it trains and saves" 120 saved 40
+shown() { tr '\0' '\n' <"/proc/$(rank_pid "$1")/environ" | sed -n 's/^CUDA_VISIBLE_DEVICES=//p'; }
+for rank in 0 3; do check "rank $rank sees its node's GPUs" [ "$(shown $rank)" = 0,1 ]; done
 
 # What the run had, and which nodes it had it on, before something happens.
 remember() {
@@ -62,6 +64,7 @@ check_until "all ranks are stopped: it is ended" 150 decided 'nothing has moved 
 check_until "all ranks are stopped: it trains again" 200 trains_on
 check "all ranks are stopped: the log says why" decided "start $start failed: hang, status "
 
+check "after all of that a rank still sees its node's GPUs" [ "$(shown 3)" = 0,1 ]
 # From the whole of it no iteration is missing.
 iterations | sort -nu >"$W/got"
 check "every iteration was done" sh -c "seq $(wc -l <"$W/got") | cmp - '$W/got'"
