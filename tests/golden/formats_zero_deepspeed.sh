@@ -41,6 +41,28 @@ edited() {  # FIXTURE STAGE RANKS
 edited zero2-roundrobin-3ranks 2 3
 edited zero3-edge-2ranks 3 2
 
+# Of another type: an engine of that type takes it.
+cast_to() {     # DTYPE FIXTURE STAGE RANKS
+    what="$2 as $1"
+    case $what in ${CASES:-*}) ;; *) return ;; esac
+    mkdir "$W/run"
+    check "$what: cast" ckpt-edit -q cast "$1" "$data/$2/ckpt" "$W/run/global_step5"
+    check "$what: sound" ckpt-inspect verify -q "$W/run/global_step5"
+    check "$what: universal" ds2universal -q "$data/$2/ckpt" "$W/universal"
+    echo global_step5 >"$W/run/latest"
+    check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$4" "$script" cast "$data/$2" "$3" \
+        "$W/run" "$1" "$W/universal"
+    grep '^ZeRO-' "$W/log"
+    rm -rf "$W/run" "$W/universal"
+}
+cast_to fp16 zero2-edge-3ranks 2 3
+cast_to fp16 zero2-roundrobin-3ranks 2 3
+cast_to fp16 zero3-edge-2ranks 3 2
+cast_to bf16 zero1-fp32-gpt2-2ranks 1 2
+cast_to bf16 zero2-fp16-3ranks 2 3
+cast_to bf16 zero3-fp16-gpt2-2ranks 3 2
+cast_to fp32 zero2-edge-3ranks 2 3
+
 takes zero1-fp32-gpt2-2ranks 1 3
 takes zero2-edge-3ranks 2 2
 takes zero2-roundrobin-3ranks 2 2

@@ -89,16 +89,28 @@ static int cast_pipeline(struct ckptedit *j, struct edit *x, const struct cast_t
     return rc;
 }
 
-static int refuse_cast(const struct source *s, struct err *e)
+static int cast_zero(struct ckptedit *j, struct edit *x, const struct cast_type *type, struct err *e)
 {
-    if (s->kind == LAYOUT_DCP) {
-        err_usage(e, "%s: cast: tensors of torch.distributed's form are loaded in the type that the program asks for",
-                  s->path);
-        return -1;
-    }
-    err_usage(e, "%s: cast: the type of a run of ZeRO without pipeline is its ds_config's, and the optimizer's form "
-              "goes by it: reshape to another layout, then --to zero%d --dtype makes files of another type", s->path,
-              s->zero_stage);
+    struct edit_states *to = edit_states_new(x, "cast", e);
+    struct report *notes = report_new();
+    int rc = to ? edit_zero_cast(x, to, type->dtype, notes, e) : -1;
+
+    cli_warn_findings(&j->cli, notes);
+    report_free(notes);
+    return rc;
+}
+
+static int cast_to(struct ckptedit *j, const struct source *s, struct edit *x, const struct cast_type *type,
+                   struct err *e)
+{
+    if (edit_is_pipeline(s))
+        return cast_pipeline(j, x, type, e);
+    if (s->kind == LAYOUT_HF)
+        return cast_states(x, type, e);
+    if (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST)
+        return cast_zero(j, x, type, e);
+    err_usage(e, "%s: cast: tensors of torch.distributed's form are loaded in the type that the program asks for",
+              s->path);
     return -1;
 }
 
@@ -106,8 +118,7 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
 {
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         if (strcmp(types[k].name, j->arg[0]) == 0)
-            return edit_is_pipeline(s) ? cast_pipeline(j, x, &types[k], e) : s->kind != LAYOUT_HF ? refuse_cast(s, e)
-                 : cast_states(x, &types[k], e);
+            return cast_to(j, s, x, &types[k], e);
     err_usage(e, "cast %s: there are bf16, fp16 and fp32", j->arg[0]);
     return -1;
 }

@@ -12,8 +12,7 @@
 
 /* ---- flags ---- */
 
-/* DeepSpeed's configuration, where it is a dict: which of the two is switched on. */
-static void cast_config(struct arena *a, struct pk *config, enum dtype to)
+void edit_cast_config(struct arena *a, struct pk *config, enum dtype to)
 {
     static const struct { const char *key; enum dtype dtype; } blocks[] = {
         { "fp16", DTYPE_F16 }, { "bf16", DTYPE_BF16 }, { "bfloat16", DTYPE_BF16 },
@@ -49,7 +48,7 @@ void edit_cast_model(struct arena *a, struct pk *root, enum dtype to)
     for (int i = 0; i < 2; i++) {
         struct pk *config = tree_find(root, configs[i], NULL);
 
-        cast_config(a, config, to);
+        edit_cast_config(a, config, to);
         if (config && config->type == PK_DICT)
             tree_put(a, config, "zero_optimization.stage", pk_int(a, half));
     }
@@ -113,5 +112,22 @@ struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const stru
     }
     if (to == DTYPE_F16 && !pk_get(d, "zero_stage"))
         pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+    return d;
+}
+
+struct pk *edit_cast_zero(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
+{
+    const struct loss_scale scale = to == DTYPE_F16 ? fresh_scale(config) : loss_scale_static(1);
+    struct pk *d = pk_dict(a), *stage = pk_get(opt, "zero_stage"), **pair;
+    uint32_t n = 0;
+
+    pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
+    pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
+    pk_set_str(a, d, "overflow", pk_bool(a, false));
+    pk_set_str(a, d, "zero_stage", stage ? stage : ds_fresh_zero_stage_1(a));
+    pair = pk_pairs(opt, &n);
+    for (uint32_t i = 0; pair && i < n; i++)
+        if (!pk_as_str(pair[2 * i]) || !is_of_fp16(pk_as_str(pair[2 * i])))
+            pk_set(a, d, pair[2 * i], pair[2 * i + 1]);
     return d;
 }

@@ -10,6 +10,8 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/format/pickle/pickle.h"
 
+/* DeepSpeed's configuration, where it is a dict: which of the two is switched on; of fp32 neither. */
+void edit_cast_config(struct arena *a, struct pk *config, enum dtype to);
 /* A model_states tree of the pipeline engine: its arguments and configurations. */
 void edit_cast_model(struct arena *a, struct pk *root, enum dtype to);
 /*
@@ -17,5 +19,10 @@ void edit_cast_model(struct arena *a, struct pk *root, enum dtype to);
  * does by `config` (NULL: by DeepSpeed's defaults), to bf16 without.
  */
 struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to);
+/*
+ * An optimizer_state_dict of ZeRO without pipeline for another type: a scaler that begins as a new run's does by
+ * `config`, of bf16 and fp32 the fixed scale of 1. That of BF16_Optimizer becomes stage 1's.
+ */
+struct pk *edit_cast_zero(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to);
 
 #endif

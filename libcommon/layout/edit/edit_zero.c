@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/zero/zero_order.h"
@@ -154,7 +155,8 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
     return d;
 }
 
-static int retell(struct edit *x, struct source *to, const struct edit_states *list, struct err *e)
+/* `type`: what the run is to compute with; DTYPE_N: as it does. */
+static int retell(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type, struct err *e)
 {
     struct pt *pt = zero_order_root(x->s);
     struct pk *root = pk_copy(x->arena, pt_root(pt));
@@ -166,6 +168,8 @@ static int retell(struct edit *x, struct source *to, const struct edit_states *l
     pk_set_str(x->arena, root, "module", renamed(x, list, pk_get(root, "module")));
     if (pk_get(root, "shared_params"))
         pk_set_str(x->arena, root, "shared_params", new_shared(x, list, pk_get(root, "shared_params")));
+    if (type != DTYPE_N)
+        edit_cast_config(x->arena, pk_get(root, "ds_config"), type);
     for (int i = 0; i < to->n_files; i++)
         if (to->file[i].pt == pt)
             to->file[i].pt = pt_retold(x->arena, pt, root);
@@ -201,16 +205,19 @@ static int check(const struct edit *x, const struct edit_states *list, struct er
     return edit_states_check(x, list, e);
 }
 
-int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e)
+static int make(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes, struct err *e)
 {
-    const struct zero_request q = { .weights_only = !x->s->run.optimizer };
+    const struct zero_request q = { .weights_only = !x->s->run.optimizer, .cast = type != DTYPE_N, .weights = type };
     struct source *to = edit_source_copy(x);
     struct zero_target *t;
 
     x->states = list;
-    if (check(x, list, e) < 0 || retell(x, to, list, e) < 0)
+    if (check(x, list, e) < 0 || retell(x, to, list, type, e) < 0)
         return -1;
     edit_source_list(x, to, list);
+    if (type != DTYPE_N && to->run.optimizer)
+        to->run.optimizer = edit_cast_zero(x->arena, to->run.optimizer,
+                                           pk_get(pt_root(zero_order_root(to)), "ds_config"), type);
     t = zero_target_new(to, &q, notes, e);
     if (!t)
         return -1;
@@ -219,4 +226,29 @@ int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, st
     x->anew->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
                               to->n_params);
     return 0;
+}
+
+int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e)
+{
+    return make(x, list, DTYPE_N, notes, e);
+}
+
+int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes, struct err *e)
+{
+    x->states = list;
+    if (x->s->weights == type) {
+        err_usage(e, "%s: cast: computes with %s already", x->s->path, dtype_name(type));
+        return -1;
+    }
+    if (type == DTYPE_F16)
+        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL,
+                   "fp16: a new loss scaler, of the saved ds_config or DeepSpeed's defaults");
+    else if (x->s->weights == DTYPE_F16)
+        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, "%s: the loss scaler is left behind",
+                   dtype_name(type));
+    if (type == DTYPE_F16 && x->s->zero_stage == 3)
+        report_add(notes, SEV_WARNING, "range", x->s->path, ERR_NO_BYTE, NULL,
+                   "ZeRO-3 keeps masters alone, which the engine rounds: none was held against 65504, the largest of "
+                   "fp16 (ckpt-inspect stats shows the largest)");
+    return make(x, list, type, notes, e);
 }

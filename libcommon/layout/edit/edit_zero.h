@@ -15,5 +15,12 @@
  * cannot be renumbered, or tensor ranks; ERR_DATA: the source's tables contradict each other.
  */
 MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e);
+/*
+ * The same with the list as it is, and weights of another type, made of the masters where there are some; ds_config,
+ * files' names and the loss scaler go with it. Of ZeRO-3, which has masters alone, a warning that their range was not
+ * looked at. ERR_USAGE, too: it is of that type.
+ */
+MUST_CHECK int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes,
+                              struct err *e);
 
 #endif

@@ -42,11 +42,11 @@ static const struct pk *zero_config(const struct zero_target *t)
     return pk_get(pk_get(t->root, "ds_config"), "zero_optimization");
 }
 
-static bool has_prefix(const struct zero_target *t)
+static bool has_prefix(const struct zero_target *t, bool as_was)
 {
     int64_t enabled = 0;
 
-    for (int i = 0; i < t->src->n_files && !t->src->zero_root; i++)
+    for (int i = 0; i < t->src->n_files && as_was; i++)
         if (t->src->file[i].cls == FILE_OPTIMIZER && ds_name_parse(t->src->file[i].name).kind == DS_ZERO)
             return ds_name_parse(t->src->file[i].name).bf16;
     return pk_as_int(pk_get(pk_get(pk_get(t->root, "ds_config"), "bf16"), "enabled"), &enabled) && enabled;
@@ -266,8 +266,8 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
     t->weights_only = q->weights_only;
     if (find_root(t, e) < 0)
         goto failed;
-    t->weights = s->weights;
-    t->bf16_names = has_prefix(t);
+    t->weights = q->cast ? q->weights : s->weights;
+    t->bf16_names = has_prefix(t, !s->zero_root && !q->cast);
     if (settle_form(t, stage, notes, e) < 0 || settle_groups(t, stage, world, e) < 0)
         goto failed;
     if (check_states(t, notes, e) < 0 || check_weights(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||

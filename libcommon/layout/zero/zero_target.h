@@ -20,6 +20,8 @@ struct zero_request {
     int stage;                          /* 1, 2, 3; 0: the source's */
     int world;                          /* ranks; 0: the source's */
     bool weights_only;                  /* model_states alone; not of stage 3 */
+    bool cast;                          /* the run is to compute with `weights`, as ds_config says by then */
+    enum dtype weights;
 };
 
 struct zero_target {
