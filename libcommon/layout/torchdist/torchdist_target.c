@@ -231,10 +231,48 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
         add_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
 }
 
+/*
+ * Megatron-core's own linear modules, which tensor ranks cut, save an object with nothing in it beside their weight, as
+ * Transformer Engine's do with numbers of fp8 in it: a list of what the rank gave. Its loader asks for each.
+ */
+static void add_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
+{
+    struct dcp_target *t = ks->t;
+    struct pk *list = pk_list(t->arena);
+
+    pk_add(t->arena, list, pk_none(t->arena));
+    t->table.entry[t->table.n] = (struct dcp_entry){
+        .name = arena_fmt(t->arena, "%.*s._extra_state/shard_%d_%d", (int)(strrchr(key, '.') - key), key, layer,
+                          n_layers) };
+    t->part[t->table.n++] = (struct dcp_part){ .tree = list };
+}
+
+static bool has_object(const struct param *p)
+{
+    const char *end = strrchr(p->name, '.'), *module = end;
+
+    while (module && module > p->name && module[-1] != '.')
+        module--;
+    return module && p->ndim == 2 && strcmp(end, ".weight") == 0 && str_starts(module, "linear_");
+}
+
+/* Of a stack an object for each layer, of layers with numbers one for each key. */
+static void add_objects(struct torchdist_keys *ks, const struct torchdist_key *k)
+{
+    const bool stacked = !ks->uneven[k->prefix];
+
+    for (int l = 0; l < k->n; l++) {
+        const struct param *p = k->param[l] >= 0 ? &ks->s->param[k->param[l]] : NULL;
+
+        if (p && has_object(p))
+            add_object(ks, stacked ? k->name : p->name, stacked ? l : 0, stacked ? k->n : 1);
+    }
+}
+
 static void add_entries(struct torchdist_keys *ks)
 {
     struct dcp_target *t = ks->t;
-    const size_t room = (size_t)ks->s->n_params * STATE_N + 1;
+    const size_t room = (size_t)ks->s->n_params * (STATE_N + 1) + 1;
 
     t->table.version = "1.0.0";
     t->table.entry = arena_alloc(t->arena, room * sizeof *t->table.entry);
@@ -247,6 +285,8 @@ static void add_entries(struct torchdist_keys *ks)
         for (int l = 0; (k->prefix < 0 || ks->uneven[k->prefix]) && l < k->n; l++)
             if (k->param[l] >= 0)
                 add_states(ks, k, &ks->s->param[k->param[l]]);
+        if (k->prefix >= 0)
+            add_objects(ks, k);
     }
 }
 
