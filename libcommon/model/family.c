@@ -95,6 +95,29 @@ bool family_find(const struct family *r, const char *name, struct family_hit *hi
     return false;
 }
 
+const char *family_core_name(const struct family_rule *r)
+{
+    for (int i = 0; i < r->n_spellings; i++)
+        if (r->shard[i][0] != '*' && !str_starts(r->shard[i], "tied_modules."))
+            return r->shard[i];
+    return NULL;
+}
+
+static bool is_numbered(const struct family_rule *r)
+{
+    return strchr(r->part[0], '*') != NULL;
+}
+
+int family_place(const struct family *r, const struct family_rule *rule)
+{
+    if (is_numbered(rule))
+        return 0;
+    for (int i = 0; i < r->n; i++)
+        if (is_numbered(&r->rule[i]))
+            return rule->line < r->rule[i].line ? -1 : 1;
+    return -1;
+}
+
 const char *family_layer_name(struct arena *a, const char *pattern, int layer)
 {
     const char *star = strchr(pattern, '*');
@@ -233,7 +256,7 @@ static int take_merge(struct family_reading *x, struct family_rule *r, const cha
 /* Do the words of a rule go together? */
 static int check_rule(const struct family_reading *x, const struct family_rule *r)
 {
-    bool numbered = strchr(r->part[0], '*') != NULL;
+    bool numbered = is_numbered(r);
 
     if (r->qkv && (r->merge != MERGE_CAT0 || (r->n_parts != 1 && r->n_parts != 3)))
         return refuse(x, r->line, "qkv is a concat_0 of one name, or of three parts in Transformers");

@@ -52,6 +52,13 @@ struct family_hit {
 };
 /* false: no rule has the name. Never two: such rules are refused when they are read. */
 bool family_find(const struct family *r, const char *name, struct family_hit *hit);
+/*
+ * What Megatron-core calls it: the first of its names in shards that is none of a pipeline engine's (those begin with a
+ * number or with tied_modules). NULL: Megatron-core has no such parameter.
+ */
+const char *family_core_name(const struct family_rule *r);
+/* Where it is in the model: -1 before the layers, 0 one of each layer, 1 behind them. */
+int family_place(const struct family *r, const struct family_rule *rule);
 /* Pattern with a number in the place of its '*'. In the arena. */
 const char *family_layer_name(struct arena *a, const char *pattern, int layer);
 

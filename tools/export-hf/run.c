@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "tools/common/family_cli.h"
 #include "tools/export-hf/export.h"
 
 static int write_out(struct export_job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
@@ -68,17 +69,9 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
  */
 static int find_family(const struct export_job *j, const struct source *s, struct family **f, struct err *e)
 {
-    const char *type = json_string_value(json_object_get(j->config_file, "model_type"));
-
-    /* A model_type is a word of the checkpoint's, no path. */
-    *f = j->rules ? family_open(j->rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
+    *f = family_cli_open(j->rules, j->config_file, e);
     if (e->kind != ERR_NONE)
         return -1;
-    if (j->rules && !*f) {
-        err_usage(e, "--rules: no family is called '%s': llama, gpt_neox, gpt2 and bloom are built in; a file has a "
-                  "dot or a slash in its name", j->rules);
-        return -1;
-    }
     if (j->rules && !j->config_file) {
         family_free(*f);
         err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
@@ -115,20 +108,9 @@ static int translate(struct export_job *j, struct source *s, struct report *note
 /* A folder of Transformers goes out with the config.json that it has, unless another one is given. */
 static int own_config(struct export_job *j, const struct source *s, struct err *e)
 {
-    enum { MOST = 1 << 24 };
-    const struct source_file *f = s->kind == LAYOUT_HF && !j->config_file ? source_file(s, "config.json") : NULL;
-    uint64_t size = f ? files_size(s->files, f->file) : 0;
-    char *text;
-    int rc;
-
-    if (!f || size > MOST)
-        return 0;
-    text = xmalloc(size + 1);
-    rc = files_read(s->files, f->file, 0, text, size, e);
-    if (rc == 0)
-        j->hf.config_json = j->config_file = json_loadb(text, size, 0, NULL);
-    free(text);
-    return rc;
+    if (s->kind == LAYOUT_HF && !j->config_file)
+        j->hf.config_json = j->config_file = hf_config_json(s, e);
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 static int check_named(const struct export_job *j, struct source *s, struct err *e)

@@ -32,6 +32,17 @@ bool hf_is_head(const char *name)
     return str_ends(name, PARAM_HEAD) || str_ends(name, "embed_out.weight") || str_ends(name, "output_layer.weight");
 }
 
+bool hf_is_buffer(const char *name)
+{
+    static const char *const ends[] = { ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
+                                        ".rotary_emb.inv_freq" };
+
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (str_ends(name, ends[i]))
+            return true;
+    return false;
+}
+
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix)
 {
     const char *first = prefix ? "transformer." : "", *name = r->hf[a].name;

@@ -29,6 +29,8 @@ bool hf_is_turned(enum hf_arch a, const struct param_row *r);
  * Transformers leaves out and makes again; without the embedding it would make a new one up.
  */
 bool hf_is_head(const char *name);
+/* A mask or a table of frequencies that older releases saved beside the parameters: made anew at every start. */
+bool hf_is_buffer(const char *name);
 /* "transformer.h.3.ln_1.weight"; block counts from 0. Caller frees. */
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix);
 /* Megatron's name for layer file `layer`. Caller frees. */

@@ -13,8 +13,6 @@
 
 /* Megatron's numbers of layer files, as its trainer of today has them; a target may number anew. */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
-/* Padding is a matter of some thousand rows; each is an extent. */
-enum { MOST_NEW_ROWS = 1 << 22 };
 
 struct opening {
     struct source *s;
@@ -33,20 +31,12 @@ struct opening {
 
 /* ---- names ---- */
 
-/* What Transformers' older releases saved beside the parameters: masks, made anew at every start. */
-static bool is_buffer(const char *name)
-{
-    return str_ends(name, ".attn.bias") || str_ends(name, ".attn.masked_bias");
-}
-
 /* The head is the embedding; where it is written all the same it must be equal. */
 static int check_head(struct opening *x)
 {
-    enum { CHUNK = 1 << 20 };
     struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
     const struct hf_stored *table = hf_folder_find(&x->folder, param_row(ROLE_WORD)->hf[x->c.arch].name);
-    char *a, *b;
-    int rc = 0;
+    int same = 1;
 
     if (!head)
         return 0;
@@ -56,23 +46,11 @@ static int check_head(struct opening *x)
                  PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
         return -1;
     }
-    a = xmalloc(CHUNK);
-    b = xmalloc(CHUNK);
-    for (uint64_t at = 0; at < head->x.len && rc == 0; at += CHUNK) {
-        uint64_t n = min_u64(CHUNK, head->x.len - at);
-        struct extent xa = { head->x.record, head->x.at + at, n }, xb = { table->x.record, table->x.at + at, n };
-
-        if (files_read_extent(x->s->files, &xa, a, x->e) < 0 || files_read_extent(x->s->files, &xb, b, x->e) < 0) {
-            rc = -1;
-        } else if (memcmp(a, b, n) != 0) {
-            err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
-                     "embedding");
-            rc = -1;
-        }
-    }
-    free(a);
-    free(b);
-    return rc;
+    same = hf_same_bytes(x->s, &head->x, &table->x, x->e);
+    if (same == 0)
+        err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
+                 "embedding");
+    return same > 0 ? 0 : -1;
 }
 
 static int64_t dimension(const struct hf_config *c, char letter)
@@ -112,22 +90,6 @@ static int check_tensor(struct opening *x, const struct param_row *r, const stru
 }
 
 /* ---- parameters ---- */
-
-/* The stored rows of the vocabulary, and the last one as often as is wanted. */
-static struct tmap *repeat_last(struct opening *x, const struct hf_stored *t, int64_t rows)
-{
-    uint64_t row = t->x.len / (uint64_t)t->shape[0];
-    int n = (int)(rows - t->shape[0]) + 1;
-    struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
-
-    m->slice->extent = arena_alloc(x->s->arena, (size_t)n * sizeof *m->slice->extent);
-    m->slice->extent[0] = t->x;
-    for (int i = 1; i < n; i++)
-        m->slice->extent[i] = (struct extent){ t->x.record, t->x.at + t->x.len - row, row };
-    m->slice->n_extents = n;
-    m->slice->len = m->len = t->x.len + row * (uint64_t)(n - 1);
-    return m;
-}
 
 /* Rows by (kind, head, lane) back to (head, kind, lane). */
 static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
@@ -171,7 +133,7 @@ static int take_param(struct opening *x, const struct param_row *r, int block, i
         x->matrix_param[x->n_matrices] = p;
         x->matrix[x->n_matrices++] = (struct hf_matrix){ .from = t, .to = &p->state[STATE_FP32] };
     } else if (r->dims[0] == 'V' && x->o->repeat_to > p->shape[0]) {
-        set_states(x, p, repeat_last(x, t, x->o->repeat_to));
+        set_states(x, p, hf_repeat_last(x->s, t, x->o->repeat_to));
         p->shape[0] = x->o->repeat_to;
     } else {
         struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
@@ -201,7 +163,7 @@ static int check_unused(struct opening *x)
     int n = 0;
 
     for (int i = 0; i < x->folder.n; i++)
-        if (!x->folder.tensor[i].used && !is_buffer(x->folder.tensor[i].name))
+        if (!x->folder.tensor[i].used && !hf_is_buffer(x->folder.tensor[i].name))
             strbuf_addf(&names, "%s%.100s", n++ ? ", " : "", x->folder.tensor[i].name);
     if (n)
         err_data(x->e, x->s->path, ERR_NO_BYTE, "%d tensor%s without a place in Megatron: %s", n, n == 1 ? "" : "s",
@@ -213,7 +175,7 @@ static int check_unused(struct opening *x)
 static bool all_of(const struct opening *x, enum dtype dtype)
 {
     for (int i = 0; i < x->folder.n; i++)
-        if (x->folder.tensor[i].dtype != dtype && !is_buffer(x->folder.tensor[i].name))
+        if (x->folder.tensor[i].dtype != dtype && !hf_is_buffer(x->folder.tensor[i].name))
             return false;
     return true;
 }
@@ -238,7 +200,7 @@ static int take_params(struct opening *x)
                  (long long)x->c.n_layers, x->folder.n);
         return -1;
     }
-    if (x->o->repeat_to > x->c.vocab + MOST_NEW_ROWS) {
+    if (x->o->repeat_to > x->c.vocab + HF_ROWS_MORE) {
         err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)x->o->repeat_to,
                   (long long)x->c.vocab);
         return -1;

@@ -2,8 +2,8 @@
  * hf_source_impl.h - what the hf_source_*.c files share
  *
  * hf_source.c finds tensors and gives them Megatron's names; hf_files_source.c leaves them
- * as they are; hf_source_files.c reads the folder's files; hf_source_spool.c turns matrices round; hf_source_state.c
- * makes up what a trainer would have written beside them.
+ * as they are; hf_source_files.c reads the folder's files; hf_source_maps.c puts maps over tensors, hf_source_spool.c
+ * turns matrices round; hf_source_state.c makes up what a trainer would have written beside them.
  */
 #ifndef SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
 #define SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
@@ -47,6 +47,12 @@ MUST_CHECK int hf_spool(struct source *s, const struct hf_matrix *m, int n, cons
                         struct err *e);
 /* A map of one extent, in the source's arena. */
 struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
+/* The rows of a tensor, which has some, and its last one as often as makes `rows`: at most HF_ROWS_MORE times. */
+struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t rows);
+/* Padding is a matter of some thousand rows; each is an extent. */
+enum { HF_ROWS_MORE = 1 << 22 };
+/* Do two tensors hold the same? 1, 0; -1: they cannot be read. */
+MUST_CHECK int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e);
 
 /* mp_rank_00_model_states.pt as a trainer would have written it, in memory, and s->run from it. c->dtype: of the
  * weights. `tokens`: V0. */

@@ -12,17 +12,6 @@
 
 enum { ALIGN = 4096 };
 
-struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x)
-{
-    struct tmap *m = arena_alloc(s->arena, sizeof *m);
-    struct tmap_slice *slice = arena_alloc(s->arena, sizeof *slice);
-
-    *slice = (struct tmap_slice){ .len = x.len, .n_extents = 1, .extent = arena_alloc(s->arena, sizeof x) };
-    slice->extent[0] = x;
-    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = x.len, .n_slices = 1, .slice = slice };
-    return m;
-}
-
 /* The items of one matrix, in blocks of columns as wide as the executor takes them. */
 static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
 {

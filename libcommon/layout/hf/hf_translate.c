@@ -42,15 +42,34 @@ static int64_t number_of(const json_t *config, const char *key, const char *alia
     return v && json_is_integer(v) ? json_integer_value(v) : otherwise;
 }
 
+json_t *hf_config_json(const struct source *s, struct err *e)
+{
+    enum { MOST = 1 << 24 };
+    const struct source_file *f = s->kind == LAYOUT_HF ? source_file(s, "config.json") : NULL;
+    const uint64_t size = f ? files_size(s->files, f->file) : 0;
+    json_t *o = NULL;
+    char *text;
+
+    if (!f || size > MOST)
+        return NULL;
+    text = xmalloc(size + 1);
+    if (files_read(s->files, f->file, 0, text, size, e) == 0)
+        o = json_loadb(text, size, 0, NULL);
+    free(text);
+    return o;
+}
+
 int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e)
 {
     int64_t hidden = number_of(config, "hidden_size", "n_embd", 0);
+    const json_t *tied = json_object_get(config, "tie_word_embeddings");
 
     z->layers = number_of(config, "num_hidden_layers", "n_layer", 0);
     z->heads = number_of(config, "num_attention_heads", "n_head", 0);
     z->groups = number_of(config, "num_key_value_heads", NULL, z->heads);
     z->lanes = number_of(config, "head_dim", NULL, z->heads > 0 ? hidden / z->heads : 0);
     z->vocab = number_of(config, "vocab_size", NULL, 0);
+    z->tied = json_is_boolean(tied) ? json_is_true(tied) : -1;
     if (z->layers >= 1 && z->layers <= LAYERS_MAX && z->heads >= 1 && z->groups >= 1 && z->heads % z->groups == 0 &&
         z->heads <= 1 << 20 && z->lanes >= 1 && z->lanes <= 1 << 20 && z->vocab >= 1)
         return 0;
@@ -71,11 +90,6 @@ bool hf_is_in_shards(const struct source *s, const struct family *f)
         if (family_find(f, s->param[i].name, &h) && h.in_shards)
             return true;
     return false;
-}
-
-static bool is_numbered(const struct family_rule *r)
-{
-    return strchr(r->part[0], '*') != NULL;
 }
 
 static int refuse(const struct translation *t, const char *param, const char *why)
@@ -120,7 +134,7 @@ static int find_layers(struct translation *t)
             return refuse(t, p->name, "stacks another number of layers than others do");
         if (h.stacked)
             stacked = p->shape[0];
-        else if (is_numbered(h.rule))
+        else if (family_place(t->f, h.rule) == 0)
             number[n++] = h.layer;
     }
     if (n && stacked >= 0)
@@ -143,7 +157,7 @@ static int block_of(const struct translation *t, const struct family_hit *h)
 {
     const int *at;
 
-    if (!is_numbered(h->rule))
+    if (family_place(t->f, h->rule) != 0)
         return -1;
     at = bsearch(&h->layer, t->number, (size_t)t->n_layers, sizeof *at, by_number);
     return (int)(at - t->number);
@@ -193,7 +207,7 @@ static int check_blocks(const struct translation *t)
 
         bool met = false;
 
-        for (int k = 0; k < t->n && is_numbered(r); k++)
+        for (int k = 0; k < t->n && family_place(t->f, r) == 0; k++)
             if (t->piece[k].rule == r && t->piece[k].part == 0) {
                 met = true;
                 next += t->piece[k].layer == next;
@@ -202,16 +216,6 @@ static int check_blocks(const struct translation *t)
             return refuse(t, family_layer_name(t->s->arena, r->part[0], next), "this layer has none, others have");
     }
     return 0;
-}
-
-static int place_of(const struct translation *t, const struct family_rule *r)
-{
-    if (is_numbered(r))
-        return 0;
-    for (int i = 0; i < family_n(t->f); i++)
-        if (is_numbered(family_at(t->f, i)))
-            return r->line < family_at(t->f, i)->line ? -1 : 1;
-    return -1;
 }
 
 static int find_pieces(struct translation *t)
@@ -225,7 +229,7 @@ static int find_pieces(struct translation *t)
         for (int l = 0; h.stacked && l < t->n_layers; l++)
             add_pieces(t, (struct piece){ p, h.rule, 0, l, true, 0 });
         if (!h.stacked)
-            add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), false, place_of(t, h.rule) });
+            add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), false, family_place(t->f, h.rule) });
     }
     if (t->n)
         qsort(t->piece, (size_t)t->n, sizeof *t->piece, by_place);

@@ -17,7 +17,10 @@
 struct hf_sizes {
     int64_t layers, heads, groups, lanes;       /* groups: of keys and values; lanes: a head's */
     int64_t vocab;
+    int tied;                                   /* the head is the embedding: 1, 0; -1: it does not say */
 };
+/* Of a source that is such a folder its config.json; NULL without *e: there is none, or no JSON. For json_decref(). */
+MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
 /* ERR_DATA: a number that is needed is not there or absurd; `path` is what messages call it. */
 MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e);
 

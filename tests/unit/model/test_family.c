@@ -169,6 +169,35 @@ static void test_builtin(void **state)
 }
 
 /* The table of the two that are trained here (params.c) and their files say the same. */
+/* Of each shipped rule the name that Megatron-core has, and where the parameter is in the model. */
+static void test_core_names(void **state)
+{
+    static const struct { const char *family, *part, *core; int place; } cases[] = {
+        { "llama", "model.embed_tokens.weight", "embedding.word_embeddings.weight", -1 },
+        { "llama", "model.layers.0.self_attn.k_proj.bias", "decoder.layers.*.self_attention.linear_qkv.bias", 0 },
+        { "llama", "lm_head.weight", "output_layer.weight", 1 },
+        { "gpt2", "transformer.wpe.weight", "embedding.position_embeddings.weight", -1 },
+        { "gpt2", "transformer.h.3.ln_1.bias", "decoder.layers.*.self_attention.linear_qkv.layer_norm_bias", 0 },
+        { "gpt_neox", "gpt_neox.final_layer_norm.bias", "decoder.final_layernorm.bias", 1 },
+        { "bloom", "transformer.word_embeddings_layernorm.weight", NULL, -1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = {0};
+        struct family *f = family_open(cases[i].family, &e);
+        struct family_hit h;
+
+        assert_true(family_find(f, cases[i].part, &h));
+        if (cases[i].core)
+            assert_string_equal(family_core_name(h.rule), cases[i].core);
+        else
+            assert_null(family_core_name(h.rule));
+        assert_int_equal(family_place(f, h.rule), cases[i].place);
+        family_free(f);
+    }
+}
+
 static void test_table(void **state)
 {
     static const char *const family[HF_N] = { [HF_BLOOM] = "bloom", [HF_GPT2] = "gpt2" };
@@ -241,7 +270,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammar), cmocka_unit_test(test_refused), cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_builtin), cmocka_unit_test(test_table), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_builtin), cmocka_unit_test(test_core_names), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_models),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
