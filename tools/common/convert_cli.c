@@ -4,6 +4,7 @@
 #include "tools/common/convert_cli.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
@@ -102,6 +103,16 @@ static json_t *facts_of(const struct convert_cli_job *j)
 
     json_object_update(o, j->facts);
     return o;
+}
+
+void convert_cli_notes(const struct report *notes)
+{
+    for (int i = 0; i < report_n(notes); i++) {
+        char *text = finding_text(report_get(notes, i));
+
+        printf("%-8s %s\n", report_get(notes, i)->severity == SEV_WARNING ? "warning" : "note", text);
+        free(text);
+    }
 }
 
 int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e)

@@ -40,6 +40,8 @@ struct convert_cli_job {
     const char *what;                   /* it will be: "ZeRO-2, 3 ranks, 34 parameters" */
     json_t *facts;                      /* the same as an object's keys */
 };
+/* What was settled by rule or is lost: a line each, on stdout. */
+void convert_cli_notes(const struct report *notes);
 /* For --dry-run: rehearse the sink, which is closed, and print. EXIT_OK, EXIT_BAD where the disk has no room, or -1. */
 MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /* What became of it: a line on stderr, or an object on stdout. */

@@ -8,16 +8,6 @@
 #include "libcommon/base/text.h"
 #include "tools/export-hf/export.h"
 
-static void print_notes(const struct report *notes)
-{
-    for (int i = 0; i < report_n(notes); i++) {
-        char *text = finding_text(report_get(notes, i));
-
-        printf("%-8s %s\n", report_get(notes, i)->severity == SEV_WARNING ? "warning" : "note", text);
-        free(text);
-    }
-}
-
 /* ---- export ---- */
 
 static const char *arch_of(const struct hf_target *t)
@@ -72,7 +62,7 @@ void talk_plan(const struct export_job *j, const char *out, const struct hf_targ
     printf("files    %d, %s of tensors in %d; %s to write, %s free%s\n", r->files, bytes_text(t->tensor_bytes, a),
            t->n_files, bytes_text(r->need_bytes, b), bytes_text(r->free_bytes, d),
            r->free_bytes < r->need_bytes ? ": not enough" : "");
-    print_notes(notes);
+    convert_cli_notes(notes);
     if (j->cli.verbose) {
         print_tensors(t);
         printf("config.json\n%s", config);
@@ -122,5 +112,5 @@ void talk_import_plan(const struct export_job *j, const struct ds_target *t, con
            t->optimizer ? "with zero moments" : "left out");
     printf("files    %d, %s to write, %s free%s\n", r->files, bytes_text(r->need_bytes, a),
            bytes_text(r->free_bytes, b), r->free_bytes < r->need_bytes ? ": not enough" : "");
-    print_notes(notes);
+    convert_cli_notes(notes);
 }

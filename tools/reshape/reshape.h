@@ -24,6 +24,7 @@ struct reshape_job {
     int dtype;                          /* of ZeRO's files: 1 bf16, 2 fp16, 3 fp32; 0: not given */
     int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
+    const char *rules, *config;         /* of a model of Transformers; NULL: not given */
     const char *pointer;                /* what --set-latest writes; NULL: "latest" */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
@@ -37,6 +38,10 @@ int job_run(struct reshape_job *j);
 /* To files of ZeRO without pipeline, to those of torch.distributed: what an opened source allows. -1 with *e. */
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e);
 int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e);
+/* A model folder that is to be a checkpoint of Megatron-core, under the names of its own family? */
+bool reshape_makes_names(const struct reshape_job *j, const struct source *s);
+/* Its parameters get Megatron-core's names and shapes, by the rules of its family. */
+int reshape_names(struct reshape_job *j, struct source *s, struct report *notes, struct err *e);
 /* Run the sink, which is closed, or print the plan: write.c. */
 int reshape_write(struct reshape_job *j, const struct convert_cli_job *c, struct sink *k, struct err *e);
 

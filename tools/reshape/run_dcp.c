@@ -1,6 +1,7 @@
 /*
  * run_dcp.c - folders of torch.distributed.checkpoint, of whatever has tensors with names; Megatron-core's torch_dist
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,10 +26,11 @@ static bool is_same(const struct reshape_job *j, const struct source *s)
 static bool asks_too_much(const struct reshape_job *j, const struct source *s)
 {
     const struct ds_request *q = &j->target.q;
+    const bool names = reshape_makes_names(j, s);
 
-    return q->topo.tp || q->topo.pp || q->topo.dp || q->method || q->stages || q->balance_given || q->vocab ||
-           q->n_groups || q->n_set || (q->no_optimizer && is_same(j, s)) || q->zero_moments || q->step >= 0 ||
-           j->like || j->cli.certificate;
+    return (q->topo.tp && !names) || q->topo.pp || q->topo.dp || q->method || q->stages || q->balance_given ||
+           (q->vocab && !names) || q->n_groups || q->n_set || (q->no_optimizer && is_same(j, s)) || q->zero_moments ||
+           q->step >= 0 || j->like || j->cli.certificate;
 }
 
 /* Megatron-LM goes by the number in its pointer file. */
@@ -49,14 +51,29 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
                   "another option given is for checkpoints of DeepSpeed", s->path);
     else if (j->cli.set_latest && makes_torchdist(j, s) && !has_number(j->out))
         err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", j->out);
-    else if (j->mesh.rows == 0 && j->ranks == 0)
+    else if ((j->rules || j->config) && !reshape_makes_names(j, s))
+        err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
+    else if (j->mesh.rows == 0 && j->ranks == 0 && s->kind != LAYOUT_HF)
         err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+/* What a plan would write, entry by entry. */
+static void print_entries(const struct dcp_target *t)
+{
+    for (int i = 0; i < t->table.n; i++) {
+        const struct dcp_entry *en = &t->table.entry[i];
+
+        printf("  %s %s", en->name, en->is_tensor ? dtype_name(en->dtype) : "value");
+        for (int d = 0; d < en->ndim; d++)
+            printf("%s%lld%s", d ? ", " : " [", (long long)en->shape[d], d == en->ndim - 1 ? "]" : "");
+        printf("\n");
+    }
+}
+
 static int write_target(struct reshape_job *j, struct source *s, const struct dcp_target *t, struct err *e)
 {
-    const struct dcp_mesh mesh = j->mesh.rows ? j->mesh : (struct dcp_mesh){ j->ranks, 1 };
+    const struct dcp_mesh mesh = j->mesh.rows ? j->mesh : (struct dcp_mesh){ j->ranks ? j->ranks : 1, 1 };
     const int ranks = mesh.rows * mesh.columns;
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
@@ -78,17 +95,22 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct dcp_target *t = NULL;
+    const bool plans = j->cli.dry_run && !j->cli.json;
     int rc = -1;
 
-    if (check(j, s, e) == 0) {
+    if (check(j, s, e) == 0 && (!reshape_makes_names(j, s) || reshape_names(j, s, notes, e) == 0)) {
         if (!is_same(j, s))
             source_add_buffers(s);
         t = makes_torchdist(j, s) ? torchdist_target_new(s, notes, e) : dcp_target_new(s, notes, e);
     }
-    if (t) {
+    if (t && !plans)
         cli_warn_findings(&j->cli, notes);
+    if (t)
         rc = write_target(j, s, t, e);
-    }
+    if (rc >= 0 && plans)
+        convert_cli_notes(notes);
+    if (rc >= 0 && plans && j->cli.verbose)
+        print_entries(t);
     dcp_target_free(t);
     report_free(notes);
     return rc;

@@ -1,0 +1,411 @@
+/*
+ * hf_shards.c - Transformers' parameters, put together into those of shards
+ */
+#include "libcommon/layout/hf/hf_shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* One parameter of Transformers, and what it is a part of. */
+struct fusion_part {
+    struct param *from;
+    const struct family_rule *rule;
+    int part, layer;            /* layer -1: of none */
+    int place;                  /* in the model: -1 before the layers, 0 in one, 1 behind them */
+};
+
+struct fusion {
+    struct source *s;
+    const struct family *f;
+    const struct hf_sizes *z;
+    const struct hf_source_opts *o;
+    struct report *notes;
+    struct err *e;
+    int n;
+    struct fusion_part *member;
+    int n_buffers;              /* left out */
+};
+
+static int refuse(const struct fusion *x, const char *param, const char *why)
+{
+    err_data(x->e, x->s->path, ERR_NO_BYTE, "%s: %s", param, why);
+    return -1;
+}
+
+static enum state state_of(const struct param *p)
+{
+    return p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
+}
+
+/* ---- which parameters ---- */
+
+/* By its name, or by that with the word in front that a model without a head saves none of. */
+static bool find_rule(const struct fusion *x, const char *name, struct family_hit *h)
+{
+    const char *first = family_at(x->f, 0)->part[0];
+    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, name);
+    bool found = (family_find(x->f, name, h) && !h->in_shards) || (family_find(x->f, full, h) && !h->in_shards);
+
+    free(full);
+    return found;
+}
+
+static int add_member(struct fusion *x, struct param *p)
+{
+    struct family_hit h;
+    char *why = NULL;
+
+    if (!find_rule(x, p->name, &h)) {
+        if (hf_is_buffer(p->name)) {
+            x->n_buffers++;
+            return 0;
+        }
+        why = str_fmt("no rule of the family %s has this name in Transformers", family_name(x->f));
+    } else if (!family_core_name(h.rule)) {
+        why = str_fmt("Megatron-core has nothing like it, as the rules of %s are", family_name(x->f));
+    } else if (h.layer >= x->z->layers) {
+        why = str_fmt("is of layer %d, config.json has %lld", h.layer, (long long)x->z->layers);
+    }
+    if (why) {
+        refuse(x, p->name, why);
+        free(why);
+        return -1;
+    }
+    x->member[x->n++] = (struct fusion_part){ p, h.rule, h.part, h.layer, family_place(x->f, h.rule) };
+    return 0;
+}
+
+/* The model's order; parts of one parameter stand side by side. */
+static int by_place(const void *a, const void *b)
+{
+    const struct fusion_part *x = a, *y = b;
+
+    if (x->place != y->place)
+        return x->place - y->place;
+    if (x->layer != y->layer)
+        return x->layer - y->layer;
+    return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
+}
+
+/* A rule that has one part of one layer has all parts of all layers. */
+static int check_rule(const struct fusion *x, const struct family_rule *r)
+{
+    const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
+    int due = 0, n_met = 0;
+
+    for (int i = 0; i < x->n; i++)
+        if (x->member[i].rule == r) {
+            n_met++;
+            due += (x->member[i].layer < 0 ? 0 : x->member[i].layer) * r->n_parts + x->member[i].part == due;
+        }
+    if (n_met == 0 || due == n)
+        return 0;
+    return refuse(x, family_layer_name(x->s->arena, r->part[due % r->n_parts], due / r->n_parts),
+                  "is not there, others of its kind are");
+}
+
+static int check_members(const struct fusion *x)
+{
+    for (int i = 1; i < x->n; i++)
+        if (by_place(&x->member[i - 1], &x->member[i]) == 0) {
+            err_data(x->e, x->s->path, ERR_NO_BYTE, "%s and %s: both are the same parameter",
+                     x->member[i - 1].from->name, x->member[i].from->name);
+            return -1;
+        }
+    for (int i = 0; i < family_n(x->f); i++)
+        if (check_rule(x, family_at(x->f, i)) < 0)
+            return -1;
+    return 0;
+}
+
+/* Megatron's weights are of one type. */
+static int check_types(const struct fusion *x)
+{
+    const struct param *first = x->member[0].from;
+    const enum dtype t = first->state[state_of(first)]->dtype;
+
+    if (!dtype_is_float(t))
+        return refuse(x, first->name, "is of no floating-point type");
+    for (int i = 1; i < x->n; i++) {
+        const struct param *p = x->member[i].from;
+        const enum dtype other = p->state[state_of(p)]->dtype;
+
+        if (other == t)
+            continue;
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%s is of %s, %s of %s: Megatron-core's weights are of one type; "
+                 "export-hf --dtype writes such a folder", first->name, dtype_name(t), p->name, dtype_name(other));
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- the head ---- */
+
+static bool is_head(const struct family_rule *r)
+{
+    return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
+}
+
+static struct extent *extent_of(const struct param *p)
+{
+    return p->state[state_of(p)]->slice->extent;
+}
+
+/* Is a head that is there the embedding? 1, 0; -1: config.json says so, and it is not. */
+static int is_tied(const struct fusion *x, const struct param *head, const struct param *table)
+{
+    int same;
+
+    if (x->z->tied == 0 || !table)
+        return 0;
+    if (head->shared_with)
+        return 1;
+    if (x->z->tied < 0)
+        return 0;
+    same = hf_same_bytes(x->s, extent_of(head), extent_of(table), x->e);
+    if (same == 0)
+        return refuse(x, head->name, "is not the embedding, to which config.json ties it (tie_word_embeddings)");
+    return same;
+}
+
+static int settle_head(struct fusion *x)
+{
+    const struct param *table = NULL;
+    const struct family_rule *rule = NULL;
+    int head = -1, tied = 1;
+
+    for (int i = 0; i < family_n(x->f); i++)
+        rule = is_head(family_at(x->f, i)) ? family_at(x->f, i) : rule;
+    for (int i = 0; i < x->n; i++)
+        if (x->member[i].rule == rule)
+            head = i;
+        else if (x->member[i].rule->merge == MERGE_VOCAB)
+            table = x->member[i].from;
+    if (!rule)
+        return 0;
+    if (head < 0 && x->z->tied == 0)
+        return refuse(x, rule->part[0], "is not there, and config.json does not tie it to the embedding");
+    if (head >= 0)
+        tied = is_tied(x, x->member[head].from, table);
+    if (tied < 0)
+        return -1;
+    if (head >= 0 && tied) {
+        memmove(&x->member[head], &x->member[head + 1], (size_t)(x->n - head - 1) * sizeof *x->member);
+        x->n--;
+    }
+    report_add(x->notes, SEV_NOTE, "head", NULL, ERR_NO_BYTE, NULL, tied ? "the head is the embedding" :
+               "the head is not the embedding: Megatron takes it with --untie-embeddings-and-output-weights");
+    return 0;
+}
+
+/* ---- bytes ---- */
+
+/* What a manifest says of a whole tensor is looked at where it is read, whatever it becomes a part of. */
+static void check_records(const struct fusion *x)
+{
+    for (int i = 0; i < x->n; i++) {
+        struct param *p = x->member[i].from;
+        const enum state st = state_of(p);
+        const struct extent *t = extent_of(p);
+        struct record r = *files_record(x->s->files, t->record);
+
+        if (!p->has_digest[st] || r.has_crc || t->at != 0 || t->len != r.len)
+            continue;
+        r.has_crc = true;
+        r.crc = p->digest[st];
+        p->state[st] = hf_map_of(x->s, p->state[st]->dtype,
+                                 (struct extent){ files_add_record(x->s->files, &r), 0, r.len });
+    }
+}
+
+static struct hf_stored stored_as(const struct param *p)
+{
+    struct hf_stored t = { .name = p->name, .full = p->name, .dtype = p->state[state_of(p)]->dtype, .ndim = p->ndim,
+                           .x = *extent_of(p) };
+
+    memcpy(t.shape, p->shape, sizeof t.shape);
+    return t;
+}
+
+/* Those kept as [in, out] are matrices of [out, in] from then on; a dry run has zeros in their place. */
+static int turn_matrices(struct fusion *x)
+{
+    struct hf_stored *from = xcalloc((size_t)x->n + 1, sizeof *from);
+    struct hf_matrix *m = xcalloc((size_t)x->n + 1, sizeof *m);
+    int n = 0, rc = 0, zeros = -1;
+
+    for (int i = 0; i < x->n && rc == 0; i++) {
+        struct param *p = x->member[i].from;
+        struct tmap **map = &p->state[state_of(p)];
+
+        if (!x->member[i].rule->turned)
+            continue;
+        if (p->ndim != 2)
+            rc = refuse(x, p->name, "is no matrix, its rule turns it");
+        from[n] = stored_as(p);
+        m[n] = (struct hf_matrix){ &from[n], map };
+        n++;
+        p->shape[0] = from[n - 1].shape[1];
+        p->shape[1] = from[n - 1].shape[0];
+        memset(p->has_digest, 0, sizeof p->has_digest);     /* it goes by the order of its numbers */
+        if (!x->o->spool_dir)
+            *map = tmap_slice_zeros(x->s->arena, x->s->files, &zeros, (*map)->dtype, (*map)->len);
+    }
+    if (rc == 0 && n && x->o->spool_dir)
+        rc = hf_spool(x->s, m, n, x->o, x->e);
+    free(from);
+    free(m);
+    return rc;
+}
+
+/* ---- rows ---- */
+
+/* Rows [at, at + n) of part `of`. */
+struct fusion_rows { int of; int64_t at, n; };
+
+/* By (group, kind, lane): of each group its queries, its key, its value. */
+static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
+{
+    const struct hf_sizes *z = x->z;
+    const int64_t q = z->heads / z->groups;
+    const int64_t rows[3] = { z->heads * z->lanes, z->groups * z->lanes, z->groups * z->lanes };
+    const bool apart = m->rule->n_parts == 3;
+    int n = 0;
+
+    for (int i = 0; i < m->rule->n_parts; i++)
+        if (m[i].from->shape[0] != (apart ? rows[i] : rows[0] + rows[1] + rows[2]))
+            return refuse(x, m[i].from->name, "its rows do not follow from config.json's heads, groups and lanes");
+    for (int64_t g = 0; g < z->groups; g++)
+        for (int kind = 0; kind < 3; kind++) {
+            const int64_t each = kind ? z->lanes : q * z->lanes;
+            const int64_t before = apart || kind == 0 ? 0 : kind == 1 ? rows[0] : rows[0] + rows[1];
+
+            row[n++] = (struct fusion_rows){ apart ? kind : 0, before + g * each, each };
+        }
+    return n;
+}
+
+/* Which rows of its parts make it, in their order; row has room for all groups three times. -1: shapes do not fit. */
+static int choose_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
+{
+    const struct param *first = m->from;
+
+    for (int i = 0; i < m->rule->n_parts; i++) {
+        const struct param *p = m[i].from;
+
+        if (p->ndim < 1 || p->ndim != first->ndim || p->shape[0] < 1 || p->state[state_of(p)]->len == 0 ||
+            (p->ndim > 1 && memcmp(p->shape + 1, first->shape + 1, (size_t)(p->ndim - 1) * sizeof *p->shape) != 0))
+            return refuse(x, p->name, "its shape does not fit the others that it goes together with");
+        if (m->rule->merge == MERGE_CAT0_HALVES && p->shape[0] != first->shape[0])
+            return refuse(x, p->name, "has other rows than the other half");
+        row[i] = (struct fusion_rows){ i, 0, p->shape[0] };
+    }
+    if (m->rule->qkv)
+        return fuse_qkv(x, m, row);
+    if (m->rule->merge == MERGE_VOCAB && first->shape[0] != x->z->vocab)
+        return refuse(x, first->name, "its rows are not config.json's vocab_size");
+    return m->rule->n_parts;
+}
+
+static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, const struct fusion_rows *row, int n)
+{
+    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
+    struct tmap *to;
+
+    for (int i = 0; i < n; i++) {
+        const struct param *p = m[row[i].of].from;
+        const struct tmap *map = p->state[state_of(p)];
+        const uint64_t bytes = map->len / (uint64_t)p->shape[0];
+
+        part[i] = (struct tmap_part){ map, (uint64_t)row[i].at * bytes, (uint64_t)row[i].n * bytes };
+    }
+    to = tmap_parts(x->s->arena, part, n);
+    free(part);
+    return to;
+}
+
+/* The parameter whose parts begin at m. */
+static int make_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
+{
+    struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);
+    const int n = choose_rows(x, m, row);
+    const enum state st = state_of(m->from);
+
+    *to = *m->from;
+    to->name = family_layer_name(x->s->arena, family_core_name(m->rule), m->layer);
+    to->merge = m->rule->merge;
+    to->shared_with = NULL;
+    memset(to->spelled, 0, sizeof to->spelled);
+    if (n > 1) {
+        to->shape[0] = 0;
+        for (int i = 0; i < n; i++)
+            to->shape[0] += row[i].n;
+        to->state[st] = fuse(x, m, row, n);
+        to->has_digest[st] = false;
+    } else if (n == 1 && m->rule->merge == MERGE_VOCAB && x->o->repeat_to > to->shape[0]) {
+        const struct hf_stored t = stored_as(m->from);
+
+        to->shape[0] = x->o->repeat_to;
+        to->state[st] = hf_repeat_last(x->s, &t, x->o->repeat_to);
+        to->has_digest[st] = false;
+    }
+    free(row);
+    return n < 0 ? -1 : 0;
+}
+
+static int check_rows(const struct fusion *x)
+{
+    const int64_t rows = x->o->repeat_to;
+
+    if (rows == 0 || (rows >= x->z->vocab && rows - x->z->vocab <= HF_ROWS_MORE))
+        return 0;
+    err_usage(x->e, "%lld rows of vocabulary for a model of %lld", (long long)rows, (long long)x->z->vocab);
+    return -1;
+}
+
+static void tell(const struct fusion *x)
+{
+    if (x->n_buffers)
+        report_add(x->notes, SEV_NOTE, "buffers", NULL, ERR_NO_BYTE, NULL,
+                   "%d masks and tables that Transformers makes anew are left out", x->n_buffers);
+    if (x->o->repeat_to > x->z->vocab)
+        report_add(x->notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
+                   "%lld rows behind the vocabulary of %lld repeat its last one",
+                   (long long)(x->o->repeat_to - x->z->vocab), (long long)x->z->vocab);
+}
+
+int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes *z, const struct hf_source_opts *o,
+                 struct report *notes, struct err *e)
+{
+    struct fusion x = { .s = s, .f = f, .z = z, .o = o, .notes = notes, .e = e };
+    struct param *to = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *to);
+    int rc = check_rows(&x), n = 0;
+
+    x.member = xcalloc((size_t)s->n_params + 1, sizeof *x.member);
+    for (int i = 0; i < s->n_params && rc == 0; i++)
+        rc = add_member(&x, &s->param[i]);
+    if (rc == 0 && x.n == 0)
+        rc = refuse(&x, "config.json", "there is no tensor of the model");
+    if (rc == 0)
+        qsort(x.member, (size_t)x.n, sizeof *x.member, by_place);
+    if (rc == 0 && (check_members(&x) < 0 || check_types(&x) < 0 || settle_head(&x) < 0))
+        rc = -1;
+    if (rc == 0) {
+        check_records(&x);
+        rc = turn_matrices(&x);
+    }
+    for (int i = 0; i < x.n && rc == 0; i += x.member[i].rule->n_parts)
+        rc = make_param(&x, &x.member[i], &to[n++]);
+    free(x.member);
+    if (rc < 0)
+        return -1;
+    tell(&x);
+    s->param = to;
+    s->n_params = n;
+    s->names = arena_alloc(s->arena, sizeof *s->names);
+    s->run.iteration = 0;
+    return 0;
+}
