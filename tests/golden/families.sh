@@ -1,8 +1,11 @@
 #!/bin/sh
-# families.sh - a checkpoint under Megatron-core's names, exported by the rules of its family, is the same model
+# families.sh - a checkpoint under Megatron-core's names and a folder of Transformers are the same model, both ways
 #
-# Megatron-core loads the checkpoint, Transformers the export: logits are compared. Needs a Python with torch,
-# megatron-core and transformers (tests/lib/python.sh); skipped without.
+# Of a checkpoint of Megatron-core's: it loads the checkpoint, Transformers the export; logits are compared. Of six
+# families' models of Transformers: Megatron-core loads what reshape made of each at its default strictness, on one
+# tensor rank and on two, its keys are the model's own and no others, logits are Transformers'; and back the tensors are
+# the same to the bit. Needs a Python with torch, megatron-core and transformers (tests/lib/python.sh); skipped without.
+# CASES=PATTERN picks families.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch, megatron.core, transformers' "torch, megatron-core and transformers"
 in=$PWD/tests/data/torchdist/gpt/iter_0000005
@@ -14,5 +17,27 @@ cat >"$W/config.json" <<'EOF'
 EOF
 check "export" export-hf -q --verify --config "$W/config.json" "$in" "$W/hf"
 check "logits" "$python" tests/golden/families_check.py "$in" "$W/hf"
-cat "$W/log"
+grep logits "$W/log"
+
+core() { "$python" -W ignore tests/golden/families/core_check.py "$@"; }
+there_and_back() {      # FAMILY RANKS ROWS: the same tensors, no more and no fewer
+    hf=$W/models/$1
+    reshape -q --verify --to torchdist --ranks "$2" --pad-vocab-size-to "$3" --target-tp 2 "$hf" "$W/core" &&
+        ckpt-inspect verify -q --strict "$W/core" &&
+        reshape -q --verify --to hf --config "$hf/config.json" "$W/core" "$W/back" &&
+        ckpt-inspect diff "$hf" "$W/back"
+}
+check "models of Transformers" "$python" -W ignore tests/golden/families/models.py "$W/models"
+rows=90
+for family in llama mistral qwen2 qwen3 gpt2 gpt_neox; do
+    case $family in ${CASES:-*}) ;; *) continue ;; esac
+    rm -rf "$W/core" "$W/back"
+    check "$family: there and back" there_and_back $family 2 $rows
+    check "$family: Megatron-core loads it, and computes the same" core "$W/models/$family" "$W/core"
+    grep logits "$W/log"
+    rows=$((186 - rows))                # of the next one: as it is, or padded
+    [ "${QUICK:-0}" = 1 ] && continue
+    check "$family: the same on two tensor ranks" core "$W/models/$family" "$W/core" 2
+    grep logits "$W/log"
+done
 finish
