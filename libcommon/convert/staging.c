@@ -245,12 +245,35 @@ static int remove_replaced(struct staging *s, struct err *e)
     return rc;
 }
 
+/*
+ * The notes of a job whose OUT has its name. The fingerprint goes first: a run that is killed in here leaves notes that
+ * say which folder OUT was, or none at all, and never those of a job that has something left to do.
+ */
+static int remove_notes(struct staging *s, struct err *e)
+{
+    char *path = job_file(s, "fingerprint");
+    int rc = unlink(path) < 0 && errno != ENOENT ? -1 : 0;
+
+    if (rc < 0)
+        err_sys(e, path, "cannot remove it");
+    free(path);
+    return rc < 0 ? -1 : dir_remove(s->job, e);
+}
+
 /* A run was killed after OUT got its name: what is left is the old OUT and the job's notes. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
     if ((exists(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
         return -1;
-    return replace_remove(s->job, REPLACE_JOB, e);
+    if (!exists(s->job))
+        return 0;
+    return replace_check(s->job, REPLACE_JOB, e) < 0 ? -1 : remove_notes(s, e);
+}
+
+/* OUT is there, and no job has anything noted: none, one that had just begun, or one whose notes were being removed. */
+static bool nothing_noted(const struct staging *s)
+{
+    return exists(s->out) && !exists(s->part) && !has_fingerprint(s) && noted_inode(s) == 0;
 }
 
 int staging_recover(const char *out, struct err *e)
@@ -329,9 +352,9 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
         s->complete = true;
         return clear_after_publish(s, e);
     }
-    if (o->resume && exists(s->out) && !exists(s->part) && !exists(s->job) && !o->force) {
+    if (o->resume && !o->force && nothing_noted(s)) {
         s->complete = true;
-        return 0;
+        return o->part == 0 ? clear_after_publish(s, e) : 0;
     }
     rc = staging_check_out(s->out, o->force, e);
     if (rc == 0 && o->part == 0) {
@@ -449,7 +472,7 @@ int staging_publish(struct staging *s, struct err *e)
     if (old && remove_old(s, old, REPLACE_OUT, e) < 0)
         goto out;
     /* Notes with something foreign among them stay; OUT stands. */
-    rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : dir_remove(s->job, e);
+    rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : remove_notes(s, e);
 out:
     free(old);
     return rc;

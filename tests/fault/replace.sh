@@ -61,4 +61,22 @@ while kill -0 $pid 2>/dev/null && [ ! -e "$W/out.part" ]; do :; done
 kill -STOP $pid && echo mine >"$W/out/notes.txt" && kill -CONT $pid && wait $pid
 if [ -e "$W/out/notes.txt" ] || [ -e "$W/out.kept/notes.txt" ]; then pass; else fail "notes written meanwhile are gone"; fi
 [ ! -e "$W/out.kept" ] || check "what is kept is told" grep -q "out.kept: what was replaced lies here" "$W/said"
+
+# Killed while the notes of the job were removed: OUT has its name, some notes are gone, and whoever resumes is told so.
+left() { rm -rf "$W/out.part.job" && mkdir "$W/out.part.job" && for f; do : >"$W/out.part.job/$f"; done; }
+rm -rf "$W"/out* && check "a result" reshape -q --weights-only "$in" "$W/out"
+cp -r "$W/out" "$W/whole"
+for notes in "" "lock.0" "journal.0 lock.0" "ready publish"; do
+    # shellcheck disable=SC2086
+    left $notes
+    check_exit "only '$notes' left of the notes: resumed" 0 "is there already" reshape --resume --weights-only "$in" "$W/out"
+    check "only '$notes' left: no left-overs" [ "$(echo "$W"/out*)" = "$W/out" ]
+    check "only '$notes' left: the same bytes" diff -r "$W/out" "$W/whole"
+done
+left fingerprint lock.0
+check_exit "notes of a job that is not done" 2 "exists already" reshape --resume --weights-only "$in" "$W/out"
+check "its notes stay" [ -e "$W/out.part.job/fingerprint" ]
+left notes.txt
+check_exit "notes that are not ours" 2 "notes.txt" reshape --resume --weights-only "$in" "$W/out"
+check "they stay, too" [ -e "$W/out.part.job/notes.txt" ]
 finish
