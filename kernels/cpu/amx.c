@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/vmath.h"
 
-const struct amx *amx;
+const struct amx *amx_found;
 
 /* gcc 11 and clang 12 are the first that know the tiles. */
 #if defined(__x86_64__) && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
@@ -93,7 +93,7 @@ static const struct amx tiles = { tiles_begin, tiles_end, tiles_multiply };
 
 void amx_open(void)
 {
-    amx = &tiles;
+    amx_found = &tiles;
 }
 #else
 bool amx_usable(void)
@@ -108,7 +108,7 @@ void amx_open(void)
 
 void amx_close(void)
 {
-    amx = NULL;
+    amx_found = NULL;
 }
 
 /* ---- the model ---- */
@@ -156,5 +156,5 @@ void amx_open_model(void)
 {
     static const struct amx model = { model_begin_end, model_begin_end, model_multiply };
 
-    amx = &model;
+    amx_found = &model;
 }

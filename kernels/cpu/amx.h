@@ -28,7 +28,7 @@ struct amx {
     void (*multiply)(int64_t steps, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 };
 /* The one that products of bf16 use; NULL: they use panels. Set by amx_open(). */
-extern const struct amx *amx;
+extern const struct amx *amx_found;
 
 /* Is there AMX for bf16, and does the system let this process use it? Asks for that. */
 bool amx_usable(void);

@@ -224,7 +224,7 @@ static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int
 
     for (int64_t i = 0; i < p->panels; i++)
         for (int64_t j = p->t->b0; j < p->t->b1; j++)
-            amx->multiply(slots / AMX_SLOTS, r->a + i * slots * AMX_WIDTH, b_cut + j * slots * AMX_WIDTH,
+            amx_found->multiply(slots / AMX_SLOTS, r->a + i * slots * AMX_WIDTH, b_cut + j * slots * AMX_WIDTH,
                           r->sum + i * AMX_WIDTH * GEMM_LD + (j - p->t->b0) * AMX_WIDTH, GEMM_LD, s > 0);
     if (s + slots == b->slots)
         finish(r, p, (struct part){ 0, p->panels, p->t->b0, p->t->b1 });
@@ -260,12 +260,12 @@ static void block(const struct block *b)
     pack_b(b, me, all);
     #pragma omp barrier
     if (b->how >= TILES)
-        amx->begin();
+        amx_found->begin();
     /* Chunks of equal size: a last one of a few rows would use B's panels for too little. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
         rows(r, &(struct strip){ b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks });
     if (b->how >= TILES)
-        amx->end();
+        amx_found->end();
     #pragma omp barrier                 /* nobody packs over panels still in use */
 }
 
@@ -281,7 +281,7 @@ static int64_t block_cols(const struct gemm *g, const struct gemm_form *f, int64
 void gemm_run(const struct gemm *g)
 {
     enum how tiles = g->a.across || g->k > 2 * forms[TILES].cut ? TILES_LONG : TILES;
-    enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx ? tiles : PANEL_PAIRS ? PAIRS : SINGLES;
+    enum how how = g->a.t != DTYPE_BF16 ? SINGLES : amx_found ? tiles : PANEL_PAIRS ? PAIRS : SINGLES;
     const struct gemm_form *f = &forms[how];
     int64_t slots = up_i64((g->k + f->per_slot - 1) / f->per_slot, f->slots), cols = block_cols(g, f, slots);
     uint32_t *b = cpu_gemm_room((uint64_t)(max_i64(slots, 1) * cols) * sizeof *b);
