@@ -67,23 +67,29 @@ count() {   # passed|failed LOG
     fi
 }
 
+# Seconds of processor time that this shell's children have used, of what `times` printed: in a pipe it would be another's.
+busy() { awk 'END { split($1 " " $2, t, /[ms ]+/); print t[1] * 60 + t[2] + t[3] * 60 + t[4] }' "$1"; }
+
 # One command is one line of a group; its scratch folder (short: tests put paths into small buffers) lives on if it fails.
 one() {     # SCRATCH GROUP NAME COMMAND...
-    local scratch=$1 group=$2 name=$3 start status passed failed skipped limit log=$1.log verdict=ok
-    start=$(now)
+    local scratch=$1 group=$2 name=$3 start cpu status passed failed skipped limit log=$1.log verdict=ok
+    times >"$scratch.times"
+    start=$(now) cpu=$(busy "$scratch.times")
     mkdir "$scratch"
     # Compilers on a busy machine are slow; a test that takes as long hangs.
     case $group in build|clang|fuzz|cuda) limit=3600 ;; *) limit=${CASE_SECONDS:-900} ;; esac
     shift 3
     TMPDIR=$scratch timeout "$limit" "$@" >"$log" 2>&1 </dev/null
     status=$?
+    times >"$scratch.times"
+    cpu=$(busy "$scratch.times" | awk -v before="$cpu" '{ print $1 - before }')
     passed=$(count passed "$log") failed=$(count failed "$log")
     skipped=$(sed -n 's/^[0-9]* passed, [0-9]* failed, \([0-9]*\) skipped.*/\1/p' "$log" | tail -n 1)
     if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
         failed=1
     elif [ $status -eq 0 ] && [ "$passed" -eq 0 ] && [ -z "$skipped" ]; then
         # A script that ran no case (the pattern picked none) is no news; else the command is the case.
-        if grep -q '^0 passed, 0 failed' "$log"; then rm -rf "$scratch" "$log"; return 0; fi
+        if grep -q '^0 passed, 0 failed' "$log"; then rm -rf "$scratch" "$scratch.times" "$log"; return 0; fi
         passed=1
     fi
     [ "$failed" -eq 0 ] || verdict=FAIL
@@ -91,10 +97,10 @@ one() {     # SCRATCH GROUP NAME COMMAND...
     {
         flock 9
         echo "$passed $failed ${skipped:-0}" >>"$work/sums"
-        awk -v v=$verdict -v g="$group" -v n="$name" -v p="$passed" -v f="$failed" -v t=$(($(now) - start)) 'BEGIN {
+        awk -v v=$verdict -v g="$group" -v n="$name" -v p="$passed" -v f="$failed" -v t=$(($(now) - start)) -v cpu="$cpu" 'BEGIN {
             printf "%-4s  %-8s %-24s %5d passed", v, g, n, p
             if (f) printf ", %d failed", f
-            printf "  %.1f s\n", t * 1e-9 }'
+            printf "  %.1f s, %.1f of a processor\n", t * 1e-9, cpu }'
         if [ "$failed" -gt 0 ]; then
             cp "$log" "$scratch/log"
             grep -v '^  [A-Z][A-Z]*  *[a-z]*\/' "$log" | tail -n 60 | sed 's/^/      /'
@@ -103,7 +109,7 @@ one() {     # SCRATCH GROUP NAME COMMAND...
             rm -rf "$scratch"
         fi
     } 9>>"$work/print"
-    rm -f "$log"
+    rm -f "$log" "$scratch.times"
     return $((failed > 0))
 }
 
