@@ -9,7 +9,8 @@
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
  * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_SLOW=MS: every
  * fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on
- * a disk that is slow or busy. BADIO_CLOCK=SECONDS: somebody sets the wall clock back by so many
+ * a disk that is slow or busy. BADIO_SLOW_UNMAP=MS: rank 1 takes so long to let go of half a megabyte
+ * or more, as of a token file at the end. BADIO_CLOCK=SECONDS: somebody sets the wall clock back by so many
  * before every time it is read.
  */
 #include <dlfcn.h>
@@ -178,6 +179,16 @@ void *mmap64(void *at, size_t n, int prot, int flags, int fd, off64_t from)
     void *(*real)(void *, size_t, int, int, int, off64_t) = next("mmap64");
 
     return flags & MAP_ANONYMOUS && n >= 1 << 20 && turn("mmap") ? MAP_FAILED : real(at, n, prot, flags, fd, from);
+}
+
+int munmap(void *at, size_t n)
+{
+    int (*real)(void *, size_t) = next("munmap");
+    const char *ms = getenv("BADIO_SLOW_UNMAP"), *rank = getenv("RANK");
+
+    if (ms && n >= 1 << 19 && rank && strcmp(rank, "1") == 0)
+        usleep((useconds_t)atoi(ms) * 1000);
+    return real(at, n);
 }
 
 int open64(const char *path, int flags, ...)

@@ -102,6 +102,20 @@ dumps dump 0
 slow=$W/badio.so
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"$W/log"; then
     dumps slowly 1600
+    # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
+    mkdir "$W/here" && cd "$W/here" || exit 1
+    export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=3000
+    begin late 2
+    unset LD_PRELOAD BADIO_SLOW_UNMAP
+    kill -TERM $pid0
+    n=0
+    until grep -q '"stop_reason":"signal"' "$dir/status.json" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
+    sleep 0.5
+    kill -9 $pid1
+    ended late 42 0
+    check "late: status.json says how the run ended" grep -q '"phase":"stop".*"stop_reason":"signal"' "$dir/status.json"
+    check "late: and lies nowhere else" [ -z "$(ls -A)" ]
+    cd "$OLDPWD" || exit 1
 else
     fail "badio.c: $(cat "$W/log")"
 fi

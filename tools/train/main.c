@@ -78,8 +78,8 @@ static void note_end(const struct watch_end *end)
     if (tfevents_flush(train.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     err_clear(&e);
-    /* What another job has taken over is not ours to write about. */
-    if (!train.status_path || (train.lock && !savelock_held(train.lock, &e)))
+    /* How it ended is told already, or what another job has taken over is not ours to write about. */
+    if (train.told_end || !train.status_path || (train.lock && !savelock_held(train.lock, &e)))
         return;
     train.status.reason = STATUS_FAILED;
     train.status.message = end->reason;
@@ -324,12 +324,24 @@ static void end_log(struct trainer *t, enum status_reason why)
 
     t->status.reason = why;
     show_phase(t, "stop");
+    t->told_end = true;
     t->events = NULL;
     if (tfevents_close(events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     trainlog_close(t->log);
     t->lock = NULL;
     savelock_free(lock);
+}
+
+/* A rank may be lost even now: what the watch's thread then looks at goes last. */
+static void leave(struct trainer *t, enum status_reason why)
+{
+    end_log(t, why);
+    trainer_free(t);
+    crash_release();
+    comm_world_close(t->world);
+    trace_free(t->trace);               /* which was told of closing, too */
+    free(t->status_path);
 }
 
 /*
@@ -349,11 +361,7 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
             .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
     if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, rc, e.msg);
-    end_log(t, why);
-    trainer_free(t);
-    crash_release();
-    comm_world_close(t->world);
-    trace_free(t->trace);               /* which was told of closing, too */
+    leave(t, why);
     return rc;
 }
 
@@ -372,11 +380,7 @@ static int train_main(struct trainer *t)
             return leave_together(t, why, &e);
         comm_abort(t->world, exit_status(&e), e.msg);
     }
-    end_log(t, why);
-    trainer_free(t);
-    crash_release();
-    comm_world_close(t->world);
-    trace_free(t->trace);               /* which was told of closing, too */
+    leave(t, why);
     return EXIT_OK;
 }
 

@@ -500,5 +500,4 @@ void trainer_free(struct trainer *t)
     watch_outside_end(comm_watch(t->world));
     free(t->blocks);
     free(t->saved_method);
-    free(t->status_path);
 }

@@ -27,6 +27,8 @@
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
 
+#include <stdatomic.h>
+
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
@@ -108,7 +110,8 @@ struct trainer {
     struct tfevents *events;
     struct savelock *lock;      /* of --save */
     struct status status;
-    char *status_path;          /* NULL: none, or it is another job's */
+    char *status_path;          /* NULL: none, or it is another job's; lives until no thread of the world is left */
+    atomic_bool told_end;       /* it says how the job ended */
     double start_s;             /* the job's: the earliest of its processes, by clock_wall_s() */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
