@@ -22,7 +22,7 @@
 
 static const char *const class_name[TRACE_CLASSES] = {
     "linear", "attention", "norm", "embedding", "loss", "optimizer", "elementwise", "copy", "exchange", "wait",
-    "data", "save",
+    "data", "save", "digest",
 };
 /* A gap that is shorter is how long two looks at the clock take. */
 static const double gap_s = 1e-7;
