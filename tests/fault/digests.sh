@@ -1,7 +1,7 @@
 #!/bin/sh
 # digests.sh - a bit flips in a rank's memory while a job trains: it is told, with its rank, before the next step is taken
 #
-# SOAK=1: 10,000 steps without a false alarm.
+# SOAK=1: 10,000 steps without a false alarm. Many flips in whole steps: tests/unit/train/test_digest_run.c.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/flip.so" tests/fault/shim/flip.c -ldl -lpthread 2>"$W/log" ||
     skip "no library to preload: $(cat "$W/log")"
@@ -83,11 +83,16 @@ for check in 0 3; do
 done
 check "checks: 25 iterations" [ "$(wc -l <"$W/series0")" -eq 25 ]
 check "checks: the same bits" cmp "$W/series0" "$W/series3"
+cost='^copies were compared 8 times in [0-9.]* ms each, [0-9.]* % of the iterations. time$'
+check "checks: what it took is told" grep -q "$cost" "$W/checked3"
+check "checks: of none nothing" sh -c "! grep -q 'copies were compared' '$W/checked0'"
 
 if [ -n "${SOAK:-}" ]; then
     hit=9
     begin long 4 --digest-interval 1 --tensor-model-parallel-size 2 --save-interval 1000000 --exit-interval 10000
     wait "$pid0"; check "long: no false alarm in 10,000 steps" [ $? -eq 0 ]
     check "long: they were taken" [ "$(grep -c '^ iteration' "$dir.log")" -eq 10000 ]
+    check "long: and looked at" grep -q '^copies were compared 10000 times' "$dir.log"
+    grep '^copies were compared' "$dir.log"
 fi
 finish

@@ -35,6 +35,11 @@ MUST_CHECK struct digest_set *digest_new(const struct stage *g, const struct sta
                                          const struct kernels *k, const struct digest_groups *c, struct err *e);
 void digest_free(struct digest_set *d);             /* NULL is fine */
 /*
+ * For a step that is not looked at: what tensor ranks hold copies of, as it is behind what is queued in `s`. Nobody
+ * waits. A finding of the next look then is of the step in which it began.
+ */
+void digest_note(struct digest_set *d, struct dev_stream *s);
+/*
  * As copies are behind what is queued in `s`, for which the host waits. 0: equal. 1: not, and *f is one finding, the
  * same on all ranks. -1 and *e: device or communication.
  */

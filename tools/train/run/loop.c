@@ -266,6 +266,14 @@ static int tell_straggler(struct trainer *t, struct err *e)
     return rc;
 }
 
+/* What it costs to compare copies, so that --digest-interval can be chosen. */
+static void tell_digests(struct trainer *t)
+{
+    if (t->n_digests)
+        show_line(t, "copies were compared %lld times in %.3f ms each, %.3f %% of the iterations' time",
+                  (long long)t->n_digests, 1e3 * t->digest_s / (double)t->n_digests, 100 * t->digest_s / t->steps_s);
+}
+
 /* ---- the loop ---- */
 
 /* --check-replicas. */
@@ -376,6 +384,8 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         }
         show_phase(t, "train");
         rc = iterate(t, why, e);
+        if (rc == 0)
+            tell_digests(t);
         if (rc == 0)
             rc = trace_turn(t, INT64_MAX, e);
     }

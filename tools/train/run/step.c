@@ -103,20 +103,33 @@ static int give_up(struct trainer *t, enum cause cause, const struct digest_find
     return -1;
 }
 
-/* --digest-interval, and where what comes of this iteration is saved: are copies equal? Before anything is applied. */
-static int compare_copies(struct trainer *t, struct err *e)
+/*
+ * --digest-interval, where what comes of this iteration is saved, and where a norm that is no number will end the run:
+ * are copies equal? Before anything is applied.
+ */
+static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
+    const bool no_number = !isfinite(norm) && !step_scales(t);
     const int64_t iteration = t->iteration + 1, every = t->o.digest_interval;
+    const double begin = clock_s();
     struct digest_finding f;
     int rc;
 
-    if (!t->digest || every == 0 ||
-        (iteration % every != 0 && !(t->saver && save_schedule_due(&t->o.saves, iteration))))
+    if (!t->digest || every == 0)
         return 0;
     watch_phase(comm_watch(t->world), "digests", iteration, -1);
     if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
         return -1;
+    if (iteration % every != 0 && !no_number && !(t->saver && save_schedule_due(&t->o.saves, iteration))) {
+        digest_note(t->digest, NULL);
+        watch_phase(comm_watch(t->world), "optimizer", iteration, -1);
+        t->digest_s += clock_s() - begin;
+        return 0;
+    }
     rc = digest_compare(t->digest, &f, NULL, e);
+    t->digest_s += clock_s() - begin;
+    t->n_digests++;
+    watch_phase(comm_watch(t->world), "optimizer", iteration, -1);
     return rc > 0 ? give_up(t, CAUSE_REPLICAS, &f, "the state in memory is not to be trusted", e) : rc;
 }
 
@@ -162,7 +175,7 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
         return -1;
     x->loss = evaluate_loss_mean(t, t->micro_batches);
-    if (compare_copies(t, e) < 0)
+    if (compare_copies(t, x->norm, e) < 0)
         return -1;
     rc = step_scales(t) ? scaled_update(t, x, e) : plain_update(t, x, e);
     if (rc)
@@ -172,6 +185,7 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     t->consumed_tokens += x->batch * t->o.seq_length;
     t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
     x->seconds = clock_s() - begin;
+    t->steps_s += x->seconds;
     x->params_norm = -1;
     if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
         return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
