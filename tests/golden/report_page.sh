@@ -12,11 +12,26 @@ const bad = [];
 window.addEventListener("error", e => bad.push(e.message));
 const log = console.error;
 console.error = (...x) => { bad.push(x.join(" ")); log(...x); };
+/* Texts that are cut off, charts whose axis says nothing, labels that lie on each other. */
+function legible(axis) {
+    for (const e of document.querySelectorAll(".figures dd, .figures small, .told .wide"))
+        if (e.scrollWidth > e.clientWidth + 1) bad.push(axis + ": cut: " + e.textContent.slice(0, 50));
+    for (const s of document.querySelectorAll("svg")) {
+        const ticks = [...s.querySelectorAll("text")].filter(t => +t.getAttribute("y") === s.getAttribute("height") - 4);
+        const texts = [...s.querySelectorAll("text")].map(t => [t.textContent, t.getBoundingClientRect()]);
+        if (ticks.length < 2 && !/tiny/.test(location)) bad.push(axis + ": ticks of " + s.getAttribute("aria-label") + ": " + ticks.length);
+        texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
+            if (p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 3 && q.top < p.bottom - 3)
+                bad.push(axis + ": " + a + " lies on " + b + " in " + s.getAttribute("aria-label"));
+        }));
+    }
+}
 function probe() {
     const axes = [...document.querySelectorAll(".axis button")], colours = s => getComputedStyle(s).backgroundColor;
     let charts = 0, drawn = 0;
     for (const b of [...axes, axes[0]]) {
         b.click();
+        legible(b.textContent);
         for (const s of document.querySelectorAll("svg")) {
             const r = s.getBoundingClientRect();
             for (const [f, g] of [[0.2, 0.2], [0.5, 0.4], [0.9, 0.6]])

@@ -70,7 +70,7 @@ const TOLD_MOST = 200;
 
 function toldRow(x) {
     const cells = [el("td", {}, calendar ? date(x.at + x.run.t0) : span(x.at)), el("td", {}, x.run.name),
-        el("td", {}, whole(x.iteration)),
+        el("td", { class: "iteration" }, whole(x.iteration)),
         el("td", x.kind === "incident" ? { class: "bad" } : {}, x.kind === "stop" ? "end" : x.kind),
         el("td", { class: "text" }, x.text)];
     return several ? cells : cells.filter((_, i) => i !== 1);

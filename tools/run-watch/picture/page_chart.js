@@ -58,8 +58,11 @@ Chart.prototype.draw = function () {
     this.finish(s, bottom);
 };
 Chart.prototype.drawX = function (s, h, bottom) {
-    const about = Math.max(2, Math.floor(this.width() / 110));
-    const ticks = (view.axis === "time" ? niceTime : nice)(this.domain[0], this.domain[1], about);
+    let about = Math.max(2, Math.floor(this.width() / 110));
+    const find = n => (view.axis === "time" ? niceTime : nice)(this.domain[0], this.domain[1], n);
+    /* A step that is rounded up may leave a narrow axis with one tick, which says nothing. */
+    while (about < 5 && find(about).at.length < 2) about++;
+    const ticks = find(about);
     for (const v of ticks.at) {
         const x = this.x(v), end = this.left() + this.width(), edge = x > end - 18;
         s.append(svg("line", { class: "grid", x1: x, x2: x, y1: bottom, y2: bottom + 4 }),
