@@ -55,13 +55,13 @@ quick || runs tp2-pp2 4 --tensor-model-parallel-size 2 --pipeline-model-parallel
 stands() {
     FAKEGPU_STANDS=$1
     export FAKEGPU_STANDS
-    on_device 2 stands --tensor-model-parallel-size 2 --save-interval 5 --digest-interval 5 --stall-notice 2 --collective-timeout 5
+    on_device 2 stands --tensor-model-parallel-size 2 --save-interval 5 --digest-interval 1 --stall-notice 2 --collective-timeout 5
     [ $? -eq 41 ] && grep -E "$2" "$W/stands.log"
 }
 check "a device that stands in its passes is told" stands attention \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in '
 check "a device that stands in digests is told" stands digest_runs \
-    '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in digests of iteration 5'
+    '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in digests of iteration 1'
 check "a device that stands in a save's copy is told" stands save \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s for the state to be copied for a save of '
 finish
