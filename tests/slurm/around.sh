@@ -1,5 +1,5 @@
 #!/bin/sh
-# around.sh - conversions over several nodes, PMIx, and cron without cron, on a real Slurm
+# around.sh - conversions over several nodes, PMIx, containers, and cron without cron, on a real Slurm
 # Functions are called through until_true.
 # shellcheck disable=SC2317
 . "$(dirname "$0")/lib.sh"
@@ -25,6 +25,57 @@ if srun --mpi=list 2>&1 | grep -q pmix && train --version | grep -qi mpi; then
     check_until "with PMIx it ends" 90 state_is "$job" COMPLETED
     check "and has trained to the end" [ "$(stop_reason)" = finished ]
 fi
+
+# ---- containers: programs that do what pyxis and enroot do with words and environment ----
+
+mkdir "$W/fakes"
+# Slurm's own srun does not know pyxis's options without its plugin: they are noted, and taken away.
+cat >"$W/fakes/srun" <<TEXT
+#!/bin/sh
+seen=none
+for word; do
+    shift
+    case \$word in --container-*) seen="\$seen \$word" ;; *) set -- "\$@" "\$word" ;; esac
+done
+echo "\$seen" >>$W/pyxis.seen
+exec $(command -v srun) "\$@"
+TEXT
+# What is in the host's environment stays outside, but for what environ() of the configuration prints.
+cat >"$W/fakes/enroot" <<TEXT
+#!/bin/bash
+[ "\$1" = start ] && shift || exit 90
+while :; do
+    case \$1 in
+    --rw) shift ;;
+    --conf) . "\$2" || exit 91; shift 2 ;;
+    --mount) echo "\$2" >>$W/enroot.mounts; shift 2 ;;
+    shardkit) shift; break ;;
+    *) exit 92 ;;
+    esac
+done
+while IFS= read -r line; do set -- "\$line" "\$@"; done < <(environ)
+exec env -i PATH="$BIN:/usr/bin:/bin" "\$@"
+TEXT
+chmod +x "$W/fakes/srun" "$W/fakes/enroot"
+own_path=$PATH PATH=$W/fakes:$PATH
+new_run pyxis
+CONTAINER=/images/shardkit.sqsh CONTAINER_MOUNTS=/data:/data,$RUN:$RUN TRAIN_SAMPLES=1280 submit
+pyxis=$job pyxis_run=$RUN
+new_run enroot
+CONTAINER=shardkit CONTAINER_TOOL=enroot CONTAINER_MOUNTS=/data:/data,$RUN:$RUN TRAIN_SAMPLES=1280 submit
+PATH=$own_path
+check_until "in enroot's container it ends" 120 state_is "$job" COMPLETED
+check "its ranks know each other" grep -q '^using world size: 4' "$RUN/logs/main_log.txt"
+check "and have trained to the end" [ "$(stop_reason)" = finished ]
+sort -u "$W/enroot.mounts" >"$W/got"
+check "the container has both mounts" sh -c "printf '/data:/data\n$RUN:$RUN\n' | sort | cmp - '$W/got'"
+RUN=$pyxis_run
+check_until "with pyxis it ends" 120 state_is "$pyxis" COMPLETED
+check "and has trained to the end" [ "$(stop_reason)" = finished ]
+sort "$W/pyxis.seen" | uniq -c >"$W/got"
+# Each node alone, both together, the run.
+check "each of its steps had image and mounts" \
+    grep -qxE " *4 none --container-image=/images/shardkit.sqsh --container-mounts=/data:/data,$RUN:$RUN" "$W/got"
 
 # ---- cron without cron ----
 
