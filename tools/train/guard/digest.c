@@ -6,8 +6,8 @@
  * ranks have different ones the list itself.
  *
  * What is wrong in one rank's master goes by the next updates into weights, and by these into masters and moments of
- * other ranks. So digests of what tensor ranks hold copies of, which is little, are taken in every step and left on the
- * device, the trail; nobody reads them before a difference is found. Then the first step that has one names the rank.
+ * other ranks; what is wrong in a weight is gone with the next update. So digests of steps between two looks are left
+ * on the device, a row each, the trail; at a look all rows are compared, and the first that differs names the rank.
  */
 #include "tools/train/guard/digest.h"
 
@@ -18,7 +18,7 @@
 #include "libcommon/base/mem.h"
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
-enum { TRAIL = 128 };           /* steps between two looks that are remembered, the last ones */
+enum { TRAIL = 128 };           /* rows: the last steps before a look, and that of the look */
 
 /* What one digest is of. */
 struct digest_copy {
@@ -37,14 +37,10 @@ struct digest_set {
     struct kernel_runs *whole, *every, *owned;
     int n_every, n_owned, n;    /* copies: n_params, then KINDS - 1 times n_owned */
     struct digest_copy *copy;
-    uint64_t *on_device, *own;  /* [n] */
+    uint64_t *on_device, *own;  /* [TRAIL + 1][n]; of step i of n_noted in row i % TRAIL; the last: of gradients */
     uint64_t *grads[2];         /* [n_params] of the first and the second time */
-    uint64_t *trail, *trail_own;    /* [TRAIL][on_trail()], of step i of n_noted in row i % TRAIL */
     int n_noted;                /* steps since the last look */
 };
-
-/* Of a step, in the order of OVER_TP's list. */
-static int on_trail(const struct digest_set *d) { return d->n_every + (KINDS - 1) * d->n_owned; }
 
 /* ---- which there are ---- */
 
@@ -69,7 +65,7 @@ static int make_runs(struct digest_set *d, struct err *e)
     d->whole = d->k->runs_new(run, n, e);
     for (int i = 0; i < g->n_params; i++)
         if (!g->param[i].split) {
-            run[d->n_every] = (struct kernel_run){ .at = g->param[i].at, .n = g->param[i].n, .out = d->n_every };
+            run[d->n_every] = (struct kernel_run){ .at = g->param[i].at, .n = g->param[i].n, .out = i };
             d->n_every++;
         }
     d->every = d->whole ? d->k->runs_new(run, d->n_every, e) : NULL;
@@ -89,16 +85,13 @@ static int make_runs(struct digest_set *d, struct err *e)
 
 static int allocate(struct digest_set *d, struct err *e)
 {
-    const struct dev_ops *dev = d->k->dev;
-    const uint64_t trail = (uint64_t)TRAIL * (uint64_t)(on_trail(d) + 1) * sizeof *d->trail;
+    const uint64_t bytes = (uint64_t)(TRAIL + 1) * (uint64_t)(d->n + 1) * sizeof *d->own;
 
-    d->on_device = dev->alloc((uint64_t)(d->n + 1) * sizeof *d->own, e);
-    d->own = d->on_device ? dev->alloc_host((uint64_t)(d->n + 1) * sizeof *d->own, e) : NULL;
-    if (!d->own || comm_size(d->c.tp) == 1)
-        return d->own ? 0 : -1;
-    d->trail = dev->alloc(trail, e);
-    d->trail_own = d->trail ? dev->alloc_host(trail, e) : NULL;
-    return d->trail_own ? 0 : -1;
+    d->on_device = d->k->dev->alloc(bytes, e);
+    if (d->on_device)
+        d->k->dev->zero(d->on_device, bytes, NULL);
+    d->own = d->on_device ? d->k->dev->alloc_host(bytes, e) : NULL;
+    return d->own ? 0 : -1;
 }
 
 struct digest_set *digest_new(const struct stage *g, const struct stage_state *st, enum dtype t,
@@ -130,8 +123,6 @@ void digest_free(struct digest_set *d)
     d->k->runs_free(d->owned);
     d->k->dev->free(d->on_device);
     d->k->dev->free_host(d->own);
-    d->k->dev->free(d->trail);
-    d->k->dev->free_host(d->trail_own);
     free(d->copy);
     free(d->grads[0]);
     free(d->grads[1]);
@@ -149,37 +140,28 @@ static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-static void take_owned(struct digest_set *d, uint64_t *to, struct dev_stream *s)
+/* A row of the trail. whole: of all weights, else of those that tensor ranks hold copies of. */
+static void take(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     const float *const buffer[] = { [MASTER] = d->st->master, d->st->exp_avg, d->st->exp_avg_sq };
+    uint64_t *row = d->on_device + (int64_t)(d->n_noted++ % TRAIL) * d->n;
 
-    for (int kind = MASTER; kind < KINDS && d->n_owned; kind++, to += d->n_owned)
-        d->k->digest_runs(to, buffer[kind], DTYPE_F32, d->owned, s);
+    if (whole || d->n_every)
+        d->k->digest_runs(row, d->st->weights, d->t, whole ? d->whole : d->every, s);
+    row += d->g->n_params;
+    for (int kind = MASTER; kind < KINDS && d->n_owned; kind++, row += d->n_owned)
+        d->k->digest_runs(row, buffer[kind], DTYPE_F32, d->owned, s);
 }
 
-void digest_note(struct digest_set *d, struct dev_stream *s)
+void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
 {
-    uint64_t *row;
-
-    if (!d->trail)
-        return;
-    row = d->trail + (int64_t)(d->n_noted++ % TRAIL) * on_trail(d);
-    if (d->n_every)
-        d->k->digest_runs(row, d->st->weights, d->t, d->every, s);
-    take_owned(d, row + d->n_every, s);
-}
-
-static int take(struct digest_set *d, struct dev_stream *s, struct err *e)
-{
-    d->k->digest_runs(d->on_device, d->st->weights, d->t, d->whole, s);
-    take_owned(d, d->on_device + d->g->n_params, s);
-    d->k->dev->copy(d->own, d->on_device, (uint64_t)d->n * sizeof *d->own, s);
-    return await(d, s, e);
+    if (whole || comm_size(d->c.tp) > 1)
+        take(d, whole, s);
 }
 
 /* ---- comparing ---- */
 
-enum digest_list { OVER_DP, OVER_TP, OVER_TIED };
+enum digest_list { OVER_DP, OVER_TP, OVER_TIED, LISTS };
 
 static bool listed(const struct digest_copy *c, enum digest_list list)
 {
@@ -250,14 +232,14 @@ struct digest_part {
     int n;
 };
 
-/* Digests of a list's copies. */
-static int pick(const struct digest_set *d, enum digest_list list, uint64_t *mine)
+/* Of a row. */
+static int pick(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
 {
     int n = 0;
 
     for (int i = 0; i < d->n; i++)
         if (listed(&d->copy[i], list))
-            mine[n++] = d->own[i];
+            mine[n++] = row[i];
     return n;
 }
 
@@ -294,37 +276,33 @@ static int find(struct digest_set *d, struct comm *c, struct digest_part p, stru
     return rc;
 }
 
-/* sums: n of this rank. *first: of the one in which the group's ranks differ; n: there is none. */
-static int first_unlike(struct comm *c, const uint64_t *sums, int n, int64_t *first, struct err *e)
+/* Row i of those since the last look, the oldest first. */
+static const uint64_t *row_of(const struct digest_set *d, int rows, int i)
 {
-    const int size = comm_size(c);
-    uint64_t *all = xcalloc((size_t)n * (size_t)size + 1, sizeof *all);
-    int rc = comm_host_all_gather(c, sums, all, (size_t)n * sizeof *sums, e);
-
-    *first = n;
-    for (int i = n - 1; rc == 0 && i >= 0; i--)
-        for (int r = 1; r < size; r++)
-            if (all[(int64_t)r * n + i] != all[i])
-                *first = i;
-    free(all);
-    return rc;
+    return d->own + (int64_t)((d->n_noted - rows + i) % TRAIL) * d->n;
 }
 
-static int compare(struct digest_set *d, struct comm *c, enum digest_list list, struct digest_finding *f, struct err *e)
+/* How many rows ago did the group's ranks begin to differ? 1: in the last; 0: they do not. */
+static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list, int rows, int64_t *ago, struct err *e)
 {
-    uint64_t *mine, sum;
-    int64_t first;
-    int rc, n;
+    const int size = c ? comm_size(c) : 1;
+    uint64_t sum[TRAIL], *mine, *all;
+    int rc;
 
-    if (!c || comm_size(c) == 1)
+    *ago = 0;
+    if (size == 1)
         return 0;
     mine = xcalloc((size_t)d->n + 1, sizeof *mine);
-    n = pick(d, list, mine);
-    sum = sum_of(mine, n);
-    rc = first_unlike(c, &sum, 1, &first, e);
-    if (rc == 0 && first == 0)
-        rc = find(d, c, (struct digest_part){ list, mine, n }, f, e);
+    all = xcalloc((size_t)rows * (size_t)size, sizeof *all);
+    for (int i = 0; i < rows; i++)
+        sum[i] = sum_of(mine, pick(d, list, row_of(d, rows, i), mine));
+    rc = comm_host_all_gather(c, sum, all, (size_t)rows * sizeof *sum, e);
+    for (int i = rows - 1; rc == 0 && i >= 0; i--)
+        for (int r = 1; r < size; r++)
+            if (all[(int64_t)r * rows + i] != all[i])
+                *ago = rows - i;
     free(mine);
+    free(all);
     return rc;
 }
 
@@ -344,97 +322,83 @@ static int share(struct digest_set *d, struct digest_finding *f, struct err *e)
     return 1;
 }
 
-/* In more than one group of tensor ranks, and in no other list: by now it is everywhere, nobody knows from where. */
-static int spread(struct digest_set *d, bool over_tp, bool over_others, bool *so, struct err *e)
+/* What the lists in which this rank's groups differ, `differs`, have at a row. */
+static int find_in(struct digest_set *d, struct comm *const group[], const bool differs[], const uint64_t *row,
+                   struct digest_finding *f, struct err *e)
 {
-    int64_t n[2] = { over_tp, over_others };
+    uint64_t *mine = xcalloc((size_t)d->n + 1, sizeof *mine);
+    int rc = 0;
+
+    *f = (struct digest_finding){ .rank = -1 };
+    for (int list = 0; list < LISTS && rc == 0; list++) {
+        struct digest_finding found = { .rank = -1 };
+        struct digest_part part = { list, mine, differs[list] ? pick(d, list, row, mine) : 0 };
+
+        if (differs[list])
+            rc = find(d, group[list], part, &found, e);
+        if (found.differ && (!f->differ || (f->rank < 0 && found.rank >= 0)))
+            *f = found;
+    }
+    free(mine);
+    return rc;
+}
+
+/* In more than one group of tensor ranks, and in no other list: by now it is everywhere, nobody knows from where. */
+static int forget_where(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
+{
+    int64_t n[2] = { differs[OVER_TP], differs[OVER_DP] };
 
     if (comm_host_all_reduce(comm_world_group(d->c.world), n, 2, DTYPE_I64, COMM_SUM, e) < 0)
         return -1;
-    *so = n[0] > comm_size(d->c.tp) && n[1] == 0;
-    return 0;
-}
-
-/* The oldest step of the trail that has a difference, and what it is: 1, *f and *so. 0: there is none. */
-static int follow_trail(struct digest_set *d, int n_noted, struct digest_finding *f, bool *so, struct dev_stream *s,
-                        struct err *e)
-{
-    const int rows = n_noted < TRAIL ? n_noted : TRAIL, width = on_trail(d);
-    struct digest_finding there = { .rank = -1 };
-    struct strbuf sb = {0};
-    uint64_t sum[TRAIL];
-    int64_t first, ago;
-    int rc;
-
-    if (rows == 0)
-        return 0;
-    d->k->dev->copy(d->trail_own, d->trail, (uint64_t)rows * (uint64_t)width * sizeof *d->trail, s);
-    if (await(d, s, e) < 0)
-        return -1;
-    for (int i = 0; i < rows; i++)
-        sum[i] = sum_of(d->trail_own + (int64_t)((n_noted - rows + i) % TRAIL) * width, width);
-    if (first_unlike(d->c.tp, sum, rows, &first, e) < 0)
-        return -1;
-    ago = rows - first;
-    if (comm_host_all_reduce(comm_world_group(d->c.world), &ago, 1, DTYPE_I64, COMM_MAX, e) < 0)
-        return -1;
-    if (ago == 0)
-        return 0;
-    if (find(d, d->c.tp, (struct digest_part){ OVER_TP, d->trail_own + (n_noted - ago) % TRAIL * width, width }, &there,
-             e) < 0 ||
-        spread(d, there.differ > 0, false, so, e) < 0)
-        return -1;
-    rc = share(d, &there, e);
-    if (rc <= 0)
-        return rc;
-    *f = there;
-    strbuf_addf(&sb, "%s, %d iterations ago", there.text, (int)ago);
-    snprintf(f->text, sizeof f->text, "%s", sb.buf);
-    strbuf_free(&sb);
-    return 1;
-}
-
-int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e)
-{
-    struct digest_finding found[3] = {{ .rank = -1 }, { .rank = -1 }, { .rank = -1 }};
-    struct comm *const group[] = { [OVER_DP] = d->c.dp, [OVER_TP] = d->c.tp, [OVER_TIED] = d->c.tied };
-    const int n_noted = d->n_noted;
-    bool so;
-    int rc;
-
-    d->n_noted = 0;
-    if (take(d, s, e) < 0)
-        return -1;
-    for (int list = 0; list < 3; list++)
-        if (compare(d, group[list], list, &found[list], e) < 0)
-            return -1;
-    *f = found[0];
-    for (int list = 1; list < 3; list++)
-        if (found[list].differ && (!f->differ || (f->rank < 0 && found[list].rank >= 0)))
-            *f = found[list];
-    rc = share(d, f, e);
-    if (rc <= 0)
-        return rc;
-    if (spread(d, found[OVER_TP].differ > 0, found[OVER_DP].differ > 0, &so, e) < 0 ||
-        follow_trail(d, n_noted, f, &so, s, e) < 0)
-        return -1;
-    if (so) {
+    if (n[0] > comm_size(d->c.tp) && n[1] == 0) {
         f->rank = -1;
         snprintf(f->text, sizeof f->text, "%s: copies differ in several groups of tensor ranks, and it is not known "
                  "where it began", f->tensor);
     }
-    return 1;
+    return 0;
+}
+
+int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e)
+{
+    struct comm *const group[] = { [OVER_DP] = d->c.dp, [OVER_TP] = d->c.tp, [OVER_TIED] = d->c.tied };
+    int64_t ago[LISTS], most = 0;
+    bool differs[LISTS];
+    int rows;
+
+    take(d, true, s);
+    rows = d->n_noted < TRAIL ? d->n_noted : TRAIL;
+    d->k->dev->copy(d->own, d->on_device, (uint64_t)rows * (uint64_t)d->n * sizeof *d->own, s);
+    if (await(d, s, e) < 0)
+        return -1;
+    for (int list = 0; list < LISTS; list++) {
+        if (begin_of(d, group[list], list, rows, &ago[list], e) < 0)
+            return -1;
+        most = ago[list] > most ? ago[list] : most;
+    }
+    if (comm_host_all_reduce(comm_world_group(d->c.world), &most, 1, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    for (int list = 0; list < LISTS; list++)
+        differs[list] = most > 0 && ago[list] == most;
+    if (most > 0 && (find_in(d, group, differs, row_of(d, rows, rows - (int)most), f, e) < 0 ||
+                     share(d, f, e) < 0 || forget_where(d, differs, f, e) < 0))
+        return -1;
+    d->n_noted = 0;
+    if (most > 1)
+        snprintf(f->text + strlen(f->text), sizeof f->text - strlen(f->text), ", %d iterations ago", (int)most - 1);
+    return most > 0;
 }
 
 /* ---- the same work twice ---- */
 
 int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e)
 {
-    d->k->digest_runs(d->on_device, d->st->grads, t, d->whole, s);
-    d->k->dev->copy(d->own, d->on_device, (uint64_t)d->g->n_params * sizeof *d->own, s);
+    const int64_t at = (int64_t)TRAIL * d->n;
+
+    d->k->digest_runs(d->on_device + at, d->st->grads, t, d->whole, s);
+    d->k->dev->copy(d->own + at, d->on_device + at, (uint64_t)d->g->n_params * sizeof *d->own, s);
     if (await(d, s, e) < 0)
         return -1;
-    memcpy(d->grads[time], d->own, (size_t)d->g->n_params * sizeof *d->own);
+    memcpy(d->grads[time], d->own + at, (size_t)d->g->n_params * sizeof *d->own);
     return 0;
 }
 

@@ -121,7 +121,7 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
     if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
         return -1;
     if (iteration % every != 0 && !no_number && !(t->saver && save_schedule_due(&t->o.saves, iteration))) {
-        digest_note(t->digest, NULL);
+        digest_note(t->digest, t->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->digest_tokens, NULL);
         watch_phase(comm_watch(t->world), "optimizer", iteration, -1);
         t->digest_s += clock_s() - begin;
         return 0;
