@@ -55,31 +55,32 @@ int parse_int(const char *s, int64_t min, int64_t max, int64_t *out)
     return 0;
 }
 
-/* Levenshtein distance of two short words, one row at a time. */
+/*
+ * The distance of two short words, one row at a time: letters added, lost or changed, and neighbours that changed
+ * places (Damerau's; each letter takes part in one mistake).
+ */
 static int word_distance(const char *a, const char *b)
 {
-    int row[64], n = (int)strlen(b);
+    int row[3][64], n = (int)strlen(b), i;
 
     if (n >= 64 || strlen(a) >= 64)
         return 99;
     for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
+        row[0][j] = j;
+    for (i = 1; a[i - 1]; i++) {
+        const int *up = row[(i - 1) % 3], *above = row[(i + 1) % 3];    /* above: of two letters before */
+        int *now = row[i % 3];
 
-        row[0] = i;
+        now[0] = i;
         for (int j = 1; j <= n; j++) {
-            int up = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-
-            if (up + 1 < best)
-                best = up + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
+            now[j] = up[j - 1] + (a[i - 1] != b[j - 1]);
+            now[j] = up[j] + 1 < now[j] ? up[j] + 1 : now[j];
+            now[j] = now[j - 1] + 1 < now[j] ? now[j - 1] + 1 : now[j];
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above[j - 2] + 1 < now[j])
+                now[j] = above[j - 2] + 1;
         }
     }
-    return row[n];
+    return row[(i - 1) % 3][n];
 }
 
 const char *parse_nearest(const char *s, const char *const *words, int n)

@@ -63,11 +63,18 @@ static void sizes_and_numbers(void **state)
 static void nearest_words(void **state)
 {
     static const char *const words[] = { "format", "force", "threads", "verify" };
+    static const char *const swapped[] = { "step", "set", "version", "test", "help", "verify" };
 
     (void)state;
     assert_string_equal(parse_nearest("fromat", words, 4), "format");
     assert_string_equal(parse_nearest("thread", words, 4), "threads");
     assert_null(parse_nearest("zzzzzz", words, 4));
+    /* Neighbours that changed places are one mistake, not two. */
+    assert_string_equal(parse_nearest("hlep", swapped, 6), "help");
+    assert_string_equal(parse_nearest("verfiy", swapped, 6), "verify");
+    assert_string_equal(parse_nearest("tset", swapped, 6), "set");
+    assert_string_equal(parse_nearest("hepl", swapped, 6), "help");
+    assert_string_equal(parse_nearest("ehlp", swapped, 6), "help");
 }
 
 static void natural_order(void **state)
