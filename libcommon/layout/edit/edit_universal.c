@@ -46,8 +46,7 @@ static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum
 
     *row = *of;
     row->name = padding_key;
-    row->map[st] = tmap_slice_zeros(x->arena, x->s->files, &zeros, DTYPE_F32,
-                                    of->map[st]->len / (uint64_t)of->shape[0]);
+    row->map[st] = tmap_slice_zeros(x->arena, x->s->files, &zeros, DTYPE_F32, sizeof(float) * (uint64_t)of->shape[1]);
     return row;
 }
 
