@@ -196,7 +196,10 @@ static int take_tensors(struct hf_target *t, struct err *e)
 
 /* ---- a model of any family ---- */
 
-/* A buffer keeps its type, as `module` has it; so does what is no floating point number. */
+/*
+ * A buffer keeps its type, as `module` has it; so do whole numbers and truth values. DTYPE_N: of numbers that would
+ * have to become another type, and cannot.
+ */
 static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
 {
     if (t->q.as_is)
@@ -204,6 +207,8 @@ static enum dtype named_dtype(const struct hf_target *t, const struct param *p, 
     for (int i = 0; i < t->src->n_values; i++)
         if (t->src->value[i].buffer && strcmp(t->src->value[i].name, p->name) == 0)
             return m->dtype;
+    if (m->dtype == DTYPE_F64 || m->dtype == DTYPE_C64 || m->dtype == DTYPE_C128)
+        return DTYPE_N;
     return plan_op_of(m->dtype, t->q.config.dtype) < 0 ? m->dtype : t->q.config.dtype;
 }
 
@@ -222,6 +227,11 @@ static int take_named(struct hf_target *t, int param, struct err *e)
         return -1;
     }
     to->dtype = named_dtype(t, p, to->map);
+    if (to->dtype == DTYPE_N) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, of which no %s is made; without --dtype tensors "
+                 "keep their types", p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
+        return -1;
+    }
     to->len = to->map->len / (uint64_t)dtype_size(to->map->dtype) * (uint64_t)dtype_size(to->dtype);
     t->tensor_bytes += to->len;
     return 0;
