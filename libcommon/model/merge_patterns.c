@@ -49,33 +49,14 @@ static const char *const list_keys[N_LISTS] = {
 
 struct merge_patterns {
     struct pattern_list list[N_LISTS];
+    struct merge_parts_list *fused;     /* NULL: not asked for */
 };
-
-/* "^...$", characters that stand for themselves in between, with or without a backslash: the name, else NULL. */
-static char *pattern_name(const char *text)
-{
-    char *name = xstrdup(text), *to = name;
-
-    for (const char *s = text + 1; *text == '^' && *s; s++) {
-        if (*s == '$' && !s[1]) {
-            *to = 0;
-            return name;
-        }
-        if (*s == '\\' && ispunct((unsigned char)s[1]))
-            s++;
-        else if (strchr("\\.^$*+?{}[]|()", *s))
-            break;
-        *to++ = *s;
-    }
-    free(name);
-    return NULL;
-}
 
 /* Tokens of `text`, or the character that is outside the subset (-1 in *bad: too long). */
 static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 {
     p->text = text;
-    p->name = pattern_name(text);
+    p->name = merge_parts_name(text);
     if (p->name)
         return true;
     p->tok = xcalloc(PATTERN_MAX, sizeof *p->tok);
@@ -216,7 +197,7 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
 }
 
 /* Keys of the block that say nothing we can apply. */
-static bool check_keys(const struct pk *info, const char *file, struct report *r)
+static bool check_keys(const struct pk *info, bool fused, const char *file, struct report *r)
 {
     static const char *const known[] = {
         "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size",
@@ -239,7 +220,7 @@ static bool check_keys(const struct pk *info, const char *file, struct report *r
             report_add(r, SEV_WARNING, "universal_info", file, ERR_NO_BYTE, NULL,
                        "universal_checkpoint_info has an unknown key '%s'", key ? key : "?");
     }
-    if (pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
+    if (!fused && pk_items(pk_get(info, "parameter_with_sub_params"), &n_sub) && n_sub > 0) {
         report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
                    "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
         ok = false;
@@ -304,7 +285,7 @@ static const char *defect(const struct merge_patterns *p, const char *const *nam
     return NULL;
 }
 
-struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n,
+struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n, bool fused,
                                           const char *file, struct report *r)
 {
     struct merge_patterns *p;
@@ -314,7 +295,9 @@ struct merge_patterns *merge_patterns_new(const struct pk *info, const char *con
     if (!info || pk_is_none(info))
         return NULL;
     p = xcalloc(1, sizeof *p);
-    ok = check_keys(info, file, r);
+    ok = check_keys(info, fused, file, r);
+    p->fused = fused && ok ? merge_parts_read(info, file, r) : NULL;
+    ok &= !fused || p->fused;
     for (int l = 0; l < N_LISTS; l++)
         ok &= list_read(&p->list[l], info, list_keys[l], file, r);
     why = ok ? defect(p, names, n) : NULL;
@@ -329,10 +312,16 @@ struct merge_patterns *merge_patterns_new(const struct pk *info, const char *con
     return p;
 }
 
+const struct merge_parts *merge_patterns_parts(const struct merge_patterns *p, const char *param)
+{
+    return p->fused ? merge_parts_find(p->fused, param) : NULL;
+}
+
 void merge_patterns_free(struct merge_patterns *p)
 {
     if (!p)
         return;
+    merge_parts_free(p->fused);
     for (int l = 0; l < N_LISTS; l++) {
         for (int i = 0; i < p->list[l].n; i++) {
             free(p->list[l].pattern[i].name);

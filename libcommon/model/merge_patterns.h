@@ -6,6 +6,7 @@
 
 #include "libcommon/base/report.h"
 #include "libcommon/format/pickle/pickle.h"
+#include "libcommon/model/merge_parts.h"
 #include "libcommon/model/params.h"
 
 /*
@@ -19,10 +20,13 @@ struct merge_patterns;
  * table applies. Codes: "pattern" (unsupported or ambiguous: ERROR; matches nothing, or
  * contradicts the table: WARNING), "universal_info" (unusable block, unknown key: WARNING;
  * a rule we do not have: ERROR). `names` are all parameters of the checkpoint.
+ * fused: the caller joins fused parameters by their parts; else a block that has some is unusable, an ERROR.
  */
-struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n,
+struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n, bool fused,
                                           const char *file, struct report *r);
 void merge_patterns_free(struct merge_patterns *p);     /* NULL is fine */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param);
+/* How a fused parameter is joined; its rule has to be concat_0. NULL: it is none. */
+const struct merge_parts *merge_patterns_parts(const struct merge_patterns *p, const char *param);
 
 #endif

@@ -94,7 +94,7 @@ static bool block_fits(const struct ds_target *t, const struct pk *block)
 
     for (int i = 0; i < t->n_params; i++)
         name[i] = t->param[i].name;
-    p = merge_patterns_new(block, name, t->n_params, "", r);
+    p = merge_patterns_new(block, name, t->n_params, false, "", r);
     fits = p != NULL;
     for (int i = 0; i < t->n_params && fits; i++)
         fits = merge_patterns_rule(p, name[i]) == t->param[i].from->merge;

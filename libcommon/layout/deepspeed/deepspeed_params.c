@@ -174,7 +174,7 @@ static struct merge_patterns *find_patterns(struct ds *d, const struct draft *p,
 
     for (int i = 0; i < n; i++)
         names[i] = p[i].owner->name;
-    patterns = merge_patterns_new(pk_get(pt_root(f->pt), "universal_checkpoint_info"), names, n,
+    patterns = merge_patterns_new(pk_get(pt_root(f->pt), "universal_checkpoint_info"), names, n, false,
                                   files_name(d->s->files, f->file), d->r);
     free(names);
     return patterns;

@@ -12,12 +12,14 @@
 #include "libcommon/layout/zero/zero.h"
 #include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"
+#include "libcommon/plan/tmap_slice.h"
 
 struct joining {
     struct source *const *rank;         /* [n]; the first becomes the whole */
     int n;
     struct merge_patterns *patterns;    /* or NULL */
     struct family *family;              /* or NULL */
+    const struct merge_parts *parts;    /* of the parameter at hand; NULL: it is not fused */
     struct report *r;
 };
 
@@ -90,7 +92,8 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
     for (int i = 0; i < s->n_params; i++)
         if (!s->param[i].shared_with)
             name[n++] = s->param[i].name;
-    j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, path, j->r);
+    j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, true, path,
+                                     j->r);
     free(name);
     return j->patterns ? 0 : find_family(j, e);
 }
@@ -101,6 +104,30 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
 static const struct tmap *map_of(const struct param *p, int st)
 {
     return st < STATE_N ? p->state[st] : p->copy;
+}
+
+/* A fused parameter: part by part the pieces of all ranks, by rows. */
+static struct tmap *join_parts(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
+{
+    struct tmap_part *part = xcalloc((size_t)j->parts->n * (size_t)j->n, sizeof *part);
+    uint64_t *at = xcalloc((size_t)j->n, sizeof *at);
+    struct tmap *m;
+    int n = 0;
+
+    for (int k = 0; k < j->parts->n; k++)
+        for (int t = 0; t < j->n; t++) {
+            const struct tmap *one = map_of(slice[t], st);
+            const uint64_t rows = (uint64_t)merge_parts_width(j->parts, k, t, j->n);
+            const uint64_t len = one->len / (uint64_t)(whole->shape[0] / j->n) * rows;
+
+            if (len)
+                part[n++] = (struct tmap_part){ one, at[t], len };
+            at[t] += len;
+        }
+    m = tmap_parts(j->rank[0]->arena, part, n);
+    free(part);
+    free(at);
+    return m;
 }
 
 /* The slices of one state; NULL: a rank has none, or of another type (told). */
@@ -124,6 +151,8 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
         m->dtype = one->dtype;
         m->slice[t] = *one->slice;      /* without tensor ranks a map is one slice */
     }
+    if (j->parts)
+        return join_parts(j, whole, slice, st);
     merge_map(a, whole, m);
     return m;
 }
@@ -185,12 +214,40 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
     return -1;
 }
 
-static void join_param(const struct joining *j, struct param *p, struct param **slice)
+/* Do the parts' rows make each rank's slice? */
+static bool check_parts(const struct joining *j, const struct param *p, int rule)
+{
+    for (int t = 0; j->parts && t < j->n; t++) {
+        int64_t rows = 0, width = 0;
+
+        for (int k = 0; k < j->parts->n && width >= 0 && rows <= p->shape[0]; k++) {
+            width = merge_parts_width(j->parts, k, t, j->n);
+            rows += width;
+        }
+        if (width >= 0 && rows == p->shape[0] && rule == MERGE_CAT0 && p->ndim > 0)
+            continue;
+        report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+                   "sub_param_shard_widths do not fit the slice of tensor rank %d, %lld rows by %s", t,
+                   (long long)p->shape[0], merge_rule_name((enum merge_rule)rule));
+        return false;
+    }
+    return true;
+}
+
+static int find_rule(const struct joining *j, const struct param *p, struct param *const *slice)
+{
+    const int rule = j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
+
+    return rule < 0 || check_parts(j, p, rule) ? rule : -1;
+}
+
+static void join_param(struct joining *j, struct param *p, struct param **slice)
 {
     struct param whole = *p;
-    bool found = find_slices(j, p, slice);
-    int rule = !found ? -1 : j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
+    int rule;
 
+    j->parts = j->patterns ? merge_patterns_parts(j->patterns, p->name) : NULL;
+    rule = find_slices(j, p, slice) ? find_rule(j, p, slice) : -1;
     whole.merge = rule < 0 ? MERGE_CAT0 : (enum merge_rule)rule;
     if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r)) {
         memset(p->state, 0, sizeof p->state);

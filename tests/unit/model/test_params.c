@@ -135,7 +135,7 @@ static void test_patterns(void **state)
     struct merge_patterns *p;
 
     (void)state;
-    p = merge_patterns_new(info, names, N_NAMES, "f.pt", r);
+    p = merge_patterns_new(info, names, N_NAMES, false, "f.pt", r);
     assert_non_null(p);
     assert_int_equal(report_n(r), 0);
     for (int i = 0; i < N_NAMES; i++)
@@ -171,7 +171,7 @@ static void test_whole_names(void **state)
     pk_set_str(a, info, "parameter_with_row_parallelism_patterns", row);
     pk_set_str(a, info, "tp_replicated_parameter_patterns", copy);
     pk_set_str(a, info, "affine_map", pk_dict(a));
-    p = merge_patterns_new(info, model, 3 * LAYERS, "f.pt", r);
+    p = merge_patterns_new(info, model, 3 * LAYERS, false, "f.pt", r);
     assert_non_null(p);
     assert_int_equal(report_n(r), 0);
     for (int i = 0; i < LAYERS; i++) {
@@ -195,7 +195,7 @@ static void test_halves(void **state)
 
     (void)state;
     set_list(a, info, "parameter_with_2_sub_params_cat_dim_0", halves, 1);
-    p = merge_patterns_new(info, names, N_NAMES, "f.pt", r);
+    p = merge_patterns_new(info, names, N_NAMES, false, "f.pt", r);
     assert_non_null(p);
     assert_int_equal(report_n(r), 0);
     assert_int_equal(merge_patterns_rule(p, "3.mlp.dense_h_to_4h.weight"), MERGE_CAT0_HALVES);
@@ -213,13 +213,13 @@ static void test_unusable(void **state)
     struct pk *info = good_info(a);
 
     (void)state;
-    assert_null(merge_patterns_new(NULL, names, N_NAMES, "f.pt", r));
+    assert_null(merge_patterns_new(NULL, names, N_NAMES, false, "f.pt", r));
     assert_int_equal(report_n(r), 0);
-    assert_null(merge_patterns_new(pk_dict(a), names, N_NAMES, "f.pt", r));
+    assert_null(merge_patterns_new(pk_dict(a), names, N_NAMES, false, "f.pt", r));
     expect(r, 0, SEV_WARNING, "universal_info",
            "universal_checkpoint_info has no tensor-parallel patterns: merging by the GPT table instead");
     set_list(a, info, "parameter_with_row_parallelism_patterns", bare, 2);
-    assert_null(merge_patterns_new(info, names, N_NAMES, "f.pt", r));
+    assert_null(merge_patterns_new(info, names, N_NAMES, false, "f.pt", r));
     expect(r, 1, SEV_WARNING, "universal_info",
            "universal_checkpoint_info has row-parallel patterns that match no parameter (old un-anchored form?): "
            "merging by the GPT table instead");
@@ -242,7 +242,7 @@ static void test_refused(void **state)
     pk_set_str(a, info, "made_up", pk_int(a, 1));
     pk_add(a, sub, pk_dict(a));
     pk_set_str(a, info, "parameter_with_sub_params", sub);
-    assert_null(merge_patterns_new(info, names, N_NAMES, "f.pt", r));
+    assert_null(merge_patterns_new(info, names, N_NAMES, false, "f.pt", r));
     expect(r, 0, SEV_WARNING, "universal_info", "universal_checkpoint_info has an unknown key 'made_up'");
     expect(r, 1, SEV_ERROR, "universal_info",
            "universal_checkpoint_info uses parameter_with_sub_params, which is not supported");
@@ -256,7 +256,7 @@ static void test_refused(void **state)
     info = good_info(a);
     set_list(a, info, "parameter_to_average_patterns", twice, 2);
     set_list(a, info, "vocabulary_parameter_patterns", &bad[2], 1);
-    p = merge_patterns_new(info, names, N_NAMES, "f.pt", r);
+    p = merge_patterns_new(info, names, N_NAMES, false, "f.pt", r);
     assert_non_null(p);
     expect(r, 0, SEV_WARNING, "pattern", "pattern '3.x' of vocabulary_parameter_patterns matches no parameter");
     expect(r, 1, SEV_WARNING, "pattern",
@@ -284,7 +284,7 @@ static void test_no_explosion(void **state)
     memset(name, '1', 200);
     name[200] = '\0';
     set_list(a, info, "parameter_to_average_patterns", &one, 1);
-    merge_patterns_free(merge_patterns_new(info, (const char *const[]){ name, names[2] }, 2, "f.pt", r));
+    merge_patterns_free(merge_patterns_new(info, (const char *const[]){ name, names[2] }, 2, false, "f.pt", r));
     report_free(r);
     arena_free(a);
 }

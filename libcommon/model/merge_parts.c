@@ -1,0 +1,134 @@
+/*
+ * merge_parts.c - the lists of fused parameters are read into a table, sorted by name
+ */
+#include "libcommon/model/merge_parts.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+enum { ENTRIES_MAX = 1 << 14, PARTS_MAX = 64 };       /* real ones: two or three a layer; of three parts */
+static const int64_t ROWS_MAX = (int64_t)1 << 40;
+
+struct merge_parts_list {
+    int n, cap;
+    struct merge_parts *entry;          /* by name */
+};
+
+char *merge_parts_name(const char *text)
+{
+    char *name = xstrdup(text), *to = name;
+
+    for (const char *s = text + 1; *text == '^' && *s; s++) {
+        if (*s == '$' && !s[1]) {
+            *to = 0;
+            return name;
+        }
+        if (*s == '\\' && ispunct((unsigned char)s[1]))
+            s++;
+        else if (strchr("\\.^$*+?{}[]|()", *s))
+            break;
+        *to++ = *s;
+    }
+    free(name);
+    return NULL;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct merge_parts *)a)->name, ((const struct merge_parts *)b)->name);
+}
+
+static int refuse(const char *pattern, const char *why, const char *file, struct report *r)
+{
+    report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
+               "parameter_with_sub_params of universal_checkpoint_info: %.80s: %s, which is not supported",
+               pattern ? pattern : "an entry without a pattern", why);
+    return -1;
+}
+
+/* One pattern of an entry that is cut by rows. */
+static int take_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern, const char *file,
+                        struct report *r)
+{
+    struct merge_parts p = { .name = pattern ? merge_parts_name(pattern) : NULL };
+    uint32_t n = 0;
+    bool named;
+
+    p.widths = pattern ? pk_items(pk_get(pk_get(info, "sub_param_shard_widths"), pattern), &n) : NULL;
+    p.n = (int)n;
+    if (p.name && p.widths && n > 0 && n <= PARTS_MAX && l->n < ENTRIES_MAX) {
+        ARRAY_ROOM(l->entry, l->cap, l->n + 1);
+        l->entry[l->n++] = p;
+        return 0;
+    }
+    named = p.name != NULL;
+    free(p.name);
+    return refuse(pattern, named ? "sub_param_shard_widths do not say how many rows of its parts each rank has"
+                                 : "a pattern that is not one parameter's whole name", file, r);
+}
+
+static int take_entry(struct merge_parts_list *l, const struct pk *info, const struct pk *entry, const char *file,
+                      struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **pattern = pk_items(pk_get(entry, "patterns"), &n);
+    int64_t dim = -1;
+    int rc = 0;
+
+    if (!pattern || n == 0)
+        return refuse(NULL, "names no parameter", file, r);
+    pk_as_int(pk_get(entry, "partition_dim"), &dim);
+    if (dim != 0)
+        return refuse(pk_as_str(pattern[0]), "its parts are not cut by rows", file, r);
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        rc = take_pattern(l, info, pk_as_str(pattern[i]), file, r);
+    return rc;
+}
+
+struct merge_parts_list *merge_parts_read(const struct pk *info, const char *file, struct report *r)
+{
+    struct merge_parts_list *l = xcalloc(1, sizeof *l);
+    uint32_t n = 0;
+    struct pk **entry = pk_items(pk_get(info, "parameter_with_sub_params"), &n);
+    int rc = 0;
+
+    for (uint32_t i = 0; entry && i < n && rc == 0; i++)
+        rc = take_entry(l, info, entry[i], file, r);
+    if (l->n)
+        qsort(l->entry, (size_t)l->n, sizeof *l->entry, by_name);
+    for (int i = 1; i < l->n && rc == 0; i++)
+        if (by_name(&l->entry[i - 1], &l->entry[i]) == 0)
+            rc = refuse(l->entry[i].name, "is named by two entries", file, r);
+    if (rc == 0)
+        return l;
+    merge_parts_free(l);
+    return NULL;
+}
+
+void merge_parts_free(struct merge_parts_list *l)
+{
+    for (int i = 0; l && i < l->n; i++)
+        free(l->entry[i].name);
+    if (l)
+        free(l->entry);
+    free(l);
+}
+
+const struct merge_parts *merge_parts_find(const struct merge_parts_list *l, const char *name)
+{
+    const struct merge_parts key = { .name = (char *)name };
+
+    return l->n ? bsearch(&key, l->entry, (size_t)l->n, sizeof *l->entry, by_name) : NULL;
+}
+
+int64_t merge_parts_width(const struct merge_parts *p, int part, int rank, int tp)
+{
+    uint32_t n = 0;
+    struct pk **width = pk_items(p->widths[part], &n);
+    int64_t rows = -1;
+
+    return width && n == (uint32_t)tp && pk_as_int(width[rank], &rows) && rows >= 0 && rows <= ROWS_MAX ? rows : -1;
+}
