@@ -149,3 +149,18 @@ void convert_cli_told(const struct convert_cli_job *j, const struct convert_resu
     convert_cli_add(o, r);
     cli_json(o);
 }
+
+int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e)
+{
+    struct convert_opts o = convert_cli_opts(j->cli, j->out, j->shape);
+    struct convert_result res;
+    int rc;
+
+    if (j->cli->dry_run)
+        return convert_cli_plan(j, k, e);
+    o.move_latest = !j->cli->set_latest ? NULL : j->pointer ? j->pointer : "latest";
+    rc = convert_run(j->src, k, &o, &res, e);
+    if (rc == 0)
+        convert_cli_told(j, &res);
+    return rc;
+}

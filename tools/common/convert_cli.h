@@ -39,11 +39,15 @@ struct convert_cli_job {
     const char *out;
     const char *what;                   /* it will be: "ZeRO-2, 3 ranks, 34 parameters" */
     json_t *facts;                      /* the same as an object's keys */
+    const char *shape;                  /* for convert_cli_write(): the options that shape the output, as text; */
+    const char *pointer;                /* what --set-latest writes; NULL: "latest" */
 };
 /* What was settled by rule or is lost: a line each, on stdout. */
 void convert_cli_notes(const struct report *notes);
 /* For --dry-run: rehearse the sink, which is closed, and print. EXIT_OK, EXIT_BAD where the disk has no room, or -1. */
 MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e);
+/* With --dry-run the plan; else the sink is run and its result told. The sink is closed. As convert_cli_plan(). */
+MUST_CHECK int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /* What became of it: a line on stderr, or an object on stdout. */
 void convert_cli_told(const struct convert_cli_job *j, const struct convert_result *r);
 

@@ -23,6 +23,16 @@ struct merge_job {
 
 /* 0, or -1 after saying what is wrong. */
 int job_parse(struct merge_job *j, int argc, char **argv);
+/* Of ZeRO without pipeline: what an opened source and the options allow; then files of one tensor rank. -1 with *e. */
+int merge_zero_check(const struct merge_job *j, const struct source *s, struct err *e);
+int merge_zero(struct merge_job *j, struct source *s, struct err *e);
+/* Copies that disagree are settled as --replicas says, in all states together, or refused: -1 with *e. */
+int merge_repair(struct merge_job *j, struct source *s, struct err *e);
+int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct err *e);
+/* The one or the other, where there are any. */
+int merge_settle(struct merge_job *j, struct source *s, struct err *e);
+/* Copies that were compared, and what was settled, for --json. */
+json_t *merge_json(const struct merge_job *j);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct merge_job *j);
 

@@ -23,10 +23,10 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: merge-tp [options] IN OUT\n"
     "       merge-tp --check [options] IN\n"
-    "Merge the tensor-parallel ranks of a Megatron-DeepSpeed checkpoint: weights, masters and\n"
-    "moments. First every tensor that each rank keeps a copy of (LayerNorms, row-parallel\n"
-    "biases, position tables) is compared in all states; while copies disagree nothing is\n"
-    "merged unless --replicas says how to settle them. IN is a tag folder, a folder with\n"
+    "Merge the tensor-parallel ranks of a Megatron-DeepSpeed checkpoint, or of one of DeepSpeed's\n"
+    "AutoTP: weights, masters and moments. First every tensor that each rank keeps a copy of\n"
+    "(LayerNorms, row-parallel biases, position tables) is compared in all states; while\n"
+    "copies disagree nothing is merged unless --replicas says how to settle them. IN is a tag folder, a folder with\n"
     "'latest', or a tar of one; OUT is the tag folder to make.\n";
 static const char tail[] =
     "Exit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"

@@ -25,48 +25,12 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
     strbuf_free(&sb);
 }
 
-static json_t *repaired_json(const struct merge_job *j)
-{
-    return json_pack("{s:i, s:i}", "parameters", j->repaired.n_params, "states", j->repaired.n);
-}
-
 static void print_result(const struct merge_job *j, const struct ds_write *w, const struct convert_result *r)
 {
-    json_t *more = NULL;
-
-    if (j->cli.json)
-        more = json_pack("{s:o, s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose), "repaired",
-                         repaired_json(j));
-    ds_write_tell_result(w, r, more);
+    ds_write_tell_result(w, r, j->cli.json ? merge_json(j) : NULL);
     if (r->published && j->repaired.n && !j->cli.json)
         cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
                 j->repaired.n_params == 1 ? "" : "s", j->out);
-}
-
-/* ---- repairing ---- */
-
-/* Values that were settled lie beside OUT until they are written; where that folder is still to be made, or
- * nothing is to be written, in /tmp. */
-static int repair(struct merge_job *j, struct source *s, struct err *e)
-{
-    char *dir = path_parent(j->out);
-    struct repair_opts o = { .how = j->cli.replicas, .stopped = cli_stopped,
-                             .spool = !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp" };
-    int rc = repair_run(s, &j->replicas, &o, &j->repaired, e);
-
-    free(dir);
-    if (rc == 0)
-        repair_log(s, &j->repaired, j->cli.replicas, &j->log);
-    return rc;
-}
-
-static int refuse_drift(const struct merge_job *j, const struct source *s, struct err *e)
-{
-    int n = replicas_out_of_sync(&j->replicas);
-
-    err_data(e, s->path, ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas average, "
-             "first or majority settles %s, --check tells more", n, n == 1 ? " is" : "s are", n == 1 ? "it" : "them");
-    return -1;
 }
 
 /* ---- merging ---- */
@@ -79,7 +43,7 @@ static int print_plan(struct merge_job *j, struct ds_write *w, struct ds_target 
     int rc;
 
     /* What was settled is told in a file of its own. */
-    if (drifted && !stuck && repair(j, w->src, e) < 0)
+    if (drifted && !stuck && merge_repair(j, w->src, e) < 0)
         return -1;
     t->repair_log = drifted && !stuck ? &j->log : NULL;
     more = j->cli.json ? json_pack("{s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose)) : NULL;
@@ -107,22 +71,21 @@ static int make_target(struct merge_job *j, struct source *s, struct report *not
 static int settle_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
                             struct err *e)
 {
-    bool drifted = !j->replicas.in_sync;
     struct convert_result res;
 
-    if (drifted && j->cli.replicas == REPLICAS_FAIL)
-        return refuse_drift(j, w->src, e);
-    if (ds_write_check(w, e) < 0 || (drifted && repair(j, w->src, e) < 0))
+    if (!j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL)
+        return merge_refuse_drift(j, w->src, e);
+    if (ds_write_check(w, e) < 0 || merge_settle(j, w->src, e) < 0)
         return -1;
     cli_warn_findings(&j->cli, notes);
-    t->repair_log = drifted ? &j->log : NULL;
+    t->repair_log = j->replicas.in_sync ? NULL : &j->log;
     if (ds_write_run(w, &res, e) < 0)
         return -1;
     print_result(j, w, &res);
     return 0;
 }
 
-static int merge(struct merge_job *j, struct source *s, struct err *e)
+static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
 {
     struct report *notes = report_new();
     struct ds_target *t = NULL;
@@ -138,16 +101,30 @@ static int merge(struct merge_job *j, struct source *s, struct err *e)
     return rc;
 }
 
+/* Layouts whose tensors are whole, whichever ranks wrote them, and files of one tensor rank: nothing to merge. */
+static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
+{
+    if (s->kind == LAYOUT_ZERO)
+        return merge_zero_check(j, s, e);
+    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+        err_usage(e, "%s: a %s checkpoint: its tensors are whole, whatever ranks wrote them, so there is nothing to "
+                  "merge; reshape --ranks or --mesh writes them for others", s->path, layout_name(s->kind));
+    else if (s->zero_stage)
+        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
+                  "ZeRO of it", s->path, s->zero_stage);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
 /* Compare; then stop there, or go on. */
 static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
 {
     struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };
 
-    if (replicas_check(s, &o, &j->replicas, e) < 0)
+    if ((!j->check && check_ranks(j, s, e) < 0) || replicas_check(s, &o, &j->replicas, e) < 0)
         return -1;
     print_replicas(j, s);
     if (!j->check)
-        return merge(j, s, e);
+        return s->kind == LAYOUT_ZERO ? merge_zero(j, s, e) : merge_pipeline(j, s, e);
     if (j->cli.json)
         cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(s->path), "replicas",
                            replicas_json(&j->replicas, j->cli.verbose)));

@@ -25,7 +25,6 @@ struct reshape_job {
     int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
     const char *rules, *config;         /* of a model of Transformers; NULL: not given */
-    const char *pointer;                /* what --set-latest writes; NULL: "latest" */
     struct strbuf shape;                /* the options that shape the output, as text */
 };
 
@@ -42,7 +41,5 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e);
 bool reshape_makes_names(const struct reshape_job *j, const struct source *s);
 /* Its parameters get Megatron-core's names and shapes, by the rules of its family. */
 int reshape_names(struct reshape_job *j, struct source *s, struct report *notes, struct err *e);
-/* Run the sink, which is closed, or print the plan: write.c. */
-int reshape_write(struct reshape_job *j, const struct convert_cli_job *c, struct sink *k, struct err *e);
 
 #endif

@@ -76,16 +76,16 @@ static int write_target(struct reshape_job *j, struct source *s, const struct dc
     const struct dcp_mesh mesh = j->mesh.rows ? j->mesh : (struct dcp_mesh){ j->ranks ? j->ranks : 1, 1 };
     const int ranks = mesh.rows * mesh.columns;
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
-    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     char *what = str_fmt("%s, %d ranks, %d parameters, %d entries", makes_torchdist(j, s) ? "torchdist" : "dcp", ranks,
                          s->n_params, t->table.n);
     int rc;
 
     if (makes_torchdist(j, s))
-        j->pointer = LATEST_ITERATION;
+        c.pointer = LATEST_ITERATION;
     c.what = what;
     c.facts = json_pack("{s:i}", "ranks", ranks);
-    rc = reshape_write(j, &c, dcp_sink(&so, t, mesh), e);
+    rc = convert_cli_write(&c, dcp_sink(&so, t, mesh), e);
     json_decref(c.facts);
     free(what);
     return rc;

@@ -52,13 +52,13 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
 static int write_target(struct reshape_job *j, struct source *s, const struct zero_target *t, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
-    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     char *what = str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, s->n_params);
     int rc;
 
     c.what = what;
     c.facts = json_pack("{s:i, s:i}", "zero_stage", t->shape.stage, "ranks", t->shape.world);
-    rc = reshape_write(j, &c, zero_sink(&so, t), e);
+    rc = convert_cli_write(&c, zero_sink(&so, t), e);
     json_decref(c.facts);
     free(what);
     return rc;
