@@ -4,7 +4,9 @@
  * The sample is cheap because it is small: 4,096 values from the start and the end of every
  * piece of a master (each shard's part of each parameter), and as many of its weights and second
  * moments: a thousandth of a large checkpoint's bytes, all of a tiny one. Reads are spread over
- * threads: they wait for the disk, not for the processor.
+ * threads: they wait for the disk, not for the processor. Of two states that were cut otherwise,
+ * one by rows and one by columns, a slice of one is no slice of the other: there the start and the
+ * end of the whole tensor are looked at.
  */
 #include "libcommon/check/mismatch.h"
 
@@ -111,6 +113,44 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
     return len ? -1 : 0;
 }
 
+/* Is step for step of the two boxes the same element? Counts of bytes are for elements of x and y bytes. */
+static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box *b, uint64_t y)
+{
+    if (a->n != b->n)
+        return false;
+    for (int i = 0; i < a->n - 1; i++)
+        if (a->level[i].at != b->level[i].at || a->level[i].len != b->level[i].len ||
+            a->level[i].stride / x != b->level[i].stride / y)
+            return false;
+    return a->level[a->n - 1].at / x == b->level[a->n - 1].at / y &&
+           a->level[a->n - 1].len / x == b->level[a->n - 1].len / y;
+}
+
+/* Is element i of slice k of one map that of the other, for all of them? */
+static bool cut_alike(const struct tmap *a, const struct tmap *b)
+{
+    const uint64_t x = (uint64_t)dtype_size(a->dtype), y = (uint64_t)dtype_size(b->dtype);
+    bool alike = a->op == b->op && a->n_slices == b->n_slices && a->row / x == b->row / y;
+
+    for (int k = 0; k < a->n_slices && alike; k++) {
+        const struct tmap_slice *s = &a->slice[k], *t = &b->slice[k];
+
+        alike = s->len / x == t->len / y && s->row_part / x == t->row_part / y &&
+                (a->op != TMAP_BOXES || same_box(s->box, x, t->box, y));
+    }
+    return alike;
+}
+
+/* Elements [first, first + n) of slice k; k < 0: of the tensor. */
+static int values_read(struct files *f, const struct tmap *m, int k, uint64_t first, uint64_t n, uint8_t *buf)
+{
+    const uint64_t size = (uint64_t)dtype_size(m->dtype);
+    struct err ignored = {0};
+
+    return k < 0 ? tmap_read(m, f, (struct tmap_range){ 0, first * size, n * size }, buf, &ignored)
+                 : slice_read(f, &m->slice[k], first * size, n * size, buf);
+}
+
 /* What the sample of one parameter shows: the worst piece of each kind, and its files. */
 struct sampled {
     enum severity severity;             /* of the weights' worst piece; NOTE: all is well */
@@ -134,20 +174,23 @@ static int file_of(const struct source *s, const struct extent *x)
     return files_record(s->files, x->record)->file;
 }
 
-/* Weights and masters of slice k from element `first` on, n of them; `x` is the masters' piece. */
+static const struct tmap *weights_of(const struct param *p)
+{
+    return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy;
+}
+
+/* Weights and masters of slice k, or of the tensor, from element `first` on, n of them; `x` is the masters' piece. */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
-    const struct tmap *w = m->p->state[STATE_BF16] ? m->p->state[STATE_BF16] : m->p->copy, *f = m->p->state[STATE_FP32];
+    const struct tmap *w = weights_of(m->p), *f = m->p->state[STATE_FP32];
+    const struct tmap_slice *from = w ? &w->slice[k < 0 ? 0 : k] : NULL;
     struct mismatch_count c = {0}, *worst = &m->out->weights;
-    const uint64_t size = w ? (uint64_t)dtype_size(w->dtype) : 0;
     uint8_t weights[SAMPLE * 4], masters[SAMPLE * 4];
     enum severity severity;
     enum mismatch_rule rule = m->masters_differ ? MISMATCH_FREE : mismatch_rule_of(m->s, m->p);
 
-    if (!w || !f || !mismatch_can_compare(w, f) || w->n_slices != f->n_slices ||
-        w->slice[k].len != f->slice[k].len / 4 * size || w->slice[k].n_extents == 0 ||
-        slice_read(m->s->files, &w->slice[k], first * size, n * size, weights) < 0 ||
-        slice_read(m->s->files, &f->slice[k], first * 4, n * 4, masters) < 0)
+    if (!w || !mismatch_can_compare(w, f) || from->n_extents == 0 ||
+        values_read(m->s->files, w, k, first, n, weights) < 0 || values_read(m->s->files, f, k, first, n, masters) < 0)
         return;
     mismatch_compare(&c, w->dtype, weights, masters, n);
     /* A single odd value is damage rather: its record's checksum is the one to tell of it. */
@@ -157,7 +200,7 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
         return;
     m->out->severity = severity;
     *worst = c;
-    m->out->weights_file = file_of(m->s, w->slice[k].extent);
+    m->out->weights_file = file_of(m->s, from->extent);
     m->out->masters_file = file_of(m->s, x);
 }
 
@@ -198,10 +241,9 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
     const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
     uint8_t sq[SAMPLE * 4], avg[SAMPLE * 4];
     uint64_t n_negative = 0, n_large = 0;
-    bool both = a && a->dtype == DTYPE_F32 && a->n_slices == v->n_slices && a->slice[k].len == v->slice[k].len &&
-                slice_read(m->s->files, &a->slice[k], first * 4, n * 4, avg) == 0;
+    bool both = a && a->dtype == DTYPE_F32 && a->len == v->len && values_read(m->s->files, a, k, first, n, avg) == 0;
 
-    if (slice_read(m->s->files, &v->slice[k], first * 4, n * 4, sq) < 0)
+    if (values_read(m->s->files, v, k, first, n, sq) < 0)
         return;
     for (uint64_t i = 0; i < n; i++) {
         n_negative += m->signs && f32_at(sq, i) < 0;
@@ -219,10 +261,29 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
 
-/* Ask fn about the start and the end of every piece of a map. */
-static void each_piece(struct sampler *m, const struct tmap *map, sample_fn *fn)
+/* Ask fn about the start and the end of the tensor, whatever its pieces are. */
+static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
 {
-    for (int k = 0; map && map->dtype == DTYPE_F32 && k < map->n_slices; k++) {
+    const uint64_t len = map->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
+    const struct tmap_slice *last = map->n_slices ? &map->slice[map->n_slices - 1] : NULL;
+
+    if (!last || !map->slice->n_extents || !last->n_extents || n == 0)
+        return;
+    fn(m, -1, 0, n, map->slice->extent);
+    if (rest)
+        fn(m, -1, len - rest, rest, &last->extent[last->n_extents - 1]);
+}
+
+/* Ask fn about the start and the end of every piece of a map, beside which it reads another (NULL: none). */
+static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *beside, sample_fn *fn)
+{
+    if (!map || map->dtype != DTYPE_F32)
+        return;
+    if (beside && !cut_alike(map, beside)) {
+        ends_of(m, map, fn);
+        return;
+    }
+    for (int k = 0; k < map->n_slices; k++) {
         uint64_t first = 0;
 
         for (int i = 0; i < map->slice[k].n_extents; i++) {
@@ -268,9 +329,9 @@ static void sample_param(const struct source *s, const struct param *p, const st
     out->moments_file = -1;
     if (!o->moments_only) {
         m.masters_differ = masters_differ(s, p);
-        each_piece(&m, p->state[STATE_FP32], sample_weights);
+        each_piece(&m, p->state[STATE_FP32], weights_of(p), sample_weights);
     }
-    each_piece(&m, p->state[STATE_EXP_AVG_SQ], sample_moments);
+    each_piece(&m, p->state[STATE_EXP_AVG_SQ], p->state[STATE_EXP_AVG], sample_moments);
 }
 
 /* ---- what it says ---- */
