@@ -7,7 +7,7 @@
 # a Python. QUICK=1: one folder.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python json "a json module"
-equal() { "$python" tests/golden/formats_forms_check.py "$@"; }
+equal() { "$python" tests/golden/forms/formats_forms_check.py "$@"; }
 echo '{"architectures": ["AnyForCausalLM"]}' >"$W/config.json"
 
 # through NAME EXPECTED COMMAND...: what the command makes in $W/out is equal, moments too; it is left there.

@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 quick && skip "many starts of torch"
 need_python 'numpy, torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"
-load() { "$python" -W ignore tests/golden/fsdp_check.py "$@"; }
+load() { "$python" -W ignore tests/golden/forms/fsdp_check.py "$@"; }
 
 # loads NAME IN HOW... -- COMMAND...: what the command makes in $W/out.
 loads() {

@@ -6,7 +6,7 @@
 # Needs a Python with torch and megatron-core; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'megatron.core.dist_checkpointing' "megatron-core"
-script=tests/golden/torchdist_check.py
+script=tests/golden/forms/torchdist_check.py
 
 # there_and_back FOLDER: 3 -> 2 -> 5 -> 3
 there_and_back() {

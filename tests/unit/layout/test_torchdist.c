@@ -1,7 +1,7 @@
 /*
  * test_torchdist.c - folders of Megatron-core: layers of a stack by name; damage is told of, or changes no tensor
  *
- * tests/data/torchdist/stacked is Megatron-core's own, flat made up by it (tests/golden/torchdist_check.py).
+ * tests/data/torchdist/stacked is Megatron-core's own, flat made up by it (tests/golden/forms/torchdist_check.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,12 +5,14 @@ fsdp_check.py FOLDER WORLD IN [put NAME NPY | drop LAYER | vocab TOKENS]
     torch as the words behind it say: a parameter replaced, a layer left out, rows of a vocabulary (the first ones stay).
 The model is a module of parameters with FOLDER's names and shapes, cut by fully_shard() and under AdamW.
 """
+import os
 import re
 import sys
 
 import numpy
 import torch
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from dcp_check import merged, spawn, start
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
