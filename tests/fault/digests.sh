@@ -89,10 +89,15 @@ check "checks: of none nothing" sh -c "! grep -q 'copies were compared' '$W/chec
 
 if [ -n "${SOAK:-}" ]; then
     hit=9
-    begin long 4 --digest-interval 1 --tensor-model-parallel-size 2 --save-interval 1000000 --exit-interval 10000
-    wait "$pid0"; check "long: no false alarm in 10,000 steps" [ $? -eq 0 ]
-    check "long: they were taken" [ "$(grep -c '^ iteration' "$dir.log")" -eq 10000 ]
-    check "long: and looked at" grep -q '^copies were compared 10000 times' "$dir.log"
-    grep '^copies were compared' "$dir.log"
+    # At each step; at some, with what was noted in between.
+    for every in 1 7; do
+        begin long$every 4 --digest-interval $every --tensor-model-parallel-size 2 --save-interval 1000000 \
+            --exit-interval 10000
+        wait "$pid0"; check "long, every $every: no false alarm in 10,000 steps" [ $? -eq 0 ]
+        check "long, every $every: they were taken" [ "$(grep -c '^ iteration' "$dir.log")" -eq 10000 ]
+        looks=$((10000 / every))
+        check "long, every $every: and looked at" grep -q "^copies were compared $looks times" "$dir.log"
+        grep '^copies were compared' "$dir.log"
+    done
 fi
 finish
