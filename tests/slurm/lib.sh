@@ -18,6 +18,7 @@ if [ -z "${CLUSTER:-}" ]; then
     sh tests/slurm/cluster.sh in "$CLUSTER" sh "$0"
     status=$?
     sh tests/slurm/cluster.sh down "$CLUSTER"
+    trap - EXIT             # which would make the folder again
     if [ $status -eq 0 ]; then rm -rf "$CLUSTER"; else echo "kept: $CLUSTER"; fi
     exit $status
 fi
