@@ -114,6 +114,9 @@ CUPTI     := $(if $(NVCC),$(firstword $(wildcard $(CUDA_HOME)/extras/CUPTI/inclu
 CUDA_TEST := $(if $(NVCC),$(O)/tests/bench/bench_attention $(O)/tests/tools/lt_alone) $(if $(CUPTI),$(O)/tests/tools/libkernel_times.so)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN  := $(FUZZ_SRC:tests/fuzz/%.c=build/fuzz/%)
+FUZZ_OBJ  := $(patsubst %.c,build/fuzz/%.o,$(filter-out libcommon/comm/%,$(LIB_SRC)))
+FUZZ_LIB  := build/fuzz/libshardkit.a
+FUZZ_CFLAGS := -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fopenmp $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null)
 TOOL_BIN  := $(TOOLS:%=$(BIN)/%)
 MAN       := $(wildcard docs/*.1)
 # What bash and zsh complete behind a tool's name, printed by the tool from its table of options.
@@ -162,7 +165,7 @@ $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
 $(BACKUP): $(BACKUP_SRC:%.c=$(O)/%.o)
 $(SHARED): $(patsubst %.c,$(O)/%.o,$(wildcard tools/common/*.c))
-$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(SHARED):
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(SHARED) $(FUZZ_LIB):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -243,13 +246,22 @@ $(O)/tests/tools/libkernel_times.so: tests/tools/kernel_times.c
 	$(Q)$(CC) -std=gnu11 -O2 -g $(WARN) -fPIC -shared -I$(dir $(CUPTI)) -I$(CUDA_HOME)/include -o $@ $< \
 		-L$(CUDA_HOME)/extras/CUPTI/lib64 -L$(CUDA_HOME)/lib64 -lcupti -lstdc++ -lpthread
 
-# Fuzzers are clang's; they compile the library again with coverage instrumentation.
-build/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(O)/libcommon/model/family_builtin.c $(wildcard libcommon/*/*.h libcommon/*/*/*.h)
-	$(call say,FUZZ,$@)
+# Fuzzers are clang's; they have a library of their own, compiled once with coverage instrumentation.
+build/fuzz/%.o: %.c $(O)/flags
+	$(call say,FUZZ,$<)
 	@mkdir -p $(@D)
-	$(Q)clang $(CPPFLAGS_ALL) -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined \
-		$(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) -o $@ $< \
-		$(filter-out libcommon/comm/%,$(LIB_SRC)) $(O)/libcommon/model/family_builtin.c $(LIBS) -fopenmp
+	$(Q)clang $(CPPFLAGS_ALL) $(FUZZ_CFLAGS) -MMD -MP -c -o $@ $<
+
+build/fuzz/libcommon/model/family_builtin.o: $(O)/libcommon/model/family_builtin.c
+	$(call say,FUZZ,$<)
+	@mkdir -p $(@D)
+	$(Q)clang $(CPPFLAGS_ALL) $(FUZZ_CFLAGS) -c -o $@ $<
+
+$(FUZZ_LIB): $(FUZZ_OBJ) build/fuzz/libcommon/model/family_builtin.o
+
+$(FUZZ_BIN): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(FUZZ_LIB)
+	$(call say,LD,$@)
+	$(Q)clang $(FUZZ_CFLAGS) -o $@ $^ $(LIBS)
 
 $(NEED_LIBS): | check-libs
 check-libs:
@@ -324,4 +336,4 @@ help:
 .PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:
 
--include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
+-include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=build/fuzz/%.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

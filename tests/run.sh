@@ -19,8 +19,9 @@
 #   clang    everything compiles without a warning
 #   tidy     sources are laid out as `make tidy` does it, where there is a clang-format that can
 #   fuzz     tests/fuzz/fuzz_*, $FUZZ_SECONDS (30) each, where clang has libFuzzer
-# Side by side run twice as many as there are processors, since many wait, one more in make check (JOBS=N: N). Each is one line of output; its log is shown only when
-# it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
+# Side by side run twice as many as there are processors, since many wait, one more in make check (JOBS=N: N), and
+# beside what comes after them the scripts of slurm, one at a time. Each is one line of output; its log is shown only
+# when it fails. Scripts end with "N passed, N failed" (else their exit status is one case). What is not
 # possible on this machine counts as skipped. A failing case keeps its scratch folder.
 # The pattern also picks whole groups by their name: make test T=lint
 # `make B=debug test` builds and tests that flavour in place of release.
@@ -37,7 +38,7 @@ flavour=${B:-release}
 unset MAKEFLAGS MFLAGS MAKELEVEL B
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-XXXXXX")
 : >"$work/sums" >"$work/print"
-n_jobs=0 n_running=0
+n_jobs=0 running=()
 now() { date +%s%N; }
 
 # picked NAME...: does the pattern want this?
@@ -115,13 +116,28 @@ one() {     # SCRATCH GROUP NAME COMMAND...
 
 # As one(), as soon as a place is free.
 run() {     # GROUP NAME COMMAND...
+    local p still
     n_jobs=$((n_jobs + 1))
-    if [ $n_running -ge "$jobs" ]; then
-        wait -n
-        n_running=$((n_running - 1))
-    fi
+    while [ ${#running[@]} -ge "$jobs" ]; do
+        wait -n "${running[@]}"
+        still=()
+        for p in "${running[@]}"; do if kill -0 "$p" 2>/dev/null; then still+=("$p"); fi; done
+        running=("${still[@]}")
+    done
     one "$work/$n_jobs" "$@" &
-    n_running=$((n_running + 1))
+    running+=($!)
+}
+all_ended() {
+    [ ${#running[@]} -eq 0 ] || wait "${running[@]}"
+    running=()
+}
+
+# Scripts that mostly wait: one after the other, beside all that comes after them. They are held to times: it gives way.
+run_beside() {  # GROUP SCRIPT...
+    local group=$1
+    shift
+    (k=0; for f; do k=$((k + 1)); one "$work/b$k" "$group" "$(basename "$f" .sh)" sh "$f"; done) &
+    renice -n 5 $$ >/dev/null 2>&1
 }
 
 # The cases of the command line, in shares: as one they would be the last to end.
@@ -130,17 +146,17 @@ run_cases() {   # GROUP CASES
     for k in 0 1 2 3; do run "$1" "cli $((k + 1)) of 4" env SHARE=$k/4 sh tests/cli/run.sh "$2"; done
 }
 
-# As one(), with nothing beside it; its status.
+# As one(), when all that run() started has ended; its status.
 alone() {
-    wait
-    n_running=0 n_jobs=$((n_jobs + 1))
+    all_ended
+    n_jobs=$((n_jobs + 1))
     one "$work/$n_jobs" "$@"
 }
 
 skip() { echo "0 0 1" >>"$work/sums"; printf 'skip  %-8s %s\n' "$1" "$2"; }
 
 finish() {
-    wait
+    wait                                # for what runs beside, too
     read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$work/sums")
     if [ "$failed" -eq 0 ]; then rm -rf "$work"; else echo "kept: $work"; fi
     if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"
@@ -249,7 +265,7 @@ if [ -n "${scripts// /}$flips" ]; then
     flavour_is release
     [ -z "$flips" ] || run fault test_flips "$TBIN/test_flips"
     for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
-    wait
+    all_ended
 fi
 
 scripts=$(script_names slurm | grep -v '/cluster.sh$')
@@ -257,11 +273,12 @@ if [ -n "$scripts" ]; then
     build build release "" "$scripts" || finish
     flavour_is release
     # One at a time: each brings up a cluster.
-    for f in $scripts; do alone slurm "$(basename "$f" .sh)" sh "$f"; done
+    # shellcheck disable=SC2086
+    run_beside slurm $scripts
 fi
 
 if picked lint; then
-    alone lint objects $make -s -j"$jobs" CUDA=0 all && alone lint "each rule can fail" sh tests/tools/lint_fails.sh
+    alone lint objects $make -s -j"$jobs" CUDA=0 all && run lint "each rule can fail" sh tests/tools/lint_fails.sh
 fi
 
 units=$(unit_names debug) cases=$(cli_names debug)
@@ -270,7 +287,7 @@ if [ -n "$units$cases" ] && build debug debug "$units" "$cases"; then
     export FLIP_SHARE=${FLIP_SHARE:-4}
     [ -z "$cases" ] || run_cases debug "$cases"
     for t in $units; do run debug "$t" "$TBIN/$t"; done
-    wait
+    all_ended
     unset FLIP_SHARE
 fi
 
@@ -311,11 +328,15 @@ fuzz() {    # NAME
 
 if [ "${FUZZ_SECONDS:-30}" -gt 0 ] && [ -n "$(find tests/fuzz -name 'fuzz_*.c' 2>/dev/null)" ]; then
     if has_libfuzzer; then
+        names=
         for f in tests/fuzz/fuzz_*.c; do
             name=$(basename "$f" .c)
-            picked "$name" fuzz || continue
-            alone fuzz "$name-build" $make -s "build/fuzz/$name" && fuzz "$name"
+            if picked "$name" fuzz; then names="$names $name"; fi
         done
+        # shellcheck disable=SC2086
+        if [ -n "$names" ] && alone fuzz build $make -s -j"$jobs" $(printf 'build/fuzz/%s ' $names); then
+            for name in $names; do fuzz "$name"; done
+        fi
     else
         skip fuzz "no clang with libFuzzer and OpenMP here"
     fi
