@@ -1,8 +1,8 @@
 # shardkit: tools for 3D-parallel checkpoints
 #
-# Targets   all (default: every tool into bin/), deps, test (minutes), check (what takes longer), soak (hours),
-#           bench, demo, fuzz, lint, tidy (lays sources out), install, uninstall, deb (packages), man (its
-#           OPTIONS anew), clean, help
+# Targets   all (default: every tool into bin/), deps, deps-check (what tests can use beyond libraries: Slurm, rclone,
+#           clang, a browser), test (minutes), check (what takes longer), soak (hours), bench, demo, fuzz, lint,
+#           tidy (lays sources out), install, uninstall, deb (packages), man (its OPTIONS anew), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
@@ -40,11 +40,14 @@ PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
 SELF_SETUP := test check soak bench demo
-NO_LIBS  := clean help deps lint tidy deb ready-libs $(SELF_SETUP)
+NO_LIBS  := clean help deps deps-check lint tidy deb ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
        libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin
+# What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
+APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
+       zsh git jq unzip zstd btrfs-progs chromium
 # Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
 MPI      := $(call have,ompi-c)
 MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))
@@ -270,6 +273,8 @@ check-libs:
 
 deps:
 	@sh tests/deps.sh $(APT)
+deps-check:
+	@sh tests/deps.sh -e $(APT_CHECK)
 
 bench-bin: $(BENCH_BIN)
 tests-bin: $(UNIT_BIN) bench-bin $(CUDA_TEST)
@@ -333,7 +338,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
+.PHONY: all deps deps-check ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=build/fuzz/%.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))
