@@ -225,10 +225,12 @@ void ref_attention(double *o, double *lse, const struct ref_attention *a)
         lse[(sample * a->heads + head) * a->s + query] = probabilities(p, a, sample, head, query);
         for (int64_t d = 0; d < a->hd; d++)
             to[d] = 0;
-        for (int64_t j = 0; j <= query; j++)
+        for (int64_t j = 0; j <= query; j++) {
+            double kept = p[j] * drop_at(a, sample, head, query, j);
+
             for (int64_t d = 0; d < a->hd; d++)
-                to[d] += p[j] * drop_at(a, sample, head, query, j) *
-                         a->v[(sample * a->s + j) * ld + head * a->hd + d];
+                to[d] += kept * a->v[(sample * a->s + j) * ld + head * a->hd + d];
+        }
     }
     free(p);
 }
