@@ -44,6 +44,7 @@ struct checkpoint_from {
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
     bool force;                 /* with it: although `latest` is newer */
     bool accept_mismatch;       /* files of different saves or ranks are a warning */
+    int64_t heads;              /* --num-attention-heads, 0: not given; some files do not say */
     int threads;                /* for opening files; 0 = 16 */
 };
 
@@ -87,6 +88,7 @@ struct checkpoint_info {
     int64_t skipped_steps;      /* iterations without an update, as a gradient overflowed; 0 when unknown */
     const struct pk *args;      /* the saved Namespace, or NULL: pk_get(args, "num_layers") */
     const char *ds_version;     /* "" when unknown */
+    double epsilon;             /* of LayerNorms, of a folder of Transformers; 0 when unknown */
 };
 
 struct checkpoint;
@@ -95,7 +97,7 @@ struct checkpoint;
  * missing): begin from scratch, a warning in `notes` says so. Never 0 when something was:
  *   ERR_DATA   `latest` names a folder that is missing; tags lie there without `latest`; the
  *              tag is damaged, incomplete, or of a kind that the trainer cannot continue
- *              (fp16 ZeRO-3, MoE, GLU, rotary positions); --universal-checkpoint without
+ *              (another family, MoE, GLU, rotary positions); --universal-checkpoint without
  *              latest_universal, or with a newer `latest` (and no force)
  *   ERR_SYS    it cannot be read
  * Every message says what to do. Reads tables only.

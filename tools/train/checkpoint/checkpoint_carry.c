@@ -31,7 +31,7 @@ static bool usable(const struct checkpoint_saver_opts *o)
 {
     const struct checkpoint *c = o->from;
 
-    return c && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
+    return c && !c->names.names && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
 }
 
 static int by_id(const void *a, const void *b)

@@ -3,6 +3,7 @@
  *
  *   checkpoint_open.c   which tag, what it says; replicas
  *   checkpoint_load.c   a plan whose items end in this rank's buffers
+ *   checkpoint_turn.c   ... and matrices that lie as [in, out] there
  *   checkpoint_carry.c  what saves carry on from the loaded checkpoint, or begin with
  *   checkpoint_mp.c     the mp_rank file: once, and at each save
  *   checkpoint_args.c   the arguments in it
@@ -17,6 +18,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/hf/hf_canonical.h"
 #include "tools/train/checkpoint/checkpoint.h"
 
 struct checkpoint {
@@ -25,6 +27,7 @@ struct checkpoint {
     struct checkpoint_info info;
     int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
+    struct hf_canonical names;  /* of a source that had others; all 0: it had none */
 };
 
 /*
@@ -34,6 +37,9 @@ struct checkpoint {
 const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p);
 /* Same kind and block? `name` numbers blocks from first_layer. */
 bool checkpoint_same(const char *name, int first_layer, const struct stage_param *p);
+
+/* A parameter without both moments; NULL: all have them. */
+const struct param *checkpoint_bare(const struct checkpoint *c);
 
 /* ---- checkpoint_mp.c ---- */
 

@@ -18,10 +18,18 @@
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
+#include "tools/train/checkpoint/checkpoint_turn.h"
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 /* The unread rest of a record is read for its CRC when it is no longer than what is read anyway, or than this. */
 #define REST_CHEAP ((uint64_t)4 << 20)
+
+/* Where the rows of a matrix that is turned round gather for a device, until all columns of it are there. */
+struct turning {
+    char *host;                 /* NULL: nothing has come yet */
+    uint64_t bytes;
+    int left;                   /* items that fill it */
+};
 
 /* Where an item's bytes go. */
 struct fill {
@@ -30,6 +38,8 @@ struct fill {
     enum dtype widen;           /* elements of this type become fp32; F32: they stay */
     int param;                  /* in the stage */
     enum state state;
+    const struct turn *turn;    /* columns that become rows; NULL: bytes go as they come */
+    struct turning *gathering;        /* with `turn`, where dst is a device's */
 };
 
 struct load {
@@ -117,7 +127,11 @@ static int match_all(struct load *l, struct err *e)
         return -1;
     }
     if (!c->has_optimizer && !l->o->no_optim) {
-        err_usage(e, "%s: holds weights only; --no-load-optim begins with fresh optimizer state", c->path);
+        const struct param *bare = source_has_moments(l->c->src) ? checkpoint_bare(l->c) : NULL;
+
+        err_usage(e, "%s: %s%s%s; --no-load-optim or --finetune begins with fresh optimizer state", c->path,
+                  bare ? "parameter " : "holds weights only", bare ? bare->name : "",
+                  bare ? " has no moments of Adam, others have" : "");
         return -1;
     }
     for (int i = 0; i < l->s->n_params; i++)
@@ -148,6 +162,48 @@ static void take_bytes(struct load *l, const struct fill *f, uint64_t at, const 
     dev->stream_sync(l->o->stream);
 }
 
+/* The first to come makes the room. */
+static char *gathering_room(struct load *l, struct turning *g)
+{
+    pthread_mutex_lock(&l->lock);
+    if (!g->host)
+        g->host = xmalloc(g->bytes);
+    pthread_mutex_unlock(&l->lock);
+    return g->host;
+}
+
+/* Some elements of columns, from byte `from` of them. */
+static void take_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len)
+{
+    const struct fill *f = it->user;
+    const enum dtype type = plan_out_dtype(it);
+    const uint64_t size = (uint64_t)dtype_size(type);
+    const struct turn_chunk c = { .at = (int64_t)(from / size), .n = (int64_t)(len / size), .bytes = bytes,
+                                  .type = type, .widen = f->widen != DTYPE_F32 };
+
+    turn_put(f->turn, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
+}
+
+/* The last columns of a matrix for a device are there. */
+static int item_done(void *ctx, struct plan_item *it, struct err *e)
+{
+    struct load *l = ctx;
+    const struct fill *f = it->user;
+
+    (void)e;
+    if (!f || !f->gathering)
+        return 0;
+    pthread_mutex_lock(&l->lock);
+    if (--f->gathering->left == 0) {
+        l->o->dev->copy(f->dst, f->gathering->host, f->gathering->bytes, l->o->stream);
+        l->o->dev->stream_sync(l->o->stream);
+        free(f->gathering->host);
+        f->gathering->host = NULL;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return 0;
+}
+
 /* The executor shows what it would write. */
 static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
@@ -159,6 +215,10 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     if (!f || !f->dst)
         return 0;
     from -= plan_out_bytes(it, it->from);
+    if (f->turn) {
+        take_columns(l, it, from, bytes, len);
+        return 0;
+    }
     if (host && f->widen == DTYPE_F32) {
         memcpy(f->dst + from, bytes, len);
         return 0;
@@ -206,30 +266,80 @@ static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t
     return tmap_slice_columns(l->arena, w->map, row, (uint64_t)s->tp * part, part);
 }
 
+static enum dtype type_of(const struct load *l, enum state st)
+{
+    return st == STATE_BF16 ? l->o->weights : DTYPE_F32;
+}
+
 /*
  * Weights and masters differ in size, and so may source and destination: types become narrower on their way
  * (plan_op), 16 bits fp32 at its end (fill.widen).
  */
+static void set_types(struct plan_item *it, enum dtype to)
+{
+    const enum dtype from = it->map->dtype;
+
+    if (to == DTYPE_F32 && from != DTYPE_F32)
+        ((struct fill *)it->user)->widen = from;
+    else
+        it->op = (enum plan_op)plan_op_of(from, to);
+}
+
+/* What lies as [in, out]: columns of it are the rows that are wanted. */
+static void add_turned(struct load *l, const struct want *w)
+{
+    const struct stage_param *p = &l->s->param[w->param];
+    const int64_t tp = l->s->topo.tp, cut0 = p->split && p->merge == MERGE_CAT0;
+    const uint64_t column = (uint64_t)dtype_size(w->map->dtype), row = (uint64_t)p->shape[0] * column;
+    const struct turn_slice slice = { .rows = p->slice[0], .in = p->slice[1], .whole = p->shape[0],
+                                      .first = cut0 ? l->s->tp * p->slice[0] : 0,
+                                      .heads = p->role == ROLE_QKV_W ? l->s->model.n_heads / tp : 0 };
+    const struct tmap_part rank = { w->map, p->merge == MERGE_CAT1 ? (uint64_t)(l->s->tp * slice.in) * row : 0,
+                                    (uint64_t)slice.in * row };
+    const struct tmap *m = rank.len == w->map->len ? w->map : tmap_parts(l->arena, &rank, 1);
+    struct turn *t = arena_alloc(l->arena, TURN_MOST * sizeof *t);
+    const int n = turn_columns(&slice, w->from, w->n, t);
+    struct turning *g = NULL;
+
+    if (!dev_on_host(l->o->dev)) {
+        g = arena_alloc(l->arena, sizeof *g);
+        *g = (struct turning){ .bytes = (uint64_t)(w->n * dtype_size(type_of(l, w->state))), .left = n };
+    }
+    for (int i = 0; i < n; i++) {
+        const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row,
+                                      (uint64_t)t[i].at * column, (uint64_t)t[i].cols * column);
+        struct plan_item *it = add_item(l, (struct plan_range){ .map = part, .len = part->len }, w->param, w->state,
+                                        w->dst);
+
+        ((struct fill *)it->user)->turn = &t[i];
+        ((struct fill *)it->user)->gathering = g;
+        set_types(it, type_of(l, w->state));
+    }
+}
+
+static bool is_turned(const struct load *l, int param)
+{
+    return l->c->names.turned && l->c->names.turned[l->from[param] - l->c->src->param];
+}
+
 static void add_want(struct load *l, const struct want *w)
 {
-    enum dtype to = w->state == STATE_BF16 ? l->o->weights : DTYPE_F32;
     const struct tmap *m;
     uint64_t size = (uint64_t)dtype_size(w->map->dtype);
     int64_t first, have, n = w->n;
     struct plan_range part;
-    struct plan_item *it;
 
+    if (is_turned(l, w->param)) {
+        add_turned(l, w);
+        return;
+    }
     m = slice_of(l, w, &first);
     have = (int64_t)(m->len / size) - first - w->from;
     n = have < n ? have : n;
     if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
         return;
     part = (struct plan_range){ .map = m, .from = (uint64_t)(first + w->from) * size, .len = (uint64_t)n * size };
-    it = add_item(l, part, w->param, w->state, w->dst);
-    if (to == DTYPE_F32 && m->dtype != DTYPE_F32)
-        ((struct fill *)it->user)->widen = m->dtype;
-    else
-        it->op = (enum plan_op)plan_op_of(m->dtype, to);
+    set_types(add_item(l, part, w->param, w->state, w->dst), type_of(l, w->state));
 }
 
 /* ---- which bytes ---- */
@@ -365,6 +475,7 @@ static void drop_dear_rests(struct plan *p)
 static int run_plan(struct load *l, struct err *e)
 {
     struct exec_opts x = { .threads = l->o->threads > 0 ? l->o->threads : DEFAULT_THREADS, .look = look, .ctx = l,
+                           .item_done = item_done,
                            .mem_bytes = l->o->mem_bytes ? l->o->mem_bytes : DEFAULT_MEM, .stopped = l->o->stopped };
     struct exec_stats st = {0};
     int rc;
@@ -475,6 +586,11 @@ int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct st
     rc = o->dev->check(e);
 out:
     out->wall_s = clock_s() - begun;
+    for (const struct fill *f = l.fill; f; f = f->next)
+        if (f->gathering && f->gathering->host) {       /* stopped half-way */
+            free(f->gathering->host);
+            f->gathering->host = NULL;
+        }
     free(l.from);
     free(l.disagree);
     free(l.wide);

@@ -15,7 +15,9 @@
 
 #include "libcommon/check/mismatch.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/torchdist/torchdist.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /* ---- pointer files ---- */
@@ -61,7 +63,7 @@ static bool is_tag(const char *path)
         yes = str_starts(ent->d_name, "mp_rank_") || str_starts(ent->d_name, "layer_") ||
               strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") ||
               !strcmp(ent->d_name, "index.h5") || str_ends(ent->d_name, ".safetensors") ||
-              str_starts(ent->d_name, "pytorch_model");
+              str_starts(ent->d_name, "pytorch_model") || dcp_marks(ent->d_name) || torchdist_marks(ent->d_name);
     closedir(d);
     return yes;
 }
@@ -189,6 +191,18 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     return NULL;
 }
 
+/* Has the folder Megatron's own pointer and no other? source_open() follows it. */
+static bool is_megatrons(const char *dir)
+{
+    char *its = path_join(dir, LATEST_ITERATION), *ours = path_join(dir, "latest");
+    struct stat st;
+    bool yes = stat(its, &st) == 0 && stat(ours, &st) < 0;
+
+    free(its);
+    free(ours);
+    return yes;
+}
+
 /* The path to open; NULL without an error: nothing is there. */
 static char *choose(const struct checkpoint_from *from, struct report *notes, struct err *e)
 {
@@ -200,7 +214,7 @@ static char *choose(const struct checkpoint_from *from, struct report *notes, st
             err_sys(e, from->dir, "cannot look for a checkpoint");
         return NULL;
     }
-    if (!S_ISDIR(st.st_mode) || (is_tag(from->dir) && !from->universal))
+    if (!S_ISDIR(st.st_mode) || (!from->universal && (is_tag(from->dir) || is_megatrons(from->dir))))
         return xstrdup(from->dir);
     tag = from->universal ? universal_tag(from, e) : plain_tag(from->dir, notes, e);
     if (!tag)
@@ -247,6 +261,14 @@ const struct param *checkpoint_find(const struct source *s, int first_layer, con
     for (int i = 0; i < s->n_params; i++)
         if (checkpoint_same(s->param[i].name, first_layer, p))
             return &s->param[i];
+    return NULL;
+}
+
+const struct param *checkpoint_bare(const struct checkpoint *c)
+{
+    for (int i = 0; i < c->src->n_params; i++)
+        if (!c->src->param[i].state[STATE_EXP_AVG] || !c->src->param[i].state[STATE_EXP_AVG_SQ])
+            return &c->src->param[i];
     return NULL;
 }
 
@@ -382,6 +404,18 @@ static void read_states(struct checkpoint_info *c, const struct source *s)
     }
 }
 
+/* Other trainers list their groups in any order; the first one is taken for what decays. */
+static void decaying_first(struct checkpoint_info *c)
+{
+    for (int g = 1; g < c->n_groups; g++)
+        if (c->group[g].weight_decay > c->group[0].weight_decay) {
+            const struct ds_settings x = c->group[0];
+
+            c->group[0] = c->group[g];
+            c->group[g] = x;
+        }
+}
+
 static void fill_info(struct checkpoint *c)
 {
     const struct source *s = c->src;
@@ -402,6 +436,7 @@ static void fill_info(struct checkpoint *c)
     i->skipped_steps = whole(pk_get(root, "skipped_steps"), 0);
     i->gigaflos = number(pk_get(args, "gigaflos_no_embeds"), 0);
     i->args = args;
+    i->epsilon = c->names.epsilon;
     i->ds_version = s->run.ds_version;
     i->has_rng = pk_get(root, "torch_rng_state") != NULL;
     read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
@@ -410,7 +445,13 @@ static void fill_info(struct checkpoint *c)
     i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
     i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;
     read_states(i, s);
-    read_blocks(c);
+    if (c->names.names) {
+        i->weights = s->zero_stage ? s->weights : i->weights;
+        i->has_scaler = i->has_scaler && i->weights == DTYPE_F16;
+        decaying_first(i);
+    } else {
+        read_blocks(c);
+    }
 }
 
 /* What training cannot go on from. */
@@ -458,6 +499,25 @@ static int take_findings(const struct report *r, const char *path, struct report
     return 0;
 }
 
+/* ---- other names ---- */
+
+/* The names, and with them the sizes, of a checkpoint that no trainer of ours has written. */
+static int bring_names(struct checkpoint *c, const struct checkpoint_from *from, struct report *notes, struct err *e)
+{
+    struct source *s = c->src;
+
+    if (!hf_canonical_needed(s))
+        return 0;
+    if (hf_canonical_make(s, from->heads, &c->names, e) < 0)
+        return -1;
+    if (s->run.consumed_samples < 0)    /* whose iterations count another trainer's batches */
+        s->run.iteration = 0;
+    report_add(notes, SEV_NOTE, "names", s->path, ERR_NO_BYTE, NULL, "%s checkpoint, names of %s: %s",
+               layout_name(s->kind), c->names.names, !source_has_moments(s) ? "weights alone are there"
+               : checkpoint_bare(c) ? "some parameters have no moments" : "weights and Adam's moments are there");
+    return 0;
+}
+
 /* ---- the door ---- */
 
 void checkpoint_latest(const char *dir, char *tag, size_t n)
@@ -471,7 +531,7 @@ void checkpoint_latest(const char *dir, char *tag, size_t n)
 
 int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out, struct report *notes, struct err *e)
 {
-    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch };
+    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch, .hf = true };
     char *path = choose(from, notes, e);
     struct report *found = report_new();
     struct checkpoint *c = NULL;
@@ -489,7 +549,8 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c = xcalloc(1, sizeof *c);
     c->arena = arena_new(0);
     c->src = source_open(path, &so, found, e);
-    if (!c->src || take_findings(found, c->src->path, notes, e) < 0)
+    if (!c->src || take_findings(found, c->src->path, notes, e) < 0 ||
+        bring_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);
     if (check_kind(c, e) < 0)
@@ -530,6 +591,8 @@ int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, 
 
     mismatch_sample(c->src, &o, found);
     rc = take_findings(found, c->src->path, notes, e);
+    if (rc == 0)
+        rc = hf_canonical_check_head(c->src, &c->names, e);
     report_free(found);
     return rc;
 }

@@ -305,11 +305,21 @@ static int check_checkpoint(struct trainer *t, struct err *e)
     return e->kind != ERR_NONE ? -1 : rc;
 }
 
+/* A run that begins, or does not train, may do without what others lose by it and have to say so. */
+static void settle_moments(struct trainer *t)
+{
+    if (checkpoint_info(t->from)->has_optimizer || t->o.no_load_optim || !(t->o.finetune || t->o.eval_only))
+        return;
+    t->o.no_load_optim = true;
+    if (!t->o.eval_only)
+        show_line(t, "note: the checkpoint has no optimizer state: Adam begins anew");
+}
+
 static int open_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_from from = {
         .dir = t->o.load, .universal = t->o.universal_checkpoint, .force = t->o.force,
-        .accept_mismatch = t->o.accept_mismatch,
+        .accept_mismatch = t->o.accept_mismatch, .heads = t->o.num_attention_heads,
     };
     struct report *notes;
     int rc = 0;
@@ -326,6 +336,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     report_free(notes);
     if (rc <= 0)
         return rc;
+    settle_moments(t);
     return check_checkpoint(t, e) < 0 ? -1 : shape_from_checkpoint(t, e);
 }
 

@@ -50,6 +50,21 @@ static int take_position(struct trainer *t, const struct model_config *c, struct
     return 0;
 }
 
+/* A folder of Transformers says it, and no training has gone on with another one since. */
+static int take_epsilon(struct trainer *t, double saved, struct err *e)
+{
+    if (saved <= 0)
+        return 0;
+    if (OPTS_GIVEN(&t->o, layernorm_epsilon) && t->o.layernorm_epsilon != saved) {
+        err_usage(e, "%s: layer_norm_epsilon is %g in %s", OPTS_WHERE(&t->o, layernorm_epsilon), saved,
+                  checkpoint_info(t->from)->path);
+        return -1;
+    }
+    t->o.layernorm_epsilon = saved;
+    OPTS_MARK(&t->o, layernorm_epsilon);
+    return 0;
+}
+
 int shape_from_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
@@ -58,7 +73,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 
     if (TAKE_SIZE(t, num_layers, c->n_layers, e) < 0 || TAKE_SIZE(t, hidden_size, c->hidden, e) < 0 ||
         TAKE_SIZE(t, num_attention_heads, c->n_heads, e) < 0 || TAKE_SIZE(t, ffn_hidden_size, c->ffn_hidden, e) < 0 ||
-        take_position(t, c, e) < 0)
+        take_position(t, c, e) < 0 || take_epsilon(t, f->epsilon, e) < 0)
         return -1;
     if (!strcmp(c->position, "absolute") &&
         TAKE_SIZE(t, max_position_embeddings, c->max_positions, e) < 0)
