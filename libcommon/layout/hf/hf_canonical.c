@@ -79,7 +79,7 @@ static int count_hits(const struct source *s, const struct family *f)
     return n;
 }
 
-/* The one that has most of the names. -1: the rules that are built in cannot be read. */
+/* The one that has most of the names; of both GPT-2, whose are all that Megatron-core has. -1: no rules can be read. */
 static int choose_family(struct canon *c)
 {
     int most = -1;
@@ -88,7 +88,7 @@ static int choose_family(struct canon *c)
         struct family *f = family_open(hf_arch_name((enum hf_arch)a), c->e);
         int n = f ? count_hits(c->s, f) : -1;
 
-        if (n > most) {
+        if (n > most || (n == most && f)) {
             family_free(c->f);
             c->f = f;
             c->arch = (enum hf_arch)a;
@@ -320,18 +320,18 @@ static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct 
 }
 
 /* Rows by (kind, head, lane), as GPT-2's vectors have them, to (head, kind, lane). */
-static int restore_rows(const struct canon *c, struct param *p)
+static int restore_rows(const struct canon *c, struct param *p, const char *name)
 {
     const int64_t n = c->out->heads;
     struct tmap_part *part;
 
     if (n <= 0) {
         err_usage(c->e, "%s: parameter %s: how many heads its rows are of is not said: --num-attention-heads says it",
-                  c->s->path, p->name);
+                  c->s->path, name);
         return -1;
     }
     if (n > p->shape[0] || p->shape[0] % (3 * n) != 0)
-        return refuse(c, p->name, "its rows are no query, key and value of so many heads");
+        return refuse(c, name, "its rows are no query, key and value of so many heads");
     part = xcalloc(3 * (size_t)n, sizeof *part);
     for (int st = 0; st < STATE_N; st++)
         p->state[st] = p->state[st] ? reorder(c, p->state[st], part) : NULL;
@@ -368,7 +368,7 @@ static int make_param(const struct canon *c, const struct param_row *row, int bl
         to->shape[0] = from->shape[1];
         to->shape[1] = from->shape[0];
     }
-    return other && row->hf[c->arch].change == HF_QKV_ROWS ? restore_rows(c, to) : 0;
+    return other && row->hf[c->arch].change == HF_QKV_ROWS ? restore_rows(c, to, from->name) : 0;
 }
 
 /* A table that is only another name of the head's tensors has states of its own nowhere. */
