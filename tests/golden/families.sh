@@ -16,7 +16,7 @@ cat >"$W/config.json" <<'EOF'
  "tie_word_embeddings": false, "torch_dtype": "float32"}
 EOF
 check "export" export-hf -q --verify --config "$W/config.json" "$in" "$W/hf"
-check "logits" "$python" tests/golden/families/families_check.py "$in" "$W/hf"
+check "logits" "$python" tests/golden/families/logits_check.py "$in" "$W/hf"
 grep logits "$W/log"
 
 core() { "$python" -W ignore tests/golden/families/core_check.py "$@"; }

@@ -1,4 +1,4 @@
-"""families_check.py IN HFDIR - Megatron-core and Transformers compute the same with IN (torch_dist) and our export of it
+"""logits_check.py IN HFDIR - Megatron-core and Transformers compute the same with IN (torch_dist) and our export of it
 
 Both are genuine; the calls of CUDA that Megatron-core makes on the way are stubbed in this process. What Transformers has
 to load must be all there is, and logits in fp32 must be equal but for the order of sums.
