@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 need_python 'torch, transformers, safetensors' 'torch, transformers and safetensors'
-script=$PWD/tests/golden/edit_check.py
+script=$PWD/tests/golden/forms/edit_check.py
 check "folders" "$python" "$script" make "$W"
 
 # Each case has a folder of its own, and torch looks at all of them in one go: it takes seconds to start.
