@@ -36,6 +36,8 @@ while [ $i -lt "$kills" ]; do
     [ $? -eq 137 ] && cut=$((cut + 1))
 done
 rm "$W/appending"; wait $writer
+# A hub on this machine that has not heard yet that its client is gone holds the lock that it was started with.
+check "the last hub has ended" flock -w 60 "$W/logs/.git/hub-sync.lock" true
 # A git that is killed while it moves a branch leaves other locks than the index's: rarely, so here they are.
 echo "some-host 1" >"$W/logs/.git/hub-sync.lock"
 : >"$W/logs/.git/HEAD.lock"; : >"$W/logs/.git/refs/heads/main.lock"
