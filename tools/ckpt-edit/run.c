@@ -129,21 +129,36 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     return 0;
 }
 
-/* Of such a folder the bytes of tensors are changed; the list of them where the layout's own writer can write it. */
+/* What is not done on a layout as such, and what does it then. NULL: it is, or the command itself says more. */
+static const char *refusal(const struct source *s, const char *verb, bool list)
+{
+    static const char *const bytes[] = { "put", "zero", "average", "ema" };
+    bool of_bytes = false;
+
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+        of_bytes = of_bytes || strcmp(verb, bytes[i]) == 0;
+    if (s->kind == LAYOUT_UNIVERSAL_HDF5)
+        return "edits are of .pt files: ds2universal --format pt makes them of it, and --format hdf5 the way "
+               "back";
+    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+        return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
+               "makes of it";
+    if (s->kind == LAYOUT_DCP && !of_bytes && !list)
+        return "put, zero, average, ema, rename, layers and vocab are; reshape and export-hf write other forms of it";
+    if (s->kind == LAYOUT_TORCHDIST && !of_bytes)
+        return list && strcmp(verb, "cast") != 0
+               ? "put, zero, average and ema are; reshape --to dcp --ranks N writes a form that can have it"
+               : "put, zero, average and ema are; reshape and export-hf write other forms of it";
+    return NULL;
+}
+
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    static const char *const done[] = { "put", "zero", "average", "ema" };
-    const char *verb = j->words.word[0];
+    const char *verb = j->words.word[0], *why = refusal(s, verb, j->list);
 
-    if (j->list || (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST))
-        return 0;
-    for (size_t i = 0; i < sizeof done / sizeof *done; i++)
-        if (strcmp(verb, done[i]) == 0)
-            return 0;
-    err_usage(e, "%s: %s is not done on a %s checkpoint: put, zero, average%s are; reshape and export-hf write other "
-              "forms of it", s->path, verb, layout_name(s->kind),
-              s->kind == LAYOUT_DCP ? ", ema, rename, layers and vocab" : " and ema");
-    return -1;
+    if (why)
+        err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, layout_name(s->kind), why);
+    return why ? -1 : 0;
 }
 
 static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
