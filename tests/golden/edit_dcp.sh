@@ -31,5 +31,13 @@ for in in gpt/iter_0000005 stacked/iter_0000002; do
     key=${in%/*}
     edit "$key-zero" zero '*mlp*:fp32' "$PWD/tests/data/torchdist/$in"
 done
-check_exit "a verb that is not done" 2 "drop is not done on a dcp checkpoint" ckpt-edit drop optimizer "$fsdp" "$W/no"
+# What is left out is not there for torch either; what stays is as it was.
+for in in "$fsdp" "$W/ours"; do
+    key=$(basename "$in")
+    edit "$key-thin" thin "$in"
+    edit "$key-weights" drop optimizer "$in"
+    edit "$key-few" drop '1.*' "$in"
+    check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
+done
+check_exit "a verb that is not done" 2 "retag is not done on a dcp checkpoint" ckpt-edit retag --step 3 "$fsdp" "$W/no"
 finish

@@ -8,6 +8,7 @@ edit_torch.py - is what ckpt-edit made of a checkpoint what torch makes of it?
 
   edit_torch.py fsdp IN BEGIN NPY  folders of torch.distributed.checkpoint, merged by torch: BEGIN-put (0.weight from NPY),
                                    -zero (moments of 1.*), -average and -ema of IN and -put
+  edit_torch.py without IN BEGIN   BEGIN-thin, -weights (no optimizer), -few (no 1.*)
   edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it
 
 IN is loaded by torch and changed here, through views that say where each element of a parameter lies, made of
@@ -459,6 +460,13 @@ def dcp(what, folder, begin, *rest):
                            if k.startswith("model.") else v for k, v in is_.items()}
         same_merged(begin + "-average", mixed(lambda a, b: (a + b) / 2))
         same_merged(begin + "-ema", mixed(lambda a, b: 0.9 * a + (1 - 0.9) * b))
+    elif what == "without":
+        same_merged(begin + "-thin", is_)
+        same_merged(begin + "-weights", {k: v for k, v in is_.items() if not k.startswith("optim.")})
+        few = {k: v for k, v in is_.items() if ".1.weight" not in k and not k.startswith("model.1.")}
+        for names in (v for k, v in few.items() if k.endswith(".params")):
+            names.remove("1.weight")
+        same_merged(begin + "-few", few)
     else:
         names = ("blocks", "columns", "stacked")
         same_merged(begin + "-zero", {k: torch.zeros_like(v) if k in names else v for k, v in is_.items()})

@@ -47,8 +47,8 @@ ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_
 struct edit_states;
 MUST_CHECK int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to,
                             struct err *e);
-/* Without the tensors whose names match, of a model folder. */
-MUST_CHECK int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e);
+/* Without the tensors whose names match one of the command's words, of a model folder or torch.distributed's. */
+MUST_CHECK int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 
 /* ---- run.c, cmd_place.c: the exit status ---- */
 

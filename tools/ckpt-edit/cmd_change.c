@@ -7,6 +7,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_dcp.h"
 #include "libcommon/layout/tree_edit.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -263,10 +264,34 @@ static int drop_params(struct source *s, struct edit *x, const char *pattern, st
     return 0;
 }
 
+/* Entries of torch.distributed's form: all of it is written anew, once. */
+static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    for (int i = 0; i < j->n_args; i++)
+        if (strcmp(j->arg[i], "rng") == 0) {
+            err_usage(e, "drop rng: random states of a %s checkpoint are values of the program that wrote it, which "
+                      "loads what it asks for", layout_name(s->kind));
+            return -1;
+        } else if (j->n_args > 1 && strcmp(j->arg[i], "optimizer") == 0) {
+            err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",
+                      layout_name(s->kind));
+            return -1;
+        }
+    if (strcmp(j->arg[0], "optimizer") == 0)
+        return edit_dcp_drop_optimizer(x, e);
+    if (s->kind == LAYOUT_DCP)
+        return drop_tensors(j, s, x, e);
+    err_usage(e, "drop %s: of a %s checkpoint there is 'optimizer'; reshape --to dcp writes a form whose parameters "
+              "can be left out", j->arg[0], layout_name(s->kind));
+    return -1;
+}
+
 int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     if (s->kind == LAYOUT_HF)           /* it has neither of the two */
-        return drop_tensors(s, x, j->arg, j->n_args, e);
+        return drop_tensors(j, s, x, e);
+    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+        return drop_entries(j, s, x, e);
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];
         int rc = strcmp(what, "optimizer") == 0 ? drop_optimizer(s, x, e)

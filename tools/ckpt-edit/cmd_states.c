@@ -189,27 +189,27 @@ int change_rename(struct ckptedit *j, struct source *s, struct edit *x, struct e
     return -1;
 }
 
-/* ---- drop PATTERN, of a model folder ---- */
+/* ---- drop PATTERN, of a model folder and of torch.distributed's ---- */
 
-int drop_tensors(struct source *s, struct edit *x, const char **pattern, int n, struct err *e)
+int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct edit_states *to = edit_states_new(x, "drop", e);
 
-    for (int k = 0; to && k < n; k++) {
+    for (int k = 0; to && k < j->n_args; k++) {
         int kept = 0;
 
         for (int i = 0; i < to->n; i++)
-            if (fnmatch(pattern[k], to->tensor[i].name, 0) != 0)
+            if (fnmatch(j->arg[k], to->tensor[i].name, 0) != 0)
                 to->tensor[kept++] = to->tensor[i];
         if (kept == to->n || kept == 0) {
             err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists what it has"
-                              : "drop %s: nothing would be left of %s", pattern[k], s->path);
+                              : "drop %s: nothing would be left of %s", j->arg[k], s->path);
             edit_states_free(to);
             return -1;
         }
         to->n = kept;
     }
-    return to ? edit_states_apply(x, to, e) : -1;
+    return to ? apply_states(j, s, x, to, e) : -1;
 }
 
 /* ---- thin ---- */
@@ -219,6 +219,8 @@ int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err
     uint64_t saved;
     char text[16];
 
+    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+        return edit_dcp_compact(x, e);  /* what it comes to is known when it is written */
     if (edit_thin(x, &saved, e) < 0)
         return -1;
     if (saved)

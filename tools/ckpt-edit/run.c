@@ -132,23 +132,26 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
 /* What is not done on a layout as such, and what does it then. NULL: it is, or the command itself says more. */
 static const char *refusal(const struct source *s, const char *verb, bool list)
 {
-    static const char *const bytes[] = { "put", "zero", "average", "ema" };
-    bool of_bytes = false;
+    /* On torch.distributed's folders, whose values lie among tensors; torch_dist's lie in common.pt. */
+    static const char *const both[] = { "put", "zero", "average", "ema", "drop", "thin" };
+    bool of_both = false;
 
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
-        of_bytes = of_bytes || strcmp(verb, bytes[i]) == 0;
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++)
+        of_both = of_both || strcmp(verb, both[i]) == 0;
     if (s->kind == LAYOUT_UNIVERSAL_HDF5)
         return "edits are of .pt files: ds2universal --format pt makes them of it, and --format hdf5 the way "
                "back";
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
-    if (s->kind == LAYOUT_DCP && !of_bytes && !list)
-        return "put, zero, average, ema, rename, layers and vocab are; reshape and export-hf write other forms of it";
-    if (s->kind == LAYOUT_TORCHDIST && !of_bytes)
+    if (s->kind == LAYOUT_DCP && !of_both && !list)
+        return "put, zero, average, ema, drop, thin, rename, layers and vocab are; reshape and export-hf write other "
+               "forms of it";
+    if (s->kind == LAYOUT_TORCHDIST && !of_both && strcmp(verb, "set") != 0)
         return list && strcmp(verb, "cast") != 0
-               ? "put, zero, average and ema are; reshape --to dcp --ranks N writes a form that can have it"
-               : "put, zero, average and ema are; reshape and export-hf write other forms of it";
+               ? "put, zero, average, ema, set, drop and thin are; reshape --to dcp --ranks N writes a form that can "
+                 "have it"
+               : "put, zero, average, ema, set, drop and thin are; reshape and export-hf write other forms of it";
     return NULL;
 }
 

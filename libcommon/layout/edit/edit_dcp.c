@@ -11,6 +11,7 @@
 #include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/torchdist/torchdist_target.h"
 
 struct rewriting {
     struct edit *x;
@@ -178,11 +179,19 @@ static int ranks_of(const struct source *s)
     return most > 0 ? most : 1;
 }
 
+/* The target is the edit's from now on. */
+static void write_anew(struct edit *x, struct source *src, struct dcp_target *t)
+{
+    x->anew = arena_alloc(x->arena, sizeof *x->anew);
+    *x->anew = (struct edit_anew){ .src = src, .dcp = t, .ranks = ranks_of(x->s) };
+    x->anew->what = arena_fmt(x->arena, "%s, %d ranks, %d parameters, %d entries", layout_name(x->s->kind),
+                              x->anew->ranks, src->n_params, t->table.n);
+}
+
 int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 {
     struct rewriting w = { .x = x, .list = list, .to = edit_source_copy(x) };
-    const int ranks = ranks_of(x->s);
-    int rc = -1;
+    int rc;
 
     x->states = list;
     if (edit_states_check(x, list, e) < 0)
@@ -197,8 +206,92 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
     for (int i = 0; i < w.was->table.n && rc == 0; i++)
         rc = rewrite(&w, i, e);
     dcp_target_free(w.was);
-    x->anew = arena_alloc(x->arena, sizeof *x->anew);
-    *x->anew = (struct edit_anew){ .src = w.to, .dcp = w.t, .ranks = ranks };
-    x->anew->what = arena_fmt(x->arena, "dcp, %d ranks, %d parameters, %d entries", ranks, list->n, w.t->table.n);
+    write_anew(x, w.to, w.t);
     return rc;
+}
+
+/* ---- without some entries ---- */
+
+static struct dcp_target *target_same(struct edit *x, struct err *e)
+{
+    struct report *notes;
+    struct dcp_target *t;
+
+    if (x->s->kind == LAYOUT_DCP)
+        return dcp_target_same(x->s, e);
+    notes = report_new();               /* of what is made up, and that is nothing here */
+    t = torchdist_target_new(x->s, notes, e);
+    report_free(notes);
+    return t;
+}
+
+/* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
+static bool is_optimizers(struct edit *x, const struct dcp_entry *en)
+{
+    const char *fqn, *what;
+
+    if (x->s->kind == LAYOUT_TORCHDIST)
+        return str_starts(en->name, "optimizer.") || strstr(en->name, ".optimizer.") != NULL;
+    for (int i = 0; i < en->n_path; i++)
+        if (strcmp(en->path[i], "param_groups") == 0 || str_starts(en->path[i], "param_groups."))
+            return true;
+    return dcp_names_optimizer(x->arena, en, &fqn, &what);
+}
+
+/* Has the part a value of this parameter? Of a stack each row is one's. */
+static bool holds(const struct dcp_entry *en, const struct dcp_part *part, const struct param *p)
+{
+    for (int64_t i = 0; part->row && i < en->shape[0]; i++)
+        if (part->row[i].param == p)
+            return true;
+    return part->param == p;
+}
+
+static int check_values(const struct edit *x, const struct dcp_target *t, struct err *e)
+{
+    for (int i = 0; i < x->s->n_params; i++) {
+        const struct param *p = &x->s->param[i];
+        bool held = p->copy || p->shared_with;
+
+        for (int k = 0; k < t->table.n && !held; k++)
+            held = holds(&t->table.entry[k], &t->part[k], p);
+        if (held)
+            continue;
+        err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes weights "
+                  "without the rest", x->s->path, p->name);
+        return -1;
+    }
+    return 0;
+}
+
+int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
+{
+    struct dcp_target *t = target_same(x, e);
+    int n = 0, was = t ? t->table.n : 0;
+
+    for (int i = 0; i < was; i++)
+        if (!is_optimizers(x, &t->table.entry[i])) {
+            t->table.entry[n] = t->table.entry[i];
+            t->part[n++] = t->part[i];
+        }
+    if (t)
+        t->table.n = n;
+    if (t && n == was)
+        err_usage(e, "drop optimizer: %s has nothing of an optimizer's", x->s->path);
+    if (!t || n == was || check_values(x, t, e) < 0) {
+        dcp_target_free(t);
+        return -1;
+    }
+    write_anew(x, x->s, t);
+    return 0;
+}
+
+int edit_dcp_compact(struct edit *x, struct err *e)
+{
+    struct dcp_target *t = target_same(x, e);
+
+    if (!t)
+        return -1;
+    write_anew(x, x->s, t);
+    return 0;
 }

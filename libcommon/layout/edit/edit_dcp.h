@@ -1,5 +1,6 @@
 /*
- * edit_dcp.h - a folder of torch.distributed.checkpoint with other parameters: names, layers, rows
+ * edit_dcp.h - a folder of torch.distributed.checkpoint with other parameters: names, layers, rows; or without some
+ * entries
  *
  * Its entries are written anew for as many ranks as there were: weights, moments, steps and the groups' settings follow
  * the parameter that they are of. Entries that are nobody's stay.
@@ -14,5 +15,12 @@
  * that cannot be changed; ERR_DATA: one cannot be read whole.
  */
 MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e);
+/*
+ * All entries but the optimizer's, of a torch_dist folder too: states of parameters, and the groups' settings.
+ * ERR_USAGE: there are none, or a parameter's values lie there alone; ERR_DATA as above.
+ */
+MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
+/* All entries as they are, without what no entry uses of the files. Of both kinds of folders. ERR_DATA as above. */
+MUST_CHECK int edit_dcp_compact(struct edit *x, struct err *e);
 
 #endif
