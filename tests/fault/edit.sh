@@ -48,6 +48,7 @@ kill_edit() {
 }
 
 kill_edit dcp tests/data/dcp/fsdp/ckpt zero '*'
+kill_edit dcp tests/data/dcp/fsdp/ckpt drop optimizer
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 layers drop 1
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 vocab --tokens 600
 kill_edit universal "$W/universal" zero '*'
