@@ -37,6 +37,7 @@ for in in "$fsdp" "$W/ours"; do
     edit "$key-thin" thin "$in"
     edit "$key-weights" drop optimizer "$in"
     edit "$key-few" drop '1.*' "$in"
+    edit "$key-set" set optim.param_groups.0.lr=0.125 "$in"
     check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
 done
 check_exit "a verb that is not done" 2 "retag is not done on a dcp checkpoint" ckpt-edit retag --step 3 "$fsdp" "$W/no"

@@ -8,7 +8,8 @@ edit_torch.py - is what ckpt-edit made of a checkpoint what torch makes of it?
 
   edit_torch.py fsdp IN BEGIN NPY  folders of torch.distributed.checkpoint, merged by torch: BEGIN-put (0.weight from NPY),
                                    -zero (moments of 1.*), -average and -ema of IN and -put
-  edit_torch.py without IN BEGIN   BEGIN-thin, -weights (no optimizer), -few (no 1.*)
+  edit_torch.py without IN BEGIN   BEGIN-thin, -weights (no optimizer), -few (no 1.*),
+                                   -set (a learning rate)
   edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it
 
 IN is loaded by torch and changed here, through views that say where each element of a parameter lies, made of
@@ -463,6 +464,8 @@ def dcp(what, folder, begin, *rest):
     elif what == "without":
         same_merged(begin + "-thin", is_)
         same_merged(begin + "-weights", {k: v for k, v in is_.items() if not k.startswith("optim.")})
+        assert is_["optim.param_groups.0.lr"] != 0.125
+        same_merged(begin + "-set", {**is_, "optim.param_groups.0.lr": 0.125})
         few = {k: v for k, v in is_.items() if ".1.weight" not in k and not k.startswith("model.1.")}
         for names in (v for k, v in few.items() if k.endswith(".params")):
             names.remove("1.weight")

@@ -21,6 +21,26 @@ static const char *settle_path(struct edit *x, const struct pk *root, const char
     return tree_find(pk_get(root, "args"), key, NULL) ? arena_fmt(edit_arena(x), "args.%s", key) : NULL;
 }
 
+/* What is set: the word of the command line, the key as it is there, and what it is now. */
+struct set_place {
+    const char *text, *path, *where;
+    const struct pk *was;
+};
+
+static struct pk *new_value(const struct ckptedit *j, struct edit *x, struct set_place p, struct err *e)
+{
+    struct pk *value = tree_read(edit_arena(x), strchr(p.text, '=') + 1, p.was, j->any_type);
+    struct strbuf held = {0};
+
+    if (value)
+        return value;
+    pk_text(p.was, &held);
+    err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", p.text, p.path,
+              p.where, held.buf, tree_type_words(p.was));
+    strbuf_free(&held);
+    return NULL;
+}
+
 /* In one file: 1 when it has the key. */
 static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file, const char *text, struct err *e)
 {
@@ -37,17 +57,29 @@ static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file
         return -1;
     path = settle_path(x, root, key);
     was = tree_find(root, path, NULL);
-    value = tree_read(a, eq + 1, was, j->any_type);
-    if (!value) {
-        struct strbuf held = {0};
+    value = new_value(j, x, (struct set_place){ text, path, s->file[file].name, was }, e);
+    if (!value)
+        return -1;
+    tree_put(a, root, path, value);
+    return 1;
+}
 
-        pk_text(was, &held);
-        err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
-                  s->file[file].name, held.buf, tree_type_words(was));
-        strbuf_free(&held);
+/* An entry of DCP that is pickled, in whose name all keys are. */
+static int set_entry(const struct ckptedit *j, const struct source *s, struct edit *x, const char *text, struct err *e)
+{
+    const char *key = arena_strndup(edit_arena(x), text, (size_t)(strchr(text, '=') - text));
+    struct pk *value;
+
+    if (!edit_anew(x) && edit_dcp_compact(x, e) < 0)
+        return -1;
+    if (!edit_dcp_value(x, key)) {
+        err_usage(e, "set %s: %s has no pickled value of that name; put changes tensors", text, s->path);
         return -1;
     }
-    tree_put(a, root, path, value);
+    value = new_value(j, x, (struct set_place){ text, key, s->path, edit_dcp_value(x, key) }, e);
+    if (!value)
+        return -1;
+    edit_dcp_set_value(x, key, value);
     return 1;
 }
 
@@ -60,7 +92,9 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
             err_usage(e, "set %s: expected KEY=JSON", j->arg[i]);
             return -1;
         }
-        for (int f = 0; f < s->n_files; f++) {
+        if (s->kind == LAYOUT_DCP && (n = set_entry(j, s, x, j->arg[i], e)) < 0)
+            return -1;
+        for (int f = 0; f < s->n_files && s->kind != LAYOUT_DCP; f++) {
             int rc = set_in(j, s, x, f, j->arg[i], e);
 
             if (rc < 0)

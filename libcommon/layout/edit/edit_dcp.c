@@ -295,3 +295,28 @@ int edit_dcp_compact(struct edit *x, struct err *e)
     write_anew(x, x->s, t);
     return 0;
 }
+
+static struct dcp_part *part_of(const struct edit *x, const char *entry)
+{
+    const struct dcp_target *t = x->anew->dcp;
+
+    for (int i = 0; i < t->table.n; i++)
+        if (strcmp(t->table.entry[i].name, entry) == 0)
+            return &t->part[i];
+    return NULL;
+}
+
+const struct pk *edit_dcp_value(const struct edit *x, const char *entry)
+{
+    const struct dcp_part *part = part_of(x, entry);
+
+    return part ? part->tree : NULL;
+}
+
+void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value)
+{
+    struct dcp_part *part = part_of(x, entry);
+
+    part->tree = value;
+    part->pt = NULL;                    /* read from JSON, it has no tensors */
+}

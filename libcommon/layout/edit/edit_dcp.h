@@ -22,5 +22,8 @@ MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
 /* All entries as they are, without what no entry uses of the files. Of both kinds of folders. ERR_DATA as above. */
 MUST_CHECK int edit_dcp_compact(struct edit *x, struct err *e);
+/* Behind that: the pickled value of an entry, and another in its place, of the edit's arena. NULL: it has none. */
+const struct pk *edit_dcp_value(const struct edit *x, const char *entry);
+void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value);
 
 #endif
