@@ -56,6 +56,8 @@ static const struct row rows[] = {
     { "pytorch_model.bin.index.json", MODEL, IS_FILE, false },
     { ".metadata", DCP, IS_FILE, true },
     { "__*_*.distcp", DCP, IS_FILE, true },
+    { "common.pt", DCP, IS_FILE, false },               /* Megatron-core's, as is the next */
+    { "metadata.json", DCP, IS_FILE, false },
     { "config.json", MODEL, IS_FILE, false },
     { "generation_config.json", MODEL, IS_FILE, false },
     { "tokenizer.json", MODEL, IS_FILE, false },

@@ -40,5 +40,5 @@ for in in "$fsdp" "$W/ours"; do
     edit "$key-set" set optim.param_groups.0.lr=0.125 "$in"
     check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
 done
-check_exit "a verb that is not done" 2 "retag is not done on a dcp checkpoint" ckpt-edit retag --step 3 "$fsdp" "$W/no"
+check_exit "a verb that is not done" 2 "cast: tensors of torch.distributed's form" ckpt-edit cast fp16 "$fsdp" "$W/no"
 finish

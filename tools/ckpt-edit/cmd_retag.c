@@ -2,6 +2,7 @@
  * cmd_retag.c - retag: which step a checkpoint claims to be of, with all that counts along
  *
  * Counters lie in the files of every rank's arguments alone, so the tensors' and the optimizer's files are shared.
+ * Those of torch.distributed's folders are entries among the tensors, those of Megatron-core's lie in common.pt.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/edit_dcp.h"
 #include "libcommon/layout/tree_edit.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -28,6 +30,7 @@ static const struct counter {
     { "args.consumed_train_tokens", TOKENS, false },
     { "tokens", TOKENS, false },
     { "lr_scheduler.num_tokens", TOKENS, true },
+    { "opt_param_scheduler.num_steps", SAMPLES, true },
 };
 enum { N_COUNTERS = sizeof counters / sizeof *counters };
 
@@ -67,13 +70,37 @@ static int retag_file(const struct ckptedit *j, const struct source *s, struct e
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* A folder's name is what people and `latest` know a step by. */
-static void look_at_name(struct ckptedit *j)
+/* As retag_file(), of the entries; "step" is what programs call it that keep one number. */
+static int retag_entries(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
+{
+    static const struct counter step = { "step", STEPS, false };
+
+    if (edit_dcp_compact(x, e) < 0)
+        return -1;
+    for (int i = -1; i < N_COUNTERS; i++) {
+        const struct counter *c = i < 0 ? &step : &counters[i];
+        int64_t was, value;
+
+        if (!pk_as_int(edit_dcp_value(x, c->path), &was))
+            continue;
+        value = new_value(j, s, c, was);
+        found[c->what] = true;
+        if (value >= 0)
+            edit_dcp_set_value(x, c->path, pk_int(edit_arena(x), value));
+    }
+    return 0;
+}
+
+/* A folder's name is what people and `latest` know a step by; a DCP folder may be called like anything. */
+static void look_at_name(struct ckptedit *j, const struct source *s)
 {
     char *base = path_base(j->in_place ? j->in : j->out), want[64];
 
-    snprintf(want, sizeof want, "global_step%" PRId64, j->step);
-    if (strcmp(base, want) != 0)
+    if (s->kind == LAYOUT_TORCHDIST)
+        snprintf(want, sizeof want, "iter_%07" PRId64, j->step);
+    else
+        snprintf(want, sizeof want, "global_step%" PRId64, j->step);
+    if (s->kind != LAYOUT_DCP && strcmp(base, want) != 0)
         cli_warn(&j->cli, "%s: a tag of step %" PRId64 " is called %s elsewhere", base, j->step, want);
     free(base);
 }
@@ -86,16 +113,19 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         err_usage(e, "retag needs --step N");
         return -1;
     }
-    for (int i = 0; i < s->n_files; i++)
+    if (s->kind == LAYOUT_DCP && retag_entries(j, s, x, found, e) < 0)
+        return -1;
+    for (int i = 0; i < s->n_files && s->kind != LAYOUT_DCP; i++)
         if (retag_file(j, s, x, i, found, e) < 0)
             return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
-        err_usage(e, "retag: no file of %s counts %s", s->path,
+        err_usage(e, "retag: nothing in %s counts %s", s->path,
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");
         return -1;
     }
-    look_at_name(j);
+    look_at_name(j, s);
     if (s->run.opt_step >= 0)
-        cli_say(&j->cli, "the optimizer's own step stays %" PRId64 "; reshape --step moves it along", s->run.opt_step);
+        cli_say(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
+                s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "" : "; reshape --step moves it along");
     return 0;
 }

@@ -133,7 +133,8 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
 static const char *refusal(const struct source *s, const char *verb, bool list)
 {
     /* On torch.distributed's folders and Megatron-core's. */
-    static const char *const both[] = { "put", "zero", "average", "ema", "set", "drop", "thin" };
+    static const char *const both[] = { "put", "zero", "average", "ema", "set", "retag", "drop",
+                                        "thin" };
     bool of_both = false;
 
     for (size_t i = 0; i < sizeof both / sizeof *both; i++)
@@ -145,13 +146,14 @@ static const char *refusal(const struct source *s, const char *verb, bool list)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
     if (s->kind == LAYOUT_DCP && !of_both && !list)
-        return "put, zero, average, ema, set, drop, thin, rename, layers and vocab are; reshape and export-hf write "
-               "other forms of it";
+        return "put, zero, average, ema, set, retag, drop, thin, rename, layers and vocab are; reshape and export-hf "
+               "write other forms of it";
     if (s->kind == LAYOUT_TORCHDIST && !of_both)
         return list && strcmp(verb, "cast") != 0
-               ? "put, zero, average, ema, set, drop and thin are; reshape --to dcp --ranks N writes a form that can "
-                 "have it"
-               : "put, zero, average, ema, set, drop and thin are; reshape and export-hf write other forms of it";
+               ? "put, zero, average, ema, set, retag, drop and thin are; reshape --to dcp --ranks N writes a form "
+                 "that can have it"
+               : "put, zero, average, ema, set, retag, drop and thin are; reshape and export-hf write other forms of "
+                 "it";
     return NULL;
 }
 
