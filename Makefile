@@ -44,10 +44,10 @@ NO_LIBS  := clean help deps deps-check lint tidy deb ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin
+       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin unzip
 # What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
 APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
-       zsh git jq unzip zstd btrfs-progs chromium
+       zsh git jq zstd btrfs-progs chromium
 # Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
 MPI      := $(call have,ompi-c)
 MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))
@@ -283,7 +283,7 @@ bench-bin: $(BENCH_BIN)
 tests-bin: $(UNIT_BIN) bench-bin $(CUDA_TEST)
 
 ready-libs:
-	@$(PKGC) --exists $(PKGS) $(PKGS_TEST) 2>/dev/null || $(MAKE) --no-print-directory deps
+	@{ $(PKGC) --exists $(PKGS) $(PKGS_TEST) && command -v unzip; } >/dev/null 2>&1 || $(MAKE) --no-print-directory deps
 
 test: ready-libs
 	$(Q)bash tests/run.sh '$(T)'

@@ -15,7 +15,7 @@ fail() { failed=$((failed + 1)); echo "FAIL $*"; }
 # check NAME COMMAND...: the command must succeed.
 check() {
     name=$1; shift
-    if "$@" >"$W/log" 2>&1; then pass; else fail "$name"; sed 's/^/    /' "$W/log" | head -20; fi
+    if "$@" >"$W/log" 2>&1; then pass; else fail "$name"; sed 's/^/    /' "$W/log" | tail -n 20; fi
 }
 
 # check_exit NAME STATUS TEXT COMMAND...: exit status and a part of what it says.
