@@ -13,7 +13,7 @@ import numpy
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from dcp_check import merged, spawn, start
+from dcp_check import end, merged, spawn, start
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -42,7 +42,6 @@ def expected(folder, verb="", *args):
 
 
 def rank_main(rank, world, meet, folder, want, rows):
-    import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.device_mesh import init_device_mesh
@@ -77,7 +76,7 @@ def rank_main(rank, world, meet, folder, want, rows):
                 g, t = g[:min(rows, t.shape[0])], t[:rows]
             assert g.dtype == t.dtype and g.shape == t.shape and torch.equal(bits(g), bits(t)), k
         print(f"FSDP2, {world} ranks: {len(want)} tensors equal")
-    dist.destroy_process_group()
+    end()
 
 
 if __name__ == "__main__":

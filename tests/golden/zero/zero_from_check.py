@@ -237,3 +237,5 @@ if __name__ == "__main__":
     {"pipeline": pipeline, "core": core, "frozen": frozen}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)                         # in torch's own teardown a thread of gloo aborts the process now and then
