@@ -241,11 +241,14 @@ if [ $mode = test ]; then
     fi
     flavour_is "$flavour"
     export QUICK=${QUICK:-1} KILLS=${KILLS:-3} FLIP_SHARE=${FLIP_SHARE:-8}
-    # The long ones first.
-    case " $units " in *test_flips*) run unit test_flips "$TBIN/test_flips" ;; esac
+    # The long ones first, and what mostly waits.
+    early=
+    for t in test_flips test_comm_watch; do
+        case " ${units//$'\n'/ } " in *" $t "*) early="$early $t"; run unit "$t" "$TBIN/$t" ;; esac
+    done
     for f in $scripts; do run "$(basename "$(dirname "$f")")" "$(basename "$f" .sh)" sh "$f"; done
     [ -z "$cases" ] || run_cases cli "$cases"
-    for t in $units; do [ "$t" = test_flips ] || run unit "$t" "$TBIN/$t"; done
+    for t in $units; do case " $early " in *" $t "*) ;; *) run unit "$t" "$TBIN/$t" ;; esac; done
     if picked lint; then run lint includes sh tests/lint.sh; fi
     if picked install; then alone install "tools run from there" bash -c install_check; fi
     finish
