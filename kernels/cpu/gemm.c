@@ -225,7 +225,7 @@ static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int
     for (int64_t i = 0; i < p->panels; i++)
         for (int64_t j = p->t->b0; j < p->t->b1; j++)
             amx_found->multiply(slots / AMX_SLOTS, r->a + i * slots * AMX_WIDTH, b_cut + j * slots * AMX_WIDTH,
-                          r->sum + i * AMX_WIDTH * GEMM_LD + (j - p->t->b0) * AMX_WIDTH, GEMM_LD, s > 0);
+                                r->sum + i * AMX_WIDTH * GEMM_LD + (j - p->t->b0) * AMX_WIDTH, GEMM_LD, s > 0);
     if (s + slots == b->slots)
         finish(r, p, (struct part){ 0, p->panels, p->t->b0, p->t->b1 });
 }

@@ -268,9 +268,10 @@ static int check_config(const struct canon *c, int64_t *heads)
     const char *path = f ? files_name(c->s->files, f->file) : NULL;
     char *text = f ? xcalloc(1, size + 1) : NULL;
     struct hf_config h;
-    int rc = !f || files_read(c->s->files, f->file, 0, text, size, c->e) < 0 ||
-             hf_config_read(path, text, size, &h, c->e) < 0 ? -1 : 0;
+    int rc = f ? files_read(c->s->files, f->file, 0, text, size, c->e) : -1;
 
+    if (rc == 0)
+        rc = hf_config_read(path, text, size, &h, c->e);
     free(text);
     if (!f)
         return 0;

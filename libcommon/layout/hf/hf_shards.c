@@ -173,6 +173,8 @@ static int is_tied(const struct fusion *x, const struct param *head, const struc
 
 static int settle_head(struct fusion *x)
 {
+    static const char apart[] = "the head is not the embedding: Megatron takes it with "
+                                "--untie-embeddings-and-output-weights";
     const struct param *table = NULL;
     const struct family_rule *rule = NULL;
     int head = -1, tied = 1;
@@ -196,8 +198,7 @@ static int settle_head(struct fusion *x)
         memmove(&x->member[head], &x->member[head + 1], (size_t)(x->n - head - 1) * sizeof *x->member);
         x->n--;
     }
-    report_add(x->notes, SEV_NOTE, "head", NULL, ERR_NO_BYTE, NULL, tied ? "the head is the embedding" :
-               "the head is not the embedding: Megatron takes it with --untie-embeddings-and-output-weights");
+    report_add(x->notes, SEV_NOTE, "head", NULL, ERR_NO_BYTE, NULL, "%s", tied ? "the head is the embedding" : apart);
     return 0;
 }
 

@@ -306,8 +306,8 @@ static void add_turned(struct load *l, const struct want *w)
         *g = (struct turning){ .bytes = (uint64_t)(w->n * dtype_size(type_of(l, w->state))), .left = n };
     }
     for (int i = 0; i < n; i++) {
-        const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row,
-                                      (uint64_t)t[i].at * column, (uint64_t)t[i].cols * column);
+        const uint64_t from = (uint64_t)t[i].at * column, len = (uint64_t)t[i].cols * column;
+        const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row, from, len);
         struct plan_item *it = add_item(l, (struct plan_range){ .map = part, .len = part->len }, w->param, w->state,
                                         w->dst);
 
