@@ -58,24 +58,13 @@ static bool is_canonical(const struct source *s)
     return s->n_params > 0;
 }
 
-/* By its name, or by that with the word in front that a model without a head saves none of. */
-static bool find_rule(const struct family *f, const char *name, struct family_hit *h)
-{
-    const char *first = family_at(f, 0)->part[0];
-    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, name);
-    bool found = family_find(f, name, h) || (family_find(f, full, h) && !h->in_shards);
-
-    free(full);
-    return found;
-}
-
 static int count_hits(const struct source *s, const struct family *f)
 {
     struct family_hit h;
     int n = 0;
 
     for (int i = 0; i < s->n_params; i++)
-        n += find_rule(f, s->param[i].name, &h);
+        n += hf_find_rule(f, s->param[i].name, &h);
     return n;
 }
 
@@ -108,7 +97,7 @@ static int refuse_stranger(const struct canon *c, const char *name)
 
     for (int i = 0; family_builtin(i); i++) {
         struct family *f = family_open(family_builtin(i), &ignored);
-        bool has = f && find_rule(f, name, &h);
+        bool has = f && hf_find_rule(f, name, &h);
 
         family_free(f);
         if (!has)
@@ -144,7 +133,7 @@ static int find_place(struct canon *c, int i)
     if (!c->f) {
         to->in_shards = true;
         to->row = param_find(p->name, &to->layer);
-    } else if (find_rule(c->f, p->name, &h)) {
+    } else if (hf_find_rule(c->f, p->name, &h)) {
         *to = (struct canon_place){ h.rule, row_of(c, h.rule), h.layer, h.in_shards, h.stacked };
     } else if (hf_is_buffer(p->name)) {
         c->skip[i] = true;

@@ -42,23 +42,12 @@ static enum state state_of(const struct param *p)
 
 /* ---- which parameters ---- */
 
-/* By its name, or by that with the word in front that a model without a head saves none of. */
-static bool find_rule(const struct fusion *x, const char *name, struct family_hit *h)
-{
-    const char *first = family_at(x->f, 0)->part[0];
-    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, name);
-    bool found = (family_find(x->f, name, h) && !h->in_shards) || (family_find(x->f, full, h) && !h->in_shards);
-
-    free(full);
-    return found;
-}
-
 static int add_member(struct fusion *x, struct param *p)
 {
     struct family_hit h;
     char *why = NULL;
 
-    if (!find_rule(x, p->name, &h)) {
+    if (!hf_find_rule(x->f, p->name, &h) || h.in_shards) {
         if (hf_is_buffer(p->name)) {
             x->n_buffers++;
             return 0;

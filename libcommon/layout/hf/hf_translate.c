@@ -82,6 +82,16 @@ int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, st
 
 /* ---- which parameters ---- */
 
+bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h)
+{
+    const char *first = family_at(f, 0)->part[0];
+    char *full = str_fmt("%.*s.%s", (int)strcspn(first, "."), first, name);
+    bool found = family_find(f, name, h) || (family_find(f, full, h) && !h->in_shards);
+
+    free(full);
+    return found;
+}
+
 bool hf_is_in_shards(const struct source *s, const struct family *f)
 {
     struct family_hit h;

@@ -24,6 +24,11 @@ MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
 /* ERR_DATA: a number that is needed is not there or absurd; `path` is what messages call it. */
 MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e);
 
+/*
+ * Whose a name is: as it stands, or, of Transformers', behind the word that a model without a head saves none of
+ * ("wte.weight" for "transformer.wte.weight").
+ */
+bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
 /* Has the source a parameter under one of the family's names in shards? */
 bool hf_is_in_shards(const struct source *s, const struct family *f);
 /*
