@@ -70,6 +70,12 @@ static const char *report_end(struct trainer *t, const struct watch_end *end)
         .rank = end->rank, .signal = end->signal, .doing = end->doing });
 }
 
+/* What another job has taken over is not ours to write about, and nothing is when all is told. */
+static bool is_status_ours(const struct trainer *t, struct err *e)
+{
+    return t->status_path && !t->status_over && (!t->lock || savelock_held(t->lock, e));
+}
+
 /* The reason where watchers look. */
 static void note_end(const struct watch_end *end)
 {
@@ -78,8 +84,7 @@ static void note_end(const struct watch_end *end)
     if (tfevents_flush(train.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     err_clear(&e);
-    /* How it ended is told already, or what another job has taken over is not ours to write about. */
-    if (train.told_end || !train.status_path || (train.lock && !savelock_held(train.lock, &e)))
+    if (!is_status_ours(&train, &e))
         return;
     train.status.reason = STATUS_FAILED;
     train.status.message = end->reason;
@@ -114,7 +119,7 @@ static void on_stall(void *arg, const char *text)
     path = t->o.status_file ? xstrdup(t->o.status_file) : t->o.save ? path_join(t->o.save, "status.json") : NULL;
     if (!trainer_speaks(t) && path)
         rc = status_stalled_for(path, root->host, root->pid, text, &e);
-    else if (trainer_speaks(t) && t->status_path && (!t->lock || savelock_held(t->lock, &e)))
+    else if (trainer_speaks(t) && is_status_ours(t, &e))
         rc = status_stalled(t->status_path, &t->status, text, &e);
     if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
@@ -324,7 +329,7 @@ static void end_log(struct trainer *t, enum status_reason why)
 
     t->status.reason = why;
     show_phase(t, "stop");
-    t->told_end = true;
+    t->status_over = true;
     t->events = NULL;
     if (tfevents_close(events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);

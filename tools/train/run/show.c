@@ -44,7 +44,7 @@ void show_phase(struct trainer *t, const char *phase)
     struct err e = {0};
 
     watch_phase(comm_watch(t->world), phase, t->iteration, -1);
-    if (!trainer_speaks(t) || !t->status_path)
+    if (!trainer_speaks(t) || !t->status_path || t->status_over)
         return;
     t->status.phase = phase;
     if (t->stands) {
@@ -57,8 +57,7 @@ void show_phase(struct trainer *t, const char *phase)
     /* A status that cannot be written is no reason to stop; it is said once. */
     if (status_write(t->status_path, &t->status, &e) < 0) {
         show_line(t, "warning: %s", e.msg);
-        free(t->status_path);
-        t->status_path = NULL;
+        t->status_over = true;
     }
 }
 
