@@ -83,29 +83,38 @@ static int set_entry(const struct ckptedit *j, const struct source *s, struct ed
     return 1;
 }
 
+/* How many places had the key; -1. */
+static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const char *text, struct err *e)
+{
+    int n = 0;
+
+    if (s->kind == LAYOUT_DCP)
+        return set_entry(j, s, x, text, e);
+    for (int f = 0; f < s->n_files; f++) {
+        int rc = set_in(j, s, x, f, text, e);
+
+        if (rc < 0)
+            return -1;
+        n += rc;
+    }
+    return n;
+}
+
 int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     for (int i = 0; i < j->n_args; i++) {
-        int n = 0;
+        int n;
 
         if (!strchr(j->arg[i], '=') || j->arg[i][0] == '=') {
             err_usage(e, "set %s: expected KEY=JSON", j->arg[i]);
             return -1;
         }
-        if (s->kind == LAYOUT_DCP && (n = set_entry(j, s, x, j->arg[i], e)) < 0)
-            return -1;
-        for (int f = 0; f < s->n_files && s->kind != LAYOUT_DCP; f++) {
-            int rc = set_in(j, s, x, f, j->arg[i], e);
-
-            if (rc < 0)
-                return -1;
-            n += rc;
-        }
-        if (n == 0) {
+        n = set_all(j, s, x, j->arg[i], e);
+        if (n == 0)
             err_usage(e, "set %s: no file of %s has that key; ckpt-inspect args lists the arguments", j->arg[i],
                       s->path);
+        if (n <= 0)
             return -1;
-        }
     }
     return 0;
 }

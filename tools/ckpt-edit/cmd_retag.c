@@ -70,6 +70,14 @@ static int retag_file(const struct ckptedit *j, const struct source *s, struct e
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+static int retag_files(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (retag_file(j, s, x, i, found, e) < 0)
+            return -1;
+    return 0;
+}
+
 /* As retag_file(), of the entries; "step" is what programs call it that keep one number. */
 static int retag_entries(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
 {
@@ -113,11 +121,8 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         err_usage(e, "retag needs --step N");
         return -1;
     }
-    if (s->kind == LAYOUT_DCP && retag_entries(j, s, x, found, e) < 0)
+    if ((s->kind == LAYOUT_DCP ? retag_entries(j, s, x, found, e) : retag_files(j, s, x, found, e)) < 0)
         return -1;
-    for (int i = 0; i < s->n_files && s->kind != LAYOUT_DCP; i++)
-        if (retag_file(j, s, x, i, found, e) < 0)
-            return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
         err_usage(e, "retag: nothing in %s counts %s", s->path,
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");

@@ -238,30 +238,26 @@ static bool is_optimizers(struct edit *x, const struct dcp_entry *en)
     return dcp_names_optimizer(x->arena, en, &fqn, &what);
 }
 
-/* Has the part a value of this parameter? Of a stack each row is one's. */
-static bool holds(const struct dcp_entry *en, const struct dcp_part *part, const struct param *p)
-{
-    for (int64_t i = 0; part->row && i < en->shape[0]; i++)
-        if (part->row[i].param == p)
-            return true;
-    return part->param == p;
-}
-
+/* Does each parameter still have a value? Of a stack each row is one's. */
 static int check_values(const struct edit *x, const struct dcp_target *t, struct err *e)
 {
-    for (int i = 0; i < x->s->n_params; i++) {
-        const struct param *p = &x->s->param[i];
-        bool held = p->copy || p->shared_with;
+    const struct source *s = x->s;
+    bool *held = xcalloc((size_t)s->n_params + 1, sizeof *held);
 
-        for (int k = 0; k < t->table.n && !held; k++)
-            held = holds(&t->table.entry[k], &t->part[k], p);
-        if (held)
-            continue;
-        err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes weights "
-                  "without the rest", x->s->path, p->name);
-        return -1;
+    for (int k = 0; k < t->table.n; k++) {
+        const struct dcp_part *part = &t->part[k];
+
+        if (part->param)
+            held[part->param - s->param] = true;
+        for (int64_t i = 0; part->row && i < t->table.entry[k].shape[0]; i++)
+            held[part->row[i].param - s->param] = true;
     }
-    return 0;
+    for (int i = 0; i < s->n_params && e->kind == ERR_NONE; i++)
+        if (!held[i] && !s->param[i].copy && !s->param[i].shared_with)
+            err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes "
+                      "weights without the rest", s->path, s->param[i].name);
+    free(held);
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
