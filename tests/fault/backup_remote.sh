@@ -136,9 +136,11 @@ while [ $n_flipped -lt "$flips" ]; do
     [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
     ckpt-backup list --json "$place" 2>/dev/null | grep -qF '"sound":true' && fail "a damaged backup counts"
     ckpt-backup restore -q "$place" global_step10.pack "$W/out" 2>/dev/null && fail "a damaged .pack is restored"
-    # One rclone a member.
-    [ $((round % 10)) -gt 0 ] || { ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null &&
-        fail "a damaged .tar is restored"; }
+    # One rclone a member. Of a .tar the bit may lie between members: then all of them come out, and right.
+    if [ $((round % 10)) -eq 0 ] && ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null; then
+        check "a damaged .tar is restored: the same bytes" same "$src" "$W/out"
+        rm -rf "$W/out"
+    fi
     # Same sizes, and a remote without times: only what is read back is known to be right.
     for kind in global_step10 global_step10.tar global_step10.pack; do
         check "flips: $kind sent again" put $kind
