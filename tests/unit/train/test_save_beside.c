@@ -142,6 +142,56 @@ static void ring(void **state)
     }
 }
 
+/* Device memory for a part of the state, or for all of it, with the state and in rings of the host's memory. */
+static void aside(void **state)
+{
+    static const uint64_t room[] = { 4096, 8192, 20480, 1 << 20 };
+    const struct dev_ops slow = slow_host(200);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof room / sizeof *room; i++) {
+        const struct checkpoint_saver_opts o = { .seed = 42, .dev = &slow, .aside_bytes = room[i],
+                                                 .memory_bytes = i % 2 ? 12287 : 0 };
+        char *name = str_fmt("aside%zu", i);
+
+        save_beside(&o, name, 2);
+        free(name);
+    }
+}
+
+/* With room for all of it the optimizer waits for one piece at most, whatever the disk and the link do. */
+static void aside_does_not_wait(void **state)
+{
+    struct dev_stream *s = fakedev.stream_new();
+    const struct checkpoint_saver_opts o = { .seed = 42, .dev = &fakedev, .stream = s, .aside_bytes = 1 << 20,
+                                             .memory_bytes = 8192 };
+    char *dir = path_join(scratch, "unwaiting"), *tag = path_join(dir, "global_step7"), *want = stopped();
+    struct checkpoint_saved out;
+    struct job j;
+
+    (void)state;
+    begin(&j, &o, dir);
+    job_start_save(&j, &job_fresh_now);
+    for (int r = 0; r < j.n; r++)
+        kill((pid_t)writer_pid(j.rank[r].w), SIGSTOP);
+    for (int r = 0; r < j.n; r++)
+        for (int i = j.rank[r].s->n_buckets - 1; i >= 0; i--)
+            checkpoint_save_release(j.rank[r].saver, i);
+    fakedev.stream_sync(s);
+    for (int r = 0; r < j.n; r++)
+        overwrite(&j.rank[r]);
+    for (int r = 0; r < j.n; r++)
+        kill((pid_t)writer_pid(j.rank[r].w), SIGCONT);
+    out = job_wait(&j);
+    job_must(out.ok, &out.err);
+    job_same_bytes(want, tag);
+    job_free(&j);
+    fakedev.stream_free(s);
+    free(dir);
+    free(tag);
+    free(want);
+}
+
 /* The state that is saved is what it will be when all that is queued is done; and the caller does not wait for that. */
 static void behind_what_is_queued(void **state)
 {
@@ -213,7 +263,8 @@ static void writer_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizer_waits), cmocka_unit_test(ring), cmocka_unit_test(behind_what_is_queued),
+        cmocka_unit_test(optimizer_waits), cmocka_unit_test(ring), cmocka_unit_test(aside),
+        cmocka_unit_test(aside_does_not_wait), cmocka_unit_test(behind_what_is_queued),
         cmocka_unit_test(writer_dies),
     };
 

@@ -214,6 +214,11 @@ struct checkpoint_saver_opts {
      */
     uint64_t memory_bytes;
     /*
+     * The most memory of the device, taken at once, for what is not copied yet when the optimizer comes: it is set aside
+     * there, and the optimizer goes on. 0: it waits.
+     */
+    uint64_t aside_bytes;
+    /*
      * Every argument of the run; they replace those carried over. Ranks, degrees, V,
      * position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and all that is in
      * checkpoint_now are added by the saver itself: they need not be here.
@@ -283,7 +288,10 @@ struct checkpoint_saved {
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,
                                struct checkpoint_saved *before, double *stall_s, struct err *e);
-/* Wait until bucket `bucket` is copied; at once when nothing is being. The last bucket is copied first. */
+/*
+ * Wait until bucket `bucket` may be overwritten by what is queued in the saver's stream from then on; at once when
+ * nothing is being copied. Buckets from the last to the first.
+ */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
 /* Is a save under way, as far as this rank knows? Does not wait. */
 bool checkpoint_save_busy(struct checkpoint_saver *v);

@@ -95,13 +95,19 @@ struct state_copy_opts {
     struct writer *writer;
     char *memory;               /* the area */
     struct checkpoint_area area;
+    char *aside;                /* memory of the device for what the optimizer would wait for; aside_room bytes */
+    uint64_t aside_room;
 };
 MUST_CHECK struct state_copy *state_copy_new(const struct state_copy_opts *o, struct err *e);
 void state_copy_free(struct state_copy *c);             /* waits for what it copies; NULL is fine */
 /* Copy what the state is once all that is queued in `s` is done. Nothing is being copied; the writer has been told. */
 void state_copy_start(struct state_copy *c, struct dev_stream *s);
-/* Until bucket `bucket` may be overwritten. */
-void state_copy_wait(struct state_copy *c, int bucket);
-bool state_copy_waits(struct state_copy *c, int bucket);        /* would that wait? */
+/*
+ * Bucket `bucket` may be overwritten by what is queued in s from then on: it is copied, or set aside. Buckets from the
+ * last to the first.
+ */
+void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s);
+bool state_copy_waits(struct state_copy *c, int bucket);        /* is something of it not copied yet? */
+void state_copy_settle(struct state_copy *c);           /* until all is copied */
 
 #endif

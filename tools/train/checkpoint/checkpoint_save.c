@@ -22,6 +22,7 @@ struct checkpoint_saver {
     char *memory;               /* the staging area */
     struct checkpoint_area area;
     bool pinned;
+    char *aside;                /* on the device, or NULL */
     struct state_copy *copy;
     char *replicas;             /* host memory for those of this rank, or NULL */
     uint64_t disk_bytes;        /* of all ranks */
@@ -190,6 +191,8 @@ int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype w
     return writer_area_begin(w, checkpoint_area_of(s, weights, memory_bytes).room, e);
 }
 
+enum { ASIDE_UNIT = 4096 };     /* whole elements, and copies of them at full rate */
+
 /* Made, touched and pinned before training begins: no save pays for it. */
 static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
 {
@@ -206,6 +209,9 @@ static int make_area(struct checkpoint_saver *v, struct report *notes, struct er
     if (why.kind != ERR_NONE)
         report_add(notes, SEV_WARNING, "unpinned", v->o.dir, ERR_NO_BYTE, NULL, "saves will be slower: %s", why.msg);
     if (v->o.tp && comm_size(v->o.tp) > 1 && !(v->replicas = dev->alloc_host(for_replicas(v, NULL, NULL), e)))
+        return -1;
+    o.aside_room = align_down(min_u64(v->o.aside_bytes, v->area.bytes), ASIDE_UNIT);
+    if (o.aside_room && !(o.aside = v->aside = dev->alloc(o.aside_room, e)))
         return -1;
     v->copy = state_copy_new(&o, e);
     return v->copy ? 0 : -1;
@@ -250,6 +256,8 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
     /* A failure has been told by wait, which every exit calls before. */
     (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
     state_copy_free(v->copy);
+    if (v->aside)
+        v->o.dev->free(v->aside);
     if (v->replicas)
         v->o.dev->free_host(v->replicas);
     if (v->pinned)
@@ -492,7 +500,7 @@ void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
     if (!state_copy_waits(v->copy, bucket))
         return;
     wait_begin(v, "the state to be copied for a save");
-    state_copy_wait(v->copy, bucket);
+    state_copy_release(v->copy, bucket, v->o.stream);
     wait_end(v);
 }
 
@@ -517,8 +525,8 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
         memcpy(o->part, b.part, sizeof o->part);
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
-        /* The writer has finished the save before; the thread may have yet to note its last bucket. */
-        checkpoint_save_release(v, 0);
+        /* The writer has finished the save before; the thread may have yet to note its last piece. */
+        state_copy_settle(v->copy);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
         if (rc == 0)

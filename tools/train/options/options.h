@@ -105,6 +105,7 @@ struct train_opts {
     const char *save_schedule;          /* as it was written; saves once checked */
     int64_t keep_last;                  /* checkpoints; 0: all */
     int save_when_busy;                 /* enum opts_busy */
+    double save_device_memory;          /* GB of a GPU for what is set aside; not given: what is free */
     double save_memory;                 /* GB of host memory for a rank's snapshot; 0: by what the host has */
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;

@@ -145,6 +145,19 @@ void memory_plan_snapshot(struct trainer *t)
                   "the optimizer waits for the disk", bytes_text(want, wants), bytes_text(t->save_memory, has));
 }
 
+uint64_t memory_plan_aside(const struct trainer *t)
+{
+    uint64_t total, left;
+
+    if (dev_on_host(t->k->dev))
+        return 0;
+    t->k->dev->memory(&total, &left);
+    left -= min_u64(left, RESERVE);
+    if (!OPTS_GIVEN(&t->o, save_device_memory))
+        return left;
+    return min_u64(left, (uint64_t)(t->o.save_device_memory * 1e9));
+}
+
 void memory_plan_show(struct trainer *t)
 {
     struct strbuf sb = {0};

@@ -12,6 +12,7 @@
 #include "tools/train/guard/retain.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/options_impl.h"
+#include "tools/train/run/memory_plan.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
@@ -83,6 +84,7 @@ int saving_open(struct trainer *t, struct err *e)
         .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
         .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
         .local_rank = t->place->local_rank, .watch = comm_watch(t->world), .memory_bytes = t->save_memory,
+        .aside_bytes = memory_plan_aside(t),
         .ds_config = t->o.deepspeed_config, .args = args,
     };
 
