@@ -525,3 +525,66 @@ int plan_check_records(struct plan *p, struct err *e)
     }
     return 0;
 }
+
+/* ---- a plan that several processes share ---- */
+
+/* Touched records by their places; caller frees. */
+static int *touched_records(const struct plan *p, int *n)
+{
+    int *at = xmalloc(((size_t)p->n_records + 1) * sizeof *at);
+
+    for (int i = 0; i < p->n_records; i++)
+        at[p->record[i].place] = i;
+    *n = 0;
+    for (int k = 0; k < p->n_records; k++)
+        if (p->record[at[k]].touched)
+            at[(*n)++] = at[k];
+    return at;
+}
+
+uint32_t plan_mark(const struct plan *p)
+{
+    int n, *record = touched_records(p, &n);
+    uint32_t crc = 0;
+
+    for (int i = 0; i < p->n_items; i++) {
+        const struct plan_item *it = &p->item[i]->pub;
+        const uint64_t said[] = { it->map->len, it->from, it->len, (uint64_t)it->op };
+
+        crc = crc_bytes(crc, said, sizeof said);
+    }
+    for (int k = 0; k < n; k++) {
+        const struct record *r = files_record(p->files, record[k]);
+        const uint64_t said[] = { (uint64_t)p->record[record[k]].place, r->at, r->len, r->crc };
+        const char *name = files_name(p->files, r->file);
+
+        crc = crc_bytes(crc_bytes(crc, said, sizeof said), name, strlen(name));
+    }
+    free(record);
+    return crc;
+}
+
+int plan_seen(const struct plan *p, struct plan_seen *out)
+{
+    int n, *record = touched_records(p, &n);
+
+    for (int k = 0; out && k < n; k++) {
+        const struct crc_sum *sum = &p->record[record[k]].sum;
+
+        out[k] = (struct plan_seen){ sum->seen, sum->acc };
+    }
+    free(record);
+    return n;
+}
+
+int plan_seen_add(struct plan *p, const struct plan_seen *other, struct err *e)
+{
+    int n, *record = touched_records(p, &n), rc = 0;
+
+    for (int k = 0; k < n && rc == 0; k++)
+        if (other[k].bytes && crc_sum_merge(&p->record[record[k]].sum, other[k].bytes, (uint32_t)other[k].acc) ==
+                              files_record(p->files, record[k])->len)
+            rc = check_record(p, record[k], e);
+    free(record);
+    return rc;
+}

@@ -5,7 +5,8 @@
  * mkdir, mmap (of large buffers) or open fail with that errno, once, and every later one too when n
  * ends in '+'; "call:n:kill" kills the process instead, "call:n:stop" sends it SIGINT. Call "short"
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
- * of rename, mkdir and open only those count whose path holds TEXT. BADIO_URING=0 refuses io_uring,
+ * of rename, mkdir and open only those count whose path holds TEXT, BADIO_LEAST=BYTES: of pread those that ask for so
+ * many. BADIO_URING=0 refuses io_uring,
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
  * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_SLOW=MS: every
  * fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on
@@ -52,6 +53,13 @@ static int turn(const char *call)
     return 1;
 }
 
+static int turn_of(const char *call, size_t n)
+{
+    const char *least = getenv("BADIO_LEAST");
+
+    return (!least || n >= strtoul(least, NULL, 10)) && turn(call);
+}
+
 static int turn_at(const char *call, const char *path)
 {
     const char *at = getenv("BADIO_AT");
@@ -88,7 +96,7 @@ ssize_t pread64(int fd, void *buf, size_t n, off64_t at)
 {
     ssize_t (*real)(int, void *, size_t, off64_t) = next("pread64");
 
-    return turn("pread") ? -1 : real(fd, buf, n, at);
+    return turn_of("pread", n) ? -1 : real(fd, buf, n, at);
 }
 
 ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t at)

@@ -1,10 +1,12 @@
 #!/bin/sh
 # train_disk.sh - a folder that cannot take checkpoints: seen at the start; later the run goes on, says why, tries again
+#
+# And somebody sets the wall clock back again and again: what a run tells of its speed stays true.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 MODEL="--backend cpu --threads 1 --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length 32
     --max-position-embeddings 32 --position-embedding-type alibi --vocab-size 257 --micro-batch-size 1
-    --global-batch-size 4 --train-samples 80 --lr 1e-3 --eval-iters 0 --log-interval 1 --save-interval 4
-    --data-path $DATA_DIR/text_document"
+    --global-batch-size 4 --train-samples 80 --lr 1e-3 --eval-iters 0 --log-interval 1
+    --data-path $DATA_DIR/text_document --save-interval 4"
 # The interposed library must get in front of a sanitizer's.
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
 export ASAN_OPTIONS
@@ -61,4 +63,15 @@ RANK=0 LOCAL_RANK=0 "$BIN/train" $MODEL --save "$W/two" >"$W/two.log" 2>&1
 wait
 check "another rank's disk: its reason" [ "$(grep -c '^error: checkpoint of iteration .*rank 1 could not write its part: .*No space left' "$W/two.log")" -eq 6 ]
 check "another rank's disk: no other" [ "$(grep '^error' "$W/two.log" | grep -vc 'rank 1 could not write its part')" -eq 0 ]
+
+# ---- the clock ----
+# shellcheck disable=SC2086
+unset WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+env LD_PRELOAD="$W/badio.so" BADIO_CLOCK=3600 "$BIN/train" ${MODEL% --save-interval*} --steps-per-print 4 --log-straggler-interval 4 \
+    >"$W/clock.log" 2>&1
+status=$?
+check "the clock is set back: exit status 0, not $status" [ $status -eq 0 ]
+check "... all iterations are told" \
+    [ "$(grep -c '^ iteration.*elapsed time per iteration (s): [0-9]' "$W/clock.log")" -eq 20 ]
+check "... no time and no rate is negative" [ "$(grep -c '^[^[].*[ =:]-[0-9]' "$W/clock.log")" -eq 0 ]
 finish

@@ -223,6 +223,10 @@ static void test_lines(void **state)
     trainlog_add_checkpoint_version(&sb);
     trainlog_add_loaded(&sb, 20, "ckpt");
     is(&sb, " checkpoint version 3.0\n  successfully loaded checkpoint from ckpt at iteration 20\n");
+    trainlog_add_load_times(&sb, &(struct trainlog_load){ 32, 57100000000, 1700000000, 1900000000, 28.9 });
+    trainlog_add_load_times(&sb, &(struct trainlog_load){ 1, 1500000, 1500000, 1500000, 0.5 });
+    is(&sb, "  checkpoint: 57.1 GB in 28.90 s (1.98 GB/s), 1.7 GB to 1.9 GB on each of 32 ranks\n"
+            "  checkpoint: 1.5 MB in 0.50 s (0.00 GB/s)\n");
     trainlog_add_iterations(&sb, 115311);
     trainlog_add_world(&sb, 384, 8, 4, 12);
     is(&sb, "setting training iterations to 115311\n"

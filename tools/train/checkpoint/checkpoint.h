@@ -123,6 +123,11 @@ struct checkpoint_load_opts {
     enum replica_policy replicas;       /* for copies that disagree; FAIL refuses them (ERR_DATA) */
     const struct dev_ops *dev;
     struct dev_stream *stream;
+    /*
+     * The stage's data-parallel ranks, which read everything once between them, and make the call together. NULL: this
+     * rank reads all that it needs.
+     */
+    struct comm *dp;
     int threads;                /* reading; 0 = 2 */
     uint64_t mem_bytes;         /* fixed buffers; 0 = 32 MiB */
     bool (*stopped)(void);      /* asked now and then; true ends it with ERR_STOP. May be NULL */
@@ -135,7 +140,7 @@ struct checkpoint_loaded {
     int n_drifted;              /* parameter states of this rank whose copies disagreed */
     int64_t new_rows;           /* of the vocabulary, zeros (in the whole model) */
     int64_t lost_rows;          /* trained padding rows that V has no room for */
-    uint64_t read_bytes;
+    uint64_t read_bytes;        /* by this rank */
     double wall_s;
 };
 
@@ -156,7 +161,9 @@ struct checkpoint_loaded {
  * V larger than the source's: new rows are zeros in all states, with a WARNING that the loss
  * will move; smaller: rows are left behind, refused below V0. A model of another shape is
  * ERR_USAGE naming the first parameter that differs.
- * Records that are read whole, or nearly, are checked against their CRC.
+ * Records that are read whole, or nearly, are checked against their CRC; with `dp`, those that are so by all of it.
+ * With `dp`, 0 says only that this rank did its part: where another did not, the buffers' contents are undefined, too.
+ * Who calls asks all ranks.
  * -1: ERR_DATA, ERR_SYS, ERR_USAGE, ERR_STOP; the buffers' contents are then undefined.
  */
 MUST_CHECK int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,

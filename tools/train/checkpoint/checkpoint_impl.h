@@ -2,7 +2,9 @@
  * checkpoint_impl.h - what the checkpoint_*.c files share; for the room only
  *
  *   checkpoint_open.c   which tag, what it says; replicas
+ *   checkpoint_match.c  whose parameters the checkpoint's are
  *   checkpoint_load.c   a plan whose items end in this rank's buffers
+ *   checkpoint_share.c  ... and in those of the other data-parallel ranks
  *   checkpoint_turn.c   ... and matrices that lie as [in, out] there
  *   checkpoint_carry.c  what saves carry on from the loaded checkpoint, or begin with
  *   checkpoint_mp.c     the mp_rank file: once, and at each save
@@ -40,6 +42,12 @@ bool checkpoint_same(const char *name, int first_layer, const struct stage_param
 
 /* A parameter without both moments; NULL: all have them. */
 const struct param *checkpoint_bare(const struct checkpoint *c);
+
+/* ---- checkpoint_match.c ---- */
+
+/* from[i] is what the stage's parameter i is in the source; out->new_rows, lost_rows. ERR_USAGE: another model. */
+MUST_CHECK int checkpoint_match(struct checkpoint *of, const struct stage *s, const struct checkpoint_load_opts *o,
+                                const struct param **from, struct checkpoint_loaded *out, struct err *e);
 
 /* ---- checkpoint_mp.c ---- */
 

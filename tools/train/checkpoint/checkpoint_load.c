@@ -7,7 +7,8 @@
  * executor's fixed buffers whatever the model's size, and reads go round the page cache.
  *
  * Two plans run: first the replicated parameters alone (a few MB), to learn which copies
- * disagree; then everything.
+ * disagree; then everything. Data-parallel ranks make the second one together (checkpoint_share.c): its items are what
+ * all of them own, and each runs its own.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -17,7 +18,9 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
+#include "libcommon/comm/comm.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
+#include "tools/train/checkpoint/checkpoint_share.h"
 #include "tools/train/checkpoint/checkpoint_turn.h"
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
@@ -31,7 +34,7 @@ struct turning {
     int left;                   /* items that fill it */
 };
 
-/* Where an item's bytes go. */
+/* Where an item's bytes go. Items of other ranks have one too, and are not run. */
 struct fill {
     struct fill *next;
     char *dst;                  /* device memory; NULL: only looked at */
@@ -42,103 +45,32 @@ struct fill {
     struct turning *gathering;        /* with `turn`, where dst is a device's */
 };
 
+/* A tied copy's own bytes on the last stage, to be compared with the first stage's by CRC. */
+struct pair {
+    int a, b;                   /* items */
+};
+
 struct load {
     struct checkpoint *c;
     const struct stage *s;
     const struct stage_state *dst;
     const struct checkpoint_load_opts *o;
     struct report *notes;
-    struct arena *arena;        /* maps of columns */
+    struct arena *arena;        /* maps of columns, runs */
+    struct comm *dp;            /* with whom the reading is shared; NULL: nobody */
+    struct load_share share;
     const struct param **from;  /* [n_params] */
+    const struct tmap *(*columns)[STATE_N];     /* [n_params]: slice_of()'s maps, once made */
     bool *disagree;             /* [n_params]: copies of its masters or weights differ */
     struct plan *plan;
     struct fill *fill;
+    struct pair *pair;
+    int n_pairs, cap_pairs;
     pthread_mutex_t lock;       /* a device is fed by one thread at a time */
     float *wide;                /* under the lock */
     size_t wide_n;
     struct checkpoint_loaded *out;
 };
-
-/* ---- does it fit? ---- */
-
-static int wrong_shape(const struct load *l, const struct stage_param *p, const struct param *q, struct err *e)
-{
-    const struct checkpoint_info *i = &l->c->info;
-
-    err_usage(e, "%s: %s is [%lld, %lld], the model asked for has [%lld, %lld] (the checkpoint: %lld layers, hidden "
-              "%lld, %lld heads)", i->path, q->name, (long long)q->shape[0], (long long)(q->ndim > 1 ? q->shape[1] : 1),
-              (long long)p->shape[0], (long long)(p->ndim > 1 ? p->shape[1] : 1), (long long)i->model.n_layers,
-              (long long)i->model.hidden, (long long)i->model.n_heads);
-    return -1;
-}
-
-static int check_vocab(struct load *l, int64_t rows, int64_t have, struct err *e)
-{
-    int64_t V0 = l->c->info.model.vocab_tokens;
-
-    l->out->new_rows = rows > have ? rows - have : 0;
-    l->out->lost_rows = rows < have ? have - rows : 0;
-    if (l->out->lost_rows && (V0 <= 0 || rows < V0)) {
-        err_usage(e, "%s: %lld rows of vocabulary cannot hold the checkpoint's %lld tokens", l->c->info.path,
-                  (long long)rows, (long long)(V0 > 0 ? V0 : have));
-        return -1;
-    }
-    if (l->out->new_rows)
-        report_add(l->notes, SEV_WARNING, "vocab", l->c->info.path, ERR_NO_BYTE, NULL,
-                   "vocabulary grows from %lld to %lld rows: %lld rows of zeros are added, and the loss will "
-                   "move (they take their share of the softmax)", (long long)have, (long long)rows,
-                   (long long)l->out->new_rows);
-    if (l->out->lost_rows)
-        report_add(l->notes, SEV_WARNING, "vocab", l->c->info.path, ERR_NO_BYTE, NULL,
-                   "vocabulary shrinks from %lld to %lld rows: trained padding rows are left behind, and the loss will "
-                   "move", (long long)have, (long long)rows);
-    return 0;
-}
-
-static int match(struct load *l, int i, struct err *e)
-{
-    const struct stage_param *p = &l->s->param[i];
-    const struct param *q = checkpoint_find(l->c->src, l->c->first_layer, p);
-    bool vocab = p->merge == MERGE_VOCAB;
-
-    if (!q) {
-        err_usage(e, "%s: has no parameter %s, which the model asked for has", l->c->info.path, p->name);
-        return -1;
-    }
-    if (q->ndim != p->ndim || q->merge != p->merge || (!vocab && q->shape[0] != p->shape[0]) ||
-        (p->ndim > 1 && q->shape[1] != p->shape[1]))
-        return wrong_shape(l, p, q, e);
-    l->from[i] = q;
-    return vocab && !p->tied_copy ? check_vocab(l, p->shape[0], q->shape[0], e) : 0;
-}
-
-static int match_all(struct load *l, struct err *e)
-{
-    const struct checkpoint_info *c = &l->c->info;
-
-    if (c->model.n_layers && c->model.n_layers != l->s->model.n_layers) {
-        err_usage(e, "%s: has %lld layers, the model asked for %lld", c->path, (long long)c->model.n_layers,
-                  (long long)l->s->model.n_layers);
-        return -1;
-    }
-    if (c->model.n_heads && c->model.n_heads != l->s->model.n_heads) {
-        err_usage(e, "%s: has %lld attention heads, the model asked for %lld", c->path, (long long)c->model.n_heads,
-                  (long long)l->s->model.n_heads);
-        return -1;
-    }
-    if (!c->has_optimizer && !l->o->no_optim) {
-        const struct param *bare = source_has_moments(l->c->src) ? checkpoint_bare(l->c) : NULL;
-
-        err_usage(e, "%s: %s%s%s; --no-load-optim or --finetune begins with fresh optimizer state", c->path,
-                  bare ? "parameter " : "holds weights only", bare ? bare->name : "",
-                  bare ? " has no moments of Adam, others have" : "");
-        return -1;
-    }
-    for (int i = 0; i < l->s->n_params; i++)
-        if (match(l, i, e) < 0)
-            return -1;
-    return 0;
-}
 
 /* ---- items ---- */
 
@@ -229,33 +161,38 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     return 0;
 }
 
-/* `r` says what of a map; the rest of it is filled in. */
-static struct plan_item *add_item(struct load *l, struct plan_range r, int param, enum state st, char *dst)
-{
-    struct fill *f = arena_alloc(l->arena, sizeof *f);
-
-    *f = (struct fill){ .next = l->fill, .dst = dst, .widen = DTYPE_F32, .param = param, .state = st };
-    l->fill = f;
-    r.policy = l->o->replicas;
-    r.name = l->from[param]->name;
-    r.user = f;
-    return plan_item(l->plan, plan_add(l->plan, &r, -1, 0));
-}
-
 /* Elements [from, from + n) of a parameter's slice, to `dst`. */
 struct want {
     int param;
+    int dp;                     /* the data-parallel rank whose they are */
     enum state state;           /* which of the rank's buffers it is for */
     const struct tmap *map;     /* of the merged tensor */
     int64_t from, n;
     char *dst;
 };
 
+/* `r` says what of a map; the rest of it is filled in. */
+static struct plan_item *add_item(struct load *l, struct plan_range r, const struct want *w)
+{
+    struct fill *f = arena_alloc(l->arena, sizeof *f);
+    struct plan_item *it;
+
+    *f = (struct fill){ .next = l->fill, .dst = w->dst, .widen = DTYPE_F32, .param = w->param, .state = w->state };
+    l->fill = f;
+    r.policy = l->o->replicas;
+    r.name = l->from[w->param]->name;
+    r.user = f;
+    it = plan_item(l->plan, plan_add(l->plan, &r, -1, 0));
+    it->done = l->dp && w->dp != l->s->dp;
+    return it;
+}
+
 /* The map that holds the slice's elements, and where in it they begin. */
 static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t *first)
 {
     const struct stage_param *p = &l->s->param[w->param];
     const struct stage *s = l->s;
+    const struct tmap **columns = &l->columns[w->param][w->state];
     uint64_t row, part;
 
     *first = p->split && p->merge != MERGE_CAT1 ? s->tp * p->n : 0;
@@ -263,7 +200,9 @@ static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t
         return w->map;
     row = w->map->len / (uint64_t)p->shape[0];
     part = row / (uint64_t)s->topo.tp;
-    return tmap_slice_columns(l->arena, w->map, row, (uint64_t)s->tp * part, part);
+    if (!*columns)
+        *columns = tmap_slice_columns(l->arena, w->map, row, (uint64_t)s->tp * part, part);
+    return *columns;
 }
 
 static enum dtype type_of(const struct load *l, enum state st)
@@ -308,8 +247,7 @@ static void add_turned(struct load *l, const struct want *w)
     for (int i = 0; i < n; i++) {
         const uint64_t from = (uint64_t)t[i].at * column, len = (uint64_t)t[i].cols * column;
         const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row, from, len);
-        struct plan_item *it = add_item(l, (struct plan_range){ .map = part, .len = part->len }, w->param, w->state,
-                                        w->dst);
+        struct plan_item *it = add_item(l, (struct plan_range){ .map = part, .len = part->len }, w);
 
         ((struct fill *)it->user)->turn = &t[i];
         ((struct fill *)it->user)->gathering = g;
@@ -339,7 +277,7 @@ static void add_want(struct load *l, const struct want *w)
     if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
         return;
     part = (struct plan_range){ .map = m, .from = (uint64_t)(first + w->from) * size, .len = (uint64_t)n * size };
-    set_types(add_item(l, part, w->param, w->state, w->dst), type_of(l, w->state));
+    set_types(add_item(l, part, w), type_of(l, w->state));
 }
 
 /* ---- which bytes ---- */
@@ -375,80 +313,76 @@ static const struct tmap *weights_of(const struct load *l, int param)
     return master;
 }
 
-static void add_weights(struct load *l)
+/* The ranks whose parts of the optimizer's state are in the plan: this one, or all that share it. */
+static bool plans_for(const struct load *l, int dp)
 {
-    uint64_t size = (uint64_t)dtype_size(l->o->weights);
-
-    for (int i = 0; i < l->s->n_params; i++) {
-        const struct stage_param *p = &l->s->param[i];
-        struct want w = { .param = i, .state = STATE_BF16, .map = weights_of(l, i), .n = p->n,
-                          .dst = (char *)l->dst->weights + (uint64_t)p->at * size };
-
-        add_want(l, &w);
-    }
+    return l->dp || dp == l->s->dp;
 }
 
-static void add_shard(struct load *l)
+/* Of the weights this rank needs all; who shares the reading, reads its own. */
+static void add_weights(struct load *l, const struct stage_run *r, int dp)
+{
+    const int64_t at = l->s->param[r->param].at + r->from;
+    const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = weights_of(l, r->param),
+                            .from = r->from, .n = r->n,
+                            .dst = (char *)l->dst->weights + at * dtype_size(l->o->weights) };
+
+    add_want(l, &w);
+}
+
+static void add_shard(struct load *l, const struct stage_run *r, int dp)
 {
     char *const buf[STATE_N] = { NULL, (char *)l->dst->master, (char *)l->dst->exp_avg, (char *)l->dst->exp_avg_sq };
 
-    for (int k = 0; k < l->s->n_runs; k++)
-        for (int st = STATE_FP32; st < STATE_N; st++) {
-            const struct stage_run *r = &l->s->run[k];
-            struct want w = { .param = r->param, .state = (enum state)st, .map = map_of(l, r->param, (enum state)st),
-                              .from = r->from, .n = r->n, .dst = buf[st] + (uint64_t)r->shard_at * sizeof(float) };
+    for (int st = STATE_FP32; st < STATE_N; st++) {
+        const struct want w = { .param = r->param, .dp = dp, .state = (enum state)st,
+                                .map = map_of(l, r->param, (enum state)st), .from = r->from, .n = r->n,
+                                .dst = buf[st] + (uint64_t)r->shard_at * sizeof(float) };
 
-            if (w.map)
-                add_want(l, &w);
-        }
+        if (w.map)
+            add_want(l, &w);
+    }
 }
 
 /* ---- the tied copy ---- */
 
-/* Its own bytes on the last stage, to be compared with the first stage's by CRC. */
-struct pair {
-    int a, b;                   /* items */
-};
-
 /* A run of the tied copy is looked at beside the first stage's, which is what is loaded. */
-static int add_tied_checks(struct load *l, struct pair *pair)
+static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
 {
-    int n = 0;
+    const struct param *q = l->from[r->param];
 
-    for (int k = 0; k < l->s->n_runs; k++)
-        for (int st = STATE_FP32; st < STATE_N; st++) {
-            const struct stage_run *r = &l->s->run[k];
-            const struct param *q = l->from[r->param];
-            struct want w = { .param = r->param, .state = (enum state)st, .from = r->from, .n = r->n };
-            int64_t first, have;
+    for (int st = STATE_FP32; st < STATE_N && l->s->param[r->param].tied_copy; st++) {
+        struct want w = { .param = r->param, .dp = dp, .state = (enum state)st, .from = r->from, .n = r->n };
+        int64_t first, have;
+        int item[2];
 
-            if (!l->s->param[r->param].tied_copy || !q->tied[st] || !q->state[st])
-                continue;
-            w.map = q->state[st];
-            slice_of(l, &w, &first);
-            have = (int64_t)(w.map->len / sizeof(float)) - first - w.from;
-            if (have <= 0)
-                continue;
-            have = have < w.n ? have : w.n;
-            for (int side = 0; side < 2; side++) {
-                const struct tmap *m = side ? q->tied[st] : q->state[st];
-                const struct plan_range part = { .map = m, .from = (uint64_t)(first + w.from) * sizeof(float),
-                                                 .len = (uint64_t)have * sizeof(float) };
+        if (!q->tied[st] || !q->state[st])
+            continue;
+        w.map = q->state[st];
+        slice_of(l, &w, &first);
+        have = (int64_t)(w.map->len / sizeof(float)) - first - w.from;
+        if (have <= 0)
+            continue;
+        have = have < w.n ? have : w.n;
+        for (int side = 0; side < 2; side++) {
+            const struct tmap *m = side ? q->tied[st] : q->state[st];
+            const struct plan_range part = { .map = m, .from = (uint64_t)(first + w.from) * sizeof(float),
+                                             .len = (uint64_t)have * sizeof(float) };
 
-                *(side ? &pair[n].b : &pair[n].a) = add_item(l, part, r->param, (enum state)st, NULL)->number;
-            }
-            n++;
+            item[side] = add_item(l, part, &w)->number;
         }
-    return n;
+        ARRAY_ROOM(l->pair, l->cap_pairs, l->n_pairs + 1);
+        l->pair[l->n_pairs++] = (struct pair){ item[0], item[1] };
+    }
 }
 
-static void report_tied(struct load *l, const struct pair *pair, int n)
+static void report_tied(struct load *l)
 {
-    for (int i = 0; i < n; i++) {
-        const struct plan_item *a = plan_item(l->plan, pair[i].a), *b = plan_item(l->plan, pair[i].b);
+    for (int i = 0; i < l->n_pairs; i++) {
+        const struct plan_item *a = plan_item(l->plan, l->pair[i].a), *b = plan_item(l->plan, l->pair[i].b);
         const struct fill *f = a->user;
 
-        if (a->crc.acc == b->crc.acc)
+        if (a->done || a->crc.acc == b->crc.acc)
             continue;
         report_add(l->notes, SEV_WARNING, "tied", l->c->info.path, ERR_NO_BYTE, l->from[f->param]->name,
                    "%s: the last stage's tied copy differs from the first stage's, which is taken",
@@ -458,21 +392,24 @@ static void report_tied(struct load *l, const struct pair *pair, int n)
 
 /* ---- running a plan ---- */
 
-/* The rest of a record is read for its CRC only where that costs little. */
-static void drop_dear_rests(struct plan *p)
+/* The rest of a record is read for its CRC only where that costs little; the ranks by turns. */
+static void deal_rests(const struct load *l)
 {
-    for (int i = 0; i < plan_n(p); i++) {
-        struct plan_item *it = plan_item(p, i);
+    int n = 0;
+
+    for (int i = 0; i < plan_n(l->plan); i++) {
+        struct plan_item *it = plan_item(l->plan, i);
         const struct record *r;
 
         if (it->user)
             continue;
-        r = files_record(plan_files(p), it->map->slice[0].extent[0].record);
-        it->done = it->len > REST_CHEAP && it->len > r->len / 2;
+        r = files_record(plan_files(l->plan), it->map->slice[0].extent[0].record);
+        it->done = (it->len > REST_CHEAP && it->len > r->len / 2) || (l->dp && n % l->s->topo.dp != l->s->dp);
+        n++;
     }
 }
 
-static int run_plan(struct load *l, struct err *e)
+static int run_own(struct load *l, struct err *e)
 {
     struct exec_opts x = { .threads = l->o->threads > 0 ? l->o->threads : DEFAULT_THREADS, .look = look, .ctx = l,
                            .item_done = item_done,
@@ -481,10 +418,22 @@ static int run_plan(struct load *l, struct err *e)
     int rc;
 
     plan_close(l->plan);
-    drop_dear_rests(l->plan);
+    deal_rests(l);
     rc = exec_run(l->plan, &x, &st, e);
     l->out->read_bytes += st.read_bytes;
     return rc;
+}
+
+/*
+ * Run the plan, if this rank has come so far (rc). *on: and so have all who share it, and what they have read is right.
+ * Not *on and 0: another has not, and will say why.
+ */
+static int run_plan(struct load *l, int rc, bool *on, struct err *e)
+{
+    if (rc == 0)
+        rc = run_own(l, e);
+    *on = rc == 0;
+    return l->dp ? load_share_check(&l->share, l->plan, rc, on, e) : rc;
 }
 
 static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct err *e)
@@ -502,55 +451,80 @@ static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct e
     return 0;
 }
 
-/* First plan: do the copies agree? Only small tensors are replicated. */
-static int find_drift(struct load *l, struct err *e)
+/* All replicated tensors, small as they are, the ranks by turns. */
+static void plan_replicas(struct load *l)
 {
-    bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);
-    int rc;
+    int n = 0;
 
     l->plan = plan_new(l->c->src->files);
     for (int i = 0; i < l->s->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
+            const struct want w = { .param = i, .dp = n % l->s->topo.dp, .state = (enum state)st };
             const struct tmap *m = l->from[i]->state[st];
 
+            if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment((enum state)st) && l->o->no_optim))
+                continue;
             /* Under REPLICAS_FAIL too all are counted first. */
-            if (m && m->op == TMAP_REPLICAS && m->n_slices > 1 && !(is_moment((enum state)st) && l->o->no_optim))
-                add_item(l, (struct plan_range){ .map = m, .len = m->len }, i, (enum state)st, NULL)
-                    ->policy = REPLICAS_FIRST;
+            add_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
+            n++;
         }
-    rc = run_plan(l, e);
-    for (int i = 0; i < plan_n(l->plan) && rc == 0; i++) {
+}
+
+/* First plan: do the copies agree? rc and *on as of run_plan(). */
+static int find_drift(struct load *l, int rc, bool *on, struct err *e)
+{
+    bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);
+
+    if (rc == 0)
+        plan_replicas(l);
+    rc = run_plan(l, rc, on, e);
+    for (int i = 0; *on && i < plan_n(l->plan); i++) {
         const struct plan_item *it = plan_item(l->plan, i);
         const struct fill *f = it->user;
 
-        if (!f || !it->n_differ)
-            continue;
-        l->disagree[f->param] = l->disagree[f->param] || !is_moment(f->state);
-        l->out->n_drifted += !drifted[f->param][f->state];
-        drifted[f->param][f->state] = true;
+        if (f && it->n_differ)
+            drifted[f->param][f->state] = true;
     }
     plan_free(l->plan);
     l->plan = NULL;
-    if (rc == 0)
+    if (*on && l->dp)
+        rc = load_share_any(&l->share, drifted[0], l->s->n_params * STATE_N, e);
+    for (int i = 0; *on && i < l->s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            l->disagree[i] = l->disagree[i] || (drifted[i][st] && !is_moment((enum state)st));
+            l->out->n_drifted += drifted[i][st];
+        }
+    if (*on && rc == 0)
         rc = refuse_drift(l, drifted, e);
+    *on = *on && rc == 0;
     free(drifted);
     return rc;
 }
 
-static int fill_all(struct load *l, struct err *e)
+/* Second plan: everything. */
+static int fill_all(struct load *l, bool *on, struct err *e)
 {
-    struct pair *pair = xcalloc((size_t)l->s->n_runs * STATE_N + 1, sizeof *pair);
-    int n, rc;
+    const int n = l->s->topo.dp;
+    struct stage_run **run = xcalloc((size_t)n, sizeof *run);
+    int *n_runs = xcalloc((size_t)n, sizeof *n_runs), rc;
 
+    for (int d = 0; d < n; d++)
+        run[d] = stage_runs(l->s, d, l->arena, &n_runs[d]);
     l->plan = plan_new(l->c->src->files);
-    add_weights(l);
-    add_shard(l);
-    n = l->o->no_optim ? 0 : add_tied_checks(l, pair);
-    rc = run_plan(l, e);
-    if (rc == 0)
-        report_tied(l, pair, n);
-    plan_free(l->plan);
-    free(pair);
+    for (int d = 0; d < n; d++)
+        for (int k = 0; k < n_runs[d]; k++)
+            add_weights(l, &run[d][k], d);
+    for (int d = 0; d < n; d++)
+        for (int k = 0; k < n_runs[d] && plans_for(l, d); k++)
+            add_shard(l, &run[d][k], d);
+    for (int d = 0; d < n && !l->o->no_optim; d++)
+        for (int k = 0; k < n_runs[d] && plans_for(l, d); k++)
+            add_tied_check(l, &run[d][k], d);
+    free(run);
+    free(n_runs);
+    rc = run_plan(l, 0, on, e);
+    if (*on)
+        report_tied(l);
     return rc;
 }
 
@@ -565,35 +539,56 @@ static void clear(const struct load *l)
     d->zero(l->dst->exp_avg_sq, shard, l->o->stream);
 }
 
-int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
-                    const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e)
+static int load_all(struct load *l, struct err *e)
 {
-    struct load l = { .c = c, .s = s, .dst = dst, .o = o, .notes = o->notes, .out = out, .arena = arena_new(0),
-                      .lock = PTHREAD_MUTEX_INITIALIZER };
-    double begun = clock_s();
-    int rc = -1;
+    bool on;
+    int rc = checkpoint_match(l->c, l->s, l->o, l->from, l->out, e);
 
-    assert(o->weights == DTYPE_BF16 || o->weights == DTYPE_F16 || o->weights == DTYPE_F32);
-    *out = (struct checkpoint_loaded){ .opt_step = o->no_optim ? 0 : c->info.opt_step, .moments = !o->no_optim };
-    l.from = xcalloc((size_t)s->n_params, sizeof *l.from);
-    l.disagree = xcalloc((size_t)s->n_params, sizeof *l.disagree);
-    if (match_all(&l, e) < 0 || find_drift(&l, e) < 0)
-        goto out;
-    clear(&l);
-    if (fill_all(&l, e) < 0)
-        goto out;
-    o->dev->stream_sync(o->stream);
-    rc = o->dev->check(e);
-out:
-    out->wall_s = clock_s() - begun;
-    for (const struct fill *f = l.fill; f; f = f->next)
+    rc = find_drift(l, rc, &on, e);
+    if (!on)
+        return rc;
+    clear(l);
+    rc = fill_all(l, &on, e);
+    if (!on)
+        return rc;
+    l->o->dev->stream_sync(l->o->stream);
+    if (l->dp && load_share_weights(&l->share, l->dst->weights, l->o->weights, l->o->stream, e) < 0)
+        return -1;
+    return l->o->dev->check(e);
+}
+
+static void load_free(struct load *l)
+{
+    for (const struct fill *f = l->fill; f; f = f->next)
         if (f->gathering && f->gathering->host) {       /* stopped half-way */
             free(f->gathering->host);
             f->gathering->host = NULL;
         }
-    free(l.from);
-    free(l.disagree);
-    free(l.wide);
-    arena_free(l.arena);
+    plan_free(l->plan);
+    free(l->pair);
+    free(l->from);
+    free(l->columns);
+    free(l->disagree);
+    free(l->wide);
+    arena_free(l->arena);
+}
+
+int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
+                    const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e)
+{
+    struct load l = { .c = c, .s = s, .dst = dst, .o = o, .notes = o->notes, .out = out, .arena = arena_new(0),
+                      .dp = s->topo.dp > 1 ? o->dp : NULL, .share = { o->dp, s, c->info.path },
+                      .lock = PTHREAD_MUTEX_INITIALIZER };
+    double begun = clock_s();
+    int rc;
+
+    assert(o->weights == DTYPE_BF16 || o->weights == DTYPE_F16 || o->weights == DTYPE_F32);
+    *out = (struct checkpoint_loaded){ .opt_step = o->no_optim ? 0 : c->info.opt_step, .moments = !o->no_optim };
+    l.from = xcalloc((size_t)s->n_params, sizeof *l.from);
+    l.columns = xcalloc((size_t)s->n_params, sizeof *l.columns);
+    l.disagree = xcalloc((size_t)s->n_params, sizeof *l.disagree);
+    rc = load_all(&l, e);
+    out->wall_s = clock_s() - begun;
+    load_free(&l);
     return rc;
 }

@@ -191,6 +191,18 @@ void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir)
     strbuf_addf(sb, "  successfully loaded checkpoint from %s at iteration %ld\n", dir, (long)iteration);
 }
 
+void trainlog_add_load_times(struct strbuf *sb, const struct trainlog_load *l)
+{
+    char text[16], most[16];
+
+    strbuf_addf(sb, "  checkpoint: %s in %.2f s (%.2f GB/s)", bytes_text(l->bytes, text), l->wall_s,
+                (double)l->bytes * 1e-9 / l->wall_s);
+    if (l->ranks > 1)
+        strbuf_addf(sb, ", %s to %s on each of %d ranks", bytes_text(l->least, text), bytes_text(l->most, most),
+                    l->ranks);
+    strbuf_addf(sb, "\n");
+}
+
 void trainlog_add_steps(struct strbuf *sb, int64_t step, double loss, double iteration_s, double samples_per_s)
 {
     strbuf_addf(sb, "steps: %ld loss: %.4f iter time (s): %.3f samples/sec: %.3f\n", (long)step, loss, iteration_s,

@@ -112,6 +112,14 @@ struct trainlog_save {
 void trainlog_add_save_times(struct strbuf *sb, const struct trainlog_save *s);
 void trainlog_add_checkpoint_version(struct strbuf *sb);                /* " checkpoint version 3.0" */
 void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir);
+/* What was read for it, by all ranks, and by those that read least and most. */
+struct trainlog_load {
+    int ranks;
+    uint64_t bytes, least, most;
+    double wall_s;
+};
+/* "  checkpoint: 57.1 GB in 28.90 s (1.98 GB/s), 1.7 GB to 1.9 GB on each of 32 ranks" */
+void trainlog_add_load_times(struct strbuf *sb, const struct trainlog_load *l);
 /* DeepSpeed's: "steps: 10 loss: 5.9385 iter time (s): 0.237 samples/sec: 33.828" */
 void trainlog_add_steps(struct strbuf *sb, int64_t step, double loss, double iteration_s, double samples_per_s);
 

@@ -86,22 +86,25 @@ static void add_embedding(struct stage *s, bool copy)
     }
 }
 
-/* What this rank owns of each parameter: where buckets' shares and parameters overlap. */
-static void find_runs(struct stage *s)
+/* Where buckets' shares and parameters overlap. */
+struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n)
 {
-    s->run = arena_alloc(s->arena, (size_t)(s->n_params + s->n_buckets) * sizeof *s->run);
+    struct stage_run *run = arena_alloc(a, (size_t)(s->n_params + s->n_buckets) * sizeof *run);
+
+    *n = 0;
     for (int k = 0; k < s->n_buckets; k++) {
         const struct stage_bucket *b = &s->bucket[k];
-        int64_t own = b->n / s->topo.dp, from = b->at + s->dp * own, end = from + own;
+        int64_t own = b->n / s->topo.dp, from = b->at + dp * own, end = from + own;
 
         for (int i = 0; i < s->n_params; i++) {
             const struct stage_param *p = &s->param[i];
             int64_t lo = p->at > from ? p->at : from, hi = p->at + p->n < end ? p->at + p->n : end;
 
             if (lo < hi)
-                s->run[s->n_runs++] = (struct stage_run){ i, lo - p->at, hi - lo, b->shard_at + lo - from };
+                run[(*n)++] = (struct stage_run){ i, lo - p->at, hi - lo, b->shard_at + lo - from };
         }
     }
+    return run;
 }
 
 struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks)
@@ -150,7 +153,7 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
         add_embedding(s, false);
         end_bucket(s, -1);
     }
-    find_runs(s);
+    s->run = stage_runs(s, dp, a, &s->n_runs);
     return s;
 }
 

@@ -85,6 +85,8 @@ struct stage {
  */
 struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks);
 void stage_free(struct stage *s);                       /* NULL is fine */
+/* What data-parallel rank `dp` owns of each parameter, as run[] has it of this rank; *n of them, in the arena. */
+struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n);
 /* The parameter of a role; block 0 is the stage's first, -1 for those outside blocks. NULL: none here. */
 const struct stage_param *stage_get(const struct stage *s, int block, enum role r);
 

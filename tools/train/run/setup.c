@@ -184,15 +184,30 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     return rc;
 }
 
+/* Bytes that ranks have read: all, least, most. */
+static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, struct err *e)
+{
+    struct comm *all = comm_world_group(t->world);
+    int64_t sum = (int64_t)read, ends[2] = { -sum, sum };
+
+    if (comm_host_all_reduce(all, &sum, 1, DTYPE_I64, COMM_SUM, e) < 0 ||
+        comm_host_all_reduce(all, ends, 2, DTYPE_I64, COMM_MAX, e) < 0)
+        return -1;
+    *l = (struct trainlog_load){ .ranks = t->place->size, .bytes = (uint64_t)sum, .least = (uint64_t)-ends[0],
+                                 .most = (uint64_t)ends[1] };
+    return 0;
+}
+
 static int load(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
     struct report *notes = report_new();
     const struct checkpoint_load_opts o = {
         .weights = t->t, .no_optim = t->o.no_load_optim, .replicas = (enum replica_policy)t->o.replicas,
-        .dev = t->k->dev, .threads = (int)t->o.threads, .notes = notes,
+        .dev = t->k->dev, .dp = t->dp, .threads = (int)t->o.threads, .notes = notes,
     };
     struct checkpoint_loaded loaded;
+    struct trainlog_load read;
     struct strbuf sb = {0};
     double begin = clock_s();
     int rc;
@@ -202,6 +217,8 @@ static int load(struct trainer *t, struct err *e)
     show_report(t, notes);
     /* It is loaded when every rank has its part. */
     rc = agree_all_well(t, rc, e);
+    if (rc == 0)
+        rc = sum_read(t, loaded.read_bytes, &read, e);
     if (rc == 0 && trainer_speaks(t))
         trainlog_add_checkpoint_version(&sb);
     if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
@@ -209,7 +226,9 @@ static int load(struct trainer *t, struct err *e)
     if (rc == 0 && trainer_speaks(t)) {
         const struct trainlog_timer timer = { "load-checkpoint", (clock_s() - begin) * 1e3 };
 
+        read.wall_s = clock_s() - begin;
         trainlog_add_loaded(&sb, f->iteration, f->path);
+        trainlog_add_load_times(&sb, &read);
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
     }

@@ -1,0 +1,78 @@
+/*
+ * checkpoint_share.c - the data-parallel ranks of a stage load as one: each reads a part, and hears of the others'
+ *
+ * All of them make the same plan, of what all of them need, and each runs its own items. So every byte is read once,
+ * a record's CRC is known although no rank has seen all of it, and weights, of which each rank needs all, lie where
+ * the optimizer leaves them after a step: each rank's own part of every bucket is there, and is gathered.
+ */
+#include <stdlib.h>
+
+#include "libcommon/comm/comm.h"
+#include "tools/train/checkpoint/checkpoint_share.h"
+
+enum { FAILED, MARK, ANTIMARK, N_SAID };
+
+/* Records of which several ranks have read parts. */
+static int check_records(const struct load_share *h, struct plan *p, struct err *e)
+{
+    const int n = plan_seen(p, NULL), size = comm_size(h->dp);
+    struct plan_seen *mine = xcalloc((size_t)n + 1, sizeof *mine);
+    struct plan_seen *all = xcalloc((size_t)n * (size_t)size + 1, sizeof *all);
+    int rc;
+
+    plan_seen(p, mine);
+    rc = comm_host_all_gather(h->dp, mine, all, (size_t)n * sizeof *mine, e);
+    for (int r = 0; r < size && rc == 0; r++)
+        if (r != comm_rank(h->dp))
+            rc = plan_seen_add(p, all + (size_t)r * (size_t)n, e);
+    free(mine);
+    free(all);
+    return rc;
+}
+
+int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *on, struct err *e)
+{
+    const int64_t mark = p ? plan_mark(p) : 0;
+    int64_t said[N_SAID] = { rc < 0, mark, -mark };
+    struct err own = *e;
+
+    *on = false;
+    if (comm_host_all_reduce(h->dp, said, N_SAID, DTYPE_I64, COMM_MAX, e) < 0) {
+        *e = rc < 0 ? own : *e;
+        return -1;
+    }
+    if (said[FAILED])
+        return rc;
+    if (said[MARK] != -said[ANTIMARK]) {
+        err_data(e, h->path, ERR_NO_BYTE, "the data-parallel ranks of stage %d do not see the same files: has the "
+                 "folder changed meanwhile, or is it another one on some host?", h->s->pp);
+        return -1;
+    }
+    /* All meet the same sums, so what is wrong there is so for all. */
+    rc = check_records(h, p, e);
+    *on = rc == 0;
+    return rc;
+}
+
+int load_share_any(const struct load_share *h, bool *flag, int n, struct err *e)
+{
+    return comm_host_all_reduce(h->dp, flag, n, DTYPE_U8, COMM_MAX, e);
+}
+
+int load_share_weights(const struct load_share *h, void *weights, enum dtype t, struct dev_stream *s, struct err *e)
+{
+    const uint64_t size = (uint64_t)dtype_size(t);
+
+    for (int i = 0; i < h->s->n_buckets; i++) {
+        const struct stage_bucket *b = &h->s->bucket[i];
+        const int64_t own = b->n / h->s->topo.dp;
+        char *all = (char *)weights + (uint64_t)b->at * size;
+        const struct comm_data d = { .in = all + (uint64_t)(h->s->dp * own) * size, .out = all, .n = own, .t = t };
+        struct comm_req *req = NULL;
+
+        /* As after a step: by the link that training will use. */
+        if (comm_all_gather_start(h->dp, &d, s, &req, e) < 0 || comm_wait(&req, s, e) < 0)
+            return -1;
+    }
+    return comm_sync(h->dp, s, e);
+}
