@@ -18,6 +18,8 @@
 #include "libcommon/base/progress.h"
 #include "libcommon/base/report.h"
 
+struct source;
+
 struct verify_stats {
     const char *layout;         /* layout_name(), or "pt" for a single file; NULL when nothing could be opened */
     int n_files;
@@ -42,5 +44,10 @@ struct verify_opts {
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 /* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
+/*
+ * An open folder's files against its manifest, as far as no record's CRC covers them, which whoever reads the record
+ * checks: headers, configuration. Only these bytes are read. 0 without a manifest; -1 when reading fails.
+ */
+MUST_CHECK int verify_listed(struct source *s, struct report *r, struct err *e);
 
 #endif

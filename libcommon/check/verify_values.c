@@ -402,19 +402,31 @@ static void check_padding(struct values *v)
     free(x);
 }
 
-/* Whole files against the manifest; their tensors were read already. */
-static void check_manifest(struct values *v)
+/* Whole files against the manifest; of their tensors the CRCs are known. */
+static int check_listed(struct source *s, const struct scan_item *item, int n_items, struct report *r, struct err *e)
 {
     struct manifest_run *run;
-    struct err e = {0};
-    int n;
+    int n, rc;
 
-    if (!source_file(v->s, MANIFEST_NAME))
-        return;
-    n = scan_runs(v->s, v->item, v->n, &run);
-    if (manifest_check(v->s, run, n, v->r, &e) < 0)
-        report_add_err(v->r, "read", &e);
+    if (!source_file(s, MANIFEST_NAME))
+        return 0;
+    n = scan_runs(s, item, n_items, &run);
+    rc = manifest_check(s, run, n, r, e);
     free(run);
+    return rc;
+}
+
+int verify_listed(struct source *s, struct report *r, struct err *e)
+{
+    return check_listed(s, NULL, 0, r, e);
+}
+
+static void check_manifest(struct values *v)
+{
+    struct err e = {0};
+
+    if (check_listed(v->s, v->item, v->n, v->r, &e) < 0)
+        report_add_err(v->r, "read", &e);
 }
 
 int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,

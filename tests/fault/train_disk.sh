@@ -65,8 +65,8 @@ check "another rank's disk: its reason" [ "$(grep -c '^error: checkpoint of iter
 check "another rank's disk: no other" [ "$(grep '^error' "$W/two.log" | grep -vc 'rank 1 could not write its part')" -eq 0 ]
 
 # ---- the clock ----
-# shellcheck disable=SC2086
 unset WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+# shellcheck disable=SC2086
 env LD_PRELOAD="$W/badio.so" BADIO_CLOCK=3600 "$BIN/train" ${MODEL% --save-interval*} --steps-per-print 4 --log-straggler-interval 4 \
     >"$W/clock.log" 2>&1
 status=$?

@@ -202,6 +202,22 @@ static void note_checksums(const struct source *s, struct report *r)
         }
 }
 
+/*
+ * What an export says of its tensors is looked at by whoever reads them, as a record's CRC. A manifest that is damaged
+ * is told of by manifest_load().
+ */
+static int take_crcs(struct hf_folder *f, struct err *e)
+{
+    struct err told = {0};
+
+    if (!hf_folder_has(f, MANIFEST_NAME))
+        return 0;
+    if (hf_folder_add(f, MANIFEST_NAME, FILE_OTHER, e) < 0)
+        return -1;
+    f->crcs = manifest_crcs(f->s, &told);
+    return 0;
+}
+
 int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                          struct report *r, struct err *e)
 {
@@ -211,7 +227,8 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     int rc = -1;
 
     s->kind = LAYOUT_HF;
-    if (read_config(&f, &c, &known, r, e) < 0 || hf_folder_read(&f, e) < 0 || take_others(&f, r, e) < 0)
+    if (read_config(&f, &c, &known, r, e) < 0 || take_crcs(&f, e) < 0 ||
+        hf_folder_read(&f, e) < 0 || take_others(&f, r, e) < 0)
         goto out;
     if (known)
         expect_all(&f, &c, r);
@@ -224,6 +241,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     note_checksums(s, r);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:
+    json_decref(f.crcs);
     free(f.tensor);
     return rc;
 }

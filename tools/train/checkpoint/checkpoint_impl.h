@@ -2,6 +2,7 @@
  * checkpoint_impl.h - what the checkpoint_*.c files share; for the room only
  *
  *   checkpoint_open.c   which tag, what it says; replicas
+ *   checkpoint_judge.c  whether what is found in it lets training go on
  *   checkpoint_match.c  whose parameters the checkpoint's are
  *   checkpoint_load.c   a plan whose items end in this rank's buffers
  *   checkpoint_share.c  ... and in those of the other data-parallel ranks
@@ -42,6 +43,11 @@ bool checkpoint_same(const char *name, int first_layer, const struct stage_param
 
 /* A parameter without both moments; NULL: all have them. */
 const struct param *checkpoint_bare(const struct checkpoint *c);
+
+/* ---- checkpoint_judge.c ---- */
+
+/* Warnings are passed on; the first error is the failure, and says how to go on all the same where that can be. */
+MUST_CHECK int checkpoint_judge(const struct report *r, const char *path, struct report *notes, struct err *e);
 
 /* ---- checkpoint_match.c ---- */
 

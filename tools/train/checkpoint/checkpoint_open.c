@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "libcommon/check/mismatch.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
@@ -476,29 +475,6 @@ static int check_kind(const struct checkpoint *c, struct err *e)
     return 0;
 }
 
-/* Findings of the open: warnings are passed on, the first error is the failure. */
-static int take_findings(const struct report *r, const char *path, struct report *notes, struct err *e)
-{
-    int n_more = report_count(r, SEV_ERROR) - 1;
-
-    for (int i = 0; i < report_n(r); i++) {
-        const struct finding *f = report_get(r, i);
-
-        if (f->severity == SEV_ERROR) {
-            char *text = finding_text(f);
-
-            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all%s", text,
-                     n_more ? " (and more)" : "",
-                     mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "");
-            free(text);
-            return -1;
-        }
-        if (f->severity == SEV_WARNING)
-            report_add(notes, SEV_WARNING, f->code, f->file, f->at, f->param, "%s", f->text);
-    }
-    return 0;
-}
-
 /* ---- other names ---- */
 
 /* The names, and with them the sizes, of a checkpoint that no trainer of ours has written. */
@@ -549,8 +525,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c = xcalloc(1, sizeof *c);
     c->arena = arena_new(0);
     c->src = source_open(path, &so, found, e);
-    if (!c->src || take_findings(found, c->src->path, notes, e) < 0 ||
-        bring_names(c, from, notes, e) < 0)
+    if (!c->src || checkpoint_judge(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);
     if (check_kind(c, e) < 0)
@@ -579,20 +554,4 @@ void checkpoint_close(struct checkpoint *c)
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
 {
     return &c->info;
-}
-
-/* ---- one save ---- */
-
-int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e)
-{
-    const struct mismatch_opts o = { .accept = c->accept_mismatch };
-    struct report *found = report_new();
-    int rc;
-
-    mismatch_sample(c->src, &o, found);
-    rc = take_findings(found, c->src->path, notes, e);
-    if (rc == 0)
-        rc = hf_canonical_check_head(c->src, &c->names, e);
-    report_free(found);
-    return rc;
 }
