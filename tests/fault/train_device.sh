@@ -49,6 +49,16 @@ runs tp2 2 --tensor-model-parallel-size 2
 LAUNCH=sockets
 runs tp2-sockets 2 --tensor-model-parallel-size 2 --sequence-parallel
 runs dp2 2
+# What ranks have read for each other lands where it should: two devices go on as two CPUs do.
+goes_on() {
+    # shellcheck disable=SC2086
+    launch 2 $SMALL --backend cpu --save "$W/from" --save-interval 100 --exit-iterations 2 >"$W/from.log" 2>&1
+    on_device 2 onward --save-interval 100 --load "$W/from" --exit-iterations 3 && launch 2 $SMALL --backend cpu --load "$W/from" \
+        --exit-iterations 3 >"$W/cpu.log" 2>&1 || return 1
+    grep ' on each of 2 ranks' "$W/onward.log"
+    series "$W/onward.log" >"$W/a"; series "$W/cpu.log" >"$W/b"; [ "$(wc -l <"$W/a")" -eq 3 ] && diff "$W/b" "$W/a"
+}
+check "dp2 goes on from a checkpoint: as on the CPU" goes_on
 quick || runs tp2-pp2 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --replay-check 7
 
 # stands NAME WORDS: rank 1's device stands in NAME; the job ends, and says so of rank 1.
