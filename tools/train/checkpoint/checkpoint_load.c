@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/plan/elements.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"
 #include "libcommon/comm/comm.h"
@@ -38,6 +39,7 @@ struct turning {
 struct fill {
     struct fill *next;
     char *dst;                  /* device memory; NULL: only looked at */
+    char *rounded;              /* there the same in the weights' type; NULL: nowhere */
     enum dtype widen;           /* elements of this type become fp32; F32: they stay */
     int param;                  /* in the stage */
     enum state state;
@@ -92,6 +94,25 @@ static void take_bytes(struct load *l, const struct fill *f, uint64_t at, const 
     }
     dev->copy(f->dst + at, from, len, l->o->stream);
     dev->stream_sync(l->o->stream);
+}
+
+/* Masters that are read are the weights, too, where there are no others: rounded, or as they were before widening. */
+static void take_rounded(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes, uint64_t len)
+{
+    const struct fill *f = it->user;
+    const enum dtype type = plan_out_dtype(it), to = l->o->weights;
+    const uint64_t size = (uint64_t)dtype_size(type), n = len / size, n_bytes = n * (uint64_t)dtype_size(to);
+    struct elements_loss ignored = {0};
+    char *as_weights = xmalloc(max_u64(len, n_bytes));
+
+    memcpy(as_weights, bytes, len);
+    if (type != to)
+        elements_convert((enum plan_op)plan_op_of(type, to), as_weights, n, &ignored);
+    pthread_mutex_lock(&l->lock);
+    l->o->dev->copy(f->rounded + at / size * (uint64_t)dtype_size(to), as_weights, n_bytes, l->o->stream);
+    l->o->dev->stream_sync(l->o->stream);
+    pthread_mutex_unlock(&l->lock);
+    free(as_weights);
 }
 
 /* The first to come makes the room. */
@@ -151,6 +172,8 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
         take_columns(l, it, from, bytes, len);
         return 0;
     }
+    if (f->rounded)
+        take_rounded(l, it, from, bytes, len);
     if (host && f->widen == DTYPE_F32) {
         memcpy(f->dst + from, bytes, len);
         return 0;
@@ -169,6 +192,7 @@ struct want {
     const struct tmap *map;     /* of the merged tensor */
     int64_t from, n;
     char *dst;
+    char *rounded;              /* as a fill's */
 };
 
 /* `r` says what of a map; the rest of it is filled in. */
@@ -177,7 +201,8 @@ static struct plan_item *add_item(struct load *l, struct plan_range r, const str
     struct fill *f = arena_alloc(l->arena, sizeof *f);
     struct plan_item *it;
 
-    *f = (struct fill){ .next = l->fill, .dst = w->dst, .widen = DTYPE_F32, .param = w->param, .state = w->state };
+    *f = (struct fill){ .next = l->fill, .dst = w->dst, .rounded = w->rounded, .widen = DTYPE_F32,
+                        .param = w->param, .state = w->state };
     l->fill = f;
     r.policy = l->o->replicas;
     r.name = l->from[w->param]->name;
@@ -319,15 +344,25 @@ static bool plans_for(const struct load *l, int dp)
     return l->dp || dp == l->s->dp;
 }
 
+static char *weights_at(const struct load *l, const struct stage_run *r)
+{
+    return (char *)l->dst->weights + (l->s->param[r->param].at + r->from) * dtype_size(l->o->weights);
+}
+
+/* Weights that come with the masters, which are read anyway. */
+static bool come_along(const struct load *l, int param, int dp)
+{
+    return plans_for(l, dp) && !is_turned(l, param) && weights_of(l, param) == map_of(l, param, STATE_FP32);
+}
+
 /* Of the weights this rank needs all; who shares the reading, reads its own. */
 static void add_weights(struct load *l, const struct stage_run *r, int dp)
 {
-    const int64_t at = l->s->param[r->param].at + r->from;
     const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = weights_of(l, r->param),
-                            .from = r->from, .n = r->n,
-                            .dst = (char *)l->dst->weights + at * dtype_size(l->o->weights) };
+                            .from = r->from, .n = r->n, .dst = weights_at(l, r) };
 
-    add_want(l, &w);
+    if (!come_along(l, r->param, dp))
+        add_want(l, &w);
 }
 
 static void add_shard(struct load *l, const struct stage_run *r, int dp)
@@ -337,7 +372,8 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
     for (int st = STATE_FP32; st < STATE_N; st++) {
         const struct want w = { .param = r->param, .dp = dp, .state = (enum state)st,
                                 .map = map_of(l, r->param, (enum state)st), .from = r->from, .n = r->n,
-                                .dst = buf[st] + (uint64_t)r->shard_at * sizeof(float) };
+                                .dst = buf[st] + (uint64_t)r->shard_at * sizeof(float),
+                                .rounded = st == STATE_FP32 && come_along(l, r->param, dp) ? weights_at(l, r) : NULL };
 
         if (w.map)
             add_want(l, &w);
