@@ -2,7 +2,7 @@
 # formats_zero_deepspeed.sh - DeepSpeed loads what reshape made for another number of ranks, or another stage
 #
 # Every tensor and moment is the saved one, and two more steps give the losses of the run that went on. Its own
-# converter makes the universal form that ours does. Needs a Python with deepspeed, torch and transformers
+# converter makes the universal form that ours does. FORMATS=DIR: larger ones of there, too. Needs a Python with deepspeed, torch and transformers
 # (tests/lib/python.sh); skipped without. CASES=PATTERN picks some: each starts an engine on every rank.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch, deepspeed, transformers' "deepspeed, torch and transformers"
@@ -63,6 +63,15 @@ cast_to bf16 zero2-fp16-3ranks 2 3
 cast_to bf16 zero3-fp16-gpt2-2ranks 3 2
 cast_to fp32 zero2-edge-3ranks 2 3
 
+if [ -n "${FORMATS:-}" ]; then
+    data=$FORMATS
+    takes zero1-gpt2-2ranks 1 3
+    takes zero2-llama-3ranks 2 2
+    takes zero2-llama-3ranks 3 4
+    takes zero3-llama-3ranks 3 2
+    takes zero3-llama-3ranks 2 4
+    data=$PWD/tests/data/zero
+fi
 takes zero1-fp32-gpt2-2ranks 1 3
 takes zero2-edge-3ranks 2 2
 takes zero2-roundrobin-3ranks 2 2

@@ -4,7 +4,7 @@
                             under torchrun: an engine of this stage and these ranks loads DIR (a folder with `latest`)
                             into a model of other values; every tensor must have the SHA-256 that FIXTURE/tensors.sha256
                             says, and two more steps of training must give the losses of the run that went on
-                            (FIXTURE/next, to 1e-3: sums in another order). `universal`: by load_universal, of DIR/universal.
+                            (FIXTURE/next, to 1e-3: sums in another order); or both as FIXTURE/expected.json has them. `universal`: by load_universal, of DIR/universal.
   cast FIXTURE STAGE DIR DTYPE UNIVERSAL
                             the same of an engine of another type: masters and moments are the saved ones, the scaler is
                             a new run's, and the files' weights are UNIVERSAL's masters rounded.
@@ -34,6 +34,11 @@ RUNS = {
     "zero2-roundrobin-3ranks": dict(LLAMA, groups=2, zero={"round_robin_gradients": True}),
     "zero2-elastic-gpt2-3ranks": dict(GPT2, hidden=6, inter=10, zero={"elastic_checkpoint": True}),
     "zero3-edge-2ranks": dict(LLAMA, groups=2, freeze="k_proj", buffers=True, zero={"sub_group_size": 700}),
+    # those that are only in $FORMATS
+    "zero1-gpt2-2ranks": dict(GPT2, hidden=48, inter=96, layers=2, heads=4, vocab=257),
+    "zero2-llama-3ranks": dict(LLAMA, hidden=32, inter=88, layers=2, heads=4, kv=2, vocab=301, groups=2),
+    "zero3-llama-3ranks": dict(LLAMA, hidden=32, inter=88, layers=2, heads=4, kv=2, vocab=301,
+                               zero={"sub_group_size": 5000}),
     "zero3-gpt2-4ranks": dict(GPT2, hidden=6, inter=10, groups=2, freeze="ln_2.bias"),
     # fp16: what the scale was after two or three of the five steps had overflowed
     "zero1-fp16-gpt2-2ranks": dict(GPT2, hidden=8, inter=16, dtype="fp16", scale=2.0 ** 17, skipped=3),
@@ -128,6 +133,13 @@ def gathered(engine, stage, world):
     return out
 
 
+def next_losses(fixture):
+    if j := told(fixture):
+        return j["next_step_losses"]
+    with open(os.path.join(fixture, "next")) as f:
+        return [float(v) for v in f.read().split()]
+
+
 def groups_of(run, model):
     params = [p for p in model.parameters() if p.requires_grad]
     if run.get("groups") == 2:
@@ -136,7 +148,17 @@ def groups_of(run, model):
     return params
 
 
+def told(fixture):
+    path = os.path.join(fixture, "expected.json")
+    if not os.path.exists(path):
+        return None
+    with open(path) as f:
+        return json.load(f)
+
+
 def expected(fixture):
+    if j := told(fixture):
+        return {k.replace("/", " ", 1): t["sha256"] for k, t in j["tensors"].items()}
     with open(os.path.join(fixture, "tensors.sha256")) as f:
         return {f"{state} {name}": digest for digest, state, name in map(str.split, f)}
 
@@ -207,8 +229,7 @@ def load(fixture, stage, folder, tag=None):
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
-    with open(os.path.join(fixture, "next")) as f:
-        went_on = [float(v) for v in f.read().split()]
+    went_on = next_losses(fixture)
     if rank == 0:
         print(f"ZeRO-{stage}, {world} ranks: {len(have)} tensors equal, losses {losses}, the run's own {went_on}")
     if run.get("zero", {}).get("elastic_checkpoint"):
@@ -252,8 +273,7 @@ def cast(fixture, stage, folder, dtype, universal):
         engine.backward(loss := engine(input_ids=x, labels=x).loss)
         engine.step()
         losses.append(loss.item())
-    with open(os.path.join(fixture, "next")) as f:
-        went_on = [float(v) for v in f.read().split()]
+    went_on = next_losses(fixture)
     if dist.get_rank() == 0:
         print(f"ZeRO-{stage}, {dtype}: {len(have)} tensors equal, losses {losses}, the run's own {went_on}")
     # The next one is behind a step that fp16's first scale may skip.
