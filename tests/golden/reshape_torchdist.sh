@@ -2,7 +2,8 @@
 # reshape_torchdist.sh - Megatron-core's torch_dist at other numbers of ranks, and Megatron-core loading what we wrote
 #
 # Through any number of ranks and back the same bytes; `dist_checkpointing.load` on CPUs takes each on 1 and 2 ranks, every
-# tensor and object is there and equal, and so is the common state. Where $FORMATS is set its folders torchdist-* as well.
+# tensor and object is there and equal, and so is the common state. Its distributed optimizer, on gloo and CPUs, saves on 4
+# ranks and takes what was made of that on others; two steps go on as the run did. Where $FORMATS is set its folders torchdist-* as well.
 # Needs a Python with torch and megatron-core; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'megatron.core.dist_checkpointing' "megatron-core"
@@ -31,4 +32,17 @@ check "to torch.distributed's and back" sh -ec "
 # Of the objects random states have no place there.
 sed -e '/^"rng_state/d' -e 's|\(linear_qkv._extra_state/shard_1_2"\),|\1|' $in/expected.json >"$W/known.json"
 check "loads on 2 ranks, each tensor and module's object equal" load "$W/back" "$W/known.json" 2
+
+# What no GPU is needed for: masters and moments cut over data-parallel ranks (distopt_check.py).
+OMP_NUM_THREADS=1
+export OMP_NUM_THREADS
+engine() { n=$1; shift; "$python" -W ignore -m torch.distributed.run --standalone --nproc-per-node "$n" tests/golden/forms/distopt_check.py "$@"; }
+made=$W/run/iter_0000003
+check "the distributed optimizer saves, TP 2, DP 2" engine 4 save "$W/run" 2
+check "... which is sound" ckpt-inspect verify --strict "$made"
+check "... to 3 ranks" reshape -q --verify --ranks 3 "$made" "$W/other"
+check "... an engine of TP 1, DP 3 goes on from it" engine 3 load "$W/other" "$W/run" 1
+grep ' ranks, TP ' "$W/log"
+check "... and one of TP 2" engine 2 load "$W/other" "$W/run" 2
+grep ' ranks, TP ' "$W/log"
 finish

@@ -175,6 +175,7 @@ static void find_step(struct source *s)
 {
     struct source_hit hit;
     struct err e = {0};
+    double of_group;
     float f;
 
     if (source_find(s, "optimizer.state.common_step", &hit) && hit.value && hit.value->map &&
@@ -182,8 +183,10 @@ static void find_step(struct source *s)
         tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) == 0 && f >= 0 && f < 1e9f) {
         s->run.opt_step = (int64_t)f;
         s->run.step_in_state = s->run.step_is_tensor = true;
-    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree) {
-        pk_as_int(hit.value->tree, &s->run.opt_step);
+    } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree &&
+               pk_as_double(hit.value->tree, &of_group) && of_group >= 0 && of_group < 1e15 &&
+               of_group == (double)(int64_t)of_group) {     /* a float where torch's AdamW is the optimizer inside */
+        s->run.opt_step = (int64_t)of_group;
     }
 }
 
