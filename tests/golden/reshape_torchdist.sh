@@ -45,4 +45,8 @@ check "... an engine of TP 1, DP 3 goes on from it" engine 3 load "$W/other" "$W
 grep ' ranks, TP ' "$W/log"
 check "... and one of TP 2" engine 2 load "$W/other" "$W/run" 2
 grep ' ranks, TP ' "$W/log"
+check "... to files of ZeRO" reshape -q --to zero2 --ranks 3 "$made" "$W/zero"
+check "... and back" reshape -q --verify --to torchdist --distributed-optimizer --ranks 2 "$W/zero" "$W/back_again"
+check "... an engine of TP 2, DP 2 goes on from that" engine 4 load "$W/back_again" "$W/run" 2
+grep ' ranks, TP ' "$W/log"
 finish

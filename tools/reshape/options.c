@@ -66,6 +66,8 @@ static const struct option_row form_rows[] = {
       "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
     { "mesh", 0, "RxC", "dcp, torchdist: R * C ranks, rows cut among R, columns of matrices among C",
       .take = take_mesh },
+    { "distributed-optimizer", .help = "torchdist of another layout: Adam's states as Megatron-core's distributed "
+      "optimizer asks for them (default: as its optimizers without cuts do)", FIELD(distributed) },
     { "rules", 0, "FAMILY", "torchdist of a folder of Transformers: names of a family's parameters: llama, "
       "gpt_neox, gpt2, or a FILE with a dot or a slash in its name (default: by model_type of config.json)",
       FIELD(rules) },
@@ -124,6 +126,8 @@ static int check(struct reshape_job *j)
         return usage(j, "--dtype goes with --to zero1, zero2 or zero3");
     if ((j->rules || j->config) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
         return usage(j, "--rules and --config go with --to torchdist and --to hf");
+    if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
+        return usage(j, "--distributed-optimizer goes with --to torchdist");
     if (j->ranks && j->mesh.rows)
         return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)

@@ -24,6 +24,7 @@ struct reshape_job {
     int dtype;                          /* of ZeRO's files: 1 bf16, 2 fp16, 3 fp32; 0: not given */
     int ranks;                          /* of dcp and ZeRO; 0: not given */
     struct dcp_mesh mesh;               /* of dcp; rows 0: not given */
+    bool distributed;                   /* of torchdist: as Megatron-core's distributed optimizer keeps its states */
     const char *rules, *config;         /* of a model of Transformers; NULL: not given */
     struct strbuf shape;                /* the options that shape the output, as text */
 };

@@ -53,6 +53,9 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
         err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", j->out);
     else if ((j->rules || j->config) && !reshape_makes_names(j, s))
         err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
+    else if (j->distributed && (!makes_torchdist(j, s) || is_same(j, s)))
+        err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
+                  "as they are", s->path);
     else if (j->mesh.rows == 0 && j->ranks == 0 && s->kind != LAYOUT_HF)
         err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -96,12 +99,13 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
     struct report *notes = report_new();
     struct dcp_target *t = NULL;
     const bool plans = j->cli.dry_run && !j->cli.json;
+    const enum torchdist_optimizer how = j->distributed ? TORCHDIST_DISTRIBUTED : TORCHDIST_PLAIN;
     int rc = -1;
 
     if (check(j, s, e) == 0 && (!reshape_makes_names(j, s) || reshape_names(j, s, notes, e) == 0)) {
         if (!is_same(j, s))
             source_add_buffers(s);
-        t = makes_torchdist(j, s) ? torchdist_target_new(s, notes, e) : dcp_target_new(s, notes, e);
+        t = makes_torchdist(j, s) ? torchdist_target_new(s, how, notes, e) : dcp_target_new(s, notes, e);
     }
     if (t && !plans)
         cli_warn_findings(&j->cli, notes);

@@ -220,7 +220,7 @@ static struct dcp_target *target_same(struct edit *x, struct err *e)
     if (x->s->kind == LAYOUT_DCP)
         return dcp_target_same(x->s, e);
     notes = report_new();               /* of what is made up, and that is nothing here */
-    t = torchdist_target_new(x->s, notes, e);
+    t = torchdist_target_new(x->s, TORCHDIST_PLAIN, notes, e);
     report_free(notes);
     return t;
 }

@@ -97,6 +97,7 @@ struct torchdist_key {
 struct torchdist_keys {
     const struct source *s;
     struct dcp_target *t;
+    enum torchdist_optimizer how;
     int n, cap, n_prefixes;
     struct torchdist_key *key;
     struct names *known, *prefix;
@@ -223,7 +224,9 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
         ks->t->part[ks->t->table.n - 1].again = true;
         return;
     }
-    if (rounded && p->state[STATE_FP32])
+    if (ks->how == TORCHDIST_DISTRIBUTED && p->state[STATE_FP32] && p->state[STATE_EXP_AVG])
+        add_entry(ks, k, one, STATE_FP32, "optimizer.state.param.");
+    else if (rounded && p->state[STATE_FP32])
         add_entry(ks, k, one, STATE_FP32, "optimizer.state.fp32_param.");
     if (p->state[STATE_EXP_AVG])
         add_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
@@ -290,12 +293,27 @@ static void add_entries(struct torchdist_keys *ks)
     }
 }
 
-/* Settings by group, without the parameters, and one counter for all. */
-static struct pk *optimizer_of(const struct dcp_target *t, const struct optim_groups *g)
+/* By these Megatron-core finds its own groups again; other programs do not have them. */
+static void add_identifiers(struct arena *a, struct pk *options)
+{
+    double decay = 0;
+
+    if (pk_get(options, "wd_mult") || pk_get(options, "pre_wd_mult"))
+        return;
+    pk_as_double(pk_get(options, "weight_decay"), &decay);
+    pk_set_str(a, options, "wd_mult", pk_float(a, decay > 0 ? 1 : 0));
+    pk_set_str(a, options, "lr_mult", pk_float(a, 1));
+    pk_set_str(a, options, "is_expert_parallel", pk_bool(a, false));
+    pk_set_str(a, options, "is_decoupled_lr", pk_bool(a, false));
+}
+
+/* Settings by group, without the parameters, and one counter for all, or in each group. */
+static struct pk *optimizer_of(const struct dcp_target *t, enum torchdist_optimizer how, const struct optim_groups *g)
 {
     struct arena *a = t->arena;
     struct pk *d = pk_dict(a), *state = pk_dict(a), *groups = pk_list(a);
     const float step = (float)t->src->run.opt_step;
+    const bool in_groups = how == TORCHDIST_DISTRIBUTED;
 
     for (int i = 0; i < g->n && g->group[i].options; i++) {
         struct pk *options = pk_dict(a);
@@ -306,7 +324,18 @@ static struct pk *optimizer_of(const struct dcp_target *t, const struct optim_gr
             if (pk_as_str(pair[2 * o]) && strcmp(pk_as_str(pair[2 * o]), "params") != 0 &&
                 pk_is_plain(pair[2 * o + 1]))
                 pk_set_str(a, options, pk_as_str(pair[2 * o]), pk_copy(a, pair[2 * o + 1]));
+        add_identifiers(a, options);
+        if (in_groups && t->src->run.opt_step >= 0)
+            pk_set_int(a, options, "step", t->src->run.opt_step);
         pk_add(a, groups, options);
+    }
+    if (in_groups) {
+        struct pk *inner = pk_dict(a);
+
+        pk_set_str(a, inner, "param_groups", groups);
+        pk_set_str(a, d, "optimizer", inner);
+        pk_set_str(a, d, "param_state_sharding_type", pk_str(a, "fully_reshardable"));
+        return d;
     }
     if (t->src->run.opt_step >= 0)
         pk_set_str(a, state, "common_step", pt_new_filled(a, &(struct pt_new){ .dtype = DTYPE_F32 }, &step));
@@ -315,7 +344,7 @@ static struct pk *optimizer_of(const struct dcp_target *t, const struct optim_gr
     return d;
 }
 
-static int add_common(struct dcp_target *t, struct report *notes, struct err *e)
+static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct report *notes, struct err *e)
 {
     const struct source *s = t->src;
     struct pk *root = pk_dict(t->arena);
@@ -335,7 +364,7 @@ static int add_common(struct dcp_target *t, struct report *notes, struct err *e)
     if (s->run.iteration >= 0)
         pk_set_int(t->arena, root, "iteration", s->run.iteration);
     if (moments)
-        pk_set_str(t->arena, root, "optimizer", optimizer_of(t, &g));
+        pk_set_str(t->arena, root, "optimizer", optimizer_of(t, how, &g));
     if (s->n_values)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
                    "of %d values beside the parameters only the iteration and the optimizer's settings are carried: "
@@ -353,10 +382,12 @@ static int check_names(const struct torchdist_keys *ks, struct err *e)
     return -1;
 }
 
-static struct dcp_target *target_of_names(const struct source *s, struct report *notes, struct err *e)
+static struct dcp_target *target_of_names(const struct source *s, enum torchdist_optimizer how, struct report *notes,
+                                          struct err *e)
 {
     struct dcp_target *t = dcp_target_empty(s);
-    struct torchdist_keys ks = { .s = s, .t = t, .known = names_new(t->arena), .prefix = names_new(t->arena) };
+    struct torchdist_keys ks = { .s = s, .t = t, .how = how, .known = names_new(t->arena),
+                                .prefix = names_new(t->arena) };
     int rc = 0;
 
     for (int i = 0; i < s->n_params && rc == 0; i++)
@@ -366,7 +397,7 @@ static struct dcp_target *target_of_names(const struct source *s, struct report 
     if (rc == 0) {
         find_uneven(&ks);
         add_entries(&ks);
-        rc = add_common(t, notes, e);
+        rc = add_common(t, how, notes, e);
     }
     for (int i = 0; i < ks.n; i++)
         free(ks.key[i].param);
@@ -377,7 +408,8 @@ static struct dcp_target *target_of_names(const struct source *s, struct report 
     return NULL;
 }
 
-struct dcp_target *torchdist_target_new(const struct source *s, struct report *notes, struct err *e)
+struct dcp_target *torchdist_target_new(const struct source *s, enum torchdist_optimizer how, struct report *notes,
+                                        struct err *e)
 {
-    return s->kind == LAYOUT_TORCHDIST ? target_same(s, notes, e) : target_of_names(s, notes, e);
+    return s->kind == LAYOUT_TORCHDIST ? target_same(s, notes, e) : target_of_names(s, how, notes, e);
 }

@@ -10,10 +10,16 @@
 
 #include "libcommon/layout/dcp/dcp_target.h"
 
+/* How a folder that is made of another layout keeps Adam's states, as loaders of Megatron-core ask for them. */
+enum torchdist_optimizer {
+    TORCHDIST_PLAIN,            /* its optimizers without cuts: masters of 16-bit weights, one step of all */
+    TORCHDIST_DISTRIBUTED,      /* its distributed one, "fully_reshardable": masters of all weights, steps of groups */
+};
 /*
  * ERR_DATA: an entry cannot be read whole, or names are not Megatron-core's. What is lost or made up goes to notes.
  * For dcp_target_free().
  */
-struct dcp_target *torchdist_target_new(const struct source *s, struct report *notes, struct err *e);
+struct dcp_target *torchdist_target_new(const struct source *s, enum torchdist_optimizer how, struct report *notes,
+                                        struct err *e);
 
 #endif
