@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
@@ -40,6 +41,8 @@ struct digest_set {
     uint64_t *on_device, *own;  /* [TRAIL + 1][n]; of step i of n_noted in row i % TRAIL; the last: of gradients */
     uint64_t *grads[2];         /* [n_params] of the first and the second time */
     int n_noted;                /* steps since the last look */
+    struct dev_event *timer[TRAIL][2];  /* a GPU's, around what a row took */
+    double took_s;
 };
 
 /* ---- which there are ---- */
@@ -91,6 +94,8 @@ static int allocate(struct digest_set *d, struct err *e)
     if (d->on_device)
         d->k->dev->zero(d->on_device, bytes, NULL);
     d->own = d->on_device ? d->k->dev->alloc_host(bytes, e) : NULL;
+    for (int i = 0; i < 2 * TRAIL && d->k->dev->timer_new; i++)
+        d->timer[i / 2][i % 2] = d->k->dev->timer_new();
     return d->own ? 0 : -1;
 }
 
@@ -121,6 +126,8 @@ void digest_free(struct digest_set *d)
     d->k->runs_free(d->whole);
     d->k->runs_free(d->every);
     d->k->runs_free(d->owned);
+    for (int i = 0; i < 2 * TRAIL && d->timer[i / 2][i % 2]; i++)
+        d->k->dev->event_free(d->timer[i / 2][i % 2]);
     d->k->dev->free(d->on_device);
     d->k->dev->free_host(d->own);
     free(d->copy);
@@ -140,23 +147,41 @@ static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* A row of the trail. whole: of all weights, else of those that tensor ranks hold copies of. */
-static void take(struct digest_set *d, bool whole, struct dev_stream *s)
+/* Row i. whole: of all weights, else of those that tensor ranks hold copies of. */
+static void take(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
     const float *const buffer[] = { [MASTER] = d->st->master, d->st->exp_avg, d->st->exp_avg_sq };
-    uint64_t *row = d->on_device + (int64_t)(d->n_noted++ % TRAIL) * d->n;
+    uint64_t *row = d->on_device + (int64_t)i * d->n;
+    const double begin = clock_s();
 
+    if (d->timer[i][0])
+        d->k->dev->event_record(d->timer[i][0], s);
     if (whole || d->n_every)
         d->k->digest_runs(row, d->st->weights, d->t, whole ? d->whole : d->every, s);
     row += d->g->n_params;
     for (int kind = MASTER; kind < KINDS && d->n_owned; kind++, row += d->n_owned)
         d->k->digest_runs(row, buffer[kind], DTYPE_F32, d->owned, s);
+    if (d->timer[i][1])
+        d->k->dev->event_record(d->timer[i][1], s);
+    else
+        d->took_s += clock_s() - begin;
 }
 
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole || comm_size(d->c.tp) > 1)
-        take(d, whole, s);
+        take(d, d->n_noted++ % TRAIL, whole, s);
+}
+
+void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s)
+{
+    d->n_noted -= whole || comm_size(d->c.tp) > 1;
+    digest_note(d, true, s);
+}
+
+double digest_seconds(const struct digest_set *d)
+{
+    return d->took_s;
 }
 
 /* ---- comparing ---- */
@@ -363,13 +388,13 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
     struct comm *const group[] = { [OVER_DP] = d->c.dp, [OVER_TP] = d->c.tp, [OVER_TIED] = d->c.tied };
     int64_t ago[LISTS], most = 0;
     bool differs[LISTS];
-    int rows;
+    const int rows = d->n_noted < TRAIL ? d->n_noted : TRAIL;
 
-    take(d, true, s);
-    rows = d->n_noted < TRAIL ? d->n_noted : TRAIL;
     d->k->dev->copy(d->own, d->on_device, (uint64_t)rows * (uint64_t)d->n * sizeof *d->own, s);
     if (await(d, s, e) < 0)
         return -1;
+    for (int i = 0; i < rows && d->timer[i][0]; i++)
+        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
     for (int list = 0; list < LISTS; list++) {
         if (begin_of(d, group[list], list, rows, &ago[list], e) < 0)
             return -1;

@@ -6,8 +6,8 @@
  * ranks tell each other 8 bytes while all is well. The rank in the minority is named; of two copies nobody knows which
  * is right.
  *
- * Weights are rounded from masters and gathered anew by each update: look, and note, between the backward pass and the
- * update, when what the step was computed with is still there, and nothing wrong of it has been applied.
+ * Weights are rounded from masters and gathered anew by each update: note, and look, between the passes and the update,
+ * when what the step was computed with is still there, and nothing wrong of it has been applied.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_DIGEST_H
 #define SHARDKIT_TRAIN_GUARD_DIGEST_H
@@ -35,16 +35,21 @@ MUST_CHECK struct digest_set *digest_new(const struct stage *g, const struct sta
                                          const struct kernels *k, const struct digest_groups *c, struct err *e);
 void digest_free(struct digest_set *d);             /* NULL is fine */
 /*
- * For a step that is not looked at: digests of what tensor ranks hold copies of, and of all weights if `whole`, as they
- * are behind what is queued in `s`. Nobody waits. The next look compares these, too, and its finding is of the step in
- * which it began. The same on all ranks.
+ * In each step: digests of what tensor ranks hold copies of, and of all weights if `whole`, as they are behind what is
+ * queued in `s`. Nobody waits, so it costs a GPU its own time alone while other work is still queued. The same on all
+ * ranks.
  */
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s);
+/* The step is looked at after all: all of its weights, in place of what a note with that `whole` took. */
+void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
- * As copies are behind what is queued in `s`, for which the host waits. 0: equal. 1: not, and *f is one finding, the
- * same on all ranks. -1 and *e: device or communication.
+ * Compare what was noted since the last look; the last note was a whole one. The host waits for what is queued in `s`.
+ * 0: equal. 1: not, and *f is one finding, of the step in which it began, the same on all ranks. -1 and *e: device or
+ * communication.
  */
 MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e);
+/* Seconds that notes took, of a GPU's time those that have been compared. */
+double digest_seconds(const struct digest_set *d);
 
 /*
  * The same work done twice. note: the gradients, of `t`, that `s` leaves behind, for the first time or the second.

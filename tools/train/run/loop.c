@@ -14,6 +14,7 @@
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/guard/digest.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline.h"
 #include "tools/train/run/batches.h"
@@ -269,9 +270,11 @@ static int tell_straggler(struct trainer *t, struct err *e)
 /* What it costs to compare copies, so that --digest-interval can be chosen. */
 static void tell_digests(struct trainer *t)
 {
+    const double s = t->n_digests ? t->digest_s + digest_seconds(t->digest) : 0;
+
     if (t->n_digests)
         show_line(t, "copies were compared %lld times in %.3f ms each, %.3f %% of the iterations' time",
-                  (long long)t->n_digests, 1e3 * t->digest_s / (double)t->n_digests, 100 * t->digest_s / t->steps_s);
+                  (long long)t->n_digests, 1e3 * s / (double)t->n_digests, 100 * s / t->steps_s);
 }
 
 /* ---- the loop ---- */

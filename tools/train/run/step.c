@@ -103,33 +103,48 @@ static int give_up(struct trainer *t, enum cause cause, const struct digest_find
     return -1;
 }
 
-/*
- * --digest-interval, where what comes of this iteration is saved, and where a norm that is no number will end the run:
- * are copies equal? Before anything is applied.
- */
+/* --digest-interval, and where what comes of this iteration is saved. */
+static bool compares_copies(const struct trainer *t)
+{
+    const int64_t iteration = t->iteration + 1, every = t->o.digest_interval;
+
+    return t->digest && every > 0 &&
+           (iteration % every == 0 || (t->saver && save_schedule_due(&t->o.saves, iteration)));
+}
+
+static bool notes_whole(const struct trainer *t)
+{
+    return compares_copies(t) || t->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->digest_tokens;
+}
+
+/* Behind the passes, while a GPU is at them: it is told in time, and stands still for nothing. */
+static int note_copies(struct trainer *t, struct err *e)
+{
+    if (!t->digest || t->o.digest_interval == 0)
+        return 0;
+    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
+        return -1;
+    digest_note(t->digest, notes_whole(t), NULL);
+    return 0;
+}
+
+/* Are copies equal? Before anything is applied; and where a norm that is no number will end the run. */
 static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
     const bool no_number = !isfinite(norm) && !step_scales(t);
-    const int64_t iteration = t->iteration + 1, every = t->o.digest_interval;
     const double begin = clock_s();
     struct digest_finding f;
     int rc;
 
-    if (!t->digest || every == 0)
+    if (!t->digest || t->o.digest_interval == 0 || !(compares_copies(t) || no_number))
         return 0;
-    watch_phase(comm_watch(t->world), "digests", iteration, -1);
-    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
-        return -1;
-    if (iteration % every != 0 && !no_number && !(t->saver && save_schedule_due(&t->o.saves, iteration))) {
-        digest_note(t->digest, t->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->digest_tokens, NULL);
-        watch_phase(comm_watch(t->world), "optimizer", iteration, -1);
-        t->digest_s += clock_s() - begin;
-        return 0;
-    }
+    watch_phase(comm_watch(t->world), "digests", t->iteration + 1, -1);
+    if (!compares_copies(t))
+        digest_note_rest(t->digest, notes_whole(t), NULL);
     rc = digest_compare(t->digest, &f, NULL, e);
     t->digest_s += clock_s() - begin;
     t->n_digests++;
-    watch_phase(comm_watch(t->world), "optimizer", iteration, -1);
+    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
     return rc > 0 ? give_up(t, CAUSE_REPLICAS, &f, "the state in memory is not to be trusted", e) : rc;
 }
 
@@ -172,6 +187,8 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
     /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
     evaluate_loss_fetch(t);
+    if (note_copies(t, e) < 0)
+        return -1;
     if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
         return -1;
     x->loss = evaluate_loss_mean(t, t->micro_batches);

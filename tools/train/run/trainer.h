@@ -132,7 +132,7 @@ struct trainer {
     bool spiked;                /* the next checkpoint that is complete is to stay */
     struct retain *retain;      /* --keep-last; else NULL */
     bool became_slow;           /* rank 0 has to say so to the others */
-    double steps_s, digest_s;   /* this run's iterations, and what comparing copies took of them */
+    double steps_s, digest_s;   /* this run's iterations, and what it waited in them for copies to be compared */
     int64_t n_digests;          /* ... and how often that was */
     int64_t slow_from;          /* every rank's time is looked at since this iteration; 0: it is not */
     double params_no_embeds;    /* of the whole model, without both embeddings */
