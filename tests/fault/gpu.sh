@@ -40,6 +40,16 @@ check "within seconds" test $(($(date +%s) - begin)) -lt 60
 check_exit "what fits is said" 0 "it fits: " "$BIN/train" $MODEL $DATA_ARGS --micro-batch-size 1 --train-iters 2 --dry-run
 
 if [ "$n" -ge 2 ]; then
+    # What two GPUs read of a checkpoint for each other: the logits of one that reads it alone.
+    # shellcheck disable=SC2086
+    logits() { launch "$1" $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100 --load "$W/ckpt" \
+        --eval-iters 1 --eval-only --dump-logits "$W/logits-$1"; }
+    # shellcheck disable=SC2086
+    check "a checkpoint to load" launch 1 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100 \
+        --exit-iterations 2 --save "$W/ckpt" --save-interval 100
+    check "one GPU loads it" logits 1
+    check "two GPUs load it" logits 2
+    check "... and have the same weights" cmp "$W/logits-1" "$W/logits-2"
     check "all GPUs are well" preflight "$n"
     check "each has its line" has_lines "$n"
     # Rank 1's GPU has another master, too: the straggler line names rank 1.

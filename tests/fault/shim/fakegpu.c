@@ -86,8 +86,11 @@ static void *dev_alloc(uint64_t n, struct err *e)
     return p;
 }
 
+/* As cudaFree() does, it waits for what is queued and may still use it. */
 static void dev_free(void *p)
 {
+    if (p)
+        fakedev.stream_sync(NULL);
     drop_range(p);
     free(p);
 }
