@@ -236,12 +236,60 @@ static void test_resume(void **state)
     end_world(&w[1]);
 }
 
+/* Three processes share a plan; overlaps count once among all of them, and only together do they see a wrong CRC. */
+static void test_shared(void **state)
+{
+    enum { N = 3 };
+
+    (void)state;
+    for (uint32_t wrong = 0; wrong < 2; wrong++) {
+        struct plan_seen seen[N];
+        struct world w[N];
+        struct one o[N][3];
+        struct err e = {0};
+        int rc = 0;
+
+        for (int k = 0; k < N; k++) {
+            w[k] = new_world(true, wrong);
+            add_one(&w[k], &o[k][0], 0, 400, "a");
+            add_one(&w[k], &o[k][1], 300, 300, "b");
+            add_one(&w[k], &o[k][2], 500, 450, "c");
+            plan_close(w[k].plan);
+            assert_int_equal(plan_mark(w[k].plan), plan_mark(w[0].plan));
+            for (int i = 0; i < plan_n(w[k].plan); i++)
+                plan_item(w[k].plan, i)->done = i % N != k;
+            assert_int_equal(play(&w[k], 70, &e), 0);
+            assert_int_equal(plan_seen(w[k].plan, NULL), 1);
+            assert_int_equal(plan_seen(w[k].plan, &seen[k]), 1);
+        }
+        assert_int_equal(seen[0].bytes + seen[1].bytes + seen[2].bytes, LEN);
+        for (int k = 1; k < N && rc == 0; k++)
+            rc = plan_seen_add(w[0].plan, &seen[k], &e);
+        assert_int_equal(rc, wrong ? -1 : 0);
+        assert_int_equal(strncmp(e.msg, "a.pt: at byte 0: record data/3 is corrupt", wrong ? 41 : 0), 0);
+        if (!wrong)
+            assert_int_equal(plan_check_records(w[0].plan, &e), 0);
+        for (int k = 0; k < N; k++)
+            end_world(&w[k]);
+    }
+    struct world other = new_world(true, 0), one_less = new_world(true, 1);
+    struct one a, b;
+
+    add_one(&other, &a, 0, 400, "a");
+    add_one(&one_less, &b, 0, 400, "a");
+    plan_close(other.plan);
+    plan_close(one_less.plan);
+    assert_int_not_equal(plan_mark(other.plan), plan_mark(one_less.plan));
+    end_world(&other);
+    end_world(&one_less);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gaps), cmocka_unit_test(test_no_crc_no_gaps), cmocka_unit_test(test_corrupt),
         cmocka_unit_test(test_corrupt_of_two),
-        cmocka_unit_test(test_overlaps), cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_overlaps), cmocka_unit_test(test_resume), cmocka_unit_test(test_shared),
     };
 
     for (int i = 0; i < LEN; i++)
