@@ -1,12 +1,14 @@
 /*
  * executor.c - the run, its workers, and what each does next; executor_impl.h has the overview
  */
+#include <limits.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/executor_impl.h"
 
@@ -133,6 +135,24 @@ static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 }
 
 /*
+ * Pages of one file in memory are made one after the other, 5 to 7 GB/s by any number of threads (docs/performance.md):
+ * more than a few at the same file only wait for each other.
+ */
+static int most_workers(const struct plan *p)
+{
+    enum { A_FILE = 8 };
+    uint64_t total = 0, largest = 1;
+
+    if (plan_n_dst(p) == 0 || !path_in_memory(plan_dst(p, 0)->path))
+        return INT_MAX;
+    for (int i = 0; i < plan_n_dst(p); i++) {
+        total += plan_dst(p, i)->size;
+        largest = max_u64(largest, plan_dst(p, i)->size);
+    }
+    return (int)min_u64(INT_MAX, max_u64(1, total / largest) * A_FILE);
+}
+
+/*
  * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
  * workers than can have four of the smallest. Returns the bytes of it all.
  */
@@ -142,6 +162,7 @@ static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
     uint64_t mem = max_u64(max_u64(x->o->mem_bytes, MIN_MEM), 4 * (least + SLACK));
 
     *workers = x->uring ? x->o->threads : (int)max_u64((uint64_t)x->o->threads, PLAIN_WORKERS);
+    *workers = (int)min_u64((uint64_t)*workers, (uint64_t)most_workers(x->plan));
     *workers = (int)max_u64(1, min_u64((uint64_t)*workers, mem / (4 * (least + SLACK))));
     x->chunk = least;
     while (!x->o->chunk_bytes && x->chunk < MAX_CHUNK && mem / (uint64_t)*workers / (2 * x->chunk + SLACK) >= 8)
