@@ -16,7 +16,8 @@
  * Tried: the best of its first 16 answers by sustained time (fc1 681, head y 766, others equal): alone up
  * to 13 % faster, but whole steps of BLOOM-1b7 were 1.8 % slower, 580 for 591; the card's power, not
  * the kernel, is the limit there. GELU_AUX_BIAS and DGELU add 56 and 0 us to 860 where passes of their
- * own take 135 and 200. BGRADB: 0 to 12 % slower than dw and then columns.cu.
+ * own take 135 and 200. A kernel of our own that hides the GELU behind the next tile: no faster, for the same reason
+ * (docs/performance.md). BGRADB: 0 to 12 % slower than dw and then columns.cu.
  */
 #include <cublasLt.h>
 #include <pthread.h>

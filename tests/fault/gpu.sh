@@ -73,5 +73,19 @@ if [ "$n" -ge 2 ]; then
     wait $job
     named() { tail -n 20 "$W/dies"; grep -qE 'rank [01] \(host [^)]*, GPU-[0-9a-f-]* at [0-9a-fA-F:.]*\) died' "$W/dies"; }
     check "a rank that dies is named with its GPU" named
+    # One that stops, of which no word comes: the job does not wait for it for ever, and says who it was.
+    # shellcheck disable=SC2086
+    launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100001 --stall-notice 2 \
+        --collective-timeout 6 >"$W/hangs" 2>&1 &
+    job=$!
+    t=0
+    until grep -q ' iteration  *3/' "$W/hangs" || [ $t -gt 120 ]; do t=$((t + 1)); sleep 1; done
+    begin=$(date +%s)
+    kill -STOP "$(pgrep -f "^[^ ]*/train .*--train-iters 100001" | tail -n 1)"
+    wait $job
+    status=$?
+    hang() { tail -n 20 "$W/hangs"; echo "status $status"; [ $status -ne 0 ] && grep -qE 'rank [01] .*(stopped|hang)' "$W/hangs"; }
+    check "a rank that hangs is named, and the job ends" hang
+    check "... within seconds" test $(($(date +%s) - begin)) -lt 40
 fi
 finish
