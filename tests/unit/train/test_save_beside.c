@@ -159,6 +159,23 @@ static void aside(void **state)
     }
 }
 
+static void *none_left(uint64_t bytes, struct err *e)
+{
+    err_usage(e, "%llu bytes are not to be had", (unsigned long long)bytes);
+    return NULL;
+}
+
+/* A device without memory to spare: the optimizer waits, as without any of this. */
+static void nothing_aside(void **state)
+{
+    struct dev_ops slow = slow_host(200);
+    const struct checkpoint_saver_opts o = { .seed = 42, .dev = &slow, .aside_bytes = 1 << 20 };
+
+    (void)state;
+    slow.alloc = none_left;
+    save_beside(&o, "nothing", 1);
+}
+
 /* With room for all of it the optimizer waits for one piece at most, whatever the disk and the link do. */
 static void aside_does_not_wait(void **state)
 {
@@ -264,7 +281,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimizer_waits), cmocka_unit_test(ring), cmocka_unit_test(aside),
-        cmocka_unit_test(aside_does_not_wait), cmocka_unit_test(behind_what_is_queued),
+        cmocka_unit_test(nothing_aside), cmocka_unit_test(aside_does_not_wait),
+        cmocka_unit_test(behind_what_is_queued),
         cmocka_unit_test(writer_dies),
     };
 

@@ -221,8 +221,8 @@ struct checkpoint_saver_opts {
      */
     uint64_t memory_bytes;
     /*
-     * The most memory of the device, taken at once, for what is not copied yet when the optimizer comes: it is set aside
-     * there, and the optimizer goes on. 0: it waits.
+     * The most memory of the device, taken at once, for what is not copied yet when the optimizer comes: it is set
+     * aside there, and the optimizer goes on. 0: it waits.
      */
     uint64_t aside_bytes;
     /*

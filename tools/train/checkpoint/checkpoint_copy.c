@@ -10,8 +10,8 @@
  *
  * It goes through the buckets in the order in which the optimizer does, so in a ring (checkpoint_impl.h), where it
  * waits for the writer and the writer for the disk, an update can begin with what is out of the way.
- * A step may be shorter than its copy: 15.7 GB take 0.29 s at 55 GB/s. A GPU copies within its own memory forty times as
- * fast, so what has not left when the optimizer comes is set aside there, as far as memory is left, and leaves from
+ * A step may be shorter than its copy: 15.7 GB take 0.29 s at 55 GB/s. A GPU copies within its own memory forty times
+ * as fast, so what has not left when the optimizer comes is set aside there, as far as memory is left, and leaves from
  * there. That memory is a ring: byte x of the shard is at x % aside_room.
  * On a CPU where every core computes the thread takes what it needs from the passes, whatever its priority; at the
  * lowest it got 1.5 % of a core, was nearly where it began when the optimizer came, and stopped it for 0.3 s. A quarter

@@ -191,7 +191,23 @@ int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype w
     return writer_area_begin(w, checkpoint_area_of(s, weights, memory_bytes).room, e);
 }
 
-enum { ASIDE_UNIT = 4096 };     /* whole elements, and copies of them at full rate */
+enum {
+    ASIDE_UNIT = 4096,          /* whole elements, and copies of them at full rate */
+    ASIDE_LEAST = 64 << 20,     /* of a GPU's memory; less would not be worth it */
+};
+
+/* As much of the device's memory as can be had in one piece; what there is less, the optimizer waits for. */
+static uint64_t take_aside(struct checkpoint_saver *v)
+{
+    uint64_t room = align_down(min_u64(v->o.aside_bytes, v->area.bytes), ASIDE_UNIT);
+    struct err ignored = {0};
+
+    while (room && !(v->aside = v->o.dev->alloc(room, &ignored))) {
+        err_clear(&ignored);
+        room = room / 2 < ASIDE_LEAST ? 0 : align_down(room / 2, ASIDE_UNIT);
+    }
+    return room;
+}
 
 /* Made, touched and pinned before training begins: no save pays for it. */
 static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
@@ -210,9 +226,8 @@ static int make_area(struct checkpoint_saver *v, struct report *notes, struct er
         report_add(notes, SEV_WARNING, "unpinned", v->o.dir, ERR_NO_BYTE, NULL, "saves will be slower: %s", why.msg);
     if (v->o.tp && comm_size(v->o.tp) > 1 && !(v->replicas = dev->alloc_host(for_replicas(v, NULL, NULL), e)))
         return -1;
-    o.aside_room = align_down(min_u64(v->o.aside_bytes, v->area.bytes), ASIDE_UNIT);
-    if (o.aside_room && !(o.aside = v->aside = dev->alloc(o.aside_room, e)))
-        return -1;
+    o.aside_room = take_aside(v);
+    o.aside = v->aside;
     v->copy = state_copy_new(&o, e);
     return v->copy ? 0 : -1;
 }

@@ -124,8 +124,8 @@ static const struct option_row checkpoint_rows[] = {
       "that): with less, saves take longer", OPTION_REAL, UNSAVED(save_memory), .min = 1e-6,
       .max = 1e6 },
     { "save-device-memory", 0, "GB",
-      "a GPU's memory for what of a save has not left it when the next update comes, in 10^9 bytes (what the run leaves "
-      "free, but for 2): with less, such an update waits", OPTION_REAL, UNSAVED(save_device_memory), .min = 0,
+      "a GPU's memory for what of a save has not left it when the next update comes, in 10^9 bytes (what the run "
+      "leaves free, but for 2): with less, such an update waits", OPTION_REAL, UNSAVED(save_device_memory), .min = 0,
       .max = 1e6 },
     { "keep-last", 0, "N", "remove older checkpoints once N newer ones are complete, but those that --save-schedule "
       "lists or that have a keep-global_step<I> beside them; 0: none", OPTION_INT, UNSAVED(keep_last), .min = 0,

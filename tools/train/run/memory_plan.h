@@ -24,7 +24,7 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
  * has not enough for all of its ranks. Before any of them has taken memory.
  */
 void memory_plan_snapshot(struct trainer *t);
-/* Bytes of a GPU that may hold what a save sets aside: of what is free once the run has all that it takes at its start. */
+/* Bytes of a GPU that may hold what a save sets aside: of what is free once the run has what it takes at its start. */
 uint64_t memory_plan_aside(const struct trainer *t);
 /* The plan of every stage, from rank 0. */
 void memory_plan_show(struct trainer *t);
