@@ -583,7 +583,7 @@ int plan_seen_add(struct plan *p, const struct plan_seen *other, struct err *e)
 
     for (int k = 0; k < n && rc == 0; k++)
         if (other[k].bytes && crc_sum_merge(&p->record[record[k]].sum, other[k].bytes, (uint32_t)other[k].acc) ==
-                              files_record(p->files, record[k])->len)
+                                  files_record(p->files, record[k])->len)
             rc = check_record(p, record[k], e);
     free(record);
     return rc;
