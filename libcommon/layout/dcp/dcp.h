@@ -6,6 +6,7 @@
  *   cut_short E      an item lies behind its file's end
  *   overlap E        two items share bytes
  *   gap W            bytes of a file that are no item's
+ *   unused N         bytes of whole items that no entry names: an edit leaves them where they are
  *   unreadable E     an item is no torch.save archive, or a damaged one
  *   item E           an item holds something else than .metadata says
  *   gap E, overlap E, shape E   of a tensor: chunks that do not tile it

@@ -42,6 +42,7 @@ struct dcp_opening {
     int n_items;
     struct tile_chunk **tile;   /* of each entry, those of its chunks; in the end those of its shape */
     int *n_tiles;
+    uint64_t unused;            /* bytes of items that no entry names */
     int *n_good;                /* how many of the chunks were found; -1: they are of no use */
 };
 
@@ -171,13 +172,25 @@ static void list_items(struct dcp_opening *x)
     list_files(x);
 }
 
-static void check_rest(const struct dcp_opening *x, int home, uint64_t end)
+/* Do the bytes begin and end as archives do, with a header and the end of a directory? */
+static bool are_archives(const struct dcp_opening *x, int home, uint64_t at, uint64_t len)
 {
-    uint64_t size = files_size(x->s->files, home);
+    enum { HEADER = 4, END = 22 };
+    uint8_t head[HEADER], end[END];
+    struct err ignored = {0};
 
-    if (end < size)
-        report_add(x->r, SEV_WARNING, "gap", files_name(x->s->files, home), end, NULL,
-                   "%" PRIu64 " bytes here are no item's", size - end);
+    return len >= HEADER + END && files_read(x->s->files, home, at, head, sizeof head, &ignored) == 0 &&
+           files_read(x->s->files, home, at + len - END, end, sizeof end, &ignored) == 0 &&
+           memcmp(head, "PK\3\4", 4) == 0 && memcmp(end, "PK\5\6", 4) == 0;
+}
+
+static void tell_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
+{
+    if (at < end && are_archives(x, home, at, end - at))
+        x->unused += end - at;
+    else if (at < end)
+        report_add(x->r, SEV_WARNING, "gap", files_name(x->s->files, home), at, NULL,
+                   "%" PRIu64 " bytes here are no item's", end - at);
 }
 
 /* SerializationFormat.SAFETENSORS: one safetensors file of all tensors, where every item begins. Told once a file. */
@@ -224,17 +237,19 @@ static void place_items(struct dcp_opening *x)
                        "its item begins inside the one before, which ends at byte %" PRIu64, end);
             continue;
         }
-        if (p->at > end)
-            report_add(x->r, SEV_WARNING, "gap", files_name(f, it->home), end, NULL,
-                       "%" PRIu64 " bytes here are no item's", p->at - end);
+        tell_gap(x, it->home, end, p->at);
         end = p->at + p->len;
         name = str_fmt("%s+%" PRIu64, files_name(f, it->home), p->at);
         it->file = files_add_item(f, it->home, p->at, p->len, name);
         x->s->item[x->s->n_items++] = it->file;
         free(name);
         if (i + 1 == x->n_items || x->item[i + 1].home != it->home)
-            check_rest(x, it->home, end);
+            tell_gap(x, it->home, end, files_size(f, it->home));
     }
+    if (x->unused)
+        report_add(x->r, SEV_NOTE, "unused", x->path, ERR_NO_BYTE, NULL,
+                   "%" PRIu64 " bytes of the files are items that no entry names; ckpt-edit thin leaves them out",
+                   x->unused);
 }
 
 /* ---- what items hold ---- */
