@@ -679,7 +679,7 @@ static void test_h5py(void **state)
     char *raw;
 
     (void)state;
-    if (access("tests/golden/h5py_check.py", R_OK) < 0 ||
+    if (access("tests/golden/forms/h5py_check.py", R_OK) < 0 ||
         system("/usr/bin/python3 -c 'import h5py' 2>/dev/null") != 0) {
         print_message("skipped: no h5py for /usr/bin/python3\n");
         return;
@@ -689,7 +689,7 @@ static void test_h5py(void **state)
     write_raw(raw);
     for (int i = 0; i < 3; i++) {
         struct sink_opts o = plain;
-        char *cmd = str_fmt("/usr/bin/python3 tests/golden/h5py_check.py --raw %s/%s %s >&2", in->dir, forms[i], raw);
+        char *cmd = str_fmt("/usr/bin/python3 tests/golden/forms/h5py_check.py --raw %s/%s %s >&2", in->dir, forms[i], raw);
 
         o.split = i == 2;
         convert(in, i == 1 ? universal_virtual_sink(&o) : universal_hdf5_sink(&o), forms[i]);
