@@ -72,7 +72,7 @@ LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 
 # ---- what there is -------------------------------------------------------------------
 
-LIB_SRC   := $(wildcard libcommon/*/*.c libcommon/*/*/*.c)
+LIB_SRC   := $(wildcard libcommon/*/*.c libcommon/*/*/*.c libcommon/*/*/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
 LIB       := $(O)/libshardkit.a
 # Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/open.c picks one set at run time.

@@ -1,6 +1,5 @@
 #!/bin/sh
-# edit_dcp.sh - what put, zero, average and ema of ckpt-edit make of folders of torch.distributed.checkpoint, as torch
-# itself merges them
+# edit_dcp.sh - what ckpt-edit makes of folders of torch.distributed.checkpoint, as torch itself merges them
 #
 # Needs a Python with torch (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
@@ -26,6 +25,7 @@ for in in "$fsdp" "$W/ours"; do
 done
 edit mesh-zero zero 'blocks:bf16' 'columns:bf16' 'stacked:bf16' "$mesh"
 edit mesh-average average "$mesh" "$W/mesh-zero"
+edit mesh-names rename '^blocks$' boxes "$mesh"
 check "mesh: torch" "$python" "$script" mesh "$mesh" "$W/mesh"
 for in in gpt/iter_0000005 stacked/iter_0000002; do
     key=${in%/*}
@@ -38,7 +38,13 @@ for in in "$fsdp" "$W/ours"; do
     edit "$key-weights" drop optimizer "$in"
     edit "$key-few" drop '1.*' "$in"
     edit "$key-set" set optim.param_groups.0.lr=0.125 "$in"
+    edit "$key-names" rename '^0' first "$in"
     check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
 done
-check_exit "a verb that is not done" 2 "cast: tensors of torch.distributed's form" ckpt-edit cast fp16 "$fsdp" "$W/no"
+# An edit of an edit, with values and names where they were: a program of FSDP2 goes on from it.
+lr=$(ckpt-inspect cat "$fsdp" optim.param_groups.0.lr)
+edit fsdp-back rename '^first' 0 "$W/ckpt-names"
+edit fsdp-again set "optim.param_groups.0.lr=$lr" "$W/fsdp-back"
+quick || check "FSDP2 on 2 ranks" "$python" -W ignore tests/golden/dcp_check.py load "$W/fsdp-again" \
+    tests/data/dcp/fsdp/expected.json 2
 finish

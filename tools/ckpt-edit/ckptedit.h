@@ -17,7 +17,6 @@ struct ckptedit {
     int n_args;
     const char *in, *out;       /* out: the folder that is made, with --in-place swap_before(in) */
     bool in_place, any_type, moments;
-    bool list;                  /* the command changes the list of tensors */
     const char *weights;        /* "0.5,0.3,0.2" */
     const char *init;           /* "normal:0.02" */
     double decay;
@@ -31,7 +30,6 @@ enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CM
        CMD_VOCAB = 8192, CMD_THIN = 16384 };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
        CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN };
-enum { CMD_LISTS = CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB };
 /* IN stands before the command's other arguments, not behind them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
 

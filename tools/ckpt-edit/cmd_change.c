@@ -7,7 +7,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/edit_dcp.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/tree_edit.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -70,8 +70,6 @@ static int set_entry(const struct ckptedit *j, const struct source *s, struct ed
     const char *key = arena_strndup(edit_arena(x), text, (size_t)(strchr(text, '=') - text));
     struct pk *value;
 
-    if (!edit_anew(x) && edit_dcp_compact(x, e) < 0)
-        return -1;
     if (!edit_dcp_value(x, key)) {
         err_usage(e, "set %s: %s has no pickled value of that name; put changes tensors", text, s->path);
         return -1;
@@ -102,6 +100,8 @@ static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const c
 
 int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    if (s->kind == LAYOUT_DCP && edit_dcp_begin(x, e) < 0)
+        return -1;
     for (int i = 0; i < j->n_args; i++) {
         int n;
 
@@ -116,7 +116,7 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         if (n <= 0)
             return -1;
     }
-    return 0;
+    return s->kind == LAYOUT_DCP ? edit_dcp_end(x, e) : 0;
 }
 
 /* ---- zero ---- */
@@ -307,7 +307,7 @@ static int drop_params(struct source *s, struct edit *x, const char *pattern, st
     return 0;
 }
 
-/* Entries of torch.distributed's form: all of it is written anew, once. */
+/* Entries of torch.distributed's form, and Megatron-core's. */
 static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     for (int i = 0; i < j->n_args; i++)
@@ -322,11 +322,7 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
         }
     if (strcmp(j->arg[0], "optimizer") == 0)
         return edit_dcp_drop_optimizer(x, e);
-    if (s->kind == LAYOUT_DCP)
-        return drop_tensors(j, s, x, e);
-    err_usage(e, "drop %s: of a %s checkpoint there is 'optimizer'; reshape --to dcp writes a form whose parameters "
-              "can be left out", j->arg[0], layout_name(s->kind));
-    return -1;
+    return drop_tensors(j, s, x, e);
 }
 
 int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -149,7 +150,7 @@ static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *l
     to->n = kept;
 }
 
-/* What config.json says of their number, and of each. */
+/* What config.json, or Megatron-core's common.pt, says of their number, and of each. */
 static int note_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n, int64_t n_layers,
                        struct err *e)
 {
@@ -178,7 +179,7 @@ static int note_layers(struct edit *x, struct edit_states *to, const int64_t *li
         json_object_set_new(to->config, "layer_types", picked);
     }
     json_decref(config);
-    return e->kind == ERR_NONE ? 0 : -1;
+    return e->kind == ERR_NONE ? edit_core_layers(x, n_layers, n, e) : -1;
 }
 
 /* Of a list of tensors, by the numbers in their names. */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/edit_dcp.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/tree_edit.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -83,7 +83,7 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
 {
     static const struct counter step = { "step", STEPS, false };
 
-    if (edit_dcp_compact(x, e) < 0)
+    if (edit_dcp_begin(x, e) < 0)
         return -1;
     for (int i = -1; i < N_COUNTERS; i++) {
         const struct counter *c = i < 0 ? &step : &counters[i];
@@ -93,10 +93,10 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
             continue;
         value = new_value(j, s, c, was);
         found[c->what] = true;
-        if (value >= 0)
+        if (value >= 0 && value != was)
             edit_dcp_set_value(x, c->path, pk_int(edit_arena(x), value));
     }
-    return 0;
+    return edit_dcp_end(x, e);
 }
 
 /* A folder's name is what people and `latest` know a step by; a DCP folder may be called like anything. */

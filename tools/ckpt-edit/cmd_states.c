@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
-#include "libcommon/layout/edit/edit_dcp.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/edit/edit_zero.h"
@@ -23,7 +23,7 @@ int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, str
 
     if (s->kind == LAYOUT_UNIVERSAL_PT)
         return edit_universal_rename(x, to, e);
-    if (s->kind == LAYOUT_DCP)
+    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
         return edit_dcp(x, to, e);
     if (s->kind != LAYOUT_ZERO)
         return edit_states_apply(x, to, e);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -36,7 +37,7 @@ static bool is_vocabulary(const struct edit_new *t, int64_t rows)
 {
     static const char *const names[] = { "word_embeddings.weight", "wte.weight", "embed_tokens.weight",
                                          "embed_in.weight", "tok_embeddings.weight", "lm_head.weight", "lm_head.bias",
-                                         "embed_out.weight", "output.weight" };
+                                         "embed_out.weight", "output.weight", "output_layer.weight" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t n = strlen(t->name), k = strlen(names[i]);
@@ -147,7 +148,7 @@ static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct e
     uint64_t bytes = 0;
     int rc = -1;
 
-    q->tokens_was = was;
+    edit_core_rows(x, was, q);
     for (int i = 0; has && i < to->n; i++)
         bytes += has[i] && holder_of(s, i) == i ? edit_rows_bytes(&to->tensor[i], q) : 0;
     if (has)
@@ -156,6 +157,8 @@ static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct e
         warn_others(j, to, has, was);
         rc = set_rows(s, x, to, has, q, e);
     }
+    if (rc == 0)
+        rc = edit_core_vocab(x, q, e);
     to->config = rc < 0 ? NULL : json_pack("{s:I}", "vocab_size", (json_int_t)q->rows);
     free(has);
     return rc;

@@ -37,7 +37,6 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     const int n = j->words.n, n_folders = j->in_place ? 1 : 2;
     const bool first = (mark & CMD_IN_FIRST) != 0;
 
-    j->list = (mark & CMD_LISTS) != 0;
     j->in = j->words.word[first ? 1 : n - n_folders];
     j->out = j->in_place ? swap_before(j->in) : j->words.word[n - 1];
     j->arg += first;

@@ -130,36 +130,20 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
 }
 
 /* What is not done on a layout as such, and what does it then. NULL: it is, or the command itself says more. */
-static const char *refusal(const struct source *s, const char *verb, bool list)
+static const char *refusal(const struct source *s)
 {
-    /* On torch.distributed's folders and Megatron-core's. */
-    static const char *const both[] = { "put", "zero", "average", "ema", "set", "retag", "drop",
-                                        "thin" };
-    bool of_both = false;
-
-    for (size_t i = 0; i < sizeof both / sizeof *both; i++)
-        of_both = of_both || strcmp(verb, both[i]) == 0;
     if (s->kind == LAYOUT_UNIVERSAL_HDF5)
         return "edits are of .pt files: ds2universal --format pt makes them of it, and --format hdf5 the way "
                "back";
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
-    if (s->kind == LAYOUT_DCP && !of_both && !list)
-        return "put, zero, average, ema, set, retag, drop, thin, rename, layers and vocab are; reshape and export-hf "
-               "write other forms of it";
-    if (s->kind == LAYOUT_TORCHDIST && !of_both)
-        return list && strcmp(verb, "cast") != 0
-               ? "put, zero, average, ema, set, retag, drop and thin are; reshape --to dcp --ranks N writes a form "
-                 "that can have it"
-               : "put, zero, average, ema, set, retag, drop and thin are; reshape and export-hf write other forms of "
-                 "it";
     return NULL;
 }
 
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    const char *verb = j->words.word[0], *why = refusal(s, verb, j->list);
+    const char *verb = j->words.word[0], *why = refusal(s);
 
     if (why)
         err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, layout_name(s->kind), why);
@@ -168,7 +152,7 @@ static int check_verb(const struct ckptedit *j, const struct source *s, struct e
 
 static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
 {
-    struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, j->list, e);
+    struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, e);
     struct edit_sum sum;
     int rc = x ? change(j, s, x, e) : -1;
 

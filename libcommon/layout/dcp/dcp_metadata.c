@@ -136,10 +136,11 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
     free(key);
     /* A transformed item keeps no place: nobody can read it by accident. */
     rd->used[rd->n_places] = twice || !pk_is_none(transform);
-    rd->place[rd->n_places++] = (struct dcp_place){
+    rd->place[rd->n_places] = (struct dcp_place){
         .file = pk_is_none(transform) ? arena_strndup(rd->a, file, strlen(file)) : NULL,
-        .at = (uint64_t)at, .len = (uint64_t)len, .said_at = index->at,
+        .at = (uint64_t)at, .len = (uint64_t)len, .said_at = index->at, .number = rd->n_places,
     };
+    rd->n_places++;
     return 0;
 }
 
@@ -318,6 +319,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
 
         if (taken < 0)
             return -1;
+        out->entry[out->n].number = (int)i;
         out->n += taken;
     }
     return 0;

@@ -17,6 +17,7 @@ struct dcp_place {
     const char *file;           /* "__0_0.distcp"; NULL: the metadata does not say */
     uint64_t at, len;           /* bytes */
     uint64_t said_at;           /* byte of .metadata that says so, for messages */
+    int number;                 /* of its pair in storage_data; -1: it is of none that was read */
 };
 
 struct dcp_chunk {
@@ -42,6 +43,7 @@ struct dcp_entry {
     int n_whole;
     int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
+    int number;                 /* of its pair in state_dict_metadata */
 };
 
 struct dcp_table {

@@ -1,10 +1,14 @@
 /*
  * dcp_write.c - a Metadata object as a pickle: classes by name, as torch's own unpickler calls them
+ *
+ * A changed one keeps the nodes of what stays: nothing of what other releases say there has to be known here.
  */
 #include "libcommon/layout/dcp/dcp_write.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "libcommon/base/names.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/format/pt.h"
 
@@ -26,7 +30,7 @@ static struct pk *properties(struct arena *a, enum dtype t)
     return pk_object(a, METADATA, "TensorProperties", five);
 }
 
-static struct pk *tensor(struct arena *a, const struct dcp_entry *en)
+static struct pk *tensor(struct arena *a, const struct dcp_entry *en, struct pk *properties)
 {
     struct pk *d = pk_dict(a), *chunks = pk_list(a);
 
@@ -37,7 +41,7 @@ static struct pk *tensor(struct arena *a, const struct dcp_entry *en)
         pk_set_str(a, c, "sizes", pt_new_size(a, en->ndim, en->chunk[k].len));
         pk_add(a, chunks, pk_object(a, METADATA, "ChunkStorageMetadata", c));
     }
-    pk_set_str(a, d, "properties", properties(a, en->dtype));
+    pk_set_str(a, d, "properties", properties);
     pk_set_str(a, d, "size", pt_new_size(a, en->ndim, en->shape));
     pk_set_str(a, d, "chunks", chunks);
     return pk_object(a, METADATA, "TensorStorageMetadata", d);
@@ -68,19 +72,24 @@ static void add_pair(struct pk *dict, struct pk *key, struct pk *v)
     dict->cap = 2 * ++dict->n;
 }
 
-static void add_place(struct arena *a, struct pk *storage, const struct dcp_entry *en, int k)
+static struct pk *index_of(struct arena *a, const struct dcp_entry *en, int k, bool numbered)
 {
-    const struct dcp_chunk *c = &en->chunk[k];
-    struct pk *index = pk_dict(a), *info = pk_dict(a);
+    struct pk *index = pk_dict(a);
 
     pk_set_str(a, index, "fqn", pk_str(a, en->name));
-    pk_set_str(a, index, "offset", en->is_tensor ? pt_new_size(a, en->ndim, c->at) : pk_none(a));
-    pk_set_str(a, index, "index", en->is_tensor ? pk_int(a, k) : pk_none(a));
-    pk_set_str(a, info, "relative_path", pk_str(a, c->place.file));
-    pk_set_int(a, info, "offset", (int64_t)c->place.at);
-    pk_set_int(a, info, "length", (int64_t)c->place.len);
-    add_pair(storage, pk_object(a, METADATA, "MetadataIndex", index),
-             pk_object(a, FILESYSTEM, "_StorageInfo", info));
+    pk_set_str(a, index, "offset", en->is_tensor ? pt_new_size(a, en->ndim, en->chunk[k].at) : pk_none(a));
+    pk_set_str(a, index, "index", en->is_tensor && numbered ? pk_int(a, k) : pk_none(a));
+    return pk_object(a, METADATA, "MetadataIndex", index);
+}
+
+static struct pk *place_of(struct arena *a, const struct dcp_place *p)
+{
+    struct pk *info = pk_dict(a);
+
+    pk_set_str(a, info, "relative_path", pk_str(a, p->file));
+    pk_set_int(a, info, "offset", (int64_t)p->at);
+    pk_set_int(a, info, "length", (int64_t)p->len);
+    return pk_object(a, FILESYSTEM, "_StorageInfo", info);
 }
 
 void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
@@ -97,12 +106,13 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
         const struct dcp_entry *en = &t->entry[i];
 
         add_pair(entries, pk_str(a, en->name),
-                 en->is_tensor ? tensor(a, en) : pk_object(a, METADATA, "BytesStorageMetadata", NULL));
+                 en->is_tensor ? tensor(a, en, properties(a, en->dtype))
+                               : pk_object(a, METADATA, "BytesStorageMetadata", NULL));
         if (en->n_path)
             add_pair(planner, pk_str(a, en->name), path(a, en));
         paths |= en->n_path > 0;
         for (int k = 0; k < en->n_chunks; k++)
-            add_place(a, storage, en, k);
+            add_pair(storage, index_of(a, en, k, true), place_of(a, &en->chunk[k].place));
     }
     pk_set_str(a, d, "state_dict_metadata", entries);
     pk_set_str(a, d, "planner_data", paths ? planner : pk_none(a));
@@ -112,4 +122,171 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
         pk_set_str(a, d, "version", pk_str(a, t->version));
     pickle_write(pk_object(a, METADATA, "Metadata", d), out);
     arena_free(a);
+}
+
+/* ---- with something changed ---- */
+
+struct rewriting {
+    struct arena *a;
+    struct pk **entry, **storage, **path;       /* pairs that were read */
+    struct names *path_of;                      /* planner_data: numbers of pairs by name */
+    bool changed;                               /* some entry is another one now */
+};
+
+/* The object with another value of a field. */
+static struct pk *with_field(struct arena *a, const struct pk *object, const char *key, struct pk *v)
+{
+    struct pk *o = arena_alloc(a, sizeof *o), *state = pk_dict(a), **pair;
+    uint32_t n = 0;
+
+    pair = pk_pairs(object, &n);
+    *o = *object;
+    for (uint32_t i = 0; pair && i < n; i++)
+        pk_set(a, state, pair[2 * i], pair[2 * i + 1]);
+    pk_set_str(a, state, key, v);
+    o->state = state;
+    return o;
+}
+
+/* Of a tensor, its TensorProperties, of another type where they say so: the first of the tuple that it is kept as. */
+static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
+{
+    struct pk *o, *state, **item;
+    uint32_t n = 0;
+
+    item = was && was->type == PK_OBJ && was->state ? pk_items(was->state, &n) : NULL;
+    if (!item || n < 1)
+        return properties(a, t);
+    if (pk_is_class(item[0], "torch", dcp_dtype_name(t)))
+        return was;
+    state = pk_tuple(a);
+    pk_add(a, state, pk_global(a, "torch", dcp_dtype_name(t)));
+    for (uint32_t i = 1; i < n; i++)
+        pk_add(a, state, item[i]);
+    o = arena_alloc(a, sizeof *o);
+    *o = *was;
+    o->state = state;
+    return o;
+}
+
+/* Does the MetadataIndex say just this chunk? */
+static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k)
+{
+    const char *name = pk_as_str(pk_get(index, "fqn"));
+    const struct pk *offset = pk_get(index, "offset");
+    uint32_t n = 0;
+    struct pk **item = pk_is_none(offset) ? NULL : pk_items(offset, &n);
+
+    if (!name || strcmp(name, en->name) != 0 || (int)n != (en->is_tensor ? en->ndim : 0))
+        return false;
+    for (uint32_t d = 0; d < n; d++)
+        if (item[d]->i != en->chunk[k].at[d])
+            return false;
+    return true;
+}
+
+/* The flattened shape that an entry of old releases has there is not the one of en. */
+static void add_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
+{
+    for (int k = 0; k < en->n_chunks; k++) {
+        const struct dcp_place *p = &en->chunk[k].place;
+        struct pk *index = p->number < 0 ? NULL : w->storage[2 * p->number];
+        struct pk *info = p->number < 0 ? place_of(w->a, p) : w->storage[2 * p->number + 1];
+
+        if (index && !retold && !says_chunk(index, en, k))
+            index = with_field(w->a, index, "fqn", pk_str(w->a, en->name));
+        else if (!index || !says_chunk(index, en, k))
+            index = index_of(w->a, en, k, !index || !pk_is_none(pk_get(index, "index")));
+        add_pair(storage, index, info);
+    }
+}
+
+static void add_entry(struct rewriting *w, struct pk *entries, struct pk *planner, const struct dcp_entry *en,
+                      bool retold)
+{
+    struct pk *key = w->entry[2 * en->number], *v = w->entry[2 * en->number + 1];
+    const char *name = pk_as_str(key);
+    const bool renamed = strcmp(name, en->name) != 0;
+    const int at = planner ? names_find(w->path_of, name) : -1;
+
+    w->changed = w->changed || renamed || retold;
+    if (retold)
+        v = tensor(w->a, en, retyped(w->a, pk_get(v, "properties"), en->dtype));
+    key = renamed ? pk_str(w->a, en->name) : key;
+    add_pair(entries, key, v);
+    if (at >= 0)
+        add_pair(planner, key, renamed && en->n_path ? path(w->a, en) : w->path[2 * at + 1]);
+}
+
+/* Megatron-core's shapes by name. */
+static struct pk *rekeyed(struct rewriting *w, const struct pk *mcore, const struct dcp_table *t)
+{
+    struct pk *d = pk_dict(w->a);
+
+    for (int i = 0; i < t->n; i++) {
+        struct pk *v = t->entry[i].n_whole ? pk_get(mcore, pk_as_str(w->entry[2 * t->entry[i].number])) : NULL;
+
+        if (v)
+            pk_set_str(w->a, d, t->entry[i].name, v);
+    }
+    return d;
+}
+
+static bool find_tables(struct rewriting *w, const struct pk *root, uint32_t *n_entries)
+{
+    const struct pk *planner = pk_get(root, "planner_data");
+    uint32_t n = 0;
+
+    w->entry = pk_pairs(pk_get(root, "state_dict_metadata"), n_entries);
+    w->storage = pk_pairs(pk_get(root, "storage_data"), &n);
+    w->path_of = names_new(w->a);
+    w->path = pk_is_none(planner) ? NULL : pk_pairs(planner, &n);
+    for (uint32_t i = 0; w->path && i < n; i++)
+        if (pk_as_str(w->path[2 * i]))
+            names_add(w->path_of, pk_as_str(w->path[2 * i]), (int)i);
+    return w->entry && w->storage;
+}
+
+static struct pk *new_root(struct rewriting *w, struct pk *root, const struct dcp_change *c, uint32_t n_were)
+{
+    const struct dcp_table *t = c->t;
+    struct pk *entries = new_dict(w->a, (size_t)t->n), *planner = w->path ? new_dict(w->a, (size_t)t->n) : NULL;
+    struct pk *storage, *o;
+    size_t n = 0;
+
+    for (int i = 0; i < t->n; i++)
+        n += (size_t)t->entry[i].n_chunks;
+    storage = new_dict(w->a, n);
+    w->changed = (uint32_t)t->n != n_were;
+    for (int i = 0; i < t->n; i++) {
+        add_entry(w, entries, planner, &t->entry[i], c->retold[i]);
+        add_places(w, storage, &t->entry[i], c->retold[i]);
+    }
+    o = with_field(w->a, root, "state_dict_metadata", entries);
+    o = planner ? with_field(w->a, o, "planner_data", planner) : o;
+    o = with_field(w->a, o, "storage_data", storage);
+    if (w->changed)
+        pk_remove(o->state, "all_local_plans");
+    if (pk_get(root, "mcore_data") && pk_get(root, "mcore_data")->type == PK_DICT)
+        o = with_field(w->a, o, "mcore_data", rekeyed(w, pk_get(root, "mcore_data"), t));
+    return o;
+}
+
+int dcp_metadata_rewrite(const struct dcp_pickle *was, const struct dcp_change *c, struct strbuf *out, struct err *e)
+{
+    struct rewriting w = { .a = arena_new(0) };
+    struct pk_tree tree;
+    uint32_t n_entries = 0;
+    int rc = pickle_parse_table(was->bytes, was->len, was->path, &tree, e);
+
+    if (rc == 0 && !find_tables(&w, tree.root, &n_entries)) {
+        err_data(e, was->path, ERR_NO_BYTE, "has not the tables it had a moment ago");
+        pk_tree_free(&tree);
+        rc = -1;
+    } else if (rc == 0) {
+        pickle_write(new_root(&w, tree.root, c, n_entries), out);
+        pk_tree_free(&tree);
+    }
+    arena_free(w.a);
+    return rc;
 }

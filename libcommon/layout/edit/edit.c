@@ -8,6 +8,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/manifest.h"
 
@@ -17,6 +18,14 @@ static struct edit_file *add_file(struct edit *x, const char *name, int file)
     x->file[x->n_files] = (struct edit_file){ .name = arena_strndup(x->arena, name, strlen(name)), .file = file };
     x->file[x->n_files].was = x->file[x->n_files].name;
     return &x->file[x->n_files++];
+}
+
+struct edit_file *edit_add_file(struct edit *x, const char *name)
+{
+    struct edit_file *f = add_file(x, name, -1);
+
+    f->was = "";
+    return f;
 }
 
 struct edit_made *edit_make(struct edit *x, struct edit_file *f)
@@ -80,7 +89,7 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
     return rc;
 }
 
-struct edit *edit_new(struct source *s, bool list, struct err *e)
+struct edit *edit_new(struct source *s, struct err *e)
 {
     struct edit *x;
     struct stat st;
@@ -90,7 +99,7 @@ struct edit *edit_new(struct source *s, bool list, struct err *e)
         return NULL;
     }
     if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&
-        s->kind != LAYOUT_HF && s->kind != LAYOUT_DCP && !(s->kind == LAYOUT_TORCHDIST && !list)) {
+        s->kind != LAYOUT_HF && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST) {
         err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
                   "that is", s->path, layout_name(s->kind));
         return NULL;
@@ -123,6 +132,7 @@ void edit_free(struct edit *x)
     free(x->file);
     free(x->digest);
     edit_states_free(x->states);
+    edit_entries_free(x->entries);
     edit_anew_free(x->anew);
     arena_free(x->arena);
     free(x);
@@ -309,7 +319,9 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
 /* The manifest is made anew. */
 static const char *what_becomes(const struct edit_file *f)
 {
-    return f->drop ? "removed" : edit_changes(f) ? "changed" : strcmp(f->name, f->was) != 0 ? "renamed" : "kept";
+    if (f->drop || !*f->was)
+        return f->drop ? "removed" : "added";
+    return edit_changes(f) ? "changed" : strcmp(f->name, f->was) != 0 ? "renamed" : "kept";
 }
 
 const char *edit_anew(const struct edit *x)

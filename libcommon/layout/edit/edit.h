@@ -15,11 +15,8 @@
 #include "libcommon/layout/layout.h"
 
 struct edit;
-/*
- * `s` outlives it; its digests of what is changed are taken back. list: what changes is the list of tensors
- * (edit_states.h), not files of it. NULL, ERR_USAGE: no folder of a kind that is edited.
- */
-MUST_CHECK struct edit *edit_new(struct source *s, bool list, struct err *e);
+/* `s` outlives it; its digests of what is changed are taken back. NULL, ERR_USAGE: not a folder that is edited. */
+MUST_CHECK struct edit *edit_new(struct source *s, struct err *e);
 void edit_free(struct edit *x);                 /* NULL is fine */
 
 /*
@@ -58,7 +55,7 @@ MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
 /* What it comes to. */
 struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };
 void edit_count(const struct edit *x, struct edit_sum *sum);
-/* Name, size and what becomes of file i of the result ("kept", "changed", "removed", "renamed"); false: no more. */
+/* Name, size and what becomes of file i of the result ("kept", "changed", "added", "removed", "renamed"), if any. */
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);
 
 /*

@@ -30,6 +30,8 @@ struct edit_part {
     int same_as;                        /* the part whose bytes are these, too; -1: none */
     int item;                           /* of the plan; -1: it has no bytes */
 };
+struct edit_chunk;
+struct edit_entries;
 /* A file made anew: an image with storages, or `head` and what follows it. */
 struct edit_made {
     struct pt_image *image;             /* or NULL */
@@ -37,12 +39,14 @@ struct edit_made {
     uint64_t size;
     int n;
     struct edit_part *part;
+    int n_chunks;                       /* of a .distcp: edit_chunks.h */
+    struct edit_chunk *chunk;
 };
 
 struct edit_file {
     char *name;                         /* in the folder of the result */
-    const char *was;                    /* in the source's */
-    int file;                           /* number in the source's files */
+    const char *was;                    /* in the source's; "": it is a new one */
+    int file;                           /* number in the source's files; -1: of none */
     struct pt *pt;                      /* NULL: no .pt, or not opened yet */
     bool own_pt;                        /* opened by the edit */
     bool drop;
@@ -66,6 +70,7 @@ struct edit {
     int n_digests, cap_digests;
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL: the source's */
+    struct edit_entries *entries;       /* those of a .metadata as they are to be; NULL: as they are */
     struct edit_anew *anew;             /* all of it is written anew; NULL: file by file */
 };
 
@@ -78,6 +83,8 @@ static inline bool edit_changes(const struct edit_file *f)
 MUST_CHECK int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e);
 /* By its number among the files' table, or NULL. */
 struct edit_file *edit_find_file(const struct edit *x, int file);
+/* One more file of the result, for edit_make(). */
+struct edit_file *edit_add_file(struct edit *x, const char *name);
 /* Does it say just what the source does? */
 bool edit_new_is_old(const struct edit *x, const struct edit_new *t);
 /* Is there something left, and each under a name of its own? */

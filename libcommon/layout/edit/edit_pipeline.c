@@ -28,22 +28,6 @@ int edit_pipeline_layers(struct edit *x, struct err *e)
 
 /* ---- rows ---- */
 
-static int64_t arg_of(const struct source *s, const char *key)
-{
-    int64_t v;
-
-    return pk_as_int(pk_get(s->run.args, key), &v) && v > 0 && v <= INT32_MAX ? v : 0;
-}
-
-/* What Megatron pads to. */
-static int64_t padded(const struct source *s, int64_t tokens)
-{
-    const int64_t asked = arg_of(s, "pad_vocab_size_to"), by = arg_of(s, "make_vocab_size_divisible_by");
-    const int64_t unit = (by ? by : 128) * (s->topo.tp > 0 ? s->topo.tp : 1);
-
-    return asked >= tokens ? asked : (tokens + unit - 1) / unit * unit;
-}
-
 int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
 {
     const struct source *s = x->s;
@@ -52,7 +36,7 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
     int n = 0;
 
     q->tokens_was = s->config.vocab_tokens > 0 ? s->config.vocab_tokens : s->config.vocab;
-    q->rows = padded(s, q->tokens);
+    q->rows = edit_rows_padded(s->run.args, s->topo.tp, q->tokens);
     for (int i = 0; i < s->n_params; i++) {
         const struct edit_new t = edit_new_of(s, i);
 
@@ -176,7 +160,7 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
     const bool universal = x->s->kind == LAYOUT_UNIVERSAL_PT;
     struct source *to = edit_source_copy(x);
     struct retelling r = { .m = m, .n_layers = (int)x->s->config.n_layers,
-                           .padded = m->rows ? padded(x->s, m->rows->tokens) : 0 };
+                           .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };
     struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
                             .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
     struct report *untold = report_new();               /* of a universal form, whose optimizer is not written here */

@@ -10,6 +10,21 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
+static int64_t arg_of(const struct pk *args, const char *key)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(args, key), &v) && v > 0 && v <= INT32_MAX ? v : 0;
+}
+
+int64_t edit_rows_padded(const struct pk *args, int tp, int64_t tokens)
+{
+    const int64_t asked = arg_of(args, "pad_vocab_size_to"), by = arg_of(args, "make_vocab_size_divisible_by");
+    const int64_t unit = (by ? by : 128) * (tp > 0 ? tp : 1);
+
+    return asked >= tokens ? asked : (tokens + unit - 1) / unit * unit;
+}
+
 static uint64_t row_bytes(const struct edit_new *t, enum state st)
 {
     return t->shape[0] ? t->map[st]->len / (uint64_t)t->shape[0] : 0;
@@ -177,6 +192,7 @@ int edit_rows_set(struct edit *x, struct edit_new *t, struct edit_rows *q, struc
         to[st] = new_map(x, t->map[st], t->shape[0], row, q);
     }
     memcpy(t->map, to, sizeof to);
+    t->kept = least(q->tokens_was, q->tokens);
     t->shape[0] = q->rows;
     return 0;
 }

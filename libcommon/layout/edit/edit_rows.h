@@ -17,6 +17,8 @@ struct edit_rows {
     uint64_t at;                /* the next free byte of it */
     int zeros;                  /* a record of them; -1: not made yet */
 };
+/* What Megatron pads a vocabulary to, by its arguments. */
+int64_t edit_rows_padded(const struct pk *args, int tp, int64_t tokens);
 /* Bytes that the new rows of all states of a tensor take there. */
 uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q);
 /*

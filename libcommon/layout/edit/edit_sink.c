@@ -12,6 +12,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"
 #include "libcommon/layout/edit/edit_share.h"
@@ -187,6 +188,7 @@ static void lay_out_made(struct editing *w, struct written *o, struct plan *p, c
     struct edit_made *made = o->f->made;
 
     o->dst = plan_add_sized(p, path, made->size);
+    edit_chunks_plan(made, w->arena, p, o->dst);
     for (int i = 0; i < made->n; i++) {
         struct edit_part *part = &made->part[i];
         const struct tmap *m = part->of->map[part->state];
@@ -194,7 +196,7 @@ static void lay_out_made(struct editing *w, struct written *o, struct plan *p, c
         const struct plan_range r = { .map = m, .len = m->len, .policy = REPLICAS_FIRST, .name = part->of->name,
                                       .user = it };
 
-        *it = (struct sink_item){ .param = part->of->param, .state = part->state, .repeated = true, .priv = part };
+        *it = (struct sink_item){ .param = part->of->param, .state = part->state, .repeated = true };
         if (made->image)
             part->at = pt_image_at(made->image, part->storage);
         part->item = part->same_as >= 0 ? made->part[part->same_as].item
@@ -280,6 +282,8 @@ static int write_made(const struct written *o, struct plan *p, struct err *e)
         rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
     if (rc == 0)
         rc = write_all_at(fd, made->head.buf, made->head.len, 0);
+    if (rc == 0)
+        rc = edit_chunks_write(made, p, fd);
     if (rc < 0)
         err_sys(e, path, "cannot write");
     if (fd >= 0)
@@ -287,16 +291,25 @@ static int write_made(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
+static void look(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len)
+{
+    const struct sink_item *si = it->user;
+
+    if (si && si->priv)
+        edit_chunk_look(si->priv, ((struct editing *)k->priv)->x->states, from, bytes, len);
+}
+
 /* What an element became that fp16 cannot hold is no rounding. Said here: a run that goes on has no counts. */
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
-    const struct edit_part *part = si->priv;
     const uint64_t n = it->n_overflow;
 
+    if (si->priv)
+        it->share.acc = ((struct edit_chunk *)si->priv)->sum.acc;       /* into the journal */
     if (n)
         err_data(e, k->src->path, ERR_NO_BYTE,
-                 "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them", part->of->name,
+                 "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them", it->name,
                  (unsigned long long)n);
     return n ? -1 : 0;
 }
@@ -388,10 +401,23 @@ static const struct plan_item *item_of(const struct editing *w, struct plan *p, 
     return NULL;
 }
 
+/* What chunks of new files add up to, by tensor and state of the list; caller frees. */
+static struct edit_chunk_sum *chunk_sums(const struct editing *w, struct plan *p)
+{
+    const struct edit_states *to = w->x->states;
+    struct edit_chunk_sum *sum = xcalloc((size_t)to->n * STATE_N + 1, sizeof *sum);
+
+    for (int i = 0; i < w->n; i++)
+        if (w->file[i].f->made)
+            edit_chunks_sum(w->file[i].f->made, p, sum);
+    return sum;
+}
+
 /* With a list of its own: what was written has the digest that went by, what is shared the source's. */
 static int new_tensors(const struct editing *w, struct plan *p, struct sink_tensor *t)
 {
     const struct edit_states *to = w->x->states;
+    struct edit_chunk_sum *sum = chunk_sums(w, p);
     int n = 0;
 
     for (int i = 0; i < to->n * STATE_N; i++) {
@@ -399,17 +425,20 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
         const enum state st = (enum state)(i % STATE_N);
         const struct param *from = &w->x->s->param[of->param];
         const struct plan_item *item = of->map[st] ? item_of(w, p, of, st) : NULL;
+        const bool whole = of->map[st] && sum[i].len && sum[i].len == edit_new_bytes(of, st);
 
-        if (!item && (!of->map[st] || of->map[st] != from->state[st] || !from->has_digest[st]))
+        if (!item && !whole && (!of->map[st] || of->map[st] != from->state[st] || !from->has_digest[st] ||
+                                of->dtype[st] != of->map[st]->dtype))
             continue;
         /* A model folder has one state each, called after its type. */
         t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
                                      .state = w->x->s->kind != LAYOUT_HF ? st
                                               : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
-                                     .ndim = of->ndim, .len = item ? plan_out_bytes(item, item->len) : of->map[st]->len,
-                                     .crc = item ? item->crc.acc : from->digest[st] };
+                                     .ndim = of->ndim, .len = edit_new_bytes(of, st),
+                                     .crc = item ? item->crc.acc : whole ? sum[i].crc : from->digest[st] };
         memcpy(t[n++].shape, of->shape, sizeof of->shape);
     }
+    free(sum);
     return n;
 }
 
@@ -447,11 +476,14 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
     static const struct sink_ops ops = { .name = "edit", .prepare = prepare, .item_done = item_done,
                                          .finish = finish, .close = close_sink, .estimate = estimate,
                                          .tensors = tensors, .known_crc = known_crc };
+    static const struct sink_ops looking = { .name = "edit", .prepare = prepare, .item_done = item_done,
+                                             .finish = finish, .close = close_sink, .estimate = estimate,
+                                             .tensors = tensors, .known_crc = known_crc, .look = look };
     struct sink *k = xcalloc(1, sizeof *k);
     struct editing *w = xcalloc(1, sizeof *w);
 
     *w = (struct editing){ .x = x, .arena = arena_new(0), .zeros = -1, .known = manifest_files(x->s) };
-    k->ops = &ops;
+    k->ops = x->entries && x->states ? &looking : &ops;         /* chunks of tensors add up to their digests */
     k->o = *o;
     k->src = x->s;
     k->priv = w;

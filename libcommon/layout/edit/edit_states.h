@@ -3,7 +3,8 @@
  *
  * cast, rename, layers, vocab and drop change the list: names, elements, shapes, which tensors there are. It is then
  * written as the layout has it: a file whose tensors all stay is shared with the source, any other one is made anew
- * with the tensors that it had (model folders, universal forms), or all of it is (ZeRO, dcp).
+ * with the tensors that it had (model folders, universal forms), or all of it is (ZeRO), or the entries follow of what
+ * says where tensors lie (dcp, torchdist).
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_STATES_H
 #define SHARDKIT_LAYOUT_EDIT_STATES_H
@@ -19,6 +20,7 @@ struct edit_new {
     int layer;                          /* of the result where layers were picked, counted from 1; 0: of none */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
+    int64_t kept;                       /* where rows were added or taken: the first ones, which are the source's */
     const struct tmap *map[STATE_N];    /* NULL: there is no such state */
     enum dtype dtype[STATE_N];          /* as written; plan_op_of() knows the way there */
 };

@@ -3,6 +3,10 @@
 torchdist_check.py load FOLDER EXPECTED W [COMMON]   `dist_checkpointing.load` of FOLDER on W ranks, every tensor cut along
                                                      its first dimension that W divides, nothing missing or left over;
                                                      its common state equals that of the folder COMMON
+torchdist_check.py edited FOLDER JSON VERB ARG...    what FOLDER is to hold once VERB has changed it, in the form of an
+                                                     expected.json: names FROM TO, layers I,J,..., rows N (others are 0)
+torchdist_check.py args FOLDER KEY=VALUE...          arguments for its common.pt: whole numbers
+torchdist_check.py says FOLDER KEY=VALUE...          they are these
 torchdist_check.py flat OUT                          OUT/iter_0000001 and OUT/expected.json: moments as releases up to 0.15
                                                      flattened them (2 ranks; the shapes are put into .metadata by hand)
 """
@@ -66,6 +70,7 @@ def load_rank(rank, world, meet, folder, expected, common):
     there = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
     if "objects" not in want:
         there = {k for k in there if "/shard_" not in k}
+    there = {k for k in there if not k.startswith("rng_state/") or k in want.get("objects", [])}
     bad = sorted(there ^ (set(want["tensors"]) | set(want.get("objects", []))))
     for key, w in want["tensors"].items():
         mine = [got[key][i] for i in range(len(got[key]))]
@@ -81,6 +86,58 @@ def load_rank(rank, world, meet, folder, expected, common):
     if rank == 0:
         print(len(want["tensors"]), "tensors and", len(want.get("objects", [])), "objects loaded are equal")
     leave()
+
+
+def whole(folder):
+    """Tensors by key as torch reads them, and the names of objects."""
+    import torch
+    from torch.distributed.checkpoint import FileSystemReader, load
+    there = FileSystemReader(folder).read_metadata().state_dict_metadata
+    state = {k: torch.empty(v.size, dtype=v.properties.dtype) for k, v in there.items() if hasattr(v, "size")}
+    load(state, checkpoint_id=folder, no_dist=True)
+    return state, [k for k in there if k not in state]
+
+
+def picked(tensors, objects, layers):
+    take = lambda key, t: t[layers] if is_stack(key) else t
+    made = []
+    for o in objects:
+        key, _, place = o.partition("/shard_")
+        at, _, of = place.partition("_")
+        numbers = [i for i, n in enumerate(layers) if str(n) == at] if is_stack(key) else None
+        made += [o] if numbers is None else [f"{key}/shard_{i}_{len(layers)}" for i in numbers]
+    return {k: take(k, t) for k, t in tensors.items()}, made
+
+
+def edited(folder, out, verb, *args):
+    import torch
+    tensors, objects = whole(folder)
+    if verb == "names":
+        name = lambda k: k.replace(*args)
+        tensors, objects = {name(k): t for k, t in tensors.items()}, [name(o) for o in objects]
+    elif verb == "layers":
+        tensors, objects = picked(tensors, objects, [int(i) for i in args[0].split(",")])
+    elif verb == "rows":
+        n = int(args[0])
+        fit = lambda t: torch.cat([t[:n], t.new_zeros([max(0, n - len(t)), *t.shape[1:]])])
+        tensors = {k: fit(t) if k.endswith(("word_embeddings.weight", "output_layer.weight")) else t for k, t in tensors.items()}
+    with open(out, "w") as f:
+        json.dump({"tensors": {k: entry(v) for k, v in sorted(tensors.items())},
+                   "objects": [o for o in objects if not o.startswith("rng_state")]}, f)
+
+
+def common_args(what, folder, *pairs):
+    import argparse
+    import torch
+    path = os.path.join(folder, "common.pt")
+    common = torch.load(path, weights_only=False)
+    want = {k: int(v) for k, v in (p.split("=") for p in pairs)}
+    if what == "args":
+        common["args"] = argparse.Namespace(**want, bf16=False, fp16=False, params_dtype=torch.float32)
+        torch.save(common, path)
+        return
+    is_ = {k: int(getattr(common["args"], k)) for k in want}
+    assert is_ == want, is_
 
 
 def flat_rank(rank, world, meet, out):
@@ -155,6 +212,10 @@ if __name__ == "__main__":
     what, args = sys.argv[1], sys.argv[2:]
     if what == "load":
         spawn(load_rank, int(args[2]), args[0], args[1], args[3] if len(args) > 3 else None)
+    elif what == "edited":
+        edited(*args)
+    elif what in ("args", "says"):
+        common_args(what, *args)
     elif what == "flat":
         spawn(flat_rank, 2, args[0])
     else:

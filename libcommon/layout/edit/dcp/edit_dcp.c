@@ -1,0 +1,283 @@
+/*
+ * edit_dcp.c - entries by the parameters that their keys name
+ */
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/dcp/dcp_names.h"
+#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
+#include "libcommon/layout/torchdist/torchdist_target.h"
+
+/* ---- whose an entry is ---- */
+
+/* "param_groups.NAME.lr", as one key: the parameter. */
+static const struct param *grouped(const struct source *s, const char *key)
+{
+    static const char head[] = "param_groups.";
+    const char *from = str_starts(key, head) ? key + sizeof head - 1 : NULL, *dot = from ? strrchr(from, '.') : NULL;
+    const struct param *p;
+    char *name;
+
+    if (!dot)
+        return NULL;
+    name = xstrdup(from);
+    name[dot - from] = '\0';
+    p = source_param(s, name);
+    free(name);
+    return p;
+}
+
+static const struct param *owner_of(const struct relisting *w, int i)
+{
+    const struct dcp_entry *en = &w->x->s->dcp->entry[i];
+    const char *fqn, *what;
+    const struct param *p = w->x->entries->of->part[i].param;
+
+    if (!p && dcp_names_optimizer(w->x->arena, en, &fqn, &what))
+        p = source_param(w->x->s, fqn);
+    for (int k = 0; k < en->n_path && !p; k++) {
+        p = source_param(w->x->s, en->path[k]);
+        p = p ? p : grouped(w->x->s, en->path[k]);
+    }
+    return p;
+}
+
+/* ---- entries ---- */
+
+/* Entry i, of parameter p, as that of the list's tensor k. */
+static int add_as(struct relisting *w, int i, const struct param *p, int k, struct err *e)
+{
+    struct arena *a = w->x->arena;
+    const char *to = w->list->tensor[k].name;
+    struct edit_entry *n = edit_entries_add(w->x, i);
+    const char *name = edit_with_name(a, n->en.name, p->name, to);
+    const char **path = arena_alloc(a, ((size_t)n->en.n_path + 1) * sizeof *path);
+    bool found = n->en.n_path == 0;
+
+    for (int c = 0; c < n->en.n_path; c++) {
+        const char *key = found ? NULL : edit_with_name(a, n->en.path[c], p->name, to);
+
+        path[c] = key ? key : n->en.path[c];
+        found = found || key;
+    }
+    if (!name || !found) {
+        err_usage(e, "%s: holds parameter %s in a form that cannot get another one's: reshape to another "
+                  "layout first", n->en.name, p->name);
+        return -1;
+    }
+    n->en.name = name;
+    n->en.path = path;
+    return edit_relist_rows(w, n, p, k, e);
+}
+
+/* A group's list of names, with the new ones; NULL: it is none, or has them already. */
+static struct pk *new_names(const struct relisting *w, const struct pk *was)
+{
+    struct arena *a = w->x->arena;
+    struct pk *list, **item;
+    uint32_t n = 0;
+    bool other = false;
+
+    if (!was || was->type != PK_LIST)
+        return NULL;
+    item = pk_items(was, &n);
+    list = pk_list(a);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name = pk_as_str(item[i]);
+        const struct param *p = name ? source_param(w->x->s, name) : NULL;
+
+        if (!p)
+            pk_add(a, list, item[i]);
+        for (int k = p ? w->first[p - w->x->s->param] : -1; k >= 0; k = w->next[k]) {
+            const char *to = w->list->tensor[k].name;
+
+            other = other || k != w->first[p - w->x->s->param] || strcmp(to, name) != 0;
+            pk_add(a, list, pk_str(a, to));
+        }
+        other = other || (p && w->first[p - w->x->s->param] < 0);
+    }
+    return other ? list : NULL;
+}
+
+static int relist(struct relisting *w, int i, struct err *e)
+{
+    const struct param *p = owner_of(w, i);
+    const struct pk *names = p ? NULL : new_names(w, w->x->entries->of->part[i].tree);
+    struct edit_entry *n = p ? NULL : edit_entries_add(w->x, i);
+
+    if (names)
+        edit_entry_set(w->x, n, names, NULL);
+    for (int k = p ? w->first[p - w->x->s->param] : -1; k >= 0; k = w->next[k])
+        if (add_as(w, i, p, k, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
+{
+    struct relisting w = { .x = x, .list = list };
+    const bool cores = x->s->kind == LAYOUT_TORCHDIST;
+
+    x->states = list;
+    if (edit_states_check(x, list, e) < 0 || edit_entries_begin(x, e) < 0)
+        return -1;
+    edit_relist_params(&w);
+    if (cores)
+        edit_relist_depths(&w);
+    for (int i = 0; i < x->s->dcp->n; i++)
+        if ((cores ? edit_relist_torchdist(&w, i, e) : relist(&w, i, e)) < 0)
+            return -1;
+    return edit_entries_settle(x, e);
+}
+
+/* ---- without some entries ---- */
+
+/* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
+static bool is_optimizers(struct edit *x, const struct dcp_entry *en)
+{
+    const char *fqn, *what;
+
+    if (x->s->kind == LAYOUT_TORCHDIST)
+        return str_starts(en->name, "optimizer.") || strstr(en->name, ".optimizer.") != NULL;
+    for (int i = 0; i < en->n_path; i++)
+        if (strcmp(en->path[i], "param_groups") == 0 || str_starts(en->path[i], "param_groups."))
+            return true;
+    return dcp_names_optimizer(x->arena, en, &fqn, &what);
+}
+
+/* Parameters whose state an entry is: one, or of a stack one a row. */
+static void tell_states(struct edit *x, int i, void (*tell)(void *ctx, struct edit *x, const struct dcp_part *part),
+                        void *ctx)
+{
+    const struct dcp_part *part = &x->entries->of->part[i];
+
+    if (part->param)
+        tell(ctx, x, part);
+    for (int64_t r = 0; part->row && r < x->s->dcp->entry[i].shape[0]; r++)
+        tell(ctx, x, &part->row[r]);
+}
+
+static void note_held(void *ctx, struct edit *x, const struct dcp_part *part)
+{
+    ((bool *)ctx)[part->param - x->s->param] = true;
+}
+
+/* The manifest tells of them no more. */
+static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part)
+{
+    (void)ctx;
+    x->s->param[part->param - x->s->param].has_digest[part->state] = false;
+}
+
+/* Does each parameter still have a value? */
+static int check_values(struct edit *x, struct err *e)
+{
+    const struct source *s = x->s;
+    bool *held = xcalloc((size_t)s->n_params + 1, sizeof *held);
+
+    for (int k = 0; k < x->entries->n; k++)
+        tell_states(x, x->entries->entry[k].was, note_held, held);
+    for (int i = 0; i < s->n_params && e->kind == ERR_NONE; i++)
+        if (!held[i] && !s->param[i].copy && !s->param[i].shared_with)
+            err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes "
+                      "weights without the rest", s->path, s->param[i].name);
+    free(held);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
+{
+    const struct dcp_table *t = x->s->dcp;
+
+    if (edit_entries_begin(x, e) < 0)
+        return -1;
+    for (int i = 0; i < t->n; i++)
+        if (!is_optimizers(x, &t->entry[i]))
+            edit_entries_add(x, i);
+        else
+            tell_states(x, i, forget_digest, NULL);
+    if (x->entries->n == t->n) {
+        err_usage(e, "drop optimizer: %s has nothing of an optimizer's", x->s->path);
+        return -1;
+    }
+    return check_values(x, e) < 0 ? -1 : edit_entries_settle(x, e);
+}
+
+/* ---- written anew ---- */
+
+static struct dcp_target *target_same(struct edit *x, struct err *e)
+{
+    struct report *notes;
+    struct dcp_target *t;
+
+    if (x->s->kind == LAYOUT_DCP)
+        return dcp_target_same(x->s, e);
+    notes = report_new();               /* of what is made up, and that is nothing here */
+    t = torchdist_target_new(x->s, TORCHDIST_PLAIN, notes, e);
+    report_free(notes);
+    return t;
+}
+
+static int ranks_of(const struct source *s)
+{
+    int most = 0, rank;
+
+    for (int i = 0; i < s->n_files; i++)
+        if (sscanf(s->file[i].name, "__%6d_", &rank) == 1 && rank >= most)
+            most = rank + 1;
+    return most > 0 ? most : 1;
+}
+
+int edit_dcp_compact(struct edit *x, struct err *e)
+{
+    struct dcp_target *t = target_same(x, e);
+
+    if (!t)
+        return -1;
+    x->anew = arena_alloc(x->arena, sizeof *x->anew);
+    *x->anew = (struct edit_anew){ .src = x->s, .dcp = t, .ranks = ranks_of(x->s) };
+    x->anew->what = arena_fmt(x->arena, "%s, %d ranks, %d parameters, %d entries", layout_name(x->s->kind),
+                              x->anew->ranks, x->s->n_params, t->table.n);
+    return 0;
+}
+
+/* ---- values ---- */
+
+int edit_dcp_begin(struct edit *x, struct err *e)
+{
+    if (edit_entries_begin(x, e) < 0)
+        return -1;
+    edit_entries_add_all(x);
+    return 0;
+}
+
+static struct edit_entry *entry_of(const struct edit *x, const char *name)
+{
+    for (int i = 0; i < x->entries->n; i++)
+        if (strcmp(x->entries->entry[i].en.name, name) == 0)
+            return &x->entries->entry[i];
+    return NULL;
+}
+
+const struct pk *edit_dcp_value(const struct edit *x, const char *entry)
+{
+    const struct edit_entry *n = entry_of(x, entry);
+
+    return !n ? NULL : n->bytes ? n->bytes->tree : x->entries->of->part[n->was].tree;
+}
+
+void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value)
+{
+    edit_entry_set(x, entry_of(x, entry), value, NULL);         /* read from JSON, it has no tensors */
+}
+
+int edit_dcp_end(struct edit *x, struct err *e)
+{
+    return edit_entries_settle(x, e);
+}

@@ -1,0 +1,34 @@
+/*
+ * edit_dcp.h - a folder of torch.distributed.checkpoint with other parameters: names, layers, rows; or without some
+ * entries, or with other values. Megatron-core's torch_dist, too
+ *
+ * .metadata changes; weights, moments, steps and the groups' settings follow the parameter that they are of, and what
+ * is nobody's stays. Chunks stay where they are in their files, which are shared; new bytes lie in a file of their own.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_DCP_H
+#define SHARDKIT_LAYOUT_EDIT_DCP_H
+
+#include "libcommon/layout/edit/edit_states.h"
+
+/*
+ * The list becomes the result's; it is the edit's in any case. ERR_USAGE: an entry that holds a parameter under a name
+ * that cannot be changed; ERR_DATA: one cannot be read whole.
+ */
+MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e);
+/*
+ * All entries but the optimizer's: states of parameters, and the groups' settings. ERR_USAGE: there are none, or a
+ * parameter's values lie there alone; ERR_DATA as above.
+ */
+MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
+/* All entries as they are, written anew without what no entry uses of the files. ERR_DATA as above. */
+MUST_CHECK int edit_dcp_compact(struct edit *x, struct err *e);
+/*
+ * Pickled values: begin, look and set, end. The value of an entry, and another in its place, of the edit's arena.
+ * NULL: it has none.
+ */
+MUST_CHECK int edit_dcp_begin(struct edit *x, struct err *e);
+const struct pk *edit_dcp_value(const struct edit *x, const char *entry);
+void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value);
+MUST_CHECK int edit_dcp_end(struct edit *x, struct err *e);
+
+#endif

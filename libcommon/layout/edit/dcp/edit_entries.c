@@ -1,0 +1,275 @@
+/*
+ * edit_entries.c - a list of entries, and the files that it comes to
+ */
+#include "libcommon/layout/edit/dcp/edit_entries.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/dcp_write.h"
+#include "libcommon/layout/edit/edit_chunks.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/plan/tmap_slice.h"
+
+int edit_entries_begin(struct edit *x, struct err *e)
+{
+    struct edit_entries *es = xcalloc(1, sizeof *es);
+
+    x->entries = es;
+    es->of = dcp_target_same(x->s, e);
+    es->met = es->of ? arena_alloc(x->arena, (size_t)es->of->table.n + 1) : NULL;
+    return es->of ? 0 : -1;
+}
+
+void edit_entries_free(struct edit_entries *es)
+{
+    if (!es)
+        return;
+    dcp_target_free(es->of);
+    free(es->entry);
+    free(es->seen);
+    free(es);
+}
+
+/* ---- new bytes ---- */
+
+const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, const int64_t *shape,
+                            const struct dcp_chunk *c)
+{
+    const struct edit_runs r = edit_runs_of((uint64_t)dtype_size(m->dtype), ndim, shape, c->at, c->len);
+    struct tmap_part *part = xcalloc(r.n + 1, sizeof *part);
+
+    for (uint64_t k = 0; k < r.n; k++)
+        part[k] = (struct tmap_part){ m, edit_runs_place(&r, k), r.run };
+    m = tmap_parts(a, part, (int)r.n);
+    free(part);
+    return m;
+}
+
+const struct tmap *edit_entry_box(struct edit *x, int was, const struct dcp_chunk *c)
+{
+    const struct dcp_entry *en = &x->s->dcp->entry[was];
+    const struct dcp_part *part = &x->entries->of->part[was];
+    struct dcp_chunk inner = {0};
+
+    if (!part->row)
+        return edit_box(x->arena, part->map, en->ndim, en->shape, c);
+    memcpy(inner.at, c->at + 1, sizeof c->at - sizeof *c->at);
+    memcpy(inner.len, c->len + 1, sizeof c->len - sizeof *c->len);
+    return edit_box(x->arena, part->row[c->at[0]].map, en->ndim - 1, en->shape + 1, &inner);
+}
+
+void edit_entry_room(struct edit *x, struct edit_entry *n, int n_chunks)
+{
+    struct dcp_chunk *chunk = arena_alloc(x->arena, ((size_t)n_chunks + 1) * sizeof *chunk);
+
+    n->bytes = arena_alloc(x->arena, ((size_t)n_chunks + 1) * sizeof *n->bytes);
+    if (n->en.n_chunks)
+        memcpy(chunk, n->en.chunk, (size_t)(n->en.n_chunks < n_chunks ? n->en.n_chunks : n_chunks) * sizeof *chunk);
+    n->en.chunk = chunk;
+}
+
+void edit_entry_set(struct edit *x, struct edit_entry *n, const struct pk *tree, const struct pt *pt)
+{
+    edit_entry_room(x, n, 1);
+    n->en.chunk[0].place.number = -1;
+    n->bytes[0] = (struct edit_bytes){ .tree = tree, .pt = pt, .tensor = -1 };
+}
+
+void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp_chunk *c, const struct edit_bytes *b)
+{
+    struct edit_entries *es = x->entries;
+    struct edit_seen *s;
+    struct dcp_chunk *box = arena_alloc(x->arena, sizeof *box);
+
+    ARRAY_ROOM(es->seen, es->cap_seen, es->n_seen + 1);
+    s = &es->seen[es->n_seen++];
+    *box = *c;
+    *s = (struct edit_seen){ .name = n->en.name, .ndim = n->en.ndim, .shape = box->len,
+                             .bytes = arena_alloc(x->arena, sizeof *s->bytes) };
+    *s->bytes = *b;
+    s->bytes->at = box->at;
+}
+
+static void copy_bytes(struct edit *x, struct edit_entry *n)
+{
+    const struct dcp_part *part = &x->entries->of->part[n->was];
+
+    if (!n->en.is_tensor) {
+        edit_entry_set(x, n, part->tree, part->pt);
+        return;
+    }
+    edit_entry_room(x, n, n->en.n_chunks);
+    for (int k = 0; k < n->en.n_chunks; k++) {
+        n->en.chunk[k].place.number = -1;
+        n->bytes[k] = (struct edit_bytes){ .map = edit_entry_box(x, n->was, &n->en.chunk[k]), .dtype = n->en.dtype,
+                                           .tensor = -1 };
+    }
+}
+
+/* ---- the list ---- */
+
+struct edit_entry *edit_entries_add(struct edit *x, int was)
+{
+    struct edit_entries *es = x->entries;
+    struct edit_entry *n;
+
+    ARRAY_ROOM(es->entry, es->cap, es->n + 1);
+    n = &es->entry[es->n++];
+    *n = (struct edit_entry){ .was = was, .en = x->s->dcp->entry[was] };
+    if (es->met[was])
+        copy_bytes(x, n);
+    es->met[was] = true;
+    return n;
+}
+
+void edit_entries_add_all(struct edit *x)
+{
+    for (int i = 0; i < x->s->dcp->n; i++)
+        edit_entries_add(x, i);
+}
+
+/* ---- what it comes to ---- */
+
+/* As a rank's writer calls its next file: how many ranks there were goes on being told by the names. */
+static const char *new_name(struct edit *x)
+{
+    for (int i = 0;; i++) {
+        const char *name = arena_fmt(x->arena, "__0_%d.distcp", i);
+        bool taken = false;
+
+        for (int k = 0; k < x->n_files; k++)
+            taken = taken || strcmp(x->file[k].name, name) == 0;
+        if (!taken)
+            return name;
+    }
+}
+
+static int count_new(const struct edit_entries *es)
+{
+    int n = 0;
+
+    for (int i = 0; i < es->n; i++)
+        for (int k = 0; es->entry[i].bytes && k < es->entry[i].en.n_chunks; k++)
+            n += es->entry[i].en.chunk[k].place.number < 0;
+    return n;
+}
+
+static int add_value(struct edit *x, struct edit_made *made, const struct edit_bytes *b, struct dcp_place *place,
+                     struct err *e)
+{
+    uint8_t *bytes = NULL;
+
+    place->at = made->head.len;
+    if (pt_build("archive", b->tree, b->pt, x->s->files, &bytes, &place->len, e) < 0)
+        return -1;
+    strbuf_add(&made->head, bytes, place->len);
+    free(bytes);
+    return 0;
+}
+
+static void add_chunk(struct edit_made *made, const struct dcp_entry *en, int k, const struct edit_bytes *b)
+{
+    struct edit_chunk *c = &made->chunk[made->n_chunks++];
+
+    *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim, .shape = en->chunk[k].len, .of = b,
+                              .at = made->size };
+    en->chunk[k].place.at = made->size;
+    en->chunk[k].place.len = edit_chunk_size(c);
+    made->size += en->chunk[k].place.len;
+}
+
+/* The file of new bytes: values first, which are its head. */
+static int lay_out(struct edit *x, struct edit_made *made, const char *name, struct err *e)
+{
+    struct edit_entries *es = x->entries;
+
+    for (int pass = 0; pass < 2; pass++) {
+        made->size = made->head.len;
+        for (int i = 0; i < es->n; i++)
+            for (int k = 0; es->entry[i].bytes && k < es->entry[i].en.n_chunks; k++) {
+                struct dcp_entry *en = &es->entry[i].en;
+                const struct edit_bytes *b = &es->entry[i].bytes[k];
+
+                if (en->chunk[k].place.number >= 0 || (b->map != NULL) != (pass == 1))
+                    continue;
+                en->chunk[k].place.file = name;
+                if (b->map)
+                    add_chunk(made, en, k, b);
+                else if (add_value(x, made, b, &en->chunk[k].place, e) < 0)
+                    return -1;
+            }
+    }
+    return 0;
+}
+
+/* Nothing of them is written: items of the plan that hash. */
+static void add_seen(struct edit *x, struct edit_made *made)
+{
+    const struct edit_entries *es = x->entries;
+
+    made->chunk = arena_alloc(x->arena, ((size_t)es->n_seen + 1) * sizeof *made->chunk);
+    for (int i = 0; i < es->n_seen; i++)
+        made->chunk[made->n_chunks++] = (struct edit_chunk){ .name = es->seen[i].name, .ndim = es->seen[i].ndim,
+                                                             .shape = es->seen[i].shape, .of = es->seen[i].bytes,
+                                                             .seen_only = true };
+}
+
+static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
+{
+    const struct edit_entries *es = x->entries;
+    struct dcp_table t = *x->s->dcp;
+    bool *retold = arena_alloc(x->arena, (size_t)es->n + 1);
+    const uint64_t size = files_size(x->s->files, f->file);
+    char *bytes = xmalloc(size + 1);
+    struct edit_made *made = edit_make(x, f);
+    int rc = files_read(x->s->files, f->file, 0, bytes, size, e);
+
+    t.n = es->n;
+    t.entry = arena_alloc(x->arena, ((size_t)es->n + 1) * sizeof *t.entry);
+    for (int i = 0; i < es->n; i++) {
+        t.entry[i] = es->entry[i].en;
+        retold[i] = es->entry[i].retold;
+    }
+    if (rc == 0)
+        rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size },
+                                  &(struct dcp_change){ &t, retold }, &made->head, e);
+    made->size = made->head.len;
+    add_seen(x, made);
+    free(bytes);
+    return rc;
+}
+
+/* Files of which nothing is needed any more. */
+static void drop_files(struct edit *x)
+{
+    const struct edit_entries *es = x->entries;
+    struct names *needed = names_new(x->arena);
+
+    for (int i = 0; i < es->n; i++)
+        for (int k = 0; k < es->entry[i].en.n_chunks; k++) {
+            const char *file = es->entry[i].en.chunk[k].place.file;
+
+            if (file && names_find(needed, file) < 0)
+                names_add(needed, file, i);
+        }
+    for (int i = 0; i < x->s->n_files; i++)
+        if (str_ends(x->s->file[i].name, ".distcp") && names_find(needed, x->s->file[i].name) < 0)
+            edit_drop(x, i);
+}
+
+int edit_entries_settle(struct edit *x, struct err *e)
+{
+    const int n_new = count_new(x->entries);
+    const char *name = n_new ? new_name(x) : NULL;
+    struct edit_made *made = n_new ? edit_make(x, edit_add_file(x, name)) : NULL;
+
+    if (made) {
+        made->chunk = arena_alloc(x->arena, (size_t)n_new * sizeof *made->chunk);
+        if (lay_out(x, made, name, e) < 0)
+            return -1;
+    }
+    drop_files(x);
+    return write_metadata(x, edit_find_file(x, source_file(x->s, DCP_METADATA)->file), e);
+}

@@ -1,0 +1,99 @@
+/*
+ * edit_relist.c - what both kinds of folders do with a list: which tensors are made of a parameter, names, rows
+ */
+#include "libcommon/layout/edit/dcp/edit_relist.h"
+
+#include <string.h>
+
+void edit_relist_params(struct relisting *w)
+{
+    const struct edit_states *list = w->list;
+    const size_t n = (size_t)w->x->s->n_params;
+
+    w->first = arena_alloc(w->x->arena, (n + 1) * sizeof *w->first);
+    w->next = arena_alloc(w->x->arena, ((size_t)list->n + 1) * sizeof *w->next);
+    memset(w->first, -1, n * sizeof *w->first);
+    for (int k = list->n - 1; k >= 0; k--) {
+        w->next[k] = w->first[list->tensor[k].param];
+        w->first[list->tensor[k].param] = k;
+    }
+}
+
+const char *edit_with_name(struct arena *a, const char *text, const char *was, const char *name)
+{
+    const size_t n = strlen(was);
+
+    for (const char *at = text; (at = strstr(at, was)) != NULL; at++)
+        if ((at == text || at[-1] == '.') && (at[n] == '\0' || at[n] == '.'))
+            return arena_fmt(a, "%.*s%s%s", (int)(at - text), text, name, at + n);
+    return NULL;
+}
+
+/* ---- rows ---- */
+
+static bool has_other_rows(const struct edit_new *t, const struct param *p)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (t->map[st] != p->state[st])
+            return true;
+    return false;
+}
+
+/* Chunks of rows that stay are where they are; all behind them is one new chunk, of m. */
+static void set_rows(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
+{
+    const struct edit_new *t = &w->list->tensor[b.tensor];
+    const struct dcp_chunk *c = n->en.chunk;
+    struct dcp_chunk rest = { .place.number = -1 };
+    const int n_were = n->en.n_chunks;
+    int64_t end = t->kept, before;
+    int kept = 0;
+
+    do {                                /* one with both is new, and so is what lies beside it */
+        before = end;
+        for (int i = 0; i < n_were; i++)
+            if (c[i].at[0] < end && c[i].at[0] + c[i].len[0] > end)
+                end = c[i].at[0];
+    } while (end < before);
+    edit_entry_room(w->x, n, n_were + 1);
+    for (int i = 0; i < n_were; i++)
+        if (c[i].at[0] + c[i].len[0] <= end)
+            n->en.chunk[kept++] = c[i];
+    memcpy(n->en.shape, t->shape, sizeof n->en.shape);
+    memcpy(rest.len, t->shape, sizeof rest.len);
+    b.dtype = m->dtype;
+    if (end > 0 && w->x->s->param[t->param].has_digest[b.state]) {
+        rest.len[0] = end;
+        b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &rest);
+        edit_entry_see(w->x, n, &rest, &b);
+    }
+    if (end < t->shape[0]) {
+        rest.at[0] = end;
+        rest.len[0] = t->shape[0] - end;
+        n->en.chunk[kept] = rest;
+        b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &rest);
+        b.at = n->en.chunk[kept].at;
+        n->bytes[kept++] = b;
+    }
+    n->en.n_chunks = kept;
+    n->retold = true;
+}
+
+int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct param *p, int k, struct err *e)
+{
+    const struct edit_new *t = &w->list->tensor[k];
+    const struct dcp_part *part = &w->x->entries->of->part[n->was];
+    const struct tmap *m = part->param ? t->map[part->state] : NULL;
+
+    if (!has_other_rows(t, p))
+        return 0;
+    if (n->en.n_whole || (!part->param && n->en.ndim == p->ndim &&
+                          memcmp(n->en.shape, p->shape, (size_t)p->ndim * sizeof *p->shape) == 0)) {
+        err_usage(e, "%s: %s, and cannot get other rows: reshape to another layout first", n->en.name,
+                  n->en.n_whole ? "was saved flattened" : "goes with its parameter in a way that is not known here");
+        return -1;
+    }
+    if (m && m != part->map)
+        set_rows(w, n, m, (struct edit_bytes){ .tensor = k, .state = part->state });
+    return 0;
+}

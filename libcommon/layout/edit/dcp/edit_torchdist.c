@@ -1,0 +1,420 @@
+/*
+ * edit_torchdist.c - entries of Megatron-core's: rows of stacks, objects of modules, and what common.pt counts
+ *
+ * A stack's rows are parameters each; in the result they must be the rows of one stack again. An object goes with the
+ * module that it is of: with the parameters that are called like it up to their last keys.
+ */
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/torchdist/torchdist.h"
+#include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/layout/tree_edit.h"
+
+/* ---- numbers of layers in names ---- */
+
+/* "decoder.layers.3.mlp.weight" -> 3, and "decoder.layers.mlp.weight" in the arena; -1: it has none. */
+static int64_t layer_in(struct arena *a, const char *name, const char **key)
+{
+    const int at = torchdist_number_place(name);
+    const size_t digits = at ? strspn(name + at + 1, "0123456789") : 0;
+
+    if (digits == 0 || digits > 6 || name[at + 1 + (int)digits] != '.')
+        return -1;
+    *key = arena_fmt(a, "%.*s%s", at, name, name + at + 1 + (int)digits);
+    return strtoll(name + at + 1, NULL, 10);
+}
+
+/* "decoder.layers", of any name with or without the number. */
+static const char *stack_in(struct arena *a, const char *name)
+{
+    return arena_strndup(a, name, (size_t)torchdist_number_place(name));
+}
+
+/* One more layer under a key, or beginning of keys, of which the deepest counts. */
+static int count(struct relisting *w, const char *key, int least)
+{
+    int at = names_find(w->rows, key);
+
+    if (at < 0)
+        names_add(w->rows, key, at = names_n(w->rows));
+    w->depth[at] = least > w->depth[at] ? least : w->depth[at];
+    return at;
+}
+
+void edit_relist_depths(struct relisting *w)
+{
+    struct arena *a = w->x->arena;
+    const char *key;
+
+    w->rows = names_new(a);
+    w->depth = arena_alloc(a, (2 * (size_t)w->list->n + 1) * sizeof *w->depth);
+    for (int k = 0; k < w->list->n; k++) {
+        int at;
+
+        if (layer_in(a, w->list->tensor[k].name, &key) < 0)
+            continue;
+        at = count(w, key, 0);
+        count(w, stack_in(a, key), ++w->depth[at]);
+    }
+    w->entry = names_new(a);
+    for (int i = 0; i < w->x->s->dcp->n; i++)
+        names_add(w->entry, w->x->s->dcp->entry[i].name, i);
+}
+
+static int first_of(const struct relisting *w, const struct param *p)
+{
+    return w->first[p - w->x->s->param];
+}
+
+static int refuse(const struct dcp_entry *en, const char *what, struct err *e)
+{
+    err_usage(e, "%s: %s; reshape --to dcp writes a form without stacks", en->name, what);
+    return -1;
+}
+
+/* ---- stacks ---- */
+
+/* What becomes of one: row r of the result is the source's from[r]. */
+struct restack {
+    const char *key;                    /* without the number; NULL: nothing is left of it */
+    int n;
+    int64_t *from;
+};
+
+/* The rows' new names must be a stack's: one key, and each number from 0 on once. */
+static int restack(struct relisting *w, const struct dcp_entry *en, const struct dcp_part *row, struct restack *to,
+                   struct err *e)
+{
+    const char *key;
+
+    *to = (struct restack){0};
+    for (int64_t r = 0; r < en->shape[0]; r++)
+        for (int k = first_of(w, row[r].param); k >= 0; k = w->next[k])
+            to->n++;
+    to->from = arena_alloc(w->x->arena, ((size_t)to->n + 1) * sizeof *to->from);
+    memset(to->from, -1, (size_t)to->n * sizeof *to->from);
+    for (int64_t r = 0; r < en->shape[0]; r++)
+        for (int k = first_of(w, row[r].param); k >= 0; k = w->next[k]) {
+            const int64_t number = layer_in(w->x->arena, w->list->tensor[k].name, &key);
+
+            if (number < 0 || number >= to->n || to->from[number] >= 0 || (to->key && strcmp(to->key, key) != 0))
+                return refuse(en, "its rows are layers: all of them get new names, or are left out, numbered from 0 on",
+                              e);
+            to->key = key;
+            to->from[number] = r;
+        }
+    if (to->key && to->n < w->depth[names_find(w->rows, stack_in(w->x->arena, to->key))])
+        return refuse(en, "would have fewer layers than what is stacked beside it", e);
+    return 0;
+}
+
+/* The chunks of the new rows; of a row that is there twice, the second's are new bytes. */
+static int move_rows(struct relisting *w, struct edit_entry *n, const struct restack *to, struct err *e)
+{
+    const struct dcp_entry *was = &w->x->s->dcp->entry[n->was];
+    bool *taken = arena_alloc(w->x->arena, (size_t)was->n_chunks + 1);
+    int most = 0, at = 0;
+
+    for (int c = 0; c < was->n_chunks; c++)
+        if (was->n_whole || was->chunk[c].len[0] != 1)
+            return refuse(was, "is cut otherwise than into layers", e);
+    for (int r = 0; r < to->n; r++)
+        for (int c = 0; c < was->n_chunks; c++)
+            most += was->chunk[c].at[0] == to->from[r];
+    edit_entry_room(w->x, n, most > was->n_chunks ? most : was->n_chunks);
+    for (int r = 0; r < to->n; r++)
+        for (int c = 0; c < was->n_chunks; c++) {
+            if (was->chunk[c].at[0] != to->from[r])
+                continue;
+            n->en.chunk[at] = was->chunk[c];
+            n->en.chunk[at].at[0] = r;
+            n->bytes[at] = (struct edit_bytes){ .tensor = -1, .dtype = was->dtype };
+            if (taken[c]) {
+                n->en.chunk[at].place.number = -1;
+                n->bytes[at].map = edit_entry_box(w->x, n->was, &was->chunk[c]);
+            }
+            taken[c] = true;
+            at++;
+        }
+    n->en.n_chunks = at;
+    n->en.shape[0] = to->n;
+    n->retold = true;
+    return 0;
+}
+
+/* row: of the weights whose stack it goes with. */
+static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, struct err *e)
+{
+    struct arena *a = w->x->arena;
+    const struct dcp_entry *en = &w->x->s->dcp->entry[i];
+    struct edit_entry *n;
+    struct restack to;
+    const char *key = NULL;
+    bool same;
+
+    if (restack(w, en, row, &to, e) < 0)
+        return -1;
+    if (to.n == 0)
+        return 0;
+    layer_in(a, row[0].param->name, &key);
+    if (!key || !str_ends(en->name, key))
+        return refuse(en, "its name is not that of its rows", e);
+    same = to.n == en->shape[0];
+    for (int r = 0; r < to.n; r++)
+        same = same && to.from[r] == r;
+    n = edit_entries_add(w->x, i);
+    n->en.name = arena_fmt(a, "%.*s%s", (int)(strlen(en->name) - strlen(key)), en->name, to.key);
+    return same ? 0 : move_rows(w, n, &to, e);
+}
+
+/* ---- one parameter ---- */
+
+static int relist_one(struct relisting *w, int i, const struct param *p, struct err *e)
+{
+    const struct dcp_entry *en = &w->x->s->dcp->entry[i];
+
+    for (int k = first_of(w, p); k >= 0; k = w->next[k]) {
+        struct edit_entry *n = edit_entries_add(w->x, i);
+        const char *name = edit_with_name(w->x->arena, en->name, p->name, w->list->tensor[k].name);
+
+        if (!name)
+            return refuse(en, "its name is not that of its parameter", e);
+        n->en.name = name;
+        if (edit_relist_rows(w, n, p, k, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- objects ---- */
+
+/* "decoder.layers.mlp.linear_fc1._extra_state/shard_1_2" */
+struct object {
+    const char *name;                   /* with the layer's number, as a parameter's: without what follows the slash */
+    bool stacked;
+    const char *at, *of;                /* what follows the layer and the number of layers: ".0" */
+    int at_len;
+};
+
+static bool read_object(struct arena *a, const char *entry, struct object *o)
+{
+    static const char mark[] = "/shard_";
+    const char *slash = strstr(entry, mark), *at = slash ? slash + sizeof mark - 1 : NULL, *of;
+    const char *key = slash ? arena_strndup(a, entry, (size_t)(slash - entry)) : NULL;
+    const int place = key ? torchdist_number_place(key) : 0;
+    size_t digits;
+
+    if (!key)
+        return false;
+    *o = (struct object){ .name = key };
+    digits = strspn(at, "0123456789");
+    of = strchr(at, '_');
+    if (place == 0 || isdigit((unsigned char)key[place + 1]) || digits == 0 || !of)
+        return true;
+    o->stacked = true;
+    o->at = at + digits;
+    o->at_len = (int)(of - o->at);
+    o->of = of + 1 + strspn(of + 1, "0123456789");
+    o->name = arena_fmt(a, "%.*s.%.*s%s", place, key, (int)digits, at, key + place);
+    return true;
+}
+
+/* How many keys the name has behind n bytes, which are whole ones. */
+static int keys_behind(const char *name, size_t n)
+{
+    int dots = 0;
+
+    for (name += n; *name; name++)
+        dots += *name == '.';
+    return dots;
+}
+
+/* The name without its last `keys` ones: how long that is. */
+static size_t without(const char *name, int keys)
+{
+    size_t n = strlen(name);
+
+    while (n > 0 && keys > 0)
+        keys -= name[--n] == '.';
+    return n;
+}
+
+/* Is the j-th new name of p's the same module as the reference's? `p` says nothing where it is left out. */
+static bool agrees(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
+{
+    int k = first_of(w, p), o = first_of(w, with);
+    const int keys = keys_behind(p->name, n), others = keys_behind(with->name, n);
+
+    for (; k >= 0 && o >= 0; k = w->next[k], o = w->next[o]) {
+        const char *name = w->list->tensor[k].name, *other = w->list->tensor[o].name;
+        const size_t len = without(name, keys);
+
+        if (len != without(other, others) || strncmp(name, other, len) != 0)
+            return false;
+    }
+    return k < 0 && o < 0;
+}
+
+/*
+ * The parameter that a module of n bytes of the name becomes others with: the first that is left. NULL: none of them
+ * is, *met says whether there are any, or (*e) they do not agree.
+ */
+static const struct param *guide_of(const struct relisting *w, const char *name, size_t n, bool *met, struct err *e)
+{
+    const struct source *s = w->x->s;
+    const struct param *guide = NULL;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        if (strncmp(p->name, name, n) != 0 || p->name[n] != '.')
+            continue;
+        *met = true;
+        if (first_of(w, p) < 0)
+            continue;
+        if (guide && !agrees(w, p, guide, n)) {
+            err_usage(e, "%s goes with its module, of which %s and %s would be parted", name, guide->name, p->name);
+            return NULL;
+        }
+        guide = guide ? guide : p;
+    }
+    return guide;
+}
+
+/* As one of the module's that the list's tensor k is of. */
+static void add_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
+{
+    struct arena *a = w->x->arena;
+    const char *to = w->list->tensor[k].name, *key = NULL, *under = NULL;
+    const char *name = arena_fmt(a, "%.*s%s", (int)without(to, keys), to, o->name + n);
+    struct edit_entry *e = edit_entries_add(w->x, i);
+    const int64_t layer = o->stacked ? layer_in(a, name, &key) : -1;
+
+    if (layer >= 0 && layer_in(a, to, &under) >= 0)
+        e->en.name = arena_fmt(a, "%s/shard_%" PRId64 "%.*s_%d%s", key, layer, o->at_len, o->at,
+                               w->depth[names_find(w->rows, under)], o->of);
+    else
+        e->en.name = arena_fmt(a, "%s%s", name, strchr(w->x->s->dcp->entry[i].name, '/'));
+}
+
+static int relist_object(struct relisting *w, int i, const struct object *o, struct err *e)
+{
+    bool met = false;
+
+    for (size_t n = strlen(o->name); n > 0 && !met;) {
+        const struct param *guide;
+
+        n = without(arena_strndup(w->x->arena, o->name, n), 1);
+        guide = n ? guide_of(w, o->name, n, &met, e) : NULL;
+        for (int k = guide ? first_of(w, guide) : -1; k >= 0; k = w->next[k])
+            add_object(w, i, o, n, keys_behind(guide->name, n), k);
+    }
+    if (!met)
+        edit_entries_add(w->x, i);      /* random states and the like are no module's */
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+/* ---- an entry ---- */
+
+/* The weights that go by the key of what only an optimizer knows; -1: there are none. */
+static int weights_of(const struct relisting *w, const struct dcp_entry *en)
+{
+    static const char begin[] = "optimizer.state.";
+    const char *at = strstr(en->name, begin), *key = at ? strchr(at + sizeof begin - 1, '.') : NULL;
+
+    return key ? names_find(w->entry, key + 1) : -1;
+}
+
+int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
+{
+    const struct dcp_entry *en = &w->x->s->dcp->entry[i], *weights;
+    const struct dcp_part *of = &w->x->entries->of->part[i];
+    const int k = of->param || of->row ? -1 : weights_of(w, en);
+    struct object o;
+
+    if (k >= 0) {
+        weights = &w->x->s->dcp->entry[k];
+        if (en->ndim != weights->ndim || memcmp(en->shape, weights->shape, sizeof en->shape) != 0)
+            return refuse(en, "has not the shape of its weights", e);
+        of = &w->x->entries->of->part[k];
+    }
+    if (of->row)
+        return relist_stack(w, i, of->row, e);
+    if (of->param)
+        return relist_one(w, i, of->param, e);
+    if (!en->is_tensor && read_object(w->x->arena, en->name, &o))
+        return relist_object(w, i, &o, e);
+    if (en->is_tensor && torchdist_number_place(en->name))
+        return refuse(en, "holds layers in a form that is not known here", e);
+    edit_entries_add(w->x, i);
+    return 0;
+}
+
+/* ---- common.pt ---- */
+
+static int common_of(const struct edit *x)
+{
+    for (int i = 0; i < x->s->n_files && x->s->kind == LAYOUT_TORCHDIST; i++)
+        if (strcmp(x->s->file[i].name, TORCHDIST_COMMON) == 0)
+            return i;
+    return -1;
+}
+
+/* Another value of an argument that is there; `was` >= 0: and has that value. */
+static int put_arg(struct edit *x, const char *path, int64_t was, struct pk *v, struct err *e)
+{
+    const int file = common_of(x);
+    const struct pk *now = file < 0 ? NULL : tree_find(edit_root(x, file, e), path, NULL);
+    struct pk *root;
+    int64_t n;
+
+    if (e->kind != ERR_NONE)
+        return -1;
+    if (!now || (was >= 0 && (!pk_as_int(now, &n) || n != was)))
+        return 0;
+    root = edit_tree(x, file, e);
+    if (!root)
+        return -1;
+    tree_put(x->arena, root, path, v);
+    return 0;
+}
+
+int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e)
+{
+    struct pk *v = pk_int(x->arena, now);
+
+    return put_arg(x, "args.num_layers", was, v, e) < 0 ? -1 : put_arg(x, "args.encoder_num_layers", was, v, e);
+}
+
+static int64_t arg_of(const struct edit *x, const char *key)
+{
+    int64_t n;
+
+    return pk_as_int(pk_get(x->s->run.args, key), &n) && n > 0 && n <= INT32_MAX ? n : 0;
+}
+
+/* Without arguments nothing says that some rows are padding. */
+void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
+{
+    const int64_t tokens = arg_of(x, "vocab_size"), tp = arg_of(x, "tensor_model_parallel_size");
+
+    q->tokens_was = rows;
+    if (x->s->kind != LAYOUT_TORCHDIST || !arg_of(x, "padded_vocab_size"))
+        return;
+    q->rows = edit_rows_padded(x->s->run.args, tp ? (int)tp : 1, q->tokens);
+    if (tokens && tokens <= rows)
+        q->tokens_was = tokens;
+}
+
+int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e)
+{
+    struct arena *a = x->arena;
+
+    return put_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
+           : arg_of(x, "vocab_size") ? put_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
+}

@@ -1,0 +1,23 @@
+/*
+ * edit_torchdist.h - of Megatron-core's folders: stacks and objects by a list, and what common.pt counts
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_TORCHDIST_H
+#define SHARDKIT_LAYOUT_EDIT_TORCHDIST_H
+
+#include "libcommon/layout/edit/dcp/edit_relist.h"
+#include "libcommon/layout/edit/edit_rows.h"
+
+/* Count the list's layers, first. */
+void edit_relist_depths(struct relisting *w);
+/* ERR_USAGE: what is in entry i cannot have what the list says. */
+MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
+
+/* ---- common.pt's arguments, where it has some; nothing of another layout ---- */
+
+
+MUST_CHECK int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e);
+/* How many rows are tokens', and how many there will be, of a table of `rows`; then, that they are there. */
+void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
+MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);
+
+#endif

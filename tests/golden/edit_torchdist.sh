@@ -1,0 +1,39 @@
+#!/bin/sh
+# edit_torchdist.sh - Megatron-core loads what ckpt-edit makes of its folders: names, layers, rows
+#
+# What the result is to hold is made of the source by torch alone; `dist_checkpointing.load` on CPUs must find each tensor
+# and object, equal, on 1 or 2 ranks. Needs a Python with torch and megatron-core; skipped without.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
+need_python 'megatron.core.dist_checkpointing' "megatron-core"
+script=tests/golden/forms/torchdist_check.py
+their() { "$python" -W ignore "$script" "$@"; }
+
+# edit NAME IN RANKS VERB ARG... -- OURS...: theirs on the left, ckpt-edit's on the right.
+edit() {
+    this=$1 in=$2 ranks=$3; shift 3
+    theirs=
+    while [ "$1" != -- ]; do theirs="$theirs $(printf "'%s'" "$1")"; shift; done
+    shift
+    rm -rf "$W/out"
+    check "$this" ckpt-edit -q "$@" "$in" "$W/out"
+    check "$this: verified" ckpt-inspect -q verify --strict "$W/out"
+    eval "check \"\$this: by torch\" their edited \"\$in\" \"\$W/want.json\" $theirs"
+    check "$this: loads on $ranks ranks" their load "$W/out" "$W/want.json" "$ranks"
+}
+stacked=$PWD/tests/data/torchdist/stacked/iter_0000002
+cp -r "$stacked" "$W/in" && chmod -R u+w "$W/in"
+check "arguments" their args "$W/in" num_layers=2 vocab_size=14 padded_vocab_size=16 make_vocab_size_divisible_by=4 \
+    tensor_model_parallel_size=2
+edit "layers" "$W/in" 2 layers 1,0,1 -- layers keep 1,0,1
+check "layers: counted" their says "$W/out" num_layers=3 vocab_size=14
+if ! quick; then
+    edit "names" "$W/in" 2 names mlp.linear_fc1 mlp.up -- rename 'mlp[.]linear_fc1' mlp.up
+    edit "fewer rows" "$stacked" 2 rows 12 -- vocab --tokens 12
+    edit "more rows" "$stacked" 2 rows 20 -- vocab --tokens 20 --init zero
+    edit "one layer" "$W/in" 1 layers 1 -- layers drop 0
+    edit "numbered layers" "$PWD/tests/data/torchdist/gpt/iter_0000005" 2 names layers.1. layers.2. -- rename 'layers[.]1' layers.2
+fi
+# With padding behind the tokens: 18 of them are 24 rows of 2 tensor ranks.
+check "padded" ckpt-edit -q vocab --tokens 18 --init zero "$W/in" "$W/padded"
+check "padded: counted" their says "$W/padded" vocab_size=18 padded_vocab_size=24 num_layers=2
+finish
