@@ -26,6 +26,7 @@ done
 edit mesh-zero zero 'blocks:bf16' 'columns:bf16' 'stacked:bf16' "$mesh"
 edit mesh-average average "$mesh" "$W/mesh-zero"
 edit mesh-names rename '^blocks$' boxes "$mesh"
+edit mesh-wide cast fp32 "$mesh"
 check "mesh: torch" "$python" "$script" mesh "$mesh" "$W/mesh"
 for in in gpt/iter_0000005 stacked/iter_0000002; do
     key=${in%/*}
@@ -39,6 +40,7 @@ for in in "$fsdp" "$W/ours"; do
     edit "$key-few" drop '1.*' "$in"
     edit "$key-set" set optim.param_groups.0.lr=0.125 "$in"
     edit "$key-names" rename '^0' first "$in"
+    edit "$key-half" cast bf16 "$in"
     check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
 done
 # An edit of an edit, with values and names where they were: a program of FSDP2 goes on from it.

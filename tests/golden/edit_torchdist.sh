@@ -1,5 +1,5 @@
 #!/bin/sh
-# edit_torchdist.sh - Megatron-core loads what ckpt-edit makes of its folders: names, layers, rows
+# edit_torchdist.sh - Megatron-core loads what ckpt-edit makes of its folders: names, layers, rows, types
 #
 # What the result is to hold is made of the source by torch alone; `dist_checkpointing.load` on CPUs must find each tensor
 # and object, equal, on 1 or 2 ranks. Needs a Python with torch and megatron-core; skipped without.
@@ -28,9 +28,14 @@ edit "layers" "$W/in" 2 layers 1,0,1 -- layers keep 1,0,1
 check "layers: counted" their says "$W/out" num_layers=3 vocab_size=14
 if ! quick; then
     edit "names" "$W/in" 2 names mlp.linear_fc1 mlp.up -- rename 'mlp[.]linear_fc1' mlp.up
+    edit "a type" "$W/in" 1 cast bfloat16 -- cast bf16
+    check "a type: said" their says "$W/out" bf16=1 fp16=0
     edit "fewer rows" "$stacked" 2 rows 12 -- vocab --tokens 12
     edit "more rows" "$stacked" 2 rows 20 -- vocab --tokens 20 --init zero
     edit "one layer" "$W/in" 1 layers 1 -- layers drop 0
+    check "masters in their shape" reshape -q --ranks 2 tests/data/torchdist/flat/iter_0000001 "$W/masters"
+    edit "of its masters" "$W/masters" 2 cast float16 -- cast fp16
+    edit "of its masters, whole" "$W/masters" 1 cast float32 -- cast fp32
     edit "numbered layers" "$PWD/tests/data/torchdist/gpt/iter_0000005" 2 names layers.1. layers.2. -- rename 'layers[.]1' layers.2
 fi
 # With padding behind the tokens: 18 of them are 24 rows of 2 tensor ranks.

@@ -107,11 +107,9 @@ static int cast_to(struct ckptedit *j, const struct source *s, struct edit *x, c
         return cast_pipeline(j, x, type, e);
     if (s->kind == LAYOUT_HF)
         return cast_states(x, type, e);
-    if (s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST)
-        return cast_zero(j, x, type, e);
-    err_usage(e, "%s: cast: tensors of torch.distributed's form are loaded in the type that the program asks for",
-              s->path);
-    return -1;
+    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+        return edit_dcp_cast(x, type->dtype, e);
+    return cast_zero(j, x, type, e);
 }
 
 int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

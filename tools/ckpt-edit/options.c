@@ -62,7 +62,7 @@ static const char head[] =
     "  ema --decay D IN IN2...    the same with a moving mean, in the order given\n"
     "  retag --step N             the step it claims to be of; --samples, --tokens: the rest\n"
     "                             of its counters and the schedule\n"
-    "  cast bf16|fp16|fp32        another type of the weights (not DCP; fp32: model folders, ZeRO)\n"
+    "  cast bf16|fp16|fp32        another type of the weights (fp32: not of 3D shards)\n"
     "  rename PATTERN TO...       other names, by rules of PCRE2 (not of 3D shards)\n"
     "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice\n"
     "  vocab --tokens N           rows of embedding and head added or left behind\n"

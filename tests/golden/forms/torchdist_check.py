@@ -4,8 +4,9 @@ torchdist_check.py load FOLDER EXPECTED W [COMMON]   `dist_checkpointing.load` o
                                                      its first dimension that W divides, nothing missing or left over;
                                                      its common state equals that of the folder COMMON
 torchdist_check.py edited FOLDER JSON VERB ARG...    what FOLDER is to hold once VERB has changed it, in the form of an
-                                                     expected.json: names FROM TO, layers I,J,..., rows N (others are 0)
-torchdist_check.py args FOLDER KEY=VALUE...          arguments for its common.pt: whole numbers
+                                                     expected.json: names FROM TO, layers I,J,..., rows N (others are 0),
+                                                     cast DTYPE
+torchdist_check.py args FOLDER KEY=VALUE...          arguments for its common.pt: whole numbers, and args.bf16
 torchdist_check.py says FOLDER KEY=VALUE...          they are these
 torchdist_check.py flat OUT                          OUT/iter_0000001 and OUT/expected.json: moments as releases up to 0.15
                                                      flattened them (2 ranks; the shapes are put into .metadata by hand)
@@ -109,6 +110,16 @@ def picked(tensors, objects, layers):
     return {k: take(k, t) for k, t in tensors.items()}, made
 
 
+def cast(tensors, dtype):
+    """Of masters, where a weight of 16 bits has some."""
+    masters = {k.split("param.", 1)[1]: t for k, t in tensors.items() if k.startswith(("optimizer.state.fp32_param.",
+                                                                                      "optimizer.state.param."))}
+    import torch
+    made = lambda k, t: (t if t.dtype == torch.float32 else masters.get(k, t)).to(dtype)
+    return {k: t if k.startswith("optimizer.") or not t.dtype.is_floating_point or t.dtype == dtype else made(k, t)
+            for k, t in tensors.items()}
+
+
 def edited(folder, out, verb, *args):
     import torch
     tensors, objects = whole(folder)
@@ -121,6 +132,8 @@ def edited(folder, out, verb, *args):
         n = int(args[0])
         fit = lambda t: torch.cat([t[:n], t.new_zeros([max(0, n - len(t)), *t.shape[1:]])])
         tensors = {k: fit(t) if k.endswith(("word_embeddings.weight", "output_layer.weight")) else t for k, t in tensors.items()}
+    elif verb == "cast":
+        tensors = cast(tensors, getattr(torch, args[0]))
     with open(out, "w") as f:
         json.dump({"tensors": {k: entry(v) for k, v in sorted(tensors.items())},
                    "objects": [o for o in objects if not o.startswith("rng_state")]}, f)

@@ -16,6 +16,11 @@
  */
 MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e);
 /*
+ * Weights of another type: of masters, where there are some, rounded to nearest even; their moments and masters stay.
+ * ERR_USAGE: they are of a type that is not made that; ERR_DATA as above.
+ */
+MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
+/*
  * All entries but the optimizer's: states of parameters, and the groups' settings. ERR_USAGE: there are none, or a
  * parameter's values lie there alone; ERR_DATA as above.
  */

@@ -391,6 +391,16 @@ int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e)
     return put_arg(x, "args.num_layers", was, v, e) < 0 ? -1 : put_arg(x, "args.encoder_num_layers", was, v, e);
 }
 
+int edit_core_cast(struct edit *x, enum dtype to, struct err *e)
+{
+    struct arena *a = x->arena;
+
+    if (put_arg(x, "args.bf16", -1, pk_bool(a, to == DTYPE_BF16), e) < 0 ||
+        put_arg(x, "args.fp16", -1, pk_bool(a, to == DTYPE_F16), e) < 0)
+        return -1;
+    return put_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dcp_dtype_name(to)), e);
+}
+
 static int64_t arg_of(const struct edit *x, const char *key)
 {
     int64_t n;

@@ -16,6 +16,7 @@ MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
 
 MUST_CHECK int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e);
+MUST_CHECK int edit_core_cast(struct edit *x, enum dtype to, struct err *e);
 /* How many rows are tokens', and how many there will be, of a table of `rows`; then, that they are there. */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
 MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);

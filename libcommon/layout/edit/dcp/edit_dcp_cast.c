@@ -1,0 +1,103 @@
+/*
+ * edit_dcp_cast.c - weights in another type: their chunks are new bytes, each where its chunk was cut
+ *
+ * Of the masters, where there are some, as the optimizer would make them; else of the weights that there are.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
+#include "libcommon/layout/edit/dcp/edit_entries.h"
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
+#include "libcommon/layout/edit/edit_impl.h"
+
+/* What a parameter's weights are now, and what their state will be called: by their type, as readers do. */
+static enum state weights_of(const struct param *p)
+{
+    return p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
+}
+
+static enum state weights_as(enum dtype to)
+{
+    return to == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
+}
+
+/* Masters of weights of fp32 are no state of theirs. */
+static struct edit_states *list_of(const struct source *s, enum dtype to)
+{
+    struct edit_states *list = xcalloc(1, sizeof *list);
+    const enum state as = weights_as(to);
+
+    for (int i = 0; i < s->n_params; i++) {
+        struct edit_new t = edit_new_of(s, i), *made;
+        const struct tmap *masters = t.map[STATE_FP32], *m = masters ? masters : t.map[STATE_BF16];
+
+        made = edit_states_add(list, &t);
+        if (!m || !dtype_is_float(m->dtype) || t.map[weights_of(&s->param[i])]->dtype == to)
+            continue;
+        if (!t.map[STATE_BF16])
+            made->map[STATE_FP32] = NULL;
+        made->map[STATE_BF16] = NULL;
+        made->map[as] = m;
+        made->dtype[as] = to;
+    }
+    return list;
+}
+
+/* Is the part of weights that get another type? */
+static bool is_cast(const struct dcp_part *part, enum dtype to)
+{
+    return part->param && part->state == weights_of(part->param) && dtype_is_float(part->map->dtype) &&
+           part->map->dtype != to;
+}
+
+/* Chunk k of the entry, of a stack a part of one row. */
+static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to, struct err *e)
+{
+    const struct dcp_part *part = &x->entries->of->part[n->was];
+    struct dcp_chunk *c = &n->en.chunk[k], inner = *c;
+    const int below = part->row ? 1 : 0;
+    const struct param *p;
+    const struct tmap *m;
+
+    if (below && c->len[0] != 1) {
+        err_usage(e, "%s: is cut otherwise than into layers: reshape --ranks cuts it anew", n->en.name);
+        return -1;
+    }
+    p = below ? part->row[c->at[0]].param : part->param;
+    m = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
+    if (m->dtype != to && plan_op_of(m->dtype, to) < 0) {
+        err_usage(e, "cast: %s is %s, which is not made %s here", n->en.name, dtype_name(m->dtype), dtype_name(to));
+        return -1;
+    }
+    memmove(inner.at, c->at + below, sizeof c->at - (size_t)below * sizeof *c->at);
+    memmove(inner.len, c->len + below, sizeof c->len - (size_t)below * sizeof *c->len);
+    c->place.number = -1;
+    n->bytes[k] = (struct edit_bytes){ .map = edit_box(x->arena, m, p->ndim, p->shape, &inner), .dtype = to,
+                                       .tensor = (int)(p - x->s->param), .state = weights_as(to),
+                                       .at = c->at + below };
+    return 0;
+}
+
+int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
+{
+    const struct dcp_table *t = x->s->dcp;
+
+    x->states = list_of(x->s, to);
+    if (edit_entries_begin(x, e) < 0)
+        return -1;
+    for (int i = 0; i < t->n; i++) {
+        const struct dcp_part *part = &x->entries->of->part[i];
+        struct edit_entry *n = edit_entries_add(x, i);
+
+        if (!is_cast(part->row ? part->row : part, to))
+            continue;
+        n->en.dtype = to;
+        n->retold = true;
+        edit_entry_room(x, n, n->en.n_chunks);
+        for (int k = 0; k < n->en.n_chunks; k++)
+            if (cast_chunk(x, n, k, to, e) < 0)
+                return -1;
+    }
+    return edit_core_cast(x, to, e) < 0 ? -1 : edit_entries_settle(x, e);
+}
