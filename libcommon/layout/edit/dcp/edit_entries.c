@@ -42,7 +42,9 @@ const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, con
 
     for (uint64_t k = 0; k < r.n; k++)
         part[k] = (struct tmap_part){ m, edit_runs_place(&r, k), r.run };
-    m = tmap_parts(a, part, (int)r.n);
+    if (r.n == 0)                       /* without elements */
+        part[0].map = m;
+    m = tmap_parts(a, part, r.n ? (int)r.n : 1);
     free(part);
     return m;
 }
@@ -259,12 +261,30 @@ static void drop_files(struct edit *x)
             edit_drop(x, i);
 }
 
+/* A parameter may have got the name of another entry. */
+static int check_names(struct edit *x, struct err *e)
+{
+    const struct edit_entries *es = x->entries;
+    struct names *known = names_new(x->arena);
+
+    for (int i = 0; i < es->n; i++) {
+        if (names_find(known, es->entry[i].en.name) >= 0) {
+            err_usage(e, "two entries of %s would be called %s", x->s->path, es->entry[i].en.name);
+            return -1;
+        }
+        names_add(known, es->entry[i].en.name, i);
+    }
+    return 0;
+}
+
 int edit_entries_settle(struct edit *x, struct err *e)
 {
     const int n_new = count_new(x->entries);
     const char *name = n_new ? new_name(x) : NULL;
     struct edit_made *made = n_new ? edit_make(x, edit_add_file(x, name)) : NULL;
 
+    if (check_names(x, e) < 0)
+        return -1;
     if (made) {
         made->chunk = arena_alloc(x->arena, (size_t)n_new * sizeof *made->chunk);
         if (lay_out(x, made, name, e) < 0)

@@ -57,7 +57,7 @@ static void set_rows(struct relisting *w, struct edit_entry *n, const struct tma
     } while (end < before);
     edit_entry_room(w->x, n, n_were + 1);
     for (int i = 0; i < n_were; i++)
-        if (c[i].at[0] + c[i].len[0] <= end)
+        if (c[i].len[0] > 0 && c[i].at[0] + c[i].len[0] <= end)     /* one without elements begins where others do */
             n->en.chunk[kept++] = c[i];
     memcpy(n->en.shape, t->shape, sizeof n->en.shape);
     memcpy(rest.len, t->shape, sizeof rest.len);
