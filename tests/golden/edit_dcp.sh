@@ -27,6 +27,7 @@ edit mesh-zero zero 'blocks:bf16' 'columns:bf16' 'stacked:bf16' "$mesh"
 edit mesh-average average "$mesh" "$W/mesh-zero"
 edit mesh-names rename '^blocks$' boxes "$mesh"
 edit mesh-wide cast fp32 "$mesh"
+edit mesh-thin thin "$W/mesh-wide"
 check "mesh: torch" "$python" "$script" mesh "$mesh" "$W/mesh"
 for in in gpt/iter_0000005 stacked/iter_0000002; do
     key=${in%/*}

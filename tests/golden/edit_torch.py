@@ -10,8 +10,8 @@ edit_torch.py - is what ckpt-edit made of a checkpoint what torch makes of it?
                                    -zero (moments of 1.*), -average and -ema of IN and -put
   edit_torch.py without IN BEGIN   BEGIN-thin, -weights (no optimizer), -few (no 1.*),
                                    -set (a learning rate), -names (0.weight is first.weight), -half (weights in bf16)
-  edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it, -names (blocks are boxes) and -wide
-                                   (weights in fp32), cut as IN is
+  edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it, -names (blocks are boxes), -wide (weights in
+                                   fp32) and -thin of that, cut as IN is
 
 IN is loaded by torch and changed here, through views that say where each element of a parameter lies, made of
 param_shapes alone; the result must be OUT: every byte of every storage, every value of every tree, every other file.
@@ -485,8 +485,9 @@ def dcp(what, folder, begin, *rest):
         same_merged(begin + "-zero", {k: torch.zeros_like(v) if k in names else v for k, v in is_.items()})
         weights = lambda v: v.dtype.is_floating_point
         same_merged(begin + "-names", {"boxes" if k == "blocks" else k: v for k, v in is_.items()})
-        same_merged(begin + "-wide", {k: v.float() if weights(v) else v for k, v in is_.items()})
-        assert chunks(begin + "-wide") == chunks(folder)
+        for out in ("-wide", "-thin"):
+            same_merged(begin + out, {k: v.float() if weights(v) else v for k, v in is_.items()})
+        assert chunks(begin + "-wide") == chunks(begin + "-thin") == chunks(folder)
         assert chunks(begin + "-names") == {"boxes" if k == "blocks" else k: v for k, v in chunks(folder).items()}
         same_merged(begin + "-average", {k: (v.double() / 2).float().to(v.dtype) if k in names else v for k, v in is_.items()})
 

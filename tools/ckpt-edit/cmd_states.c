@@ -214,16 +214,16 @@ int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct er
 
 int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    const bool entries = s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST;
     uint64_t saved;
     char text[16];
 
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
-        return edit_dcp_compact(x, e);  /* what it comes to is known when it is written */
-    if (edit_thin(x, &saved, e) < 0)
+    if ((entries ? edit_dcp_thin(x, &saved, e) : edit_thin(x, &saved, e)) < 0)
         return -1;
     if (saved)
-        cli_say(&j->cli, "%s of storages are used by no tensor", bytes_text(saved, text));
+        cli_say(&j->cli, entries ? "%s of files are used by no entry" : "%s of storages are used by no tensor",
+                bytes_text(saved, text));
     else
-        cli_say(&j->cli, "%s: no storage is larger than what is used of it", s->path);
+        cli_say(&j->cli, "%s: no %s is larger than what is used of it", s->path, entries ? "file" : "storage");
     return 0;
 }

@@ -67,7 +67,7 @@ static const char head[] =
     "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice\n"
     "  vocab --tokens N           rows of embedding and head added or left behind\n"
     "                             (rename, layers, vocab: not universal forms of ZeRO)\n"
-    "  thin                       cut off what no tensor uses of storages in .pt files\n"
+    "  thin                       cut off what no tensor uses of storages, no entry of files\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";

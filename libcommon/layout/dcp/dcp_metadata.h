@@ -18,6 +18,7 @@ struct dcp_place {
     uint64_t at, len;           /* bytes */
     uint64_t said_at;           /* byte of .metadata that says so, for messages */
     int number;                 /* of its pair in storage_data; -1: it is of none that was read */
+    int moved_from;             /* to be written, number -1: the pair that says so, and whose place it had, from 1 on */
 };
 
 struct dcp_chunk {

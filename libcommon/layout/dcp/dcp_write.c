@@ -190,7 +190,8 @@ static void add_places(struct rewriting *w, struct pk *storage, const struct dcp
 {
     for (int k = 0; k < en->n_chunks; k++) {
         const struct dcp_place *p = &en->chunk[k].place;
-        struct pk *index = p->number < 0 ? NULL : w->storage[2 * p->number];
+        const int pair = p->number < 0 ? p->moved_from - 1 : p->number;
+        struct pk *index = pair < 0 ? NULL : w->storage[2 * pair];
         struct pk *info = p->number < 0 ? place_of(w->a, p) : w->storage[2 * p->number + 1];
 
         if (index && !retold && !says_chunk(index, en, k))

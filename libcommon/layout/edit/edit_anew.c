@@ -36,8 +36,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
 {
     const struct edit_anew *n = x->anew;
-    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->zero ? zero_sink(o, n->zero)
-                   : dcp_sink(o, n->dcp, (struct dcp_mesh){ n->ranks, 1 });
+    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : zero_sink(o, n->zero);
     struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
 
     *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
@@ -52,5 +51,4 @@ void edit_anew_free(struct edit_anew *n)
         return;
     ds_target_free(n->ds);
     zero_target_free(n->zero);
-    dcp_target_free(n->dcp);
 }

@@ -8,7 +8,6 @@
 #ifndef SHARDKIT_LAYOUT_EDIT_ANEW_H
 #define SHARDKIT_LAYOUT_EDIT_ANEW_H
 
-#include "libcommon/layout/dcp/dcp_sink.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/edit/edit.h"
 #include "libcommon/layout/zero/zero_target.h"
@@ -16,10 +15,8 @@
 struct edit_anew {
     struct source *src;                 /* as it is to be */
     const char *what;                   /* in words: "TP 2, PP 2, DP 2, 34 parameters" */
-    struct ds_target *ds;               /* one of these, the edit's; the others are NULL */
+    struct ds_target *ds;               /* one of these, the edit's; the other is NULL */
     struct zero_target *zero;
-    struct dcp_target *dcp;
-    int ranks;                          /* of dcp */
 };
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x);
 void edit_anew_free(struct edit_anew *n);               /* NULL is fine */

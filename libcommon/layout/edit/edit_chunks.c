@@ -31,8 +31,8 @@ static struct pt_image *image_of(const struct edit_chunk *c)
 
 uint64_t edit_chunk_size(const struct edit_chunk *c)
 {
-    struct pt_image *im = image_of(c);
-    const uint64_t size = pt_image_size(im);
+    struct pt_image *im = c->of->whole ? NULL : image_of(c);
+    const uint64_t size = im ? pt_image_size(im) : c->of->map->len;
 
     pt_image_free(im);
     return size;
@@ -42,13 +42,13 @@ void edit_chunks_plan(struct edit_made *made, struct arena *a, struct plan *p, i
 {
     for (int i = 0; i < made->n_chunks; i++) {
         struct edit_chunk *c = &made->chunk[i];
-        struct pt_image *im = image_of(c);
+        struct pt_image *im = c->of->whole ? NULL : image_of(c);
         struct sink_item *it = arena_alloc(a, sizeof *it);
         const struct plan_range r = { .map = c->of->map, .len = c->of->map->len, .policy = REPLICAS_FIRST,
                                       .name = c->name, .user = it };
 
         *it = (struct sink_item){ .repeated = true, .priv = c };
-        c->item = r.len ? plan_add(p, &r, c->seen_only ? -1 : dst, c->at + pt_image_at(im, 0)) : -1;
+        c->item = r.len ? plan_add(p, &r, c->seen_only ? -1 : dst, c->at + (im ? pt_image_at(im, 0) : 0)) : -1;
         if (c->item >= 0 && r.map->dtype != c->of->dtype)
             plan_item(p, c->item)->op = (enum plan_op)plan_op_of(r.map->dtype, c->of->dtype);
         pt_image_free(im);
@@ -61,7 +61,7 @@ int edit_chunks_write(const struct edit_made *made, struct plan *p, int fd)
 
     for (int i = 0; i < made->n_chunks && rc == 0; i++) {
         const struct edit_chunk *c = &made->chunk[i];
-        struct pt_image *im = c->seen_only ? NULL : image_of(c);
+        struct pt_image *im = c->seen_only || c->of->whole ? NULL : image_of(c);
         const struct zip_run *run;
 
         if (!im)

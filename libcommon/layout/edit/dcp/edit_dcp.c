@@ -3,14 +3,11 @@
  */
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/layout/dcp/dcp_names.h"
-#include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
-#include "libcommon/layout/torchdist/torchdist_target.h"
 
 /* ---- whose an entry is ---- */
 
@@ -207,44 +204,6 @@ int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
         return -1;
     }
     return check_values(x, e) < 0 ? -1 : edit_entries_settle(x, e);
-}
-
-/* ---- written anew ---- */
-
-static struct dcp_target *target_same(struct edit *x, struct err *e)
-{
-    struct report *notes;
-    struct dcp_target *t;
-
-    if (x->s->kind == LAYOUT_DCP)
-        return dcp_target_same(x->s, e);
-    notes = report_new();               /* of what is made up, and that is nothing here */
-    t = torchdist_target_new(x->s, TORCHDIST_PLAIN, notes, e);
-    report_free(notes);
-    return t;
-}
-
-static int ranks_of(const struct source *s)
-{
-    int most = 0, rank;
-
-    for (int i = 0; i < s->n_files; i++)
-        if (sscanf(s->file[i].name, "__%6d_", &rank) == 1 && rank >= most)
-            most = rank + 1;
-    return most > 0 ? most : 1;
-}
-
-int edit_dcp_compact(struct edit *x, struct err *e)
-{
-    struct dcp_target *t = target_same(x, e);
-
-    if (!t)
-        return -1;
-    x->anew = arena_alloc(x->arena, sizeof *x->anew);
-    *x->anew = (struct edit_anew){ .src = x->s, .dcp = t, .ranks = ranks_of(x->s) };
-    x->anew->what = arena_fmt(x->arena, "%s, %d ranks, %d parameters, %d entries", layout_name(x->s->kind),
-                              x->anew->ranks, x->s->n_params, t->table.n);
-    return 0;
 }
 
 /* ---- values ---- */

@@ -25,8 +25,10 @@ MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
  * parameter's values lie there alone; ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
-/* All entries as they are, written anew without what no entry uses of the files. ERR_DATA as above. */
-MUST_CHECK int edit_dcp_compact(struct edit *x, struct err *e);
+/*
+ * Files with bytes that are no entry's are made anew without them; *saved: how many. ERR_DATA as above.
+ */
+MUST_CHECK int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e);
 /*
  * Pickled values: begin, look and set, end. The value of an entry, and another in its place, of the edit's arena.
  * NULL: it has none.

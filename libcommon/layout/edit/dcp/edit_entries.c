@@ -94,7 +94,7 @@ void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp
     s->bytes->at = box->at;
 }
 
-static void copy_bytes(struct edit *x, struct edit_entry *n)
+void edit_entry_copy(struct edit *x, struct edit_entry *n)
 {
     const struct dcp_part *part = &x->entries->of->part[n->was];
 
@@ -121,7 +121,7 @@ struct edit_entry *edit_entries_add(struct edit *x, int was)
     n = &es->entry[es->n++];
     *n = (struct edit_entry){ .was = was, .en = x->s->dcp->entry[was] };
     if (es->met[was])
-        copy_bytes(x, n);
+        edit_entry_copy(x, n);
     es->met[was] = true;
     return n;
 }
@@ -148,14 +148,29 @@ static const char *new_name(struct edit *x)
     }
 }
 
-static int count_new(const struct edit_entries *es)
-{
-    int n = 0;
+/* The files that get new bytes. */
+struct new_files {
+    struct edit *x;
+    struct names *known;                /* numbers in file[] */
+    int n, cap;
+    struct new_file { const char *name; struct edit_made *made; int cap; } *file;
+};
 
-    for (int i = 0; i < es->n; i++)
-        for (int k = 0; es->entry[i].bytes && k < es->entry[i].en.n_chunks; k++)
-            n += es->entry[i].en.chunk[k].place.number < 0;
-    return n;
+static struct new_file *file_for(struct new_files *w, const struct edit_bytes *b)
+{
+    struct edit *x = w->x;
+    const char *key = b->file ? b->file : "";
+    int i = names_find(w->known, key);
+
+    if (i < 0) {
+        const char *name = b->file ? b->file : new_name(x);
+        struct edit_file *f = b->file ? edit_find_file(x, source_file(x->s, name)->file) : edit_add_file(x, name);
+
+        ARRAY_ROOM(w->file, w->cap, w->n + 1);
+        w->file[i = w->n++] = (struct new_file){ .name = name, .made = edit_make(x, f) };
+        names_add(w->known, key, i);
+    }
+    return &w->file[i];
 }
 
 static int add_value(struct edit *x, struct edit_made *made, const struct edit_bytes *b, struct dcp_place *place,
@@ -168,13 +183,23 @@ static int add_value(struct edit *x, struct edit_made *made, const struct edit_b
         return -1;
     strbuf_add(&made->head, bytes, place->len);
     free(bytes);
+    made->size = made->head.len;
     return 0;
 }
 
-static void add_chunk(struct edit_made *made, const struct dcp_entry *en, int k, const struct edit_bytes *b)
+static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry *en, int k, const struct edit_bytes *b)
 {
-    struct edit_chunk *c = &made->chunk[made->n_chunks++];
+    struct edit_made *made = f->made;
+    struct edit_chunk *c;
 
+    if (made->n_chunks == f->cap) {
+        c = arena_alloc(x->arena, (2 * (size_t)f->cap + 16) * sizeof *c);
+        if (f->cap)
+            memcpy(c, made->chunk, (size_t)f->cap * sizeof *c);
+        made->chunk = c;
+        f->cap = 2 * f->cap + 16;
+    }
+    c = &made->chunk[made->n_chunks++];
     *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim, .shape = en->chunk[k].len, .of = b,
                               .at = made->size };
     en->chunk[k].place.at = made->size;
@@ -182,27 +207,27 @@ static void add_chunk(struct edit_made *made, const struct dcp_entry *en, int k,
     made->size += en->chunk[k].place.len;
 }
 
-/* The file of new bytes: values first, which are its head. */
-static int lay_out(struct edit *x, struct edit_made *made, const char *name, struct err *e)
+/* Files of new bytes: values first, which are their heads. */
+static int lay_out(struct edit *x, struct new_files *w, struct err *e)
 {
     struct edit_entries *es = x->entries;
 
-    for (int pass = 0; pass < 2; pass++) {
-        made->size = made->head.len;
+    for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < es->n; i++)
             for (int k = 0; es->entry[i].bytes && k < es->entry[i].en.n_chunks; k++) {
                 struct dcp_entry *en = &es->entry[i].en;
                 const struct edit_bytes *b = &es->entry[i].bytes[k];
+                struct new_file *f;
 
                 if (en->chunk[k].place.number >= 0 || (b->map != NULL) != (pass == 1))
                     continue;
-                en->chunk[k].place.file = name;
+                f = file_for(w, b);
+                en->chunk[k].place.file = f->name;
                 if (b->map)
-                    add_chunk(made, en, k, b);
-                else if (add_value(x, made, b, &en->chunk[k].place, e) < 0)
+                    add_chunk(x, f, en, k, b);
+                else if (add_value(x, f->made, b, &en->chunk[k].place, e) < 0)
                     return -1;
             }
-    }
     return 0;
 }
 
@@ -279,17 +304,14 @@ static int check_names(struct edit *x, struct err *e)
 
 int edit_entries_settle(struct edit *x, struct err *e)
 {
-    const int n_new = count_new(x->entries);
-    const char *name = n_new ? new_name(x) : NULL;
-    struct edit_made *made = n_new ? edit_make(x, edit_add_file(x, name)) : NULL;
+    struct new_files w = { .x = x, .known = names_new(x->arena) };
+    int rc = check_names(x, e);
 
-    if (check_names(x, e) < 0)
+    if (rc == 0)
+        rc = lay_out(x, &w, e);
+    free(w.file);
+    if (rc < 0)
         return -1;
-    if (made) {
-        made->chunk = arena_alloc(x->arena, (size_t)n_new * sizeof *made->chunk);
-        if (lay_out(x, made, name, e) < 0)
-            return -1;
-    }
     drop_files(x);
     return write_metadata(x, edit_find_file(x, source_file(x->s, DCP_METADATA)->file), e);
 }

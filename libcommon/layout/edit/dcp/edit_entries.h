@@ -14,6 +14,8 @@
 /* New bytes of a chunk or value. */
 struct edit_bytes {
     const struct tmap *map;             /* a chunk's elements, row-major; NULL: it is pickled, tree */
+    bool whole;                         /* the map is of its archive as it is */
+    const char *file;                   /* of the source, in whose place they lie; NULL: in the new one */
     enum dtype dtype;                   /* as written */
     int tensor;                         /* of the edit's list, whose digest they are a part of; -1: of none */
     enum state state;
@@ -51,6 +53,8 @@ void edit_entries_free(struct edit_entries *es);        /* NULL is fine */
 struct edit_entry *edit_entries_add(struct edit *x, int was);
 /* All of them. */
 void edit_entries_add_all(struct edit *x);
+/* All bytes of it anew, as they are. */
+void edit_entry_copy(struct edit *x, struct edit_entry *n);
 /* Another value of one that is pickled. */
 void edit_entry_set(struct edit *x, struct edit_entry *n, const struct pk *tree, const struct pt *pt);
 /* Room for n chunks, those there are first. */

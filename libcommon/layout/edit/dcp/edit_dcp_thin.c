@@ -1,0 +1,100 @@
+/*
+ * edit_dcp_thin.c - files of items without what no entry uses: their items one behind the other, cut as they were
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
+#include "libcommon/layout/edit/dcp/edit_entries.h"
+#include "libcommon/layout/edit/edit_impl.h"
+
+/* A file of the source. */
+struct thin_file {
+    uint64_t used;                      /* bytes of its items */
+    bool anew;
+};
+
+static int number_of(const struct names *numbers, const struct dcp_chunk *c)
+{
+    return c->place.file ? names_find(numbers, c->place.file) : -1;
+}
+
+static void look(struct edit *x, const struct names *numbers, struct thin_file *file)
+{
+    for (int i = 0; i < x->s->dcp->n; i++)
+        for (int k = 0; k < x->s->dcp->entry[i].n_chunks; k++) {
+            const struct dcp_chunk *c = &x->s->dcp->entry[i].chunk[k];
+
+            file[number_of(numbers, c)].used += c->place.len;
+        }
+    for (int i = 0; i < x->s->n_files; i++)
+        file[i].anew = str_ends(x->s->file[i].name, ".distcp") &&
+                       file[i].used < files_size(x->s->files, x->s->file[i].file);
+}
+
+/* The item's archive, of whatever is in it: of a flattened tensor, whose chunks are no boxes of its shape. */
+static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
+{
+    struct tmap *m = arena_alloc(x->arena, sizeof *m);
+    struct tmap_slice *s = arena_alloc(x->arena, sizeof *s);
+    const struct record rec = { .file = source_file(x->s, p->file)->file, .at = p->at, .len = p->len, .name = p->file };
+
+    *s = (struct tmap_slice){ .len = p->len, .n_extents = 1, .extent = arena_alloc(x->arena, sizeof *s->extent) };
+    *s->extent = (struct extent){ files_add_record(x->s->files, &rec), 0, p->len };
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = p->len, .n_slices = 1, .slice = s };
+    return m;
+}
+
+/* Entry i with its chunks of files that are made anew in these. */
+static void thin_entry(struct edit *x, int i, const struct names *numbers, const struct thin_file *file)
+{
+    const struct dcp_entry *was = &x->s->dcp->entry[i];
+    struct edit_entry *n = edit_entries_add(x, i);
+    bool any = false;
+
+    for (int k = 0; k < was->n_chunks; k++)
+        any = any || file[number_of(numbers, &was->chunk[k])].anew;
+    if (!any)
+        return;
+    if (was->n_whole)
+        edit_entry_room(x, n, was->n_chunks);
+    else
+        edit_entry_copy(x, n);
+    for (int k = 0; k < was->n_chunks; k++) {
+        if (!file[number_of(numbers, &was->chunk[k])].anew) {
+            n->en.chunk[k].place = was->chunk[k].place;
+            continue;
+        }
+        if (was->n_whole)
+            n->bytes[k] = (struct edit_bytes){ .map = archive_of(x, &was->chunk[k].place), .whole = true,
+                                               .dtype = DTYPE_U8, .tensor = -1 };
+        n->en.chunk[k].place = (struct dcp_place){ .number = -1, .moved_from = was->chunk[k].place.number + 1 };
+        n->bytes[k].file = was->chunk[k].place.file;
+    }
+}
+
+int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e)
+{
+    const struct source *s = x->s;
+    struct names *numbers = names_new(x->arena);
+    struct thin_file *file = arena_alloc(x->arena, ((size_t)s->n_files + 1) * sizeof *file);
+    int rc;
+
+    *saved = 0;
+    for (int i = 0; i < s->n_files; i++)
+        names_add(numbers, s->file[i].name, i);
+    if (edit_entries_begin(x, e) < 0)
+        return -1;
+    look(x, numbers, file);
+    for (int i = 0; i < s->dcp->n; i++)
+        thin_entry(x, i, numbers, file);
+    rc = edit_entries_settle(x, e);
+    for (int i = 0; i < s->n_files && rc == 0; i++) {
+        const struct edit_file *f = edit_find_file(x, s->file[i].file);
+        const uint64_t was = files_size(s->files, f->file);
+
+        if (file[i].anew)
+            *saved += f->drop ? was : was - (f->made->size < was ? f->made->size : was);
+    }
+    return rc;
+}
