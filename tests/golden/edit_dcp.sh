@@ -44,6 +44,13 @@ for in in "$fsdp" "$W/ours"; do
     edit "$key-half" cast bf16 "$in"
     check "$key: torch, without entries" "$python" "$script" without "$in" "$W/$key"
 done
+if ! quick; then
+    check "a model" reshape -q --to dcp --mesh 2x2 tests/data/zero/zero2-roundrobin-3ranks/ckpt "$W/model"
+    rows=$(ckpt-inspect ls "$W/model" | sed -n 's/^\[\([0-9]*\), .*embed_tokens.weight.*/\1/p')
+    edit model-twice layers keep 0,0 "$W/model"
+    edit model-more vocab --tokens $((rows + 5)) --init zero "$W/model"
+    check "model: torch" "$python" "$script" model "$W/model" "$W/model"
+fi
 # An edit of an edit, with values and names where they were: a program of FSDP2 goes on from it.
 lr=$(ckpt-inspect cat "$fsdp" optim.param_groups.0.lr)
 edit fsdp-back rename '^first' 0 "$W/ckpt-names"

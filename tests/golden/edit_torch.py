@@ -10,6 +10,7 @@ edit_torch.py - is what ckpt-edit made of a checkpoint what torch makes of it?
                                    -zero (moments of 1.*), -average and -ema of IN and -put
   edit_torch.py without IN BEGIN   BEGIN-thin, -weights (no optimizer), -few (no 1.*),
                                    -set (a learning rate), -names (0.weight is first.weight), -half (weights in bf16)
+  edit_torch.py model IN BEGIN     BEGIN-twice (layer 0 is layer 1, too), -more (5 tokens of zeros)
   edit_torch.py mesh IN BEGIN      BEGIN-zero (three weights), -average of IN and it, -names (blocks are boxes), -wide (weights in
                                    fp32) and -thin of that, cut as IN is
 
@@ -450,6 +451,13 @@ def same_merged(out, want):
             assert g == w, (out, key)
 
 
+def in_order(folder, want):
+    """The order of entries is nobody's."""
+    from dcp_check import merged
+    assert sorted(merged(folder)) == sorted(want), folder
+    return {k: want[k] for k in merged(folder)}
+
+
 def chunks(folder):
     from torch.distributed.checkpoint import FileSystemReader
     return {k: v.chunks for k, v in FileSystemReader(folder).read_metadata().state_dict_metadata.items() if hasattr(v, "chunks")}
@@ -480,6 +488,13 @@ def dcp(what, folder, begin, *rest):
         name = lambda k: re.sub(r"\b0[.]weight\b", "first.weight", k)
         same_merged(begin + "-names", {name(k): [name(n) for n in v] if k.endswith(".params") else v for k, v in is_.items()})
         same_merged(begin + "-half", {k: v.bfloat16() if k.startswith("model.") else v for k, v in is_.items()})
+    elif what == "model":
+        both = lambda k: [k.replace("layers.0.", f"layers.{i}.") for i in (0, 1)] if "layers.0." in k else [k]
+        twice = {n: [m for name in v for m in both(name)] if k.endswith(".params") else v for k, v in is_.items() for n in both(k)}
+        same_merged(begin + "-twice", in_order(begin + "-twice", twice))
+        grown = lambda v: torch.cat([v, v.new_zeros(5, v.shape[1])])
+        table = lambda k, v: isinstance(v, torch.Tensor) and v.dim() == 2 and ("embed_tokens" in k or "lm_head" in k)
+        same_merged(begin + "-more", {k: grown(v) if table(k, v) else v for k, v in is_.items()})
     else:
         names = ("blocks", "columns", "stacked")
         same_merged(begin + "-zero", {k: torch.zeros_like(v) if k in names else v for k, v in is_.items()})

@@ -185,7 +185,7 @@ static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k
     return true;
 }
 
-/* The flattened shape that an entry of old releases has there is not the one of en. */
+/* Keys go on saying their chunk: of a flattened tensor they know offsets that `en`, in its own shape, does not. */
 static void add_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
 {
     for (int k = 0; k < en->n_chunks; k++) {
