@@ -118,6 +118,19 @@ uint32_t crc_shift(uint32_t crc, uint64_t n_after)
     return n_after ? crc_times(crc, crc_factor(n_after)) : crc;
 }
 
+/* Of twice as many it follows from itself. */
+uint32_t crc_zeros(uint64_t n)
+{
+    static const uint8_t zero[1];
+    uint32_t crc;
+
+    if (n < 2)
+        return n ? crc_bytes(0, zero, 1) : 0;
+    crc = crc_zeros(n / 2);
+    crc = crc_shift(crc, n / 2) ^ crc;
+    return n % 2 ? crc_shift(crc, 1) ^ crc_bytes(0, zero, 1) : crc;
+}
+
 /* ---- folding ---- */
 
 #ifdef __x86_64__

@@ -23,6 +23,8 @@ uint32_t crc_bytes(uint32_t crc, const void *p, size_t n);
  * caches: for buffers that a device reads next, not for bytes used again at once.
  */
 uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, size_t n);
+/* The CRC of n zero bytes. */
+uint32_t crc_zeros(uint64_t n);
 /* What a piece with CRC `crc` contributes to a whole in which n_after bytes follow it. */
 uint32_t crc_shift(uint32_t crc, uint64_t n_after);
 /* crc_shift(crc, n) == crc_times(crc, crc_factor(n)); for many pieces with the same n. */

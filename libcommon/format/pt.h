@@ -93,6 +93,8 @@ struct pt_image *pt_image_new(const char *prefix, const struct pk *root, int n_s
 void pt_image_free(struct pt_image *im);
 uint64_t pt_image_size(const struct pt_image *im);
 uint64_t pt_image_at(const struct pt_image *im, int storage);
+int pt_image_storages(const struct pt_image *im);
+uint64_t pt_image_bytes(const struct pt_image *im, int storage);
 void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc);
 int pt_image_runs(struct pt_image *im, const struct zip_run **runs);    /* valid until the next call or free */
 

@@ -154,6 +154,16 @@ uint64_t pt_image_at(const struct pt_image *im, int storage)
     return im->record[1 + storage].at;
 }
 
+int pt_image_storages(const struct pt_image *im)
+{
+    return im->n_storages;
+}
+
+uint64_t pt_image_bytes(const struct pt_image *im, int storage)
+{
+    return im->record[1 + storage].size;
+}
+
 void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc)
 {
     im->record[1 + storage].crc = crc;

@@ -55,6 +55,8 @@ kill_edit "dcp of a mesh" "$W/mesh" cast bf16
 kill_edit torch_dist tests/data/torchdist/stacked/iter_0000002 layers keep 1,0,1
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 layers drop 1
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 vocab --tokens 600
+ds2universal -q tests/data/zero/zero2-edge-3ranks/ckpt "$W/universal-zero" || exit 1
+kill_edit "universal of ZeRO" "$W/universal-zero" layers keep 0,0,0
 kill_edit universal "$W/universal" zero '*'
 kill_edit deepspeed "$W/in/global_step20" zero '*'
 

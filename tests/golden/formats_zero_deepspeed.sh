@@ -41,6 +41,34 @@ edited() {  # FIXTURE STAGE RANKS
 edited zero2-roundrobin-3ranks 2 3
 edited zero3-edge-2ranks 3 2
 
+# The same of a universal form, which an engine loads by load_universal; and what its model_states say.
+edited_universal() {    # FIXTURE STAGE RANKS DTYPE TOKENS
+    what="$1 universal edited"
+    case $what in ${CASES:-*}) ;; *) return ;; esac
+    mkdir "$W/run"
+    check "$what: universal" ds2universal -q "$data/$1/ckpt" "$W/run/was"
+    check "$what: layers" ckpt-edit -q layers keep 0,0 "$W/run/was" "$W/run/two"
+    check "$what: and back" ckpt-edit -q layers drop 1 "$W/run/two" "$W/run/one"
+    check "$what: names" ckpt-edit -q rename 'mlp' 'feed' "$W/run/one" "$W/run/named"
+    check "$what: and back" ckpt-edit -q rename 'feed' 'mlp' "$W/run/named" "$W/run/names"
+    check "$what: rows" ckpt-edit -q vocab --tokens 100 "$W/run/names" "$W/run/rows"
+    check "$what: a type" ckpt-edit -q cast "$4" "$W/run/rows" "$W/run/typed"
+    check "$what: models" "$python" "$script" models "$W/run/two" "$W/run/named" "$W/run/rows" "$W/run/typed"
+    check "$what: and back" ckpt-edit -q vocab --tokens "$5" "$W/run/rows" "$W/run/universal"
+    # load_universal leaves frozen parameters and buffers what the model has.
+    case $1 in *edge*) ;; *)
+        check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$3" "$script" load "$data/$1" "$2" \
+            "$W/run" universal
+        grep '^ZeRO-' "$W/log" ;;
+    esac
+    rm -rf "$W/run"
+}
+edited_universal zero1-fp32-gpt2-2ranks 1 2 bf16 29
+edited_universal zero2-edge-3ranks 2 3 fp16 61
+edited_universal zero2-fp16-3ranks 2 3 bf16 61
+edited_universal zero3-edge-2ranks 3 2 fp16 61
+edited_universal zero3-fp16-gpt2-2ranks 3 2 bf16 29
+
 # Of another type: an engine of that type takes it.
 cast_to() {     # DTYPE FIXTURE STAGE RANKS
     what="$2 as $1"

@@ -121,19 +121,9 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
 
 /* ---- zero ---- */
 
-static uint32_t crc_of_zeros(uint64_t n)
-{
-    static const uint8_t zeros[1 << 16];
-    uint32_t crc = 0;
-
-    for (uint64_t at = 0; at < n; at += sizeof zeros)
-        crc = crc_bytes(crc, zeros, (size_t)min_u64(sizeof zeros, n - at));
-    return crc;
-}
-
 static int zero_state(struct edit *x, struct param *p, enum state st, struct err *e)
 {
-    struct edit_from from = { .zero = true, .crc = crc_of_zeros(p->state[st]->len) };
+    struct edit_from from = { .zero = true, .crc = crc_zeros(p->state[st]->len) };
 
     return edit_tensor(x, p, st, &from, e);
 }
@@ -252,61 +242,6 @@ static int drop_rng(struct source *s, struct edit *x, struct err *e)
     return n == 0 ? -1 : 0;
 }
 
-/* The files of one parameter of a universal form. */
-static void drop_files(struct source *s, struct edit *x, struct param *p)
-{
-    char *dir = str_fmt("zero/%s/", p->name);
-
-    for (int i = 0; i < s->n_files; i++)
-        if (str_starts(s->file[i].name, dir))
-            edit_drop(x, i);
-    for (int st = 0; st < STATE_N; st++)
-        p->has_digest[st] = false;
-    free(dir);
-}
-
-/* The shapes that an mp_rank file lists, without those that match: who reads it looks for the others alone. */
-static int unlist(struct source *s, struct edit *x, int file, const char *pattern, struct err *e)
-{
-    struct pk *root = edit_tree(x, file, e), **group;
-    uint32_t n_groups = 0;
-
-    if (!root)
-        return -1;
-    group = pk_items(pk_get(root, "param_shapes"), &n_groups);
-    for (uint32_t g = 0; group && g < n_groups; g++)
-        for (int i = 0; i < s->n_params; i++)
-            if (fnmatch(pattern, s->param[i].name, 0) == 0)
-                pk_remove(group[g], s->param[i].name);
-    return 0;
-}
-
-/* Only a universal form keeps a parameter in files of its own, at no place that others are counted from. */
-static int drop_params(struct source *s, struct edit *x, const char *pattern, struct err *e)
-{
-    int n = 0;
-
-    if (s->kind != LAYOUT_UNIVERSAL_PT) {
-        err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
-                  "which ds2universal --format pt makes of a %s checkpoint", pattern, layout_name(s->kind));
-        return -1;
-    }
-    for (int i = 0; i < s->n_params; i++)
-        if (fnmatch(pattern, s->param[i].name, 0) == 0) {
-            drop_files(s, x, &s->param[i]);
-            n++;
-        }
-    if (n == 0 || n == s->n_params) {
-        err_usage(e, n ? "drop %s: nothing would be left of %s"
-                       : "drop %s: %s has no such parameter; ckpt-inspect ls lists what it has", pattern, s->path);
-        return -1;
-    }
-    for (int i = 0; i < s->n_files; i++)
-        if (s->file[i].pt && pk_get(pt_root(s->file[i].pt), "param_shapes") && unlist(s, x, i, pattern, e) < 0)
-            return -1;
-    return 0;
-}
-
 /* Entries of torch.distributed's form, and Megatron-core's. */
 static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
@@ -325,19 +260,33 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
     return drop_tensors(j, s, x, e);
 }
 
+/* Parameters of a universal form alone, where they stand at no place that others are counted from. */
+static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    if (s->kind == LAYOUT_UNIVERSAL_PT)
+        return drop_tensors(j, s, x, e);
+    err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
+              "which ds2universal --format pt makes of a %s checkpoint", j->arg[0], layout_name(s->kind));
+    return -1;
+}
+
 int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    int n = 0;
+
     if (s->kind == LAYOUT_HF)           /* it has neither of the two */
         return drop_tensors(j, s, x, e);
     if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
         return drop_entries(j, s, x, e);
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];
-        int rc = strcmp(what, "optimizer") == 0 ? drop_optimizer(s, x, e)
-                 : strcmp(what, "rng") == 0 ? drop_rng(s, x, e) : drop_params(s, x, what, e);
+        const bool optimizer = strcmp(what, "optimizer") == 0, rng = strcmp(what, "rng") == 0;
 
-        if (rc < 0)
+        if ((optimizer && drop_optimizer(s, x, e) < 0) || (rng && drop_rng(s, x, e) < 0))
             return -1;
+        if (!optimizer && !rng)
+            j->arg[n++] = what;
     }
-    return 0;
+    j->n_args = n;
+    return n ? drop_params(j, s, x, e) : 0;
 }

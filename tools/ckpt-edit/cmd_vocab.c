@@ -122,7 +122,9 @@ static int set_rows(struct source *s, struct edit *x, struct edit_states *to, co
         if (has[i] && holder_of(s, i) != i) {
             const struct edit_new *first = &to->tensor[holder_of(s, i)];
 
-            memcpy(to->tensor[i].map, first->map, sizeof first->map);
+            for (int st = 0; st < STATE_N; st++)    /* a universal form has the weights alone of it */
+                if (to->tensor[i].map[st])
+                    to->tensor[i].map[st] = first->map[st];
             to->tensor[i].shape[0] = first->shape[0];
         }
     return 0;

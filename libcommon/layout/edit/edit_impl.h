@@ -26,7 +26,8 @@ struct edit_part {
     const struct edit_new *of;
     enum state state;
     uint64_t at;                        /* in the file; of an image: filled in from `storage` */
-    int storage;                        /* of the image */
+    int storage;                        /* of the image; what no part fills of it is zero */
+    uint64_t offset;                    /* its first byte there */
     int same_as;                        /* the part whose bytes are these, too; -1: none */
     int item;                           /* of the plan; -1: it has no bytes */
 };

@@ -198,7 +198,7 @@ static void lay_out_made(struct editing *w, struct written *o, struct plan *p, c
 
         *it = (struct sink_item){ .param = part->of->param, .state = part->state, .repeated = true };
         if (made->image)
-            part->at = pt_image_at(made->image, part->storage);
+            part->at = pt_image_at(made->image, part->storage) + part->offset;
         part->item = part->same_as >= 0 ? made->part[part->same_as].item
                    : m->len ? plan_add(p, &r, o->dst, part->at) : -1;
         if (part->item >= 0 && m->dtype != part->of->dtype[part->state])
@@ -267,6 +267,28 @@ static int write_around(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
+/* To the CRC of nothing but zeros each part adds what it makes different. */
+static void sum_storages(const struct edit_made *made, struct plan *p)
+{
+    const int n = pt_image_storages(made->image);
+    uint32_t *sum = xcalloc((size_t)n + 1, sizeof *sum);
+
+    for (int s = 0; s < n; s++)
+        sum[s] = crc_zeros(pt_image_bytes(made->image, s));
+    for (int i = 0; i < made->n; i++) {
+        const struct edit_part *part = &made->part[i];
+        const struct plan_item *it = part->item >= 0 ? plan_item(p, part->item) : NULL;
+        const uint64_t len = it ? plan_out_bytes(it, it->len) : 0;
+
+        if (it && part->same_as < 0)
+            sum[part->storage] ^= crc_shift(it->crc.acc ^ crc_zeros(len),
+                                            pt_image_bytes(made->image, part->storage) - part->offset - len);
+    }
+    for (int s = 0; s < n; s++)
+        pt_image_set_crc(made->image, s, sum[s]);
+    free(sum);
+}
+
 static int write_made(const struct written *o, struct plan *p, struct err *e)
 {
     struct edit_made *made = o->f->made;
@@ -274,9 +296,8 @@ static int write_made(const struct written *o, struct plan *p, struct err *e)
     const struct zip_run *run;
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = fd < 0 ? -1 : 0, n;
 
-    for (int i = 0; i < made->n; i++)
-        if (made->image && made->part[i].item >= 0)
-            pt_image_set_crc(made->image, made->part[i].storage, plan_item(p, made->part[i].item)->crc.acc);
+    if (made->image)
+        sum_storages(made, p);
     n = made->image ? pt_image_runs(made->image, &run) : 0;
     for (int i = 0; i < n && rc == 0; i++)
         rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);

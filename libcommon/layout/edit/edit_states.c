@@ -32,11 +32,6 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
                   "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
         return NULL;
     }
-    if (s->kind == LAYOUT_UNIVERSAL_PT && s->zero_stage) {
-        err_usage(e, "%s: %s: is made of ZeRO-%d without pipeline: reshape --to zero%d makes such a checkpoint of it, "
-                  "which can be edited", s->path, verb, s->zero_stage, s->zero_stage);
-        return NULL;
-    }
     to = xcalloc(1, sizeof *to);
     for (int i = 0; i < s->n_params; i++) {
         const struct edit_new t = edit_new_of(s, i);

@@ -50,10 +50,10 @@ static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum
     return row;
 }
 
-static int make_state(struct edit *x, struct edit_file *f, const struct source *to, const struct edit_new *t,
+static int make_state(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
                       enum state st, struct err *e)
 {
-    const struct param *p = &to->param[t->param];
+    const struct param *p = &to->src->param[to->listed ? t - to->list->tensor : t->param];
     enum vocab_policy vocab;
     struct edit_made *made;
 
@@ -61,11 +61,11 @@ static int make_state(struct edit *x, struct edit_file *f, const struct source *
         return -1;
     vocab = pk_get(pt_root(f->pt), padding_key) ? VOCAB_KEEP : VOCAB_STRIP;
     made = edit_make(x, f);
-    made->image = universal_pt_image(to, p, st, vocab);
+    made->image = universal_pt_image(to->src, p, st, vocab);
     made->size = pt_image_size(made->image);
     made->part = arena_alloc(x->arena, 2 * sizeof *made->part);
     made->part[made->n++] = (struct edit_part){ .of = t, .state = st, .same_as = -1 };
-    if (universal_pt_zero_row(to, p, vocab))
+    if (universal_pt_zero_row(to->src, p, vocab))
         made->part[made->n++] = (struct edit_part){ .of = zero_row(x, t, st), .state = st, .storage = 1,
                                                     .same_as = -1 };
     return 0;
@@ -109,8 +109,8 @@ struct folder_file {
 };
 
 /* It comes to lie in the folder of t: the first time it moves, then it is there twice. */
-static int place_file(struct edit *x, const struct folder_file *w, const struct source *to, const struct edit_new *t,
-                      struct err *e)
+static int place_file(struct edit *x, const struct folder_file *w, const struct edit_placing *to,
+                      const struct edit_new *t, struct err *e)
 {
     const int st = state_of(w->rest);
     struct edit_file *f;
@@ -129,7 +129,7 @@ static int place_file(struct edit *x, const struct folder_file *w, const struct 
     return st >= 0 && t->map[st] != x->s->param[t->param].state[st] ? make_state(x, f, to, t, (enum state)st, e) : 0;
 }
 
-static int place_files(struct edit *x, const struct source *to, const struct edit_states *list, struct err *e)
+int edit_universal_place(struct edit *x, const struct edit_placing *to, struct err *e)
 {
     const int n_files = x->n_files;
 
@@ -140,11 +140,11 @@ static int place_files(struct edit *x, const struct source *to, const struct edi
         if (!p)
             continue;
         x->file[i].drop = true;
-        for (int k = 0; k < list->n; k++) {
-            if (&x->s->param[list->tensor[k].param] != p)
+        for (int k = 0; k < to->list->n; k++) {
+            if (&x->s->param[to->list->tensor[k].param] != p)
                 continue;
             x->file[i].drop = false;
-            if (place_file(x, &w, to, &list->tensor[k], e) < 0)
+            if (place_file(x, &w, to, &to->list->tensor[k], e) < 0)
                 return -1;
             w.again = true;
         }
@@ -152,8 +152,7 @@ static int place_files(struct edit *x, const struct source *to, const struct edi
     return 0;
 }
 
-/* Names are those of folders; and each is one parameter's. */
-static int check_names(struct edit *x, const struct edit_states *list, struct err *e)
+int edit_universal_check(const struct edit *x, const struct edit_states *list, struct err *e)
 {
     for (int i = 0; i < list->n; i++)
         if (!zero_is_name(list->tensor[i].name)) {
@@ -214,14 +213,15 @@ static void list_params(struct edit *x, const struct source *to, const struct ds
 int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e)
 {
     list_params(x, to, t);
-    if (check_names(x, x->states, e) < 0 || place_files(x, to, x->states, e) < 0 || retell_models(x, t, e) < 0)
+    if (edit_universal_check(x, x->states, e) < 0 ||
+        edit_universal_place(x, &(struct edit_placing){ x->states, to, false }, e) < 0 || retell_models(x, t, e) < 0)
         return -1;
     if (to->run.optimizer == x->s->run.optimizer)
         return 0;
     return retell(x, x->s->run.optimizer_pt, (struct pk *)to->run.optimizer, e);
 }
 
-/* ---- names alone ---- */
+/* ---- names, and which there are ---- */
 
 /* An exact pattern for a name: none of the family's fits what it is called now. */
 static struct pk *pattern_of(struct arena *a, const char *name)
@@ -255,27 +255,43 @@ static void rename_patterns(const struct edit *x, const struct edit_states *list
     }
 }
 
-static void rename_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
+/* Who reads the lists looks for what they name alone. */
+static void list_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
 {
     uint32_t n_groups = 0, n = 0;
     struct pk **group = pk_items(pk_get(root, "param_shapes"), &n_groups);
 
     for (uint32_t g = 0; group && g < n_groups; g++) {
-        struct pk **pair = pk_pairs(group[g], &n);
+        struct pk *to = pk_ordered_dict(x->arena), **pair = pk_pairs(group[g], &n);
 
         for (uint32_t i = 0; pair && i < n; i++) {
-            const char *name = edit_states_name(list, x->s, pk_as_str(pair[2 * i]));
+            const char *was = pk_as_str(pair[2 * i]), *name = edit_states_name(list, x->s, was);
 
             if (name)
-                pair[2 * i] = pk_str(x->arena, name);
+                pk_set_str(x->arena, to, name, pair[2 * i + 1]);
+            else if (!was || !source_param(x->s, was))
+                pk_set(x->arena, to, pair[2 * i], pair[2 * i + 1]);
         }
+        if (pair)
+            group[g] = to;
     }
 }
 
-int edit_universal_rename(struct edit *x, struct edit_states *list, struct err *e)
+static bool has_other_names(const struct edit *x, const struct edit_states *list)
 {
+    for (int i = 0; i < list->n; i++)
+        if (strcmp(list->tensor[i].name, x->s->param[list->tensor[i].param].name) != 0)
+            return true;
+    return false;
+}
+
+int edit_universal_list(struct edit *x, struct edit_states *list, struct err *e)
+{
+    const bool renames = has_other_names(x, list);
+
     x->states = list;
-    if (check_names(x, list, e) < 0 || place_files(x, x->s, list, e) < 0)
+    if (edit_universal_check(x, list, e) < 0 ||
+        edit_universal_place(x, &(struct edit_placing){ list, x->s, false }, e) < 0)
         return -1;
     for (int i = 0; i < x->s->n_files; i++) {
         struct pk *root;
@@ -285,8 +301,9 @@ int edit_universal_rename(struct edit *x, struct edit_states *list, struct err *
         root = edit_tree(x, i, e);
         if (!root)
             return -1;
-        rename_shapes(x, list, root);
-        rename_patterns(x, list, pk_get(root, "universal_checkpoint_info"));
+        list_shapes(x, list, root);
+        if (renames)
+            rename_patterns(x, list, pk_get(root, "universal_checkpoint_info"));
     }
     return 0;
 }

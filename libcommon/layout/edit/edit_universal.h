@@ -10,6 +10,16 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/edit/edit_states.h"
 
+/* A list, and the source as it is to be: its parameters are the list's, one by one, or numbered as the source's. */
+struct edit_placing {
+    const struct edit_states *list;
+    const struct source *src;
+    bool listed;
+};
+/* Folders of parameters that the list leaves out go, others get its names and states. ERR_DATA: edit_states_apply(). */
+MUST_CHECK int edit_universal_place(struct edit *x, const struct edit_placing *to, struct err *e);
+/* Names are those of folders, and each is one parameter's. ERR_USAGE */
+MUST_CHECK int edit_universal_check(const struct edit *x, const struct edit_states *list, struct err *e);
 /* Does the parameter's file keep padding rows, and a row to pad with? ERR_DATA: it cannot be opened. */
 MUST_CHECK int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, struct err *e);
 /*
@@ -17,7 +27,10 @@ MUST_CHECK int edit_universal_padded(struct edit *x, const struct param *p, bool
  * as edit_states_apply().
  */
 MUST_CHECK int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e);
-/* Other names alone, which model_states files get, too; the list becomes the edit's in any case. */
-MUST_CHECK int edit_universal_rename(struct edit *x, struct edit_states *list, struct err *e);
+/*
+ * Of one of the pipeline engine: other names, and fewer parameters; model_states files say so, too. The list becomes
+ * the edit's in any case.
+ */
+MUST_CHECK int edit_universal_list(struct edit *x, struct edit_states *list, struct err *e);
 
 #endif

@@ -10,6 +10,7 @@
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/edit/edit_universal_zero.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* ---- a row of names with others in their place ---- */
@@ -190,6 +191,11 @@ static int check(const struct edit *x, const struct edit_states *list, struct er
                   x->s->topo.tp);
         return -1;
     }
+    if (x->s->kind == LAYOUT_UNIVERSAL_PT && !x->s->run.optimizer) {
+        err_usage(e, "%s: has no zero/optimizer_state.pt, without which no engine loads it: ds2universal writes it",
+                  x->s->path);
+        return -1;
+    }
     for (int i = 0; i < list->n; i++) {
         layers = layers || list->tensor[i].layer;
         if (!zero_is_name(list->tensor[i].name)) {
@@ -221,6 +227,12 @@ static int make(struct edit *x, struct edit_states *list, enum dtype type, struc
     t = zero_target_new(to, &q, notes, e);
     if (!t)
         return -1;
+    if (x->s->kind == LAYOUT_UNIVERSAL_PT) {
+        const int rc = edit_universal_zero(x, to, t, e);
+
+        zero_target_free(t);
+        return rc;
+    }
     x->anew = arena_alloc(x->arena, sizeof *x->anew);
     *x->anew = (struct edit_anew){ .src = to, .zero = t };
     x->anew->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,

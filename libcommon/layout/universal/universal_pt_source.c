@@ -433,6 +433,6 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     if (!o->no_tensors && manifest_load(s, false, r, e) < 0)
         return -1;
     if (u.zero.file >= 0 && !o->no_tensors)
-        universal_zero_buffers(&u.zero, s);
+        universal_zero_settle(&u.zero, s);
     return 0;
 }

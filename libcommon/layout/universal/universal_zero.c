@@ -110,7 +110,20 @@ static bool is_buffer(const struct pk *names, const char *name)
     return false;
 }
 
-void universal_zero_buffers(const struct universal_zero *z, struct source *s)
+/* A tied weight's second name has a folder of its own, with what the first one's holds. */
+static void find_shared(const struct universal_zero *z, struct source *s)
+{
+    const struct pk *shared = pk_get(pt_root(s->file[z->file].pt), "shared_params");
+
+    for (int i = 0; i < s->n_params; i++) {
+        const char *holder = pk_as_str(pk_get(shared, s->param[i].name));
+
+        if (holder && s->param[i].group < 0 && source_param(s, holder))
+            s->param[i].shared_with = source_param(s, holder)->name;
+    }
+}
+
+void universal_zero_settle(const struct universal_zero *z, struct source *s)
 {
     const struct pk *names = pk_get(pt_root(s->file[z->file].pt), "buffer_names");
     int n = 0;
@@ -129,4 +142,5 @@ void universal_zero_buffers(const struct universal_zero *z, struct source *s)
         s->n_values++;
     }
     s->n_params = n;
+    find_shared(z, s);
 }

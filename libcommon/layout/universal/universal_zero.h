@@ -25,7 +25,10 @@ int universal_zero_take(const struct universal_zero *z, const char *name, struct
                         struct report *r);
 /* Stage, counter and number of ranks, once optimizer_state.pt was read. */
 void universal_zero_state(const struct universal_zero *z, struct source *s, struct report *r);
-/* Buffers of the model become values, as they are in the checkpoint that it was made of. The last act of an open. */
-void universal_zero_buffers(const struct universal_zero *z, struct source *s);
+/*
+ * Buffers of the model become values, and a tied weight's second name another name of the first, as they are in the
+ * checkpoint that it was made of. The last act of an open.
+ */
+void universal_zero_settle(const struct universal_zero *z, struct source *s);
 
 #endif

@@ -149,19 +149,6 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 
 /* ---- headers ---- */
 
-/* The CRC of n zero bytes: of twice as many it follows from itself. */
-static uint32_t crc_zeros(uint64_t n)
-{
-    static const uint8_t zero[1];
-    uint32_t crc;
-
-    if (n < 2)
-        return n ? crc_bytes(0, zero, 1) : 0;
-    crc = crc_zeros(n / 2);
-    crc = crc_shift(crc, n / 2) ^ crc;
-    return n % 2 ? crc_shift(crc, 1) ^ crc_bytes(0, zero, 1) : crc;
-}
-
 /*
  * A storage's CRC is the sum of its pieces', each shifted by what follows. Zeros lie wherever nothing was filled in: so
  * to that of nothing but zeros, each item adds what it makes different.

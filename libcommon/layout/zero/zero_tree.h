@@ -1,9 +1,9 @@
 /*
  * zero_tree.h - what each file of a target says, and what its storages are filled with
  *
- * For the room only. Trees are the source's own with the changed parts put in: what we do not know is carried along,
- * its tensors too. A tree is made when its file is laid out and again when its headers are written, and is the same
- * both times.
+ * For the room, and for who changes a universal form of such a run, which keeps its model_states. Trees are the
+ * source's own with the changed parts put in: what we do not know is carried along, its tensors too. A tree is made
+ * when its file is laid out and again when its headers are written, and is the same both times.
  */
 #ifndef SHARDKIT_LAYOUT_ZERO_TREE_H
 #define SHARDKIT_LAYOUT_ZERO_TREE_H

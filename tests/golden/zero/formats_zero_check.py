@@ -8,6 +8,8 @@
   cast FIXTURE STAGE DIR DTYPE UNIVERSAL
                             the same of an engine of another type: masters and moments are the saved ones, the scaler is
                             a new run's, and the files' weights are UNIVERSAL's masters rounded.
+  models DIR...             universal forms: what model_states hold is what DeepSpeed would have saved of the parameters'
+                            files, in the type that ds_config says: weights, frozen ones and shapes, by torch alone.
   weights FIXTURE STAGE DIR under torchrun: an engine takes the weights of DIR alone (load_module_only), as FIXTURE's
                             model_states has them.
   fsdp FIXTURE DCP          under torchrun: torch.distributed.checkpoint loads DCP, a folder that reshape made of FIXTURE,
@@ -303,6 +305,34 @@ def weights(fixture, stage, folder):
     dist.destroy_process_group()
 
 
+def models(*folders):
+    n = 0
+    for folder in folders:
+        bare = lambda t: t["param"] if isinstance(t, dict) else t
+        master = {name: bare(torch.load(f"{folder}/zero/{name}/fp32.pt", weights_only=False))
+                  for name in os.listdir(folder + "/zero") if os.path.isdir(f"{folder}/zero/{name}")}
+        trained = {name for name in master if os.path.exists(f"{folder}/zero/{name}/exp_avg.pt")}
+        files = sorted(f for f in os.listdir(folder) if f.endswith("model_states.pt"))
+        for rank, file in enumerate(files):
+            tree = torch.load(os.path.join(folder, file), weights_only=False)
+            on = lambda key: tree["ds_config"].get(key, {}).get("enabled")
+            dtype = torch.float16 if on("fp16") else torch.bfloat16 if on("bf16") else torch.float32
+            shapes = {k: v for group in tree["param_shapes"] for k, v in group.items()}
+            assert set(shapes) == trained, (file, set(shapes) ^ trained)
+            assert set(tree["module"]) == set(master), (file, set(tree["module"]) ^ set(master))
+            for name, shape in shapes.items():
+                assert master[name].numel() == shape.numel(), (file, name, shape)
+                if not file.startswith("zero_pp"):
+                    t = tree["module"][name]
+                    assert t.dtype == dtype and t.shape == shape and torch.equal(t, master[name].to(dtype)), name
+            for name, t in (tree["frozen_param_fragments"] or {}).items():
+                whole = master[name].to(dtype).flatten()
+                mine = whole if len(files) == 1 else whole[rank * t.numel():(rank + 1) * t.numel()]
+                assert t.dtype == dtype and torch.equal(t.flatten()[:mine.numel()], mine), (file, name)
+            n += len(shapes)
+    print(f"{n} parameters are the masters' in {len(folders)} folders")
+
+
 def flat(v, path=""):
     if isinstance(v, dict):
         for k, x in v.items():
@@ -352,6 +382,8 @@ if __name__ == "__main__":
         load(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     elif sys.argv[1] == "cast":
         cast(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    elif sys.argv[1] == "models":
+        models(*sys.argv[2:])
     elif sys.argv[1] == "weights":
         weights(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     elif sys.argv[1] == "fsdp":

@@ -1,0 +1,182 @@
+/*
+ * edit_universal_zero.c - model_states anew, and the optimizer's common state with other sub-groups
+ */
+#include "libcommon/layout/edit/edit_universal_zero.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/ds_names.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_universal.h"
+#include "libcommon/layout/zero/zero_tree.h"
+#include "libcommon/plan/tmap_slice.h"
+
+/* ---- model_states ---- */
+
+/* What a range of a storage is filled with, as a tensor of no list. */
+static const struct edit_new *filling(struct edit *x, const struct source *to, const struct zero_target *t,
+                                      const struct zero_fill *fill)
+{
+    struct edit_new *of = arena_alloc(x->arena, sizeof *of);
+    const struct param *p = fill->param < 0 ? NULL : &to->param[fill->param];
+
+    *of = (struct edit_new){ .name = p ? p->name : "a value", .param = p ? x->states->tensor[fill->param].param : 0 };
+    of->map[fill->state] = fill->len == fill->map->len ? fill->map
+                         : tmap_parts(x->arena, &(struct tmap_part){ fill->map, fill->from, fill->len }, 1);
+    of->dtype[fill->state] = fill->op == PLAN_COPY ? fill->map->dtype : t->weights;
+    return of;
+}
+
+static int make_model(struct edit *x, struct edit_file *f, const struct source *to, const struct zero_target *t,
+                      struct err *e)
+{
+    struct edit_made *made;
+    struct zero_tree tree;
+    uint64_t *size;
+
+    if (edit_open_pt(x, f, e) < 0)
+        return -1;
+    zero_tree_model(t, ds_name_parse(f->was).kind == DS_ZERO3 ? ds_name_parse(f->was).dp : 0, x->arena, &tree);
+    size = xcalloc((size_t)tree.ds.n + 1, sizeof *size);
+    for (int i = 0; i < tree.ds.n; i++)
+        size[i] = tree.ds.storage[i].len;
+    made = edit_make(x, f);
+    made->image = pt_image_new(pt_prefix(f->pt), tree.ds.root, tree.ds.n, size);
+    made->size = pt_image_size(made->image);
+    made->part = arena_alloc(x->arena, ((size_t)tree.n + 1) * sizeof *made->part);
+    for (int i = 0; i < tree.n; i++)
+        made->part[made->n++] = (struct edit_part){ .of = filling(x, to, t, &tree.fill[i]),
+                                                    .state = tree.fill[i].state, .storage = tree.fill[i].storage,
+                                                    .offset = tree.fill[i].at, .same_as = -1 };
+    free(size);
+    zero_tree_free(&tree);
+    return 0;
+}
+
+static int make_models(struct edit *x, const struct source *to, const struct zero_target *t, struct err *e)
+{
+    for (int i = 0; i < x->n_files; i++) {
+        const struct ds_name n = ds_name_parse(x->file[i].was);
+        const int rank = n.kind == DS_MP ? n.mp : n.kind == DS_ZERO3 ? n.dp : -1;
+
+        if (rank < 0)
+            continue;
+        if (rank >= (t->shape.stage < 3 ? 1 : t->shape.world) || (n.kind == DS_ZERO3) != (t->shape.stage == 3)) {
+            err_data(e, files_name(x->s->files, x->file[i].file), ERR_NO_BYTE, "is of no rank of ZeRO-%d on %d ranks: "
+                     "left by another save?", t->shape.stage, t->shape.world);
+            return -1;
+        }
+        if (make_model(x, &x->file[i], to, t, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- the optimizer's common state ---- */
+
+/* Settings of the optimizer's groups with the numbers of their sub-groups, as those are cut now. */
+static struct pk *new_groups(struct edit *x, const struct zero_target *t)
+{
+    struct pk *groups = pk_copy(x->arena, t->param_groups), **item;
+    uint32_t n = 0;
+
+    item = pk_items(groups, &n);
+    for (uint32_t og = 0; item && og < n; og++) {
+        struct pk *ids = pk_list(x->arena);
+
+        for (int g = 0; g < t->shape.n_groups; g++)
+            if (t->group_of[g] == (int)og)
+                pk_add(x->arena, ids, pk_int(x->arena, g));
+        pk_set_str(x->arena, item[og], "params", ids);
+    }
+    return groups;
+}
+
+/* ZeRO-3 has a state for each sub-group, of which the counter is left; it is the same in all. The stock converter left
+ * rank 0's vectors there, too, which nobody reads. */
+static struct pk *new_state(struct edit *x, const struct zero_target *t)
+{
+    struct pk *state = pk_dict(x->arena);
+
+    for (int g = 0; g < t->shape.n_groups; g++) {
+        const struct pk *was = adam_group_state(x->s->run.optimizer, g < x->s->run.n_groups ? g : 0);
+        struct pk *one = pk_dict(x->arena);
+
+        if (pk_get(was, "step"))
+            pk_set_str(x->arena, one, "step", pk_copy(x->arena, pk_get(was, "step")));
+        pk_set(x->arena, state, pk_int(x->arena, g), one);
+    }
+    return state;
+}
+
+/* Other sizes than the source's: then vectors are cut elsewhere. */
+static bool has_other_sizes(const struct edit *x)
+{
+    bool other = x->states->n != x->s->n_params;
+
+    for (int i = 0; i < x->states->n && !other; i++) {
+        const struct edit_new *t = &x->states->tensor[i];
+        const struct param *p = &x->s->param[t->param];
+
+        other = t->layer || memcmp(t->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+    }
+    return other;
+}
+
+/* Rank 0's, which the form keeps though its reader works them out. */
+static void retell_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
+{
+    static const char *const keys[] = { "group_paddings", "param_alignment_paddings", "partition_count" };
+    struct zero_tree tree;
+
+    zero_tree_optim(t, 0, NULL, &tree);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct pk *v = pk_get(pk_get(tree.ds.root, "optimizer_state_dict"), keys[i]);
+
+        if (v && pk_get(root, keys[i]))
+            pk_set_str(x->arena, root, keys[i], pk_copy(x->arena, v));
+    }
+    zero_tree_free(&tree);
+}
+
+static void retell_groups(struct edit *x, const struct zero_target *t, struct pk *root)
+{
+    struct pk *d = pk_dict(x->arena);
+
+    pk_set_str(x->arena, d, "state", new_state(x, t));
+    pk_set_str(x->arena, d, "param_groups", new_groups(x, t));
+    pk_set_str(x->arena, root, "optimizer_state_dict", d);
+    pk_set_str(x->arena, root, "param_groups", new_groups(x, t));
+    pk_remove(root, "fp32_flat_groups");
+}
+
+static int retell_optimizer(struct edit *x, const struct source *to, const struct zero_target *t, struct err *e)
+{
+    const bool other = has_other_sizes(x);
+    struct pk *root;
+
+    if (to->run.optimizer == x->s->run.optimizer && !other)
+        return 0;
+    root = pk_copy(x->arena, to->run.optimizer);
+    if (other)
+        retell_sizes(x, t, root);
+    if (other && t->shape.stage == 3)
+        retell_groups(x, t, root);
+    for (int i = 0; i < x->n_files; i++)
+        if (x->file[i].pt == x->s->run.optimizer_pt) {
+            x->file[i].root = root;
+            return edit_open_pt(x, &x->file[i], e);
+        }
+    err_data(e, pt_path(x->s->run.optimizer_pt), ERR_NO_BYTE, "lies outside of the folder");
+    return -1;
+}
+
+int edit_universal_zero(struct edit *x, const struct source *to, const struct zero_target *t, struct err *e)
+{
+    if (edit_universal_check(x, x->states, e) < 0 ||
+        edit_universal_place(x, &(struct edit_placing){ x->states, to, true }, e) < 0)
+        return -1;
+    return make_models(x, to, t, e) < 0 ? -1 : retell_optimizer(x, to, t, e);
+}
