@@ -40,6 +40,7 @@ struct pt {
     char *prefix;
     struct pt_place *place;             /* of each zip entry */
     int *storage, n_storages;           /* records */
+    bool retold;                        /* the tree is another one than the file's */
 };
 
 struct pt_opener {
@@ -528,7 +529,13 @@ struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root)
 
     *to = *pt;
     to->tree.root = root;
+    to->retold = true;
     return to;
+}
+
+bool pt_is_retold(const struct pt *pt)
+{
+    return pt->retold;
 }
 
 const struct pk *pt_root(const struct pt *pt)

@@ -54,6 +54,7 @@ const char *pt_dialect(const struct pt *pt);
  * for pt_close(); pt outlives it. What pt_tree() lists is still the file's.
  */
 struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root);
+bool pt_is_retold(const struct pt *pt);
 /* Is v a tensor of this file (Parameters included)? Fills *t. */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
 /*

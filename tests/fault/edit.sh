@@ -58,6 +58,9 @@ kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 vocab --tokens 60
 ds2universal -q tests/data/zero/zero2-edge-3ranks/ckpt "$W/universal-zero" || exit 1
 kill_edit "universal of ZeRO" "$W/universal-zero" layers keep 0,0,0
 kill_edit universal "$W/universal" zero '*'
+ds2universal -q --format hdf5 "$W/in/global_step20" "$W/hdf5" || exit 1
+kill_edit hdf5 "$W/hdf5" zero '*'
+kill_edit hdf5 "$W/hdf5" layers keep 1,0,0
 kill_edit deepspeed "$W/in/global_step20" zero '*'
 
 # A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.

@@ -263,7 +263,7 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
 /* Parameters of a universal form alone, where they stand at no place that others are counted from. */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_PT)
+    if (s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5)
         return drop_tensors(j, s, x, e);
     err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
               "which ds2universal --format pt makes of a %s checkpoint", j->arg[0], layout_name(s->kind));

@@ -24,7 +24,7 @@ int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, str
     if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
         return edit_dcp(x, to, e);
     if (!s->zero_stage)
-        return s->kind == LAYOUT_UNIVERSAL_PT ? edit_universal_list(x, to, e) : edit_states_apply(x, to, e);
+        return s->kind == LAYOUT_HF ? edit_states_apply(x, to, e) : edit_universal_list(x, to, e);
     notes = report_new();
     rc = edit_zero(x, to, notes, e);
     cli_warn_findings(&j->cli, notes);

@@ -130,11 +130,10 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
 }
 
 /* What is not done on a layout as such, and what does it then. NULL: it is, or the command itself says more. */
-static const char *refusal(const struct source *s)
+static const char *refusal(const struct source *s, const char *verb)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_HDF5)
-        return "edits are of .pt files: ds2universal --format pt makes them of it, and --format hdf5 the way "
-               "back";
+    if (s->kind == LAYOUT_UNIVERSAL_HDF5 && strcmp(verb, "thin") == 0)
+        return "its tensors have no storages that could be larger than they are";
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
@@ -143,7 +142,7 @@ static const char *refusal(const struct source *s)
 
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    const char *verb = j->words.word[0], *why = refusal(s);
+    const char *verb = j->words.word[0], *why = refusal(s, verb);
 
     if (why)
         err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, layout_name(s->kind), why);
@@ -154,7 +153,7 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
 {
     struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, e);
     struct edit_sum sum;
-    int rc = x ? change(j, s, x, e) : -1;
+    int rc = x && change(j, s, x, e) == 0 ? edit_settle(x, e) : -1;
 
     if (rc == 0) {
         edit_count(x, &sum);

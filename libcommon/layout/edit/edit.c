@@ -99,7 +99,8 @@ struct edit *edit_new(struct source *s, struct err *e)
         return NULL;
     }
     if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&
-        s->kind != LAYOUT_HF && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST) {
+        s->kind != LAYOUT_UNIVERSAL_HDF5 && s->kind != LAYOUT_HF && s->kind != LAYOUT_DCP &&
+        s->kind != LAYOUT_TORCHDIST) {
         err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
                   "that is", s->path, layout_name(s->kind));
         return NULL;

@@ -6,7 +6,8 @@
  * shared with the source (a reflink, a hard link; copied where the file system has neither), so a checkpoint of 2 TB
  * costs what changes. Nothing is ever written into a file of the source.
  *
- * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal), safetensors, .distcp.
+ * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal), .h5, safetensors,
+ * .distcp.
  * The source is a folder. Offsets and lengths are bytes.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_H
@@ -51,6 +52,12 @@ bool edit_same_bytes(const struct param *p, const struct param *q, enum state st
  * or packed.
  */
 MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
+
+/*
+ * All has been said. Of HDF5 tables that say something else are written anew, as a whole, and so are names and rows.
+ * ERR_USAGE: it cannot hold what was said.
+ */
+MUST_CHECK int edit_settle(struct edit *x, struct err *e);
 
 /* What it comes to. */
 struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };

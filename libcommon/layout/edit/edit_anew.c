@@ -16,10 +16,22 @@ struct anew_ops {
     struct edit *x;
 };
 
-/* The layout's files are those that the source knows as its own. */
+/* The layout's files are those that the source knows as its own; one of HDF5 lists what else there is, too. */
 static bool is_beside(const struct edit *x, const struct edit_file *f)
 {
-    return !source_file(x->s, f->name) && strcmp(f->name, MANIFEST_NAME) != 0;
+    const struct source_file *own = source_file(x->s, f->name);
+
+    return strcmp(f->name, MANIFEST_NAME) != 0 &&
+           (!own || (x->s->kind == LAYOUT_UNIVERSAL_HDF5 && own->cls == FILE_OTHER && !own->pt));
+}
+
+static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_anew *n)
+{
+    struct sink_opts own = *o;
+
+    own.vocab = VOCAB_KEEP;
+    own.split = n->hdf5_split;
+    return universal_hdf5_sink(&own);
 }
 
 static int finish(struct sink *k, struct plan *p, struct err *e)
@@ -36,7 +48,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
 {
     const struct edit_anew *n = x->anew;
-    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : zero_sink(o, n->zero);
+    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->hdf5 ? hdf5_sink(o, n) : zero_sink(o, n->zero);
     struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
 
     *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };

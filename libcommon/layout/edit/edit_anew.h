@@ -17,6 +17,7 @@ struct edit_anew {
     const char *what;                   /* in words: "TP 2, PP 2, DP 2, 34 parameters" */
     struct ds_target *ds;               /* one of these, the edit's; the other is NULL */
     struct zero_target *zero;
+    bool hdf5, hdf5_split;              /* the source is all there is to say of a universal form in HDF5 */
 };
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x);
 void edit_anew_free(struct edit_anew *n);               /* NULL is fine */

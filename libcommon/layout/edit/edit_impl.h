@@ -72,6 +72,7 @@ struct edit {
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL: the source's */
     struct edit_entries *entries;       /* those of a .metadata as they are to be; NULL: as they are */
+    struct source *to;                  /* as it is to be, where states follow from more than a list; or NULL */
     struct edit_anew *anew;             /* all of it is written anew; NULL: file by file */
 };
 

@@ -11,10 +11,17 @@
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/tree_edit.h"
+#include "libcommon/layout/universal/universal_hdf5.h"
+
+/* Parameters are whole, and files say nothing of how they are cut. */
+static bool is_universal(const struct source *s)
+{
+    return s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
+}
 
 bool edit_is_pipeline(const struct source *s)
 {
-    return s->kind == LAYOUT_DEEPSPEED || (s->kind == LAYOUT_UNIVERSAL_PT && !s->zero_stage);
+    return s->kind == LAYOUT_DEEPSPEED || (is_universal(s) && !s->zero_stage && !universal_hdf5_has_model(s));
 }
 
 int edit_pipeline_layers(struct edit *x, struct err *e)
@@ -46,6 +53,8 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
         /* A universal form may be without: its readers pad by themselves. */
         if (s->kind == LAYOUT_UNIVERSAL_PT && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
             return -1;
+        if (s->kind == LAYOUT_UNIVERSAL_HDF5)
+            pads = t.shape[0] > q->tokens_was || t.shape[0] == edit_rows_padded(s->run.args, s->topo.tp, q->tokens_was);
         if (!pads)
             q->rows = q->tokens;
         bytes += edit_rows_bytes(&t, q);
@@ -149,7 +158,7 @@ static int check(const struct source *s, const struct edit_model *m, struct err 
     if (m->picked && m->n_picked < s->topo.pp)
         err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
                   m->n_picked, s->topo.pp);
-    else if (m->cast && s->kind == LAYOUT_UNIVERSAL_PT && !s->run.optimizer)
+    else if (m->cast && is_universal(s) && !s->run.optimizer)
         err_usage(e, "cast: %s has no zero/optimizer_state.pt, which tells runs of bf16 and fp16 apart: reshape it to "
                   "3D shards first", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -157,7 +166,7 @@ static int check(const struct source *s, const struct edit_model *m, struct err 
 
 int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *notes, struct err *e)
 {
-    const bool universal = x->s->kind == LAYOUT_UNIVERSAL_PT;
+    const bool universal = is_universal(x->s);
     struct source *to = edit_source_copy(x);
     struct retelling r = { .m = m, .n_layers = (int)x->s->config.n_layers,
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };

@@ -43,6 +43,8 @@ void edit_source_set(struct source *s, int i, const struct edit_new *t)
     struct param *p = &s->param[i];
 
     p->name = t->name;
+    p->stage = t->stage;
+    p->group = t->group;
     p->ndim = t->ndim;
     memcpy(p->shape, t->shape, sizeof p->shape);
     for (int st = 0; st < STATE_N; st++) {

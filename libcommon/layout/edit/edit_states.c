@@ -8,11 +8,13 @@
 
 #include "libcommon/base/utf8.h"
 #include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/universal/universal_hdf5.h"
 
 struct edit_new edit_new_of(const struct source *s, int param)
 {
     const struct param *p = &s->param[param];
-    struct edit_new t = { .name = p->name, .param = param, .ndim = p->ndim };
+    struct edit_new t = { .name = p->name, .param = param, .stage = p->stage, .group = p->group,
+                          .ndim = p->ndim };
 
     memcpy(t.shape, p->shape, sizeof t.shape);
     for (int st = 0; st < STATE_N; st++) {
@@ -30,6 +32,11 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     if (s->kind == LAYOUT_DEEPSPEED) {
         err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; a universal form "
                   "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
+        return NULL;
+    }
+    if (universal_hdf5_has_model(s)) {
+        err_usage(e, "%s: %s: is made of a run without pipeline, whose model lies in mp_rank_00 too: ds2universal "
+                  "--format pt makes .pt files of it, which are edited", s->path, verb);
         return NULL;
     }
     to = xcalloc(1, sizeof *to);

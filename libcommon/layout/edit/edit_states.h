@@ -17,6 +17,7 @@
 struct edit_new {
     const char *name;
     int param;                          /* of the source: it goes where that one is */
+    int stage, group;                   /* of the pipeline that owns it, of the optimizer there; -1: unknown */
     int layer;                          /* of the result where layers were picked, counted from 1; 0: of none */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];

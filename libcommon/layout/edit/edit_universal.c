@@ -200,18 +200,30 @@ static void forget_digests(struct edit *x, const struct edit_new *n)
 
 static void list_params(struct edit *x, const struct source *to, const struct ds_target *t)
 {
+    const struct ds_stage **stage = xcalloc((size_t)t->topo.pp + 1, sizeof *stage);
+    struct ds_index index;
+
+    for (int pp = 0; pp < t->topo.pp; pp++)
+        stage[pp] = &t->stage[pp];
+    ds_index_make(&index, stage, t->topo.pp);
     x->states = xcalloc(1, sizeof *x->states);
     for (int i = 0; i < t->n_params; i++) {
         struct edit_new n = edit_new_of(to, (int)(t->param[i].from - to->param));
+        const struct ds_entry *en = ds_index_find(&index, t->param[i].name);
 
         n.name = arena_fmt(x->arena, "%s", t->param[i].name);
+        n.group = n.stage < 0 || !en ? -1 : en->group;
+        n.stage = n.stage < 0 || !en ? -1 : en->pp;
         forget_digests(x, &n);
         edit_states_add(x->states, &n);
     }
+    ds_index_free(&index);
+    free(stage);
 }
 
 int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e)
 {
+    x->to = to;
     list_params(x, to, t);
     if (edit_universal_check(x, x->states, e) < 0 ||
         edit_universal_place(x, &(struct edit_placing){ x->states, to, false }, e) < 0 || retell_models(x, t, e) < 0)

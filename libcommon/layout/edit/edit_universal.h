@@ -9,6 +9,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/edit/edit_states.h"
+#include "libcommon/layout/zero/zero_target.h"
 
 /* A list, and the source as it is to be: its parameters are the list's, one by one, or numbered as the source's. */
 struct edit_placing {
@@ -32,5 +33,11 @@ MUST_CHECK int edit_universal(struct edit *x, struct source *to, struct ds_targe
  * the edit's in any case.
  */
 MUST_CHECK int edit_universal_list(struct edit *x, struct edit_states *list, struct err *e);
+/*
+ * Of one of ZeRO without pipeline (edit_universal_zero.c): `to` has the parameters of x->states, one by one, `t` is
+ * made of it and may be freed then. ERR_DATA, too: a model_states file is of no rank, or cannot be made anew.
+ */
+MUST_CHECK int edit_universal_zero(struct edit *x, const struct source *to, const struct zero_target *t,
+                                   struct err *e);
 
 #endif

@@ -1,7 +1,11 @@
 /*
- * edit_universal_zero.c - model_states anew, and the optimizer's common state with other sub-groups
+ * edit_universal_zero.c - a universal form of ZeRO without pipeline with other parameters, or of another type
+ *
+ * Parameters have folders of their own, as in any universal form; beside them the model itself lies in model_states,
+ * which become what an engine of the same ranks would save (zero_target.h). The optimizer's common state gets the sizes
+ * and sub-groups that follow.
  */
-#include "libcommon/layout/edit/edit_universal_zero.h"
+#include "libcommon/layout/edit/edit_universal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +13,6 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/edit/edit_impl.h"
-#include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/plan/tmap_slice.h"
 

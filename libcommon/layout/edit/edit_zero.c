@@ -10,7 +10,7 @@
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
-#include "libcommon/layout/edit/edit_universal_zero.h"
+#include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* ---- a row of names with others in their place ---- */

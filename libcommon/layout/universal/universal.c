@@ -137,7 +137,7 @@ static bool is_mp_rank(const struct source_file *f)
            str_ends(f->name, "_model_states.pt");
 }
 
-/* Every record against its CRC; those of a layout that keeps no handles are opened for it. */
+/* Those of a layout that keeps no handles are opened for it. */
 static int check_file(const struct source *s, const struct source_file *f, struct err *e)
 {
     struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
@@ -145,6 +145,22 @@ static int check_file(const struct source *s, const struct source_file *f, struc
 
     if (pt != f->pt)
         pt_close(pt);
+    return rc;
+}
+
+/* The file as it is, every record against its CRC; or with the tree that it was told to have. */
+static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
+{
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    int rc;
+
+    if (!f->pt || !pt_is_retold(f->pt))
+        return check_file(s, f, e) < 0 ? -1 : files_copy(s->files, f->file, path, e);
+    rc = pt_build(pt_prefix(f->pt), pt_root(f->pt), f->pt, s->files, &bytes, &size, e);
+    if (rc == 0)
+        rc = file_replace(path, bytes, size, e);
+    free(bytes);
     return rc;
 }
 
@@ -159,9 +175,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         if (!is_mp_rank(f))
             continue;
         path = path_join(dir, f->name);
-        rc = check_file(s, f, e);
-        if (rc == 0)
-            rc = files_copy(s->files, f->file, path, e);
+        rc = copy_file(s, f, path, e);
         free(path);
     }
     return rc;

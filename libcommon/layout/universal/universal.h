@@ -23,7 +23,7 @@ uint64_t universal_shape(const struct source *s, const struct param *p, enum voc
 MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e);
 /* The bytes of step.pt (a bare 0-dim fp32 tensor or int); 0 bytes when the state has no step. Caller frees. */
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
-/* Copy the source's mp_rank files into `dir`, every record's CRC checked. */
+/* The source's mp_rank files into `dir`: copies, every record's CRC checked; with another tree (pt_retold()) anew. */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
 /* A universal form has every parameter's master and both moments, or it is none: -1 names the first that lacks one. */
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);

@@ -22,9 +22,14 @@
 /* ---- what both forms share ---- */
 
 /* Names are links of one group: no paths, none of our dot names, no '%' (virtual datasets expand it). */
-static bool name_fits(const char *name)
+bool universal_hdf5_is_name(const char *name)
 {
     return name[0] && name[0] != '.' && !strchr(name, '/') && !strchr(name, '%');
+}
+
+bool universal_hdf5_holds(const char *file)
+{
+    return strcmp(file, INDEX_NAME) == 0 || (str_starts(file, "zero/") && str_ends(file, ".h5"));
 }
 
 static int check_state(const struct source *s, const struct param *p, enum state st, struct err *e)
@@ -43,7 +48,7 @@ int universal_hdf5_check(const struct source *s, struct err *e)
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
-        if (!name_fits(p->name)) {
+        if (!universal_hdf5_is_name(p->name)) {
             err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': the name cannot be one of an HDF5 group", p->name);
             return -1;
         }

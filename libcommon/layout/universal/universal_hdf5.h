@@ -23,6 +23,14 @@
 #define INDEX_SLICES  ".slices"
 #define INDEX_SHARDS  ".shards"
 
+/* Can a parameter be called so? */
+bool universal_hdf5_is_name(const char *name);
+/* Is a file of such a folder one of those that hold tensors: the index, or a parameter's own? */
+bool universal_hdf5_holds(const char *file);
+/* Is it made of a run without pipeline? Then its mp_rank file holds the model itself. */
+bool universal_hdf5_has_model(const struct source *s);
+/* Run state and model, by the first of its mp_rank files; what that does not say of the model stays. */
+void universal_hdf5_run(struct source *s);
 /* Refuse, by name, what an index cannot hold: other dtypes, more than 8 dimensions, names that are paths. */
 MUST_CHECK int universal_hdf5_check(const struct source *s, struct err *e);
 /* Attributes of the root group, and of one parameter's group (the root of its own file with --split). */

@@ -221,8 +221,7 @@ static void add_file(struct hdf5_reader *rd, const struct archive_member *m)
         f->pt = open_pt(rd, m->file);
     } else if (strcmp(m->name, "zero/optimizer_state.pt") == 0) {
         s->run.optimizer_pt = f->pt = open_pt(rd, m->file);
-    } else if (strcmp(m->name, INDEX_NAME) == 0 ||
-               (rd->split && str_starts(m->name, "zero/") && str_ends(m->name, ".h5"))) {
+    } else if (universal_hdf5_holds(m->name) && (rd->split || strcmp(m->name, INDEX_NAME) == 0)) {
         f->cls = FILE_OPTIMIZER;
     } else if (strcmp(m->name, MANIFEST_NAME) != 0) {
         report_add(rd->r, SEV_WARNING, "extra_file", files_name(s->files, m->file), ERR_NO_BYTE, NULL,
@@ -235,10 +234,22 @@ static void missing_file(struct hdf5_reader *rd, const char *name)
     report_add(rd->r, SEV_ERROR, "missing_file", name, ERR_NO_BYTE, NULL, "is not in %s", rd->s->path);
 }
 
-/* The arguments know more than the index's attributes, which are there for other readers. */
-static void read_run_state(struct hdf5_reader *rd)
+bool universal_hdf5_has_model(const struct source *s)
 {
-    struct source *s = rd->s;
+    bool has = false;
+
+    for (int i = 0, mp; s->kind == LAYOUT_UNIVERSAL_HDF5 && i < s->n_files; i++) {
+        uint32_t n;
+
+        has = has || (is_mp_rank(s->file[i].name, &mp) && s->file[i].pt &&
+                      pk_pairs(pk_get(pt_root(s->file[i].pt), "module"), &n));
+    }
+    return has;
+}
+
+/* The arguments know more than the index's attributes, which are there for other readers. */
+void universal_hdf5_run(struct source *s)
+{
     struct model_config noted = s->config;
     int mp;
 
@@ -274,7 +285,7 @@ static void read_files(struct hdf5_reader *rd)
     } else if (find_member(rd, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
         missing_file(rd, "zero/optimizer_state.pt");
     }
-    read_run_state(rd);
+    universal_hdf5_run(s);
 }
 
 /* ---- 3. shards ---- */

@@ -3,6 +3,8 @@
 
 usage: h5py_check.py OUT UNIVERSAL         (needs python3-h5py and python3-torch)
        h5py_check.py --raw OUT RAW         (needs python3-h5py)
+       h5py_check.py --edited OUT UNIVERSAL        and what the index says of the run is what UNIVERSAL's mp_rank_00 says
+       h5py_check.py --zeroed OUT IN PATTERN       IN, with zeros in the moments of what the pattern matches
 
 OUT is a folder made by ds2universal --format hdf5 or virtual. UNIVERSAL is what the
 reference converter made of the same checkpoint; RAW holds PARAMETER.STATE files of
@@ -10,6 +12,7 @@ little-endian floats. One tensor of the reference's is left out: it concatenates
 replicated position table over tensor ranks, and takes the last stage's copy, which is
 never trained.
 """
+import fnmatch
 import os
 import sys
 
@@ -63,7 +66,41 @@ def compare(index, names, tensor):
     return checked, wrong
 
 
+def check_run(index, folder):
+    """The attributes that follow from mp_rank_00 and the tensors."""
+    from torch_any import load
+
+    tree = load(os.path.join(folder, "mp_rank_00_model_states.pt"))
+    a = tree["args"]
+    word = index["tied_modules.embed.word_embeddings.weight"]["fp32"].shape[0]
+    layers = {n.split(".")[0] for n in index if n[0].isdigit()}
+    want = {"iteration": tree["iteration"], "consumed_samples": a.consumed_train_samples,
+            "consumed_tokens": tree.get("tokens", a.consumed_train_tokens), "model_layers": a.num_layers,
+            "model_vocab_padded": word, "n_parameters": len(index)}
+    wrong = {k: (int(index.attrs[k]), v) for k, v in want.items() if index.attrs[k] != v}
+    print(f"{folder}: {wrong or 'the index says the same'}")
+    return bool(wrong) or len(layers) != a.num_layers + 1
+
+
+def zeroed(out, folder, pattern):
+    wrong = 0
+    with h5py.File(os.path.join(out, "index.h5"), "r") as new, h5py.File(os.path.join(folder, "index.h5"), "r") as was:
+        assert set(new) == set(was)
+        for name in was:
+            for state in STATES:
+                want = was[name][state][...]
+                if state != "fp32" and fnmatch.fnmatchcase(name, pattern):
+                    want = numpy.zeros_like(want)
+                wrong += new[name][state][...].tobytes() != want.tobytes()
+    print(f"{out}: {wrong} wrong")
+    return 1 if wrong else 0
+
+
 def main(args):
+    if args[0] == "--zeroed":
+        return zeroed(*args[1:])
+    edited = args[0] == "--edited"
+    args = args[edited:]
     raw = args[0] == "--raw"
     out, folder = (os.path.abspath(a) for a in args[raw:])
     names = raw_names(folder) if raw else universal_names(folder)
@@ -73,6 +110,7 @@ def main(args):
         assert index.attrs["format"] == b"shardkit-universal", index.attrs["format"]
         assert index.attrs["format_version"] == 1
         checked, wrong = compare(index, names, lambda n, s: read(folder, n, s))
+        wrong += edited and check_run(index, folder)
     print(f"{out}: {checked} tensors read by h5py, {wrong} wrong")
     return 1 if wrong or not checked else 0
 

@@ -1,0 +1,71 @@
+/*
+ * edit_hdf5.c - a universal form in HDF5 whose tables change
+ *
+ * Elements of tensors change where they lie, as in any file that holds them bare: the seal of an .h5 leaves them out.
+ * Names, shapes and what the index says of the run are tables, which HDF5's library alone writes: where trees of the
+ * .pt files beside it or the list of tensors change, the form is made anew of the source as it is to be.
+ */
+#include <string.h>
+
+#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/universal/universal_hdf5.h"
+
+/* A file of the source with the tree that it is to have; the optimizer's is what the run state points to. */
+static void retell(struct edit *x, struct source *to, int i)
+{
+    const struct edit_file *f = edit_find_file(x, x->s->file[i].file);
+    struct pt *pt = f->root ? pt_retold(x->arena, f->pt, f->root) : NULL;
+
+    if (!pt)
+        return;
+    to->file[i].pt = pt;
+    if (x->s->file[i].pt != x->s->run.optimizer_pt)
+        return;
+    to->run.optimizer_pt = pt;
+    to->run.optimizer = f->root;
+    to->run.param_groups = pk_get(f->root, "param_groups");
+}
+
+static int check_names(const struct edit_states *list, struct err *e)
+{
+    for (int i = 0; i < list->n; i++)
+        if (!universal_hdf5_is_name(list->tensor[i].name)) {
+            err_usage(e, "'%.80s' cannot be the name of an HDF5 group (a dot in front, slashes and '%%' cannot be in "
+                      "it)", list->tensor[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+static bool is_split(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].cls == FILE_OPTIMIZER && strcmp(s->file[i].name, INDEX_NAME) != 0)
+            return true;
+    return false;
+}
+
+int edit_settle(struct edit *x, struct err *e)
+{
+    bool bytes_alone = !x->states;
+    struct source *to;
+
+    for (int i = 0; i < x->n_files; i++)
+        bytes_alone = bytes_alone && !x->file[i].root;
+    if (x->s->kind != LAYOUT_UNIVERSAL_HDF5 || bytes_alone)
+        return 0;
+    if (x->states && check_names(x->states, e) < 0)
+        return -1;
+    to = x->to ? x->to : edit_source_copy(x);
+    for (int i = 0; i < to->n_files; i++)
+        retell(x, to, i);
+    universal_hdf5_run(to);
+    if (x->states)
+        edit_source_list(x, to, x->states);
+    x->anew = arena_alloc(x->arena, sizeof *x->anew);
+    *x->anew = (struct edit_anew){ .src = to, .hdf5 = true, .hdf5_split = is_split(x->s) };
+    x->anew->what = arena_fmt(x->arena, "HDF5, %d parameters", to->n_params);
+    return 0;
+}
