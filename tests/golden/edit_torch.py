@@ -190,8 +190,8 @@ class Folder:
                     each = -(-len(place) // len(optims))
                     for r, o in enumerate(optims):
                         lo, hi = r * each, min((r + 1) * each, len(place))
-                        moments = o["optimizer_state_dict"]["state"][g]
-                        for state in ("fp32", *MOMENTS) if lo < hi else []:
+                        moments = o["optimizer_state_dict"]["state"].get(g, {})
+                        for state in ("fp32", *(m for m in MOMENTS if m in moments)) if lo < hi else []:
                             v = flat(o["fp32_flat_groups"][g] if state == "fp32" else moments[state])
                             self.add(name, state, t if dim is None else 0, v[at:at + hi - lo], place[lo:hi])
                     at += each
@@ -355,7 +355,10 @@ def drop(f, *what):
     for one in what:
         if one == "optimizer":
             for n in [n for n in f.tree if n.endswith("optim_states.pt")]:
-                del f.tree[n]
+                if "fp32_flat_groups" in f.tree[n]["optimizer_state_dict"]:     # ZeRO-3: all the weights there are
+                    f.tree[n]["optimizer_state_dict"]["optimizer_state_dict"]["state"] = {}
+                else:
+                    del f.tree[n]
             for d, key in list(walk(f, "args.no_save_optim")):
                 d[key] = True
         elif one == "rng":

@@ -84,7 +84,7 @@ while read -r key path big small; do
         loose "$key: drop" "$path" drop '3.mlp.*' '*norm.bias' -- '3.mlp.*' '*norm.bias' ;;
     zero[123]*)
         loose "$key: set" "$path" set global_samples=12 -- global_samples 12
-        [ "$key" != "${key#zero3}" ] || loose "$key: drop" "$path" drop optimizer -- optimizer ;;
+        loose "$key: drop" "$path" drop optimizer -- optimizer ;;
     esac
     quick && continue
     edit "$key: put a small one" "$path" put "$small" "$W/$key-small.npy" -- "$small" "$W/$key-small.npy"

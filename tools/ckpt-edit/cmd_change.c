@@ -173,7 +173,32 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- drop ---- */
 
-/* Of ZeRO-3 and of a universal form the masters are all there is. */
+/* ZeRO-3's masters are all the weights there are: its files stay, with an optimizer that has not stepped yet. */
+static int drop_moments(struct source *s, struct edit *x, struct err *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct pk *root = s->file[i].cls == FILE_OPTIMIZER ? edit_tree(x, i, e) : NULL;
+        struct pk *adam = pk_get(pk_get(root, "optimizer_state_dict"), "optimizer_state_dict");
+        uint32_t n_states = 0;
+
+        if (e->kind != ERR_NONE)
+            return -1;
+        if (!pk_pairs(pk_get(adam, "state"), &n_states) || n_states == 0)
+            continue;
+        pk_set_str(edit_arena(x), adam, "state", pk_dict(edit_arena(x)));
+        edit_forget(x, i);
+        n++;
+    }
+    for (int i = 0; i < s->n_params; i++)
+        s->param[i].has_digest[STATE_EXP_AVG] = s->param[i].has_digest[STATE_EXP_AVG_SQ] = false;
+    if (n == 0)
+        err_usage(e, "drop optimizer: %s has no moments", s->path);
+    return n == 0 ? -1 : 0;
+}
+
+/* Of a universal form the masters are all there is. */
 static int check_weights(const struct source *s, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -192,6 +217,8 @@ static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
 {
     int n = 0;
 
+    if (s->kind == LAYOUT_ZERO && s->zero_stage == 3)
+        return drop_moments(s, x, e);
     if (check_weights(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_files; i++) {

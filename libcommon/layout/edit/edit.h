@@ -26,6 +26,8 @@ void edit_free(struct edit *x);                 /* NULL is fine */
  */
 MUST_CHECK struct pk *edit_tree(struct edit *x, int file, struct err *e);
 struct arena *edit_arena(struct edit *x);
+/* Records that the tree, once changed, names no more are left out of the file. */
+void edit_forget(struct edit *x, int file);
 /* The tree as it is by now, to be read. NULL, with *e where it is a .pt that cannot be opened: it holds none. */
 const struct pk *edit_root(struct edit *x, int file, struct err *e);
 /* The result has no such file. */

@@ -15,9 +15,10 @@ struct edit_run {
 };
 enum { EDIT_ZEROS = -1 };               /* from.record: zero bytes */
 
-/* Of a .pt: a record that keeps some of its bytes alone. */
+/* Of a .pt: a record that keeps some of its bytes alone, or goes. */
 struct edit_cut {
     int entry;                          /* of the zip */
+    bool gone;
     uint64_t at, len;
 };
 

@@ -128,37 +128,50 @@ static struct edit_cut kept_of(const struct edit_file *f, int i, uint64_t size)
     for (int k = 0; k < f->n_cuts; k++)
         if (f->cut[k].entry == i)
             return f->cut[k];
-    return (struct edit_cut){ i, 0, size };
+    return (struct edit_cut){ .entry = i, .len = size };
 }
 
-/* A .pt: its records, with data.pkl in its new form. */
-static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, const char *path)
+/* Those that remain, with data.pkl in its new form; entry[] of the zip. */
+static void list_records(struct written *o, int *entry)
 {
     const struct zip *z = pt_zip(o->f->pt);
 
-    o->n = zip_n(z);
-    o->tree = -1;
-    o->record = arena_alloc(w->arena, (size_t)o->n * sizeof *o->record);
-    o->item = arena_alloc(w->arena, (size_t)o->n * sizeof *o->item);
-    for (int i = 0; i < o->n; i++) {
+    for (int i = 0; i < zip_n(z); i++) {
         const struct zip_entry *en = zip_entry(z, i);
+        const struct edit_cut kept = kept_of(o->f, i, en->size);
 
-        o->record[i] = (struct zip_out){ .name = en->name, .size = kept_of(o->f, i, en->size).len, .crc = en->crc };
-        o->item[i] = -1;
-        if (!o->f->root || !str_ends(en->name, "/data.pkl"))
+        if (kept.gone)
             continue;
-        pickle_write(o->f->root, &o->pickle);
-        o->tree = i;
-        o->record[i].size = o->pickle.len;
-        o->record[i].crc = crc_bytes(0, o->pickle.buf, o->pickle.len);
+        entry[o->n] = i;
+        o->item[o->n] = -1;
+        o->record[o->n] = (struct zip_out){ .name = en->name, .size = kept.len, .crc = en->crc };
+        if (o->f->root && str_ends(en->name, "/data.pkl")) {
+            pickle_write(o->f->root, &o->pickle);
+            o->tree = o->n;
+            o->record[o->n].size = o->pickle.len;
+            o->record[o->n].crc = crc_bytes(0, o->pickle.buf, o->pickle.len);
+        }
+        o->n++;
     }
     o->layout = zip_layout_new(o->record, o->n);
+}
+
+/* A .pt: its records. */
+static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, const char *path)
+{
+    const struct zip *z = pt_zip(o->f->pt);
+    int *entry = xcalloc((size_t)zip_n(z) + 1, sizeof *entry);
+
+    o->tree = -1;
+    o->record = arena_alloc(w->arena, (size_t)zip_n(z) * sizeof *o->record);
+    o->item = arena_alloc(w->arena, (size_t)zip_n(z) * sizeof *o->item);
+    list_records(o, entry);
     o->dst = plan_add_sized(p, path, zip_layout_size(o->layout));
     for (int i = 0; i < o->n; i++) {
-        const struct zip_entry *en = zip_entry(z, i);
+        const struct zip_entry *en = zip_entry(z, entry[i]);
         struct record rec = { .file = o->f->file, .at = en->at, .len = en->size, .crc = en->crc,
                               .has_crc = en->crc != 0 || en->size == 0, .name = en->name };
-        struct edit_cut kept = kept_of(o->f, i, en->size);
+        struct edit_cut kept = kept_of(o->f, entry[i], en->size);
         const struct tmap *m;
 
         if (i == o->tree || kept.len == 0)
@@ -168,6 +181,7 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
                                                        .policy = REPLICAS_FIRST, .name = en->name },
                               o->dst, o->record[i].at);
     }
+    free(entry);
 }
 
 /* Any other file: all its bytes. */

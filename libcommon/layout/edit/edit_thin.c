@@ -1,5 +1,5 @@
 /*
- * edit_thin.c - records of .pt files that are larger than what their tensors use of them
+ * edit_thin.c - records of .pt files that are larger than what their tensors use of them, or that none uses any more
  *
  * torch.save writes a tensor's whole storage, though it may be a view of a small part. What no tensor reaches is cut
  * off at both ends of a storage, and the pickle says so; tensors that share a storage go on sharing it.
@@ -146,7 +146,7 @@ static void thin_file(struct edit *x, struct edit_file *f)
     f->cut = arena_alloc(x->arena, ((size_t)zip_n(z) + 1) * sizeof *f->cut);
     for (int i = 0; i < zip_n(z); i++)
         if (is_cut(&h, i)) {
-            f->cut[f->n_cuts++] = (struct edit_cut){ i, h.used[i].from, h.used[i].end - h.used[i].from };
+            f->cut[f->n_cuts++] = (struct edit_cut){ i, false, h.used[i].from, h.used[i].end - h.used[i].from };
             f->cut_bytes += zip_entry(z, i)->size - (h.used[i].end - h.used[i].from);
         }
     if (f->n_cuts)
@@ -168,4 +168,39 @@ int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
         *saved += f->cut_bytes;
     }
     return 0;
+}
+
+/* ---- records that go ---- */
+
+/* On a way through a new tree: which storages does it name? */
+static struct pk *find_named(void *ctx, const struct pk *v)
+{
+    const struct thinning *h = ctx;
+    const int entry = v->type == PK_PERSID ? entry_of(h->pt, v) : -1;
+
+    if (entry >= 0)
+        h->used[entry].whole = true;
+    return NULL;
+}
+
+void edit_forget(struct edit *x, int file)
+{
+    struct edit_file *f = edit_find_file(x, x->s->file[file].file);
+    const struct zip *z = pt_zip(f->pt);
+    struct thinning h = { .pt = f->pt };
+    struct arena *scratch = arena_new(0);
+    char *data = str_fmt("%s/data/", pt_prefix(f->pt));
+
+    h.used = xcalloc((size_t)zip_n(z) + 1, sizeof *h.used);
+    pk_copy_swap(scratch, f->root, find_named, &h);
+    f->cut = arena_alloc(x->arena, ((size_t)zip_n(z) + 1) * sizeof *f->cut);
+    f->n_cuts = 0;
+    for (int i = 0; i < zip_n(z); i++)
+        if (!h.used[i].whole && str_starts(zip_entry(z, i)->name, data)) {
+            f->cut[f->n_cuts++] = (struct edit_cut){ .entry = i, .gone = true };
+            f->cut_bytes += zip_entry(z, i)->size;
+        }
+    free(data);
+    free(h.used);
+    arena_free(scratch);
 }

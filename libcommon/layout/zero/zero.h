@@ -24,6 +24,7 @@
  *   unreadable E, class E, opaque W    as for the deepspeed layout
  *   key E/N               a key is absent or not what it should be
  *   no_optimizer W        no optim_states files: weights only
+ *   no_moments E/W        ZeRO-3: masters alone; E: on some ranks
  *   groups E              group counts differ between param_shapes, masters and states
  *   partition E           a vector's length does not fit the rule
  *   padding E             recorded padding is not what the rule gives
@@ -60,6 +61,7 @@ struct zero_rank {
     struct zero_run (*run)[ZERO_STATES];        /* [groups]; NULL: its optimizer file is not usable */
     struct zero_run *frozen;    /* [n_frozen] ZeRO-3: its pieces; NULL: not usable */
     double step;                /* the optimizer's counter; -1: unknown */
+    bool no_moments;            /* ZeRO-3: masters alone */
 };
 
 /* A tensor of rank 0's `module`. */

@@ -110,6 +110,16 @@ static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, 
     return false;
 }
 
+/* ZeRO-3's weights may stand without moments: its state is empty then, or not there, as zero_to_fp32.py has it. */
+static bool has_no_moments(const struct zero_shard *k)
+{
+    const struct pk *state = pk_get(pk_get(k->opt, "optimizer_state_dict"), "state");
+    uint32_t n = 0;
+
+    pk_pairs(state, &n);
+    return k->z->stage == 3 && n == 0;
+}
+
 /* ZeRO-3 does not step a sub-group without gradients, and an optimizer that never stepped has no moments at all. */
 static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
 {
@@ -121,7 +131,8 @@ static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
 
     run[ZERO_FP32] = flat_run(k, fp32, g, words[ZERO_FP32]);
     for (int s = ZERO_AVG; s < ZERO_STATES; s++)
-        run[s] = flat_run(k, pk_get(state, words[s]), g, words[s]);
+        run[s] = k->rank->no_moments ? (struct zero_run){ .record = -1 }
+                                     : flat_run(k, pk_get(state, words[s]), g, words[s]);
     adam_check(&a, g, k->j->r);
     for (int s = 0; s < ZERO_STATES; s++)
         ok &= fits(k, &run[s], g, words[s]);
@@ -253,6 +264,7 @@ void zero_shards_rank(const struct pt_files_job *j)
     if (!masters)
         return;
     read_step(&k);
+    k.rank->no_moments = has_no_moments(&k);
     k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
     for (int g = 0; g < z->shape.n_groups; g++)
         read_runs(&k, adam_list_at(masters, g), g);

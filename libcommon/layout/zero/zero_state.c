@@ -32,6 +32,23 @@ static void compare_steps(struct zero *z)
                        "optimizer step %.0f, rank 0 has %.0f", z->rank[r].step, first);
 }
 
+/* They are there on all ranks that were read, or on none. */
+static void compare_moments(struct zero *z)
+{
+    int without = -1, with = -1;
+
+    for (int r = 0; r < z->world; r++)
+        if (z->rank[r].run)
+            *(z->rank[r].no_moments ? &without : &with) = r;
+    if (without >= 0 && with >= 0)
+        report_add(z->r, SEV_ERROR, "no_moments",
+                   files_name(z->s->files, z->s->file[z->optim_file[without]].file), ERR_NO_BYTE, NULL,
+                   "holds no moments of Adam's, rank %d's file does", with);
+    else if (without >= 0)
+        report_add(z->r, SEV_WARNING, "no_moments", z->s->path, ERR_NO_BYTE, NULL,
+                   "holds no moments of Adam's: weights alone, as masters");
+}
+
 void zero_state_read(struct zero *z, const struct pt *model, const struct source_file *optim)
 {
     run_state_read(z->s, model);
@@ -40,4 +57,5 @@ void zero_state_read(struct zero *z, const struct pt *model, const struct source
         return;
     read_optimizer(z, optim);
     compare_steps(z);
+    compare_moments(z);
 }

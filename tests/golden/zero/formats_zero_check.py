@@ -10,6 +10,9 @@
                             a new run's, and the files' weights are UNIVERSAL's masters rounded.
   models DIR...             universal forms: what model_states hold is what DeepSpeed would have saved of the parameters'
                             files, in the type that ds_config says: weights, frozen ones and shapes, by torch alone.
+  moments FIXTURE FULL DIR  under torchrun: DIR is FULL, a checkpoint of ZeRO-3, without moments. zero_to_fp32.py makes the same
+                            of both, an engine loads both alike without optimizer states, and DIR with them: the masters
+                            are the saved ones, Adam begins anew, and a step of training goes well.
   weights FIXTURE STAGE DIR under torchrun: an engine takes the weights of DIR alone (load_module_only), as FIXTURE's
                             model_states has them.
   fsdp FIXTURE DCP          under torchrun: torch.distributed.checkpoint loads DCP, a folder that reshape made of FIXTURE,
@@ -101,7 +104,7 @@ def computes_in(dtype):
         type(get_accelerator()).is_fp16_supported = lambda self: True
 
 
-def gathered(engine, stage, world):
+def gathered(engine, stage, world, moments=("exp_avg", "exp_avg_sq")):
     """State and name -> SHA-256, as the engine has it now."""
     import deepspeed
     import torch.distributed as dist
@@ -125,7 +128,7 @@ def gathered(engine, stage, world):
                 out["fp32 " + n] = sha(p.data)
         elif stage == 3:
             out["fp32 " + n] = sha(safe_get_full_fp32_param(p))
-            for state in ("exp_avg", "exp_avg_sq"):
+            for state in moments:
                 out[f"{state} {n}"] = sha(safe_get_full_optimizer_state(p, state))
         else:
             for state in ("fp32", "exp_avg", "exp_avg_sq"):
@@ -305,6 +308,41 @@ def weights(fixture, stage, folder):
     dist.destroy_process_group()
 
 
+def moments(fixture, full, folder):
+    import deepspeed
+    import torch.distributed as dist
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint as merged
+    torch.set_num_threads(1)
+    deepspeed.init_distributed(dist_backend="gloo")
+    run, want = RUNS[os.path.basename(fixture)], expected(fixture)
+    computes_in(run.get("dtype"))
+    a, b = merged(full), merged(folder)
+    assert list(a) == list(b) and all(torch.equal(a[k], b[k]) for k in a) and len(a) > 3
+
+    def loaded(path, **how):
+        model = build(run)
+        engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(run, model), config=config(run, 3))
+        assert engine.load_checkpoint(path, **how)[0] and engine.global_steps == 5
+        return engine, gathered(engine, 3, dist.get_world_size(), ())
+
+    weights = [loaded(path, load_optimizer_states=False)[1] for path in (full, folder)]
+    assert weights[0] == weights[1]
+    engine, have = loaded(folder)
+    wrong = [k for k in have if k in want and have[k] != want[k]]
+    assert not wrong and len(have) > 3, wrong[:4]
+    assert not any("exp_avg" in s for s in engine.optimizer.optimizer.state.values())
+    g = torch.Generator().manual_seed(SEED)
+    x = torch.randint(0, run["vocab"], (2, 16), generator=g)
+    for _ in range(3 if run.get("dtype") == "fp16" else 1):
+        engine.backward(loss := engine(input_ids=x, labels=x).loss)
+        engine.step()
+    assert torch.isfinite(loss)
+    if dist.get_rank() == 0:
+        print(f"ZeRO-3, no moments: {len(a)} weights merged, {len(have)} masters equal, a step with loss {loss.item()}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def models(*folders):
     n = 0
     for folder in folders:
@@ -382,6 +420,8 @@ if __name__ == "__main__":
         load(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     elif sys.argv[1] == "cast":
         cast(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    elif sys.argv[1] == "moments":
+        moments(*sys.argv[2:])
     elif sys.argv[1] == "models":
         models(*sys.argv[2:])
     elif sys.argv[1] == "weights":
