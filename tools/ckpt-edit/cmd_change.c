@@ -144,6 +144,21 @@ static int split_name(struct edit *x, const char *word, const char **name, int *
     return *state < 0 ? -1 : 0;
 }
 
+/* Says why nothing is there to be set to 0. */
+static void miss(const struct source *s, const char *word, const char *pattern, int state, struct err *e)
+{
+    bool named = false;
+
+    for (int i = 0; i < s->n_params && !named; i++)
+        named = fnmatch(pattern, s->param[i].name, 0) == 0;
+    if (!named || (state >= 0 && state != STATE_EXP_AVG && state != STATE_EXP_AVG_SQ))
+        err_usage(e, "zero %s: %s has nothing of that name and state; ckpt-inspect ls lists what it has", word,
+                  s->path);
+    else
+        err_usage(e, "zero %s: %s %s: PATTERN:STATE sets weights to 0 (ckpt-inspect ls lists their states)", word,
+                  s->path, s->kind == LAYOUT_HF ? "is a model folder, which has no moments" : "has no moments of it");
+}
+
 int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     for (int i = 0; i < j->n_args; i++) {
@@ -163,8 +178,7 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
                 n++;
             }
         if (n == 0) {
-            err_usage(e, "zero %s: %s has nothing of that name and state; ckpt-inspect ls lists what it has", j->arg[i],
-                      s->path);
+            miss(s, j->arg[i], pattern, state, e);
             return -1;
         }
     }
