@@ -69,6 +69,8 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
  */
 static int find_family(const struct export_job *j, const struct source *s, struct family **f, struct err *e)
 {
+    int named;
+
     *f = family_cli_open(j->rules, j->config_file, e);
     if (e->kind != ERR_NONE)
         return -1;
@@ -77,11 +79,12 @@ static int find_family(const struct export_job *j, const struct source *s, struc
         err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
         return -1;
     }
-    if (*f && !j->rules && !hf_is_in_shards(s, *f)) {
+    named = *f && !j->rules ? hf_is_in_shards(s, *f, e) : 1;
+    if (named < 1) {
         family_free(*f);
         *f = NULL;
     }
-    return 0;
+    return named < 0 ? -1 : 0;
 }
 
 /* Parameters get Transformers' names, by the rules of their family, if it is one. */

@@ -92,14 +92,20 @@ bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h
     return found;
 }
 
-bool hf_is_in_shards(const struct source *s, const struct family *f)
+int hf_is_in_shards(const struct source *s, const struct family *f, struct err *e)
 {
+    const char *in = NULL, *other = NULL;
     struct family_hit h;
 
-    for (int i = 0; i < s->n_params; i++)
-        if (family_find(f, s->param[i].name, &h) && h.in_shards)
-            return true;
-    return false;
+    for (int i = 0; i < s->n_params; i++)       /* of a tied weight the first name decides */
+        if (!s->param[i].shared_with)
+            *(family_find(f, s->param[i].name, &h) && h.in_shards ? &in : &other) = s->param[i].name;
+    if (!in || !other)
+        return in != NULL;
+    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: no rule of the family %s has this name in shards, and %s is one: "
+             "names are all of one kind, or none is translated; ckpt-edit rename changes them", other, family_name(f),
+             in);
+    return -1;
 }
 
 static int refuse(const struct translation *t, const char *param, const char *why)

@@ -29,8 +29,11 @@ MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_s
  * ("wte.weight" for "transformer.wte.weight").
  */
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
-/* Has the source a parameter under one of the family's names in shards? */
-bool hf_is_in_shards(const struct source *s, const struct family *f);
+/*
+ * Are the source's parameters under the family's names in shards? 1: all of them; 0: none. -1: some are, ERR_DATA names
+ * one of either kind.
+ */
+MUST_CHECK int hf_is_in_shards(const struct source *s, const struct family *f, struct err *e);
 /*
  * Replace s->param. Which of the new parameters Transformers keeps as [in, out], while their shapes and maps are as
  * before: an array in the source's arena. NULL and ERR_DATA: a parameter that no rule has, or two, a layer without
