@@ -36,4 +36,7 @@ struct ds_name ds_name_parse(const char *name);
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
                    struct report *r);
 
+/* Beside the files of a tag: what merge-tp settled where copies had drifted apart. */
+#define DS_REPAIR_LOG_NAME "repair.jsonl"
+
 #endif

@@ -33,6 +33,8 @@ int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct
 int merge_settle(struct merge_job *j, struct source *s, struct err *e);
 /* Copies that were compared, and what was settled, for --json. */
 json_t *merge_json(const struct merge_job *j);
+/* How many parameters were repaired, and where it stands; of an OUT that is there. */
+void merge_tell_settled(const struct merge_job *j);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct merge_job *j);
 

@@ -28,9 +28,8 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
 static void print_result(const struct merge_job *j, const struct ds_write *w, const struct convert_result *r)
 {
     ds_write_tell_result(w, r, j->cli.json ? merge_json(j) : NULL);
-    if (r->published && j->repaired.n && !j->cli.json)
-        cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
-                j->repaired.n_params == 1 ? "" : "s", j->out);
+    if (r->published)
+        merge_tell_settled(j);
 }
 
 /* ---- merging ---- */

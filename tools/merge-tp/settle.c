@@ -7,6 +7,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/layout/ds_names.h"
 #include "tools/merge-tp/merge.h"
 
 static json_t *repaired_json(const struct merge_job *j)
@@ -49,4 +50,11 @@ int merge_settle(struct merge_job *j, struct source *s, struct err *e)
     if (j->replicas.in_sync)
         return 0;
     return j->cli.replicas == REPLICAS_FAIL ? merge_refuse_drift(j, s, e) : merge_repair(j, s, e);
+}
+
+void merge_tell_settled(const struct merge_job *j)
+{
+    if (j->repaired.n && !j->cli.json)
+        cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
+                j->repaired.n_params == 1 ? "" : "s", j->out);
 }

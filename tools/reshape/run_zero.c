@@ -2,10 +2,9 @@
  * run_zero.c - checkpoints of ZeRO without the pipeline engine: another number of ranks, another stage, another
  * layout's
  */
-#include <stdlib.h>
-
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/zero/zero_fresh.h"
+#include "tools/common/zero_write.h"
 #include "tools/reshape/reshape.h"
 
 /* Options that say something of tensor or pipeline ranks, or of what only their files hold. */
@@ -49,21 +48,6 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
     return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }
 
-static int write_target(struct reshape_job *j, struct source *s, const struct zero_target *t, struct err *e)
-{
-    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
-    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
-    char *what = str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, s->n_params);
-    int rc;
-
-    c.what = what;
-    c.facts = json_pack("{s:i, s:i}", "zero_stage", t->shape.stage, "ranks", t->shape.world);
-    rc = convert_cli_write(&c, zero_sink(&so, t), e);
-    json_decref(c.facts);
-    free(what);
-    return rc;
-}
-
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
 {
     const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
@@ -71,16 +55,15 @@ int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
     static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
     const struct zero_fresh_request fresh = { j->weights_only ? ZERO_FRESH_WEIGHTS : ZERO_FRESH_RANKS,
                                               dtypes[j->dtype], j->target.q.like };
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct report *notes = report_new();
     struct zero_target *t = NULL;
     int rc = -1;
 
     if (check(j, s, e) == 0 && zero_fresh_make(s, &fresh, notes, e) == 0)
         t = zero_target_new(s, &q, notes, e);
-    if (t) {
-        cli_warn_findings(&j->cli, notes);
-        rc = write_target(j, s, t, e);
-    }
+    if (t)
+        rc = zero_write(&c, t, notes, e);
     zero_target_free(t);
     report_free(notes);
     return rc;

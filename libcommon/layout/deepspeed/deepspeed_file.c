@@ -113,3 +113,12 @@ int ds_file_write_mp(const char *dir, int mp, const struct pk *root, const struc
     free(path);
     return rc;
 }
+
+int ds_file_write_log(const char *dir, const struct strbuf *log, struct err *e)
+{
+    char *path = path_join(dir, DS_REPAIR_LOG_NAME);
+    int rc = file_replace(path, log->buf, log->len, e);
+
+    free(path);
+    return rc;
+}

@@ -37,5 +37,7 @@ MUST_CHECK int ds_file_seal(const char *dir, const struct ds_file *f, const stru
 /* A whole mp_rank file; `root` may hold tensors of `pt`, a file of `files`. */
 MUST_CHECK int ds_file_write_mp(const char *dir, int mp, const struct pk *root, const struct pt *pt,
                                 struct files *files, struct err *e);
+/* What was settled where copies had drifted apart, as DS_REPAIR_LOG_NAME. */
+MUST_CHECK int ds_file_write_log(const char *dir, const struct strbuf *log, struct err *e);
 
 #endif

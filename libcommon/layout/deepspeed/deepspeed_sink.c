@@ -177,15 +177,6 @@ static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
     return rc;
 }
 
-static int write_repair_log(struct sink *k, const struct strbuf *log, struct err *e)
-{
-    char *path = path_join(k->dir, DS_REPAIR_LOG_NAME);
-    int rc = file_replace(path, log->buf, log->len, e);
-
-    free(path);
-    return rc;
-}
-
 static int finish(struct sink *k, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
@@ -198,7 +189,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
         for (int tp = 0; tp < w->t->topo.tp; tp++)
             if (write_mp_rank(k, pp, tp, e) < 0)
                 return -1;
-    return w->t->repair_log ? write_repair_log(k, w->t->repair_log, e) : 0;
+    return w->t->repair_log ? ds_file_write_log(k->dir, w->t->repair_log, e) : 0;
 }
 
 /* ---- digests ---- */

@@ -81,9 +81,6 @@ struct ds_tparam {
     int place;                          /* ... and in the optimizer's lists */
 };
 
-/* Beside the files of a tag: what merge-tp settled where copies had drifted apart. */
-#define DS_REPAIR_LOG_NAME "repair.jsonl"
-
 /* A value of the mp_rank files that is changed. */
 struct ds_edit {
     const char *path;                   /* "args.lr" */

@@ -86,8 +86,8 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
     }
     z->n_files = s->n_files;
     for (int i = 0; i < l->n && z->tp == 0; i++)
-        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0)
-            add_file(z, &l->member[i], ds_name_parse(MANIFEST_NAME));
+        if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, DS_REPAIR_LOG_NAME) == 0)
+            add_file(z, &l->member[i], ds_name_parse(l->member[i].name));
     settle_prefix(z);
     return 0;
 }

@@ -182,7 +182,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
         rc = ds_file_seal(k->dir, &w->file[i], &x.ds, false, e);
         zero_tree_free(&x);
     }
-    return rc;
+    return rc == 0 && w->t->repair_log ? ds_file_write_log(k->dir, w->t->repair_log, e) : rc;
 }
 
 /* ---- digests ---- */

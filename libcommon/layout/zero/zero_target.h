@@ -39,6 +39,7 @@ struct zero_target {
     bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
     bool whole;                         /* BF16_Optimizer: masters keep their padding */
     enum dtype weights;
+    const struct strbuf *repair_log;    /* to be written beside the files, as repair.jsonl; NULL: none */
 };
 
 /*
