@@ -76,13 +76,18 @@ class Folder:
         self.copies.setdefault((name, state), {}).setdefault(copy, []).append((view, place))
 
     def find_universal(self):
+        # A tied weight's second name has a folder, too; rank 0 alone says so.
+        shared = {k: v for n, t in self.tree.items() if n.endswith("model_states.pt")
+                  for k, v in (t.get("shared_params") or {}).items()}
         for file, tree in self.tree.items():
             parts = file.split("/")
             if len(parts) != 3 or parts[2] == "step.pt":
                 continue
             t = tree["param"] if isinstance(tree, dict) else tree
-            self.shape[parts[1]] = list(t.shape)
-            self.add(parts[1], parts[2][:-3], 0, flat(t), torch.arange(t.numel()))
+            name = shared.get(parts[1], parts[1])
+            self.shape[name] = list(t.shape)
+            self.add(name, parts[2][:-3], parts[1] == name, flat(t), torch.arange(t.numel()))
+            self.second.add(False)
 
     def models(self):
         """Files of arguments and weights by their rank."""

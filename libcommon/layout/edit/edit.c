@@ -261,7 +261,8 @@ static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t
     p->has_digest[st] = false;
 }
 
-bool edit_same_bytes(const struct param *p, const struct param *q, enum state st)
+/* Have the two one place for their state's bytes? q may be NULL. */
+static bool same_bytes(const struct param *p, const struct param *q, enum state st)
 {
     const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
     const struct extent *x, *y;
@@ -299,18 +300,46 @@ static int change_fragment(struct edit *x, const struct param *p, enum state st,
     return 0;
 }
 
+bool edit_second_name(const struct source *s, const struct param *p, enum state st)
+{
+    const struct param *first = p->shared_with ? source_param(s, p->shared_with) : NULL;
+
+    return first && p->state[st] && first->state[st] && p->state[st]->len == first->state[st]->len;
+}
+
+/* A universal form of ZeRO has a tied weight's names in folders of their own. */
+static int change_names(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
+                        struct err *e)
+{
+    const char *first = p->shared_with ? p->shared_with : p->name;
+
+    for (int i = 0; i < x->s->n_params; i++) {
+        struct param *q = &x->s->param[i];
+
+        if (q == p || same_bytes(p, q, st) ||
+            (strcmp(q->name, first) == 0 ? !edit_second_name(x->s, p, st)
+                                         : !q->shared_with || strcmp(q->shared_with, first) != 0 ||
+                                           !edit_second_name(x->s, q, st)))
+            continue;
+        if (change_map(x, q->state[st], from, e) < 0)
+            return -1;
+        note_digest(x, q, st, from->crc);
+    }
+    return 0;
+}
+
 int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e)
 {
     struct param *holder = p->shared_with ? source_param(x->s, p->shared_with) : NULL;
-    const struct param *all = edit_same_bytes(p, holder, st) ? holder : p;
+    const struct param *all = same_bytes(p, holder, st) ? holder : p;
 
     if (change_map(x, p->state[st], from, e) < 0 || (all->tied[st] && change_map(x, all->tied[st], from, e) < 0) ||
         (st == STATE_FP32 && all->copy && change_map(x, all->copy, from, e) < 0) ||
-        change_fragment(x, p, st, from, e) < 0)
+        change_fragment(x, p, st, from, e) < 0 || change_names(x, p, st, from, e) < 0)
         return -1;
     note_digest(x, p, st, from->crc);
     for (int i = 0; i < x->s->n_params; i++)
-        if (x->s->param[i].has_digest[st] && edit_same_bytes(&x->s->param[i], p, st))
+        if (x->s->param[i].has_digest[st] && same_bytes(&x->s->param[i], p, st))
             note_digest(x, &x->s->param[i], st, from->crc);
     return 0;
 }

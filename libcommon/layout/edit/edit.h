@@ -41,13 +41,13 @@ struct edit_from {
 };
 /*
  * Every copy of a parameter's state (tensor-parallel replicas, the tied one of the last stage, fp32 weights beside
- * masters) gets these bytes, wherever its pieces lie. ERR_DATA: they lie in a file that cannot be changed; two changes
- * of the same bytes.
+ * masters, a second name's) gets these bytes, wherever its pieces lie. ERR_DATA: they lie in a file that cannot be
+ * changed; two changes of the same bytes.
  */
 MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e);
 
-/* Have the two one place for their state's bytes? The change of the first is that of both. q may be NULL. */
-bool edit_same_bytes(const struct param *p, const struct param *q, enum state st);
+/* Is it a tied weight's second name, whose state is the first one's, whether it has bytes of its own or not? */
+bool edit_second_name(const struct source *s, const struct param *p, enum state st);
 
 /*
  * Cut off what no tensor uses of the storages of all .pt files, of any layout; *saved bytes. ERR_DATA: one is damaged,

@@ -25,11 +25,8 @@ struct mixed {
 
 static bool is_mixed(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st)
 {
-    const struct param *holder = p->shared_with ? source_param(s, p->shared_with) : NULL;
-
     return p->state[st] && dtype_is_float(p->state[st]->dtype) &&
-           (st == STATE_BF16 || st == STATE_FP32 || m->moments) &&
-           !edit_same_bytes(p, holder, st);
+           (st == STATE_BF16 || st == STATE_FP32 || m->moments) && !edit_second_name(s, p, st);
 }
 
 static void add_shape(struct strbuf *b, const struct param *p)
