@@ -15,7 +15,7 @@ done
 
 # What ckpt-edit makes of them: as torch has it of the .pt files, and what the index says of the run is what they say.
 check "reference" ds2universal -q "$data/global_step20" "$W/pt"
-for form in hdf5 hdf5--split; do
+for form in hdf5--split hdf5; do
     edited() {  # VERB ARG...
         check "$form: $1" ckpt-edit -q "$@" "$W/$form" "$W/edited"
         check "$form: $1, sound" ckpt-inspect verify --strict -q "$W/edited"
@@ -26,9 +26,9 @@ for form in hdf5 hdf5--split; do
     check "$form: zero" ckpt-edit -q zero '3.mlp.*' "$W/$form" "$W/zeroed"
     check "$form: zero, by h5py" "$python" "$script" --zeroed "$W/zeroed" "$W/$form" '3.mlp.*'
     rm -rf "$W/zeroed"
-    edited retag --step 30 --samples 300 --tokens 40000
     edited layers keep 3,0,0-1
-    quick && continue
+    quick && break
+    edited retag --step 30 --samples 300 --tokens 40000
     edited set lr=0.125
     edited vocab --tokens 600
     edited cast fp16

@@ -61,6 +61,7 @@ static void test_copy(void **state)
 
 static void test_shift(void **state)
 {
+    static const uint8_t zeros[67];
     static const uint64_t after[] = { 0, 1, 2, 255, 256, 4096, 1ull << 20, (1ull << 31) + 7, 0xfffffffe, 0xffffffff,
                                       0x100000000, (1ull << 40) + 12345, 1ull << 61, INT64_MAX };
     uint32_t crc = 0xdeadbeef;
@@ -74,6 +75,8 @@ static void test_shift(void **state)
     }
     /* 2^63: 2^32 - 1 zero bytes are a whole turn, and 2^63 leaves 2^31 of the last one. */
     assert_int_equal(crc_shift(crc, 1ull << 63), crc_shift(crc, 1ull << 31));
+    for (size_t n = 0; n <= sizeof zeros; n++)
+        assert_int_equal(crc_zeros(n), crc_bytes(0, zeros, n));
 }
 
 static void test_sum_in_any_order(void **state)
