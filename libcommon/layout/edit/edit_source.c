@@ -48,9 +48,9 @@ void edit_source_set(struct source *s, int i, const struct edit_new *t)
     p->ndim = t->ndim;
     memcpy(p->shape, t->shape, sizeof p->shape);
     for (int st = 0; st < STATE_N; st++) {
+        p->has_digest[st] = p->has_digest[st] && p->state[st] == t->map[st];
         p->state[st] = (struct tmap *)t->map[st];
         p->tied[st] = NULL;
-        p->has_digest[st] = false;
     }
     p->copy = NULL;
 }

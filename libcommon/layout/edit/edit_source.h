@@ -17,7 +17,7 @@ struct source *edit_source_copy(struct edit *x);
  */
 typedef void edit_retell(void *ctx, struct arena *a, struct pk *root);
 void edit_source_retell(struct edit *x, struct source *s, edit_retell *retell, void *ctx);
-/* Give parameter `i` the maps, shape and name of t; nothing of what was known of its bytes holds any more. */
+/* Give parameter `i` the maps, shape and name of t; what was known of its bytes holds where they are the same. */
 void edit_source_set(struct source *s, int i, const struct edit_new *t);
 /* Give `to`, a copy of the source, the list's parameters in place of its own. */
 void edit_source_list(struct edit *x, struct source *to, const struct edit_states *list);
