@@ -38,6 +38,13 @@ if ! quick; then
     edit "of its masters" "$W/masters" 2 cast float16 -- cast fp16
     edit "of its masters, whole" "$W/masters" 1 cast float32 -- cast fp32
     edit "numbered layers" "$PWD/tests/data/torchdist/gpt/iter_0000005" 2 names layers.1. layers.2. -- rename 'layers[.]1' layers.2
+    # What is not known stays where it is, or is refused by name.
+    check "odd states" their odd "$W/odd"
+    edit "odd states: a name" "$W/odd" 1 names output_layer head -- rename output_layer head
+    edit "odd states: a type" "$W/odd" 1 cast bfloat16 -- cast bf16
+    check "odd states: no optimizer" ckpt-edit -q drop optimizer "$W/odd" "$W/none"
+    check "odd states: none of it" sh -c '! grep -qa optimizer "$1/.metadata"' sh "$W/none"
+    check_exit "odd states: other names" 2 "form that is not known" ckpt-edit rename decoder model "$W/odd" "$W/no"
     # With padding behind the tokens: 18 of them are 24 rows of 2 tensor ranks.
     check "padded" ckpt-edit -q vocab --tokens 18 --init zero "$W/in" "$W/padded"
     check "padded: counted" their says "$W/padded" vocab_size=18 padded_vocab_size=24 num_layers=2

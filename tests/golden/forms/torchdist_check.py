@@ -8,6 +8,7 @@ torchdist_check.py edited FOLDER JSON VERB ARG...    what FOLDER is to hold once
                                                      cast DTYPE
 torchdist_check.py args FOLDER KEY=VALUE...          arguments for its common.pt: whole numbers, and args.bf16
 torchdist_check.py says FOLDER KEY=VALUE...          they are these
+torchdist_check.py odd OUT                           a folder of states and numbers that are not known here
 torchdist_check.py flat OUT                          OUT/iter_0000001 and OUT/expected.json: moments as releases up to 0.15
                                                      flattened them (2 ranks; the shapes are put into .metadata by hand)
 """
@@ -197,6 +198,22 @@ def flat_rank(rank, world, meet, out):
     leave()
 
 
+def odd_rank(rank, world, meet, out):
+    """2 layers with whole numbers of their own, and an optimizer that keeps what is not known here."""
+    start(rank, world, meet)
+    import torch
+    from megatron.core import dist_checkpointing as dc
+    from megatron.core.dist_checkpointing import ShardedTensor
+    os.makedirs(out, exist_ok=True)
+    key, state = "decoder.layers.mlp.w.weight", {"head": ShardedTensor.from_rank_offsets("output_layer.weight", torch.randn(4, 4))}
+    for layer in range(2):
+        for name, v in ((key, torch.randn(4, 4)), ("decoder.layers.mlp.count", torch.arange(3)),
+                        (f"optimizer.state.factored.{key}", torch.randn(4)), (f"optimizer.state.exp_avg.{key}", torch.randn(4, 4))):
+            state[f"{name} {layer}"] = ShardedTensor.from_rank_offsets(name, v, (0, layer, 2), prepend_axis_num=1)
+    dc.save({**state, "iteration": 1, "checkpoint_version": 3.0}, out)
+    leave()
+
+
 def leave():
     """Megatron-core's writer and its tracker outlive a rank that just returns."""
     import multiprocessing as mp
@@ -229,6 +246,8 @@ if __name__ == "__main__":
         edited(*args)
     elif what in ("args", "says"):
         common_args(what, *args)
+    elif what == "odd":
+        spawn(odd_rank, 1, args[0])
     elif what == "flat":
         spawn(flat_rank, 2, args[0])
     else:

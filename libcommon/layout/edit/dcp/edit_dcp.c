@@ -135,22 +135,27 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 
 /* ---- without some entries ---- */
 
+static bool is_cores_optimizer(const struct source *s, const char *name)
+{
+    return s->kind == LAYOUT_TORCHDIST && (str_starts(name, "optimizer.") || strstr(name, ".optimizer."));
+}
+
 /* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
-static bool is_optimizers(struct edit *x, const struct dcp_entry *en)
+bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
 {
     const char *fqn, *what;
 
     if (x->s->kind == LAYOUT_TORCHDIST)
-        return str_starts(en->name, "optimizer.") || strstr(en->name, ".optimizer.") != NULL;
+        return is_cores_optimizer(x->s, en->name);
     for (int i = 0; i < en->n_path; i++)
         if (strcmp(en->path[i], "param_groups") == 0 || str_starts(en->path[i], "param_groups."))
             return true;
+    if (en->n_path >= 3 && strcmp(en->path[en->n_path - 3], "state") == 0)
+        return true;                    /* whatever an optimizer that is not known keeps */
     return dcp_names_optimizer(x->arena, en, &fqn, &what);
 }
 
-/* Parameters whose state an entry is: one, or of a stack one a row. */
-static void tell_states(struct edit *x, int i, void (*tell)(void *ctx, struct edit *x, const struct dcp_part *part),
-                        void *ctx)
+void edit_dcp_tell(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
 {
     const struct dcp_part *part = &x->entries->of->part[i];
 
@@ -172,16 +177,16 @@ static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part
     x->s->param[part->param - x->s->param].has_digest[part->state] = false;
 }
 
-/* Does each parameter still have a value? */
+/* Does each parameter still have a value? What only an optimizer knows, under a name of its own, needs none. */
 static int check_values(struct edit *x, struct err *e)
 {
     const struct source *s = x->s;
     bool *held = xcalloc((size_t)s->n_params + 1, sizeof *held);
 
     for (int k = 0; k < x->entries->n; k++)
-        tell_states(x, x->entries->entry[k].was, note_held, held);
+        edit_dcp_tell(x, x->entries->entry[k].was, note_held, held);
     for (int i = 0; i < s->n_params && e->kind == ERR_NONE; i++)
-        if (!held[i] && !s->param[i].copy && !s->param[i].shared_with)
+        if (!held[i] && !s->param[i].copy && !s->param[i].shared_with && !is_cores_optimizer(s, s->param[i].name))
             err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes "
                       "weights without the rest", s->path, s->param[i].name);
     free(held);
@@ -195,10 +200,10 @@ int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
     if (edit_entries_begin(x, e) < 0)
         return -1;
     for (int i = 0; i < t->n; i++)
-        if (!is_optimizers(x, &t->entry[i]))
+        if (!edit_dcp_is_optimizers(x, &t->entry[i]))
             edit_entries_add(x, i);
         else
-            tell_states(x, i, forget_digest, NULL);
+            edit_dcp_tell(x, i, forget_digest, NULL);
     if (x->entries->n == t->n) {
         err_usage(e, "drop optimizer: %s has nothing of an optimizer's", x->s->path);
         return -1;

@@ -22,8 +22,8 @@ static enum state weights_as(enum dtype to)
     return to == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 }
 
-/* Masters of weights of fp32 are no state of theirs. */
-static struct edit_states *list_of(const struct source *s, enum dtype to)
+/* cast[]: of each parameter. Masters of weights of fp32 are no state of theirs. */
+static struct edit_states *list_of(const struct source *s, const bool *cast, enum dtype to)
 {
     struct edit_states *list = xcalloc(1, sizeof *list);
     const enum state as = weights_as(to);
@@ -33,7 +33,7 @@ static struct edit_states *list_of(const struct source *s, enum dtype to)
         const struct tmap *masters = t.map[STATE_FP32], *m = masters ? masters : t.map[STATE_BF16];
 
         made = edit_states_add(list, &t);
-        if (!m || !dtype_is_float(m->dtype) || t.map[weights_of(&s->param[i])]->dtype == to)
+        if (!cast[i])
             continue;
         if (!t.map[STATE_BF16])
             made->map[STATE_FP32] = NULL;
@@ -44,11 +44,18 @@ static struct edit_states *list_of(const struct source *s, enum dtype to)
     return list;
 }
 
-/* Is the part of weights that get another type? */
-static bool is_cast(const struct dcp_part *part, enum dtype to)
+/* Is entry i of weights that get another type? */
+static bool is_cast(struct edit *x, int i, enum dtype to)
 {
-    return part->param && part->state == weights_of(part->param) && dtype_is_float(part->map->dtype) &&
-           part->map->dtype != to;
+    const struct dcp_part *part = &x->entries->of->part[i], *one = part->row ? part->row : part;
+
+    return one->param && one->state == weights_of(one->param) && dtype_is_float(one->map->dtype) &&
+           one->map->dtype != to && !edit_dcp_is_optimizers(x, &x->s->dcp->entry[i]);
+}
+
+static void note_cast(void *ctx, struct edit *x, const struct dcp_part *part)
+{
+    ((bool *)ctx)[part->param - x->s->param] = true;
 }
 
 /* Chunk k of the entry, of a stack a part of one row. */
@@ -82,15 +89,18 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
 int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
 {
     const struct dcp_table *t = x->s->dcp;
+    bool *cast = arena_alloc(x->arena, (size_t)x->s->n_params + 1);
 
-    x->states = list_of(x->s, to);
     if (edit_entries_begin(x, e) < 0)
         return -1;
+    for (int i = 0; i < t->n; i++)
+        if (is_cast(x, i, to))
+            edit_dcp_tell(x, i, note_cast, cast);
+    x->states = list_of(x->s, cast, to);
     for (int i = 0; i < t->n; i++) {
-        const struct dcp_part *part = &x->entries->of->part[i];
         struct edit_entry *n = edit_entries_add(x, i);
 
-        if (!is_cast(part->row ? part->row : part, to))
+        if (!is_cast(x, i, to))
             continue;
         n->en.dtype = to;
         n->retold = true;

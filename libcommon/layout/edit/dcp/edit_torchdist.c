@@ -321,26 +321,56 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
 
 /* ---- an entry ---- */
 
-/* The weights that go by the key of what only an optimizer knows; -1: there are none. */
-static int weights_of(const struct relisting *w, const struct dcp_entry *en)
+/* The key that an optimizer's state is of, or the entry's own. */
+static const char *key_of(const struct dcp_entry *en)
 {
     static const char begin[] = "optimizer.state.";
     const char *at = strstr(en->name, begin), *key = at ? strchr(at + sizeof begin - 1, '.') : NULL;
 
-    return key ? names_find(w->entry, key + 1) : -1;
+    return key ? key + 1 : en->name;
+}
+
+/* Does everything that is called so, up to the end of a key, stay as it is? */
+static bool all_stay(const struct relisting *w, const char *name, size_t n)
+{
+    const struct source *s = w->x->s;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        const int k = first_of(w, p);
+
+        if (strncmp(p->name, name, n) != 0 || (p->name[n] != '.' && p->name[n] != '\0'))
+            continue;
+        if (k < 0 || w->next[k] >= 0 || strcmp(w->list->tensor[k].name, p->name) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* What goes with layers in a way that is not known here can only stay where they do. */
+static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
+{
+    const struct dcp_entry *en = &w->x->s->dcp->entry[i];
+    const char *key = key_of(en);
+    const size_t n = torchdist_number_place(key) ? (size_t)torchdist_number_place(key) : strlen(key);
+
+    if (!all_stay(w, key, n))
+        return refuse(en, what, e);
+    edit_entries_add(w->x, i);
+    return 0;
 }
 
 int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i], *weights;
     const struct dcp_part *of = &w->x->entries->of->part[i];
-    const int k = of->param || of->row ? -1 : weights_of(w, en);
+    const int k = of->param || of->row || key_of(en) == en->name ? -1 : names_find(w->entry, key_of(en));
     struct object o;
 
     if (k >= 0) {
         weights = &w->x->s->dcp->entry[k];
         if (en->ndim != weights->ndim || memcmp(en->shape, weights->shape, sizeof en->shape) != 0)
-            return refuse(en, "has not the shape of its weights", e);
+            return relist_unknown(w, i, "has not the shape of its weights", e);
         of = &w->x->entries->of->part[k];
     }
     if (of->row)
@@ -350,7 +380,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
     if (!en->is_tensor && read_object(w->x->arena, en->name, &o))
         return relist_object(w, i, &o, e);
     if (en->is_tensor && torchdist_number_place(en->name))
-        return refuse(en, "holds layers in a form that is not known here", e);
+        return relist_unknown(w, i, "holds layers in a form that is not known here", e);
     edit_entries_add(w->x, i);
     return 0;
 }
