@@ -461,8 +461,10 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
         const struct param *from = &w->x->s->param[of->param];
         const struct plan_item *item = of->map[st] ? item_of(w, p, of, st) : NULL;
         const bool whole = of->map[st] && sum[i].len && sum[i].len == edit_new_bytes(of, st);
+        const bool as_it_was = of->map[st] && of->map[st] == from->state[st] && from->has_digest[st] &&
+                               of->dtype[st] == of->map[st]->dtype;
 
-        if (!item && !whole && (!of->map[st] || of->map[st] != from->state[st] || !from->has_digest[st] || of->dtype[st] != of->map[st]->dtype))
+        if (!item && !whole && !as_it_was)
             continue;
         /* A model folder has one state each, called after its type. */
         t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
