@@ -70,8 +70,9 @@ stands() {
 }
 check "a device that stands in its passes is told" stands attention \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in '
+# Digests are queued behind the passes, and waited for with the norm.
 check "a device that stands in digests is told" stands digest_runs \
-    '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in digests of iteration 1'
+    '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in optimizer of iteration 1'
 check "a device that stands in a save's copy is told" stands save \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s for the state to be copied for a save of '
 finish
