@@ -52,6 +52,8 @@ kill_edit dcp tests/data/dcp/fsdp/ckpt drop optimizer
 kill_edit dcp tests/data/dcp/fsdp/ckpt set optim.param_groups.0.lr=0.5
 reshape -q --to dcp --mesh 2x2 "$W/in/global_step20" "$W/mesh" || exit 1
 kill_edit "dcp of a mesh" "$W/mesh" cast bf16
+ckpt-edit -q drop optimizer "$W/mesh" "$W/fat" || exit 1
+kill_edit "dcp with bytes that nothing names" "$W/fat" thin
 kill_edit torch_dist tests/data/torchdist/stacked/iter_0000002 layers keep 1,0,1
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 layers drop 1
 kill_edit "3d shards" tests/data/bloom-tp2pp2dp2/global_step20 vocab --tokens 600
