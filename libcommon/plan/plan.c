@@ -542,7 +542,7 @@ static int *touched_records(const struct plan *p, int *n)
     return at;
 }
 
-uint32_t plan_mark(const struct plan *p)
+uint32_t plan_mark(const struct plan *p, const char *root)
 {
     int n, *record = touched_records(p, &n);
     uint32_t crc = 0;
@@ -558,6 +558,8 @@ uint32_t plan_mark(const struct plan *p)
         const uint64_t said[] = { (uint64_t)p->record[record[k]].place, r->at, r->len, r->crc };
         const char *name = files_name(p->files, r->file);
 
+        if (str_starts(name, root))
+            name += strlen(root);
         crc = crc_bytes(crc_bytes(crc, said, sizeof said), name, strlen(name));
     }
     free(record);

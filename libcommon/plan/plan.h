@@ -174,16 +174,16 @@ MUST_CHECK int plan_check_records(struct plan *p, struct err *e);
  * Processes that share a plan: each makes the same one, sets `done` of the others' items, and runs its own. Then
  * the records that they read between them are known in parts, which they tell each other.
  *
- * plan_mark(): the same of the same plan, which is items, and the records they read: their files' names, places,
- * sizes and CRCs. What has been seen of the touched records that have a CRC goes into out[], in the order of their
- * places; returns how many they are (out NULL: only that). plan_seen_add() adds another's list, and is -1 with
- * ERR_DATA when that completes a record whose CRC is wrong.
+ * plan_mark(): the same of the same plan, which is items, and the records they read: their files' names (below `root`:
+ * each host may have a copy somewhere of its own), places, sizes and CRCs. What has been seen of the touched records
+ * that have a CRC goes into out[], in the order of their places; returns how many they are (out NULL: only that).
+ * plan_seen_add() adds another's list, and is -1 with ERR_DATA when that completes a record whose CRC is wrong.
  */
 struct plan_seen {
     uint64_t bytes;
     uint64_t acc;               /* of the record's crc_sum */
 };
-uint32_t plan_mark(const struct plan *p);
+uint32_t plan_mark(const struct plan *p, const char *root);
 int plan_seen(const struct plan *p, struct plan_seen *out);
 MUST_CHECK int plan_seen_add(struct plan *p, const struct plan_seen *other, struct err *e);
 

@@ -86,4 +86,12 @@ ended "rank 2: .*cannot read .*Input/output error" "a rank's disk fails" "$W/dp1
 BIN=$tools one "set -- \"\$@\" --load $W/other"
 BIN=$W/bin
 ended "do not see the same files" "a rank has another folder" "$W/dp4"
+# A copy of the same files, as each host may have on a disk of its own.
+cp -r "$W/dp4" "$W/copy"
+BIN=$tools
+load 1 "$W/dp4" && mv "$W/logits" "$W/alone"
+one "set -- \"\$@\" --load $W/copy"
+BIN=$W/bin
+copied() { load 4 "$W/dp4" && cmp "$W/alone" "$W/logits" || { tail -n 5 "$W/said"; return 1; }; }
+check "a rank has a copy of the folder elsewhere" copied
 finish

@@ -255,7 +255,7 @@ static void test_shared(void **state)
             add_one(&w[k], &o[k][1], 300, 300, "b");
             add_one(&w[k], &o[k][2], 500, 450, "c");
             plan_close(w[k].plan);
-            assert_int_equal(plan_mark(w[k].plan), plan_mark(w[0].plan));
+            assert_int_equal(plan_mark(w[k].plan, ""), plan_mark(w[0].plan, ""));
             for (int i = 0; i < plan_n(w[k].plan); i++)
                 plan_item(w[k].plan, i)->done = i % N != k;
             assert_int_equal(play(&w[k], 70, &e), 0);
@@ -279,7 +279,7 @@ static void test_shared(void **state)
     add_one(&one_less, &b, 0, 400, "a");
     plan_close(other.plan);
     plan_close(one_less.plan);
-    assert_int_not_equal(plan_mark(other.plan), plan_mark(one_less.plan));
+    assert_int_not_equal(plan_mark(other.plan, ""), plan_mark(one_less.plan, ""));
     end_world(&other);
     end_world(&one_less);
 }

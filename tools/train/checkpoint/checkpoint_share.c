@@ -32,7 +32,7 @@ static int check_records(const struct load_share *h, struct plan *p, struct err 
 
 int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *on, struct err *e)
 {
-    const int64_t mark = p ? plan_mark(p) : 0;
+    const int64_t mark = p ? plan_mark(p, h->path) : 0;
     int64_t said[N_SAID] = { rc < 0, mark, -mark };
     struct err own = *e;
 
