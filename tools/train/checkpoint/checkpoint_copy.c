@@ -101,11 +101,13 @@ static const char *claim(struct state_copy *c, uint64_t *n)
     return from;
 }
 
-/* A window is given to the writer before it is told of: whoever waits for all of it may begin the next save. */
-static void copy_next(struct state_copy *c)
+/*
+ * The next piece, from place `at`; returns where it ends. A window is given to the writer before it is told of: whoever
+ * waits for all of it may begin the next save, and then what is claimed is of that one.
+ */
+static uint64_t copy_next(struct state_copy *c, uint64_t at)
 {
     const struct checkpoint_area *a = &c->o.area;
-    const uint64_t at = c->claimed;
     uint64_t n = min_u64(min_u64(a->bytes - at, COPY_CHUNK), a->window - at % a->window);
     const char *from;
     /* The window's first byte: what was in its place has to be written. */
@@ -120,11 +122,13 @@ static void copy_next(struct state_copy *c)
         if ((at + n) % a->window == 0 || at + n == a->bytes)
             gone = writer_filled(c->o.writer, at + n) < 0;
     }
-    pthread_mutex_lock(&c->lock);
     /* Without a writer nothing is copied any more. */
-    c->copied = c->claimed = gone ? a->bytes : at + n;
+    at = gone ? a->bytes : at + n;
+    pthread_mutex_lock(&c->lock);
+    c->copied = c->claimed = at;
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
+    return at;
 }
 
 static void *copy_main(void *arg)
@@ -141,8 +145,8 @@ static void *copy_main(void *arg)
             break;
         c->asked = false;
         pthread_mutex_unlock(&c->lock);
-        while (c->claimed < c->o.area.bytes)
-            copy_next(c);
+        for (uint64_t at = 0; at < c->o.area.bytes;)
+            at = copy_next(c, at);
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
