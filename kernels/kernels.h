@@ -228,6 +228,19 @@ struct kernel_run {
 };
 struct kernel_runs;
 
+/* One of the buffers that digest_runs goes over: x of dtype `t`, its runs, and where the digests of these begin. */
+struct kernel_digest {
+    const void *x;
+    enum dtype t;
+    const struct kernel_runs *runs;
+    int64_t out;
+};
+#define KERNEL_DIGESTS 4
+struct kernel_digests {
+    struct kernel_digest of[KERNEL_DIGESTS];
+    int n;
+};
+
 struct kernels {
     const struct dev_ops *dev;
 
@@ -305,12 +318,12 @@ struct kernels {
     void (*first_not_finite)(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s);
     /*
-     * What the bits of each run are, in 64: out[run.out] = sum modulo 2^64 over the run's 64-bit words w_i, i from 0
-     * on, the last one filled up with zeros, of mix(w_i ^ (i + 1) 0x9e3779b97f4a7c15), where mix(u) is u *=
-     * 0xbf58476d1ce4e5b9, u ^= u >> 32, u *= 0x94d049bb133111eb, u ^= u >> 29. It can be undone, so one word that
-     * differs always shows. Equal on every device. x of any dtype `t`; run.out are 0 .. n - 1
+     * What the bits of each run of some buffers are, in 64: out[d.out + run.out] = sum modulo 2^64 over the run's
+     * 64-bit words w_i, i from 0 on, the last one filled up with zeros, of mix(w_i ^ (i + 1) 0x9e3779b97f4a7c15), where
+     * mix(u) is u *= 0xbf58476d1ce4e5b9, u ^= u >> 32, u *= 0x94d049bb133111eb, u ^= u >> 29. It can be undone, so one
+     * word that differs always shows. Equal on every device. What else is in out[n] becomes 0.
      */
-    void (*digest_runs)(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s);
+    void (*digest_runs)(uint64_t *out, int64_t n, const struct kernel_digests *d, struct dev_stream *s);
     /*
      * On the elements of all runs: g' = g * step->grad_scale; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
      * p = p - lr ((m/c1) / (sqrt(v/c2) + eps) + decay p); w = p rounded to T. `step` is in device memory.

@@ -187,13 +187,19 @@ static uint64_t digest_of(const char *x, int64_t bytes)
     return bytes % 8 ? sum + digest_word(rest, words) : sum;
 }
 
-static void digest_runs(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+static void digest_runs(uint64_t *out, int64_t n, const struct kernel_digests *all, struct dev_stream *s)
 {
-    const int size = dtype_size(t);
-
     (void)s;
-    for (int i = 0; i < r->n; i++)
-        out[r->run[i].out] = digest_of((const char *)x + r->run[i].at * size, r->run[i].n * size);
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (const struct kernel_digest *d = all->of; d < all->of + all->n; d++) {
+        const int size = dtype_size(d->t);
+
+        for (int i = 0; i < d->runs->n; i++) {
+            const struct kernel_run *r = &d->runs->run[i];
+
+            out[d->out + r->out] = digest_of((const char *)d->x + r->at * size, r->n * size);
+        }
+    }
 }
 
 static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,

@@ -313,51 +313,93 @@ static __device__ __forceinline__ unsigned long long digest_word(unsigned long l
     return u ^ u >> 29;
 }
 
-/* n bytes, 1 to 8, the others zero. */
+/* n bytes, 1 to 7, the others zero. */
 static __device__ unsigned long long digest_rest(const char *p, int64_t n)
 {
     unsigned long long w = 0;
 
-    for (int i = 0; i < n && i < 8; i++)
+    for (int i = 0; i < n; i++)
         w |= (unsigned long long)(unsigned char)p[i] << 8 * i;
     return w;
 }
 
-/* Integers: the order in which blocks add theirs does not matter. A thread reads 16 bytes at a time. */
-static __global__ void __launch_bounds__(SUM_THREADS) digest_chunks(unsigned long long *out, const char *x, int size,
-                                                                    const struct optimizer_run *runs,
-                                                                    const int *of_chunk)
+/* One of the buffers, as the kernel sees it. */
+struct digest_buffer {
+    const char *x;
+    int size;                           /* bytes of an element */
+    unsigned begin;                     /* its first block */
+    const struct optimizer_run *run;
+    const int *of_chunk;
+    unsigned long long *out;
+};
+
+struct digest_buffers {
+    struct digest_buffer of[KERNEL_DIGESTS];
+    int n;
+};
+
+#define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))   /* 16 bytes a thread each: a chunk of 16 bits an element */
+
+/* The block's words at p, of which the first is number `word` of the run. All loads are out before one is used. */
+static __device__ __forceinline__ unsigned long long digest_full(const char *p, int64_t word)
 {
-    __shared__ unsigned long long room[SUM_THREADS / 32];
-    const struct optimizer_run r = runs[of_chunk[blockIdx.x]];
-    const int64_t first = (blockIdx.x - r.first_chunk) * SUM_CHUNK * size;
-    const int64_t end = min(first + (int64_t)SUM_CHUNK * size, r.n * size);
-    const char *p = x + r.at * size;
+    ulonglong2 w[DIGEST_LOADS];
     unsigned long long sum = 0;
 
-    #pragma unroll 4
-    for (int64_t b = first + (int64_t)threadIdx.x * 16; b < end; b += SUM_THREADS * 16) {
-        if (end - b >= 16) {
-            const ulonglong2 w = *(const ulonglong2 *)(p + b);
+    #pragma unroll
+    for (int i = 0; i < DIGEST_LOADS; i++)
+        w[i] = *(const ulonglong2 *)(p + (i * SUM_THREADS + threadIdx.x) * 16);
+    #pragma unroll
+    for (int i = 0; i < DIGEST_LOADS; i++) {
+        const int64_t at = word + (i * SUM_THREADS + threadIdx.x) * 2;
 
-            sum += digest_word(w.x, b / 8) + digest_word(w.y, b / 8 + 1);
-        } else {
-            sum += digest_word(digest_rest(p + b, end - b), b / 8);
-            if (end - b > 8)
-                sum += digest_word(digest_rest(p + b + 8, end - b - 8), b / 8 + 1);
-        }
+        sum += digest_word(w[i].x, at) + digest_word(w[i].y, at + 1);
     }
-    sum = block_sum<SUM_THREADS / 32>(sum, room);
-    if (threadIdx.x == 0)
-        atomicAdd(out + r.out, sum);
+    return sum;
 }
 
-static void digest_runs(uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s)
+/* Integers: the order in which blocks add theirs does not matter. */
+static __global__ void __launch_bounds__(SUM_THREADS) digest_chunks(const struct digest_buffers of)
 {
-    cuda_note("digest_runs", cudaMemsetAsync(out, 0, (size_t)r->n * sizeof *out, cuda_stream(s)));
-    if (r->chunks)
-        digest_chunks<<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
-            (unsigned long long *)out, (const char *)x, dtype_size(t), r->run, r->of_chunk);
+    __shared__ unsigned long long room[SUM_THREADS / 32];
+    struct digest_buffer d = of.of[0];
+
+    #pragma unroll
+    for (int i = 1; i < KERNEL_DIGESTS; i++)
+        if (i < of.n && blockIdx.x >= of.of[i].begin)
+            d = of.of[i];
+
+    const int64_t chunk = blockIdx.x - d.begin;
+    const struct optimizer_run r = d.run[d.of_chunk[chunk]];
+    const int64_t end = min((chunk - r.first_chunk + 1) * SUM_CHUNK, r.n) * d.size;
+    const char *p = d.x + r.at * d.size;
+    const int64_t step = (int64_t)DIGEST_LOADS * SUM_THREADS * 16;
+    int64_t b = (chunk - r.first_chunk) * SUM_CHUNK * d.size;
+    unsigned long long sum = 0;
+
+    for (; end - b >= step; b += step)
+        sum += digest_full(p + b, b / 8);
+    for (b += threadIdx.x * 8; b < end; b += SUM_THREADS * 8)
+        sum += digest_word(end - b >= 8 ? *(const unsigned long long *)(p + b) : digest_rest(p + b, end - b), b / 8);
+    sum = block_sum<SUM_THREADS / 32>(sum, room);
+    if (threadIdx.x == 0)
+        atomicAdd(d.out + r.out, sum);
+}
+
+static void digest_runs(uint64_t *out, int64_t n, const struct kernel_digests *all, struct dev_stream *s)
+{
+    struct digest_buffers d = {};
+    int64_t blocks = 0;
+
+    for (const struct kernel_digest *of = all->of; of < all->of + all->n; of++)
+        if (of->runs->chunks) {
+            d.of[d.n++] = { (const char *)of->x, dtype_size(of->t), (unsigned)blocks, of->runs->run,
+                            of->runs->of_chunk, (unsigned long long *)out + of->out };
+            blocks += of->runs->chunks;
+        }
+    cuda_note("digest_runs", cudaMemsetAsync(out, 0, (size_t)n * sizeof *out, cuda_stream(s)));
+    if (blocks)
+        digest_chunks<<<(unsigned)blocks, SUM_THREADS, 0, cuda_stream(s)>>>(d);
     cuda_launched("digest of runs");
 }
 

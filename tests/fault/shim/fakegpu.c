@@ -221,7 +221,9 @@ QUEUED(sumsq, double *out; const float *x; int64_t n; double *tmp;,
            LIST(out, x, t, r), (a->out, a->x, a->t, a->r, NULL))
 QUEUED_RUNS(sumsq_runs, double)
 QUEUED_RUNS(first_not_finite, int64_t)
-QUEUED_RUNS(digest_runs, uint64_t)
+QUEUED(digest_runs, uint64_t *out; int64_t n; struct kernel_digests d;,
+       (uint64_t *out, int64_t n, const struct kernel_digests *d, struct dev_stream *s), LIST(out, n, *d),
+       (a->out, a->n, &a->d, NULL))
 QUEUED(adamw, struct kernel_adamw_buffers b; const struct kernel_runs *r; const struct kernel_adamw *step;
        enum dtype t;,
        (const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,

@@ -450,7 +450,7 @@ static void check_digest(enum dtype t)
     enum { N = 7, BYTES = 1 << 18, HIT = 5 };
     struct kernel_run run[N];
     static unsigned char x[BYTES];
-    uint64_t got[N], *out = kt_out(N, DTYPE_F64);
+    uint64_t got[2 * N + 1], *out = kt_out(2 * N + 1, DTYPE_F64);
     void *d = kt_scratch(BYTES);
     int64_t at = 8;
     struct err e = {0};
@@ -462,6 +462,7 @@ static void check_digest(enum dtype t)
     for (int i = 0; i < BYTES; i++)
         x[i] = (unsigned char)(i * 2654435761u >> 13);
     struct kernel_runs *r = kt->runs_new(run, N, &e);
+    const struct kernel_digests both = { { { d, t, r, 0 }, { d, t, r, N + 1 } }, 2 };   /* of no run: between them */
 
     assert_non_null(r);
     for (int hit = 0; hit < 40; hit++) {
@@ -469,9 +470,11 @@ static void check_digest(enum dtype t)
 
         x[hit % 2 ? byte : 7] ^= (unsigned char)(1 << hit % 8);
         kt->dev->copy(d, x, BYTES, NULL);
-        kt->digest_runs(out, d, t, r, NULL);
+        kt->digest_runs(out, 2 * N + 1, &both, NULL);
         kt->dev->copy(got, out, sizeof got, NULL);
         kt->dev->stream_sync(NULL);
+        assert_int_equal(got[N], 0);
+        assert_memory_equal(got, got + N + 1, N * sizeof *got);
         for (int i = 0; i < N; i++)
             if (got[run[i].out] != digest(x + run[i].at * dtype_size(t), run[i].n * dtype_size(t)))
                 fail_msg("%s: run %d of %lld elements: %#llx", dtype_name(t), i, (long long)run[i].n,

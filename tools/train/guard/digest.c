@@ -34,55 +34,87 @@ struct digest_set {
     enum dtype t;
     const struct kernels *k;
     struct digest_groups c;
-    /* Parameters; those that are not split; this rank's runs of these. */
-    struct kernel_runs *whole, *every, *owned;
-    int n_every, n_owned, n;    /* copies: n_params, then KINDS - 1 times n_owned */
+    /* Parameters; those that some other rank has, too; that tensor ranks have; this rank's runs of the last. */
+    struct kernel_runs *all, *shared, *every, *owned;
+    int n_owned, n;             /* copies: n_params, then KINDS - 1 times n_owned */
     struct digest_copy *copy;
     uint64_t *on_device, *own;  /* [TRAIL + 1][n]; of step i of n_noted in row i % TRAIL; the last: of gradients */
     uint64_t *grads[2];         /* [n_params] of the first and the second time */
     int n_noted;                /* steps since the last look */
+    int n_timed;                /* rows of the last look whose timers have not been read */
     struct dev_event *timer[TRAIL][2];  /* a GPU's, around what a row took */
     double took_s;
 };
 
 /* ---- which there are ---- */
 
-static void note_copy(struct digest_set *d, int kind, int param)
+static struct digest_copy copy_of(const struct digest_set *d, int kind, int param)
 {
     const struct stage_param *p = &d->g->param[param];
 
-    d->copy[d->n++] = (struct digest_copy){ kind, param, !p->split,
-                                            kind == WEIGHTS && d->c.tied && p->role == ROLE_WORD };
+    return (struct digest_copy){ kind, param, comm_size(d->c.tp) > 1 && !p->split,
+                                 kind == WEIGHTS && d->c.tied && p->role == ROLE_WORD };
+}
+
+typedef bool digest_fits(const struct digest_set *d, const struct digest_copy *c);
+
+static bool is_every(const struct digest_set *d, const struct digest_copy *c)
+{
+    (void)d;
+    return c->every;
+}
+
+static bool is_shared(const struct digest_set *d, const struct digest_copy *c)
+{
+    return comm_size(d->c.dp) > 1 || c->every || c->tied;
+}
+
+/* Of the parameters that fit, or of all. */
+static struct kernel_runs *params_runs(struct digest_set *d, digest_fits *fits, struct err *e)
+{
+    const struct stage *g = d->g;
+    struct kernel_run *run = xcalloc((size_t)g->n_params + 1, sizeof *run);
+    struct kernel_runs *runs;
+    int n = 0;
+
+    for (int i = 0; i < g->n_params; i++)
+        if (!fits || fits(d, &d->copy[i]))
+            run[n++] = (struct kernel_run){ .at = g->param[i].at, .n = g->param[i].n, .out = i };
+    runs = d->k->runs_new(run, n, e);
+    free(run);
+    return runs;
+}
+
+static struct kernel_runs *owned_runs(struct digest_set *d, struct err *e)
+{
+    const struct stage *g = d->g;
+    struct kernel_run *run = xcalloc((size_t)g->n_runs + 1, sizeof *run);
+    struct kernel_runs *runs;
+
+    for (int i = 0; i < g->n_runs; i++)
+        if (d->copy[g->run[i].param].every) {
+            run[d->n_owned] = (struct kernel_run){ .at = g->run[i].shard_at, .n = g->run[i].n, .out = d->n_owned };
+            d->n_owned++;
+        }
+    runs = d->k->runs_new(run, d->n_owned, e);
+    free(run);
+    return runs;
 }
 
 static int make_runs(struct digest_set *d, struct err *e)
 {
     const struct stage *g = d->g;
-    struct kernel_run *run = xcalloc((size_t)(g->n_params + g->n_runs + 1), sizeof *run);
-    int n = 0;
 
-    for (; n < g->n_params; n++) {
-        run[n] = (struct kernel_run){ .at = g->param[n].at, .n = g->param[n].n, .out = n };
-        note_copy(d, WEIGHTS, n);
-    }
-    d->whole = d->k->runs_new(run, n, e);
     for (int i = 0; i < g->n_params; i++)
-        if (!g->param[i].split) {
-            run[d->n_every] = (struct kernel_run){ .at = g->param[i].at, .n = g->param[i].n, .out = i };
-            d->n_every++;
-        }
-    d->every = d->whole ? d->k->runs_new(run, d->n_every, e) : NULL;
-    for (int i = 0; i < g->n_runs; i++)
-        if (!g->param[g->run[i].param].split) {
-            run[d->n_owned] = (struct kernel_run){ .at = g->run[i].shard_at, .n = g->run[i].n, .out = d->n_owned };
-            d->n_owned++;
-        }
-    d->owned = d->every ? d->k->runs_new(run, d->n_owned, e) : NULL;
+        d->copy[d->n++] = copy_of(d, WEIGHTS, i);
     for (int kind = MASTER; kind < KINDS; kind++)
         for (int i = 0; i < g->n_runs; i++)
-            if (!g->param[g->run[i].param].split)
-                note_copy(d, kind, g->run[i].param);
-    free(run);
+            if (d->copy[g->run[i].param].every)
+                d->copy[d->n++] = copy_of(d, kind, g->run[i].param);
+    d->all = params_runs(d, NULL, e);
+    d->shared = d->all ? params_runs(d, is_shared, e) : NULL;
+    d->every = d->shared ? params_runs(d, is_every, e) : NULL;
+    d->owned = d->every ? owned_runs(d, e) : NULL;
     return d->owned ? 0 : -1;
 }
 
@@ -123,7 +155,8 @@ void digest_free(struct digest_set *d)
 {
     if (!d)
         return;
-    d->k->runs_free(d->whole);
+    d->k->runs_free(d->all);
+    d->k->runs_free(d->shared);
     d->k->runs_free(d->every);
     d->k->runs_free(d->owned);
     for (int i = 0; i < 2 * TRAIL && d->timer[i / 2][i % 2]; i++)
@@ -147,40 +180,53 @@ static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* Row i. whole: of all weights, else of those that tensor ranks hold copies of. */
+/* Row i, in one launch: a GPU is told of small ones no faster than it does them. */
 static void take(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
-    const float *const buffer[] = { [MASTER] = d->st->master, d->st->exp_avg, d->st->exp_avg_sq };
-    uint64_t *row = d->on_device + (int64_t)i * d->n;
+    const int64_t owned = d->g->n_params, n = d->n_owned;
+    const struct kernel_digests all = { {
+        { d->st->weights, d->t, whole ? d->shared : d->every, 0 },
+        { d->st->master, DTYPE_F32, d->owned, owned },
+        { d->st->exp_avg, DTYPE_F32, d->owned, owned + n },
+        { d->st->exp_avg_sq, DTYPE_F32, d->owned, owned + 2 * n },
+    }, KINDS };
     const double begin = clock_s();
 
     if (d->timer[i][0])
         d->k->dev->event_record(d->timer[i][0], s);
-    if (whole || d->n_every)
-        d->k->digest_runs(row, d->st->weights, d->t, whole ? d->whole : d->every, s);
-    row += d->g->n_params;
-    for (int kind = MASTER; kind < KINDS && d->n_owned; kind++, row += d->n_owned)
-        d->k->digest_runs(row, buffer[kind], DTYPE_F32, d->owned, s);
+    d->k->digest_runs(d->on_device + (int64_t)i * d->n, d->n, &all, s);
     if (d->timer[i][1])
         d->k->dev->event_record(d->timer[i][1], s);
     else
         d->took_s += clock_s() - begin;
 }
 
+/* Not at a look, when a GPU waits for the host. */
+static void read_timers(struct digest_set *d)
+{
+    for (int i = 0; i < d->n_timed && d->timer[i][0]; i++)
+        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
+    d->n_timed = 0;
+}
+
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
 {
+    read_timers(d);
     if (whole || comm_size(d->c.tp) > 1)
         take(d, d->n_noted++ % TRAIL, whole, s);
 }
 
 void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
-    d->n_noted -= whole || comm_size(d->c.tp) > 1;
+    if (whole)
+        return;
+    d->n_noted -= comm_size(d->c.tp) > 1;
     digest_note(d, true, s);
 }
 
-double digest_seconds(const struct digest_set *d)
+double digest_seconds(struct digest_set *d)
 {
+    read_timers(d);
     return d->took_s;
 }
 
@@ -393,8 +439,7 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
     d->k->dev->copy(d->own, d->on_device, (uint64_t)rows * (uint64_t)d->n * sizeof *d->own, s);
     if (await(d, s, e) < 0)
         return -1;
-    for (int i = 0; i < rows && d->timer[i][0]; i++)
-        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
+    d->n_timed = rows;
     for (int list = 0; list < LISTS; list++) {
         if (begin_of(d, group[list], list, rows, &ago[list], e) < 0)
             return -1;
@@ -418,8 +463,9 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
 int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e)
 {
     const int64_t at = (int64_t)TRAIL * d->n;
+    const struct kernel_digests of = { { { d->st->grads, t, d->all, 0 } }, 1 };
 
-    d->k->digest_runs(d->on_device + at, d->st->grads, t, d->whole, s);
+    d->k->digest_runs(d->on_device + at, d->g->n_params, &of, s);
     d->k->dev->copy(d->own + at, d->on_device + at, (uint64_t)d->g->n_params * sizeof *d->own, s);
     if (await(d, s, e) < 0)
         return -1;

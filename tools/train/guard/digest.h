@@ -35,12 +35,12 @@ MUST_CHECK struct digest_set *digest_new(const struct stage *g, const struct sta
                                          const struct kernels *k, const struct digest_groups *c, struct err *e);
 void digest_free(struct digest_set *d);             /* NULL is fine */
 /*
- * In each step: digests of what tensor ranks hold copies of, and of all weights if `whole`, as they are behind what is
- * queued in `s`. Nobody waits, so it costs a GPU its own time alone while other work is still queued. The same on all
- * ranks.
+ * In each step: digests of what tensor ranks hold copies of, and of all weights that have any if `whole`, as they are
+ * behind what is queued in `s`. Nobody waits, so it costs a GPU its own time alone while other work is still queued.
+ * The same on all ranks.
  */
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s);
-/* The step is looked at after all: all of its weights, in place of what a note with that `whole` took. */
+/* The step is looked at after all: what a note with that `whole` has left out. */
 void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
  * Compare what was noted since the last look; the last note was a whole one. The host waits for what is queued in `s`.
@@ -49,7 +49,7 @@ void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
  */
 MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e);
 /* Seconds that notes took, of a GPU's time those that have been compared. */
-double digest_seconds(const struct digest_set *d);
+double digest_seconds(struct digest_set *d);
 
 /*
  * The same work done twice. note: the gradients, of `t`, that `s` leaves behind, for the first time or the second.

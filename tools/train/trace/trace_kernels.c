@@ -47,8 +47,8 @@ static struct trace *here;
       struct dev_stream *s), (out, x, t, r, s)) \
     X(adamw, OPTIMIZER, (const struct kernel_adamw_buffers *b, const struct kernel_runs *r, \
       const struct kernel_adamw *step, enum dtype t, struct dev_stream *s), (b, r, step, t, s)) \
-    X(digest_runs, DIGEST, (uint64_t *out, const void *x, enum dtype t, const struct kernel_runs *r, \
-      struct dev_stream *s), (out, x, t, r, s)) \
+    X(digest_runs, DIGEST, (uint64_t *out, int64_t n, const struct kernel_digests *d, struct dev_stream *s), \
+      (out, n, d, s)) \
     X(cast, ELEMENTWISE, (void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, \
       struct dev_stream *s), (dst, to, src, from, n, s)) \
     X(scale, ELEMENTWISE, (void *x, float f, int64_t n, enum dtype t, struct dev_stream *s), (x, f, n, t, s)) \
