@@ -134,7 +134,7 @@ all: $(TOOL_BIN) $(CUDA_LIB)
 TEST_LD   := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 FLAGS_NOW := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(LIBS)
-$(O)/flags: FORCE
+$(O)/flags: FORCE | check-libs
 	@mkdir -p $(@D); echo '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || \
 		echo '$(subst ','\'',$(FLAGS_NOW))' > $@
 
