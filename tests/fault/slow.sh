@@ -20,6 +20,10 @@ until told || [ $n -gt 1600 ]; do
     n=$((n + 1))
 done
 check "it is told, by rank and host" told
-check "it is reported" grep -q '"cause":"slow","exit_status":null,.*"rank":1,"host":"' "$dir"/reports/*/slow-step*.json
+# The line comes first, its report right after it.
+reported() { grep -q '"cause":"slow","exit_status":null,.*"rank":1,"host":"' "$dir"/reports/*/slow-step*.json; }
+n=0
+until reported 2>/dev/null || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.1; done
+check "it is reported" reported
 kill -9 "$pid0" "$pid1" "$pid2"
 finish
