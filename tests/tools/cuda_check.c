@@ -519,17 +519,24 @@ static void call_sumsq_runs(const struct kernels *k, void **p)
     k->runs_free(r);
 }
 
+enum { DIGESTS = 12 };
+
 static void call_digest(const struct kernels *k, void **p)
 {
-    struct kernel_runs *r = runs_of(k);
-    struct kernel_digests d = {0};
+    const int64_t half = c.n / 2 / 8 * 8;
+    const struct kernel_run run[] = { { .at = half, .n = c.n - half }, { .n = half, .out = 1 } };
+    struct err e = {0};
+    struct kernel_runs *r = runs_of(k), *none = must(k->runs_new(NULL, 0, &e)), *q = must(k->runs_new(run, 2, &e));
+    /* Buffers that have nothing in common, and a digest of nothing behind each one's. */
+    const struct kernel_digests d = { {
+        { p[0], c.t, r, 0 }, { p[0], c.t, none, 4 }, { p[2], DTYPE_F32, q, 5 }, { p[3], DTYPE_F32, r, 8 },
+    }, KERNEL_DIGESTS };
 
-    /* The buffer four times, with a digest of nothing behind each time's. */
-    for (int i = 0; i < KERNEL_DIGESTS; i++)
-        d.of[d.n++] = (struct kernel_digest){ p[0], c.t, r, 4 * i };
-    k->digest_runs(p[1], 4 * KERNEL_DIGESTS, &d, NULL);
+    k->digest_runs(p[1], DIGESTS, &d, NULL);
     k->dev->stream_sync(NULL);
     k->runs_free(r);
+    k->runs_free(none);
+    k->runs_free(q);
 }
 
 static void call_sumsq(const struct kernels *k, void **p)
@@ -556,7 +563,7 @@ static void flat_case(int64_t n, enum dtype t)
     run("sumsq_runs, first_not_finite", call_sumsq_runs);
     same("sums", 1, 0, 1e-12), same("place", 2, 0, 0);
     done();
-    in(0, n, t, -1, 1), out(1, 4 * KERNEL_DIGESTS * 8, DTYPE_U8);
+    in(0, n, t, -1, 1), out(1, DIGESTS * 8, DTYPE_U8), in(2, n, DTYPE_F32, -1, 1), in(3, n, DTYPE_F32, -1, 1);
     run("digest_runs", call_digest);
     same("digests", 1, 0, 0);
     done();

@@ -443,50 +443,71 @@ static uint64_t digest(const unsigned char *x, int64_t bytes)
     return sum;
 }
 
-/* Runs around the edges of words, loads and blocks; any bit shows, and none between them. */
-static void check_digest(enum dtype t)
+/* Runs one behind the other, written in another order; a place of eight elements and more lies between them. */
+static struct kernel_runs *digest_list(struct kernel_run *run, const int64_t *size, int n)
 {
-    static const int64_t size[] = { 1, 3, 0, 16384, 8, 40001, 5 };
-    enum { N = 7, BYTES = 1 << 18, HIT = 5 };
-    struct kernel_run run[N];
-    static unsigned char x[BYTES];
-    uint64_t got[2 * N + 1], *out = kt_out(2 * N + 1, DTYPE_F64);
-    void *d = kt_scratch(BYTES);
-    int64_t at = 8;
     struct err e = {0};
+    struct kernel_runs *r;
+    int64_t at = 8;
 
-    for (int i = 0; i < N; i++) {
-        run[i] = (struct kernel_run){ .at = at, .n = size[i], .out = (i + 3) % N };
+    for (int i = 0; i < n; i++) {
+        run[i] = (struct kernel_run){ .at = at, .n = size[i], .out = (i + 3) % n };
         at += (size[i] + 7) / 8 * 8 + 8;
     }
-    for (int i = 0; i < BYTES; i++)
-        x[i] = (unsigned char)(i * 2654435761u >> 13);
-    struct kernel_runs *r = kt->runs_new(run, N, &e);
-    const struct kernel_digests both = { { { d, t, r, 0 }, { d, t, r, N + 1 } }, 2 };   /* of no run: between them */
-
+    r = kt->runs_new(run, n, &e);
     assert_non_null(r);
+    return r;
+}
+
+static void same_digests(const unsigned char *x, enum dtype t, const struct kernel_run *run, int n, const uint64_t *got)
+{
+    for (int i = 0; i < n; i++)
+        if (got[run[i].out] != digest(x + run[i].at * dtype_size(t), run[i].n * dtype_size(t)))
+            fail_msg("%s: run %d of %lld elements: %#llx", dtype_name(t), i, (long long)run[i].n,
+                     (unsigned long long)got[run[i].out]);
+}
+
+/*
+ * Runs around the edges of words, loads and blocks; any bit shows, and none between them. Two buffers that have
+ * nothing in common, and one without runs before the second.
+ */
+static void check_digest(enum dtype t, enum dtype other)
+{
+    static const int64_t size[] = { 1, 3, 0, 16384, 8, 40001, 5 }, others[] = { 20011, 9, 0, 4096, 3 };
+    enum { N = 7, M = 5, ALL = N + 1 + M, BYTES = 1 << 18, HIT = 5 };
+    struct kernel_run run[N], more[M];
+    static unsigned char x[2][BYTES];
+    uint64_t got[ALL], *out = kt_out(ALL, DTYPE_F64);
+    void *d[2] = { kt_scratch(BYTES), kt_scratch(BYTES) };
+    struct kernel_runs *r = digest_list(run, size, N), *none = digest_list(NULL, NULL, 0), *q = digest_list(more, others, M);
+    const struct kernel_digests of = { {        /* of no run: between them */
+        { d[0], t, r, 0 }, { d[0], t, none, N }, { d[1], other, q, N + 1 },
+    }, 3 };
+
+    for (int i = 0; i < 2 * BYTES; i++)
+        x[i / BYTES][i % BYTES] = (unsigned char)(i * 2654435761u >> 13);
     for (int hit = 0; hit < 40; hit++) {
         const int64_t byte = run[HIT].at * dtype_size(t) + hit * 1999 * dtype_size(t) / 2;
 
-        x[hit % 2 ? byte : 7] ^= (unsigned char)(1 << hit % 8);
-        kt->dev->copy(d, x, BYTES, NULL);
-        kt->digest_runs(out, 2 * N + 1, &both, NULL);
+        x[0][hit % 2 ? byte : 7] ^= (unsigned char)(1 << hit % 8);
+        for (int i = 0; i < 2; i++)
+            kt->dev->copy(d[i], x[i], BYTES, NULL);
+        kt->digest_runs(out, ALL, &of, NULL);
         kt->dev->copy(got, out, sizeof got, NULL);
         kt->dev->stream_sync(NULL);
         assert_int_equal(got[N], 0);
-        assert_memory_equal(got, got + N + 1, N * sizeof *got);
-        for (int i = 0; i < N; i++)
-            if (got[run[i].out] != digest(x + run[i].at * dtype_size(t), run[i].n * dtype_size(t)))
-                fail_msg("%s: run %d of %lld elements: %#llx", dtype_name(t), i, (long long)run[i].n,
-                         (unsigned long long)got[run[i].out]);
+        same_digests(x[0], t, run, N, got);
+        same_digests(x[1], other, more, M, got + N + 1);
     }
     kt->runs_free(r);
+    kt->runs_free(none);
+    kt->runs_free(q);
 }
 
 static void test_digest(void)
 {
-    check_digest(DTYPE_BF16);
-    check_digest(DTYPE_F32);
+    check_digest(DTYPE_BF16, DTYPE_F32);
+    check_digest(DTYPE_F32, DTYPE_BF16);
 }
 
 /* The first infinity or NaN of the runs, whatever lies between them or comes behind it. */
