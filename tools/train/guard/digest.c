@@ -201,27 +201,41 @@ static void take(struct digest_set *d, int i, bool whole, struct dev_stream *s)
         d->took_s += clock_s() - begin;
 }
 
-/* Not at a look, when a GPU waits for the host. */
+static void read_timer(struct digest_set *d, int i)
+{
+    if (d->timer[i][0])
+        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
+}
+
+/* Those of the last look: not there, when a GPU waits for the host, and what it takes the host counts, too. */
 static void read_timers(struct digest_set *d)
 {
-    for (int i = 0; i < d->n_timed && d->timer[i][0]; i++)
-        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
+    const double begin = clock_s();
+
+    if (d->n_timed == 0)
+        return;
+    for (int i = 0; i < d->n_timed; i++)
+        read_timer(d, i);
     d->n_timed = 0;
+    d->took_s += clock_s() - begin;
 }
 
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     read_timers(d);
-    if (whole || comm_size(d->c.tp) > 1)
-        take(d, d->n_noted++ % TRAIL, whole, s);
+    if (!whole && comm_size(d->c.tp) == 1)
+        return;
+    if (d->n_noted >= TRAIL)                    /* it begins anew */
+        read_timer(d, d->n_noted % TRAIL);
+    take(d, d->n_noted++ % TRAIL, whole, s);
 }
 
 void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
-    d->n_noted -= comm_size(d->c.tp) > 1;
-    digest_note(d, true, s);
+    d->n_noted -= comm_size(d->c.tp) > 1;       /* its row, anew */
+    take(d, d->n_noted++ % TRAIL, true, s);
 }
 
 double digest_seconds(struct digest_set *d)

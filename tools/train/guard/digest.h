@@ -40,7 +40,7 @@ void digest_free(struct digest_set *d);             /* NULL is fine */
  * The same on all ranks.
  */
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s);
-/* The step is looked at after all: what a note with that `whole` has left out. */
+/* The step is looked at after all: its note was one with that `whole`, and is a whole one now. */
 void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
  * Compare what was noted since the last look; the last note was a whole one. The host waits for what is queued in `s`.
@@ -48,7 +48,7 @@ void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
  * communication.
  */
 MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e);
-/* Seconds that notes took, of a GPU's time those that have been compared. */
+/* Seconds that notes took, and their timers: of a GPU's time, of those that have been compared or overwritten. */
 double digest_seconds(struct digest_set *d);
 
 /*

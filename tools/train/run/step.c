@@ -103,13 +103,19 @@ static int give_up(struct trainer *t, enum cause cause, const struct digest_find
     return -1;
 }
 
+/* t->digest may be there for --replay-check alone. */
+static bool watches_copies(const struct trainer *t)
+{
+    return t->digest && t->o.digest_interval > 0 && t->place->size > 1;
+}
+
 /* --digest-interval, and where what comes of this iteration is saved. */
 static bool compares_copies(const struct trainer *t)
 {
-    const int64_t iteration = t->iteration + 1, every = t->o.digest_interval;
+    const int64_t iteration = t->iteration + 1;
 
-    return t->digest && every > 0 &&
-           (iteration % every == 0 || (t->saver && save_schedule_due(&t->o.saves, iteration)));
+    return watches_copies(t) && (iteration % t->o.digest_interval == 0 ||
+                                 (t->saver && save_schedule_due(&t->o.saves, iteration)));
 }
 
 static bool notes_whole(const struct trainer *t)
@@ -120,7 +126,7 @@ static bool notes_whole(const struct trainer *t)
 /* Behind the passes, while a GPU is at them: it is told in time, and stands still for nothing. */
 static int note_copies(struct trainer *t, struct err *e)
 {
-    if (!t->digest || t->o.digest_interval == 0)
+    if (!watches_copies(t))
         return 0;
     if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
         return -1;
@@ -136,7 +142,7 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
     struct digest_finding f;
     int rc;
 
-    if (!t->digest || t->o.digest_interval == 0 || !(compares_copies(t) || no_number))
+    if (!watches_copies(t) || !(compares_copies(t) || no_number))
         return 0;
     watch_phase(comm_watch(t->world), "digests", t->iteration + 1, -1);
     if (!compares_copies(t))

@@ -82,7 +82,7 @@ struct trainer {
     struct optimizer_opts optimizer_opts;
     struct optimizer *optimizer;
     struct digest_set *digest;      /* NULL: there are no copies, or nobody wants them compared */
-    int64_t digest_tokens;          /* a replica's of a step from which on digests of all weights are noted, too */
+    int64_t digest_tokens;          /* a replica's of a step from which on all weights with copies are noted */
     struct batches *batches;
     struct checkpoint *from;    /* while setting up; NULL from scratch */
     struct checkpoint_saver *saver;             /* NULL without --save */
