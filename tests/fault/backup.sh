@@ -185,7 +185,9 @@ rm "$f"
 check_exit "a file that is not there yet" 1 "refused, still being written or damaged" \
     ckpt-backup copy -q "$W/run/global_step5" "$W/store"
 rm -r "$W/run/global_step5"
-while :; do touch "$src/mp_rank_00_model_states.pt"; done & pid=$!
+f=$src/mp_rank_00_model_states.pt; : >"$W/begun"
+while :; do touch "$f"; done & pid=$!
+n=0; until [ "$f" -nt "$W/begun" ] || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
 check_exit "a file that changes meanwhile" 1 "changed while it was copied" ckpt-backup copy -q "$src" "$W/store"
 kill $pid; wait $pid 2>/dev/null
 check "still being written: no backup" [ "$(n_sound)" = 0 ]
@@ -207,9 +209,12 @@ while [ $n -lt 5 ]; do
 done
 if command -v flock >/dev/null; then
     ckpt-backup copy -q "$src" "$W/store"
-    flock "$W/store/.ckpt-backup/lock" sleep 2 &
-    sleep 0.2
+    # Held as long as $W/held is there.
+    # shellcheck disable=SC2016
+    flock "$W/store/.ckpt-backup/lock" sh -c ': >"$0"; while [ -e "$0" ]; do sleep 0.1; done' "$W/held" &
+    n=0; until [ -e "$W/held" ] || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
     check_exit "while another is at work: copy says so" 1 "is at work here" ckpt-backup copy -q "$src" "$W/store"
+    { sleep 1; rm "$W/held"; } &
     check "while another is at work: verify waits to note it" ckpt-backup verify -q "$W/store"
     clean
 fi

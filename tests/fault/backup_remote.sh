@@ -48,6 +48,13 @@ until
 do tries=$((tries + 1)); done
 down() { [ -z "$server" ] || { kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; }; server=; }
 trap down EXIT
+# Wait until somebody has this port.
+until_listens() {
+    n=0
+    until grep -q "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$1") [0-9A-F:]* 0A " /proc/net/tcp || [ $n -gt 300 ]; do
+        n=$((n + 1)); sleep 0.1
+    done
+}
 is_sound() { ckpt-backup list --json "$place" 2>/dev/null | grep -F "\"name\":\"$1\"" | grep -qF '"sound":true'; }
 far=$W/far/backups/run
 
@@ -228,7 +235,7 @@ check_exit "the server is gone: forget" 1 "rclone lsjson failed" \
 check "the server is gone: nothing goes" same "$src" "$W/in/global_step7"
 if ${CC:-cc} -o "$W/badhttp" tests/fault/shim/badhttp.c; then
     "$W/badhttp" $port & server=$!
-    sleep 0.2
+    until_listens $port
     check_exit "the server answers 500" 1 "500 Internal Server Error" ckpt-backup copy -q "$src" "$place"
     [ "$(wc -l <"$W/log")" -eq 1 ] && pass || fail "500: not one line but $(cat "$W/log")"
     check_exit "the server answers 500: forget" 1 "500 Internal Server Error" \
@@ -253,11 +260,12 @@ try() {
 }
 if [ -x "$W/badhttp" ] && ! quick; then
     rclone purge $place
-    "$W/badhttp" $((port + 2000)) $port 40 & bad=$!
-    sed "s/:$port/:$((port + 2000))/" "$RCLONE_CONFIG" >"$W/bad.conf"
+    # Below: from 20000 on are the ports of other tests' trainers.
+    "$W/badhttp" $((port - 2000)) $port 40 & bad=$!
+    sed "s/:$port/:$((port - 2000))/" "$RCLONE_CONFIG" >"$W/bad.conf"
     good=$RCLONE_CONFIG failures=0
     export RCLONE_CONFIG="$W/bad.conf" RCLONE_RETRIES=1 RCLONE_LOW_LEVEL_RETRIES=1
-    sleep 0.2
+    until_listens $((port - 2000))
     for kind in global_step10 global_step10.tar global_step10.pack; do
         try 1 put $kind && pass || fail "$kind now and then 500: does not end"
         try 1 ckpt-backup restore -q "$place" $kind "$W/out" && pass || fail "$kind now and then 500: not restored"

@@ -26,7 +26,7 @@ begin() {
 # told NAME STEPS PATTERN: the job ends with status 46 within so many steps of the flip, of the last of $flips.
 told() {
     while :; do
-        before=$(grep -c '^ iteration' "$dir.log"); : >"$dir.now"
+        : >"$dir.now"
         n=0
         while kill -0 "$pid0" 2>/dev/null && [ $n -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
         flips=$((flips - 1))
@@ -37,6 +37,8 @@ told() {
     while kill -0 "$pid0" 2>/dev/null && [ $n -lt 600 ]; do n=$((n + 1)); sleep 0.1; done
     kill -9 "$pid0" 2>/dev/null
     wait "$pid0"; got=$?
+    # What the log had when it flipped.
+    before=$(head -c "$(cat "$dir.now.done")" "$dir.log" | grep -c '^ iteration')
     after=$(grep -c '^ iteration' "$dir.log")
     check "$1: status $got, expected 46" [ $got -eq 46 ]
     [ $got -eq 46 ] || kill -9 "$pid1" 2>/dev/null

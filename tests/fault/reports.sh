@@ -20,7 +20,7 @@ begin() {
         rank=$((rank + 1))
     done
     n=0
-    until grep -q "${ready:-successfully saved}" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
+    until grep -q "${ready:-successfully saved}" "$dir.log" || [ $n -gt 1200 ]; do n=$((n + 1)); sleep 0.1; done
     grep -q "${ready:-successfully saved}" "$dir.log" || { cat "$dir.log"; fail "$dir does not train"; finish; }
 }
 # ended NAME STATUS RANK...: these ranks leave with it.
@@ -34,7 +34,7 @@ ended() {
     check "$case: a report" [ -s "$report" ]
     run=$(dirname "$report")
     n=0
-    until grep -qs called "$run/alarm.log" || [ $n -gt 50 ]; do n=$((n + 1)); sleep 0.1; done
+    until grep -qs called "$run/alarm.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
     check "$case: one alarm" [ "$(cat "$run/alarm.log")" = called ]
     check "$case: it knows the cause" [ "$(grep -c "^TRAIN_EXIT_STATUS=$want$" "$report.env")" = 1 ]
     check "$case: nothing half-done" [ -z "$(ls -A "$run" | grep part)" ]
@@ -104,13 +104,14 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"
     dumps slowly 1600
     # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
     mkdir "$W/here" && cd "$W/here" || exit 1
-    export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=3000
+    export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=6000
     begin late 2
     unset LD_PRELOAD BADIO_SLOW_UNMAP
     kill -TERM $pid0
     n=0
-    until grep -q '"stop_reason":"signal"' "$dir/status.json" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
-    sleep 0.5
+    # The lock goes when status.json is on disk and rank 0 will not write it again.
+    until [ ! -e "$dir/train.lock" ] || [ $n -gt 600 ]; do n=$((n + 1)); sleep 0.1; done
+    check "late: it is told" grep -q '"stop_reason":"signal"' "$dir/status.json"
     kill -9 $pid1
     ended late 42 0
     check "late: status.json says how the run ended" grep -q '"phase":"stop".*"stop_reason":"signal"' "$dir/status.json"

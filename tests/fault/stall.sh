@@ -30,20 +30,20 @@ check "the job trains" until_true 300 trains 2
 # shellcheck disable=SC2154
 kill -STOP "$pid1"
 check "rank 1 is stopped: said" until_true 110 said "^rank 0 (host .*) has waited [1-4] s in .*; rank 1 (host .*, pid $pid1) does not answer: it is stopped, or its host is; the job is ended after 12 s"
-check "rank 1 is stopped: in status.json" until_true 20 is_stalled
+check "rank 1 is stopped: in status.json" until_true 60 is_stalled
 before=$(grep -c '^ iteration ' "$W/job")
 kill -CONT "$pid1"
 check "it goes on: said" until_true 50 said '^the job goes on, after [0-9]* s more'
-check "it goes on: in status.json" until_true 20 goes_on
+check "it goes on: in status.json" until_true 60 goes_on
 check "it goes on" until_true 50 trains "$((before + 2))"
 # shellcheck disable=SC2154
 kill -STOP "$pid0"
 check "rank 0 is stopped: said" until_true 110 said "^rank 1 (host .*) has waited [0-9]* s in .*; rank 0 (host .*, pid $pid0) does not answer: it is stopped, or its host is"
-check "rank 0 is stopped: in status.json" until_true 20 is_stalled
+check "rank 0 is stopped: in status.json" until_true 60 is_stalled
 before=$(grep -c '^ iteration ' "$W/job")
 kill -CONT "$pid0"
 check "it goes on again" until_true 50 trains "$((before + 2))"
-check "it goes on again: in status.json" until_true 20 goes_on
+check "it goes on again: in status.json" until_true 60 goes_on
 kill -STOP "$pid1"
 check "and at last the job ends" until_true 250 said '^rank 1 (host [^)]*) does not answer: it is stopped, or its host is$'
 kill -9 "$pid1" 2>/dev/null

@@ -50,7 +50,7 @@ strangers() { series "$1" | sort | comm -23 - "$W/truth.series"; }
 
 strike() {  # HOW DIR: end the run; sets want (exit status) and says how
     # Signals that ask are for programs that have begun: their first instructions cannot catch any.
-    case $1 in term|usr1) n=0; until [ -s "$W/log" ] || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.05; done ;; esac
+    case $1 in term|usr1) n=0; until [ -s "$W/log" ] || [ $n -gt 1200 ]; do n=$((n + 1)); sleep 0.05; done ;; esac
     case $1 in
     all) pkill -KILL -f -- "--save $2 "; want=any ;;
     one) kill -KILL "$(trainers "$2" | shuf -n 1)" 2>/dev/null; want=bad ;;
@@ -81,7 +81,7 @@ while [ $i -lt "$kills" ]; do
         sleep "$(printf '%d.%02d' "$(random 3)" "$(random 100)")"
         strike "$how" "$dir"
     fi
-    wait_for $job 60; status=$?
+    wait_for $job 300; status=$?
     text="kill $i ($how, from ${before:-the start})"
     [ $status -eq 200 ] && fail "$text: does not end"
     odd=$(strangers "$W/log")

@@ -30,11 +30,18 @@ check "skip: the last one is sound" ckpt-inspect verify -q "$W/skip"
 # The first, as told: what training stood is little of what it took.
 check "skip: training did not stand" awk '/^  checkpoint: stall/ { exit !($3 < 0.2 && $8 > 0.5) }' "$W/skip.log"
 
-slow "$W/queue" --train-iters 2000 --save-interval 100 --save-when-busy queue; status=$?
+# Until one is made so, however long the disk takes.
+slow "$W/queue" --train-iters 1000000 --save-interval 100 --save-when-busy queue --kill-switch-path "$W/kill" & pid=$!
+between() { steps "$W/queue" 2>/dev/null | tr ' ' '\n' | grep -x '[0-9]*' | awk '$1 % 100' | wc -l; }
+n=0; until [ "$(between)" -ge 1 ] || [ $n -gt 3000 ]; do n=$((n + 1)); sleep 0.1; done
+made=$(between); : >"$W/kill"
+wait $pid; status=$?
+rm "$W/kill"
 check "queue: exit status 0, not $status" [ $status -eq 0 ]
 check "queue: told" [ "$(skipped "$W/queue" queued)" -ge 1 ]
-check "queue: made when the disk was free: $(steps "$W/queue")" [ "$(steps "$W/queue" | tr ' ' '\n' | awk '$1 && $1 % 100' | wc -l)" -ge 1 ]
-check "queue: the end is there" [ "$(cat "$W/queue/latest")" = global_step2000 ]
+check "queue: made when the disk was free: $(steps "$W/queue")" [ "$made" -ge 1 ]
+at=$(field "$W/queue" iteration)
+check "queue: the end is there" [ "$(cat "$W/queue/latest")" = "global_step$at" ]
 
 slow "$W/wait" --train-iters 20 --save-interval 5 --save-when-busy wait
 check "wait: all of them" [ "$(steps "$W/wait")" = "5 10 15 20 " ]
@@ -48,7 +55,10 @@ slow "$W/exit" --train-iters 40 --save-interval 5 --exit-interval 12
 check "an exit saves: $(steps "$W/exit")" [ "$(steps "$W/exit")" = "5 12 " ]
 for how in switch signal; do
     slow "$W/$how" --train-iters 100000 --save-interval 5 --kill-switch-path "$W/kill" & pid=$!
-    n=0; until [ -s "$W/$how.log" ] && [ "$(skipped "$W/$how" skipped)" -ge 1 ] || [ $n -gt 200 ]; do n=$((n + 1)); sleep 0.05; done
+    n=0
+    until [ -s "$W/$how.log" ] && [ "$(skipped "$W/$how" skipped)" -ge 1 ] || [ $n -gt 2400 ]; do
+        n=$((n + 1)); sleep 0.05
+    done
     if [ $how = switch ]; then : >"$W/kill"; else pkill -TERM -f "^$BIN/train .*--save $W/$how "; fi
     wait $pid
     rm -f "$W/kill"
@@ -88,8 +98,8 @@ files=$(ls "$late" | wc -l)
 mv "$late" "$part" && rm "$W/late/latest"
 env LD_PRELOAD="$W/badio.so" BADIO_SLOW_REMOVE=100 BADIO_URING=0 "$BIN/train" $SMALL --save "$W/late" --train-iters 1 --save-interval 1 \
     >"$W/late.log" 2>&1 & pid=$!
-n=0; until [ "$(ls "$part" 2>/dev/null | wc -l)" -lt "$files" ] || [ $n -gt 200 ]; do n=$((n + 1)); sleep 0.02; done
-check "the next run had begun to remove it" [ $n -le 200 ]
+n=0; until [ "$(ls "$part" 2>/dev/null | wc -l)" -lt "$files" ] || [ $n -gt 3000 ]; do n=$((n + 1)); sleep 0.02; done
+check "the next run had begun to remove it" [ $n -le 3000 ]
 mv -T "$part" "$late" 2>/dev/null && found=$(ls "$late" | wc -l) || found=0
 wait $pid; status=$?
 check "published whole or not at all: $found of $files files" [ "$found" -eq 0 ]

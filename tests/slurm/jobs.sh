@@ -20,8 +20,10 @@ check "it has trained to the end" [ "$(stop_reason)" = finished ]
 check "its configuration is kept" grep -q '^hidden-size = 32$' "$RUN/configs/$job.conf"
 check "supervise says so" decided 'ended in order at iteration 20: finished; the last save is global_step20$'
 if has_sacct; then
-    steps "$job" >"$W/steps"
-    check "sacct has each step under its name" grep -qx 'train-1 COMPLETED' "$W/steps"
+    # What Slurm knows is some time on its way to the database.
+    # shellcheck disable=SC2317
+    has_step() { steps "$job" | grep -qx "$1"; }
+    check_until "sacct has each step under its name" 20 has_step 'train-1 COMPLETED'
     # shellcheck disable=SC2317
     sacct_says() { sacct -n -P -j "$job" -o comment | grep -q "$1"; }
     check_until "sacct has why it ended" 20 sacct_says 'ended in order at iteration 20'

@@ -22,6 +22,7 @@ remember() {
 # Where the start behind it went on from, and on which nodes.
 resumed() { [ "$(grep -c 'SUPERVISE.*: start [0-9]* on ' "$RUN/supervise/log")" -gt "$start" ]; }
 trains_on() { resumed && saved $((at + 1)); }
+has_step() { steps "$job" | grep -qE "$1"; }
 lived_through() {   # NAME CAUSE HOST: HOST is not among the nodes any more
     check_until "$1: it trains again within five minutes" $((300 - ($(date +%s) - at_s))) trains_on
     echo "$1: $(($(date +%s) - at_s)) s until a new checkpoint"
@@ -33,9 +34,9 @@ lived_through() {   # NAME CAUSE HOST: HOST is not among the nodes any more
         [ $((at - ${from:--9999})) -le $((SAVE_INTERVAL + 1)) ]
     # The step of a host that is gone has lost a node.
     if has_sacct; then
-        steps "$job" >"$W/steps"
-        check "$1: sacct has the step that failed" \
-            grep -qE "^train-$start (FAILED|CANCELLED.*|NODE_FAIL|RESIZING)$" "$W/steps"
+        # What Slurm knows is some time on its way to the database.
+        check_until "$1: sacct has the step that failed" 20 \
+            has_step "^train-$start (FAILED|CANCELLED.*|NODE_FAIL|RESIZING)$"
     fi
 }
 

@@ -2,14 +2,16 @@
  * flip.c - a library to preload: a bit of memory flips while a program runs
  *
  * FLIP="FILE:N:AT:BIT": when FILE appears, bit BIT of byte AT flips in the N-th (from 0) block of pages that
- * posix_memalign() has given; FILE.done says so. FILE gone and there again: it flips once more. AT may be a part of the block, 1/3, rounded to 256 bytes. Where
- * trainers on processors have their state: block 0. A BIT of 100 and more: bit BIT - 100 flips again and again.
+ * posix_memalign() has given; FILE.done says how long the log on standard output was by then. FILE gone and there
+ * again: it flips once more. AT may be a part of the block, 1/3, rounded to 256 bytes. Where trainers on processors
+ * have their state: block 0. A BIT of 100 and more: bit BIT - 100 flips again and again.
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char when[4096], done[4104];
@@ -20,14 +22,17 @@ static _Atomic(unsigned char *) block;
 
 static void *wait_and_flip(void *arg)
 {
+    struct stat log;
     FILE *f;
 
     for (;;) {
         while (access(when, F_OK) < 0)
             usleep(2000);
         f = fopen(done, "w");
-        if (f)
+        if (f) {
+            fprintf(f, "%lld\n", fstat(STDOUT_FILENO, &log) == 0 ? (long long)log.st_size : -1);
             fclose(f);
+        }
         do {
             unsigned char *p = atomic_load(&block);
 
