@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     } else if (strcmp(what, "dump") == 0) {
         if (comm_place(world)->rank == comm_place(world)->size - 1)
             watch_dump(comm_watch(world));
-        sleep(1);
+        sleep(3);                       /* the table is printed within 2 s */
     } else if (strcmp(what, "where") == 0) {
         const struct comm_place *p = comm_place(world);
 

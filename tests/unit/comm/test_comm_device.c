@@ -21,8 +21,8 @@
 #include "tests/lib/ranks.h"
 
 /* Long against what a busy machine does to a thread that need not wait. */
-enum { DELAY_MS = 400 };
-static const double soon_s = 0.2;
+enum { DELAY_MS = 800 };
+static const double soon_s = 0.4;
 
 static struct comm_world *open_world(struct fakenet *n, bool prompt, double hang_s)
 {

@@ -2,12 +2,14 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -17,6 +19,7 @@
 enum { SIZE = 4, GIVES_UP = 50, HANG, LOST, CRASHED };
 
 static struct comm_world *world;
+static atomic_int *n_at_work;   /* ranks that have been through a collective; shared with them */
 
 static void on_abort(void *arg, const struct watch_end *end)
 {
@@ -90,13 +93,48 @@ static int do_trouble(int rank, int size, void *arg)
         if (comm_all_reduce(comm_world_group(world), &(struct comm_data){ x, x, 100, DTYPE_F32, COMM_SUM }, NULL,
                             &e) < 0)
             comm_abort(world, 1, e.msg);
+        if (i == 0)
+            atomic_fetch_add(n_at_work, 1);
         usleep(5000);
     }
 }
 
 static void start(struct ranks *j, struct trouble t)
 {
+    atomic_store(n_at_work, 0);
     ranks_start(j, SIZE, do_trouble, &t);
+}
+
+/* Wait until all are at work. When that is, in seconds from the start. */
+static double all_at_work(const struct ranks *j)
+{
+    for (int i = 0; i < 6000 && atomic_load(n_at_work) < SIZE; i++)
+        usleep(5000);
+    return ranks_now_s() - j->start_s;
+}
+
+static int count(const char *text, const char *word)
+{
+    int n = 0;
+
+    for (; (text = strstr(text, word)); text++)
+        n++;
+    return n;
+}
+
+/* Wait until `text` has been said n times, 30 s at most; whoever calls looks whether it has. When that is, as above. */
+static double until_said(const struct ranks *j, const char *text, int n)
+{
+    bool done = false;
+
+    for (int i = 0; i < 600 && !done; i++) {
+        char *said = ranks_said(j);
+
+        done = count(said, text) >= n;
+        free(said);
+        usleep(50000);
+    }
+    return ranks_now_s() - j->start_s;
 }
 
 /* All have gone within `seconds` of `since`, none with status 0, and `text` was said. */
@@ -125,15 +163,6 @@ static void expect_status(const struct ranks *j, int spared, int status)
             fail_msg("rank %d left with wait status %#x, not with exit status %d", r, (unsigned)j->status[r], status);
 }
 
-static int count(const char *text, const char *word)
-{
-    int n = 0;
-
-    for (; (text = strstr(text, word)); text++)
-        n++;
-    return n;
-}
-
 static void kill_one(int who, int sig, const char *fmt)
 {
     char host[64] = "", text[200];
@@ -143,9 +172,8 @@ static void kill_one(int who, int sig, const char *fmt)
 
     gethostname(host, sizeof host - 1);
     start(&j, (struct trouble){.what = "run", .who = -1});
-    usleep(700000);
+    at = all_at_work(&j);
     pid = j.pid[who];
-    at = ranks_now_s() - j.start_s;
     kill(pid, sig);
     snprintf(text, sizeof text, fmt, who, host, (long)pid);
     expect_end(&j, at, 5, -1, text);
@@ -170,15 +198,16 @@ static void test_killed_and_all_ended(void **state)
     for (int who = 0; who < SIZE; who += 2) {
         char text[64], *said;
         struct ranks j;
+        double at;
 
         start(&j, (struct trouble){.what = "run", .who = -1});
-        usleep(700000);
+        at = all_at_work(&j);
         signal_others(&j, who, SIGSTOP);
         kill(j.pid[who], SIGKILL);
         signal_others(&j, who, SIGTERM);
         signal_others(&j, who, SIGCONT);
         snprintf(text, sizeof text, "rank %d (host ", who);
-        expect_end(&j, 0.7, 6, -1, text);
+        expect_end(&j, at, 6, -1, text);
         said = ranks_said(&j);
         if (count(said, " died: its connection closed without a goodbye") < 1 || count(said, " died: ") > 2)
             fail_msg("killed: %d; said:\n%s", who, said);
@@ -196,13 +225,14 @@ static void test_killed_and_all_ended(void **state)
 static void test_all_terminated(void **state)
 {
     struct ranks j;
+    double at;
     char *said;
 
     (void)state;
     start(&j, (struct trouble){.what = "run", .who = -1});
-    usleep(700000);
+    at = all_at_work(&j);
     signal_others(&j, -1, SIGTERM);
-    expect_end(&j, 0.7, 6, -1, ") died: SIGTERM ended it; ending the job\n");
+    expect_end(&j, at, 6, -1, ") died: SIGTERM ended it; ending the job\n");
     said = ranks_said(&j);
     assert_int_equal(count(said, " died: "), 1);
     free(said);
@@ -213,6 +243,7 @@ static void test_killed(void **state)
 {
     char *said;
     struct ranks j;
+    double at;
 
     (void)state;
     kill_one(2, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
@@ -220,9 +251,9 @@ static void test_killed(void **state)
     kill_one(SIZE - 1, SIGTERM, "rank %d (host %s, pid %ld) died: SIGTERM ended it");
     /* One line, not one of every rank; and the last words of all that are left. */
     start(&j, (struct trouble){.what = "run", .who = -1});
-    usleep(700000);
+    at = all_at_work(&j);
     kill(j.pid[1], SIGKILL);
-    expect_end(&j, 0.7, 6, -1, "last words of 0: rank 1 (host");
+    expect_end(&j, at, 6, -1, "last words of 0: rank 1 (host");
     said = ranks_said(&j);
     assert_int_equal(count(said, " died: "), 1);
     assert_int_equal(count(said, "last words of"), 3);
@@ -427,12 +458,13 @@ static void test_long(void **state)
 static void test_stopped(void **state)
 {
     struct ranks j;
+    double at;
 
     (void)state;
     start(&j, (struct trouble){.what = "run", .who = -1, .hang_s = 1});
-    usleep(700000);
+    at = all_at_work(&j);
     kill(j.pid[2], SIGSTOP);
-    expect_end(&j, 0.7, 9, -1, ") does not answer: it is stopped, or its host is");
+    expect_end(&j, at, 9, -1, ") does not answer: it is stopped, or its host is");
     assert_true(WIFSIGNALED(j.status[2]));
     ranks_end(&j);
 }
@@ -444,11 +476,12 @@ static void test_late(void **state)
     for (int who = 0; who < SIZE; who += 3) {
         char text[100], *said;
         struct ranks j;
+        double at;
 
         start(&j, (struct trouble){.what = "late", .who = who, .hang_s = 60, .stall_s = 1});
-        sleep(5);
+        at = until_said(&j, "told 0: nothing\n", 1);
         kill(j.pid[2], SIGKILL);
-        expect_end(&j, 5, 10, -1, "the job goes on, after ");
+        expect_end(&j, at, 10, -1, "the job goes on, after ");
         said = ranks_said(&j);
         snprintf(text, sizeof text, "; rank %d (host ", who);
         assert_non_null(strstr(said, text));
@@ -470,18 +503,19 @@ static void test_stopped_for_a_while(void **state)
     for (int who = 0; who < SIZE; who += 2) {
         char text[200], host[64] = "", *said;
         struct ranks j;
+        double at;
 
         gethostname(host, sizeof host - 1);
         start(&j, (struct trouble){.what = "run", .who = -1, .hang_s = 60, .stall_s = 1});
-        usleep(700000);
+        all_at_work(&j);
         kill(j.pid[who], SIGSTOP);
         snprintf(text, sizeof text, "; rank %d (host %s, pid %ld) does not answer: it is stopped, or its host is", who,
                  host, (long)j.pid[who]);
-        sleep(who ? 5 : 8);
+        until_said(&j, text, 2);        /* the line, and the same for the callback */
         kill(j.pid[who], SIGCONT);
-        sleep(1);
+        at = until_said(&j, "the job goes on", 1);
         kill(j.pid[1], SIGKILL);
-        expect_end(&j, 6, 12, -1, text);
+        expect_end(&j, at, 12, -1, text);
         said = ranks_said(&j);
         if (count(said, text) != 2 || count(said, "the job goes on") != 1)
             fail_msg("stopped: %d; said:\n%s", who, said);
@@ -499,7 +533,10 @@ static void test_dump(void **state)
 
         (void)state;
         start(&j, (struct trouble){.what = "dump", .who = who});
-        sleep(2);
+        for (int r = 0; r < SIZE; r++) {
+            snprintf(text, sizeof text, "rank %d (host ", r);
+            until_said(&j, text, 1);
+        }
         said = ranks_said(&j);
         for (int r = 0; r < SIZE; r++) {
             snprintf(text, sizeof text, "rank %d (host ", r);
@@ -528,7 +565,7 @@ static int do_alone(int rank, int size, void *arg)
         return 0;
     }
     watch_dump(comm_watch(world));
-    usleep(300000);
+    sleep(2);                           /* the table is printed within that time */
     comm_abort(world, 1, "alone");
 }
 
@@ -549,6 +586,13 @@ static void test_alone(void **state)
     ranks_end(&j);
 }
 
+static int share(void **state)
+{
+    (void)state;
+    n_at_work = mmap(NULL, sizeof *n_at_work, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return n_at_work == MAP_FAILED ? -1 : 0;
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -561,5 +605,5 @@ int main(void)
         cmocka_unit_test(test_alone),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, share, NULL);
 }

@@ -320,11 +320,11 @@ static void test_queue(void **state)
 
 static void test_wait(void **state)
 {
-    struct tfevents *t = open_waiting("wait", 1000, 0.05);
+    struct tfevents *t = open_waiting("wait", 1000, 1);
 
     (void)state;
     tfevents_scalar(t, "x", 1, 1);
-    usleep(60000);
+    usleep(1100000);
     tfevents_scalar(t, "x", 2, 2);
     assert_int_equal(read_file(tfevents_path(t), events, 9), 3);
     tfevents_scalar(t, "x", 3, 3);
