@@ -793,6 +793,19 @@ int file_spool(const char *in, uint64_t size, struct err *e)
     return fd;
 }
 
+int file_sync(const char *path, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
+
+    if (fd < 0 || fsync(fd) < 0) {
+        err_sys(e, path, "cannot sync");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 int dir_sync(const char *path, struct err *e)
 {
     char *dir = path_parent(path);

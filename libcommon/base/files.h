@@ -125,6 +125,7 @@ MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct e
 MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
 MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */
 MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
+MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file of that name */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
 MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */

@@ -101,19 +101,6 @@ static int take_line(char *line, struct plan *p, bool *finished)
 
 /* ---- appending ---- */
 
-static int sync_path(const char *path, struct err *e)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
-
-    if (fd < 0 || fsync(fd) < 0) {
-        err_sys(e, path, "cannot sync");
-        rc = -1;
-    }
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
 /* The k-th file that an item writes to, of item_files() ones. */
 static int item_file(const struct plan_item *it, int k)
 {
@@ -141,7 +128,7 @@ static int sync_batch(struct journal *j, struct plan_item **it, int n, struct er
         for (int k = 0; k < item_files(it[i]) && rc == 0; k++)
             if (item_file(it[i], k) != last) {
                 last = item_file(it[i], k);
-                rc = sync_path(plan_dst(j->plan, last)->path, e);
+                rc = file_sync(plan_dst(j->plan, last)->path, e);
             }
     return rc;
 }

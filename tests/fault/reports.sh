@@ -102,6 +102,14 @@ dumps dump 0
 slow=$W/badio.so
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"$W/log"; then
     dumps slowly 1600
+    # ... nor is anything else lost there.
+    export LD_PRELOAD="$slow" BADIO_SLOW=4000
+    ready=" iteration " begin busy 2
+    unset LD_PRELOAD BADIO_SLOW
+    kill -9 $pid1
+    ended busy 42 0
+    check "busy: stacks" grep -q "train(.*main" "$run/rank00000.txt"
+    check "busy: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
     # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
     mkdir "$W/here" && cd "$W/here" || exit 1
     export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=6000

@@ -76,32 +76,51 @@ static bool is_status_ours(const struct trainer *t, struct err *e)
     return t->status_path && !t->status_over && (!t->lock || savelock_held(t->lock, e));
 }
 
-/* The reason where watchers look. */
-static void note_end(const struct watch_end *end)
+/* The reason where watchers look. Was it written? */
+static bool note_end(const struct watch_end *end)
 {
     struct err e = {0};
+    int rc;
 
     if (tfevents_flush(train.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     err_clear(&e);
     if (!is_status_ours(&train, &e))
-        return;
+        return false;
     train.status.reason = STATUS_FAILED;
     train.status.message = end->reason;
     train.status.cause = cause_name(end->status);
-    if (status_write(train.status_path, &train.status, &e) < 0)
+    rc = status_write(train.status_path, &train.status, &e);
+    if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     savelock_drop(train.lock);
+    return rc == 0;
+}
+
+/* How the run ended stays, whatever happens to the host. */
+static void sync_status(const struct trainer *t)
+{
+    struct err e = {0};
+
+    if (status_sync(t->status_path, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
 }
 
 /* The job is being ended. */
 static void on_abort(void *arg, const struct watch_end *end)
 {
+    bool noted;
+
     (void)arg;
     train.status.report = report_end(&train, end);
-    note_end(end);
+    noted = note_end(end);
     if (!end->signal || end->rank != train.place->rank)
         report_stacks(&train.report, end->reason);
+    /* Last: a busy disk takes longer for it than there is. */
+    if (train.status.report)
+        report_sync(&train.report, "report.json");
+    if (noted)
+        sync_status(&train);
 }
 
 /* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
@@ -326,10 +345,14 @@ static void end_log(struct trainer *t, enum status_reason why)
     struct savelock *lock = t->lock;
     struct tfevents *events = t->events;
     struct err e = {0};
+    bool written;
 
     t->status.reason = why;
     show_phase(t, "stop");
+    written = t->status_path && !t->status_over;
     t->status_over = true;
+    if (written)
+        sync_status(t);
     t->events = NULL;
     if (tfevents_close(events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
@@ -364,6 +387,8 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
         t->status.report = write_report(t, &(struct report_incident){
             .cause = t->status.cause, .status = rc, .message = said->msg, .file = "report.json",
             .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
+    if (t->status.report)
+        report_sync(&t->report, "report.json");
     if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, rc, e.msg);
     leave(t, why);

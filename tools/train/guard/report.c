@@ -273,8 +273,8 @@ static bool write_report(const struct report_run *r, const struct report_inciden
     if (o.fd < 0)
         return false;
     put_report(&o, r, x);
-    done = fsync(o.fd) == 0 && !o.bad;
-    close(o.fd);
+    /* Not synced: whoever ends the job may leave it no time for that, and a run that goes on does not wait. */
+    done = close(o.fd) == 0 && !o.bad;
     if (done)
         return publish(part, path);
     unlink(part);
@@ -309,6 +309,21 @@ bool report_write(const struct report_run *r, const struct report_incident *x)
         call_alarm(r, x, done ? path : "");
     atomic_flag_clear(&busy);
     return done;
+}
+
+void report_sync(const struct report_run *r, const char *file)
+{
+    char path[PATH_MAX];
+    int fd;
+
+    if (!r->world)
+        return;
+    report_path(r, file, path);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
 }
 
 void report_stacks(const struct report_run *r, const char *line)

@@ -154,12 +154,16 @@ int status_write(const char *path, const struct status *s, struct err *e)
     pthread_mutex_lock(&one_writer);
     json = dump(s);
     line = str_fmt("%s\n", json);
-    rc = s->reason == STATUS_RUNNING ? replace_unsynced(path, line, strlen(line), e)
-                                     : file_replace(path, line, strlen(line), e);
+    rc = replace_unsynced(path, line, strlen(line), e);
     pthread_mutex_unlock(&one_writer);
     free(json);
     free(line);
     return rc;
+}
+
+int status_sync(const char *path, struct err *e)
+{
+    return file_sync(path, e) < 0 ? -1 : dir_sync(path, e);
 }
 
 int status_stalled(const char *path, const struct status *s, const char *why, struct err *e)

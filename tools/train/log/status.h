@@ -45,10 +45,11 @@ struct status {
 
 /*
  * Replace `path` atomically; host, pid, job id, start and present time are added. One line of
- * JSON. Each iteration's is not synced to disk (a reader sees it at once; after a power cut it may
- * be an older one), one with a stop reason is. ERR_SYS: worth a warning, no reason to stop. Any thread.
+ * JSON. It is not synced to disk (a reader sees it at once; after a power cut it may be an older one). ERR_SYS:
+ * worth a warning, no reason to stop. Any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
+MUST_CHECK int status_sync(const char *path, struct err *e);   /* the last one: it is on disk */
 /* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*
