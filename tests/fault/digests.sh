@@ -23,7 +23,8 @@ begin() {
     n=0
     until grep -qs "^ iteration  *10/" "$dir.log" || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
 }
-# told NAME STEPS PATTERN: the job ends with status 46 within so many steps of the flip, of the last of $flips.
+# told NAME STEPS PATTERN: the job ends with status 46 within so many steps of the flip, of the last of $flips, and says
+# "train: PATTERN".
 told() {
     while :; do
         : >"$dir.now"
@@ -43,25 +44,32 @@ told() {
     check "$1: status $got, expected 46" [ $got -eq 46 ]
     [ $got -eq 46 ] || kill -9 "$pid1" 2>/dev/null
     check "$1: within $2 steps, not $((after - before))" [ $((after - before)) -le $(($2 + 3)) ]
-    check "$1: said" grep -Eq "^train: training: iteration [0-9]*: $3" "$dir.log"
+    check "$1: said" grep -Eq "^train: $3" "$dir.log"
     check "$1: reported" grep -Eq '"cause":"replicas","exit_status":46,.*"tensor":"[^"]+\.' "$dir"/reports/*/report.json
 }
 
 # The weights of one data-parallel rank of three, in the embedding: they are gathered anew each step, so a flip between the
 # look and the gathering is gone again and nobody's loss; then the next one counts.
-at=4096 bit=6 hit=1 flips=10
+at=4096 bit=6 hit=1 flips=10 step="training: iteration [0-9]*: "
 begin weights 3 --digest-interval 1
-told weights 1 "[^ ]*: weight: the copy of rank 1 \(host [^ ]*\) has other bits than 2 of its 2 others; tensors that differ: 1; the state"
+told weights 1 "$step[^ ]*: weight: the copy of rank 1 \(host [^ ]*\) has other bits than 2 of its 2 others; tensors that differ: 1; the state"
 check "weights: the rank" grep -q '"rank":1,"host":"' "$dir"/reports/*/report.json
 
 # The lowest bit of the final norm's first weight, in the masters of one tensor rank of two, a third of the way through the
 # state: its weights stay the same, and it drifts.
 at=1/3 bit=0 hit=1 flips=1
-begin masters 2 --digest-interval 5 --tensor-model-parallel-size 2
-told masters 5 "5.weight: master: the copy of rank 0 \(host [^ ]*\) has other bits than that of rank 1 \(host [^ ]*\), and it is not known which is wrong"
+begin masters 2 --digest-interval 5 --tensor-model-parallel-size 2 --save-interval 1000000
+told masters 5 "${step}5.weight: master: the copy of rank 0 \(host [^ ]*\) has other bits than that of rank 1 \(host [^ ]*\), and it is not known which is wrong"
 
-# What is called off is not looked at; the save still is.
-at=1/3 bit=0 hit=1
+# What --check-replicas and saves find is the same incident.
+begin checked 2 --digest-interval 0 --tensor-model-parallel-size 2 --save-interval 1000000 --check-replicas 1
+flips=1
+told checked 1 "5.weight: fp32 of this replicated parameter differs between tensor rank 0 and 1 "
+flips=1
+begin saved 2 --digest-interval 0 --tensor-model-parallel-size 2
+told saved 10 "5.weight: fp32 of this replicated parameter differs between tensor rank 0 and 1 "
+
+# What is called off is not looked at.
 begin off 2 --digest-interval 0 --tensor-model-parallel-size 2 --save-interval 1000000
 check "off: trains on" [ -d "/proc/$pid0" ]
 kill -9 "$pid0" "$pid1" 2>/dev/null

@@ -256,6 +256,7 @@ enum checkpoint_fault {
     CHECKPOINT_ECHO,            /* given up because of another rank, whose reason it is */
     CHECKPOINT_FAILED,          /* by this rank's own doing: its disk, as a rule */
     CHECKPOINT_NOT_FINITE,      /* the state holds a NaN or an infinity: nothing that comes after it can be saved */
+    CHECKPOINT_REPLICAS,        /* tensor ranks' copies differ: no save was begun */
 };
 
 /* Begin to take the staging memory that the saver will need; the rest of setting up goes on beside it. */
@@ -279,6 +280,7 @@ struct checkpoint_saved {
     char path[512];             /* DIR/global_step20 */
     struct err err;             /* not ok: why; the rank at fault is named once all have met (save, wait) */
     char note[256];             /* ok: a tag that had to give way is kept, "" for none (rank 0) */
+    char tensor[112];           /* CHECKPOINT_REPLICAS: the first one */
 };
 /*
  * Save: wait for the save before, check that replicated parameters have the
@@ -313,8 +315,10 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
  * was none). 0, or -1 with out->err in *e too when it failed.
  */
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
-/* Only the check of replicas (--check-replicas N). Collective in the tensor group; errors as above. */
+/* Only the check of replicas (--check-replicas N). Collective; errors as above. */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
+/* Did the last of these two calls fail because replicas differ? The first such tensor, else NULL; every rank's. */
+const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v);
 /* Host memory that a rank's saver takes for the snapshot of a save; memory_bytes as in its options. */
 uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
 /* Bytes of all files of one save, for a check of free space; rank-independent. */

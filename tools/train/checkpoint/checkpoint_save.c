@@ -32,6 +32,7 @@ struct checkpoint_saver {
     struct checkpoint_saved last;       /* as this rank has seen it */
     bool polled;                /* by poll */
     enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* of it, by poll or wait */
+    char differs[112];          /* the last check's first replica that does; "": none */
 };
 
 /* Around a wait for the writer or for the thread that copies; a disk may be slow, so it is told and nothing more. */
@@ -116,7 +117,7 @@ static int hash_replicas(const struct checkpoint_saver *v, uint32_t *crc, struct
 }
 
 /* The first that differs, on every rank of the group the same. */
-static int compare_replicas(const struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
+static int compare_replicas(struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
 {
     const struct stage *s = v->o.stage;
     int n_differ = 0, first = -1, who = -1;
@@ -133,17 +134,19 @@ static int compare_replicas(const struct checkpoint_saver *v, const uint32_t *al
             }
     if (first < 0)
         return 0;
-    err_data(e, s->param[first / STATE_N].name, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
+    snprintf(v->differs, sizeof v->differs, "%s", s->param[first / STATE_N].name);
+    err_data(e, v->differs, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
              "rank 0 and %d (stage %d, data rank %d; %d such states in all): the state in memory is not to be trusted",
              state_name((enum state)(first % STATE_N)), who, s->pp, s->dp, n_differ);
     return -1;
 }
 
-int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
+static int check_replicas(struct checkpoint_saver *v, struct err *e)
 {
     int n = v->o.stage->n_params * STATE_N, ranks = v->o.tp ? comm_size(v->o.tp) : 1, rc;
     uint32_t *mine, *all;
 
+    *v->differs = '\0';
     if (ranks == 1)
         return 0;
     mine = xcalloc((size_t)n, sizeof *mine);
@@ -552,20 +555,34 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
 }
 
 /* A tensor group that is out of step stops the whole job's save, not its own part of it. */
-static int all_fine(const struct checkpoint_saver *v, int rc, struct err *e)
+static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
 {
-    struct checkpoint_saved x = { .ok = rc == 0, .fault = rc == 0 ? CHECKPOINT_FINE : CHECKPOINT_FAILED };
+    struct checkpoint_saved x = {
+        .ok = rc == 0, .fault = rc == 0 ? CHECKPOINT_FINE : *v->differs ? CHECKPOINT_REPLICAS : CHECKPOINT_FAILED,
+    };
     struct err ours = {0};
 
     x.err = *e;
+    memcpy(x.tensor, v->differs, sizeof x.tensor);
     if (!v->o.world)
         return rc;
     if (agree(v, &x, &ours) < 0) {
         *e = ours;
         return -1;
     }
+    memcpy(v->differs, x.tensor, sizeof v->differs);
     *e = x.err;
     return x.ok ? 0 : -1;
+}
+
+int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
+{
+    return all_fine(v, check_replicas(v, e), e);
+}
+
+const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v)
+{
+    return *v->differs ? v->differs : NULL;
 }
 
 int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct checkpoint_saved *before,
@@ -579,7 +596,7 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
         *e = earlier;                   /* not the save: the ranks could not speak to each other */
         return -1;
     }
-    rc = all_fine(v, checkpoint_check_live(v, e), e);
+    rc = checkpoint_check_live(v, e);
     if (rc == 0)
         rc = order(v, now, e);
     *stall_s = clock_s() - begun;

@@ -286,7 +286,7 @@ static int check_replicas(struct trainer *t, struct err *e)
         return -1;
     if (checkpoint_check_live(t->saver, e) == 0)
         return 0;
-    t->cause = CAUSE_REPLICAS;
+    saving_note_failure(t);
     return -1;
 }
 

@@ -229,6 +229,17 @@ int saving_settle_save(struct trainer *t, struct err *e)
     return -1;
 }
 
+void saving_note_failure(struct trainer *t)
+{
+    const char *tensor = checkpoint_replica_at_fault(t->saver);
+
+    if (!tensor)
+        return;
+    t->cause = CAUSE_REPLICAS;
+    t->all_know = true;
+    snprintf(t->tensor, sizeof t->tensor, "%s", tensor);
+}
+
 int saving_begin(struct trainer *t, struct err *e)
 {
     const struct checkpoint_now now = present(t);
@@ -274,6 +285,8 @@ int saving_begin(struct trainer *t, struct err *e)
     strbuf_free(&sb);
     if (rc == 0)
         show_phase(t, "train");
+    else
+        saving_note_failure(t);
     return rc;
 }
 

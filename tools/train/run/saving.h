@@ -33,6 +33,8 @@ MUST_CHECK int saving_step(struct trainer *t, struct err *e);
 void saving_note_step(struct trainer *t, double seconds);
 /* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
+/* A save could not begin, or checkpoint_check_live() failed. Where replicas differ, the run's end says so. */
+void saving_note_failure(struct trainer *t);
 /* Has a save failed, as this rank sees it? Then all call saving_settle_save(). One that went well is told. */
 bool saving_poll(struct trainer *t);
 /* What is complete now stays, whatever --keep-last says; rank 0. */
