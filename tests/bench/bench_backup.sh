@@ -15,8 +15,8 @@
 # the next run.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 size_gb=${SIZE_GB:-2} dir=${DIR:-build/bench} threads=${THREADS:-$(nproc)} rounds=${ROUNDS:-3} form=${FORM:-copy}
-tool=$PWD/bin/ckpt-backup bench=$PWD/build/release/tests/bench
 mkdir -p "$dir"
 cd "$dir"
 tag=backup-in/global_step20
@@ -24,20 +24,10 @@ trap 'rm -rf store copy big floor.out ./*.times; [ -n "${KEEP:-}" ] || rm -rf ba
 rm -rf store copy ./*.times
 
 if [ ! -d $tag ]; then
-    shape="--hidden 2048 --heads 16 --seq 2048 --vocab 30000 --tp 2 --pp 2 --dp 2" layers=2
+    shape="--hidden 2048 --heads 16 --seq 2048 --vocab 30000 --tp 2 --pp 2 --dp 2"
     # shellcheck disable=SC2086
-    while bytes=$("$bench/mkckpt" $shape --layers $layers --dry-run); awk "BEGIN { exit !($bytes < $size_gb * 1e9) }"; do
-        layers=$((layers + 1))
-    done
-    # shellcheck disable=SC2086
-    "$bench/mkckpt" $shape --layers $layers backup-in
+    "$BENCH/mkckpt" $shape --layers "$(layers_for "$size_gb" 2 1 $shape)" backup-in
 fi
-
-cold() {
-    sync
-    if ! { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then "$bench/dropcache" .; fi
-    sleep 1
-}
 
 # With fio the files that are read and written are those that dd would take.
 direct() {  # read|write FILE
@@ -52,15 +42,15 @@ floor() { direct read big & direct write floor.out; wait; direct read floor.out;
 
 peers() {
     cold
-    "$bench/measure" cp.times sh -c 'cp -r '$tag' copy && sync -f .'
+    measured cp cp -r $tag copy
     cold
-    "$bench/measure" diff.times diff -r $tag copy
+    "$BENCH/measure" diff.times diff -r $tag copy
     rm -rf copy
     if command -v rclone >/dev/null; then
         cold
-        "$bench/measure" rclone.times sh -c 'rclone -q copy '$tag' copy 2>/dev/null && sync -f .'
+        measured rclone rclone -q copy $tag copy 2>/dev/null
         cold
-        "$bench/measure" check.times rclone -q check --download $tag copy 2>/dev/null
+        "$BENCH/measure" check.times rclone -q check --download $tag copy 2>/dev/null
         rm -rf copy
     fi
 }
@@ -69,7 +59,7 @@ cat $tag/* >big
 bytes=$(($(stat -c %s big) / 4194304 * 4194304))
 for round in $(seq "$rounds"); do
     cold
-    "$bench/measure" ours.times sh -c '"$@" && sync -f .' sh "$tool" "$form" -q --threads "$threads" $tag store
+    measured ours "$BIN/ckpt-backup" "$form" -q --threads "$threads" $tag store
     rm -rf store
     if [ "${PEERS:-1}" = 1 ]; then peers; fi
     cold
@@ -80,34 +70,22 @@ for round in $(seq "$rounds"); do
     sync -f .
     echo "$begun $(date +%s%N)" | awk '{ printf "%.3f 0 0 0\n", ($2 - $1) * 1e-9 }' >>floor.times
     rm -f floor.out
-    echo "round $round: ours $(tail -n1 ours.times | cut -d' ' -f1) s, floor $(tail -n1 floor.times | cut -d' ' -f1) s"
+    echo "round $round: ours $(last ours.times) s, floor $(last floor.times) s"
 done
 touch cp.times diff.times rclone.times check.times
-awk -v bytes="$bytes" -v threads="$threads" -v form="$form" '
-    function median(name,   i, j, t, k) {
-        k = n[name]
-        for (i = 1; i <= k; i++) a[i] = wall[name, i]
-        for (i = 2; i <= k; i++)
-            for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
-        return k == 0 ? 0 : k % 2 ? a[(k + 1) / 2] : (a[k / 2] + a[k / 2 + 1]) / 2
-    }
-    {
-        name = FILENAME
-        sub(/\.times$/, "", name)
-        wall[name, ++n[name]] = $1 + 0
-        if (name == "ours") { cpu += $2 + $3; if ($4 > rss) rss = $4 }
-    }
+awk -v bytes="$bytes" -v threads="$threads" -v form="$form" "$awk_times"'
     END {
         gb = bytes * 1e-9
-        o = median("ours"); c = median("cp"); d = c + median("diff"); f = median("floor"); cpu /= n["ours"]
-        r = median("rclone") + median("check")
+        o = median(wall, "ours"); c = median(wall, "cp"); d = c + median(wall, "diff"); f = median(wall, "floor")
+        r = median(wall, "rclone") + median(wall, "check")
+        for (i = 1; i <= n["ours"]; i++) u += cpu["ours", i] / n["ours"]
         printf "%s of %.2f GB, %d threads, medians of %d\n", form, gb, threads, n["ours"]
-        printf "  ours           %7.2f s  %5.2f GB/s, cpu %.3f s/GB, at most %.0f MB\n", o, gb / o, cpu / gb, rss * 1e-6
+        printf "  ours           %7.2f s  %5.2f GB/s, cpu %.3f s/GB, at most %.0f MB\n", o, gb / o, u / gb, rss["ours"] * 1e-6
         if (c) printf "  cp -r          %7.2f s  ours is %.2f times as fast\n", c, c / o
         if (c) printf "  cp -r, diff -r %7.2f s  ours is %.2f times as fast\n", d, d / o
         if (r) printf "  rclone, check  %7.2f s  ours is %.2f times as fast\n", r, r / o
         printf "  floor          %7.2f s  ours is at %.0f %% of it\n", f, 100 * f / o
         printf "{\"bench\": \"backup\", \"form\": \"%s\", \"bytes\": %.0f, \"threads\": %d, \"rounds\": %d, \"wall_s\": %.3f, ", form, bytes, threads, n["ours"], o
-        printf "\"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %s, \"cp_diff_wall_s\": %s, ", cpu, rss, c ? sprintf("%.3f", c) : "null", c ? sprintf("%.3f", d) : "null"
+        printf "\"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %s, \"cp_diff_wall_s\": %s, ", u, rss["ours"], c ? sprintf("%.3f", c) : "null", c ? sprintf("%.3f", d) : "null"
         printf "\"rclone_wall_s\": %s, \"floor_wall_s\": %.3f, \"share_of_floor\": %.3f}\n", r ? sprintf("%.3f", r) : "null", f, f / o
     }' ours.times cp.times diff.times rclone.times check.times floor.times

@@ -13,60 +13,32 @@
 # 12 times that; THREADS (all cores); ROUNDS (3); KEEP=1 leaves the inputs for the next run.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 size_gb=${SIZE_GB:-1.2} dir=${DIR:-build/bench} threads=${THREADS:-$(nproc)} rounds=${ROUNDS:-3}
-: "${BIN:=$PWD/bin}" "${BENCH:=$PWD/build/release/tests/bench}"
 mkdir -p "$dir"
 cd "$dir"
 trap 'rm -rf hf back copy same big floor.out *.times; [ -n "${KEEP:-}" ] || rm -rf export-bloom* export-gpt2*' EXIT
-
-cold() {
-    sync
-    if ! { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then "$BENCH/dropcache" .; fi
-    sleep 1
-}
-bytes_in() { find "$1" -type f -printf '%s\n' | awk '{ n += $1 } END { printf "%.0f", n }'; }
-# measured NAME COMMAND...: wall, user, system seconds and peak memory to NAME.times
-measured() {
-    name=$1
-    shift
-    "$BENCH/measure" "$name.times" sh -c '"$@" && sync -f .' sh "$@"
-}
 
 # h 2048, 16 heads: a layer is 0.1 GB of weights.
 make_input() {  # MODEL POSITIONS
     shape="--hidden 2048 --heads 16 --seq 2048 --vocab 50257 --tp 2 --pp 2 --dp 1 --positions $2"
     layers=$(awk "BEGIN { n = int(($size_gb - 0.2) / 0.1007 + 0.5); print n < 2 ? 2 : n }")
-    [ "$(cat "export-$1.made" 2>/dev/null)" = "$shape $layers" ] && return
-    rm -rf "export-$1" "export-$1.made"
     # shellcheck disable=SC2086
-    "$BENCH/mkckpt" $shape --layers "$layers" "export-$1"
-    echo "$shape $layers" >"export-$1.made"
+    make_once "export-$1" $shape --layers "$layers"
 }
 
 report() {      # MODEL IN_BYTES OUT_BYTES
-    awk -v model="$1" -v in_bytes="$2" -v out_bytes="$3" -v threads="$threads" '
-    function median(a, n,   i, j, t) {
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
-        return n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2
-    }
-    {
-        w = FILENAME
-        sub(/\.times$/, "", w)
-        n[w]++
-        if (w == "ours") { wall[n[w]] = $1; cpu[n[w]] = $2 + $3; if ($4 > rss) rss = $4 }
-        if (w == "cp") cp[n[w]] = $1
-        if (w == "floor") fl[n[w]] = $1
-    }
+    awk -v model="$1" -v in_bytes="$2" -v out_bytes="$3" -v threads="$threads" "$awk_times"'
     END {
-        o = median(wall, n["ours"]); c = median(cp, n["cp"]); f = median(fl, n["floor"]); u = median(cpu, n["ours"])
+        o = median(wall, "ours"); c = median(wall, "cp"); f = median(wall, "floor"); u = median(cpu, "ours")
+        most = rss["ours"]
         moved = (in_bytes + out_bytes) * 1e-9
         printf "%s: %.2f GB read, %.2f GB written, %d threads, medians of %d\n", model, in_bytes * 1e-9, out_bytes * 1e-9, threads, n["ours"]
-        printf "  ours     %7.2f s  %5.2f GB/s moved, cpu %.3f s/GB moved, at most %.0f MB\n", o, moved / o, u / moved, rss * 1e-6
+        printf "  ours     %7.2f s  %5.2f GB/s moved, cpu %.3f s/GB moved, at most %.0f MB\n", o, moved / o, u / moved, most * 1e-6
         printf "  cp -r    %7.2f s  ours is %.2f times as fast\n", c, c / o
         printf "  floor    %7.2f s  ours is at %.0f %% of it\n", f, 100 * f / o
         printf "{\"bench\": \"export\", \"model\": \"%s\", \"read_bytes\": %.0f, \"write_bytes\": %.0f, \"threads\": %d, \"rounds\": %d, ", model, in_bytes, out_bytes, threads, n["ours"]
-        printf "\"wall_s\": %.3f, \"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %.3f, \"floor_wall_s\": %.3f, ", o, u, rss, c, f
+        printf "\"wall_s\": %.3f, \"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"cp_wall_s\": %.3f, \"floor_wall_s\": %.3f, ", o, u, most, c, f
         printf "\"times_cp\": %.3f, \"share_of_floor\": %.3f}\n", c / o, f / o
     }' ours.times cp.times floor.times
 }
@@ -88,12 +60,8 @@ for model in bloom gpt2; do
         measured cp cp -r same copy
         rm -rf copy
         cold
-        "$BENCH/measure" floor.times sh -c '
-            dd if=big of=/dev/null iflag=direct bs=16M status=none &
-            dd if=/dev/zero of=floor.out oflag=direct bs=16M conv=fsync iflag=count_bytes count='"$out_bytes"' status=none
-            wait; sync -f .'
-        rm -f floor.out
-        echo "$model round $round: ours $(tail -n1 ours.times | cut -d' ' -f1) s, cp $(tail -n1 cp.times | cut -d' ' -f1) s, floor $(tail -n1 floor.times | cut -d' ' -f1) s"
+        floor_of_dd "$out_bytes"
+        echo "$model round $round: ours $(last ours.times) s, cp $(last cp.times) s, floor $(last floor.times) s"
     done
     rm -rf big same
     report $model "$in_bytes" "$out_bytes"

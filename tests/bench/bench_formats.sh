@@ -16,20 +16,14 @@
 # (3); KEEP=1 leaves the inputs for the next run.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 size_gb=${SIZE_GB:-10} hidden=${HIDDEN:-2048} ranks=${RANKS:-8} mem=${MEM:-256M} dir=${DIR:-build/bench}
 threads=${THREADS:-$(nproc)} rounds=${ROUNDS:-3}
-: "${BIN:=$PWD/bin}" "${BENCH:=$PWD/build/release/tests/bench}"
 mkdir -p "$dir"
 cd "$dir"
 trap 'rm -rf formats-in formats-uni out out.part* big floor.out floor.json limit.log *.times
       [ -n "${KEEP:-}" ] || rm -rf formats-dcp formats-zero3 formats.made' EXIT
 
-cold() {
-    sync
-    if ! { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then "$BENCH/dropcache" .; fi
-    sleep 1
-}
-bytes_in() { find "$@" -type f -printf '%s\n' | awk '{ n += $1 } END { printf "%.0f", n }'; }
 # Bytes that the disk of this folder was asked for so far; 0 where that is not told.
 asked() {
     awk -v dev="$(stat -c %d .)" '$1 == int(dev / 256) && $2 == dev % 256 { n = $6 * 512 } END { printf "%.0f", n }' \
@@ -37,17 +31,14 @@ asked() {
 }
 
 make_inputs() {
-    shape="--hidden $hidden --heads 16 --seq 1024 --vocab 50257 --tp 1 --pp 1 --dp 2" layers=1
+    shape="--hidden $hidden --heads 16 --seq 1024 --vocab 50257 --tp 1 --pp 1 --dp 2"
     # shellcheck disable=SC2086
-    while bytes=$("$BENCH/mkckpt" $shape --layers $layers --dry-run)
-          awk "BEGIN { exit !($bytes < $size_gb * 1e9) }"; do
-        layers=$((layers + 1))
-    done
+    layers=$(layers_for "$size_gb" 1 1 $shape)
     made="$shape $layers $ranks ${MESH:-}"
     [ "$(cat formats.made 2>/dev/null)" = "$made" ] && return
     rm -rf formats-*
     # shellcheck disable=SC2086
-    "$BENCH/mkckpt" $shape --layers $layers formats-in
+    "$BENCH/mkckpt" $shape --layers "$layers" formats-in
     if [ -n "${MESH:-}" ]; then cut="--mesh $MESH"; else cut="--ranks $ranks"; fi
     # shellcheck disable=SC2086
     "$BIN/reshape" -q --to dcp $cut formats-in/global_step20 formats-dcp 2>/dev/null
@@ -72,51 +63,22 @@ floor() {       # READ_BYTES WRITE_BYTES: seconds to floor.times
             --name=write --rw=write --filename=floor.out --size="$2" --end_fsync=1 >/dev/null 2>&1
         awk '/"job_runtime"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > n) n = $0 + 0 } END { print n / 1000 }' floor.json >>floor.times
     else
-        "$BENCH/measure" floor.times sh -c '
-            dd if=big of=/dev/null iflag=direct,count_bytes bs=16M count='"$1"' status=none &
-            dd if=/dev/zero of=floor.out oflag=direct bs=16M conv=fsync iflag=count_bytes count='"$2"' status=none
-            wait; sync -f .'
+        floor_of_dd "$2" "$1"
     fi
     rm -f floor.out
 }
 
-# 256 MB and not a byte more, page cache included: "passed", or why not.
-limited() {     # FORM
-    limit="not tried: no memory cgroup to make here"
-    for root in /sys/fs/cgroup/memory /sys/fs/cgroup/unified /sys/fs/cgroup; do
-        case $(stat -f -c %T $root 2>/dev/null) in cgroup*) ;; *) continue ;; esac
-        cg=$root/shardkit-bench-$$
-        mkdir $cg 2>/dev/null || continue
-        for knob in memory.max memory.limit_in_bytes; do
-            [ -f $cg/$knob ] && { echo 268435456 >$cg/$knob; } 2>/dev/null || continue
-            if (sh -c 'echo $PPID' >$cg/cgroup.procs; convert "$1" 96M) 2>limit.log; then limit=passed
-            else limit="failed: $(tail -n 1 limit.log)"; fi
-            rm -rf out latest_universal
-        done
-        rmdir $cg
-        [ "${limit#not}" = "$limit" ] && break
-    done
-    echo "$limit"
-}
-
 report() {      # FORM READ_BYTES WRITE_BYTES ASKED_BYTES LIMIT
-    awk -v form="$1" -v in_bytes="$2" -v out_bytes="$3" -v asked="$4" -v limit="$5" -v threads="$threads" -v mem="$mem" '
-    function median(a, n,   i, j, t) {
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
-        return n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2
-    }
-    FILENAME == "ours.times" { wall[++n] = $1; cpu[n] = $2 + $3; if ($4 > rss) rss = $4 }
-    FILENAME == "floor.times" { fl[++m] = $1 }
+    awk -v form="$1" -v in_bytes="$2" -v out_bytes="$3" -v asked="$4" -v limit="$5" -v threads="$threads" -v mem="$mem" "$awk_times"'
     END {
-        o = median(wall, n); f = median(fl, m); u = median(cpu, n)
+        o = median(wall, "ours"); f = median(wall, "floor"); u = median(cpu, "ours")
         moved = (in_bytes + out_bytes) * 1e-9
-        printf "%s: %.2f GB to read, %.2f GB written, %d threads, --mem %s, medians of %d\n", form, in_bytes * 1e-9, out_bytes * 1e-9, threads, mem, n
-        printf "  ours     %7.2f s  %5.2f GB/s moved, cpu %.3f s/GB moved, at most %.0f MB, read %.3f times\n", o, moved / o, u / moved, rss * 1e-6, asked / in_bytes
+        printf "%s: %.2f GB to read, %.2f GB written, %d threads, --mem %s, medians of %d\n", form, in_bytes * 1e-9, out_bytes * 1e-9, threads, mem, n["ours"]
+        printf "  ours     %7.2f s  %5.2f GB/s moved, cpu %.3f s/GB moved, at most %.0f MB, read %.3f times\n", o, moved / o, u / moved, rss["ours"] * 1e-6, asked / in_bytes
         printf "  floor    %7.2f s  ours is at %.0f %% of it\n", f, 100 * f / o
         printf "  under a limit of 256 MB with --mem 96M: %s\n", limit
-        printf "{\"bench\": \"formats\", \"form\": \"%s\", \"read_bytes\": %.0f, \"write_bytes\": %.0f, \"asked_bytes\": %.0f, \"threads\": %d, \"rounds\": %d, ", form, in_bytes, out_bytes, asked, threads, n
-        printf "\"wall_s\": %.3f, \"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"floor_wall_s\": %.3f, \"share_of_floor\": %.3f, ", o, u, rss, f, f / o
+        printf "{\"bench\": \"formats\", \"form\": \"%s\", \"read_bytes\": %.0f, \"write_bytes\": %.0f, \"asked_bytes\": %.0f, \"threads\": %d, \"rounds\": %d, ", form, in_bytes, out_bytes, asked, threads, n["ours"]
+        printf "\"wall_s\": %.3f, \"cpu_s\": %.3f, \"max_rss_bytes\": %.0f, \"floor_wall_s\": %.3f, \"share_of_floor\": %.3f, ", o, u, rss["ours"], f, f / o
         printf "\"under_256mb\": %s}\n", limit == "passed" ? "true" : (limit ~ /^failed/ ? "false" : "null")
     }' ours.times floor.times
 }
@@ -135,17 +97,17 @@ for form in dcp zero3; do
         cold
         before=$(asked)
         case $form in
-            dcp) "$BENCH/measure" ours.times sh -c '"$@" && sync -f .' sh \
-                     "$BIN/export-hf" -q --threads "$threads" --mem "$mem" formats-dcp out 2>/dev/null ;;
-            zero3) "$BENCH/measure" ours.times sh -c '"$@" && sync -f .' sh \
-                     "$BIN/ds2universal" -q --threads "$threads" --mem "$mem" formats-zero3 out ;;
+            dcp) measured ours "$BIN/export-hf" -q --threads "$threads" --mem "$mem" formats-dcp out 2>/dev/null ;;
+            zero3) measured ours "$BIN/ds2universal" -q --threads "$threads" --mem "$mem" formats-zero3 out ;;
         esac
         asked_bytes=$(($(asked) - before))
         rm -rf out latest_universal
         cold
         floor "$in_bytes" "$out_bytes"
-        echo "$form round $round: ours $(tail -n1 ours.times | cut -d' ' -f1) s, floor $(tail -n1 floor.times | cut -d' ' -f1) s"
+        echo "$form round $round: ours $(last ours.times) s, floor $(last floor.times) s"
     done
     rm -f big
-    report $form "$in_bytes" "$out_bytes" "$asked_bytes" "$(limited $form)"
+    limit=$(limited convert $form 96M)
+    rm -rf out latest_universal
+    report $form "$in_bytes" "$out_bytes" "$asked_bytes" "$limit"
 done

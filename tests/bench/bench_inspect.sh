@@ -7,23 +7,17 @@
 # ROUNDS (3), medians; LAYERS (12) for another size.
 set -eu
 cd "$(dirname "$0")/../.."
-rounds=${ROUNDS:-3} tools=$PWD/bin bench=$PWD/build/release/tests/bench
+. tests/bench/lib.sh
+rounds=${ROUNDS:-3}
 dir=${DIR:-build/bench-inspect}
 mkdir -p "$dir"
 cd "$dir"
 trap 'cd ..; rm -rf "$OLDPWD"' EXIT
-make_one() { "$bench/mkckpt" --layers "${LAYERS:-12}" --hidden 1024 --heads 16 --vocab 50304 "$@"; }
+make_one() { "$BENCH/mkckpt" --layers "${LAYERS:-12}" --hidden 1024 --heads 16 --vocab 50304 "$@"; }
 make_one a
 make_one --seed 43 b
 bytes=$(du -sb a | cut -f1)
 echo "$bytes bytes"
-
-cold() {
-    sync
-    if ! { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then "$bench/dropcache" .; fi
-    sleep 1
-}
-middle() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 
 base=
 for command in "verify a" "stats a" "diff a a" "diff a b"; do
@@ -31,9 +25,9 @@ for command in "verify a" "stats a" "diff a a" "diff a b"; do
     for _ in $(seq "$rounds"); do
         cold
         # shellcheck disable=SC2086
-        "$bench/measure" times "$tools/ckpt-inspect" $command >/dev/null || [ "$command" = "diff a b" ]
+        "$BENCH/measure" times "$BIN/ckpt-inspect" $command >/dev/null || [ "$command" = "diff a b" ]
     done
-    wall=$(cut -d' ' -f1 times | middle)
+    wall=$(cut -d' ' -f1 times | median)
     : "${base:=$wall}"
     case $command in diff*) n=2 ;; *) n=1 ;; esac
     echo "$command" | awk -v s="$wall" -v base="$base" -v bytes="$bytes" -v n=$n '{

@@ -6,20 +6,14 @@
 # ROUNDS (5), medians.
 set -eu
 cd "$(dirname "$0")/../.."
-rounds=${ROUNDS:-5} tools=$PWD/bin bench=$PWD/build/release/tests/bench
+. tests/bench/lib.sh
+rounds=${ROUNDS:-5}
 dir=${DIR:-build/bench-open}
 mkdir -p "$dir"
 cd "$dir"
 trap 'cd ..; rm -rf "$OLDPWD"' EXIT
-"$bench/mkckpt" --layers 70 --hidden 128 --heads 8 --seq 64 --vocab 4000 --tp 4 --pp 12 --dp 8 in
+"$BENCH/mkckpt" --layers 70 --hidden 128 --heads 8 --seq 64 --vocab 4000 --tp 4 --pp 12 --dp 8 in
 echo "$(find in -name '*.pt' | wc -l) files"
-
-cold() {
-    sync
-    if ! { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then "$bench/dropcache" .; fi
-    sleep 1
-}
-middle() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 
 for command in "ckpt-inspect in" "ckpt-inspect ls in" "ckpt-inspect verify in" "ckpt-inspect replicas in" \
                "ds2universal -q --force --format virtual in/global_step20 virtual"; do
@@ -27,8 +21,8 @@ for command in "ckpt-inspect in" "ckpt-inspect ls in" "ckpt-inspect verify in" "
     for _ in $(seq "$rounds"); do
         cold
         # shellcheck disable=SC2086
-        "$bench/measure" times "$tools/"$command >/dev/null
+        "$BENCH/measure" times "$BIN/"$command >/dev/null
     done
-    cut -d' ' -f1 times | middle | awk -v c="$command" '{
+    cut -d' ' -f1 times | median | awk -v c="$command" '{
         printf "%-64s %6.2f s\n{\"bench\": \"open\", \"command\": \"%s\", \"files\": 720, \"wall_s\": %s}\n", c, $1, c, $1 }'
 done

@@ -10,8 +10,8 @@
 # Rates are raw bytes by CPU seconds, user and system: what one core does. Prints text and a JSON line.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 size=${SIZE:-256,4,8,8192} steps=${STEPS:-200} rounds=${ROUNDS:-3} threads=${THREADS:-$(nproc)}
-BIN=${BIN:-$PWD/bin} measure=${TBIN:-$PWD/build/release/tests}/bench/measure
 [ -n "${DIR:-}" ] || { [ -w /dev/shm ] && DIR=/dev/shm; } || DIR=${TMPDIR:-/tmp}
 work=$(mktemp -d "$DIR/shardkit-pack-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -39,14 +39,14 @@ export RESTIC_PASSWORD=bench
 restic=$(command -v restic || true)
 for round in $(seq "$rounds"); do
     rm -rf place restic
-    "$measure" copy.times "$BIN/ckpt-backup" copy --pack -q --threads "$threads" "$ckpt" place
-    "$measure" verify.times "$BIN/ckpt-backup" verify -q --threads "$threads" place >/dev/null
-    "$measure" zstd.times sh -c 'find "$1" -type f -exec cat {} + | zstd -1 -T1 -q -f -o all.zst' - "$ckpt"
-    "$measure" unzstd.times zstd -d -q -f all.zst -o /dev/null
+    "$BENCH/measure" copy.times "$BIN/ckpt-backup" copy --pack -q --threads "$threads" "$ckpt" place
+    "$BENCH/measure" verify.times "$BIN/ckpt-backup" verify -q --threads "$threads" place >/dev/null
+    "$BENCH/measure" zstd.times sh -c 'find "$1" -type f -exec cat {} + | zstd -1 -T1 -q -f -o all.zst' - "$ckpt"
+    "$BENCH/measure" unzstd.times zstd -d -q -f all.zst -o /dev/null
     [ -z "$restic" ] && continue
     restic -q --no-cache init --repo restic >/dev/null
-    "$measure" restic.times restic -q --no-cache --repo restic backup "$ckpt"
-    "$measure" check.times restic -q --no-cache --repo restic check --read-data >/dev/null
+    "$BENCH/measure" restic.times restic -q --no-cache --repo restic backup "$ckpt"
+    "$BENCH/measure" check.times restic -q --no-cache --repo restic check --read-data >/dev/null
 done
 touch restic.times check.times
 ours=$(cat place/*.pack | wc -c) zstd=$(wc -c <all.zst) other=0
@@ -55,29 +55,21 @@ out=$work/out
 "$BIN/ckpt-backup" restore -q place "$(basename "$ckpt").pack" "$out"
 diff -r "$ckpt" "$out" && echo "restored: every byte is the same"
 
-awk -v bytes="$bytes" -v ours="$ours" -v zstd="$zstd" -v other="$other" -v what="$what" -v threads="$threads" '
-    function median(name,   i, j, t, k, a) {
-        k = n[name]
-        for (i = 1; i <= k; i++) a[i] = cpu[name, i]
-        for (i = 2; i <= k; i++)
-            for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
-        return k == 0 ? 0 : k % 2 ? a[(k + 1) / 2] : (a[k / 2] + a[k / 2 + 1]) / 2
-    }
+awk -v bytes="$bytes" -v ours="$ours" -v zstd="$zstd" -v other="$other" -v what="$what" -v threads="$threads" "$awk_times"'
     function rate(s) { return s > 0 ? bytes * 1e-9 / s : 0 }
     function row(name, size, pack, back) {
         printf "  %-28s %8.1f MB  %5.2f x  %6.2f GB/s  %6.2f GB/s\n", name, size * 1e-6, bytes / size, rate(pack), rate(back)
     }
-    { name = FILENAME; sub(/\.times$/, "", name); cpu[name, ++n[name]] = $2 + $3 }
     END {
-        copy = median("copy"); verify = median("verify")
+        copy = median(cpu, "copy"); verify = median(cpu, "verify")
         printf "%s: %.1f MB; rates of one core, packing and unpacking, medians of %d\n", what, bytes * 1e-6, n["copy"]
         row("ours", ours, copy - verify, verify)
         row("ours, unpacked once more", ours, copy, verify)
-        row("zstd -1", zstd, median("zstd"), median("unzstd"))
-        if (other) row("restic", other, median("restic"), median("check"))
+        row("zstd -1", zstd, median(cpu, "zstd"), median(cpu, "unzstd"))
+        if (other) row("restic", other, median(cpu, "restic"), median(cpu, "check"))
         else print "  restic is not installed: not compared"
         printf "{\"bench\": \"pack\", \"bytes\": %.0f, \"threads\": %d, \"rounds\": %d, ", bytes, threads, n["copy"]
         printf "\"packed_bytes\": %.0f, \"zstd_bytes\": %.0f, \"restic_bytes\": %s, ", ours, zstd, other ? other : "null"
         printf "\"pack_cpu_s\": %.3f, \"copy_cpu_s\": %.3f, \"unpack_cpu_s\": %.3f, ", copy - verify, copy, verify
-        printf "\"zstd_cpu_s\": %.3f, \"unzstd_cpu_s\": %.3f}\n", median("zstd"), median("unzstd")
+        printf "\"zstd_cpu_s\": %.3f, \"unzstd_cpu_s\": %.3f}\n", median(cpu, "zstd"), median(cpu, "unzstd")
     }' copy.times verify.times zstd.times unzstd.times restic.times check.times

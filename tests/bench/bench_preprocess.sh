@@ -7,9 +7,10 @@
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 root=$PWD shards=${SHARDS:-30} mb=${MB:-2} threads=${THREADS:-2} python=${PYTHON:-python3}
 vocab=$root/tests/data/text/bpe-vocab.json merges=$root/tests/data/text/bpe-merges.txt
-PATH=$root/bin:$root/build/release/tests/bench:$PATH
+PATH=$BIN:$BENCH:$PATH
 command -v zstd >/dev/null || { echo "zstd is not installed"; exit 1; }
 work=$(mktemp -d "${DIR:-${TMPDIR:-/tmp}}/shardkit-tokens-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -44,8 +45,7 @@ report() {  # NAME SECONDS
 timed() {   # NAME COMMAND...
     name=$1; shift
     measure times "$@" >/dev/null
-    seconds=$(tail -n 1 times | cut -d' ' -f1)
-    report "$name" "$seconds"
+    report "$name" "$(last times)"
 }
 gpt2="--vocab $vocab --merges $merges -q"
 # shellcheck disable=SC2016

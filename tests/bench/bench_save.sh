@@ -14,7 +14,8 @@
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
-BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} out=${OUT:-build/bench-save.jsonl}
+. tests/bench/lib.sh
+out=${OUT:-build/bench-save.jsonl}
 ranks=${RANKS:-2} backend=${BACKEND:-cpu} iters=${ITERS:-50} every=${EVERY:-25}
 if [ "$backend" = cuda ]; then
     : "${HIDDEN:=2048}" "${HEAD_DIM:=128}" "${LAYERS:=24}" "${SEQ:=2048}" "${BATCH:=8}" "${VOCAB:=250880}"
@@ -29,7 +30,7 @@ trap 'rm -rf "$W" ${folder:+"$folder"}' EXIT
 unset SHARDKIT_SAVE_WHEN_BUSY
 [ $# -gt 0 ] || set -- "${TMPDIR:-/tmp}"
 mkdir -p "$(dirname "$out")"
-"$TBIN/bench/mktokens" "$W/tokens" $(((SEQ + 1) * BATCH * ranks * (iters + 4))) "$VOCAB"
+"$BENCH/mktokens" "$W/tokens" $(((SEQ + 1) * BATCH * ranks * (iters + 4))) "$VOCAB"
 
 # run LOG RANKS OPTIONS...
 run() {
@@ -43,7 +44,6 @@ run() {
 }
 # Only the newest checkpoint stays.
 tidy() { while sleep 0.5; do for t in "$1"/global_step*[0-9]; do [ "${t##*/}" = "$(cat "$1/latest" 2>/dev/null)" ] || [ ! -e "$1/latest" ] || rm -rf "$t"; done; done; }
-median() { sort -g | awk '{ x[NR] = $1 } END { print NR ? (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 : 0 }'; }
 elapsed() { sed -n 's/.*elapsed time per iteration (s): \([0-9.]*\) .*/\1/p' "$W/$1" | tail -n +4; }
 field() { sed -n "s/^  checkpoint: stall \([0-9.]*\) s, .* in \([0-9.]*\) s (\([0-9.]*\) GB.s).*/\\$2/p" "$W/$1" | median; }
 loaded() { sed -n 's/.*load-checkpoint: \([0-9.]*\).*/\1/p' "$W/$1" | head -n 1; }
@@ -89,7 +89,7 @@ for disk in "$@"; do
     ring=$(awk -v b="$bytes" -v n="$ranks" -v r="${RING:-0.1}" 'BEGIN { printf "%.6f", b * r / n * 1e-9 }')
     right
     write=$(limit write "$folder" "$bytes")
-    "$TBIN/bench/dropcache" "$folder"
+    "$BENCH/dropcache" "$folder"
     read=$(limit read "$folder" "$bytes")
     rm -f "$folder"/limit*
     run plain "$ranks" --train-iters "$iters"
@@ -97,11 +97,11 @@ for disk in "$@"; do
     run saves "$ranks" --train-iters "$iters" --save-interval "$every" --save "$folder/ck"
     kill $tidy; wait $tidy 2>/dev/null || true
     grep -E '^  checkpoint: |^checkpoint of' "$W/saves" | sed 's/^/    /'
-    "$TBIN/bench/dropcache" "$folder"
+    "$BENCH/dropcache" "$folder"
     start=$(date +%s.%N)
     run again "$ranks" --train-iters $((iters + 1)) --load "$folder/ck"
     again_s=$(seconds "$start")
-    "$TBIN/bench/dropcache" "$folder"
+    "$BENCH/dropcache" "$folder"
     start=$(date +%s.%N)
     [ "$ranks" -gt 1 ] && other="--tensor-model-parallel-size $ranks" || other="--no-load-rng"
     # shellcheck disable=SC2086

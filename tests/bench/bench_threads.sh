@@ -14,30 +14,23 @@
 # ROUNDS (2), the best counts; PARTS (4). BIN, BENCH: where the tools and the benchmarks' programs lie.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 size_gb=${SIZE_GB:-20} dir=${DIR:-/dev/shm/shardkit-bench} most=${THREADS:-$(nproc)} rounds=${ROUNDS:-2} parts=${PARTS:-4}
-tools=${BIN:-$PWD/bin} bench=${BENCH:-$PWD/build/release/tests/bench}
 [ "$parts" -le "$most" ] || parts=$most
 mkdir -p "$dir"
 cd "$dir"
 trap 'rm -rf in copy out latest_universal took log' EXIT
 
 shape="--hidden 2048 --heads 16 --seq 2048 --vocab 50257 --tp 2 --pp 2 --dp 2"
-layers=2
-# shellcheck disable=SC2086
-while bytes=$("$bench/mkckpt" $shape --layers $layers --dry-run); awk "BEGIN { exit !($bytes < $size_gb * 1e9) }"; do
-    layers=$((layers + 1))
-done
 echo "$(uname -r), $(nproc) cores, $(stat -f -c %T .)"
 # shellcheck disable=SC2086
-"$bench/mkckpt" $shape --layers $layers in
+"$BENCH/mkckpt" $shape --layers "$(layers_for "$size_gb" 2 1 $shape)" in
 cp -r in copy && cp -r in out && rm -rf out         # a virtual machine gives memory slowly when it is first touched
 tag=in/global_step20
 begun=$(date +%s.%N)
 fallocate -l 4G out
 awk -v a="$begun" -v b="$(date +%s.%N)" 'BEGIN { printf "pages of one file are made at %.1f GB/s\n", 4.294967296 / (b - a) }'
 rm out
-
-bytes_of() { find "$@" -type f -printf '%s\n' | awk '{ n += $1 } END { printf "%.0f", n }'; }
 
 # timed BYTES COMMAND...: GB/s of the best round. OUT is removed before each; what a command wrote is added to BYTES.
 timed() {
@@ -51,7 +44,7 @@ timed() {
             tail -n 3 log >&2
             exit 1
         fi
-        echo "$begun $(date +%s.%N) $n $([ -e out ] && bytes_of out || echo 0)"
+        echo "$begun $(date +%s.%N) $n $([ -e out ] && bytes_in out || echo 0)"
     done | awk '{ r = ($3 + $4) / ($2 - $1) / 1e9; if (r > best) best = r } END { printf "%7.2f", best }'
 }
 
@@ -60,25 +53,25 @@ copy_files() { mkdir out && find $tag -type f -print0 | xargs -0 -P "$1" -n 1 cp
 in_parts() {
     k=0
     while [ $k -lt "$parts" ]; do
-        "$tools/ds2universal" -q --threads $((most / parts)) --part $k/"$parts" --format pt $tag out &
+        "$BIN/ds2universal" -q --threads $((most / parts)) --part $k/"$parts" --format pt $tag out &
         k=$((k + 1))
     done
     wait
 }
 
-opt=$(bytes_of $tag/*zero_pp_rank_* $tag/mp_rank_*)
-all=$(bytes_of $tag)
+opt=$(bytes_in $tag/*zero_pp_rank_* $tag/mp_rank_*)
+all=$(bytes_in $tag)
 echo "GB/s moved:"
 echo "threads  verify   stats    diff  ds2univ reshape  export   cp"
 t=1
 while [ $t -le "$most" ]; do
     printf '%7d' $t
-    printf ' %s' "$(timed "$all" "$tools/ckpt-inspect" verify -q --threads $t $tag)" \
-        "$(timed "$all" "$tools/ckpt-inspect" stats --threads $t $tag)" \
-        "$(timed $((2 * all)) "$tools/ckpt-inspect" diff --threads $t $tag copy/global_step20)" \
-        "$(timed "$opt" "$tools/ds2universal" -q --threads $t --format pt $tag out)" \
-        "$(timed "$all" "$tools/reshape" -q --threads $t --target-tp 1 --target-pp 1 --target-dp 1 $tag out)" \
-        "$(timed $((opt / 3)) "$tools/export-hf" -q --threads $t $tag out)" \
+    printf ' %s' "$(timed "$all" "$BIN/ckpt-inspect" verify -q --threads $t $tag)" \
+        "$(timed "$all" "$BIN/ckpt-inspect" stats --threads $t $tag)" \
+        "$(timed $((2 * all)) "$BIN/ckpt-inspect" diff --threads $t $tag copy/global_step20)" \
+        "$(timed "$opt" "$BIN/ds2universal" -q --threads $t --format pt $tag out)" \
+        "$(timed "$all" "$BIN/reshape" -q --threads $t --target-tp 1 --target-pp 1 --target-dp 1 $tag out)" \
+        "$(timed $((opt / 3)) "$BIN/export-hf" -q --threads $t $tag out)" \
         "$(timed "$all" copy_files $t)"
     echo
     t=$((t * 2))

@@ -8,9 +8,9 @@
 # SIZES="hidden,layers,heads,vocab,seq,batch ..." THREADS (all cores) STEPS (8)
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 sizes=${SIZES:-128,2,4,4096,128,2 256,4,8,8192,256,4 512,6,8,8192,256,4} threads=${THREADS:-$(nproc)} steps=${STEPS:-8}
 rounds=${ROUNDS:-3}
-BIN=${BIN:-$PWD/bin} measure=${TBIN:-$PWD/build/release/tests}/bench/measure
 . tests/lib/python.sh
 python=$(python_with torch)
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-bench-XXXXXX")
@@ -19,7 +19,7 @@ cp tests/data/text/text_document.bin tests/data/text/text_document.idx "$work"
 
 train_for() {   # ITERATIONS: a log, and a line of times
     # shellcheck disable=SC2086
-    "$measure" "$work/times" "$BIN/train" $flag --num-layers "$layers" --hidden-size "$hidden" \
+    "$BENCH/measure" "$work/times" "$BIN/train" $flag --num-layers "$layers" --hidden-size "$hidden" \
         --num-attention-heads "$heads" --seq-length "$seq" --max-position-embeddings "$seq" \
         --position-embedding-type alibi --embed-layernorm --vocab-size 257 --pad-vocab-size-to "$vocab" \
         --micro-batch-size "$batch" --global-batch-size "$batch" --train-iters "$1" --lr 1e-3 \
@@ -33,8 +33,7 @@ ours() {    # DTYPE: "tokens/s bytes CPU-seconds" of one run
     : >"$work/times"
     train_for 2
     train_for $((steps + 2))
-    sed -n 's/.*samples per second: \([0-9.]*\) .*/\1/p' "$work/log" | tail -n +3 | sort -g |
-        awk -v s="$seq" '{ x[NR] = $1 } END { printf "%.1f ", s * (NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2) }'
+    samples_per_s "$work/log" 3 | median | awk -v s="$seq" '{ printf "%.1f ", s * $1 }'
     awk -v n="$steps" '{ cpu[NR] = $2 + $3; bytes = $4 } END { print bytes, (cpu[2] - cpu[1]) / n }' "$work/times"
 }
 
@@ -55,24 +54,18 @@ EOS
             [ -z "$python" ] || peer $dtype >>"$work/peer"
         done
         torch=$(sed -n 's/.*"peer": "\([^"]*\)".*/\1/p' "$work/said" 2>/dev/null || true)
-        awk -v size="$size" -v dtype=$dtype -v threads="$threads" -v torch="$torch" '
-            function median(a, n,   i, j, t) {
-                for (i = 2; i <= n; i++)
-                    for (j = i; j > 1 && a[j - 1] > a[j]; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
-                return n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2
-            }
-            FILENAME ~ /ours$/ { o[++no] = $1; oc[no] = $3; if ($2 > om) om = $2 }
-            FILENAME ~ /peer$/ { p[++np] = $1; pc[np] = $3; if ($2 > pm) pm = $2 }
+        awk -v size="$size" -v dtype=$dtype -v threads="$threads" -v torch="$torch" "$awk_median"'
+            { w = FILENAME; sub(/.*\//, "", w); rate[w, ++n[w]] = $1; cpu[w, n[w]] = $3; if ($2 > rss[w]) rss[w] = $2 }
             END {
-                ot = median(o, no); ou = median(oc, no)
+                ot = median(rate, "ours"); ou = median(cpu, "ours"); om = rss["ours"]
                 printf "%s %s, %d threads: ours %.0f tokens/s, %.4f CPU-s a step, %.0f MB", size, dtype, threads, ot, ou, om * 1e-6
-                if (np) {
-                    pt = median(p, np); pu = median(pc, np)
+                if (n["peer"]) {
+                    pt = median(rate, "peer"); pu = median(cpu, "peer"); pm = rss["peer"]
                     printf "; %s %.0f tokens/s, %.4f CPU-s, %.0f MB; %.2f times as fast, %.2f by CPU time, %.2f of the memory",
                            torch, pt, pu, pm * 1e-6, ot / pt, pu / ou, om / pm
                 }
-                printf "\n{\"bench\": \"train_cpu\", \"size\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"rounds\": %d, \"tokens_per_s\": %.1f, \"cpu_s\": %.5f, \"max_rss_bytes\": %.0f", size, dtype, threads, no, ot, ou, om
-                if (np) printf ", \"peer\": \"%s\", \"peer_tokens_per_s\": %.1f, \"peer_cpu_s\": %.5f, \"peer_max_rss_bytes\": %.0f, \"times_peer\": %.3f, \"times_peer_cpu\": %.3f", torch, pt, pu, pm, ot / pt, pu / ou
+                printf "\n{\"bench\": \"train_cpu\", \"size\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"rounds\": %d, \"tokens_per_s\": %.1f, \"cpu_s\": %.5f, \"max_rss_bytes\": %.0f", size, dtype, threads, n["ours"], ot, ou, om
+                if (n["peer"]) printf ", \"peer\": \"%s\", \"peer_tokens_per_s\": %.1f, \"peer_cpu_s\": %.5f, \"peer_max_rss_bytes\": %.0f, \"times_peer\": %.3f, \"times_peer_cpu\": %.3f", torch, pt, pu, pm, ot / pt, pu / ou
                 printf "}\n"
             }' "$work/ours" "$work/peer"
     done

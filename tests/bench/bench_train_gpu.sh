@@ -9,7 +9,8 @@
 # not taken, the median over both is. JSON lines are added to OUT (build/bench-gpu.jsonl).
 set -eu
 cd "$(dirname "$0")/../.."
-BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} out=${OUT:-build/bench-gpu.jsonl} steps=${STEPS:-12}
+. tests/bench/lib.sh
+out=${OUT:-build/bench-gpu.jsonl} steps=${STEPS:-12}
 python=${PYTHON:-python3} dtype=${DTYPE:-bf16}
 case $dtype in
 bf16) scale=--bf16 reduce="--grad-reduce-dtype fp32" ;;
@@ -36,7 +37,7 @@ ours() {
         sleep 0.3
     done
     wait $pid || { tail -n 3 "$work/log"; exit 1; }
-    sed -n 's/.*samples per second: \([0-9.]*\) .*/\1/p' "$work/log" | tail -n +4 >>"$work/rates"
+    samples_per_s "$work/log" 4 >>"$work/rates"
 }
 
 for row in "$@"; do
@@ -49,7 +50,7 @@ for row in "$@"; do
     h4096) h=4096 L=12 n=32 b=4 ;;
     *) echo "$row: no such row" >&2; exit 2 ;;
     esac
-    "$TBIN/bench/mktokens" "$work/data" $((2049 * b * (steps + 4))) $V
+    "$BENCH/mktokens" "$work/data" $((2049 * b * (steps + 4))) $V
     : >"$work/rates"; : >"$work/memory"; : >"$work/peer"
     ours
     if [ "${PEER:-1}" = 1 ]; then
@@ -57,11 +58,11 @@ for row in "$@"; do
             2>/dev/null | tail -n 1 >"$work/peer"
         ours
     fi
-    sort -g "$work/rates" | awk -v row="$row" -v dtype=$dtype -v h=$h -v L=$L -v V=$V -v b=$b -v memory="$(sort -n "$work/memory" | tail -n 1)" \
-        -v peer="$(cat "$work/peer")" '
-        { x[NR] = $1 }
+    awk -v row="$row" -v dtype=$dtype -v h=$h -v L=$L -v V=$V -v b=$b -v memory="$(sort -n "$work/memory" | tail -n 1)" \
+        -v peer="$(cat "$work/peer")" "$awk_median"'
+        { rate["ours", NR] = $1 }
         END {
-            tokens = 2048 * (NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2)
+            tokens = 2048 * median(rate, "ours")
             flops = 72 * tokens * L * h * h * (1 + 2048 / (6 * h) + V / (12 * L * h)) * 1e-12
             printf "%-11s %s ours %7.0f tokens/s %6.1f TFLOP/s %6.1f GiB", row, dtype, tokens, flops, memory / 1024
             their = peer
@@ -71,5 +72,5 @@ for row in "$@"; do
             }
             printf "\n"
             printf "{\"bench\": \"train_gpu\", \"row\": \"%s\", \"dtype\": \"%s\", \"steps\": %d, \"tokens_per_s\": %.0f, \"tflops\": %.1f, \"memory_gib\": %.1f, \"peer\": %s}\n", row, dtype, NR, tokens, flops, memory / 1024, peer ? peer : "null" >>"'"$out"'"
-        }'
+        }' "$work/rates"
 done

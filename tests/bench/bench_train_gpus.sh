@@ -16,7 +16,8 @@
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
-BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} out=${OUT:-build/bench-gpus.jsonl} steps=${STEPS:-6}
+. tests/bench/lib.sh
+out=${OUT:-build/bench-gpus.jsonl} steps=${STEPS:-6}
 s=2048 V=${VOCAB:-250880} h=${HIDDEN:-4096} n=${HEADS:-32} blocks=${LAYERS:-30}
 [ $# -gt 0 ] || set -- one one-half dp4-half dp4 tp2dp2 pp2dp2 tp2pp2 tp4
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-bench-XXXXXX")
@@ -38,7 +39,7 @@ launch() {
 row() {
     dp=$((gpus / tp / pp)) L=$blocks
     case $1 in *-half | dp2 | tp2 | pp2) L=$((blocks / 2)) ;; esac
-    [ -e "$work/data.bin" ] || "$TBIN/bench/mktokens" "$work/data" $((2049 * 128 * (steps + 4))) "$V" || exit 1
+    [ -e "$work/data.bin" ] || "$BENCH/mktokens" "$work/data" $((2049 * 128 * (steps + 4))) "$V" || exit 1
     : >"$work/memory"
     # shellcheck disable=SC2086
     launch --bf16 --backend "${BACKEND:-cuda}" --num-layers $L --hidden-size "$h" --num-attention-heads "$n" --seq-length $s \
@@ -57,12 +58,12 @@ row() {
         echo "$1: failed: $({ grep -E '^train: |failed:|cannot|out of|[Ee]rror' "$work/log" || tail -n 3 "$work/log"; } | head -n 3 | cut -c 1-300)" >&2
         return 1
     fi
-    sed -n 's/.*samples per second: \([0-9.]*\) .*/\1/p' "$work/log" | tail -n +3 | sort -g | awk -v row="$1${LABEL:+-$LABEL}" -v gpus=$gpus \
+    samples_per_s "$work/log" 3 | awk -v row="$1${LABEL:+-$LABEL}" -v gpus=$gpus \
         -v tp=$tp -v pp=$pp -v dp=$dp -v b=$b -v M=$M -v h="$h" -v L=$L -v V="$V" -v s=$s \
-        -v memory="$(sort -n "$work/memory" | tail -n 1)" -v options="${TRAIN_OPTIONS:-}" '
-        { x[NR] = $1 }
+        -v memory="$(sort -n "$work/memory" | tail -n 1)" -v options="${TRAIN_OPTIONS:-}" "$awk_median"'
+        { rate["ours", NR] = $1 }
         END {
-            tokens = s * (NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2)
+            tokens = s * median(rate, "ours")
             flops = 72 * tokens * L * h * h * (1 + s / (6 * h) + V / (12 * L * h)) * 1e-12 / gpus
             printf "{\"bench\": \"train_gpus\", \"row\": \"%s\", \"gpus\": %d, \"tp\": %d, \"pp\": %d, \"dp\": %d, \"layers\": %d, \"micro_batch\": %d, \"micro_batches\": %d, \"steps\": %d, \"tokens_per_s\": %.0f, \"tflops_per_gpu\": %.1f, \"memory_gib\": %.1f, \"options\": \"%s\"}\n",
                 row, gpus, tp, pp, dp, L, b, M, NR, tokens, flops, memory / 1024, options

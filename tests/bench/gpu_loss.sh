@@ -19,8 +19,9 @@ export LC_ALL=C
 [ $# -ge 1 ] || { echo "usage: gpu_loss.sh DATA [FOLDER]" >&2; exit 2; }
 data=$(realpath "$1.bin") data=${data%.bin}
 cd "$(dirname "$0")/../.."
+. tests/bench/lib.sh
 out=${2:-build/loss}
-BIN=${BIN:-$PWD/bin} python=${PYTHON:-python3}
+python=${PYTHON:-python3}
 L=${LAYERS:-24} h=${HIDDEN:-1024} n=${HEADS:-16} s=${SEQ:-2048} V=${VOCAB:-250880} b=${BATCH:-8}
 iters=${ITERS:-300} warmup=$((${ITERS:-300} / 10)) lr=${LR:-3e-4} min_lr=${MIN_LR:-3e-5} seed=1234
 dtype=${DTYPE:-bf16} bf16=--bf16 noise=${NOISE:-both}

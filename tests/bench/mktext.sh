@@ -9,7 +9,8 @@ set -eu
 export LC_ALL=C
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
-BIN=${BIN:-$PWD/bin} python=${PYTHON:-python3} vocab=${VOCAB:-50000}
+. tests/bench/lib.sh
+python=${PYTHON:-python3} vocab=${VOCAB:-50000}
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-text-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 

@@ -7,8 +7,9 @@
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
-BIN=${BIN:-$PWD/bin} TBIN=${TBIN:-$PWD/build/release/tests} out=${FOLDER:-build/roofline} python=${PYTHON:-python3}
-steps=${STEPS:-12} inject=$(realpath "${KERNEL_TIMES:-$TBIN/tools/libkernel_times.so}")
+. tests/bench/lib.sh
+out=${FOLDER:-build/roofline} python=${PYTHON:-python3}
+steps=${STEPS:-12} inject=$(realpath "${KERNEL_TIMES:-${BENCH%/bench}/tools/libkernel_times.so}")
 [ $# -gt 0 ] || set -- bloom-1b7 bloom-560m
 work=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-roofline-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -30,7 +31,7 @@ for row in "$@"; do
     bloom-560m) h=1024 L=24 n=16 b=8 ;;
     *) echo "$row: no such row" >&2; exit 2 ;;
     esac
-    "$TBIN/bench/mktokens" "$work/data" $((2049 * b * (steps + 8))) $V
+    "$BENCH/mktokens" "$work/data" $((2049 * b * (steps + 8))) $V
     # shellcheck disable=SC2086
     CUDA_INJECTION64_PATH=$inject KERNEL_TIMES_SKIP=4 KERNEL_TIMES_OUT=$out/$row.kernels KERNEL_TIMES_TRACE=$out/$row.csv \
         "$BIN/train" --bf16 --backend cuda --num-layers $L --hidden-size $h --num-attention-heads $n --seq-length 2048 \
@@ -41,7 +42,7 @@ for row in "$@"; do
         ${TRAIN_OPTIONS:-} >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; exit 1; }
     grep "kernel_times:" "$work/log" >&2 || true
     "$python" tests/bench/roofline.py "$out/$row.csv" --hidden $h --layers $L --heads $n --vocab $V --batch $b >"$out/$row.md"
-    echo "$row, samples a second with the recording: $(sed -n 's/.*samples per second: \([0-9.]*\) .*/\1/p' "$work/log" | tail -n +5 | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }')"
+    echo "$row, samples a second with the recording: $(samples_per_s "$work/log" 5 | median)"
     cat "$out/$row.md"
     tail -n 1 "$out/$row.kernels"
 done
