@@ -74,6 +74,9 @@ struct comm_options {
     /* The last thing before the process ends: after on_abort, or from within it, in a signal's handler, where its
      * 3 s are over. Only what is safe there. May be NULL. */
     void (*on_leave)(void);
+    /* After both, and on rank 0 when the other ranks have left or been ended: for what may take its time, 3 s again,
+     * such as syncing what on_abort has written. The monitor's thread. May be NULL. */
+    void (*on_left)(void *arg);
     struct watch_statuses statuses;
     /*
      * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a

@@ -340,9 +340,19 @@ void watch_last_words(struct watch *w, const struct watch_end *end)
         at_leave();
 }
 
+void watch_all_left(struct watch *w)
+{
+    if (!w->o.on_left)
+        return;
+    alarm(LAST_WORDS_S);
+    w->o.on_left(w->o.arg);
+    alarm(0);
+}
+
 void watch_leave_job(struct watch *w, const struct watch_end *end)
 {
     watch_last_words(w, end);
+    watch_all_left(w);
     _exit(end->status);
 }
 

@@ -90,6 +90,7 @@ _Noreturn static void end_job(struct root *m)
     for (int r = 1; r < w->size; r++)
         if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0] && !(m->end.signal && r == m->end.rank))
             kill((pid_t)w->place[r].pid, SIGKILL);
+    watch_all_left(w);
     if (m->term)
         watch_die();
     _exit(m->end.status);
