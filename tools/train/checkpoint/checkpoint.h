@@ -292,7 +292,7 @@ struct checkpoint_saved {
  *   0   under way. The save before is told in *before, the same on every rank; when it
  *       failed, this one is tried all the same.
  *  -1   ERR_DATA: replicas differ (parameter, state and ranks are named), on every rank.
- *       ERR_SYS on one rank: its writer is dead
+ *       On one rank: its writer is dead, its device or a link has failed
  * A tag that exists is replaced in one step once the new one is whole.
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,

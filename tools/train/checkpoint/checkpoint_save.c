@@ -567,6 +567,7 @@ static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
     if (!v->o.world)
         return rc;
     if (agree(v, &x, &ours) < 0) {
+        *v->differs = '\0';
         *e = ours;
         return -1;
     }
@@ -577,7 +578,12 @@ static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
 
 int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
 {
-    return all_fine(v, check_replicas(v, e), e);
+    const int rc = check_replicas(v, e);
+
+    /* A device or a link that fails, here alone: the others may wait for us, and the job is to be ended. */
+    if (rc < 0 && !*v->differs)
+        return -1;
+    return all_fine(v, rc, e);
 }
 
 const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v)
