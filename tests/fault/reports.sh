@@ -73,6 +73,8 @@ begin root 3
 kill -ABRT $pid0
 ended root 43 0 1 2
 says root "crashed: SIGABRT; ending the job\",\"rank\":0,"
+says root "\"written_by\":0,"
+check "root: status.json" grep -q "\"cause\":\"crash\",\"report\":\"$report\"" "$dir/status.json"
 
 begin hang 3 --collective-timeout 3
 kill -STOP $pid1
@@ -110,6 +112,13 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"
     ended busy 42 0
     check "busy: stacks" grep -q "train(.*main" "$run/rank00000.txt"
     check "busy: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
+    # One that is stopped is ended all the same.
+    export LD_PRELOAD="$slow" BADIO_SLOW=4000
+    ready=" iteration " begin stops 2 --collective-timeout 6
+    unset LD_PRELOAD BADIO_SLOW
+    kill -STOP $pid1
+    ended stops 41 0
+    wait $pid1; check "stops: rank 1 is ended" [ $? -eq 137 ]
     # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
     mkdir "$W/here" && cd "$W/here" || exit 1
     export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=6000

@@ -55,6 +55,13 @@ check "all saves fail: each is said, the last is tried again" [ "$(grep -c '^err
 check "all saves fail: the end" grep -q "^train: .*the checkpoint of iteration 20 could not be saved" "$W/all.log"
 check "all saves fail: status.json" grep -q '"stop_reason":"failed"' "$W/all/status.json"
 
+# ---- status.json, while a disk is full for a moment ----
+train1 open:4:28 status.json "$W/status" >"$W/status.log" 2>&1; status=$?
+check "a state that cannot be told: exit status 0, not $status" [ $status -eq 0 ]
+check "a state that cannot be told: said once" \
+    [ "$(grep -c '^warning: .*status.json.*No space left' "$W/status.log")" -eq 1 ]
+check "a state that cannot be told: the next ones are" grep -q '"iteration":20,.*"stop_reason":"finished"' "$W/status/status.json"
+
 # ---- the reason that is told is the first one, of the rank at fault ----
 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 10000)))
 export WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT

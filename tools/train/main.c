@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
@@ -47,13 +48,23 @@ static void dump(int sig)
         watch_dump(comm_watch(train.world));
 }
 
-/* What the failure was, beside the checkpoints; its path, or NULL. */
+/* What the failure was, beside the checkpoints; the path of its report, whoever wrote that, or NULL. */
 static const char *write_report(struct trainer *t, const struct report_incident *x)
 {
     static char path[PATH_MAX];
 
     report_path(&t->report, x->file, path);
-    return report_write(&t->report, x) ? path : NULL;
+    return report_write(&t->report, x) || access(path, F_OK) == 0 ? path : NULL;
+}
+
+/* Where rank 0 has crashed, what is left of it knows more than we do, if that can still write. */
+static void leave_it_to_rank_0(const struct trainer *t)
+{
+    char path[PATH_MAX];
+
+    report_path(&t->report, "report.json", path);
+    for (int i = 0; i < 50 && access(path, F_OK) < 0; i++)
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
 }
 
 /*
@@ -65,62 +76,71 @@ static const char *report_end(struct trainer *t, const struct watch_end *end)
 {
     if (!t->report.world || (!trainer_speaks(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
         return NULL;
+    if (!trainer_speaks(t) && end->status == CAUSE_CRASH)
+        leave_it_to_rank_0(t);
     return write_report(t, &(struct report_incident){
         .cause = cause_name(end->status), .status = end->status, .message = end->reason, .file = "report.json",
         .rank = end->rank, .signal = end->signal, .doing = end->doing });
 }
 
-/* What another job has taken over is not ours to write about, and nothing is when all is told. */
+/* What another job has taken over is not ours to write about. */
 static bool is_status_ours(const struct trainer *t, struct err *e)
 {
-    return t->status_path && !t->status_over && (!t->lock || savelock_held(t->lock, e));
+    return t->status_path && (!t->lock || savelock_held(t->lock, e));
 }
 
-/* The reason where watchers look. Was it written? */
-static bool note_end(const struct watch_end *end)
+/* How the run ended, where watchers look; of two threads that come to its end the first one's. Was it written? */
+static bool tell_end(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
-    int rc;
+    int rc = is_status_ours(t, &e) ? status_end(t->status_path, last, &e) : 1;
 
-    if (tfevents_flush(train.events, &e) < 0)
-        fprintf(stderr, "train: %s\n", e.msg);
-    err_clear(&e);
-    if (!is_status_ours(&train, &e))
-        return false;
-    train.status.reason = STATUS_FAILED;
-    train.status.message = end->reason;
-    train.status.cause = cause_name(end->status);
-    rc = status_write(train.status_path, &train.status, &e);
     if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
-    savelock_drop(train.lock);
     return rc == 0;
 }
 
-/* How the run ended stays, whatever happens to the host. */
-static void sync_status(const struct trainer *t)
+/* What has been written of the end stays, whatever happens to the host. */
+static void sync_end(const struct trainer *t, bool report, bool status)
 {
     struct err e = {0};
 
-    if (status_sync(t->status_path, &e) < 0)
+    if (report)
+        report_sync(&t->report, "report.json");
+    if (status && status_sync(t->status_path, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
 }
+
+static struct {
+    bool report, status;
+} written_of_end;                       /* by on_abort */
 
 /* The job is being ended. */
 static void on_abort(void *arg, const struct watch_end *end)
 {
-    bool noted;
+    const char *report = report_end(&train, end);
+    struct status last = train.status;
+    struct err e = {0};
 
     (void)arg;
-    train.status.report = report_end(&train, end);
-    noted = note_end(end);
+    if (tfevents_flush(train.events, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    last.reason = STATUS_FAILED;
+    last.message = end->reason;
+    last.cause = cause_name(end->status);
+    last.report = report;
+    written_of_end.report = report != NULL;
+    written_of_end.status = tell_end(&train, &last);
+    savelock_drop(train.lock);
     if (!end->signal || end->rank != train.place->rank)
         report_stacks(&train.report, end->reason);
-    /* Last: a busy disk takes longer for it than there is. */
-    if (train.status.report)
-        report_sync(&train.report, "report.json");
-    if (noted)
-        sync_status(&train);
+}
+
+/* Nobody is waited for any more, so a busy disk may take its time. */
+static void on_left(void *arg)
+{
+    (void)arg;
+    sync_end(&train, written_of_end.report, written_of_end.status);
 }
 
 /* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
@@ -182,7 +202,7 @@ static int join(struct trainer *t, struct err *e)
 {
     struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
-        .on_leave = crash_leave_core,
+        .on_leave = crash_leave_core, .on_left = on_left,
         .stall_notice_s = t->o.stall_notice > 0 ? (double)t->o.stall_notice : -1, .on_stall = on_stall, .arg = t,
         .statuses = { .lost = CAUSE_LOST, .crashed = CAUSE_CRASH, .hang = CAUSE_HANG },
     };
@@ -340,25 +360,32 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
     return trainer_run(t, why, e);
 }
 
+/* Told, and let go of. Of rank 0: whoever starts the job again waits for the lock. */
 static void end_log(struct trainer *t, enum status_reason why)
 {
-    struct savelock *lock = t->lock;
-    struct tfevents *events = t->events;
+    struct status last;
     struct err e = {0};
-    bool written;
+    bool told;
 
-    t->status.reason = why;
-    show_phase(t, "stop");
-    written = t->status_path && !t->status_over;
-    t->status_over = true;
-    if (written)
-        sync_status(t);
-    t->events = NULL;
-    if (tfevents_close(events, &e) < 0)
+    show_present(t, "stop");
+    last = t->status;
+    last.reason = why;
+    told = tell_end(t, &last);
+    savelock_drop(t->lock);
+    if (tfevents_flush(t->events, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    sync_end(t, last.report != NULL, told);
+}
+
+static void close_log(struct trainer *t)
+{
+    struct err e = {0};
+
+    if (tfevents_close(t->events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     trainlog_close(t->log);
-    t->lock = NULL;
-    savelock_free(lock);
+    savelock_free(t->lock);
+    free(t->status_path);
 }
 
 /* A rank may be lost even now: what the watch's thread then looks at goes last. */
@@ -369,7 +396,7 @@ static void leave(struct trainer *t, enum status_reason why)
     crash_release();
     comm_world_close(t->world);
     trace_free(t->trace);               /* which was told of closing, too */
-    free(t->status_path);
+    close_log(t);
 }
 
 /*
@@ -387,8 +414,6 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
         t->status.report = write_report(t, &(struct report_incident){
             .cause = t->status.cause, .status = rc, .message = said->msg, .file = "report.json",
             .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
-    if (t->status.report)
-        report_sync(&t->report, "report.json");
     if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, rc, e.msg);
     leave(t, why);

@@ -8,9 +8,11 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -73,8 +75,9 @@ static json_t *text(const char *s)
     return v ? v : json_string("?");    /* bytes that are no UTF-8 */
 }
 
-/* The monitor's thread writes the last one while the main thread may be at one of its own: they share a name. */
+/* One state behind the other, of the threads that write them; and nothing behind the end. */
 static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool ended;
 static char *stalled;                   /* with it; NULL: the job goes on */
 
 static char *dump(const struct status *s)
@@ -124,19 +127,23 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
         return -1;
     }
     rc = write_all_at(fd, buf, n, 0);
+    /* What a quota on a network file system refuses shows when it is closed. */
+    if (close(fd) < 0)
+        rc = -1;
     if (rc < 0)
         err_sys(e, path, "cannot write %zu bytes", n);
-    close(fd);
     return rc;
 }
 
-/* As file_replace(), but nothing waits for the disk: this happens at every iteration. */
-static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
+/* As file_replace(), but nothing waits for the disk: this happens at every iteration. Not over the end. */
+static int replace_unsynced(const char *path, const char *buf, size_t n, bool end, struct err *e)
 {
-    char *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = write_file(tmp, buf, n, e);
 
-    if (rc == 0 && rename(tmp, path) < 0) {
+    if (rc == 0 && !end && atomic_load(&ended))
+        unlink(tmp);
+    else if (rc == 0 && rename(tmp, path) < 0) {
         err_sys(e, path, "cannot rename from %s", tmp);
         rc = -1;
     }
@@ -146,18 +153,41 @@ static int replace_unsynced(const char *path, const char *buf, size_t n, struct 
     return rc;
 }
 
+static int write_one(const char *path, const struct status *s, bool end, struct err *e)
+{
+    char *json = dump(s), *line = str_fmt("%s\n", json);
+    int rc = replace_unsynced(path, line, strlen(line), end, e);
+
+    free(json);
+    free(line);
+    return rc;
+}
+
 int status_write(const char *path, const struct status *s, struct err *e)
 {
-    char *json, *line;
     int rc;
 
     pthread_mutex_lock(&one_writer);
-    json = dump(s);
-    line = str_fmt("%s\n", json);
-    rc = replace_unsynced(path, line, strlen(line), e);
+    rc = atomic_load(&ended) ? 0 : write_one(path, s, false, e);
     pthread_mutex_unlock(&one_writer);
-    free(json);
-    free(line);
+    return rc;
+}
+
+int status_end(const char *path, const struct status *s, struct err *e)
+{
+    struct timespec until;
+    bool locked;
+    int rc;
+
+    if (atomic_exchange(&ended, true))
+        return 1;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    /* A thread that crashed while it wrote never gives it back; its half-written file has another name. */
+    locked = pthread_mutex_timedlock(&one_writer, &until) == 0;
+    rc = write_one(path, s, true, e);
+    if (locked)
+        pthread_mutex_unlock(&one_writer);
     return rc;
 }
 
@@ -191,7 +221,7 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
     json = json_dumps(o, JSON_COMPACT);
     line = str_fmt("%s\n", json);
     pthread_mutex_lock(&one_writer);
-    rc = replace_unsynced(path, line, strlen(line), e);
+    rc = replace_unsynced(path, line, strlen(line), false, e);
     pthread_mutex_unlock(&one_writer);
     json_decref(o);
     free(json);

@@ -49,7 +49,9 @@ struct status {
  * worth a warning, no reason to stop. Any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
-MUST_CHECK int status_sync(const char *path, struct err *e);   /* the last one: it is on disk */
+/* The last one of the process: whoever tells the end first. 1: somebody has; and nothing is written any more. */
+MUST_CHECK int status_end(const char *path, const struct status *s, struct err *e);
+MUST_CHECK int status_sync(const char *path, struct err *e);   /* what is there stays, whatever happens to the host */
 /* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*

@@ -285,8 +285,10 @@ int saving_begin(struct trainer *t, struct err *e)
     strbuf_free(&sb);
     if (rc == 0)
         show_phase(t, "train");
-    else
+    else {
+        t->status.saving_tag = NULL;
         saving_note_failure(t);
+    }
     return rc;
 }
 

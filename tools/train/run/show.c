@@ -39,13 +39,9 @@ void show_report(struct trainer *t, struct report *r)
     }
 }
 
-void show_phase(struct trainer *t, const char *phase)
+void show_present(struct trainer *t, const char *phase)
 {
-    struct err e = {0};
-
     watch_phase(comm_watch(t->world), phase, t->iteration, -1);
-    if (!trainer_speaks(t) || !t->status_path || t->status_over)
-        return;
     t->status.phase = phase;
     if (t->stands) {
         t->status.iteration = t->iteration;
@@ -54,10 +50,21 @@ void show_phase(struct trainer *t, const char *phase)
         t->status.consumed_tokens = t->consumed_tokens;
     }
     t->status.world_size = t->place->size;
-    /* A status that cannot be written is no reason to stop; it is said once. */
-    if (status_write(t->status_path, &t->status, &e) < 0) {
+}
+
+void show_phase(struct trainer *t, const char *phase)
+{
+    struct err e = {0};
+
+    show_present(t, phase);
+    if (!trainer_speaks(t) || !t->status_path)
+        return;
+    /* No reason to stop, and said once: but a disk that is full has room again some day, and watchers look here. */
+    if (status_write(t->status_path, &t->status, &e) == 0)
+        t->status_fails = false;
+    else if (!t->status_fails) {
         show_line(t, "warning: %s", e.msg);
-        t->status_over = true;
+        t->status_fails = true;
     }
 }
 

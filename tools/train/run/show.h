@@ -13,6 +13,8 @@ struct trainer;
 void show_line(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* What the run is at now: for watchers of status.json, and for the notice of a rank that stands still. */
 void show_phase(struct trainer *t, const char *phase);
+/* The same in t->status alone. */
+void show_present(struct trainer *t, const char *phase);
 /* Print a report's notes and warnings, from rank 0. */
 void show_report(struct trainer *t, struct report *r);
 /* What is trained, how, and on what; t->params_no_embeds. */

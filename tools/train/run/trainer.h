@@ -27,7 +27,6 @@
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
 
-#include <stdatomic.h>
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
@@ -112,7 +111,7 @@ struct trainer {
     struct savelock *lock;      /* of --save */
     struct status status;
     char *status_path;          /* NULL: none, or it is another job's; lives until no thread of the world is left */
-    atomic_bool status_over;    /* nothing more is written there: it says how the job ended, or cannot be written */
+    bool status_fails;          /* it could not be written, which has been said */
     double start_s;             /* the job's: the earliest of its processes, by clock_wall_s() */
     int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
     char complete_tag[64];      /* what `latest` names, as far as this run knows */
