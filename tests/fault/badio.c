@@ -69,10 +69,13 @@ static int turn_at(const char *call, const char *path)
 
 static void wait_for_disk(const char *variable)
 {
-    const char *ms = getenv(variable);
+    const char *text = getenv(variable);
+    const long ms = text ? atol(text) : 0;
+    struct timespec left = { ms / 1000, ms % 1000 * 1000000 };
 
-    if (ms)
-        usleep((useconds_t)atol(ms) * 1000);
+    /* A disk takes no notice of signals. */
+    while (ms > 0 && nanosleep(&left, &left) < 0)
+        continue;
 }
 
 static void *next(const char *name)
