@@ -71,12 +71,12 @@ struct comm_options {
     /* The job is being ended: last chance to note it in a file. Runs in the monitor's thread, on every
      * rank that is still there; the process ends after it, or after 3 s. */
     void (*on_abort)(void *arg, const struct watch_end *end);
-    /* The last thing before the process ends: after on_abort, or from within it, in a signal's handler, where its
-     * 3 s are over. Only what is safe there. May be NULL. */
-    void (*on_leave)(void);
-    /* After both, and on rank 0 when the other ranks have left or been ended: for what may take its time, 3 s again,
-     * such as syncing what on_abort has written. The monitor's thread. May be NULL. */
+    /* After it, on rank 0 when the other ranks have left or been ended: for what may take its time, 3 s again, such as
+     * syncing what on_abort has written. The monitor's thread. May be NULL; not without on_abort. */
     void (*on_left)(void *arg);
+    /* The last thing before the process ends: after both, or from within one, in a signal's handler, where its 3 s are
+     * over. Only what is safe there. May be NULL. */
+    void (*on_leave)(void);
     struct watch_statuses statuses;
     /*
      * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a

@@ -336,17 +336,17 @@ void watch_last_words(struct watch *w, const struct watch_end *end)
     alarm(LAST_WORDS_S);
     w->o.on_abort(w->o.arg, end);
     alarm(0);
-    if (at_leave)
-        at_leave();
 }
 
 void watch_all_left(struct watch *w)
 {
-    if (!w->o.on_left)
-        return;
-    alarm(LAST_WORDS_S);
-    w->o.on_left(w->o.arg);
-    alarm(0);
+    if (w->o.on_abort && w->o.on_left) {
+        alarm(LAST_WORDS_S);
+        w->o.on_left(w->o.arg);
+        alarm(0);
+    }
+    if (at_leave)
+        at_leave();
 }
 
 void watch_leave_job(struct watch *w, const struct watch_end *end)
