@@ -44,6 +44,7 @@ struct savelock {
     pthread_mutex_t guard;      /* of what follows, and of beating against dropping */
     pthread_cond_t ended;
     bool dropped;
+    bool joined;                /* by the thread that took it */
 };
 
 /* ---- who we are ---- */
@@ -455,11 +456,19 @@ void savelock_drop(struct savelock *l)
     pthread_mutex_unlock(&l->guard);
 }
 
+void savelock_end(struct savelock *l)
+{
+    savelock_drop(l);
+    if (l && !l->joined)
+        pthread_join(l->beater, NULL);
+    if (l)
+        l->joined = true;
+}
+
 void savelock_free(struct savelock *l)
 {
     if (!l)
         return;
-    savelock_drop(l);
-    pthread_join(l->beater, NULL);
+    savelock_end(l);
     free_all(l);
 }

@@ -39,6 +39,8 @@ MUST_CHECK struct savelock *savelock_take(const struct savelock_opts *o, struct 
 bool savelock_held(const struct savelock *l, struct err *e);
 /* Remove it, if it is ours. Any thread, once; NULL is fine. */
 void savelock_drop(struct savelock *l);
+/* The same, and its thread has ended when this returns: `lost` is not called any more. The thread that took it. */
+void savelock_end(struct savelock *l);
 /* The same, and free. */
 void savelock_free(struct savelock *l);
 
