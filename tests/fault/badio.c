@@ -10,9 +10,9 @@
  * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
  * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_SLOW=MS: every
  * fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on
- * a disk that is slow or busy. BADIO_SLOW_UNMAP=MS: rank 1 takes so long to let go of half a megabyte
- * or more, as of a token file at the end. BADIO_CLOCK=SECONDS: somebody sets the wall clock back by so many
- * before every time it is read.
+ * a disk that is slow or busy, BADIO_SLOW_RENAME=MS: every rename of BADIO_AT. BADIO_SLOW_UNMAP=MS: rank 1 takes so
+ * long to let go of half a megabyte or more, as of a token file at the end. BADIO_CLOCK=SECONDS: somebody sets the wall
+ * clock back by so many before every time it is read.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -154,7 +154,10 @@ int fallocate64(int fd, int mode, off64_t at, off64_t n)
 int rename(const char *from, const char *to)
 {
     int (*real)(const char *, const char *) = next("rename");
+    const char *at = getenv("BADIO_AT");
 
+    if (at && strstr(from, at))
+        wait_for_disk("BADIO_SLOW_RENAME");
     return turn_at("rename", from) ? -1 : real(from, to);
 }
 

@@ -106,19 +106,30 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"
     dumps slowly 1600
     # ... nor is anything else lost there.
     export LD_PRELOAD="$slow" BADIO_SLOW=4000
-    ready=" iteration " begin busy 2
+    ready="^ iteration " begin busy 2 --save-interval 1000000
     unset LD_PRELOAD BADIO_SLOW
     kill -9 $pid1
     ended busy 42 0
     check "busy: stacks" grep -q "train(.*main" "$run/rank00000.txt"
     check "busy: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
     # One that is stopped is ended all the same.
-    export LD_PRELOAD="$slow" BADIO_SLOW=4000
-    ready=" iteration " begin stops 2 --collective-timeout 6
+    export LD_PRELOAD="$slow" BADIO_SLOW=2500
+    ready="^ iteration " begin stops 2 --save-interval 1000000 --collective-timeout 15
     unset LD_PRELOAD BADIO_SLOW
     kill -STOP $pid1
     ended stops 41 0
     wait $pid1; check "stops: rank 1 is ended" [ $? -eq 137 ]
+    # A rank is lost while an orderly end is being told, slowly: what is told is that.
+    export LD_PRELOAD="$slow" BADIO_SLOW_RENAME=1500 BADIO_AT=status.json BADIO_SLOW_UNMAP=9000
+    ready="^ iteration " begin tells 2 --save-interval 1000000
+    unset LD_PRELOAD BADIO_SLOW_RENAME BADIO_AT BADIO_SLOW_UNMAP
+    kill -TERM $pid0
+    n=0
+    until grep -qs '"stop_reason":"signal"' "$dir"/status.json.*.part || [ $n -gt 3000 ]; do n=$((n + 1)); sleep 0.02; done
+    kill -9 $pid1
+    ended tells 42 0
+    check "tells: status.json" grep -q '"stop_reason":"failed".*"cause":"lost"' "$dir/status.json"
+    check "tells: no lock" [ ! -e "$dir/train.lock" ]
     # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
     mkdir "$W/here" && cd "$W/here" || exit 1
     export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=6000
@@ -126,7 +137,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"
     unset LD_PRELOAD BADIO_SLOW_UNMAP
     kill -TERM $pid0
     n=0
-    # The lock goes when status.json is on disk and rank 0 will not write it again.
+    # The lock goes when the end is told.
     until [ ! -e "$dir/train.lock" ] || [ $n -gt 600 ]; do n=$((n + 1)); sleep 0.1; done
     check "late: it is told" grep -q '"stop_reason":"signal"' "$dir/status.json"
     kill -9 $pid1

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,16 +49,23 @@ static void dump(int sig)
         watch_dump(comm_watch(train.world));
 }
 
+/* Of the end, and by this process: that is what it syncs. */
+static atomic_bool wrote_report, wrote_status;
+
 /* What the failure was, beside the checkpoints; the path of its report, whoever wrote that, or NULL. */
 static const char *write_report(struct trainer *t, const struct report_incident *x)
 {
     static char path[PATH_MAX];
 
+    if (!t->report.world)
+        return NULL;
     report_path(&t->report, x->file, path);
-    return report_write(&t->report, x) || access(path, F_OK) == 0 ? path : NULL;
+    if (report_write(&t->report, x))
+        wrote_report = true;
+    return access(path, F_OK) == 0 ? path : NULL;
 }
 
-/* Where rank 0 has crashed, what is left of it knows more than we do, if that can still write. */
+/* What is left of rank 0 knows more than we do, if that can still write. */
 static void leave_it_to_rank_0(const struct trainer *t)
 {
     char path[PATH_MAX];
@@ -76,7 +84,7 @@ static const char *report_end(struct trainer *t, const struct watch_end *end)
 {
     if (!t->report.world || (!trainer_speaks(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
         return NULL;
-    if (!trainer_speaks(t) && end->status == CAUSE_CRASH)
+    if (!trainer_speaks(t) && end->status != CAUSE_LOST)
         leave_it_to_rank_0(t);
     return write_report(t, &(struct report_incident){
         .cause = cause_name(end->status), .status = end->status, .message = end->reason, .file = "report.json",
@@ -89,58 +97,60 @@ static bool is_status_ours(const struct trainer *t, struct err *e)
     return t->status_path && (!t->lock || savelock_held(t->lock, e));
 }
 
-/* How the run ended, where watchers look; of two threads that come to its end the first one's. Was it written? */
-static bool tell_end(const struct trainer *t, const struct status *last)
+/* How the run ended, where watchers look; of two threads that come to its end the first one's. */
+static void tell_end(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
     int rc = is_status_ours(t, &e) ? status_end(t->status_path, last, &e) : 1;
 
-    if (rc < 0)
+    if (rc == 0)
+        wrote_status = true;
+    else if (rc < 0 && !t->status_fails)
         fprintf(stderr, "train: %s\n", e.msg);
-    return rc == 0;
 }
 
-/* What has been written of the end stays, whatever happens to the host. */
-static void sync_end(const struct trainer *t, bool report, bool status)
+static void flush_events(const struct trainer *t)
 {
     struct err e = {0};
 
-    if (report)
-        report_sync(&t->report, "report.json");
-    if (status && status_sync(t->status_path, &e) < 0)
+    if (tfevents_flush(t->events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
-static struct {
-    bool report, status;
-} written_of_end;                       /* by on_abort */
+/* What has been written of the end stays, whatever happens to the host. */
+static void sync_end(const struct trainer *t)
+{
+    struct err e = {0};
 
-/* The job is being ended. */
+    if (wrote_report)
+        report_sync(&t->report, "report.json");
+    if (wrote_status && status_sync(t->status_path, &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+}
+
+/* The job is being ended. Curves last: they may lie on another disk, which hangs. */
 static void on_abort(void *arg, const struct watch_end *end)
 {
     const char *report = report_end(&train, end);
     struct status last = train.status;
-    struct err e = {0};
 
     (void)arg;
-    if (tfevents_flush(train.events, &e) < 0)
-        fprintf(stderr, "train: %s\n", e.msg);
     last.reason = STATUS_FAILED;
     last.message = end->reason;
     last.cause = cause_name(end->status);
     last.report = report;
-    written_of_end.report = report != NULL;
-    written_of_end.status = tell_end(&train, &last);
+    tell_end(&train, &last);
     savelock_drop(train.lock);
     if (!end->signal || end->rank != train.place->rank)
         report_stacks(&train.report, end->reason);
+    flush_events(&train);
 }
 
 /* Nobody is waited for any more, so a busy disk may take its time. */
 static void on_left(void *arg)
 {
     (void)arg;
-    sync_end(&train, written_of_end.report, written_of_end.status);
+    sync_end(&train);
 }
 
 /* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
@@ -364,17 +374,14 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
 static void end_log(struct trainer *t, enum status_reason why)
 {
     struct status last;
-    struct err e = {0};
-    bool told;
 
     show_present(t, "stop");
     last = t->status;
     last.reason = why;
-    told = tell_end(t, &last);
-    savelock_drop(t->lock);
-    if (tfevents_flush(t->events, &e) < 0)
-        fprintf(stderr, "train: %s\n", e.msg);
-    sync_end(t, last.report != NULL, told);
+    tell_end(t, &last);
+    savelock_end(t->lock);
+    flush_events(t);
+    sync_end(t);
 }
 
 static void close_log(struct trainer *t)
@@ -395,6 +402,7 @@ static void leave(struct trainer *t, enum status_reason why)
     trainer_free(t);
     crash_release();
     comm_world_close(t->world);
+    t->world = NULL;                    /* for SIGUSR2 */
     trace_free(t->trace);               /* which was told of closing, too */
     close_log(t);
 }

@@ -135,28 +135,28 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
     return rc;
 }
 
-/* As file_replace(), but nothing waits for the disk: this happens at every iteration. Not over the end. */
-static int replace_unsynced(const char *path, const char *buf, size_t n, bool end, struct err *e)
+/* As file_replace(), but nothing waits for the disk: this happens at every iteration. 1: the end has been told. */
+static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
 {
     char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = write_file(tmp, buf, n, e);
 
-    if (rc == 0 && !end && atomic_load(&ended))
-        unlink(tmp);
+    if (rc == 0 && atomic_load(&ended))
+        rc = 1;
     else if (rc == 0 && rename(tmp, path) < 0) {
         err_sys(e, path, "cannot rename from %s", tmp);
         rc = -1;
     }
-    if (rc < 0)
+    if (rc)
         unlink(tmp);
     free(tmp);
     return rc;
 }
 
-static int write_one(const char *path, const struct status *s, bool end, struct err *e)
+static int write_one(const char *path, const struct status *s, struct err *e)
 {
     char *json = dump(s), *line = str_fmt("%s\n", json);
-    int rc = replace_unsynced(path, line, strlen(line), end, e);
+    int rc = replace_unsynced(path, line, strlen(line), e);
 
     free(json);
     free(line);
@@ -168,9 +168,9 @@ int status_write(const char *path, const struct status *s, struct err *e)
     int rc;
 
     pthread_mutex_lock(&one_writer);
-    rc = atomic_load(&ended) ? 0 : write_one(path, s, false, e);
+    rc = write_one(path, s, e);
     pthread_mutex_unlock(&one_writer);
-    return rc;
+    return rc < 0 ? -1 : 0;
 }
 
 int status_end(const char *path, const struct status *s, struct err *e)
@@ -179,13 +179,13 @@ int status_end(const char *path, const struct status *s, struct err *e)
     bool locked;
     int rc;
 
-    if (atomic_exchange(&ended, true))
-        return 1;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
-    /* A thread that crashed while it wrote never gives it back; its half-written file has another name. */
-    locked = pthread_mutex_timedlock(&one_writer, &until) == 0;
-    rc = write_one(path, s, true, e);
+    /* A thread that crashed while it wrote never gives it back, or its disk hangs; its file has another name. */
+    locked = pthread_mutex_clocklock(&one_writer, CLOCK_MONOTONIC, &until) == 0;
+    rc = write_one(path, s, e);
+    if (rc == 0)
+        atomic_store(&ended, true);
     if (locked)
         pthread_mutex_unlock(&one_writer);
     return rc;
@@ -221,12 +221,12 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
     json = json_dumps(o, JSON_COMPACT);
     line = str_fmt("%s\n", json);
     pthread_mutex_lock(&one_writer);
-    rc = replace_unsynced(path, line, strlen(line), false, e);
+    rc = replace_unsynced(path, line, strlen(line), e);
     pthread_mutex_unlock(&one_writer);
     json_decref(o);
     free(json);
     free(line);
-    return rc;
+    return rc < 0 ? -1 : 0;
 }
 
 static double number(const json_t *o, const char *key, double otherwise)

@@ -49,7 +49,7 @@ struct status {
  * worth a warning, no reason to stop. Any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
-/* The last one of the process: whoever tells the end first. 1: somebody has; and nothing is written any more. */
+/* The last one of the process: of two threads the first one's. 1: it has been told; nothing is written any more. */
 MUST_CHECK int status_end(const char *path, const struct status *s, struct err *e);
 MUST_CHECK int status_sync(const char *path, struct err *e);   /* what is there stays, whatever happens to the host */
 /* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */

@@ -27,7 +27,6 @@
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
 
-
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
