@@ -458,11 +458,11 @@ void savelock_drop(struct savelock *l)
 
 void savelock_end(struct savelock *l)
 {
+    if (!l || l->joined)
+        return;
     savelock_drop(l);
-    if (l && !l->joined)
-        pthread_join(l->beater, NULL);
-    if (l)
-        l->joined = true;
+    pthread_join(l->beater, NULL);
+    l->joined = true;
 }
 
 void savelock_free(struct savelock *l)

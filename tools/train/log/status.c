@@ -153,9 +153,10 @@ static int replace_unsynced(const char *path, const char *buf, size_t n, struct 
     return rc;
 }
 
-static int write_one(const char *path, const struct status *s, struct err *e)
+/* Takes `json`. */
+static int replace_by_json(const char *path, char *json, struct err *e)
 {
-    char *json = dump(s), *line = str_fmt("%s\n", json);
+    char *line = str_fmt("%s\n", json);
     int rc = replace_unsynced(path, line, strlen(line), e);
 
     free(json);
@@ -168,7 +169,7 @@ int status_write(const char *path, const struct status *s, struct err *e)
     int rc;
 
     pthread_mutex_lock(&one_writer);
-    rc = write_one(path, s, e);
+    rc = replace_by_json(path, dump(s), e);
     pthread_mutex_unlock(&one_writer);
     return rc < 0 ? -1 : 0;
 }
@@ -183,7 +184,7 @@ int status_end(const char *path, const struct status *s, struct err *e)
     until.tv_sec++;
     /* A thread that crashed while it wrote never gives it back, or its disk hangs; its file has another name. */
     locked = pthread_mutex_clocklock(&one_writer, CLOCK_MONOTONIC, &until) == 0;
-    rc = write_one(path, s, e);
+    rc = replace_by_json(path, dump(s), e);
     if (rc == 0)
         atomic_store(&ended, true);
     if (locked)
@@ -209,7 +210,6 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
 {
     json_t *o = json_load_file(path, 0, NULL);
     const char *there = json_string_value(json_object_get(o, "host"));
-    char *json, *line;
     int rc;
 
     if (!there || strcmp(there, host) != 0 || json_integer_value(json_object_get(o, "pid")) != pid) {
@@ -218,14 +218,10 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
     }
     json_object_set_new(o, "stalled", text(why));
     json_object_set_new(o, "updated_s", real(clock_wall_s()));
-    json = json_dumps(o, JSON_COMPACT);
-    line = str_fmt("%s\n", json);
     pthread_mutex_lock(&one_writer);
-    rc = replace_unsynced(path, line, strlen(line), e);
+    rc = replace_by_json(path, json_dumps(o, JSON_COMPACT), e);
     pthread_mutex_unlock(&one_writer);
     json_decref(o);
-    free(json);
-    free(line);
     return rc < 0 ? -1 : 0;
 }
 
