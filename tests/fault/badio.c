@@ -5,12 +5,12 @@
  * mkdir, mmap (of large buffers) or open fail with that errno, once, and every later one too when n
  * ends in '+'; "call:n:kill" kills the process instead, "call:n:stop" sends it SIGINT. Call "short"
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
- * of rename, mkdir and open only those count whose path holds TEXT, BADIO_LEAST=BYTES: of pread those that ask for so
- * many. BADIO_URING=0 refuses io_uring,
- * as containers do; without it io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and
- * BADIO_EXCHANGE=0 the exchange of two names, as some network file systems do. BADIO_SLOW=MS: every
- * fsync takes so long, BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on
- * a disk that is slow or busy, BADIO_SLOW_RENAME=MS: every rename of BADIO_AT. BADIO_SLOW_UNMAP=MS: rank 1 takes so
+ * of fsync, rename, mkdir and open only those count whose path holds TEXT, BADIO_LEAST=BYTES: of
+ * pread those that ask for so many. BADIO_URING=0 refuses io_uring, as containers do; without it
+ * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange of
+ * two names, as some network file systems do. BADIO_SLOW=MS: every fsync takes so long,
+ * BADIO_SLOW_WRITE=MS: every pwrite, BADIO_SLOW_REMOVE=MS: every unlinkat, as on a disk that is slow
+ * or busy, BADIO_SLOW_RENAME=MS: every rename of BADIO_AT. BADIO_SLOW_UNMAP=MS: rank 1 takes so
  * long to let go of half a megabyte or more, as of a token file at the end. BADIO_CLOCK=SECONDS: somebody sets the wall
  * clock back by so many before every time it is read.
  */
@@ -131,10 +131,11 @@ ssize_t write(int fd, const void *buf, size_t n)
 int fsync(int fd)
 {
     int (*real)(int) = next("fsync");
+    char link[32], path[4096] = "";
 
     wait_for_disk("BADIO_SLOW");
-
-    return turn("fsync") ? -1 : real(fd);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, path, sizeof path - 1) >= 0 && turn_at("fsync", path) ? -1 : real(fd);
 }
 
 int syncfs(int fd)

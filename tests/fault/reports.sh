@@ -112,6 +112,15 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"
     ended busy 42 0
     check "busy: stacks" grep -q "train(.*main" "$run/rank00000.txt"
     check "busy: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
+    # Of a disk that syncs nothing it is said, and what was written is there.
+    export LD_PRELOAD="$slow" BADIO=fsync:1+:5 BADIO_AT=.json
+    ready="^ iteration " begin unsynced 2 --save-interval 1000000
+    unset LD_PRELOAD BADIO BADIO_AT
+    kill -9 $pid1
+    ended unsynced 42 0
+    for file in report status; do
+        check "unsynced: $file.json" grep -q "^train: .*/$file.json: cannot sync: Input/output error" "$dir.log"
+    done
     # One that is stopped is ended all the same.
     export LD_PRELOAD="$slow" BADIO_SLOW=2500
     ready="^ iteration " begin stops 2 --save-interval 1000000 --collective-timeout 15

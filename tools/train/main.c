@@ -122,8 +122,9 @@ static void sync_end(const struct trainer *t)
 {
     struct err e = {0};
 
-    if (wrote_report)
-        report_sync(&t->report, "report.json");
+    if (wrote_report && report_sync(&t->report, "report.json", &e) < 0)
+        fprintf(stderr, "train: %s\n", e.msg);
+    err_clear(&e);
     if (wrote_status && status_sync(t->status_path, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
 }

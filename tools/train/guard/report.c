@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
 #include "libcommon/base/utf8.h"
 #include "tools/train/guard/alarm.h"
 #include "tools/train/guard/stacks.h"
@@ -311,19 +312,12 @@ bool report_write(const struct report_run *r, const struct report_incident *x)
     return done;
 }
 
-void report_sync(const struct report_run *r, const char *file)
+int report_sync(const struct report_run *r, const char *file, struct err *e)
 {
     char path[PATH_MAX];
-    int fd;
 
-    if (!r->world)
-        return;
     report_path(r, file, path);
-    fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
+    return file_sync(path, e);
 }
 
 void report_stacks(const struct report_run *r, const char *line)

@@ -48,8 +48,8 @@ MUST_CHECK int report_open(struct report_run *r, struct comm_world *world, const
 void report_path(const struct report_run *r, const char *file, char path[PATH_MAX]);
 /* Write it and call the alarm. False: it could not be written, or somebody else has (then no alarm is called). */
 bool report_write(const struct report_run *r, const struct report_incident *x);
-/* What was written is on disk, if the disk will have it; else a power cut may leave it empty. */
-void report_sync(const struct report_run *r, const char *file);
+/* What was written is on disk; else a power cut may leave it empty. ERR_SYS. */
+MUST_CHECK int report_sync(const struct report_run *r, const char *file, struct err *e);
 /* This rank's own text: `line`, then what all threads do. Async-signal-safe. */
 void report_stacks(const struct report_run *r, const char *line);
 
