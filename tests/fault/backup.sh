@@ -307,6 +307,20 @@ else
     echo "cannot mount a tmpfs here: the full disk is not tested"
 fi
 
+# ---- the run's files, mounted in a place ----
+
+cp -r "$W/ref/." "$W/run"; clean
+check "a mount: copied by rules" ckpt-backup copy -q --rules "$W/rules" "$W/run"
+if mount --bind "$W/run/global_step20" "$W/store/global_step20" 2>/dev/null; then
+    check_exit "a mount of the run's files is no copy" 1 "global_step20: has the same inodes as global_step20 in" \
+        ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run"
+    check "a mount: the step stays" same "$W/run/global_step20" "$W/ref/global_step20"
+    umount "$W/store/global_step20"
+else
+    echo "cannot mount a folder here: a mount of the run's files is not tested"
+fi
+rm -rf "$W/run" && cp -rp "$W/ref" "$W/run" && clean
+
 # ---- a quota ----
 
 # btrfs keeps root to its quotas, too.

@@ -12,6 +12,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/place/file_ids.h"
 
 #define GONE ".gone.part"
 
@@ -94,21 +95,93 @@ static int check_made(const char *path, struct err *e)
     return rc;
 }
 
-/* Is what the place has of a step still that of the run? Of a step that has left the run it is all there is. */
-static bool is_of_run(const struct survey *s, const struct receipt *rec)
+/* A place in a step of the run goes with the step; one that is the run, or another place, is no second one. */
+static int check_apart(const struct survey *s, int place, struct err *e)
+{
+    const char *path = s->rules.place[place].path;
+    int rc = 0;
+
+    if (rules_is_remote(path))
+        return 0;
+    if (path_same(path, s->run)) {
+        err_data(e, path, ERR_NO_BYTE, "is the run's own folder; give another place");
+        return -1;
+    }
+    for (int p = 0; p < place && rc == 0; p++)
+        if (!rules_is_remote(s->rules.place[p].path) && path_same(path, s->rules.place[p].path)) {
+            err_data(e, path, ERR_NO_BYTE, "is the same folder as %s; give another place", s->rules.place[p].path);
+            rc = -1;
+        }
+    for (int i = 0; i < s->n_steps && rc == 0; i++) {
+        char *tag = survey_tag_path(s, s->step[i]);
+
+        rc = place_check_outside(path, tag, e);
+        free(tag);
+    }
+    return rc;
+}
+
+/* How a place's backup of a step compares with what the run and the places before it have of that step. */
+enum standing {
+    STANDING_COPY,              /* a copy of its own; of a step that has left the run it is all there is */
+    STANDING_OTHER,             /* the run's files are others by now */
+    STANDING_SHARED,            /* a file of it has the inode of a file in *with */
+};
+
+static enum standing compare_with_run(const struct survey *s, const struct receipt *rec, const struct file_ids *ids)
 {
     char *path = survey_tag_path(s, rec->step);
     struct err ignored = {0};
     struct content c;
     struct stat st;
-    bool same = stat(path, &st) < 0 && errno == ENOENT;
+    bool same = lstat(path, &st) < 0 && errno == ENOENT, shared = false;
 
     if (!same && content_list(&c, path, &ignored) == 0) {
+        struct file_ids run;
+
+        file_ids_of_content(&run, &c);
         same = place_is_copy_of(rec, &c);
+        shared = file_ids_shared(&run, ids) >= 0;
+        file_ids_free(&run);
         content_free(&c);
     }
     free(path);
-    return same;
+    return shared ? STANDING_SHARED : same ? STANDING_COPY : STANDING_OTHER;
+}
+
+static bool shares_with_place(const struct survey *s, int place, int64_t step, const struct file_ids *ids)
+{
+    const struct place_receipts *l = &s->receipts[place];
+    bool shared = false;
+
+    for (int i = 0; s->place[place] && i < l->n && !shared; i++) {
+        struct file_ids other;
+
+        if (l->receipt[i]->step != step)
+            continue;
+        file_ids_of_backup(&other, s->place[place], l->receipt[i]);
+        shared = file_ids_shared(&other, ids) >= 0;
+        file_ids_free(&other);
+    }
+    return shared;
+}
+
+/* *with: DUE_RUN or a place, of STANDING_SHARED. */
+static enum standing compare(const struct survey *s, int place, const struct receipt *rec, int *with)
+{
+    struct file_ids ids;
+    enum standing is;
+
+    file_ids_of_backup(&ids, s->place[place], rec);
+    is = compare_with_run(s, rec, &ids);
+    *with = DUE_RUN;
+    for (int p = 0; p < place && is == STANDING_COPY; p++)
+        if (shares_with_place(s, p, rec->step, &ids)) {
+            is = STANDING_SHARED;
+            *with = p;
+        }
+    file_ids_free(&ids);
+    return is;
 }
 
 int survey_check_step(const struct survey *s, int64_t step, struct err *e)
@@ -123,8 +196,10 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
     for (int p = 0; p < s->rules.n_places && rc == 0; p++)
         for (int i = 0; i < s->held[p].n_held && rc == 0; i++) {
             const struct due_held *h = &s->held[p].held[i];
+            int with;
 
-            if (h->step != step || !h->verified || is_of_run(s, survey_receipt(s, p, step, h->form)))
+            if (h->step != step || !h->verified ||
+                compare(s, p, survey_receipt(s, p, step, h->form), &with) == STANDING_COPY)
                 continue;
             err_data(e, path, ERR_NO_BYTE, "is no longer what %s holds a backup of: it stays", s->place[p]->path);
             rc = -1;
@@ -133,16 +208,30 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
     return rc;
 }
 
-static void hold(struct survey *s, int i)
+static void report_shared(const struct survey *s, int place, const struct receipt *rec, int with, struct report *r)
+{
+    char *path = path_join(s->place[place]->path, rec->name);
+
+    report_add(r, SEV_ERROR, "same_inode", path, ERR_NO_BYTE, NULL, "has the same inodes as global_step%lld in %s: "
+               "that is no copy; move it away and copy again", (long long)rec->step, survey_where(s, with));
+    free(path);
+}
+
+static void hold(struct survey *s, int i, struct report *r)
 {
     const struct place_receipts *l = &s->receipts[i];
     struct due_held *held = xcalloc((size_t)l->n + 1, sizeof *held);
-    int n = 0;
+    int n = 0, with;
 
-    for (int k = 0; k < l->n; k++)
-        if (l->receipt[k]->step >= 0)
-            held[n++] = (struct due_held){ l->receipt[k]->step, l->receipt[k]->form,
-                                                l->receipt[k]->sound && is_of_run(s, l->receipt[k]) };
+    for (int k = 0; k < l->n; k++) {
+        const struct receipt *rec = l->receipt[k];
+        enum standing is = rec->step >= 0 && rec->sound ? compare(s, i, rec, &with) : STANDING_OTHER;
+
+        if (is == STANDING_SHARED)
+            report_shared(s, i, rec, with, r);
+        if (rec->step >= 0)
+            held[n++] = (struct due_held){ rec->step, rec->form, is == STANDING_COPY };
+    }
     s->held[i] = (struct due_place){ .known = true, .held = held, .n_held = n };
 }
 
@@ -151,7 +240,7 @@ static int look_at_place(struct survey *s, struct backup *b, int i, bool lock, s
     struct place_opts o = backup_place_opts(b);
     const char *path = s->rules.place[i].path;
 
-    if (check_made(path, e) < 0 || !(s->place[i] = place_open(path, &o, false, e)))
+    if (check_made(path, e) < 0 || check_apart(s, i, e) < 0 || !(s->place[i] = place_open(path, &o, false, e)))
         return -1;
     return lock && place_lock(s->place[i], e) < 0 ? -1 : place_list(s->place[i], &s->receipts[i], r, e);
 }
@@ -163,7 +252,7 @@ static void look_at_places(struct survey *s, struct backup *b, bool lock)
         struct err e = {0};
 
         if (look_at_place(s, b, i, lock, r, &e) == 0) {
-            hold(s, i);
+            hold(s, i, r);
         } else {
             report_add_err(r, "place", &e);
             place_close(s->place[i]);

@@ -37,8 +37,8 @@ static int add_file(struct listing *l, const char *name, const struct stat *st, 
     }
     ARRAY_ROOM(c->file, l->cap, c->n_files + 1);
     c->file[c->n_files++] = (struct content_file){
-        .name = xstrdup(name), .size_bytes = (uint64_t)st->st_size, .inode = st->st_ino, .mode = st->st_mode & 0777,
-        .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+        .name = xstrdup(name), .size_bytes = (uint64_t)st->st_size, .dev = st->st_dev, .inode = st->st_ino,
+        .mode = st->st_mode & 0777, .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
     };
     return 0;
 }

@@ -19,6 +19,7 @@ struct content_file {
     char *name;                 /* inside the tag folder, sorted */
     uint64_t size_bytes;
     int64_t mtime_ns;
+    dev_t dev;
     ino_t inode;
     unsigned mode;              /* permission bits */
 };

@@ -17,6 +17,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "tools/ckpt-backup/place/file_ids.h"
 #include "tools/ckpt-backup/place/local.h"
 #include "tools/ckpt-backup/place/packing.h"
 #include "tools/ckpt-backup/place/stage.h"
@@ -263,10 +264,27 @@ static int fill(struct place *p, const struct content *c, struct receipt *rec, s
     return move_latest(p, rec, e);
 }
 
+/* A hard link to the source, or a mount of it, would go with the source. */
+static int refuse_shared(const struct place *p, const struct receipt *rec, const struct content *c, struct err *e)
+{
+    struct file_ids ours, source;
+    int shared;
+
+    file_ids_of_backup(&ours, p, rec);
+    file_ids_of_content(&source, c);
+    shared = file_ids_shared(&source, &ours);
+    if (shared >= 0)
+        err_data(e, c->path, ERR_NO_BYTE, "%s/%s has the same inode for %s: that is no copy; move %s/%s away and copy "
+                 "again", p->path, rec->name, c->file[shared].name, p->path, rec->name);
+    file_ids_free(&ours);
+    file_ids_free(&source);
+    return shared >= 0 ? -1 : 0;
+}
+
 /* Does the backup that is there hold the source's bytes? Times tell, else all is read, and the times are noted. */
 static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
 {
-    int same = place_same_bytes(p, rec, c, e);
+    int same = refuse_shared(p, rec, c, e) < 0 ? -1 : place_same_bytes(p, rec, c, e);
 
     if (same == 0)
         place_say_other(p, rec, e);

@@ -14,6 +14,8 @@
 
 enum { RECEIPT_MAX = 256 << 20 };
 
+#define LINK_TEXT "is a symbolic link: a backup consists of files of its own"
+
 char *local_path(const struct place *p, const char *name, const char *suffix)
 {
     return str_fmt("%s/%s/%s%s", p->path, RECEIPT_FOLDER, name, suffix);
@@ -56,8 +58,10 @@ static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r
 {
     struct stat st;
 
-    if (stat(path, &st) < 0)
+    if (lstat(path, &st) < 0)
         report_add(r, SEV_ERROR, "file_missing", path, ERR_NO_BYTE, NULL, "cannot be looked at: %s", strerror(errno));
+    else if (S_ISLNK(st.st_mode))
+        report_add(r, SEV_ERROR, "link", path, ERR_NO_BYTE, NULL, LINK_TEXT);
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)
         report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
                    (long long)st.st_size, (unsigned long long)size_bytes);
@@ -66,16 +70,46 @@ static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r
     return false;
 }
 
+/* Is the backup's folder, or one inside it, a symbolic link? */
+static bool look_at_folder(const char *path, struct report *r)
+{
+    struct stat st;
+    bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+
+    if (link)
+        report_add(r, SEV_ERROR, "link", path, ERR_NO_BYTE, NULL, LINK_TEXT);
+    return !link;
+}
+
+/* The folders that the name goes through; those that it shares with the name before it were inspected with that. */
+static bool look_at_folders(const char *top, const char *name, const char *before, struct report *r)
+{
+    bool well = true;
+
+    for (const char *p = strchr(name, '/'); p && well; p = strchr(p + 1, '/')) {
+        size_t n = (size_t)(p - name);
+        char *path;
+
+        if (before && strncmp(name, before, n + 1) == 0)
+            continue;
+        path = str_fmt("%s/%.*s", top, (int)n, name);
+        well = look_at_folder(path, r);
+        free(path);
+    }
+    return well;
+}
+
 void local_look(const struct place *p, const struct receipt *rec, struct report *r)
 {
     char *top = path_join(p->path, rec->name);
-    bool well = !receipt_is_file(rec->form) || look_at_file(top, rec->size_bytes, r);
+    bool well = receipt_is_file(rec->form) ? look_at_file(top, rec->size_bytes, r) : look_at_folder(top, r);
 
     /* Where one is missing, all may be: one line tells. */
     for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 
-        well = look_at_file(path, rec->file[i].size_bytes, r);
+        well = look_at_folders(top, rec->file[i].name, i ? rec->file[i - 1].name : NULL, r) &&
+               look_at_file(path, rec->file[i].size_bytes, r);
         free(path);
     }
     free(top);

@@ -113,15 +113,14 @@ static char *whole_path(const char *path)
     return whole;
 }
 
-/* A backup within what it is a backup of would be part of the next one, and go with it. */
-static int refuse_inside(const struct place *p, const struct content *c, struct err *e)
+int place_check_outside(const char *path, const char *tag_folder, struct err *e)
 {
-    char *place = whole_path(p->path), *source = whole_path(c->path);
+    char *place = whole_path(path), *source = whole_path(tag_folder);
     size_t n = source ? strlen(source) : 0;
     bool inside = place && source && strncmp(place, source, n) == 0 && (place[n] == '/' || place[n] == '\0');
 
     if (inside)
-        err_usage(e, "%s: lies in %s, which is to be backed up; give another place", p->path, c->path);
+        err_usage(e, "%s: lies in %s, which is to be backed up; give another place", path, tag_folder);
     free(place);
     free(source);
     return inside ? -1 : 0;
@@ -130,7 +129,7 @@ static int refuse_inside(const struct place *p, const struct content *c, struct 
 int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e)
 {
     *out = (struct place_put){0};
-    if (!rules_is_remote(p->path) && refuse_inside(p, c, e) < 0)
+    if (!rules_is_remote(p->path) && place_check_outside(p->path, c->path, e) < 0)
         return -1;
     return place_lock(p, e) < 0 ? -1 : p->ops->put(p, c, form, out, e);
 }

@@ -81,6 +81,11 @@ void place_receipts_free(struct place_receipts *l);
  */
 MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
+/*
+ * Does the folder of a place, there or still to be made, lie outside of a checkpoint's? ERR_USAGE: a backup in what it
+ * is a backup of would be part of the next one, and would be removed with it.
+ */
+MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, struct err *e);
 /* Read it all; what is wrong is told to `r`, as ERROR. */
 MUST_CHECK int place_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
 /* Write the receipt anew (it was verified). */

@@ -91,7 +91,7 @@ static int remove_bytes(const struct receipt *rec, const char *path, struct err 
 
     if (lstat(path, &st) < 0 && errno == ENOENT)
         return 0;
-    return receipt_is_file(rec->form) ? unlink_if_there(path, e) : dir_remove(path, e);
+    return receipt_is_file(rec->form) || S_ISLNK(st.st_mode) ? unlink_if_there(path, e) : dir_remove(path, e);
 }
 
 /*
