@@ -392,14 +392,17 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 
 /* ---- the manifest ---- */
 
-/* A file that is shared has the CRC that the source's manifest says. */
+/*
+ * A file that stays as it is has the CRC that the source's manifest lists under its old name. A dropped file keeps its
+ * name in the table, and another one may have that name in the result.
+ */
 static bool known_crc(const struct sink *k, const char *name, uint64_t size, uint32_t *crc)
 {
     const struct editing *w = k->priv;
     const struct edit_file *f = NULL;
 
     for (int i = 0; i < w->x->n_files && !f; i++)
-        if (strcmp(w->x->file[i].name, name) == 0)
+        if (!w->x->file[i].drop && strcmp(w->x->file[i].name, name) == 0)
             f = &w->x->file[i];
     return f && !edit_changes(f) && manifest_listed(w->known, f->was, size, crc);
 }
