@@ -860,6 +860,42 @@ int dir_make(const char *path, struct err *e)
     return rc;
 }
 
+char *dir_missing(const char *path)
+{
+    char *p = xstrdup(path);
+    struct stat st;
+
+    for (char *s = p + 1; *p; s++) {
+        char c = *s;
+
+        if (c != '/' && c != '\0')
+            continue;
+        *s = '\0';
+        if (lstat(p, &st) < 0)
+            return p;
+        *s = c;
+        if (c == '\0')
+            break;
+    }
+    free(p);
+    return NULL;
+}
+
+void dir_remove_empty(const char *path, const char *top)
+{
+    char *p = xstrdup(path);
+    bool last = false;
+
+    while (!last && (rmdir(p) == 0 || errno == ENOENT)) {
+        char *up = path_parent(p);
+
+        last = strlen(p) <= strlen(top);
+        free(p);
+        p = up;
+    }
+    free(p);
+}
+
 static int remove_under(int parent, const char *name, const char *shown, int depth, struct err *e)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;

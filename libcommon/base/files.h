@@ -128,6 +128,10 @@ MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    
 MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file of that name */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
+/* The topmost folder that dir_make(path) would create, a prefix of `path`; NULL: `path` is there. Caller frees. */
+char *dir_missing(const char *path);
+/* Remove `path` and its parents up to `top`, a prefix of it, each only while it is empty; failures are ignored. */
+void dir_remove_empty(const char *path, const char *top);
 MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */

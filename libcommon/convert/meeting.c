@@ -226,6 +226,7 @@ int meeting_hold(struct meeting *m, const char *out, const struct meeting_opts *
     m->mine = str_fmt("%s/task.%d", m->dir, o->task);
     m->n_tasks = o->n_tasks;
     free(key);
+    m->made = dir_missing(m->dir);
     if (dir_make(m->dir, e) < 0)
         return -1;
     if (touch(m->mine, 0) < 0) {
@@ -270,7 +271,10 @@ void meeting_close(struct meeting *m)
     /* What stays is recognisable by its name, and too old for the next launch. */
     if (m->dir && (m->alone || is_empty(m)) && dir_remove(m->dir, &ignored) < 0)
         rmdir(m->dir);
+    if (m->made)
+        dir_remove_empty(m->dir, m->made);
+    free(m->made);
     free(m->dir);
     free(m->mine);
-    m->dir = m->mine = NULL;
+    m->dir = m->mine = m->made = NULL;
 }

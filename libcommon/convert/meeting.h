@@ -20,6 +20,7 @@
 struct meeting {
     char *dir;                  /* NULL: no meeting was held */
     char *mine;
+    char *made;                 /* the topmost parent of OUT that was created for it; NULL: none */
     int n_tasks;
     bool alone;
 };

@@ -121,9 +121,12 @@ static int sweep(const char *dir, struct err *e)
 
 static int make_folders(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
-    char *path = job_file(s, "fingerprint"), name[32];
-    int rc = dir_make(s->job, e);
+    char *path = job_file(s, "fingerprint"), *parent = path_parent(s->out), name[32];
+    int rc;
 
+    s->made = dir_missing(parent);
+    rc = dir_make(s->job, e);
+    free(parent);
     snprintf(name, sizeof name, "lock.%d", o->part);
     if (rc == 0 && (s->lock_fd = take_lock(s, name, e)) < 0) {
         if (e->kind == ERR_NONE)
@@ -492,6 +495,13 @@ void staging_close(struct staging *s)
         close(s->lock_fd);
     if (s->publish_fd >= 0)
         close(s->publish_fd);
+    if (s->made) {
+        char *parent = path_parent(s->out);
+
+        dir_remove_empty(parent, s->made);
+        free(parent);
+    }
+    free(s->made);
     free(s->out);
     free(s->part);
     free(s->job);

@@ -29,6 +29,7 @@ struct staging {
     bool resumed;               /* an earlier run's work is there */
     bool complete;              /* --resume was asked and OUT stands already: nothing to do */
     int lock_fd, publish_fd;
+    char *made;                 /* the topmost parent of OUT that staging_open() created; NULL: none */
     char *kept;                 /* staging_publish() could not remove the old OUT: it lies here; or NULL */
 };
 
@@ -65,6 +66,7 @@ MUST_CHECK int staging_sweep(struct staging *s, struct err *e);
 MUST_CHECK int staging_publish(struct staging *s, struct err *e);
 /* Remove both folders: their content is worthless. */
 void staging_discard(struct staging *s);
-void staging_close(struct staging *s);          /* frees; keeps the folders */
+/* Frees; keeps the two folders. Parents of OUT that this run created and nothing lies in are removed. */
+void staging_close(struct staging *s);
 
 #endif

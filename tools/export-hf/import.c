@@ -115,8 +115,7 @@ int job_import(struct export_job *j)
         j->target.q.vocab = padded_rows(j, rows);
         o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
         o.spool_dir = j->cli.dry_run ? NULL : parent;
-        if (j->cli.dry_run || dir_make(parent, &e) == 0)
-            s = hf_source_open(j->in, &o, notes, &e);
+        s = hf_source_open(j->in, &o, notes, &e);
     }
     if (s)
         rc = import(j, s, notes, &e);

@@ -265,8 +265,6 @@ int job_export_all(struct export_job *j)
     struct err e = {0};
     int n = list_tags(j->in, &tags, &e), rc = EXIT_OK;
 
-    if (n > 0 && !j->cli.dry_run && dir_make(j->out, &e) < 0)
-        rc = -1;
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     for (int i = 0; i < n; i++) {
