@@ -67,6 +67,43 @@ kill_edit deepspeed "$W/in/global_step20" zero '*'
 
 # A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+    # Killed at each rename: the edit that is made and not in its place has two ways on, and both are named.
+    n_made=0
+    for at in 1 2 3 4 5 6 7 8; do
+        for way in resume rollback; do
+            cp -r "$W/was" "$W/tag"
+            BADIO=rename:$at:kill LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 \
+                ckpt-edit -q zero --in-place '*' "$W/tag" 2>/dev/null
+            if [ -e "$W/tag.before-edit" ] && diff -r "$W/was" "$W/tag" >/dev/null; then
+                n_made=$((n_made + 1))
+                check_exit "rename $at: commit" 2 "with --resume puts it there, rollback" ckpt-edit commit "$W/tag"
+                check_exit "rename $at: again" 2 "puts it there, rollback" ckpt-edit zero -i '*' "$W/tag"
+                check_exit "rename $at: another command" 2 "its own command" ckpt-edit zero -i --resume '3.*' "$W/tag"
+                check "rename $at: as it was" diff -r "$W/was" "$W/tag"
+            fi
+            if [ $way = rollback ] && [ -e "$W/tag.before-edit" ]; then
+                check "rename $at: rollback" ckpt-edit -q rollback "$W/tag"
+                check "rename $at: the old one" diff -r "$W/was" "$W/tag"
+            elif ! diff -r "$W/want" "$W/tag" >/dev/null; then
+                if [ -e "$W/tag.before-edit.part.job" ] || [ -e "$W/tag.before-edit" ]; then resume=--resume; else resume=; fi
+                # shellcheck disable=SC2086
+                check "rename $at: gone on" ckpt-edit -q zero --in-place $resume '*' "$W/tag"
+                check "rename $at: the new one" diff -r "$W/want" "$W/tag"
+                check "rename $at: undone" ckpt-edit -q rollback "$W/tag"
+                check "rename $at: the old one" diff -r "$W/was" "$W/tag"
+            fi
+            rm -rf "$W"/tag*
+        done
+    done
+    if [ $n_made -ge 2 ]; then pass; else fail "no kill came between the rename and the exchange"; fi
+    # A file system without the exchange.
+    cp -r "$W/was" "$W/tag"
+    check_exit "no exchange" 1 "rollback removes it" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
+        ASAN_OPTIONS=verify_asan_link_order=0 ckpt-edit -q zero --in-place '*' "$W/tag"
+    check "no exchange: rollback" ckpt-edit -q rollback "$W/tag"
+    check "no exchange: as it was" diff -r "$W/was" "$W/tag"
+    [ "$(cd "$W" && echo tag*)" = tag ] && pass || fail "no exchange: left $(cd "$W" && echo tag*)"
+    rm -rf "$W"/tag*
     for at in 1 2 5; do
         cp -r "$W/was" "$W/tag"
         check "commit, kill $at: edited" ckpt-edit -q zero --in-place '*' "$W/tag"

@@ -65,7 +65,8 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
     if (state == SWAP_NONE || state == SWAP_FOREIGN)
         err_usage(e, "%s: there is nothing left of an edit in place", in);
     else if (state == SWAP_MADE)
-        err_usage(e, "%s: the edit was made and not put in its place (a run was killed); rollback gives it up", in);
+        err_usage(e, "%s: the edit was made and not put in its place (its run was killed): the same command with "
+                  "--resume puts it there, rollback removes it", in);
     if (e->kind != ERR_NONE || swap_give_up(in, e) < 0)
         return -1;
     cli_say(&j->cli, "%s stays as it was edited", in);
@@ -76,9 +77,11 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
 static int settle(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
 {
     struct err e = {0};
-    int held = swap_hold(j->arg[0], &e), rc = EXIT_OK;
+    int held, rc = EXIT_OK;
 
-    if (held == -1 || what(j, j->arg[0], &e) < 0)
+    j->place = swap_folder(j->arg[0]);
+    held = swap_hold(j->place, &e);
+    if (held == -1 || what(j, j->place, &e) < 0)
         rc = cli_fail(&j->cli, &e);
     if (held >= 0)
         close(held);

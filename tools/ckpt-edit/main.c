@@ -38,6 +38,8 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     const bool first = (mark & CMD_IN_FIRST) != 0;
 
     j->in = j->words.word[first ? 1 : n - n_folders];
+    if (j->in_place)
+        j->in = j->place = swap_folder(j->in);
     j->out = j->in_place ? swap_before(j->in) : j->words.word[n - 1];
     j->arg += first;
     j->n_args -= n_folders;
@@ -84,6 +86,7 @@ int main(int argc, char **argv)
     cli_start(&j.cli, argv, "ckpt-edit");
     rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : work(&j);
     strbuf_free(&j.shape);
+    free(j.place);
     free(j.words.word);
     return rc;
 }

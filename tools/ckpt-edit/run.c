@@ -174,28 +174,51 @@ static bool stands_already(const struct ckptedit *j, struct err *e)
     return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
-/* IN with a name that a folder can be exchanged by: the tag, not the folder with `latest`. */
-static int check_place(struct ckptedit *j, struct source *s, struct err *e)
+/* IN with a name that a folder can be exchanged by: the tag, not the folder with `latest`. *made: finish_edit(). */
+static int check_place(struct ckptedit *j, struct source *s, bool *made, struct err *e)
 {
+    enum swap_state state;
+
     if (!j->in_place)
         return 0;
-    if (path_same(j->in, s->path)) {
-        if (swap_look(j->in) == SWAP_NONE)
-            return 0;
-        err_usage(e, "%s is there, of an edit before this one: commit gives it up, rollback brings it back", j->out);
+    if (!path_same(j->in, s->path)) {
+        err_usage(e, "--in-place wants the tag itself: %s", s->path);
         return -1;
     }
-    err_usage(e, "--in-place wants the tag itself: %s", s->path);
+    state = swap_look(j->in);
+    *made = state == SWAP_MADE && j->cli.resume && !j->cli.dry_run && swap_made_by(j->in, j->shape.buf);
+    if (state == SWAP_NONE || *made)
+        return 0;
+    if (state == SWAP_MADE)
+        err_usage(e, "%s is an edit that was made and not put in its place (its run was killed): %s with --resume puts "
+                  "it there, rollback removes it", j->out, j->cli.resume ? "its own command" : "the same command");
+    else
+        err_usage(e, "%s is there, of an edit before this one: commit gives it up, rollback brings it back", j->out);
     return -1;
+}
+
+/* A run was killed after its edit was complete and before the exchange. */
+static int finish_edit(struct ckptedit *j, struct err *e)
+{
+    const struct staging_opts so = { .resume = true, .n_parts = 1 };
+    struct staging st;
+    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* clears the notes of its making away */
+
+    staging_close(&st);
+    if (rc < 0 || swap_exchange(j->in, e) < 0)
+        return -1;
+    cli_say(&j->cli, "%s: the edit that was made is in its place", j->in);
+    return 0;
 }
 
 static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
 {
     const bool hold = j->in_place && !j->cli.dry_run;
     int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
+    bool made = false;
 
-    if (held != -1 && check_place(j, s, e) == 0 && !stands_already(j, e))
-        rc = change_source(j, s, change, e);
+    if (held != -1 && check_place(j, s, &made, e) == 0 && !stands_already(j, e))
+        rc = made ? finish_edit(j, e) : change_source(j, s, change, e);
     if (held >= 0)
         close(held);
     return rc;

@@ -18,13 +18,31 @@
 
 enum { NOTE_MAX = 1 << 20 };
 
-char *swap_before(const char *in)
+static int len_without_slashes(const char *in)
 {
     size_t n = strlen(in);
 
     while (n > 1 && in[n - 1] == '/')
         n--;
-    return str_fmt("%.*s.before-edit", (int)n, in);
+    return (int)n;
+}
+
+char *swap_folder(const char *in)
+{
+    char *bare = str_fmt("%.*s", len_without_slashes(in), in), *real = NULL;
+    struct stat st;
+
+    if (lstat(bare, &st) == 0 && S_ISLNK(st.st_mode))
+        real = realpath(bare, NULL);
+    if (!real)
+        return bare;
+    free(bare);
+    return real;
+}
+
+char *swap_before(const char *in)
+{
+    return str_fmt("%.*s.before-edit", len_without_slashes(in), in);
 }
 
 static char *note_path(const char *in)
@@ -130,6 +148,18 @@ enum swap_state swap_look(const char *in)
     return state;
 }
 
+bool swap_made_by(const char *in, const char *command)
+{
+    char *path = note_path(in);
+    json_t *o = read_note(path), *now = text_json(command);
+    const bool same = o && json_equal(json_object_get(o, "command"), now);
+
+    json_decref(now);
+    json_decref(o);
+    free(path);
+    return same;
+}
+
 int swap_check(const char *in, struct err *e)
 {
     char *before = swap_before(in);
@@ -145,8 +175,8 @@ int swap_exchange(const char *in, struct err *e)
     int rc = renameat2(AT_FDCWD, before, AT_FDCWD, in, RENAME_EXCHANGE);
 
     if (rc < 0)
-        err_sys(e, in, "this file system cannot exchange it with %s in one step; an edit into another folder works",
-                before);
+        err_sys(e, in, "cannot exchange it with %s, the edited checkpoint, in one step: rollback removes that; an edit "
+                "into another folder works on every file system", before);
     else
         rc = dir_sync(in, e);
     free(before);

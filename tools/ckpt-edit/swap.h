@@ -8,9 +8,13 @@
 #ifndef SHARDKIT_CKPT_EDIT_SWAP_H
 #define SHARDKIT_CKPT_EDIT_SWAP_H
 
+#include <stdbool.h>
+
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 
+/* The folder that an edit in place of `in` is of: where the symbolic link `in` leads, else `in`. Caller frees. */
+char *swap_folder(const char *in);
 char *swap_before(const char *in);              /* caller frees */
 /*
  * Keep other edits of the folder `in` away until the descriptor is closed, and clear away what killed ones had not
@@ -31,6 +35,8 @@ enum swap_state {
     SWAP_FOREIGN,               /* IN.before-edit is none of ours */
 };
 enum swap_state swap_look(const char *in);
+/* Was the edit that is there made by this command? */
+bool swap_made_by(const char *in, const char *command);
 /* May IN be removed, once it has changed its name? ERR_USAGE: it holds what is nobody else's. */
 MUST_CHECK int swap_check(const char *in, struct err *e);
 /* Exchange the two; both states go to the other one. */
