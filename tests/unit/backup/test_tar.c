@@ -1,4 +1,4 @@
-/* A .tar of a backup: members far beyond 8 GiB and with long names are where the receipt says, for libarchive too. */
+/* A .tar of a backup: members far beyond 8 GiB and with long or non-ASCII names are where the receipt says, for libarchive too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,9 +35,11 @@ static void test_members(void **state)
         { .name = "empty", .size_bytes = 0, .mode = 0640 },
         { .name = "big.pt", .size_bytes = (UINT64_C(9) << 30) + 5, .mode = 0644, .mtime_ns = INT64_C(1646000000123456789) },
         { .name = LONG_NAME, .size_bytes = 512, .mode = 0600 },
+        { .name = "gr\xc3\xb6\xc3\x9f" "e.pt", .size_bytes = 3, .mode = 0644 },
+        { .name = "lati\xf1.pt", .size_bytes = 4, .mode = 0644 },
         { .name = "last.pt", .size_bytes = 513, .mode = 0644 },
     };
-    struct receipt r = { .tag = "global_step7", .n_files = 5, .file = file };
+    struct receipt r = { .tag = "global_step7", .n_files = 7, .file = file };
     char path[] = "/tmp/shardkit-tar-XXXXXX";
     struct archive_member *m;
     struct files *f = files_new();
@@ -48,8 +50,8 @@ static void test_members(void **state)
     close(mkstemp(path));
     assert_int_equal(tar_place(&t, &r, &e), 0);
     write_heads(path, &t);
-    assert_int_equal(archive_list(f, path, &m, &e), 5);
-    for (int i = 0; i < 5; i++) {
+    assert_int_equal(archive_list(f, path, &m, &e), 7);
+    for (int i = 0; i < 7; i++) {
         char name[512];
         uint64_t base;
 
@@ -59,15 +61,27 @@ static void test_members(void **state)
         files_path(f, m[i].file, &base);
         assert_int_equal(base, file[i].at);
     }
-    archive_list_free(m, 5);
+    archive_list_free(m, 7);
     files_free(f);
     tar_free(&t);
     unlink(path);
 }
 
+static void test_control_characters(void **state)
+{
+    struct receipt_file file = { .name = "two\nlines.pt", .size_bytes = 1, .mode = 0640 };
+    struct receipt r = { .tag = "global_step7", .n_files = 1, .file = &file };
+    struct err e = {0};
+    struct tar t;
+
+    (void)state;
+    assert_int_equal(tar_place(&t, &r, &e), -1);
+    assert_non_null(strstr(e.msg, "a control character in its name"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_members) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_members), cmocka_unit_test(test_control_characters) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

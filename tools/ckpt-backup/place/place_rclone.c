@@ -14,6 +14,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/hash.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/utf8.h"
 #include "tools/ckpt-backup/place/far_cargo.h"
 #include "tools/ckpt-backup/place/rclone.h"
 
@@ -121,6 +122,25 @@ static int move_latest(const struct place *p, const struct receipt *rec, const s
     return rc;
 }
 
+/* Lists of files go to rclone and come back as UTF-8, one name a line. */
+static int check_name(const struct place *p, const char *name, struct err *e)
+{
+    if (!strpbrk(name, "\r\n") && utf8_check(name, strlen(name)) == strlen(name))
+        return 0;
+    err_usage(e, "%s: a remote cannot hold the name %s: not UTF-8, or a line break in it; rename it, or give a folder "
+              "as the place", p->path, name);
+    return -1;
+}
+
+static int check_names(const struct place *p, const struct receipt *rec, struct err *e)
+{
+    int rc = check_name(p, rec->name, e);
+
+    for (int i = 0; i < rec->n_files && rc == 0 && !receipt_is_file(rec->form); i++)
+        rc = check_name(p, rec->file[i].name, e);
+    return rc;
+}
+
 static int put_new(struct place *p, const struct content *c, const struct far_list *l, struct place_put *out,
                    struct err *e)
 {
@@ -184,7 +204,7 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     if (rc < 0)
         goto out;
     out->receipt = place_new_receipt(c, form);
-    rc = far_read_receipts(p, &l, &there, r, e);
+    rc = check_names(p, out->receipt, e) < 0 ? -1 : far_read_receipts(p, &l, &there, r, e);
     if (rc == 0)
         rc = there_already(p, c, &there, out, e);
     if (rc == 0) {

@@ -12,9 +12,11 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
+#include "libcommon/base/utf8.h"
 
 #define FORMAT "shardkit-backup"
 #define TAG_PREFIX "global_step"
+#define HEX "_hex"
 
 static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed" };
 
@@ -55,14 +57,33 @@ int64_t receipt_step(const char *tag)
 
 /* ---- writing ---- */
 
+/* File names are bytes, JSON is UTF-8: what is none is for people under KEY, and in hex under KEY_hex. */
+static void put_text(json_t *o, const char *key, const char *s)
+{
+    struct strbuf sb = {0};
+    char *key_hex;
+
+    json_object_set_new(o, key, text_json(s));
+    if (utf8_check(s, strlen(s)) == strlen(s))
+        return;
+    for (const char *p = s; *p; p++)
+        strbuf_addf(&sb, "%02x", (unsigned char)*p);
+    key_hex = str_fmt("%s" HEX, key);
+    json_object_set_new(o, key_hex, json_string(sb.buf));
+    free(key_hex);
+    strbuf_free(&sb);
+}
+
 static json_t *file_json(const struct receipt *r, const struct receipt_file *f)
 {
     char crc[9];
     json_t *o;
 
     snprintf(crc, sizeof crc, "%08x", f->crc);
-    o = json_pack("{s:o, s:I, s:s, s:I, s:i}", "name", text_json(f->name), "size_bytes", (json_int_t)f->size_bytes,
-                  "crc32", crc, "mtime_ns", (json_int_t)f->mtime_ns, "mode", (int)f->mode);
+    o = json_object();
+    put_text(o, "name", f->name);
+    json_object_update_new(o, json_pack("{s:I, s:s, s:I, s:i}", "size_bytes", (json_int_t)f->size_bytes, "crc32", crc,
+                                        "mtime_ns", (json_int_t)f->mtime_ns, "mode", (int)f->mode));
     if (r->form == FORM_TAR)
         json_object_set_new(o, "at", json_integer((json_int_t)f->at));
     return o;
@@ -70,11 +91,17 @@ static json_t *file_json(const struct receipt *r, const struct receipt_file *f)
 
 json_t *receipt_json(const struct receipt *r)
 {
-    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:I, s:o, s:b, s:I, s:i}", "name", text_json(r->name),
-        "tag", text_json(r->tag), "step", r->step < 0 ? json_null() : json_integer(r->step),
-        "form", form_names[r->form], "source", text_json(r->source), "copied_s", (json_int_t)r->copied_s,
+    json_t *o = json_object();
+
+    put_text(o, "name", r->name);
+    put_text(o, "tag", r->tag);
+    json_object_update_new(o, json_pack("{s:o, s:s}", "step", r->step < 0 ? json_null() : json_integer(r->step),
+                                        "form", form_names[r->form]));
+    put_text(o, "source", r->source);
+    json_object_update_new(o, json_pack("{s:I, s:o, s:b, s:I, s:i}", "copied_s", (json_int_t)r->copied_s,
         "verified_s", r->verified_s ? json_integer(r->verified_s) : json_null(), "sound", (int)r->sound,
-        "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files);
+        "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files));
+    return o;
 }
 
 char *receipt_text(const struct receipt *r)
@@ -110,12 +137,33 @@ char *receipt_sums(const struct receipt *r)
 
 /* ---- reading ---- */
 
+/* The bytes that pairs of hex digits stand for, none of them 0; NULL: they are none. Caller frees. */
+static char *from_hex(const char *hex)
+{
+    size_t n = strlen(hex);
+    char *s = xcalloc(n / 2 + 1, 1), pair[3] = "", *end;
+
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        memcpy(pair, hex + i, 2);
+        s[i / 2] = (char)strtoul(pair, &end, 16);
+        if (*end || pair[0] == '-' || pair[0] == '+' || s[i / 2] == '\0')
+            n = 1;                      /* odd: wrong */
+    }
+    if (n % 2 == 0)
+        return s;
+    free(s);
+    return NULL;
+}
+
 static bool take_text(const json_t *o, const char *key, char **into)
 {
+    char *key_hex = str_fmt("%s" HEX, key);
     const char *s = json_string_value(json_object_get(o, key));
+    const char *hex = json_string_value(json_object_get(o, key_hex));
 
-    *into = s ? xstrdup(s) : NULL;
-    return s && *s;
+    *into = hex ? from_hex(hex) : s ? xstrdup(s) : NULL;
+    free(key_hex);
+    return *into && **into;
 }
 
 /* null: as absent. */

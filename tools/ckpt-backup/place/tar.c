@@ -7,12 +7,15 @@
 #include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/utf8.h"
 
 enum { BLOCK = 512, END_BYTES = 2 * BLOCK, WRITE_BYTES = 1 << 20 };
 static const uint8_t zeros[END_BYTES];
@@ -33,8 +36,29 @@ static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
     return (la_ssize_t)n;
 }
 
-/* What libarchive writes before the bytes of a member. */
-static int make_header(struct strbuf *sb, const struct receipt *r, const struct receipt_file *f, struct err *e)
+/* No reader of archives takes these in a name. */
+static bool has_control(const char *name)
+{
+    for (; *name; name++)
+        if ((uint8_t)*name < ' ' || *name == 0x7f)
+            return true;
+    return false;
+}
+
+/* A name that is no UTF-8, or that no locale here spells, stands as its bytes, and the header tells readers so. */
+static int set_charset(struct archive *a, const char *name, locale_t utf8)
+{
+    bool plain = utf8 != (locale_t)0 && utf8_check(name, strlen(name)) == strlen(name);
+
+    for (const char *p = name; !plain && *p; p++)
+        if ((uint8_t)*p >= 0x80)
+            return archive_write_set_format_option(a, "pax", "hdrcharset", "BINARY");
+    return ARCHIVE_OK;
+}
+
+/* What libarchive writes before the bytes of a member. Called in the locale `utf8`, where there is one. */
+static int make_header(struct strbuf *sb, const struct receipt *r, const struct receipt_file *f, locale_t utf8,
+                       struct err *e)
 {
     struct archive *a = archive_write_new();
     struct archive_entry *x = archive_entry_new();
@@ -42,12 +66,18 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     struct collector c = { sb };
     int rc = -1;
 
+    if (has_control(name)) {
+        err_data(e, name, ERR_NO_BYTE, "cannot stand in a tar: a control character in its name; copy it whole or "
+                 "packed");
+        goto out;
+    }
+
     archive_entry_set_pathname(x, name);
     archive_entry_set_filetype(x, AE_IFREG);
     archive_entry_set_perm(x, f->mode);
     archive_entry_set_size(x, (la_int64_t)f->size_bytes);
     archive_entry_set_mtime(x, f->mtime_ns / 1000000000, 0);
-    if (archive_write_set_format_pax_restricted(a) == ARCHIVE_OK &&
+    if (archive_write_set_format_pax_restricted(a) == ARCHIVE_OK && set_charset(a, name, utf8) == ARCHIVE_OK &&
         archive_write_set_bytes_per_block(a, 0) == ARCHIVE_OK &&
         archive_write_open(a, &c, NULL, collect, NULL) == ARCHIVE_OK && archive_write_header(a, x) == ARCHIVE_OK)
         rc = 0;
@@ -55,6 +85,7 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
         errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
         err_sys(e, name, "cannot stand in a tar");
     }
+out:
     /* It would write zeros for the bytes that go elsewhere; archive_write_fail() keeps it from that, and leaks. */
     c.into = NULL;
     archive_write_free(a);
@@ -65,24 +96,30 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
 
 int tar_place(struct tar *t, struct receipt *r, struct err *e)
 {
+    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale((locale_t)0);
     uint64_t at = 0;
+    int rc = 0;
 
+    if (utf8)
+        uselocale(utf8);                /* of this thread: libarchive spells names by it */
     *t = (struct tar){ .head = xcalloc((size_t)r->n_files + 1, sizeof *t->head) };
-    for (int i = 0; i < r->n_files; i++) {
+    for (int i = 0; i < r->n_files && rc == 0; i++) {
         struct tar_head *h = &t->head[t->n++];
 
         h->at = at;
-        if (make_header(&h->bytes, r, &r->file[i], e) < 0) {
-            tar_free(t);
-            return -1;
-        }
+        rc = make_header(&h->bytes, r, &r->file[i], utf8, e);
         r->file[i].at = at + h->bytes.len;
         at = align_up(r->file[i].at + r->file[i].size_bytes, BLOCK);
     }
     t->head[t->n].at = at;
     strbuf_add(&t->head[t->n++].bytes, zeros, END_BYTES);
     t->size_bytes = at + END_BYTES;
-    return 0;
+    uselocale(before);
+    if (utf8)
+        freelocale(utf8);
+    if (rc < 0)
+        tar_free(t);
+    return rc;
 }
 
 void tar_free(struct tar *t)
