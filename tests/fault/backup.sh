@@ -17,6 +17,7 @@ src=$W/run/global_step10
 same() { diff -r "$1" "$2" >/dev/null; }
 # Is the named backup of the store said to be sound?
 is_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -F "\"name\":\"$1\"" | grep -qF '"sound":true'; }
+is_sound_in() { ckpt-backup list --json "$1" 2>/dev/null | grep -qF '"sound":true'; }
 n_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -cF '"sound":true'; }
 clean() { rm -rf "$W/store" && mkdir -p "$W/store/.ckpt-backup"; }
 
@@ -124,7 +125,7 @@ check "a damaged backup is replaced: same bytes" same "$W/store/global_step10" "
 flip "$W/store/.ckpt-backup/global_step10.json" 100 3
 check "one with a damaged receipt is replaced" ckpt-backup copy -q "$src" "$W/store"
 echo mine >"$W/store/global_step10/notes.txt"; flip "$f" 5000 3; ckpt-backup verify -q "$W/store" >/dev/null 2>&1
-check_exit "not with what is not ours" 2 "but holds notes.txt" ckpt-backup copy -q "$src" "$W/store"
+check_exit "not with what is not ours" 2 "holds notes.txt, which is not in its receipt" ckpt-backup copy -q "$src" "$W/store"
 rm "$W/store/global_step10/notes.txt"
 check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
 check "all are sound" ckpt-backup verify -q "$W/store"
@@ -298,6 +299,20 @@ if mount -t tmpfs -o size=400k tmpfs "$W/small" 2>/dev/null; then
     mount -o remount,size=64m "$W/small"
     check "with room the next run finishes" ckpt-backup copy -q "$src" "$W/small"
     check "with room: same bytes" same "$W/small/global_step10" "$src"
+    # A place that cannot be written (a snapshot, somebody else's archive) is read all the same.
+    mount -o remount,ro "$W/small"
+    check_exit "a read-only place: verified" 0 "global_step10: sound" ckpt-backup verify "$W/small"
+    check_exit "a read-only place: nothing is recorded" 0 "the result is not recorded: $W/small/" ckpt-backup verify "$W/small"
+    check "a read-only place: restored" ckpt-backup restore -q "$W/small" global_step10 "$W/out"
+    rm -rf "$W/out"
+    mount -o remount,rw "$W/small"
+    f=$W/small/global_step10/mp_rank_00_model_states.pt
+    flip "$f" 5000 3
+    mount -o remount,ro "$W/small"
+    check_exit "a read-only place: damage is found" 1 "$f" ckpt-backup verify "$W/small"
+    check "a read-only place: and not recorded" is_sound_in "$W/small"
+    mount -o remount,rw "$W/small"
+    flip "$f" 5000 3
     printf 'keep-last 1\nplace small\nfull-every 10\n' >"$W/small.rules"
     umount "$W/small"
     check_exit "its disk is not mounted" 1 "or its disk is not mounted" \

@@ -7,7 +7,9 @@
 #include "libcommon/base/text.h"
 #include "tools/ckpt-backup/backup.h"
 
-static void tell_one(struct backup *b, const struct place *p, const struct receipt *rec, const struct report *r)
+/* recorded: the receipt has it by now. */
+static void tell_one(struct backup *b, const struct place *p, const struct receipt *rec, const struct report *r,
+                     bool recorded)
 {
     char size[16];
 
@@ -17,6 +19,7 @@ static void tell_one(struct backup *b, const struct place *p, const struct recei
 
         json_object_update_missing_new(o, receipt_json(rec));
         json_object_set_new(o, "findings", text_notes(r));
+        json_object_set_new(o, "recorded", json_boolean(recorded));
         cli_json(o);
     } else if (!b->cli.quiet) {
         printf("%s/%s: %s, %d files, %s\n", p->path, rec->name, rec->sound ? "sound" : "DAMAGED", rec->n_files,
@@ -32,12 +35,14 @@ static int verify_one(struct backup *b, struct place *p, struct receipt *rec, st
     /* Others may copy meanwhile: a night's copies do not wait for a week's verify. */
     if (rc == 0)
         rc = place_judge(p, rec, report_count(r, SEV_ERROR) == 0, e);
-    if (rc > 0)
+    if (rc == 1)
         cli_say(&b->cli, "%s/%s: was replaced or removed while it was read", p->path, rec->name);
-    else if (rc == 0)
-        tell_one(b, p, rec, r);
+    else if (rc >= 0)
+        tell_one(b, p, rec, r, rc == 0);
+    if (rc == 2)
+        cli_warn(&b->cli, "the result is not recorded: %s", e->msg);
     report_free(r);
-    return rc < 0 ? cli_fail(&b->cli, e) : rc > 0 || rec->sound ? EXIT_OK : EXIT_BAD;
+    return rc < 0 ? cli_fail(&b->cli, e) : rc == 1 || rec->sound ? EXIT_OK : EXIT_BAD;
 }
 
 static bool is_wanted(const struct backup *b, const char *name)

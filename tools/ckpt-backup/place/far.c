@@ -136,7 +136,24 @@ bool far_has(const struct far_list *l, const char *name, const char *suffix)
     return has;
 }
 
-/* A finding for the first file of the receipt that is not there in its size. */
+static void look_for_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec,
+                             struct report *r)
+{
+    char *inside = str_fmt("%s/", rec->name), *shown = far_path(p, rec->name);
+    bool found = false;
+
+    for (int i = 0; i < l->n && !found; i++) {
+        const char *name = far_name(l, i);
+
+        found = str_starts(name, inside) && !receipt_find(rec, name + strlen(inside));
+        if (found)
+            report_add(r, SEV_ERROR, "foreign", shown, ERR_NO_BYTE, NULL, FOREIGN_TEXT, name + strlen(inside));
+    }
+    free(inside);
+    free(shown);
+}
+
+/* A finding for the first file of the receipt that is not there in its size, or for one that it does not list. */
 static void look_far(const struct place *p, const struct far_list *l, const struct receipt *rec, struct report *r)
 {
     bool well = true;
@@ -155,6 +172,8 @@ static void look_far(const struct place *p, const struct far_list *l, const stru
         free(inside);
         free(shown);
     }
+    if (well && !receipt_is_file(rec->form))
+        look_for_foreign(p, l, rec, r);
 }
 
 /* ---- receipts ---- */

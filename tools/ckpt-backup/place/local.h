@@ -13,7 +13,7 @@ char *local_path(const struct place *p, const char *name, const char *suffix);
 MUST_CHECK int local_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
 /* The receipt of that name; NULL without an error: there is none. */
 MUST_CHECK struct receipt *local_read_receipt(const struct place *p, const char *name, struct err *e);
-/* Are all files of the receipt there with their sizes, and no links? A finding for the first that is not so. */
+/* Are all files of the receipt there with their sizes, no link and nothing else? A finding for the first fault. */
 void local_look(const struct place *p, const struct receipt *rec, struct report *r);
 /* Anything in the backup at `path` that the receipt does not list? Its path inside, or NULL. Caller frees. */
 char *local_foreign(const struct receipt *rec, const char *path);

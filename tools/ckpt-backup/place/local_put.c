@@ -211,15 +211,14 @@ static int move_latest(const struct place *p, const struct receipt *rec, struct 
     return rc;
 }
 
-/* A damaged backup is about to go: not with anything in it that is not its own. */
+/* A backup with anything in it that is not its own neither counts as one nor is replaced. */
 static int refuse_foreign(const struct receipt *rec, const char *final, struct err *e)
 {
     char *foreign = local_foreign(rec, final);
     bool found = foreign != NULL;
 
     if (found)
-        err_usage(e, "%s: is damaged and would be replaced, but holds %s, which is no part of it; move that away",
-                  final, foreign);
+        err_usage(e, "%s: nothing is copied: the backup there " FOREIGN_TEXT, final, foreign);
     free(foreign);
     return found ? -1 : 0;
 }
@@ -304,6 +303,8 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
     } else if (!rec && !damaged) {
         err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
                   RECEIPT_FOLDER);
+        rc = -1;
+    } else if (rec && refuse_foreign(rec, final, e) < 0) {
         rc = -1;
     } else if (rec) {
         local_look(p, rec, r);

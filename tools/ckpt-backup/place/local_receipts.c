@@ -101,7 +101,7 @@ static bool look_at_folders(const char *top, const char *name, const char *befor
 
 void local_look(const struct place *p, const struct receipt *rec, struct report *r)
 {
-    char *top = path_join(p->path, rec->name);
+    char *top = path_join(p->path, rec->name), *foreign = NULL;
     bool well = receipt_is_file(rec->form) ? look_at_file(top, rec->size_bytes, r) : look_at_folder(top, r);
 
     /* Where one is missing, all may be: one line tells. */
@@ -112,15 +112,10 @@ void local_look(const struct place *p, const struct receipt *rec, struct report 
                look_at_file(path, rec->file[i].size_bytes, r);
         free(path);
     }
+    if (well && (foreign = local_foreign(rec, top)))
+        report_add(r, SEV_ERROR, "foreign", top, ERR_NO_BYTE, NULL, FOREIGN_TEXT, foreign);
+    free(foreign);
     free(top);
-}
-
-static bool has_file(const struct receipt *rec, const char *name)
-{
-    for (int i = 0; i < rec->n_files; i++)
-        if (strcmp(rec->file[i].name, name) == 0)
-            return true;
-    return false;
 }
 
 static char *find_foreign(const struct receipt *rec, const char *top, const char *inside, int depth)
@@ -139,7 +134,7 @@ static char *find_foreign(const struct receipt *rec, const char *top, const char
         if (strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0 && lstat(full, &st) == 0) {
             if (S_ISDIR(st.st_mode) && depth < 16)
                 found = find_foreign(rec, top, name, depth + 1);
-            else if (!S_ISREG(st.st_mode) || !has_file(rec, name))
+            else if (!S_ISREG(st.st_mode) || !receipt_find(rec, name))
                 found = xstrdup(name);
         }
         free(full);

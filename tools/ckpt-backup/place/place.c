@@ -144,19 +144,35 @@ int place_note(struct place *p, const struct receipt *rec, struct err *e)
     return place_lock(p, e) < 0 ? -1 : p->ops->note(p, rec, e);
 }
 
+/* A snapshot, a read-only mount, somebody else's archive. */
+static bool is_read_only(const struct err *e)
+{
+    return e->kind == ERR_SYS && (e->sys == EROFS || e->sys == EACCES || e->sys == EPERM);
+}
+
 int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
 {
     struct place_receipts now = {0};
     struct report *ignored = report_new();
-    int rc = wait_lock(p, e) < 0 ? -1 : place_list(p, &now, ignored, e) < 0 ? -1 : 1;
+    struct err listing = {0};
+    int rc = wait_lock(p, e) == 0 ? 1 : is_read_only(e) ? 2 : -1;
 
-    for (int i = 0; i < now.n && rc == 1; i++)
+    if (rc > 0 && place_list(p, &now, ignored, &listing) < 0) {
+        *e = listing;
+        rc = -1;
+    }
+    for (int i = 0; i < now.n && rc > 0; i++)
         if (strcmp(now.receipt[i]->name, rec->name) == 0 && now.receipt[i]->copied_s == rec->copied_s) {
             rec->sound = sound;
             if (sound)
                 rec->verified_s = (int64_t)clock_wall_s();
-            rc = p->ops->note(p, rec, e);
+            if (rc == 1)
+                rc = p->ops->note(p, rec, e) == 0 ? 0 : is_read_only(e) ? 2 : -1;
+            goto out;
         }
+    if (rc > 0)
+        rc = 1;
+out:
     unlock(p);
     place_receipts_free(&now);
     report_free(ignored);

@@ -42,6 +42,9 @@ struct place_put {
     struct receipt *receipt;      /* receipt_free() it */
 };
 
+/* Of a finding: a file in a backup's folder that its receipt does not list, and that nobody verified. */
+#define FOREIGN_TEXT "holds %s, which is not in its receipt; move it away"
+
 struct place;
 struct place_ops {
     int (*lock)(struct place *p, struct err *e);
@@ -92,7 +95,8 @@ MUST_CHECK int place_check(struct place *p, const struct receipt *rec, struct re
 MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
 /*
  * What place_check() found, `sound` or not, while others could work here: noted once nobody does, in the receipt as it
- * is then. 0; 1: the backup is another by now, or gone, and nothing is noted; -1.
+ * is then. 0; 1: the backup is another by now, or gone, and nothing is noted; 2: as 0, but the place cannot be written
+ * and its receipt is as it was, *e has why; -1.
  */
 MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e);
 /* Make the folder `out`, which is not there, of a backup; every byte compared. */

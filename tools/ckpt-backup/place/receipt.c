@@ -55,6 +55,18 @@ int64_t receipt_step(const char *tag)
     return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct receipt_file *)a)->name, ((const struct receipt_file *)b)->name);
+}
+
+const struct receipt_file *receipt_find(const struct receipt *r, const char *name)
+{
+    const struct receipt_file key = { .name = (char *)name };
+
+    return r->n_files ? bsearch(&key, r->file, (size_t)r->n_files, sizeof key, by_name) : NULL;
+}
+
 /* ---- writing ---- */
 
 /* File names are bytes, JSON is UTF-8: what is none is for people under KEY, and in hex under KEY_hex. */
@@ -240,6 +252,8 @@ static bool take_receipt(const json_t *o, struct receipt *r)
         if (!take_file(json_array_get(list, i), r->form, &r->file[i]))
             return false;
     }
+    if (r->n_files)
+        qsort(r->file, (size_t)r->n_files, sizeof *r->file, by_name);
     return json_is_array(list);
 }
 

@@ -36,7 +36,7 @@ struct receipt {
     uint64_t size_bytes;        /* in the place */
     uint32_t tar_crc;           /* of the whole .tar or .pack */
     int n_files;
-    struct receipt_file *file;
+    struct receipt_file *file;  /* by name */
 };
 
 /* "whole", "tar", "weights", "packed". */
@@ -49,6 +49,8 @@ char *receipt_name(const char *tag, enum backup_form form);      /* caller frees
 /* 1000 of "global_step1000"; -1 of any other name. */
 int64_t receipt_step(const char *tag);
 
+/* The file of that name, or NULL. */
+const struct receipt_file *receipt_find(const struct receipt *r, const char *name);
 char *receipt_text(const struct receipt *r);                      /* caller frees */
 /* `where` for messages. NULL and ERR_DATA when it is not what receipt_text() writes. */
 MUST_CHECK struct receipt *receipt_parse(const char *text, uint64_t size, const char *where, struct err *e);
