@@ -4,7 +4,6 @@
 #include "libcommon/cli/cli.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/base/processors.h"
 #include "libcommon/base/text.h"
 
 /* ---- signals: a flag that long loops ask about ---- */
@@ -33,13 +33,6 @@ bool cli_stopped(void)
 }
 
 /* ---- start ---- */
-
-static int cores(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 /* Rank and size as a launcher tells them; the converters link no MPI (login nodes have none). */
 void cli_find_launcher(struct cli *cli)
@@ -71,7 +64,7 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
 
     (void)argv;
     cli->tool = tool;
-    cli->threads = cores();
+    cli->threads = processors_default_threads(1);
     cli->mem_bytes = 96 << 20;
     cli->progress = PROGRESS_AUTO;
     cli_find_launcher(cli);

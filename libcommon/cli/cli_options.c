@@ -79,7 +79,7 @@ static int take_verbose(void *into, const char *value, struct err *e)
 
 const struct option_row cli_rows[] = {
     { "json", .help = "print one JSON object a line instead of text", FIELD(json) },
-    { "threads", 'j', "N", "worker threads (default: the cores this process may use)", OPTION_INT,
+    { "threads", 'j', "N", "worker threads (default: the processors this process may use)", OPTION_INT,
       FIELD(threads), .min = 1, .max = 1024 },
     { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = take_mem },
     { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", FIELD(progress),

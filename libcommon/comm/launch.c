@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +17,6 @@ const char *launch_name(enum launch_kind kind)
     };
 
     return names[kind];
-}
-
-int launch_processors(void)
-{
-    cpu_set_t mine;
-
-    return sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
 }
 
 /* The variable's number; 0 when it is there, 1 when it is not (*out untouched), -1 when it is no number. */

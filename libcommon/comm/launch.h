@@ -36,7 +36,6 @@ struct launch {
 
 /* ERR_USAGE when the variables contradict each other or are no numbers. */
 MUST_CHECK int launch_find(struct launch *l, struct err *e);
-int launch_processors(void);        /* that this process may use */
 const char *launch_name(enum launch_kind kind);     /* "mpirun" */
 /* The first host of a Slurm list: "r[1-4]n[02,05],x" -> "r1n02". False when it does not fit. */
 MUST_CHECK bool launch_first_host(const char *list, char *host, int room);

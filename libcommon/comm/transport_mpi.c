@@ -16,6 +16,7 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/processors.h"
 #include "libcommon/comm/launch.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/transport.h"
@@ -191,7 +192,7 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
     int given, rank, size, found = 0, *tag_max = NULL, rc;
 
     /* MPI's own waits (start and end) must yield where ranks share processors. */
-    if (l->local_size > launch_processors())
+    if (l->local_size > processors_allowed())
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
     if (rc != MPI_SUCCESS)

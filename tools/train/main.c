@@ -457,12 +457,28 @@ static int answer(enum option_asked asked)
     return launch_find(&l, &e) == 0 && l.rank > 0 ? EXIT_OK : cli_answer(&options_table, asked);
 }
 
+/*
+ * Start this program again with a short spin of OpenMP's threads, unless the user has chosen one. GNU's runtime reads
+ * the variable before main(). Its default spins for up to 10 ms where a thread waits for another; on a processor that
+ * is shared, the one that is waited for does not run meanwhile: 27 s for 160 samples of a small model (hidden size
+ * 256) on two busy processors, 4.5 s with 300 rounds, 6.1 s with one thread. On a quiet machine 300 rounds cost 6 %.
+ * Returns where nothing is to be done, or where the program cannot be started again.
+ */
+static void limit_spinning(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+        return;
+    setenv("GOMP_SPINCOUNT", "300", 1);
+    execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv)
 {
     struct trainer *t = &train;
     struct err e = {0};
     int rc;
 
+    limit_spinning(argv);
     if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
         rc = refusal_leave(&e);
         options_free(&t->o);

@@ -163,7 +163,7 @@ static const struct option_row parallel_rows[] = {
     INT("zero-stage", zero_stage, 0, 1, "1", "0 or 1: both shard the optimizer's state")
     WORD("backend", backend, "auto cpu cuda", "auto", "NAME", "auto, cpu or cuda")
     { "threads", 'j', .kind = OPTION_INT, FIELD(threads), .min = 1, .max = 1024,
-      .arg = "N", .help = "threads of a rank (the cores it may use)" },
+      .arg = "N", .help = "threads per rank (default: its share of the processors that the job may use)" },
     INT("stall-notice", stall_notice, 0, 1e9, "60", "seconds of waiting after which a late rank is named; 0: never")
     INT("collective-timeout", collective_timeout, 0, 1e9, "1800",
         "seconds after which a hanging collective ends the job; 0: never")

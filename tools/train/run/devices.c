@@ -1,30 +1,14 @@
 /* devices.c - what a rank computes on: a GPU of its own where every rank has one, else processors */
 #include "tools/train/run/devices.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "libcommon/base/processors.h"
 #include "tools/train/run/memory_plan.h"
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
-
-/*
- * Threads of a rank where nothing is said: the processors it is bound to, or its share of the
- * host's. More would wait for each other: 2 threads of 4 ranks on 2 processors are 50 times slower.
- */
-static int default_threads(const struct comm_place *p)
-{
-    const int all = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    cpu_set_t set;
-    int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : all;
-
-    if (mine >= all)
-        mine = all / p->local_size;
-    return mine > 0 ? mine : 1;
-}
 
 /* What ranks tell each other of their GPU; who "": none, and why. */
 struct gpu_card {
@@ -105,7 +89,7 @@ static int name_device(struct trainer *t, struct err *e)
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {
-        .threads = t->o.threads ? (int)t->o.threads : default_threads(t->place), .device = t->place->local_rank,
+        .threads = t->o.threads ? (int)t->o.threads : processors_default_threads(t->place->local_size), .device = t->place->local_rank,
     };
     const struct kernels *k = NULL;
     struct err why = {0};

@@ -1,0 +1,160 @@
+/*
+ * processors.c - affinity mask, control groups' CPU quota and OMP_NUM_THREADS
+ *
+ * A container often sees all processors of its host in the mask and has a quota of a few: a thread per visible
+ * processor then waits most of the time for the quota's next period.
+ */
+#include "libcommon/base/processors.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
+#include "libcommon/base/text.h"
+
+/* The first line of a small file, without its end. false: it cannot be read. */
+static bool read_line(const char *path, char *line, int room)
+{
+    FILE *f = fopen(path, "re");
+    bool ok = f && fgets(line, room, f);
+
+    if (f)
+        fclose(f);
+    if (ok)
+        line[strcspn(line, "\n")] = '\0';
+    return ok;
+}
+
+static int whole_processors(double quota, double period)
+{
+    if (!(quota > 0 && period > 0) || quota / period >= INT_MAX)
+        return INT_MAX;
+    return quota < 2 * period ? 1 : (int)(quota / period);
+}
+
+/* The quota of one folder: "max 100000" or "150000 100000" in cpu.max (version 2), two files in version 1. */
+static int folder_quota(const char *dir)
+{
+    char *both = str_fmt("%s/cpu.max", dir), *quota = str_fmt("%s/cpu.cfs_quota_us", dir),
+         *period = str_fmt("%s/cpu.cfs_period_us", dir);
+    char line[128], second[128];
+    double q, p;
+    int n = INT_MAX;
+
+    if (read_line(both, line, sizeof line)) {
+        if (sscanf(line, "%lf %lf", &q, &p) == 2)
+            n = whole_processors(q, p);
+    } else if (read_line(quota, line, sizeof line) && read_line(period, second, sizeof second)) {
+        n = whole_processors(atof(line), atof(second));
+    }
+    free(period);
+    free(quota);
+    free(both);
+    return n;
+}
+
+/* The smallest quota of `group` below `root` and of each group above it. */
+static int path_quota(const char *root, const char *group)
+{
+    char *dir = str_fmt("%s%s", root, strcmp(group, "/") ? group : "");
+    int n = INT_MAX;
+
+    for (;;) {
+        char *slash = strrchr(dir + strlen(root), '/');
+        int here = folder_quota(dir);
+
+        n = here < n ? here : n;
+        if (!slash)
+            break;
+        *slash = '\0';
+    }
+    free(dir);
+    return n;
+}
+
+/* Is `word` one of the comma-separated words in [list, end)? */
+static bool has_word(const char *list, const char *end, const char *word)
+{
+    for (const char *at = list; at < end;) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        size_t len = (size_t)((comma ? comma : end) - at);
+
+        if (len == strlen(word) && memcmp(at, word, len) == 0)
+            return true;
+        at += len + 1;
+    }
+    return false;
+}
+
+int processors_quota(const char *list, const char *mount)
+{
+    FILE *f = fopen(list, "re");
+    char line[PATH_MAX];
+    int n = INT_MAX;
+
+    /* "0::/path" is version 2; "4:cpu,cpuacct:/path" names the controllers of a hierarchy of version 1. */
+    while (f && fgets(line, sizeof line, f)) {
+        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+
+        if (!group)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        if (group == controllers + 1) {
+            char *unified = str_fmt("%s/unified", mount);
+            int a = path_quota(mount, group + 1), b = path_quota(unified, group + 1);
+
+            n = a < n ? a : n;
+            n = b < n ? b : n;
+            free(unified);
+        } else if (has_word(controllers + 1, group, "cpu")) {
+            char *cpu = str_fmt("%s/cpu", mount);
+            int a = path_quota(cpu, group + 1);
+
+            n = a < n ? a : n;
+            free(cpu);
+        }
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static int processors_in_mask(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int processors_allowed(void)
+{
+    int mask = processors_in_mask(), quota = processors_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+
+    return mask < quota ? mask : quota;
+}
+
+int processors_default_threads(int n_processes)
+{
+    const char *omp = getenv("OMP_NUM_THREADS");
+    int mask = processors_in_mask(), allowed = processors_allowed(), share = allowed / n_processes;
+    int64_t wanted;
+
+    /* A mask smaller than the machine is the process's own; a quota is shared by all processes of the group. */
+    if (mask < sysconf(_SC_NPROCESSORS_ONLN) && allowed == mask)
+        share = mask;
+    /* "4,2" sets threads of nested regions, too: the first number counts. */
+    if (omp && *omp) {
+        char *first = str_fmt("%.*s", (int)strcspn(omp, ","), omp);
+
+        if (parse_int(first, 1, INT_MAX, &wanted) == 0 && wanted < share)
+            share = (int)wanted;
+        free(first);
+    }
+    return share > 0 ? share : 1;
+}
