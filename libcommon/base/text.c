@@ -1,12 +1,71 @@
 /*
- * text.c - bytes that are no UTF-8 are spelled out, so that every name makes a JSON string
+ * text.c - checking and writing UTF-8; bytes that are none are escaped, so that every name makes a JSON string
  */
 #include "libcommon/base/text.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/base/utf8.h"
+
+/* ---- UTF-8 ---- */
+
+/* Length of the character at p, or 0. Its second byte tells overlong forms, surrogates and > U+10FFFF. */
+static size_t char_length(const uint8_t *p, size_t n, bool surrogates)
+{
+    uint8_t c = p[0];
+    uint8_t least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    uint8_t most = c == 0xed && !surrogates ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    size_t len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+
+    if (len <= 1 || len > n)
+        return len > n ? 0 : len;
+    if (p[1] < least || p[1] > most)
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    return len;
+}
+
+static size_t check(const char *p, size_t n, bool surrogates)
+{
+    size_t i = 0;
+
+    while (i < n) {
+        uint64_t v;
+        size_t len;
+
+        if (i + 8 <= n) {               /* most text is ASCII */
+            memcpy(&v, p + i, 8);
+            if (!(v & 0x8080808080808080u)) {
+                i += 8;
+                continue;
+            }
+        }
+        len = char_length((const uint8_t *)p + i, n - i, surrogates);
+        if (len == 0)
+            return i;
+        i += len;
+    }
+    return n;
+}
+
+size_t utf8_check(const char *p, size_t n) { return check(p, n, false); }
+size_t utf8_check_python(const char *p, size_t n) { return check(p, n, true); }
+
+int utf8_put(char to[4], uint32_t c)
+{
+    static const uint8_t lead[] = { 0, 0, 0xc0, 0xe0, 0xf0 };
+    int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+
+    for (int i = n - 1; i > 0; i--, c >>= 6)
+        to[i] = (char)(0x80 | (c & 0x3f));
+    to[0] = (char)(lead[n] | c);
+    return n;
+}
+
+/* ---- JSON ---- */
 
 json_t *text_json(const char *s)
 {

@@ -1,10 +1,13 @@
 /*
- * text.h - names from outside as JSON strings
+ * text.h - UTF-8, and names from outside as JSON strings
  *
  * JSON is UTF-8, file names are bytes.
  */
 #ifndef SHARDKIT_BASE_TEXT_H
 #define SHARDKIT_BASE_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #include <jansson.h>
 
@@ -14,5 +17,12 @@
 json_t *text_json(const char *s);
 /* All findings of a report: a list of {code, text}. */
 json_t *text_notes(const struct report *notes);
+
+/* The byte where p[0..n) stops being UTF-8, or n. Overlong forms, surrogates and what is beyond U+10FFFF are none. */
+size_t utf8_check(const char *p, size_t n);
+/* The same, but lone surrogates pass: Python writes them ("surrogatepass"). */
+size_t utf8_check_python(const char *p, size_t n);
+/* The character c, at most U+10FFFF, to `to`; its length, 1 to 4. */
+int utf8_put(char to[4], uint32_t c);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 
 
 enum { LENGTH_BYTES = 8, MAX_DEPTH = 64 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/tokens/bpe_impl.h"
 
 /* ---- the byte alphabet ---- */

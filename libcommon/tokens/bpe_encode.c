@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/tokens/bpe_impl.h"
 
 enum {

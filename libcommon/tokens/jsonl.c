@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/tokens/bpe.h"
 
 enum { MAX_DEPTH = 500 };

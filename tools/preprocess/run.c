@@ -19,7 +19,6 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/base/utf8.h"
 #include "libcommon/tokens/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 

@@ -11,7 +11,7 @@
  * Phases: run() builds the tree; settle() walks it once, refuses cycles, depth and
  * bombs, decides what is opaque, and lists what callers look for.
  */
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/format/pickle/pickle.h"
 
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 

@@ -19,7 +19,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
 #include "libcommon/base/parse.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/layout.h"
 
 static char scratch[] = "/tmp/shardkit-base-XXXXXX";

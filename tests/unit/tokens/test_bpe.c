@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "libcommon/format/mmidx.h"
 #include "libcommon/tokens/bpe.h"
 #include "libcommon/tokens/jsonl.h"

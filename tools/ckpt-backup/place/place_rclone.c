@@ -14,7 +14,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/hash.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "tools/ckpt-backup/place/far_cargo.h"
 #include "tools/ckpt-backup/place/rclone.h"
 

@@ -12,7 +12,6 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
-#include "libcommon/base/utf8.h"
 
 #define FORMAT "shardkit-backup"
 #define TAG_PREFIX "global_step"

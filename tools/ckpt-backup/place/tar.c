@@ -15,7 +15,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 
 enum { BLOCK = 512, END_BYTES = 2 * BLOCK, WRITE_BYTES = 1 << 20 };
 static const uint8_t zeros[END_BYTES];

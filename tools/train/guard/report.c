@@ -18,7 +18,7 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
-#include "libcommon/base/utf8.h"
+#include "libcommon/base/text.h"
 #include "tools/train/guard/alarm.h"
 #include "tools/train/guard/stacks.h"
 #include "tools/train/log/status.h"

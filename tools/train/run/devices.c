@@ -89,7 +89,8 @@ static int name_device(struct trainer *t, struct err *e)
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {
-        .threads = t->o.threads ? (int)t->o.threads : processors_default_threads(t->place->local_size), .device = t->place->local_rank,
+        .threads = t->o.threads ? (int)t->o.threads : processors_default_threads(t->place->local_size),
+        .device = t->place->local_rank,
     };
     const struct kernels *k = NULL;
     struct err why = {0};

@@ -1,6 +1,6 @@
 """Attention on one GPU: our kernels beside PyTorch's (cuDNN and flash SDPA, flex attention with ALiBi).
 
-Usage: bench_attention.py LIBRARY [HD...]     LIBRARY: kernels/cuda as a shared library
+Usage: torch_attention.py LIBRARY [HD...]     LIBRARY: kernels/cuda as a shared library
 Batch 8, s 2048, causal, bf16, random data, medians; flops as in bench_attention.cu. JSON lines.
 """
 import ctypes
