@@ -23,6 +23,7 @@
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/refusal.h"
 #include "tools/train/run/loop.h"
+#include "tools/train/run/savedir.h"
 #include "tools/train/run/saving.h"
 #include "tools/train/run/setup.h"
 #include "tools/train/run/show.h"
@@ -266,6 +267,8 @@ static int open_log(struct trainer *t, struct err *e)
     t->status.lr = t->status.iteration_s = -1;
     if (!trainer_speaks(t))
         return 0;
+    if (savedir_check_steps_early(t, e) < 0)
+        return -1;
     t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!t->log)
         return -1;

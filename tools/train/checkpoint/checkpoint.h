@@ -105,6 +105,8 @@ struct checkpoint;
 MUST_CHECK int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **c, struct report *notes,
                                struct err *e);
 void checkpoint_close(struct checkpoint *c);            /* NULL is fine */
+/* The path that checkpoint_open() would open; NULL without an error: nothing is there. Caller frees. */
+char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
 /* What DIR/latest names, "" when it names nothing. */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* Belongs to the checkpoint. */

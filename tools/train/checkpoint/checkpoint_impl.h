@@ -2,6 +2,7 @@
  * checkpoint_impl.h - what the checkpoint_*.c files share; for the room only
  *
  *   checkpoint_open.c   which tag, what it says; replicas
+ *   checkpoint_steps.c  what a folder of --save holds (checkpoint_steps.h)
  *   checkpoint_judge.c  whether what is found in it lets training go on
  *   checkpoint_match.c  whose parameters the checkpoint's are
  *   checkpoint_load.c   a plan whose items end in this rank's buffers

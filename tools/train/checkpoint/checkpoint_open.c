@@ -5,7 +5,6 @@
  * the top, and the next save overwrites `latest`. So only a folder without any tag counts as
  * empty; a tag without its pointer, or a pointer without its tag, stops the run.
  */
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -14,58 +13,11 @@
 #include <sys/stat.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
-#include "libcommon/layout/torchdist/torchdist.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
+#include "tools/train/checkpoint/checkpoint_steps.h"
 
 /* ---- pointer files ---- */
-
-/* The first line of DIR/NAME without blanks at its ends; NULL and no error: there is none. */
-static char *pointer_read(const char *dir, const char *name, struct err *e)
-{
-    char *path = path_join(dir, name), *text = NULL, *tag = NULL;
-    struct stat st;
-    uint64_t len;
-
-    if (stat(path, &st) < 0 && errno == ENOENT)
-        goto out;
-    text = file_slurp(path, 4096, &len, e);
-    if (text) {
-        size_t skip = strspn(text, " \t\r\n"), n = strcspn(text + skip, "\n");
-
-        while (n && isspace((unsigned char)text[skip + n - 1]))
-            n--;
-        tag = str_fmt("%.*s", (int)n, text + skip);
-        if (n == 0 || strchr(tag, '/') || !strcmp(tag, ".") || !strcmp(tag, "..")) {
-            err_data(e, path, ERR_NO_BYTE, "'%.60s' should be the name of a checkpoint folder beside it", tag);
-            free(tag);
-            tag = NULL;
-        }
-    }
-out:
-    free(text);
-    free(path);
-    return tag;
-}
-
-/* Does the folder look like a checkpoint's? */
-static bool is_tag(const char *path)
-{
-    DIR *d = opendir(path);
-    const struct dirent *ent;
-    bool yes = false;
-
-    if (!d)
-        return false;
-    while (!yes && (ent = readdir(d)))
-        yes = str_starts(ent->d_name, "mp_rank_") || str_starts(ent->d_name, "layer_") ||
-              strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") ||
-              !strcmp(ent->d_name, "index.h5") || str_ends(ent->d_name, ".safetensors") ||
-              str_starts(ent->d_name, "pytorch_model") || dcp_marks(ent->d_name) || torchdist_marks(ent->d_name);
-    closedir(d);
-    return yes;
-}
 
 /* Names of the tags in a folder, "a, b" (the first few); *n of them. Caller frees. Unfinished ones do not count. */
 static char *list_tags(const char *dir, int *n)
@@ -79,7 +31,7 @@ static char *list_tags(const char *dir, int *n)
         char *path = path_join(dir, ent->d_name);
 
         if (ent->d_name[0] != '.' && !str_ends(ent->d_name, ".part") && !str_ends(ent->d_name, ".part.job") &&
-            is_tag(path) && (*n)++ < 3)
+            checkpoint_is_tag(path) && (*n)++ < 3)
             strbuf_addf(&sb, "%s%s", sb.len ? ", " : "", ent->d_name);
         free(path);
     }
@@ -109,7 +61,7 @@ static char *interrupted_publish(const char *dir)
         *nl = '\0';
         part = path_join(dir, nl + 1);
         whole = path_join(dir, text);
-        if (stat(part, &st) < 0 && errno == ENOENT && is_tag(whole))
+        if (stat(part, &st) < 0 && errno == ENOENT && checkpoint_is_tag(whole))
             tag = xstrdup(text);
         free(part);
         free(whole);
@@ -119,22 +71,25 @@ static char *interrupted_publish(const char *dir)
     return tag;
 }
 
-/* ---- --universal-checkpoint ---- */
-
-/* "global_step20_universal" -> 20; -1: no number in it. */
-static long long step_of(const char *tag)
+/* Was latest.next written after `latest`? An older one says nothing of a `latest` that a user has written since. */
+static bool is_after_latest(const char *dir)
 {
-    const char *p = tag;
+    char *next = path_join(dir, "latest.next"), *latest = path_join(dir, "latest");
+    struct stat a, b;
+    bool yes = stat(latest, &b) < 0 || (stat(next, &a) == 0 && (a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
+               (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec >= b.st_mtim.tv_nsec)));
 
-    while (*p && !isdigit((unsigned char)*p))
-        p++;
-    return *p ? strtoll(p, NULL, 10) : -1;
+    free(next);
+    free(latest);
+    return yes;
 }
+
+/* ---- --universal-checkpoint ---- */
 
 static bool is_newer(const char *dir, const char *latest, const char *universal)
 {
     char *a = path_join(dir, "latest"), *b = path_join(dir, "latest_universal");
-    long long x = step_of(latest), y = step_of(universal);
+    int64_t x = checkpoint_tag_number(latest), y = checkpoint_tag_number(universal);
     struct stat sa, sb;
     bool newer;
 
@@ -149,13 +104,13 @@ static bool is_newer(const char *dir, const char *latest, const char *universal)
 
 static char *universal_tag(const struct checkpoint_from *from, struct err *e)
 {
-    char *tag = pointer_read(from->dir, "latest_universal", e), *latest = NULL;
+    char *tag = checkpoint_pointer(from->dir, "latest_universal", e), *latest = NULL;
 
     if (!tag && e->kind == ERR_NONE)
         err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: there is no latest_universal; convert a "
                  "checkpoint with ds2universal, or leave the option out (any topology loads without it)");
     if (tag && !from->force)
-        latest = pointer_read(from->dir, "latest", e);
+        latest = checkpoint_pointer(from->dir, "latest", e);
     if (latest && is_newer(from->dir, latest, tag)) {
         err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: 'latest' (%s) is newer than 'latest_universal' "
                  "(%s); leave the option out to go on from %s, or force it to go back to %s", latest, tag, latest, tag);
@@ -171,17 +126,21 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
 
 static char *plain_tag(const char *dir, struct report *notes, struct err *e)
 {
-    char *tag = pointer_read(dir, "latest", e), *found;
+    char *tag = checkpoint_pointer(dir, "latest", e), *found;
     int n;
 
-    if (tag || e->kind != ERR_NONE)
-        return tag;
-    tag = interrupted_publish(dir);
-    if (tag) {
+    if (e->kind != ERR_NONE)
+        return NULL;
+    found = is_after_latest(dir) ? interrupted_publish(dir) : NULL;
+    if (found && (!tag || checkpoint_tag_number(found) > checkpoint_tag_number(tag))) {
         report_add(notes, SEV_NOTE, "latest", dir, ERR_NO_BYTE, NULL,
-                   "the last save was cut off before it wrote 'latest'; %s is whole and taken", tag);
-        return tag;
+                   "the last save was cut off before it wrote 'latest'; %s is whole and taken", found);
+        free(tag);
+        return found;
     }
+    free(found);
+    if (tag)
+        return tag;
     found = list_tags(dir, &n);
     if (n)
         err_data(e, dir, ERR_NO_BYTE, "holds %s but no file 'latest': write the name of the one to go on from into it, "
@@ -213,7 +172,7 @@ static char *choose(const struct checkpoint_from *from, struct report *notes, st
             err_sys(e, from->dir, "cannot look for a checkpoint");
         return NULL;
     }
-    if (!S_ISDIR(st.st_mode) || (!from->universal && (is_tag(from->dir) || is_megatrons(from->dir))))
+    if (!S_ISDIR(st.st_mode) || (!from->universal && (checkpoint_is_tag(from->dir) || is_megatrons(from->dir))))
         return xstrdup(from->dir);
     tag = from->universal ? universal_tag(from, e) : plain_tag(from->dir, notes, e);
     if (!tag)
@@ -496,10 +455,19 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
 
 /* ---- the door ---- */
 
+char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e)
+{
+    struct report *notes = report_new();
+    char *path = choose(from, notes, e);
+
+    report_free(notes);
+    return path;
+}
+
 void checkpoint_latest(const char *dir, char *tag, size_t n)
 {
     struct err ignored = {0};
-    char *found = pointer_read(dir, "latest", &ignored);
+    char *found = checkpoint_pointer(dir, "latest", &ignored);
 
     snprintf(tag, n, "%s", found ? found : "");
     free(found);

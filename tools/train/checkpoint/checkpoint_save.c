@@ -15,6 +15,7 @@
 #include "libcommon/comm/comm.h"
 #include "libcommon/convert/staging.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
+#include "tools/train/checkpoint/checkpoint_steps.h"
 
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
@@ -401,19 +402,10 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
 
 /* ---- the folder ---- */
 
-/* The length of "global_step20" at the start of a name, or 0. */
-static size_t tag_length(const char *name)
-{
-    size_t n = str_starts(name, "global_step") ? strlen("global_step") : 0;
-    size_t digits = n ? strspn(name + n, "0123456789") : 0;
-
-    return digits ? n + digits : 0;
-}
-
 /* "global_step20.0badcafe.part" and its .job are a save's; those of a converter that writes here have other names. */
 static bool is_leftover(const char *name, enum replace_what *what)
 {
-    size_t n = tag_length(name);
+    size_t n = checkpoint_tag_length(name);
     const char *end = name + n;
 
     *what = REPLACE_PART;
@@ -436,7 +428,7 @@ static int clean_entry(const char *dir, const char *name, struct err *e)
 
     if (is_leftover(name, &what)) {
         rc = save_meeting_remove(path, what, e);
-    } else if (tag_length(name) && strcmp(name + tag_length(name), ".old.part") == 0) {
+    } else if (checkpoint_tag_length(name) && strcmp(name + checkpoint_tag_length(name), ".old.part") == 0) {
         path[strlen(path) - strlen(".old.part")] = '\0';
         rc = staging_recover(path, e);
     }

@@ -109,6 +109,7 @@ struct train_opts {
     double save_memory;                 /* GB of host memory for a rank's snapshot; 0: by what the host has */
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;
+    bool new_run;                       /* checkpoints in the folder of --save make way */
     bool force;                         /* load the universal form although `latest` is newer */
     bool accept_mismatch;               /* load files of different saves or ranks */
     int replicas;                       /* enum replica_policy: copies that drifted apart in a checkpoint */

@@ -132,6 +132,8 @@ static const struct option_row checkpoint_rows[] = {
       .max = COUNT_MAX, .def = "0" },
     TEXT("load", load, "DIR", NULL,
          "go on from what DIR/latest names, whatever its topology; nothing there: start anew")
+    { "new-run", 0, UNSAVED(new_run), .help = "begin another run in a folder of --save that holds checkpoints: the "
+      "first save moves them to SAVE/set-aside-TIME" },
     FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names")
     FLAG("finetune", finetune, "load, but begin at iteration 0")
     FLAG("no-load-optim", no_load_optim, "leave the moments of Adam")

@@ -1,8 +1,9 @@
 /*
- * savedir.c - will the folder of --save take a checkpoint?
+ * savedir.c - the folder of --save: whether it takes a checkpoint, and what becomes of those that it holds
  *
- * Asked before the first step, for it is known only hours later else: bytes and inodes that are free, and on every
- * host, by doing it, all that a save does: make a folder, a file in it, write, sync, rename both, remove them.
+ * Whether it takes one is asked before the first step, for it is known only hours later else: bytes and inodes that are
+ * free, and on every host, by doing it, all that a save does: make a folder, a file in it, write, sync, rename both,
+ * remove them.
  */
 #include "tools/train/run/savedir.h"
 
@@ -17,7 +18,10 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/progress.h"
+#include "tools/train/checkpoint/checkpoint.h"
+#include "tools/train/checkpoint/checkpoint_steps.h"
 #include "tools/train/run/agree.h"
+#include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- room ---- */
@@ -141,4 +145,199 @@ int savedir_check(struct trainer *t, struct err *e)
         rc = -1;
     }
     return agree_all_well(t, rc, e);
+}
+
+/* ---- the checkpoints that it holds ---- */
+
+/* Where a run begins. */
+struct run_start {
+    const char *path;           /* of the loaded checkpoint; NULL: initial weights */
+    int64_t iteration;
+};
+
+/* What follows for the folder; from rank 0 to all. */
+struct decision {
+    struct saving_way way;
+    bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */
+    struct err err;
+};
+
+static bool is_folder(char *path)
+{
+    struct stat st;
+    const bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+
+    free(path);
+    return is;
+}
+
+static bool saves(const struct trainer *t)
+{
+    return t->o.save && !t->o.preflight && !t->o.eval_only && !t->o.dump_logits;
+}
+
+/* Does the loaded checkpoint lie in the folder of --save? */
+static bool is_in_save(const struct trainer *t, const struct run_start *b)
+{
+    char *parent = path_parent(b->path);
+    const bool yes = path_same(parent, t->o.save);
+
+    free(parent);
+    return yes;
+}
+
+/* "give --load ckpt to go on from it, or ": a way that works, or "". Caller frees. */
+static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps *s)
+{
+    struct err ignored = {0};
+    char *chosen = checkpoint_chosen(&(struct checkpoint_from){ .dir = t->o.save }, &ignored);
+    const bool tag = is_folder(path_join(t->o.save, s->name));
+    char *way;
+
+    if (chosen && !s->itself)
+        way = str_fmt("give --load %s to go on from it, or ", t->o.save);
+    else if (tag && s->n)
+        way = str_fmt("give --load %s/%s to go on from it, or ", t->o.save, s->name);
+    else
+        way = xstrdup("give ");
+    free(chosen);
+    return way;
+}
+
+static int refuse(const struct trainer *t, const struct run_start *b, const struct checkpoint_steps *s, struct err *e)
+{
+    char *way = way_to_go_on(t, s), *latest = NULL, *why;
+    struct err ignored = {0};
+    bool older;
+
+    latest = checkpoint_pointer(t->o.save, "latest", &ignored);
+    older = latest && strcmp(latest, s->name);
+    if (!b->path)
+        why = t->o.load ? str_fmt("--load %s holds no checkpoint", t->o.load) : xstrdup("no --load is given");
+    else
+        why = str_fmt("the run would begin at iteration %lld%s%s", (long long)b->iteration,
+                      t->o.finetune ? " (--finetune)" : " of ", t->o.finetune ? "" : b->path);
+    if (!s->n)
+        err_usage(e, "--save %s is a checkpoint itself, and %s: save into another folder", t->o.save, why);
+    else
+        err_usage(e, "--save %s holds %s%s%s%s, and %s: %s--new-run to begin another run here (what is there is moved "
+                  "to %s/set-aside-TIME)", t->o.save, s->name, older ? " ('latest' names " : "", older ? latest : "",
+                  older ? ")" : "", why, way, t->o.save);
+    free(way);
+    free(latest);
+    free(why);
+    return -1;
+}
+
+static int decide(const struct trainer *t, const struct run_start *b, struct saving_way *way, struct err *e)
+{
+    const bool here = b->path && !t->o.finetune && is_in_save(t, b);
+    struct checkpoint_steps s;
+
+    if (checkpoint_steps_find(t->o.save, &s, e) < 0)
+        return -1;
+    if (t->o.new_run && here) {
+        err_usage(e, "--new-run and --load %s exclude each other: it lies in the folder of --save; leave --new-run out "
+                  "to go on from it (newer checkpoints are moved aside), or add --finetune", t->o.load);
+        return -1;
+    }
+    if (!s.n && !(s.itself && !b->path && !t->o.new_run))
+        return 0;
+    if (!t->o.new_run && !here && (!b->path || s.newest > b->iteration))
+        return refuse(t, b, &s, e);
+    if (t->o.new_run || s.newest > b->iteration) {
+        *way = (struct saving_way){ .due = true, .after = t->o.new_run ? -1 : b->iteration };
+        snprintf(way->newest, sizeof way->newest, "%s", s.name);
+        if (here) {
+            char *base = path_base(b->path);
+
+            snprintf(way->tag, sizeof way->tag, "%s", base);
+            free(base);
+        }
+    }
+    return 0;
+}
+
+int savedir_check_steps_early(const struct trainer *t, struct err *e)
+{
+    const struct checkpoint_from from = { .dir = t->o.load, .universal = t->o.universal_checkpoint,
+                                          .force = t->o.force };
+    struct saving_way unused = {0};
+    struct run_start b = {0};
+    struct err later = {0};
+    char *path, *name;
+    int rc = 0;
+
+    if (!saves(t))
+        return 0;
+    path = t->o.load ? checkpoint_chosen(&from, &later) : NULL;
+    if (later.kind != ERR_NONE)         /* the open says it */
+        return 0;
+    if (path) {
+        name = path_base(path);
+        b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
+        /* Only names of this kind are sure to hold the iteration. */
+        if (t->o.finetune || checkpoint_tag_length(name))
+            rc = decide(t, &b, &unused, e);
+        free(name);
+    } else {
+        rc = decide(t, &b, &unused, e);
+    }
+    free(path);
+    return rc;
+}
+
+static int decide_and_say(struct trainer *t, struct decision *d, struct err *e)
+{
+    const struct checkpoint_info *f = t->from ? checkpoint_info(t->from) : NULL;
+    const struct run_start b = { f ? f->path : NULL, f && !t->o.finetune ? f->iteration : 0 };
+
+    if (decide(t, &b, &d->way, e) < 0)
+        return -1;
+    d->stands = f && !d->way.due && is_folder(str_fmt("%s/global_step%lld", t->o.save, (long long)b.iteration));
+    if (d->way.due && t->o.new_run)
+        show_line(t, "note: --new-run: the checkpoints of %s (up to %s) are moved to %s/set-aside-TIME when the first "
+                  "one of this run is saved", t->o.save, d->way.newest, t->o.save);
+    else if (d->way.due)
+        show_line(t, "warning: %s holds %s, newer than iteration %lld, which this run begins with: what is newer is "
+                  "moved to %s/set-aside-TIME when the first checkpoint is saved", t->o.save, d->way.newest,
+                  (long long)b.iteration, t->o.save);
+    return 0;
+}
+
+int savedir_check_steps(struct trainer *t, struct err *e)
+{
+    struct decision d = {0};
+
+    if (!saves(t))
+        return 0;
+    if (trainer_speaks(t))
+        (void)!decide_and_say(t, &d, &d.err);
+    if (comm_host_broadcast(comm_world_group(t->world), &d, sizeof d, 0, e) < 0)
+        return -1;
+    if (d.err.kind != ERR_NONE) {
+        *e = d.err;
+        return -1;
+    }
+    t->way = d.way;
+    /* A run that begins where its last save stands has nothing new to save. */
+    if (d.stands)
+        t->saved_iteration = checkpoint_info(t->from)->iteration;
+    return 0;
+}
+
+int savedir_make_way(struct trainer *t, struct err *e)
+{
+    char where[512];
+
+    if (!t->way.due || !trainer_speaks(t))
+        return 0;
+    if (checkpoint_steps_set_aside(t->o.save, t->way.after, t->way.tag, where, sizeof where, e) < 0)
+        return -1;
+    t->way.due = false;
+    checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
+    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    if (*where)
+        show_line(t, "checkpoints that were there are moved to %s", where);
+    return 0;
 }

@@ -13,6 +13,7 @@
 #include "tools/train/log/trainlog.h"
 #include "tools/train/options/options_impl.h"
 #include "tools/train/run/memory_plan.h"
+#include "tools/train/run/savedir.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
@@ -257,7 +258,7 @@ int saving_begin(struct trainer *t, struct err *e)
         return -1;
     t->pace = (struct saving_pace){ .begun = t->iteration, .begun_s = begin, .n_alone = t->pace.n_alone,
                                     .alone_s = t->pace.alone_s };
-    if (t->lock && !savelock_held(t->lock, e))
+    if ((t->lock && !savelock_held(t->lock, e)) || savedir_make_way(t, e) < 0)
         return -1;
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
     t->status.saving_tag = t->saving_tag;

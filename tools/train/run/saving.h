@@ -22,6 +22,14 @@ struct saving_pace {
     double alone_s;             /* and the mean of the last few */
 };
 
+/* Checkpoints of the folder that the first save moves aside (savedir.h). Zero-initialise: none. */
+struct saving_way {
+    bool due;
+    int64_t after;              /* those of larger numbers; -1: all */
+    char newest[64];            /* the newest one's name */
+    char tag[128];              /* what `latest` names where it named one of them; "": nothing */
+};
+
 /* t->saver, with the arguments that its checkpoints carry. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /*

@@ -461,7 +461,7 @@ int trainer_setup(struct trainer *t, struct err *e)
 
     t->stored_lr = -1;
     t->saved_iteration = -1;
-    if (open_checkpoint(t, e) < 0 || settle(t, &eod, e) < 0)
+    if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || settle(t, &eod, e) < 0)
         return -1;
     show_settings(t);
     if (t->from && !t->o.finetune)

@@ -14,7 +14,7 @@
  *   evaluate.c     validation and test sets
  *   saving.c       checkpoints on their way to disk
  *   savelock.c     one job at a time saves into a folder
- *   savedir.c      ... which must be able to take a checkpoint
+ *   savedir.c      ... which must be able to take a checkpoint, and may hold some
  *   show.c         what is said of a run beside its training lines
  *   trainlog*.c    these, and what TensorBoard gets
  *   status.c       status.json, signals, the kill switch
@@ -117,6 +117,7 @@ struct trainer {
     char saving_tag[64];        /* the last one that a save was begun for */
     bool save_failed;           /* the last save that has ended did */
     struct saving_pace pace;
+    struct saving_way way;
     uint64_t save_memory;       /* bytes that this rank's snapshot may take; 0: all it wants */
     double told_s, calls_s;     /* the last straggler line: when, by clock_s(), and the time in communication so far */
     bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
