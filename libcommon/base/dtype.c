@@ -6,11 +6,21 @@
 #include <math.h>
 #include <string.h>
 
-static const struct { const char *name; int size; } types[DTYPE_N] = {
-    [DTYPE_F64] = {"f64", 8}, [DTYPE_F32] = {"f32", 4}, [DTYPE_F16] = {"f16", 2},
-    [DTYPE_BF16] = {"bf16", 2}, [DTYPE_I64] = {"i64", 8}, [DTYPE_I32] = {"i32", 4},
-    [DTYPE_I16] = {"i16", 2}, [DTYPE_I8] = {"i8", 1}, [DTYPE_U8] = {"u8", 1},
-    [DTYPE_BOOL] = {"bool", 1}, [DTYPE_C64] = {"c64", 8}, [DTYPE_C128] = {"c128", 16},
+static const struct { const char *name, *torch; int size; } types[DTYPE_N] = {
+    [DTYPE_F64] = {"f64", "float64", 8}, [DTYPE_F32] = {"f32", "float32", 4}, [DTYPE_F16] = {"f16", "float16", 2},
+    [DTYPE_BF16] = {"bf16", "bfloat16", 2}, [DTYPE_I64] = {"i64", "int64", 8}, [DTYPE_I32] = {"i32", "int32", 4},
+    [DTYPE_I16] = {"i16", "int16", 2}, [DTYPE_I8] = {"i8", "int8", 1}, [DTYPE_U8] = {"u8", "uint8", 1},
+    [DTYPE_BOOL] = {"bool", "bool", 1}, [DTYPE_C64] = {"c64", "complex64", 8},
+    [DTYPE_C128] = {"c128", "complex128", 16}, [DTYPE_U16] = {"u16", "uint16", 2}, [DTYPE_U32] = {"u32", "uint32", 4},
+    [DTYPE_U64] = {"u64", "uint64", 8}, [DTYPE_F8_E4M3] = {"f8_e4m3", "float8_e4m3fn", 1},
+    [DTYPE_F8_E5M2] = {"f8_e5m2", "float8_e5m2", 1}, [DTYPE_F8_E4M3FNUZ] = {"f8_e4m3fnuz", "float8_e4m3fnuz", 1},
+    [DTYPE_F8_E5M2FNUZ] = {"f8_e5m2fnuz", "float8_e5m2fnuz", 1}, [DTYPE_F8_E8M0] = {"f8_e8m0", "float8_e8m0fnu", 1},
+    [DTYPE_F4X2] = {"f4x2", "float4_e2m1fn_x2", 1}, [DTYPE_C32] = {"c32", "complex32", 4},
+    [DTYPE_BC32] = {"bc32", "bcomplex32", 4}, [DTYPE_QI8] = {"qi8", "qint8", 1}, [DTYPE_QU8] = {"qu8", "quint8", 1},
+    [DTYPE_QI32] = {"qi32", "qint32", 4}, [DTYPE_QU4X2] = {"qu4x2", "quint4x2", 1},
+    [DTYPE_QU2X4] = {"qu2x4", "quint2x4", 1}, [DTYPE_BITS8] = {"bits8", "bits8", 1},
+    [DTYPE_BITS16] = {"bits16", "bits16", 2}, [DTYPE_BITS1X8] = {"bits1x8", "bits1x8", 1},
+    [DTYPE_BITS2X4] = {"bits2x4", "bits2x4", 1}, [DTYPE_BITS4X2] = {"bits4x2", "bits4x2", 1},
 };
 
 int dtype_size(enum dtype t)
@@ -23,6 +33,39 @@ const char *dtype_name(enum dtype t)
     return types[t].name;
 }
 
+const char *dtype_torch_name(enum dtype t)
+{
+    return types[t].torch;
+}
+
+/* A float of 8 bits with so many of mantissa and this bias, NaN and infinity apart. */
+static double f8_value(uint8_t x, int mantissa_bits, int bias)
+{
+    int exp = (x & 127) >> mantissa_bits, man = x & ((1 << mantissa_bits) - 1);
+    double v = exp ? ldexp((1 << mantissa_bits) + man, exp - bias - mantissa_bits)
+                   : ldexp(man, 1 - bias - mantissa_bits);
+
+    return x & 0x80 ? -v : v;
+}
+
+static double f8_e4m3_value(uint8_t x)
+{
+    return (x & 127) == 127 ? NAN : f8_value(x, 3, 7);
+}
+
+static double f8_e5m2_value(uint8_t x)
+{
+    if ((x & 127) >= 0x7c)
+        return (x & 127) > 0x7c ? NAN : x & 0x80 ? -INFINITY : INFINITY;
+    return f8_value(x, 2, 15);
+}
+
+/* Types without a minus zero: its place is the one NaN, and there is no infinity. */
+static double f8_fnuz_value(uint8_t x, int mantissa_bits, int bias)
+{
+    return x == 0x80 ? NAN : f8_value(x, mantissa_bits, bias);
+}
+
 static double f16_value(uint16_t x)
 {
     int exp = x >> 10 & 31, man = x & 1023;
@@ -30,6 +73,37 @@ static double f16_value(uint16_t x)
              : exp ? ldexp(1024 + man, exp - 25) : ldexp(man, -24);
 
     return x & 0x8000 ? -v : v;
+}
+
+enum dtype dtype_real(enum dtype t)
+{
+    switch (t) {
+    case DTYPE_C128: return DTYPE_F64;
+    case DTYPE_C64: return DTYPE_F32;
+    case DTYPE_C32: return DTYPE_F16;
+    case DTYPE_BC32: return DTYPE_BF16;
+    default: return t;
+    }
+}
+
+bool dtype_is_complex(enum dtype t)
+{
+    return dtype_real(t) != t;
+}
+
+bool dtype_is_number(enum dtype t)
+{
+    return t != DTYPE_F4X2 && t < DTYPE_QU4X2;
+}
+
+bool dtype_is_signed_magnitude(enum dtype t)
+{
+    return dtype_is_float(t) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F8_E5M2FNUZ);
+}
+
+bool dtype_is_weight(enum dtype t)
+{
+    return dtype_is_float(t) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F4X2);
 }
 
 bool dtype_is_float(enum dtype t)
@@ -52,20 +126,30 @@ void dtype_put(enum dtype t, double value, void *p)
 
 double dtype_value(enum dtype t, const void *p)
 {
-    union { double f64; float f32; int64_t i64; int32_t i32; int16_t i16; uint16_t u16; int8_t i8; uint8_t u8; } v;
+    union { double f64; float f32; int64_t i64; uint64_t u64; int32_t i32; uint32_t u32; int16_t i16; uint16_t u16;
+            int8_t i8; uint8_t u8; } v;
 
-    memcpy(&v, p, (size_t)(t == DTYPE_C64 ? 4 : t == DTYPE_C128 ? 8 : dtype_size(t)));
-    switch (t) {
-    case DTYPE_F64: case DTYPE_C128: return v.f64;
-    case DTYPE_F32: case DTYPE_C64: return v.f32;
+    memcpy(&v, p, (size_t)dtype_size(dtype_real(t)));
+    switch (dtype_real(t)) {
+    case DTYPE_F64: return v.f64;
+    case DTYPE_F32: return v.f32;
     case DTYPE_F16: return f16_value(v.u16);
     case DTYPE_BF16: return bf16_to_f32(v.u16);
     case DTYPE_I64: return (double)v.i64;
-    case DTYPE_I32: return v.i32;
+    case DTYPE_I32: case DTYPE_QI32: return v.i32;
     case DTYPE_I16: return v.i16;
-    case DTYPE_I8: return v.i8;
-    case DTYPE_U8: case DTYPE_BOOL: return v.u8;
-    case DTYPE_N: break;
+    case DTYPE_I8: case DTYPE_QI8: return v.i8;
+    case DTYPE_U64: return (double)v.u64;
+    case DTYPE_U32: return v.u32;
+    case DTYPE_U16: case DTYPE_BITS16: return v.u16;
+    case DTYPE_U8: case DTYPE_BOOL: case DTYPE_QU8: case DTYPE_F4X2: case DTYPE_QU4X2: case DTYPE_QU2X4:
+    case DTYPE_BITS8: case DTYPE_BITS1X8: case DTYPE_BITS2X4: case DTYPE_BITS4X2: return v.u8;
+    case DTYPE_F8_E4M3: return f8_e4m3_value(v.u8);
+    case DTYPE_F8_E5M2: return f8_e5m2_value(v.u8);
+    case DTYPE_F8_E4M3FNUZ: return f8_fnuz_value(v.u8, 3, 8);
+    case DTYPE_F8_E5M2FNUZ: return f8_fnuz_value(v.u8, 2, 16);
+    case DTYPE_F8_E8M0: return v.u8 == 255 ? NAN : ldexp(1, v.u8 - 127);
+    case DTYPE_C64: case DTYPE_C128: case DTYPE_C32: case DTYPE_BC32: case DTYPE_N: break;
     }
     return NAN;
 }

@@ -19,7 +19,16 @@ static const char *const descr[DTYPE_N] = {
     [DTYPE_F64] = "<f8", [DTYPE_F32] = "<f4", [DTYPE_F16] = "<f2", [DTYPE_BF16] = "<u2",
     [DTYPE_I64] = "<i8", [DTYPE_I32] = "<i4", [DTYPE_I16] = "<i2", [DTYPE_I8] = "|i1",
     [DTYPE_U8] = "|u1", [DTYPE_BOOL] = "|b1", [DTYPE_C64] = "<c8", [DTYPE_C128] = "<c16",
+    [DTYPE_U16] = "<u2", [DTYPE_U32] = "<u4", [DTYPE_U64] = "<u8",
 };
+
+/* Types that NumPy lacks are declared as the unsigned numbers of their size. */
+static const char *descr_of(enum dtype t)
+{
+    int size = dtype_size(t);
+
+    return descr[t] ? descr[t] : size == 1 ? "|u1" : size == 2 ? "<u2" : "<u4";
+}
 
 /* Everything before the data, for a type string and a shape. */
 static void put_header(struct strbuf *out, const char *type, int ndim, const int64_t *shape)
@@ -43,7 +52,7 @@ static void put_header(struct strbuf *out, const char *type, int ndim, const int
 
 void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape)
 {
-    put_header(out, descr[dtype], ndim, shape);
+    put_header(out, descr_of(dtype), ndim, shape);
 }
 
 /* ---- integer arrays ---- */
@@ -192,6 +201,8 @@ static bool take_any(const char *dict, struct npy_array *a)
     for (int t = 0; p && t < DTYPE_N && !q; t++) {
         char word[8];
 
+        if (!descr[t])
+            continue;
         snprintf(word, sizeof word, "'%s'", descr[t]);
         q = expect(p, word);
         a->dtype = (enum dtype)t;

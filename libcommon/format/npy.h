@@ -15,7 +15,8 @@
 
 /*
  * Magic, version, dictionary, padded so that data starts at a multiple of 64.
- * bf16 has no NumPy type: it is declared '<u2' (the bit patterns); bool is '|b1'.
+ * bf16 has no NumPy type: it is declared '<u2' (the bit patterns); so are other types that NumPy lacks, F8 as '|u1',
+ * complex numbers of 32 bits as '<u4'; bool is '|b1'.
  */
 void npy_header(struct strbuf *out, enum dtype dtype, int ndim, const int64_t *shape);
 

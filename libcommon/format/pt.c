@@ -404,10 +404,11 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
 }
 
 /*
- * The arguments of a call that makes a tensor, and which of the two functions makes it; NULL: it makes none. With
- * attributes of Python's, as ZeRO-3's masters have, it is _rebuild_from_type_v2(function, type, arguments, attributes).
+ * The arguments of a call that makes a tensor, and which of the three functions makes it, 1 to 3; NULL: it makes none.
+ * With attributes of Python's, as ZeRO-3's masters have, it is _rebuild_from_type_v2(function, type, arguments,
+ * attributes).
  */
-static const struct pk *tensor_args(const struct pk *v, bool *v2)
+static const struct pk *tensor_args(const struct pk *v, int *version)
 {
     const struct pk *fn = v, *args = v && v->type == PK_CALL ? v->args : NULL;
 
@@ -417,32 +418,39 @@ static const struct pk *tensor_args(const struct pk *v, bool *v2)
         fn = args->item[0];
         args = args->item[2];
     }
-    *v2 = pk_is_class(fn, "torch._utils", "_rebuild_tensor_v2");
-    return *v2 || pk_is_class(fn, "torch._utils", "_rebuild_tensor") ? args : NULL;
+    *version = pk_is_class(fn, "torch._utils", "_rebuild_tensor") ? 1
+             : pk_is_class(fn, "torch._utils", "_rebuild_tensor_v2") ? 2
+             : pk_is_class(fn, "torch._utils", "_rebuild_tensor_v3") ? 3 : 0;
+    return *version ? args : NULL;
 }
 
-/* _rebuild_tensor(storage, offset, size, stride) or _v2(..., requires_grad, hooks[, metadata]). */
+/*
+ * _rebuild_tensor(storage, offset, size, stride), _v2(..., requires_grad, hooks[, metadata]) of a storage of elements,
+ * or _v3(..., requires_grad, hooks, dtype[, metadata]) of a storage of bytes. Offset and strides count elements.
+ */
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
-    bool v2;
-    const struct pk *args = tensor_args(v, &v2);
+    int version, n_strides;
+    const struct pk *args = tensor_args(v, &version);
+    const uint32_t n_least = version == 1 ? 4 : version == 2 ? 6 : 7;
     struct persid s;
     uint64_t reach;
-    int n_strides;
 
     memset(t, 0, sizeof *t);
-    if (v2 ? args->n != 6 && args->n != 7 : args->n != 4)
+    if (args->n != n_least && (version == 1 || args->n != n_least + 1))
         goto odd;
     if (args->item[0]->type != PK_PERSID || args->item[1]->type != PK_INT || args->item[1]->i < 0 ||
         !read_dims(args->item[2], &t->ndim, t->shape) || !read_dims(args->item[3], &n_strides, t->stride) ||
-        n_strides != t->ndim || (v2 && args->item[4]->type != PK_BOOL))
+        n_strides != t->ndim || (version > 1 && args->item[4]->type != PK_BOOL))
         goto odd;
     if (read_persid(pt, args->item[0], &s, e) < 0)
         return -1;
-    if (s.raw)
+    if (s.raw != (version == 3) || (s.raw && !pickle_dtype(args->item[6], &s.dtype)))
         goto odd;
+    if (s.raw)
+        s.n /= dtype_size(s.dtype);
     t->dtype = s.dtype;
-    t->requires_grad = v2 && args->item[4]->i;
+    t->requires_grad = version > 1 && args->item[4]->i;
     t->record = pt->place[entry_index(pt, s.entry)].record;
     if (!measure(t, (uint64_t)args->item[1]->i, &reach))
         reach = UINT64_MAX;
@@ -458,9 +466,7 @@ odd:
 
 static bool is_tensor_call(const struct pk *v)
 {
-    bool v2;
-
-    return tensor_args(v, &v2) != NULL;
+    return tensor_args(v, &(int){0}) != NULL;
 }
 
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
@@ -486,11 +492,6 @@ static int check_acts(struct pt_opener *o)
             return -1;
         if (is_tensor_call(v) && read_tensor(o->pt, v, &t, o->e) < 0)
             return -1;
-        if (is_torch_util(v, "_rebuild_tensor_v3")) {
-            err_data(o->e, o->pt->path, file_byte(o->pt, v),
-                     "a tensor of a newer type (_rebuild_tensor_v3) is not supported");
-            return -1;
-        }
     }
     return 0;
 }

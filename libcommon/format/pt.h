@@ -32,6 +32,12 @@ struct pt_tensor {
     uint64_t at;                        /* first byte, from the storage's start */
 };
 
+/* Bytes of all its elements. */
+static inline uint64_t pt_tensor_bytes(const struct pt_tensor *t)
+{
+    return (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
+}
+
 struct pt;
 /*
  * Open file number `file`. Returns a handle for pt_close(), or NULL and fills *e:

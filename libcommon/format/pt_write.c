@@ -26,6 +26,7 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 {
     struct pk *id = pk_tuple(a), *ref = pk_call(a, NULL, id), *args = pk_tuple(a);
     struct pk *size = pk_tuple(a), *stride = pk_tuple(a);
+    const char *typed = pickle_storage_class(t->dtype);         /* NULL: of bytes, and the tensor has the type */
     int64_t step[PT_MAX_DIM], row = 1;
 
     for (int i = t->ndim - 1; i >= 0; i--) {
@@ -38,17 +39,19 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
     }
     ref->type = PK_PERSID;
     pk_add(a, id, pk_str(a, "storage"));
-    pk_add(a, id, pk_global(a, "torch", pickle_storage_class(t->dtype)));
+    pk_add(a, id, typed ? pk_global(a, "torch", typed) : pk_global(a, "torch.storage", "UntypedStorage"));
     pk_add(a, id, pk_str(a, arena_fmt(a, "%d", t->storage)));
     pk_add(a, id, pk_str(a, "cpu"));
-    pk_add(a, id, pk_int(a, t->storage_elems));
+    pk_add(a, id, pk_int(a, typed ? t->storage_elems : t->storage_elems * dtype_size(t->dtype)));
     pk_add(a, args, ref);
     pk_add(a, args, pk_int(a, t->offset_elems));
     pk_add(a, args, size);
     pk_add(a, args, stride);
     pk_add(a, args, pk_bool(a, t->requires_grad));
     pk_add(a, args, no_hooks(a));
-    return pk_call(a, pk_global(a, "torch._utils", "_rebuild_tensor_v2"), args);
+    if (!typed)
+        pk_add(a, args, pk_global(a, "torch", dtype_torch_name(t->dtype)));
+    return pk_call(a, pk_global(a, "torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3"), args);
 }
 
 /* The name of its storage; bytes in place of a string are the storage itself. */
@@ -89,8 +92,9 @@ static const struct pk *filled_with(const struct pk *v)
 {
     const struct pk *id;
 
-    if (v->type != PK_CALL || !pk_is_class(v, "torch._utils", "_rebuild_tensor_v2") || v->args->n < 1 ||
-        v->args->item[0]->type != PK_PERSID)
+    if (v->type != PK_CALL || (!pk_is_class(v, "torch._utils", "_rebuild_tensor_v2") &&
+                               !pk_is_class(v, "torch._utils", "_rebuild_tensor_v3")) ||
+        v->args->n < 1 || v->args->item[0]->type != PK_PERSID)
         return NULL;
     id = v->args->item[0]->args;
     return id->type == PK_TUPLE && id->n > 2 && id->item[2]->type == PK_BYTES ? id->item[2] : NULL;

@@ -19,12 +19,13 @@
 enum { LENGTH_BYTES = 8, MAX_DEPTH = 64 };
 
 static const struct { const char *name; int bits; enum dtype dtype; } types[] = {
-    { "BOOL", 8, DTYPE_BOOL }, { "F4", 4, DTYPE_N }, { "F6_E2M3", 6, DTYPE_N }, { "F6_E3M2", 6, DTYPE_N },
-    { "U8", 8, DTYPE_U8 }, { "I8", 8, DTYPE_I8 }, { "F8_E5M2", 8, DTYPE_N }, { "F8_E4M3", 8, DTYPE_N },
-    { "F8_E8M0", 8, DTYPE_N }, { "F8_E4M3FNUZ", 8, DTYPE_N }, { "F8_E5M2FNUZ", 8, DTYPE_N },
-    { "I16", 16, DTYPE_I16 }, { "U16", 16, DTYPE_N }, { "F16", 16, DTYPE_F16 }, { "BF16", 16, DTYPE_BF16 },
-    { "I32", 32, DTYPE_I32 }, { "U32", 32, DTYPE_N }, { "F32", 32, DTYPE_F32 }, { "C64", 64, DTYPE_C64 },
-    { "F64", 64, DTYPE_F64 }, { "I64", 64, DTYPE_I64 }, { "U64", 64, DTYPE_N },
+    { "BOOL", 8, DTYPE_BOOL }, { "F4", 4, DTYPE_F4X2 }, { "F6_E2M3", 6, DTYPE_N }, { "F6_E3M2", 6, DTYPE_N },
+    { "U8", 8, DTYPE_U8 }, { "I8", 8, DTYPE_I8 }, { "F8_E5M2", 8, DTYPE_F8_E5M2 }, { "F8_E4M3", 8, DTYPE_F8_E4M3 },
+    { "F8_E8M0", 8, DTYPE_F8_E8M0 }, { "F8_E4M3FNUZ", 8, DTYPE_F8_E4M3FNUZ },
+    { "F8_E5M2FNUZ", 8, DTYPE_F8_E5M2FNUZ }, { "I16", 16, DTYPE_I16 }, { "U16", 16, DTYPE_U16 },
+    { "F16", 16, DTYPE_F16 }, { "BF16", 16, DTYPE_BF16 }, { "I32", 32, DTYPE_I32 }, { "U32", 32, DTYPE_U32 },
+    { "F32", 32, DTYPE_F32 }, { "C64", 64, DTYPE_C64 }, { "F64", 64, DTYPE_F64 }, { "I64", 64, DTYPE_I64 },
+    { "U64", 64, DTYPE_U64 },
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 
@@ -35,6 +36,7 @@ struct meta {
 
 struct safetensors_entry {
     struct safetensors_tensor pub;
+    int64_t *shape;                     /* pub.shape */
     uint64_t begin, end;                /* offsets in the data, as written */
     uint64_t said;                      /* byte of the header where it begins, for messages */
     int bits;                           /* of an element */
@@ -315,7 +317,7 @@ static int read_shape(struct scan *s, struct safetensors_entry *t)
         return rc < 0 ? -1 : fail(s, s->at, "header: too large");
     memcpy(shape, dims, (size_t)n * sizeof *shape);
     t->pub.ndim = n;
-    t->pub.shape = shape;
+    t->pub.shape = t->shape = shape;
     return 0;
 }
 
@@ -425,6 +427,17 @@ static int tensor_bytes(const struct scan *s, const struct safetensors_entry *t,
     return 0;
 }
 
+/* Numbers of 4 bits lie in pairs: the last dimension counts bytes from here on, as torch has it. */
+static void count_pairs(struct safetensors_entry *t)
+{
+    int64_t *last = t->pub.ndim ? &t->shape[t->pub.ndim - 1] : NULL;
+
+    if (last && *last % 2 == 0)
+        *last /= 2;
+    else
+        t->pub.dtype = DTYPE_N;
+}
+
 static int check_places(struct scan *s, uint64_t file_size)
 {
     struct safetensors *st = s->st;
@@ -445,6 +458,8 @@ static int check_places(struct scan *s, uint64_t file_size)
         if (t->end - t->begin != len)
             return bad_tensor(s, t, "its shape needs %llu bytes, its data_offsets hold %llu", (unsigned long long)len,
                               (unsigned long long)(t->end - t->begin));
+        if (t->pub.dtype == DTYPE_F4X2)
+            count_pairs(t);
         t->pub.at = data + t->begin;
         t->pub.len = len;
         at = t->end;

@@ -23,8 +23,8 @@ enum { SAFETENSORS_MAX_DIM = 16 };
 struct safetensors_tensor {
     const char *name;                   /* UTF-8; belongs to the file */
     const char *spelling;               /* of the dtype: "BF16" */
-    enum dtype dtype;                   /* DTYPE_N for those we have no name for (F8_E4M3 ...) */
-    int ndim;
+    enum dtype dtype;                   /* DTYPE_N of F6_*, and of F4 with an odd last dimension: torch has no such */
+    int ndim;                           /* of F4 the shape in bytes, as torch has it: the last dimension is halved */
     const int64_t *shape;               /* elements, outermost first */
     uint64_t at;                        /* first byte, from the start of the file */
     uint64_t len;                       /* bytes */
@@ -48,11 +48,13 @@ uint64_t safetensors_header_bytes(const struct safetensors *st);                
 
 struct safetensors_out {
     const char *name;                   /* UTF-8 */
-    enum dtype dtype;                   /* not DTYPE_C128 */
+    enum dtype dtype;                   /* one that safetensors_has() */
     int ndim;
     const int64_t *shape;
     uint64_t at, len;                   /* filled in: place in the file, bytes */
 };
+/* Do safetensors have that type? They lack C128, C32, the quantized types and BITS*. */
+bool safetensors_has(enum dtype t);
 /*
  * Place n tensors as the reference does (by dtype, then by name, without gaps) and append
  * everything before the data to *header, with {"format":"pt"} as metadata, without which

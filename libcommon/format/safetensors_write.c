@@ -10,18 +10,27 @@ enum { LENGTH_BYTES = 8, ALIGN = 8 };
 
 /* In the reference's order: the last ones come first in a file. */
 static const struct { enum dtype dtype; const char *name; } types[] = {
-    { DTYPE_BOOL, "BOOL" }, { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" }, { DTYPE_I16, "I16" }, { DTYPE_F16, "F16" },
-    { DTYPE_BF16, "BF16" }, { DTYPE_I32, "I32" }, { DTYPE_F32, "F32" }, { DTYPE_C64, "C64" }, { DTYPE_F64, "F64" },
-    { DTYPE_I64, "I64" },
+    { DTYPE_BOOL, "BOOL" }, { DTYPE_F4X2, "F4" }, { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" },
+    { DTYPE_F8_E5M2, "F8_E5M2" }, { DTYPE_F8_E4M3, "F8_E4M3" }, { DTYPE_F8_E8M0, "F8_E8M0" },
+    { DTYPE_F8_E4M3FNUZ, "F8_E4M3FNUZ" }, { DTYPE_F8_E5M2FNUZ, "F8_E5M2FNUZ" }, { DTYPE_I16, "I16" },
+    { DTYPE_U16, "U16" }, { DTYPE_F16, "F16" }, { DTYPE_BF16, "BF16" }, { DTYPE_I32, "I32" }, { DTYPE_U32, "U32" },
+    { DTYPE_F32, "F32" }, { DTYPE_C64, "C64" }, { DTYPE_F64, "F64" }, { DTYPE_I64, "I64" }, { DTYPE_U64, "U64" },
 };
+enum { N_TYPES = sizeof types / sizeof *types };
 
+/* N_TYPES: safetensors have no such type. */
 static int type_number(enum dtype dtype)
 {
     int i = 0;
 
-    while (types[i].dtype != dtype)
+    while (i < N_TYPES && types[i].dtype != dtype)
         i++;
     return i;
+}
+
+bool safetensors_has(enum dtype t)
+{
+    return type_number(t) < N_TYPES;
 }
 
 /* Then names, as bytes. */
@@ -58,8 +67,9 @@ static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
 {
     put_string(sb, t->name);
     strbuf_addf(sb, ":{\"dtype\":\"%s\",\"shape\":[", types[type_number(t->dtype)].name);
-    for (int i = 0; i < t->ndim; i++)
-        strbuf_addf(sb, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    for (int i = 0; i < t->ndim; i++)           /* of F4 numbers are counted, two of which are a byte */
+        strbuf_addf(sb, "%s%lld", i ? "," : "",
+                    (long long)t->shape[i] * (t->dtype == DTYPE_F4X2 && i == t->ndim - 1 ? 2 : 1));
     strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));
 }
 
@@ -77,6 +87,11 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
     for (int i = 0; i < n; i++) {
         if (i && strcmp(t[i - 1].name, t[i].name) == 0) {
             err_data(e, path, ERR_NO_BYTE, "tensor %.200s: stands twice", t[i].name);
+            return -1;
+        }
+        if (!safetensors_has(t[i].dtype) || (t[i].dtype == DTYPE_F4X2 && t[i].ndim == 0)) {
+            err_data(e, path, ERR_NO_BYTE, "tensor %.200s: safetensors have no type for %s%s", t[i].name,
+                     dtype_torch_name(t[i].dtype), t[i].ndim ? "" : " without dimensions");
             return -1;
         }
         t[i].len = (uint64_t)dtype_size(t[i].dtype);

@@ -300,6 +300,12 @@ static int64_t float_order(uint64_t v, int bits)
     return v & sign ? -magnitude : magnitude;
 }
 
+static bool is_unsigned(enum dtype t)
+{
+    return t == DTYPE_U8 || t == DTYPE_BOOL || t == DTYPE_U16 || t == DTYPE_U32 || t == DTYPE_U64 || t == DTYPE_QU8 ||
+           t == DTYPE_F8_E8M0;
+}
+
 uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
 {
     int size = dtype_size(t);
@@ -308,20 +314,19 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
 
     if (memcmp(a, b, (size_t)size) == 0)
         return 0;
-    if (t == DTYPE_C64 || t == DTYPE_C128)
+    if (dtype_is_complex(t) || !dtype_is_number(t))
         return STATS_NO_ULPS;
     memcpy(&x, a, (size_t)size);
     memcpy(&y, b, (size_t)size);
-    if (dtype_is_float(t)) {
+    if (dtype_is_signed_magnitude(t)) {
         bool a_nan = isnan(dtype_value(t, a)), b_nan = isnan(dtype_value(t, b));
 
         if (a_nan || b_nan)
             return a_nan && b_nan ? 0 : STATS_NO_ULPS;
         i = float_order(x, size * 8);
         k = float_order(y, size * 8);
-    } else if (t == DTYPE_U8 || t == DTYPE_BOOL) {
-        i = (int64_t)x;
-        k = (int64_t)y;
+    } else if (is_unsigned(t)) {
+        return x > y ? x - y : y - x;
     } else {
         int shift = 64 - size * 8;
 

@@ -298,8 +298,8 @@ static void combine_one(const void *const *copy, int n, uint64_t at, enum dtype 
                         enum replica_policy policy, char *out)
 {
     size_t size = (size_t)dtype_size(dtype);
-    bool complex = dtype == DTYPE_C64 || dtype == DTYPE_C128;
-    enum dtype real = dtype == DTYPE_C64 ? DTYPE_F32 : dtype == DTYPE_C128 ? DTYPE_F64 : dtype;
+    bool complex = dtype_is_complex(dtype);
+    enum dtype real = dtype_real(dtype);
     char value[16];
 
     if (policy == REPLICAS_AVERAGE && average(copy, n, at, real, value) &&

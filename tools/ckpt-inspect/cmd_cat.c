@@ -182,23 +182,27 @@ static void print_float(const struct printer *p, double v)
 
 static void print_value(const struct printer *p, const uint8_t *b)
 {
+    const enum dtype part = dtype_real(p->dtype);
+    uint64_t u;
     int64_t i;
 
-    switch (p->dtype) {
-    case DTYPE_I64:
-        memcpy(&i, b, sizeof i);                /* a double would lose digits */
+    /* Whole numbers of 64 bits: a double would lose digits. */
+    if (p->dtype == DTYPE_I64) {
+        memcpy(&i, b, sizeof i);
         fprintf(p->f, "%" PRId64, i);
-        break;
-    case DTYPE_C64:
-    case DTYPE_C128:
+    } else if (p->dtype == DTYPE_U64) {
+        memcpy(&u, b, sizeof u);
+        fprintf(p->f, "%" PRIu64, u);
+    } else if (part != p->dtype) {
         fputs(p->json ? "[" : "(", p->f);
-        print_float(p, dtype_value(p->dtype, b));
+        print_float(p, dtype_value(part, b));
         fputc(',', p->f);
-        print_float(p, dtype_value(p->dtype == DTYPE_C64 ? DTYPE_F32 : DTYPE_F64, b + dtype_size(p->dtype) / 2));
+        print_float(p, dtype_value(part, b + dtype_size(part)));
         fputs(p->json ? "]" : ")", p->f);
-        break;
-    default:
+    } else if (dtype_is_weight(p->dtype)) {
         print_float(p, dtype_value(p->dtype, b));
+    } else {
+        fprintf(p->f, "%.0f", dtype_value(p->dtype, b));        /* a whole number of at most 32 bits */
     }
 }
 

@@ -55,10 +55,11 @@ static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
         json_object_set_new(o, "first_index", json_integer((json_int_t)sd->first));
         json_object_set_new(o, "n_not_finite", json_integer((json_int_t)sd->n_not_finite));
         json_object_set_new(o, "max_ulps", out_ulps(sd->max_ulps));
-        /* Over the finite ones; of none there is no largest. */
-        json_object_set_new(o, "max_abs", sd->n_not_finite < sd->n_differ ? out_real(sd->max_abs) : json_null());
-        json_object_set_new(o, "rel_l2",
-                            sd->n_not_finite < sd->n_differ ? out_real(stats_diff_rel_l2(sd)) : json_null());
+        /* Over the finite ones; of none, and of bits that are no numbers, there is no largest. */
+        const bool any = sd->n_not_finite < sd->n_differ && dtype_is_number(t->dtype);
+
+        json_object_set_new(o, "max_abs", any ? out_real(sd->max_abs) : json_null());
+        json_object_set_new(o, "rel_l2", any ? out_real(stats_diff_rel_l2(sd)) : json_null());
     }
     return o;
 }
@@ -111,12 +112,14 @@ static void print_json(const struct inspect *in, const struct diff *d)
         "by_layout", section(d->state.by_layout)));
 }
 
-static void print_values(const struct stats_diff *sd)
+static void print_values(const struct stats_diff *sd, enum dtype t)
 {
     char ulps[32];
 
     printf("\n    %" PRIu64 " of %" PRIu64 " elements differ, from element %" PRIu64 " on\n", sd->n_differ, sd->n,
            sd->first);
+    if (!dtype_is_number(t))
+        return;
     /* A distance to an infinity is none; those that have one are told apart. */
     if (sd->n_not_finite)
         printf("    %" PRIu64 " of them by a NaN or an infinity\n", sd->n_not_finite);
@@ -141,7 +144,7 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
                out_shape_text(p->a->shape, p->a->ndim, a), dtype_name(p->b->dtype),
                out_shape_text(p->b->shape, p->b->ndim, b));
     else
-        print_values(&d->job[p->job].diff);
+        print_values(&d->job[p->job].diff, p->a->dtype);
     free(label);
 }
 

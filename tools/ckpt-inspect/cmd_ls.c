@@ -278,10 +278,12 @@ static void list_tensors(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
     char shape[160];
-    int width = 0;
+    int width = 0, types = 5;
 
-    for (int i = 0; i < v->n; i++)
+    for (int i = 0; i < v->n; i++) {
         width = (int)max_u64((uint64_t)width, strlen(out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape)));
+        types = (int)max_u64((uint64_t)types, strlen(dtype_name(v->tensor[i].dtype)));
+    }
     for (int i = 0; i < v->n; i++) {
         const struct view_tensor *t = &v->tensor[i];
 
@@ -289,7 +291,8 @@ static void list_tensors(const struct inspect *in, const struct view *v)
             json_array_append_new(a, tensor_json(v, t, in->cli.verbose));
             continue;
         }
-        printf("%-*s  %-5s  %s\n", width, out_shape_text(t->shape, t->ndim, shape), dtype_name(t->dtype), t->name);
+        printf("%-*s  %-*s  %s\n", width, out_shape_text(t->shape, t->ndim, shape), types, dtype_name(t->dtype),
+               t->name);
         if (in->cli.verbose)
             print_pieces(v, t->map, "");
     }

@@ -14,6 +14,7 @@ struct pickle_known {
 static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
     {"torch._utils", "_rebuild_tensor_v2", USE_CALL | USE_VALUE},
+    {"torch._utils", "_rebuild_tensor_v3", USE_CALL | USE_VALUE},
     {"torch._utils", "_rebuild_parameter", USE_CALL},
     {"torch._utils", "_rebuild_parameter_with_state", USE_CALL},
     {"torch._tensor", "_rebuild_from_type_v2", USE_CALL},
@@ -21,12 +22,6 @@ static const struct pickle_known known[] = {
     {"torch", "Size", USE_CALL | USE_VALUE},
     {"torch", "device", USE_CALL | USE_VALUE},
     {"torch.storage", "UntypedStorage", USE_VALUE},
-    {"torch", "float64", USE_VALUE},            {"torch", "float32", USE_VALUE},
-    {"torch", "float16", USE_VALUE},            {"torch", "bfloat16", USE_VALUE},
-    {"torch", "int64", USE_VALUE},              {"torch", "int32", USE_VALUE},
-    {"torch", "int16", USE_VALUE},              {"torch", "int8", USE_VALUE},
-    {"torch", "uint8", USE_VALUE},              {"torch", "bool", USE_VALUE},
-    {"torch", "complex64", USE_VALUE},          {"torch", "complex128", USE_VALUE},
     {"collections", "OrderedDict", USE_CALL | USE_VALUE},
     {"collections", "deque", USE_CALL | USE_VALUE},
     {"collections", "Counter", USE_CALL | USE_VALUE},
@@ -66,12 +61,14 @@ static const struct pickle_known known[] = {
     {"pathlib", "PosixPath", USE_CALL},
 };
 
-/* By dtype: "torch." + name is the storage's class. */
+/* By dtype: "torch." + name is the storage's class; NULL: torch keeps those in an UntypedStorage. */
 static const char *const storages[DTYPE_N] = {
     [DTYPE_F64] = "DoubleStorage", [DTYPE_F32] = "FloatStorage", [DTYPE_F16] = "HalfStorage",
     [DTYPE_BF16] = "BFloat16Storage", [DTYPE_I64] = "LongStorage", [DTYPE_I32] = "IntStorage",
     [DTYPE_I16] = "ShortStorage", [DTYPE_I8] = "CharStorage", [DTYPE_U8] = "ByteStorage",
     [DTYPE_BOOL] = "BoolStorage", [DTYPE_C64] = "ComplexFloatStorage", [DTYPE_C128] = "ComplexDoubleStorage",
+    [DTYPE_QI8] = "QInt8Storage", [DTYPE_QU8] = "QUInt8Storage", [DTYPE_QI32] = "QInt32Storage",
+    [DTYPE_QU4X2] = "QUInt4x2Storage", [DTYPE_QU2X4] = "QUInt2x4Storage",
 };
 
 static const char *const builtins[] = {
@@ -100,7 +97,7 @@ bool pickle_storage_dtype(const struct pk *g, enum dtype *dtype, bool *raw)
     if (*raw)
         return true;
     for (int t = 0; t < DTYPE_N; t++)
-        if (strcmp(g->name, storages[t]) == 0 && strcmp(g->module, "torch") == 0) {
+        if (storages[t] && strcmp(g->name, storages[t]) == 0 && strcmp(g->module, "torch") == 0) {
             *dtype = (enum dtype)t;
             return true;
         }
@@ -110,6 +107,16 @@ bool pickle_storage_dtype(const struct pk *g, enum dtype *dtype, bool *raw)
 const char *pickle_storage_class(enum dtype dtype)
 {
     return storages[dtype];
+}
+
+bool pickle_dtype(const struct pk *g, enum dtype *dtype)
+{
+    for (int t = 0; g && g->type == PK_GLOBAL && t < DTYPE_N; t++)
+        if (strcmp(g->name, dtype_torch_name((enum dtype)t)) == 0 && strcmp(g->module, "torch") == 0) {
+            *dtype = (enum dtype)t;
+            return true;
+        }
+    return false;
 }
 
 unsigned pickle_uses(const struct pk *g)
@@ -122,7 +129,7 @@ unsigned pickle_uses(const struct pk *g)
     for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++)
         if (pickle_is_builtin(g, builtins[i]))
             return USE_CALL | USE_VALUE;
-    return pickle_storage_dtype(g, &(enum dtype){0}, &(bool){0}) ? USE_VALUE : 0;
+    return pickle_storage_dtype(g, &(enum dtype){0}, &(bool){0}) || pickle_dtype(g, &(enum dtype){0}) ? USE_VALUE : 0;
 }
 
 const struct pk *pickle_getattr_class(const struct pk *v)

@@ -26,6 +26,8 @@ bool pickle_is_builtin(const struct pk *global, const char *name);
 const struct pk *pickle_getattr_class(const struct pk *v);
 /* torch.FloatStorage and so on: its dtype; *raw: UntypedStorage, which counts bytes. */
 bool pickle_storage_dtype(const struct pk *global, enum dtype *dtype, bool *raw);
-const char *pickle_storage_class(enum dtype dtype);     /* "FloatStorage" */
+const char *pickle_storage_class(enum dtype dtype);     /* "FloatStorage"; NULL: UntypedStorage */
+/* torch.bfloat16 and so on. */
+bool pickle_dtype(const struct pk *global, enum dtype *dtype);
 
 #endif

@@ -132,7 +132,8 @@ static bool text_tensor(struct strbuf *out, const struct pk *args)
     bool raw;
 
     if (!storage || storage->type != PK_PERSID || storage->args->n < 2 ||
-        !pickle_storage_dtype(storage->args->item[1], &dtype, &raw) || !(dim = pk_items(args->item[2], &n)))
+        !pickle_storage_dtype(storage->args->item[1], &dtype, &raw) || !(dim = pk_items(args->item[2], &n)) ||
+        (raw && (args->n < 7 || !pickle_dtype(args->item[6], &dtype))))
         return false;
     strbuf_addf(out, "\"tensor %s ", dtype_name(dtype));
     text_items(out, dim, n);

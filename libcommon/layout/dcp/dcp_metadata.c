@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
-#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/pt.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
@@ -52,27 +52,6 @@ static int read_size(const struct pk *v, int64_t out[TENSOR_MAX_DIM])
         if (item[i]->type != PK_INT || (out[i] = item[i]->i) < 0)
             return -1;
     return (int)n;
-}
-
-const char *dcp_dtype_name(enum dtype t)
-{
-    static const char *const names[DTYPE_N] = {
-        [DTYPE_F64] = "float64", [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16",
-        [DTYPE_I64] = "int64", [DTYPE_I32] = "int32", [DTYPE_I16] = "int16", [DTYPE_I8] = "int8",
-        [DTYPE_U8] = "uint8", [DTYPE_BOOL] = "bool", [DTYPE_C64] = "complex64", [DTYPE_C128] = "complex128",
-    };
-
-    return names[t];
-}
-
-static bool read_dtype(const struct pk *v, enum dtype *out)
-{
-    for (int t = 0; v && v->type == PK_GLOBAL && t < DTYPE_N; t++)
-        if (pk_is_class(v, "torch", dcp_dtype_name((enum dtype)t))) {
-            *out = (enum dtype)t;
-            return true;
-        }
-    return false;
 }
 
 /* The key that brings places and chunks together. */
@@ -231,7 +210,7 @@ static bool read_tensor(struct dcp_reader *rd, struct dcp_entry *en, const struc
 {
     const struct pk *dtype = dtype_of(field(v, "properties"));
 
-    if (!read_dtype(dtype, &en->dtype)) {
+    if (!pickle_dtype(dtype, &en->dtype)) {
         char name[256];
 
         report_add(rd->r, SEV_ERROR, "dtype", rd->path, v->at, en->name, "is of type %s, which is not known here",

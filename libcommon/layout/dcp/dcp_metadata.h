@@ -53,8 +53,6 @@ struct dcp_table {
     const char *version;        /* "1.0.0"; "" where it says none */
 };
 
-const char *dcp_dtype_name(enum dtype t);       /* "bfloat16", as torch spells it */
-
 /* The whole of a .metadata. */
 struct dcp_pickle {
     const char *path;           /* for messages */

@@ -115,7 +115,7 @@ static void add_weights(struct dcp_target *t, const struct param *p)
     part = add_entry(t, 2, path, -1);
     *part = (struct dcp_part){ .map = p->state[st], .state = st, .again = p->shared_with != NULL };
     shape_entry(t, part->map, p->ndim, p->shape);
-    if (part->map->dtype <= DTYPE_BF16)         /* a float; else a buffer, which lies whole with one rank */
+    if (dtype_is_weight(part->map->dtype))      /* a float; else a buffer, which lies whole with one rank */
         part->param = p;
 }
 

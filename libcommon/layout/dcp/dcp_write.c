@@ -22,7 +22,7 @@ static struct pk *properties(struct arena *a, enum dtype t)
 
     pk_add(a, layout, pk_str(a, "torch.strided"));
     pk_add(a, format, pk_int(a, 0));
-    pk_add(a, five, pk_global(a, "torch", dcp_dtype_name(t)));
+    pk_add(a, five, pk_global(a, "torch", dtype_torch_name(t)));
     pk_add(a, five, pk_call(a, pk_global(a, "torch.serialization", "_get_layout"), layout));
     pk_add(a, five, pk_bool(a, false));
     pk_add(a, five, pk_call(a, pk_global(a, METADATA, "_MEM_FORMAT_ENCODING"), format));
@@ -157,10 +157,10 @@ static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
     item = was && was->type == PK_OBJ && was->state ? pk_items(was->state, &n) : NULL;
     if (!item || n < 1)
         return properties(a, t);
-    if (pk_is_class(item[0], "torch", dcp_dtype_name(t)))
+    if (pk_is_class(item[0], "torch", dtype_torch_name(t)))
         return was;
     state = pk_tuple(a);
-    pk_add(a, state, pk_global(a, "torch", dcp_dtype_name(t)));
+    pk_add(a, state, pk_global(a, "torch", dtype_torch_name(t)));
     for (uint32_t i = 1; i < n; i++)
         pk_add(a, state, item[i]);
     o = arena_alloc(a, sizeof *o);

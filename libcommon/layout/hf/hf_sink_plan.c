@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_sink_image.h"
 #include "libcommon/plan/tmap_permute.h"
 
@@ -207,7 +208,7 @@ static enum dtype named_dtype(const struct hf_target *t, const struct param *p, 
     for (int i = 0; i < t->src->n_values; i++)
         if (t->src->value[i].buffer && strcmp(t->src->value[i].name, p->name) == 0)
             return m->dtype;
-    if (m->dtype == DTYPE_F64 || m->dtype == DTYPE_C64 || m->dtype == DTYPE_C128)
+    if (m->dtype == DTYPE_F64 || dtype_is_complex(m->dtype))
         return DTYPE_N;
     return plan_op_of(m->dtype, t->q.config.dtype) < 0 ? m->dtype : t->q.config.dtype;
 }
@@ -230,6 +231,11 @@ static int take_named(struct hf_target *t, int param, struct err *e)
     if (to->dtype == DTYPE_N) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, of which no %s is made; without --dtype tensors "
                  "keep their types", p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
+        return -1;
+    }
+    if (t->q.format != HF_BIN && !safetensors_has(to->dtype)) {
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which safetensors do not have: --format bin does",
+                 p->name, dtype_name(to->dtype));
         return -1;
     }
     to->len = to->map->len / (uint64_t)dtype_size(to->map->dtype) * (uint64_t)dtype_size(to->dtype);

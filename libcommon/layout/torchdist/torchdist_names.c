@@ -42,8 +42,8 @@ static bool is_bucket(const char *name)
 
 static bool weight_state(enum dtype t, enum state *st)
 {
-    *st = t == DTYPE_BF16 || t == DTYPE_F16 ? STATE_BF16 : STATE_FP32;
-    return t == DTYPE_BF16 || t == DTYPE_F16 || t == DTYPE_F32 || t == DTYPE_F64;
+    *st = t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
+    return dtype_is_weight(t);
 }
 
 /* ---- stacks ---- */

@@ -1,6 +1,7 @@
 /*
  * test_base.c - errors, small memory, files, words
  */
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -8,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,8 +128,33 @@ static void values_of_every_type(void **state)
     (void)state;
     assert_true(dtype_value(DTYPE_I64, ones) == 1 && dtype_value(DTYPE_U8, ones) == 1);
     assert_true(dtype_value(DTYPE_F16, &half) == -2.5);
-    for (int t = 0; t < DTYPE_N; t++)
-        assert_true(dtype_size((enum dtype)t) > 0 && dtype_name((enum dtype)t));
+    for (int t = 0; t < DTYPE_N; t++) {
+        assert_true(dtype_size((enum dtype)t) > 0 && dtype_name((enum dtype)t) && dtype_torch_name((enum dtype)t));
+        for (int u = 0; u < t; u++)
+            assert_true(strcmp(dtype_name((enum dtype)t), dtype_name((enum dtype)u)) != 0 &&
+                        strcmp(dtype_torch_name((enum dtype)t), dtype_torch_name((enum dtype)u)) != 0);
+    }
+}
+
+/* Values as torch 2.15 converts the same bits to float64. */
+static void values_of_8_bits(void **state)
+{
+    static const struct { enum dtype t; uint8_t bits; double value; } cases[] = {
+        { DTYPE_F8_E4M3, 0x7e, 448 }, { DTYPE_F8_E4M3, 0x81, -0x1p-9 }, { DTYPE_F8_E4M3, 0x38, 1 },
+        { DTYPE_F8_E4M3, 0xff, NAN }, { DTYPE_F8_E5M2, 0x7b, 57344 }, { DTYPE_F8_E5M2, 0xfc, -INFINITY },
+        { DTYPE_F8_E5M2, 0x7d, NAN }, { DTYPE_F8_E5M2, 0x01, 0x1p-16 }, { DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
+        { DTYPE_F8_E4M3FNUZ, 0x80, NAN }, { DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 }, { DTYPE_F8_E5M2FNUZ, 0xff, -57344 },
+        { DTYPE_F8_E5M2FNUZ, 0x80, NAN }, { DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 }, { DTYPE_F8_E8M0, 0x7f, 1 },
+        { DTYPE_F8_E8M0, 0x00, 0x1p-127 }, { DTYPE_F8_E8M0, 0xff, NAN }, { DTYPE_QI8, 0xff, -1 }, { DTYPE_QU8, 0xff, 255 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double v = dtype_value(cases[i].t, &cases[i].bits);
+
+        if (!(v == cases[i].value || (isnan(v) && isnan(cases[i].value))))
+            fail_msg("%s %02x: got %g, want %g", dtype_name(cases[i].t), cases[i].bits, v, cases[i].value);
+    }
 }
 
 static void replace_is_whole_or_nothing(void **state)
@@ -320,7 +347,8 @@ int main(void)
         cmocka_unit_test(errors_say_the_place_first), cmocka_unit_test(sizes_and_numbers),
         cmocka_unit_test(nearest_words), cmocka_unit_test(natural_order),
         cmocka_unit_test(arenas_have_a_ceiling), cmocka_unit_test(bf16_rounds_to_even),
-        cmocka_unit_test(values_of_every_type), cmocka_unit_test(replace_is_whole_or_nothing),
+        cmocka_unit_test(values_of_every_type), cmocka_unit_test(values_of_8_bits),
+        cmocka_unit_test(replace_is_whole_or_nothing),
         cmocka_unit_test(windows_and_short_files), cmocka_unit_test(folders_go_without_following_links),
         cmocka_unit_test(paths), cmocka_unit_test(names_are_found_among_many),
         cmocka_unit_test(parameters_are_found_by_name),

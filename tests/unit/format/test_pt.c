@@ -321,6 +321,53 @@ static void test_build(void **state)
     free(again);
 }
 
+/* Types that torch keeps in storages of bytes: read, and written as torch would. */
+static void test_untyped(void **state)
+{
+    static const enum dtype types[] = {
+        DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_F8_E8M0, DTYPE_F4X2, DTYPE_U16,
+        DTYPE_U32, DTYPE_U64, DTYPE_C32, DTYPE_BC32, DTYPE_BITS8, DTYPE_BITS16,
+    };
+    enum { N = sizeof types / sizeof *types };
+    struct files *f = files_new();
+    struct err e = {0};
+    struct pt *pt = pt_open(f, files_add_path(f, "tests/data/pt/dtypes.pt", &e), &e), *built;
+    struct strbuf text = {0};
+    uint8_t *bytes;
+    uint64_t size;
+
+    (void)state;
+    if (!pt)
+        fail_msg("%s", e.msg);
+    assert_int_equal(pt_build("p", pt_root(pt), pt, f, &bytes, &size, &e), 0);
+    built = pt_open(f, files_add_mem(f, bytes, size, "built.pt"), &e);
+    if (!built)
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < N; i++) {
+        const char *name = dtype_torch_name(types[i]);
+        struct pt_tensor t;
+        uint8_t *elems;
+        size_t n;
+
+        assert_true(pt_tensor(pt, pk_get(pt_root(pt), name), &t));
+        assert_int_equal(t.dtype, types[i]);
+        assert_int_equal(t.n_elems, 16 / dtype_size(types[i]));
+        elems = elements(pt, f, pk_get(pt_root(pt), name), &n);
+        assert_int_equal(n, 16);
+        for (int k = 0; k < 16; k++)
+            assert_int_equal(elems[k], i + 8 + k);      /* the second row of bytes that count up from i */
+        free(elems);
+        same_tensor(pt, built, f, name);
+    }
+    pk_text(pk_get(pt_root(built), "uint16"), &text);
+    assert_string_equal(text.buf, "\"tensor u16 [2, 4]\"");
+    strbuf_free(&text);
+    pt_close(built);
+    pt_close(pt);
+    files_free(f);
+    free(bytes);
+}
+
 static void test_build_notices_damage(void **state)
 {
     struct files *f = files_new();
@@ -532,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_classes),
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_build),
+        cmocka_unit_test(test_untyped),
         cmocka_unit_test(test_build_notices_damage),
         cmocka_unit_test(test_build_stray_storage),
         cmocka_unit_test(test_image),

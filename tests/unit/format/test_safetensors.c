@@ -184,7 +184,7 @@ static void test_reads(void **state)
     assert_int_equal(safetensors_n(o.st), 2);
     t = safetensors_tensor(o.st, 0);
     assert_string_equal(t->name, "\xc3\xa9\xf0\x9f\x98\x80\n");
-    assert_int_equal(t->dtype, DTYPE_N);
+    assert_int_equal(t->dtype, DTYPE_F8_E4M3);
     assert_string_equal(t->spelling, "F8_E4M3");
     t = safetensors_find(o.st, "z");
     assert_ptr_equal(t, safetensors_tensor(o.st, 1));
@@ -198,6 +198,34 @@ static void test_reads(void **state)
     assert_string_equal(safetensors_meta(o.st, "format"), "pt");
     assert_null(safetensors_meta(o.st, "other"));
     done(&o);
+}
+
+/* Of F4 the header counts numbers and torch pairs; what fills no pair, and F6, has no type of torch's. */
+static void test_four_bits(void **state)
+{
+    struct opened o = open_text("{" TENSOR("a", "F4", "3,8", 0, 12) "," TENSOR("b", "F4", "8,3", 12, 24) ","
+                                TENSOR("c", "F6_E2M3", "4", 24, 27) "}", 27);
+    struct safetensors_out t = { .name = "a", .dtype = DTYPE_F4X2, .ndim = 2, .shape = (const int64_t[]){ 3, 4 } };
+    struct strbuf header = {0};
+    struct err e = {0};
+    uint64_t size;
+
+    (void)state;
+    assert_non_null(o.st);
+    assert_int_equal(safetensors_find(o.st, "a")->dtype, DTYPE_F4X2);
+    assert_int_equal(safetensors_find(o.st, "a")->shape[1], 4);
+    assert_int_equal(safetensors_find(o.st, "a")->len, 12);
+    assert_int_equal(safetensors_find(o.st, "b")->dtype, DTYPE_N);
+    assert_int_equal(safetensors_find(o.st, "b")->shape[1], 3);
+    assert_int_equal(safetensors_find(o.st, "c")->dtype, DTYPE_N);
+    done(&o);
+    assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), 0);
+    assert_non_null(strstr(header.buf + 8, "\"dtype\":\"F4\",\"shape\":[3,8],\"data_offsets\":[0,12]"));
+    header.len = 0;
+    t.dtype = DTYPE_QI8;
+    assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), -1);
+    assert_string_equal(e.msg, "x: tensor a: safetensors have no type for qint8");
+    strbuf_free(&header);
 }
 
 /* ---- writing ---- */
@@ -303,7 +331,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepts), cmocka_unit_test(test_refuses_json), cmocka_unit_test(test_refuses_places),
-        cmocka_unit_test(test_refuses_lengths), cmocka_unit_test(test_deep), cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_refuses_lengths), cmocka_unit_test(test_deep), cmocka_unit_test(test_reads), cmocka_unit_test(test_four_bits),
         cmocka_unit_test(test_layout), cmocka_unit_test(test_layout_order),
     };
 

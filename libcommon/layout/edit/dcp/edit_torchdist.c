@@ -428,7 +428,7 @@ int edit_core_cast(struct edit *x, enum dtype to, struct err *e)
     if (put_arg(x, "args.bf16", -1, pk_bool(a, to == DTYPE_BF16), e) < 0 ||
         put_arg(x, "args.fp16", -1, pk_bool(a, to == DTYPE_F16), e) < 0)
         return -1;
-    return put_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dcp_dtype_name(to)), e);
+    return put_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dtype_torch_name(to)), e);
 }
 
 static int64_t arg_of(const struct edit *x, const char *key)
