@@ -98,7 +98,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -l
     if [ $n_made -ge 2 ]; then pass; else fail "no kill came between the rename and the exchange"; fi
     # A file system without the exchange.
     cp -r "$W/was" "$W/tag"
-    check_exit "no exchange" 1 "rollback removes it" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
+    check_exit "no exchange" 1 "rollback removes that" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
         ASAN_OPTIONS=verify_asan_link_order=0 ckpt-edit -q zero --in-place '*' "$W/tag"
     check "no exchange: rollback" ckpt-edit -q rollback "$W/tag"
     check "no exchange: as it was" diff -r "$W/was" "$W/tag"
