@@ -114,7 +114,8 @@ static int check_space(const struct source *s, const struct sink *k, const struc
         char a[16], b[16];
 
         errno = ENOSPC;
-        err_sys(e, st->out, "needs %s, %s are free", bytes_text(need, a), bytes_text(room, b));
+        err_sys(e, st->out, "needs %s, %s are free%s%s", bytes_text(need, a), bytes_text(room, b),
+                k->room_advice ? "; " : "", k->room_advice ? k->room_advice : "");
         return -1;
     }
     return 0;

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <fnmatch.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,7 +31,7 @@ struct row {
     bool marks;                 /* nothing else has it: the folder holds that form */
 };
 
-enum { TWIN_MAX = 64 << 20 };   /* bytes of a file that are compared */
+enum { COMPARE_BYTES = 1 << 20 };   /* at a time */
 
 #define D5 "[0-9][0-9][0-9][0-9][0-9]"
 
@@ -133,11 +134,20 @@ static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 
 static bool same_bytes(const char *a, const char *b)
 {
-    struct err ignored = {0};
-    uint64_t n, m;
-    char *x = file_slurp(a, TWIN_MAX, &n, &ignored), *y = x ? file_slurp(b, TWIN_MAX, &m, &ignored) : NULL;
-    bool same = y && n == m && memcmp(x, y, n) == 0;
+    char *x = xmalloc(COMPARE_BYTES), *y = xmalloc(COMPARE_BYTES);
+    FILE *f = fopen(a, "re"), *g = f ? fopen(b, "re") : NULL;
+    bool same = g != NULL, more = same;
 
+    while (more) {
+        size_t n = fread(x, 1, COMPARE_BYTES, f), m = fread(y, 1, COMPARE_BYTES, g);
+
+        same = n == m && memcmp(x, y, n) == 0 && !ferror(f) && !ferror(g);
+        more = same && n == COMPARE_BYTES;
+    }
+    if (g)
+        fclose(g);
+    if (f)
+        fclose(f);
     free(x);
     free(y);
     return same;
@@ -167,14 +177,15 @@ static const char *why_foreign(const struct look *k, const char *path, const str
 
     if (st->st_dev != k->dev)
         return " (something is mounted there)";
+    if ((S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)) &&
+        (forms_of(path, S_ISDIR(st->st_mode), &marks) & k->forms))
+        return NULL;                    /* before the twin, which is read */
     if (has_twin(k, path, st))
         return NULL;
     if (S_ISLNK(st->st_mode))
         return " (a symbolic link)";
     if (!S_ISREG(st->st_mode) && !S_ISDIR(st->st_mode))
         return " (neither file nor folder)";
-    if (forms_of(path, S_ISDIR(st->st_mode), &marks) & k->forms)
-        return NULL;
     if (k->what == REPLACE_OUT && k->forms && S_ISREG(st->st_mode) &&
         (strcmp(path, MANIFEST_NAME) == 0 ? manifest_is_ours(k->top) : manifest_holds(k->top, path)))
         return NULL;

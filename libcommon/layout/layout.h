@@ -273,6 +273,7 @@ struct sink {
     char *dir;
     bool no_optimizer;          /* leaves the flat states behind: tied copies are not compared */
     bool no_manifest;           /* the result gets none */
+    const char *room_advice;    /* what saves room, for the message when it is short; NULL: nothing does */
     int n_drifted;              /* parameter states whose copies disagreed, where no plan item counts them */
     void *priv;
 };

@@ -160,8 +160,38 @@ if mount -t tmpfs -o size=60m tmpfs "$W/small" 2>/dev/null; then
     head -c 20000000 /dev/zero >"$W/small/neighbour" 2>/dev/null
     check_exit "a full disk" 1 "No space left" ckpt-edit -q zero --in-place '*' "$W/small/tag"
     check "a full disk: as it was" diff -r "$W/was" "$W/small/tag"
+    truncate -s -4000000 "$W/small/neighbour"
+    check_exit "a full disk: the way that needs no room" 1 "--hard-links shares the files that stay" \
+        ckpt-edit -q set args.lr=1 "$W/small/tag" "$W/small/out"
+    check "a full disk: hard links" ckpt-edit -q --hard-links set args.lr=1 "$W/small/tag" "$W/small/out"
+    check "a full disk: as it was" diff -r "$W/was" "$W/small/tag"
     umount "$W/small"
 else
     echo "cannot mount a tmpfs here: the full disk is not tested"
+fi
+
+# A file system with reflinks: what stays takes no room, and a write into OUT leaves IN as it is.
+truncate -s 300M "$W/btrfs.img"
+if command -v mkfs.btrfs >/dev/null && mkfs.btrfs -q "$W/btrfs.img" >/dev/null 2>&1 &&
+   mount -o loop "$W/btrfs.img" "$W/small" 2>/dev/null; then
+    cp -r "$W/was" "$W/small/in"
+    check_exit "reflinks: set" 0 "shared with IN by reflinks" ckpt-edit set args.lr=1 "$W/small/in" "$W/small/out"
+    check_exit "reflinks: dry run" 0 "files shared by reflinks" ckpt-edit -n set args.lr=2 "$W/small/in" "$W/small/no"
+    check "reflinks: sound" ckpt-inspect verify -q "$W/small/out"
+    for f in "$W/small/out"/*; do printf X | dd of="$f" bs=1 seek=100 conv=notrunc 2>/dev/null; done
+    check "reflinks: IN as it was" diff -r "$W/was" "$W/small/in"
+    check_exit "reflinks: from another file system" 0 "copied" ckpt-edit set args.lr=1 "$W/was" "$W/small/far"
+    check_exit "reflinks: in place" 0 "by reflinks" ckpt-edit set -i args.lr=1 "$W/small/in"
+    check "reflinks: rollback" ckpt-edit -q rollback "$W/small/in"
+    check "reflinks: IN as it was" diff -r "$W/was" "$W/small/in"
+    # Killed while it writes, and gone on.
+    (ulimit -f 1; exec ckpt-edit -q set args.lr=1 "$W/small/in" "$W/small/two") >/dev/null 2>&1
+    if [ -e "$W/small/two.part.job" ]; then resume=--resume; else resume=; fi
+    # shellcheck disable=SC2086
+    check "reflinks: gone on" ckpt-edit -q set $resume args.lr=1 "$W/small/in" "$W/small/two"
+    check "reflinks: sound" ckpt-inspect verify -q "$W/small/two"
+    umount "$W/small"
+else
+    echo "no btrfs can be mounted here: reflinks are not tested"
 fi
 finish

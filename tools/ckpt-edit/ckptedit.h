@@ -17,7 +17,7 @@ struct ckptedit {
     int n_args;
     const char *in, *out;       /* out: the folder that is made, with --in-place swap_before(in) */
     char *place;                /* with --in-place, rollback, commit: swap_folder() of what was given */
-    bool in_place, any_type, moments;
+    bool in_place, any_type, moments, hard_links;
     const char *weights;        /* "0.5,0.3,0.2" */
     const char *init;           /* "normal:0.02" */
     double decay;

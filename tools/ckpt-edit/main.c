@@ -48,7 +48,8 @@ static void find_folders(struct ckptedit *j, unsigned mark)
         strbuf_addf(&j->shape, "%s\n", j->arg[i]);
     strbuf_addf(&j->shape, "%s\n%s\n%.17g\n%d", j->weights ? j->weights : "", j->init ? j->init : "",
                 j->decay, j->moments);
-    strbuf_addf(&j->shape, "\n%lld %lld %lld", (long long)j->step, (long long)j->samples, (long long)j->tokens);
+    strbuf_addf(&j->shape, "\n%lld %lld %lld %d", (long long)j->step, (long long)j->samples, (long long)j->tokens,
+                j->hard_links);
 }
 
 static int work(struct ckptedit *j)

@@ -27,6 +27,9 @@ static const struct option_row rows[] = {
       .marks = CMD_RETAG | CMD_VOCAB },
     { "init", .arg = "HOW", .help = "what new rows hold: mean (of all rows, the default), zero, or normal:STD, random "
       "numbers around 0 that are the same in every run (vocab)", FIELD(init), .marks = CMD_VOCAB },
+    { "hard-links", .help = "files that stay are hard links to IN's: no room is needed, and a write into one of "
+      "OUT changes IN (default: shared blocks where the file system has reflinks, else copies)", FIELD(hard_links),
+      .marks = CMD_CHANGES },
     { "force", 'f', .help = "replace OUT", FIELD(cli.force), .marks = CMD_CHANGES },
     { "resume", .help = "finish what a killed run began", FIELD(cli.resume),
       .marks = CMD_CHANGES },
@@ -44,11 +47,13 @@ static const char head[] =
     "       ckpt-edit COMMAND --in-place [options] ARGUMENT... IN\n"
     "       ckpt-edit average|ema [options] IN IN2... OUT\n"
     "Surgery on a checkpoint: OUT is IN with something changed. Files that stay as they are\n"
-    "are shared with IN (reflinks or hard links), so OUT costs what changes; IN is never\n"
-    "written to. Every checksum and the manifest are right afterwards, and a run that is\n"
-    "killed leaves no OUT. IN is a tag folder (3D shards, ZeRO, universal .pt), a model\n"
-    "folder of Transformers, a folder of torch.distributed.checkpoint (DCP) or of\n"
-    "Megatron-core's torch_dist, or a folder with 'latest'.\n"
+    "share their blocks with IN where the file system has reflinks (btrfs, XFS), and are\n"
+    "copied elsewhere; the result line counts both. IN is never written to, and a write into\n"
+    "OUT leaves IN as it is, unless --hard-links is given. Every checksum and the manifest\n"
+    "are right afterwards, and a run that is killed leaves no OUT. IN is a tag folder (3D\n"
+    "shards, ZeRO, universal .pt), a model folder of Transformers, a folder of\n"
+    "torch.distributed.checkpoint (DCP) or of Megatron-core's torch_dist, or a folder with\n"
+    "'latest'.\n"
     "\nCommands:\n"
     "  put NAME[:STATE] FILE.npy  a tensor's new elements, in every copy of it there is;\n"
     "                             without STATE: of weights and masters\n"

@@ -17,9 +17,21 @@
 
 static json_t *sum_json(const struct edit_sum *sum)
 {
-    return json_pack("{s:i, s:i, s:i, s:I, s:I}", "changed", sum->n_changed, "removed", sum->n_dropped,
-                     "shared", sum->n_shared, "write_bytes", (json_int_t)sum->write_bytes,
-                     "shared_bytes", (json_int_t)sum->shared_bytes);
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:i, s:i, s:I}", "changed", sum->n_changed, "removed", sum->n_dropped,
+                     "shared", sum->n_reflinks + sum->n_hard_links, "write_bytes", (json_int_t)sum->write_bytes,
+                     "shared_bytes", (json_int_t)sum->shared_bytes, "hard_linked", sum->n_hard_links,
+                     "copied", sum->n_copied, "copied_bytes", (json_int_t)sum->copied_bytes);
+}
+
+/* What becomes of the files that stay: ", 12 copied". */
+static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *with)
+{
+    if (sum->n_reflinks)
+        strbuf_addf(sb, ", %d shared with %s by reflinks", sum->n_reflinks, with);
+    if (sum->n_hard_links)
+        strbuf_addf(sb, ", %d hard links to %s", sum->n_hard_links, with);
+    if (sum->n_copied)
+        strbuf_addf(sb, ", %d copied", sum->n_copied);
 }
 
 /* Each file that does not stay as it is. */
@@ -44,15 +56,20 @@ static void print_plan(const struct ckptedit *j, const struct edit *x, const str
         json_object_set(o, "files", files);
         cli_json(o);
     } else {
-        printf("%" PRIu64 " bytes in %d files are written, %" PRIu64 " bytes in %d files shared\n", sum->write_bytes,
-               sum->n_changed, sum->shared_bytes, sum->n_shared);
+        printf("%" PRIu64 " bytes in %d files are written", sum->write_bytes, sum->n_changed);
+        if (sum->n_copied)
+            printf(", %" PRIu64 " bytes in %d files copied", sum->copied_bytes, sum->n_copied);
+        if (sum->n_reflinks + sum->n_hard_links)
+            printf(", %" PRIu64 " bytes in %d files shared by %s", sum->shared_bytes,
+                   sum->n_reflinks + sum->n_hard_links, sum->n_hard_links ? "hard links" : "reflinks");
+        printf("\n");
     }
     json_decref(files);
 }
 
 static void tell(const struct ckptedit *j, const struct edit_sum *sum, const struct convert_result *res)
 {
-    char what[128];
+    struct strbuf what = {0};
 
     if (j->cli.json) {
         json_t *o = sum_json(sum);
@@ -62,9 +79,10 @@ static void tell(const struct ckptedit *j, const struct edit_sum *sum, const str
         cli_json(o);
         return;
     }
-    snprintf(what, sizeof what, "%d files changed, %d shared with %s", sum->n_changed, sum->n_shared,
-             j->in_place ? "what was there" : "IN");
-    convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what, res);
+    strbuf_addf(&what, "%d files changed", sum->n_changed);
+    add_kept(&what, sum, j->in_place ? j->out : "IN");
+    convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what.buf, res);
+    strbuf_free(&what);
 }
 
 /* What all of it is told as, where it is written anew. */
@@ -105,11 +123,12 @@ int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
     return fd;
 }
 
-static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const struct edit_sum *sum, struct err *e)
+static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct convert_opts o = convert_cli_opts(&j->cli, j->out, j->shape.buf);
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct convert_result res;
+    struct edit_sum sum;
 
     o.part = 0;
     o.n_parts = 1;
@@ -122,10 +141,11 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, const
     }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
+    edit_count(x, &sum);                /* as it was done */
     if (edit_anew(x))
         tell_anew(j, x, &res);
     else
-        tell(j, sum, &res);
+        tell(j, &sum, &res);
     return 0;
 }
 
@@ -156,13 +176,14 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
     int rc = x && change(j, s, x, e) == 0 ? edit_settle(x, e) : -1;
 
     if (rc == 0) {
+        edit_place(x, &(struct edit_place){ j->out, j->hard_links, j->cli.accept_mismatch });
         edit_count(x, &sum);
         if (j->cli.dry_run && edit_anew(x))
             rc = preview_anew(j, x, e);
         else if (j->cli.dry_run)
             print_plan(j, x, &sum);
         else
-            rc = write_out(j, s, x, &sum, e);
+            rc = write_out(j, s, x, e);
     }
     edit_free(x);
     return rc;

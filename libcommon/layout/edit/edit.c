@@ -383,8 +383,12 @@ void edit_count(const struct edit *x, struct edit_sum *sum)
     memset(sum, 0, sizeof *sum);
     for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
         if (strcmp(what, "kept") == 0 || strcmp(what, "renamed") == 0) {
-            sum->n_shared++;
-            sum->shared_bytes += bytes;
+            const enum edit_way way = x->file[i].way;
+
+            sum->n_reflinks += way == EDIT_REFLINK;
+            sum->n_hard_links += way == EDIT_HARD_LINK;
+            sum->n_copied += way == EDIT_COPY;
+            *(way == EDIT_COPY ? &sum->copied_bytes : &sum->shared_bytes) += bytes;
         } else if (strcmp(what, "removed") == 0) {
             sum->n_dropped++;
         } else {

@@ -2,9 +2,9 @@
  * edit.h - a checkpoint written again with some of its files changed
  *
  * What changes is told first, file by file: a file goes, gets another pickled tree, or some of its bytes come from
- * elsewhere. Then edit_sink() writes a whole new folder: changed files anew, every record's CRC right; all others
- * shared with the source (a reflink, a hard link; copied where the file system has neither), so a checkpoint of 2 TB
- * costs what changes. Nothing is ever written into a file of the source.
+ * elsewhere. Then edit_sink() writes a whole new folder: changed files anew, every record's CRC right. All others share
+ * the source's blocks where the file system has reflinks, so a checkpoint of 2 TB costs what changes, and are copied
+ * elsewhere; they are hard links only where that was asked for. Nothing is ever written into a file of the source.
  *
  * Files of the kinds that hold their tensors bare are changed: .pt (3D shards, ZeRO, universal), .h5, safetensors,
  * .distcp.
@@ -61,8 +61,21 @@ MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
  */
 MUST_CHECK int edit_settle(struct edit *x, struct err *e);
 
-/* What it comes to. */
-struct edit_sum { int n_changed, n_dropped, n_shared; uint64_t write_bytes, shared_bytes; };
+/* Where the result will lie, and what may be done there. */
+struct edit_place {
+    const char *out;
+    bool hard_links;            /* files that stay are hard links to the source's, where the file system allows it */
+    bool accept_mismatch;       /* files that stay may be other than the source's manifest lists */
+};
+/* After edit_settle(): find out whether the file system of OUT can share the blocks of files that stay. */
+void edit_place(struct edit *x, const struct edit_place *p);
+
+/* What it comes to: before the sink has run by what edit_place() found, afterwards as it was done. */
+struct edit_sum {
+    int n_changed, n_dropped;
+    int n_reflinks, n_hard_links, n_copied;     /* of files that stay */
+    uint64_t write_bytes, shared_bytes, copied_bytes;
+};
 void edit_count(const struct edit *x, struct edit_sum *sum);
 /* Name, size and what becomes of file i of the result ("kept", "changed", "added", "removed", "renamed"), if any. */
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);

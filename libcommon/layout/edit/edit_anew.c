@@ -41,7 +41,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
 
     for (int i = 0; i < w->x->n_files && rc == 0; i++)
         if (is_beside(w->x, &w->x->file[i]))
-            rc = edit_share_or_copy(w->x->s->files, w->x->file[i].file, k->dir, w->x->file[i].name, e);
+            rc = edit_share_or_copy(w->x, &w->x->file[i], k->dir, k->o.rehearsal, e);
     return rc;
 }
 

@@ -45,6 +45,9 @@ struct edit_made {
     struct edit_chunk *chunk;
 };
 
+/* How a file that stays gets into the result. */
+enum edit_way { EDIT_COPY, EDIT_REFLINK, EDIT_HARD_LINK };
+
 struct edit_file {
     char *name;                         /* in the folder of the result */
     const char *was;                    /* in the source's; "": it is a new one */
@@ -59,6 +62,7 @@ struct edit_file {
     struct edit_cut *cut;               /* by their places in the zip; with them goes a tree that knows of them */
     uint64_t cut_bytes;                 /* that are left behind */
     struct edit_made *made;             /* in its place; NULL: none */
+    enum edit_way way;                  /* of a file that stays: into the result */
 };
 
 /* A state that was changed: its new digest. */
@@ -74,6 +78,7 @@ struct edit {
     struct edit_states *states;         /* the tensors of the result; NULL: the source's */
     struct edit_entries *entries;       /* those of a .metadata as they are to be; NULL: as they are */
     struct source *to;                  /* as it is to be, where states follow from more than a list; or NULL */
+    struct edit_place place;
     struct edit_anew *anew;             /* all of it is written anew; NULL: file by file */
 };
 

@@ -1,5 +1,9 @@
 /*
- * edit_share.c - reflinks and hard links
+ * edit_share.c - reflinks, and hard links where they are asked for
+ *
+ * A reflink is a file of its own that shares blocks until one of the two is written to. A hard link is the same file
+ * under another name: a program that writes into OUT changes IN. So a hard link is made only when the caller asked for
+ * it, and without reflinks the bytes are copied.
  */
 #include "libcommon/layout/edit/edit_share.h"
 
@@ -7,42 +11,67 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/manifest.h"
 
+/* Errors of a file system or of a pair of file systems that cannot share; everything else is a failure. */
+static bool is_refusal(int error)
+{
+    return error == EXDEV || error == EPERM || error == EMLINK || error == EOPNOTSUPP || error == EINVAL ||
+           error == ENOTTY || error == ENOSYS || error == EBADF || error == ETXTBSY;
+}
+
+/* errno on -1. A file that was there keeps its bytes when the file system refuses. */
 static int clone_file(const char *from, const char *to)
 {
-    int in = open(from, O_RDONLY | O_CLOEXEC);
+    int in = open(from, O_RDONLY | O_CLOEXEC), rc = -1, error;
     int out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int rc = out < 0 ? -1 : ioctl(out, FICLONE, in);
+    const bool made = out >= 0;
 
-    if (out >= 0) {
+    if (in >= 0 && out < 0 && errno == EEXIST)
+        out = open(to, O_WRONLY | O_CLOEXEC);
+    if (out >= 0)
+        rc = ioctl(out, FICLONE, in);
+    error = errno;
+    if (rc < 0 && made)
+        unlink(to);
+    if (out >= 0)
         close(out);
-        if (rc < 0)
-            unlink(to);
-    }
     if (in >= 0)
         close(in);
+    errno = error;
     return rc;
 }
 
-int edit_share(const struct files *f, int file, const char *to, struct err *e)
+/* errno on -1. A symbolic link is followed: the link itself would lead elsewhere from there. */
+static int link_file(const char *from, const char *to)
+{
+    int rc = linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW);
+
+    if (rc == 0 || errno != EEXIST)
+        return rc;
+    rc = path_same(from, to) ? 0 : -1;          /* an earlier run's link, or the copy that it began */
+    errno = EXDEV;
+    return rc;
+}
+
+int edit_share(const struct files *f, int file, enum edit_way way, const char *to, struct err *e)
 {
     uint64_t base;
     const char *from = files_path(f, file, &base);
 
-    if (unlink(to) < 0 && errno != ENOENT) {            /* what a run before this one left */
-        err_sys(e, to, "cannot remove");
-        return -1;
-    }
-    /* What a symbolic link leads to: the link itself would lead elsewhere from there. */
-    if (clone_file(from, to) == 0 || linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0)
-        return 1;
-    if (errno == EXDEV || errno == EPERM || errno == EMLINK || errno == EOPNOTSUPP)
+    if (way == EDIT_COPY)
         return 0;
-    err_sys(e, to, "cannot link to %s", from);
+    if ((way == EDIT_REFLINK ? clone_file : link_file)(from, to) == 0)
+        return 1;
+    if (is_refusal(errno))
+        return 0;
+    err_sys(e, to, "cannot share the bytes of %s", from);
     return -1;
 }
 
@@ -55,13 +84,90 @@ int edit_make_parent(const char *path, struct err *e)
     return rc;
 }
 
-int edit_share_or_copy(struct files *f, int file, const char *dir, const char *name, struct err *e)
+static int make_hole(const char *path, uint64_t size, struct err *e)
 {
-    char *path = path_join(dir, name);
-    int rc = edit_make_parent(path, e) < 0 ? -1 : edit_share(f, file, path, e);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
 
+    if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
+        err_sys(e, path, "cannot create");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int edit_share_or_copy(struct edit *x, const struct edit_file *f, const char *dir, bool rehearsal, struct err *e)
+{
+    char *path = path_join(dir, f->name);
+    int rc = edit_make_parent(path, e);
+
+    if (rc == 0 && rehearsal)
+        rc = make_hole(path, files_size(x->s->files, f->file), e) < 0 ? -1 : 1;
     if (rc == 0)
-        rc = files_copy(f, file, path, e);
+        rc = edit_share(x->s->files, f->file, f->way, path, e);
+    if (rc == 0)
+        rc = files_copy(x->s->files, f->file, path, e);
     free(path);
     return rc < 0 ? -1 : 0;
+}
+
+/* ---- what the file system of the result can do ---- */
+
+/* Does FICLONE work from this file to a file in `dir` or its nearest ancestor? Nothing with a name is left. */
+static bool can_clone(const char *from, const char *dir)
+{
+    struct err ignored = {0};
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : file_spool(dir, 0, &ignored);
+    const bool can = out >= 0 && ioctl(out, FICLONE, in) == 0;
+
+    if (out >= 0)
+        close(out);
+    if (in >= 0)
+        close(in);
+    return can;
+}
+
+/* Source files by the device that they lie on: folders of links may lead to several. */
+struct device {
+    dev_t dev;
+    bool can;
+};
+
+static bool device_can_clone(struct device **list, int *n, int *cap, const char *from, const char *dir)
+{
+    struct stat st;
+
+    if (stat(from, &st) < 0 || st.st_size == 0)
+        return false;
+    for (int i = 0; i < *n; i++)
+        if ((*list)[i].dev == st.st_dev)
+            return (*list)[i].can;
+    ARRAY_ROOM(*list, *cap, *n + 1);
+    (*list)[*n] = (struct device){ st.st_dev, can_clone(from, dir) };
+    return (*list)[(*n)++].can;
+}
+
+void edit_place(struct edit *x, const struct edit_place *p)
+{
+    char *dir = path_parent(p->out);
+    struct device *list = NULL;
+    int n = 0, cap = 0;
+
+    x->place = *p;
+    for (int i = 0; i < x->n_files; i++) {
+        struct edit_file *f = &x->file[i];
+        uint64_t base;
+        const char *from = f->file < 0 ? NULL : files_path(x->s->files, f->file, &base);
+
+        f->way = EDIT_COPY;
+        if (!from || edit_changes(f) || f->drop || strcmp(f->name, MANIFEST_NAME) == 0)
+            continue;
+        if (p->hard_links)
+            f->way = EDIT_HARD_LINK;
+        else if (device_can_clone(&list, &n, &cap, from, dir))
+            f->way = EDIT_REFLINK;
+    }
+    free(list);
+    free(dir);
 }

@@ -227,8 +227,12 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
     struct written *o = &w->file[w->n];
     int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : edit_make_parent(path, e);    /* 1: no more to do */
 
-    if (rc == 0 && !edit_changes(f) && !k->o.rehearsal)
-        rc = edit_share(w->x->s->files, f->file, path, e);
+    if (rc == 0 && !edit_changes(f) && !k->o.rehearsal) {
+        rc = edit_share(w->x->s->files, f->file, f->way, path, e);
+        f->way = rc == 0 ? EDIT_COPY : f->way;
+        if (rc == 0 && files_size(w->x->s->files, f->file) == 0)        /* a plan makes no file without bytes */
+            rc = files_copy(w->x->s->files, f->file, path, e) < 0 ? -1 : 1;
+    }
     if (rc == 0 && settle_runs(w->x, f, e) < 0)
         rc = -1;
     if (rc == 0) {
@@ -349,10 +353,30 @@ static int item_done(struct sink *k, struct plan_item *it, struct err *e)
     return n ? -1 : 0;
 }
 
+/* Bytes that went by, of files that are copied, against the source's manifest. */
+static int check_copies(const struct editing *w, struct plan *p, struct err *e)
+{
+    for (int i = 0; i < w->n && !w->x->place.accept_mismatch; i++) {
+        const struct edit_file *f = w->file[i].f;
+        uint32_t crc;
+
+        if (edit_changes(f) || !manifest_listed(w->known, f->was, files_size(plan_files(p), f->file), &crc) ||
+            plan_item(p, *w->file[i].item)->crc.acc == crc)
+            continue;
+        err_data(e, files_name(plan_files(p), f->file), ERR_NO_BYTE, "has crc %08x, " MANIFEST_NAME " lists %08x: the "
+                 "file was changed or exchanged; --accept-mismatch goes on all the same",
+                 plan_item(p, *w->file[i].item)->crc.acc, crc);
+        return -1;
+    }
+    return 0;
+}
+
 static int finish(struct sink *k, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
 
+    if (!k->o.rehearsal && check_copies(w, p, e) < 0)
+        return -1;
     for (int i = 0; i < w->n && !k->o.rehearsal; i++)
         if (str_ends(w->file[i].f->name, ".distcp") && w->file[i].f->n_runs) {
             uint32_t delta = 0;
@@ -387,7 +411,7 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 
     (void)s;
     edit_count(((struct editing *)k->priv)->x, &sum);
-    return sum.write_bytes;
+    return sum.write_bytes + sum.copied_bytes;
 }
 
 /* ---- the manifest ---- */
@@ -528,6 +552,9 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
     k->priv = w;
     k->no_optimizer = true;             /* tied copies are changed with the first, not compared */
     k->no_manifest = !w->known;
+    if (!x->place.hard_links)
+        k->room_advice = "--hard-links shares the files that stay instead of copying them, and a write into one of "
+                         "OUT then changes IN";
     return k;
 }
 
