@@ -79,13 +79,13 @@ static bool is_zip(const struct source *s, int i)
  * The directories of all .pt files, and of items inside files: openers close what they have read. One whose
  * directory is damaged stays NULL; the opener has told of it as a rule. *n is their number.
  */
-static struct scan_zip *open_zips(struct source *s, int *n, struct report *r)
+static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, struct report *r)
 {
     struct scan_zip *zip = xcalloc((size_t)s->n_files + (size_t)s->n_items + 1, sizeof *zip);
 
     *n = 0;
     for (int i = 0; i < s->n_files; i++)
-        if (is_zip(s, i))
+        if (is_zip(s, i) && !(weights_only && s->file[i].cls == FILE_OPTIMIZER))
             zip[(*n)++].file = s->file[i].file;
     for (int i = 0; i < s->n_items; i++)
         zip[(*n)++].file = s->item[i];
@@ -131,7 +131,7 @@ static void count_files(const struct source *s, const char *layout, struct verif
 static int verify_opened(struct source *s, const struct verify_opts *o, struct report *r, struct err *e)
 {
     int n, rc;
-    struct scan_zip *zip = open_zips(s, &n, r);
+    struct scan_zip *zip = open_zips(s, o->weights_only, &n, r);
 
     if (!o->lenient)
         check_containers(s, zip, n, r);
@@ -151,7 +151,8 @@ static int open_failed(struct report *r, struct err *e)
 
 static int verify_source(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
-    struct source_opts so = { .threads = o->threads, .hf = true, .piped = true };
+    struct source_opts so = { .threads = o->threads, .hf = true, .piped = true,
+                              .no_optimizer = o->weights_only };
     struct source *s = source_open(path, &so, r, e);
     int rc;
 
@@ -201,6 +202,8 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
 
     if (o->stats)
         memset(o->stats, 0, sizeof *o->stats);
+    if (o->runs)
+        *o->runs = (struct verify_runs){0};
     if (file && str_ends(path, ".h5") && !str_ends(path, "index.h5")) {
         err_usage(e, "%s: one parameter's .h5 has no checksums of its own; verify the checkpoint's folder", path);
         return -1;
@@ -217,6 +220,14 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
     rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);
     free(folder);
     return rc;
+}
+
+void verify_runs_free(struct verify_runs *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->run[i].path);
+    free(l->run);
+    *l = (struct verify_runs){0};
 }
 
 int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e)

@@ -14,6 +14,7 @@
 #define SHARDKIT_CHECK_VERIFY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "libcommon/base/progress.h"
 #include "libcommon/base/report.h"
@@ -26,14 +27,29 @@ struct verify_stats {
     uint64_t size_bytes;        /* of those files */
 };
 
+/* Bytes on disk that were read and hashed. */
+struct verify_run {
+    char *path;                 /* of a tar's member: the tar */
+    uint64_t at, len;
+    uint32_t crc;
+};
+
+/* Sorted by path and place, none overlapping. True of what is there when nothing of ERROR was found. */
+struct verify_runs {
+    struct verify_run *run;
+    int n;
+};
+
 struct verify_opts {
     bool lenient;               /* skip the container bytes no reader uses */
+    bool weights_only;          /* leave the optimizer's files alone, there or not */
     const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
     enum progress_mode progress;
     bool (*stopped)(void);      /* may be NULL */
     struct verify_stats *stats; /* filled when not NULL */
+    struct verify_runs *runs;   /* filled when not NULL: what else reads the files need not read these again */
 };
 
 /*
@@ -42,6 +58,7 @@ struct verify_opts {
  * path cannot be read at all, ERR_USAGE for a parameter's own .h5, ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
+void verify_runs_free(struct verify_runs *l);
 /* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 /*

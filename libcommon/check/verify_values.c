@@ -429,6 +429,34 @@ static void check_manifest(struct values *v)
         report_add_err(v->r, "read", &e);
 }
 
+static int run_cmp(const void *a, const void *b)
+{
+    const struct verify_run *x = a, *y = b;
+    int order = strcmp(x->path, y->path);
+
+    return order ? order : (x->at > y->at) - (x->at < y->at);
+}
+
+/* What the scan read, as places on disk. */
+static void list_runs(const struct values *v, struct verify_runs *out)
+{
+    struct manifest_run *run;
+    int n = scan_runs(v->s, v->item, v->n, &run);
+
+    out->run = xcalloc((size_t)n + 1, sizeof *out->run);
+    for (int i = 0; i < n; i++) {
+        uint64_t at = run[i].at, base;
+        int file = files_home(v->s->files, run[i].file, &at);
+        const char *path = files_path(v->s->files, file, &base);
+
+        if (path)                       /* not of what was unpacked into memory or a spool */
+            out->run[out->n++] = (struct verify_run){ xstrdup(path), base + at, run[i].len, run[i].crc };
+    }
+    if (out->n)
+        qsort(out->run, (size_t)out->n, sizeof *out->run, run_cmp);
+    free(run);
+}
+
 int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
@@ -444,6 +472,8 @@ int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const
         mismatch_sample(s, &mo, r);
         check_padding(&v);
         check_manifest(&v);
+        if (o->runs)
+            list_runs(&v, o->runs);
     }
     values_free(&v);
     return rc;

@@ -410,6 +410,57 @@ static char *latest_follow(const char *dir, struct err *e)
     return NULL;
 }
 
+/* The last number in a tag's name: where it begins, its digits, or 0. */
+static int last_number(const char *tag, int *at)
+{
+    int end = (int)strlen(tag);
+
+    while (end > 0 && !isdigit((unsigned char)tag[end - 1]))
+        end--;
+    *at = end;
+    while (*at > 0 && isdigit((unsigned char)tag[*at - 1]))
+        (*at)--;
+    return end - *at;
+}
+
+/* Is `name` called as `tag` but for a greater number? */
+static bool is_later(const char *name, const char *tag)
+{
+    int at, at_name, n = last_number(tag, &at), n_name = last_number(name, &at_name);
+
+    return n > 0 && n_name > 0 && n <= 18 && n_name <= 18 && at == at_name && strncmp(name, tag, (size_t)at) == 0 &&
+           strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
+}
+
+/* A run that began again in its folder, or that was killed within a save, has steps that `latest` does not name. */
+static void find_newer(const char *dir, const char *tag_path, struct report *r)
+{
+    char *tag = path_base(tag_path), *newest = NULL, **names = NULL;
+    struct err ignored = {0};
+    int n = 0, n_newer = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_number);
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]);
+
+        if (is_later(names[i], tag) && is_tag_folder(path)) {
+            n_newer++;
+            free(newest);
+            newest = xstrdup(names[i]);
+        }
+        free(path);
+        free(names[i]);
+    }
+    if (n_newer)
+        report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL, "%d step%s newer than %s, which 'latest' "
+                   "names; the newest is %s: name its folder to open that one", n_newer,
+                   n_newer == 1 ? " is" : "s are", tag, newest);
+    free(names);
+    free(newest);
+    free(tag);
+}
+
 /* ---- archives ---- */
 
 /* The member that points at a tag, or NULL; its folder may lie anywhere in the archive. */
@@ -526,7 +577,8 @@ static char *strip_slashes(const char *path)
 }
 
 /* Settle s->path and s->tag and list the tag's files, sorted. */
-static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct err *e)
+static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct report *r,
+                     struct err *e)
 {
     char *path = strip_slashes(given), *tag_path = NULL, *base;
     struct stat st;
@@ -545,6 +597,8 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
                                                                                          : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
+        if (r && strcmp(tag_path, path) != 0)
+            find_newer(path, tag_path, r);
     } else {
         if (!archive_is_tar(path)) {
             err_data(e, path, ERR_NO_BYTE, "neither a checkpoint folder nor a tar archive of one");
@@ -619,7 +673,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
-    if (list_path(s, path, o && o->piped, &l, e) < 0)
+    if (list_path(s, path, o && o->piped, &l, r, e) < 0)
         goto out;
     sl = (struct source_listing){ l.n, l.member };
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)

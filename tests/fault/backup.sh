@@ -176,8 +176,12 @@ rm -rf "$W/last" "$W/last.rules"
 # ---- still being written ----
 
 cp -r "$src" "$W/run/global_step50"
-check_exit "a step behind latest" 1 "latest still names global_step40" ckpt-backup copy -q "$W/run/global_step50" "$W/store"
-rm -r "$W/run/global_step50"
+rm "$W/run/global_step50/mp_rank_01_model_states.pt"
+check_exit "a step newer than latest that is not whole" 1 "refused, still being written or damaged" \
+    ckpt-backup copy -q "$W/run/global_step50" "$W/store"
+check "a step newer than latest that is not whole: the others are copied" ckpt-backup copy -q --rules "$W/rules" "$W/run"
+check "a step newer than latest that is not whole: no backup" [ "$(n_sound)" = 4 ]
+clean; rm -r "$W/run/global_step50"
 cp -r "$src" "$W/run/global_step5"
 f=$W/run/global_step5/mp_rank_01_model_states.pt
 head -c 3000 "$src/mp_rank_01_model_states.pt" >"$f"

@@ -43,10 +43,15 @@ int cmd_forget(struct backup *b);
 /* ---- talk.c ---- */
 
 struct place_opts backup_place_opts(const struct backup *b);
-/* Copy `path` to the place, and say what was done. EXIT_OK or EXIT_BAD. */
-int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form);
+/*
+ * Copy `path` to the place, and say what was done. EXIT_OK or EXIT_BAD. newer: than what `latest` names, so that it may
+ * still be written; where it is not whole that is a warning.
+ */
+int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer);
 /* Findings of ERROR, one a line on stderr. */
 void backup_tell_errors(const struct backup *b, const struct report *r);
+/* One line on stderr when it is a faithful copy of what is not sound. */
+void backup_tell_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
 /* "2026-03-01 12:00" in UTC, or "-" for 0. */
 const char *backup_time(int64_t s, char buf[24]);
 

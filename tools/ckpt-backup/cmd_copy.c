@@ -10,7 +10,7 @@ static int copy_one(struct backup *b)
     struct place_opts o = backup_place_opts(b);
     struct err e = {0};
     struct place *p = place_open(b->arg[1], &o, true, &e);
-    int rc = p ? backup_put(b, p, b->arg[0], b->form) : cli_fail(&b->cli, &e);
+    int rc = p ? backup_put(b, p, b->arg[0], b->form, false) : cli_fail(&b->cli, &e);
 
     place_close(p);
     return rc;
@@ -25,6 +25,7 @@ static int copy_due(struct backup *b)
 
     if (survey_open(&s, b, !b->cli.dry_run, &e) < 0)
         return cli_fail(&b->cli, &e);
+    survey_warn_newer(&s, b);
     for (int i = 0; i < s.n_actions && !cli_stopped(); i++) {
         const struct due_action *a = &s.action[i];
         char *path;
@@ -32,7 +33,7 @@ static int copy_due(struct backup *b)
         if (a->verb != DUE_COPY)
             continue;
         path = survey_tag_path(&s, a->step);
-        if (backup_put(b, s.place[a->place], path, a->form) != EXIT_OK)
+        if (backup_put(b, s.place[a->place], path, a->form, s.latest >= 0 && a->step > s.latest) != EXIT_OK)
             rc = EXIT_BAD;
         n++;
         free(path);

@@ -50,6 +50,7 @@ int cmd_plan(struct backup *b)
     if (survey_open(&s, b, false, &e) < 0)
         return cli_fail(&b->cli, &e);
     warn_latest(b, &s);
+    survey_warn_newer(&s, b);
     for (int i = 0; i < s.n_actions; i++) {
         print_action(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
@@ -101,10 +102,15 @@ static int read_one(struct backup *b, struct survey *s, int place, struct receip
     rc = place_check(s->place[place], rec, r, e);
     if (rc == 0 && report_count(r, SEV_ERROR)) {
         backup_tell_errors(b, r);
-        rec->sound = false;
+        rec->intact = false;
         if (place_note(s->place[place], rec, e) == 0)
             err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
                      rec->name);
+        rc = -1;
+    } else if (rc == 0 && rec->unsound) {
+        if (place_note(s->place[place], rec, e) == 0)
+            err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is not sound: nothing that rests on it is removed: %s",
+                     rec->name, rec->unsound);
         rc = -1;
     } else if (rc == 0) {
         rec->read_again = true;
@@ -118,7 +124,7 @@ static int read_one(struct backup *b, struct survey *s, int place, struct receip
 /* By what is known now. */
 static bool is_sound(const struct survey *s, int place, const struct due_held *h)
 {
-    return h->verified && survey_receipt(s, place, h->step, h->form)->sound;
+    return h->verified && receipt_is_sound(survey_receipt(s, place, h->step, h->form));
 }
 
 /* Steps of the place after this one that are sound. */
@@ -144,7 +150,7 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
     const int64_t last = s->rules.place[a->place].keep.last;
 
     for (int i = 0; i < l->n; i++)
-        if (l->receipt[i]->step > a->step && l->receipt[i]->sound &&
+        if (l->receipt[i]->step > a->step && receipt_is_sound(l->receipt[i]) &&
             n_newer(s, a->place, l->receipt[i]->step) < last && read_one(b, s, a->place, l->receipt[i], e) < 0)
             return -1;
     if (n_newer(s, a->place, a->step) >= last)
@@ -161,7 +167,7 @@ static int read_again(struct backup *b, struct survey *s, const struct due_actio
         for (int i = 0; p != a->place && i < s->receipts[p].n; i++) {
             struct receipt *rec = s->receipts[p].receipt[i];
 
-            if (rec->step == a->step && rec->sound && read_one(b, s, p, rec, e) < 0)
+            if (rec->step == a->step && receipt_is_sound(rec) && read_one(b, s, p, rec, e) < 0)
                 return -1;
         }
     return a->place == DUE_RUN ? 0 : read_newer(b, s, a, e);
@@ -214,6 +220,7 @@ int cmd_forget(struct backup *b)
     if (survey_open(&s, b, b->apply, &e) < 0)
         return cli_fail(&b->cli, &e);
     warn_latest(b, &s);
+    survey_warn_newer(&s, b);
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
     rc = forget_all(b, &s, &n_done);

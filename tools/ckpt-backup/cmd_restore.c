@@ -25,7 +25,7 @@ static void print_receipt(const struct backup *b, const struct place *p, const s
     }
     printf("%-28s %-8s %9s %6d  %-16s  %-16s  %s\n", rec->name, receipt_form_name(rec->form),
            bytes_text(rec->size_bytes, size), rec->n_files, backup_time(rec->copied_s, copied),
-           backup_time(rec->verified_s, verified), rec->sound ? "sound" : "NOT SOUND");
+           backup_time(rec->verified_s, verified), receipt_state(rec, "NOT SOUND"));
 }
 
 static int list_place(struct backup *b, const char *path)
@@ -44,7 +44,7 @@ static int list_place(struct backup *b, const char *path)
             printf("%s: %d backup%s\n", p->path, l.n, l.n == 1 ? "" : "s");
         for (int i = 0; i < l.n; i++) {
             print_receipt(b, p, l.receipt[i]);
-            rc = l.receipt[i]->sound ? rc : EXIT_BAD;
+            rc = receipt_is_sound(l.receipt[i]) ? rc : EXIT_BAD;
         }
         backup_tell_errors(b, r);
         rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;

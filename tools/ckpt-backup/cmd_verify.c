@@ -14,6 +14,7 @@ static void tell_one(struct backup *b, const struct place *p, const struct recei
     char size[16];
 
     backup_tell_errors(b, r);
+    backup_tell_unsound(b, p, rec);
     if (b->cli.json) {
         json_t *o = json_pack("{s:o}", "place", text_json(p->path));
 
@@ -22,7 +23,7 @@ static void tell_one(struct backup *b, const struct place *p, const struct recei
         json_object_set_new(o, "recorded", json_boolean(recorded));
         cli_json(o);
     } else if (!b->cli.quiet) {
-        printf("%s/%s: %s, %d files, %s\n", p->path, rec->name, rec->sound ? "sound" : "DAMAGED", rec->n_files,
+        printf("%s/%s: %s, %d files, %s\n", p->path, rec->name, receipt_state(rec, "DAMAGED"), rec->n_files,
                bytes_text(rec->size_bytes, size));
     }
 }
@@ -42,7 +43,7 @@ static int verify_one(struct backup *b, struct place *p, struct receipt *rec, st
     if (rc == 2)
         cli_warn(&b->cli, "the result is not recorded: %s", e->msg);
     report_free(r);
-    return rc < 0 ? cli_fail(&b->cli, e) : rc == 1 || rec->sound ? EXIT_OK : EXIT_BAD;
+    return rc < 0 ? cli_fail(&b->cli, e) : rc == 1 || receipt_is_sound(rec) ? EXIT_OK : EXIT_BAD;
 }
 
 static bool is_wanted(const struct backup *b, const char *name)

@@ -225,12 +225,16 @@ static void hold(struct survey *s, int i, struct report *r)
 
     for (int k = 0; k < l->n; k++) {
         const struct receipt *rec = l->receipt[k];
-        enum standing is = rec->step >= 0 && rec->sound ? compare(s, i, rec, &with) : STANDING_OTHER;
+        enum standing is = rec->step >= 0 && rec->intact ? compare(s, i, rec, &with) : STANDING_OTHER;
+        bool copy = is == STANDING_COPY;
 
         if (is == STANDING_SHARED)
             report_shared(s, i, rec, with, r);
         if (rec->step >= 0)
-            held[n++] = (struct due_held){ rec->step, rec->form, is == STANDING_COPY };
+            held[n++] = (struct due_held){ rec->step, rec->form, copy && receipt_is_sound(rec), copy };
+        if (copy && rec->unsound)
+            report_add(r, SEV_WARNING, "unsound", s->place[i]->path, ERR_NO_BYTE, NULL, "%s is the same as its source, "
+                       "which is not sound: nothing that needs it is removed: %s", rec->name, rec->unsound);
     }
     s->held[i] = (struct due_place){ .known = true, .held = held, .n_held = n };
 }
@@ -260,6 +264,7 @@ static void look_at_places(struct survey *s, struct backup *b, bool lock)
         }
         s->incomplete = s->incomplete || report_count(r, SEV_ERROR) > 0;
         backup_tell_errors(b, r);
+        cli_warn_findings(&b->cli, r);
         report_free(r);
     }
 }
@@ -299,6 +304,18 @@ void survey_close(struct survey *s)
     free(s->step);
     rules_free(&s->rules);
     *s = (struct survey){0};
+}
+
+void survey_warn_newer(const struct survey *s, const struct backup *b)
+{
+    int n = 0;
+
+    while (n < s->n_steps && s->latest >= 0 && s->step[s->n_steps - 1 - n] > s->latest)
+        n++;
+    if (n)
+        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which latest names, up to global_step%lld: copied "
+                 "if whole, and never removed", s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
+                 (long long)s->step[s->n_steps - 1]);
 }
 
 const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form)

@@ -29,6 +29,8 @@ struct survey {
  */
 MUST_CHECK int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e);
 void survey_close(struct survey *s);
+/* A warning where the run has newer steps than the one that `latest` names. */
+void survey_warn_newer(const struct survey *s, const struct backup *b);
 /*
  * Before a step of the run is removed: time has passed since survey_open(). ERR_DATA when `latest` names it now, or it
  * was saved anew, so that a place that held it no longer does.

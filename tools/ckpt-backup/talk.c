@@ -27,6 +27,13 @@ void backup_tell_errors(const struct backup *b, const struct report *r)
     }
 }
 
+void backup_tell_unsound(const struct backup *b, const struct place *p, const struct receipt *rec)
+{
+    if (rec->intact && rec->unsound)
+        fprintf(stderr, "%s: error: %s/%s: the same as the source, which is not sound: %s; 'ckpt-inspect verify' lists "
+                "all\n", b->cli.tool, p->path, rec->name, rec->unsound);
+}
+
 const char *backup_time(int64_t s, char buf[24])
 {
     time_t t = (time_t)s;
@@ -56,10 +63,13 @@ static void tell_put(struct backup *b, const struct place *p, const struct place
     if (r->form == FORM_PACK)
         snprintf(as, sizeof as, " packed to %s", bytes_text(r->size_bytes, packed));
     if (put->there_already)
-        cli_say(&b->cli, "%s/%s: there already, verified: %s%s", p->path, r->name, size, as);
+        cli_say(&b->cli, "%s/%s: there already, %s: %s%s", p->path, r->name,
+                receipt_is_sound(r) && r->checked ? "verified" : receipt_state(r, ""), size, as);
     else
-        cli_say(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back and sound", p->path, r->name, r->n_files,
-                size, as, wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate));
+        cli_say(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back%s", p->path, r->name, r->n_files, size, as,
+                wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate),
+                r->unsound ? "" : " and sound");
+    backup_tell_unsound(b, p, r);
 }
 
 /* What a copy would be; nothing is touched. */
@@ -76,24 +86,37 @@ static void tell_content(struct backup *b, const struct place *p, const struct c
     free(name);
 }
 
-int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form)
+/* A save that is under way is nothing to wake anybody for. */
+static int put_failed(struct backup *b, bool newer, const struct err *e)
+{
+    if (!newer || e->kind != ERR_DATA)
+        return cli_fail(&b->cli, e);
+    cli_warn(&b->cli, "not copied, newer than what latest names: %s", e->msg);
+    return EXIT_OK;
+}
+
+int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer)
 {
     double begun = clock_s();
     struct place_put put = {0};
     struct err e = {0};
     struct content c;
-    int rc = content_open(&c, path, form, b->cli.threads, &e);
+    int is = EXIT_OK, rc = content_open(&c, path, form, b->cli.threads, &e);
 
     if (rc < 0)
-        return cli_fail(&b->cli, &e);
+        return put_failed(b, newer, &e);
+    if (c.warning)
+        cli_warn(&b->cli, "%s", c.warning);
     if (b->cli.dry_run) {
         tell_content(b, p, &c, form);
     } else {
         rc = place_put(p, &c, form, &put, &e);
         if (rc == 0)
             tell_put(b, p, &put, clock_s() - begun);
+        if (rc == 0 && put.receipt->unsound)
+            is = EXIT_BAD;
     }
     receipt_free(put.receipt);
     content_free(&c);
-    return rc < 0 ? cli_fail(&b->cli, &e) : EXIT_OK;
+    return rc < 0 ? put_failed(b, newer, &e) : is;
 }

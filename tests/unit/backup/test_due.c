@@ -128,10 +128,10 @@ static void test_published_schedule(void **state)
 /* As places fill, copies stop being due and steps may go; a copy that is not verified counts for nothing. */
 static void test_places_hold(void **state)
 {
-    static const struct due_held store[] = { { 1000, FORM_WHOLE, true }, { 2000, FORM_WHOLE, false },
-                                             { 3000, FORM_TAR, true } };
-    static const struct due_held cloud[] = { { 2000, FORM_WEIGHTS, true }, { 3000, FORM_WHOLE, true },
-                                             { 4000, FORM_WEIGHTS, true } };
+    static const struct due_held store[] = { { 1000, FORM_WHOLE, true, true }, { 2000, FORM_WHOLE, false, false },
+                                             { 3000, FORM_TAR, true, true } };
+    static const struct due_held cloud[] = { { 2000, FORM_WEIGHTS, true, true }, { 3000, FORM_WHOLE, true, true },
+                                             { 4000, FORM_WEIGHTS, true, true } };
     static const int64_t step[] = { 1000, 2000, 3000, 4000, 5000 };
     struct rules r = rules_of("keep-last 1\nplace a\nfull-every 1000\nplace b\nweights-every 1000\nfull 4000\n");
     struct due_place place[2] = { { true, store, 3 }, { true, cloud, 3 } };
@@ -152,11 +152,30 @@ static void test_places_hold(void **state)
     rules_free(&r);
 }
 
+/* What latest does not name yet is copied and stays; a faithful copy of what is not sound is there, and lets nothing go. */
+static void test_newer_and_unsound(void **state)
+{
+    static const struct due_held store[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, false, true } };
+    static const int64_t step[] = { 10, 20, 30, 40, 50 };
+    struct rules r = rules_of("keep-last 1\nplace a\nfull-every 10\n");
+    struct due_place place[1] = { { true, store, 2 } };
+    struct due_state st = { step, 5, 30, place };
+    struct due_action *a;
+    int n = due_make(&r, &st, &a);
+
+    (void)state;
+    expect_steps(a, n, DUE_COPY, 0, "30 40 50 ");
+    expect_steps(a, n, DUE_FORGET, DUE_RUN, "10 ");
+    expect_steps(a, n, DUE_WAIT, DUE_RUN, "20 ");
+    free(a);
+    rules_free(&r);
+}
+
 /* ---- what forbids ---- */
 
 static void test_nothing_is_forgotten(void **state)
 {
-    static const struct due_held held[] = { { 1, FORM_WHOLE, true }, { 2, FORM_WHOLE, true }, { 3, FORM_WHOLE, true } };
+    static const struct due_held held[] = { { 1, FORM_WHOLE, true, true }, { 2, FORM_WHOLE, true, true }, { 3, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 1, 2, 3, 4 };
     static const struct { const char *rules; int64_t latest; bool known; const char *forget; } cases[] = {
         { "place p\nfull-every 1\n", 4, true, "" },             /* no rule keeps: all stay */
@@ -191,9 +210,9 @@ static void test_nothing_is_forgotten(void **state)
 /* A place with keep rules of its own: what it would forget is not copied there, and the other place must hold it. */
 static void test_place_forgets(void **state)
 {
-    static const struct due_held near[] = { { 10, FORM_WHOLE, true }, { 20, FORM_WHOLE, true },
-                                            { 30, FORM_WEIGHTS, true }, { 40, FORM_WHOLE, false } };
-    static const struct due_held far[] = { { 10, FORM_WHOLE, true } };
+    static const struct due_held near[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, true, true },
+                                            { 30, FORM_WEIGHTS, true, true }, { 40, FORM_WHOLE, false, false } };
+    static const struct due_held far[] = { { 10, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 20, 40, 50, 60 };
     struct rules r = rules_of("place near\nfull-every 10\nkeep-last 2\nkeep 20\nplace far\nfull 10,30\n");
     struct due_place place[2] = { { true, near, 4 }, { true, far, 1 } };
@@ -216,8 +235,8 @@ static void test_place_forgets(void **state)
 /* Newer ones that are damaged, or are to come, are none: the newest good ones of a place stay. */
 static void test_place_keeps_the_good(void **state)
 {
-    static const struct due_held held[] = { { 10, FORM_WHOLE, true }, { 20, FORM_WHOLE, true }, { 30, FORM_TAR, false },
-                                            { 40, FORM_WHOLE, true } };
+    static const struct due_held held[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, true, true }, { 30, FORM_TAR, false, false },
+                                            { 40, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 50, 60 };
     static const struct { const char *keep; int n_held; const char *forget, *wait; } cases[] = {
         { "keep-last 1", 2, "10 ", "20 " },             /* 60 is to come */
@@ -250,8 +269,8 @@ static void test_place_keeps_the_good(void **state)
 /* Weights alone make no whole copy old: of each form the newest stay. */
 static void test_place_keeps_whole_ones(void **state)
 {
-    static const struct due_held held[] = { { 1000, FORM_WHOLE, true }, { 1100, FORM_WEIGHTS, true },
-                                            { 1200, FORM_WEIGHTS, true }, { 2000, FORM_WHOLE, true } };
+    static const struct due_held held[] = { { 1000, FORM_WHOLE, true, true }, { 1100, FORM_WEIGHTS, true, true },
+                                            { 1200, FORM_WEIGHTS, true, true }, { 2000, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 1000, 1100, 1200 };
     struct rules r = rules_of("place p\nfull-every 1000\nweights-every 100\nkeep-last 1\n");
     static const struct { int n_held; enum due_verb verb; const char *whole, *weights; } cases[] = {
@@ -310,7 +329,7 @@ static void test_bad_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published_schedule), cmocka_unit_test(test_places_hold),
+        cmocka_unit_test(test_published_schedule), cmocka_unit_test(test_places_hold), cmocka_unit_test(test_newer_and_unsound),
         cmocka_unit_test(test_nothing_is_forgotten), cmocka_unit_test(test_place_forgets),
         cmocka_unit_test(test_place_keeps_the_good),
         cmocka_unit_test(test_place_keeps_whole_ones), cmocka_unit_test(test_bad_rules),

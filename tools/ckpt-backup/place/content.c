@@ -110,7 +110,7 @@ int64_t content_latest(const char *run_folder)
     uint64_t size;
 
     text = file_slurp(path, 4096, &size, &ignored);
-    if (text) {
+    if (text && strlen(text) == size) {
         text[strcspn(text, " \t\r\n")] = '\0';
         step = receipt_step(text);
     }
@@ -120,19 +120,22 @@ int64_t content_latest(const char *run_folder)
 }
 
 /* Savers write the tag, then `latest`. */
-static int check_finished(const struct content *c, struct err *e)
+static bool is_newer(const struct content *c)
 {
     char *run = path_parent(c->path);
     int64_t latest = content_latest(run);
-    int rc = 0;
 
-    if (c->step >= 0 && latest >= 0 && c->step > latest) {
-        err_data(e, c->path, ERR_NO_BYTE, "refused: %s/latest still names global_step%lld, so the save of this one is "
-                 "not finished", run, (long long)latest);
-        rc = -1;
-    }
     free(run);
-    return rc;
+    return c->step >= 0 && latest >= 0 && c->step > latest;
+}
+
+int content_finished(const struct content *c, const struct receipt *rec, struct err *e)
+{
+    if (!c->newer || !rec->unsound)
+        return 0;
+    err_data(e, c->path, ERR_NO_BYTE, "refused: newer than what latest names, and still being written or damaged: %s",
+             rec->unsound);
+    return -1;
 }
 
 static void check_containers(struct source *s, struct report *r)
@@ -221,8 +224,7 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
     }
     if (check_kind(s, form, e) < 0 || content_list(c, s->path, e) < 0)
         return -1;
-    if (check_finished(c, e) < 0)
-        return -1;
+    c->newer = is_newer(c);
     choose_files(c, s, form);
     return 0;
 }
@@ -239,6 +241,9 @@ int content_open(struct content *c, const char *path, enum backup_form form, int
         goto out;
     if (open_folder(c, s, form, e) < 0)
         goto out;
+    for (int i = 0; i < report_n(r) && !c->warning; i++)
+        if (strcmp(report_get(r, i)->code, "newer_steps") == 0)
+            c->warning = finding_text(report_get(r, i));
     check_containers(s, r);
     rc = refuse(r, c->path, e);
 out:
@@ -256,6 +261,7 @@ void content_free(struct content *c)
     free(c->file);
     free(c->path);
     free(c->tag);
+    free(c->warning);
     *c = (struct content){0};
 }
 

@@ -2,8 +2,9 @@
  * content.h - the files of a checkpoint that is to be backed up, once it looks whole
  *
  * A tag that is still being written, or whose tables do not hold, is refused here: everything is opened as a converter
- * would, the containers' own bytes are compared with what their writer puts there, and a step beyond the one that
- * `latest` names is not finished. What the files hold is checked as it is copied (transfer.h).
+ * would, and the containers' own bytes are compared with what their writer puts there. A step newer than the one that
+ * `latest` names may be a save that is not finished: it is a checkpoint only if verify finds no error in it
+ * (content_finished()). What the files hold is checked as it is copied and read back (transfer.h, verdict.h).
  */
 #ifndef SHARDKIT_CKPT_BACKUP_CONTENT_H
 #define SHARDKIT_CKPT_BACKUP_CONTENT_H
@@ -30,6 +31,8 @@ struct content {
     int n_files;
     struct content_file *file;
     uint64_t size_bytes;
+    bool newer;                 /* than what `latest` in the run's folder names */
+    char *warning;              /* the run's folder was named, and has newer steps than this one; NULL: no */
 };
 
 /*
@@ -42,6 +45,9 @@ MUST_CHECK int content_list(struct content *c, const char *tag_folder, struct er
 void content_free(struct content *c);
 /* Are the files what they were when it was opened? ERR_DATA names the first that is not. */
 MUST_CHECK int content_unchanged(const struct content *c, struct err *e);
+/* Of one that is `newer`: ERR_DATA where verify found an error in it (rec->unsound). */
+struct receipt;
+MUST_CHECK int content_finished(const struct content *c, const struct receipt *rec, struct err *e);
 /* The step that `latest` in the folder names; -1: none. */
 int64_t content_latest(const char *run_folder);
 

@@ -241,7 +241,7 @@ int far_read_receipts(const struct place *p, const struct far_list *l, struct pl
 
         look_far(p, l, out->receipt[i], r);
         if (report_count(r, SEV_ERROR) > before)
-            out->receipt[i]->sound = false;
+            out->receipt[i]->intact = false;
     }
     if (rc >= 0)
         tell_unread(p, l, out, r);

@@ -15,23 +15,21 @@
 #include "tools/ckpt-backup/place/local.h"
 #include "tools/ckpt-backup/place/rclone.h"
 #include "tools/ckpt-backup/place/stage.h"
+#include "tools/ckpt-backup/place/verdict.h"
 
 /* ---- made ---- */
 
 static int sum_source(struct far_cargo *g, uint64_t *moved, struct err *e)
 {
-    struct transfer_opts o = place_transfer(&g->p->o, "read", NULL);
-    struct receipt *rec = g->rec;
-    struct transfer t = {0};
+    struct receipt folder = *g->rec;    /* its files are filled in */
     int rc;
 
-    for (int i = 0; i < rec->n_files; i++)
-        transfer_add(&t, path_join(g->c->path, rec->file[i].name), NULL, rec->file[i].size_bytes)->records =
-            str_ends(rec->file[i].name, ".pt");
-    rc = transfer_do(&t, &o, moved, e);
-    for (int i = 0; i < rec->n_files && rc == 0; i++)
-        rec->file[i].crc = t.run[i].crc;
-    transfer_free(&t);
+    if (folder.form == FORM_TAR)
+        folder.form = FORM_WHOLE;
+    rc = verdict_sum(&g->p->o, &folder, g->c->path, e);
+    g->rec->checked = folder.checked;
+    g->rec->unsound = folder.unsound;
+    *moved = g->c->size_bytes;
     return rc;
 }
 
@@ -85,6 +83,8 @@ static int make_pack(struct far_cargo *g, uint64_t *moved, struct err *e)
         *moved = put.moved_bytes;
         g->rec->size_bytes = put.receipt->size_bytes;
         g->rec->tar_crc = put.receipt->tar_crc;
+        g->rec->checked = put.receipt->checked;
+        g->rec->unsound = put.receipt->unsound ? xstrdup(put.receipt->unsound) : NULL;
         for (int i = 0; i < g->rec->n_files; i++)
             g->rec->file[i].crc = put.receipt->file[i].crc;
     }
@@ -288,7 +288,7 @@ static int take_out(const struct place *p, const struct receipt *rec, struct bac
         rc = rec->form == FORM_TAR ? take_tar(p, rec, s->part, e) : take_files(p, rec, s->part, e);
     whole.form = FORM_WHOLE;            /* what comes out is one, whatever it was kept as */
     if (rc == 0) {
-        rc = local_read_back(&p->o, &whole, s->part, NULL, e);
+        rc = verdict_bytes(&p->o, &whole, s->part, NULL, e);
         if (rc < 0 && e->kind == ERR_DATA)
             stage_discard(s);           /* what came is wrong; what has not come yet is gone on with */
     }

@@ -21,9 +21,6 @@ char *local_foreign(const struct receipt *rec, const char *path);
 MUST_CHECK int local_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
 MUST_CHECK int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
-/* Read what lies at `path` (the receipt's form) and compare all sums; `r` NULL: the first that is wrong ends it. */
-MUST_CHECK int local_read_back(const struct place_opts *o, const struct receipt *rec, const char *path,
-                               struct report *r, struct err *e);
 /* Modes and times of a restored or copied folder, and its names on disk. */
 MUST_CHECK int local_finish_folder(const struct receipt *rec, const char *path, struct err *e);
 

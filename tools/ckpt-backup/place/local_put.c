@@ -22,6 +22,7 @@
 #include "tools/ckpt-backup/place/packing.h"
 #include "tools/ckpt-backup/place/stage.h"
 #include "tools/ckpt-backup/place/tar.h"
+#include "tools/ckpt-backup/place/verdict.h"
 
 /* Room in the file system of `folder` for so many bytes more? ERR_SYS says what is free. */
 static int local_room(const char *folder, uint64_t bytes, struct err *e)
@@ -156,32 +157,6 @@ static int copy_files(struct place *p, struct receipt *rec, const char *from, co
     return rc;
 }
 
-static void add_read(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
-{
-    struct transfer_run *r = transfer_add(t, path, NULL, size_bytes);
-
-    r->has_crc = true;
-    r->crc = crc;
-}
-
-int local_read_back(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
-                    struct err *e)
-{
-    struct transfer_opts to = place_transfer(o, "verify", r);
-    struct transfer t = {0};
-    int rc;
-
-    if (rec->form == FORM_PACK)
-        return packing_check(o, rec, path, r, e);
-    if (rec->form == FORM_TAR)
-        add_read(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
-    for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++)
-        add_read(&t, path_join(path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
-    rc = transfer_do(&t, &to, NULL, e);
-    transfer_free(&t);
-    return rc;
-}
-
 /* ---- put ---- */
 
 static char *fingerprint(const struct content *c, enum backup_form form)
@@ -195,13 +170,14 @@ static char *fingerprint(const struct content *c, enum backup_form form)
     return sb.buf;
 }
 
-/* `latest` goes forward only; what it names is whole. */
+/* `latest` goes forward only; what it names is whole and sound. */
 static int move_latest(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *path, *text;
     int rc;
 
-    if (rec->form != FORM_WHOLE || rec->step < 0 || content_latest(p->path) >= rec->step)
+    if (rec->form != FORM_WHOLE || rec->step < 0 || !receipt_is_sound(rec) ||
+        content_latest(p->path) >= rec->step)
         return 0;
     path = path_join(p->path, "latest");
     text = str_fmt("%s\n", rec->tag);
@@ -247,15 +223,34 @@ static int fill_stage(struct place *p, const struct content *c, struct receipt *
     return rc;
 }
 
+/* What lies in the stage is the source's bytes, and a checkpoint that verify calls sound, or not: rec->unsound. */
+static int read_back(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
+                     struct err *e)
+{
+    struct receipt folder = *rec;
+    int rc;
+
+    if (rec->form != FORM_PACK)
+        return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
+    folder.form = FORM_WHOLE;           /* of the source: nothing reads a .pack in place */
+    rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
+    if (rc == 0 && (rc = content_unchanged(c, e)) == 0)
+        rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);
+    rec->checked = folder.checked;
+    rec->unsound = folder.unsound;
+    return rc;
+}
+
 /* From an open stage to the backup's name. */
 static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                 struct place_put *out, struct err *e)
 {
-    if (fill_stage(p, c, rec, s, out, e) < 0 || local_read_back(&p->o, rec, s->part, NULL, e) < 0 ||
-        content_unchanged(c, e) < 0 || (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
+    if (fill_stage(p, c, rec, s, out, e) < 0 || read_back(p, c, rec, s, e) < 0 ||
+        content_unchanged(c, e) < 0 || content_finished(c, rec, e) < 0 ||
+        (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
         return -1;
     /* A sound receipt and the older backup never stand together. */
-    rec->sound = true;
+    rec->intact = true;
     rec->verified_s = (int64_t)clock_wall_s();
     if (refuse_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
         stage_publish(s, e) < 0)
@@ -308,7 +303,7 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
         rc = -1;
     } else if (rec) {
         local_look(p, rec, r);
-        if (rec->sound && report_count(r, SEV_ERROR) == 0)
+        if (rec->intact && report_count(r, SEV_ERROR) == 0)
             rc = holds_same(p, rec, c, e) < 0 ? -1 : 1;
     }
     report_free(r);
@@ -397,7 +392,7 @@ static int take_out(const struct place *p, const struct receipt *rec, struct bac
     if (rc == 0)
         rc = take_bytes(p, rec, s, e);
     if (rc == 0)
-        rc = local_read_back(&p->o, &folder, s->part, NULL, e);
+        rc = verdict_bytes(&p->o, &folder, s->part, NULL, e);
     if (rc == 0)
         rc = local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
     if (rc < 0 && e->kind == ERR_DATA)

@@ -134,7 +134,7 @@ int place_put(struct place *p, const struct content *c, enum backup_form form, s
     return place_lock(p, e) < 0 ? -1 : p->ops->put(p, c, form, out, e);
 }
 
-int place_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e)
+int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e)
 {
     return p->ops->check(p, rec, r, e);
 }
@@ -150,7 +150,7 @@ static bool is_read_only(const struct err *e)
     return e->kind == ERR_SYS && (e->sys == EROFS || e->sys == EACCES || e->sys == EPERM);
 }
 
-int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
+int place_judge(struct place *p, struct receipt *rec, bool intact, struct err *e)
 {
     struct place_receipts now = {0};
     struct report *ignored = report_new();
@@ -163,8 +163,8 @@ int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e)
     }
     for (int i = 0; i < now.n && rc > 0; i++)
         if (strcmp(now.receipt[i]->name, rec->name) == 0 && now.receipt[i]->copied_s == rec->copied_s) {
-            rec->sound = sound;
-            if (sound)
+            rec->intact = intact;
+            if (intact)
                 rec->verified_s = (int64_t)clock_wall_s();
             if (rc == 1)
                 rc = p->ops->note(p, rec, e) == 0 ? 0 : is_read_only(e) ? 2 : -1;

@@ -50,7 +50,7 @@ struct place_ops {
     int (*lock)(struct place *p, struct err *e);
     int (*receipts)(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
     int (*put)(struct place *p, const struct content *c, enum backup_form form, struct place_put *out, struct err *e);
-    int (*check)(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
+    int (*check)(struct place *p, struct receipt *rec, struct report *r, struct err *e);
     int (*note)(struct place *p, const struct receipt *rec, struct err *e);
     int (*get)(struct place *p, const struct receipt *rec, const char *out, struct err *e);
     int (*remove)(struct place *p, const struct receipt *rec, struct err *e);
@@ -73,14 +73,14 @@ void place_close(struct place *p);              /* NULL is fine; releases the lo
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
 /*
- * What is there, without reading it: a receipt whose files are not all there with their sizes is not `sound`, and a
+ * What is there, without reading it: a receipt whose files are not all there with their sizes is not `intact`, and a
  * finding says why.
  */
 MUST_CHECK int place_list(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
 void place_receipts_free(struct place_receipts *l);
 /*
  * Copy, read back, publish. Goes on where a killed run stopped; replaces a backup of this name only when its receipt
- * says it is not sound. ERR_USAGE: something that is no backup of ours has the name, or a backup of other bytes.
+ * says it is not intact. ERR_USAGE: something that is no backup of ours has the name, or a backup of other bytes.
  */
 MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
@@ -89,16 +89,19 @@ MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_f
  * is a backup of would be part of the next one, and would be removed with it.
  */
 MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, struct err *e);
-/* Read it all; what is wrong is told to `r`, as ERROR. */
-MUST_CHECK int place_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e);
+/*
+ * Read it all; bytes that are not what was copied are findings of ERROR in `r`. Of a folder or .tar that can be read in
+ * place the verdict of verify goes into rec->checked and rec->unsound; a remote's and a .pack's stays.
+ */
+MUST_CHECK int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e);
 /* Write the receipt anew (it was verified). */
 MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
 /*
- * What place_check() found, `sound` or not, while others could work here: noted once nobody does, in the receipt as it
+ * What place_check() found, `intact` or not, while others could work here: noted once nobody does, in the receipt as it
  * is then. 0; 1: the backup is another by now, or gone, and nothing is noted; 2: as 0, but the place cannot be written
  * and its receipt is as it was, *e has why; -1.
  */
-MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool sound, struct err *e);
+MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool intact, struct err *e);
 /* Make the folder `out`, which is not there, of a backup; every byte compared. */
 MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
 /* Remove a backup and its receipt. ERR_DATA when anything but its files is in it; then nothing is removed. */

@@ -11,6 +11,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/local.h"
+#include "tools/ckpt-backup/place/verdict.h"
 
 enum { RECEIPT_MAX = 256 << 20 };
 
@@ -32,7 +33,7 @@ static void take_receipt(struct place *p, const char *file, struct place_receipt
     }
     local_look(p, rec, r);
     if (report_count(r, SEV_ERROR) > before)
-        rec->sound = false;
+        rec->intact = false;
     place_add_receipt(out, rec);
 }
 
@@ -62,7 +63,7 @@ static int local_receipts(struct place *p, struct place_receipts *out, struct re
 
 /* ---- check ---- */
 
-static int local_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e)
+static int local_check(struct place *p, struct receipt *rec, struct report *r, struct err *e)
 {
     char *path = path_join(p->path, rec->name);
     int before = report_count(r, SEV_ERROR), rc = 0;
@@ -70,7 +71,8 @@ static int local_check(struct place *p, const struct receipt *rec, struct report
     local_look(p, rec, r);
     /* Files that are not there were told; reading the others tells no more of what counts. */
     if (report_count(r, SEV_ERROR) == before)
-        rc = local_read_back(&p->o, rec, path, r, e);
+        rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
+                                    : verdict_compare(&p->o, rec, path, path, r, e);
     free(path);
     return rc;
 }

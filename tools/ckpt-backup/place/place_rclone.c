@@ -34,7 +34,7 @@ static int far_receipts(struct place *p, struct place_receipts *out, struct repo
 
 static const char no_sum[] = "does not come back";
 
-static int far_check(struct place *p, const struct receipt *rec, struct report *r, struct err *e)
+static int far_check(struct place *p, struct receipt *rec, struct report *r, struct err *e)
 {
     bool *bad = xcalloc((size_t)far_parts(rec) + 1, sizeof *bad);
     int rc = far_read_back(p, rec, bad, e);
@@ -111,7 +111,7 @@ static int move_latest(const struct place *p, const struct receipt *rec, const s
     char *text;
     int rc;
 
-    if (rec->form != FORM_WHOLE || rec->step < 0)
+    if (rec->form != FORM_WHOLE || rec->step < 0 || !receipt_is_sound(rec))
         return 0;
     for (int i = 0; i < there->n; i++)
         if (there->receipt[i]->form == FORM_WHOLE && there->receipt[i]->step > rec->step)
@@ -151,10 +151,10 @@ static int put_new(struct place *p, const struct content *c, const struct far_li
 
     if (refuse_foreign(p, l, rec, ours, e) < 0)
         return -1;
-    if (far_cargo_make(&g, p, c, rec, &out->moved_bytes, e) == 0 &&
+    if (far_cargo_make(&g, p, c, rec, &out->moved_bytes, e) == 0 && content_finished(c, rec, e) == 0 &&
         far_write(p, far_note(p, rec->name, ".job"), "unfinished\n", e) == 0 && send_until_right(&g, e) == 0 &&
         content_unchanged(c, e) == 0) {
-        rec->sound = true;
+        rec->intact = true;
         rec->verified_s = (int64_t)clock_wall_s();
         rc = far_write_receipt(p, rec, e);
     }
@@ -174,7 +174,7 @@ static int there_already(struct place *p, const struct content *c, struct place_
                          struct place_put *out, struct err *e)
 {
     struct receipt *old = far_find_receipt(there, out->receipt->name);
-    int same = old && old->sound ? place_same_bytes(p, old, c, e) : -2;
+    int same = old && old->intact ? place_same_bytes(p, old, c, e) : -2;
 
     if (same == -2)
         return 0;

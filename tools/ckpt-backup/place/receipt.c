@@ -66,6 +66,16 @@ const struct receipt_file *receipt_find(const struct receipt *r, const char *nam
     return r->n_files ? bsearch(&key, r->file, (size_t)r->n_files, sizeof key, by_name) : NULL;
 }
 
+bool receipt_is_sound(const struct receipt *r)
+{
+    return r->intact && !r->unsound;
+}
+
+const char *receipt_state(const struct receipt *r, const char *damaged)
+{
+    return !r->intact ? damaged : r->unsound ? "as its source, NOT SOUND" : r->checked ? "sound" : "as copied";
+}
+
 /* ---- writing ---- */
 
 /* File names are bytes, JSON is UTF-8: what is none is for people under KEY, and in hex under KEY_hex. */
@@ -110,8 +120,10 @@ json_t *receipt_json(const struct receipt *r)
                                         "form", form_names[r->form]));
     put_text(o, "source", r->source);
     json_object_update_new(o, json_pack("{s:I, s:o, s:b, s:I, s:i}", "copied_s", (json_int_t)r->copied_s,
-        "verified_s", r->verified_s ? json_integer(r->verified_s) : json_null(), "sound", (int)r->sound,
+        "verified_s", r->verified_s ? json_integer(r->verified_s) : json_null(), "sound", (int)receipt_is_sound(r),
         "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files));
+    json_object_update_new(o, json_pack("{s:b, s:b, s:o}", "intact", (int)r->intact, "checked", (int)r->checked,
+                                        "unsound", text_json(r->unsound)));
     return o;
 }
 
@@ -244,7 +256,11 @@ static bool take_receipt(const json_t *o, struct receipt *r)
         !take_number(o, "size_bytes", -1, &size) || size < 0 || (receipt_is_file(r->form) && !take_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
-    r->sound = json_is_true(json_object_get(o, "sound"));
+    /* Older versions know one of the two. */
+    r->intact = json_is_true(json_object_get(o, json_object_get(o, "intact") ? "intact" : "sound"));
+    r->checked = json_is_true(json_object_get(o, "checked"));
+    if (json_is_string(json_object_get(o, "unsound")))
+        r->unsound = xstrdup(json_string_value(json_object_get(o, "unsound")));
     r->file = xcalloc(json_array_size(list) + 1, sizeof *r->file);
     for (size_t i = 0; i < json_array_size(list); i++) {
         r->n_files = (int)i + 1;
@@ -290,5 +306,6 @@ void receipt_free(struct receipt *r)
     free(r->name);
     free(r->tag);
     free(r->source);
+    free(r->unsound);
     free(r);
 }

@@ -3,7 +3,7 @@
  *
  * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one with its CRC-32 in hex. NAME is what lies in the
  * place: TAG (a folder), TAG.tar, TAG.pack, or TAG-weights (a folder without the optimizer's files). A backup is there
- * when both are, and counts when its receipt says that it was read back and found sound. NAME.crc32 beside it has the
+ * when both are, and counts when its receipt says that it was read back and verified. NAME.crc32 beside it has the
  * same sums as `rclone check --checkfile crc32` reads them.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RECEIPT_H
@@ -32,7 +32,9 @@ struct receipt {
     enum backup_form form;
     int64_t copied_s, verified_s;       /* since 1970, UTC */
     bool read_again;                    /* by this process, which found it sound */
-    bool sound;                 /* when it was last read */
+    bool intact;                /* when it was last read: these are the bytes that were copied */
+    bool checked;               /* they were verified as a checkpoint, too: `unsound` is the verdict */
+    char *unsound;              /* the first error that verify found, NULL: none */
     uint64_t size_bytes;        /* in the place */
     uint32_t tar_crc;           /* of the whole .tar or .pack */
     int n_files;
@@ -43,6 +45,10 @@ struct receipt {
 const char *receipt_form_name(enum backup_form form);
 /* Is it one file, .tar or .pack? */
 bool receipt_is_file(enum backup_form form);
+/* Intact, and no error known. Of one that was never checked (older versions did not) that is what is known. */
+bool receipt_is_sound(const struct receipt *r);
+/* "sound", "as copied" (never checked), "as its source, NOT SOUND", or `damaged`. */
+const char *receipt_state(const struct receipt *r, const char *damaged);
 /* Bytes of the checkpoint in it; size_bytes is what they take in the place. */
 uint64_t receipt_raw_bytes(const struct receipt *r);
 char *receipt_name(const char *tag, enum backup_form form);      /* caller frees */

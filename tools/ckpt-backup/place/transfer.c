@@ -207,7 +207,17 @@ static void sum_up(struct moving *m)
     free(sum);
 }
 
-/* What was written lately would be read from memory and prove nothing. Where O_DIRECT works this is not needed. */
+void transfer_drop_cached(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
+/* Where O_DIRECT works this is not needed. */
 static void drop_cached(const struct transfer *t)
 {
     for (int i = 0; i < t->n; i++) {

@@ -40,6 +40,8 @@ struct transfer_opts {
     struct report *report;      /* wrong CRCs and short files are findings, and the rest is read; NULL: they end it */
 };
 
+/* What was written lately would be read from memory and prove nothing: what reads the file next reads the disk. */
+void transfer_drop_cached(const char *path);
 /* Takes `from` and `to`. */
 struct transfer_run *transfer_add(struct transfer *t, char *from, char *to, uint64_t size_bytes);
 void transfer_free(struct transfer *t);

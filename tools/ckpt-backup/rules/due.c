@@ -65,10 +65,23 @@ static enum backup_form due_form(const struct making *m, int place, int64_t step
     return kept_in_place(&p->keep, &m->stay[place], step, form) ? form : (enum backup_form)FORM_NONE;
 }
 
+static bool serves(const struct due_held *h, int64_t step, enum backup_form form)
+{
+    return h->step == step && (h->form != FORM_WEIGHTS || form == FORM_WEIGHTS);
+}
+
+static bool is_verified(const struct due_place *p, int64_t step, enum backup_form form)
+{
+    for (int i = 0; i < p->n_held; i++)
+        if (p->held[i].verified && serves(&p->held[i], step, form))
+            return true;
+    return false;
+}
+
 static bool is_there(const struct due_place *p, int64_t step, enum backup_form form)
 {
     for (int i = 0; i < p->n_held; i++)
-        if (p->held[i].step == step && p->held[i].verified && (p->held[i].form != FORM_WEIGHTS || form == FORM_WEIGHTS))
+        if ((p->held[i].verified || p->held[i].there) && serves(&p->held[i], step, form))
             return true;
     return false;
 }
@@ -137,7 +150,7 @@ static void list_steps(struct making *m, int place)
     for (int i = 0; i < m->st->n_steps; i++) {
         enum backup_form form = picked_form(&m->rules->place[place], m->st->step[i]);
 
-        if (is_finished(m->st, m->st->step[i]) && form != (enum backup_form)FORM_NONE)
+        if (form != (enum backup_form)FORM_NONE)
             count(stay, m->st->step[i], form);
     }
     newest_sort(stay);
@@ -173,7 +186,7 @@ static void add_forget(struct making *m, struct due_action a)
 
         if (p == a.place)
             continue;
-        if (!held->known || (form != (enum backup_form)FORM_NONE && !is_there(held, a.step, form))) {
+        if (!held->known || (form != (enum backup_form)FORM_NONE && !is_verified(held, a.step, form))) {
             a.verb = DUE_WAIT;
             a.for_place = p;
         }
@@ -225,8 +238,7 @@ int due_make(const struct rules *r, const struct due_state *st, struct due_actio
     for (int p = 0; p < r->n_places; p++)
         list_steps(&m, p);
     for (int i = 0; i < st->n_steps; i++)
-        if (is_finished(st, st->step[i]))
-            add_copies(&m, st->step[i]);
+        add_copies(&m, st->step[i]);
     forget_in_run(&m);
     for (int p = 0; p < r->n_places; p++)
         if (st->place[p].known)
