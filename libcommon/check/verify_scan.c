@@ -173,6 +173,23 @@ static bool direct_gather(const struct images *im, const struct tmap *m, int sli
     return tmap_gather(m, 0, m->len, slice, copy_piece, &g) == 0;
 }
 
+static bool direct_sum(const struct images *im, const struct tmap *m, uint8_t *out)
+{
+    uint8_t *all = xmalloc((size_t)m->n_slices * m->len + 1);
+    const void **part = xcalloc((size_t)m->n_slices, sizeof *part);
+    bool seen = true;
+
+    for (int k = 0; k < m->n_slices && seen; k++) {
+        part[k] = all + (uint64_t)k * m->len;
+        seen = direct_gather(im, m, k, all + (uint64_t)k * m->len);
+    }
+    if (seen)
+        tmap_add(part, m->n_slices, m->len, m->dtype, out);
+    free(part);
+    free(all);
+    return seen;
+}
+
 static uint64_t count_different(const uint8_t *a, const uint8_t *b, uint64_t len, uint64_t size)
 {
     uint64_t n = 0;
@@ -188,7 +205,7 @@ static void direct_item(const struct images *im, struct scan_item *it, int numbe
     bool replicas = m->op == TMAP_REPLICAS;
     uint8_t *buf = xmalloc(2 * m->len + 1);
 
-    if (direct_gather(im, m, replicas ? 0 : -1, buf)) {
+    if (m->op == TMAP_SUM && m->n_slices > 1 ? direct_sum(im, m, buf) : direct_gather(im, m, replicas ? 0 : -1, buf)) {
         it->seen = true;
         it->crc = crc_bytes(0, buf, m->len);
         look(ctx, number, 0, buf, m->len);

@@ -253,13 +253,13 @@ static void judge_tied(struct values *v, int i, const struct scan_item *first)
                (unsigned long long)d.n, d.max_abs);
 }
 
-/* The weights against their masters, first copies of replicas. */
-static struct mismatch_count count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32)
+/* The weights against their masters, first copies of replicas, into *c. */
+static void count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32,
+                              struct mismatch_count *c)
 {
     enum { N = 1 << 16 };
     const uint64_t size = (uint64_t)dtype_size(weights->dtype), elems = weights->len / size;
     uint32_t *have = xmalloc(N * 4), *master = xmalloc(N * 4);
-    struct mismatch_count c = {0};
     struct err e = {0};
 
     for (uint64_t at = 0; at < elems; at += N) {
@@ -268,10 +268,32 @@ static struct mismatch_count count_not_rounded(struct values *v, const struct tm
         if (tmap_read(weights, v->s->files, (struct tmap_range){ 0, at * size, n * size }, have, &e) < 0 ||
             tmap_read(fp32, v->s->files, (struct tmap_range){ 0, at * 4, n * 4 }, master, &e) < 0)
             break;
-        mismatch_compare(&c, weights->dtype, have, master, n);
+        mismatch_compare(c, weights->dtype, have, master, n);
     }
     free(have);
     free(master);
+}
+
+/* Slice k alone, of slices that have all bytes each. */
+static struct tmap layer_of(const struct tmap *m, int k)
+{
+    return (struct tmap){ .op = TMAP_CONCAT, .dtype = m->dtype, .len = m->len, .n_slices = 1, .slice = &m->slice[k] };
+}
+
+/* The same; a sum of rounded parts is not the rounded sum: each part is compared with its own master. */
+static struct mismatch_count compare_masters(struct values *v, const struct tmap *weights, const struct tmap *fp32)
+{
+    struct mismatch_count c = {0};
+
+    if (weights->op != TMAP_SUM || fp32->op != TMAP_SUM || weights->n_slices != fp32->n_slices) {
+        count_not_rounded(v, weights, fp32, &c);
+        return c;
+    }
+    for (int k = 0; k < weights->n_slices; k++) {
+        const struct tmap w = layer_of(weights, k), m = layer_of(fp32, k);
+
+        count_not_rounded(v, &w, &m, &c);
+    }
     return c;
 }
 
@@ -294,8 +316,8 @@ static void judge_rounding(struct values *v, const struct param *p, const int of
      * leave the masters alone, so there a difference is how it should be. */
     if (p->merge == MERGE_REPLICATED && b >= 0 && v->item[b].n_differ == 0 && fp32->n_differ > 0)
         rule = MISMATCH_FREE;
-    c = count_not_rounded(v, weights, fp32->map);
-    if (c.n_differ == 0 && b < 0)
+    c = compare_masters(v, weights, fp32->map);
+    if (c.n_differ == 0 && (b < 0 || weights->op == TMAP_SUM))
         return;
     severity = mismatch_judge(&c, rule);
     report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,

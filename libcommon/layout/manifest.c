@@ -400,7 +400,7 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
             const struct extent *x = &m->slice[k].extent[i];
             const struct record *rec = files_record(s->files, x->record);
 
-            if (tmap_scatters(m) || !rec->has_crc || x->at != 0 || x->len != rec->len)
+            if (tmap_scatters(m) || m->op == TMAP_SUM || !rec->has_crc || x->at != 0 || x->len != rec->len)
                 return false;
             crc_sum_add(&sum, m->len, at, x->len, rec->crc);
             at += x->len;

@@ -9,7 +9,7 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
 {
     int dim = p->merge == MERGE_CAT1 ? 1 : 0;
 
-    if (p->merge == MERGE_REPLICATED)
+    if (p->merge == MERGE_REPLICATED || p->merge == MERGE_SUM)
         return true;
     if (dim >= p->ndim || (p->merge == MERGE_CAT0_HALVES && p->shape[0] % 2)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, p->name,
@@ -37,14 +37,18 @@ static void cut_halves(struct arena *a, struct tmap *m)
     }
 }
 
-void merge_map(struct arena *a, const struct param *p, struct tmap *m)
+void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap *m)
 {
     m->op = TMAP_CONCAT;
     m->len = m->slice[0].len;
     if (m->n_slices == 1)
         return;                 /* whatever the rule: one slice is the whole */
-    if (p->merge == MERGE_REPLICATED) {
+    if (p->merge == MERGE_REPLICATED || (p->merge == MERGE_SUM && moments)) {
         m->op = TMAP_REPLICAS;
+        return;
+    }
+    if (p->merge == MERGE_SUM) {
+        m->op = TMAP_SUM;
         return;
     }
     m->len *= (uint64_t)m->n_slices;

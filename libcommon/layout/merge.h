@@ -8,7 +8,10 @@
 
 /* p->shape, so far a slice's, for tp of them by p->merge; false: the rule does not fit, an ERROR "shape" of `path`. */
 bool merge_shape(struct param *p, int tp, const char *path, struct report *r);
-/* The map of one state; m has a slice for each tensor rank, the rest is filled in. */
-void merge_map(struct arena *a, const struct param *p, struct tmap *m);
+/*
+ * The map of one state; m has a slice for each tensor rank, the rest is filled in. moments: it is one of Adam's; the
+ * gradient of a sum is each part's, so parts that are added have copies of one moment.
+ */
+void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap *m);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libcommon/base/mem.h"
+
 /* No model dimension comes near it; larger numbers are a damaged file's. */
 #define DIM_MAX ((int64_t)1 << 40)
 
@@ -48,6 +50,14 @@ static void position_of(struct model_config *c, const struct pk *args)
     snprintf(c->position, sizeof c->position, "%s", name ? name : "");
 }
 
+/* GPT-NeoX names the activation: geglu, reglu, swiglu, bilinear, glu; or has a flag of the first. */
+static bool is_gated(const struct pk *args)
+{
+    const char *a = pk_as_str(pk_get(args, "activation"));
+
+    return flag_of(args, "geglu") || (a && (str_ends(a, "glu") || strcmp(a, "bilinear") == 0));
+}
+
 void model_config_from_args(struct model_config *c, const struct pk *args)
 {
     memset(c, 0, sizeof *c);
@@ -62,7 +72,7 @@ void model_config_from_args(struct model_config *c, const struct pk *args)
     c->vocab = dim_of(args, "padded_vocab_size");
     c->vocab_tokens = dim_of(args, "vocab_size");
     c->embed_layernorm = flag_of(args, "embed_layernorm");
-    c->glu = flag_of(args, "swiglu") || pk_as_str(pk_get(args, "glu_activation"));
+    c->glu = flag_of(args, "swiglu") || pk_as_str(pk_get(args, "glu_activation")) || is_gated(args);
     position_of(c, args);
 }
 

@@ -95,6 +95,11 @@ bool family_find(const struct family *r, const char *name, struct family_hit *hi
     return false;
 }
 
+enum merge_rule family_merge(const struct family_rule *r, const char *name)
+{
+    return r->merge == MERGE_SUM && !digits(name) ? MERGE_REPLICATED : r->merge;
+}
+
 const char *family_core_name(const struct family_rule *r)
 {
     for (int i = 0; i < r->n_spellings; i++)
@@ -242,8 +247,8 @@ static int take_merge(struct family_reading *x, struct family_rule *r, const cha
     w = strsep(&rest, ",");
     merge = merge_rule_by_name(w);
     if (merge < 0)
-        return refuse(x, r->line, "unknown merge rule '%s': concat_0, concat_1, concat_0_halves, vocabulary and "
-                      "replicated are known", w);
+        return refuse(x, r->line, "unknown merge rule '%s': concat_0, concat_1, concat_0_halves, vocabulary, "
+                      "replicated and sum are known", w);
     r->merge = (enum merge_rule)merge;
     while ((w = strsep(&rest, ","))) {
         if (strcmp(w, "qkv") != 0 && strcmp(w, "turned") != 0)
@@ -264,6 +269,8 @@ static int check_rule(const struct family_reading *x, const struct family_rule *
         return refuse(x, r->line, "concat_0_halves has two parts in Transformers, as {gate_proj,up_proj}");
     if (r->n_parts > 1 && !r->qkv && r->merge != MERGE_CAT0_HALVES)
         return refuse(x, r->line, "only qkv and concat_0_halves are made of parts");
+    if (r->merge == MERGE_SUM && r->turned)
+        return refuse(x, r->line, "turned does not go with sum");
     if (r->turned && r->n_parts > 1)
         return refuse(x, r->line, "turned does not go with parts");
     for (int i = 0; i < r->n_spellings && numbered; i++)
@@ -388,6 +395,31 @@ struct family *family_open(const char *name, struct err *e)
     r = text ? family_parse(name, text, len, e) : NULL;
     free(text);
     return r;
+}
+
+static const char *first_lacking(const struct family *r, const char *const *name, int n, bool in_shards)
+{
+    struct family_hit h;
+
+    for (int i = 0; i < n; i++)
+        if (!family_find(r, name[i], &h) || (in_shards && !h.in_shards))
+            return name[i];
+    return NULL;
+}
+
+struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking, struct err *e)
+{
+    for (int i = 0; family_builtin_file[i].name; i++) {
+        struct family *r = open_builtin(i, e);
+
+        if (!r)
+            return NULL;
+        *lacking = first_lacking(r, name, n, in_shards);
+        if (!*lacking)
+            return r;
+        family_free(r);
+    }
+    return NULL;
 }
 
 const char *family_builtin(int i)

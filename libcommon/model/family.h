@@ -40,6 +40,12 @@ const char *family_name(const struct family *r);        /* "llama"; belongs to t
 bool family_has_model(const struct family *r, const char *model_type);
 int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
+/*
+ * The first built-in family that has all of n names; in_shards: each as one of shards. NULL without *e: none has, and
+ * *lacking is the first name that the last one tried does not have.
+ */
+MUST_CHECK struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking,
+                                          struct err *e);
 /* The i-th built-in family, NULL behind the last: a name for family_open(). */
 const char *family_builtin(int i);
 
@@ -52,6 +58,11 @@ struct family_hit {
 };
 /* false: no rule has the name. Never two: such rules are refused when they are read. */
 bool family_find(const struct family *r, const char *name, struct family_hit *hit);
+/*
+ * How slices under this name make the parameter: as the rule reads, but a `sum` is one under the numbered names of a
+ * pipeline engine alone. Ranks have copies of it elsewhere.
+ */
+enum merge_rule family_merge(const struct family_rule *r, const char *name);
 /*
  * What Megatron-core calls it: the first of its names in shards that is none of a pipeline engine's (those begin with a
  * number or with tied_modules). NULL: Megatron-core has no such parameter.

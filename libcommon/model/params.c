@@ -14,6 +14,7 @@
 static const char *const rule_names[] = {
     [MERGE_CAT0] = "concat_0", [MERGE_CAT1] = "concat_1", [MERGE_REPLICATED] = "replicated",
     [MERGE_VOCAB] = "vocabulary", [MERGE_CAT0_HALVES] = "concat_0_halves",
+    [MERGE_SUM] = "sum",
 };
 enum { N_RULES = sizeof rule_names / sizeof *rule_names };
 

@@ -19,8 +19,9 @@ enum merge_rule {
     MERGE_REPLICATED,           /* every rank holds a copy */
     MERGE_VOCAB,                /* vocabulary-parallel: dim 0, rows padded to V */
     MERGE_CAT0_HALVES,          /* GLU: each slice is two stacked halves */
+    MERGE_SUM,                  /* every rank holds a part, the sum is the parameter: GPT-NeoX's row-parallel biases */
 };
-/* "concat_0", "concat_1", "replicated", "vocabulary", "concat_0_halves". */
+/* "concat_0", "concat_1", "replicated", "vocabulary", "concat_0_halves", "sum". */
 const char *merge_rule_name(enum merge_rule m);
 int merge_rule_by_name(const char *name);               /* -1: none */
 

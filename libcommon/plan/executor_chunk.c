@@ -74,7 +74,7 @@ void exec_end_chunk(struct worker *w, struct chunk *c)
 {
     struct run *x = w->x;
     struct plan_item *it = c->g.item;
-    uint64_t len = c->g.len, read = len * (it->map->op == TMAP_REPLICAS ? (uint64_t)it->map->n_slices : 1);
+    uint64_t len = c->g.len, read = len * tmap_layers(it->map);
 
     atomic_fetch_add(&x->read_bytes, read);
     if (plan_writes(it))

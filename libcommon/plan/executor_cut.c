@@ -16,7 +16,7 @@ static uint64_t column_chunk(const struct run *x, const struct plan_item *it)
     uint64_t room = min_u64(x->chunk, x->chunk + SLACK - n * 2 * BLOCK), rows = room / max_u64(row, n * part);
     uint64_t whole = BLOCK;
 
-    assert(rows > 0 && it->map->op != TMAP_REPLICAS && !it->transpose_row);
+    assert(rows > 0 && !tmap_overlays(it->map) && !it->transpose_row);
     while (whole > 1 && part * (whole / 2) % BLOCK == 0)
         whole /= 2;
     return (rows < whole ? rows : align_down(rows, whole)) * row;
@@ -26,7 +26,7 @@ uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it)
 {
     uint64_t n = (uint64_t)it->map->n_slices, share;
 
-    if (it->map->op != TMAP_REPLICAS || n < 2)
+    if (tmap_layers(it->map) < 2)
         return x->chunk;
     /* All copies lie side by side in one buffer. */
     share = (x->chunk + SLACK - BLOCK) / n;
@@ -51,7 +51,7 @@ static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint6
     if (it->n_outs)
         return min_u64(column_chunk(x, it), it->len - at);
     /* Replicas are compared, and numbers converted, by elements: an odd destination must not cut one. */
-    if ((it->map->op == TMAP_REPLICAS || it->op != PLAN_COPY) && at + len < it->len) {
+    if ((tmap_overlays(it->map) || it->op != PLAN_COPY) && at + len < it->len) {
         uint64_t elem = plan_elem_bytes(it);
 
         len = len >= elem ? align_down(at + len, elem) - at : min_u64(elem, it->len - at);

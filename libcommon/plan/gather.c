@@ -25,7 +25,7 @@ void gather_begin(struct gather *g)
 {
     const struct tmap *m = g->item->map;
 
-    g->hash_output = (m->op == TMAP_REPLICAS && m->n_slices > 1) || g->item->op != PLAN_COPY ||
+    g->hash_output = tmap_layers(m) > 1 || g->item->op != PLAN_COPY ||
                      g->item->transpose_row;
     if (!tmap_scatters(m))
         return;
@@ -134,7 +134,7 @@ int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint
 {
     uint8_t *dst = g->out ? g->out + pc->dst : NULL;
 
-    if (dst && g->item->map->op == TMAP_REPLICAS)
+    if (dst && tmap_overlays(g->item->map))
         dst += (uint64_t)pc->slice * g->copy_stride;
     if (pc->n == 1)
         return pass_run(g, pc, (struct gather_span){ src, 0, pc->src.len, dst }, e);
@@ -149,7 +149,7 @@ static void lower_to(_Atomic uint64_t *least, uint64_t v)
         ;
 }
 
-/* Copies into one; counts where they disagree. */
+/* Copies into one, counted where they disagree; or the sum of parts. */
 static bool combine(const struct gather *g)
 {
     struct plan_item *it = g->item;
@@ -159,6 +159,11 @@ static bool combine(const struct gather *g)
 
     for (int k = 0; k < n; k++)
         copy[k] = g->out + (uint64_t)k * g->copy_stride;
+    if (it->map->op == TMAP_SUM) {
+        tmap_add(copy, n, g->len, it->map->dtype, g->out);
+        free(copy);
+        return true;
+    }
     first = replicas_first_difference(copy, n, g->len, it->map->dtype);
     n_differ = replicas_combine(copy, n, g->len, it->map->dtype, it->policy, g->out);
     if (n_differ) {
@@ -182,7 +187,7 @@ bool gather_end(const struct gather *g)
 {
     uint64_t len = plan_out_bytes(g->item, g->len);
 
-    if (g->item->map->op == TMAP_REPLICAS && g->item->map->n_slices > 1 && !combine(g))
+    if (tmap_layers(g->item->map) > 1 && !combine(g))
         return false;
     if (g->item->op != PLAN_COPY)
         convert(g);

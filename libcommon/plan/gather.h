@@ -17,7 +17,7 @@ struct gather {
     struct plan_item *item;
     uint64_t from, len;         /* the chunk, in logical bytes of the item's map */
     uint8_t *out;               /* chunk byte 0; NULL: nothing but hashing is asked for */
-    uint64_t copy_stride;       /* REPLICAS: slice k is gathered at out + k * copy_stride */
+    uint64_t copy_stride;       /* REPLICAS, SUM: slice k is gathered at out + k * copy_stride */
     struct report *report;      /* corrupt records go there; NULL: they end the run */
     bool hash_output;           /* the item's CRC cannot be had from those of the pieces */
 };
@@ -28,7 +28,7 @@ void gather_begin(struct gather *g);
 bool gather_needs_output(const struct gather *g);
 /* The bytes of one piece are at src. -1 with ERR_DATA: they complete a corrupt record. */
 MUST_CHECK int gather_piece(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src, struct err *e);
-/* All pieces are in: combine replicas, convert, hash what was not hashed yet. False: REPLICAS_FAIL, do not write. */
+/* All pieces are in: combine replicas, add parts, convert, hash the rest. False: REPLICAS_FAIL, do not write. */
 bool gather_end(const struct gather *g);
 
 /* Where the chunk of a transposed item goes: n runs of `run` bytes, `stride` apart, the first at item byte `at`. */

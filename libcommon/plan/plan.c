@@ -189,7 +189,7 @@ uint64_t plan_read_bytes(const struct plan *p)
         const struct plan_item *it = &p->item[i]->pub;
 
         if (!it->done)
-            sum += it->len * (it->map->op == TMAP_REPLICAS ? (uint64_t)it->map->n_slices : 1);
+            sum += it->len * tmap_layers(it->map);
     }
     return sum;
 }

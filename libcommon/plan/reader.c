@@ -89,6 +89,7 @@ static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf,
 
 int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
+    /* tmap_read_seen() adds the parts of a sum itself. */
     bool alone = r->map->op != TMAP_REPLICAS || r->map->n_slices == 1 || r->policy == REPLICAS_FIRST;
     struct tmap_watch watch = { seen, r };
     int rc;

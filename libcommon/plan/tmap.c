@@ -69,7 +69,7 @@ static void enter_slice(struct tmap_cursor *c)
         c->at = slice_bytes_before(c, c->from);
         c->end = slice_bytes_before(c, end);
         break;
-    case TMAP_REPLICAS:
+    case TMAP_REPLICAS: case TMAP_SUM:
         c->at = c->from;
         c->end = end;
         break;
@@ -131,7 +131,7 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
         shape_box(c, n, p);
         return;
     }
-    if (c->map->op == TMAP_REPLICAS || part == row) {
+    if (tmap_overlays(c->map) || part == row) {
         p->dst = c->at - c->from;
         return;
     }
@@ -200,8 +200,9 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
-                   const struct tmap_watch *watch, struct err *e)
+/* The range of one slice of several that cover each other; of other maps r.replica is -1. */
+static int read_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
+                      const struct tmap_watch *watch, struct err *e)
 {
     bool strided = tmap_scatters(m);
     uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
@@ -209,7 +210,7 @@ int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, v
     struct tmap_piece p;
     int rc = 0;
 
-    tmap_begin(&c, m, r.from, r.len, m->op == TMAP_REPLICAS ? r.replica : -1);
+    tmap_begin(&c, m, r.from, r.len, r.replica);
     while (rc == 0 && tmap_next(&c, strided ? BOUNCE_BYTES : UINT64_MAX, &p)) {
         uint8_t *to = p.n == 1 ? out + p.dst : bounce;
 
@@ -221,6 +222,35 @@ int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, v
     }
     free(bounce);
     return rc;
+}
+
+static int read_sum(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
+                    const struct tmap_watch *watch, struct err *e)
+{
+    uint8_t *all = xmalloc((size_t)m->n_slices * r.len + 1);
+    const void **part = xcalloc((size_t)m->n_slices, sizeof *part);
+    int rc = 0;
+
+    for (r.replica = 0; r.replica < m->n_slices && rc == 0; r.replica++) {
+        uint8_t *to = all + (uint64_t)r.replica * r.len;
+
+        part[r.replica] = to;
+        rc = read_slice(m, f, r, to, watch, e);
+    }
+    if (rc == 0)
+        tmap_add(part, m->n_slices, r.len, m->dtype, buf);
+    free(part);
+    free(all);
+    return rc;
+}
+
+int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
+                   const struct tmap_watch *watch, struct err *e)
+{
+    if (m->op == TMAP_SUM && m->n_slices > 1)
+        return read_sum(m, f, r, buf, watch, e);
+    r.replica = m->op == TMAP_REPLICAS ? r.replica : -1;
+    return read_slice(m, f, r, buf, watch, e);
 }
 
 int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e)
@@ -245,6 +275,42 @@ struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)
         }
     }
     return to;
+}
+
+/* ---- parts that are added ---- */
+
+static void put_value(enum dtype dtype, float v, void *to)
+{
+    const uint16_t half = dtype == DTYPE_F16 ? f32_to_f16(v) : f32_to_bf16(v);
+
+    if (dtype == DTYPE_F32)
+        memcpy(to, &v, sizeof v);
+    else
+        memcpy(to, &half, sizeof half);
+}
+
+void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, void *out)
+{
+    const uint64_t size = (uint64_t)dtype_size(dtype);
+
+    assert(dtype == DTYPE_F64 || dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16);
+    for (uint64_t at = 0; at < bytes; at += size) {
+        double wide = 0;
+        char sum[8];
+
+        for (int k = 0; k < n; k++) {
+            const double x = dtype_value(dtype, (const char *)part[k] + at);
+
+            wide += x;                  /* of two numbers of 24 bits or fewer: rounded to one of them as their sum is */
+            if (dtype == DTYPE_F64) {
+                memcpy(sum, &wide, sizeof wide);
+                continue;
+            }
+            put_value(dtype, (float)wide, sum);
+            wide = dtype_value(dtype, sum);
+        }
+        memcpy((char *)out + at, sum, size);
+    }
 }
 
 /* ---- copies that should agree ---- */

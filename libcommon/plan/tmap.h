@@ -6,6 +6,7 @@
  *   TMAP_CONCAT      byte b of slice 0, slice 1, ... laid end to end
  *   TMAP_INTERLEAVE  row b / row: each slice gives row_part of its bytes to every row
  *   TMAP_REPLICAS    byte b of every slice; copies should agree (policy decides if not)
+ *   TMAP_SUM         the sum of all slices' elements, as tmap_add() adds them; of one slice its bytes
  *   TMAP_BOXES       of the one slice in whose box its element lies; boxes tile the tensor
  * Slices hold whole elements; an extent may end anywhere on an element boundary.
  * A slice may be a window of wider rows: of every window_row bytes of its extents it is
@@ -19,7 +20,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/replicas.h"
 
-enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS, TMAP_BOXES };
+enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS, TMAP_SUM, TMAP_BOXES };
 
 /*
  * A box of a tensor, row-major like the tensor: level by level which steps of the level above it takes, counted in
@@ -65,7 +66,7 @@ struct tmap_piece {
  * Split logical bytes [from, from + len) of slice `only` (-1: of all slices) into pieces.
  * An extent that begins or ends inside a run is split there, so pieces always hold whole
  * runs or one partial run. Pieces come slice by slice, each in the slice's order.
- * REPLICAS: pieces of slice k all map onto the same destination bytes.
+ * REPLICAS, SUM: pieces of slice k all map onto the same destination bytes.
  */
 struct tmap_cursor {
     const struct tmap *map;
@@ -84,7 +85,7 @@ bool tmap_next(struct tmap_cursor *c, uint64_t most, struct tmap_piece *p);
 int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
                 int (*fn)(void *ctx, const struct tmap_piece *p), void *ctx);
 
-/* Logical bytes [from, from+len); of REPLICAS those of one slice. */
+/* Logical bytes [from, from+len); of REPLICAS those of one slice. Whole elements of a SUM. */
 struct tmap_range {
     int replica;
     uint64_t from, len;
@@ -103,6 +104,10 @@ MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap
                               const struct tmap_watch *watch, struct err *e);
 /* Pieces of such a map may be runs that lie apart in the tensor. */
 static inline bool tmap_scatters(const struct tmap *m) { return m->op == TMAP_INTERLEAVE || m->op == TMAP_BOXES; }
+/* Does every slice have every byte of the tensor? */
+static inline bool tmap_overlays(const struct tmap *m) { return m->op == TMAP_REPLICAS || m->op == TMAP_SUM; }
+/* How many bytes are read for one byte of the tensor. */
+static inline uint64_t tmap_layers(const struct tmap *m) { return tmap_overlays(m) ? (uint64_t)m->n_slices : 1; }
 /* A copy in the arena whose records are `shift` higher: of a map of a table that files_join() added to another. */
 struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
 
@@ -115,6 +120,11 @@ struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift);
  */
 uint64_t replicas_combine(const void *const *copy, int n, uint64_t bytes, enum dtype dtype,
                           enum replica_policy policy, void *out);
+/*
+ * The sum of n parts of `bytes` bytes into out (which may be part[0]): 0 + part 0 + part 1 and so on, rounded to the
+ * dtype after each, as torch adds tensors. The dtype is a real floating-point one of 16 bits or more.
+ */
+void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, void *out);
 /* The lowest element they disagree on; UINT64_MAX: none. */
 uint64_t replicas_first_difference(const void *const *copy, int n, uint64_t bytes, enum dtype dtype);
 

@@ -135,7 +135,7 @@ struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t 
     case TMAP_INTERLEAVE:
         cut_interleaved(m, rows, at, len, to);
         break;
-    case TMAP_REPLICAS:
+    case TMAP_REPLICAS: case TMAP_SUM:
         for (int k = 0; k < m->n_slices; k++)
             cut_columns(&m->slice[k], rows, row, at, len, &to->slice[k]);
         break;
@@ -228,7 +228,7 @@ static struct tmap *cut_map(struct arena *a, const struct tmap_part *p)
             to->n_slices += cut_box(a, s, p->at, p->len, out);
         else if (m->op == TMAP_CONCAT && first < end)
             tmap_slice_cut(a, s, first - begin, end - first, &to->slice[to->n_slices++]);
-        else if (m->op == TMAP_REPLICAS)
+        else if (tmap_overlays(m))
             tmap_slice_cut(a, s, p->at, p->len, &to->slice[to->n_slices++]);
         else if (m->op == TMAP_INTERLEAVE)
             tmap_slice_cut(a, s, p->at / m->row * s->row_part, p->len / m->row * s->row_part,
@@ -246,6 +246,7 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
         return cut_map(a, part);
     /* Copies that should agree are one here: whoever cuts them has looked at them whole. */
     for (int i = 0; i < n; i++) {
+        assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* no one slice has its bytes */
         tmap_gather(part[i].map, part[i].at, part[i].len, part[i].map->op == TMAP_REPLICAS ? 0 : -1, add_runs, &all);
         all.base += part[i].len;
     }

@@ -64,7 +64,7 @@ static struct pk *make_block(const struct ds_target *t, struct arena *a)
     for (int i = 0; i < t->n_params; i++) {
         const struct param *p = t->param[i].from;
         struct pk *by_rule[] = { [MERGE_CAT0] = NULL, [MERGE_CAT1] = row, [MERGE_REPLICATED] = replicated,
-                                 [MERGE_VOCAB] = vocabulary, [MERGE_CAT0_HALVES] = halves };
+                                 [MERGE_VOCAB] = vocabulary, [MERGE_CAT0_HALVES] = halves, [MERGE_SUM] = NULL };
 
         if (by_rule[p->merge])
             add_pattern(a, by_rule[p->merge], t->param[i].name);

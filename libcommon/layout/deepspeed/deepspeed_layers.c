@@ -25,8 +25,8 @@ static const struct ds_entry *layer_entry(const struct ds *d, int layer, const c
 
 static void unknown_key(const struct ds_job *j, const char *key)
 {
-    /* Rotary tables are buffers: recomputed by the model, never trained. */
-    if (str_ends(key, "inv_freq"))
+    /* Rotary tables are buffers, recomputed by the model and never trained; so are Transformer Engine's settings. */
+    if (str_ends(key, "inv_freq") || str_ends(key, "_extra_state"))
         report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is a buffer: passed over", key);
     else if (ds_all_stages(j->d))
         report_add(j->r, SEV_ERROR, "unknown_key", j->path, ERR_NO_BYTE, NULL,

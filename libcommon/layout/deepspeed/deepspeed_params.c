@@ -17,6 +17,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/merge.h"
+#include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/zero.h"
 
@@ -165,33 +166,80 @@ static int by_place(const void *a, const void *b)
 
 /* ---- rules and shapes ---- */
 
-/* The patterns that the checkpoint brings, or NULL: the table. Every mp_rank file has the same. */
-static struct merge_patterns *find_patterns(struct ds *d, const struct draft *p, int n)
+/*
+ * How slices make parameters: by the patterns that the checkpoint has (every mp_rank file has the same), else by the
+ * table of names, else, where that lacks a name, by the family that has them all. Both NULL: by the table.
+ */
+struct ds_rules {
+    struct merge_patterns *patterns;
+    struct family *family;
+};
+
+static void find_rules(struct ds *d, const struct draft *p, int n, struct ds_rules *rules)
 {
     const struct source_file *f = ds_first_mp(d);
-    const char **names = xmalloc((size_t)n * sizeof *names);
-    struct merge_patterns *patterns;
+    const char **names = xmalloc((size_t)n * sizeof *names), *lacking;
+    struct err e = {0};
+    bool known = true;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         names[i] = p[i].owner->name;
-    patterns = merge_patterns_new(pk_get(pt_root(f->pt), "universal_checkpoint_info"), names, n, false,
-                                  files_name(d->s->files, f->file), d->r);
+        known = known && merge_rule_known(names[i]);
+    }
+    rules->patterns = merge_patterns_new(pk_get(pt_root(f->pt), "universal_checkpoint_info"), names, n, false,
+                                         files_name(d->s->files, f->file), d->r);
+    rules->family = rules->patterns || known ? NULL : family_of_names(names, n, true, &lacking, &e);
+    if (e.kind != ERR_NONE)
+        report_add_err(d->r, "merge_rule", &e);
     free(names);
-    return patterns;
 }
 
-static enum merge_rule rule_of(struct ds *d, const struct merge_patterns *patterns, const char *name)
+/*
+ * GPT-NeoX adds its row-parallel biases' parts where attention and MLP are added before the sum over ranks
+ * (gpt_j_residual); else each rank has a copy.
+ */
+static bool has_copies(const struct ds *d)
+{
+    int64_t parallel = 1;
+
+    return pk_as_int(pk_get(d->s->run.args, "gpt_j_residual"), &parallel) && !parallel;
+}
+
+static enum merge_rule family_rule_of(const struct ds *d, const struct family *f, const char *name)
+{
+    struct family_hit h;
+    enum merge_rule rule;
+
+    if (!family_find(f, name, &h))
+        return MERGE_CAT0;              /* not reached: the family has all names */
+    rule = family_merge(h.rule, name);
+    return rule == MERGE_SUM && has_copies(d) ? MERGE_REPLICATED : rule;
+}
+
+/* The first linear layer of an MLP, in which a gated one has gate and up. */
+static bool is_up(const char *name)
+{
+    static const char *const others[] = { "mlp.linear1.weight", "mlp.linear1.bias", "mlp.fc1_weight", "mlp.fc1_bias" };
+    bool up = param_ends(name, ROLE_UP_W) || param_ends(name, ROLE_UP_B);
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        up |= str_ends(name, others[i]);
+    return up;
+}
+
+static enum merge_rule rule_of(struct ds *d, const struct ds_rules *rules, const char *name)
 {
     enum merge_rule rule;
 
-    if (patterns)
-        return merge_patterns_rule(patterns, name);
-    rule = merge_rule_of(name);
-    if (rule == MERGE_CAT0 && d->s->config.glu && (param_ends(name, ROLE_UP_W) || param_ends(name, ROLE_UP_B)))
+    if (rules->patterns)
+        return merge_patterns_rule(rules->patterns, name);
+    rule = rules->family ? family_rule_of(d, rules->family, name) : merge_rule_of(name);
+    if (rule == MERGE_CAT0 && d->s->config.glu && is_up(name))
         return MERGE_CAT0_HALVES;
-    if (d->topo.tp > 1 && !merge_rule_known(name))
-        report_add(d->r, SEV_WARNING, "merge_rule", d->s->path, ERR_NO_BYTE, name,
-                   "no rule for this name: slices are concatenated on dimension 0");
+    if (d->topo.tp > 1 && !rules->family && !merge_rule_known(name))
+        report_add(d->r, SEV_ERROR, "merge_rule", d->s->path, ERR_NO_BYTE, name,
+                   "how slices of %d tensor ranks make it is not known: the checkpoint has no usable "
+                   "universal_checkpoint_info, and no family's rules have all names", d->topo.tp);
     return rule;
 }
 
@@ -270,7 +318,7 @@ static struct tmap *flat_map(struct ds *d, const struct param *p, const struct d
     m = new_map(d, DTYPE_F32);
     for (int tp = 0; tp < d->topo.tp; tp++)
         flat_slice(d, en, tp, state, &m->slice[tp]);
-    merge_map(d->s->arena, p, m);
+    merge_map(d->s->arena, p, flat_state[state] != STATE_FP32, m);
     return m;
 }
 
@@ -324,16 +372,16 @@ static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct d
         s->extent = arena_alloc(d->s->arena, sizeof *s->extent);
         *s->extent = (struct extent){ t->record, t->at, s->len };
     }
-    merge_map(d->s->arena, p, m);
+    merge_map(d->s->arena, p, false, m);
     return m;
 }
 
-static void make_param(struct ds *d, const struct merge_patterns *patterns, const struct draft *dr, struct param *p)
+static void make_param(struct ds *d, const struct ds_rules *rules, const struct draft *dr, struct param *p)
 {
     p->name = dr->owner->name;
     p->stage = dr->owner->pp;
     p->group = dr->owner->group;
-    p->merge = rule_of(d, patterns, p->name);
+    p->merge = rule_of(d, rules, p->name);
     p->ndim = dr->owner->slice->ndim;
     memcpy(p->shape, dr->owner->slice->shape, sizeof p->shape);
     if (!merge_shape(p, d->topo.tp, d->s->path, d->r))
@@ -356,16 +404,17 @@ void ds_make_params(struct ds *d)
     struct source *s = d->s;
     struct draft *p = xcalloc((size_t)d->index.n, sizeof *p);
     int n = make_drafts(d, p);
-    struct merge_patterns *patterns;
+    struct ds_rules rules;
 
     place_tensors(d, p, n);
     qsort(p, (size_t)n, sizeof *p, by_place);
-    patterns = find_patterns(d, p, n);
+    find_rules(d, p, n, &rules);
     s->param = arena_alloc(s->arena, (size_t)n * sizeof *s->param);
     s->n_params = n;
     for (int i = 0; i < n; i++)
-        make_param(d, patterns, &p[i], &s->param[i]);
-    merge_patterns_free(patterns);
+        make_param(d, &rules, &p[i], &s->param[i]);
+    merge_patterns_free(rules.patterns);
+    family_free(rules.family);
     for (int i = 0; i < n; i++)
         free(p[i].bf16);
     free(p);

@@ -128,7 +128,7 @@ static void cut_slice(struct dss *w, struct slice *s, const struct tmap *m)
     int64_t n = s->p->slice_elems, half = n / 2, total = n * w->t->topo.tp;
 
     switch (s->p->from->merge) {
-    case MERGE_REPLICATED:
+    case MERGE_REPLICATED: case MERGE_SUM:              /* a sum has one rank: ds_target_new() sees to it */
         add_piece(s, m, 0, n, 0);
         break;
     case MERGE_VOCAB:

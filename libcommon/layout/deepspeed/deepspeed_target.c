@@ -238,8 +238,13 @@ static int settle_slices(struct ds_target *t, struct err *e)
 
         if (p->from->merge == MERGE_VOCAB)
             p->shape[0] = t->vocab;
+        if (p->from->merge == MERGE_SUM && tp > 1) {
+            err_usage(e, "%s: tensor ranks hold parts that are added, and no rule divides the sum over TP %d: "
+                      "--target-tp 1 writes it", p->name, tp);
+            return -1;
+        }
         memcpy(p->slice, p->shape, sizeof p->slice);
-        if (p->from->merge != MERGE_REPLICATED) {
+        if (p->from->merge != MERGE_REPLICATED && p->from->merge != MERGE_SUM) {
             if (dim >= p->ndim || p->shape[dim] % parts || (dim == 1 && p->ndim != 2)) {
                 err_usage(e, "%s: dimension %d of %lld cannot be split over TP %d", p->name, dim,
                           (long long)(dim < p->ndim ? p->shape[dim] : 0), tp);

@@ -326,7 +326,7 @@ static int make_param(const struct fusion *x, const struct fusion_part *m, struc
 
     *to = *m->from;
     to->name = family_layer_name(x->s->arena, family_core_name(m->rule), m->layer);
-    to->merge = m->rule->merge;
+    to->merge = family_merge(m->rule, family_core_name(m->rule));
     to->shared_with = NULL;
     memset(to->spelled, 0, sizeof to->spelled);
     if (n > 1) {

@@ -300,6 +300,8 @@ static int choose_rows(struct translation *t, const struct piece *x, struct rows
                 add_kind(t, kind, row, &n);
         return n;
     }
+    if (x->from->merge == MERGE_CAT0_HALVES && x->rule->n_parts != 2)
+        return refuse(t, x->from->name, "is of a gated MLP, which models of this family have not in Transformers");
     if (x->rule->n_parts == 2) {
         row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
         return rows % 2 ? refuse(t, x->from->name, "an odd number of rows cannot be halves") : 1;

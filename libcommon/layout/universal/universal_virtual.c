@@ -169,6 +169,11 @@ static int survey(struct sink *k, struct err *e)
                 continue;
             if (use_shards_of(k, m, e) < 0)
                 return -1;
+            if (m->op == TMAP_SUM) {
+                err_usage(e, "parameter '%s' is the sum of %d tensor ranks' parts, which no HDF5 dataset over their "
+                          "files can be; use --format hdf5", s->param[i].name, m->n_slices);
+                return -1;
+            }
             if (m->op == TMAP_REPLICAS && m->n_slices > 1)
                 add_replica_set(w, i, universal_states[j]);
         }

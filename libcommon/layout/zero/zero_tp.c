@@ -25,37 +25,14 @@ struct joining {
 
 /* ---- rules ---- */
 
-/* Does a family have all names? The first name that it lacks goes to *lacking. */
-static bool has_names(const struct source *s, const struct family *f, const char **lacking)
+static int find_family(struct joining *j, const char *const *name, int n, struct err *e)
 {
-    struct family_hit h;
-
-    for (int i = 0; i < s->n_params; i++)
-        if (!s->param[i].shared_with && !family_find(f, s->param[i].name, &h)) {
-            *lacking = s->param[i].name;
-            return false;
-        }
-    return true;
-}
-
-static int find_family(struct joining *j, struct err *e)
-{
-    const struct source *s = j->rank[0];
     const char *lacking = "";
 
-    for (int i = 0; family_builtin(i) && !j->family; i++) {
-        struct family *f = family_open(family_builtin(i), e);
-
-        if (!f)
-            return -1;
-        if (has_names(s, f, &lacking))
-            j->family = f;
-        else
-            family_free(f);
-    }
-    if (j->family)
-        return 0;
-    err_data(e, s->path, ERR_NO_BYTE,
+    j->family = family_of_names(name, n, false, &lacking, e);
+    if (j->family || e->kind != ERR_NONE)
+        return j->family ? 0 : -1;
+    err_data(e, j->rank[0]->path, ERR_NO_BYTE,
              "parameter %s: how slices of %d tensor ranks make it is not known: the checkpoint has no usable "
              "universal_checkpoint_info, and no family's rules have all names", lacking, j->n);
     return -1;
@@ -67,35 +44,38 @@ static int find_family(struct joining *j, struct err *e)
  */
 static int family_rule_of(const struct family *f, const char *name, bool *said)
 {
+    enum merge_rule merge;
     struct family_hit h;
 
     if (!family_find(f, name, &h))
         return -1;
-    *said = h.in_shards || h.rule->merge == MERGE_REPLICATED;
-    if (h.in_shards)
-        return (int)h.rule->merge;
+    merge = family_merge(h.rule, name);
+    *said = h.in_shards || merge == MERGE_REPLICATED;
+    if (*said)
+        return (int)merge;
     if (h.rule->n_parts > 1)
         return MERGE_CAT0;
     if (h.rule->qkv)
         return -1;
     if (h.rule->turned)
-        return h.rule->merge == MERGE_CAT0 ? MERGE_CAT1 : MERGE_CAT0;
-    return (int)h.rule->merge;
+        return merge == MERGE_CAT0 ? MERGE_CAT1 : MERGE_CAT0;
+    return (int)merge;
 }
 
 static int find_rules(struct joining *j, const struct pk *root, const char *path, struct err *e)
 {
     const struct source *s = j->rank[0];
     const char **name = xmalloc(((size_t)s->n_params + 1) * sizeof *name);
-    int n = 0;
+    int n = 0, rc;
 
     for (int i = 0; i < s->n_params; i++)
         if (!s->param[i].shared_with)
             name[n++] = s->param[i].name;
     j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, true, path,
                                      j->r);
+    rc = j->patterns ? 0 : find_family(j, name, n, e);
     free(name);
-    return j->patterns ? 0 : find_family(j, e);
+    return rc;
 }
 
 /* ---- slices ---- */
@@ -153,7 +133,7 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
     }
     if (j->parts)
         return join_parts(j, whole, slice, st);
-    merge_map(a, whole, m);
+    merge_map(a, whole, st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ, m);
     return m;
 }
 

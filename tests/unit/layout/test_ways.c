@@ -81,7 +81,7 @@ static void test_nothing(void **state)
 
         memcpy(p.shape, shapes[i], sizeof shapes[i]);
         assert_true(merge_shape(&p, 2, "path", NULL));
-        merge_map(a, &p, &m);
+        merge_map(a, &p, false, &m);
         assert_int_equal(m.len, 0);
         assert_int_equal(m.op, TMAP_CONCAT);
     }

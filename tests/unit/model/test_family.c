@@ -71,7 +71,9 @@ static void test_refused(void **state)
         { HEAD, "x.rules:1: no rule" },
         { HEAD HEAD, "x.rules:2: 'family NAME' is meant, once" },
         { HEAD "concat_2 a.b c.d", "x.rules:2: unknown merge rule 'concat_2': concat_0, concat_1, concat_0_halves, "
-          "vocabulary and replicated are known" },
+          "vocabulary, replicated and sum are known" },
+        { HEAD "sum,qkv a.b c.d", "x.rules:2: qkv is a concat_0 of one name, or of three parts in Transformers" },
+        { HEAD "sum,turned a.b c.d", "x.rules:2: turned does not go with sum" },
         { HEAD "concat_0,rotated a.b c.d", "x.rules:2: unknown word 'rotated' behind the merge rule: qkv and turned "
           "are known" },
         { HEAD "concat_0 a.b", "x.rules:2: a merge rule, the name in Transformers and one in shards or more are "

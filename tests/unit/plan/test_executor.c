@@ -164,11 +164,11 @@ static bool make_map(struct world *w, struct made *m)
     uint64_t rows = 1 + below(below(2) ? 8 : 500), part = 4 * (1 + below(below(2) ? 100 : 1500));
     bool crumbs = below(6) == 0;
 
-    m->map = (struct tmap){ .op = (enum tmap_op)below(3), .dtype = DTYPE_F32, .slice = m->slice,
+    m->map = (struct tmap){ .op = (enum tmap_op)below(4), .dtype = DTYPE_F32, .slice = m->slice,
                             .n_slices = 1 + (int)below(MAX_SLICES) };
     if (crumbs)
         size = min_u64(size, 300000);
-    if (m->map.op == TMAP_REPLICAS)
+    if (tmap_overlays(&m->map))
         size = min_u64(size, 200000);
     if (below(8) == 0) {                /* a row longer than any small chunk */
         rows = 2;
@@ -176,7 +176,7 @@ static bool make_map(struct world *w, struct made *m)
     }
     for (int k = 0; k < m->map.n_slices; k++) {
         uint64_t len = m->map.op == TMAP_INTERLEAVE ? rows * part
-                     : m->map.op == TMAP_REPLICAS ? size : size / 4 / (uint64_t)m->map.n_slices * 4;
+                     : tmap_overlays(&m->map) ? size : size / 4 / (uint64_t)m->map.n_slices * 4;
 
         m->slice[k].row_part = part;
         if (!deal(w, &m->slice[k], len, 4, crumbs)) {
@@ -185,7 +185,7 @@ static bool make_map(struct world *w, struct made *m)
             return false;
         }
         m->map.row += part;
-        m->map.len += m->map.op == TMAP_REPLICAS && k ? 0 : len;
+        m->map.len += tmap_overlays(&m->map) && k ? 0 : len;
     }
     return true;
 }
@@ -225,6 +225,10 @@ static unsigned char *map_bytes(const struct world *w, const struct tmap *m, enu
     *n_differ = 0;
     if (m->op == TMAP_REPLICAS)
         *n_differ = replicas_combine((const void *const *)slice, m->n_slices, m->len, m->dtype, policy, out);
+    if (m->op == TMAP_SUM && m->n_slices == 1)
+        memcpy(out, slice[0], m->len);
+    else if (m->op == TMAP_SUM)
+        tmap_add((const void *const *)slice, m->n_slices, m->len, m->dtype, out);
     for (int k = 0; k < m->n_slices; k++) {
         uint64_t part = m->slice[k].row_part;
 

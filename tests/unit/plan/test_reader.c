@@ -102,9 +102,59 @@ static void whole_records_are_checked(void **state)
     files_free(c.files);
 }
 
+/* As torch's sum() of tensors: from 0 on, rounded to the type after each part. */
+static void parts_are_added(void **state)
+{
+    static const struct { enum dtype dtype; uint16_t part[3], sum; } halves[] = {
+        { DTYPE_F16, { 0x3c00, 0x3c00, 0x4000 }, 0x4400 },              /* 1 + 1 + 2 = 4 */
+        { DTYPE_F16, { 0x6800, 0x3c00, 0x3c00 }, 0x6800 },              /* 2048 + 1 + 1: each 1 is rounded away */
+        { DTYPE_F16, { 0x3c00, 0x3c00, 0x6800 }, 0x6801 },              /* ... but not together: 2050 */
+        { DTYPE_F16, { 0x8000, 0x8000, 0x8000 }, 0x0000 },              /* 0 + -0 is 0 */
+        { DTYPE_F16, { 0x7bff, 0x7bff, 0x0000 }, 0x7c00 },              /* too large: infinity */
+        { DTYPE_BF16, { 0x3f80, 0x3f80, 0x4000 }, 0x4080 },
+        { DTYPE_BF16, { 0x4380, 0x3f80, 0x3f80 }, 0x4380 },             /* 256 + 1 + 1 */
+    };
+    struct copies c;
+    struct err e = {0};
+    struct reader *r;
+    double wide[2] = { 1, 1e-300 }, sum;
+    float got[4];
+    uint16_t half;
+    uint32_t crc;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        const void *part[3] = { &halves[i].part[0], &halves[i].part[1], &halves[i].part[2] };
+
+        tmap_add(part, 3, 2, halves[i].dtype, &half);
+        if (half != halves[i].sum)
+            fail_msg("case %zu: got %04x, want %04x", i, half, halves[i].sum);
+    }
+    tmap_add((const void *[]){ &wide[0], &wide[1] }, 2, 8, DTYPE_F64, &sum);
+    assert_true(sum == 1);
+
+    copies_open(&c, crc_bytes(0, (float[]){ 1, 2, 3, 4 }, 16));
+    c.map.op = TMAP_SUM;
+    r = reader_new(&c.map, c.files, REPLICAS_FAIL);
+    assert_return_code(reader_read(r, 0, 8, got, &e), 0);
+    assert_return_code(reader_read(r, 8, 8, got + 2, &e), 0);
+    for (int i = 0; i < 4; i++)
+        assert_true(got[i] == c.value[0][i] + c.value[1][i] + c.value[2][i]);
+    assert_true(reader_crc(r, &crc) && crc == crc_bytes(0, got, 16));
+    reader_free(r);
+    files_free(c.files);
+
+    copies_open(&c, 5);                 /* the last part's record is damaged */
+    c.map.op = TMAP_SUM;
+    assert_int_equal(read_part(&c, REPLICAS_FIRST, 0, 16, got, &e), -1);
+    assert_non_null(strstr(e.msg, "copy: at byte 0: record r is corrupt"));
+    files_free(c.files);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_are_added),
         cmocka_unit_test(copies_become_one), cmocka_unit_test(whole_records_are_checked),
     };
 
