@@ -237,7 +237,7 @@ static void test_help_wins(void **state)
     assert_int_equal(o.asked, OPTION_ASKED_VERSION);
     option_table_help(&options_table, &sb);
     assert_non_null(strstr(sb.buf, "      --num-layers N          transformer blocks\n"));
-    assert_non_null(strstr(sb.buf, "  -j, --threads N             threads of a rank"));
+    assert_non_null(strstr(sb.buf, "  -j, --threads N             threads per rank"));
     assert_non_null(strstr(sb.buf, "(default 0.95)"));
     for (char *line = strtok(sb.buf, "\n"); line; line = strtok(NULL, "\n"))
         if (strlen(line) > 100)

@@ -188,7 +188,14 @@ struct checkpoint_value {
     const char *const *strs;    /* STRS: a list of n_strs strings */
     int n_strs;
     const struct pk *pk;        /* PK: any tree without tensors */
+    bool weak;                  /* what the loaded checkpoint's arguments have under this name stays */
 };
+/*
+ * Do saved arguments have another value under that name? Then it goes into `was` as one line of JSON, and this one into
+ * `is`. False where they have none; None, False and an empty list are one value, so are 1 and 1.0.
+ */
+bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value *v, struct strbuf *was,
+                            struct strbuf *is);
 
 struct checkpoint_saver_opts {
     const char *dir;            /* --save; made when missing */
@@ -228,7 +235,7 @@ struct checkpoint_saver_opts {
      */
     uint64_t aside_bytes;
     /*
-     * Every argument of the run; they replace those carried over. Ranks, degrees, V,
+     * Every argument of the run; they replace those carried over, but for `weak` ones. Ranks, degrees, V,
      * position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and all that is in
      * checkpoint_now are added by the saver itself: they need not be here.
      */

@@ -69,6 +69,41 @@ static struct pk *value_of(struct arena *a, const struct checkpoint_value *v)
     return list;
 }
 
+static bool is_nothing(const struct pk *v)
+{
+    double x;
+    uint32_t n = 1;
+
+    return pk_is_none(v) || (pk_as_double(v, &x) && x == 0) || (pk_items(v, &n) && n == 0);
+}
+
+bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value *v, struct strbuf *was,
+                            struct strbuf *is)
+{
+    struct arena *a = arena_new(0);
+    const struct pk *saved = pk_get(args, v->name), *now = value_of(a, v);
+    struct strbuf x = {0}, y = {0};
+    double f, g;
+    bool differs = saved != NULL;
+
+    if (differs) {
+        pk_text(saved, &x);
+        pk_text(now, &y);
+        differs = strcmp(x.buf, y.buf) != 0;
+    }
+    if (differs && ((pk_as_double(saved, &f) && pk_as_double(now, &g) && f == g) ||
+                    (is_nothing(saved) && is_nothing(now))))
+        differs = false;
+    if (differs) {
+        strbuf_addf(was, "%s", x.buf);
+        strbuf_addf(is, "%s", y.buf);
+    }
+    strbuf_free(&x);
+    strbuf_free(&y);
+    arena_free(a);
+    return differs;
+}
+
 /* megatron.enums.PositionEmbeddingType(3): that call loads under any Python. */
 static struct pk *position_type(struct arena *a, const char *name)
 {
@@ -108,7 +143,8 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
     const struct pk *position = pk_get(d, "position_embedding_type");
 
     for (int i = 0; i < o->n_args; i++)
-        if (strcmp(o->args[i].name, "position_embedding_type") || !position)
+        if ((strcmp(o->args[i].name, "position_embedding_type") || !position) &&
+            !(o->args[i].weak && pk_get(d, o->args[i].name)))
             pk_set_str(a, d, o->args[i].name, value_of(a, &o->args[i]));
     checkpoint_args_of_model(a, d, &s->model);
     pk_set_str(a, d, "bf16", pk_bool(a, o->weights == DTYPE_BF16));

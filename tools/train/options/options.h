@@ -241,8 +241,12 @@ void options_print(const struct train_opts *o, bool origins, struct strbuf *sb);
 /* One as Python prints it: None, True, 0.0002, ['4', '4', '96']. The row has a `dest`. */
 void options_value(const struct train_opts *o, const struct option_row *r, struct strbuf *sb);
 
-/* The rows; taken into a struct train_opts. Marked are groups of this program's own, which saved arguments lack. */
+/* The rows; taken into a struct train_opts. Marks of groups and rows: */
 extern const struct option_table options_table;
-enum { OPTIONS_OURS = 1 };
+enum {
+    OPTIONS_OURS = 1,           /* this program's own: saved arguments lack it */
+    OPTIONS_ACTS = 2,           /* saved as in force, given or not; others stay as loaded until given */
+    OPTIONS_TOLD = 4,           /* changes what is trained: another value than the checkpoint's is reported */
+};
 
 #endif

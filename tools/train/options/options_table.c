@@ -8,15 +8,19 @@
 
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
 #define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* no part of the arguments that checkpoints hold */
+#define ACTS .marks = OPTIONS_ACTS
+#define TOLD .marks = OPTIONS_ACTS | OPTIONS_TOLD
 #define DIM_MAX 1e9                     /* sizes of a model */
 #define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
 
-#define INT(n, f, lo, hi, d, h) { n, 0, "N", h, OPTION_INT, FIELD(f), .min = lo, .max = hi, .def = d },
-#define REAL(n, f, lo, hi, d, h) { n, 0, "X", h, OPTION_REAL, FIELD(f), .min = lo, .max = hi, .def = d },
-#define FLAG(n, f, h) { n, .help = h, FIELD(f) },
-#define TEXT(n, f, a, d, h) { n, 0, a, h, OPTION_TEXT, FIELD(f), .def = d },
-#define WORD(n, f, w, d, a, h) { n, 0, a, h, OPTION_WORD, FIELD(f), .words = w, .def = d },
-#define LIST(n, f, a, h) { n, 0, a, h, OPTION_LIST, FIELD(f) },
+#define INT(n, f, lo, hi, d, h, ...) { n, 0, "N", h, OPTION_INT, \
+    FIELD(f), .min = lo, .max = hi, .def = d, __VA_ARGS__ },
+#define REAL(n, f, lo, hi, d, h, ...) { n, 0, "X", h, OPTION_REAL, \
+    FIELD(f), .min = lo, .max = hi, .def = d, __VA_ARGS__ },
+#define FLAG(n, f, h, ...) { n, .help = h, FIELD(f), __VA_ARGS__ },
+#define TEXT(n, f, a, d, h, ...) { n, 0, a, h, OPTION_TEXT, FIELD(f), .def = d, __VA_ARGS__ },
+#define WORD(n, f, w, d, a, h, ...) { n, 0, a, h, OPTION_WORD, FIELD(f), .words = w, .def = d, __VA_ARGS__ },
+#define LIST(n, f, a, h, ...) { n, 0, a, h, OPTION_LIST, FIELD(f), __VA_ARGS__ },
 
 #define NOTE(n) { n, .kind = OPTION_NOTE },
 #define NOTE_VALUE(n) { n, .arg = "X", .kind = OPTION_NOTE },
@@ -29,89 +33,95 @@ static const struct option_row network_rows[] = {
     INT("num-attention-heads", num_attention_heads, 1, DIM_MAX, NULL, "attention heads")
     INT("ffn-hidden-size", ffn_hidden_size, 1, DIM_MAX, NULL, "width of the MLP (4 times the hidden size)")
     INT("kv-channels", kv_channels, 1, DIM_MAX, NULL, "width of a head: hidden size / heads, nothing else")
-    INT("seq-length", seq_length, 1, DIM_MAX, NULL, "tokens of a sample")
+    INT("seq-length", seq_length, 1, DIM_MAX, NULL, "tokens of a sample", ACTS)
     { "encoder-seq-length", 0, "N", "the same", OPTION_ALIAS, .def = "seq-length" },
-    INT("max-position-embeddings", max_position_embeddings, 1, DIM_MAX, NULL, "positions there are")
+    INT("max-position-embeddings", max_position_embeddings, 1, DIM_MAX, NULL, "positions there are", ACTS)
     WORD("position-embedding-type", position_embedding_type, "absolute alibi", "absolute", "TYPE", "absolute or alibi")
     FLAG("embed-layernorm", embed_layernorm, "LayerNorm behind the word embedding")
-    REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "of the blocks' and the final LayerNorm")
+    REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "of the blocks' and the final LayerNorm", TOLD)
     INT("vocab-size", vocab_size, 1, DIM_MAX, NULL, "tokens, where no tokenizer file is given")
     INT("make-vocab-size-divisible-by", make_vocab_size_divisible_by, 1, DIM_MAX, "128",
         "pad the vocabulary to a multiple of this times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to exactly this")
-    FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32")
-    FLAG("fp16", fp16, "weights, activations and gradients in fp16, with a loss scale")
+    FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32", TOLD)
+    FLAG("fp16", fp16, "weights, activations and gradients in fp16, with a loss scale", TOLD)
     REAL("loss-scale", loss_scale, 0, 1e30, NULL, "of fp16: a static one; 0 or not given: dynamic")
     REAL("initial-loss-scale", initial_loss_scale, 1e-30, 1e30, "4294967296", "what a dynamic one begins with")
     REAL("min-loss-scale", min_loss_scale, 1e-30, 1e30, "1.0", "it does not fall below this")
     INT("loss-scale-window", loss_scale_window, 1, COUNT_MAX, "1000", "good steps after which it doubles")
     INT("hysteresis", hysteresis, 1, COUNT_MAX, "2", "overflows that it takes to halve it")
     FLAG("unscale-with-step-scale", unscale_with_step_scale,
-         "divide gradients by the scale they were made with; the reference takes the one that follows")
+         "divide gradients by the scale they were made with; the reference takes the one that follows", ACTS)
     FLAG("accumulate-allreduce-grads-in-fp32", accumulate_allreduce_grads_in_fp32,
-         "of fp16: gradients accumulate, travel and are added up in fp32")
+         "of fp16: gradients accumulate, travel and are added up in fp32", ACTS)
     {0},
 };
 
 static const struct option_row optimizer_rows[] = {
-    REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "on attention probabilities")
-    REAL("hidden-dropout", hidden_dropout, 0, 0.999, "0.1", "on the embedding and the blocks' two outputs")
-    REAL("weight-decay", weight_decay, 0, 1e6, "0.01", "of matrices and embeddings")
-    REAL("clip-grad", clip_grad, 0, 1e9, "1.0", "largest gradient norm; 0: do not clip")
-    REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "decay of the first moment")
-    REAL("adam-beta2", adam_beta2, 0, 0.9999999, "0.999", "decay of the second moment")
-    REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "added to the root of the second moment")
+    REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "on attention probabilities", TOLD)
+    REAL("hidden-dropout", hidden_dropout, 0, 0.999, "0.1", "on the embedding and the blocks' two outputs", TOLD)
+    REAL("weight-decay", weight_decay, 0, 1e6, "0.01", "of matrices and embeddings", ACTS)
+    REAL("clip-grad", clip_grad, 0, 1e9, "1.0", "largest gradient norm; 0: do not clip", ACTS)
+    REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "decay of the first moment", ACTS)
+    REAL("adam-beta2", adam_beta2, 0, 0.9999999, "0.999", "decay of the second moment", ACTS)
+    REAL("adam-eps", adam_eps, 1e-30, 1, "1e-08", "added to the root of the second moment", ACTS)
     INT("adam-initial-step", adam_initial_step, 0, 1, "1",
-        "the step counter before the first update: 1 as DeepSpeed up to 0.15.0, 0 as later ones")
+        "the step counter before the first update: 1 as DeepSpeed up to 0.15.0, 0 as later ones", ACTS)
     WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32 fp16", "bf16", "TYPE",
-         "the weights' type (as the reference) or fp32: what data-parallel gradients are added up in")
-    INT("seed", seed, 1, 4294967295.0, "1234", "of weights, dropout and data order")
+         "the weights' type (as the reference) or fp32: what data-parallel gradients are added up in", TOLD)
+    INT("seed", seed, 1, 4294967295.0, "1234", "of weights, dropout and data order", ACTS)
     REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of fresh weights")
     {0},
 };
 
 static const struct option_row training_rows[] = {
-    INT("micro-batch-size", micro_batch_size, 1, DIM_MAX, NULL, "samples a rank works on at once")
-    INT("global-batch-size", global_batch_size, 1, DIM_MAX, NULL, "samples of a step (micro batch x data parallel)")
-    LIST("rampup-batch-size", rampup_batch_size, "START INC SAMPLES", "let the batch grow to the global batch size")
+    INT("micro-batch-size", micro_batch_size, 1, DIM_MAX, NULL, "samples a rank works on at once", ACTS)
+    INT("global-batch-size", global_batch_size, 1, DIM_MAX, NULL,
+        "samples of a step (micro batch x data parallel)", ACTS)
+    LIST("rampup-batch-size", rampup_batch_size, "START INC SAMPLES",
+        "let the batch grow to the global batch size", TOLD)
     INT("train-samples", train_samples, 1, COUNT_MAX, NULL, "length of the whole run, over all restarts")
     INT("train-iters", train_iters, 1, COUNT_MAX, NULL, "the same in iterations, in place of --train-samples")
     INT("train-tokens", train_tokens, 1, COUNT_MAX, NULL, "also stop once this many tokens were seen")
-    FLAG("checkpoint-activations", checkpoint_activations, "recompute whole blocks in the backward pass")
-    INT("checkpoint-num-layers", checkpoint_num_layers, 1, DIM_MAX, "1", "blocks recomputed together")
+    FLAG("checkpoint-activations", checkpoint_activations, "recompute whole blocks in the backward pass", ACTS)
+    INT("checkpoint-num-layers", checkpoint_num_layers, 1, DIM_MAX, "1", "blocks recomputed together", ACTS)
     WORD("recompute-granularity", recompute_granularity, "none selective full", "none", "HOW",
-         "none, selective (attention only) or full (as --checkpoint-activations)")
-    LIST("skip-train-iteration-range", skip_train_iteration_range, "A-B ...", "pass over these iterations' data")
-    FLAG("skip-whole-batches", skip_whole_batches, "skip a whole batch each; the reference skips one micro-batch")
-    { "eval-only", .kind = OPTION_BOOL, FIELD(eval_only), .help = "evaluate, do not train" },
+         "none, selective (attention only) or full (as --checkpoint-activations)", ACTS)
+    LIST("skip-train-iteration-range", skip_train_iteration_range, "A-B ...", "pass over these iterations' data", TOLD)
+    FLAG("skip-whole-batches", skip_whole_batches, "skip a whole batch each; the reference skips one micro-batch", TOLD)
+    { "eval-only", .kind = OPTION_BOOL, FIELD(eval_only), ACTS, .help = "evaluate, do not train" },
     INT("eval-interval", eval_interval, 1, COUNT_MAX, "1000", "iterations between evaluations")
     INT("eval-iters", eval_iters, 0, COUNT_MAX, "100", "batches of an evaluation; 0: none")
-    INT("exit-interval", exit_interval, 1, COUNT_MAX, NULL, "save and exit when the iteration is a multiple of this")
-    INT("exit-iterations", exit_iterations, 1, COUNT_MAX, NULL, "save and exit after this many iterations of this job")
+    INT("exit-interval", exit_interval, 1, COUNT_MAX, NULL,
+        "save and exit when the iteration is a multiple of this", ACTS)
+    INT("exit-iterations", exit_iterations, 1, COUNT_MAX, NULL,
+        "save and exit after this many iterations of this job", ACTS)
     INT("exit-samples", exit_samples, 1, COUNT_MAX, NULL,
-        "save and exit once the whole run has consumed this many samples")
-    INT("exit-duration-in-mins", exit_duration_in_mins, 1, 1e9, NULL, "save and exit after this long")
-    TEXT("kill-switch-path", kill_switch_path, "FILE", NULL, "save and exit once this file exists")
+        "save and exit once the whole run has consumed this many samples", ACTS)
+    INT("exit-duration-in-mins", exit_duration_in_mins, 1, 1e9, NULL, "save and exit after this long", ACTS)
+    TEXT("kill-switch-path", kill_switch_path, "FILE", NULL, "save and exit once this file exists", ACTS)
     {0},
 };
 
 static const struct option_row rate_rows[] = {
-    REAL("lr", lr, 0, 1e6, NULL, "largest learning rate")
-    REAL("min-lr", min_lr, 0, 1e6, "0.0", "smallest learning rate")
-    WORD("lr-decay-style", lr_decay_style, "constant linear cosine", "linear", "STYLE", "constant, linear or cosine")
+    REAL("lr", lr, 0, 1e6, NULL, "largest learning rate", ACTS)
+    REAL("min-lr", min_lr, 0, 1e6, "0.0", "smallest learning rate", ACTS)
+    WORD("lr-decay-style", lr_decay_style, "constant linear cosine", "linear", "STYLE",
+        "constant, linear or cosine", ACTS)
     INT("lr-decay-samples", lr_decay_samples, 1, COUNT_MAX, NULL, "samples until --min-lr (--train-samples)")
     INT("lr-decay-iters", lr_decay_iters, 1, COUNT_MAX, NULL, "the same with --train-iters")
     INT("lr-decay-tokens", lr_decay_tokens, 1, COUNT_MAX, NULL, "decay by tokens instead")
     INT("lr-warmup-samples", lr_warmup_samples, 0, COUNT_MAX, "0", "samples until --lr is reached")
     INT("lr-warmup-iters", lr_warmup_iters, 0, COUNT_MAX, "0", "the same with --train-iters")
     REAL("lr-warmup-fraction", lr_warmup_fraction, 0, 1, NULL, "the same as a share of the decay")
-    FLAG("override-lr-scheduler", override_lr_scheduler, "use these rules although the checkpoint has others")
-    FLAG("use-checkpoint-lr-scheduler", use_checkpoint_lr_scheduler, "use the checkpoint's rules instead of these")
+    FLAG("override-lr-scheduler", override_lr_scheduler, "use these rules although the checkpoint has others", ACTS)
+    FLAG("use-checkpoint-lr-scheduler", use_checkpoint_lr_scheduler,
+        "use the checkpoint's rules instead of these", ACTS)
     {0},
 };
 
 static const struct option_row checkpoint_rows[] = {
-    TEXT("save", save, "DIR", NULL, "where checkpoints go")
+    TEXT("save", save, "DIR", NULL, "where checkpoints go", ACTS)
     INT("save-interval", save_interval, 1, COUNT_MAX, NULL, "iterations between them")
     TEXT("save-schedule", save_schedule, "LIST", NULL,
          "stretches of iterations with an interval of their own: 1-100:10,101-1000:18,1001-:1500; the rest keeps "
@@ -131,14 +141,14 @@ static const struct option_row checkpoint_rows[] = {
       "lists or that have a keep-global_step<I> beside them; 0: none", OPTION_INT, UNSAVED(keep_last), .min = 0,
       .max = COUNT_MAX, .def = "0" },
     TEXT("load", load, "DIR", NULL,
-         "go on from what DIR/latest names, whatever its topology; nothing there: start anew")
+         "go on from what DIR/latest names, whatever its topology; nothing there: start anew", ACTS)
     { "new-run", 0, UNSAVED(new_run), .help = "begin another run in a folder of --save that holds checkpoints: the "
       "first save moves them to SAVE/set-aside-TIME" },
-    FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names")
-    FLAG("finetune", finetune, "load, but begin at iteration 0")
-    FLAG("no-load-optim", no_load_optim, "leave the moments of Adam")
-    FLAG("no-load-rng", no_load_rng, "leave the random states")
-    FLAG("no-save-rng", no_save_rng, "save no random states")
+    FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names", ACTS)
+    FLAG("finetune", finetune, "load, but begin at iteration 0", ACTS)
+    FLAG("no-load-optim", no_load_optim, "leave the moments of Adam", ACTS)
+    FLAG("no-load-rng", no_load_rng, "leave the random states", ACTS)
+    FLAG("no-save-rng", no_save_rng, "save no random states", ACTS)
     { "force", 'f', FIELD(force),
       .help = "load the universal form although DIR/latest is newer" },
     FLAG("accept-mismatch", accept_mismatch, "only warn where files to load look like those of different saves")
@@ -153,11 +163,11 @@ static const struct option_row parallel_rows[] = {
     INT("pipeline-model-parallel-size", pipeline_model_parallel_size, 1, 65536, "1", "stages")
     TEXT("pp-partition-method", pp_partition_method, "METHOD", "type:transformer",
          "'type:transformer', 'type:transformer|embedding', parameters, uniform, cost or even: what is dealt out "
-         "evenly to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone")
+         "evenly to stages; cost (of the arithmetic) is best with a large vocabulary, even counts blocks alone", ACTS)
     WORD("partition-algorithm", partition_algorithm, "2022 2025 2023" /* enum pipeline_balance */, "2025", "YEAR",
          "2022 (DeepSpeed before 0.10.1: BLOOM), 2023 (before 0.12.5; only uniform is otherwise) or 2025: how it is "
          "dealt out")
-    FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows")
+    FLAG("sequence-parallel", sequence_parallel, "split what lies between the products over tensor ranks by rows", ACTS)
     { "overlap-grad-reduce", .kind = OPTION_BOOL, FIELD(overlap_grad_reduce),
       .help = "reduce gradients beside the last backward pass (on GPUs); False: behind it" },
     { "overlap-param-gather", .kind = OPTION_BOOL, FIELD(overlap_param_gather),
@@ -173,22 +183,23 @@ static const struct option_row parallel_rows[] = {
 };
 
 static const struct option_row data_rows[] = {
-    LIST("data-path", data_path, "[W] PREFIX ...", "token files, with weights when there are several")
-    TEXT("split", split, "A,B,C", NULL, "shares for training, validation, test of --data-path (969, 30, 1)")
+    LIST("data-path", data_path, "[W] PREFIX ...", "token files, with weights when there are several", TOLD)
+    TEXT("split", split, "A,B,C", NULL, "shares for training, validation, test of --data-path (969, 30, 1)", TOLD)
     LIST("train-weighted-split-paths", train_weighted_split_paths, "GROUP",
-         "\"NAME: W START:END PREFIX, ...\" in place of --data-path")
-    LIST("valid-weighted-split-paths", valid_weighted_split_paths, "GROUP ...", "validation sets, evaluated one by one")
-    LIST("test-weighted-split-paths", test_weighted_split_paths, "GROUP ...", "test sets")
-    TEXT("train-weighted-split-paths-path", train_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
-    TEXT("valid-weighted-split-paths-path", valid_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
-    TEXT("test-weighted-split-paths-path", test_weighted_split_paths_path, "FILE", NULL, "the same, in a file")
+         "\"NAME: W START:END PREFIX, ...\" in place of --data-path", TOLD)
+    LIST("valid-weighted-split-paths", valid_weighted_split_paths, "GROUP ...",
+        "validation sets, evaluated one by one", ACTS)
+    LIST("test-weighted-split-paths", test_weighted_split_paths, "GROUP ...", "test sets", ACTS)
+    TEXT("train-weighted-split-paths-path", train_weighted_split_paths_path, "FILE", NULL, "the same, in a file", TOLD)
+    TEXT("valid-weighted-split-paths-path", valid_weighted_split_paths_path, "FILE", NULL, "the same, in a file", ACTS)
+    TEXT("test-weighted-split-paths-path", test_weighted_split_paths_path, "FILE", NULL, "the same, in a file", ACTS)
     { "data-impl", 0, "KIND", "mmap, lazy, cached or infer; the files say it anyway", OPTION_TEXT, FIELD(data_impl),
       .words = "mmap lazy cached infer", .def = "infer" },
     TEXT("index-dir", index_dir, "DIR", NULL, "where the .npy indices are kept (beside the data)")
     REAL("epoch-cutoff", epoch_cutoff, 0, 1, "0.95",
-         "share of the last epoch under which it is shuffled apart: 0.80 as tr1-13B, NeMo and Megatron-LM")
+         "share of the last epoch under which it is shuffled apart: 0.80 as tr1-13B, NeMo and Megatron-LM", TOLD)
     FLAG("mmap-warmup", mmap_warmup, "read the token files once before training")
-    FLAG("eod-mask-loss", eod_mask_loss, "no loss where the input is the end-of-document token")
+    FLAG("eod-mask-loss", eod_mask_loss, "no loss where the input is the end-of-document token", TOLD)
     INT("eod-id", eod_id, 0, DIM_MAX, NULL, "that token (the tokenizer's)")
     TEXT("tokenizer-type", tokenizer_type, "TYPE", NULL, "GPT2BPETokenizer, PretrainedFromHF or bytes")
     TEXT("tokenizer-name-or-path", tokenizer_name_or_path, "PATH", NULL,
@@ -216,7 +227,7 @@ static const struct option_row log_rows[] = {
     { "no-log-loss-scale-to-tensorboard", .kind = OPTION_UNFLAG, FIELD(log_loss_scale_to_tensorboard), .def = "false",
       .help = "no loss scales" },
     TEXT("status-file", status_file, "FILE", NULL, "replaced each iteration (status.json in the folder of --save)")
-    TEXT("dump-logits", dump_logits, "FILE", NULL, "write the first batch's logits there, as .npy, and exit")
+    TEXT("dump-logits", dump_logits, "FILE", NULL, "write the first batch's logits there, as .npy, and exit", ACTS)
     {0},
 };
 

@@ -19,14 +19,14 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-/* One option as a value of the saved arguments. False: it has none of its own. */
-static bool option_value(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v)
+bool saving_option(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v)
 {
     const void *at = (const char *)o + r->field;
     const bool given = options_source(o, r->field) > FROM_DEFAULT || r->def;
     const struct option_list *list = at;
 
-    *v = (struct checkpoint_value){ .name = r->dest, .type = CHECKPOINT_NONE };
+    *v = (struct checkpoint_value){ .name = r->dest, .type = CHECKPOINT_NONE,
+                                    .weak = !(r->marks & OPTIONS_ACTS) && options_source(o, r->field) <= FROM_DEFAULT };
     switch (option_kind(r)) {
     case OPTION_FLAG:
     case OPTION_UNFLAG:
@@ -90,7 +90,7 @@ int saving_open(struct trainer *t, struct err *e)
     };
 
     OPTION_EACH(&options_table, g, r)
-        if (r->dest && !(g->marks & OPTIONS_OURS) && option_value(&t->o, r, &args[o.n_args])) {
+        if (r->dest && !(g->marks & OPTIONS_OURS) && saving_option(&t->o, r, &args[o.n_args])) {
             if (strcmp(r->dest, "pp_partition_method") == 0)
                 args[o.n_args].s = t->noted_method;
             o.n_args++;

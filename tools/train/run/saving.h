@@ -30,6 +30,11 @@ struct saving_way {
     char tag[128];              /* what `latest` names where it named one of them; "": nothing */
 };
 
+/* One option as a value of the saved arguments. False: it has none of its own. */
+struct checkpoint_value;
+struct option_row;
+struct train_opts;
+bool saving_option(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v);
 /* t->saver, with the arguments that its checkpoints carry. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /*

@@ -89,11 +89,21 @@ static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
 static void note_stored(struct trainer *t, const char *what, double stored, double given, bool said)
 {
     if (said && stored != given)
-        show_line(t, "note: %s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored,
-                  given);
+        options_note(&t->o, "%s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored,
+                     given);
+}
+#define TAKE_REAL(t, field, stored) (take_real((t), &(t)->o.field, offsetof(struct train_opts, field), (stored)))
+static void take_real(struct trainer *t, double *option, size_t field, double stored)
+{
+    if (*option != stored)
+        options_mark(&t->o, field, FROM_CHECKPOINT);
+    *option = stored;
 }
 
-/* The optimizer's settings come back with its state (docs/training.md 4.3). */
+/*
+ * The optimizer's settings come back with its state (docs/training.md 4.3). Before options are printed, which show what
+ * is in force.
+ */
 static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
     struct optimizer_opts *p = &t->optimizer_opts;
@@ -109,17 +119,37 @@ static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
         p->beta1 = (float)d->beta1;
         p->beta2 = (float)d->beta2;
         p->eps = (float)d->eps;
-        t->o.weight_decay = d->weight_decay;
-        t->o.adam_beta1 = d->beta1;
-        t->o.adam_beta2 = d->beta2;
-        t->o.adam_eps = d->eps;
+        TAKE_REAL(t, weight_decay, d->weight_decay);
+        TAKE_REAL(t, adam_beta1, d->beta1);
+        TAKE_REAL(t, adam_beta2, d->beta2);
+        TAKE_REAL(t, adam_eps, d->eps);
         if (t->o.override_lr_scheduler)
             t->stored_lr = d->lr;
     }
     if (f->has_clip_grad) {
         note_stored(t, "gradient clipping", f->clip_grad, t->o.clip_grad, OPTS_GIVEN(&t->o, clip_grad));
         p->clip = f->clip_grad;
-        t->o.clip_grad = f->clip_grad;
+        TAKE_REAL(t, clip_grad, f->clip_grad);
+    }
+}
+
+/* --use-checkpoint-lr-scheduler: the options are the checkpoint's rules; schedule_lr_resume() applies them. */
+static void take_schedule(struct trainer *t, const struct checkpoint_info *f)
+{
+    const struct checkpoint_schedule *c = &f->schedule;
+    const int style = schedule_style_of(c->decay_style);
+
+    if (!t->o.use_checkpoint_lr_scheduler || !c->present)
+        return;
+    TAKE_REAL(t, lr, c->max_lr);
+    TAKE_REAL(t, min_lr, c->min_lr);
+    t->o.lr_decay_style = style < 0 ? t->o.lr_decay_style : style;
+    if (t->o.train_samples) {
+        t->o.lr_decay_samples = c->decay_steps;
+        t->o.lr_warmup_samples = c->warmup_steps;
+    } else {
+        t->o.lr_decay_iters = c->decay_steps / t->o.global_batch_size;
+        t->o.lr_warmup_iters = c->warmup_steps / t->o.global_batch_size;
     }
 }
 
@@ -141,6 +171,17 @@ static void note_changes(struct trainer *t)
         if (pk_as_int(pk_get(checkpoint_info(t->from)->args, settings[i].name), &saved) && saved != settings[i].now)
             show_line(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
                       (long long)settings[i].now, (long long)saved, settings[i].then);
+    }
+    OPTION_EACH(&options_table, g, r) {
+        struct checkpoint_value v;
+        struct strbuf was = {0}, is = {0};
+
+        if (r->marks & OPTIONS_TOLD && saving_option(o, r, &v) &&
+            checkpoint_arg_differs(checkpoint_info(t->from)->args, &v, &was, &is))
+            show_line(t, "note: %s is %s, the checkpoint was saved with %s", options_where(o, r->field), is.buf,
+                      was.buf);
+        strbuf_free(&was);
+        strbuf_free(&is);
     }
 }
 
@@ -165,7 +206,6 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
         show_line(t, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
                   (long long)t->opt_step);
     }
-    take_optimizer(t, f);
     scaling_resume(t, f);
     if (f->schedule.present) {
         struct schedule_lr saved = saved_schedule(&f->schedule);
@@ -463,6 +503,10 @@ int trainer_setup(struct trainer *t, struct err *e)
     t->saved_iteration = -1;
     if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || settle(t, &eod, e) < 0)
         return -1;
+    if (t->from) {
+        take_optimizer(t, checkpoint_info(t->from));
+        take_schedule(t, checkpoint_info(t->from));
+    }
     show_settings(t);
     if (t->from && !t->o.finetune)
         note_changes(t);
