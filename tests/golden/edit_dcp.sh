@@ -1,9 +1,9 @@
 #!/bin/sh
 # edit_dcp.sh - what ckpt-edit makes of folders of torch.distributed.checkpoint, as torch itself merges them
 #
-# Needs a Python with torch (tests/lib/python.sh); skipped without.
+# Needs a Python with torch.distributed.checkpoint (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
-need_python torch torch
+need_python torch.distributed.checkpoint "torch.distributed.checkpoint"
 script=$PWD/tests/golden/edit_torch.py
 
 # edit OUT VERB ARG...: $W/OUT, sound.

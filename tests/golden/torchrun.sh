@@ -8,7 +8,9 @@ need_python torch.distributed.run torch
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
 export OMP_NUM_THREADS=1
 port=$((20000 + $(random 10000)))
-torchrun() { timeout 120 "$python" -m torch.distributed.run --no-python "$@"; }
+torchrun() { timeout 120 "$python" -m torch.distributed.run --no_python "$@"; }
+# Debian 12's torch 1.13 has a torchrun that starts nothing.
+torchrun --standalone --nproc_per_node 1 true >/dev/null 2>&1 || skip "torch.distributed.run of $python starts no program"
 
 # worlds N: the log has N ranks, each of a world of N, and no other.
 worlds() { [ "$(grep -c '^rank [0-9]* of' "$W/job")" -eq "$1" ] && [ "$(grep -c "^rank [0-9]* of $1," "$W/job")" -eq "$1" ]; }
@@ -18,7 +20,7 @@ nodes() {
     n=$1 pids='' bad=0 node=0; shift
     while [ $node -lt "$n" ]; do
         # shellcheck disable=SC2046
-        torchrun --nnodes "$n" --nproc-per-node 2 $(echo "$@" | sed "s/%NODE%/$node/g") "$demo" where >"$W/node$node" 2>&1 &
+        torchrun --nnodes "$n" --nproc_per_node 2 $(echo "$@" | sed "s/%NODE%/$node/g") "$demo" where >"$W/node$node" 2>&1 &
         pids="$pids $!" node=$((node + 1))
     done
     for p in $pids; do wait "$p" || bad=1; done
@@ -26,23 +28,23 @@ nodes() {
     return $bad
 }
 
-torchrun --standalone --nproc-per-node 4 "$demo" where >"$W/job" 2>&1 || { fail "--standalone runs"; tail -n 5 "$W/job"; }
+torchrun --standalone --nproc_per_node 4 "$demo" where >"$W/job" 2>&1 || { fail "--standalone runs"; tail -n 5 "$W/job"; }
 check "--standalone: four ranks" worlds 4
-torchrun --standalone --nproc-per-node 3 "$demo" check >"$W/job" 2>&1
+torchrun --standalone --nproc_per_node 3 "$demo" check >"$W/job" 2>&1
 check "--standalone: the collectives" grep -q '^checked$' "$W/job"
-check "static, two hosts' agents" nodes 2 --node-rank %NODE% --master-addr 127.0.0.1 --master-port $port
+check "static, two hosts' agents" nodes 2 --node_rank %NODE% --master_addr 127.0.0.1 --master_port $port
 check "static: four ranks" worlds 4
-check "c10d, two hosts' agents" nodes 2 --rdzv-backend c10d --rdzv-id one --rdzv-endpoint 127.0.0.1:$((port + 1))
+check "c10d, two hosts' agents" nodes 2 --rdzv_backend c10d --rdzv_id one --rdzv_endpoint 127.0.0.1:$((port + 1))
 check "c10d: four ranks" worlds 4
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE
-check "c10d without its shared store" nodes 2 --rdzv-backend c10d --rdzv-id two --rdzv-endpoint 127.0.0.1:$((port + 2))
+check "c10d without its shared store" nodes 2 --rdzv_backend c10d --rdzv_id two --rdzv_endpoint 127.0.0.1:$((port + 2))
 check "c10d without its shared store: four ranks" worlds 4
 unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE
 
 # A training run, saved; and two at once, neither of which gets a rank of the other.
 # shellcheck disable=SC2086
 training() {
-    torchrun --standalone --nproc-per-node 2 "$BIN/train" --num-layers 2 --hidden-size 32 --num-attention-heads 2 \
+    torchrun --standalone --nproc_per_node 2 "$BIN/train" --num-layers 2 --hidden-size 32 --num-attention-heads 2 \
         $GPT2 $COMMON --vocab-size 257 --exit-interval 2 --data-path "$DATA_DIR/text_document" \
         --save "$W/$1" --save-interval 100 >"$W/$1.log" 2>&1
 }
@@ -55,7 +57,7 @@ check "and computed the same" cmp "$W/one.series" "$W/two.series"
 check "in two iterations" [ "$(grep -c . "$W/one.series")" -ge 2 ]
 
 # A rank that dies is named, and torchrun ends.
-torchrun --standalone --nproc-per-node 4 "$demo" run >"$W/job" 2>&1 & job=$!
+torchrun --standalone --nproc_per_node 4 "$demo" run >"$W/job" 2>&1 & job=$!
 tenths=300
 while [ "$(grep -c '^rank [0-9]* pid' "$W/job")" -lt 4 ] && [ $tenths -gt 0 ]; do sleep 0.1; tenths=$((tenths - 1)); done
 kill -9 "$(sed -n 's/^rank 2 pid //p' "$W/job")"

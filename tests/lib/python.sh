@@ -8,7 +8,8 @@ python_with() {
     true
 }
 
-# need_python MODULES NAMES: sets python, or ends the script: skipped.
+# need_python MODULES NAMES: sets python, or ends the script: skipped. What a test uses beyond the modules' names follows
+# them: 'torch; torch.uint16'.
 need_python() {
     python=$(python_with "$1")
     [ -n "$python" ] || skip "no Python with $2 here"
