@@ -86,7 +86,7 @@ int cmd_verify(struct backup *b)
     struct place *p = place_open(b->arg[0], &o, false, &e);
     int rc = EXIT_BAD;
 
-    if (!p || place_list(p, &l, r, &e) < 0) {
+    if (!p || place_check_made(p->path, &e) < 0 || place_list(p, &l, r, &e) < 0) {
         rc = cli_fail(&b->cli, &e);
     } else {
         backup_tell_errors(b, r);

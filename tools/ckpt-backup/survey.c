@@ -83,18 +83,6 @@ static int list_run(struct survey *s, struct err *e)
 
 /* ---- places ---- */
 
-/* An empty folder may be a disk that is not mounted: a place is made once, by hand. */
-static int check_made(const char *path, struct err *e)
-{
-    char *folder = path_join(path, RECEIPT_FOLDER);
-    int rc = rules_is_remote(path) || access(folder, F_OK) == 0 ? 0 : -1;
-
-    if (rc < 0)
-        err_sys(e, path, "no place of backups yet (or its disk is not mounted); 'mkdir -p %s' makes it one", folder);
-    free(folder);
-    return rc;
-}
-
 /* A place in a step of the run goes with the step; one that is the run, or another place, is no second one. */
 static int check_apart(const struct survey *s, int place, struct err *e)
 {
@@ -244,7 +232,7 @@ static int look_at_place(struct survey *s, struct backup *b, int i, bool lock, s
     struct place_opts o = backup_place_opts(b);
     const char *path = s->rules.place[i].path;
 
-    if (check_made(path, e) < 0 || check_apart(s, i, e) < 0 || !(s->place[i] = place_open(path, &o, false, e)))
+    if (place_check_made(path, e) < 0 || check_apart(s, i, e) < 0 || !(s->place[i] = place_open(path, &o, false, e)))
         return -1;
     return lock && place_lock(s->place[i], e) < 0 ? -1 : place_list(s->place[i], &s->receipts[i], r, e);
 }

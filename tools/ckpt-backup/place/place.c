@@ -50,6 +50,17 @@ struct place *place_open(const char *path, const struct place_opts *o, bool crea
     return p;
 }
 
+int place_check_made(const char *path, struct err *e)
+{
+    char *folder = path_join(path, RECEIPT_FOLDER);
+    int rc = rules_is_remote(path) || access(folder, F_OK) == 0 ? 0 : -1;
+
+    if (rc < 0)
+        err_sys(e, path, "no place of backups yet (or its disk is not mounted); 'mkdir -p %s' makes it one", folder);
+    free(folder);
+    return rc;
+}
+
 static void unlock(struct place *p)
 {
     if (p->lock_fd >= 0)

@@ -66,6 +66,8 @@ struct place {
 
 /* create: a folder that is not there is made by place_lock(), but not its parents. NULL: ERR_SYS. */
 MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e);
+/* An empty folder may be a disk that is not mounted: a place is made once, by hand or by a copy. Else ERR_SYS. */
+MUST_CHECK int place_check_made(const char *path, struct err *e);
 void place_close(struct place *p);              /* NULL is fine; releases the lock */
 /*
  * Nobody else changes the place until place_close(); ERR_SYS when somebody is at it. Finishes what a killed run was
