@@ -331,31 +331,46 @@ static int by_place_and_rank(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* A cell for each rank that was named in a stretch of time. */
+/* The log names the slowest rank of every look; one whose lateness it prints as 0.0 % was not late. */
+static bool is_late(const struct past_slow *s)
+{
+    return s->above >= 0.05;
+}
+
+/* A cell for each rank that was late in a stretch of time: in n of the stretch's lines, "of" in all. */
 static void add_slow(struct strbuf *out, const struct past *p, double t0)
 {
     const double width = p->n_slow ? slow_width(p) : 0, zero = p->dated ? 0 : t0;
     struct past_slow *s = xcalloc((size_t)p->n_slow + 1, sizeof *s);
     const char *comma = "";
+    int n_late = 0;
 
-    if (p->n_slow == 0)
+    for (int i = 0; i < p->n_slow; i++)
+        n_late += is_late(&p->slow[i]);
+    if (n_late == 0)
         goto out;
     memcpy(s, p->slow, (size_t)p->n_slow * sizeof *s);
     for (int i = 0; i < p->n_slow; i++)
         s[i].at_s = floor((s[i].at_s - zero) / width);
     qsort(s, (size_t)p->n_slow, sizeof *s, by_place_and_rank);
     strbuf_addf(out, ",\"slow\":{\"width_s\":%g,\"cells\":[", width);
-    for (int from = 0, n_of = 0, to; from < p->n_slow; from = to, comma = ",") {
+    for (int from = 0, n_of = 0, to; from < p->n_slow; from = to) {
         double above = s[from].above;
 
-        for (to = from; to < p->n_slow && s[to].at_s == s[from].at_s && s[to].rank == s[from].rank; to++)
+        n_late = 0;
+        for (to = from; to < p->n_slow && s[to].at_s == s[from].at_s && s[to].rank == s[from].rank; to++) {
             above = fmax(above, s[to].above);
+            n_late += is_late(&s[to]);
+        }
         if (from == 0 || s[from].at_s != s[from - 1].at_s)
             for (n_of = 0; from + n_of < p->n_slow && s[from + n_of].at_s == s[from].at_s;)
                 n_of++;
+        if (n_late == 0)
+            continue;
         strbuf_addf(out, "%s{\"rank\":%d,\"host\":", comma, s[from].rank);
         add_text(out, s[from].host);
-        strbuf_addf(out, ",\"at\":%.0f,\"n\":%d,\"of\":%d,\"above\":%.1f}", s[from].at_s, to - from, n_of, above);
+        strbuf_addf(out, ",\"at\":%.0f,\"n\":%d,\"of\":%d,\"above\":%.1f}", s[from].at_s, n_late, n_of, above);
+        comma = ",";
     }
     strbuf_addf(out, "]}");
 out:

@@ -38,7 +38,9 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
     if (!(s->params_norm < 0))
         strbuf_addf(sb, " params norm: %.3f |", unsigned_nan(s->params_norm));
     strbuf_addf(sb, " number of skipped iterations:   0 | number of nan iterations:   0 |");
-    strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.2f |\n", (double)s->batch / s->elapsed_s, s->tflops);
+    /* Two digits are the reference's; below 1 they would be steps of 1 % and more. */
+    strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.*f |\n", (double)s->batch / s->elapsed_s,
+                s->tflops < 1 ? 5 : 2, s->tflops);
 }
 
 void trainlog_add_scale(struct strbuf *sb, enum loss_scale_event what, double attempted, const struct loss_scale *now)
