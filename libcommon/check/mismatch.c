@@ -230,10 +230,13 @@ static float f32_at(const uint8_t *bytes, uint64_t i)
     return x;
 }
 
-/* Rounding and underflow leave a wide margin: only what no rounding explains is counted. */
+/*
+ * Rounding moves both by 1e-7 of themselves, and what is tiny may have underflown. Of moments of other gradients of the
+ * same size 3 % are a tenth above the bound and more; of a foreign tensor nearly all.
+ */
 static bool is_large(float avg, float sq, double most)
 {
-    return most > 0 && (double)avg * avg > 2 * most * sq && fabsf(avg) > 1e-15f;
+    return most > 0 && (double)avg * avg > 1.1 * most * sq && fabsf(avg) > 1e-15f;
 }
 
 static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
@@ -249,7 +252,7 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
         n_negative += m->signs && f32_at(sq, i) < 0;
         n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
     }
-    if (n_large < 2 || n_large * 10 < n)        /* an optimizer whose betas were changed may show some */
+    if (n_large < 2 || n_large * 200 < n)        /* an optimizer whose betas were changed may show some */
         n_large = 0;
     if (n_negative + n_large <= m->out->n_negative + m->out->n_large)
         return;

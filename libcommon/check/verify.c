@@ -151,7 +151,7 @@ static int open_failed(struct report *r, struct err *e)
 
 static int verify_source(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
-    struct source_opts so = { .threads = o->threads, .hf = true, .piped = true,
+    struct source_opts so = { .threads = o->threads, .model = o->model, .hf = true, .piped = true,
                               .no_optimizer = o->weights_only };
     struct source *s = source_open(path, &so, r, e);
     int rc;

@@ -44,6 +44,7 @@ struct verify_opts {
     bool lenient;               /* skip the container bytes no reader uses */
     bool weights_only;          /* leave the optimizer's files alone, there or not */
     const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
+    const char *model;          /* as of source_opts; may be NULL */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
     enum progress_mode progress;

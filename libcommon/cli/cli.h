@@ -29,10 +29,15 @@ enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
 int cli_take_part(void *cli, const char *value, struct err *e);         /* I/N or auto */
+/* The row of --model, for tables into other structs: where it goes, and the commands that know it. */
+#define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
+    { "model", 0, "PREFIX", "prefix of the model's tensors, where a folder of torch.distributed holds several "     \
+      "models: policy", OPTION_FIELD(type, field_), .marks = marks_ }
 #define CLI_REPLICAS_WORDS "average first majority fail"        /* enum replica_policy */
 
 struct cli {
     const char *tool;
+    const char *model;          /* --model; NULL */
     bool json, quiet, force, dry_run, verify, resume, accept_mismatch, set_latest;
     const char *certificate;            /* where to write one (certificate.h), or NULL */
     int verbose;

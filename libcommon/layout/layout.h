@@ -116,6 +116,9 @@ struct source {
     int n_params;
     struct param *param;        /* order: embedding, layers, final LayerNorm; natural order of names inside */
     const struct dcp_table *dcp;        /* LAYOUT_DCP: the entries in their order, for whoever writes them again */
+    int n_models;               /* LAYOUT_DCP: prefixes of several models of which any may be the one; else 0 */
+    const char **model;
+    bool groups_by_settings;    /* LAYOUT_DCP: run.param_groups were made of settings by parameter, not listed */
     int n_items;
     int *item;                  /* zips inside files: their numbers in source->files */
     int n_values;
@@ -137,6 +140,7 @@ struct source_opts {
     bool piped;                 /* "-" is a tar archive on standard input */
     bool hf;                    /* a model of Transformers may be opened, too: weights alone (hf_files_source.c) */
     bool accept_mismatch;       /* files of different saves or ranks are a warning, not an ERROR */
+    const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, where there are several; NULL: find it */
     int threads;                /* for opening files; 0 = 16 */
 };
 
@@ -156,6 +160,11 @@ struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 /* Of no family of models that we know: names are the model's own, and config is all 0. */
 bool source_is_foreign(const struct source *s);
+/*
+ * Is it known which tensors are the model's? For what makes another layout of it. -1 and ERR_USAGE: several models
+ * could be meant; the message lists them and the option that chooses one (source_opts.model).
+ */
+MUST_CHECK int source_one_model(const struct source *s, struct err *e);
 /* Does any parameter have Adam's moments? */
 bool source_has_moments(const struct source *s);
 /*

@@ -1,10 +1,9 @@
 /*
  * optim_groups.c - out of ZeRO's tables, the entries of torch.distributed's, the pipeline engine's shards, common.pt
  *
- * torch.distributed keeps settings as values: param_groups.<i>.<option>, with the names under `params`; or, with
- * flatten_optimizer_state_dict, param_groups.<name>.<option> for each parameter, where those of one setting are a
- * group. The pipeline engine has the groups of each stage, where two may differ in nothing (the decaying parameters in
- * two halves). Megatron-core's torch_dist has settings alone, and by what a group was made: weight decay's factor.
+ * torch.distributed's come from its entries (dcp/dcp_groups.h). The pipeline engine has the groups of each stage, where
+ * two may differ in nothing (the decaying parameters in two halves). Megatron-core's torch_dist has settings alone, and
+ * by what a group was made: weight decay's factor.
  */
 #include "libcommon/layout/optim_groups.h"
 
@@ -12,7 +11,6 @@
 #include <string.h>
 
 #include "libcommon/layout/adam_state.h"
-#include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/zero/zero_order.h"
 
@@ -37,34 +35,7 @@ static int read_zero(const struct source *s, struct arena *a, struct optim_group
     return 0;
 }
 
-/* ---- settings by name ---- */
-
-/* The groups being read: settings are gathered under a key each, "0" or a parameter's name. */
-struct gathering {
-    const struct source *s;
-    struct arena *a;
-    struct names *key;
-    int n;
-    const char **name;
-    struct pk **options;
-};
-
-static struct gathering gathering_new(const struct source *s, struct arena *a, int most)
-{
-    const size_t room = (size_t)most + 1;
-
-    return (struct gathering){
-        .s = s, .a = a, .key = names_new(a), .name = arena_alloc(a, room * sizeof(char *)),
-        .options = arena_alloc(a, room * sizeof(struct pk *)),
-    };
-}
-
-static void set_options(struct gathering *d, const char *key, struct pk *options)
-{
-    names_add(d->key, key, d->n);
-    d->name[d->n] = key;
-    d->options[d->n++] = options;
-}
+/* ---- settings ---- */
 
 /* The group of these settings, a new one if there is none; `known` has their texts. */
 static int group_of_settings(const struct source *s, struct arena *a, struct names *known, struct pk *options,
@@ -85,126 +56,32 @@ static int group_of_settings(const struct source *s, struct arena *a, struct nam
     return g;
 }
 
-/* Parameters of the same settings, in the order of the model's. */
-static void gather(struct gathering *d, struct optim_groups *out)
-{
-    struct names *known = names_new(d->a);
-
-    out->group = arena_alloc(d->a, ((size_t)d->n + 1) * sizeof *out->group);
-    out->how = OPTIM_GROUPS_BY_SETTINGS;
-    for (int i = 0; i < d->s->n_params; i++) {
-        const char *name = d->s->param[i].name;
-        int k = names_find(d->key, name);
-
-        if (k >= 0) {
-            struct optim_group *g = &out->group[group_of_settings(d->s, d->a, known, d->options[k], out)];
-
-            g->param[g->n++] = name;
-        }
-    }
-}
-
-/* ---- torch.distributed ---- */
-
-/* "0" and "lr" of ("optim", "param_groups", 0, "lr"); "w.weight" and "lr" of ("optim", "param_groups.w.weight.lr"). */
-static bool split_name(struct arena *a, const struct dcp_entry *en, const char **key, const char **option)
-{
-    static const char word[] = "param_groups.";
-    const char *last = en->n_path ? en->path[en->n_path - 1] : en->name, *from, *dot;
-
-    if (en->n_path >= 3 && strcmp(en->path[en->n_path - 3], "param_groups") == 0) {
-        *key = en->path[en->n_path - 2];
-        *option = last;
-        return true;
-    }
-    from = strstr(last, word);
-    if (!from || (from != last && from[-1] != '.') || (en->n_path && from != last))
-        return false;
-    from += sizeof word - 1;
-    dot = strrchr(from, '.');
-    if (!dot || dot == from)
-        return false;
-    *key = arena_strndup(a, from, (size_t)(dot - from));
-    *option = dot + 1;
-    return true;
-}
-
-/* A setting that the optimizer kept as a tensor of one number ("lr" of a captured step); NULL: it is none. */
-static struct pk *number_of(struct gathering *d, const struct tmap *m)
-{
-    struct err e = {0};
-    char bytes[8];
-
-    if (m->len != (uint64_t)dtype_size(m->dtype) || m->len > sizeof bytes || m->dtype > DTYPE_BF16 ||
-        tmap_read(m, d->s->files, (struct tmap_range){ 0, 0, m->len }, bytes, &e) < 0)
-        return NULL;
-    return pk_float(d->a, dtype_value(m->dtype, bytes));
-}
-
-static void take_option(struct gathering *d, const struct dcp_entry *en)
-{
-    const char *key, *option;
-    struct source_hit hit;
-    struct pk *v = NULL;
-    int i;
-
-    if (!split_name(d->a, en, &key, &option) || !source_find(d->s, en->name, &hit) || !hit.value)
-        return;
-    if (hit.value->map)
-        v = number_of(d, hit.value->map);
-    else if (hit.value->tree && !hit.value->pt)
-        v = pk_copy(d->a, hit.value->tree);
-    if (!v)
-        return;
-    i = names_find(d->key, key);
-    if (i < 0) {
-        i = d->n;
-        set_options(d, key, pk_dict(d->a));
-    }
-    pk_set_str(d->a, d->options[i], option, v);
-}
-
-static int take_params(struct gathering *d, struct optim_group *g, const struct pk *params, struct err *e)
-{
-    uint32_t n = 0;
-    struct pk **item = pk_items(params, &n);
-
-    g->param = arena_alloc(d->a, ((size_t)n + 1) * sizeof *g->param);
-    for (uint32_t i = 0; item && i < n; i++) {
-        const char *name = pk_as_str(item[i]);
-
-        if (!name || !source_param(d->s, name)) {
-            err_data(e, d->s->path, ERR_NO_BYTE, "param_groups list a parameter that is not there: %s",
-                     name ? name : "(no name)");
-            return -1;
-        }
-        g->param[g->n++] = name;
-    }
-    return 0;
-}
+/* ---- torch.distributed: dcp_groups.h has gathered them ---- */
 
 static int read_dcp(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
-    struct gathering d = gathering_new(s, a, s->dcp->n);
-    int at;
+    uint32_t n = 0;
+    struct pk **group = pk_items(s->run.param_groups, &n);
 
-    for (int i = 0; i < s->dcp->n; i++)
-        take_option(&d, &s->dcp->entry[i]);
-    out->group = arena_alloc(a, ((size_t)d.n + 1) * sizeof *out->group);
-    for (int i = 0; i < d.n; i++) {
-        char *key = str_fmt("%d", i);
+    out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
+    out->how = s->groups_by_settings ? OPTIM_GROUPS_BY_SETTINGS : OPTIM_GROUPS_LISTED;
+    for (uint32_t i = 0; group && i < n; i++) {
+        struct optim_group *g = &out->group[out->n++];
+        uint32_t n_names = 0;
+        struct pk **item = pk_items(pk_get(group[i], "params"), &n_names);
 
-        at = names_find(d.key, key);
-        free(key);
-        if (at < 0 || !pk_get(d.options[at], "params"))
-            break;
-        out->group[i] = (struct optim_group){ .options = d.options[at] };
-        if (take_params(&d, &out->group[i], pk_get(d.options[at], "params"), e) < 0)
-            return -1;
-        out->n++;
+        *g = (struct optim_group){ group[i], 0, arena_alloc(a, ((size_t)n_names + 1) * sizeof *g->param) };
+        for (uint32_t k = 0; item && k < n_names; k++) {
+            const char *name = pk_as_str(item[k]);
+
+            if (!name || !source_param(s, name)) {
+                err_data(e, s->path, ERR_NO_BYTE, "param_groups list a parameter that is not there: %s",
+                         name ? name : "(no name)");
+                return -1;
+            }
+            g->param[g->n++] = name;
+        }
     }
-    if (out->n == 0)
-        gather(&d, out);
     return 0;
 }
 

@@ -45,6 +45,20 @@ bool source_is_foreign(const struct source *s)
     return s->config.n_layers == 0 && (s->kind > LAYOUT_HF || s->zero_stage);
 }
 
+int source_one_model(const struct source *s, struct err *e)
+{
+    struct strbuf list = {0};
+
+    if (s->n_models == 0)
+        return 0;
+    for (int i = 0; i < s->n_models; i++)
+        strbuf_addf(&list, "%s%s", i ? ", " : "", *s->model[i] ? s->model[i] : "'' (names without a prefix)");
+    err_usage(e, "%s: holds several models, and nothing says which one is meant: --model PREFIX chooses one of %s",
+              s->path, list.buf);
+    strbuf_free(&list);
+    return -1;
+}
+
 bool source_has_moments(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)

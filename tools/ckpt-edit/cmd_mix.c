@@ -67,7 +67,8 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 
 static int open_others(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
-    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch, .hf = true };
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                              .model = j->cli.model, .hf = true };
 
     for (int i = 0; i < j->n_args; i++) {
         m->part[i + 1].s = source_open(j->arg[i], &so, NULL, e);

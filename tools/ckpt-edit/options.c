@@ -37,6 +37,7 @@ static const struct option_row rows[] = {
       .marks = CMD_CHANGES },
     { "accept-mismatch", .help = "go on though IN's files are not of one save",
       FIELD(cli.accept_mismatch), .marks = CMD_CHANGES },
+    CLI_ROW_MODEL(struct ckptedit, cli.model, CMD_CHANGES),
     {0},
 };
 

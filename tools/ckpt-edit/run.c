@@ -247,7 +247,8 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
 
 int run_change(struct ckptedit *j, ckptedit_change *change)
 {
-    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch, .hf = true };
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                              .model = j->cli.model, .hf = true };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);

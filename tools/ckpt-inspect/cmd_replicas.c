@@ -34,7 +34,8 @@ static void print_json(const struct inspect *in, const struct source *s, const s
 
 int cmd_replicas(struct inspect *in)
 {
-    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16 };
+    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
+                              .model = in->cli.model };
     struct replicas_opts o = { .threads = in->cli.threads, .glob = in->glob, .state = in->state,
                                .stopped = cli_stopped };
     struct report *r = report_new();

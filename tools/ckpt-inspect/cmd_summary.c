@@ -188,7 +188,8 @@ static json_t *source_json(const struct source *s, const struct report *r)
 
 static int summarise_source(struct inspect *in, const char *path)
 {
-    struct source_opts so = { .no_tensors = true, .threads = in->cli.threads, .hf = true, .piped = true };
+    struct source_opts so = { .no_tensors = true, .threads = in->cli.threads, .model = in->cli.model, .hf = true,
+                              .piped = true };
     struct report *r = report_new();
     struct err e = {0};
     char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);

@@ -22,6 +22,7 @@ static const struct option_row rows[] = {
       .marks = CMD_VERIFY },
     { "certificate", 0, "FILE", "is it what this certificate of reshape or merge-tp says (verify)", FIELD(certificate),
       .marks = CMD_VERIFY },
+    CLI_ROW_MODEL(struct inspect, cli.model, 0),
     { "tensors-only", .help = "leave out run state, arguments and schedules (diff)", FIELD(tensors_only),
       .marks = CMD_DIFF },
     { "max", 0, "N", "differing parameters to list (diff)", OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",

@@ -256,7 +256,7 @@ bool view_is_file(const char *path)
 static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
 {
     struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
-                              .hf = true, .piped = true };
+                              .model = in->cli.model, .hf = true, .piped = true };
     char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);
     struct source *s = source_open(folder, &so, r, e);
 

@@ -73,7 +73,8 @@ static int run(struct ds2universal_job *j, struct source *s, struct err *e)
 
 int job_run(struct ds2universal_job *j)
 {
-    struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch };
+    struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch,
+                              .model = j->cli.model };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);

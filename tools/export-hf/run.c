@@ -136,6 +136,8 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     int rc = -1;
 
     j->hf.turned = NULL;
+    if (source_one_model(s, e) < 0)
+        return -1;
     if (own_config(j, s, e) < 0 || translate(j, s, notes, e) < 0)
         return -1;
     j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.turned;
@@ -177,7 +179,8 @@ static bool has_weights(const struct source *s)
 static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
-                              .accept_mismatch = j->cli.accept_mismatch };
+                              .accept_mismatch = j->cli.accept_mismatch,
+                              .model = j->cli.model };
     struct source *s = source_open(in, &so, *r, e);
 
     if (!s || !so.no_optimizer || s->n_params == 0 ||

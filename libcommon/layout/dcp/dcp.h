@@ -10,7 +10,8 @@
  *   unreadable E     an item is no torch.save archive, or a damaged one
  *   item E           an item holds something else than .metadata says
  *   gap E, overlap E, shape E   of a tensor: chunks that do not tile it
- *   prefix N         see dcp_names.h
+ *   prefix N, numbers N, wrapper N, missing_entry E, optimizer W    see dcp_names.h
+ *   step W           see dcp_groups.h
  */
 #ifndef SHARDKIT_LAYOUT_DCP_H
 #define SHARDKIT_LAYOUT_DCP_H
@@ -26,9 +27,11 @@ int dcp_source_open(struct source *s, const struct source_listing *l, const stru
 
 /* ---- for layouts that keep their tensors in such a folder ---- */
 
-typedef void dcp_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
-                        struct report *r);
-/* dcp_source_open() with other rules of names. Files that `assign`'s layout adds are its own to list. */
+typedef int dcp_assign(struct dcp_naming *n, struct report *r, struct err *e);
+/*
+ * dcp_source_open() with other rules of names, as of dcp_names_assign(). Files that `assign`'s layout adds are its own
+ * to list.
+ */
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e);
 /* The listed file's number in s->files; -1: it is not there. */

@@ -23,6 +23,7 @@ struct dcp_reader {
     struct report *r;
     struct err *e;
     struct pk **path_to;        /* planner_data: names and their paths */
+    int n_paths;
     struct names *path_of;      /* of a name its number there */
     struct names *place_of;     /* of "name|offsets" its number in place[] */
     struct dcp_place *place;
@@ -233,6 +234,7 @@ static void list_paths(struct dcp_reader *rd, const struct pk *planner)
 
     rd->path_of = names_new(rd->a);
     rd->path_to = planner && planner->type == PK_DICT ? pk_pairs(planner, &n) : NULL;
+    rd->n_paths = (int)n;
     for (uint32_t i = 0; i < n; i++)
         if (pk_as_str(rd->path_to[2 * i]))
             names_add(rd->path_of, pk_as_str(rd->path_to[2 * i]), (int)i);
@@ -245,6 +247,7 @@ static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
     uint32_t n = 0;
     struct pk **item = path && path->type == PK_TUPLE ? pk_items(path, &n) : NULL;
 
+    en->planned = at;
     if (!item || n > 64)
         return;
     en->path = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *en->path);
@@ -267,7 +270,7 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
 
     if (!name || !*name || strlen(name) != key->len)
         return odd(rd, key, "state_dict_metadata has a key that is no name");
-    *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at };
+    *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at, .planned = -1 };
     if (pk_is_class(v, METADATA, "TensorStorageMetadata")) {
         en->is_tensor = true;
         if (!read_tensor(rd, en, v))
@@ -281,6 +284,24 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
     }
     read_path(rd, en);
     return 1;
+}
+
+/* The program saved them: what planner_data names and state_dict_metadata lacks was lost since then. */
+static void tell_lost(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
+{
+    struct names *known = names_new(rd->a);
+
+    if (names_n(rd->path_of) == 0)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        names_add(known, pk_as_str(pair[2 * i]), (int)i);
+    for (int i = 0; i < rd->n_paths; i++) {
+        const char *name = pk_as_str(rd->path_to[2 * i]);
+
+        if (name && names_find(known, name) < 0)
+            report_add(rd->r, SEV_ERROR, "missing_entry", rd->path, rd->path_to[2 * i]->at, name,
+                       "planner_data names it, and state_dict_metadata has no entry of that name");
+    }
 }
 
 static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp_table *out)
@@ -301,6 +322,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
         out->entry[out->n].number = (int)i;
         out->n += taken;
     }
+    tell_lost(rd, pair, n);
     return 0;
 }
 

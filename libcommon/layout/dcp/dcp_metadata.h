@@ -26,8 +26,19 @@ struct dcp_chunk {
     struct dcp_place place;
 };
 
+/* Whose an entry is. dcp_names.h finds out; of torch_dist all are DCP_ENTRY_OTHER. */
+enum dcp_entry_kind {
+    DCP_ENTRY_OTHER,            /* a weight, a buffer, a value of the program */
+    DCP_ENTRY_STATE,            /* what an optimizer keeps of one parameter */
+    DCP_ENTRY_OPTION,           /* a setting of one of its groups, or of one parameter */
+};
+
 struct dcp_entry {
     const char *name;           /* flattened: "optim.state.norm.weight.exp_avg" */
+    enum dcp_entry_kind kind;
+    const char *optimizer;      /* STATE, OPTION: the keys before "state" and "param_groups": "optim." */
+    const char *of;             /* ... the parameter's name in its module, its number, or the group's: "norm.weight" */
+    const char *what;           /* ... "exp_avg", "__bnb_optimizer_quant_state__.state1"; "lr" */
     bool is_tensor;             /* else a value, pickled */
     enum dtype dtype;
     int ndim;
@@ -45,6 +56,7 @@ struct dcp_entry {
     int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
     int number;                 /* of its pair in state_dict_metadata */
+    int planned;                /* of its pair in planner_data, which has the program's order; -1: it is not there */
 };
 
 struct dcp_table {
@@ -68,6 +80,7 @@ struct dcp_pickle {
  *   shape E             sizes that are none, or that no memory could hold
  *   transform E         an item's bytes were transformed on their way (compressed, encrypted)
  *   place E             a chunk or value without a place, or with two
+ *   missing_entry E     planner_data names a tensor or value that state_dict_metadata does not have
  *   unused_item W       a place for which there is no chunk
  */
 MUST_CHECK int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,

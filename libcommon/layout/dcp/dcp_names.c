@@ -1,66 +1,36 @@
 /*
- * dcp_names.c - optimizer entries tell the parameters' names, and those the prefix of the weights
+ * dcp_names.c - optimizer entries give the parameters' names, and those the prefix of the weights
+ *
+ * Entries are classified; each optimizer's names are listed, from its states and from its groups; prefixes that lead
+ * from these names to tensors are models; with the one that is meant, weights and moments get their roles.
  */
 #include "libcommon/layout/dcp/dcp_names.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/layout/dcp/dcp_optimizer.h"
+#include "libcommon/layout/unwrap.h"
 
-/* What optimizers keep of a parameter, as torch calls it. */
-static const char *const kept[] = { "exp_avg", "exp_avg_sq", "step", "max_exp_avg_sq", "momentum_buffer", "sum" };
+/* A tensor's names that an optimizer has stand behind this prefix, so many of them. */
+struct candidate {
+    const char *prefix;
+    int n;
+};
 
-static bool is_kept(const char *what)
-{
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
-        if (strcmp(what, kept[i]) == 0)
-            return true;
-    return false;
-}
-
-static const char *kept_end(const char *name)
-{
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        size_t n = strlen(kept[i]), len = strlen(name);
-
-        if (len > n + 1 && strcmp(name + len - n, kept[i]) == 0 && name[len - n - 1] == '.')
-            return name + len - n;
-    }
-    return NULL;
-}
-
-/* "state.<fqn>.<what>" behind the first whole key "state" of the text. */
-static const char *behind_state(const char *name)
-{
-    static const char key[] = "state.";
-
-    for (const char *p = name; (p = strstr(p, key)) != NULL; p++)
-        if (p == name || p[-1] == '.')
-            return p + sizeof key - 1;
-    return NULL;
-}
-
-bool dcp_names_optimizer(struct arena *a, const struct dcp_entry *en, const char **fqn, const char **what)
-{
-    const char *last = en->n_path ? en->path[en->n_path - 1] : en->name, *from;
-
-    /* ("optim", "state", fqn, what): nothing to guess. */
-    if (en->n_path >= 3 && strcmp(en->path[en->n_path - 3], "state") == 0 && is_kept(last)) {
-        *fqn = en->path[en->n_path - 2];
-        *what = last;
-        return true;
-    }
-    /* ("optim", "state.<fqn>.<what>"), or no path at all. */
-    from = en->n_path && !str_starts(last, "state.") ? NULL : behind_state(last);
-    *what = kept_end(last);
-    if (!from || !*what || *what - 1 <= from)
-        return false;
-    *fqn = arena_strndup(a, from, (size_t)(*what - 1 - from));
-    return true;
-}
-
-/* ---- the prefix of the weights ---- */
+struct naming {
+    struct dcp_naming *n;
+    struct arena *a;
+    struct dcp_table *t;
+    struct report *r;
+    struct dcp_optimizers opt;
+    const char **name;          /* of each entry, without wrappers' keys where these are left out */
+    struct names *weight;       /* entries that are no optimizer's, by that name */
+    int n_models;
+    struct candidate *model;
+};
 
 static bool weight_state(enum dtype t, enum state *st)
 {
@@ -68,147 +38,453 @@ static bool weight_state(enum dtype t, enum state *st)
     return dtype_is_weight(t);
 }
 
-struct naming {
-    struct arena *a;
-    const struct dcp_table *t;
-    const char **fqn;           /* of an optimizer's entry, else NULL */
-    const char **what;
-    struct names *tensor;       /* of those that are no optimizer's: their numbers by name */
-};
+static bool is_weight(const struct dcp_entry *en)
+{
+    enum state st;
+
+    return en->is_tensor && en->kind == DCP_ENTRY_OTHER && weight_state(en->dtype, &st);
+}
 
 static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
-    return x->ndim == y->ndim && memcmp(x->shape, y->shape, sizeof x->shape) == 0;
+    return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
 
-/* The weight of an fqn behind a prefix of n bytes; -1: none. */
-static int weight_of(const struct naming *nm, const char *prefix, size_t n, const char *fqn)
-{
-    char *name = str_fmt("%.*s%s", (int)n, prefix, fqn);
-    int i = names_find(nm->tensor, name);
+/* ---- models ---- */
 
-    free(name);
-    return i;
+static int add_candidate(struct candidate **list, int *n, int *cap, const char *prefix)
+{
+    ARRAY_ROOM(*list, *cap, *n + 1);
+    (*list)[*n] = (struct candidate){ prefix, 0 };
+    return (*n)++;
 }
 
-/* A moment: as large as its parameter. */
-static bool is_of_whole(const struct naming *nm, int i)
+/* Prefixes that lead from the optimizer's names to tensors of their shape. Returns the most names that one leads to. */
+static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, struct candidate **list, int *n)
 {
-    return nm->fqn[i] && nm->t->entry[i].is_tensor && strcmp(nm->what[i], "step") != 0 &&
-           strcmp(nm->what[i], "sum") != 0;
-}
+    struct arena *scratch = arena_new(0);
+    struct names *known = names_new(scratch);
+    int cap = 0, most = 0;
 
-/* Does the prefix lead from every optimizer entry to a weight of its shape? */
-static bool prefix_fits(const struct naming *nm, const char *prefix, size_t n)
-{
-    for (int i = 0; i < nm->t->n; i++) {
-        int w = is_of_whole(nm, i) ? weight_of(nm, prefix, n, nm->fqn[i]) : 0;
+    for (int i = 0; !o->numbered && i < nm->t->n; i++) {
+        const struct dcp_entry *en = &nm->t->entry[i];
+        const char *name = nm->name[i];
 
-        if (w < 0 || (is_of_whole(nm, i) && !same_shape(&nm->t->entry[w], &nm->t->entry[i])))
-            return false;
-    }
-    return true;
-}
-
-/* All of the tensors that end in the first fqn are asked; of several that fit the shortest is taken. */
-static const char *find_prefix(const struct naming *nm, const char *path, struct report *r)
-{
-    const char *fqn = NULL, *best = NULL, *other = NULL;
-    size_t n_fqn, n_best = 0;
-
-    for (int i = 0; i < nm->t->n && !fqn; i++)
-        fqn = is_of_whole(nm, i) ? nm->fqn[i] : NULL;
-    n_fqn = fqn ? strlen(fqn) : 0;
-    for (int i = 0; fqn && i < nm->t->n; i++) {
-        const char *name = nm->t->entry[i].name;
-        size_t len = strlen(name), n = len - n_fqn;
-
-        if (nm->fqn[i] || !nm->t->entry[i].is_tensor || len < n_fqn || strcmp(name + n, fqn) != 0 ||
-            (n && name[n - 1] != '.') || !prefix_fits(nm, name, n))
+        if (!en->is_tensor || en->kind != DCP_ENTRY_OTHER)
             continue;
-        other = best ? (n < n_best ? best : name) : NULL;
-        if (!best || n < n_best) {
-            best = name;
-            n_best = n;
+        for (const char *p = name; p; p = strchr(p, '.') ? strchr(p, '.') + 1 : NULL) {
+            const int k = names_find(o->known, p);
+            const int state = k < 0 ? -1 : o->whole[k];
+            char *prefix;
+            int c;
+
+            if (k < 0 || (state >= 0 && !same_shape(&nm->t->entry[state], en)))
+                continue;
+            prefix = arena_strndup(scratch, name, (size_t)(p - name));
+            c = names_find(known, prefix);
+            if (c < 0) {
+                c = add_candidate(list, n, &cap, arena_strndup(nm->a, prefix, strlen(prefix)));
+                names_add(known, (*list)[c].prefix, c);
+            }
+            most = ++(*list)[c].n > most ? (*list)[c].n : most;
         }
     }
-    if (other)
-        report_add(r, SEV_NOTE, "prefix", path, ERR_NO_BYTE, NULL,
-                   "the optimizer's parameters are found twice (%s, %s); the first is taken for the weights", best,
-                   other);
-    return best ? arena_strndup(nm->a, best, n_best) : NULL;
+    arena_free(scratch);
+    return most;
 }
 
-/* Without an optimizer: the caller's one key, where all weights are a state dict below it. */
-static const char *common_key(const struct naming *nm)
+static void add_model(struct naming *nm, int *cap, const char *prefix)
 {
-    const char *key = NULL;
-    enum state st;
+    for (int i = 0; i < nm->n_models; i++)
+        if (strcmp(nm->model[i].prefix, prefix) == 0)
+            return;
+    add_candidate(&nm->model, &nm->n_models, cap, prefix);
+}
 
+/* Where more than half as many names are as behind the best prefix is a model, too. */
+static void find_models(struct naming *nm)
+{
+    int cap = 0;
+
+    nm->n_models = 0;
+    for (int k = 0; k < nm->opt.n; k++) {
+        struct candidate *list = NULL;
+        int n = 0, most = count_prefixes(nm, &nm->opt.one[k], &list, &n);
+
+        for (int i = 0; i < n; i++)
+            if (list[i].n * 2 > most)
+                add_model(nm, &cap, list[i].prefix);
+        free(list);
+    }
+}
+
+static int names_found(struct naming *nm)
+{
+    int found = 0;
+
+    for (int k = 0; k < nm->opt.n; k++) {
+        struct candidate *list = NULL;
+        int n = 0;
+
+        found += count_prefixes(nm, &nm->opt.one[k], &list, &n);
+        free(list);
+    }
+    return found;
+}
+
+/* Leave wrappers' keys out of all names, if more of the optimizers' names lead to tensors then. */
+static void try_unwrapped(struct naming *nm)
+{
+    const struct dcp_optimizers opt = nm->opt;
+    const char **name = nm->name;
+    const int found = names_found(nm);
+    int all = 0;
+
+    for (int k = 0; k < opt.n; k++)
+        all += opt.one[k].numbered ? 0 : opt.one[k].n;
+    if (all == 0 || found * 2 > all)
+        return;
+    nm->opt = dcp_optimizers_unwrapped(&opt, nm->a);
+    nm->name = arena_alloc(nm->a, ((size_t)nm->t->n + 1) * sizeof *nm->name);
+    for (int i = 0; i < nm->t->n; i++)
+        nm->name[i] = unwrap_name(nm->a, name[i]);
+    nm->n->unwrapped = names_found(nm) > found;
+    if (!nm->n->unwrapped) {
+        nm->opt = opt;
+        nm->name = name;
+        return;
+    }
+    dcp_optimizers_unwrap_entries(nm->n);
+    report_add(nm->r, SEV_NOTE, "wrapper", nm->n->path, ERR_NO_BYTE, NULL,
+               "names of weights have keys of wrappers (_orig_mod and the like) that the optimizer's names do not "
+               "have: they are left out");
+}
+
+/* ---- without names of an optimizer: the keys below which tensors are ---- */
+
+/* "app.model." of ("app", "model", "norm.weight"); NULL: the caller's keys are not known, or there is one alone. */
+static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
+{
+    struct strbuf sb = {0};
+    const char *key = NULL;
+
+    for (int i = 0; i + 1 < en->n_path; i++)
+        strbuf_addf(&sb, "%s.", en->path[i]);
+    if (sb.len)
+        key = arena_strndup(nm->a, sb.buf, sb.len);
+    strbuf_free(&sb);
+    return key;
+}
+
+/* Keys with tensors of a dimension or more; *top: there are such without a key. */
+static void list_keys(struct naming *nm, bool *top)
+{
+    int cap = 0;
+
+    *top = false;
     for (int i = 0; i < nm->t->n; i++) {
         const struct dcp_entry *en = &nm->t->entry[i];
+        const char *key = is_weight(en) && en->ndim > 0 ? parent_key(nm, en) : NULL;
 
-        if (nm->fqn[i])
-            return NULL;
-        if (!en->is_tensor || !weight_state(en->dtype, &st))
-            continue;
-        if (en->n_path != 2 || (key && strcmp(key, en->path[0]) != 0))
-            return NULL;
-        key = en->path[0];
+        if (key)
+            add_model(nm, &cap, key);
+        else if (is_weight(en) && en->ndim > 0)
+            *top = true;
     }
-    return key ? arena_fmt(nm->a, "%s.", key) : NULL;
+}
+
+/* Has a tensor the same name below two of the keys, or below one and without any? */
+static bool names_repeat(struct naming *nm)
+{
+    struct names *known = names_new(nm->a);
+    bool twice = false;
+
+    for (int i = 0; i < nm->t->n && !twice; i++) {
+        const struct dcp_entry *en = &nm->t->entry[i];
+        const char *last = en->n_path ? en->path[en->n_path - 1] : en->name;
+
+        if (!is_weight(en) || en->ndim == 0)
+            continue;
+        twice = names_find(known, last) >= 0;
+        names_add(known, last, i);
+    }
+    return twice;
+}
+
+/* The longest key that all of them begin with. */
+static const char *common_parent(struct naming *nm)
+{
+    size_t len = strlen(nm->model[0].prefix);
+
+    for (int i = 1; i < nm->n_models; i++) {
+        size_t k = 0;
+
+        while (k < len && nm->model[i].prefix[k] == nm->model[0].prefix[k])
+            k++;
+        len = k;
+    }
+    while (len && nm->model[0].prefix[len - 1] != '.')
+        len--;
+    return arena_strndup(nm->a, nm->model[0].prefix, len);
+}
+
+/*
+ * Several keys are several models, but where they are parts of what lies below one key. Tensors without a key beside
+ * one that has others keep their whole names, all of them.
+ */
+static void find_models_by_keys(struct naming *nm)
+{
+    const char *parent;
+    bool top;
+
+    nm->n_models = 0;
+    list_keys(nm, &top);
+    if (nm->n_models == 0 || (nm->n_models == 1 && !top))
+        return;
+    if (names_repeat(nm)) {
+        int cap = nm->n_models;
+
+        if (top)
+            add_model(nm, &cap, "");
+        return;
+    }
+    parent = top ? "" : common_parent(nm);
+    if (nm->n_models == 1 || *parent) {
+        nm->n_models = 1;
+        nm->model[0].prefix = parent;
+    }
+}
+
+/* ---- optimizers that number their parameters ---- */
+
+static int planned_cmp(const void *a, const void *b)
+{
+    const struct dcp_entry *x = *(const struct dcp_entry *const *)a, *y = *(const struct dcp_entry *const *)b;
+
+    if (x->planned != y->planned)
+        return x->planned < y->planned ? -1 : 1;
+    return x->number - y->number;
+}
+
+/* Weights behind the prefix, in the program's order. Caller frees. */
+static const struct dcp_entry **weights_of(const struct naming *nm, const char *prefix, int *n)
+{
+    const struct dcp_entry **list = xcalloc((size_t)nm->t->n + 1, sizeof *list);
+
+    *n = 0;
+    for (int i = 0; i < nm->t->n; i++)
+        if (is_weight(&nm->t->entry[i]) && str_starts(nm->t->entry[i].name, prefix))
+            list[(*n)++] = &nm->t->entry[i];
+    qsort(list, (size_t)*n, sizeof *list, planned_cmp);
+    return list;
+}
+
+/* Are parameter number i's states of the shape of weight i, for all of them? */
+static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
+{
+    int n;
+    const struct dcp_entry **w = weights_of(nm, prefix, &n);
+    bool fit = o->n_groups <= 1 && n == o->n && n > 0;
+
+    for (int k = 0; fit && k < n; k++) {
+        char number[16];
+        int at;
+
+        snprintf(number, sizeof number, "%d", k);
+        at = names_find(o->known, number);
+        fit = at >= 0 && (o->whole[at] < 0 || same_shape(&nm->t->entry[o->whole[at]], w[k]));
+    }
+    free(w);
+    return fit;
+}
+
+static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char *prefix)
+{
+    int n;
+    const struct dcp_entry **w = weights_of(nm, prefix, &n);
+    const char **name = arena_alloc(nm->a, ((size_t)n + 1) * sizeof *name);
+
+    for (int k = 0; k < n; k++)
+        name[k] = w[k]->name + strlen(prefix);
+    free(w);
+    for (int i = 0; i < nm->t->n; i++) {
+        struct dcp_entry *en = &nm->t->entry[i];
+
+        if (en->kind == DCP_ENTRY_STATE && strcmp(en->optimizer, o->key) == 0)
+            en->of = name[atoi(en->of)];
+    }
+    nm->n->n_numbers = n;
+    nm->n->by_number = name;
+    dcp_optimizer_rename(o, nm->a, name, n);
+    report_add(nm->r, SEV_NOTE, "numbers", nm->n->path, ERR_NO_BYTE, NULL,
+               "%sstate numbers its parameters: number 0 is %s, and so on in the order in which the model was saved",
+               o->key, name[0]);
+}
+
+/* Of the models those that the numbered optimizer fits stay. */
+static void settle_numbers(struct naming *nm)
+{
+    struct dcp_optimizer *o = NULL;
+    int n = 0;
+
+    for (int k = 0; k < nm->opt.n; k++)
+        if (nm->opt.one[k].numbered)
+            o = &nm->opt.one[k];
+    if (!o)
+        return;
+    if (nm->n_models == 0) {
+        int cap = 0;
+
+        add_model(nm, &cap, "");
+    }
+    for (int i = 0; i < nm->n_models; i++)
+        if (numbers_fit(nm, o, nm->model[i].prefix))
+            nm->model[n++] = nm->model[i];
+    if (n)
+        nm->n_models = n;
+    if (n == 1)
+        name_numbers(nm, o, nm->model[0].prefix);
+    else if (n == 0)
+        report_add(nm->r, SEV_NOTE, "numbers", nm->n->path, ERR_NO_BYTE, NULL,
+                   "%sstate numbers its parameters, and nothing says which they are: its states are shown as they "
+                   "lie there; save with get_optimizer_state_dict, which names them", o->key);
+}
+
+/* ---- the one that is meant ---- */
+
+/* What the user has chosen, with its last dot; NULL: nothing begins so. */
+static const char *chosen(struct naming *nm, struct err *e)
+{
+    const char *given = nm->n->model;
+    const char *prefix = !*given || str_ends(given, ".") ? given : arena_fmt(nm->a, "%s.", given);
+    struct strbuf list = {0};
+
+    for (int i = 0; i < nm->t->n; i++)
+        if (is_weight(&nm->t->entry[i]) && str_starts(nm->name[i], prefix))
+            return arena_strndup(nm->a, prefix, strlen(prefix));
+    for (int i = 0; i < nm->n_models; i++)
+        strbuf_addf(&list, "%s%s", i ? ", " : "; there are ", nm->model[i].prefix);
+    err_usage(e, "%s: --model %s: no tensor of it begins so%s", nm->n->s->path, given, list.len ? list.buf : "");
+    strbuf_free(&list);
+    return NULL;
+}
+
+static void tell_models(struct naming *nm)
+{
+    struct source *s = nm->n->s;
+    struct strbuf list = {0};
+
+    s->model = arena_alloc(nm->a, (size_t)nm->n_models * sizeof *s->model);
+    for (int i = 0; i < nm->n_models; i++) {
+        s->model[s->n_models++] = nm->model[i].prefix;
+        strbuf_addf(&list, "%s%s", i ? ", " : "", *nm->model[i].prefix ? nm->model[i].prefix : "''");
+    }
+    report_add(nm->r, SEV_NOTE, "prefix", nm->n->path, ERR_NO_BYTE, NULL,
+               "several models could be meant, of these prefixes: %s; names are shown whole, and --model chooses one",
+               list.buf);
+    strbuf_free(&list);
 }
 
 /* ---- roles ---- */
 
-static void assign_weights(const struct naming *nm, const char *prefix, struct dcp_role *role)
+static void assign_weights(const struct naming *nm, const char *prefix)
 {
     for (int i = 0; i < nm->t->n; i++) {
         const struct dcp_entry *en = &nm->t->entry[i];
         enum state st;
 
-        if (en->is_tensor && !nm->fqn[i] && weight_state(en->dtype, &st) && (!prefix || str_starts(en->name, prefix)))
-            role[i] = (struct dcp_role){ .param = en->name + (prefix ? strlen(prefix) : 0), .state = st };
+        if (is_weight(en) && weight_state(en->dtype, &st) && str_starts(nm->name[i], prefix)) {
+            nm->n->role[i] = (struct dcp_role){ .param = nm->name[i] + strlen(prefix), .state = st };
+            names_add(nm->weight, nm->n->role[i].param, i);
+        }
     }
 }
 
 /* Moments of the weights' shape are states; everything else an optimizer keeps is a value. */
-static void assign_moments(const struct naming *nm, const char *prefix, struct dcp_role *role)
+static void assign_moments(const struct naming *nm)
 {
     bool *taken[2];
 
     for (int k = 0; k < 2; k++)
-        taken[k] = arena_alloc(nm->a, (size_t)nm->t->n + 1);
+        taken[k] = xcalloc((size_t)nm->t->n + 1, sizeof *taken[k]);
     for (int i = 0; i < nm->t->n; i++) {
-        int k = !is_of_whole(nm, i) ? -1 : strcmp(nm->what[i], "exp_avg") == 0 ? 0
-              : strcmp(nm->what[i], "exp_avg_sq") == 0 ? 1 : -1;
-        int w = k < 0 ? -1 : weight_of(nm, prefix ? prefix : "", prefix ? strlen(prefix) : 0, nm->fqn[i]);
+        const struct dcp_entry *en = &nm->t->entry[i];
+        const int k = en->kind != DCP_ENTRY_STATE ? -1 : strcmp(en->what, "exp_avg") == 0 ? 0
+                    : strcmp(en->what, "exp_avg_sq") == 0 ? 1 : -1;
+        const struct dcp_optimizer *o = k < 0 ? NULL : dcp_optimizers_find(&nm->opt, en->optimizer);
+        enum state st;
+        int w;
 
-        if (w < 0 || !role[w].param || taken[k][w] || !same_shape(&nm->t->entry[w], &nm->t->entry[i]))
+        if (!o || !o->own || !en->is_tensor || !weight_state(en->dtype, &st))
+            continue;
+        w = names_find(nm->weight, en->of);
+        if (w < 0 || taken[k][w] || !same_shape(&nm->t->entry[w], en))
             continue;
         taken[k][w] = true;
-        role[i] = (struct dcp_role){ .param = role[w].param, .state = k ? STATE_EXP_AVG_SQ : STATE_EXP_AVG };
+        nm->n->role[i] = (struct dcp_role){ .param = nm->n->role[w].param,
+                                            .state = k ? STATE_EXP_AVG_SQ : STATE_EXP_AVG };
     }
+    for (int k = 0; k < 2; k++)
+        free(taken[k]);
 }
 
-void dcp_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
-                      struct report *r)
+/* Which optimizers have the model's names, and no other one of the same names? */
+static void find_own(struct naming *nm, const char *prefix)
 {
-    struct naming nm = { .a = a, .t = t, .tensor = names_new(a) };
-    const char *prefix;
+    struct dcp_naming *n = nm->n;
 
-    nm.fqn = arena_alloc(a, ((size_t)t->n + 1) * sizeof *nm.fqn);
-    nm.what = arena_alloc(a, ((size_t)t->n + 1) * sizeof *nm.what);
-    memset(role, 0, (size_t)t->n * sizeof *role);
-    for (int i = 0; i < t->n; i++)
-        if (!dcp_names_optimizer(a, &t->entry[i], &nm.fqn[i], &nm.what[i]))
-            nm.fqn[i] = NULL;
-    for (int i = 0; i < t->n; i++)
-        if (!nm.fqn[i] && t->entry[i].is_tensor)
-            names_add(nm.tensor, t->entry[i].name, i);
-    prefix = find_prefix(&nm, path, r);
+    n->own = arena_alloc(nm->a, ((size_t)nm->opt.n + 1) * sizeof *n->own);
+    for (int k = 0; k < nm->opt.n; k++) {
+        struct dcp_optimizer *o = &nm->opt.one[k];
+        int found = 0;
+
+        for (int i = 0; i < o->n; i++)
+            found += names_find(nm->weight, o->name[i]) >= 0;
+        o->n_found = found;
+        o->own = found ? found * 2 >= o->n : nm->opt.n == 1 && o->n == 0;
+    }
+    dcp_optimizers_choose(&nm->opt, n, prefix, nm->r);
+    for (int k = 0; k < nm->opt.n; k++)
+        if (nm->opt.one[k].own)
+            n->own[n->n_own++] = nm->opt.one[k].key;
+}
+
+static int settle(struct naming *nm, struct err *e)
+{
+    const char *prefix = nm->n->model ? chosen(nm, e) : nm->n_models == 1 ? nm->model[0].prefix : "";
+    struct names *entry = names_new(nm->a);
+
     if (!prefix)
-        prefix = common_key(&nm);
-    assign_weights(&nm, prefix, role);
-    assign_moments(&nm, prefix, role);
+        return -1;
+    if (!nm->n->model && nm->n_models > 1)
+        tell_models(nm);
+    assign_weights(nm, prefix);
+    find_own(nm, prefix);
+    assign_moments(nm);
+    for (int i = 0; i < nm->t->n; i++)
+        if (nm->t->entry[i].kind == DCP_ENTRY_OTHER)
+            names_add(entry, nm->name[i], i);
+    dcp_optimizers_check(&nm->opt, nm->n, &(struct dcp_model_names){ prefix, entry }, nm->r);
+    return 0;
+}
+
+int dcp_names_assign(struct dcp_naming *n, struct report *r, struct err *e)
+{
+    struct dcp_table *t = n->table;
+    struct naming nm = { .n = n, .a = n->s->arena, .t = t, .r = r, .weight = names_new(n->s->arena) };
+    int rc;
+
+    memset(n->role, 0, (size_t)t->n * sizeof *n->role);
+    nm.name = arena_alloc(nm.a, ((size_t)t->n + 1) * sizeof *nm.name);
+    for (int i = 0; i < t->n; i++)
+        nm.name[i] = t->entry[i].name;
+    dcp_optimizers_read(&nm.opt, n);
+    try_unwrapped(&nm);
+    find_models(&nm);
+    if (nm.n_models == 0)
+        find_models_by_keys(&nm);
+    settle_numbers(&nm);
+    rc = settle(&nm, e);
+    free(nm.model);
+    return rc;
 }

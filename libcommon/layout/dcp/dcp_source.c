@@ -12,6 +12,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_flat.h"
+#include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/tile.h"
 
@@ -557,38 +558,13 @@ static void find_iteration(struct source *s)
             pk_as_int(hit.value->tree, &s->run.iteration);
 }
 
-/* Adam's counter, where all parameters have the same. */
-static void find_opt_step(struct dcp_opening *x)
-{
-    struct source *s = x->s;
-    int64_t step = -1;
-
-    for (int i = 0; i < x->table.n; i++) {
-        const struct dcp_entry *en = &x->table.entry[i];
-        const char *fqn, *what;
-        struct source_hit hit;
-        struct err e = {0};
-        float f;
-
-        if (!en->is_tensor || en->dtype != DTYPE_F32 || !dcp_names_optimizer(s->arena, en, &fqn, &what) ||
-            strcmp(what, "step") != 0 || !source_find_entry(s, en->name, &hit) || !hit.value ||
-            !hit.value->map || hit.value->map->len != sizeof f)
-            continue;
-        if (tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, sizeof f }, &f, &e) < 0 ||
-            !(f >= 0 && f < 1e9f) || (step >= 0 && step != (int64_t)f))
-            return;
-        step = (int64_t)f;
-    }
-    s->run.opt_step = step;
-    s->run.step_in_state = s->run.step_is_tensor = step >= 0;
-}
-
 /* ---- the door ---- */
 
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e)
 {
     struct dcp_opening x = { .s = s, .l = l, .o = o, .r = r, .listed = names_new(s->arena) };
+    struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer };
     int manifest = dcp_listed(l, MANIFEST_NAME);
 
     s->kind = LAYOUT_DCP;
@@ -603,14 +579,16 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     place_items(&x);
     open_items(&x);
     unfold(&x);
-    x.role = arena_alloc(s->arena, ((size_t)x.table.n + 1) * sizeof *x.role);
-    assign(s->arena, &x.table, x.role, x.path, r);
+    free(x.item);
+    x.role = naming.role = arena_alloc(s->arena, ((size_t)x.table.n + 1) * sizeof *x.role);
+    naming.path = x.path;
+    if (assign(&naming, r, e) < 0)
+        return -1;
     take_tensors(&x);
     s->dcp = arena_alloc(s->arena, sizeof *s->dcp);
     memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
     find_iteration(s);
-    find_opt_step(&x);
-    free(x.item);
+    dcp_groups_read(&naming, r);
     return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }
 

@@ -4,6 +4,7 @@
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/names.h"
@@ -124,13 +125,84 @@ static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
     return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
 
-void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
-                            struct report *r)
+/* ---- what other entries name and is not there ---- */
+
+static void tell_lost(const struct dcp_naming *n, int entry, const char *name, struct report *r)
 {
+    report_add(r, SEV_ERROR, "missing_entry", n->path, n->table->entry[entry].said_at, name,
+               "%s is there, and no tensor of that name", n->table->entry[entry].name);
+}
+
+/* "decoder.layers.mlp.linear_fc1" of "....linear_fc1._extra_state/shard_0_2": a module that has a weight; NULL. */
+static const char *module_of(struct arena *a, const char *key)
+{
+    const char *end = strstr(key, "._extra_state/"), *last = end;
+
+    while (last && last > key && last[-1] != '.')
+        last--;
+    return last && str_starts(last, "linear_") ? arena_strndup(a, key, (size_t)(end - key)) : NULL;
+}
+
+/* Linear modules save an object each beside their weights. */
+static void check_modules(const struct dcp_naming *n, struct report *r)
+{
+    struct arena *a = arena_new(0);
+    struct names *module = names_new(a), *told = names_new(a);
+
+    for (int i = 0; i < n->table->n; i++) {
+        const char *name = n->table->entry[i].name, *end = strstr(name, ".weight");
+
+        if (n->table->entry[i].is_tensor && end)
+            names_add(module, arena_strndup(a, name, (size_t)(end - name)), i);
+    }
+    for (int i = 0; i < n->table->n; i++) {
+        const char *m = module_of(a, n->table->entry[i].name);
+
+        if (m && names_find(module, m) < 0 && names_find(told, m) < 0) {
+            tell_lost(n, i, arena_fmt(a, "%s.weight", m), r);
+            names_add(told, m, i);
+        }
+    }
+    arena_free(a);
+}
+
+/* One of two states of a parameter, where most have both. held[w]: the states that weight w has, a bit each. */
+static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
+{
+    static const enum state pair[][2] = { { STATE_EXP_AVG, STATE_EXP_AVG_SQ }, { STATE_EXP_AVG, STATE_FP32 },
+                                          { STATE_EXP_AVG_SQ, STATE_FP32 } };
+
+    for (size_t p = 0; p < sizeof pair / sizeof *pair; p++) {
+        const unsigned a = 1u << pair[p][0], b = 1u << pair[p][1];
+        int both = 0, one = 0;
+
+        for (int i = 0; i < n->table->n; i++) {
+            both += (held[i] & a) && (held[i] & b);
+            one += !(held[i] & a) != !(held[i] & b);
+        }
+        for (int i = 0; both >= one && i < n->table->n; i++)
+            if (!(held[i] & a) != !(held[i] & b))
+                report_add(r, SEV_ERROR, "missing_entry", n->path, ERR_NO_BYTE, n->table->entry[i].name,
+                           "has its %s and not its %s", state_name(pair[p][held[i] & a ? 0 : 1]),
+                           state_name(pair[p][held[i] & a ? 1 : 0]));
+    }
+}
+
+int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e)
+{
+    const struct dcp_table *t = n->table;
+    struct arena *a = n->s->arena;
+    struct dcp_role *role = n->role;
     struct stacking k = { .a = a, .t = t, .role = role, .group = names_new(a) };
     struct names *weight = names_new(a);
+    unsigned *held;
     enum state st;
 
+    if (n->model) {
+        err_usage(e, "%s: --model chooses one of several models in a folder of torch.distributed.checkpoint; one of "
+                  "Megatron-core holds one", n->s->path);
+        return -1;
+    }
     memset(role, 0, (size_t)t->n * sizeof *role);
     k.first = arena_alloc(a, ((size_t)t->n + 1) * sizeof *k.first);
     k.odd = arena_alloc(a, ((size_t)t->n + 1) * sizeof *k.odd);
@@ -143,17 +215,26 @@ void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct d
         names_add(weight, en->name, i);
         add_to_stack(&k, i);
     }
-    settle_stacks(&k, path, r);
+    settle_stacks(&k, n->path, r);
+    held = xcalloc((size_t)t->n + 1, sizeof *held);
     for (int i = 0; i < t->n; i++) {
         const char *key = t->entry[i].is_tensor ? optimizer_key(t->entry[i].name, &st) : NULL;
         int w = key ? names_find(weight, key) : -1;
 
+        if (key && w < 0 && names_n(weight) > 0)
+            tell_lost(n, i, key, r);
+        if (w >= 0)
+            held[w] |= 1u << st;
         /* Of another shape, or masters of fp32 weights: a value. */
         if (w < 0 || role[w].state == st || !same_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];
         role[i].state = st;
     }
+    check_halves(n, held, r);
+    check_modules(n, r);
+    free(held);
+    return 0;
 }
 
 /* ---- forms of a distributed optimizer ---- */

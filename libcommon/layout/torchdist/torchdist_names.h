@@ -7,8 +7,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 
 /* A dcp_assign: role[i] is that of table->entry[i]. */
-void torchdist_names_assign(struct arena *a, const struct dcp_table *t, struct dcp_role *role, const char *path,
-                            struct report *r);
+int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e);
 /*
  * Where a layer's number goes in "decoder.layers.mlp.weight", or stands behind the dot in
  * "decoder.layers.0.mlp.weight": 14. 0: nowhere.

@@ -91,6 +91,36 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
             g->param[g->n++] = s->param[i].name;
 }
 
+/*
+ * AdamW(model.parameters()) lists frozen parameters, too, and keeps nothing of them: DeepSpeed's groups have those that
+ * are trained. A group may become empty and stays, so that numbers of groups do not change.
+ */
+static void leave_out_frozen(const struct source *s, struct optim_groups *groups, struct report *notes)
+{
+    struct strbuf first = {0};
+    int left = 0;
+
+    for (int g = 0; g < groups->n; g++) {
+        struct optim_group *x = &groups->group[g];
+        int n = 0;
+
+        for (int i = 0; i < x->n; i++) {
+            const struct param *p = source_param(s, x->param[i]);
+
+            if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ] || !weights_of(p))
+                x->param[n++] = x->param[i];
+            else if (left++ == 0)
+                strbuf_addf(&first, "%s", p->name);
+        }
+        x->n = n;
+    }
+    if (left)
+        report_add(notes, SEV_NOTE, "frozen", s->path, ERR_NO_BYTE, first.buf,
+                   "has no moments though a group of the optimizer lists it%s: it is written as a frozen parameter",
+                   left > 1 ? ", as others do" : "");
+    strbuf_free(&first);
+}
+
 static int read_groups(struct source *s, const struct zero_fresh_request *q, struct optim_groups *out,
                        struct report *notes, struct err *e)
 {
@@ -101,6 +131,8 @@ static int read_groups(struct source *s, const struct zero_fresh_request *q, str
         one_group(s, &own, STATE_FP32);
     else if (optim_groups_read(s, s->arena, &own, e) < 0)
         return -1;
+    if (what != ZERO_FRESH_WEIGHTS && s->kind == LAYOUT_DCP && source_has_moments(s))
+        leave_out_frozen(s, &own, notes);
     optim_groups_tell_rule(s, &own, notes);
     *out = own;
     if (q->like && zero_like_groups(s, q->like, &own, out, notes, e) < 0)
@@ -326,6 +358,8 @@ int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct
 
     if (stays(s, what))
         return 0;
+    if (source_one_model(s, e) < 0)
+        return -1;
     split_buffers(s, q->like);
     if (read_groups(s, q, &groups, notes, e) < 0)
         return -1;

@@ -180,6 +180,108 @@ static void test_metadata(void **state)
     free(was);
 }
 
+/* ---- whose the entries are ---- */
+
+/* All texts that begin with or hold a word, with another one in its place. */
+struct swapping {
+    struct arena *a;
+    const char *from, *to;
+    bool begins;
+};
+
+static struct pk *swap_text(void *ctx, const struct pk *v)
+{
+    const struct swapping *w = ctx;
+    const char *s = v->type == PK_STR ? v->str : NULL, *at = s ? strstr(s, w->from) : NULL;
+
+    return !at || (w->begins && at != s) ? NULL
+           : pk_str(w->a, arena_fmt(w->a, "%.*s%s%s", (int)(at - s), s, w->to, at + strlen(w->from)));
+}
+
+static void swap_in(struct arena *a, struct pk *state, const char *key, const char *from, const char *to, bool begins)
+{
+    struct swapping w = { a, from, to, begins };
+
+    pk_set_str(a, state, key, pk_copy_swap(a, pk_get(state, key), swap_text, &w));
+}
+
+/* An optimizer that nobody knows, with and without paths. */
+static void unknown_states(struct arena *a, struct pk *state)
+{
+    static const char *const keys[] = { "state_dict_metadata", "storage_data", "planner_data" };
+
+    for (int i = 0; i < 3; i++) {
+        swap_in(a, state, keys[i], "exp_avg", "z", false);
+        swap_in(a, state, keys[i], ".step", ".w", false);
+    }
+}
+
+static void unknown_without_paths(struct arena *a, struct pk *state)
+{
+    unknown_states(a, state);
+    no_paths(a, state);
+}
+
+/* torch.compile's key in names of weights, and none in the optimizer's. */
+static void wrapped(struct arena *a, struct pk *state)
+{
+    no_paths(a, state);
+    swap_in(a, state, "state_dict_metadata", "model.", "model._orig_mod.", true);
+    swap_in(a, state, "storage_data", "model.", "model._orig_mod.", true);
+}
+
+/* Something is gone, from planner_data as well. */
+static void without(struct arena *a, struct pk *state, const char *name)
+{
+    assert_true(pk_remove(pk_get(state, "state_dict_metadata"), name));
+    pk_remove(pk_get(state, "planner_data"), name);
+    (void)a;
+}
+
+static void no_weight(struct arena *a, struct pk *state) { without(a, state, "model.1.weight"); }
+static void no_moment(struct arena *a, struct pk *state) { without(a, state, "optim.state.1.weight.exp_avg_sq"); }
+static void no_step(struct arena *a, struct pk *state) { without(a, state, "optim.state.0.weight.step"); }
+
+static void only_planned(struct arena *a, struct pk *state)
+{
+    pk_set_str(a, pk_get(state, "planner_data"), "model.2.weight", pk_tuple(a));
+}
+
+static void expect_refused(alter_fn *alter, const char *why)
+{
+    struct err e = {0};
+    char *now;
+
+    assert_false(open_altered(alter, &now, &e));
+    if (!strstr(e.msg, why))
+        fail_msg("'%s' is not in: %s", why, e.msg);
+}
+
+static void test_whose(void **state)
+{
+    alter_fn *const others[] = { unknown_states, unknown_without_paths };
+    struct err e = {0};
+    char *was, *now;
+
+    (void)state;
+    assert_true(open_altered(NULL, &was, &e));
+    for (int i = 0; i < 2; i++) {
+        assert_true(open_altered(others[i], &now, &e));
+        assert_int_equal(count_wrong(was, now), 0);
+        assert_non_null(strstr(now, "\n1.weight f32 2 2 5 "));
+        assert_null(strstr(now, ".z"));
+        free(now);
+    }
+    assert_true(open_altered(wrapped, &now, &e));
+    assert_string_equal(now, was);
+    free(now);
+    free(was);
+    expect_refused(no_weight, "parameter model.1.weight: optim.param_groups names it, and there is no tensor");
+    expect_refused(no_moment, "parameter 1.weight: optim.state has its exp_avg and not its exp_avg_sq");
+    expect_refused(no_step, "parameter 0.weight: optim.state has its exp_avg and not its step");
+    expect_refused(only_planned, "parameter model.2.weight: planner_data names it, and state_dict_metadata has no");
+}
+
 /* The set is one: a share without elements, and items whose sizes are not in their local headers. */
 static void test_set_has_them(void **state)
 {
@@ -215,7 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips), cmocka_unit_test(test_names), cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_set_has_them),
+        cmocka_unit_test(test_whose), cmocka_unit_test(test_set_has_them),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/dcp/dcp_metadata.h"
+#include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/merge.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_fresh.h"
@@ -42,8 +42,10 @@ static void test_settings(void **state)
 {
     struct err e = {0};
     struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &(struct source_opts){ .threads = 1 }, NULL, &e);
+    struct report *r = report_new();
     struct dcp_table table = {0};
     struct optim_groups groups;
+    const char *own = "optim.";
 
     (void)state;
     assert_non_null(s);
@@ -55,15 +57,18 @@ static void test_settings(void **state)
     for (int i = 0; i < s->n_params; i++) {
         const char *name = arena_fmt(s->arena, "optim.param_groups.%s.lr", s->param[i].name);
 
-        table.entry[table.n++] = (struct dcp_entry){ .name = name };
+        table.entry[table.n++] = (struct dcp_entry){ .name = name, .kind = DCP_ENTRY_OPTION, .optimizer = own,
+                                                     .of = s->param[i].name, .what = "lr" };
         s->value[s->n_values++] = (struct source_value){ .name = name, .tree = pk_float(s->arena, i == 1 ? 2 : 1) };
     }
     s->dcp = &table;
+    dcp_groups_read(&(struct dcp_naming){ .s = s, .table = &table, .path = "", .n_own = 1, .own = &own }, r);
     assert_int_equal(optim_groups_read(s, s->arena, &groups, &e), 0);
     assert_int_equal(groups.how, OPTIM_GROUPS_BY_SETTINGS);
     assert_int_equal(groups.n, 2);
     assert_int_equal(groups.group[0].n, 1);
     assert_string_equal(groups.group[1].param[0], s->param[1].name);
+    report_free(r);
     source_close(s);
 }
 

@@ -43,6 +43,7 @@ struct checkpoint_from {
     const char *dir;            /* --load: a folder with `latest`, or a tag folder itself */
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
     bool force;                 /* with it: although `latest` is newer */
+    const char *model;          /* --model: prefix of one of several models; NULL */
     bool accept_mismatch;       /* files of different saves or ranks are a warning */
     int64_t heads;              /* --num-attention-heads, 0: not given; some files do not say */
     int threads;                /* for opening files; 0 = 16 */

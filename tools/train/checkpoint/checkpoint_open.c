@@ -441,6 +441,8 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
 {
     struct source *s = c->src;
 
+    if (source_one_model(s, e) < 0)
+        return -1;
     if (!hf_canonical_needed(s))
         return 0;
     if (hf_canonical_make(s, from->heads, &c->names, e) < 0)
@@ -475,7 +477,8 @@ void checkpoint_latest(const char *dir, char *tag, size_t n)
 
 int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out, struct report *notes, struct err *e)
 {
-    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch, .hf = true };
+    struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch, .model = from->model,
+                              .hf = true };
     char *path = choose(from, notes, e);
     struct report *found = report_new();
     struct checkpoint *c = NULL;

@@ -111,6 +111,7 @@ struct train_opts {
     bool no_load_optim, no_load_rng, no_save_rng;
     bool new_run;                       /* checkpoints in the folder of --save make way */
     bool force;                         /* load the universal form although `latest` is newer */
+    const char *model;                  /* --load: prefix of one of several models; NULL */
     bool accept_mismatch;               /* load files of different saves or ranks */
     int replicas;                       /* enum replica_policy: copies that drifted apart in a checkpoint */
     int64_t check_replicas;             /* compare the copies every N iterations; 0: at saves only */

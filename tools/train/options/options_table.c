@@ -144,6 +144,8 @@ static const struct option_row checkpoint_rows[] = {
          "go on from what DIR/latest names, whatever its topology; nothing there: start anew", ACTS)
     { "new-run", 0, UNSAVED(new_run), .help = "begin another run in a folder of --save that holds checkpoints: the "
       "first save moves them to SAVE/set-aside-TIME" },
+    TEXT("model", model, "PREFIX", NULL,
+         "prefix of the model's tensors, where --load is a folder of torch.distributed that holds several models", ACTS)
     FLAG("universal-checkpoint", universal_checkpoint, "load what DIR/latest_universal names", ACTS)
     FLAG("finetune", finetune, "load, but begin at iteration 0", ACTS)
     FLAG("no-load-optim", no_load_optim, "leave the moments of Adam", ACTS)

@@ -378,7 +378,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_from from = {
         .dir = t->o.load, .universal = t->o.universal_checkpoint, .force = t->o.force,
-        .accept_mismatch = t->o.accept_mismatch, .heads = t->o.num_attention_heads,
+        .model = t->o.model, .accept_mismatch = t->o.accept_mismatch, .heads = t->o.num_attention_heads,
     };
     struct report *notes;
     int rc = 0;

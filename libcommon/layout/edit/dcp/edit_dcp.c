@@ -31,11 +31,10 @@ static const struct param *grouped(const struct source *s, const char *key)
 static const struct param *owner_of(const struct relisting *w, int i)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
-    const char *fqn, *what;
     const struct param *p = w->x->entries->of->part[i].param;
 
-    if (!p && dcp_names_optimizer(w->x->arena, en, &fqn, &what))
-        p = source_param(w->x->s, fqn);
+    if (!p && en->kind == DCP_ENTRY_STATE)
+        p = source_param(w->x->s, en->of);
     for (int k = 0; k < en->n_path && !p; k++) {
         p = source_param(w->x->s, en->path[k]);
         p = p ? p : grouped(w->x->s, en->path[k]);
@@ -143,16 +142,7 @@ static bool is_cores_optimizer(const struct source *s, const char *name)
 /* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
 {
-    const char *fqn, *what;
-
-    if (x->s->kind == LAYOUT_TORCHDIST)
-        return is_cores_optimizer(x->s, en->name);
-    for (int i = 0; i < en->n_path; i++)
-        if (strcmp(en->path[i], "param_groups") == 0 || str_starts(en->path[i], "param_groups."))
-            return true;
-    if (en->n_path >= 3 && strcmp(en->path[en->n_path - 3], "state") == 0)
-        return true;                    /* whatever an optimizer that is not known keeps */
-    return dcp_names_optimizer(x->arena, en, &fqn, &what);
+    return x->s->kind == LAYOUT_TORCHDIST ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
 }
 
 void edit_dcp_tell(struct edit *x, int i, edit_dcp_told *tell, void *ctx)

@@ -1,0 +1,230 @@
+/*
+ * dcp_groups.c - options are gathered under a key each, "0" or a parameter's name
+ */
+#include "libcommon/layout/dcp/dcp_groups.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/names.h"
+#include "libcommon/layout/unwrap.h"
+
+struct gathering {
+    const struct dcp_naming *n;
+    struct source *s;
+    struct arena *a;
+    struct names *key;
+    int n_keys;
+    const char **name;
+    struct pk **options;
+};
+
+/* Is the entry of an optimizer of the model? */
+static bool is_own(const struct dcp_naming *n, const struct dcp_entry *en)
+{
+    for (int i = 0; en->kind != DCP_ENTRY_OTHER && i < n->n_own; i++)
+        if (strcmp(n->own[i], en->optimizer) == 0)
+            return true;
+    return false;
+}
+
+/* ---- options ---- */
+
+/* A setting that the optimizer kept as a tensor of one number ("lr" of a captured step); NULL: it is none. */
+static struct pk *number_of(struct gathering *d, const struct tmap *m)
+{
+    struct err e = {0};
+    char bytes[8];
+
+    if (m->len != (uint64_t)dtype_size(m->dtype) || m->len > sizeof bytes || m->dtype > DTYPE_BF16 ||
+        tmap_read(m, d->s->files, (struct tmap_range){ 0, 0, m->len }, bytes, &e) < 0)
+        return NULL;
+    return pk_float(d->a, dtype_value(m->dtype, bytes));
+}
+
+/* Of one optimizer of several its groups are apart from the others'. */
+static const char *key_of(struct gathering *d, const struct dcp_entry *en)
+{
+    return d->n->n_own == 1 ? en->of : arena_fmt(d->a, "%s%s", en->optimizer, en->of);
+}
+
+static void take_option(struct gathering *d, const struct dcp_entry *en)
+{
+    struct source_hit hit;
+    struct pk *v = NULL;
+    const char *key;
+    int i;
+
+    if (!source_find(d->s, en->name, &hit) || !hit.value)
+        return;
+    if (hit.value->map)
+        v = number_of(d, hit.value->map);
+    else if (hit.value->tree && !hit.value->pt)
+        v = pk_copy(d->a, hit.value->tree);
+    if (!v)
+        return;
+    key = key_of(d, en);
+    i = names_find(d->key, key);
+    if (i < 0) {
+        i = d->n_keys++;
+        names_add(d->key, key, i);
+        d->name[i] = en->of;
+        d->options[i] = pk_dict(d->a);
+    }
+    pk_set_str(d->a, d->options[i], en->what, v);
+}
+
+/* ---- groups ---- */
+
+/* The source's name of what a group lists: a name, or a number. */
+static const char *listed_name(const struct gathering *d, const struct pk *v)
+{
+    const char *name = pk_as_str(v);
+    int64_t i;
+
+    if (name)
+        return d->n->unwrapped ? unwrap_name(d->a, name) : name;
+    return pk_as_int(v, &i) && i >= 0 && i < d->n->n_numbers ? d->n->by_number[i] : NULL;
+}
+
+static void add_to_group(struct gathering *d, struct pk *names, const char *name, int group)
+{
+    struct param *p = source_param(d->s, name);
+
+    pk_add(d->a, names, pk_str(d->a, name));
+    if (p)
+        p->group = group;
+}
+
+static bool take_list(struct gathering *d, struct pk *groups, const char *optimizer, int number)
+{
+    char *key = str_fmt("%s%d", d->n->n_own == 1 ? "" : optimizer, number);
+    const int i = names_find(d->key, key);
+    uint32_t n = 0;
+    struct pk **item = i < 0 ? NULL : pk_items(pk_get(d->options[i], "params"), &n), *names;
+
+    free(key);
+    if (!item)
+        return false;
+    names = pk_list(d->a);
+    for (uint32_t k = 0; k < n; k++)
+        if (listed_name(d, item[k]))
+            add_to_group(d, names, listed_name(d, item[k]), (int)groups->n);
+    pk_set_str(d->a, d->options[i], "params", names);
+    pk_add(d->a, groups, d->options[i]);
+    return true;
+}
+
+/* Groups 0, 1, ... with lists of their parameters; entries stand in any order. */
+static void take_lists(struct gathering *d, struct pk *groups)
+{
+    for (int k = 0; k < d->n->n_own; k++)
+        for (int i = 0; take_list(d, groups, d->n->own[k], i); i++)
+            ;
+}
+
+/* Parameters of the same settings, in the order of the model's. */
+static void take_settings(struct gathering *d, struct pk *groups)
+{
+    struct names *known = names_new(d->a), *key = names_new(d->a);
+
+    for (int i = 0; i < d->n_keys; i++)
+        names_add(key, d->n->unwrapped ? unwrap_name(d->a, d->name[i]) : d->name[i], i);
+    for (int i = 0; i < d->s->n_params; i++) {
+        const int k = names_find(key, d->s->param[i].name);
+        struct strbuf text = {0};
+        int g;
+
+        if (k < 0)
+            continue;
+        pk_text(d->options[k], &text);
+        g = names_find(known, text.buf);
+        if (g < 0) {
+            struct pk *group = pk_copy(d->a, d->options[k]);
+
+            g = (int)groups->n;
+            names_add(known, arena_strndup(d->a, text.buf, text.len), g);
+            pk_set_str(d->a, group, "params", pk_list(d->a));
+            pk_add(d->a, groups, group);
+        }
+        add_to_group(d, pk_get(groups->item[g], "params"), d->s->param[i].name, g);
+        strbuf_free(&text);
+    }
+    d->s->groups_by_settings = groups->n > 0;
+}
+
+/* ---- steps ---- */
+
+static bool is_number(enum dtype t)
+{
+    return dtype_is_float(t) || t == DTYPE_I64 || t == DTYPE_I32;
+}
+
+/* Of an entry, where it is a number; else -1. */
+static int64_t step_of(const struct source *s, const struct dcp_entry *en)
+{
+    struct source_hit hit;
+    struct err e = {0};
+    double value = -1;
+    char bytes[8];
+
+    if (!source_find_entry(s, en->name, &hit) || !hit.value)
+        return -1;
+    if (hit.value->tree)
+        pk_as_double(hit.value->tree, &value);
+    else if (hit.value->map && hit.value->map->len == (uint64_t)dtype_size(hit.value->map->dtype) &&
+             hit.value->map->len <= sizeof bytes && is_number(hit.value->map->dtype) &&
+             tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, hit.value->map->len }, bytes, &e) == 0)
+        value = dtype_value(hit.value->map->dtype, bytes);
+    return value >= 0 && value < 1e15 ? (int64_t)value : -1;
+}
+
+static void find_step(const struct dcp_naming *n, struct report *r)
+{
+    const struct dcp_entry *first = NULL;
+    struct source *s = n->s;
+    bool tensor = false;
+    int64_t step = -1;
+
+    for (int i = 0; i < n->table->n; i++) {
+        const struct dcp_entry *en = &n->table->entry[i];
+        int64_t one;
+
+        if (en->kind != DCP_ENTRY_STATE || strcmp(en->what, "step") != 0 || !is_own(n, en))
+            continue;
+        one = step_of(s, en);
+        if (one < 0)
+            continue;
+        if (first && one != step) {
+            report_add(r, SEV_WARNING, "step", n->path, ERR_NO_BYTE, en->name,
+                       "is %" PRId64 ", and %s is %" PRId64 ": the optimizer's steps differ between parameters", one,
+                       first->name, step);
+            return;
+        }
+        first = en;
+        step = one;
+        tensor = en->is_tensor;
+    }
+    s->run.opt_step = step;
+    s->run.step_in_state = step >= 0;
+    s->run.step_is_tensor = tensor;
+}
+
+void dcp_groups_read(const struct dcp_naming *n, struct report *r)
+{
+    const size_t room = (size_t)n->table->n + 1;
+    struct gathering d = { .n = n, .s = n->s, .a = n->s->arena, .key = names_new(n->s->arena) };
+    struct pk *groups = pk_list(d.a);
+
+    d.name = arena_alloc(d.a, room * sizeof *d.name);
+    d.options = arena_alloc(d.a, room * sizeof *d.options);
+    for (int i = 0; i < n->table->n; i++)
+        if (n->table->entry[i].kind == DCP_ENTRY_OPTION && is_own(n, &n->table->entry[i]))
+            take_option(&d, &n->table->entry[i]);
+    take_lists(&d, groups);
+    if (groups->n == 0)
+        take_settings(&d, groups);
+    n->s->run.param_groups = groups->n ? groups : NULL;
+    find_step(n, r);
+}
