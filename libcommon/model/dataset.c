@@ -51,6 +51,7 @@ static int open_data(struct dataset *d, const struct data_group *g, int *n_fille
 
 static int open_index(struct dataset *d, const struct data_group *g, const struct dataset_opts *o, struct err *e)
 {
+    const struct gpt_index_files files = { o->index_dir, o->build, o->progress };
     double *w = weights(g);
     int rc = 0;
 
@@ -63,7 +64,13 @@ static int open_index(struct dataset *d, const struct data_group *g, const struc
 
         data_part_range(&g->part[i], mmidx_n(p->data), &spec.first_doc, &spec.end_doc);
         p->s = o->s;
-        rc = gpt_index_open(p->data, &spec, o->index_dir, o->build, &p->index, e);
+        if (o->progress) {
+            atomic_store(&o->progress->total, 0);
+            atomic_store(&o->progress->done, 0);
+            atomic_store(&o->progress->part, i);
+            atomic_store(&o->progress->n_parts, g->n);
+        }
+        rc = gpt_index_open(p->data, &spec, &files, &p->index, e);
         if (rc == 0)
             d->samples += p->index.samples;
     }

@@ -13,6 +13,8 @@
 
 #include "libcommon/model/data_paths.h"
 
+struct gpt_index_progress;
+
 struct dataset_opts {
     int64_t n_samples;                  /* that will be drawn */
     int64_t s;                          /* tokens of a sample */
@@ -20,6 +22,7 @@ struct dataset_opts {
     double cut;                         /* GPT_INDEX_CUT */
     const char *index_dir;              /* of the .npy files; NULL: beside the data */
     bool build;                         /* write missing .npy files: one process per job does */
+    struct gpt_index_progress *progress;        /* of that; may be NULL */
 };
 
 struct dataset;

@@ -7,8 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "libcommon/base/clock.h"
+#include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/model/mt19937.h"
 
@@ -125,6 +128,16 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     return 0;
 }
 
+static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_t rows, int64_t columns,
+                       struct err *e)
+{
+    if (a->type == type && a->ndim == ndim && a->shape[0] == rows && a->shape[1] == columns)
+        return 0;
+    err_data(e, a->file.path, ERR_NO_BYTE, "made for other data or settings (%lld entries, expected %lld); "
+             "remove the three indexmap files to have them rebuilt", (long long)a->shape[0], (long long)rows);
+    return -1;
+}
+
 /* ---- building ---- */
 
 /* Sizes follow from the plan; one that the machine has not is an error, not a crash. */
@@ -141,50 +154,168 @@ static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct 
     return p;
 }
 
-/* Documents of the range `epochs` times over. */
-static void fill_docs(const struct gpt_index_spec *spec, int32_t *doc, int64_t epochs)
+/* The array is u32 until that could not count the samples any more. */
+static enum npy_type shuffle_type(const struct gpt_index_plan *plan)
 {
-    for (int64_t i = 0; i < epochs; i++)
-        for (int64_t d = spec->first_doc; d < spec->end_doc; d++)
-            *doc++ = (int32_t)d;
+    return plan->samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
 }
 
-static void make_doc_idx(const struct gpt_index_spec *spec, const struct gpt_index_plan *plan, struct mt19937 *rng,
-                         int32_t *doc)
-{
-    int64_t per_epoch = range_docs(spec), n = plan->epochs * per_epoch;
+/* What fixes the three indices: a build is resumed for the same only. */
+struct build_of {
+    char magic[8];
+    int64_t first_doc, end_doc, n_samples, s, tokens, epochs, samples, before_last, data_docs;
+    double cut;
+    uint32_t seed, separate;
+};
 
-    fill_docs(spec, doc, plan->epochs);
-    if (plan->separate) {
-        mt19937_shuffle_i32(rng, doc, n - per_epoch);
-        mt19937_shuffle_i32(rng, doc + n - per_epoch, per_epoch);
-    } else {
-        mt19937_shuffle_i32(rng, doc, n);
-    }
-}
+/*
+ * Where a build stands. Arrays are made one after the other by one generator; each is written as soon as it is done.
+ * With the array so far this is what is kept of a build that takes long: SHUFFLE-FILE.building, raw, for a later build
+ * on the same kind of machine.
+ */
+struct build_at {
+    struct build_of of;
+    uint32_t crc, kind;         /* of what follows, the array included; DOC, SAMPLE or SHUFFLE */
+    int64_t done;               /* entries of doc_idx and shuffle_idx that have their place; rows of sample_idx */
+    int64_t pos, offset;        /* where the next sample starts */
+    struct mt19937 rng;
+};
 
-struct cutting {
+struct building {
     const struct mmidx *data;
     const struct gpt_index_spec *spec;
     const struct gpt_index_plan *plan;
-    const int32_t *doc;
-    int32_t *row;
+    char *const *path;          /* [N_KINDS] */
+    struct gpt_index_progress *progress;        /* NULL: nobody watches */
+    struct build_at at;
+    void *array;                /* of at.kind */
+    const int32_t *doc;         /* while samples are cut */
+    double kept_s, keep_took_s;         /* by clock_s() */
 };
+
+static int64_t entries(const struct building *b, uint32_t kind)
+{
+    return kind == DOC ? b->plan->epochs * range_docs(b->spec) : kind == SAMPLE ? b->plan->samples + 1
+                                                                               : b->plan->samples;
+}
+
+static size_t entry_size(const struct building *b, uint32_t kind)
+{
+    return kind == DOC ? 4 : kind == SAMPLE ? 8 : shuffle_type(b->plan) == NPY_I64 ? 8 : 4;
+}
+
+static char *record_path(const struct building *b)
+{
+    return str_fmt("%s.building", b->path[SHUFFLE]);
+}
+
+/* Rows that are not cut yet are not kept. */
+static size_t kept_bytes(const struct building *b)
+{
+    return (size_t)(b->at.kind == SAMPLE ? b->at.done : entries(b, b->at.kind)) * entry_size(b, b->at.kind);
+}
+
+static uint32_t record_crc(const struct build_at *at, const void *array, size_t n)
+{
+    const size_t from = offsetof(struct build_at, kind);
+    const uint32_t crc = crc_bytes(0, (const char *)at + from, sizeof *at - from);
+
+    return crc_bytes(crc, array, n);
+}
+
+/* What a later build finds. That it cannot be written is no error: the index is what counts. */
+static void keep(struct building *b)
+{
+    char *path = record_path(b);
+    const size_t n = kept_bytes(b);
+    struct err ignored = {0};
+
+    b->at.crc = record_crc(&b->at, b->array, n);
+    (void)!file_replace_by(path, (struct iovec[]){ { &b->at, sizeof b->at }, { b->array, n } }, 2, &ignored);
+    free(path);
+}
+
+enum { STOP_KEEPS = 32 << 20 };         /* bytes */
+
+/* Between two pieces of work: some milliseconds. */
+static int tick(struct building *b, struct err *e)
+{
+    struct gpt_index_progress *p = b->progress;
+    double now;
+
+    if (!p)
+        return 0;
+    atomic_store(&p->done, (b->at.kind > DOC ? entries(b, DOC) : 0) + (b->at.kind > SAMPLE ? entries(b, SAMPLE) : 0) +
+                           b->at.done);
+    if (atomic_load(&p->stop)) {
+        /* What takes longer to write has been kept now and then: who stops a run waits for nothing. */
+        if (kept_bytes(b) < STOP_KEEPS)
+            keep(b);
+        err_stop(e);
+        return -1;
+    }
+    now = clock_s();
+    /* Keeping takes a tenth of the time at most. */
+    if (p->keep_s > 0 && (now - b->kept_s < p->keep_s || now - b->kept_s < 10 * b->keep_took_s))
+        return 0;
+    keep(b);
+    b->kept_s = clock_s();
+    b->keep_took_s = b->kept_s - now;
+    return 0;
+}
+
+enum { PIECE = 1 << 16, PIECE_DOCS = 1 << 12 };
+
+/*
+ * Shuffle the first `first` entries of n and then the others, each apart, as numpy does; goes on behind b->at.done,
+ * which counts entries from the end of each part.
+ */
+static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
+{
+    const bool wide = entry_size(b, b->at.kind) == 8;
+
+    while (b->at.done < n) {
+        const bool second = b->at.done >= first;
+        const int64_t begin = second ? first : 0, len = second ? n - first : first;
+        const int64_t from = len - 1 - (b->at.done - begin), to = from > PIECE ? from - PIECE : -1;
+
+        if (wide)
+            mt19937_shuffle_64(&b->at.rng, (uint64_t *)b->array + begin, from, to < 0 ? 0 : to);
+        else
+            mt19937_shuffle_32(&b->at.rng, (uint32_t *)b->array + begin, from, to < 0 ? 0 : to);
+        b->at.done += from - to;
+        if (tick(b, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Documents of the range `epochs` times over, shuffled. */
+static int make_doc_idx(struct building *b, struct err *e)
+{
+    const int64_t n = entries(b, DOC), per_epoch = range_docs(b->spec);
+    int32_t *doc = b->array;
+
+    if (b->at.done == 0)
+        for (int64_t i = 0; i < b->plan->epochs; i++)
+            for (int64_t d = b->spec->first_doc; d < b->spec->end_doc; d++)
+                *doc++ = (int32_t)d;
+    return shuffle(b, b->plan->separate ? n - per_epoch : n, n, e);
+}
 
 /* Rows (position in doc_idx, token in that document) where each sample starts. For mapped_use(). */
 static int make_sample_idx(void *arg, struct err *e)
 {
-    const struct cutting *c = arg;
-    int32_t *row = c->row;
-    int64_t pos = 0, offset = 0;
+    struct building *b = arg;
+    int32_t *row = b->array;
+    int64_t pos = b->at.pos, offset = b->at.offset, docs = 0;
 
-    (void)e;
     row[0] = row[1] = 0;
-    for (int64_t i = 1; i <= c->plan->samples; i++) {
-        int64_t remaining = c->spec->s + 1;
+    for (int64_t i = b->at.done > 0 ? b->at.done : 1; i <= b->plan->samples; i++) {
+        int64_t remaining = b->spec->s + 1;
 
-        for (;;) {
-            int64_t left = mmidx_len(c->data, c->doc[pos]) - offset;
+        for (;; docs++) {
+            int64_t left = mmidx_len(b->data, b->doc[pos]) - offset;
 
             remaining -= left;
             if (remaining <= 0) {       /* on the sample's last token, the next one's first */
@@ -196,79 +327,166 @@ static int make_sample_idx(void *arg, struct err *e)
         }
         row[2 * i] = (int32_t)pos;
         row[2 * i + 1] = (int32_t)offset;
+        if (docs > PIECE_DOCS || i % PIECE == 0) {
+            docs = 0;
+            b->at.done = i + 1;
+            b->at.pos = pos;
+            b->at.offset = offset;
+            if (tick(b, e) < 0)
+                return -1;
+        }
     }
     return 0;
 }
 
-/* The array is u32 until that could not count the samples any more. */
-static enum npy_type shuffle_type(const struct gpt_index_plan *plan)
+static int make_shuffle_idx(struct building *b, struct err *e)
 {
-    return plan->samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
+    const int64_t n = entries(b, SHUFFLE);
+
+    for (int64_t i = 0; b->at.done == 0 && i < n; i++)
+        if (shuffle_type(b->plan) == NPY_I64)
+            ((int64_t *)b->array)[i] = i;
+        else
+            ((uint32_t *)b->array)[i] = (uint32_t)i;
+    return shuffle(b, b->plan->separate ? b->plan->samples_before_last : n, n, e);
 }
 
-static void make_shuffle_idx(const struct gpt_index_plan *plan, struct mt19937 *rng, void *out)
+struct docs_copy {
+    const struct npy *from;
+    int32_t *to;
+};
+
+/* doc_idx as it was written, in memory. For mapped_use(). */
+static int copy_docs(void *arg, struct err *e)
 {
-    int64_t n = plan->samples, first = plan->separate ? plan->samples_before_last : n;
+    const struct docs_copy *c = arg;
 
-    if (shuffle_type(plan) == NPY_I64) {
-        int64_t *a = out;
+    (void)e;
+    memcpy(c->to, c->from->data, (size_t)c->from->shape[0] * sizeof *c->to);
+    return 0;
+}
 
-        for (int64_t i = 0; i < n; i++)
-            a[i] = i;
-        mt19937_shuffle_i64(rng, a, first);
-        mt19937_shuffle_i64(rng, a + first, n - first);
-    } else {
-        uint32_t *a = out;
+static int32_t *read_docs(const struct building *b, struct err *e)
+{
+    int32_t *doc = big_alloc(b->data, entries(b, DOC), sizeof *doc, e);
+    struct npy a = {0};
+    struct docs_copy copy = { &a, doc };
 
-        for (int64_t i = 0; i < n; i++)
-            a[i] = (uint32_t)i;
-        mt19937_shuffle_u32(rng, a, first);
-        mt19937_shuffle_u32(rng, a + first, n - first);
+    if (doc && (npy_open(b->path[DOC], &a, e) < 0 ||
+                check_shape(&a, NPY_I32, 1, entries(b, DOC), 1, e) < 0 || mapped_use(copy_docs, &copy, e) < 0)) {
+        free(doc);
+        doc = NULL;
     }
+    npy_close(&a);
+    return doc;
+}
+
+static bool is_written(const struct building *b, int kind)
+{
+    const int64_t rows = entries(b, (uint32_t)kind);
+    struct err ignored = {0};
+    struct npy a = {0};
+    const bool yes = npy_open(b->path[kind], &a, &ignored) == 0 &&
+                     check_shape(&a, NPY_I32, kind == SAMPLE ? 2 : 1, rows, kind == SAMPLE ? 2 : 1, &ignored) == 0;
+
+    npy_close(&a);
+    return yes;
+}
+
+/* Take up what a build that was stopped has kept, if it was of the same indices; else begin at the first. */
+static int take_up(struct building *b, struct err *e)
+{
+    const struct build_of of = b->at.of;
+    char *path = record_path(b);
+    struct err ignored = {0};
+    FILE *f = fopen(path, "re");
+    bool goes_on = f && fread(&b->at, sizeof b->at, 1, f) == 1 &&
+                   memcmp(&of, &b->at.of, sizeof of) == 0 && b->at.kind < N_KINDS && b->at.done >= 0 &&
+                   b->at.done <= entries(b, b->at.kind) && b->at.pos >= 0 && b->at.pos < entries(b, DOC) &&
+                   b->at.rng.pos >= 0 && b->at.rng.pos <= 624;
+    int rc = 0;
+
+    for (uint32_t kind = 0; goes_on && kind < b->at.kind; kind++)
+        goes_on = is_written(b, (int)kind);
+    if (goes_on) {
+        b->array = big_alloc(b->data, entries(b, b->at.kind), entry_size(b, b->at.kind), e);
+        rc = b->array ? 0 : -1;
+        goes_on = rc == 0 && fread(b->array, 1, kept_bytes(b), f) == kept_bytes(b) &&
+                  record_crc(&b->at, b->array, kept_bytes(b)) == b->at.crc;
+    }
+    if (rc == 0 && !goes_on) {
+        free(b->array);
+        b->array = NULL;
+        b->at = (struct build_at){ .of = of, .kind = DOC };
+        mt19937_seed(&b->at.rng, b->spec->seed);
+    }
+    (void)!file_replace_sweep(path, &ignored);
+    if (f)
+        fclose(f);
+    free(path);
+    return rc;
+}
+
+/* One index, written as soon as it is done. */
+static int make(struct building *b, struct err *e)
+{
+    const uint32_t kind = b->at.kind;
+    const int64_t shape[2] = { entries(b, kind), 2 };
+    int32_t *doc = NULL;
+    int rc = -1;
+
+    if (!b->array)
+        b->array = big_alloc(b->data, shape[0], entry_size(b, kind), e);
+    if (b->array && kind == SAMPLE)
+        b->doc = doc = read_docs(b, e);
+    if (b->array && (kind != SAMPLE || doc))
+        rc = kind == DOC ? make_doc_idx(b, e) : kind == SAMPLE ? mapped_use(make_sample_idx, b, e)
+                                                              : make_shuffle_idx(b, e);
+    if (rc == 0)
+        rc = npy_save(b->path[kind], kind == SHUFFLE ? shuffle_type(b->plan) : NPY_I32, kind == SAMPLE ? 2 : 1, shape,
+                      b->array, e);
+    free(doc);
+    free(b->array);
+    b->array = NULL;
+    b->at.done = b->at.pos = b->at.offset = 0;
+    return rc;
 }
 
 /* One generator feeds both shuffles, in this order. */
 static int build(const struct mmidx *data, const struct gpt_index_spec *spec, const struct gpt_index_plan *plan,
-                 char *const path[N_KINDS], struct err *e)
+                 char *const path[N_KINDS], struct gpt_index_progress *progress, struct err *e)
 {
-    int64_t n_doc = plan->epochs * range_docs(spec), rows[2] = { plan->samples + 1, 2 };
-    enum npy_type wide = shuffle_type(plan);
-    int32_t *doc = big_alloc(data, n_doc, sizeof *doc, e);
-    int32_t *row = doc ? big_alloc(data, rows[0], 2 * sizeof *row, e) : NULL;
-    void *shuffle = row ? big_alloc(data, plan->samples, wide == NPY_I64 ? 8 : 4, e) : NULL;
-    struct mt19937 rng;
-    int rc = -1;
+    struct building b = { .data = data, .spec = spec, .plan = plan, .path = path, .progress = progress,
+                          .kept_s = clock_s() };
+    char *record = record_path(&b);
+    int rc;
 
-    if (!shuffle)
-        goto out;
-    mt19937_seed(&rng, spec->seed);
-    make_doc_idx(spec, plan, &rng, doc);
-    if (mapped_use(make_sample_idx, &(struct cutting){ data, spec, plan, doc, row }, e) < 0)
-        goto out;
-    make_shuffle_idx(plan, &rng, shuffle);
-    if (npy_save(path[DOC], NPY_I32, 1, &n_doc, doc, e) < 0 ||
-        npy_save(path[SAMPLE], NPY_I32, 2, rows, row, e) < 0 ||
-        npy_save(path[SHUFFLE], wide, 1, &plan->samples, shuffle, e) < 0)
-        goto out;
-    rc = 0;
-out:
-    free(doc);
-    free(row);
-    free(shuffle);
+    memcpy(b.at.of.magic, "SKORDER1", sizeof b.at.of.magic);
+    b.at.of.first_doc = spec->first_doc;
+    b.at.of.end_doc = spec->end_doc;
+    b.at.of.n_samples = spec->n_samples;
+    b.at.of.s = spec->s;
+    b.at.of.tokens = plan->tokens;
+    b.at.of.epochs = plan->epochs;
+    b.at.of.samples = plan->samples;
+    b.at.of.before_last = plan->samples_before_last;
+    b.at.of.data_docs = mmidx_n(data);
+    b.at.of.cut = spec->cut;
+    b.at.of.seed = spec->seed;
+    b.at.of.separate = plan->separate;
+    if (progress)
+        atomic_store(&progress->total, entries(&b, DOC) + entries(&b, SAMPLE) + entries(&b, SHUFFLE));
+    rc = take_up(&b, e);
+    for (; rc == 0 && b.at.kind < N_KINDS; b.at.kind++)
+        rc = make(&b, e);
+    if (rc == 0)
+        unlink(record);
+    free(b.array);
+    free(record);
     return rc;
 }
 
 /* ---- opening ---- */
-
-static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_t rows, int64_t columns,
-                       struct err *e)
-{
-    if (a->type == type && a->ndim == ndim && a->shape[0] == rows && a->shape[1] == columns)
-        return 0;
-    err_data(e, a->file.path, ERR_NO_BYTE, "made for other data or settings (%lld entries, expected %lld); "
-             "remove the three indexmap files to have them rebuilt", (long long)a->shape[0], (long long)rows);
-    return -1;
-}
 
 /*
  * Another range of the same size shows in the documents themselves; they are shuffled, so
@@ -319,7 +537,7 @@ static void suggest_folder(struct err *e)
         snprintf(e->msg + n, sizeof e->msg - n, "; --index-dir names another folder for the index files");
 }
 
-int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, const char *dir, bool may_build,
+int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, const struct gpt_index_files *f,
                    struct gpt_index *x, struct err *e)
 {
     struct gpt_index_plan plan;
@@ -331,10 +549,10 @@ int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, 
     if (gpt_index_plan(data, spec, &plan, e) < 0)
         return -1;
     for (int i = 0; i < N_KINDS; i++) {
-        path[i] = gpt_index_path(mmidx_prefix(data), spec, dir, kinds[i]);
+        path[i] = gpt_index_path(mmidx_prefix(data), spec, f->dir, kinds[i]);
         missing |= access(path[i], F_OK) < 0 && errno == ENOENT;
     }
-    rc = missing && may_build ? build(data, spec, &plan, path, e) : 0;
+    rc = missing && f->build ? build(data, spec, &plan, path, f->progress, e) : 0;
     if (rc < 0)
         suggest_folder(e);
     if (rc == 0)

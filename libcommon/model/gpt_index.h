@@ -13,6 +13,7 @@
 #ifndef SHARDKIT_MODEL_GPT_INDEX_H
 #define SHARDKIT_MODEL_GPT_INDEX_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "libcommon/format/mmidx.h"
@@ -38,6 +39,18 @@ struct gpt_index_plan {
     int64_t samples_before_last;        /* A: in all epochs but the last, when separate */
 };
 
+/*
+ * How far a build is, and whether it is wanted any more; for another thread. Zero-initialise, but for keep_s. A build
+ * that takes longer than keep_s keeps what it has in SHUFFLE-FILE.building now and then; a later one of the same
+ * indices goes on from there. An index that is done is written at once.
+ */
+struct gpt_index_progress {
+    atomic_llong done, total;           /* entries of the three indices; total 0: nothing has to be built so far */
+    atomic_int part, n_parts;           /* of a blend (dataset.h) */
+    atomic_bool stop;                   /* ends a build with ERR_STOP within milliseconds, but while a file is synced */
+    double keep_s;                      /* seconds between two times that it is kept, or more; 0: after each piece */
+};
+
 struct gpt_index {
     struct npy doc, sample, shuffle;
     int64_t samples;
@@ -46,13 +59,18 @@ struct gpt_index {
 /* ERR_USAGE: no tokens, or numbers the file formats cannot hold. */
 MUST_CHECK int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec,
                               struct gpt_index_plan *plan, struct err *e);
+struct gpt_index_files {
+    const char *dir;                    /* where they are; NULL: next to the data */
+    bool build;                         /* write them all when one is missing; else that is ERR_SYS */
+    struct gpt_index_progress *progress;        /* of that; may be NULL */
+};
+
 /*
- * Map the three files; when one is missing and `build` is set, write them all first. dir:
- * where they are, or NULL for beside the data. Without `build` a missing file is ERR_SYS.
- * Memory while building: the three arrays; after that the files are mapped.
+ * Map the three files, or write them first. Memory while building: two of the three arrays; after that the files are
+ * mapped.
  */
-MUST_CHECK int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, const char *dir,
-                              bool build, struct gpt_index *x, struct err *e);
+MUST_CHECK int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec,
+                              const struct gpt_index_files *f, struct gpt_index *x, struct err *e);
 void gpt_index_close(struct gpt_index *x);          /* a zeroed one is fine */
 /* The name of one file; kind is "doc_idx", "sample_idx" or "shuffle_idx". Caller frees. */
 char *gpt_index_path(const char *prefix, const struct gpt_index_spec *spec, const char *dir, const char *kind);

@@ -58,8 +58,8 @@ uint64_t mt19937_interval(struct mt19937 *r, uint64_t max)
     return v;
 }
 
-#define SHUFFLE(a, n)                                                   \
-    for (int64_t i = (n) - 1; i > 0; i--) {                             \
+#define SHUFFLE(a, from, to)                                            \
+    for (int64_t i = (from); i > (to); i--) {                           \
         uint64_t j = mt19937_interval(r, (uint64_t)i);                  \
         __typeof__(*(a)) t = (a)[i];                                    \
                                                                         \
@@ -67,6 +67,5 @@ uint64_t mt19937_interval(struct mt19937 *r, uint64_t max)
         (a)[j] = t;                                                     \
     }
 
-void mt19937_shuffle_i32(struct mt19937 *r, int32_t *a, int64_t n) { SHUFFLE(a, n) }
-void mt19937_shuffle_u32(struct mt19937 *r, uint32_t *a, int64_t n) { SHUFFLE(a, n) }
-void mt19937_shuffle_i64(struct mt19937 *r, int64_t *a, int64_t n) { SHUFFLE(a, n) }
+void mt19937_shuffle_32(struct mt19937 *r, uint32_t *a, int64_t from, int64_t to) { SHUFFLE(a, from, to) }
+void mt19937_shuffle_64(struct mt19937 *r, uint64_t *a, int64_t from, int64_t to) { SHUFFLE(a, from, to) }

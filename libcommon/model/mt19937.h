@@ -19,9 +19,11 @@ void mt19937_seed(struct mt19937 *r, uint32_t seed);
 uint32_t mt19937_next(struct mt19937 *r);
 /* 0 .. max, both included; draws nothing for 0. */
 uint64_t mt19937_interval(struct mt19937 *r, uint64_t max);
-/* RandomState.shuffle of a one-dimensional array; n <= 1 draws nothing. */
-void mt19937_shuffle_i32(struct mt19937 *r, int32_t *a, int64_t n);
-void mt19937_shuffle_u32(struct mt19937 *r, uint32_t *a, int64_t n);
-void mt19937_shuffle_i64(struct mt19937 *r, int64_t *a, int64_t n);
+/*
+ * RandomState.shuffle of a one-dimensional array of n elements, from n - 1 to 0, in as many pieces as the caller likes:
+ * each gives elements `from` down to `to` + 1 their place. from <= to draws nothing.
+ */
+void mt19937_shuffle_32(struct mt19937 *r, uint32_t *a, int64_t from, int64_t to);
+void mt19937_shuffle_64(struct mt19937 *r, uint64_t *a, int64_t from, int64_t to);
 
 #endif

@@ -106,7 +106,8 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
         round_wrong(w, "stale", NULL, "no heartbeat for %s (at most %s) since iteration %lld, phase %s, on %s%s",
                     round_span(beat, span), most, (long long)s->iteration, phase, s->host ? s->host : "?",
                     process_gone(s));
-    else if (w->now_s - since > limit)
+    /* Before its first iteration a run may build the order of samples: its heartbeat is progress then. */
+    else if (w->now_s - since > limit && strcmp(phase, "index") != 0)
         round_wrong(w, "hang", NULL, "no iteration for %s (at most %s) since iteration %lld, phase %s, on %s",
                     round_span(w->now_s - since, span), most, (long long)s->iteration, phase, s->host ? s->host : "?");
     else

@@ -305,7 +305,10 @@ static int open_log_for_all(struct trainer *t, struct err *e)
     return -1;
 }
 
-/* The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early. */
+/*
+ * The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early, or
+ * while the order of samples was being built.
+ */
 static int killed_at_start(struct trainer *t, enum status_reason *why, struct err *e)
 {
     int64_t there[2] = { trainer_speaks(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
@@ -365,8 +368,12 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         *why = STATUS_FINISHED;
         return 0;
     }
-    if (trainer_setup(t, e) < 0)
-        return -1;
+    if (trainer_setup(t, e) < 0) {
+        if (e->kind != ERR_STOP)
+            return -1;
+        err_clear(e);
+        return killed_at_start(t, why, e);
+    }
     if (t->o.dry_run) {
         *why = STATUS_FINISHED;
         return 0;

@@ -1,5 +1,6 @@
 /* Order of samples: numpy's shuffles, the reference's index files, splits, blends. */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -78,7 +79,7 @@ static void shuffled(uint32_t seed, int n, const char *want)
     for (int i = 0; i < n; i++)
         a[i] = i;
     mt19937_seed(&r, seed);
-    mt19937_shuffle_i32(&r, a, n);
+    mt19937_shuffle_32(&r, (uint32_t *)a, n - 1, 0);
     expect_i32(a, want);
 }
 
@@ -99,21 +100,21 @@ static void test_shuffles(void **state)
     for (int i = 0; i < MILLION; i++)
         wide[i] = a[i] = (uint32_t)i;
     mt19937_seed(&r, 42);
-    mt19937_shuffle_u32(&r, a, MILLION);
+    mt19937_shuffle_32(&r, a, MILLION - 1, 0);
     assert_int_equal(crc_bytes(0, a, MILLION * sizeof *a), 0x43d8504c);
     mt19937_seed(&r, 42);
-    mt19937_shuffle_i64(&r, wide, MILLION);
+    mt19937_shuffle_64(&r, (uint64_t *)wide, MILLION - 1, 0);
     for (int i = 0; i < MILLION; i++)
         assert_true(wide[i] == a[i]);
     /* Two arrays from one generator. */
     for (int i = 0; i < 1000; i++)
         small[i] = i;
     mt19937_seed(&r, 1234);
-    mt19937_shuffle_i32(&r, small, 1000);
+    mt19937_shuffle_32(&r, (uint32_t *)small, 999, 0);
     assert_int_equal(crc_bytes(0, small, sizeof small), 0x48a0c78b);
     for (int i = 0; i < 5; i++)
         small[i] = i;
-    mt19937_shuffle_i32(&r, small, 5);
+    mt19937_shuffle_32(&r, (uint32_t *)small, 4, 0);
     expect_i32(small, "0 1 4 3 2");
     free(a);
     free(wide);
@@ -279,7 +280,7 @@ static void toy_index(int64_t ns, uint32_t seed, int64_t samples, const char *do
     struct err e = {0};
     struct mmidx *m = mmidx_open(prefix, &e);
 
-    if (!m || gpt_index_open(m, &spec, NULL, true, &x, &e) < 0)
+    if (!m || gpt_index_open(m, &spec, &(struct gpt_index_files){ .build = true }, &x, &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(x.samples, samples);
     expect_i32(x.doc.data, doc);
@@ -326,6 +327,127 @@ static void expect_sample(const struct dataset *d, int64_t k, const char *want)
     for (int i = 0; i < 9; i++)
         narrow[i] = (int32_t)got[i];
     expect_i32(narrow, want);
+}
+
+/* Stops a build once it has done a sixth of its work since it began, or went on. */
+struct stopper {
+    struct gpt_index_progress progress;
+    atomic_bool over;
+};
+
+static void *stop_soon(void *arg)
+{
+    struct stopper *s = arg;
+    long long first = 0, done;
+
+    while (!atomic_load(&s->over)) {
+        done = atomic_load(&s->progress.done);
+        first = first ? first : done;
+        if (first && done > first + atomic_load(&s->progress.total) / 6)
+            atomic_store(&s->progress.stop, true);
+        usleep(20);
+    }
+    return NULL;
+}
+
+static int build_until_stopped(const struct mmidx *m, const struct gpt_index_spec *spec, const char *to, struct err *e)
+{
+    struct stopper s = { .progress = { .keep_s = 0 } };
+    struct gpt_index x;
+    pthread_t thread;
+    int rc;
+
+    assert_int_equal(pthread_create(&thread, NULL, stop_soon, &s), 0);
+    rc = gpt_index_open(m, spec, &(struct gpt_index_files){ to, true, &s.progress }, &x, e);
+    atomic_store(&s.over, true);
+    pthread_join(thread, NULL);
+    if (rc == 0)
+        gpt_index_close(&x);
+    return rc;
+}
+
+/* Stopped again and again, a build goes on from what it has kept, and makes the same files. */
+static void test_build_goes_on(void **state)
+{
+    static const char *const kinds[] = { "doc_idx", "sample_idx", "shuffle_idx" };
+    char *prefix = make_toy(), *whole = str_fmt("%s/whole", dir), *parts = str_fmt("%s/parts", dir), *record;
+    struct gpt_index_spec spec = { .name = "train", .end_doc = 12, .n_samples = 200000, .s = 8, .seed = 1234,
+                                   .cut = GPT_INDEX_CUT };
+    struct gpt_index x;
+    struct err e = {0};
+    struct mmidx *m = mmidx_open(prefix, &e);
+    int stops = 0;
+
+    (void)state;
+    assert_non_null(m);
+    assert_int_equal(dir_make(whole, &e) | dir_make(parts, &e), 0);
+    assert_int_equal(gpt_index_open(m, &spec, &(struct gpt_index_files){ whole, true, NULL }, &x, &e), 0);
+    gpt_index_close(&x);
+    while (build_until_stopped(m, &spec, parts, &e) < 0) {
+        assert_int_equal(e.kind, ERR_STOP);
+        err_clear(&e);
+        assert_true(++stops < 20);
+    }
+    assert_true(stops >= 3);
+    for (int i = 0; i < 3; i++) {
+        char *a = gpt_index_path(prefix, &spec, whole, kinds[i]), *b = gpt_index_path(prefix, &spec, parts, kinds[i]);
+        uint64_t na, nb;
+        char *x1 = file_slurp(a, 1 << 26, &na, &e), *x2 = file_slurp(b, 1 << 26, &nb, &e);
+
+        assert_true(x1 && x2 && na == nb && memcmp(x1, x2, na) == 0);
+        free(x1);
+        free(x2);
+        free(a);
+        free(b);
+    }
+    record = gpt_index_path(prefix, &spec, parts, "shuffle_idx");
+    record = xrealloc(record, strlen(record) + 16);
+    strcat(record, ".building");
+    assert_int_equal(access(record, F_OK), -1);
+    free(record);
+    mmidx_close(m);
+    free(prefix);
+    free(whole);
+    free(parts);
+}
+
+/* What another build has kept, or what is damaged, is not taken up. */
+static void test_build_of_others(void **state)
+{
+    char *prefix = make_toy(), *to = str_fmt("%s/others", dir), *path, *record, *bytes;
+    struct gpt_index_spec spec = { .name = "train", .end_doc = 12, .n_samples = 200000, .s = 8, .seed = 1234,
+                                   .cut = GPT_INDEX_CUT };
+    struct err e = {0};
+    struct mmidx *m = mmidx_open(prefix, &e);
+    struct gpt_index x;
+    uint64_t n;
+    uint32_t crc;
+
+    (void)state;
+    assert_int_equal(dir_make(to, &e), 0);
+    assert_int_equal(gpt_index_open(m, &spec, &(struct gpt_index_files){ to, true, NULL }, &x, &e), 0);
+    crc = crc_bytes(0, x.shuffle.data, (size_t)x.samples * 4);
+    gpt_index_close(&x);
+    path = gpt_index_path(prefix, &spec, to, "shuffle_idx");
+    record = str_fmt("%s.building", path);
+    for (int how = 0; how < 3; how++) {
+        unlink(path);
+        assert_int_equal(build_until_stopped(m, &spec, to, &e), -1);
+        err_clear(&e);
+        bytes = file_slurp(record, 1 << 26, &n, &e);
+        assert_non_null(bytes);
+        bytes[how == 0 ? 40 : how == 1 ? n - 5 : 90] ^= 1;
+        assert_int_equal(file_replace(record, bytes, how == 2 ? 50 : n, &e), 0);
+        free(bytes);
+        assert_int_equal(gpt_index_open(m, &spec, &(struct gpt_index_files){ to, true, NULL }, &x, &e), 0);
+        assert_int_equal(crc_bytes(0, x.shuffle.data, (size_t)x.samples * 4), crc);
+        gpt_index_close(&x);
+    }
+    mmidx_close(m);
+    free(prefix);
+    free(to);
+    free(path);
+    free(record);
 }
 
 static void test_toy_samples(void **state)
@@ -758,7 +880,7 @@ static void test_read_only_folder(void **state)
         if (chdir(dir) < 0 || (getuid() == 0 && setuid(65534) < 0))
             _exit(9);
         data = mmidx_open("read-only/text", &e);
-        if (data && gpt_index_open(data, &spec, NULL, true, &x, &e) == 0)
+        if (data && gpt_index_open(data, &spec, &(struct gpt_index_files){ .build = true }, &x, &e) == 0)
             _exit(8);
         _exit(file_replace("said", e.msg, strlen(e.msg), &(struct err){0}) < 0);
     }
@@ -785,6 +907,8 @@ int main(void)
         cmocka_unit_test(test_reference_indices),
         cmocka_unit_test(test_reference_files_are_read),
         cmocka_unit_test(test_toy_indices),
+        cmocka_unit_test(test_build_goes_on),
+        cmocka_unit_test(test_build_of_others),
         cmocka_unit_test(test_toy_samples),
         cmocka_unit_test(test_hostile_indices),
         cmocka_unit_test(test_other_settings_are_refused),

@@ -93,6 +93,7 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "started_s", real(status_process_start()));
     json_object_set_new(o, "updated_s", real(now));
     json_object_set_new(o, "phase", text(s->phase));
+    json_object_set_new(o, "percent", s->phase && strcmp(s->phase, "index") == 0 ? real(s->percent) : json_null());
     json_object_set_new(o, "iteration", count(s->iteration));
     json_object_set_new(o, "train_iters", count(s->train_iters));
     json_object_set_new(o, "consumed_samples", count(s->consumed_samples));

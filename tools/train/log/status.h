@@ -22,7 +22,8 @@ const char *status_reason_name(enum status_reason r);           /* "kill-switch"
 
 /* Numbers that are not known are negative (loss: NaN), strings NULL: null in the file. */
 struct status {
-    const char *phase;          /* "start", "load", "train", "valid", "save", "stop" */
+    const char *phase;          /* "start", "load", "index", "train", "valid", "save", "stop" */
+    double percent;             /* of phase "index": how much of the order of samples is built */
     int64_t iteration, train_iters;
     int64_t consumed_samples, consumed_tokens;
     double loss, lr, iteration_s;

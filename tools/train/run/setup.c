@@ -19,9 +19,10 @@
 #include "tools/train/run/memory_plan.h"
 #include "tools/train/run/savedir.h"
 #include "tools/train/run/saving.h"
-#include "tools/train/run/scaling.h"
+#include "tools/train/run/sets.h"
 #include "tools/train/run/shape.h"
 #include "tools/train/run/show.h"
+#include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
 
 /* ---- the pieces ---- */
@@ -71,6 +72,77 @@ static int allocate_state(struct trainer *t, struct err *e)
     t->state.exp_avg = (float *)(void *)(at += shard);
     t->state.exp_avg_sq = (float *)(void *)(at + shard);
     return 0;
+}
+
+/* ---- the loss scale that the run begins with ---- */
+
+/* As the options say; without fp16 it is 1. */
+static void scaling_begin(struct trainer *t)
+{
+    const struct train_opts *o = &t->o;
+
+    t->scale = loss_scale_static(1);
+    if (!step_scales(t))
+        return;
+    if (o->loss_scale > 0) {
+        t->scale = loss_scale_static(o->loss_scale);
+        return;
+    }
+    t->scale = loss_scale_dynamic(o->initial_loss_scale);
+    t->scale.min = o->min_loss_scale;
+    t->scale.window = o->loss_scale_window;
+    t->scale.hysteresis = t->scale.left = o->hysteresis;
+    t->scale.consecutive = o->consecutive_hysteresis;
+}
+
+static void note_scaling(struct trainer *t, const char *what, double stored, double asked, bool given)
+{
+    if (given && stored != asked)
+        show_line(t, "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
+                  "runs", what, stored, asked);
+}
+
+/* The object in the checkpoint is DeepSpeed's scaler as a whole, settings and all. */
+static void take_scaler(struct trainer *t, const struct checkpoint_info *f)
+{
+    const struct loss_scale *saved = &f->scaler;
+    const struct loss_scale asked = t->scale;
+    const struct train_opts *o = &t->o;
+
+    t->scale = *saved;
+    t->overflow = f->overflow;
+    if (saved->dynamic != asked.dynamic) {
+        show_line(t, "note: the loss scale stays %s at %.10g, as the checkpoint's optimizer has it",
+                  saved->dynamic ? "dynamic" : "static", saved->scale);
+        return;
+    }
+    if (!saved->dynamic) {
+        note_scaling(t, "value", saved->scale, asked.scale, OPTS_GIVEN(o, loss_scale));
+        return;
+    }
+    note_scaling(t, "window", (double)saved->window, (double)asked.window, OPTS_GIVEN(o, loss_scale_window));
+    note_scaling(t, "hysteresis", (double)saved->hysteresis, (double)asked.hysteresis, OPTS_GIVEN(o, hysteresis));
+    note_scaling(t, "minimum", saved->min, asked.min, OPTS_GIVEN(o, min_loss_scale));
+}
+
+/* A checkpoint's, with its settings, goes on; what that means for the options and between precisions is reported. */
+static void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
+{
+    if (!t->o.finetune)
+        t->skipped_steps = f->skipped_steps;
+    if (f->has_optimizer && f->weights != t->t)
+        show_line(t, "note: the checkpoint's weights are %s: the masters are taken%s%s", dtype_name(f->weights),
+                  t->t == DTYPE_F32 ? "" : ", and rounded to ", t->t == DTYPE_F32 ? "" : dtype_name(t->t));
+    if (!step_scales(t)) {
+        if (f->has_scaler)
+            show_line(t, "note: the checkpoint's loss scale of %.10g is left behind", f->scaler.scale);
+        return;
+    }
+    if (f->has_scaler && !t->o.no_load_optim)
+        take_scaler(t, f);
+    else
+        show_line(t, "note: the loss scale begins anew, at %.10g%s", t->scale.scale,
+                  f->has_scaler ? "" : ": the checkpoint has none");
 }
 
 /* ---- where the run stands ---- */
@@ -277,78 +349,6 @@ static int load(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* ---- data ---- */
-
-static int open_set(struct trainer *t, const struct data_group *g, int64_t n, bool build, struct dataset **out,
-                    struct err *e)
-{
-    const struct dataset_opts o = {
-        .n_samples = n, .s = t->o.seq_length, .seed = (uint32_t)t->o.seed, .cut = t->o.epoch_cutoff,
-        .index_dir = t->o.index_dir, .build = build,
-    };
-
-    return dataset_open(g, &o, out, e);
-}
-
-static int open_eval(struct trainer *t, enum options_split split, bool build, struct evaluate_set **set, int *count,
-                     struct err *e)
-{
-    const int64_t n = split == SPLIT_VALID ? schedule_valid_samples(&t->schedule, &t->o)
-                                           : schedule_test_samples(&t->schedule, &t->o);
-    struct data_groups g = {0};
-    int rc = options_data_groups(&t->o, split, &g, e);
-
-    *set = xcalloc((size_t)g.n + 1, sizeof **set);
-    *count = 0;
-    for (int i = 0; rc == 0 && i < g.n; i++) {
-        struct evaluate_set *v = &(*set)[*count];
-
-        rc = open_set(t, &g.group[i], n, build, &v->data, e);
-        if (rc < 0 || !v->data)
-            continue;
-        v->name = xstrdup(g.group[i].name);
-        ++*count;
-    }
-    data_groups_free(&g);
-    return rc;
-}
-
-static int open_data(struct trainer *t, bool build, struct err *e)
-{
-    struct data_groups g = {0};
-    int rc = 0;
-
-    if (!t->o.eval_only) {
-        rc = options_data_groups(&t->o, SPLIT_TRAIN, &g, e);
-        if (rc == 0 && g.n > 0)
-            rc = open_set(t, &g.group[0], t->schedule.train_samples, build, &t->train, e);
-        if (rc == 0 && !t->train) {
-            err_usage(e, "there is no training data: the data options leave it no document");
-            rc = -1;
-        }
-        data_groups_free(&g);
-    }
-    if (rc == 0 && t->o.eval_iters > 0)
-        rc = open_eval(t, SPLIT_VALID, build, &t->valid, &t->n_valid, e);
-    if (rc == 0 && t->o.eval_iters > 0)
-        rc = open_eval(t, SPLIT_TEST, build, &t->test, &t->n_test, e);
-    for (int i = 0; rc == 0 && i < t->n_valid; i++)
-        t->valid[i].at = t->consumed_valid_samples / t->n_valid;
-    return rc;
-}
-
-/* Rank 0 makes what index files are missing; the others wait for them, and hear of it when it cannot. */
-static int setup_data(struct trainer *t, struct err *e)
-{
-    int rc = trainer_speaks(t) ? open_data(t, true, e) : 0;
-
-    if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
-        return -1;
-    if (e->kind != ERR_NONE)
-        return -1;
-    return trainer_speaks(t) ? rc : open_data(t, false, e);
-}
-
 /* ---- all of it ---- */
 
 /* Rank 0 looks whether the checkpoint is of one save; the others hear of it when it is not. */
@@ -522,7 +522,7 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     if (!t->o.dry_run && build(t, eod, e) < 0)
         return -1;
-    if (setup_data(t, e) < 0)
+    if (sets_open(t, e) < 0)
         return -1;
     if (t->o.dry_run)
         return 0;
@@ -543,22 +543,11 @@ int trainer_setup_preflight(struct trainer *t, struct err *e)
     return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
 }
 
-static void free_sets(struct evaluate_set *set, int n)
-{
-    for (int i = 0; i < n; i++) {
-        dataset_close(set[i].data);
-        free(set[i].name);
-    }
-    free(set);
-}
-
 void trainer_free(struct trainer *t)
 {
     checkpoint_saver_free(t->saver);
     checkpoint_close(t->from);
-    dataset_close(t->train);
-    free_sets(t->valid, t->n_valid);
-    free_sets(t->test, t->n_test);
+    sets_close(t);
     if (t->loss)
         t->k->dev->free_host(t->loss);
     batches_free(t->batches);

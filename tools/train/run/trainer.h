@@ -10,7 +10,7 @@
  *   batches.c      ... and what they are trained on
  *   loop.c         iterations: step, log, evaluate, save, stop
  *   step.c         one of them
- *   scaling.c      the loss scale that it begins with
+ *   sets.c         the data: training, validation and test sets
  *   evaluate.c     validation and test sets
  *   saving.c       checkpoints on their way to disk
  *   savelock.c     one job at a time saves into a folder
