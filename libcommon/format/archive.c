@@ -19,7 +19,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 
-enum { TAR_BLOCK = 512, BUFFER = 1 << 20, MAX_MEMBERS = 1 << 20 };
+enum { TAR_BLOCK = 512, PAX_MAX = 1 << 20, BUFFER = 1 << 20, MAX_MEMBERS = 1 << 20 };
 
 /* ---- spool files ---- */
 
@@ -235,6 +235,38 @@ static int place_last(struct lister *l)
     return 0;
 }
 
+/*
+ * libarchive hands a name out up to its first NUL. The extended header of pax, which stands first, may have more of it:
+ * records of "LENGTH path=NAME\n". Of a tar that is read in place it is there to be looked at.
+ */
+static int check_pax_name(struct lister *l)
+{
+    uint64_t at = (uint64_t)archive_read_header_position(l->a), size;
+    char head[TAR_BLOCK + 1] = "", *text, *p;
+    int rc = 0;
+
+    if (at + TAR_BLOCK > files_size(l->f, l->whole) || files_read(l->f, l->whole, at, head, TAR_BLOCK, l->e) < 0)
+        return l->e->kind == ERR_NONE ? 0 : -1;
+    size = strtoull(head + 124, NULL, 8);
+    if (head[156] != 'x' || size > PAX_MAX || at + TAR_BLOCK + size > files_size(l->f, l->whole))
+        return 0;
+    text = xcalloc(size + 1, 1);
+    if (files_read(l->f, l->whole, at + TAR_BLOCK, text, size, l->e) < 0)
+        rc = -1;
+    for (p = text; rc == 0 && p < text + size;) {
+        char *key;
+        uint64_t len = strtoull(p, &key, 10);
+
+        if (len == 0 || len > (uint64_t)(text + size - p) || len < (uint64_t)(key - p))
+            break;                      /* libarchive has reported it */
+        if (str_starts(key, " path=") && memchr(p, '\0', len))
+            rc = bad_tar(l, "a member name with a NUL");
+        p += len;
+    }
+    free(text);
+    return rc;
+}
+
 static int list_entry(struct lister *l, struct archive_entry *x)
 {
     const char *name = entry_name(x);
@@ -246,7 +278,7 @@ static int list_entry(struct lister *l, struct archive_entry *x)
         name += 2;
     if (archive_entry_filetype(x) == AE_IFDIR)
         return 0;
-    if (check_member_name(l, name) < 0)
+    if (check_member_name(l, name) < 0 || (!l->packed && check_pax_name(l) < 0))
         return -1;
     if (archive_entry_filetype(x) != AE_IFREG || archive_entry_hardlink(x) || archive_entry_sparse_count(x) > 0)
         return bad_tar(l, "a link, device or sparse file");

@@ -109,7 +109,7 @@ struct pk **pk_pairs(const struct pk *v, uint32_t *n);
 struct pk **pk_items(const struct pk *v, uint32_t *n);
 bool pk_as_int(const struct pk *v, int64_t *out);       /* also a bool, a numpy integer scalar */
 bool pk_as_double(const struct pk *v, double *out);     /* also an int */
-const char *pk_as_str(const struct pk *v);
+const char *pk_as_str(const struct pk *v);              /* NULL, too, of text with a NUL in it: it is no name */
 bool pk_is_none(const struct pk *v);                    /* NULL counts as none */
 /* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
 bool pk_is_plain(const struct pk *v);

@@ -745,6 +745,12 @@ static int key_cmp(const void *pa, const void *pb)
     return memcmp(a->str, b->str, a->len);
 }
 
+/* A key of these may be any text (a token of a vocabulary); of others it names a tensor or a part of the state. */
+static bool is_scalar(const struct pk *v)
+{
+    return v->type <= PK_BYTES;
+}
+
 /* Python would keep the second value without a word; no writer makes such a dict. */
 static int check_keys(struct lists *l, const struct pk *dict)
 {
@@ -759,6 +765,8 @@ static int check_keys(struct lists *l, const struct pk *dict)
             key[n++] = k;
         else if (k->type == PK_LIST || k->type == PK_DICT || k->type == PK_SET)
             rc = refused(l, k, "a dict key that cannot be one");
+        if (rc == 0 && k->type == PK_STR && !is_scalar(dict->item[2 * i + 1]) && memchr(k->str, '\0', k->len))
+            rc = refused(l, k, "a name with a NUL in it");
     }
     if (n > 1)
         qsort(key, n, sizeof *key, key_cmp);

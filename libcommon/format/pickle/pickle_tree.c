@@ -48,7 +48,7 @@ bool pk_is_plain(const struct pk *v)
 
 const char *pk_as_str(const struct pk *v)
 {
-    return v && v->type == PK_STR ? v->str : NULL;
+    return v && v->type == PK_STR && strlen(v->str) == v->len ? v->str : NULL;
 }
 
 /* What an empty container answers: there, and nothing in it. */

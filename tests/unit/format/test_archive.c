@@ -155,6 +155,36 @@ static void test_hostile(void **state)
                    "member a stands twice in the archive");
 }
 
+/* The name would be another one up to the NUL. */
+static void test_nul(void **state)
+{
+    char name[200] = "", bytes[4096], *at;
+    const struct member members[] = { {name, "x", 1, 0, NULL}, {0} };
+    struct archive_member *list;
+    struct files *f = files_new();
+    struct err e = {0};
+    char *path;
+    FILE *file;
+    size_t n;
+
+    (void)state;
+    memset(name, 'n', sizeof name - 1);
+    path = make_tar(members, NULL, archive_write_set_format_pax);
+    file = fopen(path, "r+");
+    assert_non_null(file);
+    n = fread(bytes, 1, sizeof bytes, file);
+    at = memmem(bytes, n, " path=", 6);
+    assert_non_null(at);
+    fseek(file, at - bytes + 20, SEEK_SET);
+    fputc('\0', file);
+    fclose(file);
+    assert_int_equal(archive_list(f, path, &list, &e), -1);
+    assert_non_null(strstr(e.msg, "a member name with a NUL"));
+    files_free(f);
+    unlink(path);
+    free(path);
+}
+
 /* Cut anywhere: an error or a shorter list, never a member that reaches past the end. */
 static void test_truncated(void **state)
 {
@@ -196,6 +226,7 @@ int main(void)
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_compressed),
         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_nul),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_is_tar),
     };

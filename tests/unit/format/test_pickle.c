@@ -152,6 +152,8 @@ static void test_damage(void **state)
     expect_error(P("NNNs."), "t: at byte 3: damaged pickle: sets items to a value that takes none");
     expect_error(P("}(Nu."), "t: at byte 3: damaged pickle: a key without a value");
     expect_error(P("}]Ns."), "t: at byte 1: damaged pickle: a dict key that cannot be one");
+    expect_error(P("}U\3a\0b]s."), "t: at byte 1: damaged pickle: a name with a NUL in it");
+    parse_text(P("}U\3a\0bK\1s."), "{\"a\\u0000b\": 1}");   /* a token's number, say */
     expect_error(P("}U\1aNsU\1aNs."), "t: at byte 6: damaged pickle: a key stands twice in one dict");
     expect_error(P("h\5."), "t: at byte 0: damaged pickle: memo index 5 was never stored");
     expect_error(P("Nr\377\377\377\377."), "t: at byte 1: damaged pickle: memo index 4294967295, at most 16777216 are supported");
