@@ -11,7 +11,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
+#include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/tile.h"
 
 /* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
@@ -337,10 +339,42 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
     return 0;
 }
 
+/*
+ * A model of no family that is trained here, next to a folder of it: its parameters get the names that the folder has.
+ * What cannot be named so keeps its names, and differs.
+ */
+static void as_saved(const struct inspect *in, struct view *v, const struct view *model)
+{
+    struct report *notes = report_new();
+    struct err ignored = {0};
+    json_t *config = hf_config_json(model->source, &ignored);
+    const struct param *had = v->source->param;
+
+    if (config && hf_saved_names(v->source, config, hf_ties_head(config), notes, &ignored) == 0 &&
+        v->source->param != had) {
+        v->n = v->n_plain = 0;
+        free(v->tensor);
+        free(v->plain);
+        v->tensor = NULL;
+        v->plain = NULL;
+        list_source(v, in);
+        list_values(v, in);
+    }
+    json_decref(config);
+    report_free(notes);
+}
+
 int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e)
 {
+    const bool foreign_a = a->source && source_is_foreign(a->source);
+    const bool foreign_b = b->source && source_is_foreign(b->source);
+
+    if (foreign_a && is_model(b))
+        as_saved(in, a, b);
+    if (foreign_b && is_model(a))
+        as_saved(in, b, a);
     /* Of a model that we do not know, names are the same in both. */
-    if ((a->source && source_is_foreign(a->source)) || (b->source && source_is_foreign(b->source)))
+    if (foreign_a || foreign_b)
         return 0;
     if (is_model(a) && b->source && !is_model(b))
         return as_checkpoint(in, a, e);

@@ -2,11 +2,14 @@
  * run.c - out to Transformers: one tag, or all of a run
  */
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "tools/common/family_cli.h"
 #include "tools/export-hf/export.h"
@@ -128,6 +131,34 @@ static int check_named(const struct export_job *j, struct source *s, struct err 
     return 0;
 }
 
+/*
+ * Names and claims of the model that config.json describes. A folder of Transformers keeps its names, those that
+ * translate() gave are the saved ones.
+ */
+static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
+{
+    struct report *r = report_new();
+    json_t *config = json_deep_copy(j->config_file);
+    int rc = 0;
+
+    if (j->config)
+        json_object_update(config, j->config);
+    if (s->kind != LAYOUT_HF && !j->hf.turned)
+        rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
+    if (rc == 0 && s->kind != LAYOUT_HF)
+        hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+    cli_warn_findings(&j->cli, r);
+    if (rc == 0 && report_first_error(r, e) < 0) {
+        const size_t len = strlen(e->msg);
+
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch writes it all the same");
+        rc = -1;
+    }
+    report_free(r);
+    json_decref(config);
+    return rc;
+}
+
 static int export(struct export_job *j, const char *out, struct source *s, struct report *notes, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, out);
@@ -143,6 +174,8 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.turned;
     if (j->hf.named ? check_named(j, s, e) < 0
                     : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
+        return -1;
+    if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
         return -1;
     /* Of ZeRO weights are those of 16 bits, or masters rounded to them; elsewhere what there is. */
     j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;

@@ -18,9 +18,12 @@ static const char *arch_of(const struct hf_target *t)
 /* config.json as it will be; of a model that no table knows what was given, or nothing. Caller frees. */
 static char *config_text(const struct hf_target *t)
 {
-    if (!t->q.named)
-        return hf_config_text(&t->q.config, t->q.override);
-    return t->q.config_json ? hf_json_text(t->q.config_json) : xstrdup("{}\n");
+    json_t *own = hf_target_config(t);
+    char *text = !t->q.named ? hf_config_text(&t->q.config, t->q.override)
+               : own ? hf_json_text(own) : xstrdup("{}\n");
+
+    json_decref(own);
+    return text;
 }
 
 static void print_tensors(const struct hf_target *t)

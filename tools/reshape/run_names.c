@@ -6,6 +6,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/convert/staging.h"
+#include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_shards.h"
 #include "tools/common/family_cli.h"
 #include "tools/reshape/reshape.h"
@@ -83,7 +84,7 @@ int reshape_names(struct reshape_job *j, struct source *s, struct report *notes,
     if (f && hf_sizes_read(config, j->config ? j->config : s->path, &z, e) == 0 &&
         check_rows(j, s, &z, notes, e) == 0 &&
         (j->cli.dry_run || j->cli.resume || staging_check_out(j->out, j->cli.force, e) == 0) &&
-        hf_to_shards(s, f, &z, &o, notes, e) == 0) {
+        hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
         report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those that Megatron-core has for the "
                    "family %s", family_name(f));
         rc = 0;

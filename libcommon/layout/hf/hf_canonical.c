@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "libcommon/layout/hf/hf_config.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/model/family.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -466,24 +467,11 @@ static const struct tmap *weights_of(const struct param *p)
 
 int hf_canonical_check_head(const struct source *s, const struct hf_canonical *c, struct err *e)
 {
-    enum { CHUNK = 1 << 20 };
     const struct tmap *a = c->head ? weights_of(c->head) : NULL, *b = a ? weights_of(c->table) : NULL;
-    bool same = !a || (b && a->len == b->len && a->dtype == b->dtype);
-    char *x = xmalloc(CHUNK), *y = xmalloc(CHUNK);
-    int rc = 0;
+    const int same = !a ? 1 : b ? hf_same_values(s, a, b, e) : 0;
 
-    for (uint64_t at = 0; a && same && rc == 0 && at < a->len; at += CHUNK) {
-        const struct tmap_range r = { 0, at, min_u64(CHUNK, a->len - at) };
-
-        rc = tmap_read(a, s->files, r, x, e) < 0 || tmap_read(b, s->files, r, y, e) < 0 ? -1 : 0;
-        same = rc < 0 || memcmp(x, y, r.len) == 0;
-    }
-    free(x);
-    free(y);
-    if (rc == 0 && !same) {
+    if (same == 0)
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is not %s, and the head that is trained is the embedding",
                  c->head->name, c->table->name);
-        rc = -1;
-    }
-    return rc;
+    return same == 1 ? 0 : -1;
 }

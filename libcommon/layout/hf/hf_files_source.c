@@ -7,7 +7,8 @@
  *
  * Findings made here:
  *   missing_param E, shape E   not what a config.json of BLOOM or GPT-2 means
- *   config N, E       a config.json that we do not know, or none; E: it is no JSON
+ *   config N, E       a config.json that we do not know, or none; E: it is no JSON, or claims another model
+ *                     (hf_claims.h; a warning with accept_mismatch)
  *   dtype W           a tensor that is not read
  *   extra_file W      weights that no index names
  *   no_crc W          safetensors keep no checksums and no manifest tells any
@@ -16,7 +17,9 @@
 #include <string.h>
 
 #include "libcommon/format/archive.h"
+#include "libcommon/layout/hf/hf_claims.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/manifest.h"
 
 enum { CONFIG_MAX = 1 << 24 };
@@ -218,6 +221,17 @@ static int take_crcs(struct hf_folder *f, struct err *e)
     return 0;
 }
 
+/* What config.json claims of the tensors; of a known model expect_all() has checked sizes. */
+static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
+{
+    struct err told = {0};
+    json_t *config = hf_config_json(s, &told);
+
+    if (config)
+        hf_check_claims(s, config, !known, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+    json_decref(config);
+}
+
 int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                          struct report *r, struct err *e)
 {
@@ -238,6 +252,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     for (int i = 0; i < f.n; i++)
         s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], r);
     note_shared(s);
+    check_claims(s, known, o, r);
     note_checksums(s, r);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:

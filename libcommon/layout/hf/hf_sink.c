@@ -272,11 +272,9 @@ static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
 static int write_configs(const struct sink *k, struct err *e)
 {
     const struct hf_target *t = ((const struct hfs *)k->priv)->t;
-    json_t *own = t->q.named && t->q.config_json ? json_deep_copy(t->q.config_json) : NULL;
+    json_t *own = hf_target_config(t);
     int rc = 0;
 
-    if (own && t->q.override)
-        json_object_update(own, (json_t *)t->q.override);
     if (own)
         rc = write_text(k->dir, "config.json", hf_json_text(own), e);
     json_decref(own);

@@ -75,6 +75,11 @@ struct hf_target {
 MUST_CHECK struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes,
                                            struct err *e);
 void hf_target_free(struct hf_target *t);       /* NULL is fine */
+/*
+ * Of a named model: config.json as it is written, the overrides in it, its dtype (torch_dtype, where that is the key)
+ * that of most bytes. NULL: none is written. For json_decref().
+ */
+MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
 /* "model.safetensors.index.json"; NULL when there is one file only. */
 const char *hf_index_name(const struct hf_target *t);
 

@@ -377,6 +377,50 @@ static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e
     return 0;
 }
 
+/* ---- config.json ---- */
+
+/* The type of most bytes, of those that a model computes in; DTYPE_N: there is none. */
+static enum dtype dtype_of_most(const struct hf_target *t)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+    enum dtype most = DTYPE_N;
+    uint64_t most_bytes = 0;
+
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        uint64_t bytes = 0;
+
+        for (int i = 0; i < t->n_tensors; i++)
+            bytes += t->tensor[i].dtype == types[k] ? t->tensor[i].len : 0;
+        if (bytes > most_bytes) {
+            most_bytes = bytes;
+            most = types[k];
+        }
+    }
+    return most;
+}
+
+/* Quantised weights are of other types than what they are computed in. */
+static void set_dtype(const struct hf_target *t, json_t *config)
+{
+    const char *key = json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
+    const enum dtype most = dtype_of_most(t);
+
+    if (most != DTYPE_N && json_object_get(config, key) && !json_object_get(t->q.override, key) &&
+        !json_object_get(config, "quantization_config"))
+        json_object_set_new(config, key, json_string(hf_dtype_word(most)));
+}
+
+json_t *hf_target_config(const struct hf_target *t)
+{
+    json_t *own = t->q.named && t->q.config_json ? json_deep_copy(t->q.config_json) : NULL;
+
+    if (own && t->q.override)
+        json_object_update(own, (json_t *)t->q.override);
+    if (own)
+        set_dtype(t, own);
+    return own;
+}
+
 static void note_states(const struct hf_target *t, struct report *notes)
 {
     int n_masters = 0, n_converted = 0;

@@ -51,7 +51,8 @@ struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
 struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t rows);
 /* Padding is a matter of some thousand rows; each is an extent. */
 enum { HF_ROWS_MORE = 1 << 22 };
-/* Do two tensors hold the same? 1, 0; -1: they cannot be read. */
+/* Do two tensors hold the same? 1, 0; -1: they cannot be read. CRCs are not looked at. */
+MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);
 MUST_CHECK int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e);
 
 /* mp_rank_00_model_states.pt as a trainer would have written it, in memory, and s->run from it. c->dtype: of the

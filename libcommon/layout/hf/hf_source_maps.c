@@ -32,26 +32,30 @@ struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t
     return m;
 }
 
-int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e)
+int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e)
 {
     enum { CHUNK = 1 << 20 };
-    char *a, *b;
-    int same = x->len == y->len;
+    char *x, *y;
+    int same = a->len == b->len && a->dtype == b->dtype;
 
     if (!same)
         return 0;
-    a = xmalloc(CHUNK);
-    b = xmalloc(CHUNK);
-    for (uint64_t at = 0; at < x->len && same == 1; at += CHUNK) {
-        uint64_t n = min_u64(CHUNK, x->len - at);
-        struct extent xa = { x->record, x->at + at, n }, ya = { y->record, y->at + at, n };
+    x = xmalloc(CHUNK);
+    y = xmalloc(CHUNK);
+    for (uint64_t at = 0; at < a->len && same == 1; at += CHUNK) {
+        const struct tmap_range r = { 0, at, min_u64(CHUNK, a->len - at) };
 
-        if (files_read_extent(s->files, &xa, a, e) < 0 || files_read_extent(s->files, &ya, b, e) < 0)
+        if (tmap_read(a, s->files, r, x, e) < 0 || tmap_read(b, s->files, r, y, e) < 0)
             same = -1;
         else
-            same = memcmp(a, b, n) == 0;
+            same = memcmp(x, y, r.len) == 0;
     }
-    free(a);
-    free(b);
+    free(x);
+    free(y);
     return same;
+}
+
+int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e)
+{
+    return hf_same_values(s, hf_map_of(s, DTYPE_U8, *x), hf_map_of(s, DTYPE_U8, *y), e);
 }

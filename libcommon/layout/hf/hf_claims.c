@@ -1,0 +1,224 @@
+/*
+ * hf_claims.c - layers, vocabulary, hidden size and the tied head of config.json
+ */
+#include "libcommon/layout/hf/hf_claims.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/hf/hf_names.h"
+#include "libcommon/model/family.h"
+
+struct hf_claims {
+    const struct source *s;
+    const json_t *config;
+    enum severity severity;
+    struct report *r;
+};
+
+/* A whole number under one of its names, ended by NULL; -1: there is none. */
+static int64_t number_of(const json_t *config, const char *const *key)
+{
+    for (; *key; key++) {
+        const json_t *v = json_object_get(config, *key);
+
+        if (json_is_integer(v))
+            return json_integer_value(v);
+    }
+    return -1;
+}
+
+/* ---- layers ---- */
+
+/*
+ * The number of a layer in a name: behind the first word "layers", "h", "blocks", "block" or "layer". The length of
+ * what stands before goes to *before. -1: the name has none.
+ */
+static int layer_of(const char *name, size_t *before)
+{
+    static const char *const words[] = { "layers.", "h.", "blocks.", "block.", "layer." };
+
+    for (const char *at = name; at; at = strchr(at, '.')) {
+        at += *at == '.';
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+            const size_t n = strlen(words[i]);
+            long number;
+
+            if (strncmp(at, words[i], n) != 0 || !isdigit((unsigned char)at[n]))
+                continue;
+            number = strtol(at + n, NULL, 10);
+            *before = (size_t)(at - name) + n;
+            return number < INT_MAX ? (int)number : -1;
+        }
+    }
+    return -1;
+}
+
+static int cmp_int(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Models of two stacks of layers (an encoder and a decoder) claim more than one number: they are not checked. */
+static void check_layers(const struct hf_claims *c)
+{
+    static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL };
+    static const char *const more_keys[] = { "num_nextn_predict_layers", NULL };
+    const int64_t claimed = number_of(c->config, keys), more = number_of(c->config, more_keys);
+    int *number = xmalloc(((size_t)c->s->n_params + 1) * sizeof *number), n = 0, found = 0;
+    const char *stack = NULL;
+    size_t stack_len = 0;
+    bool one = claimed >= 0;
+
+    for (int i = 0; i < c->s->n_params && one; i++) {
+        size_t before = 0;
+        const char *name = c->s->param[i].name;
+        const int layer = layer_of(name, &before);
+
+        if (layer < 0)
+            continue;
+        one = !stack || (before == stack_len && strncmp(name, stack, before) == 0);
+        stack = name;
+        stack_len = before;
+        number[n++] = layer;
+    }
+    if (n)
+        qsort(number, (size_t)n, sizeof *number, cmp_int);
+    for (int i = 0; i < n && one; i++) {
+        if (i && number[i] == number[i - 1])
+            continue;
+        if (number[i] != found && found < claimed) {
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                       "layer %d has no tensors, config.json has %lld layers", found, (long long)claimed);
+            one = false;
+        }
+        found++;
+    }
+    if (one && n && found != claimed && !(more > 0 && found > claimed && found <= claimed + more))
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                   "%d layers are there, config.json has %lld", found, (long long)claimed);
+    free(number);
+}
+
+/* ---- the embedding and the head ---- */
+
+static bool is_table(const char *name)
+{
+    static const char *const ends[] = { ".embed_tokens.weight", ".wte.weight", ".word_embeddings.weight",
+                                        ".embed_in.weight" };
+
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (str_ends(name, ends[i]) || strcmp(name, ends[i] + 1) == 0)
+            return true;
+    return false;
+}
+
+/* Models whose embedding has a width of its own name it. */
+static int64_t width_of(const json_t *config)
+{
+    static const char *const own[] = { "word_embed_proj_dim", "embedding_size", "embedding_dim", "emb_dim",
+                                       "d_embed", "input_embedding_size", NULL };
+    static const char *const keys[] = { "hidden_size", "n_embd", "d_model", NULL };
+    const int64_t width = number_of(config, own);
+
+    return width >= 0 ? width : number_of(config, keys);
+}
+
+static void check_sizes(const struct hf_claims *c, const struct param *p)
+{
+    static const char *const keys[] = { "vocab_size", NULL };
+    const int64_t rows = number_of(c->config, keys), width = width_of(c->config);
+
+    if (p->ndim == 2 && rows >= 0 && p->shape[0] != rows)
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                   "has %lld rows, config.json a vocab_size of %lld", (long long)p->shape[0], (long long)rows);
+    if (p->ndim == 2 && width >= 0 && p->shape[1] != width)
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                   "has %lld columns, config.json a hidden size of %lld", (long long)p->shape[1], (long long)width);
+}
+
+static const struct tmap *values_of(const struct param *p)
+{
+    return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
+}
+
+/* Samples at the beginning, in the middle and at the end. What cannot be read is reported by whichever reads it. */
+static bool differ(const struct source *s, const struct tmap *a, const struct tmap *b)
+{
+    enum { SAMPLE = 65536 };
+    const uint64_t len = a->len < SAMPLE ? a->len : SAMPLE;
+    const uint64_t at[] = { 0, align_down((a->len - len) / 2, 8), a->len - len };
+    char *x = xmalloc(SAMPLE), *y = xmalloc(SAMPLE);
+    bool found = a->dtype != b->dtype || a->len != b->len;
+
+    for (int i = 0; i < 3 && !found; i++) {
+        const struct tmap_range r = { 0, at[i], len };
+        struct err ignored = {0};
+
+        found = tmap_read(a, s->files, r, x, &ignored) == 0 && tmap_read(b, s->files, r, y, &ignored) == 0 &&
+                memcmp(x, y, len) != 0;
+    }
+    free(x);
+    free(y);
+    return found;
+}
+
+/* Does every model of this type have a head of its own, if config.json does not tie it? */
+static bool is_known(const struct hf_claims *c)
+{
+    const char *model = json_string_value(json_object_get(c->config, "model_type"));
+    const char *class = json_string_value(json_array_get(json_object_get(c->config, "architectures"), 0));
+    struct err ignored = {0};
+    struct family *f = model && class && !strpbrk(model, "/.") &&
+                       (str_ends(class, "ForCausalLM") || str_ends(class, "LMHeadModel"))
+                           ? family_open(model, &ignored) : NULL;
+
+    family_free(f);
+    return f != NULL;
+}
+
+static void check_head(const struct hf_claims *c, const struct param *table, const struct param *head)
+{
+    const json_t *tied = json_object_get(c->config, "tie_word_embeddings");
+
+    if (json_is_true(tied) && head && table && !head->shared_with && values_of(head) && values_of(table) &&
+        differ(c->s, values_of(head), values_of(table)))
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, head->name,
+                   "is not %s, to which config.json ties it (tie_word_embeddings)", table->name);
+    if (json_is_false(tied) && !head && table && is_known(c))
+        report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
+                   "there is no head, and config.json does not tie it to the embedding (tie_word_embeddings)");
+}
+
+void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,
+                     struct report *r)
+{
+    const struct hf_claims c = { .s = s, .config = config, .severity = severity, .r = r };
+    const struct param *table = NULL, *head = NULL;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        bool empty = false;
+
+        for (int d = 0; d < p->ndim; d++)
+            empty = empty || p->shape[d] == 0;
+        if (empty && sizes)
+            report_add(r, severity, "config", s->path, ERR_NO_BYTE, p->name,
+                       "has no elements, which no tensor of the model that config.json describes lacks");
+        if (is_table(p->name) && !empty && !table)
+            table = p;
+        else if (hf_is_head(p->name) && !empty && !head)
+            head = p;
+    }
+    if (sizes && table)
+        check_sizes(&c, table);
+    if (sizes && head)
+        check_sizes(&c, head);
+    if (sizes)
+        check_layers(&c);
+    check_head(&c, table, head);
+}

@@ -1,0 +1,318 @@
+/*
+ * hf_saved.c - the table of names that Transformers changes when it saves, and tied weights
+ *
+ * The rows are those of transformers/conversion_mapping.py (5.23) for models of text. A model_type that is in no row
+ * has one set of names.
+ */
+#include "libcommon/layout/hf/hf_saved.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/hf/hf_names.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/plan/tmap_slice.h"
+
+enum { MOST_PARTS = 2, MODELS_MAX = 24 };
+
+/* The end of a name in memory, and what stands in its place on disk; '#' is an expert's number. */
+struct saved_name {
+    const char *memory;
+    int n;                              /* parts of equal numbers of rows: gate, up */
+    const char *disk[MOST_PARTS];
+};
+
+struct saved_family {
+    const char *model[MODELS_MAX];      /* values of model_type, NULL at the end */
+    const struct saved_name *name;      /* memory NULL at the end */
+};
+
+static const struct saved_name neox[] = {
+    { "lm_head.weight", 1, { "embed_out.weight" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_name mixtral[] = {
+    { ".mlp.experts.gate_up_proj", 2, { ".block_sparse_moe.experts.#.w1.weight",
+                                        ".block_sparse_moe.experts.#.w3.weight" } },
+    { ".mlp.experts.down_proj", 1, { ".block_sparse_moe.experts.#.w2.weight" } },
+    { ".mlp.gate.weight", 1, { ".block_sparse_moe.gate.weight" } },
+    { ".mlp.e_score_correction_bias", 1, { ".block_sparse_moe.e_score_correction_bias" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_name phimoe[] = {
+    { ".mlp.experts.gate_up_proj", 2, { ".block_sparse_moe.experts.#.w1.weight",
+                                        ".block_sparse_moe.experts.#.w3.weight" } },
+    { ".mlp.experts.down_proj", 1, { ".block_sparse_moe.experts.#.w2.weight" } },
+    { ".mlp.router.weight", 1, { ".block_sparse_moe.gate.weight" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_name qwen_moe[] = {
+    { ".mlp.experts.gate_up_proj", 2, { ".mlp.experts.#.gate_proj.weight", ".mlp.experts.#.up_proj.weight" } },
+    { ".mlp.experts.down_proj", 1, { ".mlp.experts.#.down_proj.weight" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_name jamba[] = {
+    { ".feed_forward.experts.gate_up_proj", 2, { ".feed_forward.experts.#.gate_proj.weight",
+                                                 ".feed_forward.experts.#.up_proj.weight" } },
+    { ".feed_forward.experts.down_proj", 1, { ".feed_forward.experts.#.down_proj.weight" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_name granite_moe[] = {
+    { ".block_sparse_moe.experts.gate_up_proj", 1, { ".block_sparse_moe.input_linear.weight" } },
+    { ".block_sparse_moe.experts.down_proj", 1, { ".block_sparse_moe.output_linear.weight" } },
+    { ".block_sparse_moe.router.weight", 1, { ".block_sparse_moe.router.layer.weight" } },
+    { NULL, 0, { NULL } },
+};
+
+static const struct saved_family families[] = {
+    { { "gpt_neox" }, neox },
+    { { "mixtral", "minimax", "minimax_m2" }, mixtral },
+    { { "phimoe" }, phimoe },
+    { { "qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "flex_olmo", "afmoe", "deepseek_v2", "deepseek_v3",
+        "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa",
+        "longcat_flash", "solar_open", "mellum", "hunyuan_v1_moe", "cohere2_moe" }, qwen_moe },
+    { { "jamba" }, jamba },
+    { { "granitemoe", "granitemoeshared", "granitemoehybrid" }, granite_moe },
+};
+
+/* Second names of tied weights, by their ends; first: what stands in its place, NULL: the embedding. */
+static const struct tied_name { const char *second, *first; } tied_names[] = {
+    { "lm_head.weight", NULL }, { "embed_out.weight", NULL }, { "output_layer.weight", NULL },
+    { "generator_lm_head.weight", NULL }, { "vocab_projector.weight", NULL },
+    { "lm_head.decoder.weight", NULL }, { "lm_head.decoder.bias", "lm_head.bias" },
+    { "predictions.decoder.weight", NULL }, { "predictions.decoder.bias", "predictions.bias" },
+    { "encoder.embed_tokens.weight", "shared.weight" }, { "decoder.embed_tokens.weight", "shared.weight" },
+};
+
+struct saving {
+    struct source *s;
+    const struct saved_name *name;      /* NULL: the model has one set of names */
+    struct param *to;
+    int n, cap;
+    int n_renamed, n_left_out;
+    struct err *e;
+};
+
+static int refuse(const struct saving *x, const char *param, const char *why)
+{
+    err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: %s", param, why);
+    return -1;
+}
+
+/* ---- names ---- */
+
+static const struct saved_name *names_of(const char *model)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (int k = 0; k < MODELS_MAX && families[i].model[k]; k++)
+            if (strcmp(families[i].model[k], model) == 0)
+                return families[i].name;
+    return NULL;
+}
+
+/* Whole words: "lm_head.weight" is the end of that and of "model.lm_head.weight", not of "old_lm_head.weight". */
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t n = strlen(name), k = strlen(end);
+
+    return str_ends(name, end) && (n == k || *end == '.' || name[n - k - 1] == '.');
+}
+
+static const struct saved_name *find_name(const struct saving *x, const char *name)
+{
+    for (const struct saved_name *r = x->name; r && r->memory; r++)
+        if (ends_in(name, r->memory))
+            return r;
+    return NULL;
+}
+
+static struct param *add_param(struct saving *x, const struct param *from)
+{
+    ARRAY_ROOM(x->to, x->cap, x->n + 1);
+    x->to[x->n] = *from;
+    return &x->to[x->n++];
+}
+
+static const char *disk_name(struct saving *x, const char *name, const struct saved_name *r, int part, int64_t expert)
+{
+    const int before = (int)(strlen(name) - strlen(r->memory));
+    const char *to = r->disk[part], *mark = strchr(to, '#');
+
+    if (!mark)
+        return arena_fmt(x->s->arena, "%.*s%s", before, name, to);
+    return arena_fmt(x->s->arena, "%.*s%.*s%lld%s", before, name, (int)(mark - to), to, (long long)expert, mark + 1);
+}
+
+static struct tmap *part_of(struct saving *x, const struct tmap *m, uint64_t i, uint64_t n)
+{
+    return m ? tmap_parts(x->s->arena, &(struct tmap_part){ m, m->len / n * i, m->len / n }, 1) : NULL;
+}
+
+/* Experts of a layer, [experts, parts * rows, columns]: a tensor for each expert and part. */
+static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
+{
+    if (p->ndim != 3 || p->shape[1] % r->n)
+        return refuse(x, p->name, "is no [experts, rows, columns] of such a model");
+    for (int64_t expert = 0; expert < p->shape[0]; expert++)
+        for (int k = 0; k < r->n; k++) {
+            struct param *to = add_param(x, p);
+
+            to->name = disk_name(x, p->name, r, k, expert);
+            to->ndim = 2;
+            to->shape[0] = p->shape[1] / r->n;
+            to->shape[1] = p->shape[2];
+            for (int st = 0; st < STATE_N; st++)
+                to->state[st] = part_of(x, p->state[st], (uint64_t)(expert * r->n + k),
+                                        (uint64_t)(p->shape[0] * r->n));
+            to->copy = part_of(x, p->copy, (uint64_t)(expert * r->n + k), (uint64_t)(p->shape[0] * r->n));
+            memset(to->has_digest, 0, sizeof to->has_digest);
+            memset(to->spelled, 0, sizeof to->spelled);
+        }
+    return 0;
+}
+
+/* ---- tied weights ---- */
+
+static bool is_table(const char *name)
+{
+    static const char *const ends[] = { "embed_tokens.weight", "wte.weight", "word_embeddings.weight",
+                                        "embed_in.weight", "embeddings.weight", "tok_embeddings.weight",
+                                        "shared.weight" };
+
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_in(name, ends[i]))
+            return true;
+    return false;
+}
+
+static const struct tied_name *tied_name_of(const char *name)
+{
+    const struct tied_name *found = NULL;
+
+    for (size_t i = 0; i < sizeof tied_names / sizeof *tied_names; i++)
+        if (ends_in(name, tied_names[i].second) &&
+            (!found || strlen(tied_names[i].second) > strlen(found->second)))
+            found = &tied_names[i];
+    return found;
+}
+
+/* The parameter that `p` is a second name of; NULL: none is there. */
+static const struct param *first_of(const struct saving *x, const struct param *p, const struct tied_name *t)
+{
+    for (int i = 0; i < x->s->n_params; i++) {
+        const struct param *q = &x->s->param[i];
+
+        if (q == p || q->shared_with || q->ndim != p->ndim || memcmp(q->shape, p->shape, sizeof p->shape) != 0)
+            continue;
+        if (t->first ? ends_in(q->name, t->first) : is_table(q->name))
+            return q;
+    }
+    return NULL;
+}
+
+static const struct tmap *values_of(const struct param *p)
+{
+    return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
+}
+
+/* Is `p` left out? 1, 0; -1: refused. */
+static int is_second(const struct saving *x, const struct param *p)
+{
+    const struct tied_name *t = tied_name_of(p->name);
+    const struct param *first = t ? first_of(x, p, t) : NULL;
+    int same;
+
+    if (!t || p->shared_with || !first)
+        return t && p->shared_with;
+    same = values_of(p) && values_of(first) ? hf_same_values(x->s, values_of(p), values_of(first), x->e) : 1;
+    if (same == 0 && hf_is_head(p->name)) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: is not %s, to which config.json ties it "
+                 "(tie_word_embeddings): --config tie_word_embeddings=false writes a model that has both", p->name,
+                 first->name);
+        return -1;
+    }
+    return same;
+}
+
+/* ---- all of them ---- */
+
+static int add_saved(struct saving *x, const struct param *p, bool tied)
+{
+    const struct saved_name *r = find_name(x, p->name);
+    int second = tied ? is_second(x, p) : 0;
+    struct param *to;
+
+    if (second < 0)
+        return -1;
+    x->n_left_out += second;
+    if (second)
+        return 0;
+    x->n_renamed += r != NULL;
+    if (r && strchr(r->disk[0], '#'))
+        return add_experts(x, p, r);
+    to = add_param(x, p);
+    if (r) {
+        to->name = disk_name(x, p->name, r, 0, 0);
+        memset(to->spelled, 0, sizeof to->spelled);
+    }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A folder that has both sets of names. */
+static int check_twice(const struct saving *x)
+{
+    const char **name = xmalloc(((size_t)x->n + 1) * sizeof *name);
+    int rc = 0;
+
+    for (int i = 0; i < x->n; i++)
+        name[i] = x->to[i].name;
+    if (x->n)
+        qsort(name, (size_t)x->n, sizeof *name, by_name);
+    for (int i = 1; i < x->n && rc == 0; i++)
+        if (strcmp(name[i - 1], name[i]) == 0)
+            rc = refuse(x, name[i], "is there under the name that it has in memory, too");
+    free(name);
+    return rc;
+}
+
+bool hf_ties_head(const json_t *config)
+{
+    return json_is_true(json_object_get(config, "tie_word_embeddings"));
+}
+
+int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes, struct err *e)
+{
+    const char *model = json_string_value(json_object_get(config, "model_type"));
+    struct saving x = { .s = s, .name = model ? names_of(model) : NULL, .e = e };
+    int rc = 0;
+
+    for (int i = 0; i < s->n_params && rc == 0; i++)
+        rc = add_saved(&x, &s->param[i], tied);
+    if (rc == 0 && x.n_renamed)
+        rc = check_twice(&x);
+    if (rc == 0 && (x.n_renamed || x.n_left_out)) {
+        s->param = arena_alloc(s->arena, ((size_t)x.n + 1) * sizeof *s->param);
+        memcpy(s->param, x.to, (size_t)x.n * sizeof *s->param);
+        s->n_params = x.n;
+        s->n_stacks = 0;                /* their rows are numbers of the parameters there were */
+        s->names = arena_alloc(s->arena, sizeof *s->names);
+    }
+    if (rc == 0 && x.n_renamed)
+        report_add(notes, SEV_NOTE, "names", NULL, ERR_NO_BYTE, NULL,
+                   "%d parameters have the names that save_pretrained writes", x.n_renamed);
+    if (rc == 0 && x.n_left_out)
+        report_add(notes, SEV_NOTE, "shared", NULL, ERR_NO_BYTE, NULL,
+                   "%d second names of tied weights are left out", x.n_left_out);
+    free(x.to);
+    return rc;
+}
