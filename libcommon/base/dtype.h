@@ -26,6 +26,7 @@ enum dtype {
 
 /* Dimensions of a tensor at most, in every struct that keeps a shape. */
 #define TENSOR_MAX_DIM 8
+#define TENSOR_MAX_DIM_TEXT "8"               /* for messages */
 
 int dtype_size(enum dtype t);               /* bytes of one element */
 const char *dtype_name(enum dtype t);       /* "bf16", "f32": short, as safetensors spells them, lower case */

@@ -4,6 +4,8 @@
 #include "libcommon/base/text.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/mem.h"
@@ -99,4 +101,51 @@ json_t *text_notes(const struct report *notes)
         free(text);
     }
     return list;
+}
+
+/* ---- numbers ---- */
+
+/* As jansson writes a real: with a point or an exponent, which has neither plus nor leading zeros. */
+static void put_real(struct strbuf *out, double v)
+{
+    char buf[40], *e;
+    int digits = 15;
+
+    do
+        snprintf(buf, sizeof buf, "%.*g", digits, v);
+    while (strtod(buf, NULL) != v && digits++ < 17);
+    e = strchr(buf, 'e');
+    strbuf_add(out, buf, e ? (size_t)(e - buf) : strlen(buf));
+    if (!e && !strchr(buf, '.'))
+        strbuf_addf(out, ".0");
+    if (e)
+        strbuf_addf(out, "e%d", atoi(e + 1));
+}
+
+/* The end of the string that begins at s. */
+static const char *string_end(const char *s)
+{
+    for (s++; *s && *s != '"'; s++)
+        if (*s == '\\' && s[1])
+            s++;
+    return *s ? s + 1 : s;
+}
+
+char *text_dump(const json_t *o, size_t flags)
+{
+    char *text = o ? json_dumps(o, flags | JSON_REAL_PRECISION(17)) : NULL;
+    struct strbuf out = {0};
+
+    for (const char *s = text, *next; s && *s; s = next) {
+        const size_t n = strspn(s, "+-.0123456789eE");
+
+        next = *s == '"' ? string_end(s) : n ? s + n : s + 1;
+        /* Of words ("false") the letters are no numbers. */
+        if (strchr("-0123456789", *s) && strcspn(s, ".eE") < n)
+            put_real(&out, strtod(s, NULL));
+        else
+            strbuf_add(&out, s, (size_t)(next - s));
+    }
+    free(text);
+    return out.buf;
 }

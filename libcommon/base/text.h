@@ -15,6 +15,11 @@
 
 /* `s` as a JSON string; bytes that are no UTF-8 stand as \xHH, and null for NULL. Never fails. */
 json_t *text_json(const char *s);
+/*
+ * json_dumps() with the reals as short as brings each back: 0.1 stays 0.1, 1/3 takes 16 digits. Caller frees; NULL for
+ * NULL.
+ */
+char *text_dump(const json_t *o, size_t flags);
 /* All findings of a report: a list of {code, text}. */
 json_t *text_notes(const struct report *notes);
 

@@ -1,6 +1,7 @@
 /*
  * repair.c - chunk by chunk: all copies of all states are read, settled element by element, and spooled
  */
+#include "libcommon/base/text.h"
 #include "libcommon/check/repair.h"
 
 #include <inttypes.h>
@@ -400,7 +401,7 @@ static json_t *abs_json(double v)
 
 static void put_line(struct strbuf *out, json_t *o)
 {
-    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
+    char *s = text_dump(o, JSON_COMPACT | JSON_ENSURE_ASCII);
 
     strbuf_addf(out, "%s\n", s ? s : "{}");
     free(s);

@@ -159,8 +159,7 @@ void cli_warn_findings(const struct cli *cli, const struct report *r)
 
 void cli_json(json_t *o)
 {
-    /* 15 digits: 0.1 stays 0.1. */
-    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
+    char *s = text_dump(o, JSON_COMPACT | JSON_ENSURE_ASCII);
 
     puts(s ? s : "{}");
     free(s);

@@ -15,6 +15,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pickle/pickle_classes.h"
+#include "libcommon/format/pt_kind.h"
 #include "libcommon/format/zip_bytes.h"
 
 /* What surrounds the tensors (version, byteorder, code of extensions) is small. */
@@ -346,11 +347,6 @@ static int check_persid(struct pt_opener *o, const struct pk *v)
     return 0;
 }
 
-static bool is_torch_util(const struct pk *v, const char *name)
-{
-    return v && v->type == PK_CALL && pk_is_class(v, "torch._utils", name);
-}
-
 /* Sizes or strides: n numbers >= 0. */
 static bool read_dims(const struct pk *v, int *n, int64_t *out)
 {
@@ -403,54 +399,30 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
     return -1;
 }
 
-/*
- * The arguments of a call that makes a tensor, and which of the three functions makes it, 1 to 3; NULL: it makes none.
- * With attributes of Python's, as ZeRO-3's masters have, it is _rebuild_from_type_v2(function, type, arguments,
- * attributes).
- */
-static const struct pk *tensor_args(const struct pk *v, int *version)
-{
-    const struct pk *fn = v, *args = v && v->type == PK_CALL ? v->args : NULL;
-
-    if (args && pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2") && args->n == 4 &&
-        args->item[0]->type == PK_GLOBAL && pk_is_class(args->item[1], "torch", "Tensor") &&
-        args->item[2]->type == PK_TUPLE) {
-        fn = args->item[0];
-        args = args->item[2];
-    }
-    *version = pk_is_class(fn, "torch._utils", "_rebuild_tensor") ? 1
-             : pk_is_class(fn, "torch._utils", "_rebuild_tensor_v2") ? 2
-             : pk_is_class(fn, "torch._utils", "_rebuild_tensor_v3") ? 3 : 0;
-    return *version ? args : NULL;
-}
-
-/*
- * _rebuild_tensor(storage, offset, size, stride), _v2(..., requires_grad, hooks[, metadata]) of a storage of elements,
- * or _v3(..., requires_grad, hooks, dtype[, metadata]) of a storage of bytes. Offset and strides count elements.
- */
+/* A call of no flaw. */
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
-    int version, n_strides;
-    const struct pk *args = tensor_args(v, &version);
-    const uint32_t n_least = version == 1 ? 4 : version == 2 ? 6 : 7;
+    const struct pt_call c = pt_kind_call(v);
+    const struct pk *args = c.args;
     struct persid s;
+    int n_strides;
     uint64_t reach;
 
     memset(t, 0, sizeof *t);
-    if (args->n != n_least && (version == 1 || args->n != n_least + 1))
+    if (args->n != c.n_least && (c.version == 1 || args->n != c.n_least + 1))
         goto odd;
     if (args->item[0]->type != PK_PERSID || args->item[1]->type != PK_INT || args->item[1]->i < 0 ||
         !read_dims(args->item[2], &t->ndim, t->shape) || !read_dims(args->item[3], &n_strides, t->stride) ||
-        n_strides != t->ndim || (version > 1 && args->item[4]->type != PK_BOOL))
+        n_strides != t->ndim || (c.version > 1 && args->item[4]->type != PK_BOOL))
         goto odd;
     if (read_persid(pt, args->item[0], &s, e) < 0)
         return -1;
-    if (s.raw != (version == 3) || (s.raw && !pickle_dtype(args->item[6], &s.dtype)))
+    if (s.raw != (c.version == 3) || (s.raw && !pickle_dtype(args->item[6], &s.dtype)))
         goto odd;
     if (s.raw)
         s.n /= dtype_size(s.dtype);
     t->dtype = s.dtype;
-    t->requires_grad = version > 1 && args->item[4]->i;
+    t->requires_grad = c.version > 1 && args->item[4]->i;
     t->record = pt->place[entry_index(pt, s.entry)].record;
     if (!measure(t, (uint64_t)args->item[1]->i, &reach))
         reach = UINT64_MAX;
@@ -464,20 +436,28 @@ odd:
     return -1;
 }
 
+/* One that is to be read: a view of a storage, and no other values than it holds. */
 static bool is_tensor_call(const struct pk *v)
 {
-    return tensor_args(v, &(int){0}) != NULL;
+    const struct pt_call c = pt_kind_call(v);
+
+    return c.args && !pt_kind_flaw(&c);
 }
 
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 {
     struct err e = {0};
 
-    if ((is_torch_util(v, "_rebuild_parameter") || is_torch_util(v, "_rebuild_parameter_with_state")) &&
-        v->args->n >= 2)
-        v = v->args->item[0];
+    v = pt_kind_unwrap(v);
     /* Every call of this file was checked at open; a foreign node fails here. */
     return is_tensor_call(v) && read_tensor(pt, v, t, &e) == 0;
+}
+
+bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what)
+{
+    struct pt_tensor t;
+
+    return !pt_tensor(pt, v, &t) && pt_kind_name(v, what);
 }
 
 static int check_acts(struct pt_opener *o)
@@ -622,6 +602,13 @@ void pt_check_classes(const struct pt *pt, const char *file_name, struct report 
     const struct zip_entry *x = find_record(pt, "data.pkl");
 
     check_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
+    for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
+        const struct pt_call c = pt_kind_call(pt->tree.act[i]);
+
+        if (c.args && pt_kind_flaw(&c))
+            report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, pt->tree.act[i]), NULL, "%s",
+                       pt_kind_flaw(&c));
+    }
 }
 
 void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r)

@@ -19,6 +19,7 @@
 #include "libcommon/format/zip.h"
 
 #define PT_MAX_DIM TENSOR_MAX_DIM
+#define PT_MAX_DIM_TEXT TENSOR_MAX_DIM_TEXT
 
 struct pt_tensor {
     enum dtype dtype;
@@ -61,12 +62,21 @@ const char *pt_dialect(const struct pt *pt);
  */
 struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root);
 bool pt_is_retold(const struct pt *pt);
-/* Is v a tensor of this file (Parameters included)? Fills *t. */
+/*
+ * Is v a tensor of this file? Fills *t. Parameters are, and DTensors that are in this file as a whole; a view whose
+ * values are others than the stored ones (conjugate and negative bits), or of more dimensions, is not.
+ */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
+/*
+ * Does v bear a tensor, or stand for one, that pt_tensor() does not read? Appends what it is: "a sparse tensor: save it
+ * after .to_dense()". Arrays of NumPy's are plain values.
+ */
+bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
 /*
  * Refuse classes that are not on the allow-list: ERROR "class" for a callable that could
  * act when loaded (os, subprocess, builtins ...), WARNING "opaque" for a plain object of
- * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along.
+ * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along. ERROR "unread": a view that
+ * pt_tensor() does not take.
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
 /* The same for a pickle that is a file of its own. */

@@ -17,6 +17,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/base/text.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"
@@ -77,6 +78,17 @@ static int find_tensor(const struct inspect *in, const struct view *v, const cha
 
     if (i < 0 && *plain)
         return -1;
+    for (int k = 0; k < v->n_unread && i < 0; k++)
+        if (strcmp(v->unread[k].name, name) == 0) {
+            err_data(e, v->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", name, v->unread[k].why);
+            return -1;
+        }
+    for (int k = i + 1; k < v->n && !v->source && i >= 0 && strcmp(v->tensor[i].path, name) != 0; k++)
+        if (strcmp(v->tensor[k].name, name) == 0) {
+            err_usage(e, "%s: two tensors are called %s: give the keys in quotes, %s or %s", v->path, name,
+                      v->tensor[i].path, v->tensor[k].path);
+            return -1;
+        }
     if (i < 0)
         return not_there(v, name, e);
     if (!v->tensor[i].map) {
@@ -356,7 +368,10 @@ static int cat_plain(const struct inspect *in, const struct view *v, const struc
         json_t *line = json_pack("{s:o, s:o, s:o}", "path", out_text(v->source->path), "name", out_text(x->name),
                                  "value", out_pickled(x->tree));
 
-        json_dumpf(line, o.f, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        char *text = text_dump(line, JSON_COMPACT);
+
+        fputs(text ? text : "{}", o.f);
+        free(text);
         json_decref(line);
     } else {
         pk_text(x->tree, &sb);

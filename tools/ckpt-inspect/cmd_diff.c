@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 #include "tools/ckpt-inspect/diff.h"
 
 /* ---- the outcome ---- */
@@ -27,12 +28,26 @@ static int count_differing(const struct diff *d)
 
 enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
 
-/* Equal is what was compared and found so: not nothing, and not what is damaged. */
+/* Equal is what was compared and found so: not nothing, not what is damaged, and nothing that was not read. */
 static enum diff_verdict verdict_of(const struct diff *d)
 {
     if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
         return DIFFERENT;
-    return d->n_jobs == 0 || d->damaged ? UNKNOWN : EQUAL;
+    return d->n_unread > 0 || d->damaged || d->n_jobs == 0 ? UNKNOWN : EQUAL;
+}
+
+/* Tensors of either side whose values were not looked at, whatever the reason. */
+static int count_not_compared(const struct diff *d)
+{
+    int n = d->n_unread + d->n_values_a + d->n_values_b;
+
+    for (int i = 0; i < d->n; i++)
+        n += d->pair[i].unlike && strcmp(d->pair[i].unlike, "pieces") == 0;
+    for (int i = 0; i < d->a->n; i++)
+        n += d->a->tensor[i].state >= 0 && !d->state_in_b[d->a->tensor[i].state];
+    for (int i = 0; i < d->b->n; i++)
+        n += d->b->tensor[i].state >= 0 && !d->state_in_a[d->b->tensor[i].state];
+    return n;
 }
 
 static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
@@ -83,6 +98,16 @@ static json_t *lone_states(const bool mine[STATE_N], const bool theirs[STATE_N])
     return a;
 }
 
+static json_t *unread_json(const struct diff *d)
+{
+    json_t *a = json_array();
+
+    for (int i = 0; i < d->n_unread; i++)
+        json_array_append_new(a, json_pack("{s:o, s:o}", "name", out_text(d->unread[i]->name),
+                                           "why", out_text(d->unread[i]->why)));
+    return a;
+}
+
 static json_t *section(json_t *list)
 {
     return list ? json_incref(list) : json_null();
@@ -103,9 +128,11 @@ static void print_json(const struct inspect *in, const struct diff *d)
         json_array_append_new(list, json_pack("{s:o, s:o, s:s}", "name", out_text(t->name),
             "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)), "what", "only_in_b"));
     }
-    out_json(json_pack("{s:o, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "a", out_text(in->arg[0]),
+    out_json(json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "a", out_text(in->arg[0]),
         "b", out_text(in->arg[1]), "equal", v == UNKNOWN ? json_null() : json_boolean(v == EQUAL),
-        "n_tensors", d->n + d->n_only_b, "n_differ", count_differing(d), "tensors", list, "vocab_rows", vocab_json(d),
+        "n_tensors", d->n + d->n_only_b, "n_differ", count_differing(d), "n_not_compared", count_not_compared(d),
+        "not_compared", unread_json(d), "tensors", list, "vocab_rows", vocab_json(d),
         "states_only_in_a", lone_states(d->state_in_a, d->state_in_b),
         "states_only_in_b", lone_states(d->state_in_b, d->state_in_a), "run_state", section(d->state.run),
         "arguments", section(d->state.arguments), "schedules", section(d->state.schedules),
@@ -159,6 +186,8 @@ static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
 
+    for (int i = 0; i < d->n_unread; i++)
+        printf("note: %s is not compared: %s\n", d->unread[i]->name, d->unread[i]->why);
     if (has_model(d))
         printf("note: a model of Transformers holds weights alone, nothing else is compared\n");
     for (int st = 0; st < STATE_N; st++)
@@ -186,7 +215,7 @@ static char *side_text(const json_t *v)
 
     if (!v)
         return xstrdup("not");
-    text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    text = text_dump(v, JSON_ENCODE_ANY);
     if (text && strlen(text) > 60)
         strcpy(text + 57, "...");
     return text ? text : xstrdup("?");
@@ -213,7 +242,7 @@ static void print_section(const char *title, const json_t *list)
 
 static void print_state(const struct diff *d)
 {
-    print_section("run state", d->state.run);
+    print_section(d->a->source ? "run state" : "values", d->state.run);
     print_section("arguments", d->state.arguments);
     print_section("schedules", d->state.schedules);
     print_section("note: these follow from topology, layout or place and are no difference", d->state.by_layout);
@@ -225,14 +254,19 @@ static void print_verdict(const struct diff *d)
 {
     int total = count_differing(d);
     bool state = diff_state_n(&d->state) > 0;
+    const char *other = d->a->source ? "the state of the run" : "the values beside them";
 
     printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
     if (total)
-        printf("%d differ%s%s\n", total, total == 1 ? "s" : "", state ? ", and so does the state of the run" : "");
+        printf("%d differ%s%s%s\n", total, total == 1 ? "s" : "", !state ? "" : ", and so ",
+               !state ? "" : d->a->source ? "does the state of the run" : "do other values");
     else if (d->n_jobs == 0)
-        printf("nothing in common%s\n", state ? ", and the state of the run differs" : "");
+        printf("nothing in common%s%s%s\n", state ? ", and " : "", state ? other : "",
+               !state ? "" : d->a->source ? " differs" : " differ");
     else if (state)
-        printf("equal, but the state of the run differs\n");
+        printf("equal, but %s %s\n", other, d->a->source ? "differs" : "differ");
+    else if (d->n_unread)
+        printf("no difference, but %d could not be compared\n", d->n_unread);
     else
         printf(d->damaged ? "no difference, but what is damaged cannot be called equal\n" : "equal\n");
 }
@@ -286,6 +320,8 @@ static int compare(struct inspect *in, struct diff *d, struct report *r, struct 
     diff_pair(d);
     if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))
         diff_state(d->a->source, d->b->source, &d->state);
+    else if (d->a->pt && d->b->pt && !in->tensors_only)
+        diff_values(d->a, d->b, &d->state);
     if (stats_run(d->job, d->n_jobs, &so, e) < 0)
         return -1;
     check_digests(d, r);
@@ -326,6 +362,7 @@ int cmd_diff(struct inspect *in)
     free(d.pair);
     free(d.job);
     free(d.only_b);
+    free(d.unread);
     report_free(r);
     report_free(bytes);
     return rc;

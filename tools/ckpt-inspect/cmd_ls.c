@@ -219,6 +219,17 @@ static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bo
     return o;
 }
 
+/* What stands above as an error, for scripts. */
+static json_t *unread_json(const struct view *v)
+{
+    json_t *a = json_array();
+
+    for (int i = 0; i < v->n_unread; i++)
+        json_array_append_new(a, json_pack("{s:o, s:o}", "name", out_text(v->unread[i].name),
+                                           "why", out_text(v->unread[i].why)));
+    return a;
+}
+
 static json_t *values_json(const struct view *v)
 {
     json_t *a = json_array();
@@ -296,8 +307,10 @@ static void list_tensors(const struct inspect *in, const struct view *v)
         if (in->cli.verbose)
             print_pieces(v, t->map, "");
     }
+    for (int i = 0; i < v->n_unread && !in->cli.json; i++)
+        printf("%-*s  %-*s  %s\n", width, "?", types, "?", v->unread[i].name);
     if (in->cli.json)
-        out_json(json_pack("{s:o, s:o}", "path", out_text(v->path), "tensors", a));
+        out_json(json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", unread_json(v)));
     else
         json_decref(a);
 }

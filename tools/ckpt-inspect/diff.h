@@ -33,15 +33,19 @@ struct diff {
     int n_jobs;
     int n_only_b;
     const struct view_tensor **only_b;
+    int n_unread;
+    const struct view_unread **unread;  /* what either side bears and does not read: not compared */
     int n_values_a, n_values_b;         /* tensors beside the parameters that a layout has its own of: not compared */
     bool state_in_a[STATE_N], state_in_b[STATE_N];
-    struct diff_state state;            /* all NULL with --tensors-only and for single files */
+    struct diff_state state;            /* all NULL with --tensors-only; of single files `run` alone, their values */
     bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */
 };
 
 /* Fill pair, job and only_b; the job's results are still to come. */
 void diff_pair(struct diff *d);
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out);
+/* The plain values of two single .pt files, into out->run. */
+void diff_values(const struct view *a, const struct view *b, struct diff_state *out);
 /* How many of run, arguments and schedules differ. */
 int diff_state_n(const struct diff_state *s);
 void diff_state_free(struct diff_state *s);

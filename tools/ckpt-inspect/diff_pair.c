@@ -48,7 +48,7 @@ static char *key_text(const struct view *v, const struct view_tensor *t, int fir
     int layer = -1;
 
     if (!v->source)
-        return xstrdup(t->name);
+        return xstrdup(t->path ? t->path : t->name);
     if (!t->param)
         return str_fmt("value %s", t->name);
     /* Models of Transformers are written with the prefix and without. */
@@ -131,12 +131,37 @@ static bool is_apart(const struct diff *d, const struct view_tensor *t)
     return a && b && !t->param && (a->kind != b->kind || a->zero_stage != b->zero_stage);
 }
 
+static int by_path(const void *a, const void *b)
+{
+    const struct view_unread *x = *(const struct view_unread *const *)a, *y = *(const struct view_unread *const *)b;
+
+    return strcmp(x->path ? x->path : x->name, y->path ? y->path : y->name);
+}
+
+/* What either side did not read: one of each name. */
+static void list_unread(struct diff *d)
+{
+    int n = 0;
+
+    d->unread = xcalloc((size_t)d->a->n_unread + (size_t)d->b->n_unread + 1, sizeof *d->unread);
+    for (int i = 0; i < d->a->n_unread; i++)
+        d->unread[n++] = &d->a->unread[i];
+    for (int i = 0; i < d->b->n_unread; i++)
+        d->unread[n++] = &d->b->unread[i];
+    if (n)
+        qsort(d->unread, (size_t)n, sizeof *d->unread, by_path);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || by_path(&d->unread[i - 1], &d->unread[i]) != 0)
+            d->unread[d->n_unread++] = d->unread[i];
+}
+
 void diff_pair(struct diff *d)
 {
     int first = has_plain_names(d) ? PLAIN_NAMES : first_layer(d->a);
     struct key *a = sorted_keys(d->a, first);
     struct key *b = sorted_keys(d->b, first == PLAIN_NAMES ? first : first_layer(d->b));
 
+    list_unread(d);
     find_states(d->a, d->state_in_a);
     find_states(d->b, d->state_in_b);
     d->pair = xcalloc((size_t)d->a->n_all + 1, sizeof *d->pair);

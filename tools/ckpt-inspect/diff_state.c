@@ -334,6 +334,30 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
         compare_roots(&w, pt_root(w.a_pt), pt_root(w.b_pt));
 }
 
+void diff_values(const struct view *a, const struct view *b, struct diff_state *out)
+{
+    struct diff_walk w = { .out = out };
+    struct arena *arena = arena_new(0);
+    struct names *of_a = names_new(arena), *of_b = names_new(arena);
+
+    out->run = json_array();
+    for (int i = 0; i < a->n_plain; i++)
+        names_add(of_a, a->plain[i]->name, i);
+    for (int i = 0; i < b->n_plain; i++)
+        names_add(of_b, b->plain[i]->name, i);
+    for (int i = 0; i < a->n_plain; i++) {
+        const int at = names_find(of_b, a->plain[i]->name);
+        const struct pk *x = a->plain[i]->tree, *y = at < 0 ? NULL : b->plain[at]->tree;
+
+        if (!y || !same(&w, x, y))
+            add(out->run, a->plain[i]->name, out_pickled(x), y ? out_pickled(y) : NULL);
+    }
+    for (int i = 0; i < b->n_plain; i++)
+        if (names_find(of_a, b->plain[i]->name) < 0)
+            add(out->run, b->plain[i]->name, NULL, out_pickled(b->plain[i]->tree));
+    arena_free(arena);
+}
+
 int diff_state_n(const struct diff_state *s)
 {
     return (int)(json_array_size(s->run) + json_array_size(s->arguments) + json_array_size(s->schedules));

@@ -12,9 +12,10 @@
 
 void out_json(json_t *o)
 {
-    /* 15 digits: what a person wrote (0.9, 1e-08) comes back as written. */
-    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
-    putchar('\n');
+    char *s = text_dump(o, JSON_COMPACT);
+
+    puts(s ? s : "{}");
+    free(s);
     json_decref(o);
 }
 

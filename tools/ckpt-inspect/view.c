@@ -101,8 +101,15 @@ static void list_values(struct view *v, const struct inspect *in)
 struct view_walk {
     struct view *v;
     const struct inspect *in;
-    int cap, visits;
+    struct report *r;
+    int cap, cap_plain, cap_unread, visits;
     bool too_many;
+};
+
+/* Where the walk is: keys joined by dots, for people, and the same as JSON. */
+struct view_place {
+    const char *name, *path;
+    int depth;
 };
 
 /* A map of the tensor in row-major order: one extent for each contiguous run; NULL: too many of them. */
@@ -121,14 +128,20 @@ static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
     return m->slice->extent ? m : NULL;
 }
 
-static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const char *name)
+static const char *kept_name(struct view_walk *w, const struct view_place *at)
+{
+    return arena_fmt(w->v->arena, "%s", *at->name ? at->name : "(the file itself)");
+}
+
+static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const struct view_place *at)
 {
     struct view_tensor *t;
 
-    if (!wanted(w->in, name))
+    if (!wanted(w->in, at->name))
         return;
     t = add_tensor(w->v, &w->cap);
-    t->name = arena_fmt(w->v->arena, "%s", *name ? name : "(the file itself)");
+    t->name = kept_name(w, at);
+    t->path = arena_fmt(w->v->arena, "%s", at->path);
     t->dtype = pt->dtype;
     t->ndim = pt->ndim;
     memcpy(t->shape, pt->shape, sizeof t->shape);
@@ -136,55 +149,93 @@ static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const c
     t->map = map_of(w->v, pt);
 }
 
-static void walk(struct view_walk *w, const struct pk *v, const char *name, int depth);
-
-static void walk_below(struct view_walk *w, const struct pk *v, const char *name, const struct pk *key, uint32_t i,
-                       int depth)
+static void take_unread(struct view_walk *w, const char *why, const struct view_place *at)
 {
-    struct strbuf sb = {0};
+    struct view_unread *u;
 
-    if (*name)
-        strbuf_addf(&sb, "%s.", name);
-    if (!key)
-        strbuf_addf(&sb, "%u", i);
-    else if (pk_as_str(key))
-        strbuf_addf(&sb, "%s", pk_as_str(key));
-    else
-        pk_text(key, &sb);
-    walk(w, v, sb.buf, depth + 1);
-    strbuf_free(&sb);
+    if (!wanted(w->in, at->name))
+        return;
+    ARRAY_ROOM(w->v->unread, w->cap_unread, w->v->n_unread + 1);
+    u = &w->v->unread[w->v->n_unread++];
+    *u = (struct view_unread){ kept_name(w, at), arena_fmt(w->v->arena, "%s", at->path),
+                               arena_fmt(w->v->arena, "%s", why) };
+    if (w->r)
+        report_add(w->r, SEV_ERROR, "unread", w->v->path, ERR_NO_BYTE, u->name, "is not read: %s", why);
 }
 
-static void walk(struct view_walk *w, const struct pk *v, const char *name, int depth)
+static void take_plain(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
+    struct source_value *x;
+
+    if (!wanted(w->in, at->name))
+        return;
+    x = arena_alloc(w->v->arena, sizeof *x);
+    *x = (struct source_value){ .name = arena_fmt(w->v->arena, "%s", at->path), .tree = v };
+    ARRAY_ROOM(w->v->plain, w->cap_plain, w->v->n_plain + 1);
+    w->v->plain[w->v->n_plain++] = x;
+}
+
+static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at);
+
+static void walk_below(struct view_walk *w, const struct pk *v, const struct view_place *at, const struct pk *key,
+                       uint32_t i)
+{
+    struct strbuf name = {0}, path = {0};
+
+    if (at->depth) {
+        strbuf_addf(&name, "%s.", at->name);
+        strbuf_addf(&path, "%s.", at->path);
+    }
+    if (!key)
+        strbuf_addf(&name, "%u", i);
+    else if (pk_as_str(key))
+        strbuf_addf(&name, "%s", pk_as_str(key));
+    else
+        pk_text(key, &name);
+    if (key)
+        pk_text(key, &path);
+    else
+        strbuf_addf(&path, "%u", i);
+    walk(w, v, &(struct view_place){ name.buf, path.buf, at->depth + 1 });
+    strbuf_free(&name);
+    strbuf_free(&path);
+}
+
+/* Tensors, what bears one and is not read, and plain values: nothing of the tree is passed over. */
+static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at)
+{
+    struct strbuf why = {0};
     struct pt_tensor t;
     struct pk **item;
     uint32_t n;
 
-    if (!v || depth > MAX_DEPTH || ++w->visits > MAX_VISITS) {
+    if (!v || at->depth > MAX_DEPTH || ++w->visits > MAX_VISITS) {
         w->too_many |= v != NULL;
         return;
     }
-    if (pt_tensor(w->v->pt, v, &t)) {
-        take_tensor(w, &t, name);
-        return;
-    }
-    if ((item = pk_pairs(v, &n)))
+    if (pt_tensor(w->v->pt, v, &t))
+        take_tensor(w, &t, at);
+    else if ((item = pk_pairs(v, &n)) && n)
         for (uint32_t i = 0; i < n && !w->too_many; i++)
-            walk_below(w, item[2 * i + 1], name, item[2 * i], i, depth);
-    else if ((item = pk_items(v, &n)))
+            walk_below(w, item[2 * i + 1], at, item[2 * i], i);
+    else if ((item = pk_items(v, &n)) && n)
         for (uint32_t i = 0; i < n && !w->too_many; i++)
-            walk_below(w, item[i], name, NULL, i, depth);
+            walk_below(w, item[i], at, NULL, i);
+    else if (pt_unread(w->v->pt, v, &why))
+        take_unread(w, why.buf, at);
+    else
+        take_plain(w, v, at);
+    strbuf_free(&why);
 }
 
-static int list_pt(struct view *v, const struct inspect *in, struct err *e)
+static int list_pt(struct view *v, const struct inspect *in, struct report *r, struct err *e)
 {
-    struct view_walk w = { .v = v, .in = in };
+    struct view_walk w = { .v = v, .in = in, .r = r };
     int file = files_add_path(v->files, v->path, e);
 
     if (file < 0 || !(v->pt = pt_open(v->files, file, e)))
         return -1;
-    walk(&w, pt_root(v->pt), "", 0);
+    walk(&w, pt_root(v->pt), &(struct view_place){ "", "", 0 });
     if (w.too_many) {
         err_data(e, v->path, ERR_NO_BYTE, "the pickle is nested deeper than %d levels or has more than %d values",
                  MAX_DEPTH, MAX_VISITS);
@@ -275,7 +326,7 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
     if (view_is_file(path)) {
         v->files = files_new();
         v->arena = arena_new(0);
-        rc = str_ends(path, ".h5") ? list_h5(v, in, e) : list_pt(v, in, e);
+        rc = str_ends(path, ".h5") ? list_h5(v, in, e) : list_pt(v, in, r, e);
     } else {
         v->source = open_source(path, in, r, e);
         rc = v->source ? 0 : -1;
@@ -392,6 +443,7 @@ void view_close(struct view *v)
         files_free(v->files);
     arena_free(v->arena);
     free(v->plain);
+    free(v->unread);
     free(v->tensor);
     free(v->path);
     free(v);
@@ -399,7 +451,7 @@ void view_close(struct view *v)
 
 int view_check_match(const struct inspect *in, const struct view *v, struct err *e)
 {
-    if (v->n_all > 0 || v->n_plain > 0 || !in->glob)
+    if (v->n_all > 0 || (v->source && v->n_plain > 0) || v->n_unread > 0 || !in->glob)
         return 0;
     err_data(e, v->path, ERR_NO_BYTE, "no tensor matches '%s'", in->glob);
     return -1;
@@ -408,7 +460,8 @@ int view_check_match(const struct inspect *in, const struct view *v, struct err 
 int view_find(const struct view *v, const char *name, int state)
 {
     for (int i = 0; i < v->n_known; i++)
-        if (v->tensor[i].state == state && strcmp(v->tensor[i].name, name) == 0)
+        if (v->tensor[i].state == state && (strcmp(v->tensor[i].name, name) == 0 ||
+                                            (v->tensor[i].path && strcmp(v->tensor[i].path, name) == 0)))
             return i;
     return -1;
 }

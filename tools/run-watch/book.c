@@ -15,6 +15,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
 
 /* The longest that another may have it: it sends alarms meanwhile, each in half a minute. */
 enum { LOCK_WAIT_S = 120 };
@@ -128,7 +129,7 @@ json_t *book_part(struct book *b, const char *name)
 
 int book_save(struct book *b, struct err *e)
 {
-    char *text = json_dumps(b->all, JSON_INDENT(1) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    char *text = text_dump(b->all, JSON_INDENT(1) | JSON_SORT_KEYS);
     char *left = str_fmt("%s.%ld.part", b->path, (long)getpid());
     int rc;
 

@@ -22,6 +22,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
+#include "libcommon/base/text.h"
 #include "libcommon/layout/layout.h"
 
 static char scratch[] = "/tmp/shardkit-base-XXXXXX";
@@ -154,6 +155,34 @@ static void values_of_8_bits(void **state)
 
         if (!(v == cases[i].value || (isnan(v) && isnan(cases[i].value))))
             fail_msg("%s %02x: got %g, want %g", dtype_name(cases[i].t), cases[i].bits, v, cases[i].value);
+    }
+}
+
+/* Every double comes back from its text, and what a person wrote stays as written. */
+static void reals_round_trip(void **state)
+{
+    static const struct { double v; const char *text; } cases[] = {
+        { 0.1, "0.1" }, { 1e-8, "1e-8" }, { 3, "3.0" }, { 1.0 / 3, "0.3333333333333333" }, { -0.0, "-0.0" },
+        { 5.82076609134674e-11, "5.82076609134674e-11" }, { 0x1p-1074, "4.94065645841247e-324" },
+        { 0.1 + 0.2, "0.30000000000000004" }, { 1.7976931348623157e308, "1.7976931348623157e308" },
+    };
+    json_t *o = json_pack("{s:s, s:b, s:b, s:[f,i,n]}", "e\"0.10e\\", "1.50e+3 \" 2.0", "t", 1, "f", 0, "list", 2.5, 7);
+    char *text = text_dump(o, JSON_COMPACT | JSON_SORT_KEYS), *plain = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
+
+    (void)state;
+    assert_string_equal(text, plain);
+    free(text);
+    free(plain);
+    json_decref(o);
+    assert_null(text_dump(NULL, 0));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = json_real(cases[i].v);
+
+        text = text_dump(v, JSON_ENCODE_ANY);
+        assert_string_equal(text, cases[i].text);
+        assert_true(strtod(text, NULL) == cases[i].v);
+        free(text);
+        json_decref(v);
     }
 }
 
@@ -348,6 +377,7 @@ int main(void)
         cmocka_unit_test(nearest_words), cmocka_unit_test(natural_order),
         cmocka_unit_test(arenas_have_a_ceiling), cmocka_unit_test(bf16_rounds_to_even),
         cmocka_unit_test(values_of_every_type), cmocka_unit_test(values_of_8_bits),
+        cmocka_unit_test(reals_round_trip),
         cmocka_unit_test(replace_is_whole_or_nothing),
         cmocka_unit_test(windows_and_short_files), cmocka_unit_test(folders_go_without_following_links),
         cmocka_unit_test(paths), cmocka_unit_test(names_are_found_among_many),
