@@ -72,7 +72,7 @@ static int take_verbose(void *into, const char *value, struct err *e)
 }
 
 #define ASKED_ROWS                                                                      \
-    { "help", .help = "this text", .asked = OPTION_ASKED_HELP },                        \
+    { "help", 'h', .help = "this text", .asked = OPTION_ASKED_HELP },                   \
     { "version", .help = "version, compiler and libraries", .asked = OPTION_ASKED_VERSION },                \
     { "completion", 0, "WHAT", "print what bash or zsh completes (list: all names; man: the page)",        \
       .words = "bash zsh list man", .size = sizeof(int), .asked = OPTION_ASKED_BASH }

@@ -173,7 +173,8 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv)
 {
     for (argv++; *argv && strcmp(*argv, "--") != 0; argv++)
         OPTION_EACH(o, g, r)
-            if (r->asked && !r->arg && str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0)
+            if (r->asked && !r->arg && ((str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0) ||
+                                        ((*argv)[0] == '-' && r->letter && (*argv)[1] == r->letter && !(*argv)[2])))
                 return r->asked;
     return OPTION_ASKED_WORK;
 }

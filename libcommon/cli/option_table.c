@@ -99,6 +99,22 @@ const struct option_row *option_meant(const struct option_table *o, const char *
     return r ? r : option_at_short(o, name, NULL).row;
 }
 
+/* The only name whose last words these are, or NULL. */
+static const char *ends_with(const char *words, const char *const *known, int n)
+{
+    char *end = str_fmt("-%s", words);
+    const char *found = NULL;
+    int several = 0;
+
+    for (int i = 0; i < n; i++)
+        if (str_ends(known[i], end)) {
+            several += found != NULL;
+            found = known[i];
+        }
+    free(end);
+    return several ? NULL : found;
+}
+
 const char *option_nearest(const struct option_table *o, const char *name)
 {
     const char **known, *near;
@@ -115,7 +131,9 @@ const char *option_nearest(const struct option_table *o, const char *name)
     OPTION_EACH(o, g, r)
         if (r->kind != OPTION_REFUSED)
             known[n++] = r->name;
-    near = parse_nearest(folded, known, n);
+    near = ends_with(folded, known, n);         /* "--tp" is --target-tp before it is a mistyped name of two letters */
+    if (!near)
+        near = parse_nearest(folded, known, n);
     for (int i = 0; i < n && !near; i++)        /* "--micro-batch" is no typo, only short */
         if (strlen(folded) > 2 && str_starts(known[i], folded))
             near = known[i];

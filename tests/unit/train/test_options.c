@@ -489,7 +489,7 @@ static void test_parallel(void **state)
 static void test_model(void **state)
 {
     (void)state;
-    refuse(RUN, NULL, 1, "no --num-layers given");
+    refuse(RUN, NULL, 1, "4 options are missing: --num-layers, --hidden-size, --num-attention-heads, --seq-length");
     accept(RUN "--load ckpt", NULL, 1);         /* the checkpoint will say */
     refuse("--num-layers 4 --hidden-size 65 --num-attention-heads 4 --seq-length 8 " RUN, NULL, 1,
            "--hidden-size 65 is no multiple of --num-attention-heads 4");
@@ -511,7 +511,8 @@ static void test_complete(void **state)
     (void)state;
     accept(RUN "--load ckpt --num-layers 4", NULL, 1);
     assert_int_equal(options_check(&o, 1, OPTIONS_COMPLETE, &e), -1);
-    assert_string_equal(e.msg, "no --hidden-size given, and the checkpoint does not say it");
+    assert_string_equal(e.msg, "3 options are missing that the checkpoint does not give: "
+                        "--hidden-size, --num-attention-heads, --seq-length");
     err_clear(&e);
     o.hidden_size = 64;
     OPTS_MARK(&o, hidden_size);

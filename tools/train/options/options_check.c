@@ -44,6 +44,36 @@ static int missing(const struct train_opts *o, enum options_stage stage, const c
     return -1;
 }
 
+/* Several that are missing in one message; of a single one the check that needs it says more. */
+static int check_missing(const struct train_opts *o, enum options_stage stage, struct err *e)
+{
+    const bool later = stage == OPTIONS_BEFORE_LOAD && o->load, train = !o->preflight;
+    const struct { bool missing; const char *what; } need[] = {
+        { !later && !o->num_layers, "--num-layers" },
+        { !later && !o->hidden_size, "--hidden-size" },
+        { !later && !o->num_attention_heads, "--num-attention-heads" },
+        { !later && !o->seq_length, "--seq-length" },
+        { !o->load && !o->pad_vocab_size_to && !o->vocab_size && !o->vocab_file && !o->merge_file &&
+          !o->tokenizer_name_or_path && !o->tokenizer_type,
+          "--vocab-size (or --tokenizer-name-or-path, or --vocab-file and --merge-file)" },
+        { train && !o->micro_batch_size, "--micro-batch-size" },
+        { train && !o->train_samples && !o->train_iters, "--train-samples (or --train-iters)" },
+        { train && !o->eval_only && !OPTS_GIVEN(o, lr), "--lr" },
+        { train && !o->eval_only && !o->data_path.n && !o->train_weighted_split_paths.n &&
+          !o->train_weighted_split_paths_path, "--data-path (or --train-weighted-split-paths)" },
+    };
+    struct strbuf list = {0};
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++)
+        if (need[i].missing)
+            strbuf_addf(&list, "%s%s", n++ ? ", " : "", need[i].what);
+    if (n > 1)
+        err_usage(e, "%d options are missing%s: %s", n, o->load ? " that the checkpoint does not give" : "", list.buf);
+    strbuf_free(&list);
+    return n > 1 ? -1 : 0;
+}
+
 /* by == 0 and value == 0 are not known yet. */
 static int divides(const char *name, int64_t value, const char *by_name, int64_t by, struct err *e)
 {
@@ -460,7 +490,7 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
     /* Devices alone: nothing else need be known. */
     if (o->preflight && !o->num_layers && !o->load)
         return 0;
-    if (check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)
+    if (check_missing(o, stage, e) < 0 || check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)
         return -1;
     if (o->preflight) {
         o->micro_batch_size = o->micro_batch_size ? o->micro_batch_size : 1;

@@ -313,6 +313,8 @@ static const struct option_row refused_rows[] = {
     REFUSED("batch-size", "use --micro-batch-size")
     REFUSED("warmup", "use --lr-warmup-fraction")
     REFUSED("model-parallel-size", "use --tensor-model-parallel-size")
+    REFUSED("tp", "use --tensor-model-parallel-size") REFUSED("pp", "use --pipeline-model-parallel-size")
+    REFUSED("dp", "it follows: ranks / tensor-model-parallel size / pipeline-model-parallel size")
     REFUSED("deepscale", "use --deepspeed") REFUSED("deepscale-config", "use --deepspeed-config")
     REFUSED("bert*", "BERT models are not supported")
     REFUSED("ict*", "retrieval models are not supported")
