@@ -518,6 +518,15 @@ int files_add_record(struct files *f, const struct record *record)
     return i;
 }
 
+void files_set_crc(struct files *f, int record, uint32_t crc, const char *from)
+{
+    struct record *r = table_at(&f->record, record);
+
+    r->crc = crc;
+    r->has_crc = true;
+    r->crc_from = from;
+}
+
 int files_n_records(const struct files *f)
 {
     return f->record.n;

@@ -32,6 +32,7 @@ struct record {
     uint32_t crc;
     bool has_crc;               /* false: the writer stored none */
     const char *name;           /* "data/3"; lives as long as the files */
+    const char *crc_from;       /* the other file that records the CRC, "manifest.json"; NULL: its own */
 };
 
 struct files;
@@ -87,6 +88,8 @@ MUST_CHECK int files_copy(struct files *f, int file, const char *path, struct er
 
 /* Add a copy of it; returns its number. */
 int files_add_record(struct files *f, const struct record *record);
+/* Give a record the CRC that another file records, where its own has none. Not while other threads read. */
+void files_set_crc(struct files *f, int record, uint32_t crc, const char *from);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
 /* Read part of a record through an extent-relative offset; no CRC check. */

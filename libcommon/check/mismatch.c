@@ -445,9 +445,10 @@ void mismatch_sample(const struct source *s, const struct mismatch_opts *o, stru
 
 bool mismatch_is(const struct finding *f)
 {
-    static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments" };
+    static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments",
+                                         "file_crc", "file_size", "file_missing", "file_unlisted" };
 
-    for (int i = 0; i < 5; i++)
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(f->code, codes[i]) == 0)
             return true;
     return false;

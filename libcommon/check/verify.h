@@ -63,8 +63,10 @@ void verify_runs_free(struct verify_runs *l);
 /* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 /*
- * An open folder's files against its manifest, as far as no record's CRC covers them, which whoever reads the record
- * checks: headers, configuration. Only these bytes are read. 0 without a manifest; -1 when reading fails.
+ * Compare an open folder's files with its manifest as far as no record's CRC covers them, which everything that reads
+ * the record compares: headers, pickles, configuration. Only these bytes are read. Findings "file_crc", "file_size",
+ * "file_missing", "file_unlisted": ERROR, or WARNING of a source that was opened with accept_mismatch. 0 without a
+ * manifest; -1 when reading fails.
  */
 MUST_CHECK int verify_listed(struct source *s, struct report *r, struct err *e);
 

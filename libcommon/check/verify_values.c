@@ -440,7 +440,19 @@ static int check_listed(struct source *s, const struct scan_item *item, int n_it
 
 int verify_listed(struct source *s, struct report *r, struct err *e)
 {
-    return check_listed(s, NULL, 0, r, e);
+    struct report *found = report_new();
+    int rc = check_listed(s, NULL, 0, found, e);
+
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        /* A note that lies next to a checkpoint goes nowhere. */
+        if (f->severity == SEV_WARNING)
+            continue;
+        report_add(r, s->accept_mismatch ? SEV_WARNING : f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(found);
+    return rc;
 }
 
 static void check_manifest(struct values *v)

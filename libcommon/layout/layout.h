@@ -127,6 +127,8 @@ struct source {
     struct source_stack *stack;
     int n_held;
     struct pt **held;           /* handles of containers inside files that trees need; closed with the source */
+    bool weights_only;          /* opened with no_optimizer */
+    bool accept_mismatch;       /* opened with it */
     struct source_names *names; /* for source_param() and source_file(), the arena's; NULL: they compare all */
 };
 

@@ -421,6 +421,25 @@ static void check_records(const struct source *s, struct param *p, int st, struc
     p->has_digest[st] = false;          /* said */
 }
 
+/* A tensor that is one whole record of a file without checksums: its digest is the record's CRC. */
+static void give_crc(const struct source *s, const struct param *p, int st)
+{
+    const struct tmap *m = p->state[st];
+    const struct extent *x = m->n_slices == 1 && m->slice[0].n_extents == 1 ? m->slice[0].extent : NULL;
+    const struct record *rec = x && !tmap_scatters(m) ? files_record(s->files, x->record) : NULL;
+
+    if (rec && !rec->has_crc && x->at == 0 && x->len == rec->len && m->len == rec->len)
+        files_set_crc(s->files, x->record, p->digest[st], MANIFEST_NAME);
+}
+
+void manifest_give_crcs(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (s->param[i].state[st] && s->param[i].has_digest[st])
+                give_crc(s, &s->param[i], st);
+}
+
 static void take_tensor(struct source *s, const json_t *t, bool weights_only, const char *file, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
@@ -487,21 +506,28 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
     return crcs;
 }
 
-/* The CRC of a whole file: known runs, and what lies between them. */
-static int sum_file(struct summing *x, const struct manifest_run *run, int n_runs, struct err *e)
+/* The first run that is not of an earlier file. */
+static int first_run(const struct manifest_run *run, int n_runs, int file)
 {
-    uint64_t size = files_size(x->files, x->file), at = 0;
     int i = 0, hi = n_runs;
 
-    while (i < hi) {                    /* the first that is not of an earlier file */
+    while (i < hi) {
         int mid = i + (hi - i) / 2;
 
-        if (run[mid].file < x->file)
+        if (run[mid].file < file)
             i = mid + 1;
         else
             hi = mid;
     }
-    for (; i < n_runs && run[i].file == x->file; i++) {
+    return i;
+}
+
+/* The CRC of a whole file: known runs, and what lies between them. */
+static int sum_file(struct summing *x, const struct manifest_run *run, int n_runs, struct err *e)
+{
+    uint64_t size = files_size(x->files, x->file), at = 0;
+
+    for (int i = first_run(run, n_runs, x->file); i < n_runs && run[i].file == x->file; i++) {
         if (sum_range(x, at, run[i].at, e) < 0)
             return -1;
         crc_sum_add(&x->sum, size, run[i].at, run[i].len, run[i].crc);
@@ -516,6 +542,35 @@ struct manifest_known {
     char *buf;
 };
 
+/*
+ * Of a source without its optimizer: is more of the file unread than headers and pickles? Nothing of it goes anywhere,
+ * and to read it would take as long as to convert the optimizer.
+ */
+static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
+{
+    enum { AROUND_MAX = 16 << 20 };
+    uint64_t known = 0;
+
+    if (!s->weights_only)
+        return false;
+    for (int i = first_run(k->run, k->n_runs, file); i < k->n_runs && k->run[i].file == file; i++)
+        known += k->run[i].len;
+    return files_size(s->files, file) - known > AROUND_MAX;
+}
+
+/* A member of an archive, whose files all have numbers. */
+static int find_member(const struct source *s, const char *name)
+{
+    for (int i = 0; i < files_count(s->files); i++) {
+        const char *shown = files_name(s->files, i);
+        const size_t n = strlen(shown), len = strlen(name);
+
+        if (n > len && strcmp(shown + n - len, name) == 0 && (shown[n - len - 1] == '/' || shown[n - len - 1] == ':'))
+            return i;
+    }
+    return -1;
+}
+
 /* A file that is none of the layout's, but lay in the folder when the manifest was made: its number, or -1. */
 static int find_beside(struct source *s, const char *name)
 {
@@ -526,6 +581,8 @@ static int find_beside(struct source *s, const char *name)
 
     if (name[0] == '/' || strstr(name, ".."))
         return -1;
+    if (lstat(s->path, &st) == 0 && S_ISREG(st.st_mode))
+        return find_member(s, name);
     path = path_join(s->path, name);
     if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
         file = files_add_path(s->files, path, &ignored);
@@ -547,6 +604,8 @@ static int check_file(struct source *s, const json_t *t, const struct manifest_k
         return 0;
     }
     x.file = f ? f->file : find_beside(s, name);
+    if (x.file < 0 && s->weights_only)      /* the layout reports what is missing of the weights */
+        return 0;
     if (x.file < 0) {
         report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
         return 0;
@@ -557,6 +616,8 @@ static int check_file(struct source *s, const json_t *t, const struct manifest_k
                    "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
+    if (is_left_out(s, x.file, k))
+        return 0;
     if (sum_file(&x, k->run, k->n_runs, e) < 0)
         return -1;
     if (x.sum.acc != crc)
@@ -572,12 +633,16 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
     json_array_foreach(list, i, t)
         json_object_set_new(known, json_string_value(json_object_get(t, "name")), json_true());
-    for (int k = 0; k < s->n_files; k++)
-        /* People put a README or a tokenizer beside a model. */
-        if (strcmp(s->file[k].name, MANIFEST_NAME) != 0 && !json_object_get(known, s->file[k].name) &&
-            !(s->kind == LAYOUT_HF && s->file[k].cls != FILE_WEIGHTS))
-            report_add(r, SEV_ERROR, "file_unlisted", files_name(s->files, s->file[k].file), ERR_NO_BYTE, NULL,
+    for (int k = 0; k < s->n_files; k++) {
+        const struct source_file *f = &s->file[k];
+        /* People put notes next to a checkpoint, and a README or a tokenizer next to a model. */
+        const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
+
+        if (strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
+            !(s->kind == LAYOUT_HF && f->cls != FILE_WEIGHTS))
+            report_add(r, severity, "file_unlisted", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
                        "is not in the manifest");
+    }
     json_decref(known);
 }
 

@@ -36,6 +36,13 @@ MUST_CHECK int manifest_write(const struct sink *k, struct plan *p, const char *
 MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e);
 
 /*
+ * After manifest_load(), for everything that makes a result of the source: the digest of a tensor that is one whole
+ * record of a file without checksums (HDF5) becomes the record's CRC, so a plan that reads it compares it, whatever it
+ * makes of the elements.
+ */
+void manifest_give_crcs(const struct source *s);
+
+/*
  * For a form whose tensors have one state each: their digests, an object {NAME: number}, empty
  * without a manifest; json_decref() it. NULL: it is damaged, *e says how.
  */

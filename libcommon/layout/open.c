@@ -672,6 +672,8 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     s->arena = arena_new(0);
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();
+    s->weights_only = o && o->no_optimizer;
+    s->accept_mismatch = o && o->accept_mismatch;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     if (list_path(s, path, o && o->piped, &l, r, e) < 0)
         goto out;

@@ -488,8 +488,13 @@ static int check_record(const struct plan *p, int record, struct err *e)
     if (crc == r->crc)
         return 0;
     reader = reader_of(p, record);
-    err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
-             r->name, crc, r->crc, reader ? ", read for " : "", reader ? reader : "");
+    if (r->crc_from)
+        err_data(e, files_name(p->files, r->file), r->at, "record %s has crc %08x, %s lists %08x: a file was changed "
+                 "or exchanged; --accept-mismatch goes on all the same, and so does a folder without its manifest",
+                 r->name, crc, r->crc_from, r->crc);
+    else
+        err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
+                 r->name, crc, r->crc, reader ? ", read for " : "", reader ? reader : "");
     return -1;
 }
 

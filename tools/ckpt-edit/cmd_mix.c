@@ -8,6 +8,7 @@
 
 #include "libcommon/layout/edit/edit_mix.h"
 #include "tools/ckpt-edit/ckptedit.h"
+#include "tools/common/convert_cli.h"
 
 /* ---- the folders' parts ---- */
 
@@ -72,7 +73,7 @@ static int open_others(const struct ckptedit *j, struct edit_mix *m, struct err 
 
     for (int i = 0; i < j->n_args; i++) {
         m->part[i + 1].s = source_open(j->arg[i], &so, NULL, e);
-        if (!m->part[i + 1].s)
+        if (!m->part[i + 1].s || convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
             return -1;
     }
     return 0;

@@ -12,6 +12,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/convert/rehearsal.h"
+#include "libcommon/layout/manifest.h"
 
 static void warn(void *ctx, const char *text)
 {
@@ -44,14 +45,12 @@ static const struct finding *first_error(const struct report *r)
     return NULL;
 }
 
-int convert_cli_check(const struct cli *cli, const struct source *s, struct report *r, struct err *e)
+/* Print the warnings. -1 and the first error, with what accepts it. */
+static int warn_or_fail(const struct cli *cli, const struct report *r, struct err *e)
 {
-    const struct mismatch_opts o = { .accept = cli->accept_mismatch };
     const struct finding *first;
     size_t len;
 
-    if (!first_error(r))
-        mismatch_sample(s, &o, r);
     cli_warn_findings(cli, r);
     if (report_first_error(r, e) == 0)
         return 0;
@@ -62,6 +61,32 @@ int convert_cli_check(const struct cli *cli, const struct source *s, struct repo
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
     return -1;
+}
+
+int convert_cli_check(const struct cli *cli, struct source *s, struct report *r, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = cli->accept_mismatch };
+
+    if (!cli->accept_mismatch)
+        manifest_give_crcs(s);
+    if (!first_error(r) && verify_listed(s, r, e) < 0)
+        return -1;
+    if (!first_error(r))
+        mismatch_sample(s, &o, r);
+    return warn_or_fail(cli, r, e);
+}
+
+int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e)
+{
+    struct report *r = report_new();
+    int rc;
+
+    s->accept_mismatch = cli->accept_mismatch;
+    if (!cli->accept_mismatch)
+        manifest_give_crcs(s);
+    rc = verify_listed(s, r, e) < 0 ? -1 : warn_or_fail(cli, r, e);
+    report_free(r);
+    return rc;
 }
 
 void convert_cli_say(const struct cli *given, const char *out, const char *what, const struct convert_result *r)

@@ -23,10 +23,13 @@
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape);
 struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
 /*
- * An input that was opened with the findings `r`: look whether its files are of one save (mismatch.h), print the
- * warnings. 0, or -1 and the first error, with the option that accepts it where there is one.
+ * An input that was opened with the findings `r`: check whether its files are those that its manifest lists
+ * (verify_listed()) and of one save (mismatch.h), print the warnings. 0, or -1 and the first error, with the option
+ * that accepts it where there is one.
  */
-MUST_CHECK int convert_cli_check(const struct cli *cli, const struct source *s, struct report *r, struct err *e);
+MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, struct report *r, struct err *e);
+/* The first half alone, of an input that was opened without a report. */
+MUST_CHECK int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e);
 /* One line: what `out` is now ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or why there is nothing to tell. */
 void convert_cli_say(const struct cli *cli, const char *out, const char *what, const struct convert_result *r);
 /* The same for --json: add what became of the conversion to `o`. */

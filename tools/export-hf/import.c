@@ -117,7 +117,7 @@ int job_import(struct export_job *j)
         o.spool_dir = j->cli.dry_run ? NULL : parent;
         s = hf_source_open(j->in, &o, notes, &e);
     }
-    if (s)
+    if (s && convert_cli_listed(&j->cli, s, &e) == 0)
         rc = import(j, s, notes, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

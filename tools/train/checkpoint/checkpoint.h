@@ -113,7 +113,7 @@ void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* Belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /*
- * Are its files of one save (mismatch.h), and a model folder's as its manifest lists them? For one rank. WARNINGs where
+ * Are its files of one save (mismatch.h), and as its manifest lists them (verify.h)? For one rank. WARNINGs where
  * the opener accepted that, -1 and ERR_DATA otherwise.
  */
 MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e);

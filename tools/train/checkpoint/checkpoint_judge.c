@@ -8,9 +8,7 @@
 
 static const char *way_on(const struct finding *f)
 {
-    return mismatch_is(f) ? ", --accept-mismatch goes on all the same"
-         : !strcmp(f->code, "file_crc") || !strcmp(f->code, "file_size")
-         ? "; if it was changed on purpose, remove manifest.json" : "";
+    return mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "";
 }
 
 int checkpoint_judge(const struct report *r, const char *path, struct report *notes, struct err *e)
@@ -39,7 +37,7 @@ int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, 
 {
     const struct mismatch_opts o = { .accept = c->accept_mismatch };
     struct report *found = report_new();
-    int rc = c->src->kind == LAYOUT_HF ? verify_listed(c->src, found, e) : 0;
+    int rc = verify_listed(c->src, found, e);
 
     mismatch_sample(c->src, &o, found);
     if (rc == 0)

@@ -14,6 +14,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/manifest.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
 
@@ -496,6 +497,8 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c = xcalloc(1, sizeof *c);
     c->arena = arena_new(0);
     c->src = source_open(path, &so, found, e);
+    if (c->src && !from->accept_mismatch)
+        manifest_give_crcs(c->src);             /* on all ranks: their plans are the same */
     if (!c->src || checkpoint_judge(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);
