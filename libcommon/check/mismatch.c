@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/optim_groups.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
@@ -208,18 +209,61 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
  * Both moments are sums over the same gradients, with weights (1-b1) b1^k and (1-b2) b2^k, so by
  * Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq, whatever the
  * gradients were: 1.36 for 0.9 and 0.95. Moments of different elements break that nearly everywhere.
+ * 0: these settings have no such bound.
  */
-static double most_of(const struct source *s)
+static double most_of(const struct pk *settings)
 {
     uint32_t n = 0;
-    struct pk **group = pk_items(s->run.param_groups, &n), **beta;
+    struct pk **beta = pk_items(pk_get(settings, "betas"), &n);
     double b1, b2;
 
-    beta = n ? pk_items(pk_get(group[0], "betas"), &n) : NULL;
     if (!beta || n != 2 || !pk_as_double(beta[0], &b1) || !pk_as_double(beta[1], &b2) ||
         !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
         return 0;
     return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
+}
+
+/* The loosest bound of a list of settings; 0 where one of them has none. */
+static double most_of_all(const struct pk *list)
+{
+    uint32_t n = 0;
+    struct pk **group = pk_items(list, &n);
+    double most = 0;
+
+    for (uint32_t g = 0; group && g < n; g++) {
+        const double bound = most_of(group[g]);
+
+        if (bound == 0)
+            return 0;
+        most = fmax(most, bound);
+    }
+    return most;
+}
+
+/*
+ * The bound of each parameter: that of its group's betas. Where the source does not list who is in which group the
+ * loosest bound of all groups holds for every parameter. Caller frees.
+ */
+static double *bounds_of(const struct source *s)
+{
+    double *most = xcalloc((size_t)s->n_params + 1, sizeof *most);
+    const double loosest = most_of_all(s->run.param_groups);
+    struct arena *a = arena_new(0);
+    struct optim_groups groups;
+    struct err e = {0};
+    const bool known = optim_groups_read(s, a, &groups, &e) == 0 && groups.n && groups.how != OPTIM_GROUPS_BY_RULE;
+
+    for (int i = 0; i < s->n_params; i++)
+        most[i] = loosest;
+    for (int g = 0; known && g < groups.n; g++)
+        for (int i = 0; i < groups.group[g].n; i++) {
+            const struct param *p = source_param(s, groups.group[g].param[i]);
+
+            if (p)
+                most[p - s->param] = most_of(groups.group[g].options);
+        }
+    arena_free(a);
+    return most;
 }
 
 static float f32_at(const uint8_t *bytes, uint64_t i)
@@ -324,10 +368,10 @@ static bool masters_differ(const struct source *s, const struct param *p)
     return differ[1] && !differ[0];
 }
 
-static void sample_param(const struct source *s, const struct param *p, const struct mismatch_opts *o,
+static void sample_param(const struct source *s, const struct param *p, double most, const struct mismatch_opts *o,
                          struct sampled *out)
 {
-    struct sampler m = { .s = s, .p = p, .most = most_of(s), .signs = !o->moments_only, .out = out };
+    struct sampler m = { .s = s, .p = p, .most = most, .signs = !o->moments_only, .out = out };
 
     out->moments_file = -1;
     if (!o->moments_only) {
@@ -396,14 +440,16 @@ static void tell_single(const struct source *s, const struct sampled *v, struct 
 static void sample_all(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     struct sampled *v = xcalloc((size_t)s->n_params + 1, sizeof *v);
+    double *most = bounds_of(s);
     int threads = o->threads > 0 ? o->threads : THREADS_DEFAULT;
 
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < s->n_params; i++)
-        sample_param(s, &s->param[i], o, &v[i]);
+        sample_param(s, &s->param[i], most[i], o, &v[i]);
     tell_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     tell_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     tell_single(s, v, r);
+    free(most);
     free(v);
 }
 
