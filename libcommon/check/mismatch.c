@@ -16,6 +16,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/optim_groups.h"
+#include "libcommon/layout/verdict.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
@@ -157,8 +158,12 @@ struct sampled {
     enum severity severity;             /* of the weights' worst piece; NOTE: all is well */
     struct mismatch_count weights;
     int weights_file, masters_file;
-    uint64_t n_moments, n_negative, n_large;
+    uint64_t n_moments, n_large;
     int moments_file;                   /* -1: all is well */
+    struct values values[STATE_N];      /* odd ones of the worst piece of a state, n_read elements, in a file */
+    uint64_t n_read[STATE_N];
+    int values_file[STATE_N];
+    uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* elements on which copies disagree, of those compared */
 };
 
 struct sampler {
@@ -166,7 +171,7 @@ struct sampler {
     const struct param *p;
     bool masters_differ;                /* between tensor ranks, while the weights agree */
     double most;                        /* exp_avg^2 / exp_avg_sq; 0: not known */
-    bool signs;                         /* look at those of second moments */
+    bool all;                           /* not the moments' bound alone */
     struct sampled *out;
 };
 
@@ -178,6 +183,21 @@ static int file_of(const struct source *s, const struct extent *x)
 static const struct tmap *weights_of(const struct param *p)
 {
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy;
+}
+
+/* Count what no value should be among n elements of a state; the piece with most of them is kept. */
+static void sample_values(struct sampler *m, enum state st, enum dtype t, const void *bytes, uint64_t n, int file)
+{
+    struct values v = {0}, *worst = &m->out->values[st];
+
+    if (!m->all)
+        return;
+    values_add(&v, t, bytes, n * (uint64_t)dtype_size(t), st == STATE_EXP_AVG_SQ);
+    if (v.n_nan + v.n_inf + v.n_negative <= worst->n_nan + worst->n_inf + worst->n_negative)
+        return;
+    *worst = v;
+    m->out->n_read[st] = n;
+    m->out->values_file[st] = file;
 }
 
 /* Weights and masters of slice k, or of the tensor, from element `first` on, n of them; `x` is the masters' piece. */
@@ -193,9 +213,9 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
     if (!w || !mismatch_can_compare(w, f) || from->n_extents == 0 ||
         values_read(m->s->files, w, k, first, n, weights) < 0 || values_read(m->s->files, f, k, first, n, masters) < 0)
         return;
+    sample_values(m, STATE_BF16, w->dtype, weights, n, file_of(m->s, from->extent));
+    sample_values(m, STATE_FP32, f->dtype, masters, n, file_of(m->s, x));
     mismatch_compare(&c, w->dtype, weights, masters, n);
-    /* A single odd value is damage rather: its record's checksum is the one to tell of it. */
-    c.n_far = rule == MISMATCH_NEAR ? c.n_far : 0;
     severity = mismatch_judge(&c, rule);
     if (severity < m->out->severity || c.n_differ * max_u64(worst->n, 1) <= worst->n_differ * c.n)
         return;
@@ -287,21 +307,20 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
 {
     const struct tmap *v = m->p->state[STATE_EXP_AVG_SQ], *a = m->p->state[STATE_EXP_AVG];
     uint8_t sq[SAMPLE * 4], avg[SAMPLE * 4];
-    uint64_t n_negative = 0, n_large = 0;
+    uint64_t n_large = 0;
     bool both = a && a->dtype == DTYPE_F32 && a->len == v->len && values_read(m->s->files, a, k, first, n, avg) == 0;
 
     if (values_read(m->s->files, v, k, first, n, sq) < 0)
         return;
-    for (uint64_t i = 0; i < n; i++) {
-        n_negative += m->signs && f32_at(sq, i) < 0;
+    sample_values(m, STATE_EXP_AVG_SQ, DTYPE_F32, sq, n, file_of(m->s, x));
+    if (both)
+        sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, file_of(m->s, x));
+    for (uint64_t i = 0; i < n; i++)
         n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
-    }
-    if (n_large < 2 || n_large * 200 < n)        /* an optimizer whose betas were changed may show some */
-        n_large = 0;
-    if (n_negative + n_large <= m->out->n_negative + m->out->n_large)
+    /* An optimizer whose betas were changed may show some. */
+    if (n_large < 2 || n_large * 200 < n || n_large <= m->out->n_large)
         return;
     m->out->n_moments = n;
-    m->out->n_negative = n_negative;
     m->out->n_large = n_large;
     m->out->moments_file = file_of(m->s, x);
 }
@@ -346,36 +365,45 @@ static void each_piece(struct sampler *m, const struct tmap *map, const struct t
     }
 }
 
-/* The first values of all copies agree in the weights and not in the masters: weights are averaged. */
-static bool masters_differ(const struct source *s, const struct param *p)
+/* The start and the end of each copy of a replicated parameter, in every state, against the first copy's. */
+static void sample_copies(struct sampler *m)
 {
-    uint8_t first[2][SAMPLE * 4], other[SAMPLE * 4];
-    bool differ[2] = { false, false };
+    uint8_t first[SAMPLE * 4], other[SAMPLE * 4];
 
-    if (p->merge != MERGE_REPLICATED)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        const struct tmap *m = p->state[i ? STATE_FP32 : STATE_BF16];
+    for (enum state st = 0; m->p->merge == MERGE_REPLICATED && st < STATE_N; st++) {
+        const struct tmap *map = m->p->state[st];
+        const uint64_t size = map ? (uint64_t)dtype_size(map->dtype) : 1;
+        const bool copies = map && map->op == TMAP_REPLICAS && map->n_slices > 1;
+        const uint64_t len = copies ? map->slice->len / size : 0, n = min_u64(SAMPLE, len);
 
-        for (int k = 0; m && k < m->n_slices; k++) {
-            uint64_t n = min_u64(m->slice[k].len, sizeof other);
+        for (int end = 0; end < 2 && n && size <= 4; end++) {
+            const uint64_t from = end ? max_u64(len - n, n) : 0, some = min_u64(n, len - min_u64(from, len));
+            uint64_t most = 0;
 
-            if (slice_read(s->files, &m->slice[k], 0, n, k ? other : first[i]) < 0)
-                return false;
-            differ[i] |= k && memcmp(first[i], other, n) != 0;
+            if (some == 0 || slice_read(m->s->files, map->slice, from * size, some * size, first) < 0)
+                continue;
+            m->out->n_copies[st] += some;
+            for (int k = 1; k < map->n_slices; k++) {
+                struct stats_diff d = {0};
+
+                if (slice_read(m->s->files, &map->slice[k], from * size, some * size, other) == 0)
+                    stats_diff_add(&d, map->dtype, first, other, some);
+                most = max_u64(most, d.n_differ);
+            }
+            m->out->n_drifted[st] += most;
         }
     }
-    return differ[1] && !differ[0];
 }
 
 static void sample_param(const struct source *s, const struct param *p, double most, const struct mismatch_opts *o,
                          struct sampled *out)
 {
-    struct sampler m = { .s = s, .p = p, .most = most, .signs = !o->moments_only, .out = out };
+    struct sampler m = { .s = s, .p = p, .most = most, .all = !o->moments_only, .out = out };
 
     out->moments_file = -1;
     if (!o->moments_only) {
-        m.masters_differ = masters_differ(s, p);
+        sample_copies(&m);
+        m.masters_differ = !out->n_drifted[STATE_BF16] && out->n_drifted[STATE_FP32];
         each_piece(&m, p->state[STATE_FP32], weights_of(p), sample_weights);
     }
     each_piece(&m, p->state[STATE_EXP_AVG_SQ], p->state[STATE_EXP_AVG], sample_moments);
@@ -408,17 +436,81 @@ static void tell_moments(const struct source *s, const struct sampled *v, enum s
         if (v[i].moments_file < 0 || told[v[i].moments_file])
             continue;
         told[v[i].moments_file] = true;
-        if (v[i].n_negative)
-            report_add(r, sev, "negative_exp_avg_sq", files_name(s->files, v[i].moments_file), ERR_NO_BYTE,
-                       s->param[i].name, "exp_avg_sq is negative in %llu of %llu values looked at: no second moments",
-                       (unsigned long long)v[i].n_negative, (unsigned long long)v[i].n_moments);
-        if (v[i].n_large)
-            report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
-                       "exp_avg is larger than exp_avg_sq allows in %llu of %llu values looked at: they are not "
-                       "moments of the same gradients", (unsigned long long)v[i].n_large,
-                       (unsigned long long)v[i].n_moments);
+        report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
+                   "exp_avg is larger than exp_avg_sq allows in %llu of %llu values looked at: they are not moments of "
+                   "the same gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
     }
     free(told);
+}
+
+/* NaN, infinities, negative second moments, copies that drifted: what verify finds in the same values. */
+static void tell_values(const struct source *s, const struct sampled *v, const struct mismatch_opts *o,
+                        struct report *r)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (enum state st = 0; st < STATE_N; st++) {
+            const struct param *p = &s->param[i];
+            struct verdict_of of = { .s = s, .param = p->name, .what = state_name(st), .map = p->state[st],
+                                     .trained = true, .severity = o->accept ? SEV_WARNING : SEV_ERROR };
+
+            if (v[i].n_read[st]) {
+                of.n_read = v[i].n_read[st];
+                of.file = files_name(s->files, v[i].values_file[st]);
+                verdict_values(&of, &v[i].values[st], r);
+            }
+            of.n_read = v[i].n_copies[st];
+            of.file = s->path;
+            if (!o->drift)
+                verdict_replicas(&of, v[i].n_drifted[st], false, r);
+        }
+}
+
+/* The start of each of the model's buffers: NaN there is no more right than in a weight. */
+static void tell_buffers(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    uint8_t bytes[SAMPLE * 4];
+
+    for (int i = 0; i < s->n_values; i++) {
+        const struct tmap *m = s->value[i].buffer ? s->value[i].map : NULL;
+        const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 1, n = m ? min_u64(SAMPLE, m->len / size) : 0;
+        const struct verdict_of of = { .s = s, .param = s->value[i].name, .what = "", .map = m, .n_read = n,
+                                       .severity = o->accept ? SEV_WARNING : SEV_ERROR };
+        struct values v = {0};
+
+        if (n == 0 || size > 4 || values_read(s->files, m, -1, 0, n, bytes) < 0)
+            continue;
+        values_add(&v, m->dtype, bytes, n * size, false);
+        if (v.n_nan)
+            verdict_values(&of, &v, r);
+    }
+}
+
+/* The last stage's copies of tied parameters: the start and the end of each. */
+static void tell_tied(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    uint8_t first[SAMPLE * 4], last[SAMPLE * 4];
+
+    for (int i = 0; i < s->n_params; i++)
+        for (enum state st = 0; st < STATE_N; st++) {
+            const struct param *p = &s->param[i];
+            const struct tmap *a = p->state[st], *b = p->tied[st];
+            const uint64_t size = a ? (uint64_t)dtype_size(a->dtype) : 1, n = a ? min_u64(SAMPLE, a->len / size) : 0;
+            struct verdict_of of = { .s = s, .file = s->path, .param = p->name, .what = state_name(st), .map = a,
+                                     .n_read = 2 * n,
+                                     .severity = o->accept ? SEV_WARNING : SEV_ERROR };
+            struct stats_diff d = {0};
+
+            if (!a || !b || !verdict_tie_is_kept(p) || size > 4 || a->dtype != b->dtype || a->len != b->len)
+                continue;
+            for (int end = 0; end < 2; end++) {
+                const uint64_t from = end ? a->len / size - n : 0;
+
+                if (values_read(s->files, a, -1, from, n, first) == 0 &&
+                    values_read(s->files, b, -1, from, n, last) == 0)
+                    stats_diff_add(&d, a->dtype, first, last, n);
+            }
+            verdict_tied(&of, &d, r);
+        }
 }
 
 /* Single values, and copies that were averaged apart: one line for all of them. */
@@ -449,6 +541,11 @@ static void sample_all(const struct source *s, const struct mismatch_opts *o, st
     tell_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     tell_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     tell_single(s, v, r);
+    if (!o->moments_only) {
+        tell_values(s, v, o, r);
+        tell_buffers(s, o, r);
+        tell_tied(s, o, r);
+    }
     free(most);
     free(v);
 }
@@ -492,7 +589,8 @@ void mismatch_sample(const struct source *s, const struct mismatch_opts *o, stru
 bool mismatch_is(const struct finding *f)
 {
     static const char *const codes[] = { "mixed_saves", "other_rank", "bf16_master", "negative_exp_avg_sq", "moments",
-                                         "file_crc", "file_size", "file_missing", "file_unlisted" };
+                                         "file_crc", "file_size", "file_missing", "file_unlisted",
+                                         "not_finite", "tied", "replicas" };
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(f->code, codes[i]) == 0)

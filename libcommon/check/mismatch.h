@@ -34,15 +34,15 @@ enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule 
 
 struct mismatch_opts {
     bool accept;                /* findings are warnings */
-    bool moments_only;          /* both moments alone: verify looks at all weights and signs itself */
+    bool drift;                 /* copies of replicated parameters may disagree: that is the caller's matter */
+    bool moments_only;          /* both moments alone: verify reads all other values itself */
     int threads;                /* reading; 0 = 16 */
 };
 /*
- * Look at the first and last values of every piece: "bf16_master" where weights are not of
- * their masters' save, "negative_exp_avg_sq" where second moments are none, "moments" where the
- * two belong to different gradients. A deepspeed source that was opened without its shards is
- * opened again with them, when there are any. Damage is not told here: what cannot be read is
- * passed over.
+ * Inspect the first and last values of every piece: "bf16_master" where weights are not of their masters' save,
+ * "moments" where the two belong to different gradients, and what verdict.h finds in those values: "not_finite",
+ * "negative_exp_avg_sq", "replicas", "tied". A deepspeed source that was opened without its shards is opened again with
+ * them, when there are any. Damage is not reported here: what cannot be read is passed over.
  */
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
 /* Is this finding one that accept_mismatch makes a warning? */

@@ -4,9 +4,9 @@
  * In order: open the tables (every file and rank there, mappings cover each element
  * once), container bytes no reader uses, files that do not belong, then every byte once:
  * record CRCs, a manifest's digests and files, and the values as they pass.
- * ERROR findings are damage, and files that are not of one save. WARNING findings are things
- * a sound checkpoint should not have but can be loaded with: copies that disagree, single
- * weights that are not the rounded master, NaN, non-zero padding, stray files.
+ * ERROR findings are damage, files that are not of one save, and values that no training continues from: NaN,
+ * infinities, copies of a parameter that disagree (verdict.h). WARNING findings are things a sound checkpoint should
+ * not have but can be loaded with: single weights that are not the rounded master, non-zero padding, stray files.
  * Memory: the executor's pool, or the files themselves when they are under 8 MiB, which
  * are read directly (about a millisecond for a tiny set).
  */
@@ -43,6 +43,7 @@ struct verify_runs {
 struct verify_opts {
     bool lenient;               /* skip the container bytes no reader uses */
     bool weights_only;          /* leave the optimizer's files alone, there or not */
+    bool allow_drift;           /* copies of replicated parameters that disagree are a warning */
     const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
     const char *model;          /* as of source_opts; may be NULL */
     int threads;                /* >= 1 */

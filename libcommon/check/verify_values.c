@@ -15,18 +15,19 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify_scan.h"
-#include "libcommon/plan/stats.h"
+#include "libcommon/layout/verdict.h"
 
 /* One state of one parameter, or the last stage's copy of it, or another tensor, as it goes by. */
 struct passed {
-    const struct param *param;  /* NULL: a tensor beside the parameters */
+    const struct param *param;  /* NULL: a tensor that is no parameter */
+    bool buffer;                /* ... but the model's */
     enum state state;
     bool tied;
     struct crc_sum rounded;     /* fp32: CRC of the weights it rounds to */
     _Atomic uint64_t n_nan, n_inf, n_negative;
 };
 
-struct values {
+struct values_check {
     struct source *s;
     int n;
     struct passed *passed;      /* beside item[] */
@@ -41,45 +42,14 @@ struct values {
 
 #define BLOCK 1024
 
-/* Returns the number of NaNs. The counters are 32 bits wide like the elements, for the vector unit. */
-static uint32_t count_f32(struct passed *p, const uint32_t *bits, size_t n)
+static void add_counts(struct passed *p, const struct values *c)
 {
-    uint32_t nan = 0, inf = 0, negative = 0;
-
-    #pragma omp simd reduction(+:nan, inf, negative)
-    for (size_t i = 0; i < n; i++) {
-        uint32_t magnitude = bits[i] & 0x7fffffff;
-
-        nan += magnitude > 0x7f800000;
-        inf += magnitude == 0x7f800000;
-        negative += bits[i] > 0x80000000;       /* -0 is 0x80000000 itself */
-    }
-    if (nan)
-        p->n_nan += nan;
-    if (inf)
-        p->n_inf += inf;
-    /* Negative NaNs were counted too; they are reported as NaN already. */
-    if (negative && !nan && p->param && p->state == STATE_EXP_AVG_SQ)
-        p->n_negative += negative;
-    return nan;
-}
-
-/* bf16 and f16: `infinity` is its exponent. */
-static void count_16(struct passed *p, uint16_t infinity, const uint8_t *b, size_t n)
-{
-    uint64_t nan = 0, inf = 0;
-
-    #pragma omp simd reduction(+:nan, inf)
-    for (size_t i = 0; i < n; i++) {
-        uint16_t magnitude = (uint16_t)((b[2 * i] | b[2 * i + 1] << 8) & 0x7fff);
-
-        nan += magnitude > infinity;
-        inf += magnitude == infinity;
-    }
-    if (nan)
-        p->n_nan += nan;
-    if (inf)
-        p->n_inf += inf;
+    if (c->n_nan)
+        p->n_nan += c->n_nan;
+    if (c->n_inf)
+        p->n_inf += c->n_inf;
+    if (c->n_negative)
+        p->n_negative += c->n_negative;
 }
 
 /* Round to nearest even, to bf16 or f16. The short way would turn some NaNs into infinity. */
@@ -108,13 +78,13 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
 
     for (uint64_t at = 0; at < len; at += sizeof bits) {
         size_t n = (size_t)min_u64(sizeof bits, len - at) / 4;
-
-        uint32_t n_nan;
+        struct values c = {0};
 
         memcpy(bits, b + at, n * 4);
-        n_nan = count_f32(p, bits, n);
+        values_add(&c, DTYPE_F32, bits, n * 4, p->param && p->state == STATE_EXP_AVG_SQ);
+        add_counts(p, &c);
         if (want_rounded) {
-            round_block(bits, n, n_nan > 0, weights->dtype, rounded);
+            round_block(bits, n, c.n_nan > 0, weights->dtype, rounded);
             crc = crc_bytes(crc, rounded, n * 2);
         }
     }
@@ -124,24 +94,22 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
 
 static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len)
 {
-    struct values *v = ctx;
+    struct values_check *v = ctx;
     const struct tmap *m = v->item[item].map;
+    struct passed *p = &v->passed[item];
+    struct values c = {0};
 
-    if (m->dtype == DTYPE_F32)
-        look_f32(&v->passed[item], m->len, from, bytes, len);
-    else if (m->dtype == DTYPE_BF16 || m->dtype == DTYPE_F16)
-        count_16(&v->passed[item], m->dtype == DTYPE_F16 ? 0x7c00 : 0x7f80, bytes, len / 2);
+    if (m->dtype == DTYPE_F32) {
+        look_f32(p, m->len, from, bytes, len);
+        return;
+    }
+    values_add(&c, m->dtype, bytes, len, p->param && p->state == STATE_EXP_AVG_SQ);
+    add_counts(p, &c);
 }
 
 /* ---- what goes by ---- */
 
-/* The last stage's position table of a gpt2 model exists but is neither tied nor trained. */
-static bool tie_is_kept(const struct param *p)
-{
-    return !param_ends(p->name, ROLE_POSITION);
-}
-
-static int add_item(struct values *v, const struct param *p, enum state st, bool tied)
+static int add_item(struct values_check *v, const struct param *p, enum state st, bool tied)
 {
     int i = v->n++;
 
@@ -154,7 +122,7 @@ static int add_item(struct values *v, const struct param *p, enum state st, bool
     return i;
 }
 
-static void list_items(struct values *v)
+static void list_items(struct values_check *v)
 {
     size_t room = (size_t)v->s->n_params * STATE_N * 2 + (size_t)v->s->n_values + 1;
 
@@ -176,11 +144,12 @@ static void list_items(struct values *v)
         if (v->s->value[i].map) {
             v->name[v->n] = xstrdup(v->s->value[i].name);
             v->item[v->n] = (struct scan_item){ .map = v->s->value[i].map, .name = v->name[v->n] };
+            v->passed[v->n].buffer = v->s->value[i].buffer;
             v->n++;
         }
 }
 
-static void values_free(struct values *v)
+static void values_free(struct values_check *v)
 {
     for (int i = 0; i < v->n; i++)
         free(v->name[i]);
@@ -193,7 +162,7 @@ static void values_free(struct values *v)
 /* ---- judging ---- */
 
 /* How far two maps are apart, for a message; zeros when they cannot be read. */
-static struct stats_diff distance(struct values *v, const struct tmap *a, const struct tmap *b)
+static struct stats_diff distance(struct values_check *v, const struct tmap *a, const struct tmap *b)
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
     struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
@@ -206,55 +175,60 @@ static struct stats_diff distance(struct values *v, const struct tmap *a, const 
     return job.diff;
 }
 
-static void judge_value(struct values *v, int i)
+static struct verdict_of verdict_of_item(const struct values_check *v, int i, const char *what)
 {
-    const struct passed *p = &v->passed[i];
+    const struct param *p = v->passed[i].param;
 
-    if (p->n_nan || p->n_inf)
-        report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, v->name[i],
-                   "holds %llu NaN and %llu infinite values", (unsigned long long)p->n_nan,
-                   (unsigned long long)p->n_inf);
+    return (struct verdict_of){ .s = v->s, .param = p ? p->name : v->name[i], .what = what, .map = v->item[i].map,
+                                .trained = p && p->state[STATE_EXP_AVG], .severity = SEV_ERROR };
 }
 
-static void judge_item(struct values *v, int i)
+static struct values counts_of(const struct passed *p)
+{
+    return (struct values){ p->n_nan, p->n_inf, p->n_negative };
+}
+
+/* A buffer's infinities may be meant: masks have some. Values that are not the model's may be anything. */
+static void judge_value(struct values_check *v, int i)
+{
+    struct verdict_of of = verdict_of_item(v, i, "");
+    const struct values counts = counts_of(&v->passed[i]);
+
+    of.severity = !counts.n_nan ? SEV_NOTE : v->passed[i].buffer ? SEV_ERROR : SEV_WARNING;
+    verdict_values(&of, &counts, v->r);
+}
+
+static void judge_item(struct values_check *v, int i)
 {
     struct passed *p = &v->passed[i];
     struct scan_item *it = &v->item[i];
-    const char *st = state_name(p->state), *name = p->param->name;
-    unsigned long long elems = it->map->len / (uint64_t)dtype_size(it->map->dtype);
+    char *what = str_fmt("%s%s", state_name(p->state), p->tied ? " of the last stage" : "");
+    const struct verdict_of of = verdict_of_item(v, i, what);
+    const struct values counts = counts_of(p);
 
     if (!p->tied && p->param->has_digest[p->state] && p->param->digest[p->state] != it->crc)
-        report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, name,
-                   "%s has digest %08x, expected %08x", st, it->crc, p->param->digest[p->state]);
-    if (p->n_nan || p->n_inf)
-        report_add(v->r, SEV_WARNING, "not_finite", NULL, ERR_NO_BYTE, name,
-                   "%s%s holds %llu NaN and %llu infinite values", st, p->tied ? " of the last stage" : "",
-                   (unsigned long long)p->n_nan, (unsigned long long)p->n_inf);
-    if (p->n_negative)
-        report_add(v->r, SEV_ERROR, "negative_exp_avg_sq", NULL, ERR_NO_BYTE, name,
-                   "exp_avg_sq is negative in %llu of %llu elements", (unsigned long long)p->n_negative, elems);
-    if (it->n_differ && !p->tied)
-        report_add(v->r, SEV_WARNING, "replicas", NULL, ERR_NO_BYTE, name,
-                   "%s differs between tensor-parallel ranks in %llu of %llu elements", st,
-                   (unsigned long long)it->n_differ, elems);
+        report_add(v->r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, of.param, "%s has digest %08x, expected %08x", what,
+                   it->crc, p->param->digest[p->state]);
+    verdict_values(&of, &counts, v->r);
+    if (!p->tied)
+        verdict_replicas(&of, it->n_differ, v->o->allow_drift, v->r);
+    free(what);
 }
 
-static void judge_tied(struct values *v, int i, const struct scan_item *first)
+static void judge_tied(struct values_check *v, int i, const struct scan_item *first)
 {
-    const struct passed *p = &v->passed[i];
+    const struct verdict_of of = verdict_of_item(v, i, state_name(v->passed[i].state));
     struct stats_diff d;
 
-    if (!tie_is_kept(p->param) || !first || !first->seen || first->crc == v->item[i].crc)
+    if (!verdict_tie_is_kept(v->passed[i].param) || !first || !first->seen ||
+        first->crc == v->item[i].crc)
         return;
     d = distance(v, first->map, v->item[i].map);
-    report_add(v->r, SEV_WARNING, "tied", NULL, ERR_NO_BYTE, p->param->name,
-               "%s of the last stage differs from the first stage's in %llu of %llu elements, by %.9g at most; "
-               "the first stage's copy is used", state_name(p->state), (unsigned long long)d.n_differ,
-               (unsigned long long)d.n, d.max_abs);
+    verdict_tied(&of, &d, v->r);
 }
 
 /* The weights against their masters, first copies of replicas, into *c. */
-static void count_not_rounded(struct values *v, const struct tmap *weights, const struct tmap *fp32,
+static void count_not_rounded(struct values_check *v, const struct tmap *weights, const struct tmap *fp32,
                               struct mismatch_count *c)
 {
     enum { N = 1 << 16 };
@@ -281,7 +255,8 @@ static struct tmap layer_of(const struct tmap *m, int k)
 }
 
 /* The same; a sum of rounded parts is not the rounded sum: each part is compared with its own master. */
-static struct mismatch_count compare_masters(struct values *v, const struct tmap *weights, const struct tmap *fp32)
+static struct mismatch_count compare_masters(struct values_check *v, const struct tmap *weights,
+                                             const struct tmap *fp32)
 {
     struct mismatch_count c = {0};
 
@@ -297,7 +272,7 @@ static struct mismatch_count compare_masters(struct values *v, const struct tmap
     return c;
 }
 
-static void judge_rounding(struct values *v, const struct param *p, const int of_state[STATE_N])
+static void judge_rounding(struct values_check *v, const struct param *p, const int of_state[STATE_N])
 {
     int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
     const struct tmap *weights = b >= 0 ? v->item[b].map : p->copy;
@@ -327,7 +302,7 @@ static void judge_rounding(struct values *v, const struct param *p, const int of
                : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
 }
 
-static void judge(struct values *v)
+static void judge(struct values_check *v)
 {
     for (int i = 0; i < v->n; i++) {
         const struct param *param = v->passed[i].param;
@@ -357,7 +332,7 @@ static int extent_cmp(const void *a, const void *b)
 }
 
 /* Every extent of every tensor, sorted by record and place. */
-static struct extent *all_extents(const struct values *v, size_t *n)
+static struct extent *all_extents(const struct values_check *v, size_t *n)
 {
     struct extent *x = NULL;
     size_t cap = 0;
@@ -378,7 +353,7 @@ static struct extent *all_extents(const struct values *v, size_t *n)
     return x;
 }
 
-static void check_tail(struct values *v, int record, uint64_t end)
+static void check_tail(struct values_check *v, int record, uint64_t end)
 {
     const struct record *rec = files_record(v->s->files, record);
     struct extent tail = { .record = record, .at = end, .len = rec->len - end };
@@ -401,7 +376,7 @@ static void check_tail(struct values *v, int record, uint64_t end)
  * What lies behind the last parameter of a flat partition is alignment: fewer than 2 * DP
  * elements (docs/formats.md, section 4.5). A longer rest is something else, no padding.
  */
-static void check_padding(struct values *v)
+static void check_padding(struct values_check *v)
 {
     uint64_t limit = 2 * 4 * (uint64_t)(v->s->topo.dp > 0 ? v->s->topo.dp : 0), end = 0;
     size_t n;
@@ -455,7 +430,7 @@ int verify_listed(struct source *s, struct report *r, struct err *e)
     return rc;
 }
 
-static void check_manifest(struct values *v)
+static void check_manifest(struct values_check *v)
 {
     struct err e = {0};
 
@@ -472,7 +447,7 @@ static int run_cmp(const void *a, const void *b)
 }
 
 /* What the scan read, as places on disk. */
-static void list_runs(const struct values *v, struct verify_runs *out)
+static void list_runs(const struct values_check *v, struct verify_runs *out)
 {
     struct manifest_run *run;
     int n = scan_runs(v->s, v->item, v->n, &run);
@@ -494,7 +469,7 @@ static void list_runs(const struct values *v, struct verify_runs *out)
 int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
-    struct values v = { .s = s, .o = o, .r = r };
+    struct values_check v = { .s = s, .o = o, .r = r };
     int rc;
 
     list_items(&v);

@@ -2,8 +2,8 @@
  * verify_values.h - do the numbers of a checkpoint make sense?
  *
  * Runs the scan (verify_scan.h) and judges what went by: a manifest's digests and files
- * (ERRORs "digest", "file_crc" and those of manifest.h), ERRORs "negative_exp_avg_sq" and
- * "bf16_master" (single elements: a warning), and warnings "not_finite", "replicas", "tied", "padding".
+ * (ERRORs "digest", "file_crc" and those of manifest.h), "bf16_master" (single elements: a warning), those of
+ * verdict.h ("not_finite", "negative_exp_avg_sq", "replicas", "tied"), and the warning "padding".
  */
 #ifndef SHARDKIT_CHECK_VERIFY_VALUES_H
 #define SHARDKIT_CHECK_VERIFY_VALUES_H

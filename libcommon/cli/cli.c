@@ -139,8 +139,6 @@ void cli_warn(const struct cli *cli, const char *fmt, ...)
 {
     va_list ap;
 
-    if (cli->quiet)
-        return;
     va_start(ap, fmt);
     say(cli, "warning: ", fmt, ap);
     va_end(ap);

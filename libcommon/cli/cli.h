@@ -22,11 +22,11 @@
 enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 /*
- * Rows of options that tools share (cli_options.c), taken into a struct cli: of every tool; of those that write, with
- * the two defaults of --replicas there are; of converters, whose OUT appears whole; of those that write tags.
- * What is asked for in place of work alone, for tools without a struct cli.
+ * Rows of options that tools share (cli_options.c), taken into a struct cli: of every tool; of those that write, where
+ * copies that disagree fail unless --replicas is given; of converters, whose OUT appears whole; of those that write
+ * tags. What is asked for in place of work alone, for tools without a struct cli.
  */
-extern const struct option_row cli_rows[], cli_rows_write_average[], cli_rows_write_fail[], cli_rows_convert[],
+extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
 int cli_take_part(void *cli, const char *value, struct err *e);         /* I/N or auto */
 /* The row of --model, for tables into other structs: where it goes, and the commands that know it. */
@@ -65,7 +65,10 @@ int cli_answer(const struct option_table *o, enum option_asked asked);
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the error, or as a JSON object on stdout with --json; returns EXIT_BAD (EXIT_USAGE for ERR_USAGE). */
 int cli_fail(struct cli *cli, const struct err *e);
-/* Talk on stderr unless --quiet; "warning: " and rank prefixes are added here. */
+/*
+ * Talk on stderr; "warning: " and rank prefixes are added here. --quiet silences cli_say() alone: a warning may be
+ * about what a result lacks.
+ */
 void cli_say(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The warnings of a report. */

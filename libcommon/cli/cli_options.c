@@ -84,7 +84,7 @@ const struct option_row cli_rows[] = {
     { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = take_mem },
     { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", FIELD(progress),
       .words = "auto always never" },
-    { "quiet", 'q', .help = "errors only", .take = take_quiet },
+    { "quiet", 'q', .help = "errors and warnings alone", .take = take_quiet },
     { "verbose", 'v', .help = "say more", .take = take_verbose },
     ASKED_ROWS,
     {0},
@@ -92,15 +92,13 @@ const struct option_row cli_rows[] = {
 
 const struct option_row cli_rows_asked[] = { ASKED_ROWS, {0} };
 
-#define WRITE_ROWS(REPLICAS)                                                            \
-    { "force", 'f', .help = "replace what is already there", FIELD(force) },            \
-    { "dry-run", 'n', .help = "print the plan, bytes and free space; write nothing", FIELD(dry_run) },      \
-    { "replicas", 0, "HOW", "average, first, majority or fail: what to do when tensor-parallel copies of a " \
-      "parameter disagree", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = REPLICAS },                        \
-    {0}
-
-const struct option_row cli_rows_write_average[] = { WRITE_ROWS("average") };
-const struct option_row cli_rows_write_fail[] = { WRITE_ROWS("fail") };
+const struct option_row cli_rows_write_fail[] = {
+    { "force", 'f', .help = "replace what is already there", FIELD(force) },
+    { "dry-run", 'n', .help = "print the plan, bytes and free space; write nothing", FIELD(dry_run) },
+    { "replicas", 0, "HOW", "average, first, majority or fail: what to do when tensor-parallel copies of a "
+      "parameter disagree", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = "fail" },
+    {0},
+};
 
 const struct option_row cli_rows_convert[] = {
     { "verify", .help = "read OUT back before it gets its name", FIELD(verify) },

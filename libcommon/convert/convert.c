@@ -17,6 +17,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/layout/verdict.h"
 #include "libcommon/plan/executor.h"
 
 /* ---- before anything is written ---- */
@@ -149,6 +150,7 @@ struct conversion {
     int *tied_item;                     /* per param and universal state: check item of the tied copy, -1 none */
     bool has_files;                     /* the destinations have their room */
     bool *finished;                     /* per item: on disk, by this run, an earlier one or another part */
+    struct report *found;               /* about values that passed */
 };
 
 static void warn(const struct conversion *r, const char *text)
@@ -195,10 +197,61 @@ static void leave_to_others(struct conversion *r)
     }
 }
 
+/* ---- values that pass ---- */
+
+static enum severity mismatch(const struct conversion *r)
+{
+    return r->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+}
+
+/* Items that are tensors of the input are counted; a repeated one has been by another. */
+static void count_values(struct conversion *r)
+{
+    for (int i = 0; i < plan_n(r->plan); i++) {
+        struct plan_item *it = plan_item(r->plan, i);
+        const struct sink_item *si = it->user;
+
+        if (si && !si->repeated)
+            it->values = si->state == STATE_EXP_AVG_SQ ? PLAN_VALUES_NEGATIVE : PLAN_VALUES;
+    }
+}
+
+/* What verify calls an error of the input's values is one here. */
+static int check_passed(struct conversion *r, const struct plan_item *it, struct err *e)
+{
+    const struct sink_item *si = it->user;
+    const struct param *param = &r->src->param[si->param];
+    const struct values v = { it->n_nan, it->n_inf, it->n_negative };
+    const struct verdict_of of = { .s = r->src, .file = NULL, .param = param->name, .what = state_name(si->state),
+                                   .map = it->map, .trained = param->state[STATE_EXP_AVG], .severity = mismatch(r) };
+
+    if (v.n_nan + v.n_inf + v.n_negative == 0)
+        return 0;
+    verdict_values(&of, &v, r->found);
+    if (report_first_error(r->found, e) == 0)
+        return 0;
+    err_add(e, "; --accept-mismatch goes on all the same");
+    return -1;
+}
+
+static void warn_found(const struct conversion *r)
+{
+    for (int i = 0; i < report_n(r->found); i++)
+        if (report_get(r->found, i)->severity == SEV_WARNING) {
+            char *text = finding_text(report_get(r->found, i));
+
+            warn(r, text);
+            free(text);
+        }
+}
+
 static int on_item(void *ctx, struct plan_item *it, struct err *e)
 {
     struct conversion *r = ctx;
+    const struct sink_item *si = it->user;
 
+    if (si && !si->repeated && check_passed(r, it, e) < 0)
+        return -1;
     if (it->user && r->sink->ops->item_done(r->sink, it, e) < 0)
         return -1;
     journal_done(r->journal, it);
@@ -254,6 +307,7 @@ static int make_plan(struct conversion *r, const struct staging_opts *so, const 
     add_tied_checks(r);
     plan_close(r->plan);
     r->finished = xcalloc((size_t)plan_n(r->plan), sizeof *r->finished);
+    count_values(r);
     if (r->o->part == 0 && staging_ready(&r->stage, e) < 0)
         return -1;
     if (r->stage.resumed) {
@@ -296,34 +350,43 @@ static void report_drift(struct conversion *r)
     free(differ);
 }
 
-/* A gpt2 last stage keeps an untrained position table of its own: that one is no copy. */
-static bool tied_may_differ(const struct param *p)
+/* How far a parameter's tied copy of a state is from the first stage's: the first `len` bytes. */
+static void check_tied_state(struct conversion *r, const struct param *p, enum state st, uint64_t len)
 {
-    return param_ends(p->name, ROLE_POSITION);
+    struct stats_job job = { .a = p->state[st], .a_files = r->src->files, .b = p->tied[st], .b_files = r->src->files,
+                             .len = len };
+    struct stats_opts so = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .replicas = REPLICAS_FIRST,
+                             .stopped = r->o->stopped, .report = report_new() };       /* their CRCs were compared */
+    const struct verdict_of of = { .s = r->src, .param = p->name, .what = state_name(st), .map = p->state[st],
+                                   .severity = mismatch(r) };
+    struct err e = {0};
+
+    if (stats_run(&job, 1, &so, &e) == 0)
+        verdict_tied(&of, &job.diff, r->found);
+    report_free(so.report);
 }
 
-static void report_tied(struct conversion *r)
+static int check_tied(struct conversion *r, struct err *e)
 {
     struct sink_tensor *t;
     int n = manifest_tensors(r->sink, r->plan, &t);
 
     for (int i = 0; i < n; i++) {
+        const struct param *p = &r->src->param[t[i].param];
         const struct plan_item *check = NULL;
-        char *text;
 
         for (int j = 0; j < UNIVERSAL_STATES; j++)
             if (universal_states[j] == t[i].state && r->tied_item[t[i].param * UNIVERSAL_STATES + j] >= 0)
                 check = plan_item(r->plan, r->tied_item[t[i].param * UNIVERSAL_STATES + j]);
         /* With other rows there is nothing to compare. */
-        if (!check || check->len != t[i].len || check->crc.acc == t[i].crc ||
-            tied_may_differ(&r->src->param[t[i].param]))
-            continue;
-        text = str_fmt("parameter %s: %s: the last stage's tied copy differs; the first stage's is used",
-                       r->src->param[t[i].param].name, state_name(t[i].state));
-        warn(r, text);
-        free(text);
+        if (check && check->len == t[i].len && check->crc.acc != t[i].crc && verdict_tie_is_kept(p))
+            check_tied_state(r, p, t[i].state, check->len);
     }
     free(t);
+    if (report_first_error(r->found, e) == 0)
+        return 0;
+    err_add(e, "; --accept-mismatch goes on all the same");
+    return -1;
 }
 
 /* Written as it was read: not renamed, transposed, converted, or with other rows. */
@@ -404,7 +467,9 @@ static int publish(struct conversion *r, struct err *e)
         return -1;
     report_drift(r);
     r->res->n_drifted += r->sink->n_drifted;
-    report_tied(r);
+    if (check_tied(r, e) < 0)
+        return -1;
+    warn_found(r);
     if (manifest_write(r->sink, r->plan, r->stage.part, e) < 0)
         return -1;
     if (r->o->verify && r->o->verify(r->stage.part, r->o->threads, r->o->mem_bytes, r->o->stopped, e) < 0)
@@ -473,7 +538,8 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
                 struct convert_result *res, struct err *e)
 {
     struct convert_opts o = *given;
-    struct conversion r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files) };
+    struct conversion r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files),
+                            .found = report_new() };
     struct meeting m = {0};
     char *print = fingerprint(s, k, given);
     double start = clock_s();
@@ -502,6 +568,7 @@ out:
     k->ops->close(k);
     free(r.tied_item);
     free(r.finished);
+    report_free(r.found);
     free(print);
     return rc;
 }

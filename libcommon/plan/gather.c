@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/elements.h"
+#include "libcommon/plan/stats.h"
 
 /*
  * Interleaving, a run at a time: hash and copy in one pass, then move the run's CRC to
@@ -61,6 +62,29 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
     return 0;
 }
 
+/* Hash n bytes and copy them to dst (NULL: not), counting odd values while the bytes are in the cache. */
+static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *src, uint64_t n)
+{
+    struct plan_item *it = g->item;
+    struct values v = {0};
+    uint32_t crc = 0;
+
+    if (it->values == PLAN_VALUES_NONE)
+        return dst ? crc_copy(0, dst, src, n) : crc_bytes(0, src, n);
+    for (uint64_t at = 0, k; at < n; at += k) {
+        k = min_u64(CACHE_BYTES, n - at);
+        crc = dst ? crc_copy(crc, dst + at, src + at, k) : crc_bytes(crc, src + at, k);
+        values_add(&v, it->map->dtype, src + at, k, it->values == PLAN_VALUES_NEGATIVE);
+    }
+    if (v.n_nan)
+        it->n_nan += v.n_nan;
+    if (v.n_inf)
+        it->n_inf += v.n_inf;
+    if (v.n_negative)
+        it->n_negative += v.n_negative;
+    return crc;
+}
+
 /* Bytes [skip, skip + n) of a piece whose bytes are at src. */
 struct gather_span {
     const uint8_t *src;
@@ -78,12 +102,8 @@ static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct 
         uint32_t crc;
 
         k = min_u64(plan_counted(g->plan, g->item_no, pc, x.skip, &counts), x.n);
-        if (x.dst) {
-            crc = crc_copy(0, x.dst, x.src + x.skip, k);
-            x.dst += k;
-        } else {
-            crc = crc_bytes(0, x.src + x.skip, k);
-        }
+        crc = hash_run(g, x.dst, x.src + x.skip, k);
+        x.dst = x.dst ? x.dst + k : NULL;
         if (!g->hash_output)
             add_to_item(g, pc->dst + x.skip, k, crc);
         if (counts && add_to_record(g, pc, x.skip, k, crc, e) < 0)
@@ -119,7 +139,7 @@ static int scatter_long_runs(const struct gather *g, const struct tmap_piece *pc
     uint64_t end = g->from - g->item->from + pc->dst + (pc->n - 1) * pc->stride + pc->run;
 
     for (uint64_t i = 0; i < pc->n; i++) {
-        uint32_t crc = crc_copy(0, dst + i * pc->stride, src + i * pc->run, pc->run);
+        uint32_t crc = hash_run(g, dst + i * pc->stride, src + i * pc->run, pc->run);
 
         in_record = crc_times(in_record, by_run) ^ crc;
         in_item = crc_times(in_item, by_row) ^ crc;

@@ -64,6 +64,12 @@ struct plan_item {
     _Atomic uint64_t first_differ;      /* the lowest of them, counted from `from`; UINT64_MAX: none */
     /* To fp16: finite numbers that became infinite; others than 0 that became 0. */
     _Atomic uint64_t n_overflow, n_flushed;
+    /*
+     * Set by the caller: count what no value should be (stats.h) among the elements that are read, those of each copy,
+     * before they are converted.
+     */
+    enum { PLAN_VALUES_NONE, PLAN_VALUES, PLAN_VALUES_NEGATIVE } values;
+    _Atomic uint64_t n_nan, n_inf, n_negative;
     _Atomic uint64_t left;      /* bytes still to be done; the executor's */
     bool done;                  /* resumed: an earlier run finished it; not executed again */
 };

@@ -53,6 +53,20 @@ double stats_diff_rel_l2(const struct stats_diff *d);   /* |a - b| / |a|; |a - b
  */
 uint64_t ulp_distance(enum dtype t, const void *a, const void *b);
 
+/* ---- what no value should be ---- */
+
+/* The one count of them: of values that verify reads, that a conversion reads, and of a sample. */
+struct values {
+    uint64_t n_nan, n_inf;
+    uint64_t n_negative;                /* below zero; -0 and NaN are not. Counted on request alone */
+};
+
+/*
+ * Add `len` bytes of elements of type t, at any address. Only fp32, bf16 and fp16 are counted; of other types nothing
+ * is added.
+ */
+void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len, bool negative);
+
 /* ---- whole tensors, by the executor (stats_run.c) ---- */
 
 /* Tensors are summed up in pieces of at most so many bytes. */

@@ -48,7 +48,7 @@ int ckptgen_add_drift(struct ckptgen *g, const char *spec)
 
     if (g->n_drift == CKPTGEN_MAX_DRIFT ||
         sscanf(spec, "%63[^:]:%15[^:]:%d:%lld:%3s", d.param, state, &d.tp, &count, what) < 3 || count < 1 ||
-        (*what && strcmp(what, "inf")))
+        (*what && strcmp(what, "inf") && strcmp(what, "far")))
         return -1;
     if (str_ends(d.param, "@last")) {
         d.last_stage = true;
@@ -61,7 +61,8 @@ int ckptgen_add_drift(struct ckptgen *g, const char *spec)
     if (d.state == STATE_N)
         return -1;
     d.count = count;
-    d.infinite = *what;
+    d.infinite = strcmp(what, "inf") == 0;
+    d.flip = strcmp(what, "far") == 0 ? 0x40 : 1;
     g->drift[g->n_drift++] = d;
     return 0;
 }
@@ -327,7 +328,7 @@ uint64_t ckptgen_optimizer_bytes(const struct ckptgen_set *s)
 
 /* ---- elements of a slice ---- */
 
-/* The elements that this copy is meant to have wrong: their lowest bit, or all of them. */
+/* The elements that this copy is meant to have wrong: a bit, or all of them. */
 static void drift(const struct ckptgen_set *s, const struct member *m, enum state st, int tp,
                   int64_t from, int64_t n, void *out)
 {
@@ -343,7 +344,7 @@ static void drift(const struct ckptgen_set *s, const struct member *m, enum stat
             else if (d->infinite)
                 ((float *)out)[k - from] = HUGE_VALF;
             else
-                ((uint8_t *)out)[(k - from) * (st == STATE_BF16 ? 2 : 4)] ^= 1;
+                ((uint8_t *)out)[(k - from) * (st == STATE_BF16 ? 2 : 4)] ^= d->flip;
     }
 }
 

@@ -34,7 +34,7 @@ enum ckptgen_step {
     CKPTGEN_STEP_GROUP,         /* apex FusedAdam: int in the group only */
 };
 
-/* One rank's copy of a parameter made to differ from the formula by its lowest bit, or by an infinity. */
+/* One rank's copy of a parameter made to differ from the formula by its lowest bit, by 64 steps, or by an infinity. */
 struct ckptgen_drift {
     char param[64];
     enum state state;
@@ -42,6 +42,7 @@ struct ckptgen_drift {
     bool last_stage;            /* the tied copy on the last stage instead of the first one */
     int64_t count;              /* elements from the slice's start */
     bool infinite;
+    uint8_t flip;               /* these bits of each element's lowest byte */
 };
 
 struct ckptgen {
@@ -69,7 +70,7 @@ struct ckptgen {
 
 /* A small BLOOM: TP 2, PP 2, DP 2, 4 layers of 64, the shape of the reference sets. */
 void ckptgen_defaults(struct ckptgen *g);
-/* "PARAM[@last]:STATE:TP[:COUNT[:inf]]" appended to g->drift. -1 when it cannot be understood. */
+/* "PARAM[@last]:STATE:TP[:COUNT[:inf|far]]" appended to g->drift. -1 when it cannot be understood. */
 MUST_CHECK int ckptgen_add_drift(struct ckptgen *g, const char *spec);
 
 struct ckptgen_param {

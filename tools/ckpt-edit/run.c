@@ -254,7 +254,7 @@ int run_change(struct ckptedit *j, ckptedit_change *change)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+    if (s && convert_cli_check(&j->cli, s, false, r, &e) == 0)
         rc = change_held(j, s, change, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

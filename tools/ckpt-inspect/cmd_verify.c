@@ -36,7 +36,7 @@ static int verify_one(struct inspect *in, const char *path)
 {
     struct verify_stats st;
     struct verify_opts o = {
-        .lenient = in->lenient, .certificate = in->certificate, .model = in->cli.model,
+        .lenient = in->lenient, .allow_drift = in->allow_drift, .certificate = in->certificate, .model = in->cli.model,
         .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes,
         .progress = in->cli.progress, .stopped = cli_stopped, .stats = &st,
     };

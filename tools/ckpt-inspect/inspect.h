@@ -29,7 +29,7 @@ struct inspect {
     const char *slice;          /* --slice, NULL: the whole tensor */
     const char *output;         /* --output, NULL: stdout */
     enum cat_format format;
-    bool strict, lenient;
+    bool strict, lenient, allow_drift;
     bool tensors_only;          /* --tensors-only */
     const char *certificate;    /* --certificate, NULL: none */
     int max;                    /* --max */

@@ -18,6 +18,8 @@ static const struct option_row rows[] = {
     { "output", 'o', "FILE", "write there instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
     { "force", 'f', .help = "replace FILE (cat)", FIELD(cli.force), .marks = CMD_CAT },
     { "strict", .help = "warnings fail too (verify)", FIELD(strict), .marks = CMD_VERIFY },
+    { "allow-drift", .help = "tensor-parallel copies that disagree are a warning (verify)", FIELD(allow_drift),
+      .marks = CMD_VERIFY },
     { "lenient", .help = "accept odd container bytes that no reader uses (verify)", FIELD(lenient),
       .marks = CMD_VERIFY },
     { "certificate", 0, "FILE", "is it what this certificate of reshape or merge-tp says (verify)", FIELD(certificate),

@@ -56,16 +56,18 @@ static int warn_or_fail(const struct cli *cli, const struct report *r, struct er
         return 0;
     first = first_error(r);
     len = strlen(e->msg);
-    if (mismatch_is(first))
+    if (strcmp(first->code, "replicas") == 0)
+        snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
+    else if (mismatch_is(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
     return -1;
 }
 
-int convert_cli_check(const struct cli *cli, struct source *s, struct report *r, struct err *e)
+int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e)
 {
-    const struct mismatch_opts o = { .accept = cli->accept_mismatch };
+    const struct mismatch_opts o = { .accept = cli->accept_mismatch, .drift = drift };
 
     if (!cli->accept_mismatch)
         manifest_give_crcs(s);

@@ -9,7 +9,7 @@
 #include "libcommon/cli/cli.h"
 #include "libcommon/convert/convert.h"
 
-/* The groups of shared rows behind a converter's own; `write`: cli_rows_write_average or cli_rows_write_fail. */
+/* The groups of shared rows behind a converter's own; `write`: cli_rows_write_fail. */
 #define CLI_GROUPS_CONVERT(title, cli, write) \
     { title, cli_rows_convert, cli, 0 }, { NULL, write, cli, 0 }, { NULL, cli_rows, cli, 0 }
 
@@ -24,10 +24,11 @@ struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const cha
 struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
 /*
  * An input that was opened with the findings `r`: check whether its files are those that its manifest lists
- * (verify_listed()) and of one save (mismatch.h), print the warnings. 0, or -1 and the first error, with the option
- * that accepts it where there is one.
+ * (verify_listed()), of one save and with the values of a sound checkpoint (mismatch.h), print the warnings. `drift`:
+ * copies that disagree are the caller's matter. 0, or -1 and the first error, with the option that accepts it where
+ * there is one.
  */
-MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, struct report *r, struct err *e);
+MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e);
 /* The first half alone, of an input that was opened without a report. */
 MUST_CHECK int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e);
 /* One line: what `out` is now ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or why there is nothing to tell. */

@@ -74,7 +74,7 @@ static int usage(struct ds2universal_job *j, const char *what)
 int job_parse(struct ds2universal_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
-        { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_average),
+        { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail),
         { "The reference's options", reference_rows, NULL, 0 },
         { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };

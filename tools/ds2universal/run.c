@@ -80,7 +80,7 @@ int job_run(struct ds2universal_job *j)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+    if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
         rc = run(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

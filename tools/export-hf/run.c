@@ -233,7 +233,7 @@ static int export_one(struct export_job *j, const char *in, const char *out)
     struct source *s = open_input(j, in, &r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+    if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
         rc = export(j, out, s, notes, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

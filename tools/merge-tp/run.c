@@ -140,7 +140,7 @@ int job_run(struct merge_job *j)
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, r, &e) == 0)
+    if (s && convert_cli_check(&j->cli, s, true, r, &e) == 0)
         rc = check_and_merge(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

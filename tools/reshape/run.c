@@ -58,7 +58,7 @@ int job_run(struct reshape_job *j)
     if (s && j->like)
         like = source_open(j->like, &summary, NULL, &e);
     j->target.q.like = like;
-    if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, r, &e) == 0)
+    if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
         rc = dispatch(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

@@ -368,6 +368,36 @@ static void stops_when_asked(void **state)
     files_free(o.files);
 }
 
+/* One odd value at every place of blocks of every length up to two lanes, at an odd address, is counted once. */
+static void odd_values_are_found_anywhere(void **state)
+{
+    static const struct { enum dtype t; uint32_t bits; uint64_t nan, inf, negative; } odd[] = {
+        { DTYPE_F32, 0x7fc00000, 1, 0, 0 }, { DTYPE_F32, 0xff800001, 1, 0, 0 }, { DTYPE_F32, 0xff800000, 0, 1, 1 },
+        { DTYPE_F32, 0x80000001, 0, 0, 1 }, { DTYPE_F32, 0x80000000, 0, 0, 0 }, { DTYPE_F32, 0x7f7fffff, 0, 0, 0 },
+        { DTYPE_BF16, 0x7f81, 1, 0, 0 }, { DTYPE_BF16, 0x7f80, 0, 1, 0 }, { DTYPE_BF16, 0xff7f, 0, 0, 1 },
+        { DTYPE_F16, 0xfc01, 1, 0, 0 }, { DTYPE_F16, 0x7c00, 0, 1, 0 }, { DTYPE_F16, 0x7bff, 0, 0, 0 },
+        { DTYPE_I32, 0x7fc00000, 0, 0, 0 },
+    };
+    uint8_t bytes[1 + 80 * 4];
+
+    (void)state;
+    for (size_t k = 0; k < sizeof odd / sizeof *odd; k++)
+        for (int n = 1; n <= 80; n++)
+            for (int at = 0; at < n; at++) {
+                const int size = dtype_size(odd[k].t);
+                struct values v = {0}, plain = {0};
+
+                memset(bytes, 0x11, sizeof bytes);
+                memcpy(bytes + 1 + at * size, &odd[k].bits, (size_t)size);
+                values_add(&v, odd[k].t, bytes + 1, (uint64_t)(n * size), true);
+                values_add(&plain, odd[k].t, bytes + 1, (uint64_t)(n * size), false);
+                if (v.n_nan != odd[k].nan || v.n_inf != odd[k].inf || v.n_negative != odd[k].negative ||
+                    plain.n_nan != v.n_nan || plain.n_inf != v.n_inf || plain.n_negative)
+                    fail_msg("%s %x at %d of %d: %d NaN, %d infinite, %d negative", dtype_name(odd[k].t), odd[k].bits,
+                             at, n, (int)v.n_nan, (int)v.n_inf, (int)v.n_negative);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,6 +407,7 @@ int main(void)
         cmocka_unit_test(one_difference_is_found), cmocka_unit_test(equal_is_equal),
         cmocka_unit_test(relative_distance), cmocka_unit_test(pairs_meet),
         cmocka_unit_test(records_are_checked), cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(odd_values_are_found_anywhere),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ int checkpoint_judge(const struct report *r, const char *path, struct report *no
 
 int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e)
 {
-    const struct mismatch_opts o = { .accept = c->accept_mismatch };
+    const struct mismatch_opts o = { .accept = c->accept_mismatch, .drift = true };
     struct report *found = report_new();
     int rc = verify_listed(c->src, found, e);
 
