@@ -1,5 +1,5 @@
 /*
- * trace.c - steps and spans
+ * trace.c - record steps and spans
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ void trace_free(struct trace *t)
     free(t);
 }
 
-/* Does this thread's work count now? */
+/* Returns true if the calling thread's work is being recorded now. */
 static bool is_on(const struct trace *t) { return t && pthread_equal(t->thread, pthread_self()) && t->on; }
 
 static bool has_streams(const struct trace *t) { return t->k && !dev_on_host(t->k->dev); }
@@ -67,7 +67,7 @@ static void end_host_span(struct trace *t, int *i)
 
 static void host_begin(struct trace *t, struct trace_span s)
 {
-    /* Only the outermost: what a save copies is the save. */
+    /* Record only the outermost span: the copies inside a save belong to the span of the save. */
     if (t->depth++ == 0) {
         s.track = TRACE_HOST;
         s.number = -1;
@@ -94,7 +94,7 @@ void trace_host_end(struct trace *t)
         host_end(t);
 }
 
-/* The track of a stream; -1: there are too many. */
+/* Returns the track of a stream, or -1 if there are too many streams. */
 static int track_of(struct trace *t, struct dev_stream *s)
 {
     for (int i = 0; i < t->n_streams; i++)
@@ -162,7 +162,7 @@ void trace_phase(struct trace *t, const char *phase, int micro_batch)
 
 /* ---- steps ---- */
 
-/* A timer that is over tells when that was by the host's clock. */
+/* Relate the device's clock to the host's: read the host's clock as soon as a timer on the device has completed. */
 static void meet_clocks(struct trace *t)
 {
     if (!has_streams(t))

@@ -1,19 +1,20 @@
 /*
- * trace.h - what a rank does in a few steps, span by span (--trace)
+ * trace.h - record what a rank does during a few steps, span by span (--trace)
  *
- * Kernels, exchanges between devices and copies are caught where the run calls them: a traced struct kernels has the
- * same functions, each with a note before and behind. Calls of comm.h, reads of data and phases are told by comm's
- * hooks. Outside of the steps asked for a note costs a comparison; without --trace there is none, and the run has the
- * kernels themselves.
+ * Kernels, exchanges between devices and copies are recorded where the run calls them: a traced struct kernels has
+ * the same functions, each of which records a span around the call. The hooks of comm.h report calls of comm.h, reads
+ * of data and phases. Outside of the traced steps a hook costs one comparison. Without --trace there are no wrappers,
+ * and the run uses the kernels directly.
  *
- * On the CPU a span is the time of the call. On a GPU it is that between two timers in the call's stream, so it begins
- * when the stream comes to it, not when the host queued it; the host has a track of its own.
+ * On the CPU a span covers the time of the call. On a GPU a span covers the time between two timers in the call's
+ * stream, so it begins when the stream reaches the call and not when the host queues it. The host has a track of its
+ * own.
  *
- * What comes out is a file in the trace event format of Chrome, which Perfetto opens: a process for each rank, in it
- * the tracks "steps", "phases", "host" and one for each stream. In "host" and the streams what is not known otherwise
- * is a span "other", so that the spans of a step add up to it. Hosts' clocks are believed: ranks of hosts whose clocks
- * differ are shifted by as much.
- * Threads: notes of others than the one that made the trace are left out.
+ * The output is a file in Chrome's trace event format, which Perfetto opens. Each rank is a process with the tracks
+ * "steps", "phases", "host" and one track per stream. In "host" and in the streams, time that no other span covers is
+ * a span "other", so the spans of a step add up to the step. The hosts' clocks are not corrected: if the clocks of
+ * two hosts differ, their ranks are shifted by the difference.
+ * Threads: spans from threads other than the one that created the trace are ignored.
  */
 #ifndef SHARDKIT_TRAIN_TRACE_H
 #define SHARDKIT_TRAIN_TRACE_H
@@ -27,33 +28,40 @@ enum trace_class {
 };
 
 struct trace;
-/* Of iterations first to last, both included. One a process. */
+/* Create a trace of iterations first to last, both included. A process can have only one. */
 struct trace *trace_new(int64_t first, int64_t last);
-void trace_free(struct trace *t);               /* NULL is fine; what was traced is closed by then */
+void trace_free(struct trace *t);               /* NULL is allowed; the traced kernels must be closed before */
 
-/* The same that notes what is called; t NULL: itself. Lives as long as the trace; closing it closes k. */
+/*
+ * Return a copy of k whose functions record spans, or k itself if t is NULL. The copy is valid as long as the trace.
+ * Closing it closes k.
+ */
 const struct kernels *trace_kernels(struct trace *t, const struct kernels *k);
-/* The same of what carries messages between devices. net NULL: NULL. */
+/* Return a copy of net whose functions record spans, or net itself if t or net is NULL. */
 const struct dev_net *trace_net(struct trace *t, const struct dev_net *net);
 
-/* ---- hooks of struct comm_options; t NULL: nothing ---- */
+/* ---- hooks of struct comm_options; they do nothing if t is NULL ---- */
 
 void trace_call(struct trace *t, const char *call, const char *group, bool outside);
 void trace_phase(struct trace *t, const char *phase, int micro_batch);
 
 /* ---- the run ---- */
 
-/* An iteration begins, and the one before has ended. */
+/* Record that an iteration begins and that the previous one has ended. */
 void trace_step(struct trace *t, int64_t iteration);
-/* Have all steps that were asked for ended, and nothing been written so far? The same on all ranks. */
+/*
+ * Returns true if all traced steps have ended and the trace has not been written yet. The result is the same on all
+ * ranks.
+ */
 bool trace_is_due(const struct trace *t);
-/* Something of the host that nothing else notes; what is noted inside of it is left out. */
+/* Record a span of host work that no other hook records. Spans inside of it are not recorded. */
 void trace_host_begin(struct trace *t, enum trace_class class, const char *name);
 void trace_host_end(struct trace *t);
 /*
- * Write what there is to `path`, once it is due; all ranks of `all` call it, the first one writes. *n_spans: of all of
- * them. ERR_SYS: the file cannot be written, on the first rank only, and ranks can talk
- * to each other still (*lost false); else they cannot.
+ * Write the trace to `path` once trace_is_due(). All ranks of `all` must call it; the first rank writes. *n_spans
+ * receives the number of spans of all ranks. Returns -1 on error. If the first rank cannot write the file, it alone
+ * returns ERR_SYS with *lost false, and the ranks can still communicate; on any other error *lost is true and they
+ * cannot.
  */
 MUST_CHECK int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_spans, bool *lost,
                            struct err *e);

@@ -1,9 +1,9 @@
 /*
- * trace_impl.h - what the trace*.c files share; for them only
+ * trace_impl.h - internal declarations shared by the trace*.c files
  *
  *   trace.c          steps and spans
- *   trace_kernels.c  kernels, copies and exchanges that note themselves
- *   trace_write.c    the file
+ *   trace_kernels.c  wrappers that record kernels, copies and exchanges
+ *   trace_write.c    writes the trace file
  */
 #ifndef SHARDKIT_TRAIN_TRACE_IMPL_H
 #define SHARDKIT_TRAIN_TRACE_IMPL_H
@@ -12,42 +12,48 @@
 
 #include "tools/train/trace/trace.h"
 
-enum { TRACE_STEPS, TRACE_PHASES, TRACE_HOST, TRACE_STREAMS };  /* numbers of tracks; streams go on from there */
+/* track numbers; stream i has track TRACE_STREAMS + i */
+enum { TRACE_STEPS, TRACE_PHASES, TRACE_HOST, TRACE_STREAMS };
 enum { TRACE_MOST_STREAMS = 64, TRACE_MOST_SPANS = 1 << 20 };
 
 struct trace_span {
-    const char *name, *of;              /* of: a group, a path; or NULL */
-    double from_s, to_s;                /* by clock_s(); to_s 0: it has not ended */
-    struct dev_event *from, *to;        /* on a stream: in place of them, until they are read */
-    int class;                          /* -1: a step or a phase */
+    const char *name, *of;              /* of: the group or path that the call works on; or NULL */
+    double from_s, to_s;                /* in seconds, from clock_s(); to_s 0: the span has not ended */
+    /* used for spans on a stream: timers that are converted into from_s and to_s by trace_settle() */
+    struct dev_event *from, *to;
+    int class;                          /* -1: the span is a step or a phase */
     int track;
-    int64_t number;                     /* of a step or a micro-batch; -1: none */
+    int64_t number;                     /* number of the step or micro-batch; -1: none */
 };
 
 struct trace {
-    int64_t first, last, now;           /* now: the iteration under way; 0: none so far */
+    int64_t first, last, now;           /* now: the current iteration; 0: no iteration has begun */
     bool on, written;
     pthread_t thread;
-    const struct kernels *k;            /* as they are */
+    const struct kernels *k;            /* the original functions, which the traced ones call */
     const struct dev_net *net;
     struct kernels traced;
     struct dev_ops traced_dev;
     struct dev_net traced_net;
     struct trace_span *span;
     int n, cap;
-    int64_t n_lost;                     /* there was no room for them */
+    int64_t n_lost;                     /* number of spans that were dropped because the table was full */
     struct dev_stream *stream[TRACE_MOST_STREAMS];
     int n_streams;
-    struct dev_event *base;             /* where the device's clock and the host's meet */
+    /* a timer that is recorded at host time base_s; it relates the device's clock to the host's */
+    struct dev_event *base;
     double base_s;
-    int depth;                          /* of what the host does */
-    int at_host, at_phase, at_step;     /* numbers of spans that have not ended; -1: none */
+    int depth;                          /* nesting depth of the host spans that are open */
+    int at_host, at_phase, at_step;     /* indices of the open spans; -1: none */
 };
 
-/* A span on a stream begins and ends: its number, or -1. */
+/*
+ * Begin and end a span on stream s. trace_begin() returns the index of the span, to be passed to trace_end(), or -1
+ * if nothing is recorded.
+ */
 int trace_begin(struct trace *t, enum trace_class class, const char *name, struct dev_stream *s);
 void trace_end(struct trace *t, int i, struct dev_stream *s);
-/* Times of all spans are known from here on. Waits for the device; -1: comm_sync() has failed. */
+/* End the open spans and compute the times of all spans. Waits for the device. Returns -1 if comm_sync() fails. */
 MUST_CHECK int trace_settle(struct trace *t, struct comm *all, struct err *e);
 
 #endif

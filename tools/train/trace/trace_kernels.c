@@ -1,14 +1,17 @@
 /*
- * trace_kernels.c - kernels, copies and exchanges that note themselves
+ * trace_kernels.c - wrappers that record kernels, copies and exchanges
  *
- * Each traced function is the kernel between two notes. They are plain functions without a place of their own, as
- * struct kernels has them, so the process's one trace is where they find it.
+ * Each traced function calls the kernel between trace_begin() and trace_end(). The functions of struct kernels
+ * receive no context pointer, so the wrappers find the process's only trace in the static variable `here`.
  */
 #include "tools/train/trace/trace_impl.h"
 
 static struct trace *here;
 
-/* A row a kernel: its name, its class, its parameters, and the same as arguments; the stream is called s in all. */
+/*
+ * One row per kernel: its name, its class, its parameters, and the same as arguments. The stream must be named s in
+ * all rows.
+ */
 #define KERNELS(X) \
     X(linear, LINEAR, (const struct kernel_linear *l, enum dtype t, struct dev_stream *s), (l, t, s)) \
     X(linear_gelu, LINEAR, (const struct kernel_linear *l, enum dtype t, struct dev_stream *s), (l, t, s)) \
@@ -81,7 +84,7 @@ static void traced_zero(void *dst, uint64_t bytes, struct dev_stream *s)
     trace_end(here, i, s);
 }
 
-/* On a CPU there is nothing to wait for. */
+/* On a CPU there is nothing to wait for, so the span has no length. */
 static void traced_sync(struct dev_stream *s)
 {
     trace_host_begin(here, TRACE_WAIT, "device");

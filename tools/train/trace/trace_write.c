@@ -1,12 +1,12 @@
 /*
- * trace_write.c - the file of a trace: every rank's events as JSON, gathered and written by the first
+ * trace_write.c - write the trace file: the first rank gathers every rank's events as JSON and writes them
  *
  *     {"displayTimeUnit": "ms", "traceEvents": [
  *     {"ph": "M", "pid": RANK, "name": "process_name", "args": {"name": "rank 0, n17"}},
  *     {"ph": "X", "pid": RANK, "tid": TRACK, "ts": MICROSECONDS, "dur": ..., "name": "attention", "cat": "attention"},
  *     ...]}
  *
- * Times are since the first traced step of the first rank.
+ * Times are measured from the beginning of the first rank's first traced step.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,16 +24,16 @@ static const char *const class_name[TRACE_CLASSES] = {
     "linear", "attention", "norm", "embedding", "loss", "optimizer", "elementwise", "copy", "exchange", "wait",
     "data", "save", "digest",
 };
-/* A gap that is shorter is how long two looks at the clock take. */
+/* Gaps up to this length, in seconds, are ignored: two consecutive reads of the clock take about as long. */
 static const double gap_s = 1e-7;
 
-/* One rank's events, as they are made. */
+/* The events of one rank, while their JSON text is being built. */
 struct trace_text {
     struct strbuf sb;
     int rank;
-    double zero_s;              /* by clock_s(): the file's time 0 */
+    double zero_s;              /* the clock_s() value that is time 0 in the file */
     int64_t n;
-    int *step, n_steps;         /* numbers of the spans that are steps */
+    int *step, n_steps;         /* indices of the spans that are steps */
 };
 
 static void add_text(struct strbuf *sb, const char *text)
@@ -71,7 +71,10 @@ static void add_event(struct trace_text *x, const struct trace_span *s)
     x->n++;
 }
 
-/* What lies between `from` and `to` and is nothing that we know, cut where a step ends. */
+/*
+ * Add spans "other" for the time between `from` and `to`, which no recorded span covers. A gap is cut at the ends of
+ * the steps.
+ */
 static void add_other(struct trace_text *x, const struct trace *t, int track, double from, double to)
 {
     for (int i = 0; i < x->n_steps; i++) {
@@ -98,7 +101,7 @@ static void find_steps(struct trace_text *x, const struct trace *t)
         }
 }
 
-/* The spans of a track, one after the other, and what lies between them. */
+/* Add the spans of a track in order, and on the host and stream tracks also the gaps between them. */
 static void add_track(struct trace_text *x, const struct trace *t, int track)
 {
     const bool filled = track >= TRACE_HOST;
@@ -134,9 +137,9 @@ static void add_rank(struct trace_text *x, const struct trace *t, const char *ho
     }
 }
 
-/* ---- from all ranks into one file ---- */
+/* ---- gather the events of all ranks into one file ---- */
 
-/* The file on its way; what has gone wrong with it stands in *e, and nothing more is written then. */
+/* The output file while it is written. The first error is stored in *e; after an error nothing more is written. */
 struct trace_file {
     char *part;
     int fd;
@@ -160,7 +163,10 @@ static int send_text(struct comm *all, const struct strbuf *sb, struct err *e)
     return 0;
 }
 
-/* One rank's text into the file. What cannot be written is heard all the same: nobody is kept waiting. */
+/*
+ * Receive one rank's text and write it to the file. After a write error it still receives the text, so that no sender
+ * has to wait.
+ */
 static int take_text(struct comm *all, int rank, int64_t bytes, struct trace_file *f, struct err *e)
 {
     char *piece = xmalloc(COMM_HOST_MAX);
@@ -177,12 +183,15 @@ static int take_text(struct comm *all, int rank, int64_t bytes, struct trace_fil
     return rc;
 }
 
-/* What each rank has to tell before its text. */
+/* What each rank announces before it sends its text. */
 struct trace_said {
     int64_t bytes, n_spans;
 };
 
-/* *file: what is wrong with the file, *e: with the ranks; -1 for the latter. */
+/*
+ * Write the header, the text of all ranks and the trailer to `path`. Errors of the file are stored in *file. Returns
+ * -1 with *e set if communication with the ranks fails.
+ */
 static int gather(struct comm *all, const struct trace_text *x, const struct trace_said *said, const char *path,
                   struct err *file, struct err *e)
 {
@@ -209,8 +218,9 @@ static int gather(struct comm *all, const struct trace_text *x, const struct tra
 }
 
 /*
- * A rank whose text is still on its way must not go on to the next step: on a GPU it would stand there for the first
- * rank, which queues nothing before it has all texts, while nobody moves the rest of this one.
+ * Wait until the first rank has received the texts of all ranks. A rank whose text is still being sent must not begin
+ * the next step: on a GPU its queued exchanges would wait for the first rank, which queues nothing before it has all
+ * texts, while nothing drives the rest of this rank's send.
  */
 static int await_all_sent(struct comm *all, struct err *e)
 {
@@ -219,7 +229,7 @@ static int await_all_sent(struct comm *all, struct err *e)
     return comm_host_broadcast(all, &all_have_come, sizeof all_have_come, 0, e);
 }
 
-/* The first rank's first step by the wall clock, on every rank's own clock. */
+/* Broadcast the wall-clock time of the first rank's first step, and convert it to each rank's own clock_s(). */
 static int agree_on_zero(struct trace_text *x, const struct trace *t, struct comm *all, struct err *e)
 {
     const double apart = clock_wall_s() - clock_s();
