@@ -1,4 +1,6 @@
-/* cause.c - names of causes */
+/*
+ * cause.c - names of the causes
+ */
 #include "tools/train/log/cause.h"
 
 const char *cause_name(int status)

@@ -1,5 +1,5 @@
 /*
- * status.c - status.json is replaced whole; signals and the kill switch are flags that the loop asks for
+ * status.c - write status.json as a whole; signals and the kill switch are flags that the training loop polls
  */
 #include "tools/train/log/status.h"
 
@@ -57,7 +57,7 @@ const char *status_host(void)
     return host;
 }
 
-/* null for what is not known: jansson refuses NaN, and readers should not meet -1. */
+/* Write null for unknown values: jansson refuses NaN, and readers should not see -1. */
 static json_t *count(int64_t v)
 {
     return v < 0 ? json_null() : json_integer(v);
@@ -72,13 +72,13 @@ static json_t *text(const char *s)
 {
     json_t *v = s ? json_string(s) : json_null();
 
-    return v ? v : json_string("?");    /* bytes that are no UTF-8 */
+    return v ? v : json_string("?");    /* the bytes are not valid UTF-8 */
 }
 
-/* One state behind the other, of the threads that write them; and nothing behind the end. */
+/* Serializes the threads that write the status. Once `ended` is set, nothing more is written. */
 static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool ended;
-static char *stalled;                   /* with it; NULL: the job goes on */
+static char *stalled;  /* the reason of the stall, guarded by one_writer; NULL: the job is not stalled */
 
 static char *dump(const struct status *s)
 {
@@ -128,7 +128,7 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
         return -1;
     }
     rc = write_all_at(fd, buf, n, 0);
-    /* What a quota on a network file system refuses shows when it is closed. */
+    /* On a network file system, an exceeded quota may be reported only by close(). */
     if (close(fd) < 0)
         rc = -1;
     if (rc < 0)
@@ -136,7 +136,10 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
     return rc;
 }
 
-/* As file_replace(), but nothing waits for the disk: this happens at every iteration. 1: the end has been told. */
+/*
+ * Like file_replace(), but does not wait for the disk, because it is called in every iteration. Returns 1 if the last
+ * status has already been written.
+ */
 static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
 {
     char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
@@ -154,7 +157,7 @@ static int replace_unsynced(const char *path, const char *buf, size_t n, struct 
     return rc;
 }
 
-/* Takes `json`. */
+/* Write `json` as one line and free it. */
 static int replace_by_json(const char *path, char *json, struct err *e)
 {
     char *line = str_fmt("%s\n", json);
@@ -183,7 +186,10 @@ int status_end(const char *path, const struct status *s, struct err *e)
 
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
-    /* A thread that crashed while it wrote never gives it back, or its disk hangs; its file has another name. */
+    /*
+     * Do not wait for the lock for more than a second: a thread that crashed while writing never releases it, or its
+     * disk may hang. Writing without the lock is safe, as every thread's temporary file has its own name.
+     */
     locked = pthread_mutex_clocklock(&one_writer, CLOCK_MONOTONIC, &until) == 0;
     rc = replace_by_json(path, dump(s), e);
     if (rc == 0)
@@ -265,7 +271,10 @@ static void on_stop(int sig)
 {
     if (!stop_signal)
         stop_signal = sig;
-    /* SIGTERM may well come twice (srun and the launcher both pass it on), ^C twice means it. */
+    /*
+     * Only SIGINT gets its default action back: SIGTERM may arrive twice (srun and the launcher both forward it), but
+     * a second ^C is intended to kill.
+     */
     if (sig == SIGINT)
         signal(SIGINT, SIG_DFL);
 }
@@ -290,7 +299,8 @@ void status_catch_signals(void (*dump_now)(int sig))
         sigaction(stops[i], &sa, NULL);
     sa.sa_handler = on_dump;
     sigaction(SIGUSR2, &sa, NULL);
-    signal(SIGXFSZ, SIG_IGN);           /* a limit of the shell: the save says so, and is tried again */
+    /* if the shell's file size limit is exceeded, the save then reports an error and is tried again */
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 void status_release_signals(void)
@@ -331,14 +341,14 @@ int64_t status_start_ticks(int64_t pid)
     if (f)
         fclose(f);
     buf[n] = '\0';
-    p = strrchr(buf, ')');              /* the name before it may hold anything */
+    p = strrchr(buf, ')');              /* the process name before it may contain any character */
     if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
                      &ticks) != 2)
         return -1;
     return state == 'Z' || state == 'X' ? 0 : (int64_t)ticks;
 }
 
-/* -1: not known. */
+/* Returns -1 if the time is unknown. */
 static double seconds_since_start(void)
 {
     const int64_t ticks = status_start_ticks(getpid());

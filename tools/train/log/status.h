@@ -1,7 +1,8 @@
 /*
- * status.h - how the outside watches and steers a run: status.json, kill switch, signals, clock
+ * status.h - how other programs watch and control a run: status.json, kill switch, signals, clock
  *
- * Only helpers: the training loop asks, decides on rank 0 and tells the others.
+ * These are only helpers: the training loop calls them, decides on rank 0 and broadcasts the decision to the other
+ * ranks.
  */
 #ifndef SHARDKIT_TRAIN_LOG_STATUS_H
 #define SHARDKIT_TRAIN_LOG_STATUS_H
@@ -14,84 +15,104 @@
 /* ---- status.json ---- */
 
 enum status_reason {
-    STATUS_RUNNING,             /* null in the file */
+    STATUS_RUNNING,             /* written as null */
     STATUS_FINISHED, STATUS_KILL_SWITCH, STATUS_DURATION, STATUS_INTERVAL, STATUS_ITERATIONS, STATUS_SAMPLES,
     STATUS_SIGNAL, STATUS_NAN, STATUS_FAILED,
 };
-const char *status_reason_name(enum status_reason r);           /* "kill-switch"; NULL when running */
+const char *status_reason_name(enum status_reason r);           /* such as "kill-switch"; NULL for STATUS_RUNNING */
 
-/* Numbers that are not known are negative (loss: NaN), strings NULL: null in the file. */
+/*
+ * The contents of status.json. A number that is unknown is negative (loss: NaN) and an unknown string is NULL; both
+ * are written as null.
+ */
 struct status {
     const char *phase;          /* "start", "load", "index", "train", "valid", "save", "stop" */
-    double percent;             /* of phase "index": how much of the order of samples is built */
+    double percent;             /* in phase "index": how much of the sample order has been built */
     int64_t iteration, train_iters;
     int64_t consumed_samples, consumed_tokens;
     double loss, lr, iteration_s;
-    double loss_scale;          /* after the iteration; 0: there is none */
-    int64_t skipped_steps;      /* iterations of the whole run without an update, as a gradient overflowed */
+    double loss_scale;          /* after the iteration; 0: no loss scale is used */
+    int64_t skipped_steps;      /* iterations of the whole run without an update because a gradient overflowed */
     int world_size;
-    const char *last_complete_tag;      /* "global_step20": what `latest` names once it is durable */
-    const char *saving_tag;     /* being written now */
+    const char *last_complete_tag;      /* "global_step20": the checkpoint that `latest` names once it is durable */
+    const char *saving_tag;     /* the checkpoint that is being written now */
     /*
-     * Of the last save that has ended: what training stood for it, how long it took, and by how much each iteration
-     * beside it was longer than others, NaN where there were none to compare.
+     * About the last completed save, in seconds: how long training was blocked, how long the save took, and by how
+     * much iterations during the save were slower than other iterations (NaN if there were none to compare with).
      */
     double save_stall_s, save_wall_s, save_slowdown_s;
     enum status_reason reason;
-    int signal;                 /* with STATUS_SIGNAL */
-    const char *message;        /* why it failed */
-    const char *cause;          /* ... in one word, of cause.h */
-    const char *report;         /* ... and the path of the report of it */
+    int signal;                 /* for STATUS_SIGNAL */
+    const char *message;        /* why the run failed */
+    const char *cause;          /* the cause of the failure in one word, from cause.h */
+    const char *report;         /* the path of the failure report */
 };
 
 /*
- * Replace `path` atomically; host, pid, job id, start and present time are added. One line of
- * JSON. It is not synced to disk (a reader sees it at once; after a power cut it may be an older one). ERR_SYS:
- * worth a warning, no reason to stop. Any thread.
+ * Replace `path` atomically with one line of JSON. Host, pid, job id, start time and current time are added. The file
+ * is not synced to disk: readers see it at once, but after a power failure an older version may be there. ERR_SYS
+ * deserves a warning but is no reason to stop the run. May be called from any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
-/* The last one of the process: of two threads the first one's. 1: it has been told; nothing is written any more. */
+/*
+ * Write the last status of the process. If two threads call it, the first one wins. Returns 1 if the last status was
+ * already written; later writes have no effect.
+ */
 MUST_CHECK int status_end(const char *path, const struct status *s, struct err *e);
-MUST_CHECK int status_sync(const char *path, struct err *e);   /* what is there stays, whatever happens to the host */
-/* The same at once, and from here on with `why` the job stands still; NULL: it goes on. Any thread. */
+/* Sync the file and its directory to disk, so that the current contents survive a failure of the host. */
+MUST_CHECK int status_sync(const char *path, struct err *e);
+/*
+ * Write the status at once and mark the job as stalled with the reason `why` from now on; NULL clears the mark. May
+ * be called from any thread.
+ */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*
- * For another rank when rank 0, process `pid` of `host`, is the one that does not answer: only "stalled" changes in
- * what that has left. A file of another job is left alone.
+ * Mark the job as stalled on behalf of rank 0 (process `pid` on `host`) when rank 0 itself does not respond. Changes
+ * only "stalled" and the update time in the file that rank 0 wrote. If the file belongs to another job, it does
+ * nothing.
  */
 MUST_CHECK int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e);
-/* How far the run before had come, as the file at `path` has it; what it does not have stays as it is in *s. */
+/* Read from `path` how far the previous run got. Fields that the file does not have keep their value in *s. */
 void status_recall(const char *path, struct status *s);
-/* SLURM_JOB_ID, PBS_JOBID, LSB_JOBID; "" outside of a batch system. */
+/* Returns SLURM_JOB_ID, PBS_JOBID or LSB_JOBID, or "" outside of a batch system. */
 const char *status_job_id(void);
 const char *status_host(void);
 
 /* ---- kill switch ---- */
 
-/* Is the file there? NULL: no. A path that cannot be looked at counts as absent. */
+/* Returns true if the file exists. Returns false if path is NULL or the path cannot be accessed. */
 bool status_kill_switch(const char *path);
 
 /* ---- signals ---- */
 
 /*
- * SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills);
- * SIGUSR2: `dump` is called in the handler (watch_dump() is made for that).
- * status_release_signals() undoes the first part; call it after MPI_Init, which installs handlers of its own.
+ * Install the signal handlers. SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills).
+ * SIGUSR2: call `dump` in the handler (watch_dump() is suitable). status_release_signals() undoes the first group.
+ * Call this after MPI_Init, which installs its own handlers.
  */
 void status_catch_signals(void (*dump)(int sig));
-/* SIGTERM, SIGINT and SIGUSR1 end the process again, where there is nothing to finish and to save. */
+/*
+ * Restore the default action of SIGTERM, SIGINT and SIGUSR1, which ends the process, when there is nothing to finish
+ * and to save.
+ */
 void status_release_signals(void);
-/* The first signal that asked to stop, or 0. */
+/* Returns the first signal that requested a stop, or 0. */
 int status_stop_signal(void);
-const char *status_signal_name(int sig);                /* "SIGTERM" */
+const char *status_signal_name(int sig);                /* such as "SIGTERM" */
 
 /* ---- clock ---- */
 
-/* Clock ticks between the machine's start and a process's; 0: it is a zombie, -1: it is not there, or hidden. */
+/*
+ * Returns the clock ticks between the start of the machine and the start of process `pid`. Returns 0 if it is a
+ * zombie, -1 if it does not exist or is hidden.
+ */
 int64_t status_start_ticks(int64_t pid);
-/* When this process started, by clock_wall_s(). The job's start is the minimum over its ranks. */
+/* Returns the clock_wall_s() time at which this process started. The job's start is the minimum over its ranks. */
 double status_process_start(void);
-/* Is `now` past the limit of --exit-duration-in-mins (0: none)? *minutes is what the log line prints. */
+/*
+ * Returns true if `now` is past the limit of --exit-duration-in-mins (0: no limit). *minutes receives the run's
+ * duration, which the log line prints.
+ */
 bool status_duration_over(double start, double now, int64_t limit_mins, double *minutes);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * trainlog.c - the lines of the log
+ * trainlog.c - format the lines of the log
  *
- * Python's formats and C's agree, two digits of exponent included, except for a
- * not-a-number with its sign bit set, which C prints as "-nan".
+ * Python's and C's formats agree, including the two exponent digits, except for a NaN with its sign bit set, which C
+ * prints as "-nan".
  */
 #include "tools/train/log/trainlog.h"
 
@@ -28,7 +28,7 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
                 (long)s->train_iters, (long)s->samples, (long)s->tokens);
     strbuf_addf(sb, " elapsed time per iteration (s): %.2f | learning rate: %.3E | global batch size: %5ld |",
                 s->elapsed_s, s->lr, (long)s->batch);
-    if (s->mean_loss > 0)               /* so a NaN's field is missing, which watchers know */
+    if (s->mean_loss > 0)               /* false for NaN, so the field is then missing, as log watchers expect */
         strbuf_addf(sb, " lm loss: %.6E |", s->mean_loss);
     if (s->loss_scale > 0)
         strbuf_addf(sb, " loss scale: %.1f |", s->loss_scale);
@@ -38,7 +38,7 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
     if (!(s->params_norm < 0))
         strbuf_addf(sb, " params norm: %.3f |", unsigned_nan(s->params_norm));
     strbuf_addf(sb, " number of skipped iterations:   0 | number of nan iterations:   0 |");
-    /* Two digits are the reference's; below 1 they would be steps of 1 % and more. */
+    /* The reference prints two digits. Below 1 that would be a resolution of 1 % or worse. */
     strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.*f |\n", (double)s->batch / s->elapsed_s,
                 s->tflops < 1 ? 5 : 2, s->tflops);
 }
@@ -221,7 +221,7 @@ void trainlog_add_timers(struct strbuf *sb, const struct trainlog_timer *t, int 
     strbuf_addf(sb, "\n");
 }
 
-/* ---- who is slow ---- */
+/* ---- slow ranks ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -230,7 +230,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median compute time of the ranks of one stage; `room` has space for n. */
+/* Returns the median compute time of the ranks of one stage. `room` must have space for n values. */
 static double stage_median(const struct trainlog_rank *r, int n, int pp, double *room)
 {
     int k = 0;
@@ -251,7 +251,10 @@ const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int 
     for (int i = 0; i < n; i++) {
         double m = stage_median(r, n, r[i].pp, room), excess = m > 0 ? r[i].compute_s / m : 1;
 
-        /* Alone on its stage every rank is its own median: then the longest one counts. */
+        /*
+         * If each stage has only one rank, every rank equals its median; then the rank with the longest time is
+         * chosen.
+         */
         if (excess > worst || (excess == worst && r[i].compute_s > slow->compute_s)) {
             worst = excess;
             slow = &r[i];

@@ -1,5 +1,5 @@
 /*
- * trainlog_sink.c - where log lines go
+ * trainlog_sink.c - write log lines to their destinations
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +17,12 @@ struct trainlog {
     int n;
     int fd[MAX_SINKS];
     const char *name[MAX_SINKS];
-    bool told[MAX_SINKS];               /* that it cannot be written */
+    bool told[MAX_SINKS];               /* a write failure of this destination has been reported */
     int64_t lost;
     char *path;
 };
 
-/* The whole line, in one call where the system lets us. */
+/* Write the whole line, in one call if the system allows it. */
 static int write_line(int fd, const char *line, size_t n)
 {
     while (n) {
@@ -38,7 +38,7 @@ static int write_line(int fd, const char *line, size_t n)
     return 0;
 }
 
-/* A killed run may have left half a line: the next one must not continue it. */
+/* End a partial last line that a killed run may have left, so that the next line does not continue it. */
 static int end_last_line(int fd, const char *path, struct err *e)
 {
     struct stat st;
@@ -100,7 +100,7 @@ static void put(struct trainlog *t, int i, const char *line, size_t n)
 
 void trainlog_write(struct trainlog *t, const char *text)
 {
-    fflush(stdout);                     /* what others printed comes first */
+    fflush(stdout);                     /* output that stdio has buffered comes first */
     while (*text) {
         size_t n = strcspn(text, "\n");
 

@@ -1,7 +1,7 @@
 /*
- * trainlog_tb.c - what TensorBoard is told: tags and flags of the reference
+ * trainlog_tb.c - write values for TensorBoard with the tags and flags of the reference
  *
- * A tag's variants have the same value at another step: samples, tokens, or gigaflos.
+ * The variants of a tag have the same value at different step numbers: iterations, samples, tokens, or gigaflos.
  */
 #include <stdio.h>
 
@@ -37,7 +37,7 @@ void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world
             tfevents_text(t, r->dest, value.buf, iteration);
         }
     strbuf_free(&value);
-    /* A step down to 0 right after it marks the restart in the curve. */
+    /* The drop to 0 at the next step marks the restart in the curve. */
     tfevents_scalar(t, "iteration-time/world_size", world_size, iteration);
     tfevents_scalar(t, "iteration-time/world_size", 0, iteration + 1);
 }
