@@ -1,5 +1,5 @@
 /*
- * deepspeed_json.c - which keys of a DeepSpeed configuration are options, and which must not contradict them
+ * deepspeed_json.c - map the keys of a DeepSpeed configuration to options, and detect contradictions
  */
 #include "tools/train/options/deepspeed_json.h"
 
@@ -16,8 +16,8 @@
 enum { JSON_MAX_BYTES = 1 << 20 };
 
 /*
- * A key's value, as a user would have written it, against its option: the same, or the option
- * was not given and takes it.
+ * Compare a key's value, written as a user would write it, with its option. If the option was not given, it is set to
+ * the value; otherwise both must be the same.
  */
 static int agree(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
 {
@@ -32,7 +32,7 @@ static int agree(struct train_opts *o, const char *key, const char *option, cons
         return options_set(o, r, 1, &word, &here, e);
     if (options_take_value(&theirs, r, 1, &word, &here, e) < 0)
         return -1;
-    /* In print, 1, 1.0 and 1e0 are the same. */
+    /* Compare the printed values, in which 1, 1.0 and 1e0 are the same. */
     options_value(o, r, &ours_text);
     options_value(&theirs, r, &theirs_text);
     if (strcmp(ours_text.buf, theirs_text.buf) != 0) {
@@ -45,7 +45,10 @@ static int agree(struct train_opts *o, const char *key, const char *option, cons
     return rc;
 }
 
-/* A number or a boolean as text; "auto" (of Hugging Face's files) says nothing. -1: something else. */
+/*
+ * Convert a number or a boolean to text; "auto" (in Hugging Face's files) means not given and yields "". Returns -1
+ * for any other value.
+ */
 static int value_text(const json_t *v, char out[PYTEXT_FLOAT])
 {
     out[0] = '\0';
@@ -102,7 +105,7 @@ static int take_accumulation(struct train_opts *o, const char *key, const json_t
     return 0;
 }
 
-/* The key `name` of an object, and a note for each of its other keys that is not `known`. */
+/* Returns the member `name` of an object, and adds a note for each other key that is not in `known`. */
 static const json_t *member(struct train_opts *o, const char *key, const json_t *object, const char *name,
                             const char *known)
 {
@@ -139,7 +142,7 @@ static int take_bf16(struct train_opts *o, const char *key, const json_t *v, str
 
 /* ---- fp16 ---- */
 
-/* Keys that DeepSpeed's scaler is made of, and what they are when they are not there. */
+/* The keys that define DeepSpeed's scaler, and their defaults. */
 static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
     { "loss_scale", "loss-scale", "0" },
     { "initial_scale_power", "initial-loss-scale", "16" },
@@ -148,7 +151,7 @@ static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
     { "min_loss_scale", "min-loss-scale", "1" },
 };
 
-/* The option takes the value whoever else gave it another, and that is said. */
+/* Set the option to the value even if another source gave it a different one, and add a note in that case. */
 static int decide(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
 {
     const struct option_row *r = option_find(&options_table, option);
@@ -214,7 +217,7 @@ static int take_fp16(struct train_opts *o, const char *key, const json_t *v, str
     if (enabled && take_simple(o, "fp16.enabled", "fp16", enabled, e) < 0)
         return -1;
     if (!json_is_true(enabled))
-        return 0;                       /* its other keys then mean nothing */
+        return 0;                       /* its other keys have no effect then */
     o->impl->json_fp16 = true;
     for (size_t i = 0; i < sizeof scaler_keys / sizeof *scaler_keys; i++)
         if (take_scaler_key(o, i, json_object_get(v, scaler_keys[i].key), e) < 0)
@@ -245,7 +248,7 @@ static int take_nothing(struct train_opts *o, const char *key, const json_t *v, 
 }
 
 static const struct {
-    const char *key, *option;           /* option: its value is the key's */
+    const char *key, *option;           /* option: the option that has the same value as the key */
     int (*take)(struct train_opts *o, const char *key, const json_t *v, struct err *e);
 } keys[] = {
     { "train_micro_batch_size_per_gpu", "micro-batch-size", NULL },
@@ -297,7 +300,7 @@ int deepspeed_json_read(struct train_opts *o, struct err *e)
         if (rc == 0)
             rc = take_key(o, key, v, e);
     json_decref(root);
-    /* It is DeepSpeed that makes the optimizer: without its word there would be no scaler. */
+    /* DeepSpeed creates the optimizer. If its configuration does not enable fp16, there would be no scaler. */
     if (rc == 0 && o->fp16 && !o->impl->json_fp16) {
         err_usage(e, "%s: fp16.enabled is not true, but %s is given", o->deepspeed_config, OPTS_WHERE(o, fp16));
         rc = -1;
@@ -315,7 +318,7 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
         o->global_batch_size = b * dp * steps;
         return 0;
     }
-    if (o->rampup_batch_size.n)         /* DeepSpeed is told the real number at every step */
+    if (o->rampup_batch_size.n)         /* the caller passes the actual number to DeepSpeed at every step */
         return 0;
     if (o->global_batch_size != b * dp * steps) {
         err_usage(e, "%s: gradient_accumulation_steps is %ld: with micro-batch size %ld and %ld data-parallel ranks "
@@ -326,7 +329,7 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
     return 0;
 }
 
-/* jansson parses no deeper than 2048 levels. */
+/* The recursion is limited: jansson parses no deeper than 2048 levels. */
 static struct pk *tree_of(struct arena *a, json_t *v)
 {
     struct pk *made;

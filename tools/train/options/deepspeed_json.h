@@ -1,11 +1,11 @@
 /*
- * deepspeed_json.h - the part of a DeepSpeed configuration that means something here
+ * deepspeed_json.h - read the keys of a DeepSpeed configuration that have a meaning here
  *
- * train_micro_batch_size_per_gpu, train_batch_size, gradient_accumulation_steps,
- * gradient_clipping, zero_optimization.stage, bf16.enabled, fp16.enabled,
- * communication_data_type, steps_per_print. A value fills an option that was not given and
- * must agree with one that was. About the loss scale the rest of fp16 decides alone, with DeepSpeed's defaults for
- * what it does not say; an option that says otherwise becomes a note, as do unknown keys.
+ * These are train_micro_batch_size_per_gpu, train_batch_size, gradient_accumulation_steps, gradient_clipping,
+ * zero_optimization.stage, bf16.enabled, fp16.enabled, communication_data_type, steps_per_print. A value fills in an
+ * option that was not given and must agree with one that was. The loss scale is an exception: the other keys of fp16
+ * alone determine it, with DeepSpeed's defaults for missing keys; an option that differs is reported in a note.
+ * Unknown keys are reported in notes, too.
  */
 #ifndef SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
 #define SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
@@ -14,14 +14,19 @@
 #include "tools/train/options/options.h"
 
 /*
- * Read o->deepspeed_config into the options. ERR_SYS when it cannot be read, ERR_DATA with
- * the line when it is no JSON, ERR_USAGE for a value that cannot be, contradicts an option
- * (both are named), or asks for what is not supported.
+ * Read o->deepspeed_config into the options. ERR_SYS: the file cannot be read. ERR_DATA with the line: it is not
+ * JSON. ERR_USAGE: a value is invalid, contradicts an option (both are named), or requests something unsupported.
  */
 MUST_CHECK int deepspeed_json_read(struct train_opts *o, struct err *e);
-/* gradient_accumulation_steps gives the batch size or must agree with it; options_check() asks once dp is known. */
+/*
+ * Compute the batch size from gradient_accumulation_steps, or check that they agree. options_check() calls this once
+ * dp is known.
+ */
 MUST_CHECK int deepspeed_json_check(struct train_opts *o, struct err *e);
-/* The whole file as a value for checkpoints, which keep it as ds_config; an empty dict when it cannot be read now. */
+/*
+ * Return the whole file as a value for checkpoints, which store it as ds_config. Returns an empty dict if the file
+ * can no longer be read.
+ */
 struct pk *deepspeed_json_tree(struct arena *a, const char *path);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * options.c - the command line, and the order of the sources
+ * options.c - parse the command line and apply the sources in order
  *
- * --help and --version are seen first; then defaults, file, environment and command line, each over the
- * one before; the DeepSpeed JSON last, for what nobody gave.
+ * --help and --version are checked first. Then defaults, file, environment and command line are applied, each
+ * overriding the previous one. The DeepSpeed JSON is last and fills in options that were not given.
  */
 #include "tools/train/options/options.h"
 
@@ -13,7 +13,7 @@
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
 
-/* An option of the command line (option_table.h). */
+/* Callback for each option of the command line (option_table.h). */
 static int take(void *ctx, const struct option_given *g, struct err *e)
 {
     const struct options_place here = { FROM_COMMAND_LINE, NULL, g->name };
@@ -33,7 +33,10 @@ static void set_defaults(struct train_opts *o)
     option_take_defaults(&table);
 }
 
-/* Does this word name --config, in full or short enough to be understood? *value: what follows '=', or NULL. */
+/*
+ * Returns true if this word names --config, in full or as an unambiguous abbreviation. *value receives the text after
+ * '=', or NULL.
+ */
 static bool names_config(const char *word, const char **value)
 {
     char name[64];
@@ -48,7 +51,7 @@ static bool names_config(const char *word, const char **value)
     return r && r->dest && r->field == offsetof(struct train_opts, config);
 }
 
-/* --config is read before the words that win over it, so it is looked for beforehand. */
+/* Find --config beforehand: its file must be read before the command line, which overrides it. */
 static const char *find_config(int argc, char **argv, char **env)
 {
     const char *path = NULL, *value;
@@ -62,7 +65,7 @@ static const char *find_config(int argc, char **argv, char **env)
     return path;
 }
 
-/* Scripts of bf16 runs have them, too. */
+/* Note fp16 options that have no effect; scripts of bf16 runs contain them, too. */
 static void ignore_without_fp16(struct train_opts *o)
 {
     static const char *const names[] = { "loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
@@ -73,7 +76,10 @@ static void ignore_without_fp16(struct train_opts *o)
             strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", names[i]);
 }
 
-/* DeepSpeed keeps an unsharded optimizer in the mp_rank files then (docs/training.md 3.6); only bf16's 0 means 1. */
+/*
+ * With fp16 and stage 0, DeepSpeed keeps an unsharded optimizer in the mp_rank files (docs/training.md 3.6). Only
+ * with bf16 does 0 mean 1.
+ */
 static void note_stage(struct train_opts *o)
 {
     if (o->fp16 && o->zero_stage == 0)

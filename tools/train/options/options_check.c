@@ -1,7 +1,7 @@
 /*
- * options_check.c - what can be told about options before data is opened
+ * options_check.c - check the options before data is opened
  *
- * Each message names the options, with both values.
+ * Each message names the options involved, with both values.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/schedule.h"
 
-/* Products of counts stay exact in a double, and far from 2^63. */
+/* Up to this limit, products of counts are exact in a double and far from 2^63. */
 #define COUNT_MAX 1e15
 
 /* ---- parallelism ---- */
@@ -44,7 +44,10 @@ static int missing(const struct train_opts *o, enum options_stage stage, const c
     return -1;
 }
 
-/* Several that are missing in one message; of a single one the check that needs it says more. */
+/*
+ * Report several missing options in one message. If only one is missing, the check that needs it reports it in more
+ * detail.
+ */
 static int check_missing(const struct train_opts *o, enum options_stage stage, struct err *e)
 {
     const bool later = stage == OPTIONS_BEFORE_LOAD && o->load, train = !o->preflight;
@@ -74,7 +77,7 @@ static int check_missing(const struct train_opts *o, enum options_stage stage, s
     return n > 1 ? -1 : 0;
 }
 
-/* by == 0 and value == 0 are not known yet. */
+/* Check that `by` divides `value`. A value of 0 is not known yet and passes. */
 static int divides(const char *name, int64_t value, const char *by_name, int64_t by, struct err *e)
 {
     if (by == 0 || value % by == 0)
@@ -122,7 +125,10 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-/* Whether the cut itself works is seen when it is made: a checkpoint may bring one. */
+/*
+ * Only the method's name is checked. Whether the partition works is checked when it is computed, because a checkpoint
+ * may provide one.
+ */
 static int check_stages(const struct train_opts *o, struct err *e)
 {
     if (!pipeline_method_known(o->pp_partition_method)) {
@@ -138,7 +144,7 @@ static int check_stages(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-/* What is not known yet counts as nothing. */
+/* Check that the sizes stay within COUNT_MAX. Sizes that are not known yet are 0. */
 static int check_magnitude(const struct train_opts *o, struct err *e)
 {
     const double L = (double)o->num_layers, h = (double)o->hidden_size, f = (double)o->ffn_hidden_size;
@@ -150,7 +156,7 @@ static int check_magnitude(const struct train_opts *o, struct err *e)
         err_usage(e, "a model of %.3g parameters is too large: no more than 10^15 are supported", params);
         return -1;
     }
-    /* A CPU's attention keeps scores of all pairs of tokens. */
+    /* The CPU's attention stores the scores of all pairs of tokens. */
     if (rows * (L * (h + f) + (double)o->num_attention_heads * (double)o->seq_length) > COUNT_MAX) {
         err_usage(e, "--micro-batch-size %ld x --seq-length %ld is too large for this model: no more than 10^15 values "
                   "of a micro-batch are supported", (long)o->micro_batch_size, (long)o->seq_length);
@@ -202,7 +208,7 @@ static int exclusive(const struct train_opts *o, bool a_set, size_t a, bool b_se
 #define EXCLUSIVE(a, a_set, b, b_set) \
     (exclusive(o, a_set, offsetof(struct train_opts, a), b_set, offsetof(struct train_opts, b), e) < 0)
 
-/* Counting by samples and by iterations does not mix. */
+/* Check that the options do not mix counting by samples with counting by iterations. */
 static int check_units(const struct train_opts *o, struct err *e)
 {
     bool fraction = OPTS_GIVEN(o, lr_warmup_fraction);
@@ -268,7 +274,10 @@ static int check_schedule(struct train_opts *o, struct err *e)
     }
     if (schedule_init(&s, o, e) < 0)
         return -1;
-    /* After a ramp that is over, its batch sizes need not divide any more: only a loader knows. */
+    /*
+     * After the end of a ramp, its batch sizes need not be divisible any more; with --load, only the loader can check
+     * this.
+     */
     if (o->load)
         return schedule_micro_batches(s.ramp.gbs, o->micro_batch_size, o->data_parallel_size, &m, e);
     return schedule_ramp_check(&s.ramp, 0, o->micro_batch_size, o->data_parallel_size, e);
@@ -371,7 +380,7 @@ static int parse_range(const char *word, struct opts_range *r)
     return 0;
 }
 
-/* Sorted; ranges that share an iteration become one, as in the reference. */
+/* Parse and sort the ranges. Ranges that share an iteration are merged, as in the reference. */
 static int check_skips(struct train_opts *o, struct err *e)
 {
     const struct option_list *l = &o->skip_train_iteration_range;
@@ -458,7 +467,7 @@ static int check_precision(struct train_opts *o, struct err *e)
 
     if (EXCLUSIVE(bf16, o->bf16, fp16, o->fp16))
         return -1;
-    /* As Megatron notes it among the arguments; here bf16 has no other way. */
+    /* Megatron sets this argument, too. With bf16 there is no other way here. */
     o->accumulate_allreduce_grads_in_fp32 |= o->bf16;
     if (!OPTS_GIVEN(o, grad_reduce_dtype))
         o->grad_reduce_dtype = o->fp16 && o->accumulate_allreduce_grads_in_fp32 ? REDUCE_FP32 : own;
@@ -487,7 +496,7 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
 {
     if (check_world(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, e) < 0)
         return -1;
-    /* Devices alone: nothing else need be known. */
+    /* Only the devices are tested; no other option is needed. */
     if (o->preflight && !o->num_layers && !o->load)
         return 0;
     if (check_missing(o, stage, e) < 0 || check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)

@@ -1,9 +1,9 @@
 /*
- * options_file.c - options from a file and from the environment
+ * options_file.c - read options from a file and from the environment
  *
- * File: one option a line, "name = value" or "name value"; a flag may stand alone. '#' begins a
- * comment where a word could begin. Several values are separated by blanks; quotes of either
- * kind hold a value with blanks together. Names are those of the command line without dashes.
+ * Each line of the file has one option, "name = value" or "name value"; a flag may have no value. '#' begins a
+ * comment where a word could begin. Blanks separate several values; quotes of either kind enclose a value that
+ * contains blanks. Names are those of the command line without the leading dashes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ struct words {
 };
 
 /*
- * Cut `text` into words, in place. -1: a quote that is not closed, or too many words.
- * comments: '#' ends the text.
+ * Split `text` into words, in place. Returns -1 if a quote is not closed or there are too many words. If `comments`,
+ * '#' ends the text.
  */
 static int split(char *text, bool comments, struct words *w)
 {
@@ -53,7 +53,10 @@ static int split(char *text, bool comments, struct words *w)
     }
 }
 
-/* Flags may go without a value; lists take all words, the others exactly one. */
+/*
+ * Set an option from its words. A flag may have no value if may_be_bare; a list accepts all words, the others require
+ * exactly one.
+ */
 static int set_words(struct train_opts *o, const struct option_row *r, const struct words *w, bool may_be_bare,
                      const struct options_place *at, struct err *e)
 {
@@ -146,7 +149,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     struct words w = { .n = 1, .v = { text } };
     int rc = -1;
 
-    /* A list is cut at blanks; any other value is the whole text, as the shell left it. */
+    /* A list is split at blanks; any other value is the whole text, as the shell passed it. */
     if (r->kind == OPTION_LIST && split(text, false, &w) < 0)
         err_usage(e, "%s: a quote is not closed", name);
     else
@@ -155,7 +158,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     return rc;
 }
 
-/* Variables that the kernels and the converters ask for themselves. */
+/* Returns true for variables that other parts of the program, such as the kernels and the converters, read directly. */
 static bool read_elsewhere(const char *name)
 {
     static const char *const names[] = {
@@ -185,7 +188,7 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
                 r = option_find(&options_table, row->name);
         if (!r && read_elsewhere(name))
             continue;
-        if (!r)         /* another tool's perhaps: worth a word, no reason to stop */
+        if (!r)         /* it may belong to another tool: add a note, do not stop */
             options_note(o, "environment: %s is no option", name);
         else if (read_variable(o, r, name, equals + 1, e) < 0)
             return -1;

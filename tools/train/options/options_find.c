@@ -1,5 +1,5 @@
 /*
- * options_find.c - where an option's value came from, and notes
+ * options_find.c - the source of an option's value, and notes
  */
 #include <stdarg.h>
 #include <stdio.h>

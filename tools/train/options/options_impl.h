@@ -1,53 +1,59 @@
 /*
- * options_impl.h - the table of options, for the files that take, check and show them
+ * options_impl.h - internal declarations of the files that parse, check and print the options
  *
- * Each uses those above it only:
+ * Each file uses only those listed above it:
  *   options_table.c      the rows (option_table.h)
- *   options_find.c       where an option's value came from
- *   options_value.c      from words to a field
- *   options_print.c      the values as they are in the end
+ *   options_find.c       the source of an option's value
+ *   options_value.c      converts words into a field's value
+ *   options_print.c      prints the effective values
  *   options_file.c, deepspeed_json.c   sources of values
  *   options.c            the command line, and the order of the sources
- *   options_check.c      what must hold between them
+ *   options_check.c      constraints between the options
  */
 #ifndef SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
 #define SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
 
 #include "tools/train/options/options.h"
 
-/* Where a value stands. */
+/* Where a value was given. */
 struct options_place {
     enum opts_source source;
     const char *where;          /* "SHARDKIT_LR", "run.conf, line 3", "ds.json"; NULL: the command line */
-    const char *as;             /* the name as it was written, for rows that are prefixes; may be NULL */
+    const char *as;             /* the name as written, for rows that match a prefix; may be NULL */
 };
 
 struct options_impl {
     struct arena *arena;
-    struct options_place *origin;       /* by the offset of the option's field */
-    struct strbuf ignored;      /* names of options without effect, ", " between them */
-    int64_t accumulation_steps; /* of the DeepSpeed JSON; 0: not said */
-    bool json_fp16;             /* it says fp16.enabled */
+    struct options_place *origin;       /* indexed by the offset of the option's field */
+    struct strbuf ignored;      /* names of options without effect, separated by ", " */
+    int64_t accumulation_steps; /* from the DeepSpeed JSON; 0: not given */
+    bool json_fp16;             /* the DeepSpeed JSON has fp16.enabled true */
 };
 
-/* "--lr", "--lr (run.conf, line 3)": how messages name an option; lives as long as the options. */
+/*
+ * Returns the name of an option for messages, such as "--lr" or "--lr (run.conf, line 3)"; valid as long as the
+ * options.
+ */
 const char *options_label(const struct train_opts *o, const struct option_row *r, const struct options_place *at);
 
-/* The word that an option of several stands at; lives as long as the options. */
+/* Returns the current word of an option that has a list of words; valid as long as the options. */
 const char *options_word(const struct train_opts *o, const struct option_row *r);
 
 /* ---- options_value.c ---- */
 
 /*
- * Set a row from its words: flags take none or one, lists any number, all others one. Words are
- * copied. ERR_USAGE.
+ * Set an option from its words and record the source of the value: a flag has no word or one, a list any number, all
+ * others one. The words are copied. Fails with ERR_USAGE.
  */
 MUST_CHECK int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                            const struct options_place *at, struct err *e);
-/* The same without noting where the value came from. */
+/* The same without recording the source. */
 MUST_CHECK int options_take_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                                   const struct options_place *at, struct err *e);
-/* SHARDKIT_MICRO_BATCH_SIZE; lives as long as the options. */
+/*
+ * Returns the name of the option's environment variable, such as SHARDKIT_MICRO_BATCH_SIZE; valid as long as the
+ * options.
+ */
 const char *options_env_name(const struct train_opts *o, const struct option_row *r);
 
 /* ---- options_file.c ---- */

@@ -1,5 +1,5 @@
 /*
- * options_print.c - the values of options as they are in the end
+ * options_print.c - print the effective values of the options
  */
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ void options_value(const struct train_opts *o, const struct option_row *r, struc
 
 struct shown {
     const char *name;
-    const struct option_row *row;       /* or NULL: what is no option, but */
+    const struct option_row *row;       /* NULL: not an option; `value` is printed */
     int value;
 };
 

@@ -1,13 +1,13 @@
 /*
  * options_table.c - the table of options
  *
- * A row is all there is to an option: adding one here and its field in options.h makes it parse, print, show in --help
- * and be completed; `make man` puts it into docs/train.1, where more can be told of it.
+ * A row is all that an option needs: adding one here and its field in options.h makes the program parse it, print it,
+ * show it in --help and complete it. `make man` adds it to docs/train.1, where more text can be added.
  */
 #include "tools/train/options/options_impl.h"
 
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
-#define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* no part of the arguments that checkpoints hold */
+#define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* not among the arguments that checkpoints hold */
 #define ACTS .marks = OPTIONS_ACTS
 #define TOLD .marks = OPTIONS_ACTS | OPTIONS_TOLD
 #define DIM_MAX 1e9                     /* sizes of a model */
@@ -268,7 +268,7 @@ static const struct option_row program_rows[] = {
     {0},
 };
 
-/* Scripts pass these; none changes what is computed here. */
+/* Scripts pass these options; none changes what is computed here. */
 static const struct option_row only_rows[] = {
     ONLY("optimizer", "adam", "only Adam is supported")
     ONLY("dataloader-type", "single", "samples are read once, in the order of the index")

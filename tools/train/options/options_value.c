@@ -1,5 +1,5 @@
 /*
- * options_value.c - one option's value, from words to its field
+ * options_value.c - convert an option's words into the value of its field
  */
 #include <ctype.h>
 #include <string.h>
@@ -16,7 +16,7 @@ const char *options_env_name(const struct train_opts *o, const struct option_row
 }
 
 /*
- * Scripts that build their command in a shell variable pass quotes on as part of the word:
+ * Remove quotes that are part of the word. Scripts that build their command in a shell variable pass them on:
  * --pp-partition-method "'type:transformer|embedding'".
  */
 static char *unquoted(struct train_opts *o, const char *word)

@@ -1,5 +1,5 @@
 /*
- * pytext.c - the shortest decimal that reads back as the same number, as repr() prints it
+ * pytext.c - format the shortest decimal that reads back as the same number, as repr() does
  */
 #include "tools/train/options/pytext.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Digits and exponent of the shortest decimal that reads back as x: "12345", 1.2345e`exp10`. */
+/* Compute digits and exponent of the shortest decimal that reads back as x: "12345" means 1.2345e`exp10`. */
 static void shortest(double x, char digits[24], int *exp10)
 {
     char text[40], *e;
@@ -39,7 +39,7 @@ char *pytext_float(char out[PYTEXT_FLOAT], double x)
     }
     shortest(fabs(x), digits, &exp10);
     n = (int)strlen(digits);
-    /* Python changes to the exponent form below 1e-4 and from 1e16. */
+    /* Python switches to the exponent form below 1e-4 and from 1e16 on. */
     if (exp10 < -4 || exp10 >= 16)
         snprintf(out, PYTEXT_FLOAT, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
                  exp10 < 0 ? '-' : '+', abs(exp10));

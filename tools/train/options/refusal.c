@@ -1,5 +1,5 @@
 /*
- * refusal.c - each reason is said once a job, and every rank hears of it
+ * refusal.c - print each reason for a refusal once per job and inform every rank
  */
 #include "tools/train/options/refusal.h"
 
@@ -12,7 +12,7 @@
 #include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
 
-enum { JOIN_S = 10 };           /* the others are here by then, or have left */
+enum { JOIN_S = 10 };           /* the other ranks have joined within this time, or have exited */
 
 struct refused_word {
     int32_t status;             /* 0: not refused */
@@ -35,7 +35,7 @@ int refusal_share(struct comm_world *w, const struct err *own, struct err *e)
 {
     const int rank = comm_place(w)->rank, size = comm_place(w)->size;
     struct refused_word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
-    bool said = rank == 0;              /* rank 0 has done so before it joined */
+    bool said = rank == 0;              /* rank 0 has printed its reason before it joined */
     int rc;
 
     if (own)

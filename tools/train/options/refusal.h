@@ -1,20 +1,24 @@
 /*
- * refusal.h - wrong options, said once a job and heard of by every rank
+ * refusal.h - report refused options once per job, and make every rank exit
  *
- * Options are read before the ranks know each other, and nearly always all have the same. Rank 0 says at once what
- * is wrong with them; the others join all the same, so that whoever has a fault of its own can tell it, and
- * a rank whose options are fine does not wait for those that have left.
+ * The options are parsed before the ranks are connected, and nearly always all ranks have the same ones. Rank 0
+ * therefore reports its error at once. The other ranks with an error still join the job, so that a rank with a
+ * different error can report it and a rank whose options are valid does not wait for ranks that have exited.
  */
 #ifndef SHARDKIT_TRAIN_OPTIONS_REFUSAL_H
 #define SHARDKIT_TRAIN_OPTIONS_REFUSAL_H
 
 #include "libcommon/comm/comm.h"
 
-/* The end of a process whose options were refused for `why`: says so, where nobody else does. Its exit status. */
+/*
+ * End a process whose options were refused for the reason `why`. Reports the reason if no other rank does. Returns
+ * the exit status.
+ */
 int refusal_leave(const struct err *why);
 /*
- * Every rank calls it, first of all; own: its refusal, or NULL. 0: nobody was refused. Else the exit status, and the
- * job ends here; whoever has another reason than a rank before it has said so. -1: ranks cannot speak.
+ * Exchange refusals. Every rank must call it before any other exchange; `own` is the rank's refusal or NULL. Returns
+ * 0 if no rank was refused. Otherwise it returns the exit status, and the job must end; a rank has then reported its
+ * reason if it differs from those of all lower ranks. Returns -1 if the ranks cannot communicate.
  */
 MUST_CHECK int refusal_share(struct comm_world *w, const struct err *own, struct err *e);
 

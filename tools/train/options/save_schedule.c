@@ -1,5 +1,5 @@
 /*
- * save_schedule.c - the words of --save-schedule, and the decision that comes of them
+ * save_schedule.c - parse --save-schedule and decide which iterations are saved
  */
 #include "tools/train/options/save_schedule.h"
 
@@ -10,7 +10,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 
-#define ITERATION_MAX ((int64_t)1e15)   /* as of every count among the options */
+#define ITERATION_MAX ((int64_t)1e15)   /* the same limit as for every count among the options */
 
 struct schedule_reader {
     const char *text, *at;
@@ -59,7 +59,10 @@ static int take_sign(struct schedule_reader *r, char sign, const char *what)
     return 0;
 }
 
-/* Does it lie behind the one before, and save anything? begin, interval: where it and its EVERY stand in the text. */
+/*
+ * Check that the range is after the previous one and contains an iteration to save. begin, interval: where the range
+ * and its EVERY are in the text.
+ */
 static int check_stretch(const struct schedule_reader *r, const struct save_stretch *s,
                          const struct save_stretch *before, const char *begin, const char *interval)
 {

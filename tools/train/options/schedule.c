@@ -11,7 +11,7 @@
 
 /* ---- batch size ---- */
 
-enum { RAMP_STEPS_MAX = 1000000 };      /* each is looked at before the run */
+enum { RAMP_STEPS_MAX = 1000000 };      /* limit, because each increment is checked before the run */
 
 int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const *words, struct err *e)
 {
@@ -40,7 +40,7 @@ int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const 
                   RAMP_STEPS_MAX);
         return -1;
     }
-    if (v[0] == gbs)                    /* the reference would divide by zero */
+    if (v[0] == gbs)                    /* the reference would divide by zero here */
         return 0;
     r->start = v[0];
     r->inc = v[1];
@@ -56,7 +56,7 @@ int64_t schedule_batch(const struct schedule_ramp *r, int64_t consumed_samples)
     if (r->inc == 0 || consumed_samples > r->samples)
         return r->gbs;
     batch = r->start + r->inc * (int64_t)((double)consumed_samples / r->per);
-    return batch < r->gbs ? batch : r->gbs;     /* rounding of `per` must not take it past the end */
+    return batch < r->gbs ? batch : r->gbs;  /* because of rounding in `per`, the batch could exceed the final size */
 }
 
 int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64_t *m, struct err *e)
@@ -71,9 +71,9 @@ int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64
 }
 
 /*
- * Iterations from `consumed` on, while the ramp lasts, that have the same batch size. The size
- * never falls as samples grow, so the last of them is found by bisection: a ramp of millions of
- * iterations costs a few steps for each of its sizes.
+ * Returns the number of iterations from `consumed` on that have the same batch size, while the ramp lasts. The size
+ * never decreases as samples grow, so bisection finds the last of them; a ramp of millions of iterations costs only a
+ * few steps for each of its sizes.
  */
 static int64_t same_batch(const struct schedule_ramp *r, int64_t consumed)
 {
@@ -105,7 +105,7 @@ int schedule_ramp_check(const struct schedule_ramp *r, int64_t consumed_samples,
     return schedule_micro_batches(r->gbs, micro_batch, dp, &m, e);
 }
 
-/* As Python's //: towards minus infinity. b > 0. */
+/* Like Python's //: rounds towards minus infinity. b must be > 0. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a / b - (a % b < 0);
@@ -126,7 +126,7 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 
 /* ---- learning rate ---- */
 
-/* One rule of the scheduler as both sides have it, printed as the reference prints it. */
+/* The two values of one rule of the scheduler, with their text in the reference's format. */
 struct schedule_rule {
     const char *name;
     double ours, saved;
@@ -140,7 +140,10 @@ static void rule_set(struct schedule_rule *r, const char *name, double ours, dou
     r->saved = saved;
     pytext_float(r->ours_text, ours);
     pytext_float(r->saved_text, saved);
-    /* Counts are integers in Python, printed without ".0"; a warm-up by fraction is none. */
+    /*
+     * Counts are integers in Python and printed without ".0". A warm-up computed from a fraction is not a whole
+     * number and keeps its digits.
+     */
     for (int i = 0; whole && i < 2; i++) {
         char *text = i ? r->saved_text : r->ours_text, *dot = strstr(text, ".0");
 
@@ -194,7 +197,7 @@ int schedule_lr_resume(struct schedule_lr *lr, const struct schedule_lr *saved, 
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole schedule ---- */
 
 static int lr_init(struct schedule *s, const struct train_opts *o, struct err *e)
 {
@@ -232,7 +235,7 @@ int schedule_init(struct schedule *s, const struct train_opts *o, struct err *e)
         s->train_iters = o->train_iters;
         s->train_samples = o->train_iters * s->ramp.gbs;
     }
-    if (s->train_iters < 0)             /* all inside of the ramp's last step */
+    if (s->train_iters < 0)             /* all samples are within the ramp's last size */
         s->train_iters = 0;
     return lr_init(s, o, e);
 }
