@@ -1,8 +1,8 @@
 /*
- * preflight.c - all ranks try out their devices together, then the ways between them
+ * preflight.c - test all devices at the same time, then the links between them
  *
- * They begin each test at the same time, so that what they share (a host's memory, power, cooling) is
- * shared as in training.
+ * All ranks begin each test at the same time, so that they share resources (a host's memory, power, cooling) as in
+ * training.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +17,12 @@ enum { HANG_S = 300 };
 static const struct preflight_sizes of_gpu = { 256 << 20, 64 << 20, 0.1, 8192, 4096, 4096, 20 };
 static const struct preflight_sizes of_cpu = { 8 << 20, 2 << 20, 0.01, 256, 512, 512, 3 };
 
-/* ---- neighbours ---- */
+/* ---- links ---- */
 
 /*
- * Whom rank r of n talks to: pairs from even ranks up, then from odd ones, then, where n is odd, the last with the
- * first. All at once in a ring would wait in a circle for their links.
+ * Returns the rank with which rank r of n exchanges messages in this phase, or -1. Phase 0 forms pairs that begin at
+ * even ranks, phase 1 pairs that begin at odd ranks; phase 2 pairs the last rank with the first if n is odd. If all
+ * ranks used a ring at once, they would wait for each other's links in a circle.
  */
 static int partner(int r, int n, int phase)
 {
@@ -36,11 +37,11 @@ static int partner(int r, int n, int phase)
 }
 
 struct messages {
-    float *out, *in, *want;     /* of z.message bytes */
+    float *out, *in, *want;     /* z.message bytes each */
     double *sums, *tmp, *got;   /* device [2], scratch, host [2] */
 };
 
-/* One message there, one back. */
+/* Send one message to `other` and receive one from it. */
 static int exchange(struct preflight *p, const struct messages *x, int other, struct err *e)
 {
     const int64_t n = (int64_t)(p->z.message / 4);
@@ -53,7 +54,7 @@ static int exchange(struct preflight *p, const struct messages *x, int other, st
     return comm_wait(&in, NULL, e) < 0 ? -1 : comm_wait(&out, NULL, e);
 }
 
-/* sumsq of a and b have the same bits. */
+/* Returns true if sumsq of a and b have the same bits. */
 static bool equal(struct preflight *p, const struct messages *x, const float *a, const float *b)
 {
     const int64_t n = (int64_t)(p->z.message / 4);
@@ -89,7 +90,10 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
     return 0;
 }
 
-/* Every element becomes n (n + 1) / 2; *rate: bus bytes/s, the same on all ranks. */
+/*
+ * Test an all-reduce in which every element must become n (n + 1) / 2. *rate receives the bus bandwidth in bytes/s,
+ * the same on all ranks.
+ */
 static int try_all_reduce(struct preflight *p, const struct messages *x, double *rate, struct err *e)
 {
     const int size = p->t->place->size;
@@ -97,7 +101,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
     float *host = preflight_take_host(p, p->z.message);
     double begin = 0, all;
 
-    /* Without host memory the others must still find us in the calls. */
+    /* Continue even if host memory is missing, because the other ranks wait for this one in the collective calls. */
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; host && i < n; i++)
             host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->place->rank + 1);
@@ -158,7 +162,7 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- all tests ---- */
 
 static int try_all(struct preflight *p, double *all_reduce, struct err *e)
 {

@@ -1,9 +1,9 @@
 /*
- * preflight.h - is every device of a job well, before hours are given to it? (--preflight)
+ * preflight.h - test every device of a job before it runs for hours (--preflight)
  *
- * Each rank takes and reads back the memory that its plan needs (without a model: most of a GPU), times
- * matrix products, copies and the way to the next rank, and checks results. One slow or broken GPU
- * holds up all others, so what counts is the comparison.
+ * Each rank allocates the memory that its plan needs (without a model: most of a GPU's memory), writes it and reads
+ * it back. It times matrix products, copies and the link to the next rank, and checks results. One slow or broken GPU
+ * delays all others, so the ranks are compared with each other.
  */
 #ifndef SHARDKIT_TRAIN_HEALTH_PREFLIGHT_H
 #define SHARDKIT_TRAIN_HEALTH_PREFLIGHT_H
@@ -16,41 +16,43 @@
 
 enum preflight_rate {
     RATE_GEMM,                  /* FLOP/s */
-    RATE_COPY,                  /* within the device, read and written bytes/s */
+    RATE_COPY,                  /* within the device, bytes read plus bytes written, per second */
     RATE_TO_DEVICE, RATE_FROM_DEVICE,   /* bytes/s */
-    RATE_LINK,                  /* to the next rank of the world, and from it at the same time: bytes/s one way */
+    RATE_LINK,  /* to the next rank of the world, while receiving from it at the same time: bytes/s in one direction */
     RATE_N
 };
 
-/* What one rank found. Plain data: gathered as bytes. */
+/* The results of one rank. Plain data, which is gathered as bytes. */
 struct preflight_rank {
     int32_t rank, node;
     char host[64];
     struct dev_who who;
     double rate[RATE_N];        /* 0: not measured */
-    int32_t next, next_node;    /* the other end of RATE_LINK; -1: alone */
+    int32_t next, next_node;    /* the other end of RATE_LINK; -1: there is only one rank */
     uint64_t memory;            /* bytes that were written and read back */
-    char wrong[400];            /* what must not be; "" is well */
+    char wrong[400];            /* the first error that was found; "": none */
 };
 
-/* A rank is slow below this share of the median of its kind. */
+/* A rank is slow if its rate is below this share of the median for that kind of rate. */
 #define PREFLIGHT_SHARE 0.9
 
 /*
- * A line for each rank that is wrong, and for each rate below PREFLIGHT_SHARE of the median over the ranks
- * (links: over those that stay on a host, or those that do not), with both figures. Returns how many ranks
- * were named: 0 is a good job. A link names the rank that it begins at, and says where it ends.
+ * Append a line for each rank with an error, and for each rate below PREFLIGHT_SHARE of the median over the ranks,
+ * with both values. Links are compared with links of the same kind: within a host, or between hosts. The line of a
+ * link names the rank at which it begins and the rank at which it ends. Returns the number of ranks named; 0 means
+ * that the job is in order.
  */
 int preflight_verdict(const struct preflight_rank *r, int n, struct strbuf *out);
-/* The table, a line a rank. */
+/* Append the table, with one line per rank. */
 void preflight_table(const struct preflight_rank *r, int n, struct strbuf *out);
-/* The same as JSON, an object a line; bytes and FLOPs a second. */
+/* Append the same data as JSON, one object per line, in bytes/s and FLOP/s. */
 void preflight_json(const struct preflight_rank *r, int n, struct strbuf *out);
 
 struct trainer;
 /*
- * Every rank calls it once kernels are open; with a settled shape it is asked of that. Rank 0 prints. ERR_SYS
- * and all_know when a rank is slow or wrong; -1 without all_know when ranks cannot talk to each other.
+ * Run the tests. Every rank must call it once the kernels are open. If the trainer's shape is determined, it supplies
+ * the sizes. Rank 0 prints the results. Returns -1 with ERR_SYS and t->all_know set if a rank is slow or has an
+ * error, and -1 without all_know if the ranks cannot communicate.
  */
 MUST_CHECK int preflight_run(struct trainer *t, struct err *e);
 

@@ -1,7 +1,8 @@
 /*
- * preflight_device.c - one rank's device: memory, copies, matrix products
+ * preflight_device.c - test one rank's device: memory, copies, matrix products
  *
- * Rates are medians of rounds that are long against the clock and short against a hiccup.
+ * Each rate is the median of several rounds. A round is long compared with the clock's resolution, and short enough
+ * that a hiccup affects only few rounds.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,13 +67,13 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of one work(). */
+/* Returns the median time of one call of work(), in seconds. */
 static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, void *arg), void *arg)
 {
     double round[ROUNDS], begin;
     int times = 1;
 
-    work(p, arg);                       /* the first one also loads, and chooses algorithms */
+    work(p, arg);                       /* the first call also loads code and chooses algorithms */
     preflight_settle_device(p);
     begin = clock_s();
     work(p, arg);
@@ -99,8 +100,8 @@ void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key)
 }
 
 /*
- * All of `pool` is written with one block of random numbers, and the sum of squares of each part read back must
- * have the bits of the block's: a bit that stays behind shows.
+ * Fill `pool` with copies of one block of random numbers, and compare the sum of squares of each copy with that of
+ * the block, bit by bit. A bit that cannot be written changes the sum.
  */
 static void read_back(struct preflight *p, char *pool, uint64_t bytes)
 {
@@ -131,7 +132,10 @@ static void read_back(struct preflight *p, char *pool, uint64_t bytes)
     p->dev->free(sums);
 }
 
-/* What the plan needs; without a model most of a GPU, or a little of a CPU's, which is not ours alone. */
+/*
+ * Returns the number of bytes to test: what the plan needs. Without a model it is most of a GPU's memory, or only a
+ * small part of a CPU's, because other processes use that, too.
+ */
 static uint64_t memory_wanted(const struct preflight *p)
 {
     uint64_t total, left;
@@ -155,7 +159,7 @@ void preflight_memory(struct preflight *p)
 
     watch_phase(p->watch, "preflight: memory", -1, -1);
     p->dev->memory(&total, &left);
-    /* A CPU gives more than there is, and ends whom it likes once it is written. */
+    /* A CPU's system grants more memory than it has and kills arbitrary processes when the memory is written. */
     if (bytes > left) {
         preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
         return;
@@ -195,7 +199,8 @@ void preflight_copies(struct preflight *p)
         memset(host, 0, p->z.block);
         from = seconds_of(p, do_copy, &(struct copy){ host, b });
         p->mine->rate[RATE_COPY] = 2 * bytes / within;
-        p->mine->rate[RATE_TO_DEVICE] = !dev_on_host(p->dev) ? bytes / to : 0;     /* a CPU's memory is the host's */
+        /* 0 for a CPU: its memory is the host's */
+        p->mine->rate[RATE_TO_DEVICE] = !dev_on_host(p->dev) ? bytes / to : 0;
         p->mine->rate[RATE_FROM_DEVICE] = !dev_on_host(p->dev) ? bytes / from : 0;
         for (uint64_t i = 0; i < p->z.block; i++)
             if (((unsigned char *)host)[i] != 0x5a) {
@@ -215,8 +220,8 @@ struct product {
     int n_shapes;
     int64_t m, n[SHAPES], k[SHAPES];
     enum dtype t;
-    void *x, *w, *y;            /* [m, largest k], [largest n * k], [m, largest n] */
-    int64_t x_n, w_n, y_n;      /* elements */
+    void *x, *w, *y;            /* x is [m, largest k], w is [largest n * k], y is [m, largest n] */
+    int64_t x_n, w_n, y_n;      /* number of elements */
 };
 
 static void shapes_of(const struct preflight *p, struct product *q)
@@ -258,7 +263,7 @@ static double flops_of(const struct product *q)
     return sum;
 }
 
-/* x of dtype t, random; a block of fp32 at a time. */
+/* Fill x, of dtype t, with random numbers, one block of fp32 at a time. */
 static void fill_random(struct preflight *p, void *x, int64_t n, enum dtype t, float *block, uint32_t key)
 {
     const int64_t most = (int64_t)(p->z.block / 4);
@@ -271,7 +276,7 @@ static void fill_random(struct preflight *p, void *x, int64_t n, enum dtype t, f
     }
 }
 
-/* The last product twice: equal bits. */
+/* Compute the last product twice and check that the bits are equal. */
 static void try_again(struct preflight *p, const struct product *q)
 {
     const int last = q->n_shapes - 1;
@@ -297,7 +302,7 @@ static void try_again(struct preflight *p, const struct product *q)
     p->dev->free_host(b);
 }
 
-/* Small integers, whose product bf16 holds exactly: |sum| <= 4 * 32. */
+/* Check a product of small integers, which bf16 represents exactly: |sum| <= 4 * 32. */
 static void try_known(struct preflight *p)
 {
     enum { M = 64, N = 48, K = 32, ALL = M * K + N * K + M * N };

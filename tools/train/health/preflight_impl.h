@@ -1,9 +1,9 @@
 /*
- * preflight_impl.h - what the preflight*.c files share; for them only
+ * preflight_impl.h - internal declarations shared by the preflight*.c files
  *
- *   preflight.c          neighbours, and the order of all
+ *   preflight.c          links between ranks, and the sequence of all tests
  *   preflight_device.c   one rank's device: memory, copies, matrix products
- *   preflight_verdict.c  what the figures of all ranks mean, and how they are shown
+ *   preflight_verdict.c  evaluates and prints the results of all ranks
  */
 #ifndef SHARDKIT_TRAIN_HEALTH_PREFLIGHT_IMPL_H
 #define SHARDKIT_TRAIN_HEALTH_PREFLIGHT_IMPL_H
@@ -11,12 +11,12 @@
 #include "tools/train/health/preflight.h"
 #include "tools/train/run/trainer.h"
 
-/* Sizes of the tests: a GPU's, and what a CPU core does in the same time. */
+/* Sizes of the tests. There is one set for a GPU and one that a CPU core processes in about the same time. */
 struct preflight_sizes {
-    uint64_t block;             /* bytes of a copy, and of a block of memory that is read back */
-    uint64_t message;           /* to a neighbour */
+    uint64_t block;             /* bytes per copy, and per block of the memory test */
+    uint64_t message;           /* bytes per message to another rank */
     double round_s;
-    int64_t m, n, k;            /* of a product, where there is no model */
+    int64_t m, n, k;            /* dimensions of a matrix product if there is no model */
     int exchanges;
 };
 
@@ -30,14 +30,17 @@ struct preflight {
     struct preflight_rank *mine;
 };
 
-/* The first thing that is wrong is what is told. */
+/* Record an error of this rank. Only the first error is kept. */
 void preflight_wrong(struct preflight *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Wait for the device; one that does not come back is told by name. */
+/*
+ * Wait for the device and record its errors. The watch is informed of the wait, so a device that does not respond is
+ * reported by name.
+ */
 void preflight_settle_device(struct preflight *p);
-/* Memory of the device and of the host; NULL is told by preflight_wrong(). */
+/* Allocate memory of the device or of the host. On failure, record an error and return NULL. */
 void *preflight_take_memory(struct preflight *p, uint64_t bytes);
 void *preflight_take_host(struct preflight *p, uint64_t bytes);
-/* Normal deviates into x, fp32 [n]. */
+/* Fill x, fp32 [n], with normally distributed random numbers. */
 void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key);
 
 void preflight_memory(struct preflight *p);

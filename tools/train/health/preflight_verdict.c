@@ -1,4 +1,6 @@
-/* preflight_verdict.c - what the figures of all ranks mean together */
+/*
+ * preflight_verdict.c - evaluate and print the results of all ranks
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,10 @@ static int by_size(const void *a, const void *b)
 
 static bool stays_on_host(const struct preflight_rank *r) { return r->node == r->next_node; }
 
-/* Median of a rate over the ranks whose link is of r's kind; 0: nobody measured it. */
+/*
+ * Returns the median of a rate over all ranks; for RATE_LINK, only over the ranks whose link is of the same kind as
+ * r's. Returns 0 if no rank measured it.
+ */
 static double median_for(const struct preflight_rank *all, int n, const struct preflight_rank *r,
                          enum preflight_rate kind, double *room)
 {
@@ -68,7 +73,7 @@ static bool add_slow(const struct preflight_rank *all, int n, const struct prefl
     const double median = median_for(all, n, r, kind, room), x = r->rate[kind];
     char own[32], usual[32];
 
-    /* A rate that others have and this one lacks: what was wrong stands there already. */
+    /* If only this rank lacks a rate, its error has been reported already. */
     if (median <= 0 || x <= 0 || x >= PREFLIGHT_SHARE * median)
         return false;
     rate_text(own, sizeof own, kind, x);
@@ -103,7 +108,7 @@ int preflight_verdict(const struct preflight_rank *r, int n, struct strbuf *out)
     return named;
 }
 
-/* ---- showing them ---- */
+/* ---- printing ---- */
 
 static int width_of(const struct preflight_rank *r, int n, size_t field)
 {
@@ -147,7 +152,7 @@ static json_t *text_or_null(const char *s)
 {
     json_t *v = s[0] ? json_string(s) : json_null();
 
-    return v ? v : json_string("?");    /* bytes that are no UTF-8 */
+    return v ? v : json_string("?");    /* the bytes are not valid UTF-8 */
 }
 
 void preflight_json(const struct preflight_rank *r, int n, struct strbuf *out)
