@@ -1,8 +1,9 @@
 /*
- * alarm.c - a command of the user's that hears of an incident
+ * alarm.c - run a command of the user when an incident occurs
  *
- * In a session of its own, so that a launcher that ends the job's processes leaves it alone, and without the job's
- * standard output, which a launcher waits for. posix_spawn(): the process may be large.
+ * The command runs in a session of its own, so a launcher that kills the job's processes does not kill it. It does
+ * not inherit the job's standard output, because a launcher waits until that is closed. posix_spawn() is used because
+ * the process may be large.
  */
 #include "tools/train/guard/alarm.h"
 
@@ -28,7 +29,7 @@ static void say_failure(int why)
 
 static bool is_own(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
 
-/* The environment with what the command is told. */
+/* Returns the environment of the command: this process's, with the facts of the incident added. */
 static char **environment(const struct alarm_facts *f)
 {
     static char own[OWN][TEXT], *all[VARIABLES + OWN + 1];
@@ -52,7 +53,7 @@ static char **environment(const struct alarm_facts *f)
 
 void alarm_call(const struct alarm_facts *f)
 {
-    /* The shell that is waited for is over at once. */
+    /* The shell that is waited for exits at once; the command runs in its background. */
     const char *const argv[] = { "sh", "-c", "timeout -k 5 60 sh -c \"$0\" &", f->command, NULL };
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;

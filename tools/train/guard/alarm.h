@@ -1,5 +1,5 @@
 /*
- * alarm.h - a command of the user's that hears of an incident
+ * alarm.h - run a command of the user when an incident occurs
  */
 #ifndef SHARDKIT_TRAIN_GUARD_ALARM_H
 #define SHARDKIT_TRAIN_GUARD_ALARM_H
@@ -7,16 +7,19 @@
 #include <stdint.h>
 
 struct alarm_facts {
-    const char *command;        /* for sh -c */
+    const char *command;        /* passed to sh -c */
     const char *cause, *message;
-    const char *report;         /* its path; "" when it could not be written */
-    const char *log;            /* what the command prints is added to this file */
-    const char *host;           /* at fault; "": nobody was found */
-    int rank, status;           /* -1: nobody; 0: the run goes on */
+    const char *report;         /* path of the report; "" if it could not be written */
+    const char *log;            /* the command's output is appended to this file */
+    const char *host;           /* the host at fault; "": unknown */
+    int rank, status;  /* rank: the rank at fault, -1 if unknown; status: the exit status, 0 if the run continues */
     int64_t iteration;
 };
 
-/* Starts it and does not wait: it is ended after 60 s, and outlives this process. TRAIN_CAUSE and the like tell it. */
+/*
+ * Start the command without waiting for it. It is killed after 60 s and may outlive this process. Variables such as
+ * TRAIN_CAUSE describe the incident to it.
+ */
 void alarm_call(const struct alarm_facts *f);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * crash.c - signals that the program cannot survive
+ * crash.c - handle fatal signals
  */
 #include "tools/train/guard/crash.h"
 
@@ -22,8 +22,8 @@ enum { CAUGHT = 5 };
 static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
 static const struct report_run *run;
 static struct watch *watch;
-static atomic_int crashed;              /* the signal */
-static atomic_int crashed_tid;          /* whose */
+static atomic_int crashed;              /* the signal; 0: none */
+static atomic_int crashed_tid;          /* the thread that received it */
 static atomic_bool let_go;
 
 static bool wants_core(void)
@@ -33,7 +33,7 @@ static bool wants_core(void)
     return getrlimit(RLIMIT_CORE, &l) == 0 && l.rlim_cur > 0;
 }
 
-/* The signal that comes again when the handler returns, or now, ends the process. */
+/* End the process by the signal's default action: now, or when the handler returns and the signal is raised again. */
 static void die_of(int sig)
 {
     signal(sig, SIG_DFL);
@@ -48,8 +48,9 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     (void)context;
     if (!atomic_compare_exchange_strong(&crashed, &none, sig)) {
         /*
-         * Another thread's, or one within this handler: the first one's has all that there is. It has its time; one
-         * that is within it keeps it from going on, so the wait has an end.
+         * A second signal, either of another thread or raised within this handler. The first handler has reported
+         * everything, so give it time to finish. If the signal was raised within the first handler, that handler
+         * cannot continue meanwhile, so the wait is limited.
          */
         for (int i = 0; i < 2 * LEAVE_S && !atomic_load(&let_go); i++)
             sleep(1);
@@ -70,7 +71,10 @@ void crash_catch(const struct report_run *r, struct watch *w)
 {
     static char stack[STACK];
     const stack_t other = { .ss_sp = stack, .ss_size = sizeof stack };
-    /* Not masked: a fault within the handler must not end the process before others have heard. */
+    /*
+     * The signal is not masked during the handler: a fault within the handler must not end the process before the
+     * other ranks have been informed.
+     */
     struct sigaction act = { .sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
 
     run = r;
@@ -92,7 +96,7 @@ void crash_leave_core(void)
     if (!atomic_load(&crashed) || !wants_core())
         return;
     atomic_store(&let_go, true);
-    /* The alarm that ends the last words may have come to the very thread that waits for them. */
+    /* The alarm that limits the process's final report may have been delivered to the very thread that waits for it. */
     if (gettid() == atomic_load(&crashed_tid))
         die_of(atomic_load(&crashed));
     sleep(LEAVE_S);

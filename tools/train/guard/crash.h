@@ -1,9 +1,9 @@
 /*
- * crash.h - signals that the program cannot survive: its stacks are written, and rank 0 hears of it
+ * crash.h - handle fatal signals: write the stacks of this process and inform rank 0
  *
- * SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT. The thread that got one writes report_stacks(), tells the watch and stays
- * in its handler, so the job ends as the watch ends it: with a report, and the exit status of a crash. Where core files
- * are asked for (ulimit -c) it dies of the signal instead.
+ * The signals are SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT. The thread that receives one calls report_stacks(),
+ * informs the watch and stays in its handler. The watch then ends the job, with a report and the exit status of a
+ * crash. If core files are enabled (ulimit -c), the process dies of the signal instead.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_CRASH_H
 #define SHARDKIT_TRAIN_GUARD_CRASH_H
@@ -11,10 +11,13 @@
 #include "libcommon/comm/watch.h"
 #include "tools/train/guard/report.h"
 
-/* From now on until crash_release(); both stay until then. Nothing under sanitizers, who know more. The main thread. */
+/*
+ * Install the handlers, which are active until crash_release(); r and w must stay valid until then. Does nothing
+ * under sanitizers, whose own reports have more detail. Must be called by the main thread.
+ */
 void crash_catch(const struct report_run *r, struct watch *w);
 void crash_release(void);
-/* on_leave of comm.h: has this process crashed, its core file is made now. */
+/* The on_leave callback of comm.h: if this process has crashed and core files are enabled, write the core file now. */
 void crash_leave_core(void);
 
 #endif

@@ -1,13 +1,14 @@
 /*
- * digest.c - have the copies of a tensor that several ranks hold the same bits?
+ * digest.c - check that the copies of a tensor on several ranks have the same bits
  *
- * A copy is a run of a buffer, and one digest of each is taken: weights parameter by parameter, masters and moments by
- * the runs that this rank owns. A group compares a list of them: first one number of the whole list, and only when
- * ranks have different ones the list itself.
+ * A copy is a run of a buffer, and one digest is computed of each: of the weights per parameter, of the masters and
+ * moments per run that this rank owns. A group compares a list of digests. First it compares one number computed from
+ * the whole list; only if the ranks have different numbers does it exchange the list itself.
  *
- * What is wrong in one rank's master goes by the next updates into weights, and by these into masters and moments of
- * other ranks; what is wrong in a weight is gone with the next update. So digests of steps between two looks are left
- * on the device, a row each, the trail; at a look all rows are compared, and the first that differs names the rank.
+ * A wrong value in one rank's master propagates with the next updates into the weights, and through these into the
+ * masters and moments of other ranks. A wrong value in a weight disappears with the next update. The digests of the
+ * steps between two comparisons are therefore kept on the device, one row per step (the trail). A comparison covers
+ * all rows, and the first row that differs identifies the rank.
  */
 #include "tools/train/guard/digest.h"
 
@@ -19,13 +20,13 @@
 #include "libcommon/base/mem.h"
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
-enum { TRAIL = 128 };           /* rows: the last steps before a look, and that of the look */
+enum { TRAIL = 128 };           /* number of rows: the last steps before a comparison, including its own */
 
-/* What one digest is of. */
+/* Describes the tensor that one digest belongs to. */
 struct digest_copy {
     int kind, param;
-    bool every;                 /* tensor ranks hold copies */
-    bool tied;                  /* a use of the word embedding, of two */
+    bool every;                 /* tensor ranks hold copies of it */
+    bool tied;                  /* one of the two copies of a tied word embedding */
 };
 
 struct digest_set {
@@ -34,19 +35,23 @@ struct digest_set {
     enum dtype t;
     const struct kernels *k;
     struct digest_groups c;
-    /* Parameters; those that some other rank has, too; that tensor ranks have; this rank's runs of the last. */
+    /*
+     * all: all parameters; shared: those that some other rank has, too; every: those that tensor ranks have, too;
+     * owned: this rank's runs of the latter
+     */
     struct kernel_runs *all, *shared, *every, *owned;
-    int n_owned, n;             /* copies: n_params, then KINDS - 1 times n_owned */
+    int n_owned, n;             /* n: number of copies, which is n_params plus KINDS - 1 times n_owned */
     struct digest_copy *copy;
-    uint64_t *on_device, *own;  /* [TRAIL + 1][n]; of step i of n_noted in row i % TRAIL; the last: of gradients */
-    uint64_t *grads[2];         /* [n_params] of the first and the second time */
-    int n_noted;                /* steps since the last look */
-    int n_timed;                /* rows of the last look whose timers have not been read */
-    struct dev_event *timer[TRAIL][2];  /* a GPU's, around what a row took */
+    /* [TRAIL + 1][n]: step i of n_noted is in row i % TRAIL; the last row is for gradients */
+    uint64_t *on_device, *own;
+    uint64_t *grads[2];         /* [n_params] each, of the first and the second run */
+    int n_noted;                /* number of steps since the last comparison */
+    int n_timed;                /* number of rows of the last comparison whose timers have not been read */
+    struct dev_event *timer[TRAIL][2];  /* with a GPU: around the work of a row */
     double took_s;
 };
 
-/* ---- which there are ---- */
+/* ---- lists of copies ---- */
 
 static struct digest_copy copy_of(const struct digest_set *d, int kind, int param)
 {
@@ -69,7 +74,7 @@ static bool is_shared(const struct digest_set *d, const struct digest_copy *c)
     return comm_size(d->c.dp) > 1 || c->every || c->tied;
 }
 
-/* Of the parameters that fit, or of all. */
+/* Returns the runs of the parameters for which fits() is true, or of all if it is NULL. */
 static struct kernel_runs *params_runs(struct digest_set *d, digest_fits *fits, struct err *e)
 {
     const struct stage *g = d->g;
@@ -169,9 +174,12 @@ void digest_free(struct digest_set *d)
     free(d);
 }
 
-/* ---- taking them ---- */
+/* ---- computing digests ---- */
 
-/* What was queued has come: alone on a GPU there is no link for comm_sync() to watch, and it waits for nothing. */
+/*
+ * Wait until the work queued in `s` is complete. stream_sync() is needed because comm_sync() does not wait if a
+ * single rank has a GPU: it then has no link to watch.
+ */
 static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
 {
     if (comm_sync(comm_world_group(d->c.world), s, e) < 0)
@@ -180,7 +188,7 @@ static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* Row i, in one launch: a GPU is told of small ones no faster than it does them. */
+/* Compute row i with one launch: with small launches, a GPU is slower to launch them than to execute them. */
 static void take(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
     const int64_t owned = d->g->n_params, n = d->n_owned;
@@ -207,7 +215,10 @@ static void read_timer(struct digest_set *d, int i)
         d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
 }
 
-/* Those of the last look: not there, when a GPU waits for the host, and what it takes the host counts, too. */
+/*
+ * Read the timers of the last comparison. This is not done in the comparison itself, where a GPU waits for the host.
+ * The host's time for reading counts, too.
+ */
 static void read_timers(struct digest_set *d)
 {
     const double begin = clock_s();
@@ -225,7 +236,7 @@ void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
     read_timers(d);
     if (!whole && comm_size(d->c.tp) == 1)
         return;
-    if (d->n_noted >= TRAIL)                    /* it begins anew */
+    if (d->n_noted >= TRAIL)                    /* the row is overwritten */
         read_timer(d, d->n_noted % TRAIL);
     take(d, d->n_noted++ % TRAIL, whole, s);
 }
@@ -234,7 +245,7 @@ void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
-    d->n_noted -= comm_size(d->c.tp) > 1;       /* its row, anew */
+    d->n_noted -= comm_size(d->c.tp) > 1;       /* the step's row is computed again */
     take(d, d->n_noted++ % TRAIL, true, s);
 }
 
@@ -253,7 +264,10 @@ static bool listed(const struct digest_copy *c, enum digest_list list)
     return list == OVER_DP ? c->kind == WEIGHTS : list == OVER_TP ? c->every : c->tied;
 }
 
-/* The place in the group whose digest fewest share, and how many share it; -1: no fewest. all: [size], `step` apart. */
+/*
+ * Find the member of the group whose digest the fewest members have; *share receives how many have it. Returns -1 if
+ * there is no clear minority. all: [size], with a stride of `step`.
+ */
 static int find_minority(const uint64_t *all, int size, int step, int *share)
 {
     int least = size + 1, who = -1, same_as_least = 0;
@@ -283,7 +297,7 @@ static void add_rank(struct strbuf *sb, const struct digest_set *d, const struct
                 device ? device : "");
 }
 
-/* Of a list whose first difference is copy i. */
+/* Describe the first difference of a list, which is at copy `of`. */
 static void describe(const struct digest_set *d, const struct comm *c, const uint64_t *all, int step,
                      const struct digest_copy *of, struct digest_finding *f)
 {
@@ -310,14 +324,14 @@ static void describe(const struct digest_set *d, const struct comm *c, const uin
     strbuf_free(&sb);
 }
 
-/* What a rank has of a list, in its order. */
+/* This rank's digests of a list, in the order of the list. */
 struct digest_part {
     enum digest_list list;
     const uint64_t *mine;
     int n;
 };
 
-/* Of a row. */
+/* Copy the digests of a list from a row; returns their number. */
 static int pick(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
 {
     int n = 0;
@@ -328,7 +342,7 @@ static int pick(const struct digest_set *d, enum digest_list list, const uint64_
     return n;
 }
 
-/* An odd multiplier for each place: what two ranks have exchanged shows, too. */
+/* Combine a list into one number. The odd multiplier for each position makes exchanged digests visible, too. */
 static uint64_t sum_of(const uint64_t *mine, int n)
 {
     uint64_t sum = 0;
@@ -338,7 +352,7 @@ static uint64_t sum_of(const uint64_t *mine, int n)
     return sum;
 }
 
-/* Ranks have said different things: which copy is it? */
+/* Exchange a list whose combined numbers differ, and find the first copy that differs. */
 static int find(struct digest_set *d, struct comm *c, struct digest_part p, struct digest_finding *f, struct err *e)
 {
     const int size = comm_size(c), n = p.n;
@@ -361,13 +375,13 @@ static int find(struct digest_set *d, struct comm *c, struct digest_part p, stru
     return rc;
 }
 
-/* Row i of those since the last look, the oldest first. */
+/* Returns row i of those since the last comparison, the oldest first. */
 static const uint64_t *row_of(const struct digest_set *d, int rows, int i)
 {
     return d->own + (int64_t)((d->n_noted - rows + i) % TRAIL) * d->n;
 }
 
-/* How many rows ago did the group's ranks begin to differ? 1: in the last; 0: they do not. */
+/* Find how many rows ago the group's ranks began to differ. *ago is 1 for the last row and 0 if no row differs. */
 static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list, int rows, int64_t *ago, struct err *e)
 {
     const int size = c ? comm_size(c) : 1;
@@ -391,7 +405,10 @@ static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list,
     return rc;
 }
 
-/* All ranks get the finding of one: of the first that knows whose fault it is, else of the first that has any. */
+/*
+ * Give all ranks the finding of one rank: the first that has identified the rank at fault, else the first with any
+ * finding. Returns 1 if there is a finding, else 0; -1 on error.
+ */
 static int share(struct digest_set *d, struct digest_finding *f, struct err *e)
 {
     struct comm *all = comm_world_group(d->c.world);
@@ -407,7 +424,7 @@ static int share(struct digest_set *d, struct digest_finding *f, struct err *e)
     return 1;
 }
 
-/* What the lists in which this rank's groups differ, `differs`, have at a row. */
+/* Get the finding from a row, using the lists whose `differs` is true. */
 static int find_in(struct digest_set *d, struct comm *const group[], const bool differs[], const uint64_t *row,
                    struct digest_finding *f, struct err *e)
 {
@@ -428,7 +445,10 @@ static int find_in(struct digest_set *d, struct comm *const group[], const bool 
     return rc;
 }
 
-/* In more than one group of tensor ranks, and in no other list: by now it is everywhere, nobody knows from where. */
+/*
+ * If copies differ in more than one group of tensor ranks and in no other list, the error has spread to all of them
+ * and its origin is unknown: then name no rank.
+ */
 static int forget_where(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
 {
     int64_t n[2] = { differs[OVER_TP], differs[OVER_DP] };
@@ -472,7 +492,7 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
     return most > 0;
 }
 
-/* ---- the same work twice ---- */
+/* ---- doing the same work twice ---- */
 
 int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e)
 {
@@ -494,7 +514,10 @@ int digest_compare_times(struct digest_set *d, struct digest_finding *f, struct 
     struct strbuf sb = {0};
 
     *f = (struct digest_finding){ .rank = -1 };
-    /* Gradients lie in the order in which a backward pass makes them: the first one is the nearest to the fault. */
+    /*
+     * Gradients are stored in the order in which a backward pass computes them, so the first one that differs is the
+     * nearest to the fault.
+     */
     for (int i = d->g->n_params - 1; i >= 0; i--)
         if (d->grads[0][i] != d->grads[1][i]) {
             f->differ++;

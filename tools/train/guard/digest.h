@@ -1,13 +1,14 @@
 /*
- * digest.h - have the copies of a tensor that several ranks hold the same bits?
+ * digest.h - check that the copies of a tensor on several ranks have the same bits
  *
- * Compared are weights over data-parallel ranks, and what tensor ranks hold copies of, weights, masters and moments,
- * over these; the tied embedding's two weights, too. A digest of 64 bits (kernels.h, digest_runs) of each tensor, so
- * ranks tell each other 8 bytes while all is well. The rank in the minority is named; of two copies nobody knows which
- * is right.
+ * Compared are the weights across data-parallel ranks. Across tensor-parallel ranks, the weights, masters and moments
+ * of tensors that are replicated there are compared. The two copies of a tied embedding are compared, too. A digest
+ * of 64 bits (kernels.h, digest_runs) is computed of each tensor; while all copies are equal, ranks exchange only 8
+ * bytes. The rank in the minority is named. If there are only two copies, it is unknown which one is right.
  *
- * Weights are rounded from masters and gathered anew by each update: note, and look, between the passes and the update,
- * when what the step was computed with is still there, and nothing wrong of it has been applied.
+ * Each update recomputes the weights from the masters and gathers them again. Therefore record and compare the
+ * digests between the passes and the update: at that point the weights that the step was computed with still exist,
+ * and no wrong result has been applied.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_DIGEST_H
 #define SHARDKIT_TRAIN_GUARD_DIGEST_H
@@ -16,45 +17,55 @@
 #include "libcommon/comm/comm.h"
 #include "tools/train/network/stage.h"
 
-struct digest_groups {          /* all may be of one rank */
+struct digest_groups {          /* each group may consist of one rank */
     struct comm_world *world;
     struct comm *tp, *dp;
-    struct comm *tied;          /* NULL: none, or not of this rank */
+    struct comm *tied;          /* NULL: the embedding is not tied, or this rank has no part of it */
 };
 
 struct digest_finding {
-    int32_t rank;               /* of the world, in the minority; -1: it is not known */
-    int32_t differ;             /* tensors that do, on the rank that tells */
+    int32_t rank;               /* world rank in the minority; -1: unknown */
+    int32_t differ;             /* number of tensors that differ, on the rank that reports */
     char tensor[112];
-    char text[512];             /* what differs, and on which ranks: a clause */
+    char text[512];             /* a clause that states what differs, and on which ranks */
 };
 
 struct digest_set;
-/* t: of the weights. What they point to stays. All ranks call it, and all calls below. */
+/*
+ * Create a set. t is the dtype of the weights. All objects that the arguments point to must outlive the set. All
+ * ranks must call this function and all of the following ones.
+ */
 MUST_CHECK struct digest_set *digest_new(const struct stage *g, const struct stage_state *st, enum dtype t,
                                          const struct kernels *k, const struct digest_groups *c, struct err *e);
-void digest_free(struct digest_set *d);             /* NULL is fine */
+void digest_free(struct digest_set *d);             /* NULL is allowed */
 /*
- * In each step: digests of what tensor ranks hold copies of, and of all weights that have any if `whole`, as they are
- * behind what is queued in `s`. Nobody waits, so it costs a GPU its own time alone while other work is still queued.
- * The same on all ranks.
+ * Record digests in each step: those of tensors that tensor ranks hold copies of and, if `whole`, also those of all
+ * weights that have copies. The digests cover the state after the work queued in `s`. No rank waits, so on a GPU this
+ * costs only its own time as long as other work is queued. `whole` must be the same on all ranks.
  */
 void digest_note(struct digest_set *d, bool whole, struct dev_stream *s);
-/* The step is looked at after all: its note was one with that `whole`, and is a whole one now. */
+/*
+ * Complete the record of a step for a comparison that was not planned: the step's digest_note() was called with this
+ * `whole`, and afterwards its record is a whole one.
+ */
 void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
- * Compare what was noted since the last look; the last note was a whole one. The host waits for what is queued in `s`.
- * 0: equal. 1: not, and *f is one finding, of the step in which it began, the same on all ranks. -1 and *e: device or
- * communication.
+ * Compare the digests recorded since the last comparison; the last record must be a whole one. The host waits for the
+ * work queued in `s`. Returns 0 if all are equal. Returns 1 if not; *f is then one finding, the same on all ranks,
+ * from the step in which the difference began. Returns -1 and sets *e if the device or the communication failed.
  */
 MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e);
-/* Seconds that notes took, and their timers: of a GPU's time, of those that have been compared or overwritten. */
+/*
+ * Returns the seconds spent on recording digests, including reading their timers. It is GPU time if there is a GPU,
+ * of those records that have been compared or overwritten.
+ */
 double digest_seconds(struct digest_set *d);
 
 /*
- * The same work done twice. note: the gradients, of `t`, that `s` leaves behind, for the first time or the second.
- * compare: 0, 1 and -1 as above. Where ranks work on one replica of the model a wrong number travels on, so a rank is
- * named only when no other has differences.
+ * Check that the same work done twice gives the same gradients. digest_note_grads() records the gradients, of dtype
+ * `t`, after the work queued in `s`; `time` is 0 for the first run and 1 for the second. digest_compare_times()
+ * returns 0, 1 or -1 as above. If several ranks work on one replica of the model, a wrong number propagates to
+ * others, so a rank is named only if no other rank has differences.
  */
 MUST_CHECK int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e);
 MUST_CHECK int digest_compare_times(struct digest_set *d, struct digest_finding *f, struct err *e);

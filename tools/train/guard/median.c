@@ -1,4 +1,6 @@
-/* median.c - the middle of some numbers */
+/*
+ * median.c - the median of some numbers
+ */
 #include "tools/train/guard/median.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /*
- * median.h - the middle of some numbers
+ * median.h - the median of some numbers
  */
 #ifndef SHARDKIT_TRAIN_GUARD_MEDIAN_H
 #define SHARDKIT_TRAIN_GUARD_MEDIAN_H
 
-/* Of n > 0 numbers, which are sorted by it. */
+/* Returns the median of n > 0 numbers. Sorts x. */
 double median_of(double *x, int n);
 
 #endif

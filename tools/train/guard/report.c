@@ -1,8 +1,9 @@
 /*
- * report.c - what happened, in SAVE/reports/RUN
+ * report.c - write reports of incidents to SAVE/reports/RUN
  *
- * Static buffers, system calls, and of stdio snprintf() with whole numbers and texts only, which takes no memory. One
- * report at a time: the monitor's thread may have one of the end to write while the main thread is at another.
+ * The code uses static buffers and system calls; of stdio it uses only snprintf() with integers and strings, which
+ * allocates no memory. Only one report is written at a time: the monitor's thread may have to write the final report
+ * while the main thread is writing another.
  */
 #include "tools/train/guard/report.h"
 
@@ -57,7 +58,7 @@ void report_path(const struct report_run *r, const char *file, char path[PATH_MA
         *path = '\0';
 }
 
-/* The folder, if need be, and a new file in it; -1: it cannot be made. */
+/* Create the folder if necessary, and open a new file in it. Returns -1 if the file cannot be created. */
 static int create(const struct report_run *r, const char *file, int flags, char path[PATH_MAX])
 {
     if (snprintf(path, PATH_MAX, "%s/reports", r->save) >= PATH_MAX) {
@@ -71,7 +72,7 @@ static int create(const struct report_run *r, const char *file, int flags, char 
     return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
 }
 
-/* ---- JSON without memory ---- */
+/* ---- JSON without memory allocation ---- */
 
 struct json_out {
     int fd;
@@ -134,7 +135,7 @@ static void put_text(struct json_out *o, const char *key, const char *s)
     put(o, "\"", 1);
 }
 
-/* null where it is below `least`. */
+/* Write a number, or null if it is below `least`. */
 static void put_number(struct json_out *o, const char *key, long long v, long long least)
 {
     char text[24];
@@ -152,7 +153,7 @@ static void put_bool(struct json_out *o, const char *key, bool v)
     put(o, v ? "true" : "false", v ? 4 : 5);
 }
 
-/* "time" and "time_s". */
+/* Write the keys "time" and "time_s". */
 static void put_time(struct json_out *o)
 {
     struct timespec now;
@@ -168,7 +169,7 @@ static void put_time(struct json_out *o)
     put(o, text, (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
 }
 
-/* Who and where; nulls for rank -1. */
+/* Write rank, host, pid and GPU of a rank; nulls for rank -1. */
 static void put_place(struct json_out *o, const struct report_run *r, int rank)
 {
     const struct comm_place *p = rank >= 0 ? comm_place_of(r->world, rank) : NULL;
@@ -196,7 +197,7 @@ static void put_rank(struct json_out *o, const struct report_run *r, const struc
     put(o, "}", 1);
 }
 
-/* What `latest` names, or NULL. */
+/* Returns the tag that `latest` names, or NULL. */
 static const char *read_latest(const struct report_run *r, char *tag, size_t room)
 {
     char path[PATH_MAX];
@@ -249,7 +250,10 @@ static void put_report(struct json_out *o, const struct report_run *r, const str
 
 /* ---- files ---- */
 
-/* The first one stays: a name is made once by link(), where a file system has it; else the last one stands. */
+/*
+ * Give the file its final name. link() keeps an existing file, so the first report is kept. On file systems without
+ * link(), rename() is used and the last report replaces the others.
+ */
 static bool publish(const char *part, const char *path)
 {
     bool done = link(part, path) == 0;
@@ -274,7 +278,10 @@ static bool write_report(const struct report_run *r, const struct report_inciden
     if (o.fd < 0)
         return false;
     put_report(&o, r, x);
-    /* Not synced: whoever ends the job may leave it no time for that, and a run that goes on does not wait. */
+    /*
+     * The file is not synced: when the job is being ended there may be no time for that, and a run that continues
+     * must not wait.
+     */
     done = close(o.fd) == 0 && !o.bad;
     if (done)
         return publish(part, path);
@@ -282,7 +289,10 @@ static bool write_report(const struct report_run *r, const struct report_inciden
     return false;
 }
 
-/* One incident, one alarm, wherever it was written: but where nothing could be, still one of those who tried. */
+/*
+ * Call the alarm command. There is one alarm per incident, called by the rank that wrote the report. If no rank could
+ * write it, the ranks that tried still call the alarm.
+ */
 static void call_alarm(const struct report_run *r, const struct report_incident *x, const char *path)
 {
     char log[PATH_MAX];

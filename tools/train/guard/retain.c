@@ -1,5 +1,5 @@
 /*
- * retain.c - --keep-last: old checkpoints go away while a run saves
+ * retain.c - --keep-last: remove old checkpoints while a run saves
  */
 #include "tools/train/guard/retain.h"
 
@@ -18,8 +18,9 @@
 #include "libcommon/layout/layout.h"
 
 #define TAG     "global_step"
-#define REMOVED ".removed."             /* before the tag: on its way out */
-#define KEEP    "keep-"                 /* ... a file: stays. Not behind it: people list global_step* */
+#define REMOVED ".removed."             /* prefix of a tag: the folder is being removed */
+/* Prefix of a tag, for a file: the checkpoint is kept. It is not a suffix, because people list global_step*. */
+#define KEEP    "keep-"
 
 struct retain {
     struct retain_opts o;
@@ -27,12 +28,12 @@ struct retain {
     pthread_cond_t more;
     pthread_t thread;
     bool running, ending;
-    int64_t newest;                     /* asked for; -1: nothing */
+    int64_t newest;                     /* the iteration passed to retain_after_save() last; -1: none */
 };
 
-/* ---- what goes ---- */
+/* ---- selecting the checkpoints to remove ---- */
 
-/* The iteration of "global_step120", or -1. */
+/* Returns the iteration of a name such as "global_step120", or -1 for other names. */
 static int64_t iteration_of(const char *name)
 {
     const char *digits = name + strlen(TAG);
@@ -69,7 +70,7 @@ static bool is_folder(char *path)
     return is;
 }
 
-/* A whole checkpoint, as far as its tables tell. */
+/* Returns true if the checkpoint is complete as far as its tables show. Frees `path`. */
 static bool is_complete(char *path)
 {
     const struct source_opts o = { .threads = 1 };
@@ -95,7 +96,10 @@ static int descending(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Iterations of folders up to `newest`, the newest first; leftovers of before are removed on the way. */
+/*
+ * List the iterations of the checkpoint folders up to `newest`, the newest first. Also removes the remains of
+ * earlier, interrupted removals.
+ */
 static int list(const struct retain *r, int64_t newest, int64_t **found, struct err *e)
 {
     DIR *d = opendir(r->o.dir);
@@ -154,7 +158,7 @@ static void sweep(const struct retain *r, int64_t newest)
 
     if (n < 0)
         r->o.say(r->o.arg, e.msg);
-    /* The newest is the one that `latest` names: without it nothing goes. */
+    /* The newest one is the one that `latest` names; if it is missing, remove nothing. */
     for (int i = (int)r->o.last; i < n && found[0] == newest; i++)
         if (may_go(r, found[i]) && remove_one(r, found[i], &e) < 0) {
             r->o.say(r->o.arg, e.msg);
@@ -163,7 +167,7 @@ static void sweep(const struct retain *r, int64_t newest)
     free(found);
 }
 
-/* ---- its thread ---- */
+/* ---- the thread ---- */
 
 static void *work(void *retain)
 {
@@ -197,7 +201,7 @@ struct retain *retain_new(const struct retain_opts *o)
     r->newest = -1;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->more, NULL);
-    /* Signals belong to the program's main thread. */
+    /* Block signals in the thread; the program's main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->running = pthread_create(&r->thread, NULL, work, r) == 0;

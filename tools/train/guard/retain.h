@@ -1,10 +1,11 @@
 /*
- * retain.h - --keep-last: old checkpoints go away while a run saves
+ * retain.h - --keep-last: remove old checkpoints while a run saves
  *
- * A checkpoint goes only when another, newer one is complete: `latest` names it, and N - 1 others stay beside it. What
- * --save-schedule lists stays, what cannot be opened whole stays (it may be a copy on its way), and whatever has a
- * file keep-global_step<I> beside it, as spikes leave (retain_mark()), or a person. It is renamed first, then removed:
- * killed anywhere, a checkpoint is there or not. Removing is done by a thread of its own.
+ * A checkpoint is removed only if a newer one is complete, `latest` names that one, and N - 1 others remain. The
+ * following are kept: checkpoints that --save-schedule lists, those that cannot be opened completely (they may be
+ * copies in progress), and those with a file keep-global_step<I> next to them, which a loss spike (retain_mark()) or
+ * a person has created. A checkpoint is renamed first and then removed, so if the process is killed at any point, the
+ * checkpoint either exists whole or not at all. A separate thread does the removal.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_RETAIN_H
 #define SHARDKIT_TRAIN_GUARD_RETAIN_H
@@ -16,21 +17,21 @@
 
 struct retain_opts {
     const char *dir;
-    int64_t last;                       /* newest ones that stay, at least 1 */
+    int64_t last;                       /* number of newest checkpoints to keep, at least 1 */
     const struct save_schedule *schedule;
-    /* One line of what could not be removed; any thread. */
+    /* Called with one line about each checkpoint that could not be removed; from any thread. */
     void (*say)(void *arg, const char *line);
     void *arg;
 };
 
 struct retain;
-/* What *o points to stays. Nothing is removed yet. */
+/* Create the thread. All objects that *o points to must stay valid. Removes nothing yet. */
 struct retain *retain_new(const struct retain_opts *o);
-/* Waits for what is under way. NULL is fine. */
+/* Waits for a removal in progress. NULL is allowed. */
 void retain_free(struct retain *r);
-/* The checkpoint of this iteration is complete, and `latest` names it. Returns at once. */
+/* Report that the checkpoint of this iteration is complete and that `latest` names it. Returns at once. */
 void retain_after_save(struct retain *r, int64_t iteration);
-/* From now on the checkpoint stays; `why` is what that file says. */
+/* Mark the checkpoint as one to keep. `why` becomes the contents of the file keep-TAG. */
 MUST_CHECK int retain_mark(const char *dir, const char *tag, const char *why, struct err *e);
 
 #endif

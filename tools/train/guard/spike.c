@@ -1,4 +1,6 @@
-/* spike.c - has the loss jumped? */
+/*
+ * spike.c - detect jumps of the loss
+ */
 #include "tools/train/guard/spike.h"
 
 #include <math.h>

@@ -1,8 +1,9 @@
 /*
- * spike.h - has the loss jumped?
+ * spike.h - detect jumps of the loss
  *
- * As run-watch judges: above the median of the last SPIKE_WINDOW losses by more than 5 %, and by more than 8 times the
- * median distance from it. A jump is one incident until SPIKE_CALM losses in a row are none.
+ * The criterion is run-watch's: a loss is a jump if it exceeds the median of the last SPIKE_WINDOW losses by more
+ * than 5 % and by more than 8 times the median distance from it. An incident ends after SPIKE_CALM losses in a row
+ * without a jump.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_SPIKE_H
 #define SHARDKIT_TRAIN_GUARD_SPIKE_H
@@ -12,15 +13,15 @@
 
 enum { SPIKE_WINDOW = 256, SPIKE_LEAST = 32, SPIKE_CALM = 16 };
 
-/* All zero to begin with. */
+/* Zero-initialise it. */
 struct spike {
-    double loss[SPIKE_WINDOW];  /* the last ones, a ring */
-    int64_t n;                  /* ever put there */
-    int calm;                   /* to go before the next is a new incident */
-    double usual;               /* the median that the last loss was held against */
+    double loss[SPIKE_WINDOW];  /* the last losses, as a ring buffer */
+    int64_t n;                  /* number of losses ever added */
+    int calm;                   /* number of losses without a jump until the next jump is a new incident */
+    double usual;               /* the median that the last loss was compared with */
 };
 
-/* True for the first loss of an incident. */
+/* Add a loss. Returns true if it is the first jump of an incident. */
 bool spike_take(struct spike *s, double loss);
 
 #endif

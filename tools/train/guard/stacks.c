@@ -1,8 +1,9 @@
 /*
- * stacks.c - where each thread of this process is, as text
+ * stacks.c - write the stack of each thread of this process as text
  *
- * Runs where memory may be spoilt and locks held: system calls, and glibc's backtrace(), which takes neither once it
- * has been called; backtrace_symbols_fd() takes the loader's lock, so whoever holds that does not answer.
+ * The code runs when memory may be corrupted and locks may be held. It uses system calls and glibc's backtrace(),
+ * which allocates no memory and acquires no lock once it has been called before. backtrace_symbols_fd() acquires the
+ * loader's lock, so a thread that holds that lock does not respond.
  */
 #include "tools/train/guard/stacks.h"
 
@@ -26,7 +27,7 @@
 enum { FRAMES = 100, NAP_NS = 500000, THREAD_MS = 100, ALL_MS = 2000 };
 #define STACK_SIGNAL (SIGRTMIN + 6)
 
-static atomic_int asked;                /* the thread whose turn it is; 0: nobody's */
+static atomic_int asked;                /* the thread that has to write its stack; 0: none */
 static atomic_int to_fd = -1;
 static atomic_bool busy;
 
@@ -43,7 +44,7 @@ static void on_asked(int sig)
     int me = (int)syscall(SYS_gettid);
 
     (void)sig;
-    /* Who comes late would write into another's. */
+    /* A thread that is too late must not write into the output of another thread. */
     if (atomic_load(&asked) == me) {
         write_own(atomic_load(&to_fd));
         atomic_compare_exchange_strong(&asked, &me, 0);
@@ -66,7 +67,7 @@ static void say(int fd, const char *text)
         return;
 }
 
-/* "thread 1234 (train): " */
+/* Write a line such as "thread 1234 (train)". */
 static void say_thread(int fd, int tid)
 {
     char path[64], name[32] = "?", line[128];
@@ -97,7 +98,7 @@ static void ask(int fd, int tid)
         say(fd, "does not answer\n");
 }
 
-/* As the kernel lays it out. */
+/* The layout of the kernel's directory entries. */
 struct entry {
     uint64_t inode;
     int64_t next;
@@ -108,7 +109,7 @@ struct entry {
 
 static void ask_others(int fd)
 {
-    static _Alignas(8) char buf[1 << 15];       /* some 1,000 threads */
+    static _Alignas(8) char buf[1 << 15];       /* sufficient for about 1,000 threads */
     const int64_t until = clock_ns() + ALL_MS * INT64_C(1000000);
     const int me = (int)syscall(SYS_gettid), dir = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long n = dir < 0 ? 0 : syscall(SYS_getdents64, dir, buf, sizeof buf);

@@ -1,18 +1,18 @@
 /*
- * stacks.h - where each thread of this process is, as text
+ * stacks.h - write the stack of each thread of this process as text
  *
- * A signal asks one thread after the other, and its handler writes the stack: function names where the program offers
- * them, else the file and an offset that addr2line takes. For a process that is about to end: system calls are
- * interrupted.
+ * A signal is sent to one thread after the other, and its handler writes the stack: function names where the program
+ * exports them, else the file and an offset for addr2line. Use it only in a process that is about to end, because
+ * system calls are interrupted.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_STACKS_H
 #define SHARDKIT_TRAIN_GUARD_STACKS_H
 
-/* Once: what unwinding needs is loaded now, so that it takes no memory later. */
+/* Call it once at the start. It loads the code for unwinding, so that no memory is allocated later. */
 void stacks_prepare(void);
 /*
- * The stacks of all threads, the caller's first, to `fd`. At most 2 s, 0.1 s for a thread that does not answer.
- * Async-signal-safe. One at a time: a second caller gets nothing.
+ * Write the stacks of all threads to `fd`, the caller's first. Takes at most 2 s, and 0.1 s for a thread that does
+ * not respond. Async-signal-safe. If a call is already in progress, a second call writes nothing.
  */
 void stacks_write(int fd);
 

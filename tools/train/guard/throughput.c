@@ -1,4 +1,6 @@
-/* throughput.c - has a run become slower? */
+/*
+ * throughput.c - detect that a run has become slower
+ */
 #include "tools/train/guard/throughput.h"
 
 #include <math.h>

@@ -1,9 +1,10 @@
 /*
- * throughput.h - has a run become slower?
+ * throughput.h - detect that a run has become slower
  *
- * The median time of the last THROUGHPUT_NOW iterations is held against that of the THROUGHPUT_BEFORE before them:
- * slower by more than 3 %, and by more than twice the median distance from it. One incident until it is within 1.5 %
- * again, or until slow iterations have become what it is held against.
+ * The median time of the last THROUGHPUT_NOW iterations is compared with that of the THROUGHPUT_BEFORE iterations
+ * before them. The run is slower if the difference is more than 3 % and more than twice the median distance from the
+ * earlier median. The incident ends when the time is within 1.5 % again, or when the slow iterations have become the
+ * ones that the time is compared with.
  */
 #ifndef SHARDKIT_TRAIN_GUARD_THROUGHPUT_H
 #define SHARDKIT_TRAIN_GUARD_THROUGHPUT_H
@@ -13,15 +14,18 @@
 
 enum { THROUGHPUT_NOW = 32, THROUGHPUT_BEFORE = 256, THROUGHPUT_ALL = THROUGHPUT_NOW + THROUGHPUT_BEFORE };
 
-/* All zero to begin with. */
+/* Zero-initialise it. */
 struct throughput {
-    double took[THROUGHPUT_ALL];        /* a ring */
-    int64_t n;                          /* ever put there */
+    double took[THROUGHPUT_ALL];        /* a ring buffer */
+    int64_t n;                          /* number of values ever added */
     bool slow;
-    double usual, now;                  /* medians of the last call, once there are enough */
+    double usual, now;                  /* both medians at the last call, once there are enough values */
 };
 
-/* took: seconds a sample, so that a batch that grows is no change. True when an incident begins. */
+/*
+ * Add the time of an iteration. took: seconds per sample, so that a growing batch is not a change. Returns true when
+ * an incident begins.
+ */
 bool throughput_take(struct throughput *t, double took);
 
 #endif
