@@ -1,4 +1,6 @@
-/* agree.c - one outcome for all ranks */
+/*
+ * agree.c - give all ranks the same outcome
+ */
 
 #include "tools/train/run/agree.h"
 

@@ -1,5 +1,5 @@
 /*
- * agree.h - one outcome for all ranks
+ * agree.h - give all ranks the same outcome
  */
 #ifndef SHARDKIT_TRAIN_RUN_AGREE_H
 #define SHARDKIT_TRAIN_RUN_AGREE_H
@@ -9,8 +9,9 @@
 struct trainer;
 
 /*
- * All ranks have come here, each with its rc and *e: 0 when all did well. Else -1 and the same *e on all, of the
- * lowest rank that failed, which it names unless all did; t->all_know. (Or they cannot speak to each other.)
+ * Combine the outcomes of all ranks; each calls it with its rc and *e. Returns 0 if all succeeded. Otherwise it
+ * returns -1 on all ranks with the same *e, that of the lowest rank that failed, and sets t->all_know; the message
+ * names that rank unless all ranks failed. It also returns -1 if the ranks cannot communicate.
  */
 MUST_CHECK int agree_all_well(struct trainer *t, int rc, struct err *e);
 

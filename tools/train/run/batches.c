@@ -1,10 +1,15 @@
-/* batches.c - samples into tokens, labels, positions and loss weights */
+/*
+ * batches.c - convert samples into tokens, labels, positions and loss weights
+ */
 #include <sched.h>
 #include <stdlib.h>
 
 #include "tools/train/run/batches.h"
 
-/* One slot: tokens, labels, positions, weights, gradient weights; m of 4 bytes each. */
+/*
+ * PARTS: parts of one slot, which are tokens, labels, positions, weights and gradient weights, with m elements of 4
+ * bytes each
+ */
 enum { PARTS = 5, HOST_ROOMS = 4 };
 
 struct batches {
@@ -17,7 +22,7 @@ struct batches {
     float scale;
     int64_t *sample;            /* [s + 1] */
     char *device;               /* [n_slots] of slot_bytes */
-    char *host;                 /* [HOST_ROOMS]: a copy may still be queued when the next batch is made */
+    char *host;                 /* HOST_ROOMS buffers: a copy may still be queued when the next batch is made */
     struct dev_event *copied[HOST_ROOMS];
     int room;
     uint64_t slot_bytes;
@@ -70,7 +75,7 @@ void batches_begin(struct batches *b, const struct dataset *d, int64_t first, in
     b->scale = (float)scale;
 }
 
-/* Row by row of one sample. Returns the sum of its mask. */
+/* Write one sample to all parts, from row `row0` on. Returns the sum of its loss mask. */
 static int64_t fill(struct batches *b, int32_t *part, int64_t row0)
 {
     int32_t *tokens = part + row0, *labels = tokens + b->m, *positions = labels + b->m;
@@ -104,7 +109,7 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
     return 0;
 }
 
-/* The next room of host memory, once what was last in it has been copied. */
+/* Returns the next buffer of host memory, after its previous contents have been copied to the device. */
 static int32_t *take_room(struct batches *b)
 {
     b->room = (b->room + 1) % HOST_ROOMS;
@@ -117,7 +122,10 @@ static int32_t *take_room(struct batches *b)
     return (int32_t *)(void *)(b->host + (uint64_t)b->room * b->slot_bytes);
 }
 
-/* Sample `number` into b->sample. The files are mapped: a server that is gone is no error, but a wait without end. */
+/*
+ * Read sample `number` into b->sample. The files are mapped, so an unreachable file server causes an endless wait
+ * instead of an error; the watch is informed of the read for that reason.
+ */
 static int read_sample(struct batches *b, int64_t number, struct err *e)
 {
     int rc;

@@ -1,4 +1,6 @@
-/* devices.c - what a rank computes on: a GPU of its own where every rank has one, else processors */
+/*
+ * devices.c - choose the device on which a rank computes: its own GPU if every rank has one, else the CPU
+ */
 #include "tools/train/run/devices.h"
 
 #include <stdio.h>
@@ -10,12 +12,15 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-/* What ranks tell each other of their GPU; who "": none, and why. */
+/* The GPU of one rank, as exchanged between the ranks. who is "" if it has none; then `why` has the reason. */
 struct gpu_card {
     char who[64], why[448];
 };
 
-/* The first rank without a GPU of its own, the same one on every rank, or -1; words in *e. */
+/*
+ * Returns the first rank without a GPU of its own, the same on every rank, with the reason in *e; or -1 if all ranks
+ * have one.
+ */
 static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
 {
     for (int r = 0; r < t->place->size; r++) {
@@ -36,8 +41,8 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
 }
 
 /*
- * Each rank a GPU and a way between them; NULL and *e, on every rank, when one rank lacks them. *some: others
- * have them.
+ * Open one GPU per rank and the communication between them. If one rank lacks either, returns NULL and sets *e on
+ * every rank. *some is set to true if any rank has a GPU.
  */
 static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {
@@ -73,7 +78,7 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     return k;
 }
 
-/* Messages that name a rank say what it computes on, too. */
+/* Publish this rank's device, so that messages which name the rank also name the device. */
 static int name_device(struct trainer *t, struct err *e)
 {
     struct dev_who who;
@@ -85,7 +90,10 @@ static int name_device(struct trainer *t, struct err *e)
     return comm_name_device(t->world, text, e);
 }
 
-/* GPUs where each rank has one and nothing else was asked for; that a few are missing is no reason to try a CPU. */
+/*
+ * Use GPUs if every rank has one and the options do not exclude it. For --preflight it is an error if only some ranks
+ * have a GPU, and the CPU is not tested instead.
+ */
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {

@@ -1,5 +1,5 @@
 /*
- * devices.h - what a rank computes on
+ * devices.h - open the device on which a rank computes
  */
 #ifndef SHARDKIT_TRAIN_RUN_DEVICES_H
 #define SHARDKIT_TRAIN_RUN_DEVICES_H
@@ -8,7 +8,10 @@
 
 struct trainer;
 
-/* t->k, and the way between the ranks' devices. ERR_USAGE, on every rank, where what was asked for is not there. */
+/*
+ * Set t->k and open the communication between the ranks' devices. Fails with ERR_USAGE on every rank if the requested
+ * device is not available.
+ */
 MUST_CHECK int devices_open(struct trainer *t, struct err *e);
 
 #endif

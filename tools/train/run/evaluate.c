@@ -1,4 +1,6 @@
-/* evaluate.c - validation and test sets, and a look at the logits */
+/*
+ * evaluate.c - evaluate validation and test sets, and write logits
+ */
 #include "tools/train/run/evaluate.h"
 
 #include <stdlib.h>
@@ -12,7 +14,7 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* Tensor ranks of the last stage know the same loss: only the first of each group counts. */
+/* The tensor ranks of the last stage have the same loss, so only the first rank of each group contributes it. */
 void evaluate_loss_fetch(struct trainer *t)
 {
     *t->loss = 0;
@@ -25,7 +27,7 @@ double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches)
     return *t->loss / (double)micro_batches / t->topo.dp;
 }
 
-/* One set: eval_iters batches of as many micro-batches as the last step had. */
+/* Evaluate one set: eval_iters batches, each with as many micro-batches as the last step had. */
 static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, struct err *e)
 {
     const int64_t batch = t->micro_batches * t->o.micro_batch_size * t->topo.dp;
@@ -36,7 +38,10 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
         if (pipeline_eval(t->pipeline, (int)t->micro_batches, NULL, e) < 0)
             return -1;
         evaluate_loss_fetch(t);
-        /* Other stages and tensor ranks are waited for here: the monitor is to see it. One alone waits for its GPU. */
+        /*
+         * This is where ranks wait for other stages and tensor ranks, so comm_sync() makes the wait visible to the
+         * monitor. stream_sync() waits for the GPU of a single rank.
+         */
         if (comm_sync(comm_world_group(t->world), NULL, e) < 0)
             return -1;
         t->k->dev->stream_sync(NULL);
@@ -81,7 +86,7 @@ int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char 
 
 struct logits {
     struct trainer *t;
-    char *part;                 /* T [m, V / tp] of this rank */
+    char *part;                 /* this rank's logits, of type T, [m, V / tp] */
     int64_t v;
 };
 
@@ -94,7 +99,7 @@ static void keep_chunk(void *ctx, int64_t row0, int64_t rows, const void *logits
     x->t->k->dev->stream_sync(NULL);
 }
 
-/* fp32 [m, V] out of the parts of all tensor ranks; the caller frees. */
+/* Combine the parts of all tensor ranks into fp32 [m, V]. The caller frees the result. */
 static float *join_parts(struct logits *x, const char *all, int64_t m)
 {
     const int tp = x->t->topo.tp, size = dtype_size(x->t->t);
@@ -108,7 +113,7 @@ static float *join_parts(struct logits *x, const char *all, int64_t m)
     return out;
 }
 
-/* One .npy file: header and values. */
+/* Write one .npy file with header and values. */
 static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, struct err *e)
 {
     size_t bytes = (size_t)dtype_size(dt);

@@ -1,5 +1,5 @@
 /*
- * evaluate.h - validation and test sets, the loss, and a look at the logits
+ * evaluate.h - evaluate validation and test sets, compute the loss, write logits
  */
 #ifndef SHARDKIT_TRAIN_RUN_EVALUATE_H
 #define SHARDKIT_TRAIN_RUN_EVALUATE_H
@@ -16,19 +16,20 @@ struct trainer;
 struct evaluate_set {
     char *name;
     struct dataset *data;       /* NULL on ranks that read no data */
-    int64_t at;                 /* next sample */
+    int64_t at;                 /* index of the next sample */
 };
 
-/* All validation sets (or test sets), logged under `where`: "iteration 20". */
+/* Evaluate n validation sets (or test sets) and log the results under `where`, such as "iteration 20". */
 MUST_CHECK int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char *where, bool count,
                             struct err *e);
 /*
- * The sum of losses: fetch queues the copy of this rank's part to *t->loss, which becomes that of all ranks in
- * optimizer_reduce(); mean is its mean over micro-batches and data-parallel ranks.
+ * Get the sum of losses. evaluate_loss_fetch() queues the copy of this rank's part to *t->loss; optimizer_reduce()
+ * replaces it with the sum over all ranks. evaluate_loss_mean() returns the mean over micro-batches and data-parallel
+ * ranks.
  */
 void evaluate_loss_fetch(struct trainer *t);
 double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches);
-/* --dump-logits: the first micro-batch of the first validation set. */
+/* --dump-logits: write the logits of the first micro-batch of the first validation set. */
 MUST_CHECK int evaluate_dump_logits(struct trainer *t, struct err *e);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * fresh.c - initial weights (docs/training.md 1.10)
  *
- * Element i of parameter number p is a function of (seed, p, i) alone, i counted in the
- * merged tensor, so a model begins with the same bits in every topology. Masters are the
- * rounded weights, as in the reference, which draws in the parameters' dtype.
+ * Element i of parameter number p is a function of (seed, p, i) alone, where i is its index in the merged tensor, so
+ * a model begins with the same bits in every topology. The masters are equal to the rounded weights, as in the
+ * reference, which draws random numbers in the parameters' dtype.
  */
 #include "tools/train/run/fresh.h"
 
@@ -18,7 +18,10 @@ static bool is_gamma(enum role r)
     return r == ROLE_WORD_NORM_W || r == ROLE_NORM1_W || r == ROLE_NORM2_W || r == ROLE_FINAL_NORM_W;
 }
 
-/* Elements from .. from + n of the slice of one parameter, in fp32, into x; whole rows where columns are split. */
+/*
+ * Draw elements from .. from + n of this rank's slice of one parameter into x, in fp32. If the columns are split, the
+ * range must consist of whole rows.
+ */
 static void draw(struct trainer *t, const struct stage_param *p, int64_t from, int64_t n, float *x)
 {
     const uint64_t key64 = hash_mix(hash_mix((uint64_t)t->o.seed) ^ (uint64_t)p->id);
@@ -36,7 +39,7 @@ static void draw(struct trainer *t, const struct stage_param *p, int64_t from, i
     t->k->normal(x, (p->split ? t->rank_tp * p->n : 0) + from, n, (float)std, key, NULL);
 }
 
-/* tmp: room for `room` elements, which a row of every parameter fits in. */
+/* Initialize one parameter. tmp has space for `room` elements, which must be at least one row of any parameter. */
 static void set_param(struct trainer *t, const struct stage_param *p, float *tmp, int64_t room)
 {
     const int size = dtype_size(t->t);
@@ -71,7 +74,7 @@ void fresh_weights(struct trainer *t)
     t->k->dev->zero(t->state.master, (uint64_t)g->shard_n * 4, NULL);
     t->k->dev->zero(t->state.exp_avg, (uint64_t)g->shard_n * 4, NULL);
     t->k->dev->zero(t->state.exp_avg_sq, (uint64_t)g->shard_n * 4, NULL);
-    /* Gradients are not begun yet: their memory serves for drawing. */
+    /* The gradients are not in use yet, so their memory serves as scratch space. */
     for (int i = 0; i < g->n_params; i++)
         set_param(t, &g->param[i], t->state.grads, (int64_t)(grads / sizeof(float)));
     t->k->dev->zero(t->state.grads, grads, NULL);

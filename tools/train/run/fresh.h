@@ -7,7 +7,7 @@
 
 struct trainer;
 
-/* Set this rank's weights and masters from the seed: the same values in every topology. */
+/* Initialize this rank's weights and masters from the seed. The values are the same in every topology. */
 void fresh_weights(struct trainer *t);
 
 #endif

@@ -1,9 +1,8 @@
 /*
  * loop.c - the iterations of a run (docs/training.md 6.1)
  *
- * After each iteration: log, evaluate, decide whether to stop, save. What only some
- * ranks see (the kill switch, a signal, the clock) is agreed on once an iteration, so all
- * ranks stop at the same one.
+ * After each iteration: log, evaluate, decide whether to stop, save. Conditions that only some ranks detect (the kill
+ * switch, a signal, the clock) are combined over all ranks once per iteration, so all ranks stop after the same one.
  */
 #include "tools/train/run/loop.h"
 
@@ -26,14 +25,14 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-enum { SLOW_STEPS = 16 };       /* that ranks' times are taken over, once a run became slow */
+enum { SLOW_STEPS = 16 };       /* number of iterations over which the ranks are timed after a run became slow */
 
-/* ---- telling of it ---- */
+/* ---- logging ---- */
 
 struct telling {
     struct trainlog_mean mean;
     double since;               /* when the last line was written */
-    int64_t steps;              /* iterations since */
+    int64_t steps;              /* number of iterations since then */
 };
 
 static void log_step(struct trainer *t, const struct step *x, struct telling *y)
@@ -78,7 +77,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
     t->status.skipped_steps = t->skipped_steps;
 }
 
-/* A loss that jumps: told once, and the checkpoints before and behind it stay. */
+/* Report a jump of the loss once per incident, and keep the checkpoints before and after it. */
 static void watch_loss(struct trainer *t, const struct step *x)
 {
     char line[256], file[64];
@@ -98,7 +97,10 @@ static void watch_loss(struct trainer *t, const struct step *x)
 
 /* ---- --trace ---- */
 
-/* Write what was asked for, once it is over; a file that cannot be written is no reason to stop. */
+/*
+ * Advance the trace to the next iteration, and write it once all its iterations are over. A file that cannot be
+ * written is no reason to stop.
+ */
 static int trace_turn(struct trainer *t, int64_t next, struct err *e)
 {
     char *path;
@@ -106,7 +108,7 @@ static int trace_turn(struct trainer *t, int64_t next, struct err *e)
     bool lost;
     int rc;
 
-    /* What is queued is waited for where somebody sees it, before clocks are compared. */
+    /* Wait for all queued work in a call that the monitor can see, before the clocks are compared. */
     if (t->trace && next == t->o.traced.first && comm_sync(comm_world_group(t->world), NULL, e) < 0)
         return -1;
     trace_step(t->trace, next);
@@ -125,7 +127,7 @@ static int trace_turn(struct trainer *t, int64_t next, struct err *e)
     return rc;
 }
 
-/* From now on it is measured where each rank's time goes. */
+/* Begin to measure how much time each rank computes and how much it waits. */
 static void look_at_ranks(struct trainer *t)
 {
     comm_time_waits(t->world);
@@ -137,7 +139,7 @@ static void look_at_ranks(struct trainer *t)
 /* ---- stopping ---- */
 
 struct stop {
-    int64_t kill, signal, duration, save_failed, slow;  /* what any rank saw */
+    int64_t kill, signal, duration, save_failed, slow;  /* the maximum over all ranks */
 };
 
 static int agree(struct trainer *t, struct stop *s, struct err *e)
@@ -178,7 +180,7 @@ static void say_stop(struct trainer *t, enum status_reason why, int sig)
 
 static bool on(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
 
-/* A run that is through has finished, whatever else holds. */
+/* Returns true if --exit-samples ends the run. A run that has completed all iterations counts as finished instead. */
 static bool samples_reached(const struct trainer *t)
 {
     return t->o.exit_samples > 0 && t->consumed_samples >= t->o.exit_samples && t->iteration < t->schedule.train_iters;
@@ -194,7 +196,10 @@ static enum status_reason far_enough(const struct trainer *t, int64_t first)
     return samples_reached(t) ? STATUS_SAMPLES : STATUS_RUNNING;
 }
 
-/* Does anything ask to stop after this iteration? Saves then, or if it is due. first: what this job went on from. */
+/*
+ * Check whether to stop after this iteration. If so, or if a save is due, begin a save. first: the iteration from
+ * which this job continued.
+ */
 static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, struct err *e)
 {
     struct stop s;
@@ -216,9 +221,12 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
     return 0;
 }
 
-/* ---- who is slow ---- */
+/* ---- slow ranks ---- */
 
-/* A run that became slower: told with the rank that computes longest, where one stands out. */
+/*
+ * Report a run that became slower, and the rank with the longest compute time if one is clearly slower than its
+ * stage.
+ */
 static void tell_slow(struct trainer *t, const struct trainlog_rank *every)
 {
     double median;
@@ -241,7 +249,7 @@ static void tell_slow(struct trainer *t, const struct trainlog_rank *every)
                                                         .rank = stands_out ? r->rank : -1 });
 }
 
-/* Where each rank's time went since the last such line; said by rank 0. */
+/* Rank 0 prints how much time each rank has computed and waited since the last such line. */
 static int tell_straggler(struct trainer *t, struct err *e)
 {
     const double now = clock_s(), calls = comm_seconds_waiting(t->world);
@@ -267,7 +275,7 @@ static int tell_straggler(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* What it costs to compare copies, so that --digest-interval can be chosen. */
+/* Print the cost of comparing copies, which helps to choose --digest-interval. */
 static void tell_digests(struct trainer *t)
 {
     const double s = t->n_digests ? t->digest_s + digest_seconds(t->digest) : 0;
@@ -279,7 +287,7 @@ static void tell_digests(struct trainer *t)
 
 /* ---- the loop ---- */
 
-/* --check-replicas. */
+/* Do the comparison of --check-replicas. */
 static int check_replicas(struct trainer *t, struct err *e)
 {
     if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
@@ -312,7 +320,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     struct step x;
     int rc;
 
-    /* The next job of an array behind the one that got there: a step more would be one too many. */
+    /* This happens to the next job of an array, after the one that reached the limit. One more step would exceed it. */
     if (samples_reached(t)) {
         *why = STATUS_SAMPLES;
         show_line(t, "nothing to do: %lld samples consumed, --exit-samples %lld", (long long)t->consumed_samples,
@@ -375,7 +383,7 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         *why = STATUS_FINISHED;
         return evaluate_dump_logits(t, e);
     }
-    /* Evaluation without a step before it: a batch as the next step would have. */
+    /* For an evaluation before any step, use the batch that the next step would have. */
     if (schedule_micro_batches(schedule_batch(&t->schedule.ramp, t->consumed_samples), t->o.micro_batch_size,
                                t->topo.dp, &t->micro_batches, e) < 0)
         return -1;

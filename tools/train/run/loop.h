@@ -9,7 +9,10 @@
 
 struct trainer;
 
-/* Until it is done or told to stop. *reason says why; -1 for a failure. */
+/*
+ * Run iterations until the training is complete or a stop is requested. *reason receives why it stopped. Returns -1
+ * on failure.
+ */
 MUST_CHECK int trainer_run(struct trainer *t, enum status_reason *reason, struct err *e);
 
 #endif

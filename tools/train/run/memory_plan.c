@@ -1,9 +1,9 @@
 /*
- * memory_plan.c - the memory of every rank before any is taken, and what would make it fit
+ * memory_plan.c - compute the memory of every rank before any is allocated, and find what would make it fit
  *
- * A plan is arithmetic: stage_new() and model_bytes() say what setup would ask for. So a login node can
- * plan for GPUs (--device-memory, --dry-run-ranks), and advice is not a rule of thumb: every change is
- * planned like the run itself, and told only when it fits.
+ * A plan is pure arithmetic: stage_new() and model_bytes() compute what the setup would allocate. A login node can
+ * therefore plan for GPUs (--device-memory, --dry-run-ranks). The advice is not a rule of thumb either: every
+ * suggested change is planned like the run itself, and printed only if it fits.
  */
 #include "tools/train/run/memory_plan.h"
 
@@ -21,12 +21,12 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* What CUDA's own libraries take of a GPU beside the plan: contexts, cuBLAS's rooms, NCCL's buffers. */
+/* GPU memory that CUDA's own libraries use in addition to the plan: contexts, cuBLAS's workspaces, NCCL's buffers. */
 #define RESERVE UINT64_C(2000000000)
 
 /*
- * What a process takes of its host's memory beside all that: code and libraries, and in a run that saves the writer's
- * buffers. Measured with MPI and OpenBLAS; a GPU's libraries take hundreds of megabytes more.
+ * Host memory that a process uses in addition to all that: code and libraries, and in a run that saves also the
+ * writer's buffers. Measured with MPI and OpenBLAS; a GPU's libraries use hundreds of megabytes more.
  */
 #define PROGRAM UINT64_C(28000000)
 #define WRITER UINT64_C(7000000)
@@ -34,9 +34,9 @@
 static const char *const part_name[MEMORY_PLAN_PARTS] = { "weights", "gradients", "masters and moments", "activations",
                                                    "optimizer", "batches", "snapshot of a save", "program" };
 
-/* ---- one setting ---- */
+/* ---- one configuration ---- */
 
-/* What may be changed about a run so that it fits. */
+/* The settings that may be changed so that a run fits. */
 struct setting {
     struct topology topo;
     int b;
@@ -49,13 +49,16 @@ static struct setting setting_of(const struct trainer *t)
     return (struct setting){ t->topo, t->model_opts.b, t->model_opts.recompute, t->model_opts.sequence_parallel };
 }
 
-/* cuda's attention keeps a float a row where the CPU's keeps whole rows; the other scratch is alike, and small. */
+/*
+ * The scratch memory of attention on a GPU: one float per row, whereas the CPU stores whole rows. The other scratch
+ * buffers are similar on both, and small.
+ */
 static uint64_t gpu_attention_scratch(const struct kernel_attention *a)
 {
     return (uint64_t)a->b * (uint64_t)a->heads * (uint64_t)a->s * sizeof(float);
 }
 
-/* The kernels that the run is planned for: those here, or as a GPU would have them. */
+/* The kernels that the run is planned for: those of this machine, or with the properties of a GPU's. */
 struct planned {
     struct kernels k;
     struct dev_ops dev;
@@ -100,7 +103,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
         out->part[3] += pipeline_boxes(g, &mo);
     out->part[4] = optimizer_bytes(g, &t->optimizer_opts);
     out->part[5] = batches_bytes(&bo);
-    /* Both processes of a rank see the same snapshot. */
+    /* The snapshot is counted once: both processes of a rank share it. */
     if (t->o.save)
         out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t, t->save_memory);
     if (dev_on_host(k->dev))
@@ -118,7 +121,7 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
     plan_one(t, &x, t->blocks, pp, out);
 }
 
-/* A ring smaller than this would only be a chain of stops. */
+/* The smallest size of the ring. With a smaller one, the optimizer would wait almost all the time. */
 #define RING_LEAST UINT64_C(64000000)
 
 void memory_plan_snapshot(struct trainer *t)
@@ -130,7 +133,7 @@ void memory_plan_snapshot(struct trainer *t)
     t->save_memory = (uint64_t)(t->o.save_memory * 1e9);
     memory_plan_stage(t, t->rank_pp, &p);
     want = checkpoint_snapshot_bytes(t->stage, t->t, 0);
-    /* A dry run speaks of machines that it does not know. */
+    /* A dry run for other machines cannot determine their memory. */
     if (!t->o.save || (!t->save_memory && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
         return;
     if (!t->save_memory) {
@@ -184,9 +187,9 @@ void memory_plan_show(struct trainer *t)
     strbuf_free(&sb);
 }
 
-/* ---- another setting ---- */
+/* ---- other configurations ---- */
 
-/* Would options_check() take it? */
+/* Returns true if options_check() would accept it. */
 static bool is_possible(const struct trainer *t, const struct setting *x)
 {
     const struct train_opts *o = &t->o;
@@ -199,7 +202,7 @@ static bool is_possible(const struct trainer *t, const struct setting *x)
            topo_world(x->topo) <= MEMORY_PLAN_RANKS_MAX;
 }
 
-/* The fullest stage's bytes; UINT64_MAX: it cannot be. */
+/* Returns the bytes of the stage that needs most; UINT64_MAX if the configuration is not possible. */
 static uint64_t need_of(const struct trainer *t, const struct setting *x)
 {
     uint64_t most = 0;
@@ -227,7 +230,7 @@ static uint64_t need_of(const struct trainer *t, const struct setting *x)
 struct advice {
     const struct trainer *t;
     uint64_t room;
-    const char *also;                   /* what every line of it assumes; "" */
+    const char *also;                   /* the changes that every line assumes; or "" */
     struct strbuf *out;
     int told;
 };
@@ -255,7 +258,10 @@ static bool offer(struct advice *a, const struct setting *x, const char *fmt, ..
     return true;
 }
 
-/* The least degree that fits: first on these ranks, taken from data parallelism, else on more. */
+/*
+ * Suggest the smallest degree that fits: first with the same number of ranks, at the expense of data parallelism,
+ * else with more ranks.
+ */
 static void offer_degree(struct advice *a, const struct setting *from, const char *option, bool tensor)
 {
     for (int more = 0; more < 2; more++)
@@ -270,14 +276,14 @@ static void offer_degree(struct advice *a, const struct setting *from, const cha
                 x.topo.tp *= f;
             else
                 x.topo.pp *= f;
-            if (tensor && x.topo.tp > 8)        /* beyond a host's links it would crawl */
+            if (tensor && x.topo.tp > 8)        /* beyond the links within a host it would be very slow */
                 break;
             if (offer(a, &x, "%s %d", option, tensor ? x.topo.tp : x.topo.pp))
                 return;
         }
 }
 
-/* Masters, moments and the averaged gradients are sharded over data-parallel ranks. */
+/* Suggest more data-parallel ranks, over which masters, moments and the averaged gradients are sharded. */
 static void offer_ranks(struct advice *a, const struct setting *from)
 {
     for (int f = 2; f <= 64; f *= 2) {
@@ -296,7 +302,7 @@ static void offer_topologies(struct advice *a, const struct setting *from)
     offer_ranks(a, from);
 }
 
-/* One change at a time; what costs least first. */
+/* Suggest single changes, the cheapest first. */
 static void offer_changes(struct advice *a, const struct setting *now)
 {
     struct setting x = *now;
@@ -318,7 +324,10 @@ static void offer_changes(struct advice *a, const struct setting *now)
     offer_topologies(a, now);
 }
 
-/* Lines of single changes that fit into `room` bytes a rank, with the bytes; of two changes where one does not do. */
+/*
+ * Print the single changes that fit into `room` bytes per rank, with their bytes; if there are none, print pairs of
+ * changes.
+ */
 static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
 {
     const struct setting now = setting_of(t);
@@ -329,7 +338,7 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     offer_changes(&a, &now);
     if (a.told)
         return;
-    /* No one change is enough: the least memory that this model can do with, and more ranks. */
+    /* No single change is sufficient: try the settings with which this model needs the least memory, and more ranks. */
     least.b = 1;
     least.recompute = RECOMPUTE_FULL;
     if (offer(&a, &least, "--micro-batch-size 1 --recompute-granularity full"))
@@ -342,14 +351,17 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
                     bytes_text(need_of(t, &least), text));
 }
 
-/* ---- does it fit? ---- */
+/* ---- checking the plan ---- */
 
 bool memory_plan_elsewhere(const struct trainer *t)
 {
     return t->o.dry_run && t->o.device_memory > 0 && t->o.backend != BACKEND_CPU;
 }
 
-/* Bytes that a plan may have here; UINT64_MAX: nobody said, and a CPU's memory is not ours alone. */
+/*
+ * Returns the number of bytes that a plan may use on this machine. UINT64_MAX: no limit was given and the device is a
+ * CPU, whose memory is shared with other processes.
+ */
 static uint64_t room_here(const struct trainer *t)
 {
     uint64_t total = UINT64_MAX, left = UINT64_MAX;
@@ -375,7 +387,7 @@ static void account_here(const struct trainer *t, struct account *mine)
     struct memory_plan p, most = {0};
 
     memset(mine, 0, sizeof *mine);
-    /* A dry run in one process speaks for all stages. */
+    /* A dry run in one process has to check all stages. */
     for (int i = 0; i < t->topo.pp; i++)
         if (t->o.dry_run_ranks || i == t->rank_pp) {
             memory_plan_stage(t, i, &p);
@@ -387,7 +399,7 @@ static void account_here(const struct trainer *t, struct account *mine)
     t->k->dev->who(&mine->who);
 }
 
-/* One line, the same on every rank; the advice comes before it. */
+/* Report that the plan does not fit, with the same message on every rank; rank 0 prints the advice first. */
 static void refuse(struct trainer *t, int rank, const struct account *x, struct err *e)
 {
     const struct comm_place *p = comm_place_of(t->world, rank);

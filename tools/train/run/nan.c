@@ -1,9 +1,9 @@
 /*
- * nan.c - where the first value that is not finite appeared
+ * nan.c - find where the first value that is not finite appeared
  *
- * Looked for in the order in which a step makes values: weights, then what the last
- * micro-batch left behind on its way forward, then the loss of all of them, then gradients. Every rank
- * looks, and of what they find the earliest is named.
+ * Tensors are searched in the order in which a step computes them: first the weights, then the activations that the
+ * last micro-batch's forward pass has left, then the loss of all micro-batches, then the gradients. Every rank
+ * searches its tensors, and the earliest finding of all ranks is named.
  */
 #include "tools/train/run/nan.h"
 
@@ -19,7 +19,7 @@
 
 enum { CHUNK = 1 << 16 };
 
-/* Values of device memory that are not finite; the first one's number in *first. */
+/* Returns the number of values in device memory that are not finite. *first receives the index of the first one. */
 static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum dtype dt, int64_t *first)
 {
     const int size = dtype_size(dt);
@@ -39,7 +39,10 @@ static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum
     return bad;
 }
 
-/* A tensor with such a value; the least `turn` was made first. Plain data: gathered as bytes. */
+/*
+ * A tensor with such a value. The one with the smallest `turn` was computed first. Plain data, which is gathered as
+ * bytes.
+ */
 struct culprit {
     int32_t turn, pad;
     int64_t element;
@@ -53,12 +56,18 @@ struct dump {
     struct culprit first;
 };
 
-/* When a step makes a block's values of a kind: forward from the embedding on, gradients from the head back. */
+/*
+ * Returns the position of a tensor in the order of computation: activations from the embedding to the head, gradients
+ * from the head to the embedding.
+ */
 static int32_t turn_of(const struct dump *d, const char *kind, const char *name, int block)
 {
     const int last = (int)d->t->model_config.n_layers + 1;
     const struct stage *g = d->t->stage;
-    /* Outside blocks the last stages have what is behind them, the tied copy that is the head too. */
+    /*
+     * Parameters outside of blocks that belong after the last block; on the last stages this includes the tied copy
+     * that is the head.
+     */
     const bool behind = str_starts(name, "behind the last") ||
                         ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
     const int place = block >= 0 ? block + 1 : behind ? last : 0;
@@ -72,13 +81,13 @@ static int32_t turn_of(const struct dump *d, const char *kind, const char *name,
 
 struct nan_tensor {
     const char *kind, *name;
-    int block;                  /* -1: outside blocks */
+    int block;                  /* -1: not in a block */
     const void *p;              /* device memory, or NULL */
     int64_t n;
     enum dtype dt;
 };
 
-/* One line of the dump for a tensor that holds such values. */
+/* Search one tensor. If it has such values, add a line to the dump. */
 static void look(struct dump *d, struct nan_tensor x)
 {
     int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
@@ -106,7 +115,7 @@ static void look_at_block(struct dump *d, const struct model *m, int slot, int i
     const enum dtype dt = m->opts.t;
 
     look(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
-    /* With full recomputation the rest belongs to whichever block came last. */
+    /* With full recomputation, the other buffers are shared and have the values of the last block that used them. */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
     look(d, (struct nan_tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
@@ -149,7 +158,7 @@ static void write_dump(const struct trainer *t, const struct strbuf *sb)
     free(path);
 }
 
-/* The earliest of all ranks', in words. */
+/* Append the earliest finding of all ranks as text. */
 static int name_first(struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
 {
     const int size = t->place->size;

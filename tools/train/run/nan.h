@@ -1,5 +1,5 @@
 /*
- * nan.h - where the first value that is not finite appeared
+ * nan.h - find where the first value that is not finite appeared
  */
 #ifndef SHARDKIT_TRAIN_RUN_NAN_H
 #define SHARDKIT_TRAIN_RUN_NAN_H
@@ -9,8 +9,9 @@
 struct trainer;
 
 /*
- * A step came to a norm or loss that is not finite: *e says so, and which rank's tensor was the first.
- * Each rank's SAVE/nan_iteration<N>.rank<R>.json has all of them. -1, and another *e: ranks cannot speak.
+ * Report a step whose norm or loss is not finite: *e names the first such tensor and its rank. Each rank lists all of
+ * its tensors with such values in SAVE/nan_iteration<N>.rank<R>.json. Returns -1 and a different *e if the ranks
+ * cannot communicate.
  */
 MUST_CHECK int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e);
 

@@ -1,9 +1,9 @@
 /*
- * savedir.c - the folder of --save: whether it takes a checkpoint, and what becomes of those that it holds
+ * savedir.c - check the folder of --save, and move checkpoints in it that conflict with the run
  *
- * Whether it takes one is asked before the first step, for it is known only hours later else: bytes and inodes that are
- * free, and on every host, by doing it, all that a save does: make a folder, a file in it, write, sync, rename both,
- * remove them.
+ * Whether a checkpoint can be saved is tested before the first step; otherwise a failure would show only hours later.
+ * The test checks the free bytes and inodes. On every host it also performs all operations of a save: create a
+ * folder, create a file in it, write, sync, rename both, remove them.
  */
 #include "tools/train/run/savedir.h"
 
@@ -24,9 +24,12 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* ---- room ---- */
+/* ---- free space ---- */
 
-/* The folder may be yet to be made: then its nearest parent that is there. False: nobody knows. */
+/*
+ * Get the statistics of the file system. If the folder does not exist yet, use its nearest existing parent. Returns
+ * false if they cannot be determined.
+ */
 static bool look_at_fs(const char *path, struct statvfs *fs)
 {
     char *dir = xstrdup(path);
@@ -45,7 +48,10 @@ static bool look_at_fs(const char *path, struct statvfs *fs)
     return known;
 }
 
-/* Layer files of every tensor rank, shards of every rank, the mp_rank files; the folders and pointers beside them. */
+/*
+ * Returns the number of files of a save: layer files of every tensor rank, shards of every rank, the mp_rank files,
+ * and the folders and pointers that go with them.
+ */
 static uint64_t files_of_a_save(const struct trainer *t)
 {
     const uint64_t mp = (uint64_t)t->topo.tp * (uint64_t)t->topo.pp;
@@ -76,7 +82,7 @@ static int check_room(const struct trainer *t, struct err *e)
     return 0;
 }
 
-/* ---- by doing it ---- */
+/* ---- trial save ---- */
 
 static int write_block(const char *path, struct err *e)
 {
@@ -104,7 +110,10 @@ static int try_rename(const char *from, const char *to, struct err *e)
     return -1;
 }
 
-/* Names are those of a save that was cut off: should we be, the next run removes them. */
+/*
+ * Perform the operations of a save. The names are those of an interrupted save, so if this process is killed, the
+ * next run removes them.
+ */
 static int try_out(const struct trainer *t, struct err *e)
 {
     char *was = str_fmt("%s/global_step0.%08x.part", t->o.save, (unsigned)t->place->rank);
@@ -147,15 +156,15 @@ int savedir_check(struct trainer *t, struct err *e)
     return agree_all_well(t, rc, e);
 }
 
-/* ---- the checkpoints that it holds ---- */
+/* ---- the checkpoints in the folder ---- */
 
-/* Where a run begins. */
+/* The starting point of a run. */
 struct run_start {
-    const char *path;           /* of the loaded checkpoint; NULL: initial weights */
+    const char *path;           /* the loaded checkpoint; NULL: initial weights */
     int64_t iteration;
 };
 
-/* What follows for the folder; from rank 0 to all. */
+/* What is to be done with the folder. Rank 0 broadcasts it to all ranks. */
 struct decision {
     struct saving_way way;
     bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */
@@ -176,7 +185,7 @@ static bool saves(const struct trainer *t)
     return t->o.save && !t->o.preflight && !t->o.eval_only && !t->o.dump_logits;
 }
 
-/* Does the loaded checkpoint lie in the folder of --save? */
+/* Returns true if the loaded checkpoint is located in the folder of --save. */
 static bool is_in_save(const struct trainer *t, const struct run_start *b)
 {
     char *parent = path_parent(b->path);
@@ -186,7 +195,10 @@ static bool is_in_save(const struct trainer *t, const struct run_start *b)
     return yes;
 }
 
-/* "give --load ckpt to go on from it, or ": a way that works, or "". Caller frees. */
+/*
+ * Returns the part of a message that suggests how to continue from the folder's checkpoint, such as "give --load ckpt
+ * to go on from it, or ", if that would work; else only "give ". The caller frees it.
+ */
 static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps *s)
 {
     struct err ignored = {0};
@@ -271,12 +283,12 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
     if (!saves(t))
         return 0;
     path = t->o.load ? checkpoint_chosen(&from, &later) : NULL;
-    if (later.kind != ERR_NONE)         /* the open says it */
+    if (later.kind != ERR_NONE)         /* opening the checkpoint will report this error */
         return 0;
     if (path) {
         name = path_base(path);
         b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
-        /* Only names of this kind are sure to hold the iteration. */
+        /* Only tags of this form are certain to contain the iteration. */
         if (t->o.finetune || checkpoint_tag_length(name))
             rc = decide(t, &b, &unused, e);
         free(name);
@@ -320,7 +332,7 @@ int savedir_check_steps(struct trainer *t, struct err *e)
         return -1;
     }
     t->way = d.way;
-    /* A run that begins where its last save stands has nothing new to save. */
+    /* A run that begins at the iteration of its last save has nothing new to save. */
     if (d.stands)
         t->saved_iteration = checkpoint_info(t->from)->iteration;
     return 0;

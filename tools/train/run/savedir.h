@@ -1,10 +1,10 @@
 /*
- * savedir.h - the folder of --save: whether it takes a checkpoint, and what becomes of those that it holds
+ * savedir.h - check the folder of --save, and move checkpoints in it that conflict with the run
  *
- * A run whose first save would be older than what the folder holds is refused, unless that was asked for: by --load of
- * an older step in the same folder, by a `latest` that names one, or by --new-run. Then the newer checkpoints (with
- * --new-run all) are moved into a folder next to them when the first save begins, and no earlier: a run that fails
- * before that has changed nothing.
+ * A run is refused if its first save would be older than a checkpoint in the folder, unless the user requested that:
+ * with --load of an older step in the same folder, with a `latest` that names one, or with --new-run. In these cases
+ * the newer checkpoints (with --new-run all of them) are moved into a folder next to them, not before the first save
+ * begins. A run that fails earlier has changed nothing.
  */
 #ifndef SHARDKIT_TRAIN_RUN_SAVEDIR_H
 #define SHARDKIT_TRAIN_RUN_SAVEDIR_H
@@ -14,16 +14,20 @@
 struct trainer;
 
 /*
- * Can a checkpoint be saved where --save points? All ranks. ERR_USAGE when there is no room for one, ERR_DATA when a
- * host cannot make, write or rename files there. A dry run only looks.
+ * Check that a checkpoint can be saved in the folder of --save. All ranks must call it. ERR_USAGE: there is not
+ * enough space for one. ERR_DATA: a host cannot create, write or rename files there. A dry run only inspects the
+ * folder and writes nothing.
  */
 MUST_CHECK int savedir_check(struct trainer *t, struct err *e);
 
-/* Rank 0, before anything is written: ERR_USAGE names the ways on. 0 where only the opened checkpoint can answer. */
+/*
+ * Check the steps in the folder on rank 0, before anything is written. ERR_USAGE lists the options for continuing.
+ * Returns 0 if the answer depends on the checkpoint, which is not open yet.
+ */
 MUST_CHECK int savedir_check_steps_early(const struct trainer *t, struct err *e);
-/* The same by all ranks, after the checkpoint was opened and the folder locked. */
+/* The same check by all ranks, after the checkpoint has been opened and the folder locked. */
 MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
-/* Rank 0, before a save: move what has to make way, once. */
+/* Move the conflicting checkpoints, once. Rank 0 calls it before a save. */
 MUST_CHECK int savedir_make_way(struct trainer *t, struct err *e);
 
 #endif

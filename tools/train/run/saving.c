@@ -1,4 +1,6 @@
-/* saving.c - checkpoints on their way to disk, and what is said of them */
+/*
+ * saving.c - save checkpoints while training continues, and report how the saves went
+ */
 #include "tools/train/run/saving.h"
 
 #include <math.h>
@@ -66,7 +68,7 @@ static void warn(void *trainer, const char *line)
     show_line(trainer, "warning: %s", line);
 }
 
-/* The optimizer comes to a bucket that may still have to be copied. */
+/* Called before the optimizer changes a bucket, which the current save may still have to copy. */
 static void release(void *trainer, int bucket)
 {
     struct trainer *t = trainer;
@@ -78,7 +80,8 @@ static void release(void *trainer, int bucket)
 
 int saving_open(struct trainer *t, struct err *e)
 {
-    struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);        /* there are fewer rows than bytes */
+    /* large enough: there are fewer rows than bytes */
+    struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);
     struct report *notes = report_new();
     struct checkpoint_saver_opts o = {
         .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
@@ -132,9 +135,10 @@ static struct checkpoint_now present(const struct trainer *t)
     return now;
 }
 
-/* ---- what is said of a save ---- */
+/* ---- reports about a save ---- */
 
-enum { FEW = 8 };               /* the first iteration of a run is left out; and what was long ago counts less */
+/* number of iterations in the running mean, so old ones lose weight; the first iteration of a run is excluded */
+enum { FEW = 8 };
 
 void saving_note_step(struct trainer *t, double seconds)
 {
@@ -171,7 +175,10 @@ void saving_keep(struct trainer *t, const char *why)
         show_line(t, "warning: %s", e.msg);
 }
 
-/* What became of a save, once; an error of one is told, and the run goes on: the one before still stands. */
+/*
+ * Report the outcome of a save, once. A failed save is reported and the run continues, because the previous
+ * checkpoint is still valid.
+ */
 static void tell(struct trainer *t, const struct checkpoint_saved *s)
 {
     struct strbuf sb = {0};
@@ -224,7 +231,7 @@ int saving_settle_save(struct trainer *t, struct err *e)
     t->save_failed = !s.ok;
     if (s.fault != CHECKPOINT_NOT_FINITE)
         return 0;
-    /* A state that cannot be saved now never can be; what is trained from it is lost. */
+    /* A state that is not finite cannot be saved later either, and training it further is useless. */
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
     t->not_finite = t->all_know = true;
     return -1;
@@ -263,7 +270,7 @@ int saving_begin(struct trainer *t, struct err *e)
     snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
     t->status.saving_tag = t->saving_tag;
     show_phase(t, "save");
-    /* Curves reach as far as checkpoints do. */
+    /* The curves in TensorBoard then reach as far as the checkpoints. */
     if (tfevents_flush(t->events, e) < 0) {
         show_line(t, "warning: %s", e->msg);
         err_clear(e);
@@ -272,7 +279,10 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
-    /* Weights that are still being gathered do not matter: what is saved is this rank's part of them. */
+    /*
+     * A gather of weights may still be in progress. It does not matter, because only this rank's own part of them is
+     * saved.
+     */
     trace_host_begin(t->trace, TRACE_SAVE, "save");
     rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
     trace_host_end(t->trace);
@@ -293,7 +303,7 @@ int saving_begin(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* Another save is being written, on some rank. */
+/* Determine whether any rank is still writing another save. */
 static int busy(struct trainer *t, bool *yes, struct err *e)
 {
     int64_t any = checkpoint_save_busy(t->saver);
@@ -334,7 +344,7 @@ int saving_finish(struct trainer *t, struct err *e)
         return -1;
     if (!t->save_failed)
         return 0;
-    /* Hours of work hang on it, and whatever was in its way may have gone. */
+    /* Hours of work depend on it, and the cause of the failure may be gone by now. */
     show_line(t, "the last checkpoint is tried once more");
     if (saving_begin(t, e) < 0 || saving_settle_save(t, e) < 0)
         return -1;

@@ -1,5 +1,5 @@
 /*
- * saving.h - checkpoints on their way to disk
+ * saving.h - save checkpoints while training continues
  */
 #ifndef SHARDKIT_TRAIN_RUN_SAVING_H
 #define SHARDKIT_TRAIN_RUN_SAVING_H
@@ -10,51 +10,61 @@
 
 struct trainer;
 
-/* Saves and iterations, as this rank times them. Zero-initialise. */
+/* Timing of saves and iterations on this rank. Zero-initialise it. */
 struct saving_pace {
-    bool queued;                /* a save fell due while another was being written, and is to be made behind it */
+    bool queued;                /* a save was due while another was being written; it is made after that one */
     int64_t begun;              /* the iteration of the last save that was begun */
     double begun_s;             /* by clock_s() */
-    double stall_s;             /* that training has stood for it */
-    int64_t n_beside;           /* iterations since it was begun, as long as it goes on: */
-    double beside_s;            /* their sum */
-    int64_t n_alone;            /* iterations without a save beside them, */
-    double alone_s;             /* and the mean of the last few */
+    double stall_s;             /* how long training has been blocked by it */
+    int64_t n_beside;           /* number of iterations since the save began, while it is in progress */
+    double beside_s;            /* their total time */
+    int64_t n_alone;            /* number of iterations without a save in progress */
+    double alone_s;             /* mean time of the last few of them */
 };
 
-/* Checkpoints of the folder that the first save moves aside (savedir.h). Zero-initialise: none. */
+/* Checkpoints of the folder that the first save moves (savedir.h). Zero-initialised: none. */
 struct saving_way {
     bool due;
-    int64_t after;              /* those of larger numbers; -1: all */
-    char newest[64];            /* the newest one's name */
-    char tag[128];              /* what `latest` names where it named one of them; "": nothing */
+    int64_t after;              /* move those with larger iteration numbers; -1: all */
+    char newest[64];            /* the name of the newest one */
+    char tag[128];              /* the tag that `latest` is to name, if it named one of those; "": none */
 };
 
-/* One option as a value of the saved arguments. False: it has none of its own. */
+/* Convert one option to a value of the saved arguments. Returns false if it has no value of its own there. */
 struct checkpoint_value;
 struct option_row;
 struct train_opts;
 bool saving_option(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v);
-/* t->saver, with the arguments that its checkpoints carry. */
+/* Open t->saver, with the arguments that its checkpoints contain. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /*
- * Behind every iteration that the run goes on from: begin a save if one is due. When another is still being written,
- * --save-when-busy decides, all ranks alike, but for the last iteration and what --save-schedule lists.
+ * Begin a save if one is due. Call it after every iteration after which the run continues. If another save is still
+ * being written, --save-when-busy decides, equally on all ranks, except for the last iteration and those that
+ * --save-schedule lists.
  */
 MUST_CHECK int saving_step(struct trainer *t, struct err *e);
-/* An iteration took so long. */
+/* Record the duration of an iteration. */
 void saving_note_step(struct trainer *t, double seconds);
-/* Begin a save of the present iteration. One that fails stops the run only if nothing could be saved any more. */
+/* Begin a save of the current iteration. A failure stops the run only if no further save would be possible. */
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
-/* A save could not begin, or checkpoint_check_live() failed. Where replicas differ, the run's end says so. */
+/*
+ * Record that a save could not begin, or that checkpoint_check_live() failed. If replicas differ, that becomes the
+ * reason of the run's end.
+ */
 void saving_note_failure(struct trainer *t);
-/* Has a save failed, as this rank sees it? Then all call saving_settle_save(). One that went well is told. */
+/*
+ * Returns true if a save has failed, as seen by this rank; then all ranks must call saving_settle_save(). Reports a
+ * save that succeeded.
+ */
 bool saving_poll(struct trainer *t);
-/* What is complete now stays, whatever --keep-last says; rank 0. */
+/* Keep the newest complete checkpoint, whatever --keep-last is. Rank 0 only. */
 void saving_keep(struct trainer *t, const char *why);
-/* Wait for the save under way and tell of it: t->save_failed. -1: the state is not finite, or ranks cannot speak. */
+/*
+ * Wait for the save in progress and report it; sets t->save_failed. Returns -1 if the state is not finite or the
+ * ranks cannot communicate.
+ */
 MUST_CHECK int saving_settle_save(struct trainer *t, struct err *e);
-/* At the end: a last save that failed is tried once more; -1 when nothing helps. */
+/* Call it at the end of the run. If the last save failed, it is tried once more. Returns -1 if that fails, too. */
 MUST_CHECK int saving_finish(struct trainer *t, struct err *e);
 
 #endif

@@ -1,4 +1,6 @@
-/* sets.c - the data of a run: its training, validation and test sets */
+/*
+ * sets.c - the training, validation and test sets of a run
+ */
 #include "tools/train/run/sets.h"
 
 #include <pthread.h>
@@ -35,9 +37,12 @@ static struct dataset_opts opts_of(const struct trainer *t, enum options_split s
     };
 }
 
-/* ---- building, by a thread of rank 0 ---- */
+/* ---- building index files in a thread of rank 0 ---- */
 
-/* Refers to nothing of the trainer: a thread that is inside a system call when the run ends is left alone. */
+/*
+ * The state of a build. It has no references to the trainer, because a thread that is inside of a system call when
+ * the run ends is abandoned.
+ */
 struct build_job {
     struct data_groups groups[N_SPLITS];
     struct dataset_opts opts[N_SPLITS];
@@ -48,11 +53,11 @@ struct build_job {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    bool over;                  /* with what came of it: */
+    bool over;                  /* the thread has finished; the outcome is in err */
     struct err err;
 };
 
-enum { KEEP_S = 30 };           /* a kill loses no more of a build */
+enum { KEEP_S = 30 };           /* interval of saving partial results: a kill loses no more than this */
 
 static void *build(void *arg)
 {
@@ -84,7 +89,7 @@ static void job_free(struct build_job *j)
     free(j);
 }
 
-/* NULL with *e where a thread cannot be started, or the data options mean nothing. */
+/* Start the thread. Returns NULL and sets *e if it cannot be started or the data options are invalid. */
 static struct build_job *job_start(const struct trainer *t, struct err *e)
 {
     struct build_job *j = xcalloc(1, sizeof *j);
@@ -104,7 +109,7 @@ static struct build_job *job_start(const struct trainer *t, struct err *e)
             rc = options_data_groups(&t->o, (enum options_split)split, &j->groups[split], e);
         j->n_groups += j->groups[split].n;
     }
-    /* Signals belong to the program's main thread. */
+    /* Block signals in the thread; the program's main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (rc == 0 && pthread_create(&j->thread, NULL, build, j) != 0) {
@@ -118,7 +123,7 @@ static struct build_job *job_start(const struct trainer *t, struct err *e)
     return NULL;
 }
 
-/* Has it ended? Waits for at most so long. */
+/* Returns true if the build has ended. Waits at most wait_ms milliseconds. */
 static bool job_over(struct build_job *j, long wait_ms)
 {
     struct timespec until;
@@ -136,7 +141,7 @@ static bool job_over(struct build_job *j, long wait_ms)
     return over;
 }
 
-/* Of all that has to be built or found; -1 while nothing has to be built. */
+/* Returns the percentage done of everything that has to be built or found; -1 while nothing has to be built. */
 static double job_percent(struct build_job *j)
 {
     const double total = (double)atomic_load(&j->progress.total), done = (double)atomic_load(&j->progress.done);
@@ -146,7 +151,10 @@ static double job_percent(struct build_job *j)
     return total > 0 ? 100 * (atomic_load(&j->at_group) + part) / j->n_groups : -1;
 }
 
-/* Its outcome. One that does not end soon after it was told to stop is left behind with all it has. */
+/*
+ * Get the outcome of the build and free the job. A thread that does not end soon after a request to stop is abandoned
+ * with all its data.
+ */
 static int job_end(struct build_job *j, bool stopped, struct err *e)
 {
     if (stopped)
@@ -165,9 +173,9 @@ static int job_end(struct build_job *j, bool stopped, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* What rank 0 shows of a build. */
+/* The state of rank 0's progress messages. */
 struct build_shown {
-    double percent, begun_s, status_s, line_s;  /* -1: nothing so far; by clock_s() */
+    double percent, begun_s, status_s, line_s;  /* -1: none so far; the times are clock_s() values */
 };
 
 static void show_build(struct trainer *t, struct build_shown *x, double percent)
@@ -179,7 +187,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     if (x->begun_s < 0)
         x->begun_s = now;
     x->percent = t->status.percent = percent;
-    /* What is over in a moment is not worth a line. */
+    /* Do not print a line for a build that takes only a moment. */
     if (now - x->begun_s < 0.3 || now - x->status_s < 1)
         return;
     x->status_s = now;
@@ -190,7 +198,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     show_line(t, "building the order of samples: %.1f %%", percent);
 }
 
-/* What ranks exchange while rank 0 builds. */
+/* The data that the ranks exchange while rank 0 builds. */
 struct build_news {
     int64_t over, stop;
 };
@@ -239,7 +247,7 @@ static int wait_for_build(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Missing index files are there when this returns 0. */
+/* Build the missing index files. They all exist when this returns 0. */
 static int build_missing(struct trainer *t, struct err *e)
 {
     struct err own = {0}, lost = {0};
@@ -312,7 +320,7 @@ static int open_all(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Rank 0 first: what is wrong with the data the others hear from it. */
+/* Rank 0 opens the data first and broadcasts its error, so that the other ranks report the same one. */
 int sets_open(struct trainer *t, struct err *e)
 {
     struct err own = {0};

@@ -1,5 +1,5 @@
 /*
- * sets.h - the data of a run: its training, validation and test sets
+ * sets.h - the training, validation and test sets of a run
  */
 #ifndef SHARDKIT_TRAIN_RUN_SETS_H
 #define SHARDKIT_TRAIN_RUN_SETS_H
@@ -9,10 +9,10 @@
 struct trainer;
 
 /*
- * Open them. All ranks. Rank 0 first builds the index files that are missing, by a thread: while that goes on, ranks
- * exchange how far it is several times a second, log and status.json have the percent (phase "index"), and a signal or
- * the kill switch ends it with ERR_STOP on all ranks. What was built until then is kept (gpt_index.h). A build that
- * makes no progress lets the other ranks wait, as any call that hangs.
+ * Open the data sets. All ranks must call it. A thread of rank 0 first builds missing index files. Meanwhile the
+ * ranks exchange the progress several times per second, the log and status.json have the percentage (phase "index"),
+ * and a signal or the kill switch stops it with ERR_STOP on all ranks. The parts built so far are kept (gpt_index.h).
+ * A build that makes no progress blocks the other ranks, like any call that hangs.
  */
 MUST_CHECK int sets_open(struct trainer *t, struct err *e);
 void sets_close(struct trainer *t);

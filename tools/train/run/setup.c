@@ -1,4 +1,6 @@
-/* setup.c - from options and a checkpoint to a rank that can take its first step */
+/*
+ * setup.c - create a trainer that is ready for its first step, from options and possibly a checkpoint
+ */
 #include "tools/train/run/setup.h"
 
 #include <stdio.h>
@@ -25,7 +27,7 @@
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
 
-/* ---- the pieces ---- */
+/* ---- groups and memory ---- */
 
 static struct comm *group(struct trainer *t, const char *name, int n, int first, int stride, struct err *e)
 {
@@ -39,7 +41,7 @@ static struct comm *group(struct trainer *t, const char *name, int n, int first,
     return c;
 }
 
-/* Groups of ranks, numbered as docs/training.md 2.1 says. */
+/* Create the groups of ranks, numbered as described in docs/training.md 2.1. */
 static int make_groups(struct trainer *t, struct err *e)
 {
     const struct topology p = t->topo;
@@ -74,9 +76,9 @@ static int allocate_state(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* ---- the loss scale that the run begins with ---- */
+/* ---- the initial loss scale ---- */
 
-/* As the options say; without fp16 it is 1. */
+/* Initialize the loss scale from the options; without fp16 it is 1. */
 static void scaling_begin(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
@@ -102,7 +104,10 @@ static void note_scaling(struct trainer *t, const char *what, double stored, dou
                   "runs", what, stored, asked);
 }
 
-/* The object in the checkpoint is DeepSpeed's scaler as a whole, settings and all. */
+/*
+ * Use the checkpoint's loss scale. DeepSpeed saves its scaler as a whole object, including its settings, so these
+ * replace the options.
+ */
 static void take_scaler(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct loss_scale *saved = &f->scaler;
@@ -125,7 +130,7 @@ static void take_scaler(struct trainer *t, const struct checkpoint_info *f)
     note_scaling(t, "minimum", saved->min, asked.min, OPTS_GIVEN(o, min_loss_scale));
 }
 
-/* A checkpoint's, with its settings, goes on; what that means for the options and between precisions is reported. */
+/* Continue the checkpoint's loss scale with its settings. Notes report overridden options and changes of precision. */
 static void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
 {
     if (!t->o.finetune)
@@ -145,7 +150,7 @@ static void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
                   f->has_scaler ? "" : ": the checkpoint has none");
 }
 
-/* ---- where the run stands ---- */
+/* ---- the progress of the run ---- */
 
 static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
 {
@@ -173,8 +178,8 @@ static void take_real(struct trainer *t, double *option, size_t field, double st
 }
 
 /*
- * The optimizer's settings come back with its state (docs/training.md 4.3). Before options are printed, which show what
- * is in force.
+ * Use the optimizer's settings that are stored with its state (docs/training.md 4.3). Call it before the options are
+ * printed, because these show the values in effect.
  */
 static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
@@ -205,7 +210,7 @@ static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
     }
 }
 
-/* --use-checkpoint-lr-scheduler: the options are the checkpoint's rules; schedule_lr_resume() applies them. */
+/* With --use-checkpoint-lr-scheduler, set the options to the checkpoint's rules; schedule_lr_resume() applies them. */
 static void take_schedule(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct checkpoint_schedule *c = &f->schedule;
@@ -225,7 +230,7 @@ static void take_schedule(struct trainer *t, const struct checkpoint_info *f)
     }
 }
 
-/* What the run goes on with otherwise than it began. */
+/* Print notes about settings that differ from those in the checkpoint. */
 static void note_changes(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
@@ -296,7 +301,7 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
     return rc;
 }
 
-/* Bytes that ranks have read: all, least, most. */
+/* Compute the number of bytes that the ranks have read: total, least and most. */
 static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, struct err *e)
 {
     struct comm *all = comm_world_group(t->world);
@@ -327,7 +332,7 @@ static int load(struct trainer *t, struct err *e)
     show_phase(t, "load");
     rc = checkpoint_load(t->from, t->stage, &t->state, &o, &loaded, e);
     show_report(t, notes);
-    /* It is loaded when every rank has its part. */
+    /* The checkpoint is loaded only when every rank has its part. */
     rc = agree_all_well(t, rc, e);
     if (rc == 0)
         rc = sum_read(t, loaded.read_bytes, &read, e);
@@ -349,9 +354,9 @@ static int load(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole setup ---- */
 
-/* Rank 0 looks whether the checkpoint is of one save; the others hear of it when it is not. */
+/* Rank 0 checks whether the files of the checkpoint belong to one save, and broadcasts the error if not. */
 static int check_checkpoint(struct trainer *t, struct err *e)
 {
     struct report *notes = report_new();
@@ -364,7 +369,10 @@ static int check_checkpoint(struct trainer *t, struct err *e)
     return e->kind != ERR_NONE ? -1 : rc;
 }
 
-/* A run that begins, or does not train, may do without what others lose by it and have to say so. */
+/*
+ * Allow a missing optimizer state for a run that starts a new training or does not train. Other runs would lose it,
+ * and the load reports that as an error.
+ */
 static void settle_moments(struct trainer *t)
 {
     if (checkpoint_info(t->from)->has_optimizer || t->o.no_load_optim || !(t->o.finetune || t->o.eval_only))
@@ -405,7 +413,10 @@ static void settle_model_opts(struct trainer *t)
     const bool grad_t = o->fp16 && !o->accumulate_allreduce_grads_in_fp32;
     const bool beside = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
 
-    /* A CPU has nobody to do it beside its computing: made early, a sum only keeps the stage before waiting. */
+    /*
+     * With a CPU, no other device does the communication during the computation. An early sum would only delay the
+     * previous stage.
+     */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))
         t->o.overlap_grad_reduce = beside;
     if (!OPTS_GIVEN(o, overlap_param_gather))
@@ -424,7 +435,7 @@ static void settle_model_opts(struct trainer *t)
     };
 }
 
-/* Everything about shapes; no large memory yet. */
+/* Determine all shapes. Allocates no large memory yet. */
 static int settle(struct trainer *t, int64_t *eod, struct err *e)
 {
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
@@ -446,12 +457,12 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
 }
 
 /*
- * A step of so many tokens takes a thousand times as long as its weights take to be read once: 6 operations a token and
- * parameter at 400 TFLOP/s, 2 bytes a parameter at 3 TB/s.
+ * A step of this many tokens takes a thousand times as long as reading its weights once: 6 operations per token and
+ * parameter at 400 TFLOP/s, 2 bytes per parameter at 3 TB/s.
  */
 enum { DIGEST_TOKENS = 50000 };
 
-/* There are copies to compare, or work to be done twice. */
+/* Returns true if there are copies to compare, or work to be repeated. */
 static bool wants_digests(const struct trainer *t)
 {
     return (t->o.digest_interval > 0 && t->place->size > 1) || t->o.replay_check > 0;
@@ -551,7 +562,7 @@ void trainer_free(struct trainer *t)
     if (t->loss)
         t->k->dev->free_host(t->loss);
     batches_free(t->batches);
-    /* Before the memory that their members share. */
+    /* Close the groups before freeing the memory that their members share. */
     comm_close(t->tied);
     comm_close(t->pipe);
     comm_close(t->dp);

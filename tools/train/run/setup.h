@@ -1,5 +1,5 @@
 /*
- * setup.h - from options, and a checkpoint where there is one, to a trainer that can take its first step
+ * setup.h - create a trainer that is ready for its first step, from options and possibly a checkpoint
  */
 #ifndef SHARDKIT_TRAIN_RUN_SETUP_H
 #define SHARDKIT_TRAIN_RUN_SETUP_H
@@ -8,11 +8,11 @@
 
 struct trainer;
 
-/* Everything up to the first step. ERR_USAGE: exit 2. */
+/* Do everything before the first step. ERR_USAGE leads to exit status 2. */
 MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
 /*
- * For --preflight: the device's kernels, and the shape if the options or a checkpoint tell of a model (else t->stage
- * is NULL).
+ * For --preflight: open the device's kernels, and determine the shape if the options or a checkpoint describe a model
+ * (else t->stage is NULL).
  */
 MUST_CHECK int trainer_setup_preflight(struct trainer *t, struct err *e);
 void trainer_free(struct trainer *t);

@@ -1,4 +1,6 @@
-/* shape.c - the model's sizes, its vocabulary and the pipeline's cut: options, else the checkpoint */
+/*
+ * shape.c - the sizes of the model, its vocabulary and the partition into pipeline stages
+ */
 #include "tools/train/run/shape.h"
 
 #include <stdlib.h>
@@ -9,9 +11,12 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* ---- architecture: the command line, else the checkpoint ---- */
+/* ---- architecture: from the options, else from the checkpoint ---- */
 
-/* One size: fill it in, or refuse a contradiction (docs/training.md 6.2; the reference asserts). */
+/*
+ * Set one size from the checkpoint, or refuse a contradiction (docs/training.md 6.2; the reference uses an
+ * assertion).
+ */
 static int take_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what, struct err *e)
 {
     if (saved <= 0)
@@ -50,7 +55,10 @@ static int take_position(struct trainer *t, const struct model_config *c, struct
     return 0;
 }
 
-/* A folder of Transformers says it, and no training has gone on with another one since. */
+/*
+ * Set epsilon from the checkpoint. Only a Transformers folder has it, and only if the weights have not been trained
+ * with another value since.
+ */
 static int take_epsilon(struct trainer *t, double saved, struct err *e)
 {
     if (saved <= 0)
@@ -99,7 +107,10 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 
 /* ---- vocabulary ---- */
 
-/* Tokens of the tokenizer that the options name; 0 when they name none. *eod is set where it is known. */
+/*
+ * Get the number of tokens from the tokenizer that the options name. Leaves *tokens unchanged if they name none. *eod
+ * is set if it is known.
+ */
 static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -122,8 +133,8 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, stru
 }
 
 /*
- * V (docs/training.md 2.2): the checkpoint's while the tensor degree divides it, because its padding
- * rows are trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
+ * Choose V (docs/training.md 2.2): the checkpoint's as long as the tensor degree divides it, because its padding rows
+ * have been trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
  */
 static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
 {
@@ -160,7 +171,7 @@ static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
     return 0;
 }
 
-/* ---- the whole model, and its cut ---- */
+/* ---- the whole model, and its partition ---- */
 
 static void settle_config(struct trainer *t)
 {
@@ -179,7 +190,7 @@ static void settle_config(struct trainer *t)
     strcpy(c->position, o->position_embedding_type == POSITION_ALIBI ? "alibi" : "absolute");
 }
 
-/* The cut by one method: the stage of the final LayerNorm, or -1. */
+/* Partition the blocks by one method. Returns the stage of the final LayerNorm, or -1 on error. */
 static int cut_by(const struct trainer *t, const char *method, struct topology topo, enum opts_recompute recompute,
                   int *blocks, struct err *e)
 {
@@ -194,13 +205,16 @@ static int cut_by(const struct trainer *t, const char *method, struct topology t
     };
 
     pipeline_costs(&specs, h, f, o->seq_length, t->model_config.vocab);
-    /* Three passes a block, and a fourth where it is recomputed; the head is not. */
+    /* A block costs three passes, and a fourth if it is recomputed. The head is not recomputed. */
     if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
     return pipeline_cut(&specs, method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks, e);
 }
 
-/* Our stages have the final LayerNorm where the last block is; DeepSpeed's "uniform" may leave it to a lone head. */
+/*
+ * Returns true if the partition is usable. In this program the final LayerNorm is in the stage of the last block, but
+ * DeepSpeed's "uniform" may put it into a stage that has only the head.
+ */
 static bool can_be(int norm, const int *blocks)
 {
     return norm >= 0 && blocks[norm] > 0;
@@ -219,8 +233,8 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
 }
 
 /*
- * The method to be noted in checkpoints: DeepSpeed computes the cut again when it resumes, so a name of
- * its own, where one gives these stages; else ours.
+ * Returns the method to record in checkpoints. DeepSpeed computes the partition again when it resumes, so this is one
+ * of its own methods if one gives the same stages; else the given one.
  */
 static const char *method_of_cut(const struct trainer *t, const char *given)
 {
@@ -240,7 +254,10 @@ static const char *method_of_cut(const struct trainer *t, const char *given)
     return found;
 }
 
-/* Blocks of each stage: as the checkpoint has them while nothing says otherwise, else by the method. */
+/*
+ * Set the number of blocks of each stage: as in the checkpoint, unless options request something else, or by the
+ * partition method.
+ */
 static int cut_stages(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *from = t->from ? checkpoint_info(t->from) : NULL;

@@ -1,5 +1,5 @@
 /*
- * shape.h - the model's sizes, its vocabulary and the pipeline's cut
+ * shape.h - the sizes of the model, its vocabulary and the partition into pipeline stages
  */
 #ifndef SHARDKIT_TRAIN_RUN_SHAPE_H
 #define SHARDKIT_TRAIN_RUN_SHAPE_H
@@ -10,13 +10,16 @@
 
 struct trainer;
 
-/* Architecture that the options leave open, from t->from; ERR_USAGE where both say something else. */
+/*
+ * Set the architecture options that were not given from t->from. ERR_USAGE if options and checkpoint contradict each
+ * other.
+ */
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
-/* t->model_config, t->blocks. *eod: the tokenizer's end of document, or -1. */
+/* Set t->model_config and t->blocks. *eod receives the tokenizer's end-of-document token, or -1. */
 MUST_CHECK int shape_settle_model(struct trainer *t, int64_t *eod, struct err *e);
 /*
- * Blocks of each stage of `topo`, by the run's method; 1 when the method leaves a stage without and they
- * were dealt out evenly instead. ERR_USAGE when there are too few.
+ * Compute the number of blocks of each stage of `topo`, by the run's partition method. Returns 1 if the method leaves
+ * a stage empty and the blocks were distributed evenly instead. ERR_USAGE if there are too few blocks.
  */
 MUST_CHECK int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute recompute, int *blocks,
                          struct err *e);

@@ -1,4 +1,6 @@
-/* show.c - what a run says before its first step */
+/*
+ * show.c - print information about a run before its first step
+ */
 #include "tools/train/run/show.h"
 
 #include <stdarg.h>
@@ -59,7 +61,10 @@ void show_phase(struct trainer *t, const char *phase)
     show_present(t, phase);
     if (!trainer_speaks(t) || !t->status_path)
         return;
-    /* No reason to stop, and said once: but a disk that is full has room again some day, and watchers look here. */
+    /*
+     * A failed write is no reason to stop, and is reported only once. Later writes are still tried, because a full
+     * disk may get space again and watchers read this file.
+     */
     if (status_write(t->status_path, &t->status, &e) == 0)
         t->status_fails = false;
     else if (!t->status_fails) {
@@ -68,7 +73,7 @@ void show_phase(struct trainer *t, const char *phase)
     }
 }
 
-/* "stage 1: blocks 2 to 4, final norm": what is where. */
+/* Append a line per stage with its contents, such as "stage 1: blocks 2 to 4, final norm". */
 static void add_stages(const struct trainer *t, struct strbuf *sb)
 {
     const int pp = t->topo.pp;
@@ -96,7 +101,7 @@ static void add_stages(const struct trainer *t, struct strbuf *sb)
     }
 }
 
-/* Parameters of the model without both embeddings: what the reference's FLOP counts are of. */
+/* Returns the number of parameters without both embeddings, on which the reference's FLOP counts are based. */
 static double params_no_embeds(const struct model_config *c)
 {
     const double h = (double)c->hidden, f = (double)c->ffn_hidden;

@@ -1,5 +1,5 @@
 /*
- * show.h - what a run says, and what it is at
+ * show.h - print information about a run, and publish its current phase
  */
 #ifndef SHARDKIT_TRAIN_RUN_SHOW_H
 #define SHARDKIT_TRAIN_RUN_SHOW_H
@@ -9,15 +9,15 @@
 
 struct trainer;
 
-/* One line from rank 0, to the log. */
+/* Write one line to the log, on rank 0. */
 void show_line(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* What the run is at now: for watchers of status.json, and for the notice of a rank that stands still. */
+/* Set the current phase of the run, for readers of status.json and for messages about a rank that makes no progress. */
 void show_phase(struct trainer *t, const char *phase);
-/* The same in t->status alone. */
+/* Set the phase only in t->status. */
 void show_present(struct trainer *t, const char *phase);
-/* Print a report's notes and warnings, from rank 0. */
+/* Print the notes and warnings of a report, on rank 0. */
 void show_report(struct trainer *t, struct report *r);
-/* What is trained, how, and on what; t->params_no_embeds. */
+/* Print the model, the training settings and the devices. Sets t->params_no_embeds. */
 void show_settings(struct trainer *t);
 
 #endif

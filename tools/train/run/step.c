@@ -1,8 +1,8 @@
 /*
  * step.c - one iteration
  *
- * The norm is known to all ranks and tells whether any gradient of any rank is not finite. In fp16 the loss scale then
- * decides what becomes of the step (docs/training.md 3.6); else such a norm ends the run.
+ * All ranks have the same norm, and it shows whether any gradient of any rank is not finite. In fp16 the loss scale
+ * then decides whether the step is skipped (docs/training.md 3.6); otherwise such a norm ends the run.
  */
 #include "tools/train/run/step.h"
 
@@ -19,9 +19,9 @@
 #include "tools/train/run/trainer.h"
 
 /*
- * Iterations to be skipped (docs/training.md 6.3): each passes over one micro-batch, as the reference
- * does, or over its whole batch; nothing else moves. All of a range is passed over when its first
- * iteration comes, so a run that goes on from the middle of it must not do so again.
+ * Skip iterations as configured (docs/training.md 6.3). Each skipped iteration passes over one micro-batch, as in the
+ * reference, or over its whole batch; nothing else changes. A whole range is passed over when its first iteration is
+ * reached, so a run that resumes in the middle of a range must not pass over it again.
  */
 void step_skip(struct trainer *t)
 {
@@ -43,7 +43,7 @@ void step_skip(struct trainer *t)
 
 bool step_scales(const struct trainer *t) { return t->t == DTYPE_F16; }
 
-/* norm: as the optimizer told it; it and gradients are to be divided by `scale`. */
+/* Update the weights. norm: the value from the optimizer. The norm and the gradients have to be divided by `scale`. */
 static int update(struct trainer *t, int64_t batch, double norm, double scale, struct err *e)
 {
     const struct optimizer_update u = {
@@ -58,8 +58,9 @@ static int update(struct trainer *t, int64_t batch, double norm, double scale, s
 }
 
 /*
- * Update or skip, as the scale decides. As in the reference gradients are divided by what the scale is after its own
- * step: by twice of what they were multiplied with where that doubled it. --unscale-with-step-scale does without.
+ * Update the weights or skip the step, depending on the loss scale. As in the reference, gradients are divided by the
+ * value that the scale has after its own update; if that doubled the scale, it is twice the value that they were
+ * multiplied with. --unscale-with-step-scale divides by the value that they were multiplied with.
  */
 static int scaled_update(struct trainer *t, struct step *x, struct err *e)
 {
@@ -91,7 +92,7 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
     return update(t, x->batch, x->norm, 1, e);
 }
 
-/* What a check has found, which all ranks know. */
+/* End the run because of a finding, which all ranks have. Returns -1. */
 static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *f, const char *so, struct err *e)
 {
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s; tensors that differ: %d; %s", (long long)t->iteration + 1,
@@ -103,13 +104,16 @@ static int give_up(struct trainer *t, enum cause cause, const struct digest_find
     return -1;
 }
 
-/* t->digest may be there for --replay-check alone. */
+/* Returns true if copies are compared. t->digest may exist for --replay-check alone. */
 static bool watches_copies(const struct trainer *t)
 {
     return t->digest && t->o.digest_interval > 0 && t->place->size > 1;
 }
 
-/* --digest-interval, and where what comes of this iteration is saved. */
+/*
+ * Returns true if this iteration compares copies: every --digest-interval iterations, and when its result is going to
+ * be saved.
+ */
 static bool compares_copies(const struct trainer *t)
 {
     const int64_t iteration = t->iteration + 1;
@@ -123,7 +127,10 @@ static bool notes_whole(const struct trainer *t)
     return compares_copies(t) || t->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->digest_tokens;
 }
 
-/* Behind the passes, while a GPU is at them: it is told in time, and stands still for nothing. */
+/*
+ * Record the digests after the passes, while a GPU is still executing them. The work is queued in time, so the GPU
+ * does not become idle.
+ */
 static int note_copies(struct trainer *t, struct err *e)
 {
     if (!watches_copies(t))
@@ -134,7 +141,7 @@ static int note_copies(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Are copies equal? Before anything is applied; and where a norm that is no number will end the run. */
+/* Compare the copies before the update is applied. This is also done if a norm that is not finite will end the run. */
 static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
     const bool no_number = !isfinite(norm) && !step_scales(t);
@@ -155,8 +162,9 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
 }
 
 /*
- * --replay-check: the next micro-batch there and back, twice; kernels give equal bits, so devices that do not are
- * broken. Nothing of it is used. Without the optimizer's hooks: nothing is reduced, and no weights are on their way.
+ * --replay-check: run forward and backward passes of the next micro-batch twice. The kernels are deterministic, so a
+ * device with different bits is broken. The results are discarded. The optimizer's hooks are disabled, so nothing is
+ * reduced and no weights are in transit.
  */
 static int replay(struct trainer *t, struct err *e)
 {
@@ -191,7 +199,10 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
         return -1;
     watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
-    /* The loss is on its way to the host while the norm is computed: a GPU waits for us once a step, for the norm. */
+    /*
+     * The loss is copied to the host while the norm is computed, so a GPU waits for the host only once per step, for
+     * the norm.
+     */
     evaluate_loss_fetch(t);
     if (note_copies(t, e) < 0)
         return -1;

@@ -1,5 +1,5 @@
 /*
- * step.h - one iteration: batch, passes, and an update or none
+ * step.h - one iteration: batch, forward and backward passes, and an update unless it is skipped
  */
 #ifndef SHARDKIT_TRAIN_RUN_STEP_H
 #define SHARDKIT_TRAIN_RUN_STEP_H
@@ -12,20 +12,20 @@
 struct trainer;
 
 struct step {
-    int64_t batch;              /* samples */
+    int64_t batch;              /* number of samples */
     double loss, seconds;
-    double norm;                /* of a step that was skipped: the last one's that was not */
-    double params_norm;         /* negative: not asked for */
+    double norm;                /* for a skipped step: the norm of the last step that was not skipped */
+    double params_norm;         /* negative: not requested */
 };
 
-/* Pass over the data of iterations that --skip-train-iteration-range names (docs/training.md 6.3). */
+/* Skip the data of the iterations that --skip-train-iteration-range names (docs/training.md 6.3). */
 void step_skip(struct trainer *t);
 /*
- * The next iteration. 1: it came to a norm or loss that is not finite and that nothing can be done about, a loss scale
- * at its minimum included; nothing was updated or counted, norm and loss are in *x.
+ * Run the next iteration. Returns 1 if the norm or loss is not finite and the step cannot be skipped, which includes
+ * a loss scale at its minimum. In that case nothing is updated or counted, and *x has the norm and loss.
  */
 MUST_CHECK int step_train(struct trainer *t, struct step *x, struct err *e);
-/* Is there a loss scale? */
+/* Returns true if a loss scale is used. */
 bool step_scales(const struct trainer *t);
 
 #endif

@@ -1,28 +1,28 @@
 /*
- * trainer.h - one rank of a training run: what it holds, from start to end
+ * trainer.h - the data of one rank of a training run
  *
  *   main.c         options, the writer process, joining the job
  *   setup.c        checkpoint and options -> stage, memory, groups, weights, data
- *   devices.c      what it computes on
- *   shape.c        ... -> sizes of the model, vocabulary, blocks of each stage
- *   memory_plan.c  how much each rank needs, whether it fits, and what would make it fit
+ *   devices.c      the device that the rank computes on
+ *   shape.c        checkpoint and options -> sizes of the model, vocabulary, blocks of each stage
+ *   memory_plan.c  how much memory each rank needs, whether it fits, and what would make it fit
  *   fresh.c        initial weights
- *   batches.c      ... and what they are trained on
+ *   batches.c      training data in device memory
  *   loop.c         iterations: step, log, evaluate, save, stop
- *   step.c         one of them
+ *   step.c         one iteration
  *   sets.c         the data: training, validation and test sets
- *   evaluate.c     validation and test sets
- *   saving.c       checkpoints on their way to disk
- *   savelock.c     one job at a time saves into a folder
- *   savedir.c      ... which must be able to take a checkpoint, and may hold some
- *   show.c         what is said of a run beside its training lines
- *   trainlog*.c    these, and what TensorBoard gets
+ *   evaluate.c     evaluation of validation and test sets
+ *   saving.c       saving of checkpoints while training continues
+ *   savelock.c     lock: only one job at a time saves into a folder
+ *   savedir.c      checks of the folder of --save and of the checkpoints in it
+ *   show.c         lines about a run other than its training lines
+ *   trainlog*.c    training lines, and values for TensorBoard
  *   status.c       status.json, signals, the kill switch
- *   nan.c          what is written when a gradient is not finite
+ *   nan.c          reports of gradients that are not finite
  *   agree.c        one outcome for all ranks
  *
- * Each has a header of that name with what it offers. --preflight, in place of training, is ../health; reports and
- * checks of the run by itself are ../guard.
+ * Each file has a header of the same name with its interface. --preflight, which replaces training, is in ../health;
+ * reports and the run's self-checks are in ../guard.
  */
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
@@ -61,90 +61,94 @@ struct trainer {
     struct writer *writer;
     struct comm_world *world;
     const struct comm_place *place;
-    struct comm *tp, *dp, *pipe, *tied;         /* tied: NULL where there is none */
+    struct comm *tp, *dp, *pipe, *tied;         /* tied: NULL if there is no such group */
     struct topology topo;
     int rank_pp, rank_dp, rank_tp;
     const struct kernels *k;
     enum dtype t;
 
     struct model_config model_config;
-    const char *noted_method;   /* the partition method that saved arguments name */
-    char *saved_method;         /* the checkpoint's partition method, where the options do not give one */
-    int *blocks;                /* [pp] transformer blocks of each stage */
+    const char *noted_method;   /* the partition method that the saved arguments name */
+    char *saved_method;         /* the checkpoint's partition method, if the options do not give one */
+    int *blocks;                /* [pp] number of transformer blocks of each stage */
     struct stage *stage;
     struct stage_state state;
-    char *state_pool;           /* what the state's buffers are cut from */
+    char *state_pool;           /* the allocation that contains the buffers of `state` */
     struct model_opts model_opts;
     struct model *model;
     struct pipeline *pipeline;
     struct optimizer_opts optimizer_opts;
     struct optimizer *optimizer;
-    struct digest_set *digest;      /* NULL: there are no copies, or nobody wants them compared */
-    int64_t digest_tokens;          /* a replica's of a step from which on all weights with copies are noted */
+    struct digest_set *digest;      /* NULL: there are no copies, or comparing them is disabled */
+    /* number of tokens of a replica's step from which on the digests of all weights with copies are recorded */
+    int64_t digest_tokens;
     struct batches *batches;
-    struct checkpoint *from;    /* while setting up; NULL from scratch */
+    struct checkpoint *from;    /* during setup only; NULL if training starts from scratch */
     struct checkpoint_saver *saver;             /* NULL without --save */
 
     struct dataset *train;
     int n_valid, n_test;
     struct evaluate_set *valid, *test;
 
-    double *loss;               /* host memory that the device copies to */
+    double *loss;               /* host memory, the destination of copies from the device */
 
     struct schedule schedule;
-    bool stands;                /* what follows is known: set up, and loaded where there was something */
+    bool stands;                /* the values below are valid: the run is set up and, if applicable, loaded */
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
-    int64_t skew, skipped_to;   /* samples that skipped iterations passed over; the last of them, 0 for none */
-    int64_t opt_step;           /* Adam's counter of the last update */
-    struct loss_scale scale;    /* fp16; else 1 */
-    int64_t skipped_steps;      /* iterations without an update, as a gradient overflowed */
-    bool overflow;              /* the last iteration was one of them */
-    double last_norm;           /* of the last update; 0: none yet */
-    double stored_lr;           /* a checkpoint's, for the first update with --override-lr-scheduler; negative: none */
-    int64_t micro_batches;      /* of the last step */
+    /* skew: samples that skipped iterations passed over; skipped_to: the last skipped iteration, 0 for none */
+    int64_t skew, skipped_to;
+    int64_t opt_step;           /* Adam's step count at the last update */
+    struct loss_scale scale;    /* for fp16; else 1 */
+    int64_t skipped_steps;      /* iterations without an update because a gradient overflowed */
+    bool overflow;              /* the last iteration was one of these */
+    double last_norm;           /* gradient norm of the last update; 0: there was none yet */
+    /* a checkpoint's learning rate, for the first update with --override-lr-scheduler; negative: none */
+    double stored_lr;
+    int64_t micro_batches;      /* number of micro-batches of the last step */
 
     struct trace *trace;        /* NULL without --trace */
-    struct trainlog *log;       /* rank 0 only, as are the next two */
+    struct trainlog *log;       /* only on rank 0, like the next two */
     struct tfevents *events;
-    struct savelock *lock;      /* of --save */
+    struct savelock *lock;      /* the lock on the folder of --save */
     struct status status;
-    char *status_path;          /* NULL: none, or it is another job's; lives until no thread of the world is left */
-    bool status_fails;          /* it could not be written, which has been said */
-    double start_s;             /* the job's: the earliest of its processes, by clock_wall_s() */
-    int64_t saved_iteration;    /* last one that a save was begun for; -1: none */
-    char complete_tag[64];      /* what `latest` names, as far as this run knows */
-    char saving_tag[64];        /* the last one that a save was begun for */
-    bool save_failed;           /* the last save that has ended did */
+    char *status_path;  /* NULL: none, or it belongs to another job; valid until all threads of the world have ended */
+    bool status_fails;          /* it could not be written, and that has been reported */
+    double start_s;             /* start of the job: the earliest of its processes, in clock_wall_s() time */
+    int64_t saved_iteration;    /* the last iteration for which a save was begun; -1: none */
+    char complete_tag[64];      /* the tag that `latest` names, as far as this run can determine */
+    char saving_tag[64];        /* the tag of the last save that was begun */
+    bool save_failed;           /* the last completed save failed */
     struct saving_pace pace;
     struct saving_way way;
-    uint64_t save_memory;       /* bytes that this rank's snapshot may take; 0: all it wants */
-    double told_s, calls_s;     /* the last straggler line: when, by clock_s(), and the time in communication so far */
-    bool all_know;              /* of the failure: every rank has seen it, so all can leave in order */
-    bool not_finite;            /* ... it is a value of the state that is no finite number */
-    enum cause cause;           /* ... and the exit status; 0: CAUSE_FAILED */
-    int culprit;                /* ... 1 + the rank whose fault it is; 0: nobody's */
-    char tensor[112];           /* ... and the tensor that shows it; "" */
+    uint64_t save_memory;       /* bytes that this rank's snapshot may use; 0: unlimited */
+    double told_s, calls_s;  /* at the last straggler line: its clock_s() time, and the communication time up to then */
+    bool all_know;              /* about a failure: every rank has seen it, so all ranks can exit in order */
+    bool not_finite;            /* about a failure: a value of the state is not finite */
+    enum cause cause;           /* about a failure: the exit status; 0: CAUSE_FAILED */
+    int culprit;                /* about a failure: 1 + the rank at fault; 0: none */
+    char tensor[112];           /* about a failure: the tensor that shows it, or "" */
     struct report_run report;
-    struct throughput throughput;       /* rank 0, as are the next three */
+    struct throughput throughput;       /* only on rank 0, like the next three */
     struct spike spike;
-    bool spiked;                /* the next checkpoint that is complete is to stay */
-    struct retain *retain;      /* --keep-last; else NULL */
-    bool became_slow;           /* rank 0 has to say so to the others */
-    double steps_s, digest_s;   /* this run's iterations, and what it waited in them for copies to be compared */
-    int64_t n_digests;          /* ... and how often that was */
-    int64_t slow_from;          /* every rank's time is looked at since this iteration; 0: it is not */
-    double params_no_embeds;    /* of the whole model, without both embeddings */
+    bool spiked;                /* the next complete checkpoint is to be kept */
+    struct retain *retain;      /* NULL without --keep-last */
+    bool became_slow;           /* rank 0 has to report this to the other ranks */
+    /* time of this run's iterations, and how much of it was spent waiting for comparisons of copies */
+    double steps_s, digest_s;
+    int64_t n_digests;          /* the number of these comparisons */
+    int64_t slow_from;          /* since this iteration the time of every rank is measured; 0: it is not */
+    double params_no_embeds;    /* number of parameters of the whole model without both embeddings */
 };
 
-/* Ranks of the run: those that are here, or those of a dry run. */
+/* Returns the number of ranks of the run, or the number that a dry run plans for. */
 static inline int trainer_ranks_planned(const struct trainer *t)
 {
     return t->o.dry_run_ranks > 0 ? (int)t->o.dry_run_ranks : t->place->size;
 }
-/* Nothing is written, nothing is trained. */
+/* Returns true for a mode in which nothing is written and nothing is trained. */
 static inline bool trainer_only_looks(const struct trainer *t) { return t->o.dry_run || t->o.preflight; }
-/* Rank 0 talks. */
+/* Returns true on rank 0, which prints. */
 static inline bool trainer_speaks(const struct trainer *t) { return t->place->rank == 0; }
 
 #endif
