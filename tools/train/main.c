@@ -1,4 +1,6 @@
-/* train - pre-training with tensor, pipeline and data parallelism; the run's frame */
+/*
+ * train - pre-training with tensor, pipeline and data parallelism: the start and the end of a run
+ */
 #include <assert.h>
 #include <math.h>
 #include <signal.h>
@@ -30,7 +32,7 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-static struct trainer train;            /* one a process: signal handlers and monitors reach it */
+static struct trainer train;  /* static and one per process, because signal handlers and monitor threads access it */
 
 static int exit_status(const struct err *e)
 {
@@ -50,10 +52,10 @@ static void dump(int sig)
         watch_dump(comm_watch(train.world));
 }
 
-/* Of the end, and by this process: that is what it syncs. */
+/* Set if this process wrote the final report or the final status; it then syncs them to disk. */
 static atomic_bool wrote_report, wrote_status;
 
-/* What the failure was, beside the checkpoints; the path of its report, whoever wrote that, or NULL. */
+/* Write the report of a failure. Returns its path if the file exists, even if another rank wrote it; else NULL. */
 static const char *write_report(struct trainer *t, const struct report_incident *x)
 {
     static char path[PATH_MAX];
@@ -66,7 +68,7 @@ static const char *write_report(struct trainer *t, const struct report_incident 
     return access(path, F_OK) == 0 ? path : NULL;
 }
 
-/* What is left of rank 0 knows more than we do, if that can still write. */
+/* Wait up to a second for rank 0 to write the report, because rank 0 has more information if it can still write. */
 static void leave_it_to_rank_0(const struct trainer *t)
 {
     char path[PATH_MAX];
@@ -77,9 +79,9 @@ static void leave_it_to_rank_0(const struct trainer *t)
 }
 
 /*
- * A report of the end: rank 0 writes it. Where rank 0 was lost some of the others do, and the first one stays.
- * Launchers kill who is left within a second, so it comes first and the stacks, of which a rank that crashed has
- * written its own, come last.
+ * Write the report of the end. Normally rank 0 does this. If rank 0 was lost, some other ranks try, and the first
+ * report is kept. Launchers kill the remaining ranks within a second, so the report is written first and the stacks
+ * last. A rank that crashed has already written its own stacks.
  */
 static const char *report_end(struct trainer *t, const struct watch_end *end)
 {
@@ -92,13 +94,16 @@ static const char *report_end(struct trainer *t, const struct watch_end *end)
         .rank = end->rank, .signal = end->signal, .doing = end->doing });
 }
 
-/* What another job has taken over is not ours to write about. */
+/*
+ * Returns true if the status file belongs to this job. If another job has acquired the lock, this job must not write
+ * the file.
+ */
 static bool is_status_ours(const struct trainer *t, struct err *e)
 {
     return t->status_path && (!t->lock || savelock_held(t->lock, e));
 }
 
-/* How the run ended, where watchers look; of two threads that come to its end the first one's. */
+/* Write the final status. If two threads get here, the first one wins. */
 static void tell_end(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
@@ -118,7 +123,7 @@ static void flush_events(const struct trainer *t)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
-/* What has been written of the end stays, whatever happens to the host. */
+/* Sync what this process has written about the end to disk, so that it survives a failure of the host. */
 static void sync_end(const struct trainer *t)
 {
     struct err e = {0};
@@ -130,7 +135,10 @@ static void sync_end(const struct trainer *t)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
-/* The job is being ended. Curves last: they may lie on another disk, which hangs. */
+/*
+ * Called when the job is being aborted. TensorBoard's curves are written last, because they may be stored on another
+ * disk that hangs.
+ */
 static void on_abort(void *arg, const struct watch_end *end)
 {
     const char *report = report_end(&train, end);
@@ -148,14 +156,17 @@ static void on_abort(void *arg, const struct watch_end *end)
     flush_events(&train);
 }
 
-/* Nobody is waited for any more, so a busy disk may take its time. */
+/* Called when no rank waits any more, so a busy disk may take long. */
 static void on_left(void *arg)
 {
     (void)arg;
     sync_end(&train);
 }
 
-/* The job stands still, or (NULL) goes on. Some other rank hears of it only where rank 0 does not answer. */
+/*
+ * Called when the job makes no progress, or (text NULL) continues. Ranks other than 0 are informed only if rank 0
+ * does not respond.
+ */
 static void on_stall(void *arg, const char *text)
 {
     struct trainer *t = arg;
@@ -177,7 +188,7 @@ static void on_stall(void *arg, const char *text)
     free(path);
 }
 
-/* --trace */
+/* hooks for --trace */
 static void on_call(void *arg, const char *call, const char *group, bool outside)
 {
     trace_call(((struct trainer *)arg)->trace, call, group, outside);
@@ -199,7 +210,10 @@ static void on_lost_lock(void *arg, const char *reason)
 
 static bool told_to_stop(void) { return status_stop_signal() != 0; }
 
-/* While ranks wait for each other nothing has begun that would have to be finished: a signal ends them at once. */
+/*
+ * While ranks wait to connect, no work has begun that would have to be completed, so a signal ends the process at
+ * once.
+ */
 static void let_signals_end_us(const struct launch *l)
 {
     if (l->size == 1)
@@ -209,7 +223,7 @@ static void let_signals_end_us(const struct launch *l)
         raise(status_stop_signal());
 }
 
-/* 0; the exit status when some rank's options were refused; or -1. */
+/* Join the job. Returns 0, the exit status if the options of any rank were refused, or -1. */
 static int join(struct trainer *t, struct err *e)
 {
     struct comm_options co = {
@@ -244,7 +258,7 @@ static int join(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Before anything in the folder is looked at or touched. */
+/* Lock the folder of --save, before anything in it is read or changed. */
 static int lock_save(struct trainer *t, struct err *e)
 {
     const struct savelock_opts o = { .dir = t->o.save, .say = say_line, .lost = on_lost_lock, .stopped = told_to_stop,
@@ -260,7 +274,7 @@ static int lock_save(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Log, folder, events and status file of rank 0. */
+/* Open rank 0's log, folder, events and status file. */
 static int open_log(struct trainer *t, struct err *e)
 {
     t->status.loss = NAN;
@@ -283,13 +297,16 @@ static int open_log(struct trainer *t, struct err *e)
         t->status_path = xstrdup(t->o.status_file);
     else if (t->o.save)
         t->status_path = path_join(t->o.save, "status.json");
-    /* Until this run stands somewhere itself, it may end before, the file says what is known. */
+    /*
+     * The run may end before it has progress of its own; until then the status file keeps what the previous run
+     * wrote.
+     */
     if (t->status_path)
         status_recall(t->status_path, &t->status);
     return 0;
 }
 
-/* The others wait for rank 0, and leave with it when it cannot begin. */
+/* Open the log on rank 0. The other ranks wait for the result, and exit with rank 0 if it failed. */
 static int open_log_for_all(struct trainer *t, struct err *e)
 {
     struct err told = {0};
@@ -298,7 +315,7 @@ static int open_log_for_all(struct trainer *t, struct err *e)
         assert(told.kind != ERR_NONE);
     if (comm_host_broadcast(comm_world_group(t->world), &told, sizeof told, 0, e) < 0)
         return -1;
-    if (told.kind == ERR_NONE || told.kind == ERR_STOP)         /* the signal is dealt with like any that comes early */
+    if (told.kind == ERR_NONE || told.kind == ERR_STOP)  /* killed_at_start() handles the signal, like any early one */
         return 0;
     *e = told;
     t->all_know = true;
@@ -306,8 +323,8 @@ static int open_log_for_all(struct trainer *t, struct err *e)
 }
 
 /*
- * The kill switch stops a job before it has done anything (docs/training.md 6.1); so does a signal that came early, or
- * while the order of samples was being built.
+ * End the job before it has done anything if the kill switch exists (docs/training.md 6.1), or if a signal came early
+ * or while the order of samples was being built.
  */
 static int killed_at_start(struct trainer *t, enum status_reason *why, struct err *e)
 {
@@ -329,7 +346,7 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
     return 0;
 }
 
-/* From here on what goes wrong is reported. */
+/* Enable reports: from here on failures are reported. */
 static int watch_out(struct trainer *t, struct err *e)
 {
     t->report.iteration = &t->iteration;
@@ -353,7 +370,7 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         status_release_signals();
         watch_catch_term(comm_watch(t->world));
     }
-    /* Wrong usage touches nothing. */
+    /* With wrong options, nothing may be changed on disk. */
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
         killed_at_start(t, why, e) < 0)
         return -1;
@@ -381,7 +398,7 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
     return trainer_run(t, why, e);
 }
 
-/* Told, and let go of. Of rank 0: whoever starts the job again waits for the lock. */
+/* Write the final status and release the lock, on rank 0. Programs that restart the job wait for the lock. */
 static void end_log(struct trainer *t, enum status_reason why)
 {
     struct status last;
@@ -406,21 +423,21 @@ static void close_log(struct trainer *t)
     free(t->status_path);
 }
 
-/* A rank may be lost even now: what the watch's thread then looks at goes last. */
+/* Free everything. A rank may be lost even now, so the objects that the watch's thread uses are freed last. */
 static void leave(struct trainer *t, enum status_reason why)
 {
     end_log(t, why);
     trainer_free(t);
     crash_release();
     comm_world_close(t->world);
-    t->world = NULL;                    /* for SIGUSR2 */
-    trace_free(t->trace);               /* which was told of closing, too */
+    t->world = NULL;                    /* checked by the handler of SIGUSR2 */
+    trace_free(t->trace);               /* after closing, because closing is traced, too */
     close_log(t);
 }
 
 /*
- * A failure that every rank has seen (a wrong option, no memory, a gradient that is not finite): one rank
- * says it, the save under way is waited for, and all leave in order.
+ * Handle a failure that every rank has seen (a wrong option, insufficient memory, a gradient that is not finite): one
+ * rank reports it, the save in progress is completed, and all ranks exit in order.
  */
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
 {
@@ -458,7 +475,7 @@ static int train_main(struct trainer *t)
     return EXIT_OK;
 }
 
-/* What --help and its like ask for, once a job. */
+/* Print the output of --help and similar options, once per job. */
 static int answer(enum option_asked asked)
 {
     struct launch l;
@@ -468,11 +485,11 @@ static int answer(enum option_asked asked)
 }
 
 /*
- * Start this program again with a short spin of OpenMP's threads, unless the user has chosen one. GNU's runtime reads
- * the variable before main(). Its default spins for up to 10 ms where a thread waits for another; on a processor that
- * is shared, the one that is waited for does not run meanwhile: 27 s for 160 samples of a small model (hidden size
- * 256) on two busy processors, 4.5 s with 300 rounds, 6.1 s with one thread. On a quiet machine 300 rounds cost 6 %.
- * Returns where nothing is to be done, or where the program cannot be started again.
+ * Execute this program again with a short spin count for OpenMP's threads, unless the user has chosen one. GNU's
+ * runtime reads the variable before main(). By default, a thread that waits for another spins for up to 10 ms. On a
+ * processor that is shared, the other thread cannot run meanwhile: on two busy processors, 160 samples of a small
+ * model (hidden size 256) took 27 s, 4.5 s with a spin count of 300, and 6.1 s with one thread. On an idle machine a
+ * count of 300 costs 6 %. Returns if there is nothing to do, or if the program cannot be executed again.
  */
 static void limit_spinning(char **argv)
 {
@@ -501,7 +518,7 @@ int main(int argc, char **argv)
     }
     if (t->o.umask >= 0)
         umask((mode_t)t->o.umask);
-    /* Before anything that takes time, and again once MPI has installed handlers of its own. */
+    /* Install the handlers before anything that takes time, and again after MPI has installed its own. */
     status_catch_signals(dump);
     if (t->o.save && !trainer_only_looks(t) && !(t->writer = writer_start(&e)))
         return fail(&e);
