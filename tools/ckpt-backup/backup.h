@@ -1,7 +1,7 @@
 /*
- * backup.h - what the sub-commands of ckpt-backup share
+ * backup.h - declarations shared by the sub-commands of ckpt-backup
  *
- * A sub-command is a function that takes the parsed command line and returns the exit status.
+ * A sub-command is a function that receives the parsed command line and returns the exit status.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_H
 #define SHARDKIT_CKPT_BACKUP_H
@@ -11,29 +11,29 @@
 
 struct backup {
     struct cli cli;
-    struct cli_words words;     /* the sub-command first */
-    const char **arg;           /* what follows the sub-command */
+    struct cli_words words;     /* all words; the first is the sub-command */
+    const char **arg;           /* the words after the sub-command */
     int n_args;
-    enum backup_form form;      /* of copy, tar and weights */
-    const char *rules;          /* --rules, NULL: none */
+    enum backup_form form;      /* the form that copy, tar or weights writes */
+    const char *rules;          /* --rules; NULL if not given */
     bool apply;                 /* --apply */
     bool pack;                  /* --pack */
 };
 
 /* ---- options.c ---- */
 
-/* Marks of the tool's own options: the commands that take them. */
+/* Marks of the tool's own options: the commands that accept them. */
 enum {
     CMD_COPY = 1, CMD_TAR = 2, CMD_WEIGHTS = 4, CMD_VERIFY = 8, CMD_RESTORE = 16, CMD_LIST = 32, CMD_PLAN = 64,
     CMD_FORGET = 128,
 };
 
-/* 0, or -1 after saying on stderr what is wrong. */
+/* Parse the command line. Returns 0, or -1 after printing the error on stderr. */
 int backup_parse(struct backup *b, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
 
-int cmd_copy(struct backup *b);         /* tar and weights, too */
+int cmd_copy(struct backup *b);         /* also runs tar and weights */
 int cmd_verify(struct backup *b);
 int cmd_restore(struct backup *b);
 int cmd_list(struct backup *b);
@@ -44,15 +44,15 @@ int cmd_forget(struct backup *b);
 
 struct place_opts backup_place_opts(const struct backup *b);
 /*
- * Copy `path` to the place, and say what was done. EXIT_OK or EXIT_BAD. newer: than what `latest` names, so that it may
- * still be written; where it is not whole that is a warning.
+ * Copy `path` to the place and print the result. Returns EXIT_OK or EXIT_BAD. newer: the step is newer than the one
+ * that `latest` names, so it may still be being written; if it is not whole, that is a warning and not an error.
  */
 int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer);
-/* Findings of ERROR, one a line on stderr. */
+/* Print the findings of severity ERROR on stderr, one per line. */
 void backup_tell_errors(const struct backup *b, const struct report *r);
-/* One line on stderr when it is a faithful copy of what is not sound. */
+/* If the backup is a faithful copy of an unsound checkpoint, print one line about it on stderr. */
 void backup_tell_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
-/* "2026-03-01 12:00" in UTC, or "-" for 0. */
+/* Format a time as "2026-03-01 12:00" in UTC, or "-" for 0. Returns buf or the constant "-". */
 const char *backup_time(int64_t s, char buf[24]);
 
 #endif

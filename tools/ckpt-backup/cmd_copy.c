@@ -1,5 +1,5 @@
 /*
- * cmd_copy.c - one copy to one place, or all that rules call due
+ * cmd_copy.c - copy, tar, weights: one copy to one place, or all copies that are due by the rules
  */
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static int copy_one(struct backup *b)
     return rc;
 }
 
-/* One that fails does not keep the others from being made. */
+/* Make every copy that the rules call due. After a copy that fails, the others are still made. */
 static int copy_due(struct backup *b)
 {
     struct survey s;

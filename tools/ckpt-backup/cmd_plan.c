@@ -1,5 +1,5 @@
 /*
- * cmd_plan.c - what rules make of a run, shown or done: plan, forget
+ * cmd_plan.c - the schedule that the rules give for a run: plan prints it, forget carries out its removals
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "libcommon/convert/replace.h"
 #include "tools/ckpt-backup/survey.h"
 
-/* ---- showing ---- */
+/* ---- printing ---- */
 
 static void print_action(const struct backup *b, const struct survey *s, const struct due_action *a)
 {
@@ -34,7 +34,10 @@ static void print_action(const struct backup *b, const struct survey *s, const s
     free(tag);
 }
 
-/* A file that a killed save left empty, or one that another trainer calls otherwise. */
+/*
+ * Warn if the run's `latest` names no step. A killed save may have left the file empty, or another trainer may name
+ * its steps differently.
+ */
 static void warn_latest(const struct backup *b, const struct survey *s)
 {
     if (s->latest < 0 && s->n_steps && s->rules.keep.given)
@@ -62,9 +65,12 @@ int cmd_plan(struct backup *b)
     return rc;
 }
 
-/* ---- forgetting ---- */
+/* ---- removing ---- */
 
-/* A tag of the run, and nothing that is no checkpoint's. It takes another name first: nobody loads half of one. */
+/*
+ * Remove a tag folder of the run. Refuses if the folder contains anything that does not belong to a checkpoint. The
+ * folder is renamed first, so that no reader can load a half-removed checkpoint.
+ */
 static int remove_tag(const char *path, struct err *e)
 {
     char *gone = str_fmt("%s.gone.part", path);
@@ -80,7 +86,7 @@ static int remove_tag(const char *path, struct err *e)
     return rc;
 }
 
-/* What a killed run was removing. */
+/* Remove the folders whose removal a killed run left unfinished. */
 static int sweep_run(const struct survey *s, struct err *e)
 {
     int rc = 0;
@@ -90,7 +96,10 @@ static int sweep_run(const struct survey *s, struct err *e)
     return rc;
 }
 
-/* Once in a run of forget; -1, too: it is damaged. */
+/*
+ * Read a backup again and record the result in its receipt. Does this at most once per run of forget. Returns -1 if
+ * the backup cannot be read, is damaged, or is unsound.
+ */
 static int read_one(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
 {
     struct report *r;
@@ -121,13 +130,13 @@ static int read_one(struct backup *b, struct survey *s, int place, struct receip
     return rc;
 }
 
-/* By what is known now. */
+/* Returns true if the held backup is verified and its receipt, as updated by this run, is sound. */
 static bool is_sound(const struct survey *s, int place, const struct due_held *h)
 {
     return h->verified && receipt_is_sound(survey_receipt(s, place, h->step, h->form));
 }
 
-/* Steps of the place after this one that are sound. */
+/* Return the number of sound steps in the place that are newer than `step`. */
 static int n_newer(const struct survey *s, int place, int64_t step)
 {
     const struct due_place *p = &s->held[place];
@@ -136,14 +145,17 @@ static int n_newer(const struct survey *s, int place, int64_t step)
     for (int i = 0; i < p->n_held; i++) {
         bool counts = p->held[i].step > step && is_sound(s, place, &p->held[i]);
 
-        for (int k = 0; k < i && counts; k++)           /* in two forms: one is enough */
+        for (int k = 0; k < i && counts; k++)           /* a step held in two forms is counted once */
             counts = p->held[k].step != p->held[i].step || !is_sound(s, place, &p->held[k]);
         n += counts;
     }
     return n;
 }
 
-/* A place lets a step go for the newest that it has. */
+/*
+ * A place lets a step go because it holds newer ones. Read those newer backups again, as many of the newest as
+ * keep-last requires. Returns -1 if fewer than that are sound.
+ */
 static int read_newer(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
     const struct place_receipts *l = &s->receipts[a->place];
@@ -160,7 +172,7 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
     return -1;
 }
 
-/* Read the backups again that are said to be sound and that a removal rests on. */
+/* Read again those backups that are recorded as sound and that this removal relies on. */
 static int read_again(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
     for (int p = 0; p < s->rules.n_places; p++)
@@ -187,7 +199,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
     return rc;
 }
 
-/* One that cannot be removed does not keep the others. */
+/* Remove every step that may be removed. After a removal that fails, the others are still made. */
 static int forget_all(struct backup *b, struct survey *s, int *n_done)
 {
     struct err e = {0};

@@ -1,5 +1,5 @@
 /*
- * cmd_restore.c - what is there, and one of it back into a folder
+ * cmd_restore.c - list: print the backups of a place; restore: write one of them to a folder
  */
 #include <errno.h>
 #include <stdio.h>
@@ -118,7 +118,7 @@ int cmd_restore(struct backup *b)
     if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
         rec = find_receipt(p, &l, b->arg[1], &e);
     if (!rec) {
-        backup_tell_errors(b, r);              /* a damaged receipt may be why */
+        backup_tell_errors(b, r);              /* a damaged receipt may be the reason */
         rc = cli_fail(&b->cli, &e);
     } else if (place_get(p, rec, b->arg[2], &e) < 0) {
         rc = cli_fail(&b->cli, &e);

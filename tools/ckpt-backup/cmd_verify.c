@@ -1,5 +1,5 @@
 /*
- * cmd_verify.c - read backups and compare; what is found is noted in their receipts
+ * cmd_verify.c - verify: read backups, compare them with their receipts, and record the result there
  */
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "libcommon/base/text.h"
 #include "tools/ckpt-backup/backup.h"
 
-/* recorded: the receipt has it by now. */
+/* Print the result for one backup. recorded: the result has been written to its receipt. */
 static void tell_one(struct backup *b, const struct place *p, const struct receipt *rec, const struct report *r,
                      bool recorded)
 {
@@ -33,7 +33,9 @@ static int verify_one(struct backup *b, struct place *p, struct receipt *rec, st
     struct report *r = report_new();
     int rc = place_check(p, rec, r, e);
 
-    /* Others may copy meanwhile: a night's copies do not wait for a week's verify. */
+    /*
+     * The place is not locked while it is read, so that nightly copies need not wait for a verify that runs for days.
+     */
     if (rc == 0)
         rc = place_judge(p, rec, report_count(r, SEV_ERROR) == 0, e);
     if (rc == 1)

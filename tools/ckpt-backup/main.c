@@ -22,7 +22,7 @@ static const struct command {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* Which command, and has it what it needs? The exit status. */
+/* Find the command, check its arguments and run it. Returns the exit status. */
 static int work(struct backup *b)
 {
     const int which = cli_words_command(&b->cli, &b->words, commands, sizeof *commands, N_COMMANDS);
@@ -32,10 +32,10 @@ static int work(struct backup *b)
     if (which < 0)
         return EXIT_USAGE;
     is = cmd->is;
-    if (b->rules)                       /* a RUN is all there is to name */
+    if (b->rules)                       /* with --rules, the only argument is a RUN */
         is.min_args = is.max_args = 1;
     else if (is.mark & (CMD_PLAN | CMD_FORGET))
-        is.min_args = is.max_args + 1;  /* the rules are missing */
+        is.min_args = is.max_args + 1;  /* these commands need --rules: make any count an error */
     if (cli_words_check(&b->cli, &b->words, 1, &is))
         return EXIT_USAGE;
     b->arg = b->words.word + 1;

@@ -1,5 +1,5 @@
 /*
- * options.c - what ckpt-backup can be asked, and by which of its commands
+ * options.c - the options of ckpt-backup, and the commands that accept each of them
  */
 #include "tools/ckpt-backup/backup.h"
 

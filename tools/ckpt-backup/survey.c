@@ -1,5 +1,5 @@
 /*
- * survey.c - looking at a run and its places
+ * survey.c - inspect a run and its places
  */
 #include "tools/ckpt-backup/survey.h"
 
@@ -33,7 +33,10 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* global_step01 and global_step1 would be one step: the first is nobody's tag. */
+/*
+ * Returns true if `name` is the tag folder of a step. global_step01 would be the same step as global_step1, so only
+ * the spelling that survey_tag_path() makes is accepted.
+ */
 static bool is_tag(const struct survey *s, const char *name)
 {
     int64_t step = receipt_step(name);
@@ -46,7 +49,7 @@ static bool is_tag(const struct survey *s, const char *name)
     return yes;
 }
 
-/* "global_step1000.gone.part" */
+/* Record the path of "global_step1000.gone.part", a folder that a killed run was removing. */
 static void add_gone(struct survey *s, const char *name)
 {
     char *tag = str_fmt("%.*s", (int)(strlen(name) - strlen(GONE)), name);
@@ -83,7 +86,10 @@ static int list_run(struct survey *s, struct err *e)
 
 /* ---- places ---- */
 
-/* A place in a step of the run goes with the step; one that is the run, or another place, is no second one. */
+/*
+ * Refuse a place that does not give a second copy. A place inside a step's folder would be removed with the step. A
+ * place that is the run's own folder, or the same folder as another place, holds no additional copy.
+ */
 static int check_apart(const struct survey *s, int place, struct err *e)
 {
     const char *path = s->rules.place[place].path;
@@ -109,11 +115,11 @@ static int check_apart(const struct survey *s, int place, struct err *e)
     return rc;
 }
 
-/* How a place's backup of a step compares with what the run and the places before it have of that step. */
+/* How a place's backup of a step compares with the same step in the run and in the places listed before this one. */
 enum standing {
-    STANDING_COPY,              /* a copy of its own; of a step that has left the run it is all there is */
-    STANDING_OTHER,             /* the run's files are others by now */
-    STANDING_SHARED,            /* a file of it has the inode of a file in *with */
+    STANDING_COPY,              /* a separate copy, or the only one left because the step has left the run */
+    STANDING_OTHER,             /* the run's files of this step have changed since */
+    STANDING_SHARED,            /* a file of the backup has the inode of a file in *with */
 };
 
 static enum standing compare_with_run(const struct survey *s, const struct receipt *rec, const struct file_ids *ids)
@@ -154,7 +160,10 @@ static bool shares_with_place(const struct survey *s, int place, int64_t step, c
     return shared;
 }
 
-/* *with: DUE_RUN or a place, of STANDING_SHARED. */
+/*
+ * Compare a backup with the run and the earlier places. With STANDING_SHARED, *with is set to DUE_RUN or the number
+ * of the place that shares an inode.
+ */
 static enum standing compare(const struct survey *s, int place, const struct receipt *rec, int *with)
 {
     struct file_ids ids;

@@ -1,5 +1,5 @@
 /*
- * survey.h - a run, its rules and their places: what there is, and what the schedule makes of it
+ * survey.h - a run, its rules and its places: the checkpoints that exist, and the schedule made from them
  */
 #ifndef SHARDKIT_CKPT_BACKUP_SURVEY_H
 #define SHARDKIT_CKPT_BACKUP_SURVEY_H
@@ -10,37 +10,39 @@
 struct survey {
     const char *run;
     struct rules rules;
-    int64_t *step;              /* the run's, ascending */
+    int64_t *step;              /* steps of the run, ascending */
     int n_steps, cap_steps;
     char **gone;                /* folders that a killed run was removing */
     int n_gone, cap_gone;
     int64_t latest;
-    struct place **place;       /* [rules.n_places]; NULL: it does not answer */
+    struct place **place;       /* [rules.n_places]; NULL if the place cannot be reached */
     struct place_receipts *receipts;
     struct due_place *held;
     struct due_action *action;
     int n_actions;
-    bool incomplete;            /* a place does not answer, or a receipt in it is damaged: said on stderr */
+    bool incomplete;            /* a place cannot be reached, or a receipt in it is damaged; the error is on stderr */
 };
 
 /*
- * Read the rules, look at the run's folder and at each place (`lock`: nobody else changes them meanwhile), and make the
- * schedule. A place that does not answer is said on stderr; the others count.
+ * Read the rules, inspect the run's folder and each place, and make the schedule. With `lock`, each place is locked
+ * against other writers until survey_close(). If a place cannot be reached, prints an error on stderr and continues
+ * with the others.
  */
 MUST_CHECK int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e);
 void survey_close(struct survey *s);
-/* A warning where the run has newer steps than the one that `latest` names. */
+/* Warn if the run has steps newer than the one that `latest` names. */
 void survey_warn_newer(const struct survey *s, const struct backup *b);
 /*
- * Before a step of the run is removed: time has passed since survey_open(). ERR_DATA when `latest` names it now, or it
- * was saved anew, so that a place that held it no longer does.
+ * Check a step once more just before it is removed from the run, because time has passed since survey_open(). Returns
+ * -1 with ERR_DATA if `latest` names this step now or names none, or if the step was saved again, so that a place no
+ * longer holds a copy of it.
  */
 MUST_CHECK int survey_check_step(const struct survey *s, int64_t step, struct err *e);
-/* The tag folder of a step in the run. Caller frees. */
+/* Return the path of a step's tag folder in the run. Caller frees. */
 char *survey_tag_path(const struct survey *s, int64_t step);
-/* The place's path, or the run's. */
+/* Return the path of the place, or of the run for DUE_RUN. */
 const char *survey_where(const struct survey *s, int place);
-/* The receipt of a step in a place in that form; NULL: none. */
+/* Return the receipt of a step in a place in that form, or NULL if there is none. */
 const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form);
 
 #endif

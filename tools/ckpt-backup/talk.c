@@ -1,5 +1,5 @@
 /*
- * talk.c - what several sub-commands say and do
+ * talk.c - printing and copying that several sub-commands share
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static void tell_put(struct backup *b, const struct place *p, const struct place
     backup_tell_unsound(b, p, r);
 }
 
-/* What a copy would be; nothing is touched. */
+/* Print what a copy would contain (--dry-run). Writes nothing. */
 static void tell_content(struct backup *b, const struct place *p, const struct content *c, enum backup_form form)
 {
     char *name = receipt_name(c->tag, form), size[16];
@@ -86,7 +86,10 @@ static void tell_content(struct backup *b, const struct place *p, const struct c
     free(name);
 }
 
-/* A save that is under way is nothing to wake anybody for. */
+/*
+ * Report a failed copy. A step newer than `latest` may be a save in progress, so bad data in it is only a warning and
+ * does not change the exit status.
+ */
 static int put_failed(struct backup *b, bool newer, const struct err *e)
 {
     if (!newer || e->kind != ERR_DATA)

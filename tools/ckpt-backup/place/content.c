@@ -1,5 +1,5 @@
 /*
- * content.c - listing a tag's files, and the cheap half of verify
+ * content.c - list the files of a tag, and run the inexpensive checks of verify
  */
 #include "tools/ckpt-backup/place/content.h"
 
@@ -43,7 +43,10 @@ static int add_file(struct listing *l, const char *name, const struct stat *st, 
     return 0;
 }
 
-/* A link is what it leads to: a backup that points back to where it came from is none. */
+/*
+ * Add a file or folder to the list. Symbolic links are followed, because a backup that only links back to its source
+ * is no backup.
+ */
 static int add_entry(struct listing *l, const char *name, int depth, struct err *e)
 {
     char *path = path_join(l->c->path, name);
@@ -100,7 +103,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct content_file *)a)->name, ((const struct content_file *)b)->name);
 }
 
-/* ---- is it whole? ---- */
+/* ---- checks that the tag is whole ---- */
 
 int64_t content_latest(const char *run_folder)
 {
@@ -119,7 +122,7 @@ int64_t content_latest(const char *run_folder)
     return step;
 }
 
-/* Savers write the tag, then `latest`. */
+/* Returns true if the tag is newer than `latest`. Savers write the tag first, then `latest`. */
 static bool is_newer(const struct content *c)
 {
     char *run = path_parent(c->path);
@@ -146,7 +149,7 @@ static void check_containers(struct source *s, struct report *r)
 
         if (z && zip_check_container(z, s->files, s->file[i].file, r, &e) < 0)
             report_add_err(r, "read", &e);
-        zip_close(z);                   /* what cannot be opened was told by source_open() */
+        zip_close(z);                   /* source_open() has reported files that cannot be opened */
     }
 }
 
@@ -171,7 +174,7 @@ static bool is_optimizer(const struct source *s, const char *name)
     return f && f->cls == FILE_OPTIMIZER;
 }
 
-/* Keep what the form has. */
+/* Remove the files that the form leaves out. */
 static void choose_files(struct content *c, const struct source *s, enum backup_form form)
 {
     int n = 0;

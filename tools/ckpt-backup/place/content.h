@@ -1,10 +1,11 @@
 /*
- * content.h - the files of a checkpoint that is to be backed up, once it looks whole
+ * content.h - list the files of a checkpoint that is to be backed up, after checking that it looks whole
  *
- * A tag that is still being written, or whose tables do not hold, is refused here: everything is opened as a converter
- * would, and the containers' own bytes are compared with what their writer puts there. A step newer than the one that
- * `latest` names may be a save that is not finished: it is a checkpoint only if verify finds no error in it
- * (content_finished()). What the files hold is checked as it is copied and read back (transfer.h, verdict.h).
+ * A tag that is still being written, or whose tables are inconsistent, is refused here: every file is opened as a
+ * converter would open it, and the containers' own bytes are compared with what their writer puts there. A step newer
+ * than the one that `latest` names may be an unfinished save: it is accepted as a checkpoint only if verify finds no
+ * error in it (content_finished()). The contents of the files are checked while they are copied and read back
+ * (transfer.h, verdict.h).
  */
 #ifndef SHARDKIT_CKPT_BACKUP_CONTENT_H
 #define SHARDKIT_CKPT_BACKUP_CONTENT_H
@@ -17,7 +18,7 @@
 #include "tools/ckpt-backup/rules/rules.h"
 
 struct content_file {
-    char *name;                 /* inside the tag folder, sorted */
+    char *name;                 /* path inside the tag folder; the array is sorted by it */
     uint64_t size_bytes;
     int64_t mtime_ns;
     dev_t dev;
@@ -26,29 +27,33 @@ struct content_file {
 };
 
 struct content {
-    char *path, *tag;           /* the tag folder */
-    int64_t step;               /* -1: its name tells none */
+    char *path, *tag;           /* the tag folder: its path, and the last component of that */
+    int64_t step;               /* -1 if the tag's name gives no step number */
     int n_files;
     struct content_file *file;
     uint64_t size_bytes;
-    bool newer;                 /* than what `latest` in the run's folder names */
-    char *warning;              /* the run's folder was named, and has newer steps than this one; NULL: no */
+    bool newer;                 /* newer than the step that `latest` in the run's folder names */
+    char *warning;              /* set if the run's folder was named and has steps newer than this one; else NULL */
 };
 
 /*
- * Open `path`, a tag folder or one with `latest`, for a form: FORM_WEIGHTS leaves out the optimizer's files. ERR_DATA
- * says what is not whole; ERR_USAGE what cannot be backed up at all (an archive, an index that points elsewhere).
+ * Open `path`, a tag folder or a folder with `latest`, and list its files for a form: FORM_WEIGHTS leaves out the
+ * optimizer's files. Returns -1 with ERR_DATA if something is not whole, or with ERR_USAGE if it cannot be backed up
+ * at all (an archive, an index that points elsewhere).
  */
 MUST_CHECK int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e);
-/* The tag folder's files alone, nothing opened; no form leaves any out. */
+/* List all files of the tag folder, whatever the form, without opening any. */
 MUST_CHECK int content_list(struct content *c, const char *tag_folder, struct err *e);
 void content_free(struct content *c);
-/* Are the files what they were when it was opened? ERR_DATA names the first that is not. */
+/*
+ * Check that the files are the same as when they were opened (size, inode, time). ERR_DATA names the first that is
+ * not.
+ */
 MUST_CHECK int content_unchanged(const struct content *c, struct err *e);
-/* Of one that is `newer`: ERR_DATA where verify found an error in it (rec->unsound). */
+/* Returns -1 with ERR_DATA if the content is `newer` and verify found an error in it (rec->unsound). */
 struct receipt;
 MUST_CHECK int content_finished(const struct content *c, const struct receipt *rec, struct err *e);
-/* The step that `latest` in the folder names; -1: none. */
+/* Return the step that `latest` in the folder names, or -1 if there is none. */
 int64_t content_latest(const char *run_folder);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * far.c - files and receipts of a remote
+ * far.c - the files and receipts of a remote
  */
 #include "tools/ckpt-backup/place/far.h"
 
@@ -53,10 +53,10 @@ int far_write(const struct place *p, char *path, const char *text, struct err *e
 int far_delete(const struct place *p, const char *inside, const char *files, struct err *e)
 {
     char *folder = far_path(p, inside);
-    /* Not deletefile: that fails where there is nothing to delete. */
+    /* Not deletefile: that command fails if the file does not exist. */
     struct rclone_call c = { { "delete", "--files-from-raw", "-", folder }, .input = files, .absent_is_fine = true,
                              .stopped = p->o.stopped };
-    int rc = *files ? rclone_run(&c, p->path, e) : 0;   /* without a list it would delete all */
+    int rc = *files ? rclone_run(&c, p->path, e) : 0;   /* without a list, rclone would delete everything */
 
     free(folder);
     return rc < 0 ? -1 : 0;
@@ -153,7 +153,10 @@ static void look_for_foreign(const struct place *p, const struct far_list *l, co
     free(shown);
 }
 
-/* A finding for the first file of the receipt that is not there in its size, or for one that it does not list. */
+/*
+ * Compare the remote's files with a receipt. Adds a finding for the first file that is missing or has another size,
+ * or for one that the receipt does not list.
+ */
 static void look_far(const struct place *p, const struct far_list *l, const struct receipt *rec, struct report *r)
 {
     bool well = true;
@@ -186,7 +189,7 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
     return NULL;
 }
 
-/* Receipts come one behind the other, two lines each; a damaged one may have lost its end. */
+/* Parse receipts that follow one another, two lines each. A damaged one may lack its end. */
 static void parse_receipts(const struct place *p, struct strbuf *sb, struct place_receipts *out)
 {
     char *end = sb->buf + sb->len;
@@ -205,7 +208,7 @@ static void parse_receipts(const struct place *p, struct strbuf *sb, struct plac
     }
 }
 
-/* Files called *.json among the notes of which no receipt came. */
+/* Add a finding for each *.json file in the receipt folder from which no receipt was parsed. */
 static void tell_unread(const struct place *p, const struct far_list *l, const struct place_receipts *out,
                         struct report *r)
 {
@@ -257,7 +260,10 @@ static const char *part_name(const struct receipt *rec, int i)
     return receipt_is_file(rec->form) ? rec->name : rec->file[i].name;
 }
 
-/* Sums as rclone prints them, "crc32  name", against the receipt. bad[i]: part i is not what it should be. */
+/*
+ * Compare the sums that rclone printed, "crc32  name" per line, with the receipt. Sets bad[i] if part i is wrong or
+ * missing. Returns the number of wrong parts.
+ */
 static int compare_sums(const struct receipt *rec, struct strbuf *sb, bool *bad)
 {
     struct arena *a = arena_new(0);

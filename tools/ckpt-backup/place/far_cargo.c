@@ -1,5 +1,5 @@
 /*
- * far_cargo.c - files, a .tar and a .pack through rclone, there and back
+ * far_cargo.c - send files, a .tar or a .pack through rclone, and restore from them
  */
 #include "tools/ckpt-backup/place/far_cargo.h"
 
@@ -17,11 +17,11 @@
 #include "tools/ckpt-backup/place/stage.h"
 #include "tools/ckpt-backup/place/verdict.h"
 
-/* ---- made ---- */
+/* ---- making ---- */
 
 static int sum_source(struct far_cargo *g, uint64_t *moved, struct err *e)
 {
-    struct receipt folder = *g->rec;    /* its files are filled in */
+    struct receipt folder = *g->rec;    /* shares its file array with *g->rec, so the sums are stored there */
     int rc;
 
     if (folder.form == FORM_TAR)
@@ -41,7 +41,10 @@ static char *staging_path(const struct place *p)
                    (unsigned long long)hash_bytes(HASH_START, p->path, strlen(p->path)));
 }
 
-/* Our own folder: nobody else's, whoever can make names in $TMPDIR. */
+/*
+ * Open and lock the staging folder. It must be owned by this user, because others may be able to create names in
+ * $TMPDIR.
+ */
 static int open_staging(struct far_cargo *g, struct err *e)
 {
     char *path = staging_path(g->p);
@@ -57,7 +60,7 @@ static int open_staging(struct far_cargo *g, struct err *e)
     return -1;
 }
 
-/* What an ended run left there under the name: gone, unless it is of these very files. */
+/* Remove a .pack of this name that an interrupted run left there, unless it was made from the same files. */
 static int drop_other(struct far_cargo *g, struct err *e)
 {
     struct place_receipts l = {0};
@@ -109,7 +112,7 @@ int far_cargo_make(struct far_cargo *g, const struct place *p, const struct cont
     return 0;
 }
 
-/* What was made there goes, and the folder once nothing waits in it. */
+/* Unlock the staging folder. If the cargo arrived, remove its .pack, and the folder when it is empty. */
 static void leave_staging(struct far_cargo *g, bool arrived)
 {
     struct place *staged = &g->staged;
@@ -150,7 +153,7 @@ void far_cargo_sweep(const struct place *p, struct receipt *rec)
     free(path);
 }
 
-/* ---- sent ---- */
+/* ---- sending ---- */
 
 static int send_files(const struct far_cargo *g, const bool *bad, struct err *e)
 {
@@ -171,7 +174,10 @@ static int feed_tar(void *feed_arg, int to, struct err *e)
     return tar_write(&g->tar, g->rec, g->c->path, to, e);
 }
 
-/* The size is told, since stores that take a file in parts want to know how large these have to be. */
+/*
+ * Pipe the .tar to rclone. The size is passed, because stores that receive a file in parts need it to choose the part
+ * size.
+ */
 static int send_tar(const struct far_cargo *g, struct err *e)
 {
     char *path = far_path(g->p, g->rec->name), *size = str_fmt("%llu", (unsigned long long)g->tar.size_bytes);
@@ -198,7 +204,7 @@ static int send_pack(const struct far_cargo *g, bool again, struct err *e)
     return rc;
 }
 
-/* Is a file of its size there? -1: it cannot be told. */
+/* Returns 1 if the remote has a file of the right size, 0 if not, -1 if this cannot be determined. */
 static int is_there(const struct far_cargo *g, struct err *e)
 {
     struct far_list l;
@@ -224,7 +230,7 @@ int far_cargo_send(const struct far_cargo *g, const bool *bad, struct err *e)
     return there == 0 ? send_tar(g, e) : there < 0 ? -1 : 0;
 }
 
-/* ---- taken out ---- */
+/* ---- restoring ---- */
 
 static int take_files(const struct place *p, const struct receipt *rec, const char *part, struct err *e)
 {
@@ -238,7 +244,7 @@ static int take_files(const struct place *p, const struct receipt *rec, const ch
     return rc;
 }
 
-/* A member of the .tar into a file; one that is there in its size was taken by an earlier run. */
+/* Copy a member of the .tar into a file. A file that already has the right size was restored by an earlier run. */
 static int take_member(const struct place *p, const struct receipt *rec, const struct receipt_file *f,
                        const char *file, struct err *e)
 {
@@ -286,16 +292,16 @@ static int take_out(const struct place *p, const struct receipt *rec, struct bac
 
     if (rc == 0)
         rc = rec->form == FORM_TAR ? take_tar(p, rec, s->part, e) : take_files(p, rec, s->part, e);
-    whole.form = FORM_WHOLE;            /* what comes out is one, whatever it was kept as */
+    whole.form = FORM_WHOLE;            /* the output is a folder in any case */
     if (rc == 0) {
         rc = verdict_bytes(&p->o, &whole, s->part, NULL, e);
         if (rc < 0 && e->kind == ERR_DATA)
-            stage_discard(s);           /* what came is wrong; what has not come yet is gone on with */
+            stage_discard(s);           /* the bytes are wrong; after other errors the stage is kept for resuming */
     }
     return rc < 0 || local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
 }
 
-/* The packed file comes to lie beside OUT, and from there it is as with a folder of this machine. */
+/* Download the packed file next to OUT, then restore from it like from a folder of this machine. */
 static int get_pack(const struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
     char *folder = str_fmt("%s.pack.part", out), *to = path_join(folder, rec->name), *from = far_path(p, rec->name);
@@ -306,7 +312,10 @@ static int get_pack(const struct place *p, const struct receipt *rec, const char
 
     if (rc == 0)
         rc = local_get(&here, rec, out, e);
-    /* Damaged on its way, it is fetched anew; what only came to a halt is gone on with. */
+    /*
+     * Remove the file after success, or if it was damaged in transfer, so that it is downloaded again. After other
+     * errors it stays, and the next run resumes.
+     */
     if (rc == 0 || e->kind == ERR_DATA)
         (void)!dir_remove(folder, &ignored);
     free(folder);

@@ -1,9 +1,10 @@
 /*
- * far_cargo.h - a backup's bytes on their way to a remote and back, whatever its form
+ * far_cargo.h - transport of a backup's bytes to a remote and back, in any form
  *
- * Files go as they are. A .tar goes through a pipe as it is made, so it needs no room here. A .pack is made in a folder
- * of this machine, $TMPDIR/ckpt-backup-UID-HASH, since it counts only once it was unpacked again; it stays there
- * until it is there, so a run that was ended goes on with sending. Threads: one.
+ * Files are copied as they are. A .tar is piped as it is made, so it needs no disk space on this machine. A .pack is
+ * made in a folder of this machine, $TMPDIR/ckpt-backup-UID-HASH, because it counts only after it has been unpacked
+ * again for comparison. It stays in that folder until it has arrived, so that the next run can resume an interrupted
+ * transfer. Threads: use from one thread.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_FAR_CARGO_H
 #define SHARDKIT_CKPT_BACKUP_FAR_CARGO_H
@@ -14,25 +15,25 @@
 struct far_cargo {
     const struct place *p;
     const struct content *c;
-    struct receipt *rec;        /* the caller's; complete but for when it was verified */
-    struct tar tar;             /* of FORM_TAR */
-    struct place staged;        /* of FORM_PACK: a folder of this machine; no path: none */
+    struct receipt *rec;        /* owned by the caller; complete except for the time of verification */
+    struct tar tar;             /* for FORM_TAR */
+    struct place staged;        /* for FORM_PACK: a folder of this machine; path NULL if unused */
 };
 
 /*
- * Read the source: sums into the receipt, and whether the CRCs in it hold. *moved: bytes read. ERR_SYS, ERR_DATA,
- * ERR_STOP; far_cargo_free() it then, too.
+ * Read the source, set the sums in the receipt, and check the CRCs stored in the source. *moved receives the bytes
+ * read. Returns -1 with ERR_SYS, ERR_DATA or ERR_STOP; call far_cargo_free() in that case, too.
  */
 MUST_CHECK int far_cargo_make(struct far_cargo *g, const struct place *p, const struct content *c,
                               struct receipt *rec, uint64_t *moved, struct err *e);
 /*
- * Send what is not there yet; with `bad` those of its files, whatever is there. What is there in its size is taken for
- * sent: far_read_back() knows better.
+ * Send the parts that are not at the remote yet; with `bad`, send exactly the marked parts again. Parts that are
+ * there with the right size are assumed to be sent; far_read_back() detects wrong bytes in them.
  */
 MUST_CHECK int far_cargo_send(const struct far_cargo *g, const bool *bad, struct err *e);
-/* arrived: what was made here for it goes. */
+/* Free the cargo. arrived: also remove the files that were made on this machine for it. */
 void far_cargo_free(struct far_cargo *g, bool arrived);
-/* It has arrived: so does what a run left here that was killed before it could. */
+/* Remove what a killed run left on this machine for a backup that has arrived. */
 void far_cargo_sweep(const struct place *p, struct receipt *rec);
 /* place_ops.get */
 MUST_CHECK int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);

@@ -1,5 +1,5 @@
 /*
- * file_ids.c - inodes listed, sorted and compared
+ * file_ids.c - list, sort and compare inodes
  */
 #include "tools/ckpt-backup/place/file_ids.h"
 

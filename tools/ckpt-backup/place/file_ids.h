@@ -1,7 +1,8 @@
 /*
- * file_ids.h - the inodes that a checkpoint or a backup consists of
+ * file_ids.h - the inodes that make up a checkpoint or a backup
  *
- * Two names of one inode are one copy: symbolic links, hard links and bind mounts all lead to the same (device, inode).
+ * Two names of one inode are one copy: symbolic links, hard links and bind mounts all lead to the same (device,
+ * inode).
  */
 #ifndef SHARDKIT_CKPT_BACKUP_FILE_IDS_H
 #define SHARDKIT_CKPT_BACKUP_FILE_IDS_H
@@ -11,7 +12,7 @@
 struct file_id {
     dev_t dev;
     ino_t inode;
-    int number;                 /* of the file in its content or receipt */
+    int number;                 /* index of the file in its content or receipt */
 };
 
 struct file_ids {
@@ -20,10 +21,13 @@ struct file_ids {
 };
 
 void file_ids_of_content(struct file_ids *l, const struct content *c);
-/* Of what lies in the place, links followed; none where the place is a remote, and of files that are not there. */
+/*
+ * List the inodes of a backup's files, following links. Files that do not exist are left out; a backup on a remote
+ * gives an empty list.
+ */
 void file_ids_of_backup(struct file_ids *l, const struct place *p, const struct receipt *rec);
 void file_ids_free(struct file_ids *l);
-/* The number in `a` of a file that `b` has, too; -1: none. */
+/* Return the number in `a` of a file that is also in `b`, or -1 if they share none. */
 int file_ids_shared(const struct file_ids *a, const struct file_ids *b);
 
 #endif

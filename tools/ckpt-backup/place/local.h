@@ -1,5 +1,5 @@
 /*
- * local.h - a backup in a folder of this machine: names in it, filling it, looking at it
+ * local.h - backups in a folder of this machine: paths, copying, restoring, inspecting
  */
 #ifndef SHARDKIT_CKPT_BACKUP_LOCAL_H
 #define SHARDKIT_CKPT_BACKUP_LOCAL_H
@@ -7,26 +7,31 @@
 #include "tools/ckpt-backup/place/place.h"
 #include "tools/ckpt-backup/place/stage.h"
 
-/* What lies in RECEIPT_FOLDER of the place: "NAME" and `suffix`. Caller frees. */
+/* Return the path of "NAME" with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
 char *local_path(const struct place *p, const char *name, const char *suffix);
-/* Write the receipt and its sums. */
+/* Write the receipt and the file with its sums. */
 MUST_CHECK int local_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
-/* The receipt of that name; NULL without an error: there is none. */
+/* Read the receipt of that name. Returns NULL without an error if there is none. */
 MUST_CHECK struct receipt *local_read_receipt(const struct place *p, const char *name, struct err *e);
-/* Are all files of the receipt there with their sizes, no link and nothing else? A finding for the first fault. */
+/*
+ * Check that all files of the receipt exist with their sizes, that none is a link, and that there are no other files.
+ * Adds a finding for the first fault.
+ */
 void local_look(const struct place *p, const struct receipt *rec, struct report *r);
-/* Anything in the backup at `path` that the receipt does not list? Its path inside, or NULL. Caller frees. */
+/*
+ * Return the path, inside the backup at `path`, of something that the receipt does not list, or NULL. Caller frees.
+ */
 char *local_foreign(const struct receipt *rec, const char *path);
 /* place_ops.put and .get */
 MUST_CHECK int local_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
 MUST_CHECK int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
-/* Modes and times of a restored or copied folder, and its names on disk. */
+/* Set modes and times of a restored or copied folder, and sync the folders so that its names are on disk. */
 MUST_CHECK int local_finish_folder(const struct receipt *rec, const char *path, struct err *e);
 
-/* Brings a backup's files into the stage, compared. */
+/* Restores a backup's files into the stage, compares them, and publishes the stage. */
 typedef int local_take(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e);
-/* `out` out of a backup, by `take` and the stage: absent, what it was, or whole. */
+/* Restore a backup to `out` with `take` and a stage. After a kill, `out` is absent, unchanged, or whole. */
 MUST_CHECK int local_restore(const struct place *p, const struct receipt *rec, const char *out, local_take *take,
                              struct err *e);
 

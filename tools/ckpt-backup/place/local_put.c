@@ -1,9 +1,9 @@
 /*
- * local_put.c - a checkpoint into a folder of backups, and out of it again
+ * local_put.c - copy a checkpoint into a folder of backups, and restore it
  *
- * The phases of both: a stage (stage.h) is opened or gone on with; its files are created with their lengths; the
- * executor moves the bytes while the journal notes what is on disk; all is read back from the disk and compared with
- * what was read of the source; then receipt, name, `latest`.
+ * Both work in these phases: open or resume a stage (stage.h); create its files with their lengths; move the bytes
+ * with the executor, while the journal records what is on disk; read everything back from the disk and compare it
+ * with what was read from the source; then write the receipt, rename to the final name, and update `latest`.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,10 @@
 #include "tools/ckpt-backup/place/tar.h"
 #include "tools/ckpt-backup/place/verdict.h"
 
-/* Room in the file system of `folder` for so many bytes more? ERR_SYS says what is free. */
+/*
+ * Check that the file system of `folder` has room for this many more bytes. On failure, ERR_SYS reports the free
+ * space.
+ */
 static int local_room(const char *folder, uint64_t bytes, struct err *e)
 {
     struct statvfs v;
@@ -51,7 +54,7 @@ static uint64_t bytes_on_disk(const char *path)
 
 /* ---- a folder ---- */
 
-/* The folders that a file's name goes through. */
+/* Make the folders that contain the file. */
 static int make_parents(const char *path, struct err *e)
 {
     char *parent = path_parent(path);
@@ -61,7 +64,7 @@ static int make_parents(const char *path, struct err *e)
     return rc;
 }
 
-/* Every file with its length, so that what is under way is known to fit before the first byte moves. */
+/* Create every file with its length, so that a lack of space is found before the first byte moves. */
 static int reserve_files(const struct receipt *rec, const char *part, bool resumed, struct err *e)
 {
     uint64_t needed = 0, there = 0;
@@ -131,7 +134,10 @@ static int reserve_tar(const struct tar *t, const char *part, bool resumed, stru
 
 /* ---- moving ---- */
 
-/* All files of the receipt from below `from` to below `to`, or into the .tar at `to`; fills in CRCs. */
+/*
+ * Copy all files of the receipt from below `from` into the stage, which is a folder or a .tar. Sets the CRCs in the
+ * receipt.
+ */
 static int copy_files(struct place *p, struct receipt *rec, const char *from, const struct backup_stage *s,
                       uint64_t *moved, struct err *e)
 {
@@ -170,7 +176,7 @@ static char *fingerprint(const struct content *c, enum backup_form form)
     return sb.buf;
 }
 
-/* `latest` goes forward only; what it names is whole and sound. */
+/* Advance `latest` to this backup. It never moves back, and it names only backups that are whole and sound. */
 static int move_latest(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *path, *text;
@@ -187,7 +193,7 @@ static int move_latest(const struct place *p, const struct receipt *rec, struct 
     return rc;
 }
 
-/* A backup with anything in it that is not its own neither counts as one nor is replaced. */
+/* Refuse a backup that contains files that are not its own. It neither counts as a backup nor is replaced. */
 static int refuse_foreign(const struct receipt *rec, const char *final, struct err *e)
 {
     char *foreign = local_foreign(rec, final);
@@ -199,7 +205,7 @@ static int refuse_foreign(const struct receipt *rec, const char *final, struct e
     return found ? -1 : 0;
 }
 
-/* The source's bytes into the stage, and their sums into the receipt. */
+/* Copy the source's bytes into the stage, and set their sums in the receipt. */
 static int fill_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                       struct place_put *out, struct err *e)
 {
@@ -223,7 +229,10 @@ static int fill_stage(struct place *p, const struct content *c, struct receipt *
     return rc;
 }
 
-/* What lies in the stage is the source's bytes, and a checkpoint that verify calls sound, or not: rec->unsound. */
+/*
+ * Read the stage back and check that its bytes are the source's. Stores verify's result in rec->checked and
+ * rec->unsound.
+ */
 static int read_back(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
                      struct err *e)
 {
@@ -232,7 +241,7 @@ static int read_back(struct place *p, const struct content *c, struct receipt *r
 
     if (rec->form != FORM_PACK)
         return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
-    folder.form = FORM_WHOLE;           /* of the source: nothing reads a .pack in place */
+    folder.form = FORM_WHOLE;           /* verify the source instead: no tool reads a .pack in place */
     rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
     if (rc == 0 && (rc = content_unchanged(c, e)) == 0)
         rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);
@@ -241,7 +250,7 @@ static int read_back(struct place *p, const struct content *c, struct receipt *r
     return rc;
 }
 
-/* From an open stage to the backup's name. */
+/* Do everything between opening the stage and publishing the backup under its name. */
 static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                 struct place_put *out, struct err *e)
 {
@@ -249,7 +258,7 @@ static int fill(struct place *p, const struct content *c, struct receipt *rec, s
         content_unchanged(c, e) < 0 || content_finished(c, rec, e) < 0 ||
         (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
         return -1;
-    /* A sound receipt and the older backup never stand together. */
+    /* At no time do a sound receipt and the older backup exist together. */
     rec->intact = true;
     rec->verified_s = (int64_t)clock_wall_s();
     if (refuse_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
@@ -258,7 +267,10 @@ static int fill(struct place *p, const struct content *c, struct receipt *rec, s
     return move_latest(p, rec, e);
 }
 
-/* A hard link to the source, or a mount of it, would go with the source. */
+/*
+ * Refuse a backup that shares inodes with the source. A hard link to the source, or a mount of it, would be lost with
+ * the source.
+ */
 static int refuse_shared(const struct place *p, const struct receipt *rec, const struct content *c, struct err *e)
 {
     struct file_ids ours, source;
@@ -275,7 +287,10 @@ static int refuse_shared(const struct place *p, const struct receipt *rec, const
     return shared >= 0 ? -1 : 0;
 }
 
-/* Does the backup that is there hold the source's bytes? Times tell, else all is read, and the times are noted. */
+/*
+ * Check that the existing backup holds the source's bytes. If the times differ, all bytes are compared, and the new
+ * times are stored in the receipt.
+ */
 static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
 {
     int same = refuse_shared(p, rec, c, e) < 0 ? -1 : place_same_bytes(p, rec, c, e);
@@ -285,7 +300,10 @@ static int holds_same(struct place *p, struct receipt *rec, const struct content
     return same <= 0 ? -1 : place_same_files(rec, c) ? 0 : (place_take_times(rec, c), local_write_receipt(p, rec, e));
 }
 
-/* 1: the backup is there; 0: it is to be made; -1. damaged: there is a receipt that cannot be read. */
+/*
+ * Inspect what has the name now. Returns 1 if the backup exists already, 0 if it must be made, -1 on error. damaged:
+ * there is a receipt that cannot be read.
+ */
 static int look_before(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
                        const char *final, struct err *e)
 {
@@ -294,7 +312,7 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
     int rc = 0;
 
     if (lstat(final, &st) < 0) {
-        ;                               /* nothing there, or unfinished */
+        ;                               /* absent or unfinished */
     } else if (!rec && !damaged) {
         err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
                   RECEIPT_FOLDER);
@@ -318,7 +336,7 @@ static int put_new(struct place *p, const struct content *c, struct place_put *o
 
     if (rc == 0) {
         rc = fill(p, c, out->receipt, &s, out, e);
-        /* Bytes that are not what they should be are not gone on with, nor is half of a packed file. */
+        /* Wrong bytes cannot be resumed, and neither can an unfinished packed file. */
         if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
             stage_discard(&s);
         stage_close(&s);
@@ -336,13 +354,13 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
     int rc;
 
     if (damaged)
-        err_clear(e);                   /* what it is of does not count */
+        err_clear(e);                   /* the content of a damaged receipt does not matter */
     rc = e->kind != ERR_NONE ? -1 : look_before(p, c, old, damaged, final, e);
     if (rc > 0) {
         out->there_already = true;
         out->receipt = old;
         old = NULL;
-        /* The run that put it there may have been killed before its last act. */
+        /* The run that made the backup may have been killed before it updated `latest`. */
         rc = stage_sweep(final, job, e) < 0 ? -1 : move_latest(p, out->receipt, e);
     } else if (rc == 0) {
         out->receipt = place_new_receipt(c, form);
@@ -357,7 +375,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
 /* ---- get ---- */
 
-/* The bytes of any form into the stage's files. */
+/* Copy the bytes of a backup, in any form, into the stage's files. */
 static int take_bytes(const struct place *p, const struct receipt *rec, const struct backup_stage *s, struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
@@ -388,7 +406,7 @@ static int take_out(const struct place *p, const struct receipt *rec, struct bac
     struct receipt folder = *rec;
     int rc = reserve_files(rec, s->part, s->resumed, e);
 
-    folder.form = FORM_WHOLE;           /* what comes out is one, whatever it was kept as */
+    folder.form = FORM_WHOLE;           /* the output is a folder in any case */
     if (rc == 0)
         rc = take_bytes(p, rec, s, e);
     if (rc == 0)

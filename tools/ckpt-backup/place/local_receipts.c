@@ -1,5 +1,5 @@
 /*
- * local_receipts.c - receipts in a folder of backups, and whether files are as they say
+ * local_receipts.c - receipts in a folder of backups, and the comparison of the files with them
  */
 #include <dirent.h>
 #include <errno.h>
@@ -70,7 +70,7 @@ static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r
     return false;
 }
 
-/* Is the backup's folder, or one inside it, a symbolic link? */
+/* Returns false, with a finding, if the folder, or one inside the backup, is a symbolic link. */
 static bool look_at_folder(const char *path, struct report *r)
 {
     struct stat st;
@@ -81,7 +81,7 @@ static bool look_at_folder(const char *path, struct report *r)
     return !link;
 }
 
-/* The folders that the name goes through; those that it shares with the name before it were inspected with that. */
+/* Check the folders in the file's name. Folders that it shares with the previous name have already been inspected. */
 static bool look_at_folders(const char *top, const char *name, const char *before, struct report *r)
 {
     bool well = true;
@@ -104,7 +104,7 @@ void local_look(const struct place *p, const struct receipt *rec, struct report 
     char *top = path_join(p->path, rec->name), *foreign = NULL;
     bool well = receipt_is_file(rec->form) ? look_at_file(top, rec->size_bytes, r) : look_at_folder(top, r);
 
-    /* Where one is missing, all may be: one line tells. */
+    /* Stop at the first fault: if one file is missing, all may be, and one line suffices. */
     for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 

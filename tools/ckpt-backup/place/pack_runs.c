@@ -1,9 +1,10 @@
 /*
- * pack_runs.c - tensor maps become runs of numbers, and guesses
+ * pack_runs.c - turn tensor maps into runs of numbers and predictions
  *
- * A parameter's map lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k of the
- * masters are the same elements, so walking both side by side says which bytes were rounded to which. Bytes that others
- * are told from are told from none themselves: tied and replicated copies are all told from the first.
+ * A parameter's map lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k of
+ * the masters hold the same elements, so walking both in parallel shows which bytes were rounded to which. Bytes that
+ * serve as a reference are not themselves predicted: tied and replicated copies are all predicted from the first
+ * copy.
  */
 #include "tools/ckpt-backup/place/pack_runs.h"
 
@@ -14,17 +15,17 @@
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layout.h"
 
-/* Shorter pieces are not worth the words that say what they are told from. */
+/* For shorter pieces, the description of the reference costs more than it saves. */
 enum { GUESS_MIN_BYTES = 512 };
 
 struct maker {
     struct pack_index *x;
     struct pack_records *records;
     const struct source *s;
-    int *content_file;          /* [files of s]: which file of the content, -1: none */
-    struct pack_run *span;      /* as found, in any order, and overlapping where maps do */
+    int *content_file;          /* [files of s]: index of the file in the content, or -1 */
+    struct pack_run *span;      /* as found: in any order, and overlapping where maps overlap */
     int n_spans, cap_spans;
-    uint64_t *cut;              /* of one file at a time, in order */
+    uint64_t *cut;              /* cuts of the current file, ascending */
     int n_cuts, cap_cuts;
 };
 
@@ -55,7 +56,7 @@ static struct pack_run *add_span(struct maker *m, const struct extent *x, enum d
     return &m->span[m->n_spans++];
 }
 
-/* Bytes [from, from + len) of the slice, as references of the span. */
+/* Make bytes [from, from + len) of the slice the references of the span. */
 static void refer(struct maker *m, struct pack_run *span, const struct tmap_slice *slice, uint64_t from, uint64_t len)
 {
     struct pack_index *x = m->x;
@@ -85,14 +86,17 @@ static enum pack_guess guess_of(enum dtype told, enum dtype from)
     return told == DTYPE_BF16 ? PACK_ROUND_BF16 : told == DTYPE_F16 ? PACK_ROUND_F16 : PACK_NO_GUESS;
 }
 
-/* The slice's spans; told from the slice `from` of a map of `dtype`, element by element, where that is not NULL. */
+/*
+ * Add the slice's spans. If `from` is not NULL, they are predicted element by element from the slice `from` of type
+ * `from_dtype`.
+ */
 static void add_slice(struct maker *m, const struct tmap_slice *slice, enum dtype dtype, const struct tmap_slice *from,
                       enum dtype from_dtype)
 {
     enum pack_guess guess = from ? guess_of(dtype, from_dtype) : PACK_NO_GUESS;
     uint64_t at = 0;
 
-    /* Windows leave bytes out: then what is where is not told by counting. */
+    /* Windows skip bytes, so positions cannot be derived by counting. */
     if (guess != PACK_NO_GUESS &&
         (slice->window_row || from->window_row || from->len != guess_ref_bytes(guess, slice->len)))
         guess = PACK_NO_GUESS;
@@ -108,7 +112,10 @@ static void add_slice(struct maker *m, const struct tmap_slice *slice, enum dtyp
     }
 }
 
-/* from NULL: slices but the first of a replicated map are told from that, others from none. */
+/*
+ * Add the slices of a map, predicted from the map `from`. With `from` NULL, only the slices of a replicated map after
+ * the first are predicted, from the first.
+ */
 static void add_map(struct maker *m, const struct tmap *map, const struct tmap *from)
 {
     bool copies = map->op == TMAP_REPLICAS;
@@ -135,7 +142,7 @@ static void add_param(struct maker *m, const struct param *p)
     }
 }
 
-/* ---- spans to runs ---- */
+/* ---- from spans to runs ---- */
 
 static int by_place(const void *va, const void *vb)
 {
@@ -148,7 +155,7 @@ static int by_place(const void *va, const void *vb)
     return (a->n_refs > b->n_refs) - (a->n_refs < b->n_refs);
 }
 
-/* A run behind the others; joined to the last where both are the same sort of numbers and no cut is between them. */
+/* Append a run. It is merged into the last run if both hold the same sort of numbers and no cut separates them. */
 static void put_run(struct maker *m, struct pack_run r, bool cut)
 {
     struct pack_index *x = m->x;
@@ -165,7 +172,7 @@ static void put_run(struct maker *m, struct pack_run r, bool cut)
     x->run[x->n_runs++] = r;
 }
 
-/* The run in pieces that no cut is in. What is cut is told from nothing. */
+/* Append a run in pieces that no cut divides. Pieces that end at a cut are not predicted. */
 static void put_cut(struct maker *m, struct pack_run r, int *cut)
 {
     while (r.len > 0) {
@@ -185,7 +192,10 @@ static void put_cut(struct maker *m, struct pack_run r, int *cut)
     }
 }
 
-/* All bytes of a file: its spans, from number `i` on, and what is between them. The first span behind it. */
+/*
+ * Make runs for all bytes of a file: its spans, from index `i` on, and the gaps between them. Returns the index of
+ * the first span of the next file.
+ */
 static int fill_file(struct maker *m, int file, int i)
 {
     uint64_t at = 0, size = m->x->file[file].size_bytes;
@@ -195,7 +205,7 @@ static int fill_file(struct maker *m, int file, int i)
         struct pack_run r = m->span[i];
 
         if (r.at + r.len <= at || r.at >= size || r.len > size - r.at)
-            continue;                   /* seen already, or nonsense */
+            continue;                   /* already covered, or out of range */
         if (r.at < at) {
             r.len -= at - r.at;
             r.at = at;
@@ -232,7 +242,7 @@ static void add_record(struct maker *m, int file, const struct zip_entry *z)
     m->cut[m->n_cuts++] = z->at + z->size;
 }
 
-/* Where the records of a .pt begin and end. */
+/* Find where the records of a .pt begin and end. */
 static void find_cuts(struct maker *m, const struct content *c, int file)
 {
     char *path = path_join(c->path, c->file[file].name);
@@ -263,7 +273,7 @@ void pack_records_free(struct pack_records *l)
     *l = (struct pack_records){0};
 }
 
-/* ---- all ---- */
+/* ---- the whole checkpoint ---- */
 
 static int find_content(const struct content *c, const char *name)
 {

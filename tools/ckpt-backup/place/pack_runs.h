@@ -1,5 +1,5 @@
 /*
- * pack_runs.h - what is known of a checkpoint's bytes before they are packed
+ * pack_runs.h - find what is known about a checkpoint's bytes before they are packed
  */
 #ifndef SHARDKIT_CKPT_BACKUP_PACK_RUNS_H
 #define SHARDKIT_CKPT_BACKUP_PACK_RUNS_H
@@ -7,9 +7,9 @@
 #include "libcommon/format/pack/pack.h"
 #include "tools/ckpt-backup/place/content.h"
 
-/* A record of a .pt with the CRC that its container has. */
+/* A record of a .pt with the CRC stored in its container. */
 struct pack_record {
-    int file;                   /* of the content */
+    int file;                   /* index in the content */
     uint64_t at, len;
     uint32_t crc;
     char *name;
@@ -21,9 +21,10 @@ struct pack_records {
 };
 
 /*
- * Fill in the index's files and runs: numbers by the type of their tensors; weights told from the masters they
- * were rounded from, and copies of tied and replicated parameters from the first. Records begin and end with runs.
- * What the layout does not tell is bytes without a width, so this never fails.
+ * Fill in the files and runs of the index. Numbers get the width of their tensors' type. Weights are predicted from
+ * the masters that they were rounded from, and copies of tied and replicated parameters from the first copy. Every
+ * record begins and ends at a run boundary. Bytes that the layout does not describe have no width, so this function
+ * cannot fail.
  */
 void pack_runs_make(struct pack_index *x, struct pack_records *records, const struct content *c, int threads);
 void pack_records_free(struct pack_records *l);

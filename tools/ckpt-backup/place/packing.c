@@ -1,5 +1,5 @@
 /*
- * packing.c - between receipts and packed files
+ * packing.c - write, check and restore packed files as a receipt describes them
  */
 #include "tools/ckpt-backup/place/packing.h"
 
@@ -20,7 +20,7 @@ static struct pack_opts pack_opts(const struct place_opts *o, const struct recei
                                .progress = progress_new(what, receipt_raw_bytes(rec), o->progress) };
 }
 
-/* What was read, against the CRCs that the .pt files have of their records. */
+/* Compare the CRCs of the bytes read with the CRCs that the .pt files store for their records. */
 static int check_records(const struct pack_index *x, const struct pack_records *l, const char *folder, struct err *e)
 {
     for (int i = 0; i < l->n; i++) {
@@ -67,7 +67,7 @@ out:
     return rc;
 }
 
-/* A packed file that is sound, but another? */
+/* Returns -1 with ERR_DATA if the packed file is not the one that the receipt describes, even if it is sound. */
 static int check_same(const struct pack *p, const struct receipt *rec, const char *path, struct err *e)
 {
     const struct pack_index *x = pack_index(p);
@@ -83,7 +83,10 @@ static int check_same(const struct pack *p, const struct receipt *rec, const cha
     return -1;
 }
 
-/* From the disk: what was written lately would come from memory and prove nothing. */
+/*
+ * Open a packed file and drop it from the page cache, so that it is read from the disk: recently written bytes would
+ * come from memory and prove nothing.
+ */
 static struct pack *open_cold(const char *path, const struct receipt *rec, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -8,15 +8,15 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * Pack the content into the file `part`, and fill in the receipt's sums and size. ERR_DATA, too, when the content's own
- * CRCs do not hold. On -1 what is at `part` is worthless.
+ * Pack the content into the file `part`, and set the receipt's sums and size. Also returns -1 with ERR_DATA if CRCs
+ * stored in the content do not match. On -1 the file `part` is useless.
  */
 MUST_CHECK int packing_put(const struct place_opts *o, const struct content *c, struct receipt *rec, const char *part,
                            struct err *e);
-/* Unpack it all, keep nothing, and compare with the receipt; `r` NULL: the first that is wrong ends it. */
+/* Unpack everything without writing it, and compare with the receipt. With `r` NULL, stops at the first mismatch. */
 MUST_CHECK int packing_check(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
                              struct err *e);
-/* Unpack into FOLDER, where the receipt's files are with their lengths. */
+/* Unpack into FOLDER, where the receipt's files already exist with their lengths. */
 MUST_CHECK int packing_get(const struct place_opts *o, const struct receipt *rec, const char *path, const char *folder,
                            struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * place.c - from a path to a kind of place
+ * place.c - open a place by its path, and dispatch to the implementation of its kind
  */
 #include "tools/ckpt-backup/place/place.h"
 
@@ -13,7 +13,10 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-/* Is it there, or could it be made? Its parents are not: a disk that is not mounted is not made up for. */
+/*
+ * Check that the folder exists or, with `create`, that it can be made. Its parent must exist and is not made: that
+ * would hide a disk that is not mounted.
+ */
 static int check_folder(const char *path, bool create, struct err *e)
 {
     char *parent = path_parent(path);
@@ -82,7 +85,7 @@ int place_lock(struct place *p, struct err *e)
     return p->lock_fd >= 0 ? 0 : p->ops->lock(p, e);
 }
 
-/* place_lock(), once nobody else has it any more. */
+/* Call place_lock() until no other process holds the lock. Returns -1 on any other error or when stopped. */
 static int wait_lock(struct place *p, struct err *e)
 {
     while (place_lock(p, e) < 0) {
@@ -111,7 +114,10 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
     return 0;
 }
 
-/* With all links followed, of a place that may not be there yet. Caller frees; NULL. */
+/*
+ * Return the absolute path with all links followed, also if only the last component does not exist yet. Returns NULL
+ * on failure. Caller frees.
+ */
 static char *whole_path(const char *path)
 {
     char *whole = realpath(path, NULL), *parent = path_parent(path), *base = path_base(path), *above = NULL;
@@ -155,7 +161,9 @@ int place_note(struct place *p, const struct receipt *rec, struct err *e)
     return place_lock(p, e) < 0 ? -1 : p->ops->note(p, rec, e);
 }
 
-/* A snapshot, a read-only mount, somebody else's archive. */
+/*
+ * Returns true for errors of a place that cannot be written: a snapshot, a read-only mount, another user's archive.
+ */
 static bool is_read_only(const struct err *e)
 {
     return e->kind == ERR_SYS && (e->sys == EROFS || e->sys == EACCES || e->sys == EPERM);

@@ -1,17 +1,16 @@
 /*
- * place.h - where backups lie: a folder, or a path of a remote that rclone knows
+ * place.h - the places that hold backups: a folder, or a path of a remote that rclone reaches
  *
  *     PLACE/global_step1000/              whole
  *     PLACE/global_step3000-weights/      without the optimizer's files
  *     PLACE/global_step4000.tar
  *     PLACE/global_step5000.pack          packed (packing.h)
- *     PLACE/latest                        the newest that is whole, so that PLACE can be trained from
+ *     PLACE/latest                        names the newest whole step, so that training can start from PLACE
  *     PLACE/.ckpt-backup/                 receipts (receipt.h), the lock, journals of unfinished copies
- *     PLACE/NAME.part                     one of those
+ *     PLACE/NAME.part                     an unfinished copy
  *
- * A backup appears under its name only when its bytes were read back and its receipt is written. Each kind of place
- * fills a struct place_ops; callers use the functions at the end.
- * Threads: one.
+ * A backup appears under its name only after its bytes were read back and its receipt is written. Each kind of place
+ * fills a struct place_ops; callers use the functions at the end. Threads: use from one thread.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_PLACE_H
 #define SHARDKIT_CKPT_BACKUP_PLACE_H
@@ -29,20 +28,20 @@ struct place_opts {
     bool (*stopped)(void);
 };
 
-/* Receipts of a place; those that cannot be read are findings, and count as not there. */
+/* The receipts of a place. A receipt that cannot be read is reported as a finding and left out. */
 struct place_receipts {
-    struct receipt **receipt;     /* by name */
+    struct receipt **receipt;     /* sorted by name */
     int n, cap;
 };
 
-/* What a copy did. */
+/* The result of a copy. */
 struct place_put {
     bool there_already;
-    uint64_t moved_bytes;       /* read of the source by this run */
-    struct receipt *receipt;      /* receipt_free() it */
+    uint64_t moved_bytes;       /* bytes that this run read from the source */
+    struct receipt *receipt;      /* free with receipt_free() */
 };
 
-/* Of a finding: a file in a backup's folder that its receipt does not list, and that nobody verified. */
+/* Text of the finding for a file in a backup's folder that its receipt does not list and that was never verified. */
 #define FOREIGN_TEXT "holds %s, which is not in its receipt; move it away"
 
 struct place;
@@ -58,79 +57,97 @@ struct place_ops {
 
 struct place {
     const struct place_ops *ops;
-    char *path;                 /* without slashes at its end */
+    char *path;                 /* without trailing slashes */
     struct place_opts o;
-    int lock_fd;                /* -1: not locked */
-    bool busy;                  /* place_lock() failed, for somebody has it */
+    int lock_fd;                /* -1 if not locked */
+    bool busy;                  /* place_lock() failed because another process holds the lock */
 };
 
-/* create: a folder that is not there is made by place_lock(), but not its parents. NULL: ERR_SYS. */
-MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e);
-/* An empty folder may be a disk that is not mounted: a place is made once, by hand or by a copy. Else ERR_SYS. */
-MUST_CHECK int place_check_made(const char *path, struct err *e);
-void place_close(struct place *p);              /* NULL is fine; releases the lock */
 /*
- * Nobody else changes the place until place_close(); ERR_SYS when somebody is at it. Finishes what a killed run was
- * removing. For put, note and remove.
+ * Open a place. create: place_lock() makes the folder if it does not exist, but not its parents. Returns NULL with
+ * ERR_SYS on failure.
+ */
+MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o, bool create, struct err *e);
+/*
+ * Check that the folder has been made a place, by hand or by a copy. An empty folder may be the mount point of a disk
+ * that is not mounted. Returns -1 with ERR_SYS if it is not a place.
+ */
+MUST_CHECK int place_check_made(const char *path, struct err *e);
+void place_close(struct place *p);              /* releases the lock; accepts NULL */
+/*
+ * Lock the place against other processes until place_close(), and finish removals that a killed run had begun.
+ * Required before put, note and remove. Returns -1 with ERR_SYS if another process holds the lock.
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
 /*
- * What is there, without reading it: a receipt whose files are not all there with their sizes is not `intact`, and a
- * finding says why.
+ * List the backups of a place without reading their contents. If the files of a receipt are not all present with
+ * their sizes, the receipt is marked as not `intact`, and a finding gives the reason.
  */
 MUST_CHECK int place_list(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
 void place_receipts_free(struct place_receipts *l);
 /*
- * Copy, read back, publish. Goes on where a killed run stopped; replaces a backup of this name only when its receipt
- * says it is not intact. ERR_USAGE: something that is no backup of ours has the name, or a backup of other bytes.
+ * Copy, read back, and publish under the final name. Resumes a copy that a killed run left. Replaces a backup of this
+ * name only if its receipt marks it as not intact. ERR_USAGE: the name belongs to something that is not a backup of
+ * ours, or to a backup of other bytes.
  */
 MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
 /*
- * Does the folder of a place, there or still to be made, lie outside of a checkpoint's? ERR_USAGE: a backup in what it
- * is a backup of would be part of the next one, and would be removed with it.
+ * Check that the folder of a place, existing or not, is outside a checkpoint's folder. A backup inside its own source
+ * would become part of the next backup and would be removed with the source. Returns -1 with ERR_USAGE if it is
+ * inside.
  */
 MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, struct err *e);
 /*
- * Read it all; bytes that are not what was copied are findings of ERROR in `r`. Of a folder or .tar that can be read in
- * place the verdict of verify goes into rec->checked and rec->unsound; a remote's and a .pack's stays.
+ * Read a whole backup. Bytes that differ from what was copied are findings of ERROR in `r`. For a folder or .tar that
+ * can be read in place, verify's verdict is stored in rec->checked and rec->unsound; for a remote or a .pack the old
+ * verdict stays.
  */
 MUST_CHECK int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e);
-/* Write the receipt anew (it was verified). */
+/* Write the receipt again, after the backup was verified. */
 MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
 /*
- * What place_check() found, `intact` or not, while others could work here: noted once nobody does, in the receipt as it
- * is then. 0; 1: the backup is another by now, or gone, and nothing is noted; 2: as 0, but the place cannot be written
- * and its receipt is as it was, *e has why; -1.
+ * Record the result of a place_check() that ran without the lock, `intact` or not. Waits for the lock and updates the
+ * receipt as it is then. Returns 0; 1 if the backup has been replaced or removed meanwhile, and nothing is recorded;
+ * 2 if the place cannot be written, so that its receipt is unchanged and *e has the reason; -1 on error.
  */
 MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool intact, struct err *e);
-/* Make the folder `out`, which is not there, of a backup; every byte compared. */
+/* Restore a backup to the folder `out`, which must not exist. Every byte is compared. */
 MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
-/* Remove a backup and its receipt. ERR_DATA when anything but its files is in it; then nothing is removed. */
+/*
+ * Remove a backup and its receipt. Returns -1 with ERR_DATA, and removes nothing, if the backup's folder holds any
+ * other file.
+ */
 MUST_CHECK int place_remove(struct place *p, const struct receipt *rec, struct err *e);
 
-/* ---- for the kinds of places ---- */
+/* ---- for the implementations of places ---- */
 
 extern const struct place_ops place_local_ops, place_rclone_ops;
-/* The file at `path` locked, its descriptor in p->lock_fd; says who has it. */
+/*
+ * Lock the file at `path` and keep its descriptor in p->lock_fd. On failure the message names the process that holds
+ * it.
+ */
 MUST_CHECK int place_take_lock(struct place *p, const char *path, struct err *e);
 void place_add_receipt(struct place_receipts *l, struct receipt *rec);
-/* A receipt of a content about to be copied; CRCs are still to come. */
+/* Return a new receipt for a content that is about to be copied. The CRCs are not filled in yet. */
 struct receipt *place_new_receipt(const struct content *c, enum backup_form form);
 struct transfer_opts place_transfer(const struct place_opts *o, const char *what, struct report *report);
 /*
- * Is the receipt of these very bytes? 1 when names, sizes and times say so, or all sums, for which the source is
- * read; 0: no, -1.
+ * Returns 1 if the receipt describes exactly these bytes: names, sizes and times agree, or all sums do, for which the
+ * source is read. Returns 0 if not, -1 on error.
  */
 MUST_CHECK int place_same_bytes(const struct place *p, const struct receipt *rec, const struct content *c,
                                 struct err *e);
-/* ERR_USAGE: it is not. */
+/* Set an ERR_USAGE message that the backup holds other bytes than the source. */
 void place_say_other(const struct place *p, const struct receipt *rec, struct err *e);
-/* The same bytes under other times: henceforth these. */
+/* Store the content's times in the receipt. For a source with the same bytes and new times. */
 void place_take_times(struct receipt *rec, const struct content *c);
-/* Do names, sizes and times say that the receipt is of these files? */
+/* Returns true if names, sizes and times of the receipt and the content agree. */
 bool place_same_files(const struct receipt *rec, const struct content *c);
-/* Is it a backup of the tag folder as that is now? Names, sizes and times; of all files, or the weights among them. */
+/*
+ * Returns true if the receipt is a backup of the tag folder as it is now, by names, sizes and times. A weights backup
+ * is compared with the weights files only.
+ */
 bool place_is_copy_of(const struct receipt *rec, const struct content *listed);
 
 #endif

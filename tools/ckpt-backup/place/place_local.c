@@ -1,5 +1,5 @@
 /*
- * place_local.c - a folder of this machine as a place of backups
+ * place_local.c - a place in a folder of this machine
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@ enum { RECEIPT_MAX = 256 << 20 };
 
 /* ---- receipts ---- */
 
-/* One NAME.json of the folder. */
+/* Read one NAME.json of the folder and add it to `out`. */
 static void take_receipt(struct place *p, const char *file, struct place_receipts *out, struct report *r)
 {
     char *name = str_fmt("%.*s", (int)(strlen(file) - strlen(".json")), file);
@@ -69,7 +69,7 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     int before = report_count(r, SEV_ERROR), rc = 0;
 
     local_look(p, rec, r);
-    /* Files that are not there were told; reading the others tells no more of what counts. */
+    /* Missing files have been reported. Reading the remaining ones would add nothing of importance. */
     if (report_count(r, SEV_ERROR) == before)
         rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
                                     : verdict_compare(&p->o, rec, path, path, r, e);
@@ -97,8 +97,8 @@ static int remove_bytes(const struct receipt *rec, const char *path, struct err 
 }
 
 /*
- * NAME.json became NAME.gone, so the backup counts no more. What is left of it goes: under another name first, so that
- * nobody takes half of a folder for a checkpoint.
+ * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. Its files are renamed
+ * before they are removed, so that a half-removed folder is never mistaken for a checkpoint.
  */
 static int finish_removal(struct place *p, const struct receipt *rec, struct err *e)
 {
@@ -143,7 +143,7 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     return rc;
 }
 
-/* What a killed run was removing or replacing. */
+/* Finish the removals and replacements that a killed run left. */
 static int sweep(struct place *p, struct err *e)
 {
     char *folder = path_join(p->path, RECEIPT_FOLDER), *latest = path_join(p->path, "latest");

@@ -1,5 +1,5 @@
 /*
- * place_parts.c - what kinds of places are made of: the lock, new receipts, is it the same checkpoint?
+ * place_parts.c - code that all kinds of places share: the lock, new receipts, comparison with a checkpoint
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,10 @@
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/place.h"
 
-/* The lock's file tells who has it, for whoever does not get it. It is never removed: that would be a race. */
+/*
+ * The lock file names the process that holds it, for the error message of others. The file is never removed, because
+ * that would be a race.
+ */
 int place_take_lock(struct place *p, const char *path, struct err *e)
 {
     char who[128] = "", host[64] = "";
@@ -35,7 +38,7 @@ int place_take_lock(struct place *p, const char *path, struct err *e)
     gethostname(host, sizeof host - 1);
     n = snprintf(who, sizeof who, "process %ld on %s", (long)getpid(), host);
     if (ftruncate(fd, 0) < 0 || write_all_at(fd, who, (size_t)n, 0) < 0)
-        (void)errno;                    /* a full disk: the lock holds all the same */
+        (void)errno;                    /* the disk is full: the lock works without the text */
     p->lock_fd = fd;
     return 0;
 }

@@ -1,10 +1,11 @@
 /*
- * place_rclone.c - a path of a remote as a place of backups, through the rclone program
+ * place_rclone.c - a place at a path of a remote, through the rclone program
  *
- * A remote knows no rename that is worth the name, so files get their places at once, and the receipt makes a backup of
- * them: it is written last, when all was downloaded again and compared. Until then .ckpt-backup/NAME.job says that what
- * lies in NAME is unfinished and ours. The next run goes on: rclone leaves alone what is there in its size, and what
- * turns out to be wrong in it is sent again. far_cargo.h tells how each form travels.
+ * Renaming on a remote is not dependable, so files are written under their final names, and only the receipt makes
+ * them a backup: it is written last, after everything was downloaded again and compared. Until then
+ * .ckpt-backup/NAME.job records that the files in NAME are unfinished and ours. The next run resumes: rclone skips
+ * files that are there with the right size, and files that turn out to be wrong are sent again. far_cargo.h describes
+ * how each form is transported.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,7 @@ static int far_check(struct place *p, struct receipt *rec, struct report *r, str
 
 /* ---- put ---- */
 
-/* Send, read back, send again what came back wrong, read back. */
+/* Send the backup, read it back, send again what was wrong, and read that back. */
 static int send_until_right(const struct far_cargo *g, struct err *e)
 {
     const struct receipt *rec = g->rec;
@@ -79,7 +80,7 @@ static int send_until_right(const struct far_cargo *g, struct err *e)
     return rc ? -1 : 0;
 }
 
-/* Something at or below NAME that is neither of an unfinished backup nor of one with a receipt? */
+/* Refuse if anything at or below NAME belongs neither to an unfinished backup of ours nor to one with a receipt. */
 static int refuse_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
                           struct err *e)
 {
@@ -104,7 +105,7 @@ static int refuse_foreign(const struct place *p, const struct far_list *l, const
     return rc;
 }
 
-/* Only forward: whole copies of later steps are there. */
+/* Write `latest`, unless whole copies of later steps are there: it never moves back. */
 static int move_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                        struct err *e)
 {
@@ -122,7 +123,7 @@ static int move_latest(const struct place *p, const struct receipt *rec, const s
     return rc;
 }
 
-/* Lists of files go to rclone and come back as UTF-8, one name a line. */
+/* Check that the name can be sent to rclone. Lists of files are exchanged as UTF-8, one name per line. */
 static int check_name(const struct place *p, const char *name, struct err *e)
 {
     if (!strpbrk(name, "\r\n") && utf8_check(name, strlen(name)) == strlen(name))
@@ -162,14 +163,17 @@ static int put_new(struct place *p, const struct content *c, const struct far_li
     return rc;
 }
 
-/* The last acts, also of a run before this one that was killed there: the note that it began goes last. */
+/* Do the last steps of a copy, also for an earlier run that was killed there. NAME.job is deleted last. */
 static int finish_put(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                       struct err *e)
 {
     return move_latest(p, rec, there, e) < 0 ? -1 : far_delete_note(p, rec->name, ".job", e);
 }
 
-/* 1: the backup is there, and is what out->receipt becomes. */
+/*
+ * Returns 1 if the backup exists already; out->receipt is then replaced by the existing receipt. Returns 0 if not, -1
+ * on error.
+ */
 static int there_already(struct place *p, const struct content *c, struct place_receipts *there,
                          struct place_put *out, struct err *e)
 {
@@ -222,7 +226,10 @@ out:
 
 /* ---- remove ---- */
 
-/* NAME.gone is written, so the decision is made: the receipt goes first, then the backup counts no more. */
+/*
+ * Finish a removal. NAME.gone has been written, so the removal is decided. The receipt is deleted first, so that the
+ * backup no longer counts.
+ */
 static int finish_removal(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
@@ -256,7 +263,7 @@ static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
     return rc < 0 ? -1 : finish_removal(p, rec, e);
 }
 
-/* What a killed run was removing; its note is the receipt. */
+/* Finish a removal that a killed run left. Its NAME.gone is a copy of the receipt. */
 static int sweep_one(const struct place *p, const char *note, struct err *e)
 {
     char *path = far_path(p, note);
@@ -276,7 +283,10 @@ static int sweep_one(const struct place *p, const char *note, struct err *e)
 
 /* ---- lock ---- */
 
-/* A remote has none: two at once on this machine are kept apart, which is where a crontab is. */
+/*
+ * Lock the place. A remote has no locks, so a lock on this machine keeps two processes apart here, which covers
+ * crontab.
+ */
 static int far_lock(struct place *p, struct err *e)
 {
     const char *dir = getenv("XDG_RUNTIME_DIR");

@@ -1,5 +1,5 @@
 /*
- * rclone.c - a call of rclone as a child's argv, and what its end means
+ * rclone.c - run rclone as a child process and interpret its exit status
  */
 #include "tools/ckpt-backup/place/rclone.h"
 
@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Its exit statuses that mean "not there". */
+/* Exit statuses of rclone for "not found". */
 enum { NO_FOLDER = 3, NO_FILE = 4 };
 
-/* The last line, without "2026/03/01 12:00:00 " and "ERROR : ". */
+/* Return the last line that rclone printed, without "2026/03/01 12:00:00 " and "ERROR : ". */
 static const char *last_words(const struct strbuf *said, char *text, size_t size)
 {
     const char *line = child_last_words(said, text, size), *cut;

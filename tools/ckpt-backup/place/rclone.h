@@ -1,8 +1,8 @@
 /*
- * rclone.h - the rclone program, run for one thing at a time
+ * rclone.h - run the rclone program, one command at a time
  *
- * What it is configured to do is the user's: its configuration, RCLONE_* variables. Retries are rclone's own.
- * Threads: one.
+ * The user configures rclone: its configuration file and RCLONE_* variables apply. Retries are done by rclone.
+ * Threads: use from one thread.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RCLONE_H
 #define SHARDKIT_CKPT_BACKUP_RCLONE_H
@@ -14,19 +14,19 @@
 enum { RCLONE_ARGS = 12 };
 
 struct rclone_call {
-    const char *arg[RCLONE_ARGS];       /* "copy", ...; the first NULL ends them */
-    const char *input;                  /* its standard input; NULL: none */
-    struct strbuf *output;              /* its standard output is added; NULL: thrown away */
-    int output_fd;                      /* more than 0: it goes there */
-    int (*feed)(void *feed_arg, int to, struct err *e);     /* as child_call's, in place of `input` */
+    const char *arg[RCLONE_ARGS];       /* arguments, e.g. "copy"; ends at the first NULL */
+    const char *input;                  /* text for its standard input; NULL: none */
+    struct strbuf *output;              /* its standard output is appended here; NULL: discarded */
+    int output_fd;                      /* if greater than 0, its standard output goes there */
+    int (*feed)(void *feed_arg, int to, struct err *e);     /* as in child_call; replaces `input` */
     void *feed_arg;
-    bool absent_is_fine;                /* a file or folder that is not there is no failure */
+    bool absent_is_fine;                /* a missing file or folder is not an error */
     bool (*stopped)(void);              /* may be NULL */
 };
 
 /*
- * 0, or 1 where what is asked for is not there and may be so. -1: ERR_SYS when there is no rclone, ERR_STOP, and for
- * all else ERR_DATA with the last thing that it said.
+ * Run rclone. Returns 0, or 1 if the file or folder does not exist and absent_is_fine is set. Returns -1 with ERR_SYS
+ * if rclone cannot be run, ERR_STOP if stopped, else ERR_DATA with the last message that rclone printed.
  */
 MUST_CHECK int rclone_run(const struct rclone_call *c, const char *remote, struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * receipt.c - receipts as text and back
+ * receipt.c - write and parse receipts
  */
 #include "tools/ckpt-backup/place/receipt.h"
 
@@ -50,7 +50,7 @@ int64_t receipt_step(const char *tag)
     const char *digits = str_starts(tag, TAG_PREFIX) ? tag + strlen(TAG_PREFIX) : "";
     int64_t step;
 
-    /* parse_int() takes 1_000, which is another folder. */
+    /* parse_int() accepts 1_000, which is a different folder. */
     return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
@@ -78,7 +78,10 @@ const char *receipt_state(const struct receipt *r, const char *damaged)
 
 /* ---- writing ---- */
 
-/* File names are bytes, JSON is UTF-8: what is none is for people under KEY, and in hex under KEY_hex. */
+/*
+ * Store a string. File names are arbitrary bytes, but JSON is UTF-8. A string that is not UTF-8 is stored in readable
+ * form under KEY, and in hex under KEY_hex.
+ */
 static void put_text(json_t *o, const char *key, const char *s)
 {
     struct strbuf sb = {0};
@@ -160,7 +163,7 @@ char *receipt_sums(const struct receipt *r)
 
 /* ---- reading ---- */
 
-/* The bytes that pairs of hex digits stand for, none of them 0; NULL: they are none. Caller frees. */
+/* Decode pairs of hex digits. Returns NULL if the text is not hex or contains a zero byte. Caller frees. */
 static char *from_hex(const char *hex)
 {
     size_t n = strlen(hex);
@@ -170,7 +173,7 @@ static char *from_hex(const char *hex)
         memcpy(pair, hex + i, 2);
         s[i / 2] = (char)strtoul(pair, &end, 16);
         if (*end || pair[0] == '-' || pair[0] == '+' || s[i / 2] == '\0')
-            n = 1;                      /* odd: wrong */
+            n = 1;                      /* an odd length marks an error */
     }
     if (n % 2 == 0)
         return s;
@@ -189,7 +192,7 @@ static bool take_text(const json_t *o, const char *key, char **into)
     return *into && **into;
 }
 
-/* null: as absent. */
+/* Read an integer; null gives `absent`. Returns false for any other type. */
 static bool take_number(const json_t *o, const char *key, int64_t absent, int64_t *into)
 {
     const json_t *v = json_object_get(o, key);
@@ -207,7 +210,7 @@ static bool take_crc(const json_t *o, uint32_t *crc)
     return s && strlen(s) == 8 && *end == '\0';
 }
 
-/* It will be joined to a folder's name: no way out of that. */
+/* Returns true if the name stays below the folder that it will be joined to. */
 static bool is_inside(const char *name)
 {
     for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
@@ -256,7 +259,7 @@ static bool take_receipt(const json_t *o, struct receipt *r)
         !take_number(o, "size_bytes", -1, &size) || size < 0 || (receipt_is_file(r->form) && !take_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
-    /* Older versions know one of the two. */
+    /* Older versions wrote only "sound". */
     r->intact = json_is_true(json_object_get(o, json_object_get(o, "intact") ? "intact" : "sound"));
     r->checked = json_is_true(json_object_get(o, "checked"));
     if (json_is_string(json_object_get(o, "unsound")))

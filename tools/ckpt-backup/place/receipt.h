@@ -1,10 +1,11 @@
 /*
- * receipt.h - what a place knows about one backup in it
+ * receipt.h - the record that a place keeps about one backup
  *
- * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one with its CRC-32 in hex. NAME is what lies in the
- * place: TAG (a folder), TAG.tar, TAG.pack, or TAG-weights (a folder without the optimizer's files). A backup is there
- * when both are, and counts when its receipt says that it was read back and verified. NAME.crc32 beside it has the
- * same sums as `rclone check --checkfile crc32` reads them.
+ * A receipt is PLACE/.ckpt-backup/NAME.json: one line of JSON and one line with its CRC-32 in hex. NAME is the
+ * backup's name in the place: TAG (a folder), TAG.tar, TAG.pack, or TAG-weights (a folder without the optimizer's
+ * files). A backup exists when both the receipt and the named files exist. It counts only when its receipt records
+ * that it was read back and verified. NAME.crc32 next to the receipt has the same sums in the format that `rclone
+ * check --checkfile crc32` reads.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RECEIPT_H
 #define SHARDKIT_CKPT_BACKUP_RECEIPT_H
@@ -17,10 +18,10 @@
 #define RECEIPT_FOLDER ".ckpt-backup"
 
 struct receipt_file {
-    char *name;                 /* inside the tag folder */
+    char *name;                 /* path inside the tag folder */
     uint64_t size_bytes;
     uint32_t crc;
-    uint64_t at;                /* first byte in the .tar; else 0 */
+    uint64_t at;                /* offset of the first byte in the .tar; otherwise 0 */
     int64_t mtime_ns;
     unsigned mode;              /* permission bits */
 };
@@ -28,42 +29,48 @@ struct receipt_file {
 struct receipt {
     char *name, *tag;
     char *source;               /* where it was copied from */
-    int64_t step;               /* -1: the tag's name tells none */
+    int64_t step;               /* -1 if the tag's name gives no step number */
     enum backup_form form;
     int64_t copied_s, verified_s;       /* since 1970, UTC */
-    bool read_again;                    /* by this process, which found it sound */
-    bool intact;                /* when it was last read: these are the bytes that were copied */
-    bool checked;               /* they were verified as a checkpoint, too: `unsound` is the verdict */
-    char *unsound;              /* the first error that verify found, NULL: none */
-    uint64_t size_bytes;        /* in the place */
+    bool read_again;                    /* this process has read it again and found it sound */
+    bool intact;                /* at the last reading, the bytes were those that were copied */
+    bool checked;               /* the bytes were also verified as a checkpoint; `unsound` is the result */
+    char *unsound;              /* the first error that verify found; NULL if none */
+    uint64_t size_bytes;        /* size in the place */
     uint32_t tar_crc;           /* of the whole .tar or .pack */
     int n_files;
-    struct receipt_file *file;  /* by name */
+    struct receipt_file *file;  /* sorted by name */
 };
 
-/* "whole", "tar", "weights", "packed". */
+/* Return "whole", "tar", "weights" or "packed". */
 const char *receipt_form_name(enum backup_form form);
-/* Is it one file, .tar or .pack? */
+/* Returns true if the form is a single file, .tar or .pack. */
 bool receipt_is_file(enum backup_form form);
-/* Intact, and no error known. Of one that was never checked (older versions did not) that is what is known. */
+/*
+ * Returns true if the backup is intact and no error is known. Backups made by older versions were never checked, so
+ * for them this is only the absence of a known error.
+ */
 bool receipt_is_sound(const struct receipt *r);
-/* "sound", "as copied" (never checked), "as its source, NOT SOUND", or `damaged`. */
+/* Return "sound", "as copied" (never checked), "as its source, NOT SOUND", or the text `damaged`. */
 const char *receipt_state(const struct receipt *r, const char *damaged);
-/* Bytes of the checkpoint in it; size_bytes is what they take in the place. */
+/* Return the size of the checkpoint in bytes, unpacked. size_bytes is the size in the place. */
 uint64_t receipt_raw_bytes(const struct receipt *r);
 char *receipt_name(const char *tag, enum backup_form form);      /* caller frees */
-/* 1000 of "global_step1000"; -1 of any other name. */
+/* Return the step number, e.g. 1000 for "global_step1000", or -1 for any other name. */
 int64_t receipt_step(const char *tag);
 
-/* The file of that name, or NULL. */
+/* Return the file of that name, or NULL. */
 const struct receipt_file *receipt_find(const struct receipt *r, const char *name);
 char *receipt_text(const struct receipt *r);                      /* caller frees */
-/* `where` for messages. NULL and ERR_DATA when it is not what receipt_text() writes. */
+/*
+ * Parse what receipt_text() wrote. `where` names the source in messages. Returns NULL with ERR_DATA if the text is
+ * damaged or something else.
+ */
 MUST_CHECK struct receipt *receipt_parse(const char *text, uint64_t size, const char *where, struct err *e);
-void receipt_free(struct receipt *r);                             /* NULL is fine */
-/* A line "crc32  NAME" for each file. Caller frees. */
+void receipt_free(struct receipt *r);                             /* accepts NULL */
+/* Return one line "crc32  NAME" for each file. Caller frees. */
 char *receipt_sums(const struct receipt *r);
-/* What --json tells of it, without its files. */
+/* Return what --json prints about the backup: the receipt without its files. */
 json_t *receipt_json(const struct receipt *r);
 
 #endif

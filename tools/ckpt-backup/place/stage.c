@@ -1,5 +1,5 @@
 /*
- * stage.c - the few renames of a publication, in an order that a kill cannot hurt
+ * stage.c - the renames of a publication, in an order that is safe if the process is killed
  */
 #include "tools/ckpt-backup/place/stage.h"
 
@@ -22,7 +22,7 @@ static bool is_there(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* A file, a folder with all in it, or nothing. */
+/* Remove a file, or a folder with all its contents. Returns 0 if there is nothing to remove. */
 static int remove_any(const char *path, struct err *e)
 {
     if (unlink(path) == 0 || errno == ENOENT)

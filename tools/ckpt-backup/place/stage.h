@@ -1,12 +1,13 @@
 /*
- * stage.h - a file or folder that is filled beside its name and gets it when it is whole
+ * stage.h - a file or folder that is filled under a temporary name and renamed when it is whole
  *
  *     FINAL.part      being filled
- *     JOB/            fingerprint (of what it is made from) and journal, while FINAL.part is there
- *     FINAL.old.part  what had the name, while the new one takes it
+ *     JOB/            fingerprint of the source and journal, while FINAL.part exists
+ *     FINAL.old.part  the previous FINAL, while it is replaced
  *
- * Killed anywhere, FINAL is absent, what it was, or the new one whole; the next stage_open() of the same fingerprint
- * goes on, of another one begins anew. A FINAL.part without a job is not ours and in the way.
+ * After a kill at any point, FINAL is absent, unchanged, or the whole new one. The next stage_open() with the same
+ * fingerprint resumes the work; one with another fingerprint starts over. A FINAL.part without a JOB was not made by
+ * this code and is treated as an obstacle.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_STAGE_H
 #define SHARDKIT_CKPT_BACKUP_STAGE_H
@@ -20,17 +21,20 @@ struct backup_stage {
     bool resumed;
 };
 
-/* Takes `job`'s name; its folder's parent exists. ERR_USAGE when something foreign is in the way. */
+/*
+ * Open a stage, or resume it (s->resumed). `job` is the path of the JOB folder, whose parent must exist. Returns -1
+ * with ERR_USAGE if FINAL.part exists and is not ours.
+ */
 MUST_CHECK int stage_open(struct backup_stage *s, const char *final, const char *job, const char *fingerprint,
                           struct err *e);
-/* FINAL, if it is there, steps aside. */
+/* If FINAL exists, rename it to FINAL.old.part. */
 MUST_CHECK int stage_make_way(struct backup_stage *s, struct err *e);
-/* FINAL.part becomes FINAL; what stepped aside is removed, and the job. */
+/* Rename FINAL.part to FINAL, then remove FINAL.old.part and JOB. */
 MUST_CHECK int stage_publish(struct backup_stage *s, struct err *e);
-/* FINAL stands: what a run left that was killed after it had published. */
+/* Remove the leftovers of a run that was killed after it had published FINAL. */
 MUST_CHECK int stage_sweep(const char *final, const char *job, struct err *e);
-/* Remove what was filled: it is worthless. */
+/* Remove FINAL.part and JOB, whose content is useless. */
 void stage_discard(struct backup_stage *s);
-void stage_close(struct backup_stage *s);       /* frees; keeps the files */
+void stage_close(struct backup_stage *s);       /* frees the struct; keeps the files */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * tar.c - headers made by libarchive, bytes between them ours to place
+ * tar.c - tar files with headers made by libarchive and member bytes placed by this code
  */
 #include "tools/ckpt-backup/place/tar.h"
 
@@ -21,7 +21,7 @@ enum { BLOCK = 512, END_BYTES = 2 * BLOCK, WRITE_BYTES = 1 << 20 };
 static const uint8_t zeros[END_BYTES];
 
 struct collector {
-    struct strbuf *into;                /* NULL: no more */
+    struct strbuf *into;                /* NULL: refuse further output */
 };
 
 static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
@@ -36,7 +36,7 @@ static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
     return (la_ssize_t)n;
 }
 
-/* No reader of archives takes these in a name. */
+/* Returns true if the name has control characters. Archive readers do not accept them in names. */
 static bool has_control(const char *name)
 {
     for (; *name; name++)
@@ -45,7 +45,10 @@ static bool has_control(const char *name)
     return false;
 }
 
-/* A name that is no UTF-8, or that no locale here spells, stands as its bytes, and the header tells readers so. */
+/*
+ * Select the character set of the header. A name that is not UTF-8, or that no locale on this machine can represent,
+ * is stored as raw bytes, and the header declares this to readers.
+ */
 static int set_charset(struct archive *a, const char *name, locale_t utf8)
 {
     bool plain = utf8 != (locale_t)0 && utf8_check(name, strlen(name)) == strlen(name);
@@ -56,7 +59,10 @@ static int set_charset(struct archive *a, const char *name, locale_t utf8)
     return ARCHIVE_OK;
 }
 
-/* What libarchive writes before the bytes of a member. Called in the locale `utf8`, where there is one. */
+/*
+ * Append the header that libarchive writes before a member's bytes. If the locale `utf8` exists, the caller has made
+ * it current.
+ */
 static int make_header(struct strbuf *sb, const struct receipt *r, const struct receipt_file *f, locale_t utf8,
                        struct err *e)
 {
@@ -86,7 +92,10 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
         err_sys(e, name, "cannot stand in a tar");
     }
 out:
-    /* It would write zeros for the bytes that go elsewhere; archive_write_fail() keeps it from that, and leaks. */
+    /*
+     * On free, libarchive would write zeros for the member's bytes, which are written elsewhere. The refusal above
+     * prevents this. archive_write_fail() would prevent it as well, but leaks memory.
+     */
     c.into = NULL;
     archive_write_free(a);
     archive_entry_free(x);
@@ -101,7 +110,7 @@ int tar_place(struct tar *t, struct receipt *r, struct err *e)
     int rc = 0;
 
     if (utf8)
-        uselocale(utf8);                /* of this thread: libarchive spells names by it */
+        uselocale(utf8);                /* for this thread: libarchive encodes names by the current locale */
     *t = (struct tar){ .head = xcalloc((size_t)r->n_files + 1, sizeof *t->head) };
     for (int i = 0; i < r->n_files && rc == 0; i++) {
         struct tar_head *h = &t->head[t->n++];
@@ -156,7 +165,7 @@ static int put(const char *path, int to, const void *p, size_t n, struct err *e)
     return -1;
 }
 
-/* The file's bytes; buf has WRITE_BYTES. */
+/* Write the file's bytes to descriptor `to`. buf has WRITE_BYTES. */
 static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int to, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;

@@ -1,5 +1,5 @@
 /*
- * transfer.c - runs become a plan: extents of records where CRCs are known, pieces that a journal can note
+ * transfer.c - turn runs into a plan: extents of records whose CRCs are known, in pieces that a journal can record
  */
 #include "tools/ckpt-backup/place/transfer.h"
 
@@ -14,7 +14,7 @@
 #include "libcommon/format/zip.h"
 #include "libcommon/plan/executor.h"
 
-/* What a killed run does again at most, per file under way. */
+/* The most bytes per file in progress that are moved again after a kill. */
 #define PIECE_BYTES ((uint64_t)256 << 20)
 
 struct transfer_run *transfer_add(struct transfer *t, char *from, char *to, uint64_t size_bytes)
@@ -51,7 +51,7 @@ static void add_extent(struct moving *m, int i, const struct record *rec)
 
     if (rec->len == 0)
         return;
-    /* Grown one by one: a file has few hundred records. */
+    /* Grown one by one: a file has only a few hundred records. */
     s->extent = xrealloc(s->extent, (size_t)(s->n_extents + 1) * sizeof *s->extent);
     s->extent[s->n_extents++] = (struct extent){ files_add_record(m->files, rec), 0, rec->len };
 }
@@ -63,7 +63,7 @@ static int by_place(const void *va, const void *vb)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* Stored records with their CRCs, and what is between them. */
+/* Split a .pt into its stored records, with their CRCs, and the bytes between them. */
 static int cut_at_records(struct moving *m, int i, int file, struct err *e)
 {
     uint64_t size = m->t->run[i].size_bytes, at = 0;
@@ -126,7 +126,10 @@ static void add_items(struct moving *m, int i)
     }
 }
 
-/* A run that cannot be opened or is short: a finding where findings are wanted. */
+/*
+ * Add all runs to the plan. If a run cannot be opened or is too short, adds a finding to `report`, or returns -1 if
+ * `report` is NULL.
+ */
 static int plan_all(struct moving *m, struct report *report, struct err *e)
 {
     for (int i = 0; i < m->t->n; i++) {
@@ -189,7 +192,7 @@ out:
     return rc;
 }
 
-/* Pieces' CRCs make the run's. */
+/* Combine the CRCs of the pieces into the CRCs of the runs. */
 static void sum_up(struct moving *m)
 {
     struct crc_sum *sum = xcalloc((size_t)m->t->n + 1, sizeof *sum);
@@ -217,7 +220,7 @@ void transfer_drop_cached(const char *path)
     close(fd);
 }
 
-/* Where O_DIRECT works this is not needed. */
+/* Drop the sources that are only read from the page cache. Has no effect where O_DIRECT works. */
 static void drop_cached(const struct transfer *t)
 {
     for (int i = 0; i < t->n; i++) {

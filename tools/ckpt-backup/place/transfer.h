@@ -1,9 +1,9 @@
 /*
- * transfer.h - runs of files copied or only read, through libcommon's executor, with their CRC-32
+ * transfer.h - copy or only read runs of files through libcommon's executor, computing their CRC-32
  *
- * A run is a whole file or a member of a .tar. While its bytes pass they are hashed once; a CRC that is known for the
- * run is compared, and of a .pt those that its own directory has, record by record. So a copy of damaged bytes does
- * not end well, whoever damaged them.
+ * A run is a whole file or a member of a .tar. Its bytes are hashed once as they pass. If the run's CRC is known, it
+ * is compared; for a .pt, the CRCs in its own directory are also compared, record by record. A copy of damaged bytes
+ * therefore always fails, whatever damaged them.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_TRANSFER_H
 #define SHARDKIT_CKPT_BACKUP_TRANSFER_H
@@ -17,11 +17,11 @@
 struct transfer_run {
     char *from;                 /* path; freed by transfer_free() */
     uint64_t from_at, size_bytes;
-    char *to;                   /* exists with its final length; NULL: only read */
+    char *to;                   /* exists with its final length; NULL: the run is only read */
     uint64_t to_at;
-    bool records;               /* `from` is a .pt: compare the CRCs in it */
+    bool records;               /* `from` is a .pt: compare the CRCs stored in it */
     bool has_crc;               /* compare `crc` */
-    uint32_t crc;               /* filled in where it is not compared, and by a copy */
+    uint32_t crc;               /* set by a copy, and whenever it is not compared */
 };
 
 struct transfer {
@@ -33,21 +33,25 @@ struct transfer_opts {
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;
-    const char *what;           /* "copy", for progress */
+    const char *what;           /* label for the progress display, e.g. "copy" */
     bool (*stopped)(void);
-    const char *job;            /* folder of the journal, to go on after a kill; NULL: none */
-    const char *folder;         /* where destinations lie, with `job` */
-    struct report *report;      /* wrong CRCs and short files are findings, and the rest is read; NULL: they end it */
+    const char *job;            /* folder of the journal, for resuming after a kill; NULL: no journal */
+    const char *folder;         /* folder that holds the destinations; used with `job` */
+    struct report *report;      /* wrong CRCs and short files become findings and the rest is read; NULL: they end the
+                                 * transfer */
 };
 
-/* What was written lately would be read from memory and prove nothing: what reads the file next reads the disk. */
+/*
+ * Drop a file from the page cache, so that the next reader reads the disk. Recently written bytes would otherwise be
+ * read from memory and prove nothing.
+ */
 void transfer_drop_cached(const char *path);
-/* Takes `from` and `to`. */
+/* Add a run. transfer_free() frees `from` and `to`. */
 struct transfer_run *transfer_add(struct transfer *t, char *from, char *to, uint64_t size_bytes);
 void transfer_free(struct transfer *t);
 /*
- * Move and read it all. What was written is synced. ERR_SYS, ERR_STOP, ERR_DATA as exec_run(). *moved (may be NULL):
- * bytes read, without what the journal spared.
+ * Move or read all runs, and sync what was written. Returns -1 with ERR_SYS, ERR_STOP or ERR_DATA as exec_run() does.
+ * *moved (may be NULL) receives the number of bytes read, without those that the journal made unnecessary.
  */
 MUST_CHECK int transfer_do(struct transfer *t, const struct transfer_opts *o, uint64_t *moved, struct err *e);
 

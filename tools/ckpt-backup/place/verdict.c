@@ -1,5 +1,5 @@
 /*
- * verdict.c - verify's reading put to use for the receipt's sums
+ * verdict.c - use the bytes that verify reads for the receipt's sums as well
  */
 #include "tools/ckpt-backup/place/verdict.h"
 
@@ -12,10 +12,13 @@
 #include "libcommon/check/verify.h"
 #include "tools/ckpt-backup/place/packing.h"
 
-/* A run that verify read is not read again if it has so many bytes; shorter ones go with what is around them. */
+/*
+ * A run of at least this many bytes that verify has read is not read again. Shorter runs are read together with their
+ * surroundings.
+ */
 enum { KNOWN_MIN_BYTES = 64 << 10 };
 
-/* A file on disk: one of the receipt, or the .tar. */
+/* A file on disk: one of the receipt's files, or the .tar. */
 struct summed_file {
     char *path;
     uint64_t size_bytes;
@@ -58,7 +61,7 @@ static void parts_free(struct summed_file *part, int n)
 
 /* ---- verify ---- */
 
-/* A finding's text with the name `shown` in place of `path`, which it may begin with. */
+/* Return the finding's text, with the path at its beginning, if any, replaced by `shown`. Caller frees. */
 static char *text_of(const struct finding *f, const char *path, const char *shown)
 {
     char *text = finding_text(f), *renamed;
@@ -96,9 +99,9 @@ static int run_verify(const struct place_opts *o, struct receipt *rec, const cha
     return rc;
 }
 
-/* ---- what verify left ---- */
+/* ---- bytes that verify did not read ---- */
 
-/* The first run of that path, or where it would be. */
+/* Return the index of the first run of that path, or the index where it would be inserted. */
 static int first_run(const struct verify_runs *l, const char *path)
 {
     int from = 0, to = l->n;
@@ -120,7 +123,7 @@ static void add_gap(struct transfer *t, const struct summed_file *part, uint64_t
         transfer_add(t, xstrdup(part->path), NULL, end - at)->from_at = at;
 }
 
-/* Known runs go into the sum, what is between them becomes a run of `t`. */
+/* Add known runs to the sum, and make the gaps between them runs of `t`. */
 static void cut_part(struct transfer *t, struct summed_file *part, const struct verify_runs *known)
 {
     uint64_t at = 0;
@@ -137,7 +140,10 @@ static void cut_part(struct transfer *t, struct summed_file *part, const struct 
     add_gap(t, part, at, part->size_bytes);
 }
 
-/* `known` NULL: read all, and compare the CRCs that .pt files have of their records. */
+/*
+ * Compute the sums of the parts. With `known`, reads only the gaps; with NULL, reads everything and compares the CRCs
+ * that .pt files store for their records.
+ */
 static int sum_parts(const struct place_opts *o, struct summed_file *part, int n, const struct verify_runs *known,
                      struct err *e)
 {
@@ -146,7 +152,7 @@ static int sum_parts(const struct place_opts *o, struct summed_file *part, int n
     int *end = xcalloc((size_t)n + 1, sizeof *end), rc;
 
     if (known)
-        to.progress = PROGRESS_NEVER;   /* a few bytes */
+        to.progress = PROGRESS_NEVER;   /* only a few bytes */
     for (int i = 0; i < n; i++) {
         if (known)
             cut_part(&t, &part[i], known);
@@ -163,7 +169,7 @@ static int sum_parts(const struct place_opts *o, struct summed_file *part, int n
     return rc;
 }
 
-/* ---- bytes alone ---- */
+/* ---- comparing the bytes only ---- */
 
 static void add_read(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
 {
@@ -191,7 +197,7 @@ int verdict_bytes(const struct place_opts *o, const struct receipt *rec, const c
     return rc;
 }
 
-/* ---- both ---- */
+/* ---- comparing and verifying ---- */
 
 static bool same_sums(const struct receipt *rec, const struct summed_file *part)
 {
@@ -202,7 +208,7 @@ static bool same_sums(const struct receipt *rec, const struct summed_file *part)
     return same;
 }
 
-/* 1: all bytes are the receipt's, and verify found no error; 0: either is not so; -1. */
+/* Returns 1 if all bytes match the receipt and verify found no error, 0 if either is not the case, -1 on error. */
 static int compare_sound(const struct place_opts *o, struct receipt *rec, const char *path, const char *shown,
                          struct err *e)
 {
@@ -233,7 +239,7 @@ int verdict_compare(const struct place_opts *o, struct receipt *rec, const char 
         return 0;
     if (rc < 0 && e->kind != ERR_DATA)
         return -1;
-    err_clear(e);                       /* a file is shorter than it was: the plain reading names it */
+    err_clear(e);                       /* a file is shorter than before: the plain reading below names it */
     rc = verdict_bytes(o, rec, path, r, e);
     if (rc < 0 || (r && report_count(r, SEV_ERROR) > before))
         return rc;
@@ -252,7 +258,8 @@ int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *fol
     struct verify_runs known = {0};
     int rc = run_verify(o, rec, folder, folder, &known, e);
 
-    if (rc == 0)                        /* where a CRC is wrong, verify's are those that the files should have */
+    if (rc == 0)                        /* if a stored CRC is wrong, the CRCs from verify are the stored ones, so all
+                                         * bytes are read again */
         rc = sum_parts(o, part, rec->n_files, rec->unsound ? NULL : &known, e);
     for (int i = 0; i < rec->n_files && rc == 0; i++)
         rec->file[i].crc = part[i].sum.acc;

@@ -1,5 +1,5 @@
 /*
- * due.c - what is due, what is there, what may go
+ * due.c - find which copies are due, which exist, and which steps may be removed
  */
 #include "tools/ckpt-backup/rules/due.h"
 
@@ -7,41 +7,45 @@
 
 #include "libcommon/base/mem.h"
 
-/* FORM_N: nothing is due. */
+/* FORM_NONE means that nothing is due. */
 enum { FORM_NONE = FORM_N };
 
-/* Ascending, none twice. */
+/* Ascending, without duplicates. */
 struct steps {
     int64_t *step;
     int n;
 };
 
-/* What keep-last counts in a place. A whole copy has the weights, too; one of weights alone makes no whole one old. */
+/*
+ * The steps that keep-last counts in a place. A whole copy counts in both lists, because it contains the weights. A
+ * weights-only copy does not count in `whole`, so it never makes a whole copy old.
+ */
 struct newest { struct steps any, whole; };
 
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    struct newest *stay;        /* of each place what is there and what is to come */
-    struct newest *sound;       /* of each place what it has verified */
+    struct newest *stay;        /* per place: the steps it holds and those that are still to be copied to it */
+    struct newest *sound;       /* per place: the steps it holds verified */
     struct due_action *action;
     int n, cap;
 };
 
-/* ---- due and there ---- */
+/* ---- which copies are due, and which exist ---- */
 
-/* By the place's own words, whatever it may keep. */
+/* Return the form in which the place's own rules pick the step, without regard to how long the place keeps it. */
 static enum backup_form picked_form(const struct rules_place *p, int64_t step)
 {
     struct rules_pick named = p->keep.pick;
 
-    named.every = 0;                    /* keep-every is about what is there; `keep 31200` also asks for it */
+    named.every = 0;                    /* keep-every concerns only what the place already holds; `keep 31200` also
+                                         * requests the step */
     if (rules_picks(&p->full, step) || rules_picks(&named, step))
         return p->full_form;
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
 }
 
-/* Do the rules keep it among these steps? */
+/* Returns true if the rules keep step `wanted`, given that the steps `of` exist. */
 static bool kept(const struct rules_keep *k, struct steps of, int64_t wanted)
 {
     if (!k->given || rules_picks(&k->pick, wanted))
@@ -134,7 +138,10 @@ static void newest_free(struct newest *c)
     free(c->whole.step);
 }
 
-/* What the place holds and what it will; and of that what it has verified. */
+/*
+ * Fill m->stay[place] with the steps that the place holds and will hold, and m->sound[place] with those that it holds
+ * verified.
+ */
 static void list_steps(struct making *m, int place)
 {
     const struct due_place *p = &m->st->place[place];
@@ -175,7 +182,10 @@ static void add_copies(struct making *m, int64_t step)
     }
 }
 
-/* It is not kept where it lies: it may go, or waits for the first place that lacks it. */
+/*
+ * Add an action for a step that `a.place` need not keep: DUE_FORGET, or DUE_WAIT for the first other place that
+ * should hold the step and does not.
+ */
 static void add_forget(struct making *m, struct due_action a)
 {
     a.verb = DUE_FORGET;
@@ -200,9 +210,10 @@ static void forget_in_run(struct making *m)
     struct steps finished = {0};
 
     if (st->latest < 0)
-        return;                         /* the newest may be half written, and the one before it the last good one */
+        return;                         /* the newest step may be half written, and the one before it may be the last
+                                         * good one */
     finished.step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step);
-    /* What is still being written is nobody's newest. */
+    /* A step that is still being written does not count as one of the newest. */
     for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)
         finished.step[finished.n++] = st->step[i];
     for (int i = 0; i < finished.n; i++)
@@ -211,7 +222,10 @@ static void forget_in_run(struct making *m)
     free(finished.step);
 }
 
-/* One of the newest that the place has verified stays until newer ones are: what is still to come may never do. */
+/*
+ * Add the removals from a place. A step that is among the newest verified ones stays until newer steps are verified,
+ * because a copy that is still to come may never succeed.
+ */
 static void forget_in_place(struct making *m, int place)
 {
     const struct due_place *p = &m->st->place[place];

@@ -1,15 +1,15 @@
 /*
- * due.h - from rules and what there is to what is to be done; touches no disk
+ * due.h - derive the actions to take from the rules and the existing checkpoints; does no I/O
  *
- * Each step is due, also those newer than what `latest` names: the copy finds whether it is whole.
- * A step is due at a place in one form: whole when `full-every`, `full` or `keep` pick it, else without its optimizer
- * when `weights-every` or `weights` do, and only if the place's own `keep` rules let it stay there. It is there when
- * the place has verified it in that form; whole serves for weights, too. `keep-last N` of a place: its newest N that
- * are whole, and of all its steps the newest N.
+ * Every step can be due, also those newer than the one that `latest` names: the copy checks whether they are whole. A
+ * step is due at a place in one form: whole when `full-every`, `full` or `keep` pick it, else without its optimizer
+ * when `weights-every` or `weights` do, and only if the place's own `keep` rules let it stay there. A place already
+ * has the step when it has verified it in that form; a whole copy also serves as a weights copy. `keep-last N` of a
+ * place keeps the newest N whole steps, and the newest N of all its steps.
  *
- * A step may be forgotten in the run's folder when its rules say what to keep and not this step, `latest` is a newer
- * step, and each place that is due to hold it does. The same of a place and all other places. What cannot be
- * established (a place that does not answer) forbids.
+ * A step may be removed from the run's folder when the run's rules say what to keep and do not include this step,
+ * `latest` names a newer step, and every place that is due to hold it does. The same applies to a place with respect
+ * to all other places. Anything that cannot be established (a place that cannot be reached) forbids the removal.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_DUE_H
 #define SHARDKIT_CKPT_BACKUP_DUE_H
@@ -20,27 +20,28 @@ struct due_held {
     int64_t step;
     enum backup_form form;
     bool verified;
-    bool there;                 /* faithful, though perhaps of an unsound step: no other copy is due */
+    bool there;                 /* a faithful copy, though perhaps of an unsound step: no other copy is due */
 };
 
 struct due_place {
-    bool known;                 /* false: it did not answer */
+    bool known;                 /* false: the place could not be reached */
     const struct due_held *held;
     int n_held;
 };
 
-/* What there is. */
+/* The existing steps. */
 struct due_state {
-    const int64_t *step;        /* in the run's folder, ascending, none twice */
+    const int64_t *step;        /* in the run's folder, ascending, without duplicates */
     int n_steps;
-    int64_t latest;             /* what `latest` names, -1: nothing; a later one may still be written */
+    int64_t latest;             /* the step that `latest` names, -1 if none; a later step may still be being written */
     const struct due_place *place;     /* [rules->n_places] */
 };
 
 enum due_verb {
-    DUE_COPY,              /* the run's `step` to `place` as `form` */
-    DUE_FORGET,            /* `step` in `place` (DUE_RUN: in the run's folder) may go */
-    DUE_WAIT,              /* it may, once place `for_place` has verified it, or, its own place, newer ones */
+    DUE_COPY,              /* copy the run's `step` to `place` as `form` */
+    DUE_FORGET,            /* `step` in `place` (DUE_RUN: in the run's folder) may be removed */
+    DUE_WAIT,              /* may be removed once place `for_place` has verified it, or, if that is its own place,
+                            * newer steps */
 };
 enum { DUE_RUN = -1 };
 
@@ -51,7 +52,10 @@ struct due_action {
     enum backup_form form;
 };
 
-/* Copies first, by step, then by place; then what may be forgotten. Returns how many; caller frees *out. */
+/*
+ * Make the list of actions: copies first, by step, then by place; then the removals. Returns the number of actions;
+ * caller frees *out.
+ */
 int due_make(const struct rules *r, const struct due_state *st, struct due_action **out);
 
 #endif

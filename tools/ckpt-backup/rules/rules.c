@@ -1,5 +1,5 @@
 /*
- * rules.c - reading a rules file, line by line
+ * rules.c - read a rules file line by line
  */
 #include "tools/ckpt-backup/rules/rules.h"
 
@@ -12,9 +12,12 @@
 #include "libcommon/base/parse.h"
 
 enum { RULES_MAX_BYTES = 1 << 20, LIST_MAX_STEPS = 1 << 16 };
-static const int64_t STEP_MAX = INT64_C(1) << 53;      /* what a JSON number holds exactly */
+static const int64_t STEP_MAX = INT64_C(1) << 53;      /* the largest integer that a JSON number holds exactly */
 
-/* Where we are, for messages and for what a rule is about. */
+/*
+ * Parser state: the current line, for messages, and the rules read so far. The last place is the one that rules apply
+ * to.
+ */
 struct rules_reading {
     struct rules *rules;
     const char *path;
@@ -45,7 +48,7 @@ static int take_number(struct rules_reading *rd, const char *rule, const char *v
     return 0;
 }
 
-/* "31200,31259": added to what is picked already. */
+/* Parse "31200,31259" and add the steps to those already picked. */
 static int take_list(struct rules_reading *rd, const char *rule, char *value, struct rules_pick *p)
 {
     char *rest = value, *word;
@@ -197,7 +200,7 @@ static int take_rule(struct rules_reading *rd, const char *word, char *value)
     return unknown(rd, word);
 }
 
-/* Ends the line at a comment and before blanks; returns where it begins. */
+/* Cut off the line's comment and trailing blanks. Returns a pointer to its first non-blank character. */
 static char *trim(char *line)
 {
     size_t n;

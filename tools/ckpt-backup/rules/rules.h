@@ -1,22 +1,22 @@
 /*
  * rules.h - a rules file: which steps a run's folder and its backup places keep
  *
- * One rule a line, in the words of restic where it has them; '#' begins a comment. Rules before the first `place` are
- * about the run's own folder, those behind a `place` about that one:
+ * One rule per line, using restic's words where restic has them; '#' begins a comment. Rules before the first `place`
+ * apply to the run's own folder, those after a `place` to that place:
  *
- *     keep-last 20                    the newest 20 steps stay
- *     keep-every 1000                 so do those that 1000 divides,
- *     keep 31200,31259                and these
+ *     keep-last 20                    the newest 20 steps stay,
+ *     keep-every 1000                 also every multiple of 1000,
+ *     keep 31200,31259                and these two
  *     place /store/run                a folder, relative to that of the rules file, or REMOTE:PATH of rclone
- *     full-every 1000                 is given each of these steps whole,
- *     full 95000                      and this one
- *     weights-every 3000              without the optimizer, where it is not given whole
+ *     full-every 1000                 receives a whole copy of each of these steps,
+ *     full 95000                      and of this one
+ *     weights-every 3000              a copy without the optimizer, where no whole copy is due
  *     weights 4500
- *     tar                             what is whole is one .tar a step
- *     pack                            or packed, which is not beside tar
- *     keep 31200,31259                given whole, and stays
+ *     tar                             whole copies are one .tar per step
+ *     pack                            whole copies are packed; not together with tar
+ *     keep 31200,31259                receives a whole copy of these, which stay
  *
- * A folder without keep-last and keep-every keeps all.
+ * A folder without keep-last and keep-every keeps all steps.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_RULES_H
 #define SHARDKIT_CKPT_BACKUP_RULES_H
@@ -26,10 +26,10 @@
 
 #include "libcommon/base/err.h"
 
-/* In which form a step lies in a place. */
+/* The form in which a place stores a step. */
 enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_N };
 
-/* Steps: multiples of a number, and some by name. */
+/* A set of steps: the multiples of a number, and a list. */
 struct rules_pick {
     int64_t every;              /* 0: none */
     int64_t *step;
@@ -37,7 +37,7 @@ struct rules_pick {
 };
 
 struct rules_keep {
-    bool given;                 /* keep-last or keep-every; false: everything stays */
+    bool given;                 /* keep-last or keep-every was given; false: all steps stay */
     int64_t last;
     struct rules_pick pick;
 };
@@ -50,15 +50,18 @@ struct rules_place {
 };
 
 struct rules {
-    struct rules_keep keep;     /* of the run's own folder */
+    struct rules_keep keep;     /* rules of the run's own folder */
     struct rules_place *place;
     int n_places, cap_places;
 };
 
-/* ERR_SYS; ERR_USAGE with file and line for what is no rule. */
+/*
+ * Read a rules file. Returns -1 with ERR_SYS, or with ERR_USAGE, naming file and line, for a line that is not a valid
+ * rule.
+ */
 MUST_CHECK int rules_read(struct rules *r, const char *path, struct err *e);
 void rules_free(struct rules *r);
-/* Has a place's path the form REMOTE:PATH? "./a:b" is a folder. */
+/* Returns true if a place's path has the form REMOTE:PATH. "./a:b" is a folder. */
 bool rules_is_remote(const char *path);
 bool rules_picks(const struct rules_pick *p, int64_t step);
 
