@@ -1,5 +1,5 @@
 /*
- * model.c - one rank's stage: the memory of both passes, what is kept of a micro-batch, and where
+ * model.c - memory of one rank's stage: the buffers of both passes, and the data stored per micro-batch
  */
 #include <assert.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* ---- memory ---- */
 
-/* Next `bytes` of the pool; before there is one, only counts. */
+/* Allocate the next `bytes` of the pool. While there is no pool yet, only count them. */
 static void *take(struct model *m, int64_t bytes)
 {
     uint64_t at = m->used;
@@ -22,7 +22,10 @@ static void *take(struct model *m, int64_t bytes)
 static void *take_t(struct model *m, int64_t n) { return take(m, n * dtype_size(m->opts.t)); }
 static float *take_f(struct model *m, int64_t n) { return take(m, n * (int64_t)sizeof(float)); }
 
-/* What is recomputed has one place for all slots and blocks: `shared`. NULL: everything is the block's own. */
+/*
+ * Lay out the buffers of a block. Data that is recomputed uses the buffers in `shared`, which are the same for all
+ * slots and blocks. shared NULL: all buffers belong to the block.
+ */
 static void place_block(struct model *m, struct model_block *a, const struct model_block *shared)
 {
     const bool full = m->opts.recompute == RECOMPUTE_FULL;
@@ -63,7 +66,7 @@ static void place_head(struct model *m)
         m->head_grad = take(m, m->vocab * m->hidden * dtype_size(model_grad_dtype(m)));
 }
 
-/* The layout of all memory; run once to count and once to place. */
+/* Lay out all memory. It is called once to count the bytes and once to assign the addresses. */
 static void place(struct model *m)
 {
     const struct stage *g = m->stage;
@@ -78,7 +81,7 @@ static void place(struct model *m)
         for (int i = 0; i < g->n_blocks; i++)
             place_block(m, &s->block[i], m->opts.recompute == RECOMPUTE_NONE ? NULL : &shared);
         s->output = take_t(m, m->own_rows * m->hidden);
-        /* A stage without blocks hands on what it has. */
+        /* a stage without blocks passes its input on */
         if (g->n_blocks == 0)
             s->block[0].input = s->output;
         if (g->norm && !g->last)
@@ -109,9 +112,9 @@ static void place(struct model *m)
 }
 
 /*
- * Rows of a chunk of logits: the largest power of two that fits into 2.2 GB on a GPU. Each chunk
- * reads and writes the whole gradient of the head once more: with 512 rows and V = 250,880 that
- * took a tenth of a step of BLOOM-1b7, with 4096 a hundredth. A CPU's caches want less.
+ * Returns the number of rows of a chunk of logits: the largest power of two that fits into 2.2 GB on a GPU. Each
+ * chunk reads and writes the whole gradient of the head once more: with 512 rows and V = 250,880 that took a tenth of
+ * a step of BLOOM-1b7, with 4096 rows a hundredth. A CPU's caches need a smaller chunk.
  */
 static int64_t default_head_rows(const struct model *m)
 {
@@ -155,7 +158,7 @@ static void set_sizes(struct model *m)
     m->scratch_bytes = need;
 }
 
-/* Slope of one of n heads (docs/training.md 1.5). */
+/* Returns the ALiBi slope of one of n heads (docs/training.md 1.5). */
 static double alibi_slope(int head, int n_heads)
 {
     int c = 1;
@@ -166,8 +169,8 @@ static double alibi_slope(int head, int n_heads)
 }
 
 /*
- * ALiBi (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j, rounded to T as the
- * reference's bias tensor is. The rounding is visible: 1877.1 becomes 1880 in bf16.
+ * Compute the ALiBi biases (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j, rounded to T
+ * like the reference's bias tensor. The rounding is significant: 1877.1 becomes 1880 in bf16.
  */
 static void fill_bias(struct model *m)
 {
@@ -189,7 +192,7 @@ static void fill_bias(struct model *m)
     free(bias);
 }
 
-/* Own rows begin anywhere in a sample, so their positions are told. */
+/* Store the positions explicitly, because a rank's own rows may begin anywhere in a sample. */
 static void fill_positions(struct model *m)
 {
     int32_t *position = xmalloc((size_t)m->rows * sizeof *position);
@@ -221,7 +224,10 @@ int64_t model_boundary(const struct stage *g, const struct model_opts *o)
     return (int64_t)o->b * o->s / (o->sequence_parallel ? g->topo.tp : 1) * g->model.hidden;
 }
 
-/* Where tensor ranks' parts of a sum arrive (comm_share): room for all of one. */
+/*
+ * Returns the size of the buffer in which tensor ranks' parts of a sum arrive (comm_share): sufficient for all parts
+ * of one sum.
+ */
 static uint64_t sum_room(const struct model *m)
 {
     return align_up((uint64_t)(m->forward.part[0].rows * m->hidden * dtype_size(m->opts.t) / m->stage->topo.tp), 256);

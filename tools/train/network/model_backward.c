@@ -1,12 +1,12 @@
 /*
- * model_backward.c - recomputation, blocks and embedding, backward
+ * model_backward.c - recomputation, and backward pass of blocks and embedding
  *
- * The gradient of a product's input is made before that of its weights, so that its sum over tensor ranks
- * travels while the weights' gradient is computed.
+ * The gradient of a product's input is computed before that of its weights, so that its sum over tensor ranks is
+ * communicated while the weights' gradient is computed.
  */
 #include "tools/train/network/model_impl.h"
 
-/* Where backward() stands: the micro-batch, and the gradient of the residual stream. */
+/* The state of a backward pass: the micro-batch, and the gradient of the residual stream. */
 struct way {
     struct model *m;
     const struct micro_batch *mb;
@@ -14,7 +14,7 @@ struct way {
     struct dev_stream *s;
 };
 
-/* Make what was not kept: everything from LN1 on, or only the cheap outputs. */
+/* Recompute the data that was not stored: everything from LN1 on, or only the inexpensive outputs. */
 static int recompute(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
     struct model *m = f->m;
@@ -38,7 +38,10 @@ static int recompute(const struct way *f, int i, const struct model_block *a, st
     return 0;
 }
 
-/* *da [own_rows, hidden]: the gradient behind a site's dropout, f->grad itself when there is none. dbias: or NULL. */
+/*
+ * Compute *da [own_rows, hidden], the gradient of the input of a site's dropout. It is f->grad itself if there is no
+ * dropout. dbias may be NULL.
+ */
 static void dropout_rows(const struct way *f, int block, enum model_site where, void *dbias, void **da)
 {
     struct model *m = f->m;
@@ -56,7 +59,10 @@ static void dropout_rows(const struct way *f, int block, enum model_site where, 
     }
 }
 
-/* A LayerNorm of x [own_rows, hidden]; its dy [rows, hidden] is there in this rank's own rows, or is f->grad. */
+/*
+ * A LayerNorm of x [own_rows, hidden]. Its dy is either [rows, hidden] with valid values in this rank's own rows, or
+ * f->grad.
+ */
 struct norm {
     int block;
     enum role gamma, beta;
@@ -64,7 +70,7 @@ struct norm {
     const float *mean, *rstd;
 };
 
-/* d = LN'(dy), + d when `residual`. */
+/* Compute d = LN'(dy); add d to it if `residual`. */
 static void norm_rows(const struct way *f, const struct norm *n, const void *dy, bool residual)
 {
     struct model *m = f->m;
@@ -100,20 +106,22 @@ static int gather_wait(const struct way *f, struct err *e)
     return 0;
 }
 
-/* All rows of the micro-batch, once they are gathered. */
+/* Returns all rows of the micro-batch; they are valid once they are gathered. */
 static const void *all_rows(const struct model *m, const void *own)
 {
     return gathered_rows(m, &m->backward.part[0], own);
 }
 
-/* Both at once: *all gets them. */
+/* Start a gather and wait for it. *all receives the rows. */
 static int gather(const struct way *f, const void *own, const void **all, struct err *e)
 {
     *all = all_rows(f->m, own);
     return gather_start(f, own, e) < 0 ? -1 : gather_wait(f, e);
 }
 
-/* f->grad: in, the gradient of z = y + dropout(mlp + bias); out, that of y. */
+/*
+ * Backward pass of the MLP. f->grad is the gradient of z = y + dropout(mlp + bias) on input, and that of y on return.
+ */
 static int mlp_back(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
     struct model *m = f->m;
@@ -151,7 +159,10 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
     return 0;
 }
 
-/* f->grad: in, the gradient of y = x + dropout(attention + bias); out, that of x. */
+/*
+ * Backward pass of attention. f->grad is the gradient of y = x + dropout(attention + bias) on input, and that of x on
+ * return.
+ */
 static int attention_back(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
     struct model *m = f->m;
@@ -240,7 +251,7 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
     return 0;
 }
 
-/* The head's own gradient is what the stage before gets. */
+/* Backward pass of a stage that has only the head: the head's own gradient is passed to the previous stage. */
 static void lone_head_back(const struct way *f)
 {
     struct model *m = f->m;

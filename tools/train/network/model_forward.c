@@ -1,10 +1,12 @@
-/* model_forward.c - embedding and transformer blocks, forward */
+/*
+ * model_forward.c - forward pass of embedding and transformer blocks
+ */
 #include <math.h>
 
 #include "libcommon/base/hash.h"
 #include "tools/train/network/model_impl.h"
 
-#define EMBED_NORM_EPS 1e-5f            /* fixed: --layernorm-epsilon is not for this one (docs/training.md 1) */
+#define EMBED_NORM_EPS 1e-5f  /* fixed: --layernorm-epsilon does not apply to this LayerNorm (docs/training.md 1) */
 
 struct kernel_dropout model_dropout(const struct model *m, const struct micro_batch *mb, int block,
                                     enum model_site where, int64_t row)
@@ -42,9 +44,9 @@ struct kernel_attention model_attention(const struct model *m, const struct micr
 /* ---- blocks ---- */
 
 /*
- * A pass over blocks. A phase is half a block: attention (even numbers) or MLP (odd ones). Of each part,
- * prepare() makes the phase's input: the sum that ended the phase before, residual and LayerNorm; front() goes
- * on to the input of the last product, and back() is that product, whose sum then travels.
+ * A pass over blocks. A phase is half a block: attention (even numbers) or MLP (odd numbers). For each part,
+ * prepare() computes the input of the phase: the sum that ended the previous phase, residual and LayerNorm. front()
+ * continues up to the input of the last product. back() computes that product and starts its sum.
  */
 struct pass {
     struct model *m;
@@ -53,7 +55,10 @@ struct pass {
     struct dev_stream *s;
 };
 
-/* What follows block i: residual and the next LayerNorm in one pass, into the next block or behind the stage. */
+/*
+ * Compute what follows block i: residual and the next LayerNorm in one pass, for the next block or for the output of
+ * the stage.
+ */
 static void after_block(struct pass *f, int i, const struct model_part *p)
 {
     struct model *m = f->m;
@@ -101,7 +106,7 @@ static void after_attention(struct pass *f, int i, const struct model_part *p)
     }, m->opts.t, f->s);
 }
 
-/* The first LayerNorm of a block that no other comes before. */
+/* The first LayerNorm of the first block, which no other block precedes. */
 static void norm1(struct pass *f, int i, const struct model_part *p)
 {
     struct model *m = f->m;
@@ -123,7 +128,7 @@ static int prepare(struct pass *f, int phase, int first, int part, struct err *e
 
     if (phase > first && model_sum_wait(m, part, f->s, e) < 0)
         return -1;
-    /* The LayerNorm behind a block is the next one's, or the final one. */
+    /* The LayerNorm after a block belongs to the next block, or is the final one. */
     if (phase % 2 == 0 && weights_ready(m, m->stage->first_block + i, f->s, e) < 0)
         return -1;
     if (phase == first)
@@ -187,8 +192,9 @@ static int back(struct pass *f, int phase, int part, struct err *e)
 }
 
 /*
- * Phases first .. last of all parts, and the input of what follows the last. A part's sum has the time of the other
- * part's front() to travel, its gather the time of the other's back(): the next part is prepared between the two.
+ * Run phases first .. last of all parts, and prepare the input of what follows the last. A part's sum is communicated
+ * during the other part's front(), and its gather during the other part's back(), because the next part is prepared
+ * between the two.
  */
 static int phases(struct pass *f, int first, int last, struct err *e)
 {
@@ -223,7 +229,7 @@ int model_recompute_block(struct model *m, int block, const struct model_block *
 
 /* ---- embedding ---- */
 
-/* Word rows summed over tensor ranks, into own rows x [own_rows, hidden]. */
+/* Look up the word embeddings, sum them over tensor ranks, and store own rows in x [own_rows, hidden]. */
 static int look_up(struct model *m, void *x, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
     const struct model_cut *c = &m->backward;
@@ -241,7 +247,7 @@ static int look_up(struct model *m, void *x, const struct micro_batch *mb, struc
     return 0;
 }
 
-/* x of the first block: word rows, LayerNorm, positions, dropout. */
+/* Compute the input of the first block: word embeddings, LayerNorm, positions, dropout. */
 static int embedding(struct model *m, struct model_slot *sl, const struct micro_batch *mb, struct dev_stream *s,
                      struct err *e)
 {
@@ -271,7 +277,7 @@ static int embedding(struct model *m, struct model_slot *sl, const struct micro_
     return 0;
 }
 
-/* A last stage without blocks: what came in has gone through the final LayerNorm. */
+/* Forward pass of a last stage without blocks: its input has already passed the final LayerNorm. */
 static int lone_head(struct model *m, const struct model_slot *sl, struct dev_stream *s, struct err *e)
 {
     if (weights_ready(m, (int)m->stage->model.n_layers, s, e) < 0)

@@ -1,9 +1,9 @@
 /*
  * model_head.c - logits, loss, and the gradients of both
  *
- * Rows are worked on in chunks. Of each chunk the tensor ranks exchange three numbers a
- * row (maximum, sum of exponentials, the target's logit), in place of the reference's
- * three reductions; everybody then knows the same loss, to the bit.
+ * Rows are processed in chunks. For each chunk the tensor ranks exchange three numbers per row (maximum, sum of
+ * exponentials, the target's logit) instead of the reference's three reductions. All ranks then have the same loss,
+ * bit by bit.
  */
 #include "tools/train/network/model_impl.h"
 
@@ -44,7 +44,7 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     return 0;
 }
 
-/* All tensor ranks see all rows. */
+/* Gather all rows on all tensor ranks. */
 static int gather_fin(struct model *m, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < m->forward.n && m->opts.sequence_parallel; i++) {

@@ -1,13 +1,13 @@
 /*
- * model_tensor.c - tensor parallelism: who holds which rows, sums and gathers
+ * model_tensor.c - tensor parallelism: distribution of rows, sums and gathers
  *
- * A block costs two sums over tensor ranks each way. On a GPU the forward pass works on
- * two halves of the samples in turn, so that the sums of one half travel while the other is computed; the
- * backward pass needs no halves, as the weights' gradients do not wait for a sum.
+ * A block costs two sums over tensor ranks in each direction. If possible, the forward pass processes two halves of
+ * the samples alternately, so that the sums of one half are communicated while the other half is computed. The
+ * backward pass does not need halves, because the weights' gradients do not depend on a sum.
  *
- * Sequence parallelism (Korthikanti et al. 2022) keeps the residual stream, and all that is done on it row by
- * row, split over the tensor ranks: a sum becomes a reduce-scatter, and rows are gathered before each product.
- * The bytes that travel are the same; activations between the products take 1 / tp of the memory.
+ * Sequence parallelism (Korthikanti et al. 2022) splits the residual stream, and all operations on its single rows,
+ * over the tensor ranks: a sum becomes a reduce-scatter, and rows are gathered before each product. The number of
+ * bytes communicated is the same; activations between the products need 1 / tp of the memory.
  */
 #include "tools/train/network/model_impl.h"
 
@@ -35,7 +35,7 @@ void model_cut_rows(struct model *m)
     const int n = m->stage->topo.tp > 1 && m->opts.b % MAX_PARTS == 0 ? MAX_PARTS : 1;
 
     m->forward = cut_of(m, n);
-    /* Own rows must be the same ones both ways. */
+    /* both passes must have the same own rows */
     m->backward = m->opts.sequence_parallel ? m->forward : cut_of(m, 1);
     m->own_rows = m->opts.sequence_parallel ? m->rows / m->stage->topo.tp : m->rows;
 }
@@ -92,7 +92,10 @@ int model_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *
     return comm_wait(&m->gather_req[i], s, e);
 }
 
-/* Copies lie between the split weights of a block in a few runs: one sum each. */
+/*
+ * Replicated parameters are stored between the split weights of a block in a few contiguous runs, so there is one sum
+ * per run.
+ */
 int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = m->stage;

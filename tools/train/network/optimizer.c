@@ -1,4 +1,6 @@
-/* optimizer.c - reduce, norm, clip, AdamW, gather */
+/*
+ * optimizer.c - reduce, norm, clip, AdamW, gather
+ */
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
@@ -6,7 +8,7 @@
 
 #include "tools/train/network/optimizer.h"
 
-/* Where a bucket's gradients are in their step. */
+/* The state of a bucket's gradients within a step. */
 enum reduction { LOCAL, UNDER_WAY, AVERAGED };
 
 struct optimizer {
@@ -16,27 +18,31 @@ struct optimizer {
     struct optimizer_groups c;
     struct optimizer_opts o;
     char *pool;
-    enum dtype grads;           /* of the flat buffer of gradients, and of the next */
-    void *grad;                 /* [shard_n] averaged gradients of what this rank owns; DP 1: the flat buffer itself */
-    uint16_t *wire;             /* gradients as they travel where they are rounded for it; see wire_elems() */
-    int64_t block_wire;         /* elements of it that one block's bucket takes */
+    enum dtype grads;           /* type of the flat gradient buffer and of `grad` */
+    void *grad;  /* [shard_n] averaged gradients of the elements that this rank owns; DP 1: the flat buffer itself */
+    uint16_t *wire;             /* buffer for gradients that are rounded before they are sent; see wire_elems() */
+    int64_t block_wire;         /* number of its elements that the bucket of one block uses */
     double *sums;               /* [n_ids] sum of squares of each parameter of the model */
-    struct kernel_runs *counted;        /* what this rank adds to a norm: each element once in the whole model */
-    struct kernel_runs **updated;       /* [n_buckets] what AdamW works on */
+    /* this rank's contribution to a norm: each element is counted once in the whole model */
+    struct kernel_runs *counted;
+    struct kernel_runs **updated;       /* [n_buckets] the runs that AdamW processes */
     struct kernel_adamw *step;
-    double *host_sums;          /* [n_ids + 1]: these, and what travels with them */
+    double *host_sums;          /* [n_ids + 1]: the sums, and the number that is reduced together with them */
     enum reduction *reduction;  /* [n_buckets] */
-    struct comm_req **reducing, **gathering;    /* [n_buckets] what is on its way beside the passes */
+    struct comm_req **reducing, **gathering;    /* [n_buckets] operations in progress during the passes */
     void (*gate)(void *ctx, int bucket);        /* may be NULL */
     void *gate_ctx;
-    int not_ready;              /* buckets 0 .. not_ready may lack weights of other ranks */
+    int not_ready;              /* buckets 0 .. not_ready may still lack weights of other ranks */
 };
 
 static enum dtype grad_dtype(const struct optimizer_opts *o) { return o->grad_t ? o->t : DTYPE_F32; }
-/* Are gradients rounded to travel? Else they do so as they are. */
+/* Returns true if gradients are rounded before they are sent. */
 static bool rounds(const struct optimizer_opts *o) { return o->reduce != grad_dtype(o); }
 
-/* A bucket as it travels and this rank's part of the sum: the most that blocks' buckets take, or all others. */
+/*
+ * Returns the largest number of elements that a bucket of a block, or any other bucket, needs: the bucket as it is
+ * sent, and this rank's part of the sum.
+ */
 static int64_t largest_wire(const struct stage *g, bool blocks)
 {
     int64_t n = 0;
@@ -47,7 +53,10 @@ static int64_t largest_wire(const struct stage *g, bool blocks)
     return g->topo.dp > 1 ? n + n / g->topo.dp : n;
 }
 
-/* With the overlap two blocks' buckets are on their way at once; the others travel later, in the same place. */
+/*
+ * Returns the number of elements of the wire buffer. With overlap, the buckets of two blocks are in progress at once;
+ * the other buckets are sent later in the same memory.
+ */
 static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o)
 {
     const uint64_t block = (uint64_t)largest_wire(g, true), other = (uint64_t)largest_wire(g, false);
@@ -57,7 +66,10 @@ static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o
     return max_u64(other, g->topo.dp > 1 && o->overlap_reduce ? 2 * block : block);
 }
 
-/* Where other ranks' parts of a sum arrive (comm_share): a bucket's part, or pieces of what keeps a link busy. */
+/*
+ * Returns the size of the buffer in which other ranks' parts of a sum arrive (comm_share): the part of a bucket, or
+ * pieces large enough to keep a link busy.
+ */
 static uint64_t sum_room(const struct stage *g, const struct optimizer_opts *o)
 {
     uint64_t part = 0;
@@ -72,7 +84,7 @@ static uint64_t grad_bytes(const struct stage *g, const struct optimizer_opts *o
     return g->topo.dp > 1 ? align_up((uint64_t)(g->shard_n * dtype_size(grad_dtype(o))), 256) : 0;
 }
 
-/* Of the pool; the lists of runs are small. */
+/* Returns the size of the pool. The lists of runs are small and not included. */
 static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
     return grad_bytes(g, o) + align_up(wire_elems(g, o) * 2, 256) + align_up((uint64_t)g->n_ids * 8, 256) + 256;
@@ -172,13 +184,13 @@ void optimizer_free(struct optimizer *p)
     free(p);
 }
 
-/* Element `at` of a buffer of gradients. */
+/* Returns the address of element `at` of a gradient buffer. */
 static void *element(const struct optimizer *p, void *grads, int64_t at)
 {
     return (char *)grads + at * dtype_size(p->grads);
 }
 
-/* Both uses of the word embedding: in the first stage's rows and in the head. */
+/* Add the gradients of both uses of the word embedding: at the input of the first stage and in the head. */
 static int add_tied(struct optimizer *p, const void *head_grad, struct dev_stream *s, struct err *e)
 {
     const struct stage_param *word = stage_get(p->g, -1, ROLE_WORD);
@@ -191,7 +203,7 @@ static int add_tied(struct optimizer *p, const void *head_grad, struct dev_strea
     return comm_all_reduce(p->c.tied, &(struct comm_data){ grad, grad, word->n, p->grads, COMM_SUM }, s, e);
 }
 
-/* Where bucket i travels: blocks' in turn in two places. */
+/* Returns the wire buffer of bucket i: the buckets of blocks use two buffers alternately. */
 static uint16_t *wire_of(const struct optimizer *p, int i)
 {
     const bool second = p->o.overlap_reduce && p->g->topo.dp > 1 && p->g->bucket[i].block >= 0 && i % 2;
@@ -199,7 +211,7 @@ static uint16_t *wire_of(const struct optimizer *p, int i)
     return p->wire + (second ? p->block_wire : 0);
 }
 
-/* fp32 gradients of bucket i as they would be had they travelled in 16 bits. */
+/* Round the fp32 gradients of bucket i as sending them in 16 bits would. */
 static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct dev_stream *s)
 {
     uint16_t *wire = wire_of(p, i);
@@ -208,7 +220,10 @@ static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct de
     p->k->cast(x, DTYPE_F32, wire, p->o.reduce, n, s);
 }
 
-/* Begin: this rank's part of the sum of bucket i over data-parallel ranks, in the wire or in p->grad. */
+/*
+ * Start reducing bucket i over data-parallel ranks. This rank's part of the sum is stored in the wire buffer or in
+ * p->grad.
+ */
 static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
@@ -217,7 +232,7 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
     uint16_t *wire = wire_of(p, i);
 
     p->reduction[i] = UNDER_WAY;
-    /* fp16 is divided first, as in the reference: sums may be out of range where their average is not. */
+    /* fp16 is divided before the sum, as in the reference: a sum may be out of range when the average is not. */
     if (p->o.grad_t)
         p->k->scale(in, 1.0f / (float)p->g->topo.dp, b->n, p->grads, s);
     if (rounds(&p->o)) {
@@ -229,7 +244,7 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
                                      &p->reducing[i], e);
 }
 
-/* The average, in p->grad, of what reduce() has begun; nothing to do for buckets in another state. */
+/* Complete what reduce() has started, and store the average in p->grad. Does nothing for buckets in another state. */
 static int average(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
@@ -247,7 +262,10 @@ static int average(struct optimizer *p, int i, struct dev_stream *s, struct err 
     if (rounds(&p->o))
         p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, p->o.reduce, own, s);
     p->k->scale(out, 1.0f / (float)dp, own, DTYPE_F32, s);
-    /* The reference divides in 16 bits; in bf16 a power of two only changes the exponent. */
+    /*
+     * The reference divides in 16 bits. In bf16, dividing by a power of two changes only the exponent, so no rounding
+     * is needed.
+     */
     if (rounds(&p->o) && (dp & (dp - 1) || p->o.reduce == DTYPE_F16))
         round_part(p, i, out, own, s);
     return 0;
@@ -262,13 +280,13 @@ int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struc
         return 0;
     while (p->g->bucket[i].block != block)
         i++;
-    /* Rounded it travels where the bucket before the last one did. */
+    /* A rounded bucket uses the buffer of the bucket before the previous one, which must be complete. */
     if (rounds(&p->o) && i >= 2 && average(p, i - 2, s, e) < 0)
         return -1;
     return reduce(p, i, s, e);
 }
 
-/* What is not reduced yet, then averages of all buckets. */
+/* Reduce the remaining buckets, and average all of them. */
 static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_buckets;
@@ -276,7 +294,7 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     for (int i = 0; i < n && !rounds(&p->o); i++)
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-    /* Blocks first: the others were begun last, or travel where blocks do. */
+    /* Average the blocks first: the other buckets were started last, or use the same buffers as blocks. */
     for (int i = 0; i < n; i++)
         if (p->g->bucket[i].block >= 0 && average(p, i, s, e) < 0)
             return -1;
@@ -290,21 +308,21 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* One rank has all gradients: they only get the rounding that travelling would give them. */
+/* With one data-parallel rank, the gradients are complete and only need the rounding that sending would cause. */
 static void round_all(struct optimizer *p, struct dev_stream *s)
 {
     for (int i = 0; i < p->g->n_buckets && rounds(&p->o); i++)
         round_part(p, i, element(p, p->grad, p->g->bucket[i].shard_at), p->g->bucket[i].n, s);
 }
 
-/* What is squared and summed */
+/* The numbers to be squared and summed. */
 struct squares {
-    const void *x;              /* shard-shaped */
+    const void *x;              /* has the layout of the shard */
     enum dtype t;
-    double *also;               /* read once all that is queued is done, and becomes its sum over all ranks; or NULL */
+    double *also;  /* read after all queued work is done, and replaced with its sum over all ranks; or NULL */
 };
 
-/* Sum of squares over the whole model, on every rank; each element of each parameter once. */
+/* Compute the sum of squares over the whole model, on every rank, counting each element of each parameter once. */
 static int sum_squares(struct optimizer *p, const struct squares *of, double *sum, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_ids;
@@ -319,7 +337,10 @@ static int sum_squares(struct optimizer *p, const struct squares *of, double *su
     if (p->k->dev->check(e) < 0)
         return -1;
     p->host_sums[n] = also ? *also : 0;
-    /* On the host, where sums go in the ranks' order: so the norm is the same for every cut of the pipeline. */
+    /*
+     * The sum is computed on the host, in the order of the ranks, so the norm is the same for every partition of the
+     * pipeline.
+     */
     if (comm_host_all_reduce(p->c.world, p->host_sums, n + 1, DTYPE_F64, COMM_SUM, e) < 0)
         return -1;
     *sum = 0;
@@ -340,7 +361,7 @@ int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *
     return 0;
 }
 
-/* Begin: bucket i's weights from all data-parallel ranks. */
+/* Start gathering the weights of bucket i from all data-parallel ranks. */
 static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
@@ -354,7 +375,7 @@ static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *
                                  &p->gathering[i], e);
 }
 
-/* What gradients are multiplied by: unscaling and clipping in one factor (docs/training.md 3.4, 3.6). */
+/* Returns the factor by which gradients are multiplied: unscaling and clipping combined (docs/training.md 3.4, 3.6). */
 static double factor_of(const struct optimizer *p, const struct optimizer_update *u)
 {
     const double clip = p->o.clip / (u->norm / u->scale + 1e-6);
@@ -368,7 +389,7 @@ void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), vo
     p->gate_ctx = ctx;
 }
 
-/* Bucket by bucket in the order in which the next forward pass reads them: from the last to the first. */
+/* Buckets are updated from the last to the first, the order in which the next forward pass reads them. */
 int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = p->g;
@@ -378,7 +399,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
         .c2 = (float)(1 - pow((double)p->o.beta2, (double)u->t)), .grad_scale = (float)factor_of(p, u),
     };
 
-    assert(p->not_ready < 0);           /* this step's forward pass has read all weights */
+    assert(p->not_ready < 0);           /* the forward pass of this step has read all weights */
     p->k->dev->copy(p->step, &step, sizeof step, s);
     for (int i = g->n_buckets - 1; i >= 0; i--) {
         if (p->gate)
@@ -394,7 +415,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
     return p->o.overlap_gather ? 0 : optimizer_settle_weights(p, s, e);
 }
 
-/* The first place of the model (model.h) that reads weights of bucket i. */
+/* Returns the first place of the model (model.h) that reads weights of bucket i. */
 static int place_of(const struct stage *g, int i)
 {
     if (g->bucket[i].block >= 0)

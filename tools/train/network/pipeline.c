@@ -1,5 +1,5 @@
 /*
- * pipeline.c - the 1F1B schedule over comm.h
+ * pipeline.c - the 1F1B schedule on top of comm.h
  */
 #include <stdlib.h>
 
@@ -8,10 +8,10 @@
 struct pipeline {
     struct pipeline_parts of;
     struct model_opts opts;
-    int64_t n_elems;                    /* of a boundary tensor */
+    int64_t n_elems;                    /* number of elements of a boundary tensor */
     struct micro_batch *batch;          /* [slots] */
-    struct comm_req **output_sent;      /* [slots] outputs on their way */
-    void *grad[2];                      /* gradients at the boundary: one on its way, one in work */
+    struct comm_req **output_sent;      /* [slots] sends of outputs in progress */
+    void *grad[2];                      /* boundary gradients: one is being sent while the other is computed */
     struct comm_req *grad_sent[2];
     int64_t step;
 };
@@ -77,7 +77,7 @@ static int forward(struct pipeline *p, int i, int n, bool training, struct dev_s
     struct micro_batch *mb = &p->batch[slot];
 
     watch_phase(p->of.watch, training ? "forward" : "evaluation", p->step, i);
-    /* The slot's last output must have left before it is written over. */
+    /* The slot's previous output must have been sent before it is overwritten. */
     if (comm_wait(&p->output_sent[slot], s, e) < 0 || p->of.get(p->of.ctx, i, slot, mb, e) < 0)
         return -1;
     mb->training = training;
@@ -112,7 +112,7 @@ static int backward(struct pipeline *p, int i, struct dev_stream *s, struct err 
                            p->of.stage->pp - 1, s, &p->grad_sent[side], e);
 }
 
-/* Everything that was sent has arrived. */
+/* Wait until all sends are complete. */
 static int settle(struct pipeline *p, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < p->opts.n_slots; i++)

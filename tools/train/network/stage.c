@@ -1,14 +1,19 @@
-/* stage.c - which parameters a rank holds, and the order they lie in */
+/*
+ * stage.c - determine the parameters of a rank and their order
+ */
 #include <assert.h>
 #include <string.h>
 
 #include "tools/train/network/stage.h"
 
-/* Blocks are numbered from 3 in names; the final LayerNorm comes after a gap of 1 (docs/training.md 1.9). */
+/*
+ * In names, blocks are numbered from 3, and the final LayerNorm has a number that leaves a gap of 1 (docs/training.md
+ * 1.9).
+ */
 enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
 
-/* The same number in every topology: embedding, blocks, final LayerNorm. */
+/* Returns the index of a parameter, the same in every topology: embedding, blocks, final LayerNorm. */
 static int id_of(const struct model_config *m, enum role r, int block)
 {
     if (block >= 0)
@@ -67,7 +72,7 @@ static void end_bucket(struct stage *s, int block)
     s->n_buckets++;
 }
 
-/* The embedding's parameters; on the last of several stages they are copies for the head. */
+/* Add the embedding's parameters; on the last of several stages they are copies for the head. */
 static void add_embedding(struct stage *s, bool copy)
 {
     const bool positions = !strcmp(s->model.position, "absolute");
@@ -86,7 +91,7 @@ static void add_embedding(struct stage *s, bool copy)
     }
 }
 
-/* Where buckets' shares and parameters overlap. */
+/* Compute the intersections of a rank's parts of buckets with parameters. */
 struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n)
 {
     struct stage_run *run = arena_alloc(a, (size_t)(s->n_params + s->n_buckets) * sizeof *run);

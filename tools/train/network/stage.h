@@ -1,13 +1,12 @@
 /*
- * stage.h - what one rank holds of the model: its parameters, and where they lie in memory
+ * stage.h - the part of the model that one rank holds: its parameters, and their layout in memory
  *
- * A stage is a run of transformer blocks, with the embedding in front on the first stage
- * and the final LayerNorm and the head behind on the last. Weights (T) and gradients
- * of a stage are flat buffers with the same offsets, in the order in which the backward pass
- * finishes them, cut into buckets that data parallelism reduces one by one. Every data-
- * parallel rank owns an equal part of each bucket: of that part it holds masters and moments
- * (its shard), laid end to end. Where files put the same elements is the checkpoint's
- * business (checkpoint/), for memory and files are cut for different ends.
+ * A stage is a run of transformer blocks. The first stage also has the embedding at the beginning, the last one the
+ * final LayerNorm and the head at the end. Weights (T) and gradients of a stage are flat buffers with the same
+ * offsets. The parameters are in the order in which the backward pass finishes them, divided into buckets that data
+ * parallelism reduces one by one. Every data-parallel rank owns an equal part of each bucket; it holds the masters
+ * and moments of these parts (its shard), stored contiguously. The position of the same elements in files is defined
+ * elsewhere (checkpoint/), because memory and files are divided for different purposes.
  *
  *   flat     | bucket 0: final norm, (tied copy) | bucket 1: last block | ... | embedding |
  *   owned    |    d=0    |    d=1                |  d=0   |   d=1       | ... | d=0 | d=1 |
@@ -23,39 +22,39 @@
 #include "libcommon/model/topology.h"
 
 /*
- * Elements. Parameters begin at multiples of it, and every bucket divides by dp times it: shards stay aligned for
- * vector code and whole cache lines.
+ * A number of elements. Parameters begin at multiples of it, and the size of every bucket is a multiple of dp times
+ * it. Shards therefore stay aligned for vector code and consist of whole cache lines.
  */
 enum { STAGE_ALIGN = 32 };
 
-/* One parameter as this rank holds it: its tensor-parallel slice. */
+/* One parameter as this rank holds it, which is its tensor-parallel slice. */
 struct stage_param {
-    const char *name;           /* canonical, blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
+    const char *name;           /* canonical name, with blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
     enum role role;
-    int block;                  /* 0-based in the model; -1 outside blocks */
-    int id;                     /* among the model's parameters, in every topology alike; a tied copy: the original's */
+    int block;                  /* 0-based in the model; -1: outside of blocks */
+    int id;  /* index among the model's parameters, the same in every topology; a tied copy has the original's */
     bool tied_copy;             /* the last stage's copy of the embedding (PP > 1) */
-    bool untrained;             /* the last stage's position table (GPT-2, PP > 1): only decays */
+    bool untrained;  /* the last stage's position table (GPT-2, PP > 1), to which only weight decay applies */
     bool decays;                /* weight decay applies */
-    bool split;                 /* tensor ranks hold different slices; false: equal copies */
+    bool split;                 /* true: tensor ranks hold different slices; false: they hold equal copies */
     enum merge_rule merge;
     int ndim;
-    int64_t shape[2], slice[2]; /* merged (V padded rows included), and of one tensor rank */
-    int64_t n;                  /* elements of the slice */
-    int64_t at;                 /* its first element in the flat buffers */
+    int64_t shape[2], slice[2]; /* of the merged tensor (V includes padding rows), and of one tensor rank's slice */
+    int64_t n;                  /* number of elements of the slice */
+    int64_t at;                 /* index of its first element in the flat buffers */
 };
 
 struct stage_bucket {
-    int64_t at, n;              /* elements of the flat buffers; n is a multiple of dp * 32 */
-    int64_t shard_at;           /* where this rank's n / dp elements begin in its shard */
-    int block;                  /* the block whose backward pass completes it; -1: the end of the micro-batch */
+    int64_t at, n;              /* in elements of the flat buffers; n is a multiple of dp * 32 */
+    int64_t shard_at;           /* position of this rank's n / dp elements in its shard */
+    int block;  /* the block whose backward pass completes the bucket; -1: complete at the end of the micro-batch */
 };
 
-/* A run of one parameter's slice that this rank owns. */
+/* A contiguous part of one parameter's slice that this rank owns. */
 struct stage_run {
-    int param;                  /* in stage->param */
-    int64_t from, n;            /* elements of the slice, row-major */
-    int64_t shard_at;           /* in the shard */
+    int param;                  /* index in stage->param */
+    int64_t from, n;            /* elements of the slice, in row-major order */
+    int64_t shard_at;           /* position in the shard */
 };
 
 struct stage {
@@ -64,36 +63,45 @@ struct stage {
     int pp, dp, tp;             /* this rank's coordinates */
     struct model_config model;
     int first_block, n_blocks;
-    bool first, last;           /* holds the embedding; holds the head */
-    bool norm;                  /* holds the final norm: the last stage that has blocks */
-    int n_ids;                  /* parameters of the whole model */
+    bool first, last;           /* first: the stage has the embedding; last: the stage has the head */
+    bool norm;                  /* the stage has the final norm: it is the last one with blocks */
+    int n_ids;                  /* number of parameters of the whole model */
     int n_params;
     struct stage_param *param;
-    int (*by_role)[ROLE_N];     /* [n_blocks + 1]: numbers in param of each block's parameters, the last row those
-                                 * outside blocks; -1 where there is none */
+    /*
+     * [n_blocks + 1]: indices in param of each block's parameters; the last row is for those outside of blocks; -1:
+     * the stage has no such parameter
+     */
+    int (*by_role)[ROLE_N];
     int n_buckets;
     struct stage_bucket *bucket;
-    int64_t flat_n;             /* elements of the flat buffers */
-    int64_t shard_n;            /* elements of this rank's shard */
+    int64_t flat_n;             /* number of elements of the flat buffers */
+    int64_t shard_n;            /* number of elements of this rank's shard */
     int n_runs;
-    struct stage_run *run;      /* ascending in shard_at; gaps are padding */
+    struct stage_run *run;      /* in ascending order of shard_at; gaps are padding */
 };
 
 /*
- * The share of rank (pp, dp, tp) when blocks[i] transformer blocks are on stage i; the first may have none, and the
- * last. The sizes must divide (options_check has seen to it); asserts otherwise.
+ * Create the stage of rank (pp, dp, tp), where stage i has blocks[i] transformer blocks. Only the first and the last
+ * stage may have none. The sizes must be divisible as options_check() ensures; otherwise an assertion fails.
  */
 struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks);
-void stage_free(struct stage *s);                       /* NULL is fine */
-/* What data-parallel rank `dp` owns of each parameter, as run[] has it of this rank; *n of them, in the arena. */
+void stage_free(struct stage *s);                       /* NULL is allowed */
+/*
+ * Returns the runs that data-parallel rank `dp` owns, in the form of run[]. *n receives their number. They are
+ * allocated in the arena.
+ */
 struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n);
-/* The parameter of a role; block 0 is the stage's first, -1 for those outside blocks. NULL: none here. */
+/*
+ * Returns the parameter of a role. block 0 is the stage's first block, -1 selects parameters outside of blocks.
+ * Returns NULL if the stage has none.
+ */
 const struct stage_param *stage_get(const struct stage *s, int block, enum role r);
 
 /* The buffers of one rank, in device memory. */
 struct stage_state {
     void *weights;              /* T [flat_n] */
-    void *grads;                /* [flat_n] fp32, or T (model_opts.grad_t) */
+    void *grads;                /* [flat_n] fp32, or T if model_opts.grad_t */
     float *master, *exp_avg, *exp_avg_sq;       /* fp32 [shard_n] */
 };
 
