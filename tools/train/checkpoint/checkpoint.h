@@ -1,26 +1,26 @@
 /*
- * checkpoint.h - how training begins from a checkpoint, and leaves one behind
+ * checkpoint.h - load and save checkpoints of a training run
  *
- * Loading takes any layout and any topology (layout.h's sources): every rank opens the
- * checkpoint itself, reads tables, then fills its own share. Saving writes the DeepSpeed
- * layout of the running topology, asynchronously, through the rank's writer process
- * (writer.h). Order of calls in a run:
+ * Loading accepts any layout and any topology (layout.h's sources): every rank opens the checkpoint itself, reads
+ * tables, then fills its own share. Saving writes the DeepSpeed layout of the running topology, asynchronously,
+ * through the rank's writer process (writer.h). Order of calls in a run:
  *
- *   main      writer_start()                      first of all
- *   rank 0    checkpoint_clean(save dir)          leftovers of killed runs
+ *   main      writer_start()                      before anything else
+ *   rank 0    checkpoint_clean(save dir)          remove remains of killed runs
  *   barrier
  *   all       checkpoint_open()                   -> 0: from scratch; 1: checkpoint_info()
  *             options, stage_new() ...
  *   all       checkpoint_saver_begin()
  *   all       checkpoint_load()
- *   all       checkpoint_saver_new()              takes what must be carried on from the open
- *   all       checkpoint_close()                  checkpoint; after it args, info are gone
+ *   all       checkpoint_saver_new()              copies what must be carried over from the open
+ *   all       checkpoint_close()                  checkpoint; after it args, info are invalid
  *   loop      checkpoint_save() ... checkpoint_save_release() ... checkpoint_save_poll()
  *   exit      checkpoint_save_wait(), checkpoint_saver_free(), writer_end()
  *
- * Nothing here prints: notes and warnings for the user go to a report; the same rank-
- * independent ones on every rank, so rank 0's are enough (those about this rank's share say so).
- * Threads: the main thread makes all calls; checkpoint_load() reads with several of its own, a saver copies with one.
+ * These functions print nothing. Notes and warnings for the user are added to a report. Those that do not depend on
+ * the rank are the same on every rank, so printing rank 0's is sufficient; those about a rank's share say so.
+ * Threads: the main thread makes all calls. checkpoint_load() reads with several threads of its own, a saver copies
+ * with one.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_H
 #define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_H
@@ -37,23 +37,23 @@
 
 struct comm;
 
-/* ---- what is there ---- */
+/* ---- opening ---- */
 
 struct checkpoint_from {
     const char *dir;            /* --load: a folder with `latest`, or a tag folder itself */
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
-    bool force;                 /* with it: although `latest` is newer */
-    const char *model;          /* --model: prefix of one of several models; NULL */
-    bool accept_mismatch;       /* files of different saves or ranks are a warning */
-    int64_t heads;              /* --num-attention-heads, 0: not given; some files do not say */
-    int threads;                /* for opening files; 0 = 16 */
+    bool force;                 /* --force, with --universal-checkpoint: use it although `latest` is newer */
+    const char *model;          /* --model: prefix that selects one of several models; or NULL */
+    bool accept_mismatch;       /* report files of different saves or ranks only as a warning */
+    int64_t heads;              /* --num-attention-heads, 0: not given; some files do not contain it */
+    int threads;                /* number of threads for opening files; 0 = 16 */
 };
 
-/* The state of Megatron's AnnealingLR, by its own key names. */
+/* The state of Megatron's AnnealingLR, with its own key names. */
 struct checkpoint_schedule {
     bool present;
     double max_lr, min_lr;
-    int64_t warmup_steps, num_steps, decay_steps;       /* samples */
+    int64_t warmup_steps, num_steps, decay_steps;       /* in samples */
     int64_t warmup_tokens, num_tokens;
     char decay_style[16];       /* "cosine", "linear", "constant" */
 };
@@ -61,60 +61,67 @@ struct checkpoint_schedule {
 enum { CHECKPOINT_GROUPS_MAX = 3 };
 
 struct checkpoint_info {
-    const char *path, *tag;     /* the tag folder; its base name */
+    const char *path, *tag;     /* path of the tag folder, and its base name */
     enum layout_kind kind;
-    struct topology topo;       /* of the shards; of a universal form what its mp_rank files say, 0 = unknown */
-    struct model_config model;  /* vocab is V, padding rows included; 0 where the arguments do not say */
-    int n_stages;               /* topo.pp, or 0 when blocks[] is unknown */
-    const int *blocks;          /* transformer blocks of each stage, as the checkpoint has them */
-    enum dtype weights;         /* of the layer files; of params_dtype for universal forms */
-    bool has_weights, has_optimizer;    /* 16-bit weights; masters and both moments */
+    struct topology topo;  /* topology of the shards; for a universal form that of its mp_rank files, 0 = unknown */
+    /* vocab is V, padding rows included; fields are 0 if the arguments do not contain them */
+    struct model_config model;
+    int n_stages;               /* topo.pp, or 0 if blocks[] is unknown */
+    const int *blocks;          /* number of transformer blocks of each stage in the checkpoint */
+    enum dtype weights;         /* type of the layer files; for universal forms params_dtype */
+    bool has_weights, has_optimizer;    /* has_weights: 16-bit weights; has_optimizer: masters and both moments */
     bool has_replicas;          /* tensor-parallel copies of replicated parameters (TP > 1, sharded) */
     bool has_rng;
-    int64_t iteration;          /* 0 when unknown */
-    int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;    /* 0 when unknown */
-    /* Samples that were passed over unseen, and the last iteration they stand for: data go on behind both kinds. */
+    int64_t iteration;          /* 0 if unknown */
+    int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;    /* 0 if unknown */
+    /*
+     * Samples that were passed over without training, and the last iteration that was skipped this way. The next
+     * samples are those after the consumed and the skipped ones.
+     */
     int64_t skipped_train_samples, skipped_train_iteration;
     double gigaflos;            /* gigaflos_no_embeds of mp_rank_00 */
     struct checkpoint_schedule schedule;
-    int64_t opt_step;           /* Adam's counter; -1: not recorded (2022's universal form) */
-    int n_groups;               /* of settings below; 0: not recorded */
-    struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one does not decay */
+    int64_t opt_step;           /* Adam's step count; -1: not recorded (2022's universal form) */
+    int n_groups;               /* number of elements of group; 0: not recorded */
+    struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one has no weight decay */
     bool has_clip_grad;
     double clip_grad;
-    bool zero_stage_1;          /* its shards are ZeRO's, as those of fp16 runs, not BF16_Optimizer's */
-    bool has_scaler;            /* of fp16 runs */
+    bool zero_stage_1;  /* the shards have the form of ZeRO stage 1, as those of fp16 runs, and not of BF16_Optimizer */
+    bool has_scaler;            /* in fp16 runs */
     struct loss_scale scaler;
-    bool overflow;              /* the gradients of its last step did */
-    int64_t skipped_steps;      /* iterations without an update, as a gradient overflowed; 0 when unknown */
+    bool overflow;              /* the gradients of the last step overflowed */
+    int64_t skipped_steps;      /* iterations without an update because a gradient overflowed; 0 if unknown */
     const struct pk *args;      /* the saved Namespace, or NULL: pk_get(args, "num_layers") */
-    const char *ds_version;     /* "" when unknown */
-    double epsilon;             /* of LayerNorms, of a folder of Transformers; 0 when unknown */
+    const char *ds_version;     /* "" if unknown */
+    double epsilon;             /* epsilon of the LayerNorms, from a Transformers folder; 0 if unknown */
 };
 
 struct checkpoint;
 /*
- * Open. 1 and *c; 0 and *c = NULL when nothing is there (the folder or its `latest` is
- * missing): begin from scratch, a warning in `notes` says so. Never 0 when something was:
- *   ERR_DATA   `latest` names a folder that is missing; tags lie there without `latest`; the
+ * Open a checkpoint. Returns 1 and sets *c. Returns 0 with *c = NULL if there is none (the folder or its `latest` is
+ * missing): training then begins from scratch, and `notes` has a warning about it. It never returns 0 if there is a
+ * checkpoint:
+ *   ERR_DATA   `latest` names a folder that is missing; there are tags without `latest`; the
  *              tag is damaged, incomplete, or of a kind that the trainer cannot continue
  *              (another family, MoE, GLU, rotary positions); --universal-checkpoint without
  *              latest_universal, or with a newer `latest` (and no force)
  *   ERR_SYS    it cannot be read
- * Every message says what to do. Reads tables only.
+ * Every error message states what to do. Reads tables only.
  */
 MUST_CHECK int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **c, struct report *notes,
                                struct err *e);
-void checkpoint_close(struct checkpoint *c);            /* NULL is fine */
-/* The path that checkpoint_open() would open; NULL without an error: nothing is there. Caller frees. */
+void checkpoint_close(struct checkpoint *c);            /* NULL is allowed */
+/*
+ * Returns the path that checkpoint_open() would open, or NULL without an error if there is none. The caller frees it.
+ */
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
-/* What DIR/latest names, "" when it names nothing. */
+/* Copy the tag that DIR/latest names to `tag`; "" if there is none. */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
-/* Belongs to the checkpoint. */
+/* The result belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /*
- * Are its files of one save (mismatch.h), and as its manifest lists them (verify.h)? For one rank. WARNINGs where
- * the opener accepted that, -1 and ERR_DATA otherwise.
+ * Check that the files belong to one save (mismatch.h) and match its manifest (verify.h). Only one rank needs to call
+ * it. Differences are WARNINGs if accept_mismatch was set; otherwise it returns -1 with ERR_DATA.
  */
 MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e);
 
@@ -122,221 +129,236 @@ MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct repo
 
 struct checkpoint_load_opts {
     enum dtype weights;         /* T: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
-    bool no_optim;              /* --no-load-optim: moments 0, opt_step 0; masters are loaded where there are any */
-    enum replica_policy replicas;       /* for copies that disagree; FAIL refuses them (ERR_DATA) */
+    bool no_optim;              /* --no-load-optim: moments 0, opt_step 0; masters are loaded if there are any */
+    enum replica_policy replicas;       /* for copies that differ; FAIL refuses them (ERR_DATA) */
     const struct dev_ops *dev;
     struct dev_stream *stream;
     /*
-     * The stage's data-parallel ranks, which read everything once between them, and make the call together. NULL: this
-     * rank reads all that it needs.
+     * The stage's data-parallel ranks, which read everything once between them and make the call together. NULL: this
+     * rank reads everything that it needs.
      */
     struct comm *dp;
-    int threads;                /* reading; 0 = 2 */
-    uint64_t mem_bytes;         /* fixed buffers; 0 = 32 MiB */
-    bool (*stopped)(void);      /* asked now and then; true ends it with ERR_STOP. May be NULL */
-    struct report *notes;       /* what is told of it goes there */
+    int threads;                /* number of reading threads; 0 = 2 */
+    uint64_t mem_bytes;         /* size of the fixed buffers; 0 = 32 MiB */
+    bool (*stopped)(void);      /* polled; if it returns true, the load ends with ERR_STOP. May be NULL */
+    struct report *notes;       /* receives notes and warnings */
 };
 
 struct checkpoint_loaded {
-    int64_t opt_step;           /* as Adam goes on; -1: not recorded, the caller makes it up and says so */
-    bool moments;               /* false: they were zeroed */
-    int n_drifted;              /* parameter states of this rank whose copies disagreed */
-    int64_t new_rows;           /* of the vocabulary, zeros (in the whole model) */
-    int64_t lost_rows;          /* trained padding rows that V has no room for */
-    uint64_t read_bytes;        /* by this rank */
+    /* the step count with which Adam continues; -1: not recorded, the caller must choose one and report it */
+    int64_t opt_step;
+    bool moments;               /* false: they were set to zero */
+    int n_drifted;              /* number of parameter states of this rank whose copies differed */
+    int64_t new_rows;           /* vocabulary rows that were added, with zeros (in the whole model) */
+    int64_t lost_rows;          /* trained padding rows that do not fit into V */
+    uint64_t read_bytes;        /* bytes that this rank has read */
     double wall_s;
 };
 
 /*
- * Fill this rank's share: masters and moments of its shard, weights of all its parameters.
- * Everything else in these buffers (padding) becomes zero; gradients are left alone.
+ * Fill this rank's share: masters and moments of its shard, weights of all its parameters. All other elements of
+ * these buffers (padding) become zero; gradients are not changed.
  *
- * Masters and moments are the source's, cut anew; a bf16-only source gives masters by
- * widening, and then no_optim must be set. The tied copy of the last stage gets the first
- * stage's values (they are equal unless the checkpoint is damaged: then a WARNING); its
- * untrained position table its own where the source has one, else the first stage's with
- * moments 0.
- * Weights (T) are taken
- *   from a sharded checkpoint  out of the layer files, when they hold T and the copies of
- *                              the parameter agree: as the reference resumes
- *   otherwise                  by rounding the masters as loaded (universal forms have
+ * Masters and moments are the source's, divided for this topology. A source with only bf16 weights yields masters by
+ * widening, and then no_optim must be set. The tied copy of the last stage gets the first stage's values (they are
+ * equal unless the checkpoint is damaged, in which case there is a WARNING). Its untrained position table gets its
+ * own values if the source has them, else the first stage's with moments 0.
+ * Weights (T) are loaded
+ *   from a sharded checkpoint  from the layer files, if they hold T and the copies of
+ *                              the parameter agree, as the reference resumes
+ *   otherwise                  by rounding the loaded masters (universal forms have
  *                              nothing else; other dtypes; copies combined by the policy)
- * V larger than the source's: new rows are zeros in all states, with a WARNING that the loss
- * will move; smaller: rows are left behind, refused below V0. A model of another shape is
- * ERR_USAGE naming the first parameter that differs.
- * Records that are read whole, or nearly, are checked against their CRC; with `dp`, those that are so by all of it.
- * With `dp`, 0 says only that this rank did its part: where another did not, the buffers' contents are undefined, too.
- * Who calls asks all ranks.
- * -1: ERR_DATA, ERR_SYS, ERR_USAGE, ERR_STOP; the buffers' contents are then undefined.
+ * If V is larger than the source's, new rows are zeros in all states, with a WARNING that the loss will change. If V
+ * is smaller, rows are dropped; V below V0 is refused. A model of another shape is ERR_USAGE and names the first
+ * parameter that differs.
+ * Records that are read completely, or nearly so, are checked against their CRC; with `dp`, this applies to records
+ * that all the ranks together read completely.
+ * With `dp`, 0 means only that this rank did its part: if another rank failed, the contents of the buffers are
+ * undefined on this rank as well, so the caller must combine the results of all ranks.
+ * Returns -1 with ERR_DATA, ERR_SYS, ERR_USAGE or ERR_STOP; the contents of the buffers are then undefined.
  */
 MUST_CHECK int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
                                const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e);
 
 /* ---- saving ---- */
 
-/* A value of the args Namespace; names are copied, values too. */
+/* A value of the args Namespace. Names and values are copied. */
 enum checkpoint_type {
     CHECKPOINT_NONE, CHECKPOINT_BOOL, CHECKPOINT_INT, CHECKPOINT_FLOAT, CHECKPOINT_STR, CHECKPOINT_STRS,
     CHECKPOINT_PK,
-    CHECKPOINT_TEXT,            /* s as Python prints a value: None, True, 3, 0.5, ['4', '4', '96'], else a string */
+    CHECKPOINT_TEXT,            /* s in Python's notation: None, True, 3, 0.5, ['4', '4', '96'], else a string */
 };
 struct checkpoint_value {
-    const char *name;           /* Megatron's: "micro_batch_size" */
+    const char *name;           /* Megatron's name, such as "micro_batch_size" */
     enum checkpoint_type type;
-    int64_t i;                  /* BOOL, INT */
+    int64_t i;                  /* for BOOL, INT */
     double f;
-    const char *s;              /* STR, TEXT */
-    const char *const *strs;    /* STRS: a list of n_strs strings */
+    const char *s;              /* for STR, TEXT */
+    const char *const *strs;    /* for STRS: a list of n_strs strings */
     int n_strs;
-    const struct pk *pk;        /* PK: any tree without tensors */
-    bool weak;                  /* what the loaded checkpoint's arguments have under this name stays */
+    const struct pk *pk;        /* for PK: any tree without tensors */
+    bool weak;                  /* does not replace a value of this name in the loaded checkpoint's arguments */
 };
 /*
- * Do saved arguments have another value under that name? Then it goes into `was` as one line of JSON, and this one into
- * `is`. False where they have none; None, False and an empty list are one value, so are 1 and 1.0.
+ * Returns true if the saved arguments have a different value under that name. Then `was` receives the saved value as
+ * one line of JSON, and `is` this value. Returns false if the arguments do not have it. None, False and an empty list
+ * are equal, and so are 1 and 1.0.
  */
 bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value *v, struct strbuf *was,
                             struct strbuf *is);
 
 struct checkpoint_saver_opts {
-    const char *dir;            /* --save; made when missing */
-    const struct stage *stage;  /* these outlive the saver */
+    const char *dir;            /* --save; created if missing */
+    const struct stage *stage;  /* stage and state must outlive the saver */
     const struct stage_state *state;
     const int *blocks;          /* [stage->topo.pp], as given to stage_new() on every rank */
     /*
-     * T, and with it the form: DTYPE_F16 saves as fp16 runs do, ZeRO stage 1 (zero_pp_rank_*, masters without padding,
-     * the loss scaler of checkpoint_now in every shard); else BF16_Optimizer's. A checkpoint of the other form
-     * passes on its arguments and random states alone.
+     * T, which also selects the form of the files. DTYPE_F16 saves like fp16 runs, in ZeRO stage 1 (zero_pp_rank_*,
+     * masters without padding, the loss scaler of checkpoint_now in every shard); other types save in
+     * BF16_Optimizer's form. From a checkpoint of the other form, only arguments and random states are carried over.
      */
     enum dtype weights;
     const struct dev_ops *dev;
     struct dev_stream *stream;
     struct writer *writer;
-    /* The job's ranks, in the order of topo_rank(); and this rank's tensor group. NULL: the caller is
-     * alone, or a test that acts for all ranks (rank 0 first). */
-    struct comm *world, *tp;
-    /* What to carry on from: RNG states, unknown keys, arguments, numbering, optimizer form. NULL: from scratch. */
-    const struct checkpoint *from;
-    bool fresh_rng;             /* --no-load-rng, --finetune: states made from the seed, not carried on */
-    bool no_rng;                /* --no-save-rng: no RNG entries at all */
-    int64_t seed;
-    int local_rank;             /* of this process on its host, for args */
-    struct watch *watch;        /* sees what is waited for; NULL in tests */
-    const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
-    const char *ds_config;      /* path of --deepspeed_config, noted as a dict; NULL: the loaded one's, else {} */
-    int threads;                /* of the writer; 0 = 1 */
     /*
-     * The most host memory that the snapshot may take; 0: all it wants, which is checkpoint_snapshot_bytes(). With less
-     * the state flows through it, and the optimizer waits for the disk.
+     * The job's ranks, in the order of topo_rank(), and this rank's tensor group. NULL: the caller is alone, or a
+     * test that acts for all ranks (rank 0 first).
+     */
+    struct comm *world, *tp;
+    /*
+     * The checkpoint from which RNG states, unknown keys, arguments, numbering and optimizer form are carried over.
+     * NULL: from scratch.
+     */
+    const struct checkpoint *from;
+    bool fresh_rng;  /* --no-load-rng, --finetune: RNG states are created from the seed and not carried over */
+    bool no_rng;                /* --no-save-rng: write no RNG entries */
+    int64_t seed;
+    int local_rank;             /* local rank of this process on its host, for args */
+    struct watch *watch;        /* informed of waits; NULL in tests */
+    const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
+    const char *ds_config;      /* path of --deepspeed_config, stored as a dict; NULL: the loaded one's, else {} */
+    int threads;                /* number of the writer's threads; 0 = 1 */
+    /*
+     * The maximum host memory of the snapshot; 0: as much as it needs, which is checkpoint_snapshot_bytes(). With
+     * less memory the state is passed through it piece by piece, and the optimizer waits for the disk.
      */
     uint64_t memory_bytes;
     /*
-     * The most memory of the device, taken at once, for what is not copied yet when the optimizer comes: it is set
-     * aside there, and the optimizer goes on. 0: it waits.
+     * The maximum device memory, allocated once, for data that is not copied yet when the optimizer is about to
+     * overwrite it. The data is copied there, and the optimizer continues. 0: the optimizer waits.
      */
     uint64_t aside_bytes;
     /*
-     * Every argument of the run; they replace those carried over, but for `weak` ones. Ranks, degrees, V,
-     * position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and all that is in
-     * checkpoint_now are added by the saver itself: they need not be here.
+     * All arguments of the run. They replace those carried over, except for `weak` ones. The saver itself adds ranks,
+     * degrees, V, position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and everything that is
+     * in checkpoint_now; these need not be included.
      */
     int n_args;
     const struct checkpoint_value *args;
 };
 
-/* What changes from save to save; the same on every rank. */
+/* The values that change from save to save; the same on every rank. */
 struct checkpoint_now {
-    int64_t iteration;          /* names the folder: global_step<iteration> */
+    int64_t iteration;          /* also names the folder: global_step<iteration> */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
     int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
-    double gigaflos;            /* rank 0's; stages that the reference let count otherwise keep their ratio to it */
+    double gigaflos;  /* rank 0's; stages for which the reference counted differently keep their ratio to it */
     struct checkpoint_schedule schedule;
-    int64_t opt_step;           /* Adam's counter after this iteration */
-    struct ds_settings decay, no_decay;    /* settings that the last update used */
+    int64_t opt_step;           /* Adam's step count after this iteration */
+    struct ds_settings decay, no_decay;    /* the settings of the last update */
     double clip_grad;
     int64_t skipped_steps;
-    bool has_scaler;            /* with DTYPE_F16, to be noted in the shards: */
-    struct loss_scale scaler;   /* what the next step multiplies its loss by */
-    bool overflow;              /* this step's gradients did */
+    bool has_scaler;            /* with DTYPE_F16: store the following two fields in the shards */
+    struct loss_scale scaler;   /* the scale by which the next step multiplies its loss */
+    bool overflow;              /* the gradients of this step overflowed */
 };
 
-/* How a save ended, from good to worst: of several ranks' reasons the worst is the one to tell. */
+/* How a save ended, from best to worst. If several ranks have a reason, the worst one is reported. */
 enum checkpoint_fault {
     CHECKPOINT_FINE,
-    CHECKPOINT_ECHO,            /* given up because of another rank, whose reason it is */
-    CHECKPOINT_FAILED,          /* by this rank's own doing: its disk, as a rule */
-    CHECKPOINT_NOT_FINITE,      /* the state holds a NaN or an infinity: nothing that comes after it can be saved */
-    CHECKPOINT_REPLICAS,        /* tensor ranks' copies differ: no save was begun */
+    CHECKPOINT_ECHO,            /* abandoned because another rank failed, which has the reason */
+    CHECKPOINT_FAILED,          /* failed on this rank, usually because of its disk */
+    CHECKPOINT_NOT_FINITE,      /* the state contains a NaN or an infinity, so no later state can be saved either */
+    CHECKPOINT_REPLICAS,        /* copies on tensor ranks differ; no save was begun */
 };
 
-/* Begin to take the staging memory that the saver will need; the rest of setting up goes on beside it. */
+/* Start to allocate the staging memory that the saver will need, while the rest of the setup continues. */
 MUST_CHECK int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype weights,
                                       uint64_t memory_bytes, struct err *e);
 struct checkpoint_saver;
 /*
- * Make ready to save: takes staging memory (12 + size of T bytes an element of the shard, or memory_bytes), touches and
- * pins it, and tells the writer. Collective where there is a world. `notes`: what could not be carried over.
+ * Prepare for saving: allocate the staging memory (12 + size of T bytes per element of the shard, or memory_bytes),
+ * touch and pin it, and set up the writer. Collective if there is a world. `notes` receives what could not be carried
+ * over.
  */
 MUST_CHECK struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
                                                          struct err *e);
-void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits; NULL is fine */
+void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits for a save in progress; NULL is allowed */
 
 struct checkpoint_saved {
-    int64_t iteration;          /* of the save that is told of; -1: there was none */
+    int64_t iteration;          /* the save that this is about; -1: there was none */
     bool ok;                    /* the folder is published and `latest` names it */
-    enum checkpoint_fault fault;        /* CHECKPOINT_FINE when ok */
-    bool told;                  /* wait: the same was told before, by poll or wait */
-    double wall_s;              /* from its begin to published (rank 0), to this rank's part durable (others) */
+    enum checkpoint_fault fault;        /* CHECKPOINT_FINE if ok */
+    bool told;                  /* set by wait: poll or wait has already reported this outcome */
+    /*
+     * time from the start of the save until it was published (rank 0), or until this rank's part was durable (others)
+     */
+    double wall_s;
     char path[512];             /* DIR/global_step20 */
-    struct err err;             /* not ok: why; the rank at fault is named once all have met (save, wait) */
-    char note[256];             /* ok: a tag that had to give way is kept, "" for none (rank 0) */
-    char tensor[112];           /* CHECKPOINT_REPLICAS: the first one */
+    /* if not ok: the reason; it names the rank at fault once all ranks have exchanged their results (save, wait) */
+    struct err err;
+    char note[256];  /* if ok: message about an existing tag that was renamed and kept, "" for none (rank 0) */
+    char tensor[112];           /* for CHECKPOINT_REPLICAS: the first such tensor */
 };
 /*
- * Save: wait for the save before, check that replicated parameters have the
- * same bits on all tensor ranks, let the writer go, and begin to copy the state, as it is behind all that is queued in
- * the saver's stream. Training may go on at once; before it overwrites what a bucket of the stage has of masters,
- * moments or this rank's part of the weights, it calls checkpoint_save_release(). *stall_s is what this call took.
- * Collective. The writer
- * looks at every value as it goes by: a NaN or an infinity fails the save, and `latest` stays.
- *   0   under way. The save before is told in *before, the same on every rank; when it
- *       failed, this one is tried all the same.
- *  -1   ERR_DATA: replicas differ (parameter, state and ranks are named), on every rank.
- *       On one rank: its writer is dead, its device or a link has failed
- * A tag that exists is replaced in one step once the new one is whole.
+ * Save the state. The call waits for the previous save, checks that replicated parameters have the same bits on all
+ * tensor ranks, starts the writer, and begins to copy the state as it is after all work queued in the saver's stream.
+ * Training may continue at once. Before it overwrites the masters, the moments or this rank's part of the weights of
+ * a bucket of the stage, it must call checkpoint_save_release(). *stall_s receives the duration of this call.
+ * Collective. The writer checks every value that it writes: a NaN or an infinity fails the save, and `latest` is not
+ * changed.
+ *   0   the save is in progress. *before receives the outcome of the previous save, the
+ *       same on every rank; this save is tried even if the previous one failed.
+ *  -1   ERR_DATA on every rank: replicas differ (parameter, state and ranks are named).
+ *       On one rank only: its writer is dead, or its device or a link has failed
+ * An existing tag is replaced in one step once the new one is complete.
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,
                                struct checkpoint_saved *before, double *stall_s, struct err *e);
 /*
- * Wait until bucket `bucket` may be overwritten by what is queued in the saver's stream from then on; at once when
- * nothing is being copied. Buckets from the last to the first.
+ * Wait until `bucket` may be overwritten by work that is queued in the saver's stream from then on. Returns at once
+ * if nothing is being copied. Must be called for the buckets from the last to the first.
  */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
-/* Is a save under way, as far as this rank knows? Does not wait. */
+/* Returns true if a save is in progress, as far as this rank can determine. Does not wait. */
 bool checkpoint_save_busy(struct checkpoint_saver *v);
 /*
- * Has the save ended? 1 and *out once, 0 while it goes on or when nothing is new. Local, does not
- * wait. Rank 0's `ok` means published; another rank's that its own part is on disk. Of a failure only
- * checkpoint_save_wait() can say whose it was.
+ * Returns 1 and sets *out once when the save has ended; returns 0 while it is in progress or if there is nothing new.
+ * Local; does not wait. On rank 0, `ok` means that the save is published; on other ranks, that their own part is on
+ * disk. Only checkpoint_save_wait() can determine which rank caused a failure.
  */
 int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out);
 /*
- * Wait for it. Collective: every rank is told the same outcome of the last save (iteration -1: there
- * was none). 0, or -1 with out->err in *e too when it failed.
+ * Wait for the save. Collective: every rank gets the same outcome of the last save (iteration -1: there was none).
+ * Returns 0, or -1 with out->err also in *e if it failed.
  */
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
-/* Only the check of replicas (--check-replicas N). Collective; errors as above. */
+/* Only check the replicas (--check-replicas N). Collective; errors as above. */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
-/* Did the last of these two calls fail because replicas differ? The first such tensor, else NULL; every rank's. */
+/*
+ * Returns the first tensor whose replicas differ if that was the reason why the last of these two calls failed, else
+ * NULL. The result is the same on every rank.
+ */
 const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v);
-/* Host memory that a rank's saver takes for the snapshot of a save; memory_bytes as in its options. */
+/* Returns the host memory that a rank's saver allocates for the snapshot of a save; memory_bytes as in its options. */
 uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
-/* Bytes of all files of one save, for a check of free space; rank-independent. */
+/* Returns the bytes of all files of one save, for a check of free space; the same on all ranks. */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 
 /*
- * Remove what killed runs left half-written in a --save folder (nothing in which there is something
- * foreign), and give a tag its name back whose replacement was cut off. Rank 0, before anybody opens it.
+ * Remove unfinished saves of killed runs from a --save folder (except folders that contain foreign files), and
+ * restore the name of a tag whose replacement was interrupted. Call it on rank 0, before any rank opens the folder.
  */
 MUST_CHECK int checkpoint_clean(const char *dir, struct err *e);
 

@@ -1,4 +1,6 @@
-/* checkpoint_area.c - how the state of a rank lies in the staging area */
+/*
+ * checkpoint_area.c - the layout of a rank's state in the staging area
+ */
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 enum { PAGE = 4096 };

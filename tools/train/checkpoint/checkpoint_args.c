@@ -1,5 +1,5 @@
 /*
- * checkpoint_args.c - the arguments that a checkpoint carries: the run's, and those that the model's shape decides
+ * checkpoint_args.c - the arguments in a checkpoint: the run's, and those that the model's shape determines
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,10 @@
 
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
-/* ['4', '4', '96']: strings in single quotes, as Python prints a list of them; NULL: it is none. */
+/*
+ * Parse a list such as ['4', '4', '96'], with strings in single quotes as Python prints them. Returns NULL if the
+ * text is not such a list.
+ */
 static struct pk *parse_list(struct arena *a, const char *s)
 {
     struct pk *list = pk_list(a);
@@ -43,7 +46,7 @@ static struct pk *parse_text(struct arena *a, const char *s)
     if (*s && !*end && !errno)
         return pk_int(a, i);
     f = strtod(s, &end);
-    /* "inf" and "nan" may be somebody's folder. */
+    /* "inf" and "nan" may be the names of folders. */
     if (*s && !*end && strpbrk(s, "0123456789"))
         return pk_float(a, f);
     return pk_str(a, s);
@@ -104,7 +107,7 @@ bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value
     return differs;
 }
 
-/* megatron.enums.PositionEmbeddingType(3): that call loads under any Python. */
+/* Returns megatron.enums.PositionEmbeddingType(3). A call of this form can be loaded by any version of Python. */
 static struct pk *position_type(struct arena *a, const char *name)
 {
     struct pk *arg = pk_tuple(a);
@@ -132,7 +135,7 @@ void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_
         pk_set_int(a, d, "max_position_embeddings", m->max_positions);
     pk_set_str(a, d, "embed_layernorm", pk_bool(a, m->embed_layernorm));
     pk_set_int(a, d, "padded_vocab_size", m->vocab);
-    if (!name || strcmp(name, m->position))     /* else as it is spelled there */
+    if (!name || strcmp(name, m->position))     /* otherwise keep the spelling of the loaded checkpoint */
         pk_set_str(a, d, "position_embedding_type", position_type(a, m->position));
 }
 
@@ -161,7 +164,7 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
     pk_set_int(a, d, "rank", rank);
     pk_set_int(a, d, "local_rank", o->local_rank);
     pk_set_int(a, d, "world_size", topo_world(s->topo));
-    /* A source without optimizer state said so; this checkpoint has one. */
+    /* A source without optimizer state had this set, but this checkpoint has one. */
     if (pk_get(d, "no_save_optim"))
         pk_set_str(a, d, "no_save_optim", pk_none(a));
 }

@@ -1,11 +1,10 @@
 /*
- * checkpoint_carry.c - what saves carry on from the loaded checkpoint, or begin with
+ * checkpoint_carry.c - what saves carry over from the loaded checkpoint, or begin with
  *
- * The files of a save are the loaded checkpoint's, brought to this topology and to this
- * run's arguments, so keys that we know nothing of live on. From scratch there is nothing to
- * bring: the trees of a checkpoint of one rank are made up first, and then go the same way.
- * What comes out is told to the writer process at set-up: this rank's share of the files (deepspeed_share.h) and its
- * mp_rank file.
+ * The files of a save are those of the loaded checkpoint, adapted to this topology and to this run's arguments, so
+ * unknown keys are preserved. A run from scratch has nothing to carry over: the trees of a checkpoint of one rank are
+ * created first, and then processed the same way. The result is sent to the writer process at setup: this rank's
+ * share of the files (deepspeed_share.h) and its mp_rank file.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/options/deepspeed_json.h"
 
-/* ---- which source ---- */
+/* ---- the source ---- */
 
 static struct ds_target *target_of(const struct source *src, const struct checkpoint_saver_opts *o, struct report *told,
                                    struct err *e)
@@ -26,7 +25,10 @@ static struct ds_target *target_of(const struct source *src, const struct checkp
     return ds_target_new(src, &q, told, e);
 }
 
-/* A loaded checkpoint whose files can be carried on: not another optimizer's, nor one without. */
+/*
+ * Returns true if the files of the loaded checkpoint can be carried over. That excludes a checkpoint of another
+ * optimizer or without one.
+ */
 static bool usable(const struct checkpoint_saver_opts *o)
 {
     const struct checkpoint *c = o->from;
@@ -41,7 +43,7 @@ static int by_id(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* The model on one rank. `args`: a Namespace to begin with, or NULL. */
+/* Create a source that describes the model on one rank. `args`: the initial Namespace, or NULL. */
 static struct source *fresh_source(const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
 {
     const struct model_config *m = &o->stage->model;
@@ -78,7 +80,7 @@ static void pass_notes(const struct report *told, struct report *notes)
     }
 }
 
-/* The target, and in *made the source that it stands on where that was made up. */
+/* Returns the target. If the source on which it is based had to be created, *made receives it. */
 static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
                                      struct err *e)
 {
@@ -101,7 +103,7 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
 
 /* ---- this rank's share ---- */
 
-/* The target's parameter that the stage's is; -1 with *e: none. */
+/* Returns the target's parameter that corresponds to the stage's, or -1 with *e set if there is none. */
 static int find_param(const struct ds_target *t, const struct stage_param *p, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++) {
@@ -157,7 +159,7 @@ static struct ds_share *share_of(const struct ds_target *t, const struct checkpo
 
 /* ---- the message ---- */
 
-/* Every rank's: rank 0 of another stage may need it no more than its own. */
+/* Every rank reads it: rank 0 of another stage may have no other source for it than its own files. */
 static double first_gigaflos(const struct source *s)
 {
     double v;

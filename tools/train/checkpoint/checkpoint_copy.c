@@ -1,21 +1,22 @@
 /*
- * checkpoint_copy.c - the state on its way to the staging area, beside the passes
+ * checkpoint_copy.c - copy the state to the staging area during the passes
  *
- * Masters, moments and weights change only when the optimizer steps, so the passes of the next iteration leave time to
- * copy them. One thread does it, on a CPU by itself and on a GPU by queueing copies in a stream of its own:
+ * Masters, moments and weights change only in the optimizer's step, so the passes of the next iteration leave time to
+ * copy them. One thread does it: on a CPU by itself, on a GPU by queueing copies in a stream of its own:
  *
  *   main      start |  forward, backward            | AdamW: release(last bucket) ... release(0)
  *   thread          |  last bucket ... 1, 0 |
  *   writer          |       awaits a window | writes it ...
  *
- * It goes through the buckets in the order in which the optimizer does, so in a ring (checkpoint_impl.h), where it
- * waits for the writer and the writer for the disk, an update can begin with what is out of the way.
+ * It copies the buckets in the same order as the optimizer updates them. With a ring (checkpoint_impl.h), the thread
+ * waits for the writer and the writer for the disk; an update can then begin with the buckets that have been copied.
  * A step may be shorter than its copy: 15.7 GB take 0.29 s at 55 GB/s. A GPU copies within its own memory forty times
- * as fast, so what has not left when the optimizer comes is set aside there, as far as memory is left, and leaves from
- * there. That memory is a ring: byte x of the shard is at x % aside_room.
- * On a CPU where every core computes the thread takes what it needs from the passes, whatever its priority; at the
- * lowest it got 1.5 % of a core, was nearly where it began when the optimizer came, and stopped it for 0.3 s. A quarter
- * of a core ends in time, and leaves the passes the rest.
+ * as fast. Therefore data that is not copied yet when the optimizer is about to overwrite it is set aside in GPU
+ * memory, as far as memory is available, and copied to the host from there. That memory is a ring: byte x of the
+ * shard is at x % aside_room.
+ * On a CPU where every core computes, the thread takes time from the passes, whatever its priority. At the lowest
+ * priority it got 1.5 % of a core, had copied almost nothing when the optimizer began, and delayed it by 0.3 s. A
+ * quarter of a core is enough to finish in time, and leaves the rest to the passes.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -26,27 +27,33 @@
 
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
-/* What is queued at once: enough for a GPU's full rate, little enough to be told of soon. */
+/*
+ * COPY_CHUNK: bytes queued at once. It is large enough for a GPU's full rate, and small enough that completion is
+ * noticed soon.
+ */
 enum { COPY_CHUNK = 32 << 20, QUARTER_OF_A_CORE = 5 };
 
-/* Places are those of the shard as it flows: 0 <= copied <= claimed <= area.bytes. */
+/* Positions are those of the shard in the area's order: 0 <= copied <= claimed <= area.bytes. */
 struct state_copy {
     struct state_copy_opts o;
     struct dev_stream *stream;
-    struct dev_event *begin;    /* the state is what is to be copied */
-    struct dev_event *set_aside;        /* what is aside is there */
+    struct dev_event *begin;    /* recorded when the state is ready to be copied */
+    struct dev_event *set_aside;        /* recorded when the data has been set aside */
     pthread_t thread;
-    pthread_mutex_t lock;       /* of what follows */
+    pthread_mutex_t lock;       /* protects the following members */
     pthread_cond_t changed;
     bool asked, end;
-    uint64_t copied;            /* is in the staging area up to here */
-    uint64_t claimed;           /* is being read up to here; from aside what lies before aside_end */
-    uint64_t aside_end;         /* what is not claimed is aside up to here; 0: nothing */
+    uint64_t copied;            /* copied to the staging area up to this position */
+    uint64_t claimed;           /* being read up to this position; from the aside memory if it is before aside_end */
+    uint64_t aside_end;         /* data that is not claimed has been set aside up to this position; 0: none has */
 };
 
-/* ---- the shard as it flows ---- */
+/* ---- positions in the shard ---- */
 
-/* Where the state has place x, and how far it goes on there. Of the weights the part that this rank owns. */
+/*
+ * Returns the address of position x in the state. *left receives the number of contiguous bytes there. Of the
+ * weights, only the part that this rank owns is included.
+ */
 static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *left)
 {
     const struct stage *s = c->o.stage;
@@ -71,7 +78,7 @@ static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *lef
     return NULL;
 }
 
-/* The end of a bucket: where the one before it in the shard begins. */
+/* Returns the end of a bucket, which is where the next lower bucket begins. */
 static uint64_t end_of(const struct state_copy *c, int bucket)
 {
     const struct stage *s = c->o.stage;
@@ -82,7 +89,7 @@ static uint64_t end_of(const struct state_copy *c, int bucket)
 
 /* ---- the thread ---- */
 
-/* The next bytes, at most n: where they are now. */
+/* Claim the next bytes, at most n, and return their current address. */
 static const char *claim(struct state_copy *c, uint64_t *n)
 {
     const uint64_t at = c->claimed;
@@ -102,15 +109,16 @@ static const char *claim(struct state_copy *c, uint64_t *n)
 }
 
 /*
- * The next piece, from place `at`; returns where it ends. A window is given to the writer before it is told of: whoever
- * waits for all of it may begin the next save, and then what is claimed is of that one.
+ * Copy the next piece, from position `at`, and return its end. A window is passed to the writer before `copied` is
+ * updated: a thread that waits for everything to be copied may begin the next save as soon as it is, and from then on
+ * `claimed` refers to that save.
  */
 static uint64_t copy_next(struct state_copy *c, uint64_t at)
 {
     const struct checkpoint_area *a = &c->o.area;
     uint64_t n = min_u64(min_u64(a->bytes - at, COPY_CHUNK), a->window - at % a->window);
     const char *from;
-    /* The window's first byte: what was in its place has to be written. */
+    /* At the first byte of a window, wait until the window's previous contents are written. */
     bool gone = at % a->window == 0 && at >= a->room && writer_room(c->o.writer, at - a->room + a->window) < 0;
 
     if (!gone) {
@@ -122,7 +130,7 @@ static uint64_t copy_next(struct state_copy *c, uint64_t at)
         if ((at + n) % a->window == 0 || at + n == a->bytes)
             gone = writer_filled(c->o.writer, at + n) < 0;
     }
-    /* Without a writer nothing is copied any more. */
+    /* If the writer has ended, nothing more is copied. */
     at = gone ? a->bytes : at + n;
     pthread_mutex_lock(&c->lock);
     c->copied = c->claimed = at;
@@ -153,7 +161,7 @@ static void *copy_main(void *arg)
     return NULL;
 }
 
-/* ---- the others ---- */
+/* ---- the main thread ---- */
 
 static void free_parts(struct state_copy *c)
 {
@@ -215,7 +223,7 @@ void state_copy_settle(struct state_copy *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* What is left of the shard up to `end`, behind what is queued in s. */
+/* Set aside the rest of the shard up to `end`, after the work queued in s. */
 static void set_aside(struct state_copy *c, uint64_t end, struct dev_stream *s)
 {
     const struct dev_ops *dev = c->o.dev;
@@ -249,7 +257,7 @@ void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s)
     pthread_mutex_lock(&c->lock);
     while (end > c->copied + c->o.aside_room)
         pthread_cond_wait(&c->changed, &c->lock);
-    /* What the thread is about to read of the state itself, it has to have. */
+    /* Data that the thread has claimed directly from the state must be copied first. */
     reading = c->claimed > c->aside_end ? min_u64(c->claimed, end) : 0;
     if (end > max_u64(c->claimed, c->aside_end))
         set_aside(c, end, s);

@@ -1,5 +1,5 @@
 /*
- * checkpoint_engine.c - the writer process: a share of the files is written, then the folder gets its name
+ * checkpoint_engine.c - the writer process: write a share of the files, then rename the folder
  */
 #include "tools/train/checkpoint/checkpoint_engine.h"
 
@@ -16,16 +16,16 @@ struct save_engine {
     struct stage *s;
     struct ds_share *share;
     uint8_t *mp_bytes;
-    struct files *files;        /* the mp_rank file */
+    struct files *files;        /* contains the mp_rank file */
     struct pt *mp;
     const char *memory;
     struct checkpoint_area area;
     int rank;
 };
 
-/* ---- set-up ---- */
+/* ---- setup ---- */
 
-/* The mp_rank file that every save begins with. */
+/* Open the mp_rank file that is the basis of every save. */
 static int open_mp(struct save_engine *g, const char *bytes, struct err *e)
 {
     g->mp_bytes = xmalloc(g->set.mp_bytes + 1);
@@ -73,16 +73,16 @@ void save_engine_free(struct save_engine *g)
     free(g);
 }
 
-/* ---- what is saved ---- */
+/* ---- checking the saved values ---- */
 
 struct save_writing {
     struct save_engine *g;
-    atomic_bool not_finite;     /* a value of it */
+    atomic_bool not_finite;     /* a value is not finite */
 };
 
 /*
- * The first of n values that is not finite, or -1. A block is looked at as a whole first: that is vector
- * code, and goes by unseen beside the CRC.
+ * Returns the index of the first of n values that is not finite, or -1. Each block is first tested as a whole with
+ * vector code, whose cost is negligible compared with the CRC.
  */
 static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
 {
@@ -108,7 +108,10 @@ static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
     return -1;
 }
 
-/* The executor shows what it hashes: a state that nobody could go on from must not become `latest`. */
+/*
+ * Called by the executor with the bytes that it hashes. A state from which training cannot continue must not become
+ * `latest`.
+ */
 static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
     struct save_writing *w = ctx;
@@ -138,7 +141,10 @@ static int tell_done(void *ctx, const char *text, size_t n, struct err *e)
     return save_meeting_tell(ctx, "done", text, n, e);
 }
 
-/* Data-parallel ranks differ by whole rows of tensor ranks. */
+/*
+ * Returns what data-parallel rank `dp` has published. The numbers of data-parallel ranks differ by multiples of the
+ * number of tensor ranks.
+ */
 static char *hear_done(void *ctx, int dp, struct err *e)
 {
     struct save_meeting *m = ctx;
@@ -159,7 +165,7 @@ static struct ds_save save_of(const struct save_engine *g, const struct checkpoi
     };
 }
 
-/* The mp_rank file is written by the first data-parallel rank. */
+/* Add the mp_rank file, which the first data-parallel rank writes. */
 static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoint_now *now, struct ds_save *to)
 {
     struct pk *root;
@@ -174,8 +180,8 @@ static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoi
 }
 
 /*
- * Write each window once it is filled, and let it go. All are awaited even when the save has failed: the optimizer
- * waits for the copy, and the next save begins with nothing on its way.
+ * Write each window when it is filled, and release it. All windows are awaited even if the save has failed, because
+ * the optimizer waits for the copy, and the next save must begin with no data in transit.
  */
 static int write_windows(const struct save_engine *g, struct plan *plan, const struct save_feed *feed,
                          const struct exec_opts *x, int rc, struct err *e)
@@ -196,7 +202,7 @@ static int write_windows(const struct save_engine *g, struct plan *plan, const s
         }
         if (rc == 0)
             rc = exec_run(plan, x, &st, e);
-        /* Somebody waits for it only when there is more to come into its place. */
+        /* The trainer waits for the release only if more data goes into the same place. */
         if (from + g->area.room < bytes)
             feed->release(feed->ctx, upto);
     }
@@ -218,7 +224,7 @@ static int write_share(struct save_engine *g, struct save_meeting *m, const stru
     add_mp(g, a, &m->o->now, &how);
     k = ds_share_sink(g->share, &how);
     rc = k->ops->prepare(k, NULL, m->part, plan, e);
-    plan_close_parts(plan);             /* what lies between the pieces is no part of any file */
+    plan_close_parts(plan);             /* the gaps between the pieces are not part of any file */
     rc = write_windows(g, plan, feed, &x, rc, e);
     if (rc == 0)
         rc = k->ops->finish(k, plan, e);

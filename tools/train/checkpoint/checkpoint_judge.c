@@ -1,4 +1,6 @@
-/* checkpoint_judge.c - what was found in a checkpoint, and whether to go on from it */
+/*
+ * checkpoint_judge.c - decide from the findings about a checkpoint whether to continue from it
+ */
 #include <stdlib.h>
 #include <string.h>
 

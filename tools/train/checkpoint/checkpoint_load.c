@@ -1,14 +1,14 @@
 /*
  * checkpoint_load.c - a plan whose items end in this rank's buffers
  *
- * Every piece of the share is an item of a plan (plan.h) without a destination file: the
- * executor reads, checks, converts and combines replicas as it does for the converters, and
- * what would be written is looked at instead, and copied to the device. So memory is the
- * executor's fixed buffers whatever the model's size, and reads go round the page cache.
+ * Every piece of the share is an item of a plan (plan.h) without a destination file. The executor reads, checks,
+ * converts and combines replicas as it does for the converters. A callback gets the bytes that would be written, and
+ * copies them to the device. The memory needed is the executor's fixed buffers, whatever the model's size, and reads
+ * bypass the page cache.
  *
- * Two plans run: first the replicated parameters alone (a few MB), to learn which copies
- * disagree; then everything. Data-parallel ranks make the second one together (checkpoint_share.c): its items are what
- * all of them own, and each runs its own.
+ * Two plans are run. The first one has only the replicated parameters (a few MB), to find which copies disagree. The
+ * second one has everything. Data-parallel ranks make the second one together (checkpoint_share.c): its items are
+ * those that all of them own, and each runs its own.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -25,31 +25,33 @@
 #include "tools/train/checkpoint/checkpoint_turn.h"
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
-/* The unread rest of a record is read for its CRC when it is no longer than what is read anyway, or than this. */
+/*
+ * The unread rest of a record is read for its CRC if it is no longer than the part that is read anyway, or than this.
+ */
 #define REST_CHEAP ((uint64_t)4 << 20)
 
-/* Where the rows of a matrix that is turned round gather for a device, until all columns of it are there. */
+/* A host buffer that collects the rows of a transposed matrix for a device until all of its columns have been read. */
 struct turning {
-    char *host;                 /* NULL: nothing has come yet */
+    char *host;                 /* NULL: nothing has been read yet */
     uint64_t bytes;
-    int left;                   /* items that fill it */
+    int left;                   /* number of items that have not been read yet */
 };
 
-/* Where an item's bytes go. Items of other ranks have one too, and are not run. */
+/* The destination of an item's bytes. Items of other ranks have one, too, but are not run. */
 struct fill {
     struct fill *next;
-    char *dst;                  /* device memory; NULL: only looked at */
-    char *rounded;              /* there the same in the weights' type; NULL: nowhere */
-    enum dtype widen;           /* elements of this type become fp32; F32: they stay */
-    int param;                  /* in the stage */
+    char *dst;                  /* memory of the device; NULL: the item is only checked */
+    char *rounded;              /* device memory for the same values in the weights' type; NULL: none */
+    enum dtype widen;           /* elements of this type are converted to fp32; F32: they are not converted */
+    int param;                  /* index in the stage */
     enum state state;
-    const struct turn *turn;    /* columns that become rows; NULL: bytes go as they come */
-    struct turning *gathering;        /* with `turn`, where dst is a device's */
+    const struct turn *turn;    /* columns that become rows; NULL: the bytes are copied unchanged */
+    struct turning *gathering;        /* with `turn`, if dst is memory of a device */
 };
 
-/* A tied copy's own bytes on the last stage, to be compared with the first stage's by CRC. */
+/* A tied copy on the last stage and the first stage's original, which are compared by CRC. */
 struct pair {
-    int a, b;                   /* items */
+    int a, b;                   /* numbers of items */
 };
 
 struct load {
@@ -58,18 +60,18 @@ struct load {
     const struct stage_state *dst;
     const struct checkpoint_load_opts *o;
     struct report *notes;
-    struct arena *arena;        /* maps of columns, runs */
-    struct comm *dp;            /* with whom the reading is shared; NULL: nobody */
+    struct arena *arena;        /* for maps of columns, and runs */
+    struct comm *dp;            /* the ranks that share the reading; NULL: none */
     struct load_share share;
     const struct param **from;  /* [n_params] */
-    const struct tmap *(*columns)[STATE_N];     /* [n_params]: slice_of()'s maps, once made */
-    bool *disagree;             /* [n_params]: copies of its masters or weights differ */
+    const struct tmap *(*columns)[STATE_N];     /* [n_params]: the maps that slice_of() has created */
+    bool *disagree;             /* [n_params]: the copies of its masters or weights differ */
     struct plan *plan;
     struct fill *fill;
     struct pair *pair;
     int n_pairs, cap_pairs;
-    pthread_mutex_t lock;       /* a device is fed by one thread at a time */
-    float *wide;                /* under the lock */
+    pthread_mutex_t lock;       /* only one thread at a time copies to a device */
+    float *wide;                /* protected by the lock */
     size_t wide_n;
     struct checkpoint_loaded *out;
 };
@@ -96,7 +98,10 @@ static void take_bytes(struct load *l, const struct fill *f, uint64_t at, const 
     dev->stream_sync(l->o->stream);
 }
 
-/* Masters that are read are the weights, too, where there are no others: rounded, or as they were before widening. */
+/*
+ * Store masters that are read also as weights, if there are no other weights: rounded, or in their type before
+ * widening.
+ */
 static void take_rounded(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes, uint64_t len)
 {
     const struct fill *f = it->user;
@@ -115,7 +120,7 @@ static void take_rounded(struct load *l, const struct plan_item *it, uint64_t at
     free(as_weights);
 }
 
-/* The first to come makes the room. */
+/* Returns the buffer; the first caller allocates it. */
 static char *gathering_room(struct load *l, struct turning *g)
 {
     pthread_mutex_lock(&l->lock);
@@ -125,7 +130,7 @@ static char *gathering_room(struct load *l, struct turning *g)
     return g->host;
 }
 
-/* Some elements of columns, from byte `from` of them. */
+/* Store some elements of columns, from byte `from` of the columns on. */
 static void take_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len)
 {
     const struct fill *f = it->user;
@@ -137,7 +142,7 @@ static void take_columns(struct load *l, const struct plan_item *it, uint64_t fr
     turn_put(f->turn, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
 }
 
-/* The last columns of a matrix for a device are there. */
+/* Copy a matrix to the device after its last columns have been read. */
 static int item_done(void *ctx, struct plan_item *it, struct err *e)
 {
     struct load *l = ctx;
@@ -157,7 +162,7 @@ static int item_done(void *ctx, struct plan_item *it, struct err *e)
     return 0;
 }
 
-/* The executor shows what it would write. */
+/* Called by the executor with the bytes that it would write. */
 static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
     struct load *l = ctx;
@@ -184,18 +189,18 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     return 0;
 }
 
-/* Elements [from, from + n) of a parameter's slice, to `dst`. */
+/* A request for elements [from, from + n) of a parameter's slice, to be stored at `dst`. */
 struct want {
     int param;
-    int dp;                     /* the data-parallel rank whose they are */
-    enum state state;           /* which of the rank's buffers it is for */
-    const struct tmap *map;     /* of the merged tensor */
+    int dp;                     /* the data-parallel rank that needs them */
+    enum state state;           /* selects the rank's buffer */
+    const struct tmap *map;     /* map of the merged tensor */
     int64_t from, n;
     char *dst;
-    char *rounded;              /* as a fill's */
+    char *rounded;              /* see struct fill */
 };
 
-/* `r` says what of a map; the rest of it is filled in. */
+/* Add an item. `r` has the range of a map; the other fields of it are filled in here. */
 static struct plan_item *add_item(struct load *l, struct plan_range r, const struct want *w)
 {
     struct fill *f = arena_alloc(l->arena, sizeof *f);
@@ -212,7 +217,7 @@ static struct plan_item *add_item(struct load *l, struct plan_range r, const str
     return it;
 }
 
-/* The map that holds the slice's elements, and where in it they begin. */
+/* Returns the map that has the slice's elements. *first receives the index of the first one in it. */
 static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t *first)
 {
     const struct stage_param *p = &l->s->param[w->param];
@@ -236,8 +241,8 @@ static enum dtype type_of(const struct load *l, enum state st)
 }
 
 /*
- * Weights and masters differ in size, and so may source and destination: types become narrower on their way
- * (plan_op), 16 bits fp32 at its end (fill.widen).
+ * Set the conversion. Weights and masters differ in size, and so may source and destination: conversions to narrower
+ * types are done by the executor (plan_op), those from 16 bits to fp32 at the end (fill.widen).
  */
 static void set_types(struct plan_item *it, enum dtype to)
 {
@@ -249,7 +254,7 @@ static void set_types(struct plan_item *it, enum dtype to)
         it->op = (enum plan_op)plan_op_of(from, to);
 }
 
-/* What lies as [in, out]: columns of it are the rows that are wanted. */
+/* Request rows of a matrix that is stored as [in, out], where they are columns. */
 static void add_turned(struct load *l, const struct want *w)
 {
     const struct stage_param *p = &l->s->param[w->param];
@@ -299,20 +304,20 @@ static void add_want(struct load *l, const struct want *w)
     m = slice_of(l, w, &first);
     have = (int64_t)(m->len / size) - first - w->from;
     n = have < n ? have : n;
-    if (n <= 0)                         /* vocabulary beyond the source's last row stays zero */
+    if (n <= 0)                         /* vocabulary rows after the source's last row stay zero */
         return;
     part = (struct plan_range){ .map = m, .from = (uint64_t)(first + w->from) * size, .len = (uint64_t)n * size };
     set_types(add_item(l, part, w), type_of(l, w->state));
 }
 
-/* ---- which bytes ---- */
+/* ---- choosing the bytes ---- */
 
 static bool is_moment(enum state st)
 {
     return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
 }
 
-/* The source's map for a state of a parameter's copy on this stage; NULL: zeros. */
+/* Returns the source's map for a state of a parameter's copy on this stage; NULL: the state is zero. */
 static const struct tmap *map_of(const struct load *l, int param, enum state st)
 {
     const struct stage_param *p = &l->s->param[param];
@@ -327,7 +332,7 @@ static const struct tmap *map_of(const struct load *l, int param, enum state st)
     return q->state[st] || is_moment(st) ? q->state[st] : q->state[STATE_BF16];
 }
 
-/* Weights: out of the layer files where those can be had as they are, else from the masters. */
+/* Returns the map for the weights: the layer files if they can be used unchanged, else the masters. */
 static const struct tmap *weights_of(const struct load *l, int param)
 {
     const struct tmap *w = l->from[param]->state[STATE_BF16], *master = map_of(l, param, STATE_FP32);
@@ -338,7 +343,10 @@ static const struct tmap *weights_of(const struct load *l, int param)
     return master;
 }
 
-/* The ranks whose parts of the optimizer's state are in the plan: this one, or all that share it. */
+/*
+ * Returns true if the plan includes rank dp's part of the optimizer's state: it has this rank's part, or those of all
+ * ranks that share the reading.
+ */
 static bool plans_for(const struct load *l, int dp)
 {
     return l->dp || dp == l->s->dp;
@@ -349,13 +357,13 @@ static char *weights_at(const struct load *l, const struct stage_run *r)
     return (char *)l->dst->weights + (l->s->param[r->param].at + r->from) * dtype_size(l->o->weights);
 }
 
-/* Weights that come with the masters, which are read anyway. */
+/* Returns true if the weights are computed from the masters, which are read anyway. */
 static bool come_along(const struct load *l, int param, int dp)
 {
     return plans_for(l, dp) && !is_turned(l, param) && weights_of(l, param) == map_of(l, param, STATE_FP32);
 }
 
-/* Of the weights this rank needs all; who shares the reading, reads its own. */
+/* Request weights. This rank needs all of them; if the reading is shared, it reads its own part. */
 static void add_weights(struct load *l, const struct stage_run *r, int dp)
 {
     const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = weights_of(l, r->param),
@@ -382,7 +390,7 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
 
 /* ---- the tied copy ---- */
 
-/* A run of the tied copy is looked at beside the first stage's, which is what is loaded. */
+/* Request a run of the tied copy together with the first stage's, which is the one that is loaded, to compare them. */
 static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
 {
     const struct param *q = l->from[r->param];
@@ -428,7 +436,7 @@ static void report_tied(struct load *l)
 
 /* ---- running a plan ---- */
 
-/* The rest of a record is read for its CRC only where that costs little; the ranks by turns. */
+/* Read the rest of a record for its CRC only if that is inexpensive. The ranks take the rests in turn. */
 static void deal_rests(const struct load *l)
 {
     int n = 0;
@@ -461,8 +469,8 @@ static int run_own(struct load *l, struct err *e)
 }
 
 /*
- * Run the plan, if this rank has come so far (rc). *on: and so have all who share it, and what they have read is right.
- * Not *on and 0: another has not, and will say why.
+ * Run the plan if rc is 0. *on is set to true if all ranks that share the reading succeeded and the data is correct.
+ * If *on is false and the result is 0, another rank failed, and will report why.
  */
 static int run_plan(struct load *l, int rc, bool *on, struct err *e)
 {
@@ -487,7 +495,7 @@ static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct e
     return 0;
 }
 
-/* All replicated tensors, small as they are, the ranks by turns. */
+/* Plan all replicated tensors, which are small. They are distributed over the ranks. */
 static void plan_replicas(struct load *l)
 {
     int n = 0;
@@ -500,13 +508,13 @@ static void plan_replicas(struct load *l)
 
             if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment((enum state)st) && l->o->no_optim))
                 continue;
-            /* Under REPLICAS_FAIL too all are counted first. */
+            /* even with REPLICAS_FAIL, all are counted first */
             add_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
             n++;
         }
 }
 
-/* First plan: do the copies agree? rc and *on as of run_plan(). */
+/* First plan: find copies that disagree. rc and *on as in run_plan(). */
 static int find_drift(struct load *l, int rc, bool *on, struct err *e)
 {
     bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);
@@ -537,7 +545,7 @@ static int find_drift(struct load *l, int rc, bool *on, struct err *e)
     return rc;
 }
 
-/* Second plan: everything. */
+/* Second plan: load everything. */
 static int fill_all(struct load *l, bool *on, struct err *e)
 {
     const int n = l->s->topo.dp;
@@ -596,7 +604,7 @@ static int load_all(struct load *l, struct err *e)
 static void load_free(struct load *l)
 {
     for (const struct fill *f = l->fill; f; f = f->next)
-        if (f->gathering && f->gathering->host) {       /* stopped half-way */
+        if (f->gathering && f->gathering->host) {       /* the load was stopped before all columns were read */
             free(f->gathering->host);
             f->gathering->host = NULL;
         }

@@ -1,4 +1,6 @@
-/* checkpoint_match.c - which parameter of the checkpoint is which of the stage, and whether they fit */
+/*
+ * checkpoint_match.c - match the checkpoint's parameters with the stage's, and check their shapes
+ */
 #include <string.h>
 
 #include "tools/train/checkpoint/checkpoint_impl.h"

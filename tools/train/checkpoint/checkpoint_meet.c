@@ -1,5 +1,5 @@
 /*
- * checkpoint_meet.c - writers tell each other how far they are, and rank 0 publishes
+ * checkpoint_meet.c - the writers exchange their progress, and rank 0 publishes
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,10 +35,10 @@ static char *told_path(const struct save_meeting *m, const char *word, int rank)
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
-/* Whole or not at all, like file_replace(); but nobody needs it after a crash, so nothing is synced. */
+/* Publish a text atomically, like file_replace(). It is not needed after a crash, so nothing is synced. */
 int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
 {
-    /* A name that replace.c knows for a half-written file's, should we be killed here. */
+    /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
     char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
 
@@ -62,7 +62,7 @@ static bool exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-/* Somebody's failed.<rank>, or the save's folders are gone: as the error here. */
+/* Returns true and sets *e if another rank has published a failure, or the folders of the save have been removed. */
 static bool hear_failure(struct save_meeting *m, struct err *e)
 {
     DIR *d = opendir(m->job);
@@ -95,10 +95,13 @@ void save_meeting_fail(struct save_meeting *m, const struct err *why)
 {
     struct err heard = {0}, ignored = {0};
 
-    /* Files that another rank has given up go away under this one's hands: that is no reason of its own. */
+    /*
+     * If another rank has abandoned the save, its files disappear while this rank uses them. The resulting error is
+     * not an original reason.
+     */
     if (!m->echo && hear_failure(m, &heard))
         return;
-    /* A full disk still has room for an empty file, as a rule. */
+    /* A full disk usually still has space for an empty file. */
     if (!m->echo && save_meeting_tell(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
         save_meeting_tell(m, "failed", "", 0, &ignored) < 0)
         save_meeting_discard(m);
@@ -108,7 +111,7 @@ char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, stru
 {
     char *path = told_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
-    double orphan_s = -1;               /* when the trainer was found to be gone; negative: it is there */
+    double orphan_s = -1;               /* when the end of the trainer was noticed; negative: it is running */
     uint64_t n;
 
     while (!exists(path)) {
@@ -130,7 +133,7 @@ out:
     return text;
 }
 
-/* `latest.next` lets a run that starts after a kill see that the rename below has happened. */
+/* Write `latest.next`. With it, a run that starts after a kill can see that the rename below has happened. */
 static int announce(const struct save_meeting *m, const char *next, struct err *e)
 {
     char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
@@ -151,17 +154,20 @@ int save_meeting_publish(const struct save_meeting *m, struct err *e)
         rc = staging_publish(&s, e);
     if (rc == 0)
         rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
-    /* While the folder still has its old name the note means nothing, and misleads nobody. */
+    /* If the folder still has its old name, the file latest.next has no effect. */
     if (rc == 0 || exists(m->part))
         unlink(next);
-    free(s.kept);                       /* the trainer has told */
+    free(s.kept);                       /* the trainer has reported it */
     free(s.out);
     free(next);
     free(latest);
     return rc;
 }
 
-/* Where a folder lies while it is removed: no writer knows that name, so nobody publishes what is half gone. */
+/*
+ * Returns the name under which a folder is removed. No writer uses that name, so a partly removed folder cannot be
+ * published.
+ */
 static char *gone_name(const char *path)
 {
     const size_t n = strlen(path) - strlen(".part");
@@ -175,7 +181,7 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
     if (exists(path)) {
         if (replace_check(path, what, e) < 0)
             return -1;
-        /* A writer whose rename came first has a checkpoint there by now. */
+        /* If a writer has renamed it already, the folder is a checkpoint now and ENOENT is no error. */
         if (strcmp(path, gone) != 0 && rename(path, gone) < 0 && errno != ENOENT) {
             err_sys(e, gone, "cannot rename from %s", path);
             return -1;
@@ -209,7 +215,7 @@ void save_meeting_discard(const struct save_meeting *m)
 {
     struct err ignored = {0};
 
-    /* What cannot be removed has a name that the next save removes. */
+    /* Folders that cannot be removed have names that the next save removes. */
     if (save_meeting_remove(m->job, REPLACE_JOB, &ignored) == 0)
         (void)!save_meeting_remove(m->part, REPLACE_PART, &ignored);
 }

@@ -1,5 +1,6 @@
 /*
- * checkpoint_mp.c - a rank's mp_rank file: this run's arguments and random states, and what changes from save to save
+ * checkpoint_mp.c - a rank's mp_rank file: this run's arguments and random states, and the values that change from
+ * save to save
  */
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 
 /* ---- once ---- */
 
-/* The loaded checkpoint's, with what is this run's own. */
+/* Replace the entries of the loaded checkpoint's tree that belong to this run. */
 static void renew_own(struct arena *a, struct pk *root, const struct checkpoint_saver_opts *o)
 {
     struct pk *args = pk_get(root, "args");
@@ -68,8 +69,9 @@ static void renew_schedule(struct arena *a, struct pk *root, const struct checkp
 }
 
 /*
- * The genuine trainer's stages do not agree about the size of the model (the last one of a
- * gpt2 counts its position table), so each keeps a count of its own. Their ratio to the first one's stays.
+ * Returns the stage's own gigaflos. The original trainer's stages disagree about the size of the model (the last one
+ * of a gpt2 includes its position table), so each has a count of its own. Its ratio to the first stage's is
+ * preserved.
  */
 static double own_gigaflos(const struct pk *args, double was_first, double first)
 {
@@ -94,7 +96,7 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
     pk_set_str(a, args, "consumed_train_samples", pk_int(a, now->consumed_train_samples));
     pk_set_str(a, args, "consumed_valid_samples", pk_int(a, now->consumed_valid_samples));
     pk_set_str(a, args, "consumed_train_tokens", pk_int(a, now->consumed_tokens));
-    /* Words of ours: a run that skipped nothing has the reference's arguments alone. */
+    /* These arguments are not the reference's. A run that skipped nothing writes only the reference's. */
     if (now->skipped_train_iteration > 0 || pk_get(args, "skipped_train_samples")) {
         pk_set_str(a, args, "skipped_train_samples", pk_int(a, now->skipped_train_samples));
         pk_set_str(a, args, "skipped_train_iteration", pk_int(a, now->skipped_train_iteration));

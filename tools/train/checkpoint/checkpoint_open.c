@@ -1,9 +1,9 @@
 /*
- * checkpoint_open.c - which tag to go on from, and what it says
+ * checkpoint_open.c - choose the tag to continue from, and read its contents
  *
- * The danger is to begin anew when there was something to go on from: the loss starts at
- * the top, and the next save overwrites `latest`. So only a folder without any tag counts as
- * empty; a tag without its pointer, or a pointer without its tag, stops the run.
+ * The danger is to begin from scratch although there is a checkpoint: the loss then starts at its initial value, and
+ * the next save overwrites `latest`. Therefore only a folder without any tag counts as empty. A tag without its
+ * pointer, or a pointer without its tag, stops the run.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,10 @@
 
 /* ---- pointer files ---- */
 
-/* Names of the tags in a folder, "a, b" (the first few); *n of them. Caller frees. Unfinished ones do not count. */
+/*
+ * Returns the names of the tags in a folder, such as "a, b" (only the first few). *n receives their number.
+ * Unfinished ones are ignored. The caller frees the result.
+ */
 static char *list_tags(const char *dir, int *n)
 {
     DIR *d = opendir(dir);
@@ -44,8 +47,8 @@ static char *list_tags(const char *dir, int *n)
 }
 
 /*
- * A save was killed between giving the tag its name and moving `latest`: latest.next names
- * the tag and the folder it was made in, which is gone then. NULL: nothing of the kind.
+ * Detect a save that was killed after it renamed the tag and before it updated `latest`: latest.next names the tag
+ * and the folder in which it was written, which does not exist any more. Returns the tag, or NULL if there is none.
  */
 static char *interrupted_publish(const char *dir)
 {
@@ -72,7 +75,10 @@ static char *interrupted_publish(const char *dir)
     return tag;
 }
 
-/* Was latest.next written after `latest`? An older one says nothing of a `latest` that a user has written since. */
+/*
+ * Returns true if latest.next was written after `latest`. An older one is ignored if a user has written `latest`
+ * since then.
+ */
 static bool is_after_latest(const char *dir)
 {
     char *next = path_join(dir, "latest.next"), *latest = path_join(dir, "latest");
@@ -123,7 +129,7 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
     return NULL;
 }
 
-/* ---- which ---- */
+/* ---- choosing the tag ---- */
 
 static char *plain_tag(const char *dir, struct report *notes, struct err *e)
 {
@@ -150,7 +156,7 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     return NULL;
 }
 
-/* Has the folder Megatron's own pointer and no other? source_open() follows it. */
+/* Returns true if the folder has Megatron's own pointer and no other; source_open() follows it. */
 static bool is_megatrons(const char *dir)
 {
     char *its = path_join(dir, LATEST_ITERATION), *ours = path_join(dir, "latest");
@@ -162,7 +168,7 @@ static bool is_megatrons(const char *dir)
     return yes;
 }
 
-/* The path to open; NULL without an error: nothing is there. */
+/* Returns the path to open, or NULL without an error if there is no checkpoint. */
 static char *choose(const struct checkpoint_from *from, struct report *notes, struct err *e)
 {
     struct stat st;
@@ -191,7 +197,7 @@ static char *choose(const struct checkpoint_from *from, struct report *notes, st
 
 /* ---- names ---- */
 
-/* The lowest number of a block in the source's names; -1: it has none. */
+/* Returns the lowest number of a block in the source's names, or -1 if it has none. */
 static int lowest_layer(const struct source *s)
 {
     int lowest = -1;
@@ -231,7 +237,7 @@ const struct param *checkpoint_bare(const struct checkpoint *c)
     return NULL;
 }
 
-/* ---- what it says ---- */
+/* ---- reading the contents ---- */
 
 static double number(const struct pk *v, double otherwise)
 {
@@ -247,7 +253,7 @@ static int64_t whole(const struct pk *v, int64_t otherwise)
     return v && pk_as_int(v, &x) ? x : otherwise;
 }
 
-/* Any mp_rank file: what they say in common. */
+/* Returns the tree of any mp_rank file, for entries that are the same in all of them. */
 static const struct pk *mp_root(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)
@@ -260,7 +266,10 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
 {
     const char *style = pk_as_str(pk_get(d, "decay_style"));
 
-    /* One that decays over nothing has never been a trainer's: an import's, whose zeros are no rules to agree with. */
+    /*
+     * A schedule that decays over zero steps was never used by a trainer. It comes from an import, and its zeros are
+     * not rules that the options must agree with.
+     */
     c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
     c->max_lr = number(pk_get(d, "max_lr"), 0);
     c->min_lr = number(pk_get(d, "min_lr"), 0);
@@ -300,11 +309,11 @@ static bool is_role(const char *name, enum role r)
     return row && row->role == r;
 }
 
-/* Blocks that a stage lists; *norm: does it list the final LayerNorm? */
+/* Returns the number of blocks that a stage lists. *norm is set to whether it lists the final LayerNorm. */
 static int count_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
-    struct report *told = report_new();         /* what is wrong with it, the open has said */
+    struct report *told = report_new();  /* discarded, because the open has already reported errors in this file */
     struct ds_stage st = {0};
     int n = 0;
 
@@ -320,7 +329,7 @@ static int count_blocks(const struct source *s, int pp, bool *norm)
     return n;
 }
 
-/* Blocks of each stage, as the mp_rank files list them. */
+/* Read the number of blocks of each stage from the lists in the mp_rank files. */
 static void read_blocks(struct checkpoint *c)
 {
     const struct source *s = c->src;
@@ -332,7 +341,10 @@ static void read_blocks(struct checkpoint *c)
         blocks[pp] = count_blocks(s, pp, &here);
         norm = here ? pp : norm;
     }
-    /* The embedding or the head may be alone; the final LayerNorm stands behind a block of its stage. */
+    /*
+     * The embedding or the head may be in a stage without blocks. The final LayerNorm must be in a stage with at
+     * least one block.
+     */
     for (int pp = 0; pp < s->topo.pp; pp++)
         if (!blocks[pp] && (pp == norm || (pp > 0 && pp < s->topo.pp - 1)))
             return;
@@ -363,7 +375,7 @@ static void read_states(struct checkpoint_info *c, const struct source *s)
     }
 }
 
-/* Other trainers list their groups in any order; the first one is taken for what decays. */
+/* Move the group with the largest weight decay to the front. Other trainers list their groups in any order. */
 static void decaying_first(struct checkpoint_info *c)
 {
     for (int g = 1; g < c->n_groups; g++)
@@ -413,7 +425,7 @@ static void fill_info(struct checkpoint *c)
     }
 }
 
-/* What training cannot go on from. */
+/* Refuse checkpoints from which training cannot continue. */
 static int check_kind(const struct checkpoint *c, struct err *e)
 {
     const struct source *s = c->src;
@@ -435,9 +447,11 @@ static int check_kind(const struct checkpoint *c, struct err *e)
     return 0;
 }
 
-/* ---- other names ---- */
+/* ---- names of other programs ---- */
 
-/* The names, and with them the sizes, of a checkpoint that no trainer of ours has written. */
+/*
+ * Translate the names of a checkpoint that was not written by a supported trainer, and determine the sizes from them.
+ */
 static int bring_names(struct checkpoint *c, const struct checkpoint_from *from, struct report *notes, struct err *e)
 {
     struct source *s = c->src;
@@ -448,7 +462,7 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
         return 0;
     if (hf_canonical_make(s, from->heads, &c->names, e) < 0)
         return -1;
-    if (s->run.consumed_samples < 0)    /* whose iterations count another trainer's batches */
+    if (s->run.consumed_samples < 0)    /* its iterations count another trainer's batches */
         s->run.iteration = 0;
     report_add(notes, SEV_NOTE, "names", s->path, ERR_NO_BYTE, NULL, "%s checkpoint, names of %s: %s",
                layout_name(s->kind), c->names.names, !source_has_moments(s) ? "weights alone are there"
@@ -456,7 +470,7 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
     return 0;
 }
 
-/* ---- the door ---- */
+/* ---- opening ---- */
 
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e)
 {
@@ -498,7 +512,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c->arena = arena_new(0);
     c->src = source_open(path, &so, found, e);
     if (c->src && !from->accept_mismatch)
-        manifest_give_crcs(c->src);             /* on all ranks: their plans are the same */
+        manifest_give_crcs(c->src);             /* on all ranks, because their plans must be the same */
     if (!c->src || checkpoint_judge(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);

@@ -1,12 +1,12 @@
 /*
  * checkpoint_rng.c - random states that a Python trainer would have right after seeding
  *
- * This trainer's own random numbers need no state (they are a function of seed, iteration
- * and place), but the genuine one refuses a checkpoint without. Where nothing was loaded
- * to pass on, rank (pp, tp) gets what Megatron's seeding gives it (docs/training.md 6.6):
+ * This trainer's own random numbers need no state (they are a function of seed, iteration and place), but the
+ * original one refuses a checkpoint without states. If no states were loaded that could be carried over, rank (pp,
+ * tp) gets those that Megatron's seeding produces (docs/training.md 6.6):
  *   Python, numpy, torch on the CPU, default CUDA    seed + 100 pp
  *   model-parallel-rng                               seed + 100 pp + 2718 + tp
- * All but CUDA's (a Philox key and an offset) are the same MT19937 in three wrappings.
+ * All but CUDA's (a Philox key and an offset) are the same MT19937 in three formats.
  */
 #include <string.h>
 
@@ -27,7 +27,10 @@ static struct pk *tuple_of(struct arena *a, struct pk *const *item, int n)
     return t;
 }
 
-/* CPython's random.seed(int): MT19937's init_by_array, the key being the seed's 32-bit words. */
+/*
+ * Compute the state of CPython's random.seed(int): MT19937's init_by_array, where the key consists of the seed's
+ * 32-bit words.
+ */
 static void python_words(uint64_t seed, uint32_t *mt)
 {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
@@ -55,7 +58,7 @@ static void python_words(uint64_t seed, uint32_t *mt)
     mt[0] = 0x80000000u;
 }
 
-/* (3, (624 words, position), None) */
+/* Returns (3, (624 words, position), None). */
 static struct pk *python_state(struct arena *a, uint64_t seed)
 {
     uint32_t mt[MT_WORDS];
@@ -78,7 +81,7 @@ static struct pk *bytes_of(struct arena *a, const void *p, size_t n)
     return v;
 }
 
-/* ('MT19937', uint32[624], position, has_gauss, cached), the array as numpy pickles itself. */
+/* Returns ('MT19937', uint32[624], position, has_gauss, cached), with the array in numpy's pickle format. */
 static struct pk *numpy_state(struct arena *a, uint64_t seed)
 {
     struct mt19937 mt;
@@ -103,8 +106,8 @@ static struct pk *numpy_state(struct arena *a, uint64_t seed)
 }
 
 /*
- * torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of
- * 8 bytes, then the cached normal samples (none).
+ * Returns the state of torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of 8
+ * bytes, then the cached normal samples (none).
  */
 static struct pk *torch_state(struct arena *a, uint64_t seed)
 {

@@ -1,5 +1,5 @@
 /*
- * checkpoint_save.c - the trainer's side of a save: check, let the writer go and the state be copied
+ * checkpoint_save.c - the trainer's side of a save: check the state, start the writer and the copy
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,24 +19,27 @@
 
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
-    char *dir;                  /* absolute: the writer keeps the folder it was forked in */
+    char *dir;  /* absolute path, because the writer keeps the working directory in which it was forked */
     char *memory;               /* the staging area */
     struct checkpoint_area area;
     bool pinned;
-    char *aside;                /* on the device, or NULL */
+    char *aside;                /* memory of the device, or NULL */
     struct state_copy *copy;
-    char *replicas;             /* host memory for those of this rank, or NULL */
-    uint64_t disk_bytes;        /* of all ranks */
+    char *replicas;             /* host memory for the replicas of this rank, or NULL */
+    uint64_t disk_bytes;        /* sum over all ranks */
     int rank;
-    bool under_way;             /* the writer's answer has not been taken */
-    char *job;                  /* where writers meet for the save under way, or NULL */
-    struct checkpoint_saved last;       /* as this rank has seen it */
-    bool polled;                /* by poll */
-    enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* of it, by poll or wait */
-    char differs[112];          /* the last check's first replica that does; "": none */
+    bool under_way;             /* the writer's result has not been received */
+    char *job;                  /* the folder through which the writers of the current save communicate, or NULL */
+    struct checkpoint_saved last;       /* the outcome of the last save, as seen by this rank */
+    bool polled;                /* poll has returned it */
+    enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* the outcome that poll or wait has reported */
+    char differs[112];          /* the first replica that differs in the last check; "": none */
 };
 
-/* Around a wait for the writer or for the thread that copies; a disk may be slow, so it is told and nothing more. */
+/*
+ * Mark a wait for the writer or the copying thread. A disk may be slow, so the watch only reports a long wait and
+ * does not end the run.
+ */
 static void wait_begin(const struct checkpoint_saver *v, const char *what)
 {
     if (v->o.watch)
@@ -53,14 +56,14 @@ static const struct checkpoint_saved none = { .iteration = -1, .ok = true };
 
 /* ---- replicas ---- */
 
-/* What this rank owns of a replicated parameter, of one state. */
+/* The part of one state of a replicated parameter that this rank owns. */
 struct replica {
     int number;                 /* param * STATE_N + state */
     const void *from;
     uint64_t len;
 };
 
-/* One state of a run. */
+/* Returns the replica for one state of a run. */
 static struct replica replica_of(const struct checkpoint_saver *v, const struct stage_run *r, int st)
 {
     const struct stage_state *from = v->o.state;
@@ -77,7 +80,10 @@ static struct replica replica_of(const struct checkpoint_saver *v, const struct 
 
 typedef void replica_fn(const struct checkpoint_saver *v, const struct replica *r, uint64_t at, uint32_t *crc);
 
-/* Call each(v, replica, where it begins in a buffer of them all, crc); the buffer's size. */
+/*
+ * Call each(v, replica, its position in a buffer of all replicas, crc) for each replica. Returns the size of that
+ * buffer.
+ */
 static uint64_t for_replicas(const struct checkpoint_saver *v, replica_fn *each, uint32_t *crc)
 {
     const struct stage *s = v->o.stage;
@@ -105,10 +111,10 @@ static void hash_replica(const struct checkpoint_saver *v, const struct replica 
     crc[r->number] = crc_bytes(crc[r->number], v->replicas + at, r->len);
 }
 
-/* One CRC a replicated parameter and state, over what this rank owns of it. [n_params * STATE_N] */
+/* Compute one CRC per replicated parameter and state, over the part that this rank owns. crc: [n_params * STATE_N] */
 static int hash_replicas(const struct checkpoint_saver *v, uint32_t *crc, struct err *e)
 {
-    /* All are fetched, then waited for once: there are hundreds, a few kilobytes each. */
+    /* Fetch all replicas and wait only once, because there are hundreds of a few kilobytes each. */
     for_replicas(v, fetch_replica, NULL);
     if (comm_sync(v->o.tp, v->o.stream, e) < 0)
         return -1;
@@ -117,7 +123,7 @@ static int hash_replicas(const struct checkpoint_saver *v, uint32_t *crc, struct
     return 0;
 }
 
-/* The first that differs, on every rank of the group the same. */
+/* Find the first replica that differs; the result is the same on every rank of the group. */
 static int compare_replicas(struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
 {
     const struct stage *s = v->o.stage;
@@ -162,13 +168,16 @@ static int check_replicas(struct checkpoint_saver *v, struct err *e)
     return rc;
 }
 
-/* ---- set-up ---- */
+/* ---- setup ---- */
 
 static int resolve_dir(struct checkpoint_saver *v, struct err *e)
 {
     char buf[PATH_MAX];
 
-    /* Every rank: on a node-local folder each node needs its own, and the error is clearer here. */
+    /*
+     * Every rank creates the folder: if it is local to the nodes, each node needs its own, and the error message is
+     * clearer here.
+     */
     if (dir_make(v->o.dir, e) < 0)
         return -1;
     if (!realpath(v->o.dir, buf)) {
@@ -196,11 +205,14 @@ int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype w
 }
 
 enum {
-    ASIDE_UNIT = 4096,          /* whole elements, and copies of them at full rate */
-    ASIDE_LEAST = 64 << 20,     /* of a GPU's memory; less would not be worth it */
+    ASIDE_UNIT = 4096,          /* a multiple of whole elements, and of units that are copied at full rate */
+    ASIDE_LEAST = 64 << 20,     /* bytes of a GPU's memory; less would not be worth it */
 };
 
-/* As much of the device's memory as can be had in one piece; what there is less, the optimizer waits for. */
+/*
+ * Allocate as much of the device's memory as is available in one piece. The optimizer waits for data that does not
+ * fit.
+ */
 static uint64_t take_aside(struct checkpoint_saver *v)
 {
     uint64_t room = align_down(min_u64(v->o.aside_bytes, v->area.bytes), ASIDE_UNIT);
@@ -213,7 +225,7 @@ static uint64_t take_aside(struct checkpoint_saver *v)
     return room;
 }
 
-/* Made, touched and pinned before training begins: no save pays for it. */
+/* Create, touch and pin the area before training begins, so no save has to. */
 static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
 {
     const struct dev_ops *dev = v->o.dev;
@@ -249,7 +261,7 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
     if (checkpoint_carry(o, &msg, notes, e) < 0)
         goto out;
-    v->o.from = NULL;                   /* nothing of it is needed any more, nor the arguments */
+    v->o.from = NULL;                   /* the checkpoint and the arguments are not needed any more */
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0 || make_area(v, notes, e) < 0 ||
         writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
@@ -272,7 +284,7 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
 
     if (!v)
         return;
-    /* A failure has been told by wait, which every exit calls before. */
+    /* A failure has been reported by checkpoint_save_wait(), which every exit calls before. */
     (void)!writer_result(v->o.writer, 1, &wall, &fault, &ignored);
     state_copy_free(v->copy);
     if (v->aside)
@@ -296,7 +308,7 @@ uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
     return v->disk_bytes;
 }
 
-/* ---- how it went ---- */
+/* ---- results ---- */
 
 static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault, double wall_s, const struct err *why)
 {
@@ -309,7 +321,7 @@ static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault,
     v->last.err = *why;
 }
 
-/* A writer that died cannot say so itself, and the others would wait for it. */
+/* Publish the failure of a writer that died, because it cannot do so itself and the others would wait for it. */
 static void tell_for_writer(const struct checkpoint_saver *v, const struct err *why)
 {
     char *path = str_fmt("%s/failed.%d", v->job, v->rank);
@@ -317,11 +329,11 @@ static void tell_for_writer(const struct checkpoint_saver *v, const struct err *
 
     if (why->kind == ERR_SYS && access(v->job, F_OK) == 0 && access(path, F_OK) < 0 &&
         file_replace(path, why->msg, strlen(why->msg), &ignored) < 0)
-        err_clear(&ignored);            /* then the job's end tells them */
+        err_clear(&ignored);            /* then the others notice when the job ends */
     free(path);
 }
 
-/* Rank-local: wait, and take the writer's word. */
+/* Get the result from the writer. Local to this rank; waits if `block`. */
 static void finish_last(struct checkpoint_saver *v, int block)
 {
     struct err why = {0};
@@ -354,7 +366,10 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
     return 1;
 }
 
-/* The lowest rank with the worst reason tells all; if nothing failed, rank 0, who published. Who told, or -1. */
+/*
+ * Choose one rank's outcome and broadcast it: the worst one, of the lowest rank that has it. If nothing failed, that
+ * is rank 0, which published. Returns that rank, or -1 on error.
+ */
 static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
 {
     int64_t size, worst;
@@ -370,7 +385,7 @@ static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out,
     return comm_host_broadcast(v->o.world, out, sizeof *out, from, e) < 0 ? -1 : from;
 }
 
-/* An echo says whom it has heard. */
+/* Add the rank to the error message. The message of CHECKPOINT_ECHO already names the rank that failed. */
 static void name_rank(const struct checkpoint_saver *v, struct checkpoint_saved *x, int rank)
 {
     const struct err own = x->err;
@@ -391,7 +406,7 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
     if (from < 0)
         return -1;
     name_rank(v, out, from);
-    /* What poll has told was this rank's own view: another's part may be missing all the same. */
+    /* The outcome that poll returned was only this rank's own; another rank's part may have failed. */
     out->told = v->told == (out->ok ? TOLD_GOOD : TOLD_BAD);
     v->told = out->ok ? TOLD_GOOD : TOLD_BAD;
     if (out->ok)
@@ -400,9 +415,12 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
     return -1;
 }
 
-/* ---- the folder ---- */
+/* ---- the folder of --save ---- */
 
-/* "global_step20.0badcafe.part" and its .job are a save's; those of a converter that writes here have other names. */
+/*
+ * Returns true for "global_step20.0badcafe.part" and its .job, the folders of a save. The folders of a converter that
+ * writes here have other names.
+ */
 static bool is_leftover(const char *name, enum replace_what *what)
 {
     size_t n = checkpoint_tag_length(name);
@@ -419,7 +437,7 @@ static bool is_leftover(const char *name, enum replace_what *what)
     return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0 || strcmp(end + 9, ".gone.part") == 0;
 }
 
-/* One entry of the folder. A left-over with something foreign in it stays. */
+/* Process one entry of the folder. Unfinished folders with foreign files are kept. */
 static int clean_entry(const char *dir, const char *name, struct err *e)
 {
     char *path = path_join(dir, name);
@@ -454,7 +472,7 @@ int checkpoint_clean(const char *dir, struct err *e)
     return rc;
 }
 
-/* A tag of that name with something foreign in it gives way, and is told of. */
+/* Record a message if a tag of that name contains foreign files; it will be renamed and kept. */
 static void note_kept(struct checkpoint_saver *v, const char *tag)
 {
     char *path = path_join(v->dir, tag);
@@ -466,14 +484,14 @@ static void note_kept(struct checkpoint_saver *v, const char *tag)
     free(path);
 }
 
-/* What rank 0 tells the others before anybody writes. */
+/* Data that rank 0 broadcasts before any rank writes. */
 struct beginning {
     int rc;
     char part[96];
     struct err err;
 };
 
-/* Rank 0: a fresh pair of folders. */
+/* Create a new pair of folders, on rank 0. */
 static void begin(const struct checkpoint_saver *v, const char *tag, struct beginning *b)
 {
     struct timespec t;
@@ -498,12 +516,12 @@ static int agree_beginning(const struct checkpoint_saver *v, const char *tag, st
     memset(b, 0, sizeof *b);
     if (v->rank == 0)
         begin(v, tag, b);
-    else if (!v->o.world)               /* a test acts for all ranks, 0 first */
+    else if (!v->o.world)               /* in a test that acts for all ranks, rank 0 first */
         snprintf(b->part, sizeof b->part, "%s.%08x.part", tag, 0);
     return v->o.world ? comm_host_broadcast(v->o.world, b, sizeof *b, 0, e) : 0;
 }
 
-/* ---- a save ---- */
+/* ---- saving ---- */
 
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
 {
@@ -514,7 +532,10 @@ void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
     wait_end(v);
 }
 
-/* A folder that cannot be made fails the save, like a file in it: the run goes on, and tries the next one. */
+/*
+ * Start a save. If the folder cannot be created, the save fails, as with a file in it; the run continues and tries
+ * the next save.
+ */
 static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e)
 {
     struct save_order *o = xcalloc(1, sizeof *o);
@@ -535,7 +556,7 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
         memcpy(o->part, b.part, sizeof o->part);
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
-        /* The writer has finished the save before; the thread may have yet to note its last piece. */
+        /* The writer has finished the previous save, but the thread may not have recorded its last piece yet. */
         state_copy_settle(v->copy);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
@@ -546,7 +567,10 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
     return rc;
 }
 
-/* A tensor group that is out of step stops the whole job's save, not its own part of it. */
+/*
+ * Combine the results of all ranks: if the replicas of one tensor group differ, the whole job's save is refused, not
+ * just its own part.
+ */
 static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
 {
     struct checkpoint_saved x = {
@@ -572,7 +596,10 @@ int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
 {
     const int rc = check_replicas(v, e);
 
-    /* A device or a link that fails, here alone: the others may wait for us, and the job is to be ended. */
+    /*
+     * A failure of this rank's device or of a link concerns only this rank. The others may be waiting for it, so the
+     * job must be ended.
+     */
     if (rc < 0 && !*v->differs)
         return -1;
     return all_fine(v, rc, e);
@@ -591,7 +618,7 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
     int rc;
 
     if (checkpoint_save_wait(v, before, &earlier) < 0 && before->ok) {
-        *e = earlier;                   /* not the save: the ranks could not speak to each other */
+        *e = earlier;                   /* not a failure of the save: the ranks could not communicate */
         return -1;
     }
     rc = checkpoint_check_live(v, e);

@@ -1,9 +1,10 @@
 /*
- * checkpoint_share.c - the data-parallel ranks of a stage load as one: each reads a part, and hears of the others'
+ * checkpoint_share.c - let the data-parallel ranks of a stage load together: each reads a part and exchanges the rest
  *
- * All of them make the same plan, of what all of them need, and each runs its own items. So every byte is read once,
- * a record's CRC is known although no rank has seen all of it, and weights, of which each rank needs all, lie where
- * the optimizer leaves them after a step: each rank's own part of every bucket is there, and is gathered.
+ * All of them make the same plan for everything that any of them needs, and each runs its own items. Every byte is
+ * thus read once, and the CRC of a record is known although no rank has read all of it. Weights, of which each rank
+ * needs all, are exchanged as after an optimizer step: each rank has its own part of every bucket, and the parts are
+ * gathered.
  */
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@
 
 enum { FAILED, MARK, ANTIMARK, N_SAID };
 
-/* Records of which several ranks have read parts. */
+/* Check the records of which several ranks have read parts. */
 static int check_records(const struct load_share *h, struct plan *p, struct err *e)
 {
     const int n = plan_seen(p, NULL), size = comm_size(h->dp);
@@ -48,7 +49,7 @@ int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *o
                  "folder changed meanwhile, or is it another one on some host?", h->s->pp);
         return -1;
     }
-    /* All meet the same sums, so what is wrong there is so for all. */
+    /* All ranks combine the same sums, so an error is found by all of them. */
     rc = check_records(h, p, e);
     *on = rc == 0;
     return rc;
@@ -70,7 +71,7 @@ int load_share_weights(const struct load_share *h, void *weights, enum dtype t, 
         const struct comm_data d = { .in = all + (uint64_t)(h->s->dp * own) * size, .out = all, .n = own, .t = t };
         struct comm_req *req = NULL;
 
-        /* As after a step: by the link that training will use. */
+        /* As after a step, use the link that training will use. */
         if (comm_all_gather_start(h->dp, &d, s, &req, e) < 0 || comm_wait(&req, s, e) < 0)
             return -1;
     }

@@ -1,4 +1,6 @@
-/* checkpoint_steps.c - the checkpoints that a folder of --save holds, and moving them out of a run's way */
+/*
+ * checkpoint_steps.c - list the checkpoints in a folder of --save, and move those that conflict with a run
+ */
 #include "tools/train/checkpoint/checkpoint_steps.h"
 
 #include <ctype.h>
@@ -81,7 +83,7 @@ int64_t checkpoint_tag_number(const char *name)
     return *p ? strtoll(p, NULL, 10) : -1;
 }
 
-/* "global_step20", or what a converter made of it: "global_step20_universal". */
+/* Returns true for "global_step20" and for what a converter makes of it: "global_step20_universal". */
 static bool is_own_name(const char *name)
 {
     const size_t n = checkpoint_tag_length(name);
@@ -96,7 +98,7 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* An entry of the folder that a save could replace, or that another run has left. */
+/* Returns true if the entry is a checkpoint: one that a save could replace, or that another run has left. */
 static bool is_checkpoint(const char *dir, const char *name)
 {
     char *path;
@@ -110,7 +112,7 @@ static bool is_checkpoint(const char *dir, const char *name)
     return yes;
 }
 
-/* ---- what is there ---- */
+/* ---- listing ---- */
 
 static void add_step(struct checkpoint_steps *s, const char *name)
 {
@@ -120,7 +122,10 @@ static void add_step(struct checkpoint_steps *s, const char *name)
         s->newest = checkpoint_tag_number(name);
 }
 
-/* A pointer that names nothing here: its checkpoint may be elsewhere, and no save may forget it. */
+/*
+ * Count a pointer that names nothing in this folder: its checkpoint may be elsewhere, and a save must not overwrite
+ * the pointer.
+ */
 static int add_pointer(const char *dir, const char *pointer, struct checkpoint_steps *s, struct err *e)
 {
     char *tag = checkpoint_pointer(dir, pointer, e), *path = tag ? path_join(dir, tag) : NULL;
@@ -138,7 +143,7 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
     const struct dirent *ent;
 
     *s = (struct checkpoint_steps){ .newest = -1 };
-    /* What stands there in place of a folder is refused when it is made. */
+    /* If there is something else in place of a folder, creating the folder will fail later. */
     if (!d && (errno == ENOENT || errno == ENOTDIR))
         return 0;
     if (!d) {
@@ -158,7 +163,7 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
 struct aside {
     const char *dir;
     int64_t after;
-    char *to;                   /* NULL until something is moved */
+    char *to;                   /* NULL until something has been moved */
 };
 
 static bool is_moved(const struct aside *a, const char *name)
@@ -206,7 +211,10 @@ static int move(struct aside *a, const char *name, struct err *e)
     return rc;
 }
 
-/* Pointers first: where they name nothing, a run that is started again stops, or begins with what was asked for. */
+/*
+ * Move the pointers first: if they name nothing, a run that is restarted stops, or begins with the requested
+ * checkpoint.
+ */
 static int move_pointers(struct aside *a, const char *tag, struct err *e)
 {
     static const char *const names[] = { "latest.next", "latest", "latest_universal", LATEST_ITERATION };
@@ -230,7 +238,7 @@ static int move_pointers(struct aside *a, const char *tag, struct err *e)
     return rc;
 }
 
-/* Names first, then renames: a folder that changes while it is read may show an entry twice. */
+/* List the names before renaming, because a folder that changes while it is read may show an entry twice. */
 static int list_moved(const struct aside *a, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(a->dir);

@@ -1,8 +1,9 @@
 /*
- * checkpoint_turn.c - columns become rows
+ * checkpoint_turn.c - transpose columns into rows
  *
- * A chunk is some rows of [in] of the columns. Column by column its elements go to consecutive places of one row that
- * is wanted, and the chunk, of which only every cols-th element is read then, stays in the cache meanwhile.
+ * A chunk has some rows of [in] of the columns. Column by column, its elements are copied to consecutive places of
+ * one row of the result. The chunk, of which only every cols-th element is read at a time, stays in the cache
+ * meanwhile.
  */
 #include "tools/train/checkpoint/checkpoint_turn.h"
 
@@ -27,7 +28,7 @@ int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct tur
     return 3;
 }
 
-/* `n` elements, `stride` elements apart, one behind the other. */
+/* Copy `n` elements that are `stride` elements apart to consecutive places. */
 static void put_run(char *dst, const char *src, int64_t n, int64_t stride, const struct turn_chunk *c)
 {
     const int64_t size = dtype_size(c->type);
@@ -45,7 +46,7 @@ static void put_run(char *dst, const char *src, int64_t n, int64_t stride, const
     }
 }
 
-/* Rows [row, row + n) of the chunk's columns [col, end), of which `src` is the first element. */
+/* Rows [row, row + n) of the chunk's columns [col, end); `src` is the first element. */
 struct turn_block {
     int64_t row, n, col, end;
     const char *src;
@@ -68,7 +69,7 @@ void turn_put(const struct turn *t, const struct turn_chunk *c, char *dst)
 {
     const int64_t size = dtype_size(c->type), end = c->at + c->n;
 
-    /* What is left of the row that it begins in, whole rows, what it has of the row behind them. */
+    /* Process the rest of the row in which the chunk begins, then whole rows, then its part of the row after them. */
     for (int64_t at = c->at; at < end;) {
         struct turn_block b = { .row = at / t->cols, .n = 1, .col = at % t->cols, .end = t->cols,
                                 .src = (const char *)c->bytes + (at - c->at) * size };

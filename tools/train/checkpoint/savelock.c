@@ -1,4 +1,6 @@
-/* savelock.c - the file that says which job saves into a folder (savelock.h) */
+/*
+ * savelock.c - the file that shows which job saves into a folder (savelock.h)
+ */
 #include "tools/train/checkpoint/savelock.h"
 
 #include <errno.h>
@@ -23,14 +25,14 @@
 
 enum { BEAT_S = 10, STALE_S = 60, STALE_MOST_S = 3600, LOOK_MS = 200, ATTEMPTS = 100, LOCK_MAX = 4096 };
 
-/* What a lock says of its holder. */
+/* The contents of a lock, which describe its holder. */
 struct holder {
     char host[256], job_id[64], boot_id[64], pid_space[64], nonce[40];
     int64_t pid, started_ticks, restarts, stale_s;
     double since_s;
 };
 
-/* A lock as it was found. */
+/* A lock file as it was read. */
 struct found {
     struct holder who;
     struct timespec touched;
@@ -38,16 +40,16 @@ struct found {
 
 struct savelock {
     struct savelock_opts o;
-    char *path, *mine;          /* the lock; our name for it while it is being made */
+    char *path, *mine;          /* path of the lock, and of our own file while the lock is being created */
     struct holder self;
     pthread_t beater;
-    pthread_mutex_t guard;      /* of what follows, and of beating against dropping */
+    pthread_mutex_t guard;      /* protects the following members, and prevents a beat during a drop */
     pthread_cond_t ended;
     bool dropped;
-    bool joined;                /* by the thread that took it */
+    bool joined;                /* the thread has been joined */
 };
 
-/* ---- who we are ---- */
+/* ---- this process ---- */
 
 static void first_line(const char *path, char *out, size_t n)
 {
@@ -105,7 +107,7 @@ static void take_text(const json_t *o, const char *key, char *out, size_t n)
     err_clean(out);
 }
 
-/* A lock that cannot be understood has a holder without a name, who promised what we would. */
+/* Parse a lock. If it cannot be parsed, the holder has no name, and our own default for stale_s is used. */
 static void understand(const char *text, size_t n, struct holder *h)
 {
     json_t *o = json_loadb(text, n, 0, NULL);
@@ -126,7 +128,10 @@ static void understand(const char *text, size_t n, struct holder *h)
     json_decref(o);
 }
 
-/* Opened anew each time: that is when NFS asks its server. 1, 0 when there is none, -1 when it cannot be read. */
+/*
+ * Read the lock. The file is opened each time, because that is when NFS asks its server. Returns 1, 0 if there is
+ * none, or -1 if it cannot be read.
+ */
 static int read_lock(const char *path, struct found *f)
 {
     char text[LOCK_MAX];
@@ -165,7 +170,10 @@ static int write_lock(const char *path, const struct holder *h, struct err *e)
     return rc;
 }
 
-/* 1: the lock is ours, 0: somebody's is there, -1. An NFS server's answer may get lost: the number of links tells. */
+/*
+ * Create the lock. Returns 1 if this process has it, 0 if another process does, -1 on error. An NFS server's answer
+ * may be lost, so the number of links is checked as well.
+ */
 static int link_lock(const struct savelock *l, struct err *e)
 {
     struct stat st;
@@ -179,7 +187,7 @@ static int link_lock(const struct savelock *l, struct err *e)
         err_sys(e, l->path, "cannot make the lock of the folder");
         return -1;
     }
-    /* No hard links here. */
+    /* this file system has no hard links */
     if (write_lock(l->path, &l->self, &once) == 0)
         return 1;
     if (once.sys == EEXIST)
@@ -188,7 +196,7 @@ static int link_lock(const struct savelock *l, struct err *e)
     return -1;
 }
 
-/* ---- does its holder live? ---- */
+/* ---- is its holder alive? ---- */
 
 enum life { LIVES, ENDED, UNKNOWN };
 
@@ -205,12 +213,12 @@ static enum life judge(const struct holder *self, const struct holder *who)
         return UNKNOWN;
     if (kill((pid_t)who->pid, 0) < 0 && errno == ESRCH)
         return ENDED;
-    /* Other users' processes may be hidden. */
+    /* Processes of other users may be hidden. */
     ticks = status_start_ticks(who->pid);
     return ticks < 0 ? UNKNOWN : ticks == who->started_ticks ? LIVES : ENDED;
 }
 
-/* The file system's time, which is that of the lock's own stamp. */
+/* Returns the current time of the file system, which also sets the time stamp of the lock. */
 static double fs_now(const struct savelock *l)
 {
     struct stat st;
@@ -239,9 +247,10 @@ static void describe(const struct savelock *l, const struct found *f, struct str
 }
 
 /*
- * A holder whose process we cannot see: wait until it gives a sign, or has given none for as long as it promised.
- * The stamp's age counts only together with some time of our own: a file system that hung for a minute has
- * let nobody touch anything. 1: it has ended, 0: it lives, or the lock is another one by now; -1: told to stop.
+ * Watch a holder whose process is not visible from here: wait until its time stamp changes, or has not changed for as
+ * long as the holder promised. The age of the stamp counts only together with some time of watching, because on a
+ * file system that hung for a minute no process could update anything. Returns 1 if the holder has ended, 0 if it is
+ * alive or the lock has been replaced, -1 if a stop was requested.
  */
 static int watch_holder(const struct savelock *l, const struct found *was, struct err *e)
 {
@@ -272,7 +281,7 @@ static int watch_holder(const struct savelock *l, const struct found *was, struc
     }
 }
 
-/* Out of the way with it, unless it is another's by now: then it is put back. */
+/* Move the stale lock away and remove it. If the file turns out to be another process's new lock, it is put back. */
 static void remove_stale(const struct savelock *l, const struct found *stale)
 {
     char *aside = str_fmt("%s.stale", l->mine);
@@ -298,7 +307,7 @@ static int refuse(const struct savelock *l, const struct found *f, struct err *e
     return -1;
 }
 
-/* Deal with the lock that is there; 0 or 1: try again, -1: its holder lives. */
+/* Handle an existing lock. Returns 0 or 1 to try again, -1 if its holder is alive. */
 static int settle(const struct savelock *l, struct err *e)
 {
     struct found f, is;
@@ -346,8 +355,10 @@ bool savelock_held(const struct savelock *l, struct err *e)
     struct strbuf sb = {0};
     int rc = read_lock(l->path, &f);
 
-    /* What cannot be read now, or is being written, says nothing; nor does a lock that somebody removed, which the
-     * next beat makes anew. */
+    /*
+     * If the lock cannot be read now or is being written, that means nothing. Neither does a lock that has been
+     * removed by a person: the next beat creates it again.
+     */
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
     describe(l, &f, &sb);
@@ -357,7 +368,7 @@ bool savelock_held(const struct savelock *l, struct err *e)
     return false;
 }
 
-/* Under the guard. False: it is not ours any more. */
+/* Update the time stamp. The caller must hold the guard. Returns false if another job owns the lock. */
 static bool beat(struct savelock *l, struct err *e)
 {
     struct err ignored = {0};
@@ -397,7 +408,7 @@ static int start_beating(struct savelock *l, struct err *e)
     sigset_t all, was;
     int rc;
 
-    /* Signals are the main thread's. */
+    /* Block signals in the thread; the program's main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     rc = pthread_create(&l->beater, NULL, beat_on, l);

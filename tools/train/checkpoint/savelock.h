@@ -1,18 +1,20 @@
 /*
- * savelock.h - one job at a time saves into a folder
+ * savelock.h - a lock that lets only one job at a time save into a folder
  *
- * Two jobs with one --save would remove each other's half-written checkpoints and take turns at `latest`. So
- * rank 0 holds DIR/train.lock from before it looks at the folder until its last save has ended: a line of
- * JSON that says who holds it, made by link(), which one of two makers gets on any file system (by O_EXCL where
- * there are no links). A thread touches it every few seconds, and gives notice when it is no longer ours.
+ * Two jobs with the same --save would remove each other's unfinished checkpoints and overwrite each other's `latest`.
+ * Rank 0 therefore holds DIR/train.lock from before it reads the folder until its last save has ended. The file has
+ * one line of JSON that describes the holder. It is created with link(), which succeeds for only one of two processes
+ * on any file system (with O_EXCL where links are not supported). A thread updates its time stamp every few seconds,
+ * and reports when another job owns the lock.
  *
- * A lock whose holder has ended is taken over:
- *   this kernel, same PID namespace   at once, when no such process is there (PID and start time), or it is a zombie
- *   the same Slurm job, requeued      at once: Slurm has ended what ran before
- *   any other host                    when nothing has touched it for as long as the holder promised to
- *                                     (a minute; a quarter of it where the host has been restarted), by the file
- *                                     system's clock and, for a while, before our eyes
- * Who lives is never disturbed: a holder that was only out of reach finds its lock gone and must stop.
+ * The lock of a holder that has ended is taken over:
+ *   this kernel, same PID namespace   at once, if no such process exists (PID and start time), or it is a zombie
+ *   the same Slurm job, requeued      at once: Slurm has ended the previous run
+ *   any other host                    if the time stamp has not changed for as long as the holder promised
+ *                                     (a minute; a quarter of it if the host has been restarted), by the file
+ *                                     system's clock and, for part of that time, while this process watches
+ * A living holder is never disturbed. A holder that was only unreachable finds that it has lost the lock and must
+ * stop.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_SAVELOCK_H
 #define SHARDKIT_TRAIN_CHECKPOINT_SAVELOCK_H
@@ -23,25 +25,30 @@
 
 struct savelock_opts {
     const char *dir;
-    void (*say)(void *arg, const char *line);           /* that it waits, and for whom; calling thread */
-    void (*lost)(void *arg, const char *reason);        /* another job has it: save nothing more; another thread */
-    bool (*stopped)(void);      /* asked while it waits; true gives up with ERR_STOP */
+    /* reports that it waits, and for which job; called in the calling thread */
+    void (*say)(void *arg, const char *line);
+    /* another job owns the lock, so nothing more may be saved; called in another thread */
+    void (*lost)(void *arg, const char *reason);
+    bool (*stopped)(void);      /* polled while it waits; if it returns true, the call fails with ERR_STOP */
     void *arg;
 };
 
 struct savelock;
 /*
- * Take it; NULL when another job holds it (ERR_DATA: which, and what to do), or it cannot be made (ERR_SYS). Waits
- * for at most about a minute, to see whether a holder on another host lives.
+ * Acquire the lock. Returns NULL if another job holds it (ERR_DATA names the job and what to do) or if it cannot be
+ * created (ERR_SYS). Waits for at most about a minute, to see whether a holder on another host is alive.
  */
 MUST_CHECK struct savelock *savelock_take(const struct savelock_opts *o, struct err *e);
-/* Is it still ours? False: *e says whose it is. Any thread. */
+/* Returns true if this process still holds the lock. If not, *e names the holder. Any thread. */
 bool savelock_held(const struct savelock *l, struct err *e);
-/* Remove it, if it is ours. Any thread, once; NULL is fine. */
+/* Remove the lock if this process holds it. Any thread, once; NULL is allowed. */
 void savelock_drop(struct savelock *l);
-/* The same, and its thread has ended when this returns: `lost` is not called any more. The thread that took it. */
+/*
+ * The same, and wait until its thread has ended, after which `lost` is not called any more. Must be called by the
+ * thread that acquired the lock.
+ */
 void savelock_end(struct savelock *l);
-/* The same, and free. */
+/* The same, and free it. */
 void savelock_free(struct savelock *l);
 
 #endif

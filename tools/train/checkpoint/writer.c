@@ -1,9 +1,10 @@
 /*
  * writer.c - the second process of a rank
  *
- * Messages over a socket, each a header and its bytes: AREA (size of the staging area),
- * SETUP, SAVE and END to the writer; a reply to each but END. A second socket, the flow, belongs to the thread that
- * copies: during a save it tells how far the state is in the area, and hears how far it may be overwritten.
+ * Messages over a socket, each with a header and its bytes: AREA (size of the staging area), SETUP, SAVE and END are
+ * sent to the writer. It replies to each but END. A second socket, the flow, belongs to the thread that copies:
+ * during a save it sends the position up to which the state is in the area, and receives the position up to which the
+ * area may be overwritten.
  */
 #include "tools/train/checkpoint/writer.h"
 
@@ -33,8 +34,8 @@ struct header {
 struct reply {
     int rc;
     double wall_s;
-    uint64_t bytes;             /* SETUP: of disk this rank's files take */
-    enum checkpoint_fault fault;        /* SAVE */
+    uint64_t bytes;             /* for SETUP: disk space that this rank's files need */
+    enum checkpoint_fault fault;        /* for SAVE */
     struct err err;
 };
 
@@ -45,8 +46,8 @@ struct writer {
     uint64_t area_bytes, disk_bytes;
     pthread_t toucher;
     bool touching;
-    int touch_errno;            /* the thread's, until it is joined */
-    uint64_t released;          /* of the state being saved: the copying thread's */
+    int touch_errno;            /* set by the thread; valid after it has been joined */
+    uint64_t released;          /* position in the state being saved; used by the copying thread */
     bool saving;
     bool dead;
 };
@@ -68,7 +69,7 @@ static bool send_all(int fd, const void *p, size_t n)
     return true;
 }
 
-/* false: the other side is gone. */
+/* Returns false if the other process has ended. */
 static bool recv_all(int fd, void *p, size_t n)
 {
     while (n) {
@@ -88,7 +89,7 @@ static bool recv_all(int fd, void *p, size_t n)
 
 struct serving {
     int sock, flow, memfd;
-    uint64_t filled;            /* bytes of the state being saved that have been in the area */
+    uint64_t filled;            /* number of bytes of the state being saved that have been copied to the area */
     void *area;
     uint64_t area_bytes;
     struct save_engine *engine;
@@ -119,7 +120,7 @@ static void release_state(void *ctx, uint64_t upto)
 {
     const struct serving *s = ctx;
 
-    (void)!send_all(s->flow, &upto, sizeof upto);       /* gone: the next await says so */
+    (void)!send_all(s->flow, &upto, sizeof upto);       /* if the trainer has ended, the next await reports it */
 }
 
 static int serve_area(struct serving *s, const void *msg, struct err *e)
@@ -157,7 +158,10 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
     r->wall_s = clock_s() - begun;
 }
 
-/* Nothing of the trainer's may be held open (a launcher waits for its pipes), and no signal for it is ours. */
+/*
+ * Detach from the trainer: close its files (a launcher waits until its pipes are closed), and ignore the signals that
+ * are meant for it.
+ */
 static void become_writer(const struct serving *s)
 {
     static const int ignored[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGQUIT };
@@ -230,7 +234,7 @@ long writer_pid(const struct writer *w)
     return w->pid;
 }
 
-/* It did not answer: why? */
+/* Set *e to the reason why the writer did not answer. Returns -1. */
 static int lost(struct writer *w, struct err *e)
 {
     int status = 0;
@@ -269,7 +273,10 @@ static int answer(struct writer *w, struct reply *r, struct err *e)
 #define MADV_POPULATE_WRITE 23          /* Linux 5.14 */
 #endif
 
-/* The first save should not pay for pages; nor should one that there is no memory for end us by a signal later. */
+/*
+ * Touch all pages in advance. The first save then does not have to, and if memory is insufficient, the error is
+ * reported now instead of a fatal signal later.
+ */
 static void *touch(void *arg)
 {
     enum { STEP = 64 << 20 };
@@ -282,7 +289,7 @@ static void *touch(void *arg)
         w->touch_errno = errno;
         if (errno != EINVAL)
             break;
-        /* An older kernel: room is asked for, and pages come with it. */
+        /* On an older kernel, allocate the space, which also creates the pages. */
         w->touch_errno = posix_fallocate(w->memfd, (off_t)at, (off_t)n);
         if (w->touch_errno)
             break;

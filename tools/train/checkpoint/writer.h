@@ -1,18 +1,17 @@
 /*
- * writer.h - the process that puts checkpoints on disk while training goes on
+ * writer.h - the process that writes checkpoints to disk while training continues
  *
- * A save must not stop training, and a process with threads, MPI or a GPU must not fork.
- * So each rank forks its writer as its first act, while it is still plain. The two share
- * a memory file (the staging area, sized when the model is known) and a socket. The
- * trainer says where a checkpoint goes, and a thread of it (checkpoint_copy.c) copies its state to the
- * staging area; training goes on meanwhile. The writers of all ranks meet through small files beside the new folder
- * (checkpoint_engine.h has the phases).
+ * A save must not stop training, and a process with threads, MPI or a GPU must not fork. Each rank therefore forks
+ * its writer first of all, before it has any of these. The two processes share a memory file (the staging area, sized
+ * when the model is known) and a socket. The trainer sends the destination of a checkpoint, and one of its threads
+ * (checkpoint_copy.c) copies its state to the staging area while training continues. The writers of all ranks
+ * communicate through small files next to the new folder (checkpoint_engine.h describes the phases).
  *
- * A writer never prints. It ignores SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which a
- * launcher may send to all processes of a job: it ends when its trainer does, after a save
- * that is under way is finished, if it holds all of its data, or given up.
- * Threads: one, the trainer's main thread, makes all calls but writer_filled() and writer_room(), which are
- * the copying thread's.
+ * A writer never prints. It ignores SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which a launcher may send to all
+ * processes of a job. It ends when its trainer does; before that, it completes a save in progress if it has all of
+ * the data, and otherwise abandons it.
+ * Threads: the trainer's main thread makes all calls except writer_filled() and writer_room(), which the copying
+ * thread makes.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
 #define SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
@@ -24,36 +23,42 @@
 
 struct writer;
 /*
- * Fork. Before anything else in main(): no thread, no MPI, no GPU, nothing in stdio's
- * buffers. The child never returns from here. NULL and ERR_SYS when the system has no
- * process or memory file to give.
+ * Fork the writer. Must be called first in main(), when there are no threads, no MPI, no GPU, and nothing in stdio's
+ * buffers. The child never returns from this call. Returns NULL with ERR_SYS if the system cannot provide a process
+ * or a memory file.
  */
 MUST_CHECK struct writer *writer_start(struct err *e);
-/* Waits for a save that is under way, then ends the process. NULL is fine. */
+/* Wait for a save in progress, then end the process. NULL is allowed. */
 void writer_end(struct writer *w);
 long writer_pid(const struct writer *w);
 
 /* ---- for checkpoint_save.c ---- */
 
 /*
- * Begin to make the staging area, at least `bytes` long; once. A thread touches its pages, at 1 to 2 GB/s, while the
- * caller goes on, loading a checkpoint for example.
+ * Start to create the staging area with at least `bytes` bytes. May be called once. A thread touches its pages, at 1
+ * to 2 GB/s, while the caller continues, for example loading a checkpoint.
  */
 MUST_CHECK int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e);
-/* The area, made and touched; begun here where it has not been. NULL and ERR_SYS when there is no memory. */
+/*
+ * Returns the area, created and touched. Creates it if writer_area_begin() was not called. Returns NULL with ERR_SYS
+ * if there is not enough memory.
+ */
 MUST_CHECK void *writer_area(struct writer *w, uint64_t bytes, struct err *e);
-/* Tell the writer what it serves: checkpoint_carry()'s bytes. *disk_bytes: what this rank's files will take. */
+/*
+ * Send the writer its configuration, the bytes of checkpoint_carry(). *disk_bytes receives the disk space that this
+ * rank's files need.
+ */
 MUST_CHECK int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_bytes, struct err *e);
-/* Start writing what will come into the area: msg is a struct save_order. No save may be under way. */
+/* Start writing the state that will be copied into the area. msg is a struct save_order. No save may be in progress. */
 MUST_CHECK int writer_save(struct writer *w, const void *msg, size_t n, struct err *e);
-/* Bytes up to `upto` of the state are in the area. -1: the writer is gone. */
+/* Report that the bytes up to `upto` of the state are in the area. Returns -1 if the writer has ended. */
 MUST_CHECK int writer_filled(struct writer *w, uint64_t upto);
-/* Wait until bytes up to `upto` of it may be overwritten. -1: the writer is gone. */
+/* Wait until the bytes up to `upto` of the state may be overwritten. Returns -1 if the writer has ended. */
 MUST_CHECK int writer_room(struct writer *w, uint64_t upto);
 /*
- * How the save went: 1 and *wall_s when it is done, 0 while it is under way (with `block`
- * it waits) or none was ordered, -1 and the writer's own *e and *fault (an enum checkpoint_fault) when it
- * failed, or ERR_SYS when the writer died.
+ * Get the result of the save. Returns 1 and sets *wall_s if it succeeded. Returns 0 if none was ordered or it is
+ * still in progress (with `block` it waits). Returns -1 with the writer's *e and *fault (an enum checkpoint_fault) if
+ * it failed, or with ERR_SYS if the writer died.
  */
 MUST_CHECK int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e);
 
