@@ -9,6 +9,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/zero/zero_target.h"
 
 const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
@@ -183,15 +184,55 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
 
 /* ---- is it all there? ---- */
 
+bool universal_is_trained(const struct source *s, const struct param *p)
+{
+    return !s->zero_stage || (p->group >= 0 && !p->shared_with);
+}
+
+struct universal_state universal_state_of(const struct source *s, const struct param *p, enum state st,
+                                          enum vocab_policy vocab)
+{
+    struct universal_state u = { .map = p->state[st], .op = PLAN_COPY, .dtype = DTYPE_F32 };
+    int64_t shape[TENSOR_MAX_DIM];
+
+    if (universal_is_trained(s, p)) {
+        u.map = zero_target_state(p, st, &u.op);
+        u.len = universal_shape(s, p, vocab, shape);
+        if (u.op > PLAN_COPY)           /* 16 bits each */
+            u.len /= 2;
+        return u;
+    }
+    if (st != STATE_FP32)
+        return (struct universal_state){0};
+    if (!u.map)
+        u.map = p->state[STATE_BF16];
+    if (!u.map)
+        return u;
+    u.len = u.map->len;
+    if (plan_op_of(u.map->dtype, DTYPE_F32) >= 0)
+        u.op = plan_op_of(u.map->dtype, DTYPE_F32);
+    else
+        u.dtype = u.map->dtype;
+    return u;
+}
+
+/* Weights make masters where there is an engine that computes so; the pipeline's has both. */
+static bool has_state(const struct source *s, const struct param *p, enum state st)
+{
+    int op;
+
+    return s->zero_stage ? zero_target_state(p, st, &op) && op >= 0 : p->state[st] != NULL;
+}
+
 int universal_check_states(const struct source *s, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
-        for (int j = 0; j < UNIVERSAL_STATES; j++) {
-            if (s->param[i].state[universal_states[j]])
+        for (int j = 0; universal_is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
+            if (has_state(s, &s->param[i], universal_states[j]))
                 continue;
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s is not there: a universal form is made of masters and "
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is not there: a universal form is made of masters and "
                      "moments; start from a checkpoint that has its optimizer states", s->param[i].name,
-                     state_name(universal_states[j]));
+                     state_name(universal_states[j]), s->zero_stage ? " in fp32" : "");
             return -1;
         }
     return 0;

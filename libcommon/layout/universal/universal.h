@@ -25,7 +25,19 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /* The source's mp_rank files into `dir`: copies, every record's CRC checked; with another tree (pt_retold()) anew. */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
-/* A universal form has every parameter's master and both moments, or it is none: -1 names the first that lacks one. */
+/* Trained, as far as a checkpoint of any model shows it; the pipeline engine's parameters all are. */
+bool universal_is_trained(const struct source *s, const struct param *p);
+/* What a state in a universal form is made of. */
+struct universal_state {
+    const struct tmap *map;             /* NULL: the form has no such state */
+    int op;                             /* on its way, an enum plan_op; -1: none makes fp32 of it */
+    enum dtype dtype;                   /* of the result: fp32 but for a buffer of integers */
+    uint64_t len;                       /* bytes of the map */
+};
+/* A master that is not there is made of the weights; what is not trained has its values as master, and no moments. */
+struct universal_state universal_state_of(const struct source *s, const struct param *p, enum state st,
+                                          enum vocab_policy vocab);
+/* A form has every trained parameter's master and both moments: -1 names the first that lacks one. */
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
  * Findings "no_params" and "missing_param": a form without parameters, or without one that

@@ -32,16 +32,24 @@ bool universal_hdf5_holds(const char *file)
     return strcmp(file, INDEX_NAME) == 0 || (str_starts(file, "zero/") && str_ends(file, ".h5"));
 }
 
-static int check_state(const struct source *s, const struct param *p, enum state st, struct err *e)
+static int check_state(const struct source *s, const struct param *p, enum state st, bool as_is, struct err *e)
 {
-    if (!p->state[st] || p->state[st]->dtype == DTYPE_F32)
+    const struct universal_state u = universal_state_of(s, p, st, VOCAB_KEEP);
+    const struct tmap *m = as_is ? p->state[st] : u.map;
+
+    if (as_is && !m) {
+        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is not there; --format hdf5 makes an index of what there is",
+                 p->name, state_name(st));
+        return -1;
+    }
+    if (!m || (as_is ? m->dtype : u.dtype) == DTYPE_F32)
         return 0;
     err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is %s, the HDF5 forms hold f32", p->name,
-             state_name(st), dtype_name(p->state[st]->dtype));
+             state_name(st), dtype_name(m->dtype));
     return -1;
 }
 
-int universal_hdf5_check(const struct source *s, struct err *e)
+int universal_hdf5_check(const struct source *s, bool as_is, struct err *e)
 {
     if (universal_check_states(s, e) < 0)
         return -1;
@@ -58,7 +66,7 @@ int universal_hdf5_check(const struct source *s, struct err *e)
             return -1;
         }
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (check_state(s, p, universal_states[j], e) < 0)
+            if (check_state(s, p, universal_states[j], as_is, e) < 0)
                 return -1;
     }
     return 0;
@@ -145,6 +153,8 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
     h5_set_str(h, object, "merge_rule", merge_rule_name(p->merge));
     if (cat_dim(p->merge) >= 0)
         h5_set_int(h, object, "cat_dim", cat_dim(p->merge));
+    if (!universal_is_trained(k->src, p))
+        h5_set_int(h, object, "trained", 0);
     if (p->stage >= 0)
         h5_set_int(h, object, "stage", p->stage);
     if (p->group >= 0)
@@ -218,13 +228,18 @@ out:
 
 /* ---- 1. tables ---- */
 
+static bool has_state(const struct sink *k, const struct param *p, enum state st)
+{
+    return universal_state_of(k->src, p, st, k->o.vocab).map != NULL;
+}
+
 static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const struct param *p)
 {
     int64_t shape[TENSOR_MAX_DIM];
 
     universal_shape(k->src, p, k->o.vocab, shape);
     for (int j = 0; j < UNIVERSAL_STATES; j++)
-        if (p->state[universal_states[j]])
+        if (has_state(k, p, universal_states[j]))
             h5_done(h, h5_new_dataset(h, &(struct h5_new){ in, state_name(universal_states[j]), p->ndim, shape }));
 }
 
@@ -328,7 +343,9 @@ static int check_place(const struct h5_in *h, const struct h5_dataset *d, const 
 static void add_item(struct sink *k, struct plan *plan, int param, enum state st, int dst, const struct h5_dataset *d)
 {
     const struct param *p = &k->src->param[param];
+    const struct universal_state u = universal_state_of(k->src, p, st, k->o.vocab);
     struct hdf5_sink *w = k->priv;
+    int n;
     struct sink_item *it = xcalloc(1, sizeof *it);
 
     it->param = param;
@@ -338,8 +355,9 @@ static void add_item(struct sink *k, struct plan *plan, int param, enum state st
     ARRAY_ROOM(w->name, w->name_cap, w->n + 1);
     w->name[w->n] = str_fmt("%s %s", p->name, state_name(st));
     w->item[w->n] = it;
-    plan_add(plan, &(struct plan_range){ .map = p->state[st], .len = d->len, .policy = k->o.replicas,
-                                         .name = w->name[w->n], .user = it }, dst, d->at);
+    n = plan_add(plan, &(struct plan_range){ .map = u.map, .len = u.len, .policy = k->o.replicas,
+                                             .name = w->name[w->n], .user = it }, dst, d->at);
+    plan_item(plan, n)->op = (enum plan_op)u.op;
     w->n++;
 }
 
@@ -356,7 +374,7 @@ static int add_states(struct sink *k, struct h5_in *h, int param, int dst, struc
         struct h5_dataset d;
         int rc = 0;
 
-        if (p->state[st]) {
+        if (has_state(k, p, st)) {
             rc = h5_look(h, path, w->arena, &d, e);
             if (rc == 0)
                 rc = check_place(h, &d, p, shape, st, e);
@@ -404,7 +422,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 
     k->src = s;
     k->dir = xstrdup(dir);
-    rc = universal_hdf5_check(s, e);
+    rc = universal_hdf5_check(s, false, e);
     if (rc == 0 && k->o.part == 0 && !(k->o.resumed && access(path, F_OK) == 0))
         rc = make_index(k, path, e);
     if (rc == 0)

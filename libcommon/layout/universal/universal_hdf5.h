@@ -31,8 +31,11 @@ bool universal_hdf5_holds(const char *file);
 bool universal_hdf5_has_model(const struct source *s);
 /* Run state and model, by the first of its mp_rank files; what that does not say of the model stays. */
 void universal_hdf5_run(struct source *s);
-/* Refuse, by name, what an index cannot hold: other dtypes, more than 8 dimensions, names that are paths. */
-MUST_CHECK int universal_hdf5_check(const struct source *s, struct err *e);
+/*
+ * Refuse, by name, what an index cannot hold: more than 8 dimensions, names that are paths, and what is not made fp32;
+ * as_is: what is not fp32, or not there.
+ */
+MUST_CHECK int universal_hdf5_check(const struct source *s, bool as_is, struct err *e);
 /* Attributes of the root group, and of one parameter's group (the root of its own file with --split). */
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k);
 void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sink *k, const struct param *p);

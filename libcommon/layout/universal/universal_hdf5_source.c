@@ -565,6 +565,14 @@ static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, co
     return NULL;
 }
 
+/* A frozen parameter, a buffer or a tied weight's second name has no moments. */
+static bool is_trained(const struct home *at)
+{
+    int64_t v;
+
+    return !h5_get_int(at->h, *at->group ? at->group : "/", "trained", &v) || v != 0;
+}
+
 static struct tmap *read_state(struct hdf5_reader *rd, const struct home *at, enum state st, struct h5_dataset *d)
 {
     char *path = str_fmt("%s/%s", at->group, state_name(st));
@@ -572,14 +580,16 @@ static struct tmap *read_state(struct hdf5_reader *rd, const struct home *at, en
     struct tmap *m = NULL;
     struct err e = {0};
 
-    if (!h5_has(at->h, path))
-        param_error(rd, at, "hdf5", "a state is missing");
-    else if (h5_look(at->h, path, rd->s->arena, d, &e) < 0)
+    if (!h5_has(at->h, path)) {
+        if (st == STATE_FP32 || is_trained(at))
+            param_error(rd, at, "hdf5", "a state is missing");
+    } else if (h5_look(at->h, path, rd->s->arena, d, &e) < 0) {
         report_add_err(rd->r, "hdf5", &e);
-    else if (d->storage == H5_COLUMNS)
+    } else if (d->storage == H5_COLUMNS) {
         m = column_map(rd, at, d, name);
-    else
+    } else {
         m = whole_map(rd, at, d, name);
+    }
     free(path);
     return m;
 }
@@ -662,7 +672,7 @@ static void look_for_states(struct hdf5_reader *rd, const struct home *at)
     for (int j = 0; j < UNIVERSAL_STATES && !rd->split; j++) {
         char *path = str_fmt("%s/%s", at->group, state_name(universal_states[j]));
 
-        if (!h5_has(at->h, path))
+        if (!h5_has(at->h, path) && (universal_states[j] == STATE_FP32 || is_trained(at)))
             param_error(rd, at, "hdf5", "a state is missing");
         free(path);
     }

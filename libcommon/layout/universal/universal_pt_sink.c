@@ -55,55 +55,15 @@ static int cat_dim(enum merge_rule m)
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
 
-/* What a file is made of. */
-struct universal_state {
-    const struct tmap *map;             /* NULL: there is no such file */
-    int op;                             /* on its way; -1: none makes fp32 of it */
-    enum dtype dtype;                   /* of the file: fp32 but for a buffer of integers */
-    uint64_t len;                       /* bytes of the map */
-};
-
-/* Trained, as far as a checkpoint of any model says it; those of the pipeline engine all are. */
-static bool is_trained(const struct source *s, const struct param *p)
-{
-    return !s->zero_stage || (p->group >= 0 && !p->shared_with);
-}
-
-static struct universal_state state_of(const struct sink *k, const struct param *p, enum state st)
-{
-    struct universal_state u = { .map = p->state[st], .op = PLAN_COPY, .dtype = DTYPE_F32 };
-    int64_t shape[TENSOR_MAX_DIM];
-
-    if (is_trained(k->src, p)) {
-        u.map = zero_target_state(p, st, &u.op);
-        u.len = universal_shape(k->src, p, k->o.vocab, shape);
-        if (u.op > PLAN_COPY)           /* 16 bits each */
-            u.len /= 2;
-        return u;
-    }
-    if (st != STATE_FP32)
-        return (struct universal_state){0};
-    if (!u.map)
-        u.map = p->state[STATE_BF16];
-    if (!u.map)
-        return u;
-    u.len = u.map->len;
-    if (plan_op_of(u.map->dtype, DTYPE_F32) >= 0)
-        u.op = plan_op_of(u.map->dtype, DTYPE_F32);
-    else
-        u.dtype = u.map->dtype;
-    return u;
-}
-
 /* The file's container for one parameter and state: deterministic, so made again when the CRC is known. */
 static struct pt_image *make_image(const struct sink *k, const struct param *p, enum state st)
 {
     const struct source *s = k->src;
     struct arena *a = arena_new(0);
     struct pk *root = pk_dict(a);
-    struct universal_state u = state_of(k, p, st);
+    struct universal_state u = universal_state_of(s, p, st, k->o.vocab);
     struct pt_image *im;
-    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .requires_grad = st == STATE_FP32 && is_trained(s, p) };
+    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .requires_grad = st == STATE_FP32 && universal_is_trained(s, p) };
     int64_t shape[TENSOR_MAX_DIM];
     uint64_t size[2];
     int n_storages = 1;
@@ -111,13 +71,13 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     t.shape = shape;
     t.storage_elems = (int64_t)(universal_shape(s, p, k->o.vocab, shape) / sizeof(float));
     size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
-    if (s->zero_stage == 3 && s->topo.tp <= 1 && is_trained(s, p)) {
+    if (s->zero_stage == 3 && s->topo.tp <= 1 && universal_is_trained(s, p)) {
         t.ndim = 1;
         t.shape = &t.storage_elems;
         root = pt_new_tensor(a, &t);
         goto out;
     }
-    if (cat_dim(p->merge) >= 0 && is_trained(s, p))
+    if (cat_dim(p->merge) >= 0 && universal_is_trained(s, p))
         pk_set_str(a, root, "cat_dim", pk_int(a, cat_dim(p->merge)));
     if (p->merge == MERGE_CAT0_HALVES)
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
@@ -171,7 +131,7 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
 {
     struct pt_sink *w = k->priv;
     const struct param *p = &k->src->param[i];
-    const struct universal_state u = state_of(k, p, st);
+    const struct universal_state u = universal_state_of(k->src, p, st, k->o.vocab);
     struct pt_image *im = make_image(k, p, st);
     char *file = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
     char *path = path_join(k->dir, file);
@@ -186,25 +146,6 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
     plan_item(plan, n)->op = (enum plan_op)u.op;
     pt_image_free(im);
     free(path);
-}
-
-/* Of trained parameters all three, in fp32; of others there may be none. */
-static int check_states(const struct source *s, struct err *e)
-{
-    if (!s->zero_stage)
-        return universal_check_states(s, e);
-    for (int i = 0; i < s->n_params; i++)
-        for (int j = 0; is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
-            int op;
-
-            if (zero_target_state(&s->param[i], universal_states[j], &op) && op >= 0)
-                continue;
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is not there: a universal form is made of "
-                     "masters and moments; start from a checkpoint that has its optimizer states", s->param[i].name,
-                     state_name(universal_states[j]));
-            return -1;
-        }
-    return 0;
 }
 
 /* They become folders, whatever file they were read in: none may lead out of the form. */
@@ -223,7 +164,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 {
     k->src = s;
     k->dir = xstrdup(dir);
-    if (check_names(s, e) < 0 || check_states(s, e) < 0)
+    if (check_names(s, e) < 0 || universal_check_states(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_params; i++) {
         char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
@@ -233,7 +174,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         if (rc < 0)
             return -1;
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (state_of(k, &s->param[i], universal_states[j]).map)
+            if (universal_state_of(s, &s->param[i], universal_states[j], k->o.vocab).map)
                 add_state(k, i, universal_states[j], plan);
     }
     return 0;
@@ -321,7 +262,7 @@ static int write_steps(struct sink *k, struct err *e)
         return 0;
     universal_step(k->src, &bytes, &size);
     for (int i = 0; size && i < k->src->n_params && rc == 0; i++)
-        if (is_trained(k->src, &k->src->param[i]))
+        if (universal_is_trained(k->src, &k->src->param[i]))
             rc = write_step(k, &k->src->param[i], bytes, size, e);
     free(bytes);
     return rc;

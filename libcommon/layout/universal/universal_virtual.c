@@ -702,7 +702,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
                  "carry; another form can be made");
     else if (k->o.part != 0)
         rc = 0;                         /* a second's work: not worth dividing */
-    else if (universal_hdf5_check(s, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
+    else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(k, part, path, e);
     if (rc == 0)
