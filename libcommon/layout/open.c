@@ -23,6 +23,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/layout/other_kinds.h"
 #include "libcommon/layout/source_overlap.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
@@ -342,16 +343,62 @@ static char *list_tags(const char *dir)
     return tags.buf;
 }
 
-/* Say that `dir` is no tag and names none; the tags inside it are what was meant. */
+/* What a folder is that no layout here has; NULL: not known. */
+static const char *kind_of_folder(const char *dir, bool sure)
+{
+    struct err ignored = {0};
+    const char *kind = NULL;
+    char **names = NULL;
+    int n = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0)
+        kind = other_kind((const char *const *)names, n, sure);
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    return kind;
+}
+
+/* The first folder inside that is a model, or of another kind that is known: its name, and what it is. Caller frees. */
+static char *find_inside(const char *dir, const char **kind)
+{
+    struct err ignored = {0};
+    char **names = NULL, *found = NULL;
+    int n = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_number);
+    for (int i = 0; i < n; i++) {
+        char *path = found ? NULL : path_join(dir, names[i]);
+
+        *kind = !path ? *kind : holds(path, marks_hf) ? "a model of Transformers" : kind_of_folder(path, true);
+        if (path && *kind)
+            found = xstrdup(names[i]);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    return found;
+}
+
+/* Report that `dir` is no tag and names none: the tags inside it were meant, or it is something else. */
 static void no_checkpoint(const char *dir, struct err *e)
 {
-    char *tags = list_tags(dir);
+    char *tags = list_tags(dir), *inside = NULL;
+    const char *kind = tags ? NULL : kind_of_folder(dir, false);
 
+    if (!tags && !kind)
+        inside = find_inside(dir, &kind);
     if (tags)
         err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags);
+    else if (inside)
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here; %s/ in it is %s", inside, kind);
+    else if (kind)
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
     else
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5 or .metadata, and no 'latest' "
                  "file");
+    free(inside);
     free(tags);
 }
 
@@ -601,7 +648,8 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
             find_newer(path, tag_path, r);
     } else {
         if (!archive_is_tar(path)) {
-            err_data(e, path, ERR_NO_BYTE, "neither a checkpoint folder nor a tar archive of one");
+            err_data(e, path, ERR_NO_BYTE, "neither a checkpoint folder nor a tar archive of one; ckpt-inspect lists "
+                     "single .pt, .pth, .ckpt and .h5 files");
             goto out;
         }
         tag_path = xstrdup(path);
@@ -622,19 +670,37 @@ out:
     return rc;
 }
 
+static const char *other_kind_listed(const struct source_listing *l)
+{
+    const char **name = xmalloc(((size_t)l->n + 1) * sizeof *name), *kind;
+
+    for (int i = 0; i < l->n; i++)
+        name[i] = l->member[i].name;
+    kind = other_kind(name, l->n, false);
+    free(name);
+    return kind;
+}
+
 static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,
                        struct report *r, struct err *e)
 {
+    const char *kind;
+
     for (int k = 0; k < N_RULES; k++)
         for (int i = 0; i < l->n; i++)
             if (rules[k].marks(l->member[i].name) && (!rules[k].fits || rules[k].fits(l))) {
                 if (rules[k].tag || o->hf)
                     return rules[k].open(s, l, o, r, e);
                 err_data(e, s->path, ERR_NO_BYTE,
-                         "a model of Transformers and no checkpoint; export-hf --import makes one of it");
+                         "a model of Transformers and no checkpoint; export-hf --import makes one of BLOOM and GPT-2, "
+                         "reshape --to dcp one of any model");
                 return -1;
             }
-    return deepspeed_source_open(s, l, o, r, e);        /* says what is not there */
+    kind = other_kind_listed(l);
+    if (!kind)
+        return deepspeed_source_open(s, l, o, r, e);    /* reports what is not there */
+    err_data(e, s->path, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
+    return -1;
 }
 
 /* The first ERROR as the open's failure. */

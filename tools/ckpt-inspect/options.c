@@ -39,9 +39,10 @@ static const struct option_row operands[] = { { "PATH", .take = cli_words_take, 
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
-    "Look into a Megatron-DeepSpeed checkpoint. PATH is a tag folder (3D shards or universal),\n"
-    "a folder with 'latest', a model folder of Transformers, a tar of one ('-': on standard\n"
-    "input), or one .pt or .h5 file.\n"
+    "Look into a checkpoint. PATH is a tag folder of Megatron-DeepSpeed (3D shards or\n"
+    "universal), of DeepSpeed's ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of\n"
+    "Megatron-core (torch_dist), a model folder of Transformers, a folder with 'latest', a tar\n"
+    "of one ('-': on standard input), or one file of torch.save or .h5.\n"
     "\nCommands:\n"
     "  (none) PATH...         topology, step, model, sizes, and what is missing\n"
     "  ls PATH                every parameter; -v: where its pieces lie\n"

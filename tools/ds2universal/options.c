@@ -56,9 +56,9 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: ds2universal [options] IN OUT\n"
     "       ds2universal --input_folder IN --output_folder OUT [options]\n"
-    "Convert a checkpoint of Megatron-DeepSpeed, of DeepSpeed's ZeRO-1, 2 or 3 without pipeline\n"
-    "or of torch.distributed (FSDP2) to the universal form: every parameter and optimizer state\n"
-    "as one tensor.\n"
+    "Convert a checkpoint of Megatron-DeepSpeed (3D shards), of DeepSpeed's ZeRO-1, 2 or 3\n"
+    "without pipeline, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist) to the\n"
+    "universal form: every parameter and optimizer state as one tensor.\n"
     "IN is a tag folder, a folder with 'latest', or a tar of one; OUT is the folder to make.\n"
     "Memory is fixed, every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
 static const char tail[] =

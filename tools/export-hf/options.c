@@ -151,10 +151,11 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: export-hf [options] IN OUT\n"
     "       export-hf --import [options] HFDIR OUT\n"
-    "Write a Megatron-DeepSpeed checkpoint as a model folder that Transformers loads: BLOOM\n"
-    "(ALiBi, embedding LayerNorm) or GPT-2 (learned positions). IN is a tag folder (sharded\n"
-    "or universal), a folder with 'latest', or a tar of one. With --import, the way back: a\n"
-    "sharded checkpoint to train on from, its moments zero.\n";
+    "Write a checkpoint as a model folder that Transformers loads. IN is a tag folder of\n"
+    "Megatron-DeepSpeed (3D shards or universal: BLOOM and GPT-2), of DeepSpeed's ZeRO-1, 2 or\n"
+    "3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), of any model; a\n"
+    "model folder, a folder with 'latest', or a tar of one. With --import, the way back: 3D\n"
+    "shards of BLOOM or GPT-2 to train on from, their moments zero.\n";
 static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
     "(no OUT), 2 wrong usage.\n"

@@ -26,8 +26,10 @@ static const char head[] =
     "Merge the tensor-parallel ranks of a Megatron-DeepSpeed checkpoint, or of one of DeepSpeed's\n"
     "AutoTP: weights, masters and moments. First every tensor that each rank keeps a copy of\n"
     "(LayerNorms, row-parallel biases, position tables) is compared in all states; while\n"
-    "copies disagree nothing is merged unless --replicas says how to settle them. IN is a tag folder, a folder with\n"
-    "'latest', or a tar of one; OUT is the tag folder to make.\n";
+    "copies disagree nothing is merged unless --replicas says how to settle them. IN is a tag\n"
+    "folder (3D shards, universal, or ZeRO with tensor ranks), a folder with 'latest', or a tar\n"
+    "of one; OUT is the tag folder to make. Layouts whose tensors are whole (DCP, torch_dist,\n"
+    "Transformers) have nothing to merge: reshape writes them.\n";
 static const char tail[] =
     "Exit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"
     "failed (no OUT), 2 wrong usage.\n"

@@ -89,11 +89,12 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 
 static const char head[] =
     "Usage: reshape [options] IN OUT\n"
-    "Write a Megatron-DeepSpeed checkpoint of another topology: weights, optimizer state,\n"
-    "schedules, counters, arguments and random states. IN is a tag folder (sharded or\n"
-    "universal), a folder with 'latest', or a tar of one; OUT is the tag folder to make.\n"
-    "Degrees that are not given stay. Memory is fixed, every byte read is CRC-checked, and\n"
-    "a run that is killed leaves no OUT.\n";
+    "Write a checkpoint of another topology or layout: weights, optimizer state, schedules,\n"
+    "counters, arguments and random states. IN is a tag folder of Megatron-DeepSpeed (3D\n"
+    "shards), of DeepSpeed's ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2), of Megatron-core\n"
+    "(torch_dist), a universal form, a model folder of Transformers, a folder with 'latest', or\n"
+    "a tar of one; OUT is the folder to make. Degrees that are not given stay. Memory is fixed,\n"
+    "every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
 static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage or a\n"
     "topology that the model cannot have.\n"

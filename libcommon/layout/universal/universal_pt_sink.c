@@ -63,7 +63,8 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
     struct pk *root = pk_dict(a);
     struct universal_state u = universal_state_of(s, p, st, k->o.vocab);
     struct pt_image *im;
-    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .requires_grad = st == STATE_FP32 && universal_is_trained(s, p) };
+    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim,
+                        .requires_grad = st == STATE_FP32 && universal_is_trained(s, p) };
     int64_t shape[TENSOR_MAX_DIM];
     uint64_t size[2];
     int n_storages = 1;

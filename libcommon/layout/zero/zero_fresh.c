@@ -148,7 +148,8 @@ static int read_groups(struct source *s, const struct zero_fresh_request *q, str
     }
     if (out->n == 0) {
         err_data(e, s->path, ERR_NO_BYTE, "does not say which parameters the optimizer's groups hold and with which "
-                 "settings: ZeRO's files cannot be made of it%s; --weights-only makes those of its weights",
+                 "settings: ZeRO's files cannot be made of it%s; --to zero1 or zero2 with --weights-only writes its "
+                 "weights",
                  source_has_moments(s) ? " without an existing checkpoint's (--like)" : "");
         return -1;
     }

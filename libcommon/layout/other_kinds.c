@@ -1,0 +1,115 @@
+/*
+ * other_kinds.c - the table of other kinds, the surest mark first
+ */
+#include "libcommon/layout/other_kinds.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+
+static bool is_adapter(const char *name)
+{
+    return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
+}
+
+/* model_world_size_2_rank_0.pt */
+static bool is_rank_pickle(const char *name)
+{
+    return str_starts(name, "model_world_size_") && strstr(name, "_rank_") && str_ends(name, ".pt");
+}
+
+/* mp_rank_00, mp_rank_00_001, mp_rank_00_001_002: folders, or the files in them. */
+static bool is_legacy_megatron(const char *name)
+{
+    if (!str_starts(name, "mp_rank_") || !isdigit((unsigned char)name[8]))
+        return false;
+    name += 8 + strspn(name + 8, "0123456789_");
+    return !*name || strcmp(name, "/model_optim_rng.pt") == 0 || strcmp(name, "/distrib_optim.pt") == 0;
+}
+
+/* shard-00001-model-00001-of-00001.safetensors */
+static bool is_torch_shard(const char *name)
+{
+    return str_starts(name, "shard-") && strstr(name, "-model-") && str_ends(name, ".safetensors");
+}
+
+static bool is_meta(const char *name)
+{
+    return str_starts(name, "consolidated.") && str_ends(name, ".pth");
+}
+
+static bool is_litgpt(const char *name)
+{
+    return strcmp(name, "lit_model.pth") == 0;
+}
+
+static bool is_lightning(const char *name)
+{
+    return str_ends(name, ".ckpt");
+}
+
+static bool is_gguf(const char *name)
+{
+    return str_ends(name, ".gguf");
+}
+
+static bool is_safetensors(const char *name)
+{
+    return !strchr(name, '/') && str_ends(name, ".safetensors");
+}
+
+static bool is_torch_file(const char *name)
+{
+    return !strchr(name, '/') && (str_ends(name, ".pt") || str_ends(name, ".pth") || str_ends(name, ".bin"));
+}
+
+static bool is_tokenizer(const char *name)
+{
+    return strcmp(name, "tokenizer.json") == 0 || strcmp(name, "tokenizer.model") == 0 ||
+           strcmp(name, "tokenizer_config.json") == 0;
+}
+
+static bool is_config(const char *name)
+{
+    return strcmp(name, "config.json") == 0;
+}
+
+static const struct other_kind_row {
+    bool (*marks)(const char *name);
+    bool sure;                          /* no other kind has such a name */
+    const char *text;
+} kinds[] = {
+    { is_adapter, true, "a PEFT adapter, which changes another model's weights: PeftModel.from_pretrained(BASE, "
+      "ADAPTER).merge_and_unload().save_pretrained(OUT) makes a model folder of the two" },
+    { is_rank_pickle, true, "FSDP2's state as verl and SkyRL save it, a pickle for each rank: python -m "
+      "verl.model_merger merge --backend fsdp --local_dir IN --target_dir OUT makes a model folder of it" },
+    { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch): Megatron-LM writes it as "
+      "torch_dist, which can be read, with --ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
+    { is_torch_shard, true, "a folder of safetensors shards by torch.distributed's HuggingFaceStorageWriter: "
+      "consolidate_safetensors_files(IN, OUT, {NAME: 1, ...}) of "
+      "torch.distributed.checkpoint._consolidate_hf_safetensors makes a model folder of it" },
+    { is_meta, true, "Meta's own form of Llama (consolidated.*.pth): "
+      "transformers/models/llama/convert_llama_weights_to_hf.py makes a model folder of it" },
+    { is_litgpt, true, "a model of litgpt: ckpt-inspect IN/lit_model.pth lists it, and litgpt convert_from_litgpt "
+      "IN OUT gives it Transformers' names" },
+    { is_lightning, true, "a checkpoint of PyTorch Lightning in one file (*.ckpt): ckpt-inspect IN/FILE.ckpt lists its "
+      "tensors" },
+    { is_gguf, true, "a model in GGUF: AutoModelForCausalLM.from_pretrained(IN, gguf_file=FILE).save_pretrained(OUT) "
+      "makes a model folder of it" },
+    { is_safetensors, false, "a folder of safetensors under names that Transformers does not read: a model folder has "
+      "model.safetensors, or model.safetensors.index.json with the files' names" },
+    { is_torch_file, false, "a folder of single files of torch.save: ckpt-inspect IN/FILE lists the tensors of one" },
+    { is_tokenizer, false, "a tokenizer without a model: preprocess --tokenizer and export-hf --tokenizer read it" },
+    { is_config, false, "a model's config.json without weights" },
+};
+
+const char *other_kind(const char *const *name, int n, bool sure)
+{
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int i = 0; i < n; i++)
+            if (kinds[k].marks(name[i]) && (kinds[k].sure || !sure))
+                return kinds[k].text;
+    return NULL;
+}
