@@ -68,9 +68,10 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
 
 /*
  * The family whose names in shards the checkpoint has: that of --rules, or one that config.json names. Without one, its
- * names stay. -1: told.
+ * names stay, which are to be the family's in Transformers. -1: *e says why.
  */
-static int find_family(const struct export_job *j, const struct source *s, struct family **f, struct err *e)
+static int find_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
+                       struct err *e)
 {
     int named;
 
@@ -80,6 +81,10 @@ static int find_family(const struct export_job *j, const struct source *s, struc
     if (j->rules && !j->config_file) {
         family_free(*f);
         err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
+        return -1;
+    }
+    if (*f && !j->rules && hf_know_names(s, *f, notes, e) < 0) {
+        family_free(*f);
         return -1;
     }
     named = *f && !j->rules ? hf_is_in_shards(s, *f, e) : 1;
@@ -95,7 +100,7 @@ static int translate(struct export_job *j, struct source *s, struct report *note
 {
     struct family *f;
     struct hf_sizes z;
-    int rc = find_family(j, s, &f, e);
+    int rc = find_family(j, s, &f, notes, e);
 
     if (rc < 0 || !f)
         return rc;

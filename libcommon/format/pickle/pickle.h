@@ -50,7 +50,10 @@ struct pk {
         int64_t i;
         double f;
         struct { const char *str; uint64_t len; };
-        struct pk **item;               /* LIST TUPLE SET DICT */
+        struct {
+            struct pk **item;           /* LIST TUPLE SET DICT */
+            struct pk_index *index;     /* DICT: of its string keys, made by pk_set() once there are many; or NULL */
+        };
         struct { const char *module, *name; };
         struct {
             struct pk *fn;              /* CALL: callable; OBJ: class; PERSID: NULL */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/names.h"
 #include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/pickle/pickle_map.h"
 
@@ -79,13 +80,31 @@ static bool is_key(const struct pk *k, const char *key, size_t len)
     return k->type == PK_STR && k->len == len && memcmp(k->str, key, len) == 0;
 }
 
+/* Pairs by their keys, of dicts to which many are added: the first n of them. */
+struct pk_index {
+    struct names *pair;
+    uint32_t n;
+};
+
+/* The dict behind a value that pk_pairs() takes; NULL: it has none yet. */
+static struct pk *dict_of(const struct pk *v)
+{
+    if (v->type == PK_DICT)
+        return (struct pk *)v;
+    return v->type == PK_CALL ? v->fill : v->state;
+}
+
 struct pk *pk_get(const struct pk *v, const char *key)
 {
     size_t len = strlen(key);
     uint32_t n;
     struct pk **item = pk_pairs(v, &n);
+    const struct pk_index *known = n ? dict_of(v)->index : NULL;
+    const int at = known && known->n == n ? names_find(known->pair, key) : -1;
 
-    for (uint32_t i = 0; i < n; i++)
+    if (at >= 0 && is_key(item[2 * at], key, len))
+        return item[2 * at + 1];
+    for (uint32_t i = 0; i < n && !(known && known->n == n && at < 0); i++)
         if (is_key(item[2 * i], key, len))
             return item[2 * i + 1];
     return NULL;
@@ -390,13 +409,6 @@ void pk_add(struct arena *a, struct pk *v, struct pk *x)
 }
 
 /* The dict that pairs of v live in. */
-static struct pk *dict_of(struct pk *v)
-{
-    if (v->type == PK_DICT)
-        return v;
-    return v->type == PK_CALL ? v->fill : v->state;
-}
-
 static bool same_key(const struct pk *a, const struct pk *b)
 {
     if (a->type == PK_INT && b->type == PK_INT)
@@ -404,21 +416,70 @@ static bool same_key(const struct pk *a, const struct pk *b)
     return a->type == PK_STR && is_key(b, a->str, a->len);
 }
 
-void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
+
+static void index_next(struct pk *d)
+{
+    const struct pk *key = d->item[2 * d->index->n];
+
+    if (key->type == PK_STR)
+        names_add(d->index->pair, key->str, (int)d->index->n);
+    d->index->n++;
+}
+
+/* A pair whose key is new. */
+static void append(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
 {
     struct pk *d = dict_of(dict);
 
     if (!d)
         d = dict->fill = pk_dict(a);    /* an OrderedDict that was empty in its file */
-    for (uint32_t i = 0; i < d->n; i++)
-        if (same_key(key, d->item[2 * i])) {
-            d->item[2 * i + 1] = v;
-            return;
-        }
     grow(a, d, 2 * d->n, 2);
     d->item[2 * d->n] = key;
     d->item[2 * d->n + 1] = v;
     d->n++;
+    if (d->index && d->index->n + 1 == d->n)
+        index_next(d);
+}
+
+/* The pair with this key by the index, which is brought up to date; -1: none; -2: only a comparison with all says. */
+static int64_t find_indexed(struct arena *a, struct pk *d, const struct pk *key)
+{
+    enum { MANY = 32 };
+    int i;
+
+    if (d->n < MANY || key->type != PK_STR || strlen(key->str) != key->len)
+        return -2;
+    if (!d->index || d->index->n > d->n) {
+        d->index = arena_alloc(a, sizeof *d->index);
+        d->index->pair = names_new(a);
+    }
+    while (d->index->n < d->n)
+        index_next(d);
+    i = names_find(d->index->pair, key->str);
+    return i < 0 ? -1 : same_key(key, d->item[2 * i]) ? i : -2;
+}
+
+static int64_t find_pair(struct arena *a, struct pk *d, const struct pk *key)
+{
+    int64_t found = d ? find_indexed(a, d, key) : -1;
+
+    if (found != -2)
+        return found;
+    for (uint32_t i = 0; i < d->n; i++)
+        if (same_key(key, d->item[2 * i]))
+            return i;
+    return -1;
+}
+
+void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
+{
+    struct pk *d = dict_of(dict);
+    const int64_t i = find_pair(a, d, key);
+
+    if (i >= 0)
+        d->item[2 * i + 1] = v;
+    else
+        append(a, dict, key, v);
 }
 
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v)
@@ -438,6 +499,7 @@ bool pk_remove(struct pk *dict, const char *key)
 
     for (uint32_t i = 0; d && i < d->n; i++)
         if (is_key(d->item[2 * i], key, len)) {
+            d->index = NULL;
             memmove(d->item + 2 * i, d->item + 2 * i + 2, (size_t)(d->n - i - 1) * 2 * sizeof *d->item);
             d->n--;
             return true;
@@ -470,6 +532,7 @@ static void copy_inside(struct copier *c, struct pk *to, const struct pk *v)
         break;
     case PK_LIST: case PK_TUPLE: case PK_SET: case PK_DICT:
         to->cap = n;
+        to->index = NULL;
         to->item = arena_alloc(c->a, n * sizeof *to->item);
         for (uint32_t i = 0; i < n; i++)
             to->item[i] = copy(c, v->item[i]);

@@ -27,7 +27,11 @@ struct dcp_reader {
     struct names *path_of;      /* of a name its number there */
     struct names *place_of;     /* of "name|offsets" its number in place[] */
     struct dcp_place *place;
+    const char **place_name;    /* whose each is */
     bool *used;
+    struct names *file;         /* numbers in out->file */
+    struct dcp_table *out;
+    struct names *left_out;     /* names of entries that could not be read */
     int n_places;
     bool transformed;           /* some item is; told once */
 };
@@ -85,7 +89,7 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
     const char *name = pk_as_str(field(index, "fqn")), *file = pk_as_str(field(info, "relative_path"));
     const struct pk *offset = field(index, "offset"), *transform = field(info, "transform_descriptors");
     int64_t at, len, where[TENSOR_MAX_DIM];
-    int ndim = pk_is_none(offset) ? 0 : read_size(offset, where);
+    int ndim = pk_is_none(offset) ? 0 : read_size(offset, where), i;
     char *key;
     bool twice;
 
@@ -96,6 +100,12 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
         err_data(rd->e, rd->path, info->at, "the place of %s is no file of the folder with an offset and a length",
                  name);
         return -1;
+    }
+    i = names_find(rd->file, file);
+    if (i < 0) {
+        i = rd->out->n_files++;
+        rd->out->file[i] = arena_strndup(rd->a, file, strlen(file));
+        names_add(rd->file, rd->out->file[i], i);
     }
     if (!pk_is_none(transform) && !rd->transformed) {
         struct strbuf text = {0};
@@ -115,9 +125,10 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
         names_add(rd->place_of, arena_strndup(rd->a, key, strlen(key)), rd->n_places);
     free(key);
     /* A transformed item keeps no place: nobody can read it by accident. */
+    rd->place_name[rd->n_places] = name;
     rd->used[rd->n_places] = twice || !pk_is_none(transform);
     rd->place[rd->n_places] = (struct dcp_place){
-        .file = pk_is_none(transform) ? arena_strndup(rd->a, file, strlen(file)) : NULL,
+        .file = pk_is_none(transform) ? rd->out->file[i] : NULL,
         .at = (uint64_t)at, .len = (uint64_t)len, .said_at = index->at, .number = rd->n_places,
     };
     rd->n_places++;
@@ -131,8 +142,11 @@ static int read_places(struct dcp_reader *rd, const struct pk *storage)
 
     if (!pair)
         return odd(rd, storage, "has no dict storage_data: no .metadata of torch.distributed.checkpoint");
+    rd->file = names_new(rd->a);
+    rd->out->file = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->out->file);
     rd->place = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->place);
     rd->used = arena_alloc(rd->a, (size_t)n + 1);
+    rd->place_name = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->place_name);
     for (uint32_t i = 0; i < n; i++)
         if (take_place(rd, pair[2 * i], pair[2 * i + 1]) < 0)
             return -1;
@@ -157,10 +171,11 @@ static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, struct
     }
 }
 
+/* Bytes of an entry that was left out are its own; a finding says what is wrong with it. */
 static void tell_unused(const struct dcp_reader *rd)
 {
     for (int i = 0; i < rd->n_places; i++)
-        if (!rd->used[i])
+        if (!rd->used[i] && names_find(rd->left_out, rd->place_name[i]) < 0)
             report_add(rd->r, SEV_WARNING, "unused_item", rd->path, rd->place[i].said_at, NULL,
                        "%" PRIu64 " bytes of %s belong to no chunk", rd->place[i].len, rd->place[i].file);
 }
@@ -273,8 +288,10 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
     *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at, .planned = -1 };
     if (pk_is_class(v, METADATA, "TensorStorageMetadata")) {
         en->is_tensor = true;
-        if (!read_tensor(rd, en, v))
+        if (!read_tensor(rd, en, v)) {
+            names_add(rd->left_out, en->name, 0);
             return 0;
+        }
     } else if (pk_is_class(v, METADATA, "BytesStorageMetadata")) {
         en->chunk = arena_alloc(rd->a, sizeof *en->chunk);
         en->n_chunks = 1;
@@ -358,7 +375,8 @@ static bool is_metadata(const struct pk *root)
 int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,
                       struct err *e)
 {
-    struct dcp_reader rd = { .a = a, .path = p->path, .r = r, .e = e, .place_of = names_new(a) };
+    struct dcp_reader rd = { .a = a, .path = p->path, .r = r, .e = e, .place_of = names_new(a),
+                             .left_out = names_new(a), .out = out };
     struct pk_tree tree;
     const char *version;
     int rc = -1;

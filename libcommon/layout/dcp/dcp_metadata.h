@@ -63,6 +63,8 @@ struct dcp_table {
     int n;
     struct dcp_entry *entry;    /* in the file's order */
     const char *version;        /* "1.0.0"; "" where it says none */
+    int n_files;
+    const char **file;          /* in which anything lies, whether its entry could be read or not; each once */
 };
 
 /* The whole of a .metadata. */

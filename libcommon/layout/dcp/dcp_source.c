@@ -132,17 +132,21 @@ static void tell_missing(const struct dcp_opening *x)
     }
 }
 
+/* In the listing's order. */
 static void list_files(struct dcp_opening *x)
 {
-    int last = -1;
+    bool *named = xcalloc((size_t)x->l->n + 1, sizeof *named);
 
-    for (int i = 0; i < x->n_items; i++) {
-        const struct dcp_item *it = &x->item[i];
+    for (int i = 0; i < x->table.n_files; i++) {
+        const int at = names_find(x->listed, x->table.file[i]);
 
-        if (it->home >= 0 && it->home != last)
-            dcp_add_file(x->s, it->chunk->place.file, it->home, NULL);
-        last = it->home;
+        if (at >= 0)
+            named[at] = true;
     }
+    for (int i = 0; i < x->l->n; i++)
+        if (named[i])
+            dcp_add_file(x->s, x->l->member[i].name, x->l->member[i].file, NULL);
+    free(named);
 }
 
 static void list_items(struct dcp_opening *x)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/unwrap.h"
 #include "libcommon/plan/tmap_slice.h"
 
 /* A block has some dozens of parameters, a layer's number comes from a name: what a model may have of both. */
@@ -105,6 +106,60 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     err_data(e, s->path, ERR_NO_BYTE, "parameter %s: no rule of the family %s has this name in shards, and %s is one: "
              "names are all of one kind, or none is translated; ckpt-edit rename changes them", other, family_name(f),
              in);
+    return -1;
+}
+
+/* What stands before the names that the family knows: of the first parameter with such; in the arena. NULL: none. */
+static const char *strange_prefix(const struct source *s, const struct family *f)
+{
+    struct family_hit h;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const char *name = s->param[i].name;
+
+        for (const char *p = strchr(name, '.'); p; p = strchr(p + 1, '.'))
+            if (family_find(f, p + 1, &h))
+                return arena_strndup(s->arena, name, (size_t)(p + 1 - name));
+    }
+    return NULL;
+}
+
+static int names_known(const struct source *s, const struct family *f, bool unwrapped)
+{
+    struct family_hit h;
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        n += hf_find_rule(f, unwrapped ? unwrap_name(s->arena, s->param[i].name) : s->param[i].name, &h);
+    return n;
+}
+
+int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e)
+{
+    const int known = names_known(s, f, false), unwrapped = names_known(s, f, true);
+    const char *prefix, *first = NULL;
+
+    for (int i = 0; unwrapped > known && i < s->n_params; i++) {
+        const char *name = unwrap_name(s->arena, s->param[i].name);
+
+        if (!first && name != s->param[i].name)
+            report_add(notes, SEV_WARNING, "wrapper", s->path, ERR_NO_BYTE, first = s->param[i].name,
+                       "keys that wrappers of the module have put into names are left out: this one is %s", name);
+        s->param[i].name = name;
+    }
+    if (first)
+        *s->names = (struct source_names){0};
+    if (known || unwrapped || s->n_params == 0)
+        return 0;
+    prefix = strange_prefix(s, f);
+    if (prefix)
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which knows none of the "
+                 "names until '%s' is left out of them: ckpt-edit rename '^%s' '' IN OUT does that", s->param[0].name,
+                 family_name(f), prefix, prefix);
+    else
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which knows none of the "
+                 "names: it is another model's, or ckpt-edit rename gives them the names that Transformers has",
+                 s->param[0].name, family_name(f));
     return -1;
 }
 

@@ -35,6 +35,12 @@ bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h
  */
 MUST_CHECK int hf_is_in_shards(const struct source *s, const struct family *f, struct err *e);
 /*
+ * Does the family know a name of the source's? Keys that wrappers of a module have put into names are left out, where
+ * it knows more of them then; a warning says so. -1 and ERR_DATA: it knows none; the message names the rename that
+ * mends it.
+ */
+MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e);
+/*
  * Replace s->param. Which of the new parameters Transformers keeps as [in, out], while their shapes and maps are as
  * before: an array in the source's arena. NULL and ERR_DATA: a parameter that no rule has, or two, a layer without
  * one, sizes that do not fit. The padding left behind is a note.

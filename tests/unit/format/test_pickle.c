@@ -490,10 +490,43 @@ static void test_zoo(void **state)
     }
 }
 
+/* A dict takes as long for each of many keys; what compared them all would need a minute here. */
+static void test_many_keys(void **state)
+{
+    enum { N = 200000 };
+    struct arena *a = arena_new(0);
+    struct pk *d = pk_dict(a), *copy;
+    char key[16];
+    int64_t v = 0;
+
+    (void)state;
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N; i++) {
+            snprintf(key, sizeof key, "k%d", i);
+            pk_set_int(a, d, key, i + round);
+        }
+    assert_int_equal(d->n, N);
+    copy = pk_copy(a, d);
+    pk_set_int(a, copy, "new", 1);
+    assert_null(pk_get(d, "new"));
+    assert_true(pk_remove(d, "k100"));
+    assert_null(pk_get(d, "k100"));
+    pk_set_int(a, d, "k101", -1);
+    pk_set_int(a, d, "k100", -2);
+    assert_int_equal(d->n, N);
+    for (int i = 0; i < N; i += i < 200 ? 1 : 997) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_true(pk_as_int(pk_get(d, key), &v) && v == (i == 100 ? -2 : i == 101 ? -1 : i + 1));
+        assert_true(pk_as_int(pk_get(copy, key), &v) && v == i + 1);
+    }
+    arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_many_keys),
         cmocka_unit_test(test_newer_protocols),
         cmocka_unit_test(test_newer_damage),
         cmocka_unit_test(test_damage),
