@@ -1,9 +1,9 @@
 /*
- * alarm.c - what the book says was told, against what is so now
+ * alarm.c - compare the messages recorded in the book with the current findings
  *
  * An entry of "alarms" is named SCOPE/ABOUT/CODE:
  *     { "scope": ..., "text": ..., "since_s": ..., "seen_s": ..., "told": { "mail 1c291ca3": seconds, ... } }
- * A channel goes by a sum of its address: a webhook's URL is a secret.
+ * A channel is identified by a checksum of its address, because a webhook's URL is a secret.
  */
 #include "tools/run-watch/alarm.h"
 
@@ -16,7 +16,7 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/channel.h"
 
-/* An alarm whose channel nobody has any more is forgotten. */
+/* An alarm is removed after this time if its channels are not used any more. */
 static const double forget_s = 30 * 86400.0;
 
 bool alarm_wanted(const struct runwatch *w)
@@ -33,7 +33,7 @@ static char *channel_name(const struct runwatch *w, enum channel_kind kind)
     return str_fmt("%s %08x", word[kind], crc_bytes(0, to, strlen(to)));
 }
 
-/* One message through one channel; 0 when it went. */
+/* Send one message through one channel. Returns 0 if it was sent. */
 static int send_one(struct runwatch *w, enum channel_kind kind, const char *text, bool over)
 {
     char host[256] = "unknown", *subject, *body;
@@ -52,7 +52,7 @@ static int send_one(struct runwatch *w, enum channel_kind kind, const char *text
     return rc;
 }
 
-/* What is wrong now: through each channel that has not told it, or not for long. How many failed. */
+/* Send a current finding through each channel that has not sent it yet, or not recently. Returns how many failed. */
 static int tell_entry(struct runwatch *w, json_t *entry, const char *text)
 {
     json_t *told = json_object_get(entry, "told");
@@ -77,7 +77,7 @@ static int tell_entry(struct runwatch *w, json_t *entry, const char *text)
     return n_failed;
 }
 
-/* The entry of a finding; its name is added to those that are so now. */
+/* Returns the entry of a finding, creating it if necessary. Its name is added to `now`, the current ones. */
 static json_t *find_entry(struct runwatch *w, json_t *alarms, const struct finding *f, json_t *now)
 {
     char *key = str_fmt("%s/%s/%s", w->scope, f->file ? f->file : "", f->code);
@@ -116,7 +116,10 @@ static int tell_wrong(struct runwatch *w, json_t *alarms, json_t *now)
     return n_failed;
 }
 
-/* Those who were told of it hear that it is over. True: nobody is left to tell. */
+/*
+ * Report through the channels that have sent an alarm that it is over. Returns true if no channel is left that must
+ * still report it.
+ */
 static bool tell_over(struct runwatch *w, json_t *entry, int *n_failed)
 {
     json_t *told = json_object_get(entry, "told");

@@ -1,9 +1,9 @@
 /*
- * alarm.h - people are told: once, again after a while, and when it is over
+ * alarm.h - notify people of a problem: once, again after some time, and when it is over
  *
- * A channel is a mail address, a webhook or a command. What was told of which finding through which channel stands in
- * the book; the book stays locked while something is sent, so that two watchers of one thing tell it once. What cannot
- * be sent is said, and tried again by the next round: better twice than not at all.
+ * A channel is a mail address, a webhook or a command. The book records which finding was sent through which channel.
+ * The book stays locked during sending, so that two watchers of the same thing send only once. A message that cannot
+ * be sent is reported on stderr, and the next round tries again: a message may be sent twice, but is not lost.
  */
 #ifndef SHARDKIT_RUN_WATCH_ALARM_H
 #define SHARDKIT_RUN_WATCH_ALARM_H
@@ -12,8 +12,9 @@
 
 bool alarm_wanted(const struct runwatch *w);
 /*
- * Tell of what is new in w's report, what lasts, and what is over; the book is changed and saved. While something of
- * the same scope could not be established nothing is said to be over. How many could not be sent, each said on stderr.
+ * Send messages about the new, the lasting and the resolved findings of w's report; the book is changed and saved.
+ * While anything of the same scope could not be established, nothing is reported as resolved. Returns how many
+ * messages could not be sent; each of these is reported on stderr.
  */
 int alarm_tell(struct runwatch *w, struct book *b);
 

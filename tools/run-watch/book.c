@@ -1,5 +1,5 @@
 /*
- * book.c - the file of what is remembered, and its lock
+ * book.c - the file of stored data, and its lock
  */
 #include "tools/run-watch/book.h"
 
@@ -17,7 +17,10 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 
-/* The longest that another may have it: it sends alarms meanwhile, each in half a minute. */
+/*
+ * The longest time that another process may hold the lock: it sends alarms meanwhile, each of which takes up to half
+ * a minute.
+ */
 enum { LOCK_WAIT_S = 120 };
 static const uint64_t book_max_bytes = 64 << 20;
 
@@ -35,7 +38,7 @@ char *book_path(const char *path, struct err *e)
     return NULL;
 }
 
-/* The user's own place is made where it is missing; one that was named is there. */
+/* Create the folder of the default path if it is missing. The folder of a path that was given must exist. */
 static int make_place(const struct book *b, const char *named, struct err *e)
 {
     char *dir = path_parent(b->path);
@@ -75,7 +78,7 @@ out:
     return rc;
 }
 
-/* Where it cannot be read, what it knew is lost, but not who looks after the run. */
+/* Move a damaged book away. Its data is lost, but the run is still being watched. */
 static int set_aside(const struct book *b, struct err *e)
 {
     char *aside = str_fmt("%s.damaged", b->path);
@@ -133,7 +136,10 @@ int book_save(struct book *b, struct err *e)
     char *left = str_fmt("%s.%ld.part", b->path, (long)getpid());
     int rc;
 
-    /* Of one that was killed and had our number: nobody else is here now. */
+    /*
+     * Remove the temporary file of a killed process that had the same pid. No other process can be using it, because
+     * the book is locked.
+     */
     unlink(left);
     rc = file_replace(b->path, text, strlen(text), e);
     free(left);

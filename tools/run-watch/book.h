@@ -1,11 +1,12 @@
 /*
- * book.h - what run-watch remembers from one call to the next: a file of JSON, locked while it is changed
+ * book.h - the data that run-watch keeps from one call to the next: a JSON file, which is locked while it is changed
  *
  *     { "alarms": {KEY: ...}, "beats": {NAME: ...}, "runs": {DIR: ...}, "areas": {KEY: [[time, value], ...]},
  *       "full": {KEY: the value at which that area is full} }
  *
- * book_open() waits until nobody else has it open; book_save() replaces the file in one step, so that whoever is killed
- * leaves the old one or the new one. The lock is FILE.lock, which stays; the kernel takes it back from the dead.
+ * book_open() waits until no other process has the book open. book_save() replaces the file in one step, so a process
+ * that is killed leaves either the old or the new file. The lock is FILE.lock, which is not removed; the kernel
+ * releases the lock of a process that dies.
  * Threads: one.
  */
 #ifndef SHARDKIT_RUN_WATCH_BOOK_H
@@ -19,23 +20,25 @@
 
 struct book {
     char *path;
-    json_t *all;                /* an object */
+    json_t *all;                /* a JSON object */
     int lock;
 };
 
 /*
- * Lock and read `path`; NULL: $XDG_STATE_HOME/run-watch.json or ~/.local/state/run-watch.json, whose folder is made.
- * A file that is no JSON is moved to FILE.damaged, said through *damaged, and begun anew. ERR_SYS; ERR_DATA when
- * another process has it open for two minutes. On -1, too, book_close() frees what there is.
+ * Lock and read `path`; NULL: $XDG_STATE_HOME/run-watch.json or ~/.local/state/run-watch.json, whose folder is
+ * created. A file that is not JSON is moved to FILE.damaged, *damaged is set, and an empty book is created. ERR_SYS;
+ * ERR_DATA if another process has the book open for two minutes. book_close() must be called even after -1.
  */
 MUST_CHECK int book_open(struct book *b, const char *path, bool *damaged, struct err *e);
-/* Where that file is; nothing is made. Caller frees; NULL and ERR_DATA: HOME is not set. */
+/*
+ * Returns the path of that file; creates nothing. The caller frees it. Returns NULL with ERR_DATA if HOME is not set.
+ */
 MUST_CHECK char *book_path(const char *path, struct err *e);
-/* The object of that name in it, made where it is missing. Belongs to the book. */
+/* Returns the object of that name in the book, which is created if missing. It belongs to the book. */
 json_t *book_part(struct book *b, const char *name);
 MUST_CHECK int book_save(struct book *b, struct err *e);
 void book_close(struct book *b);
-/* A number of an object, or `otherwise`. */
+/* Returns a number of an object, or `otherwise` if it has no such number. */
 double book_number(const json_t *o, const char *key, double otherwise);
 
 #endif

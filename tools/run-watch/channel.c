@@ -1,5 +1,5 @@
 /*
- * channel.c - sendmail, curl and sh, each found through PATH
+ * channel.c - call sendmail, curl and sh, each found through PATH
  */
 #include "tools/run-watch/channel.h"
 
@@ -39,7 +39,7 @@ static int run(const char *const *argv, const char *input, const char *missing, 
     return rc;
 }
 
-/* Cron's PATH has no sbin. */
+/* Find sendmail. The PATH of cron jobs does not include sbin. */
 static const char *find_sendmail(void)
 {
     static const char *const places[] = { "/usr/sbin/sendmail", "/usr/lib/sendmail" };
@@ -67,7 +67,7 @@ static int send_mail(const struct runwatch *w, const char *subject, const char *
     char *head = xstrdup(subject), *to = xstrdup(w->mail), *text;
     int rc;
 
-    err_clean(head);                    /* no header may grow a second line */
+    err_clean(head);                    /* a newline must not be able to add another header */
     err_clean(to);
     text = str_fmt("To: %s\nSubject: %s\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\n"
                    "Auto-Submitted: auto-generated\n\n%s\n", to, head, body);
@@ -78,7 +78,7 @@ static int send_mail(const struct runwatch *w, const char *subject, const char *
     return rc;
 }
 
-/* A word of curl's configuration, in quotes. */
+/* Append a word in the quoted form of curl's configuration. */
 static void add_quoted(struct strbuf *sb, const char *s)
 {
     strbuf_add(sb, "\"", 1);
@@ -90,7 +90,10 @@ static void add_quoted(struct strbuf *sb, const char *s)
     strbuf_add(sb, "\"\n", 2);
 }
 
-/* Who knows such a URL may write there, so others on this machine shall not read it in the list of processes. */
+/*
+ * Returns the URL. With @FILE it is read from a file: the URL permits sending messages, so it should not be visible
+ * to other users of this machine in the list of processes.
+ */
 static char *read_url(const struct runwatch *w, struct err *e)
 {
     uint64_t size;

@@ -1,5 +1,5 @@
 /*
- * channel.h - one message to people: by mail through sendmail, a webhook through curl, a command through sh
+ * channel.h - send one message to people: by mail through sendmail, a webhook through curl, a command through sh
  */
 #ifndef SHARDKIT_RUN_WATCH_CHANNEL_H
 #define SHARDKIT_RUN_WATCH_CHANNEL_H
@@ -8,11 +8,11 @@
 
 enum channel_kind { CHANNEL_MAIL, CHANNEL_WEBHOOK, CHANNEL_COMMAND, CHANNEL_N };
 
-/* Its address, URL or command; NULL: not asked for. */
+/* Returns the address, URL or command of a channel; NULL if it was not requested. */
 const char *channel_to(const struct runwatch *w, enum channel_kind kind);
 /*
- * Send one line of text; `subject` and `body` are a mail's. -1: ERR_SYS when the program that is needed is missing
- * (named), ERR_DATA when it failed. Takes half a minute at most.
+ * Send a message. `body` is the text, which should be one line; `subject` is used for mail only. Returns -1 with
+ * ERR_SYS if the necessary program is missing (it is named), with ERR_DATA if it failed. Takes half a minute at most.
  */
 MUST_CHECK int channel_send(const struct runwatch *w, enum channel_kind kind, const char *subject, const char *body,
                             struct err *e);

@@ -1,8 +1,8 @@
 /*
- * crons_look.c - the verbs crons and beat: who looks after those who look? Everybody who comes by
+ * crons_look.c - the verbs crons and beat: check that the watchers themselves are running
  *
- * A round with --name leaves its time in the book; beat leaves one for programs that are not run-watch's. A watcher is
- * late when half of its interval has passed beyond it, a minute at least.
+ * A round with --name stores its time in the book; beat does this for programs other than run-watch. A watcher is
+ * late if its interval is exceeded by half of the interval, but at least by a minute.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ int crons_look(struct runwatch *w, struct err *e)
         check_beat(w, w->arg[i], json_object_get(beats, w->arg[i]));
     if (w->n_args == 0)
         json_object_foreach(beats, name, beat)
-            if (!w->name || strcmp(name, w->name) != 0)         /* it is here */
+            if (!w->name || strcmp(name, w->name) != 0)         /* this call itself */
                 check_beat(w, name, beat);
     if (report_n(w->report) == 0)
         round_unknown(w, "nobody", NULL, "who looks after the run: nobody has left a heartbeat (--name)");

@@ -1,5 +1,5 @@
 /*
- * draw_plot.c - the verb plot: losses on the terminal, or as SVG
+ * draw_plot.c - the verb plot: draw losses on the terminal, or as SVG
  */
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "tools/run-watch/draw_runs.h"
 #include "tools/run-watch/picture/plot.h"
 
-/* "NAME=VALUE" of --level; *name is the caller's to free. */
+/* Parse "NAME=VALUE" of --level. The caller frees *name. */
 static int cut_level(const char *text, char **name, double *value, struct err *e)
 {
     const char *eq = strrchr(text, '=');

@@ -1,5 +1,5 @@
 /*
- * draw_report.c - the verb report: runs as one page of HTML
+ * draw_report.c - the verb report: draw runs as one page of HTML
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "tools/run-watch/fs/fs_forecast.h"
 #include "tools/run-watch/picture/page.h"
 
-/* ---- file systems, as the verb fs has left them in the book ---- */
+/* ---- file systems, as recorded in the book by the verb fs ---- */
 
-/* "fs /path/areas SCRATCH bytes": its last two words. */
+/* Split a key such as "fs /path/areas SCRATCH bytes": its last two words are name and unit. */
 static json_t *name_area(const char *key)
 {
     const char *of = strrchr(key, ' '), *name = of;
@@ -61,7 +61,7 @@ static void add_area(json_t *areas, json_t *known, const char *key, double full)
     free(title);
 }
 
-/* Nothing is remembered anew. */
+/* Add the areas of the book. The book is not changed. */
 static int add_areas(struct runwatch *w, json_t *areas, struct err *e)
 {
     char *path = book_path(w->book, e);

@@ -1,5 +1,5 @@
 /*
- * draw_runs.c - the runs that are to be drawn, from the words of the command line
+ * draw_runs.c - the runs to draw, as named on the command line
  */
 #include "tools/run-watch/draw_runs.h"
 
@@ -12,14 +12,14 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* "NAME=PATH" or a path, which may have a '=' in it. */
+/* A word: "NAME=PATH", or a path, which may contain a '='. */
 struct word {
     char *name;
     const char *path;
     bool named, is_folder;
 };
 
-/* The last part of a path, without what logs are called by. */
+/* Returns the last component of a path, without the usual suffix of logs. */
 static char *name_of(const char *path)
 {
     char *full = realpath(path, NULL), *name = path_base(full ? full : path);
@@ -44,7 +44,10 @@ static struct word cut_word(const char *text)
     return w;
 }
 
-/* Only who says so has several words mean one run: others that are called alike go by their whole paths. */
+/*
+ * Give words without a NAME their whole paths as names if they would otherwise have the same one. Only words with an
+ * explicit NAME describe one run together.
+ */
 static void part_alike(struct word *word, int n)
 {
     bool *alike = xcalloc((size_t)n, sizeof *alike);
@@ -89,8 +92,8 @@ void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes)
         word[i] = cut_word(w->arg[i]);
     part_alike(word, w->n_args);
     for (int i = 0; i < w->n_args; i++)
-        run_called(r, word[i].name);    /* in the order of the command line */
-    /* Logs first: folders give what they do not have. */
+        run_called(r, word[i].name);    /* create the runs in the order of the command line */
+    /* Read logs first; folders then add the data that logs do not have. */
     if (w->log)
         read_one(w, r->run[0], w->log, notes);
     for (int folders = 0; folders < 2; folders++) {
@@ -129,5 +132,5 @@ int draw_put(const struct runwatch *w, const struct strbuf *text, struct err *e)
     if (w->output)
         return file_replace(w->output, text->buf, text->len, e);
     fwrite(text->buf, 1, text->len, stdout);
-    return 0;                           /* cli_done() hears of a full disk */
+    return 0;                           /* cli_done() detects a full disk */
 }

@@ -1,7 +1,8 @@
 /*
- * fs_look.c - the verb fs: is there room, and for how long?
+ * fs_look.c - the verb fs: check the free space of file systems, and predict how long it will last
  *
- * With --compat bigscience the lines are those of that project's fs-watchdog.py, for who has scripts that read them.
+ * With --compat bigscience the lines are those of that project's fs-watchdog.py, for existing scripts that parse
+ * them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 static const double gib = 1073741824.0, tib = 1099511627776.0;
 
-/* More than it may be? `which` 1: a quota's inodes. */
+/* Returns true if the area exceeds its limit. `which` 1: the inodes of a quota. */
 static bool is_over(const struct fs_area *a, const struct fs_measure *m, int which)
 {
     if (a->kind == FS_QUOTA)
@@ -56,7 +57,7 @@ static void say_compat_all(struct runwatch *w)
     char *lines;
 
     if (w->text.len == 0) {
-        /* What is not known is not good. */
+        /* If anything is unknown, do not report a good standing. */
         if (report_count(w->report, SEV_WARNING) == 0)
             strbuf_addf(&w->text, "All partitions are in a good standing\n");
         return;
@@ -68,9 +69,9 @@ static void say_compat_all(struct runwatch *w)
     free(lines);
 }
 
-/* ---- our lines ---- */
+/* ---- the default lines ---- */
 
-/* "78.12 % of 440 TB", "61 TB free". */
+/* Returns text such as "78.12 % of 440 TB" or "61 TB free". The caller frees it. */
 static char *how_full(const struct fs_area *a, const struct fs_measure *m, int which)
 {
     static const char *const of[] = { "bytes", "inodes" };
@@ -88,7 +89,7 @@ static char *how_full(const struct fs_area *a, const struct fs_measure *m, int w
                    100 * a->share);
 }
 
-/* "; full in 31 h at this rate", and whether that is too soon. */
+/* Returns text such as "; full in 31 h at this rate". *soon is set to whether that is too soon. The caller frees it. */
 static char *when_full(const struct runwatch *w, const struct fs_area *a, double value, struct book *b, bool *soon,
                        const char *of)
 {
@@ -111,7 +112,7 @@ static char *when_full(const struct runwatch *w, const struct fs_area *a, double
 
 static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, struct book *b)
 {
-    /* What may be wrong of each kind. */
+    /* The codes of the possible problems of each kind. */
     static const char *const code[][2] = { { "bytes", "inodes" }, { "bytes" }, { "inodes" }, { "free" } };
     static const char *const soon_code[][2] = { { "bytes_soon", "inodes_soon" }, { "bytes_soon" }, { "inodes_soon" },
                                                 { "free_soon" } };
@@ -148,7 +149,7 @@ int fs_look(struct runwatch *w, struct err *e)
         goto out;
     m = xcalloc((size_t)rules.n, sizeof *m);
     known = xcalloc((size_t)rules.n, sizeof *known);
-    /* All is measured before the book is opened: du takes its time, and others wait for the book. */
+    /* Measure everything before opening the book: du takes long, and other processes wait for the book. */
     for (int i = 0; i < rules.n && !cli_stopped(); i++) {
         struct err why = {0};
 
@@ -156,7 +157,7 @@ int fs_look(struct runwatch *w, struct err *e)
         if (known[i])
             continue;
         round_unknown(w, "measure", rules.area[i].name, "%s", why.msg);
-        if (w->compat == RUNWATCH_BIGSCIENCE)   /* whose lines have no words for it */
+        if (w->compat == RUNWATCH_BIGSCIENCE)   /* bigscience's lines have no form for this */
             cli_fail(&w->cli, &why);
     }
     remembers = round_book(w, &b, &lost) == 0;

@@ -1,5 +1,5 @@
 /*
- * history.c - what is usual of a run's last iterations
+ * history.c - usual values of a run's recent iterations
  */
 #include "tools/run-watch/history.h"
 
@@ -27,7 +27,7 @@ int history_hour(const struct history *h)
     return from;
 }
 
-/* NaN: not known. */
+/* Returns NaN if the value is unknown. */
 static double value_of(const struct history_point *p, enum history_value what)
 {
     if (what == HISTORY_LOSS)
@@ -44,14 +44,14 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of n > 0 numbers, which are sorted. */
+/* Returns the median of n > 0 numbers. Sorts v. */
 static double middle_of(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_size);
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-/* The known values, and their number. Caller frees. */
+/* Returns the known values; *n receives their number. The caller frees them. */
 static double *known_values(const struct history *h, enum history_value what, int from, int to, int *n)
 {
     double *v = xcalloc((size_t)(to > from ? to - from : 1), sizeof *v);

@@ -1,5 +1,5 @@
 /*
- * history_events.c - TensorBoard's files of a run: one for each start, the newest are read
+ * history_events.c - read the newest of a run's TensorBoard files, of which there is one for each start
  */
 #include <dirent.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 static const double look_back_s = 7200;
 
-/* The point of an iteration, which is most often the last one. */
+/* Returns the point of an iteration, which in most cases is the last one. */
 static struct history_point *point_at(struct history *h, const struct tfevents_value *v)
 {
     if (h->n == 0 || h->point[h->n - 1].iteration != v->step) {
@@ -49,7 +49,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Iterations a second, where nobody wrote how long one takes. */
+/* Compute the durations of iterations from their times where they were not recorded. */
 static void fill_lengths(struct history *h)
 {
     for (int i = 1; i < h->n; i++) {
@@ -67,7 +67,7 @@ static double modified_s(const char *path)
     return stat(path, &st) < 0 ? 0 : (double)st.st_mtim.tv_sec;
 }
 
-/* The files' names; the newest last. */
+/* List the paths of the event files in the folder, in no particular order. */
 static int list_files(const char *dir, char ***list, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -94,7 +94,7 @@ int history_read_events(struct history *h, const char *dir, double now_s, struct
 
     for (int i = 0; i < n; i++)
         newest = modified_s(file[i]) > newest ? modified_s(file[i]) : newest;
-    /* Of a run that stands still the last hours that it had. */
+    /* If the run has stopped, read the last hours that it was active. */
     if (newest > 0 && newest < now_s)
         now_s = newest;
     for (int i = 0; i < n && rc == 0; i++)

@@ -1,5 +1,5 @@
 /*
- * history_log.c - the lines of a training log, as Megatron-LM's training_log() writes them, and so train
+ * history_log.c - parse a training log in the format of Megatron-LM's training_log(), which train uses, too
  *
  *  iteration    95000/  115311 | consumed samples: ... | elapsed time per iteration (s): 105.12 | ... | lm loss:
  *  2.013E+00 | ... | number of nan iterations:   0 | samples per second: 19.483 | ...
@@ -17,7 +17,7 @@
 #include "tools/run-watch/history.h"
 #include "tools/run-watch/past/log_field.h"
 
-/* Half a day of the longest lines, a second each. */
+/* Half a day of the longest lines, at one line per second. */
 enum { TAIL_BYTES = 32 << 20 };
 
 static void add_iteration(struct history *h, const char *line)
@@ -31,12 +31,12 @@ static void add_iteration(struct history *h, const char *line)
     p.iteration = (int64_t)iteration;
     log_field(line, "samples per second:", &p.samples_per_s);
     log_field(line, "number of nan iterations:", &n_nan);
-    /* Without a loss scale no update is skipped, and then only a loss that is no number is left out. */
+    /* Without a loss scale no update is skipped, so a missing loss means that it was not a number. */
     p.is_nan = n_nan > 0 || (!log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
                (log_field(line, "lm loss:", &v) && !isfinite(v));
     p.at_s = p.iteration_s;
     if (last) {
-        /* Behind a restart iterations come again; time goes on. */
+        /* After a restart, iterations are repeated, but time continues. */
         int64_t done = p.iteration > last->iteration ? p.iteration - last->iteration : 1;
 
         p.at_s = last->at_s + (double)done * p.iteration_s;
@@ -54,7 +54,7 @@ static void keep_line(char **to, const char *line)
 
 static void add_line(struct history *h, char *line)
 {
-    /* Another rank's may stand behind half a line. */
+    /* The line may begin with the partial line of another rank. */
     if (strstr(line, "replicated parameter differs between tensor rank")) {
         keep_line(&h->drift, line);
     } else if (str_starts(line, " iteration ")) {
@@ -62,12 +62,12 @@ static void add_line(struct history *h, char *line)
     } else if (str_starts(line, "[straggler]")) {
         keep_line(&h->straggler, line);
     } else if (str_starts(line, "using world size:")) {
-        free(h->drift);                 /* a new start */
+        free(h->drift);                 /* this is a new start */
         h->drift = NULL;
     }
 }
 
-/* The end of the file, cut at a line. Caller frees. */
+/* Returns the end of the file, from the beginning of a line on. The caller frees it. */
 static char *read_tail(const char *path, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -107,7 +107,7 @@ int history_read_log(struct history *h, const char *path, struct err *e)
 
     if (!text)
         return -1;
-    /* A last line without its end is being written. */
+    /* Ignore a last line without a newline, because it is still being written. */
     while ((end = strchr(line, '\n'))) {
         *end = '\0';
         add_line(h, line);

@@ -1,5 +1,5 @@
 /*
- * run-watch - is the run alive and well? One line a finding, alarms, an exit status; and pictures of how it went
+ * run-watch - check whether a run is in order (one line per finding, alarms, an exit status), and draw its history
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 static const struct verb {
     struct cli_command is;
-    int (*look)(struct runwatch *w, struct err *e);     /* a round; NULL: it draws */
+    int (*look)(struct runwatch *w, struct err *e);     /* for a round; NULL: the verb draws */
     int (*draw)(struct runwatch *w, struct err *e);
 } verbs[] = {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look, NULL },
@@ -43,7 +43,7 @@ static const struct verb *find_verb(struct runwatch *w, const char *word)
     return NULL;
 }
 
-/* Until the next round is due, or a signal comes. */
+/* Wait until the next round is due, or a signal arrives. */
 static void nap(double seconds)
 {
     const double until = clock_s() + seconds;

@@ -1,5 +1,5 @@
 /*
- * options.c - what run-watch can be asked, and by which of its verbs
+ * options.c - the options of run-watch, and the verbs that accept them
  */
 #include "tools/run-watch/runwatch.h"
 

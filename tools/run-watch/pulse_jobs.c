@@ -1,7 +1,8 @@
 /*
- * pulse_jobs.c - getent and squeue, both found through PATH
+ * pulse_jobs.c - call getent and squeue, both found through PATH
  *
- * The original's format cuts names at 40 characters and parts fields by blanks; ours ends with the name, whole.
+ * The original script's format cuts names at 40 characters and separates fields by blanks. The default format ends
+ * with the complete name.
  */
 #include "tools/run-watch/pulse_jobs.h"
 
@@ -24,7 +25,7 @@ void pulse_jobs_free(struct pulse_jobs *j)
     *j = (struct pulse_jobs){0};
 }
 
-/* What a program says; a status that is not 0 is a failure. */
+/* Get the output of a program. A status other than 0 is a failure. */
 static int ask(const char *const *argv, struct strbuf *out, struct err *e)
 {
     struct strbuf said = {0};
@@ -42,7 +43,7 @@ static int ask(const char *const *argv, struct strbuf *out, struct err *e)
     return rc;
 }
 
-/* "foo,bar": what stands behind the last colon of the group's line. */
+/* Returns the users of a group, "foo,bar": the text after the last colon of getent's line. The caller frees it. */
 static char *group_users(const char *group, struct err *e)
 {
     const char *const argv[] = { "getent", "group", group, NULL };
@@ -75,7 +76,7 @@ static char *find_users(const struct runwatch *w, struct err *e)
     return me ? xstrdup(me->pw_name) : NULL;
 }
 
-/* Seven words and the rest; false where there are fewer. */
+/* Split a line into seven words and the rest. Returns false if there are fewer. */
 static bool split_blanks(char *line, struct pulse_job *job)
 {
     for (int i = 0; i < PULSE_FIELDS; i++) {

@@ -1,8 +1,9 @@
 /*
- * pulse_look.c - the verb pulse: is a job of that name running, or waiting to?
+ * pulse_look.c - the verb pulse: check that a job of a given name is running or pending
  *
- * Lines begin with "[date time] PULSE: ", to be appended to the main log and found there. With --compat bigscience they
- * are those of the slurm-status.py of that project, parenthesis for parenthesis, for who has scripts that read them.
+ * Lines begin with "[date time] PULSE: ", so that they can be appended to the main log and found there. With --compat
+ * bigscience they are identical to those of that project's slurm-status.py, including its parentheses, for existing
+ * scripts that parse them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 #include "tools/run-watch/pulse_jobs.h"
 
-/* What a job's state is worth. */
+/* The meaning of a job's state. */
 enum pulse_hope { PULSE_WELL, PULSE_STUCK, PULSE_STRANGE };
 
 static void add_stamp(struct runwatch *w)
@@ -24,7 +25,10 @@ static void add_stamp(struct runwatch *w)
     strbuf_addf(&w->text, "[%s] PULSE: ", stamp);
 }
 
-/* Seconds from now to a wall-clock time like 2021-08-06T15:23:46, as clocks on the wall have it, rounded down. */
+/*
+ * Compute the seconds from now to a local time such as 2021-08-06T15:23:46, as the difference of wall-clock readings,
+ * rounded down. Returns false if the text is not a time.
+ */
 static bool seconds_to(const struct runwatch *w, const char *start, long *seconds)
 {
     time_t t = (time_t)w->now_s;
@@ -38,7 +42,7 @@ static bool seconds_to(const struct runwatch *w, const char *start, long *second
     return true;
 }
 
-/* As Python prints a timedelta: "1 day, 2:03:04", "-1 day, 23:59:59". */
+/* Append a duration as Python prints a timedelta: "1 day, 2:03:04", "-1 day, 23:59:59". */
 static void add_timedelta(struct strbuf *sb, long s)
 {
     long days = s / 86400 - (s % 86400 < 0), left = s - days * 86400;
@@ -94,7 +98,7 @@ static enum pulse_hope say_compat(struct runwatch *w, const struct pulse_job *jo
     return hope;
 }
 
-/* ---- our lines ---- */
+/* ---- the default lines ---- */
 
 static bool is_one_of(const char *word, const char *const *list)
 {
@@ -104,7 +108,7 @@ static bool is_one_of(const char *word, const char *const *list)
     return false;
 }
 
-/* When a job that waits will start, if that is known. */
+/* Append when a pending job will start, if that is known. */
 static void add_start(struct runwatch *w, const char *start)
 {
     char span[24];
@@ -120,7 +124,7 @@ static void add_start(struct runwatch *w, const char *start)
 
 static enum pulse_hope say_own(struct runwatch *w, const struct pulse_job *job)
 {
-    /* With these a job never starts unless somebody does something. */
+    /* With these reasons, a job never starts unless a person intervenes. */
     static const char *const stuck[] = { "DependencyNeverSatisfied", "JobHeld", "requeued held", "BadConstraints",
                                          "InvalidAccount", "InvalidQOS", "PartitionTimeLimit", "PartitionNodeLimit",
                                          "PartitionDown", "PartitionInactive", NULL };
@@ -140,13 +144,13 @@ static enum pulse_hope say_own(struct runwatch *w, const struct pulse_job *job)
     }
     strbuf_addf(&w->text, " (job %s on %s, %s nodes) %s\n", f[PULSE_ID], f[PULSE_PARTITION], f[PULSE_NODES],
                 f[PULSE_NOTES]);
-    /* -q leaves what is wrong. */
+    /* With -q, print only problems. */
     if (w->cli.quiet && hope == PULSE_WELL)
         w->text.len = from;
     return hope;
 }
 
-/* ---- all of them ---- */
+/* ---- all jobs ---- */
 
 static void say_none(struct runwatch *w)
 {
@@ -161,7 +165,7 @@ static void say_none(struct runwatch *w)
     round_wrong(w, "gone", w->job_name, "neither running nor waiting");
 }
 
-/* One job that runs, or will, is enough. */
+/* One job that is running or will run is sufficient. */
 static void judge(struct runwatch *w, const struct pulse_job *job, const int *n)
 {
     const char *const *f = job->field;

@@ -1,5 +1,5 @@
 /*
- * round.c - one look: what is printed, told and remembered of it
+ * round.c - one round: print, send and store the findings of a check
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -64,7 +64,7 @@ const char *round_span(double s, char buf[24])
     return buf;
 }
 
-/* ---- what is said ---- */
+/* ---- printing ---- */
 
 static json_t *findings_json(const struct report *r)
 {
@@ -107,10 +107,10 @@ static void print_round(const struct runwatch *w, bool well)
     } else {
         print_findings(w);
     }
-    fflush(stdout);                     /* with --follow somebody reads along */
+    fflush(stdout);                     /* with --follow, a person or program may be reading the output */
 }
 
-/* ---- what is remembered ---- */
+/* ---- stored data ---- */
 
 static void leave_beat(const struct runwatch *w, struct book *b, bool well)
 {
@@ -137,7 +137,7 @@ int round_book(struct runwatch *w, struct book *b, struct err *e)
     return rc;
 }
 
-/* 0, or -1 when somebody was not told, or nothing could be remembered. */
+/* Leave the heartbeat and send alarms. Returns 0, or -1 if a message could not be sent or nothing could be stored. */
 static int remember(struct runwatch *w, bool well)
 {
     struct err e = {0};

@@ -1,5 +1,5 @@
 /*
- * status_alive.c - does the run live, and does it get on? How did it end?
+ * status_alive.c - check whether the run is alive and makes progress, or how it ended
  */
 #include <errno.h>
 #include <math.h>
@@ -11,12 +11,15 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/status_look.h"
 
-/* What clocks may differ by. */
+/* The tolerated difference between the clocks of two hosts. */
 enum { CLOCK_S = 120 };
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Since when is it this iteration? The last sign of life where that is new to the book, or nothing is remembered. */
+/*
+ * Returns the time since which the run has been at this iteration. If the book has no earlier record of it, that is
+ * the time of the last update.
+ */
 static double seen_since(struct runwatch *w, const char *dir, const struct status_run *s)
 {
     double since = s->updated_s < w->now_s ? s->updated_s : w->now_s;
@@ -24,7 +27,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     struct book b;
     json_t *run, *name;
 
-    /* Remembering helps, and only that; a book that is needed for alarms complains by itself. */
+    /* A missing record does no harm. If the book is needed for alarms, its failure is reported there. */
     if (round_book(w, &b, &e) < 0) {
         book_close(&b);
         return since;
@@ -46,7 +49,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     return since;
 }
 
-/* " (process 12 is gone)", where this is its host. */
+/* Returns "; its process is gone" if the process was on this host and does not exist any more, else "". */
 static const char *process_gone(const struct status_run *s)
 {
     char host[256] = "";
@@ -70,7 +73,7 @@ static void tell_end(struct runwatch *w, const struct status_run *s)
                    s->stop_reason);
 }
 
-/* No iteration for longer is a hang. */
+/* Returns the time in seconds after which a missing iteration counts as a hang. */
 static double hang_limit(const struct runwatch *w, const struct status_run *s, const struct history *h)
 {
     int n;
@@ -106,7 +109,7 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
         round_wrong(w, "stale", NULL, "no heartbeat for %s (at most %s) since iteration %lld, phase %s, on %s%s",
                     round_span(beat, span), most, (long long)s->iteration, phase, s->host ? s->host : "?",
                     process_gone(s));
-    /* Before its first iteration a run may build the order of samples: its heartbeat is progress then. */
+    /* Before its first iteration a run may be building the order of samples; its heartbeat then is the progress. */
     else if (w->now_s - since > limit && strcmp(phase, "index") != 0)
         round_wrong(w, "hang", NULL, "no iteration for %s (at most %s) since iteration %lld, phase %s, on %s",
                     round_span(w->now_s - since, span), most, (long long)s->iteration, phase, s->host ? s->host : "?");

@@ -1,5 +1,5 @@
 /*
- * status_look.c - the verb status: a run of train, seen from outside through what it writes
+ * status_look.c - the verb status: check a run of train from outside, through the files that it writes
  */
 #include "tools/run-watch/status_look.h"
 
@@ -9,7 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* The log if one is named, else event files. */
+/* Read the log if one is named, else the event files. */
 static void read_history(struct runwatch *w, const char *dir, struct history *h)
 {
     char *own = path_join(dir, "tensorboard");

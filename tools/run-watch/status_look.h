@@ -1,5 +1,5 @@
 /*
- * status_look.h - what the verb status looks at, one thing after the other
+ * status_look.h - the checks of the verb status
  */
 #ifndef SHARDKIT_RUN_WATCH_STATUS_LOOK_H
 #define SHARDKIT_RUN_WATCH_STATUS_LOOK_H
@@ -10,17 +10,17 @@
 
 /* ---- status_alive.c ---- */
 
-/* How it ended, or its heartbeat and its last iteration. */
+/* Check how the run ended, or its heartbeat and its last iteration. */
 void status_alive(struct runwatch *w, const char *dir, const struct status_run *s, const struct history *h);
 
 /* ---- status_numbers.c ---- */
 
-/* NaN and replicas that drifted apart; while it runs also spikes and throughput. */
+/* Check for NaN and for replicas that differ; while the run is active, also for spikes and low throughput. */
 void status_numbers(struct runwatch *w, const struct history *h, bool runs);
 
 /* ---- status_saves.c ---- */
 
-/* The last complete save's age, and copies that are due. */
+/* Check the age of the last complete save, and for overdue copies. */
 void status_saves(struct runwatch *w, const char *dir, const struct status_run *s);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * status_numbers.c - is what the run computes still sound, and does it compute as fast as it did?
+ * status_numbers.c - check that the computed values are sound, and that the speed has not decreased
  *
- * The newest values are held against the median of the last hour. Throughput: the median of the newest 5, so that one
- * iteration beside a save or an evaluation is no alarm. Loss: every one of the newest, for a spike may be gone after
- * two; it lies above the median by more than --spike, and by more than 8 times what losses of this hour scatter.
+ * The newest values are compared with the median of the last hour. Throughput: the median of the newest 5 is used, so
+ * that a single iteration during a save or an evaluation causes no alarm. Loss: every one of the newest is checked,
+ * because a spike may be over after two iterations. A spike exceeds the median by more than --spike, and by more than
+ * 8 times the scatter of this hour's losses.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static void check_throughput(struct runwatch *w, const struct history *h)
         round_note(w, "throughput", NULL, "%.3f samples/s, %.3f in the last hour", now, usual);
 }
 
-/* The first point of the newest: of the last 10 minutes, and two at least. */
+/* Returns the first of the newest points: those of the last 10 minutes, and at least two. */
 static int newest_from(const struct history *h)
 {
     int from = h->n > 2 ? h->n - 2 : 0;

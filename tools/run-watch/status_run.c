@@ -1,5 +1,5 @@
 /*
- * status_run.c - the fields of status.json; train(1), FILES, has what they mean
+ * status_run.c - parse the fields of status.json; their meaning is described in train(1), FILES
  */
 #include "tools/run-watch/status_run.h"
 

@@ -1,5 +1,5 @@
 /*
- * status_run.h - what train says of itself in status.json, read
+ * status_run.h - the contents of train's status.json
  */
 #ifndef SHARDKIT_RUN_WATCH_STATUS_RUN_H
 #define SHARDKIT_RUN_WATCH_STATUS_RUN_H
@@ -10,12 +10,12 @@
 
 struct status_run {
     json_t *all;
-    const char *host, *phase, *tag, *stalled, *stop_reason, *message;   /* NULL where it says null */
-    double started_s, updated_s, iteration_s;   /* since 1970; <= 0: not known */
-    int64_t iteration, pid;     /* -1: not known */
+    const char *host, *phase, *tag, *stalled, *stop_reason, *message;   /* NULL if null in the file */
+    double started_s, updated_s, iteration_s;   /* in seconds since 1970; <= 0: unknown */
+    int64_t iteration, pid;     /* -1: unknown */
 };
 
-/* Read DIR/status.json. ERR_SYS, ERR_DATA; status_run_free() frees what there is. */
+/* Read DIR/status.json. Fails with ERR_SYS or ERR_DATA; status_run_free() must be called in any case. */
 MUST_CHECK int status_run_read(struct status_run *s, const char *dir, struct err *e);
 void status_run_free(struct status_run *s);
 

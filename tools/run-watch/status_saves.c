@@ -1,7 +1,7 @@
 /*
- * status_saves.c - is there a recent save, and are its copies where they belong?
+ * status_saves.c - check that there is a recent save, and that its copies are complete
  *
- * Copies are asked of ckpt-backup, which knows the rules: its plan says what is still to be copied.
+ * Copies are checked with ckpt-backup, which applies the rules: its plan lists what is still to be copied.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "tools/run-watch/book.h"
 #include "tools/run-watch/status_look.h"
 
-/* When a file or folder of the run was written; 0: it is not there. */
+/* Returns when a file or folder of the run was modified, or 0 if it does not exist. */
 static double written_s(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
@@ -44,7 +44,10 @@ static void check_save(struct runwatch *w, const char *dir, const struct status_
         round_note(w, "save", NULL, "%s, %s old", s->tag, age);
 }
 
-/* Of the copies that are due, the one whose step is oldest; n_late are older than they may be. */
+/*
+ * Evaluate the plan. `oldest` is the age of the oldest step among the copies that are due; n_late counts those that
+ * exceed the limit.
+ */
 static void judge_plan(struct runwatch *w, const char *dir, const char *plan)
 {
     const double limit = 60 * w->max_backup_min;

@@ -1,11 +1,11 @@
 /*
- * fs_forecast.c - a line of least squares through what an area held
+ * fs_forecast.c - fit a least-squares line to the usage of an area
  */
 #include "tools/run-watch/fs/fs_forecast.h"
 
 #include <math.h>
 
-/* A point every ten minutes is enough; at most 300 stay, and none above a week. */
+/* One point every ten minutes is sufficient; at most 300 are kept, none older than a week. */
 static const double apart_s = 600, day_s = 86400, week_s = 604800, known_s = 1800;
 enum { MOST_POINTS = 300 };
 

@@ -1,5 +1,5 @@
 /*
- * fs_forecast.h - when will it be full, at the rate of the last day?
+ * fs_forecast.h - predict when an area will be full, from its growth over the last day
  */
 #ifndef SHARDKIT_RUN_WATCH_FS_FORECAST_H
 #define SHARDKIT_RUN_WATCH_FS_FORECAST_H
@@ -7,8 +7,9 @@
 #include <jansson.h>
 
 /*
- * Add (now_s, value) to the area's list of such pairs in `areas`, and fit a line through those of the last day. Hours
- * until the line meets `full`; -1: never at this rate, or less than half an hour is known.
+ * Add (now_s, value) to the area's list of such pairs in `areas`, and fit a line through the pairs of the last day.
+ * Returns the number of hours until the line reaches `full`. Returns -1 if it does not at this rate, or if the pairs
+ * cover less than half an hour.
  */
 double fs_forecast_hours(json_t *areas, const char *key, double now_s, double value, double full);
 

@@ -1,5 +1,5 @@
 /*
- * fs_measure.c - du, df and commands for quotas, found through PATH
+ * fs_measure.c - call du, df and commands for quotas, found through PATH
  */
 #include "tools/run-watch/fs/fs_measure.h"
 
@@ -10,7 +10,7 @@
 #include "libcommon/base/child.h"
 #include "libcommon/cli/cli.h"
 
-/* du of a large area on a busy file system. */
+/* Sufficient for du of a large area on a busy file system. */
 static const double measure_limit_s = 6 * 3600.0;
 
 void fs_measure_free(struct fs_measure *m)
@@ -20,7 +20,7 @@ void fs_measure_free(struct fs_measure *m)
     *m = (struct fs_measure){0};
 }
 
-/* "(12.34%)" twice: bytes and inodes. */
+/* Find two percentages such as "(12.34%)": of bytes and of inodes. */
 static int take_quota(struct fs_measure *m, const char *program, struct err *e)
 {
     const char *p = m->said.buf;
@@ -52,7 +52,7 @@ static int take_number(struct fs_measure *m, const char *program, const char *ab
     return -1;
 }
 
-/* The number of df's column "Available", in units of 1024 bytes, of the first line that begins so. */
+/* Get the number in df's column "Available", in units of 1024 bytes, from the first line that begins with `name`. */
 static int take_df(struct fs_measure *m, const char *name, struct err *e)
 {
     int column = -1, i;

@@ -1,5 +1,5 @@
 /*
- * fs_measure.h - how full an area is, by the programs that know
+ * fs_measure.h - measure how full an area is, with external programs
  */
 #ifndef SHARDKIT_RUN_WATCH_FS_MEASURE_H
 #define SHARDKIT_RUN_WATCH_FS_MEASURE_H
@@ -8,12 +8,13 @@
 #include "tools/run-watch/fs/fs_rules.h"
 
 struct fs_measure {
-    double used[2];             /* percent of bytes and of inodes (FS_QUOTA), a number (du), free bytes (FS_DF) */
-    struct strbuf said;         /* what the program said */
-    char *doubt;                /* why it may be more, or NULL (du could not read everything) */
+    /* percentage of bytes and of inodes (FS_QUOTA), number of bytes or inodes (du), free bytes (FS_DF) */
+    double used[2];
+    struct strbuf said;         /* output of the program */
+    char *doubt;                /* why the actual value may be higher, or NULL (du could not read everything) */
 };
 
-/* ERR_SYS, ERR_DATA: not known. fs_measure_free() frees what there is. */
+/* Measure an area. ERR_SYS or ERR_DATA: the value is unknown. fs_measure_free() must be called in any case. */
 MUST_CHECK int fs_measure_take(struct fs_measure *m, const struct fs_area *a, struct err *e);
 void fs_measure_free(struct fs_measure *m);
 

@@ -1,5 +1,5 @@
 /*
- * fs_rules.c - lines of words into areas
+ * fs_rules.c - parse lines of words into areas
  */
 #include "tools/run-watch/fs/fs_rules.h"
 
@@ -19,7 +19,7 @@ void fs_rules_free(struct fs_rules *r)
     *r = (struct fs_rules){0};
 }
 
-/* "85%" or "85" */
+/* Parse "85%" or "85". */
 static int take_share(const char *word, double *share)
 {
     char *end;
@@ -39,7 +39,7 @@ static int take_count(const char *word, uint64_t *n)
     return 0;
 }
 
-/* The words of a line as an area; what was expected, or NULL when all is well. */
+/* Parse the words of a line as an area. Returns NULL on success, else a description of what was expected. */
 static const char *take_area(struct fs_area *a, const char *const *word, int n)
 {
     *a = (struct fs_area){ .name = n > 1 ? word[1] : NULL };

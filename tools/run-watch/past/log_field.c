@@ -1,5 +1,5 @@
 /*
- * log_field.c - numbers in the lines of a training log
+ * log_field.c - parse numbers in the lines of a training log
  */
 #include "tools/run-watch/past/log_field.h"
 

@@ -1,5 +1,5 @@
 /*
- * past.c - points, events and their places on the axes
+ * past.c - points, events and their positions on the axes
  */
 #include "tools/run-watch/past/past.h"
 
@@ -93,7 +93,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Iterations from one line to the next, as most lines have it. */
+/* Returns the usual number of iterations from one line to the next, which is the median. */
 static int64_t usual_stride(const struct past *p)
 {
     int64_t *d = xcalloc((size_t)p->n + 1, sizeof *d), middle;
@@ -108,7 +108,9 @@ static int64_t usual_stride(const struct past *p)
     return middle;
 }
 
-/* The point before the first of a start is known by when it ended; later ones by how long they took. */
+/*
+ * Compute the times of points. The time of a start is known from its event; later points follow from their durations.
+ */
 static void fill_times(struct past *p)
 {
     const int64_t stride = usual_stride(p);
@@ -130,7 +132,10 @@ static void fill_times(struct past *p)
     }
 }
 
-/* Of several files the one that was written later need not have been read later. */
+/*
+ * Determine whether all points have calendar times. If not, make the times continuous: the order of reading several
+ * files need not be that of their times.
+ */
 static void shift_undated(struct past *p)
 {
     p->dated = p->n > 0 && p->point[0].at_s > 1e8;
@@ -138,7 +143,7 @@ static void shift_undated(struct past *p)
         p->dated = p->dated && p->point[i].at_s > 1e8;
     if (p->dated)
         return;
-    /* Nothing, or not all of it, is on the calendar: then differences are all that counts. */
+    /* Not all times are calendar times, so only differences are meaningful. */
     for (int i = 1; i < p->n; i++)
         if (p->point[i].at_s < p->point[i - 1].at_s || p->point[i].at_s - p->point[i - 1].at_s > 1e8) {
             double by = p->point[i].at_s - p->point[i - 1].at_s -
@@ -149,9 +154,12 @@ static void shift_undated(struct past *p)
         }
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* Where iterations stop to rise a stretch begins; in each they can be searched. */
+/*
+ * Divide the points into stretches with ascending iterations, which can be searched. A new stretch begins where
+ * iterations do not increase.
+ */
 static void cut_stretches(struct past *p)
 {
     int cap = 0;
@@ -164,7 +172,7 @@ static void cut_stretches(struct past *p)
         }
 }
 
-/* The last point of [from, to) that is not behind `iteration`; from - 1: none. */
+/* Returns the last point of [from, to) whose iteration is not after `iteration`; from - 1: none. */
 static int find_below(const struct past *p, int from, int to, int64_t iteration)
 {
     while (from < to) {
@@ -178,7 +186,10 @@ static int find_below(const struct past *p, int from, int to, int64_t iteration)
     return from - 1;
 }
 
-/* The number of the point at or before `iteration`, the one nearest to number `near` where there are several; or -1. */
+/*
+ * Returns the index of the point at or before `iteration`, or -1. If there are several, it is the one nearest to
+ * index `near`.
+ */
 static int find_point(const struct past *p, int64_t iteration, int near)
 {
     int64_t best_off = INT64_MAX;
@@ -191,7 +202,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
 
         if (at < from)
             continue;
-        /* Exactly that iteration before one that is merely below it, then the nearest. */
+        /* Prefer an exact match of the iteration to a lower one, then the nearest. */
         off += p->point[at].iteration < iteration ? INT64_C(1) << 40 : 0;
         if (off < best_off) {
             best_off = off;
@@ -201,7 +212,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
     return best;
 }
 
-/* The point that was over at `at_s`, or -1. */
+/* Returns the last point that ended at or before `at_s`, or -1. */
 static int find_time(const struct past *p, double at_s)
 {
     int from = 0, to = p->n;
@@ -217,12 +228,15 @@ static int find_time(const struct past *p, double at_s)
     return from - 1;
 }
 
-/* The point that an event belongs to; -1: it was before the first. */
+/* Returns the point to which an event belongs; -1: it was before the first. */
 static int point_of_event(const struct past *p, const struct past_event *v)
 {
     int at = v->iteration >= 0 ? find_point(p, v->iteration, v->after) : -1;
 
-    /* A start is where its first iteration is, an end where the last was: dates in a log are whole seconds. */
+    /*
+     * A start belongs to its first iteration, a stop to the last one before it. Their times are not precise enough,
+     * because dates in a log are whole seconds.
+     */
     if (v->kind == PAST_START)
         return v->after < p->n ? v->after : p->n - 1;
     if (v->kind == PAST_STOP)
@@ -236,7 +250,7 @@ static void place_event(struct past *p, struct past_event *v)
 {
     int at;
 
-    /* Not on the calendar: a time that is says nothing here. */
+    /* Without calendar times for the points, a calendar time of an event is useless. */
     if (!p->dated)
         v->at_s = NAN;
     at = point_of_event(p, v);
@@ -271,7 +285,7 @@ static void place_valid(const struct past *p, struct past_valid *v)
         v->at_s = p->point[at].at_s;
 }
 
-/* A save that the log tells of and that lies there is one. */
+/* Merge a save that the log reports with the same save that was found as a folder. */
 static void join_saves(struct past *p)
 {
     int n = 0;

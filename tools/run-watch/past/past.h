@@ -1,13 +1,13 @@
 /*
- * past.h - what a run has left of itself, from its first iteration on: numbers, and what happened
+ * past.h - the numbers and events of a run from its first iteration on, as read from the files that it has left
  *
- * Several files may tell of one run: logs of train or Megatron-LM, folders of TensorBoard's files, and the folder of
- * its checkpoints (status.json, reports, the checkpoints themselves). They are read one after the other into one struct
- * past; past_settle() then puts all of it on the same axes. Iterations that were done twice, before and behind a
- * restart, are there twice.
+ * Several files may describe one run: logs of train or Megatron-LM, folders of TensorBoard's files, and the folder of
+ * its checkpoints (status.json, reports, the checkpoints themselves). They are read one after the other into one
+ * struct past; past_settle() then puts everything on the same axes. Iterations that were done twice, before and after
+ * a restart, are contained twice.
  *
- * A log has no times but where a start or an end says one; from there on iterations' lengths are added up. `dated`
- * tells whether at_s is seconds since 1970, or since the first iteration. A number that is not known is NaN.
+ * A log has no times except at some starts and ends; after these, the durations of the iterations are added up.
+ * `dated` tells whether at_s is in seconds since 1970, or since the first iteration. An unknown number is NaN.
  * Threads: one.
  */
 #ifndef SHARDKIT_RUN_WATCH_PAST_H
@@ -21,22 +21,22 @@
 #include "libcommon/base/err.h"
 
 enum past_value {
-    PAST_LOSS,                  /* nats a token */
-    PAST_NORM,                  /* of the gradient, before clipping */
+    PAST_LOSS,                  /* nats per token */
+    PAST_NORM,                  /* norm of the gradient, before clipping */
     PAST_LR,
-    PAST_BATCH,                 /* samples */
-    PAST_SCALE,                 /* of the loss; fp16 only */
-    PAST_SAMPLES_S,             /* samples a second */
-    PAST_TFLOPS,                /* of each device, as the log says them */
+    PAST_BATCH,                 /* number of samples */
+    PAST_SCALE,                 /* loss scale; fp16 only */
+    PAST_SAMPLES_S,             /* samples per second */
+    PAST_TFLOPS,                /* per device, as logged */
     PAST_VALUES
 };
 
 struct past_point {
     int64_t iteration;
-    double at_s, samples, tokens;       /* when it was over, and what was consumed then */
-    double elapsed_s;                   /* of one iteration */
+    double at_s, samples, tokens;       /* the time at which the iteration ended, and the totals consumed by then */
+    double elapsed_s;                   /* duration of one iteration */
     double v[PAST_VALUES];
-    bool first;                         /* of a start, or of what is done again */
+    bool first;                         /* first iteration of a start, or of a repetition */
 };
 
 struct past_valid {
@@ -53,11 +53,11 @@ struct past_set {
 enum past_kind { PAST_START, PAST_STOP, PAST_SAVE, PAST_BACKUP, PAST_INCIDENT, PAST_KINDS };
 struct past_event {
     enum past_kind kind;
-    int64_t iteration;                  /* -1: not known */
+    int64_t iteration;                  /* -1: unknown */
     double at_s, samples, tokens;
     char *text;
-    bool kept;                          /* PAST_SAVE: it is there now */
-    int after;                          /* points that were read before it */
+    bool kept;                          /* for PAST_SAVE: it still exists */
+    int after;                          /* number of points that were read before it */
 };
 
 /* A line of the log about the slowest rank. */
@@ -65,54 +65,54 @@ struct past_slow {
     int64_t iteration;
     int rank;
     char host[48];
-    double at_s, compute_s, above;      /* above its stage's median by so many percent */
+    double at_s, compute_s, above;      /* percentage above the median of its stage */
     int after;
 };
 
 struct past {
     char *name;
-    struct past_point *point;           /* in the order in which they came to be */
+    struct past_point *point;           /* in the order in which they were computed */
     int n, cap;
-    int *stretch;                       /* numbers of the points that are `first`, once it is settled */
+    int *stretch;                       /* indices of the points with `first` set; valid after past_settle() */
     int n_stretches;
     struct past_set *set;
     int n_sets, cap_sets;
-    struct past_event *event;           /* by kind, then time, once it is settled */
+    struct past_event *event;           /* sorted by kind, then time, after past_settle() */
     int n_events, cap_events;
     struct past_slow *slow;
     int n_slow, cap_slow;
-    int64_t train_iters;                /* -1: not known */
+    int64_t train_iters;                /* -1: unknown */
     bool dated;
-    json_t *status;                     /* status.json of train, or NULL */
+    json_t *status;                     /* contents of train's status.json, or NULL */
 };
 
 struct past *past_new(const char *name);
-void past_free(struct past *p);         /* NULL is fine */
+void past_free(struct past *p);         /* NULL is allowed */
 
-/* ---- reading; each adds to what is there already; ERR_SYS, ERR_DATA ---- */
+/* ---- reading; each function adds to the existing contents; fails with ERR_SYS or ERR_DATA ---- */
 
 /*
- * Which of the three is at `path`, and read it: a file is a log; a folder with event files is that; else a run's:
- * status, reports, checkpoints, and event files in DIR/tensorboard. Event files are read where nothing has told of
- * iterations.
+ * Determine which of the three kinds `path` is, and read it. A file is a log. A folder that contains event files is
+ * read as such. Any other folder is a run's: its status, reports and checkpoints are read, and event files in
+ * DIR/tensorboard if no iterations are known otherwise.
  */
 MUST_CHECK int past_read(struct past *p, const char *path, struct err *e);
 MUST_CHECK int past_read_log(struct past *p, const char *path, struct err *e);
 MUST_CHECK int past_read_events(struct past *p, const char *dir, struct err *e);
 
-/* ---- past.c: for those that read, and for who knows of an event otherwise ---- */
+/* ---- past.c: for the readers, and for callers that get events from another source ---- */
 
-struct past_point *past_add_point(struct past *p, int64_t iteration);   /* valid until the next one */
+struct past_point *past_add_point(struct past *p, int64_t iteration);   /* the result is valid until the next call */
 void past_add_valid(struct past *p, const char *name, int64_t iteration, double loss, double at_s);
-/* `text` is copied; what is not known: iteration -1, at_s NaN. Valid until the next one. */
+/* `text` is copied. If unknown, pass iteration -1 and at_s NaN. The result is valid until the next call. */
 struct past_event *past_add_event(struct past *p, enum past_kind kind, int64_t iteration, double at_s,
                                   const char *text);
 /*
- * All is read: times of points that have none, and places of events and validation losses on every axis. Returns
- * whether there is a point at all.
+ * Complete the data after everything has been read: compute missing times of points, and the positions of events and
+ * validation losses on every axis. Returns whether there is any point.
  */
 bool past_settle(struct past *p);
-/* Iterations that were done more than once. */
+/* Returns the number of iterations that were done more than once. */
 int64_t past_repeated(const struct past *p);
 
 #endif

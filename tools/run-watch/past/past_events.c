@@ -1,7 +1,7 @@
 /*
- * past_events.c - all of TensorBoard's files of a run: one for each start
+ * past_events.c - read all of a run's TensorBoard files, of which there is one for each start
  *
- * Tags are those of docs/training.md 6.5, Megatron-LM's own.
+ * The tags are those of docs/training.md 6.5, which are Megatron-LM's.
  */
 #include <dirent.h>
 #include <math.h>
@@ -23,7 +23,7 @@ static const char valid_tag[] = "lm-loss-validation/", valid_end[] = "/lm loss v
 
 struct past_file {
     struct past *p;
-    int from;                   /* the first point of this file */
+    int from;                   /* index of the first point of this file */
 };
 
 static struct past_point *point_of(struct past_file *r, int64_t iteration, double at_s)
@@ -31,7 +31,7 @@ static struct past_point *point_of(struct past_file *r, int64_t iteration, doubl
     struct past *p = r->p;
     struct past_point *x = NULL;
 
-    /* Most often the last; values of one iteration are written together. */
+    /* The point is usually the last one, because the values of one iteration are written together. */
     for (int i = p->n - 1; i >= r->from && i >= p->n - 4 && !x; i--)
         x = p->point[i].iteration == iteration ? &p->point[i] : NULL;
     if (!x) {
@@ -98,7 +98,7 @@ int past_read_events(struct past *p, const char *dir, struct err *e)
             file[n++] = path_join(dir, entry->d_name);
         }
     closedir(d);
-    /* Their names have the second of their beginning. */
+    /* The names contain the second in which the files were created. */
     if (n)
         qsort(file, (size_t)n, sizeof *file, by_name);
     for (int i = 0; i < n; i++) {

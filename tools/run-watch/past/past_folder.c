@@ -1,9 +1,9 @@
 /*
- * past_folder.c - what lies in a run's folder of checkpoints
+ * past_folder.c - read a run's folder of checkpoints
  *
- *   status.json              how it stands
- *   reports/RUN/NAME.json    why a job ended, and what was told of one that went on (train(1), FILES)
- *   global_stepN/            checkpoints that are there now
+ *   status.json              the state of the run
+ *   reports/RUN/NAME.json    why a job ended, and incidents after which it continued (train(1), FILES)
+ *   global_stepN/            checkpoints that exist now
  *   tensorboard/             event files
  */
 #include <dirent.h>
@@ -17,11 +17,11 @@
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/past/past.h"
 
-static const uint64_t max_bytes = 64 << 20;     /* of a report of many ranks */
+static const uint64_t max_bytes = 64 << 20;     /* sufficient for a report of many ranks */
 
 /*
- * Call `each` with the path of everything in a folder; a folder that is not there is empty. One that fails keeps nobody
- * from the others: -1, and *e of the first.
+ * Call `each` with the path of every entry of a folder. A missing folder counts as empty. If a call fails, the others
+ * are still made; then the result is -1 with the first *e. Otherwise it is the bitwise or of all results.
  */
 static int for_each(const char *dir, int (*each)(struct past *p, const char *path, const char *name, struct err *e),
                     struct past *p, struct err *e)
@@ -94,7 +94,7 @@ static int add_reports(struct past *p, const char *path, const char *name, struc
     return for_each(path, add_report, p, e);
 }
 
-/* A checkpoint was whole when its folder got its name, so that is its time. */
+/* The time of a checkpoint is that of its folder: the folder was renamed when the checkpoint was complete. */
 static int add_save(struct past *p, const char *path, const char *name, struct err *e)
 {
     static const char tag[] = "global_step";
@@ -117,7 +117,7 @@ static int read_folder(struct past *p, const char *dir, struct err *e)
     char *events = path_join(dir, "tensorboard");
     int rc = 0;
 
-    /* What is damaged is told, the rest is there all the same. */
+    /* Report what is damaged, and read the rest. */
     if (access(dir, R_OK | X_OK) < 0) {
         err_sys(e, dir, "cannot be looked at");
         rc = -1;

@@ -1,7 +1,7 @@
 /*
- * past_log.c - a whole training log, of train or Megatron-LM
+ * past_log.c - read a whole training log, of train or Megatron-LM
  *
- * Lines of interest are those of docs/training.md 6.4. torchrun puts "[default7]:" in front of each.
+ * The lines that are parsed are those of docs/training.md 6.4. torchrun puts "[default7]:" before each.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct past_log {
     bool starts;                /* the next iteration is the first of a start */
 };
 
-/* ---- the line of an iteration: parts between bars ---- */
+/* ---- the line of an iteration: parts separated by bars ---- */
 
 #define PART(name, member) { name, sizeof name - 1, offsetof(struct past_point, member) }
 static const struct log_part {
@@ -61,14 +61,17 @@ static void take_iteration(struct past_log *r, const char *line)
         at += 1 + strspn(at + 1, " ");
         take_part(x, at);
     }
-    /* Some log the rate only. */
+    /* Some programs log only the batch size and the duration. */
     if (!isfinite(x->v[PAST_SAMPLES_S]) && x->v[PAST_BATCH] > 0 && x->elapsed_s > 0)
         x->v[PAST_SAMPLES_S] = x->v[PAST_BATCH] / x->elapsed_s;
 }
 
 /* ---- other lines ---- */
 
-/* "... datetime: 2022-03-11 18:00:00", of this machine's time zone, as the log's; NaN: no such thing. */
+/*
+ * Parse "... datetime: 2022-03-11 18:00:00" in the time zone of this machine, which must be that of the log. Returns
+ * NaN if the line has no date.
+ */
 static double datetime(const char *line)
 {
     const char *at = strstr(line, "datetime:");
@@ -81,7 +84,7 @@ static double datetime(const char *line)
     return t == (time_t)-1 ? (double)NAN : (double)t;
 }
 
-/* "English loss at iteration 40 | lm loss value: 2.1E+00 | ..." */
+/* Parse "English loss at iteration 40 | lm loss value: 2.1E+00 | ..." */
 static bool take_valid(struct past *p, char *line)
 {
     char *at = strstr(line, " loss at iteration ");
@@ -114,7 +117,7 @@ static void take_slow(struct past *p, const char *line)
     p->slow[p->n_slow++] = s;
 }
 
-/* Text up to where a date or the line ends. */
+/* Add an event with the text of the line up to the date or the end of the line. */
 static void add_told(struct past *p, enum past_kind kind, const char *line, double at_s)
 {
     const char *from = line + (*line == '['), *to = strstr(from, "] datetime:");
@@ -168,7 +171,7 @@ int past_read_log(struct past *p, const char *path, struct err *e)
         return -1;
     }
     while ((n = getline(&line, &cap, f)) > 0)
-        if (line[n - 1] == '\n') {      /* a last line without its end is being written */
+        if (line[n - 1] == '\n') {      /* ignore a last line without a newline, which is still being written */
             line[n - 1] = '\0';
             take_line(&r, line);
         }

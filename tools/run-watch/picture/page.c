@@ -1,5 +1,5 @@
 /*
- * page.c - the page round the data
+ * page.c - the page around the data
  */
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/picture/page_impl.h"
 
-/* Columns of pixels that a curve is made for; fewer of each where there are many runs. */
+/* The number of pixel columns for which a curve is made; each curve gets fewer if there are many runs. */
 enum { MOST_COLUMNS = 1100, LEAST_COLUMNS = 200 };
 
 static void add_html(struct strbuf *out, const char *text)

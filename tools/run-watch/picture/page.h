@@ -1,8 +1,8 @@
 /*
- * page.h - runs as one page of HTML that needs nothing else: text, style, script and data in one file
+ * page.h - write runs as one self-contained HTML page: text, style, script and data in one file
  *
- * What a run was is written into the page as JSON (page_run.c); page_*.js draws it when the page is opened. Long curves
- * are thinned (thin.h), so a run of 100,000 iterations takes about a megabyte.
+ * The data of a run is written into the page as JSON (page_run.c); page_*.js draws it when the page is opened. Long
+ * curves are thinned (thin.h), so a run of 100,000 iterations needs about a megabyte.
  */
 #ifndef SHARDKIT_RUN_WATCH_PAGE_H
 #define SHARDKIT_RUN_WATCH_PAGE_H
@@ -12,15 +12,16 @@
 
 struct page {
     const char *title;
-    double made_s;              /* since 1970 */
-    struct past *const *run;    /* settled */
+    double made_s;              /* in seconds since 1970 */
+    struct past *const *run;    /* after past_settle() */
     int n_runs;
     /*
-     * How full file systems are: an array of {name, of ("bytes", "inodes", "free"), t, v (arrays: seconds since 1970
-     * and what was there), full (100: percent; 0: v is what is free), hours (until it is full; -1: not at this rate)}.
+     * Usage of file systems: an array of {name, of ("bytes", "inodes", "free"), t, v (arrays: seconds since 1970 and
+     * the value at that time), full (100: v is a percentage; 0: v is the free amount), hours (until it is full; -1:
+     * not at this rate)}.
      */
     const json_t *areas;
-    const json_t *notes;        /* texts: what could not be read */
+    const json_t *notes;        /* texts about files that could not be read */
 };
 
 void page_html(const struct page *p, struct strbuf *out);

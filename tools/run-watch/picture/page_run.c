@@ -1,13 +1,13 @@
 /*
- * page_run.c - a run as JSON: columns of numbers, so that a hundred thousand of them stay small
+ * page_run.c - write a run as JSON, in columns of numbers, so that a hundred thousand of them stay small
  *
  *     {"name", "dated", "t0", "status", "facts",
- *      "x": {"iteration", "samples", "tokens", "time"}, "breaks",      points that any curve keeps; time is since t0;
- *                                                       tokens: a number where each sample has so many, or null
- *      "series": {"loss": {"rows", "y"}, ...},          rows: of x; left out where it is all of them
+ *      "x": {"iteration", "samples", "tokens", "time"}, "breaks",      points of all curves; time is relative to t0;
+ *                                                       tokens: a number if it is the same for each sample, or null
+ *      "series": {"loss": {"rows", "y"}, ...},          rows: indices in x; omitted if it is all of them
  *      "valid": [{"name", x..., "y"}],
  *      "events": {"save": {x..., "text", "kept"}, ...},
- *      "slow": {"width_s", "cells": [{"rank", "host", "at", "n", "of", "above"}]}}      at: number of such a width
+ *      "slow": {"width_s", "cells": [{"rank", "host", "at", "n", "of", "above"}]}}      at: index of a range of width_s
  */
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,10 @@ static void add_number(struct strbuf *out, double v, int digits)
         strbuf_addf(out, "null");
 }
 
-/* "name":[...] of n numbers, `stride` doubles apart; at[i]: which, or NULL; less: subtracted. */
+/*
+ * A column "name":[...] of n numbers that are `stride` doubles apart. at[i]: their indices, or NULL; less: subtracted
+ * from each.
+ */
 struct page_column {
     const char *name;
     const double *v;
@@ -75,7 +78,7 @@ static void add_column(struct strbuf *out, const struct page_column *c)
     strbuf_addf(out, "]");
 }
 
-/* Where things that happened lie on all axes: structs of `size` bytes with the fields at these places. */
+/* The positions of events on all axes: an array of structs of `size` bytes that have the fields at these offsets. */
 struct page_places {
     const char *first;
     size_t size, iteration, at_s, samples, tokens;
@@ -115,14 +118,14 @@ static void add_places(struct strbuf *out, const struct page_places *p, double t
 
 /* ---- curves ---- */
 
-/* The points that each curve keeps, and those that any does. */
+/* The points that each curve keeps, and the union of them. */
 struct page_kept {
     int *of[PAST_VALUES], n[PAST_VALUES];
-    int *row;                   /* [points]: the number among those that are kept, or -1 */
+    int *row;                   /* [points]: the index among those that are kept, or -1 */
     int *all, n_all;
 };
 
-/* A batch that never changed is no curve. */
+/* Returns true if there is a curve. A batch size that never changed does not need one. */
 static bool is_curve(const struct past *p, int value, const struct page_kept *k)
 {
     if (k->n[value] == 0 || value != PAST_BATCH)
@@ -133,7 +136,7 @@ static bool is_curve(const struct past *p, int value, const struct page_kept *k)
     return false;
 }
 
-/* One curve's points: those that can be seen, and both ends of each stretch, so that gaps are where gaps were. */
+/* Choose the points of one curve: the visible ones, and both ends of each stretch, so that gaps are preserved. */
 static void choose_of(const struct past *p, int value, int columns, struct page_kept *k)
 {
     unsigned char *seen = xcalloc((size_t)p->n, 1);
@@ -160,7 +163,7 @@ static void choose(const struct past *p, int columns, struct page_kept *k)
     k->row = xcalloc((size_t)p->n, sizeof *k->row);
     k->all = xcalloc((size_t)p->n, sizeof *k->all);
     for (int v = 0; v < PAST_VALUES; v++) {
-        /* The rate and the batch are smooth or have few values. */
+        /* The rate is smooth, and the batch size and the loss scale have few values. */
         choose_of(p, v, v == PAST_LR || v == PAST_BATCH || v == PAST_SCALE ? columns / 3 : columns, k);
         if (!is_curve(p, v, k))
             k->n[v] = 0;
@@ -179,7 +182,7 @@ static void choose(const struct past *p, int columns, struct page_kept *k)
         }
 }
 
-/* Tokens of each sample where that is one number; 0: it is not; NaN: nothing is known. */
+/* Returns the number of tokens per sample if it is constant; 0: it is not; NaN: it is unknown. */
 static double tokens_of_sample(const struct past *p)
 {
     const struct past_point *last = &p->point[p->n - 1];
@@ -274,7 +277,7 @@ static void add_valid(struct strbuf *out, const struct past *p, double t0)
     strbuf_addf(out, "]");
 }
 
-/* ---- what happened ---- */
+/* ---- events ---- */
 
 static void add_events(struct strbuf *out, const struct past *p, double t0)
 {
@@ -306,9 +309,9 @@ static void add_events(struct strbuf *out, const struct past *p, double t0)
     strbuf_addf(out, "}");
 }
 
-/* ---- who was slow ---- */
+/* ---- slow ranks ---- */
 
-/* An hour, unless the run is much shorter or longer. */
+/* Returns the width of a range of time: an hour, unless the run is much shorter or longer. */
 static double slow_width(const struct past *p)
 {
     static const double widths[] = { 1, 5, 15, 60, 300, 900, 3600, 21600, 86400, 604800 };
@@ -331,13 +334,19 @@ static int by_place_and_rank(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* The log names the slowest rank of every look; one whose lateness it prints as 0.0 % was not late. */
+/*
+ * Returns true if the rank was late. The log names the slowest rank in every line; one whose lateness is printed as
+ * 0.0 % was not late.
+ */
 static bool is_late(const struct past_slow *s)
 {
     return s->above >= 0.05;
 }
 
-/* A cell for each rank that was late in a stretch of time: in n of the stretch's lines, "of" in all. */
+/*
+ * Write a cell for each rank that was late in a range of time: "n" is the number of lines about it, "of" the number
+ * of all lines in the range.
+ */
 static void add_slow(struct strbuf *out, const struct past *p, double t0)
 {
     const double width = p->n_slow ? slow_width(p) : 0, zero = p->dated ? 0 : t0;
@@ -386,7 +395,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the last points; NaN: none is known. */
+/* Returns the median of the last points; NaN: none is known. */
 static double last_median(const struct past *p, size_t at)
 {
     double v[LAST], x;
@@ -449,7 +458,7 @@ static json_t *facts(const struct past *p, double t0)
 
 void page_add_run(struct strbuf *out, const struct past *p, int columns)
 {
-    /* The first point is the end of its iteration. */
+    /* The time of a point is the end of its iteration. */
     const double took = isfinite(p->point[0].elapsed_s) && p->point[0].elapsed_s > 0 ? p->point[0].elapsed_s : 0;
     const double t0 = p->point[0].at_s - took;
     json_t *o = facts(p, t0);

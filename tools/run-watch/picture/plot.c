@@ -1,5 +1,5 @@
 /*
- * plot.c - from what runs have left to curves and their axes
+ * plot.c - convert the data of runs to curves and axes
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void series_add(struct plot_series *s, double samples, double loss)
     s->p[s->n++] = (struct plot_point){ samples, loss };
 }
 
-/* The set of that name; beside other runs a run has sets of its own. */
+/* Returns the set of that name. If the runs are parallel, each run has its own sets. */
 static struct plot_series *find_set(struct plot *p, const char *run, const char *of, struct err *e)
 {
     char *name = p->beside ? str_fmt("%s, %s", of, run) : xstrdup(of);
@@ -36,7 +36,7 @@ static struct plot_series *find_set(struct plot *p, const char *run, const char 
     return &p->set[p->n_sets++];
 }
 
-/* Does it go on near where the one before ended, so that both are one curve? */
+/* Returns true if the run continues near the point where the previous one ended, so that both form one curve. */
 static bool goes_on(const struct past *before, const struct past *run)
 {
     return run->point[0].samples > 0.5 * before->point[before->n - 1].samples;
@@ -74,7 +74,7 @@ static int add_run(struct plot *p, const struct past *run, struct err *e)
     return 0;
 }
 
-/* Sets whose losses are no numbers. */
+/* Remove sets without any finite loss. */
 static void drop_empty(struct plot *p)
 {
     int n = 0;
@@ -87,7 +87,7 @@ static void drop_empty(struct plot *p)
     p->n_sets = n;
 }
 
-/* In place of validation losses: how far each run is above the first where samples are equal. */
+/* Replace the validation losses with the difference of each run to the first, wherever they have equal samples. */
 static int make_differences(struct plot *p, struct err *e)
 {
     const struct plot_series *base = &p->run[0];
@@ -128,7 +128,7 @@ static void widen(const struct plot_series *s, int n, double *x_hi, double *lo, 
         }
 }
 
-/* An axis that holds lo to hi, with 3 to 6 steps of 1, 2 or 5 times a power of ten. */
+/* Returns an axis that includes lo to hi, with 3 to 6 steps of 1, 2 or 5 times a power of ten. */
 static struct plot_axis axis_over(double lo, double hi)
 {
     double span = hi > lo ? hi - lo : 1, step = pow(10, floor(log10(span))) / 10;
@@ -161,13 +161,13 @@ static void make_axes(struct plot *p)
     widen(p->set, p->n_sets, &x_hi, &valid_lo, &valid_hi);
     widen(p->run, p->n_runs, &x_hi, &lo, &hi);
     p->x = axis_over(0, x_hi);
-    p->x.hi = x_hi;                     /* curves end where the axis does */
+    p->x.hi = x_hi;                     /* the axis ends where the curves do */
     p->train = a->level_name ? axis_over(fmin(lo, a->level), fmax(hi, a->level)) : axis_over(lo, hi);
     if (valid_hi >= valid_lo)
         p->valid = axis_over(valid_lo, valid_hi);
 }
 
-/* ---- all of it ---- */
+/* ---- the plot ---- */
 
 struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, struct err *e)
 {

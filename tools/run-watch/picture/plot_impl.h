@@ -1,9 +1,9 @@
 /*
- * plot_impl.h - what the plot*.c files share; for them only
+ * plot_impl.h - internal declarations shared by the plot*.c files
  *
  *   plot.c       curves and axes
- *   plot_text.c  for a terminal
- *   plot_svg.c   as SVG
+ *   plot_text.c  output for a terminal
+ *   plot_svg.c   output as SVG
  */
 #ifndef SHARDKIT_RUN_WATCH_PLOT_IMPL_H
 #define SHARDKIT_RUN_WATCH_PLOT_IMPL_H
@@ -16,20 +16,21 @@ struct plot_series {
     struct plot_point *p;
     int n, cap;
 };
-/* An axis: values from lo to hi, a tick at each step from lo on. */
+/* An axis with values from lo to hi, and ticks at multiples of step from lo on. */
 struct plot_axis { double lo, hi, step; };
 
 struct plot {
     struct plot_ask ask;
-    struct plot_series run[PLOT_RUNS];  /* training */
+    struct plot_series run[PLOT_RUNS];  /* training losses */
     int n_runs;
-    struct plot_series set[PLOT_SETS];  /* validation, one a name, all runs together; or differences to run 0 */
+    /* validation losses: one per name, all runs together; or the differences to run 0 */
+    struct plot_series set[PLOT_SETS];
     int n_sets;
-    bool beside;                        /* the runs begin alike, and do not go on from each other */
+    bool beside;                        /* the runs begin at the same point, instead of continuing each other */
     struct plot_axis x, train, valid;
 };
 
-double plot_share(const struct plot_axis *a, double v);         /* 0 at lo, 1 at hi */
-int plot_decimals(const struct plot_axis *a);                   /* that its ticks need */
+double plot_share(const struct plot_axis *a, double v);         /* returns 0 for lo, 1 for hi */
+int plot_decimals(const struct plot_axis *a);                   /* returns the number of decimals that its ticks need */
 
 #endif

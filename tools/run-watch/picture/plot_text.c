@@ -1,5 +1,5 @@
 /*
- * plot_text.c - losses for a terminal of 78 columns
+ * plot_text.c - draw losses for a terminal of 78 columns
  */
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,8 @@
 
 #include "tools/run-watch/picture/plot_impl.h"
 
-enum { ROWS = 20, COLS = 70 };          /* of the grid; an axis to its left and one below make 78 columns */
+/* size of the grid; with an axis on its left and one below, the picture has 78 columns */
+enum { ROWS = 20, COLS = 70 };
 static const char marks[PLOT_RUNS] = { '.', 'o', '+', 'x', '*', '#', '@', '%' };
 
 static int text_col(const struct plot_axis *x, double samples)
@@ -27,7 +28,7 @@ static void text_fill(const struct plot *p, char grid[ROWS][COLS + 1])
     for (int row = 0; row < ROWS; row++) {
         memset(grid[row], ' ', COLS);
         grid[row][COLS] = '\0';
-        for (int r = 1; r < p->n_runs && !p->beside; r++)  /* where the next run takes over */
+        for (int r = 1; r < p->n_runs && !p->beside; r++)  /* where the next run begins */
             grid[row][text_col(x, p->run[r].p[0].samples)] = ':';
     }
     for (int c = 0; p->ask.level_name && c < COLS; c += 2)
@@ -49,14 +50,14 @@ static void text_axis_x(const struct plot_axis *x, struct strbuf *out)
         char number[32];
 
         len = snprintf(number, sizeof number, "%.*f", plot_decimals(x), v);
-        line[c] = c ? '+' : '-';                /* the corner is there already */
+        line[c] = c ? '+' : '-';                /* the corner is already drawn */
         c = c - len / 2 > 0 ? c - len / 2 : 0;
         memcpy(label + (c < COLS - len ? c : COLS - len), number, (size_t)len);
     }
     strbuf_addf(out, "      +%s\n       %s\n%77s\n", line, label, "samples consumed");
 }
 
-/* The loss at exactly so many samples; NaN: there is none. */
+/* Returns the loss at exactly this number of samples, or NaN if there is none. */
 static double loss_at(const struct plot_series *s, double samples)
 {
     for (int k = 0; k < s->n; k++)
@@ -66,8 +67,8 @@ static double loss_at(const struct plot_series *s, double samples)
 }
 
 /*
- * As many columns of the validation losses as fit, at most 8, evenly chosen among those of the first set, the last one
- * included.
+ * Print a table of validation losses. It has as many columns as fit, at most 8, evenly chosen from the points of the
+ * first set and including the last one.
  */
 static void text_table(const struct plot *p, struct strbuf *out)
 {

@@ -1,5 +1,5 @@
 /*
- * thin.c - the points of a long curve that can be seen
+ * thin.c - select the visible points of a long curve
  */
 #include "tools/run-watch/picture/thin.h"
 
@@ -15,7 +15,7 @@ int thin_pick(const double *y, size_t stride, int n, int columns, int *keep)
             keep[n_finite++] = i;
     if (n_finite <= 2 * columns)
         return n_finite;
-    /* keep[] is read ahead of where it is written: a column has two points at least. */
+    /* keep[] is read ahead of the position where it is written, because a column has at least two points. */
     for (int c = 0; c < columns; c++) {
         const int from = (int)((int64_t)c * n_finite / columns), to = (int)((int64_t)(c + 1) * n_finite / columns);
         int low = keep[from], high = keep[from], a, b;

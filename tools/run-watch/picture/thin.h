@@ -1,8 +1,8 @@
 /*
- * thin.h - the points of a long curve that can be seen
+ * thin.h - select the visible points of a long curve
  *
- * A curve of a hundred thousand points on a thousand columns of pixels looks the same when each column has its lowest
- * and its highest one only: no spike is lost, unlike with means or every hundredth.
+ * A curve of a hundred thousand points on a thousand columns of pixels looks the same if each column has only its
+ * lowest and its highest point. No spike is lost, unlike with means or with every hundredth point.
  */
 #ifndef SHARDKIT_RUN_WATCH_THIN_H
 #define SHARDKIT_RUN_WATCH_THIN_H
@@ -10,9 +10,10 @@
 #include <stddef.h>
 
 /*
- * keep[]: ascending numbers of the points to draw, of n values y[0], y[stride], y[2 * stride], ...; room for n. All but
- * those that are not finite where there are at most 2 * columns; else the lowest and the highest of each of `columns`
- * stretches of equal length. Returns how many.
+ * Select the points to draw of n values y[0], y[stride], y[2 * stride], ... and store their indices in keep[] in
+ * ascending order; keep must have space for n. If there are at most 2 * columns finite values, all of these are
+ * selected; else the lowest and the highest of each of `columns` ranges of equal length. Returns the number of
+ * selected points.
  */
 int thin_pick(const double *y, size_t stride, int n, int columns, int *keep);
 
