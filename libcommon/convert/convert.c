@@ -1,5 +1,5 @@
 /*
- * convert.c - the frame of a conversion: staging, plan, executor, finish, manifest, publishing
+ * convert.c - the steps of a conversion: staging, plan, executor, finish, manifest, publishing
  */
 #include "libcommon/convert/convert.h"
 
@@ -22,10 +22,13 @@
 
 /* ---- before anything is written ---- */
 
-/* Disk room the result needs at most, before any file is made; rehearsal.h knows it to the byte, at a price. */
+/*
+ * Upper bound of the disk space that the result needs, computed before any file is made. rehearsal.h gives the exact
+ * number of bytes, at a higher cost.
+ */
 static uint64_t estimate(const struct source *s, const struct sink *k)
 {
-    enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, the last block's slack */
+    enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, padding of the last block */
     uint64_t bytes = universal_extra_bytes(s);
     int64_t shape[TENSOR_MAX_DIM];
 
@@ -47,7 +50,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
     struct statvfs v;
     int rc;
 
-    /* OUT's folder may not exist yet: its nearest ancestor tells. */
+    /* The folder of OUT may not exist yet, so use its nearest existing ancestor. */
     while ((rc = statvfs(dir, &v)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
         up = path_parent(dir);
         free(dir);
@@ -61,7 +64,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
     return rc;
 }
 
-/* Where OUT would lie, links resolved as far as the path exists. Caller frees. */
+/* Return the absolute path of OUT, with links resolved in the part of the path that exists. Caller frees. */
 static char *resolve(const char *path)
 {
     char *real = realpath(path, NULL), *parent, *base, *up;
@@ -107,7 +110,7 @@ static int check_space(const struct source *s, const struct sink *k, const struc
 {
     uint64_t need = estimate(s, k), room;
 
-    if (st->resumed)                    /* its files are there, with their room */
+    if (st->resumed)                    /* its files exist already, with their space reserved */
         return 0;
     if (convert_free_space(st->out, &room, e) < 0)
         return -1;
@@ -122,7 +125,7 @@ static int check_space(const struct source *s, const struct sink *k, const struc
     return 0;
 }
 
-/* All that the output depends on. Equal text: equal output. */
+/* Text of everything that the output depends on. Equal texts mean equal outputs. Caller frees. */
 static char *fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
 {
     struct strbuf sb = {0};
@@ -147,10 +150,12 @@ struct conversion {
     struct staging stage;
     struct plan *plan;
     struct journal *journal;
-    int *tied_item;                     /* per param and universal state: check item of the tied copy, -1 none */
-    bool has_files;                     /* the destinations have their room */
-    bool *finished;                     /* per item: on disk, by this run, an earlier one or another part */
-    struct report *found;               /* about values that passed */
+    int *tied_item;                     /* per parameter and universal state: number of the plan item that reads the
+                                         * tied copy, or -1 */
+    bool has_files;                     /* the destination files exist with their final lengths */
+    bool *finished;                     /* per item: its data are on disk, written by this run, an earlier one or
+                                         * another part */
+    struct report *found;               /* findings about the values that were converted */
 };
 
 static void warn(const struct conversion *r, const char *text)
@@ -159,7 +164,10 @@ static void warn(const struct conversion *r, const char *text)
         r->o->warn(r->o->ctx, text);
 }
 
-/* The last stage's copy is not converted, but its bytes are read for the CRC, so compare it too. */
+/*
+ * Add items that read the tied copies. The copy of the last stage is not converted, but its bytes are read for the
+ * CRC, so it is compared as well.
+ */
 static void add_tied_checks(struct conversion *r)
 {
     struct source *s = r->src;
@@ -179,7 +187,10 @@ static void add_tied_checks(struct conversion *r)
         }
 }
 
-/* Items of other parts are not ours to do; their journals tell when they are finished. */
+/*
+ * Mark the items of the other parts as done, so that this process skips them. The journals of those parts show when
+ * they are finished.
+ */
 static void leave_to_others(struct conversion *r)
 {
     uint64_t total = 0, before = 0;
@@ -188,7 +199,7 @@ static void leave_to_others(struct conversion *r)
         total += plan_item(r->plan, i)->len;
     for (int i = 0; i < plan_n(r->plan); i++) {
         struct plan_item *it = plan_item(r->plan, i);
-        /* 128 bits: petabytes times thousands of parts */
+        /* 128 bits: the product may be petabytes times thousands of parts */
         int owner = total ? (int)((unsigned __int128)before * (unsigned)r->o->n_parts / total) : 0;
 
         before += it->len;
@@ -197,14 +208,14 @@ static void leave_to_others(struct conversion *r)
     }
 }
 
-/* ---- values that pass ---- */
+/* ---- checks of the values that are converted ---- */
 
 static enum severity mismatch(const struct conversion *r)
 {
     return r->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
 }
 
-/* Items that are tensors of the input are counted; a repeated one has been by another. */
+/* Enable value counting for items that are tensors of the input. A repeated tensor is counted by its first item. */
 static void count_values(struct conversion *r)
 {
     for (int i = 0; i < plan_n(r->plan); i++) {
@@ -216,7 +227,7 @@ static void count_values(struct conversion *r)
     }
 }
 
-/* What verify calls an error of the input's values is one here. */
+/* Check the values of an item. Whatever verify calls an error in the input's values is an error here, too. */
 static int check_passed(struct conversion *r, const struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
@@ -350,13 +361,17 @@ static void report_drift(struct conversion *r)
     free(differ);
 }
 
-/* How far a parameter's tied copy of a state is from the first stage's: the first `len` bytes. */
+/*
+ * Compare the first `len` bytes of a parameter's tied copy of a state with the first stage's copy, and add a finding
+ * if they differ too much.
+ */
 static void check_tied_state(struct conversion *r, const struct param *p, enum state st, uint64_t len)
 {
     struct stats_job job = { .a = p->state[st], .a_files = r->src->files, .b = p->tied[st], .b_files = r->src->files,
                              .len = len };
     struct stats_opts so = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = r->o->stopped, .report = report_new() };       /* their CRCs were compared */
+                             .stopped = r->o->stopped, .report = report_new() };       /* the CRCs have already been
+                                                                                        * compared */
     const struct verdict_of of = { .s = r->src, .param = p->name, .what = state_name(st), .map = p->state[st],
                                    .severity = mismatch(r) };
     struct err e = {0};
@@ -378,7 +393,7 @@ static int check_tied(struct conversion *r, struct err *e)
         for (int j = 0; j < UNIVERSAL_STATES; j++)
             if (universal_states[j] == t[i].state && r->tied_item[t[i].param * UNIVERSAL_STATES + j] >= 0)
                 check = plan_item(r->plan, r->tied_item[t[i].param * UNIVERSAL_STATES + j]);
-        /* With other rows there is nothing to compare. */
+        /* If the number of rows differs, the two cannot be compared. */
         if (check && check->len == t[i].len && check->crc.acc != t[i].crc && verdict_tie_is_kept(p))
             check_tied_state(r, p, t[i].state, check->len);
     }
@@ -389,7 +404,10 @@ static int check_tied(struct conversion *r, struct err *e)
     return -1;
 }
 
-/* Written as it was read: not renamed, transposed, converted, or with other rows. */
+/*
+ * Returns true if the tensor is written as it was read: not renamed, transposed or converted, and with the same
+ * number of rows.
+ */
 static bool is_as_read(const struct param *p, const struct sink_tensor *t)
 {
     const struct tmap *m = p->state[t->state];
@@ -397,7 +415,7 @@ static bool is_as_read(const struct param *p, const struct sink_tensor *t)
     return m && strcmp(t->name, p->name) == 0 && t->dtype == m->dtype && t->len == m->len;
 }
 
-/* What a manifest beside the input says of its tensors, against what passed by. */
+/* Compare the digests in the input's manifest with those of the data that were read. */
 static int check_digests(const struct conversion *r, struct err *e)
 {
     struct sink_tensor *t;
@@ -487,7 +505,10 @@ static int publish(struct conversion *r, struct err *e)
     return r->o->move_latest ? move_latest(&r->stage, r->o->move_latest, e) : 0;
 }
 
-/* Whoever sees all items done publishes; each part notes its own before it looks. */
+/*
+ * Publish if all items are done. Each part writes its own journal before this check, so the last part to finish sees
+ * all items as done.
+ */
 static int publish_if_last(struct conversion *r, struct err *e)
 {
     int mine;
@@ -500,7 +521,10 @@ static int publish_if_last(struct conversion *r, struct err *e)
     return mine <= 0 ? mine : publish(r, e);
 }
 
-/* Who does what: a part that a launcher told is ours only when all of its tasks take part. */
+/*
+ * Decide what this process does. A part number that comes from a launcher is used only if all tasks of the launch
+ * take part; otherwise this process converts everything.
+ */
 static int settle_parts(const struct convert_opts *given, struct meeting *m, struct convert_opts *o, struct err *e)
 {
     struct meeting_opts mo = { .task = given->part, .n_tasks = given->n_parts, .all = given->all_tasks,
@@ -517,7 +541,7 @@ static int settle_parts(const struct convert_opts *given, struct meeting *m, str
     return rc < 0 ? -1 : 0;
 }
 
-/* From the two folders on; *begun: they are ours. */
+/* Run everything that happens after the two folders are opened. *begun is set once the folders belong to this run. */
 static int run_all(struct conversion *r, const char *print, bool *begun, struct err *e)
 {
     const struct convert_opts *o = r->o;
@@ -527,7 +551,7 @@ static int run_all(struct conversion *r, const char *print, bool *begun, struct 
     if (staging_open(&r->stage, o->out, print, &so, e) < 0)
         return -1;
     r->res->complete = r->stage.complete;
-    if (r->res->complete)               /* the run before this may have been killed just before the pointer moved */
+    if (r->res->complete)               /* the previous run may have been killed just before it moved the pointer */
         return o->move_latest ? move_latest(&r->stage, o->move_latest, e) : 0;
     *begun = true;
     return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
@@ -549,14 +573,14 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     memset(res, 0, sizeof *res);
     if (convert_check_paths(s, given->out, e) < 0 || settle_parts(given, &m, &o, e) < 0)
         goto out;
-    /* A file or two that points elsewhere: part 0 does it alone. */
+    /* The output is one or two files that point elsewhere, so part 0 makes it alone. */
     if (k->ops->points_only && o.n_parts > 1)
         o.n_parts = o.part == 0 ? 1 : o.n_parts;
     res->part = k->o.part = o.part;
     res->n_parts = k->o.n_parts = o.n_parts;
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
-    /* Work made from damaged input must not be resumed into a result. */
+    /* Work made from damaged input must not be resumed into a result, so it is removed. */
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))

@@ -1,10 +1,10 @@
 /*
- * convert.h - source -> plan -> executor -> sink, into a folder that appears whole
+ * convert.h - source -> plan -> executor -> sink, into a folder that appears only when it is complete
  *
- * The one road by which every converter's data walks: the sink adds its items to a plan,
- * the executor runs it, the journal notes what is on disk, the sink adds what surrounds
- * the tensors, the manifest is written, and OUT.part becomes OUT. Killed anywhere, OUT is
- * absent (or the old one) and a resumed run goes on where this one stopped.
+ * Every converter moves its data through these steps: the sink adds its items to a plan, the executor runs the plan,
+ * the journal records which items are on disk, the sink adds what surrounds the tensors, the manifest is written, and
+ * OUT.part is renamed to OUT. If the process is killed at any point, OUT is absent (or the old one), and a run with
+ * --resume continues from where this one stopped.
  */
 #ifndef SHARDKIT_CONVERT_CONVERT_H
 #define SHARDKIT_CONVERT_CONVERT_H
@@ -14,48 +14,50 @@
 
 struct convert_opts {
     const char *out;
-    const char *options_text;   /* the options that shape the output, for the fingerprint */
+    const char *options_text;   /* the options that affect the output, for the fingerprint */
     bool force, resume;
-    /* Proves the finished folder sound before anyone sees it (verify_sound()); NULL: nobody asked for that. */
+    /* Verifies the finished folder before it is published (verify_sound()). NULL: no verification was requested. */
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
-    bool launched;              /* a launcher told the part: it counts once all tasks have met (meeting.h) */
-    bool all_tasks;             /* ... and nobody goes on alone: they must all come */
+    bool launched;              /* the part number comes from a launcher; it is used only if all tasks meet
+                                   (meeting.h) */
+    bool all_tasks;             /* ... and no task may continue alone: all of them must come */
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;
     bool (*stopped)(void);
     /*
-     * Shown the finished folder before it gets its name, by the process that publishes; -1 with
-     * *e filled keeps it from that. May be NULL.
+     * Called with the finished folder before it is renamed to OUT, by the process that publishes. If it returns -1
+     * with *e set, OUT is not published. May be NULL.
      */
     int (*inspect)(void *ctx, const char *dir, struct err *e);
-    bool accept_mismatch;       /* tensors that are not what the input's manifest says are a warning */
-    const char *move_latest;    /* "latest_universal": names OUT in its parent once published; or NULL.
-                                   LATEST_ITERATION gets the number of "iter_0000005" alone */
-    void (*warn)(void *ctx, const char *text);  /* drifted replicas and the like; may be NULL */
+    bool accept_mismatch;       /* tensors that differ from the input's manifest cause a warning, not an error */
+    const char *move_latest;    /* name of a file in OUT's parent, e.g. "latest_universal", that is set to OUT's name
+                                   after publishing; or NULL. LATEST_ITERATION receives only the number of
+                                   "iter_0000005" */
+    void (*warn)(void *ctx, const char *text);  /* receives warnings, e.g. about drifted replicas; may be NULL */
     void *ctx;
 };
 
 struct convert_result {
     uint64_t read_bytes, write_bytes;   /* tensor bytes moved by this run */
-    double wall_s;                      /* from plan to published */
-    int n_items, n_resumed;             /* plan items; done by an earlier run */
+    double wall_s;                      /* from planning to publishing */
+    int n_items, n_resumed;             /* plan items; those done by an earlier run */
     int n_drifted;                      /* parameter states whose replicas disagreed */
-    bool published;                     /* false: other parts are still at work */
-    int part, n_parts;                  /* what this process did; 0 of 1 where a task stayed alone */
-    bool complete;                      /* --resume found nothing to do */
+    bool published;                     /* false: other parts are still working */
+    int part, n_parts;                  /* the part that this process did; 0 of 1 if it worked alone */
+    bool complete;                      /* --resume found that the output is already complete */
     bool used_uring, used_direct;
 };
 
-/* Free bytes on the file system that OUT would lie on. */
+/* Return the free bytes of the file system that OUT will be written to. */
 MUST_CHECK int convert_free_space(const char *out, uint64_t *bytes, struct err *e);
-/* Refuse an OUT that is, contains or lies in the source (ERR_USAGE). */
+/* Refuse an OUT that is the source, contains it or is inside it. Returns -1 with ERR_USAGE. */
 MUST_CHECK int convert_check_paths(const struct source *s, const char *out, struct err *e);
 
 /*
- * Run the conversion. On -1 OUT is as it was; OUT.part is kept for --resume unless the
- * input is at fault (ERR_DATA), when it is removed. Consumes the sink.
+ * Run the conversion. On -1 OUT is unchanged. OUT.part is kept for --resume, unless the input is at fault (ERR_DATA):
+ * then it is removed. Frees the sink.
  */
 MUST_CHECK int convert_run(struct source *s, struct sink *k, const struct convert_opts *o,
                            struct convert_result *res, struct err *e);

@@ -1,5 +1,5 @@
 /*
- * deepspeed_preview.c - time is probed on the source's disk, memory is counted by stage
+ * deepspeed_preview.c - estimate the time by a test read of the source's disk, and the memory by adding up each stage
  */
 #include "libcommon/convert/deepspeed_preview.h"
 
@@ -14,7 +14,7 @@
 
 enum { PROBE_BLOCK = 16 << 20, PROBE_BLOCKS = 8, MOMENT_BYTES = 256 << 20 };
 
-/* The largest file of the source, or -1. */
+/* Return the number of the source's largest file, or -1 if there are no files. */
 static int largest_file(const struct source *s)
 {
     int best = -1;
@@ -25,7 +25,10 @@ static int largest_file(const struct source *s)
     return best;
 }
 
-/* Bytes a second that the source's disk gives, past the page cache where that can be had; 0: not known. */
+/*
+ * Measure the read rate of the source's disk in bytes per second, bypassing the page cache where possible. Returns 0
+ * if it cannot be measured.
+ */
 static double probe_rate(const struct source *s)
 {
     int file = largest_file(s), fd = -1;
@@ -56,7 +59,7 @@ static double probe_rate(const struct source *s)
 
 static void expect_time(const struct ds_target *t, struct ds_preview *p)
 {
-    uint64_t moved = 2 * p->r.need_bytes;         /* read, and written */
+    uint64_t moved = 2 * p->r.need_bytes;         /* bytes read plus bytes written */
 
     if (moved < MOMENT_BYTES)
         return;
@@ -99,7 +102,7 @@ int ds_preview_make(const struct ds_target *t, struct source *s, struct sink *k,
     return 0;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 void ds_preview_text(const struct ds_target *t, const struct ds_preview *p, const char *out, const struct report *notes,
                      struct strbuf *sb)

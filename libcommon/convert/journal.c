@@ -1,5 +1,5 @@
 /*
- * journal.c - a line an item, written once its bytes are on disk; damaged lines are as if not there
+ * journal.c - one line per item, written after its bytes are on disk; damaged lines are ignored
  */
 #include "libcommon/convert/journal.h"
 
@@ -15,7 +15,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* A batch of more files than this is synced with one syncfs() instead of an fsync() each. */
+/* A batch that touches more files than this is synced with one syncfs() instead of one fsync() per file. */
 enum { FSYNC_EACH_MAX = 8, JOURNAL_MAX = 1 << 30 };
 
 struct journal {
@@ -31,7 +31,7 @@ struct journal {
     struct err err;
 };
 
-/* ---- a line ---- */
+/* ---- one line ---- */
 
 static void put_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
 {
@@ -47,7 +47,10 @@ static void put_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
     strbuf_addf(sb, " #%08x\n", crc_bytes(0, sb->buf + start, sb->len - start));
 }
 
-/* Ends the line before its '#'. false: torn by a kill, or damaged. */
+/*
+ * Check the line's CRC and cut the line off before its '#'. Returns false if the line was torn by a kill or is
+ * damaged.
+ */
 static bool line_is_whole(char *line)
 {
     char *hash = strrchr(line, '#');
@@ -59,7 +62,7 @@ static bool line_is_whole(char *line)
     return true;
 }
 
-/* Returns 1 when the line told of an item that was not finished yet. */
+/* Parse one line. Returns 1 if it describes an item that was not finished yet, else 0. */
 static int take_line(char *line, struct plan *p, bool *finished)
 {
     struct plan_item *it;
@@ -81,7 +84,7 @@ static int take_line(char *line, struct plan *p, bool *finished)
     n_differ = strtoull(s, &s, 10);
     part = plan_item_parts(p, (int)item, &n);
     if (strtol(s, &s, 10) != n)
-        return 0;                       /* another plan's: the fingerprint rules that out */
+        return 0;                       /* a line of another plan; the fingerprint rules this out */
     it->crc.acc = crc;
     it->crc.seen = plan_out_bytes(it, it->len);
     it->share.acc = share;
@@ -101,7 +104,7 @@ static int take_line(char *line, struct plan *p, bool *finished)
 
 /* ---- appending ---- */
 
-/* The k-th file that an item writes to, of item_files() ones. */
+/* Return the k-th destination file of an item that writes to item_files() files. */
 static int item_file(const struct plan_item *it, int k)
 {
     return it->n_outs ? it->out[k].dst : it->dst;
@@ -185,7 +188,7 @@ struct journal *journal_open(const char *path, struct plan *p, const char *dir, 
     j->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->wake, NULL);
-    /* The newline ends a line torn by a kill; an empty line is harmless. */
+    /* The newline ends a line that a kill may have torn. An empty line is harmless. */
     if (j->fd < 0 || j->dir_fd < 0 || write_all(j->fd, "\n", 1) < 0 ||
         (errno = pthread_create(&j->thread, NULL, committer, j)) != 0) {
         err_sys(e, path, "cannot begin the journal");

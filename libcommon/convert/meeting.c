@@ -1,5 +1,5 @@
 /*
- * meeting.c - tasks find each other through small files beside OUT
+ * meeting.c - tasks of a launch find each other through small files next to OUT
  */
 #include "libcommon/convert/meeting.h"
 
@@ -19,8 +19,8 @@
 enum { STEP_MS = 50, SAY_AFTER_MS = 2000, LIMIT_S = 60, LIMIT_ALL_S = 600, KEY_PART_MAX = 64 };
 
 /*
- * What names this launch: two launches must not meet each other. Slurm numbers its steps,
- * the others name their job; without any, the age of the files keeps launches apart.
+ * Return a name for this launch, so that two launches do not meet each other. Slurm numbers its steps, and other
+ * launchers name their jobs. If there is neither, launches are distinguished by the age of the files. Caller frees.
  */
 static char *launch_key(void)
 {
@@ -52,7 +52,7 @@ static int limit_s(bool all)
     return all ? LIMIT_ALL_S : LIMIT_S;
 }
 
-/* Times by the clock of the file system, which all tasks share. */
+/* Compare times by the clock of the file system, which all tasks share. */
 static bool same_time(const char *path, const struct stat *mine, int limit)
 {
     struct stat st;
@@ -69,7 +69,10 @@ static bool is_there(const struct meeting *m, const char *name, const struct sta
     return there;
 }
 
-/* How many of the tasks came: all, once somebody saw them all, for the first may have left by then. */
+/*
+ * Return the number of tasks that came. If "all" exists, that is all of them, because the first ones may have left
+ * already.
+ */
 static int count_present(const struct meeting *m, int limit)
 {
     struct stat mine;
@@ -113,7 +116,7 @@ static char *alone_path(const struct meeting *m)
     return path_join(m->dir, "alone");
 }
 
-/* Has another task of this launch begun to work alone? */
+/* Returns true, with ERR_DATA, if another task of this launch has begun to work alone. */
 static bool is_taken(const struct meeting *m, int limit, struct err *e)
 {
     char *path = alone_path(m), *text;
@@ -132,7 +135,7 @@ static bool is_taken(const struct meeting *m, int limit, struct err *e)
     return taken;
 }
 
-/* One task goes on alone, whoever makes the file. 0: this one. */
+/* Become the task that works alone. The task that creates the file wins. Returns 0 if it is this one. */
 static int go_alone(const struct meeting *m, int task, int limit, struct err *e)
 {
     char *path = alone_path(m), text[16];
@@ -142,7 +145,7 @@ static int go_alone(const struct meeting *m, int task, int limit, struct err *e)
         free(path);
         return -1;
     }
-    unlink(path);                       /* what an older launch left */
+    unlink(path);                       /* left by an earlier launch */
     if (touch(path, O_EXCL) < 0) {
         if (errno != EEXIST || !is_taken(m, limit, e))
             err_sys(e, path, "cannot take this conversion");
@@ -169,8 +172,8 @@ static void PRINTF_LIKE(2, 3) sayf(const struct meeting_opts *o, const char *fmt
 }
 
 /*
- * A network file system remembers for up to a minute that a name was not there, unless the folder
- * changes: what we change ourselves it looks at again.
+ * Make a network file system check for new names. It may cache for up to a minute that a name does not exist, unless
+ * the folder changes, so this changes the folder.
  */
 static void look_again(const struct meeting *m)
 {
@@ -181,7 +184,7 @@ static void look_again(const struct meeting *m)
     free(path);
 }
 
-/* 1: all came; 0: the time is over; -1. */
+/* Returns 1 if all tasks came, 0 if the time ran out, -1 on error. */
 static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, int limit, struct err *e)
 {
     double start = clock_s(), looked = start;
@@ -210,7 +213,7 @@ static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, i
             look_again(m);
             looked = clock_s();
         }
-        /* Thousands of tasks must not keep a file server busy with asking. */
+        /* With thousands of tasks, poll less often, to limit the load on the file server. */
         usleep((useconds_t)(STEP_MS + o->n_tasks) * 1000);
     }
 }
@@ -268,7 +271,7 @@ void meeting_close(struct meeting *m)
 
     if (m->mine)
         unlink(m->mine);
-    /* What stays is recognisable by its name, and too old for the next launch. */
+    /* Leftover files are recognizable by name, and too old to count for the next launch. */
     if (m->dir && (m->alone || is_empty(m)) && dir_remove(m->dir, &ignored) < 0)
         rmdir(m->dir);
     if (m->made)

@@ -1,5 +1,5 @@
 /*
- * rehearsal.c - the sink makes its small files in a scratch folder, which is measured and removed
+ * rehearsal.c - let the sink make its small files in a temporary folder, measure them, and remove them
  */
 #include "libcommon/convert/rehearsal.h"
 
@@ -13,7 +13,7 @@
 #include "libcommon/convert/staging.h"
 #include "libcommon/layout/manifest.h"
 
-/* Count what lies in `dir`. */
+/* Add the files in `dir`, and in the folders below it, to r->files and r->need_bytes. */
 static int count(const char *dir, struct rehearsal *r, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -45,7 +45,7 @@ static int count(const char *dir, struct rehearsal *r, struct err *e)
     return rc;
 }
 
-/* All of a conversion but the executor's part. */
+/* Run all steps of a conversion except the executor. */
 static int make_files(struct source *s, struct sink *k, const char *dir, struct err *e)
 {
     struct plan *p = plan_new(s->files);
@@ -71,7 +71,7 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     int rc;
 
     *r = (struct rehearsal){0};
-    /* As with --force, which may be given or not. */
+    /* Check as --force would, whether it is given or not. */
     if (convert_free_space(out, &r->free_bytes, e) < 0 || convert_check_paths(s, out, e) < 0 ||
         staging_check_out(out, true, e) < 0)
         return -1;

@@ -1,10 +1,9 @@
 /*
- * rehearsal.h - the files and bytes of a conversion, before it is run
+ * rehearsal.h - count the files and bytes of a conversion without running it
  *
- * For --dry-run: the sink makes all its files in a folder of its own below $TMPDIR (or
- * /tmp), with everything in them but tensor bytes: those stay holes. Then they are counted
- * and removed. So what is told is what the conversion will make, to the byte, whatever the
- * form; nothing is written where OUT will be.
+ * For --dry-run: the sink makes all its files in a new folder below $TMPDIR (or /tmp), complete except for the tensor
+ * bytes, which are left as holes. The files are then counted and removed. The result is therefore exact to the byte
+ * for every output format, and nothing is written where OUT will be.
  */
 #ifndef SHARDKIT_CONVERT_REHEARSAL_H
 #define SHARDKIT_CONVERT_REHEARSAL_H
@@ -12,15 +11,15 @@
 #include "libcommon/layout/layout.h"
 
 struct rehearsal {
-    int files;                  /* in OUT, manifest and all */
+    int files;                  /* number of files in OUT, including the manifest */
     uint64_t need_bytes;        /* the sum of their sizes */
-    uint64_t free_bytes;        /* where OUT would lie */
+    uint64_t free_bytes;        /* on the file system that OUT will be written to */
 };
 
 /*
- * Rehearse `k`, which is not prepared yet and is good for nothing but closing afterwards.
- * ERR_USAGE for an OUT that collides with the source, or that --force would not replace; otherwise what the conversion
- * would say, and ERR_SYS about the folder.
+ * Rehearse `k`, which must not be prepared yet; afterwards it can only be closed. Returns -1 with ERR_USAGE if OUT
+ * collides with the source, or is something that --force would not replace; otherwise with the error that the
+ * conversion would give, or with ERR_SYS for the temporary folder.
  */
 MUST_CHECK int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehearsal *r, struct err *e);
 

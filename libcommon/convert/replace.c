@@ -1,9 +1,9 @@
 /*
- * replace.c - the table of what belongs to a checkpoint, and folders held against it
+ * replace.c - the table of files that belong to a checkpoint, and the comparison of folders with it
  *
- * First the folder's own entries say which forms it holds: a row that marks a form must be
- * there. Then every entry, down to the files of zero/<parameter>/, must be in a row of one of
- * these forms. So tokenizer.json belongs to a model folder, and is foreign in a tag.
+ * First, the folder's entries are used to determine which forms of checkpoint it holds: it must have an entry of a
+ * row that marks a form. Then every entry, down to the files of zero/<parameter>/, must match a row of one of these
+ * forms. For example, tokenizer.json belongs to a model folder, and is foreign in a tag.
  */
 #include "libcommon/convert/replace.h"
 
@@ -25,23 +25,23 @@ enum replace_form {
 };
 
 struct row {
-    const char *pattern;        /* path inside the folder, for fnmatch() */
-    unsigned forms;             /* that have it */
+    const char *pattern;        /* path inside the folder, a pattern for fnmatch() */
+    unsigned forms;             /* forms that have this entry */
     enum { IS_FILE, IS_FOLDER } type;
-    bool marks;                 /* nothing else has it: the folder holds that form */
+    bool marks;                 /* only this form has the entry, so it identifies the form */
 };
 
-enum { COMPARE_BYTES = 1 << 20 };   /* at a time */
+enum { COMPARE_BYTES = 1 << 20 };   /* per read */
 
 #define D5 "[0-9][0-9][0-9][0-9][0-9]"
 
-/* A tag's own files are in no row: ds_name_parse() knows their names. */
+/* The files of a tag are not in the table: ds_name_parse() recognizes their names. */
 static const struct row rows[] = {
     { "repair.jsonl", TAG, IS_FILE, false },
     { "zero", UNIVERSAL, IS_FOLDER, true },
     { "zero/optimizer_state.pt", UNIVERSAL, IS_FILE, false },
     { "zero/*.h5", UNIVERSAL, IS_FILE, false },
-    { "zero/*.h5.new", UNIVERSAL, IS_FILE, false },     /* before its tables are complete */
+    { "zero/*.h5.new", UNIVERSAL, IS_FILE, false },     /* name used until its tables are complete */
     { "zero/*", UNIVERSAL, IS_FOLDER, false },
     { "zero/*/fp32.pt", UNIVERSAL, IS_FILE, false },
     { "zero/*/exp_avg.pt", UNIVERSAL, IS_FILE, false },
@@ -57,7 +57,7 @@ static const struct row rows[] = {
     { "pytorch_model.bin.index.json", MODEL, IS_FILE, false },
     { ".metadata", DCP, IS_FILE, true },
     { "__*_*.distcp", DCP, IS_FILE, true },
-    { "common.pt", DCP, IS_FILE, false },               /* Megatron-core's, as is the next */
+    { "common.pt", DCP, IS_FILE, false },               /* written by Megatron-core, like the next */
     { "metadata.json", DCP, IS_FILE, false },
     { "config.json", MODEL, IS_FILE, false },
     { "generation_config.json", MODEL, IS_FILE, false },
@@ -71,7 +71,7 @@ static const struct row rows[] = {
     { "chat_template.jinja", MODEL, IS_FILE, false },
     { "chat_template.json", MODEL, IS_FILE, false },
     { MANIFEST_NAME, UNFINISHED, IS_FILE, false },      /* in a finished folder it must be ours, */
-    { "README.md", UNFINISHED, IS_FILE, false },        /* and list these */
+    { "README.md", UNFINISHED, IS_FILE, false },        /* and it must list these */
     { "LICENSE", UNFINISHED, IS_FILE, false },
     { "fingerprint", JOB, IS_FILE, true },
     { "folder", JOB, IS_FILE, true },
@@ -84,16 +84,19 @@ static const struct row rows[] = {
     { "failed.*", JOB, IS_FILE, true },
 };
 
-/* A folder being looked at. */
+/* A folder under inspection. */
 struct look {
     const char *top;
     enum replace_what what;
-    unsigned forms;             /* rows of these count */
+    unsigned forms;             /* rows of these forms apply */
     dev_t dev;
-    const char *twin;           /* a folder that stays: what lies in both is nobody's only one; or NULL */
+    const char *twin;           /* a folder that is kept: an entry that is also there may be removed here; or NULL */
 };
 
-/* A file that was being replaced when its writer was killed bears the final name and a suffix. */
+/*
+ * Return the final name of a file that was being replaced when its writer was killed. Such a file has the final name
+ * and a suffix. Caller frees.
+ */
 static char *final_name(const char *name)
 {
     size_t n = strlen(name);
@@ -107,7 +110,7 @@ static char *final_name(const char *name)
     return str_fmt("%.*s", (int)n, name);
 }
 
-/* The forms that have such an entry; *marks: those that only it can be of. */
+/* Return the forms that have such an entry. *marks receives the forms that it identifies. */
 static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 {
     char *name = final_name(path);
@@ -116,7 +119,7 @@ static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 
     *marks = 0;
     if (kind != DS_OTHER && !folder) {
-        /* A universal form has the mp_rank files, too. */
+        /* The universal form has the mp_rank files as well. */
         forms = kind == DS_MP ? TAG | UNIVERSAL : TAG;
         *marks = TAG;
     }
@@ -153,7 +156,10 @@ static bool same_bytes(const char *a, const char *b)
     return same;
 }
 
-/* Is it in the other folder, too? A symbolic link is but a name. */
+/*
+ * Returns true if the other folder has the same entry. For a symbolic link, any entry of that name there is enough,
+ * because a link holds no data.
+ */
 static bool has_twin(const struct look *k, const char *path, const struct stat *st)
 {
     char *mine = path_join(k->top, path), *other = k->twin ? path_join(k->twin, path) : NULL;
@@ -170,7 +176,7 @@ static bool has_twin(const struct look *k, const char *path, const struct stat *
     return there;
 }
 
-/* What is wrong with it, for the message; NULL: it belongs there. */
+/* Return the reason why the entry is foreign, for the message, or NULL if it belongs to the checkpoint. */
 static const char *why_foreign(const struct look *k, const char *path, const struct stat *st)
 {
     unsigned marks;
@@ -179,7 +185,7 @@ static const char *why_foreign(const struct look *k, const char *path, const str
         return " (something is mounted there)";
     if ((S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)) &&
         (forms_of(path, S_ISDIR(st->st_mode), &marks) & k->forms))
-        return NULL;                    /* before the twin, which is read */
+        return NULL;                    /* tested before has_twin(), which reads the file */
     if (has_twin(k, path, st))
         return NULL;
     if (S_ISLNK(st->st_mode))
@@ -211,7 +217,7 @@ static int no_dots(const struct dirent *ent)
     return strcmp(ent->d_name, ".") != 0 && strcmp(ent->d_name, "..") != 0;
 }
 
-/* Entries of the folder at top/inside, sorted. */
+/* List the folder top/inside in sorted order. Returns the number of entries, or -1. */
 static int list(const struct look *k, const char *inside, struct dirent ***names, struct err *e)
 {
     char *path = *inside ? path_join(k->top, inside) : xstrdup(k->top);
@@ -266,7 +272,7 @@ static int look_into(const struct look *k, const char *inside, struct err *e)
     return rc;
 }
 
-/* Which forms its entries mark it as; -1: it cannot be listed. */
+/* Return the forms that the folder's entries identify, or -1 if it cannot be listed. */
 static int marked_forms(const struct look *k, struct err *e)
 {
     struct dirent **name = NULL;

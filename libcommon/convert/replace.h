@@ -1,11 +1,10 @@
 /*
- * replace.h - what a run may remove: folders that hold a checkpoint's files and nothing else
+ * replace.h - check what a run may remove: folders that hold a checkpoint's files and nothing else
  *
- * --force replaces a tag, a universal form, a model folder of Transformers, or an empty folder.
- * Folders are told by what lies in them, each entry against the one table in replace.c: a file
- * that it does not know, a folder more, a symbolic link, something mounted there, and the whole
- * folder stays. Files whose names anybody might use (a README) count as ours when manifest.json
- * lists them and they are still what was written.
+ * --force replaces a tag, a universal form, a model folder of Transformers, or an empty folder. Folders are
+ * recognized by their entries, each of which is compared with the one table in replace.c. If there is an unknown file
+ * or folder, a symbolic link, or a mount point, the whole folder is kept. Files with common names (a README) count as
+ * ours if manifest.json lists them and they are unchanged since they were written.
  */
 #ifndef SHARDKIT_CONVERT_REPLACE_H
 #define SHARDKIT_CONVERT_REPLACE_H
@@ -13,19 +12,23 @@
 #include "libcommon/base/err.h"
 
 enum replace_what {
-    REPLACE_OUT,                /* a finished output: it must also be one of the known forms */
-    REPLACE_PART,               /* OUT.part and what is left of a replaced OUT: as much as there is */
+    REPLACE_OUT,                /* a finished output: it must also have one of the known forms */
+    REPLACE_PART,               /* OUT.part, and the remains of a replaced OUT: may be incomplete */
     REPLACE_JOB,                /* OUT.part.job */
 };
 
 /*
- * May the folder at `path` be removed? ERR_USAGE names the first entry, in the order of names,
- * that is not ours, or says that the path is no folder; ERR_SYS when it cannot be looked at.
+ * Check whether the folder at `path` may be removed. Returns -1 with ERR_USAGE, which names the first entry, in the
+ * order of names, that is not ours, or reports that the path is not a folder; or with ERR_SYS if it cannot be
+ * inspected.
  */
 MUST_CHECK int replace_check(const char *path, enum replace_what what, struct err *e);
-/* The same, of an output; whatever is the same in the folder `twin`, which stays, may go from this one. */
+/*
+ * The same check for an output. In addition, entries that are the same in the folder `twin`, which is kept, may be
+ * removed.
+ */
 MUST_CHECK int replace_check_beside(const char *path, const char *twin, struct err *e);
-/* Check, then remove it all. */
+/* Check the folder, then remove it with all its contents. */
 MUST_CHECK int replace_remove(const char *path, enum replace_what what, struct err *e);
 
 #endif

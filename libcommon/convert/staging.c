@@ -1,5 +1,5 @@
 /*
- * staging.c - locks, leftovers of earlier runs, and the one rename
+ * staging.c - locks, leftovers of earlier runs, and the final rename
  */
 #include "libcommon/convert/staging.h"
 
@@ -30,7 +30,7 @@ static char *job_file(const struct staging *s, const char *name)
     return path_join(s->job, name);
 }
 
-/* -1 without an error in *e: somebody else holds it. */
+/* Acquire a lock. Returns its descriptor, or -1; without an error in *e if another process holds it. */
 static int take_lock(const struct staging *s, const char *name, struct err *e)
 {
     char *path = job_file(s, name);
@@ -55,7 +55,7 @@ static bool fingerprint_is(const struct staging *s, const char *fingerprint)
     return same;
 }
 
-/* Without one the run was killed before it began anything. */
+/* Returns true if the job has a fingerprint. A job without one was killed before it began any work. */
 static bool has_fingerprint(const struct staging *s)
 {
     char *path = job_file(s, "fingerprint");
@@ -65,7 +65,7 @@ static bool has_fingerprint(const struct staging *s)
     return there;
 }
 
-/* The inode noted when OUT.part was made, 0 when there is no note. */
+/* Return the inode that was recorded when OUT.part was made, or 0 if none was recorded. */
 static unsigned long long noted_inode(const struct staging *s)
 {
     char *path = job_file(s, "folder"), *text;
@@ -133,7 +133,9 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
             err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         rc = -1;
     }
-    /* A note that was being written: who has that process's number now could not write it again. */
+    /*
+     * Remove files that were half written at a kill. A process that now has the same number could not overwrite them.
+     */
     if (rc == 0)
         rc = sweep(s->job, e);
     if (rc == 0)
@@ -146,14 +148,17 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
     return rc;
 }
 
-/* What to do about an OUT.part that is there. 0: go on (s->resumed says how). */
+/*
+ * Handle an OUT.part or job folder that exists already. Returns 0 if the run can continue; s->resumed is set if it
+ * resumes the old work.
+ */
 static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
     bool same = fingerprint_is(s, fingerprint), begun = has_fingerprint(s);
 
     if (!exists(s->part) && !exists(s->job))
         return 0;
-    if (!exists(s->job)) {              /* every run of ours makes that first and removes it last */
+    if (!exists(s->job)) {              /* our runs create the job folder first and remove it last */
         err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
         return -1;
     }
@@ -172,7 +177,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         return -1;
     }
-    /* Both are looked at before either goes. */
+    /* Both are checked before either is removed. */
     if ((exists(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
         replace_check(s->job, REPLACE_JOB, e) < 0 ||
         (exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
@@ -182,7 +187,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
     return 0;
 }
 
-/* ---- what was replaced ---- */
+/* ---- replaced outputs ---- */
 
 static char *without_slashes(const char *out)
 {
@@ -193,7 +198,10 @@ static char *without_slashes(const char *out)
     return str_fmt("%.*s", n, out);
 }
 
-/* The old OUT at `path` holds something that appeared while we worked: it stays, under a name of its own. */
+/*
+ * Keep the old OUT at `path`, which contains something that appeared during the run. Renames it to OUT.kept and sets
+ * s->kept.
+ */
 static int keep_aside(struct staging *s, const char *path, struct err *e)
 {
     char *to = str_fmt("%s.kept", s->out);
@@ -210,7 +218,7 @@ static int keep_aside(struct staging *s, const char *path, struct err *e)
     return -1;
 }
 
-/* Remove an old OUT that lies at `path`; under another name first, since what is half removed is nobody's OUT. */
+/* Remove the old OUT at `path`. It is renamed first, so that a half-removed folder never has the name OUT. */
 static int remove_old(struct staging *s, const char *path, enum replace_what what, struct err *e)
 {
     char *gone = str_fmt("%s.gone.part", s->out);
@@ -233,7 +241,7 @@ static int remove_old(struct staging *s, const char *path, enum replace_what wha
     return rc;
 }
 
-/* What runs that were killed while they replaced OUT have left beside it. */
+/* Remove what runs that were killed while replacing OUT have left next to it. */
 static int remove_replaced(struct staging *s, struct err *e)
 {
     char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
@@ -249,8 +257,9 @@ static int remove_replaced(struct staging *s, struct err *e)
 }
 
 /*
- * The notes of a job whose OUT has its name. The fingerprint goes first: a run that is killed in here leaves notes that
- * say which folder OUT was, or none at all, and never those of a job that has something left to do.
+ * Remove the job folder after OUT has been published. The fingerprint is removed first. If the run is killed during
+ * the removal, the remaining files identify the folder that became OUT, or there are none; they never look like a job
+ * with work left to do.
  */
 static int remove_notes(struct staging *s, struct err *e)
 {
@@ -263,7 +272,7 @@ static int remove_notes(struct staging *s, struct err *e)
     return rc < 0 ? -1 : dir_remove(s->job, e);
 }
 
-/* A run was killed after OUT got its name: what is left is the old OUT and the job's notes. */
+/* Clean up after a run that was killed when OUT already had its name: remove the old OUT and the job folder. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
     if ((exists(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
@@ -273,7 +282,10 @@ static int clear_after_publish(struct staging *s, struct err *e)
     return replace_check(s->job, REPLACE_JOB, e) < 0 ? -1 : remove_notes(s, e);
 }
 
-/* OUT is there, and no job has anything noted: none, one that had just begun, or one whose notes were being removed. */
+/*
+ * Returns true if OUT exists and no job has recorded anything: there is no job, it had just begun, or its folder was
+ * being removed.
+ */
 static bool nothing_noted(const struct staging *s)
 {
     return exists(s->out) && !exists(s->part) && !has_fingerprint(s) && noted_inode(s) == 0;
@@ -296,7 +308,7 @@ int staging_recover(const char *out, struct err *e)
 
 /* ---- opening ---- */
 
-/* A name that can be renamed to and from: not ".", "x/.." or "/". */
+/* Returns true if the path ends in a name that can be renamed: not ".", "x/.." or "/". */
 static bool has_own_name(const char *out)
 {
     char *base = path_base(out);
@@ -306,7 +318,7 @@ static bool has_own_name(const char *out)
     return yes;
 }
 
-/* It is absent, or a folder whatever it holds. */
+/* Check that OUT is absent or a folder, whatever the folder contains. */
 static int check_kind(const char *out, struct err *e)
 {
     struct stat st;
@@ -420,7 +432,7 @@ int staging_sweep(struct staging *s, struct err *e)
     return sweep(s->part, e);
 }
 
-/* syncfs: some thousand files and folders at once. */
+/* One syncfs() covers the thousands of files and folders. */
 static int sync_all(const char *dir, struct err *e)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
@@ -434,7 +446,7 @@ static int sync_all(const char *dir, struct err *e)
     return rc;
 }
 
-/* Part becomes OUT; *old is where the old one lies then, or NULL. Caller frees. */
+/* Rename OUT.part to OUT. *old receives the path that the old OUT has then, or NULL. Caller frees. */
 static int swap_in(struct staging *s, char **old, struct err *e)
 {
     char *aside;
@@ -468,13 +480,13 @@ int staging_publish(struct staging *s, struct err *e)
     char *old = NULL;
     int rc = -1;
 
-    /* Readers see the old OUT or the new one; the old one's bytes go after the new name is on disk. */
+    /* Readers see either the old OUT or the new one. The old one is removed only after the new name is on disk. */
     if (sync_all(s->part, e) < 0 || staging_recover(s->out, e) < 0 || remove_replaced(s, e) < 0 ||
         swap_in(s, &old, e) < 0 || dir_sync(s->out, e) < 0)
         goto out;
     if (old && remove_old(s, old, REPLACE_OUT, e) < 0)
         goto out;
-    /* Notes with something foreign among them stay; OUT stands. */
+    /* If the job folder contains something foreign it is kept; OUT is published all the same. */
     rc = replace_check(s->job, REPLACE_JOB, &foreign) < 0 ? 0 : remove_notes(s, e);
 out:
     free(old);
@@ -486,7 +498,7 @@ void staging_discard(struct staging *s)
     struct err ignored = {0};
 
     if (replace_remove(s->part, REPLACE_PART, &ignored) < 0 || replace_remove(s->job, REPLACE_JOB, &ignored) < 0)
-        return;                         /* what is left is recognisable by its name */
+        return;                         /* the remaining files are recognizable by name */
 }
 
 void staging_close(struct staging *s)
