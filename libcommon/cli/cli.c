@@ -1,5 +1,5 @@
 /*
- * cli.c - the options every tool has, its messages, and Ctrl-C
+ * cli.c - the options that every tool has, its messages, and Ctrl-C
  */
 #include "libcommon/cli/cli.h"
 
@@ -18,7 +18,7 @@
 #include "libcommon/base/processors.h"
 #include "libcommon/base/text.h"
 
-/* ---- signals: a flag that long loops ask about ---- */
+/* ---- signals: set a flag that long loops check ---- */
 
 static volatile sig_atomic_t signal_seen;
 
@@ -34,7 +34,10 @@ bool cli_stopped(void)
 
 /* ---- start ---- */
 
-/* Rank and size as a launcher tells them; the converters link no MPI (login nodes have none). */
+/*
+ * Set part and n_parts from the environment variables of a launcher. The converters are not linked with MPI, because
+ * login nodes have none.
+ */
 void cli_find_launcher(struct cli *cli)
 {
     static const struct { const char *rank, *size; } vars[] = {
@@ -70,10 +73,11 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     cli_find_launcher(cli);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
-    signal(SIGXFSZ, SIG_IGN);           /* a limit of the shell: the write says so, with its file */
+    signal(SIGXFSZ, SIG_IGN);           /* file size limit (ulimit -f): the write fails with an error that names the
+                                           file */
 }
 
-/* ---- talking ---- */
+/* ---- messages ---- */
 
 static void __attribute__((format(printf, 3, 0)))
 say(const struct cli *cli, const char *kind, const char *fmt, va_list ap)

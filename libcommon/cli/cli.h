@@ -1,7 +1,7 @@
 /*
- * cli.h - what all tools have in common on the command line
+ * cli.h - the part of the command line that all tools share
  *
- * Shared options have one meaning everywhere: rows (option_table.h) that a tool lists behind its own:
+ * Shared options have the same meaning in every tool. They are rows (option_table.h) that a tool lists after its own:
  *   const struct option_group groups[] = { { "Options", rows, &job, 0 }, { NULL, cli_rows, &job.cli, 0 }, {0} };
  * Exit status: 0 sound, 1 bad data or failed work, 2 wrong usage.
  */
@@ -22,14 +22,15 @@
 enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
 
 /*
- * Rows of options that tools share (cli_options.c), taken into a struct cli: of every tool; of those that write, where
- * copies that disagree fail unless --replicas is given; of converters, whose OUT appears whole; of those that write
- * tags. What is asked for in place of work alone, for tools without a struct cli.
+ * Rows of options that tools share (cli_options.c), with values stored in a struct cli: those of every tool; of tools
+ * that write, which fail if copies disagree unless --replicas is given; of converters, whose OUT appears as a whole;
+ * of tools that write tags; of tools that write certificates. cli_rows_asked holds only --help and the like, for
+ * tools without a struct cli.
  */
 extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
-int cli_take_part(void *cli, const char *value, struct err *e);         /* I/N or auto */
-/* The row of --model, for tables into other structs: where it goes, and the commands that know it. */
+int cli_take_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
+/* The row of --model for tables that fill another struct: the field, and the commands that accept the option. */
 #define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
     { "model", 0, "PREFIX", "prefix of the model's tensors, where a folder of torch.distributed holds several "     \
       "models: policy", OPTION_FIELD(type, field_), .marks = marks_ }
@@ -37,47 +38,50 @@ int cli_take_part(void *cli, const char *value, struct err *e);         /* I/N o
 
 struct cli {
     const char *tool;
-    const char *model;          /* --model; NULL */
+    const char *model;          /* --model; NULL if not given */
     bool json, quiet, force, dry_run, verify, resume, accept_mismatch, set_latest;
-    const char *certificate;            /* where to write one (certificate.h), or NULL */
+    const char *certificate;            /* where to write a certificate (certificate.h), or NULL */
     int verbose;
-    int threads;                        /* >= 1 once cli_start() ran */
+    int threads;                        /* >= 1 after cli_start() */
     uint64_t mem_bytes;
     enum progress_mode progress;
     enum replica_policy replicas;
     int part, n_parts;                  /* from --part or the launcher (OMPI_, PMI_, SLURM_), else 0 of 1 */
-    bool launched;                      /* the launcher told them: whether its other tasks take part is not known */
-    bool all_tasks;                     /* --part auto: they do */
+    bool launched;                      /* from the launcher: it is not known whether its other tasks take part */
+    bool all_tasks;                     /* --part auto: the other tasks take part */
 };
 
-/* Fills defaults; installs handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
+/* Set the defaults, and install handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
 void cli_start(struct cli *cli, char **argv, const char *tool);
-/* Rank and size of a launcher, else 0 of 1. */
+/* Set part and n_parts to the launcher's rank and size, else to 0 of 1. */
 void cli_find_launcher(struct cli *cli);
 /*
- * Take the options of argv, over the defaults. 0, or -1 after saying on stderr what is wrong; prints what --help and
- * its like ask for, and exits.
+ * Parse the options of argv, after setting the defaults. Returns 0, or -1 after printing the error on stderr. If
+ * --help or a similar option is given, prints the answer and exits.
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
-/* Print what was asked for in place of work. EXIT_OK, or EXIT_BAD where stdout cannot be written. */
+/* Print the answer to --help or a similar option. Returns EXIT_OK, or EXIT_BAD if stdout cannot be written. */
 int cli_answer(const struct option_table *o, enum option_asked asked);
-/* "TOOL: what" (NULL: already said) and "Try 'TOOL --help'"; returns EXIT_USAGE. */
+/* Print "TOOL: message" (with fmt NULL: nothing) and "Try 'TOOL --help'". Returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Print the error, or as a JSON object on stdout with --json; returns EXIT_BAD (EXIT_USAGE for ERR_USAGE). */
+/* Print the error; with --json also as an object on stdout. Returns EXIT_BAD, or EXIT_USAGE for ERR_USAGE. */
 int cli_fail(struct cli *cli, const struct err *e);
 /*
- * Talk on stderr; "warning: " and rank prefixes are added here. --quiet silences cli_say() alone: a warning may be
- * about what a result lacks.
+ * Print a message on stderr. "warning: " and rank prefixes are added here. --quiet silences only cli_say(): a warning
+ * may report that a result is incomplete.
  */
 void cli_say(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The warnings of a report. */
+/* Print the warnings of a report. */
 void cli_warn_findings(const struct cli *cli, const struct report *r);
-/* Print an object as one line on stdout; takes the reference. */
+/* Print an object as one line on stdout. Releases the reference. */
 void cli_json(json_t *o);
-/* Flush stdout and notice a full disk; dies of the signal when one arrived. Returns rc or EXIT_BAD. */
+/*
+ * Flush stdout and detect a full disk. If a signal has arrived, terminates the process with it. Returns rc or
+ * EXIT_BAD.
+ */
 int cli_done(struct cli *cli, int rc);
-/* True once SIGINT or SIGTERM arrived. Safe from any thread. */
+/* Returns true after SIGINT or SIGTERM arrived. Safe from any thread. */
 bool cli_stopped(void);
 
 #endif

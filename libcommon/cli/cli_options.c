@@ -1,5 +1,6 @@
 /*
- * cli_options.c - the rows of the options that tools share (option_table.h), and taking them
+ * cli_options.c - the rows of the options that tools share (option_table.h), and the functions that parse their
+ * values
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "libcommon/base/parse.h"
 #include "libcommon/cli/cli.h"
 
-/* Rows are taken into a struct cli. */
+/* The fields of the rows are in struct cli. */
 #define FIELD(f) OPTION_FIELD(struct cli, f)
 
 static int bad_value(struct err *e, const char *option, const char *value, const char *expected)
@@ -121,7 +122,7 @@ const struct option_row cli_rows_certificate[] = {
     {0},
 };
 
-/* ---- answers ---- */
+/* ---- answers to --help and the like ---- */
 
 static int version(const char *tool)
 {

@@ -1,5 +1,5 @@
 /*
- * cli_words.c - words of the command line that are no options
+ * cli_words.c - the words of the command line that are not options
  */
 #include "libcommon/cli/cli_words.h"
 
@@ -56,7 +56,7 @@ int cli_words_check(struct cli *cli, const struct cli_words *w, int first, const
 {
     const int n = w->n - first;
 
-    /* An option that the command would ignore is a mistake worth telling. */
+    /* An option that the command would ignore is reported as an error. */
     for (int i = 0; i < w->n_rows; i++)
         if (!(w->row[i]->marks & c->mark))
             return cli_usage(cli, "%s takes no --%s", c->name, w->row[i]->name);

@@ -1,8 +1,8 @@
 /*
- * option_completion.c - what bash and zsh offer behind a tool's name, from the table of its options
+ * option_completion.c - completion scripts for bash and zsh, made from a tool's option table
  *
- * `make install` keeps what `TOOL --completion bash` and `zsh` print. A value with known words is offered these, every
- * other value and word the names of files.
+ * `make install` saves what `TOOL --completion bash` and `zsh` print. A value with known words is completed with
+ * these words, every other value and word with file names.
  */
 #include <string.h>
 
@@ -12,7 +12,10 @@
 
 void option_table_bash(const struct option_table *o, struct strbuf *text)
 {
-    /* An empty answer lets readline offer files. It breaks words at '=', so --opt=value is three of them. */
+    /*
+     * An empty answer makes readline complete file names. readline breaks words at '=', so --opt=value is three
+     * words.
+     */
     strbuf_addf(text,
         "# bash completion for %s, as '%s --completion bash' prints it\n"
         "_shardkit_%s()\n"
@@ -49,7 +52,10 @@ void option_table_bash(const struct option_table *o, struct strbuf *text)
 
 /* ---- zsh ---- */
 
-/* In '...': brackets and colons mean something to _arguments, a quote ends the word. */
+/*
+ * Escape text inside '...': brackets, colons and backslashes are special to _arguments, and a quote would end the
+ * word.
+ */
 static void add_escaped(struct strbuf *text, const char *s)
 {
     for (; *s; s++) {
@@ -87,7 +93,7 @@ void option_table_zsh(const struct option_table *o, struct strbuf *text)
     OPTION_EACH(o, g, r)
         if (option_is_shown(r))
             add_zsh_row(text, r);
-    if (o->commands)                    /* the blank: _arguments adds no options of its own */
+    if (o->commands)                    /* with the leading blank, _arguments adds no options of its own */
         strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(%s)\" \"f:path:_files\"'",
                     o->commands);
     strbuf_addf(text, " \\\n    '*:path:_files'\n");

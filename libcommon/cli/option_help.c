@@ -9,7 +9,10 @@
 
 enum { HELP_INDENT = 30, HELP_WIDTH = 96 };
 
-/* Words of `words`, broken at the width and at '\n' and continued at `indent`, where the line stands; ends the line. */
+/*
+ * Append the words and end the line. The text is at column `indent`; it is broken at the width and at '\n', and
+ * continued at `indent`.
+ */
 static void add_wrapped(struct strbuf *text, int indent, const char *words)
 {
     int column = indent;

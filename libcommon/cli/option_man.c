@@ -1,8 +1,8 @@
 /*
- * option_man.c - the rows as a manual page tells them, in roff
+ * option_man.c - the rows as entries of a manual page, in roff
  *
- * A block each: .TP for an option, .SS for a group's title. docs/options.awk puts them into the page and keeps what
- * the page says more of each.
+ * One block per item: .TP for an option, .SS for a group's title. docs/options.awk inserts them into the page, and
+ * keeps the page's additional text about each option.
  */
 #include <ctype.h>
 #include <string.h>
@@ -17,7 +17,10 @@ static void add_escaped(struct strbuf *text, const char *s, int n)
         strbuf_addf(text, s[i] == '-' ? "\\-" : s[i] == '\\' ? "\\e" : "%c", s[i]);
 }
 
-/* Words in lines; one that begins with a quote or a full stop would be a command. */
+/*
+ * Append the words, broken into lines. \& protects a line that begins with a quote or a full stop, which roff would
+ * read as a command.
+ */
 static void add_lines(struct strbuf *text, const char *words)
 {
     int column = 0;
@@ -41,13 +44,13 @@ static void add_lines(struct strbuf *text, const char *words)
     strbuf_addf(text, "\n");
 }
 
-/* A text begins with a word; a list of values, or what cites one, does not. */
+/* Returns true if the help text begins with an ordinary word, and not with a list of values or one of the values. */
 static bool begins_with_word(const struct option_row *r)
 {
     size_t n = strspn(r->help, "abcdefghijklmnopqrstuvwxyz-");
     int len;
 
-    if (n == 0 || !strchr(" ,;", r->help[n]))           /* the end is found, too */
+    if (n == 0 || !strchr(" ,;", r->help[n]))           /* strchr() also finds the terminating zero */
         return false;
     for (int i = 0; r->words && *option_word(r->words, i, &len); i++)
         if ((size_t)len == n && memcmp(option_word(r->words, i, &len), r->help, n) == 0)

@@ -1,8 +1,9 @@
 /*
- * option_parse.c - the command line against a table of options
+ * option_parse.c - parse a command line according to a table of options
  *
- * As argparse reads it: a word that looks like an option is never another one's value (--opt=-x says otherwise), names
- * may be cut short, options and operands come in any order. Letters may be joined (-qj4); behind "--" all are operands.
+ * The rules are those of argparse: a word that looks like an option is never the value of another option (except as
+ * --opt=-x), names may be abbreviated, options and operands may be mixed in any order. Letters may be joined (-qj4);
+ * after "--" all words are operands.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,10 +15,10 @@ struct parser {
     const struct option_table *o;
     int argc;
     char **argv;
-    int at;                     /* the next word */
+    int at;                     /* index of the next word */
 };
 
-/* Is this word an option and not a value? "-1" and "-" are values. */
+/* Returns true if the word is an option, not a value. "-1" and "-" are values. */
 static bool is_option(const char *word)
 {
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9') && word[1] != '.';
@@ -33,7 +34,7 @@ static int most_values(const struct option_row *r)
     }
 }
 
-/* Of the next words, how many are the option's. */
+/* Return how many of the next words are values of the option. */
 static int n_values(const struct parser *p, const struct option_row *r)
 {
     static const char *const truth[] = { "true", "false", "True", "False", "0", "1" };
@@ -52,7 +53,7 @@ static int n_values(const struct parser *p, const struct option_row *r)
 
 static int take_default_way(const struct option_table *o, const struct option_given *g, struct err *e)
 {
-    /* A prefix is told as it was written. */
+    /* An option that matched a prefix row is named in messages as the user wrote it. */
     char *label = str_fmt("--%s", str_ends(g->row->name, "*") ? g->name : g->row->name);
     int rc = option_take_words(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
 
@@ -60,7 +61,10 @@ static int take_default_way(const struct option_table *o, const struct option_gi
     return rc;
 }
 
-/* Take an option with its words. value: what follows '=' or the letter, or NULL. */
+/*
+ * Process an option and its values. value: the text after '=' or after the letter, or NULL. Returns 0, -1 on error,
+ * or the option_asked code if the option requests one.
+ */
 static int take(struct parser *p, struct option_given *g, char *value, struct err *e)
 {
     const struct option_table *o = p->o;
@@ -89,7 +93,10 @@ static int take(struct parser *p, struct option_given *g, char *value, struct er
     return rc;
 }
 
-/* The option of a name that no row has: one that it begins; else none and *e. */
+/*
+ * Find the option for a name that no row has in full: the one option that begins with it. If there is none, sets *e
+ * and returns row NULL.
+ */
 static struct option_at find_short(const struct option_table *o, const char *name, struct err *e)
 {
     struct strbuf names = {0};

@@ -1,8 +1,9 @@
 /*
- * option_table.h - a tool's options as one table: the parser, --help, manual page and completion are made from it
+ * option_table.h - a tool's options as one table, from which the parser, --help, manual page and completion are made
  *
- * An option is one row. Rows stand in groups, shared ones (cli.h) beside the tool's own; a group says into which struct
- * its rows are taken. docs/options.awk renews the manual pages from the rows; cases of tests/cli compare all of them.
+ * An option is one row. Rows are in groups: shared rows (cli.h) next to the tool's own. A group names the struct that
+ * receives the values of its rows. docs/options.awk updates the manual pages from the rows; cases of tests/cli
+ * compare all of them.
  * Threads: everything here only reads the table.
  */
 #ifndef SHARDKIT_CLI_OPTION_TABLE_H
@@ -14,29 +15,33 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 
-/* What some options ask for in place of work; one with `words` asks for what follows its own by the word's number. */
+/*
+ * Actions that some options request instead of normal work. For an option with `words`, the index of its word is
+ * added to its own code.
+ */
 enum option_asked {
     OPTION_ASKED_WORK, OPTION_ASKED_HELP, OPTION_ASKED_VERSION,
     OPTION_ASKED_BASH, OPTION_ASKED_ZSH, OPTION_ASKED_LIST, OPTION_ASKED_MAN,
 };
 
 enum option_kind {
-    OPTION_PLAIN,               /* as the columns say: `take`; `words`; a text where there is an `arg`; else a flag */
-    OPTION_FLAG,                /* bool; giving it means true */
-    OPTION_UNFLAG,              /* bool; --no-x: giving it means false */
-    OPTION_BOOL,                /* bool; True or False may stand behind it (--eval-only True) */
+    OPTION_PLAIN,               /* determined by the columns: OPTION_TAKE with `take`; OPTION_WORD with `words`;
+                                   OPTION_TEXT with `arg`; else OPTION_FLAG */
+    OPTION_FLAG,                /* bool; set to true if the option is given */
+    OPTION_UNFLAG,              /* bool; --no-x: set to false if the option is given */
+    OPTION_BOOL,                /* bool; True or False may follow (--eval-only True) */
     OPTION_INT,                 /* int or int64_t, `min` to `max` */
-    OPTION_OCTAL,               /* int64_t, up to 0777 */
+    OPTION_OCTAL,               /* int64_t, up to octal 0777 */
     OPTION_REAL,                /* double, `min` to `max` */
     OPTION_TEXT,                /* const char *: the word itself, not copied */
-    OPTION_WORD,                /* int: number of the word among `words`, from `min` on */
-    OPTION_VALUE,               /* int: giving it means `min` */
+    OPTION_WORD,                /* int: index of the word in `words`, counted from `min` */
+    OPTION_VALUE,               /* int: set to `min` if the option is given */
     OPTION_LIST,                /* struct option_list: all words up to the next option, not copied */
-    OPTION_TAKE,                /* by `take` */
+    OPTION_TAKE,                /* parsed by `take` */
     OPTION_ALIAS,               /* another name of the option that `def` names */
-    OPTION_NOTE,                /* accepted for the sake of existing scripts, without effect */
-    OPTION_ONLY,                /* of which one value, `def`, is supported; `help` says why */
-    OPTION_REFUSED,             /* not supported; `help` says why. A name that ends in '*' is a prefix */
+    OPTION_NOTE,                /* accepted for compatibility with existing scripts, without effect */
+    OPTION_ONLY,                /* only one value, `def`, is supported; `help` gives the reason */
+    OPTION_REFUSED,             /* not supported; `help` gives the reason. A name that ends in '*' is a prefix */
 };
 
 struct option_list {
@@ -45,75 +50,84 @@ struct option_list {
 };
 
 struct option_row {
-    const char *name;           /* "target-tp"; '_' is as good as '-' on the command line */
-    char letter;                /* short form, or 0 */
-    const char *arg;            /* its value in --help: "N"; NULL: takes none */
+    const char *name;           /* "target-tp"; on the command line '_' may be used for '-' */
+    char letter;                /* one-letter form, or 0 */
+    const char *arg;            /* name of its value in --help: "N"; NULL: takes none */
     const char *help;
     enum option_kind kind;
-    int (*take)(void *into, const char *value, struct err *e);  /* 0, or -1 and ERR_USAGE */
-    size_t field, size;         /* in the struct that it is taken into (OPTION_FIELD) */
-    const char *words;          /* "a b c"; with `take`: for the completion only */
+    int (*take)(void *into, const char *value, struct err *e);  /* 0, or -1 with ERR_USAGE */
+    size_t field, size;         /* offset and size of the field in the struct that receives the value (OPTION_FIELD) */
+    const char *words;          /* "a b c"; with `take`, used only for the completion */
     const char *def;            /* default as a user would write it (option_take_defaults); NULL: none */
     double min, max;
-    const char *dest;           /* the field's name, for tools that show their values; NULL: not shown */
-    bool many;                  /* with `take`: all words up to the next option are values, taken one by one */
+    const char *dest;           /* the field's name, for tools that print their values; NULL: not printed */
+    bool many;                  /* with `take`: all words up to the next option are values, parsed one by one */
     enum option_asked asked;
-    unsigned marks;             /* the tool's own */
+    unsigned marks;             /* bits defined by the tool */
 };
 #define OPTION_FIELD(type, f) .field = offsetof(type, f), .size = sizeof(((type *)0)->f)
 
 struct option_group {
-    const char *title;          /* over its rows in --help; NULL: they go on under the one before */
-    const struct option_row *rows;      /* a row without a name ends them */
-    void *into;                 /* NULL: the table's */
-    unsigned marks;             /* of all its rows */
+    const char *title;          /* heading of its rows in --help; NULL: the rows continue the previous group */
+    const struct option_row *rows;      /* ends with a row without a name */
+    void *into;                 /* struct that receives the values; NULL: the table's */
+    unsigned marks;             /* marks for all rows of the group */
 };
 
-/* An option as it was given. */
+/* An option as it was given on the command line. */
 struct option_given {
     const struct option_row *row;
     const struct option_group *group;
-    const char *name;           /* as it was written, without dashes; the row's where a letter was */
+    const char *name;           /* as written, without dashes; for a letter, the row's name */
     int n;
     char **words;               /* its values */
 };
 
 struct option_table {
     const char *tool;
-    const char *head, *tail;    /* what --help says before and behind the options */
-    const struct option_group *groups;  /* a group without rows ends them */
+    const char *head, *tail;    /* text of --help before and after the options */
+    const struct option_group *groups;  /* ends with a group without rows */
     void *into;
-    const char *commands;       /* words that may stand first, "ls cat"; NULL: none */
-    /* Words that belong to no option, in order: texts, or all that follow, `take`n into the field; NULL: refused. */
+    const char *commands;       /* words that may come first, e.g. "ls cat"; NULL: none */
+    /*
+     * Words that do not belong to an option, in order: stored as texts, or, with `take`, all remaining words are
+     * passed to it. NULL: such words are errors.
+     */
     const struct option_row *operands;
     void *ctx;
-    int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* NULL: option_take_words() */
-    void (*given)(void *ctx, const struct option_given *g);                     /* what was taken; may be NULL */
+    int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* stores an option's values; NULL:
+                                                                                   option_take_words() */
+    void (*given)(void *ctx, const struct option_given *g);                     /* called after an option was stored;
+                                                                                   may be NULL */
 };
 
 #define OPTION_EACH(o, g, r) \
     for (const struct option_group *g = (o)->groups; g->rows; g++) \
         for (const struct option_row *r = g->rows; r->name; r++)
 
-/* ---- option_table.c: rows by name ---- */
+/* ---- option_table.c: find rows by name ---- */
 
-enum option_kind option_kind(const struct option_row *r);       /* never OPTION_PLAIN */
-/* Has it a line of its own in --help, and is it completed? Else it is one of a list of names. */
+enum option_kind option_kind(const struct option_row *r);       /* never returns OPTION_PLAIN */
+/*
+ * Returns true if the option has its own line in --help and is completed. Otherwise it appears only in a list of
+ * names.
+ */
 bool option_is_shown(const struct option_row *r);
-/* The row that `name` (without dashes) is the name of, aliases followed; NULL. */
+/* Return the row with that name (without dashes), with aliases followed, or NULL. */
 const struct option_row *option_find(const struct option_table *o, const char *name);
-/* The same for a name that may be cut short, as long as one option only is meant. */
+/* The same for a name that may be abbreviated, as long as it matches only one option. */
 const struct option_row *option_meant(const struct option_table *o, const char *name);
-/* The known name that is near, or NULL. */
+/* Return the most similar known name, or NULL. */
 const char *option_nearest(const struct option_table *o, const char *name);
-/* The word `i` of "a b c", and its length. */
+/* Return word number `i` of "a b c". *len receives its length. */
 const char *option_word(const char *words, int i, int *len);
 
-/* ---- option_value.c: from words to a field ---- */
+/* ---- option_value.c: convert words into a field ---- */
 
 /*
- * Set a row's field in `into`: flags take no word or one (true, false, 1, 0, ...), lists any number, `many` each, all
- * others one. `label` names the option in messages. ERR_USAGE.
+ * Set a row's field in `into`. Flags accept no word or one (true, false, 1, 0, ...), lists any number, `many` any
+ * number that are parsed one by one, all others one. `label` names the option in messages. Returns -1 with ERR_USAGE
+ * for an invalid value.
  */
 MUST_CHECK int option_take_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
                                  struct err *e);
@@ -122,21 +136,26 @@ void option_take_defaults(const struct option_table *o);
 
 /* ---- option_parse.c ---- */
 
-/* Take the options and operands of argv. OPTION_ASKED_WORK, what else was asked for, or -1: ERR_USAGE. */
+/*
+ * Parse the options and operands of argv. Returns OPTION_ASKED_WORK, the code of another action that was requested,
+ * or -1 with ERR_USAGE.
+ */
 MUST_CHECK int option_table_parse(const struct option_table *o, int argc, char **argv, struct err *e);
 
-/* Does a word of argv ask for help or the version? They win over whatever else is there. */
+/* Return the code of --help or --version if argv contains one of them. They take precedence over everything else. */
 enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
 /* ---- option_help.c, option_man.c, option_completion.c ---- */
 
 void option_table_help(const struct option_table *o, struct strbuf *text);
-/* What the manual page's section OPTIONS says of the rows, in roff. */
+/* Append the entries of the manual page's section OPTIONS, in roff. */
 void option_table_man(const struct option_table *o, struct strbuf *text);
-/* A script for bash or zsh. */
+/* Append a completion script for bash or zsh. */
 void option_table_bash(const struct option_table *o, struct strbuf *text);
 void option_table_zsh(const struct option_table *o, struct strbuf *text);
-/* "--a, --b": the names of a group's rows that are not shown, with the value of those that have one only. */
+/*
+ * Append "--a, --b": the names of a group's rows that are not shown, with the value of those that support only one.
+ */
 void option_names(const struct option_group *g, const char *between, struct strbuf *text);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * option_value.c - an option's value, from words to its field
+ * option_value.c - convert an option's words into the value of its field
  */
 #include <ctype.h>
 #include <errno.h>
@@ -65,7 +65,7 @@ static int set_octal(int64_t *out, const char *word, const char *label, struct e
     return 0;
 }
 
-/* As Python reads a float: '_' between digits, no hexadecimal, no "nan". */
+/* Parse a number as Python parses a float: '_' between digits is allowed, hexadecimal and "nan" are not. */
 static int set_real(const struct option_row *r, double *out, const char *word, const char *label, struct err *e)
 {
     char text[64], *end = text;
@@ -111,7 +111,7 @@ static int check_only(const struct option_row *r, const char *word, const char *
 {
     char *end;
 
-    /* "1" is as good as "1.0" */
+    /* "1" is accepted for "1.0" */
     if (strcmp(word, r->def) == 0 || (strtod(word, &end) == strtod(r->def, NULL) && end != word))
         return 0;
     err_usage(e, "%s: '%s' is not supported: %s", label, word, r->help);
@@ -155,5 +155,5 @@ void option_take_defaults(const struct option_table *o)
     OPTION_EACH(o, g, r)
         if (r->def && option_is_shown(r) && r->kind != OPTION_ALIAS &&
             option_take_words(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
-            abort();                    /* a row contradicts itself */
+            abort();                    /* the row contradicts itself */
 }
