@@ -1,5 +1,5 @@
 /*
- * convert_cli.c - options become a conversion's, its result becomes text and JSON
+ * convert_cli.c - pass command-line options to a conversion, and print its result as text or JSON
  */
 #include "tools/common/convert_cli.h"
 
@@ -45,7 +45,7 @@ static const struct finding *first_error(const struct report *r)
     return NULL;
 }
 
-/* Print the warnings. -1 and the first error, with what accepts it. */
+/* Print the warnings. If there is an error, returns -1 with the first one, and names the option that accepts it. */
 static int warn_or_fail(const struct cli *cli, const struct report *r, struct err *e)
 {
     const struct finding *first;
@@ -97,7 +97,7 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
     struct cli cli = *given;
     char a[16];
 
-    cli.part = r->part;                 /* a task that stayed alone speaks for all */
+    cli.part = r->part;                 /* a task that works alone reports for all of them */
     cli.n_parts = r->n_parts;
     if (r->complete)
         cli_say(&cli, "%s is there already: nothing to do", out);
@@ -121,7 +121,7 @@ void convert_cli_add(json_t *o, const struct convert_result *r)
     json_decref(more);
 }
 
-/* ---- in one line ---- */
+/* ---- results as one line ---- */
 
 static json_t *facts_of(const struct convert_cli_job *j)
 {

@@ -1,5 +1,5 @@
 /*
- * deepspeed_options.c - the rows, and taking them
+ * deepspeed_options.c - the rows of the options, and the functions that parse their values
  */
 #include "tools/common/deepspeed_options.h"
 

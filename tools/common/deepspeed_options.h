@@ -9,14 +9,14 @@
 
 enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };
 
-/* The request, and what it points to; stays where it is from the first option on. */
+/* The request and the arrays it points to. The struct must not be moved once an option has been parsed. */
 struct ds_options {
     struct ds_request q;
     int stages[DS_STAGES_MAX];
     struct ds_set sets[DS_SETS_MAX];
 };
 
-/* Rows that are taken into a struct ds_options; values are kept. */
+/* Rows that are stored in a struct ds_options. The strings are not copied. */
 extern const struct option_row ds_rows_topology[], ds_rows_set[];
 
 #endif

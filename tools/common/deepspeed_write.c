@@ -1,5 +1,5 @@
 /*
- * deepspeed_write.c - preview, conversion, certificate, and what is told of them
+ * deepspeed_write.c - preview, conversion and certificate of a sharded checkpoint, and the printed results
  */
 #include "tools/common/deepspeed_write.h"
 
@@ -15,10 +15,10 @@
 
 /* ---- the certificate ---- */
 
-/* A conversion under way: the callbacks' ctx. */
+/* A conversion in progress: the ctx of the callbacks. */
 struct deepspeed_writing {
     const struct ds_write *w;
-    struct strbuf proof;                /* the certificate's text */
+    struct strbuf proof;                /* text of the certificate */
 };
 
 static void warn(void *ctx, const char *text)
@@ -36,7 +36,10 @@ static int certify(void *ctx, const char *dir, struct err *e)
     return certificate_make(x->w->target, x->w->repaired, dir, &o, &x->proof, e);
 }
 
-/* Beside a finished OUT: what was proved before it got its name, or what can still be proved. */
+/*
+ * Write the certificate of a finished OUT: the one made before OUT was published or, if OUT existed already, one made
+ * now.
+ */
 static int write_certificate(struct deepspeed_writing *x, const struct convert_result *r, struct err *e)
 {
     if (!x->w->cli->certificate || (!r->published && !r->complete))
@@ -61,7 +64,7 @@ int ds_write_check(const struct ds_write *w, struct err *e)
     return -1;
 }
 
-/* ---- doing it ---- */
+/* ---- converting ---- */
 
 static struct sink *open_sink(const struct ds_write *w)
 {

@@ -1,7 +1,8 @@
 /*
- * deepspeed_write.h - a sharded checkpoint is made, as reshape, merge-tp and the import do it
+ * deepspeed_write.h - make a sharded checkpoint, for reshape, merge-tp and the import
  *
- * What these tools do once they know their target: print the plan, or convert, prove and tell.
+ * These are the steps that the tools share once their target is known: print the plan, or convert, certify and print
+ * the result.
  */
 #ifndef SHARDKIT_COMMON_DEEPSPEED_WRITE_H
 #define SHARDKIT_COMMON_DEEPSPEED_WRITE_H
@@ -16,20 +17,20 @@ struct ds_write {
     struct source *src;
     const struct ds_target *target;
     const char *out;
-    const char *shape;                  /* the options that shape the output, as text */
-    const struct repair *repaired;      /* what was repaired in the source beforehand; NULL: nothing */
+    const char *shape;                  /* the options that affect the output, as text */
+    const struct repair *repaired;      /* the repair of the source that preceded the conversion; NULL: none */
 };
 
-/* Refuse (ERR_USAGE) a certificate's path that is taken, unless --force or --resume are given. */
+/* Refuse (ERR_USAGE) a certificate path that exists already, unless --force or --resume is given. */
 MUST_CHECK int ds_write_check(const struct ds_write *w, struct err *e);
-/* Convert; the certificate is proved before OUT gets its name, and written after. */
+/* Convert. The certificate is computed before OUT is published, and written afterwards. */
 MUST_CHECK int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err *e);
 /*
- * Instead: print what it would take. `more`: keys to add to the object of --json, whose
- * reference is taken, or NULL. EXIT_OK, EXIT_BAD where the disk has no room, or -1.
+ * Print the preview instead of converting. `more`: keys to add to the object of --json, or NULL; the reference is
+ * released. Returns EXIT_OK, EXIT_BAD if the disk has too little room, or -1.
  */
 MUST_CHECK int ds_write_preview(const struct ds_write *w, const struct report *notes, json_t *more, struct err *e);
-/* What became of it: a line on stderr, or an object on stdout with the keys of `more` at its end. */
+/* Print the result: a line on stderr, or an object on stdout with the keys of `more` at its end. Releases `more`. */
 void ds_write_tell_result(const struct ds_write *w, const struct convert_result *r, json_t *more);
 
 #endif

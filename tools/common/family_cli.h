@@ -1,5 +1,5 @@
 /*
- * family_cli.h - the family of models that a command line, or a config.json, names
+ * family_cli.h - the family of models that the command line or a config.json names
  */
 #ifndef SHARDKIT_COMMON_FAMILY_CLI_H
 #define SHARDKIT_COMMON_FAMILY_CLI_H
@@ -9,8 +9,9 @@
 #include "libcommon/model/family.h"
 
 /*
- * That of --rules, else that of config.json's model_type, which may have none: NULL without *e. ERR_USAGE: no family is
- * called what --rules says; others as family_open().
+ * Open the family that --rules names, else that of config.json's model_type. Returns NULL without *e if the
+ * model_type has no family; NULL with ERR_USAGE if no family has the name given to --rules; other errors as
+ * family_open().
  */
 MUST_CHECK struct family *family_cli_open(const char *rules, const json_t *config, struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * zero_write.c - what a target of ZeRO is told as, and its sink
+ * zero_write.c - describe a target of ZeRO, and run its sink
  */
 #include "tools/common/zero_write.h"
 

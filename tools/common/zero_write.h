@@ -1,7 +1,7 @@
 /*
- * zero_write.h - a target of ZeRO without pipeline, shown or written
+ * zero_write.h - write or preview a target of ZeRO without pipeline
  *
- * For tools: these talk through the cli, as convert_cli.h does.
+ * For tools: prints through the cli, as convert_cli.h does.
  */
 #ifndef SHARDKIT_COMMON_ZERO_WRITE_H
 #define SHARDKIT_COMMON_ZERO_WRITE_H
@@ -10,8 +10,9 @@
 #include "tools/common/convert_cli.h"
 
 /*
- * Print the notes, then write the target, or with --dry-run print what it will be. Of the job the caller says where and
- * what it depends on; its facts, NULL for none, get the stage and the ranks and are released. As convert_cli_write().
+ * Print the notes, then write the target, or with --dry-run print the plan. The caller sets the job's cli, source,
+ * output and shape. The stage and the ranks are added to its facts (may be NULL), which are released. Returns as
+ * convert_cli_write().
  */
 MUST_CHECK int zero_write(struct convert_cli_job *j, const struct zero_target *t, const struct report *notes,
                           struct err *e);
