@@ -1,5 +1,5 @@
 /*
- * ds2universal.h - one conversion: what was asked for, and doing it
+ * ds2universal.h - the parameters of one conversion, and the functions that parse and run it
  */
 #ifndef SHARDKIT_TOOLS_DS2UNIVERSAL_H
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
@@ -17,7 +17,7 @@ struct ds2universal_job {
     bool split;
 };
 
-/* 0, or -1 after saying what is wrong. */
+/* Parse the command line. Returns 0, or -1 after printing the error. */
 int job_parse(struct ds2universal_job *j, int argc, char **argv);
 /* Convert, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct ds2universal_job *j);

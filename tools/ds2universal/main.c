@@ -1,7 +1,7 @@
 /*
- * ds2universal - a sharded checkpoint as one tensor per parameter
+ * ds2universal - convert a sharded checkpoint to one tensor per parameter
  *
- * Drop-in for DeepSpeed's and bigscience's ds_to_universal.py: their options are accepted.
+ * Drop-in replacement for DeepSpeed's and bigscience's ds_to_universal.py: their options are accepted.
  */
 #include "tools/ds2universal/ds2universal.h"
 

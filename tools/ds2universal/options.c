@@ -1,5 +1,5 @@
 /*
- * options.c - what ds2universal can be asked, by our names and the reference's
+ * options.c - the options of ds2universal, under our names and those of the reference
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@ static int take_workers(void *into, const char *value, struct err *e)
     struct ds2universal_job *j = into;
     int64_t n;
 
-    /* The reference's worker processes; a larger number than cores gains nothing here. */
+    /* The reference's number of worker processes. A number larger than the number of cores gains nothing here. */
     if (parse_int(value, 1, 1024, &n) < 0) {
         err_usage(e, "--num_extract_workers, --num_merge_workers: expected a number from 1 to 1024");
         return -1;

@@ -24,7 +24,10 @@ static struct sink *open_sink(struct ds2universal_job *j)
     return universal_pt_sink(&o);
 }
 
-/* An index is a second's work: nothing was copied, and part 0 did it. */
+/*
+ * Print the result. For a virtual index nothing is copied, and part 0 alone makes it within a second, so no rate is
+ * printed.
+ */
 static void tell(const struct convert_cli_job *c, const struct ds2universal_job *j, const struct convert_result *r)
 {
     if (j->form != FORM_VIRTUAL || j->cli.json || r->complete)
