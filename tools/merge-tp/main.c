@@ -1,5 +1,5 @@
 /*
- * merge-tp - join the tensor-parallel ranks of a checkpoint, once their copies agree
+ * merge-tp - join the tensor-parallel ranks of a checkpoint after checking that their copies agree
  */
 #include "libcommon/base/mem.h"
 #include "tools/merge-tp/merge.h"

@@ -1,5 +1,5 @@
 /*
- * merge.h - one merge of tensor-parallel ranks: what was asked for, and doing it
+ * merge.h - the parameters of one merge of tensor-parallel ranks, and its steps
  */
 #ifndef SHARDKIT_TOOLS_MERGE_H
 #define SHARDKIT_TOOLS_MERGE_H
@@ -13,27 +13,33 @@
 struct merge_job {
     struct cli cli;
     const char *in, *out;
-    int target_tp;                      /* 0: not given */
+    int target_tp;                      /* 0 if not given */
     bool check, repair, weights_only;
-    struct strbuf shape;                /* the options that shape the output, as text */
+    struct strbuf shape;                /* the options that affect the output, as text */
     struct replicas replicas;
-    struct repair repaired;             /* n 0: nothing had to be */
-    struct strbuf log;                  /* the repair's journal */
+    struct repair repaired;             /* n is 0 if no repair was needed */
+    struct strbuf log;                  /* text of OUT/repair.jsonl */
 };
 
-/* 0, or -1 after saying what is wrong. */
+/* Parse the command line. Returns 0, or -1 after printing the error. */
 int job_parse(struct merge_job *j, int argc, char **argv);
-/* Of ZeRO without pipeline: what an opened source and the options allow; then files of one tensor rank. -1 with *e. */
+/*
+ * For ZeRO without pipeline. merge_zero_check() checks that the opened source and the options can be merged;
+ * merge_zero() writes files of one tensor rank. Both return -1 with *e on error.
+ */
 int merge_zero_check(const struct merge_job *j, const struct source *s, struct err *e);
 int merge_zero(struct merge_job *j, struct source *s, struct err *e);
-/* Copies that disagree are settled as --replicas says, in all states together, or refused: -1 with *e. */
+/*
+ * Handle copies that disagree. merge_repair() makes them equal as --replicas asks, in all states together;
+ * merge_refuse_drift() always returns -1 with *e.
+ */
 int merge_repair(struct merge_job *j, struct source *s, struct err *e);
 int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct err *e);
-/* The one or the other, where there are any. */
+/* If there are copies that disagree, call merge_repair() or merge_refuse_drift(), according to --replicas. */
 int merge_settle(struct merge_job *j, struct source *s, struct err *e);
-/* Copies that were compared, and what was settled, for --json. */
+/* Return the comparison of the copies, and the number of repairs, for --json. */
 json_t *merge_json(const struct merge_job *j);
-/* How many parameters were repaired, and where it stands; of an OUT that is there. */
+/* Print how many parameters were repaired and where the repairs are listed. For an OUT that has been published. */
 void merge_tell_settled(const struct merge_job *j);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
 int job_run(struct merge_job *j);

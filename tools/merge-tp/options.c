@@ -1,5 +1,5 @@
 /*
- * options.c - what merge-tp can be asked
+ * options.c - the options of merge-tp
  */
 
 #include "libcommon/base/mem.h"
@@ -68,7 +68,7 @@ int job_parse(struct merge_job *j, int argc, char **argv)
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
-    /* What the output depends on beside IN: a resumed run must have been asked for the same. */
+    /* Everything besides IN that the output depends on. A run can be resumed only with the same values. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
                 j->cli.replicas);
     return check(j);

@@ -1,5 +1,5 @@
 /*
- * run.c - copies are compared, settled if asked for, then merged
+ * run.c - compare the copies, repair them if requested, then merge
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tools/common/convert_cli.h"
 #include "tools/merge-tp/merge.h"
 
-/* ---- what is printed ---- */
+/* ---- printing ---- */
 
 static void print_replicas(const struct merge_job *j, const struct source *s)
 {
@@ -41,7 +41,7 @@ static int print_plan(struct merge_job *j, struct ds_write *w, struct ds_target 
     json_t *more;
     int rc;
 
-    /* What was settled is told in a file of its own. */
+    /* The repairs are listed in an additional file, which the preview includes. */
     if (drifted && !stuck && merge_repair(j, w->src, e) < 0)
         return -1;
     t->repair_log = drifted && !stuck ? &j->log : NULL;
@@ -66,7 +66,7 @@ static int make_target(struct merge_job *j, struct source *s, struct report *not
     return *out ? 0 : -1;
 }
 
-/* Settle copies that disagree, where that was asked for, and write. */
+/* Repair copies that disagree, if --replicas allows it, and write the output. */
 static int settle_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
                             struct err *e)
 {
@@ -100,7 +100,10 @@ static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
     return rc;
 }
 
-/* Layouts whose tensors are whole, whichever ranks wrote them, and files of one tensor rank: nothing to merge. */
+/*
+ * Refuse layouts that have nothing to merge: those whose tensors are whole whichever ranks wrote them, and files of
+ * one tensor rank.
+ */
 static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
 {
     if (s->kind == LAYOUT_ZERO)
@@ -114,7 +117,7 @@ static int check_ranks(const struct merge_job *j, const struct source *s, struct
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* Compare; then stop there, or go on. */
+/* Compare the copies. Then stop (--check), or merge. */
 static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
 {
     struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };

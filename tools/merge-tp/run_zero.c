@@ -1,5 +1,5 @@
 /*
- * run_zero.c - tensor ranks of ZeRO without the pipeline engine (AutoTP) become one
+ * run_zero.c - merge the tensor ranks of ZeRO without the pipeline engine (AutoTP) into one
  */
 #include "tools/common/zero_write.h"
 #include "tools/merge-tp/merge.h"

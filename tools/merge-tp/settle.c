@@ -1,5 +1,5 @@
 /*
- * settle.c - copies that disagree: refused, or settled and told of
+ * settle.c - refuse copies that disagree, or repair and report them
  */
 #include <jansson.h>
 #include <stdlib.h>
@@ -21,8 +21,10 @@ json_t *merge_json(const struct merge_job *j)
                      repaired_json(j));
 }
 
-/* Values that were settled lie beside OUT until they are written; where that folder is still to be made, or
- * nothing is to be written, in /tmp. */
+/*
+ * Repaired values are spooled in a file next to OUT until they are written. If OUT's parent does not exist yet, or
+ * with --dry-run, the file is in /tmp.
+ */
 int merge_repair(struct merge_job *j, struct source *s, struct err *e)
 {
     char *dir = path_parent(j->out);
