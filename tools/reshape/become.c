@@ -1,5 +1,5 @@
 /*
- * become.c - forms that other tools write
+ * become.c - run the tool that writes the requested form
  */
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "libcommon/base/files.h"
 #include "tools/reshape/reshape.h"
 
-/* The tools lie in one folder. */
+/* Return the path of a tool in the folder of this program, where all tools are installed. Caller frees. */
 static char *beside_us(const char *tool)
 {
     char self[4096];

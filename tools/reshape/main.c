@@ -1,5 +1,5 @@
 /*
- * reshape - a training checkpoint for another number of GPUs
+ * reshape - convert a training checkpoint for another number of GPUs
  */
 #include "libcommon/base/mem.h"
 #include "tools/reshape/reshape.h"

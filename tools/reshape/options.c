@@ -1,5 +1,5 @@
 /*
- * options.c - what reshape can be asked
+ * options.c - the options of reshape
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tools/reshape/reshape.h"
 
 #define FIELD(f) OPTION_FIELD(struct reshape_job, f)
-enum { SHAPES = 1 };                    /* marks: the output depends on it */
+enum { SHAPES = 1 };                    /* mark of options that affect the output */
 
 static int take_balance(void *into, const char *value, struct err *e)
 {
@@ -106,7 +106,7 @@ static int usage(struct reshape_job *j, const char *what)
     return -1;
 }
 
-/* What the output depends on beside IN: a resumed run must have been asked for the same. */
+/* Record the options that affect the output. A run can be resumed only with the same values. */
 static void note_shape(void *ctx, const struct option_given *g)
 {
     struct reshape_job *j = ctx;

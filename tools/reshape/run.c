@@ -1,5 +1,5 @@
 /*
- * run.c - the target is worked out, shown, and written
+ * run.c - compute the target, then preview or write it
  */
 #include "libcommon/base/mem.h"
 #include "tools/common/convert_cli.h"
@@ -26,7 +26,7 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
     return rc;
 }
 
-/* What IN is goes on as it is, unless another form was asked for. */
+/* Select the conversion: to the form given by --to, else to the form of IN. */
 static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 {
     if (j->to == RESHAPE_TO_DCP || j->to == RESHAPE_TO_TORCHDIST ||
@@ -49,7 +49,8 @@ int job_run(struct reshape_job *j)
 {
     struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch,
                               .model = j->cli.model };
-    struct source_opts summary = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };    /* ZeRO: its model, too */
+    struct source_opts summary = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };    /* ZeRO also needs the
+                                                                                                tensors of the model */
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e), *like = NULL;

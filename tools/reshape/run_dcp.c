@@ -1,5 +1,6 @@
 /*
- * run_dcp.c - folders of torch.distributed.checkpoint, of whatever has tensors with names; Megatron-core's torch_dist
+ * run_dcp.c - write folders of torch.distributed.checkpoint and Megatron-core's torch_dist, from any source with
+ * named tensors
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +17,16 @@ static bool makes_torchdist(const struct reshape_job *j, const struct source *s)
     return j->to == RESHAPE_TO_TORCHDIST || (!j->to && s->kind == LAYOUT_TORCHDIST);
 }
 
-/* Is the result of IN's own form? */
+/* Returns true if the result has the same form as IN. */
 static bool is_same(const struct reshape_job *j, const struct source *s)
 {
     return s->kind == (makes_torchdist(j, s) ? LAYOUT_TORCHDIST : LAYOUT_DCP);
 }
 
-/* Anything but ranks; of such a folder itself all of its entries stay. */
+/*
+ * Returns true if an option asks for more than other ranks. If the result has the form of IN, all entries are kept,
+ * so --drop-optimizer is refused as well.
+ */
 static bool asks_too_much(const struct reshape_job *j, const struct source *s)
 {
     const struct ds_request *q = &j->target.q;
@@ -33,7 +37,7 @@ static bool asks_too_much(const struct reshape_job *j, const struct source *s)
            q->step >= 0 || j->like || j->cli.certificate;
 }
 
-/* Megatron-LM goes by the number in its pointer file. */
+/* Returns true if the folder's name is one that Megatron-LM derives from the number in its pointer file. */
 static bool has_number(const char *out)
 {
     char *base = path_base(out);
@@ -61,7 +65,7 @@ static int check(const struct reshape_job *j, const struct source *s, struct err
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* What a plan would write, entry by entry. */
+/* Print the entries that a plan would write, one per line. */
 static void print_entries(const struct dcp_target *t)
 {
     for (int i = 0; i < t->table.n; i++) {

@@ -1,5 +1,5 @@
 /*
- * run_names.c - a model folder of Transformers under the names that Megatron-core has for it
+ * run_names.c - give a model folder of Transformers the names that Megatron-core uses
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ bool reshape_makes_names(const struct reshape_job *j, const struct source *s)
 {
     if (j->to != RESHAPE_TO_TORCHDIST || s->kind != LAYOUT_HF)
         return false;
-    for (int i = 0; i < s->n_params; i++)       /* exported as it was named */
+    for (int i = 0; i < s->n_params; i++)       /* it was exported with Megatron-core's names */
         if (str_starts(s->param[i].name, "decoder.layers."))
             return false;
     return true;
@@ -48,7 +48,7 @@ static struct family *find_family(const struct reshape_job *j, const struct sour
     return f;
 }
 
-/* Ranks cut the vocabulary's rows, and Megatron pads them so that they can. */
+/* Check the rows of the vocabulary. The tensor ranks split them, and Megatron pads them so that they can be split. */
 static int check_rows(const struct reshape_job *j, const struct source *s, const struct hf_sizes *z,
                       struct report *notes, struct err *e)
 {
@@ -80,7 +80,7 @@ int reshape_names(struct reshape_job *j, struct source *s, struct report *notes,
     struct hf_sizes z;
     int rc = -1;
 
-    /* That OUT stands already is said before a spool file is filled, rather than after. */
+    /* Check that OUT may be written before a spool file is filled, not afterwards. */
     if (f && hf_sizes_read(config, j->config ? j->config : s->path, &z, e) == 0 &&
         check_rows(j, s, &z, notes, e) == 0 &&
         (j->cli.dry_run || j->cli.resume || staging_check_out(j->out, j->cli.force, e) == 0) &&

@@ -1,13 +1,13 @@
 /*
- * run_zero.c - checkpoints of ZeRO without the pipeline engine: another number of ranks, another stage, another
- * layout's
+ * run_zero.c - checkpoints of ZeRO without the pipeline engine: change the number of ranks or the stage, or convert
+ * from another layout
  */
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/zero/zero_fresh.h"
 #include "tools/common/zero_write.h"
 #include "tools/reshape/reshape.h"
 
-/* Options that say something of tensor or pipeline ranks, or of what only their files hold. */
+/* Returns true if an option concerns tensor or pipeline ranks, or data that only their files hold. */
 static bool asks_too_much(const struct reshape_job *j)
 {
     const struct ds_request *q = &j->target.q;
@@ -17,7 +17,10 @@ static bool asks_too_much(const struct reshape_job *j)
            j->cli.certificate || j->mesh.rows;
 }
 
-/* --like is for files that are made of another layout: those of ZeRO have all it would say. */
+/*
+ * Check --like, which is only for files made from another layout: files of ZeRO already contain everything that it
+ * provides.
+ */
 static int check_like(const struct reshape_job *j, const struct source *s, struct err *e)
 {
     const struct source *like = j->target.q.like;
