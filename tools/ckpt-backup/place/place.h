@@ -10,7 +10,8 @@
  *     PLACE/NAME.part                     an unfinished copy
  *
  * A backup appears under its name only after its bytes were read back and its receipt is written. Each kind of place
- * fills a struct place_ops; callers use the functions at the end. Threads: use from one thread.
+ * fills a struct place_ops; callers use the functions at the end.
+ * Threads: use from one thread.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_PLACE_H
 #define SHARDKIT_CKPT_BACKUP_PLACE_H
@@ -76,7 +77,7 @@ MUST_CHECK int place_check_made(const char *path, struct err *e);
 void place_close(struct place *p);              /* releases the lock; accepts NULL */
 /*
  * Lock the place against other processes until place_close(), and finish removals that a killed run had begun.
- * Required before put, note and remove. Returns -1 with ERR_SYS if another process holds the lock.
+ * Required before put, note and remove. Returns -1 with ERR_DATA if another process holds the lock.
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
 /*
