@@ -35,7 +35,8 @@ while read -r model drift param state where; do
     check "$drift: no OUT" [ "$(echo "$W"/out*)" = "$W/out*" ]
     case $drift in
     *@last*) ;;                         # reshape needs the first stage's copies only to agree on their own
-    *) check_exit "$drift: no reshape" 1 "$param: $count of" reshape -q "$W/in" "$W/out" ;;
+    *) check_exit "$drift: no reshape" 1 "$param" reshape -q "$W/in" "$W/out"
+       check_exit "$drift: no reshape, how many" 1 " $count of" reshape -q "$W/in" "$W/out" ;;
     esac
     check "$drift: repair" merge-tp -q --repair --replicas majority --certificate "$W/proof" -f "$W/in" "$W/fixed"
     check_exit "$drift: one line of the journal" 0 "\"parameter\":\"$param\"" sed -n 2p "$W/fixed/repair.jsonl"
