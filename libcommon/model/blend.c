@@ -1,5 +1,5 @@
 /*
- * blend.c - whose turn it is: the dataset that lags furthest behind its weight
+ * blend.c - choose the dataset that is furthest behind its weight
  */
 #include "libcommon/model/blend.h"
 
@@ -11,7 +11,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* weight * k - taken must round after the product: a fused multiply-add decides ties differently. */
+/*
+ * The product in weight * k - taken must be rounded before the subtraction: a fused multiply-add would decide ties
+ * differently.
+ */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #else
@@ -24,10 +27,10 @@ struct blend {
     int n;
     int64_t samples;
     uint8_t *set;                       /* [samples] */
-    int64_t *before;                    /* [blocks][n]: samples of each dataset before the block */
+    int64_t *before;                    /* [blocks][n]: number of samples of each dataset before the block */
 };
 
-/* numpy's order of additions: pairwise in eight lanes. The last bit of a weight depends on it. */
+/* Sum in numpy's order of additions: pairwise in eight lanes. The last bit of a weight depends on it. */
 static double numpy_sum(const double *a, int n)
 {
     double r[8], sum;
@@ -62,7 +65,7 @@ static double plain_sum(const double *a, int n)
     return sum;
 }
 
-/* Normalised twice, by the two sums that the reference takes in two places. */
+/* Normalise the weights twice, with the two different sums that the reference uses in two places. */
 static void normalise(const double *weight, int n, double *w)
 {
     double sum = plain_sum(weight, n);
@@ -94,7 +97,7 @@ static void choose(struct blend *b, const double *w)
         for (int i = 1; i < b->n; i++) {
             double lag = w[i] * x - (double)taken[i];
 
-            if (lag > most) {           /* ties go to the first */
+            if (lag > most) {           /* on ties, the first dataset is chosen */
                 most = lag;
                 best = i;
             }

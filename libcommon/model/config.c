@@ -1,5 +1,5 @@
 /*
- * config.c - dimensions out of a checkpoint's arguments
+ * config.c - read dimensions from a checkpoint's arguments
  */
 #include "libcommon/model/config.h"
 
@@ -8,10 +8,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* No model dimension comes near it; larger numbers are a damaged file's. */
+/* No dimension of a model comes near this; larger numbers come from damaged files. */
 #define DIM_MAX ((int64_t)1 << 40)
 
-/* A positive dimension from the arguments; anything else (None, absent, absurd) is 0. */
+/* Returns a positive dimension from the arguments, or 0 for anything else (None, missing, implausible). */
 static int64_t dim_of(const struct pk *args, const char *key)
 {
     int64_t v;
@@ -33,7 +33,7 @@ const char *config_position_name(int64_t value)
     return value >= 1 && value <= 3 ? by_value[value - 1] : NULL;
 }
 
-/* Some forks keep a string. */
+/* Read the position embedding. Some forks store a string. */
 static void position_of(struct model_config *c, const struct pk *args)
 {
     const struct pk *v = pk_get(args, "position_embedding_type");
@@ -50,7 +50,10 @@ static void position_of(struct model_config *c, const struct pk *args)
     snprintf(c->position, sizeof c->position, "%s", name ? name : "");
 }
 
-/* GPT-NeoX names the activation: geglu, reglu, swiglu, bilinear, glu; or has a flag of the first. */
+/*
+ * Returns true for gated activations. GPT-NeoX stores the name of the activation (geglu, reglu, swiglu, bilinear,
+ * glu), or a flag for geglu.
+ */
 static bool is_gated(const struct pk *args)
 {
     const char *a = pk_as_str(pk_get(args, "activation"));
@@ -76,7 +79,7 @@ void model_config_from_args(struct model_config *c, const struct pk *args)
     position_of(c, args);
 }
 
-/* *sum += a * b; false on overflow. */
+/* Add a * b to *sum. Returns false on overflow. */
 static bool add_product(int64_t *sum, int64_t a, int64_t b)
 {
     int64_t v;

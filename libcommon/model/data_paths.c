@@ -1,5 +1,5 @@
 /*
- * data_paths.c - weights, paths and splits out of options and files
+ * data_paths.c - parse weights, paths and splits from options and files
  */
 #include "libcommon/model/data_paths.h"
 
@@ -13,7 +13,7 @@
 enum { MAX_FILE = 16 << 20 };
 static const char blanks[] = " \t\r\n\v\f";
 
-/* A finite number that begins at p; *end is set behind it. */
+/* Parse a finite number that begins at p; *end is set to the first character after it. */
 static int number(const char *p, double *out, const char **end)
 {
     char *stop;
@@ -50,7 +50,7 @@ int data_parse_split(const char *text, double share[3], struct err *e)
     for (;;) {
         if (number(p, &v, &p) < 0 || v < 0)
             goto bad;
-        if (n < 3)                      /* more than three are cut off, as the reference does */
+        if (n < 3)                      /* more than three are ignored, as in the reference */
             share[n++] = v;
         p += strspn(p, blanks);
         if (!*p)
@@ -106,7 +106,7 @@ static int bad_entry(const char *entry, size_t len, struct err *e)
     return -1;
 }
 
-/* One "W START:END PREFIX" of len bytes. */
+/* Parse one "W START:END PREFIX" of len bytes. */
 static int add_entry(struct data_group *group, const char *entry, size_t len, struct err *e)
 {
     char *copy = xmalloc(len + 1), *word[4], *save = NULL;
@@ -146,7 +146,7 @@ int data_add_group(struct data_groups *g, const char *text, struct err *e)
     len = (size_t)(colon - name);
     while (strchr(blanks, name[len - 1]))
         len--;
-    if (memchr(name, '/', len)) {       /* it becomes part of a file's name */
+    if (memchr(name, '/', len)) {       /* it becomes part of a file name */
         err_usage(e, "weighted split paths: the name '%.*s' has a '/'", (int)len, name);
         return -1;
     }
@@ -210,7 +210,7 @@ void data_part_range(const struct data_part *p, int64_t n, int64_t *first, int64
     int64_t bound[4] = {0}, surplus;
 
     if (p->split < 0) {
-        *first = (int64_t)rint(p->start * (double)n);   /* Python's round: halves go to even */
+        *first = (int64_t)rint(p->start * (double)n);   /* as Python's round: halves are rounded to even */
         *end = (int64_t)rint(p->end * (double)n);
         return;
     }

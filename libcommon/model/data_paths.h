@@ -1,8 +1,8 @@
 /*
- * data_paths.h - which documents of which files are trained on: what the data options say
+ * data_paths.h - parse the data options: which documents of which files are used for training
  *
- * The reference has two ways to say it, and both end as groups here: a group is a dataset
- * with a name, made of parts of files mixed by weight.
+ * The reference has two kinds of options, and both are converted to groups here. A group is a dataset with a name
+ * that consists of parts of files, mixed by weight.
  *   --data-path [W] PREFIX ... with --split 949,50,1    groups "train", "valid", "test"
  *   --train-weighted-split-paths "NAME: W START:END PREFIX, ..." (valid and test: several)
  */
@@ -14,11 +14,11 @@
 #include "libcommon/base/err.h"
 
 struct data_part {
-    char *prefix;                       /* of .bin and .idx */
+    char *prefix;                       /* prefix of the .bin and .idx files */
     double weight;
-    int split;                          /* 0, 1, 2: that share of split[]; -1: start .. end */
-    double share[3];                    /* of --split, adding up to 1 */
-    double start, end;                  /* of the documents, 0 <= start < end <= 1 */
+    int split;                          /* 0, 1, 2: use share[split] of the documents; -1: use start .. end */
+    double share[3];                    /* from --split; the sum is 1 */
+    double start, end;                  /* fractions of the documents, 0 <= start < end <= 1 */
 };
 
 struct data_group {
@@ -32,18 +32,18 @@ struct data_groups {
     struct data_group *group;
 };
 
-/* --split: "949,50,1", "90/5/5" or one number, as shares. ERR_USAGE when it cannot be understood. */
+/* Parse --split: "949,50,1", "90/5/5" or one number, into shares. ERR_USAGE if it is invalid. */
 MUST_CHECK int data_parse_split(const char *text, double share[3], struct err *e);
-/* Group 0, 1, 2 = train, valid, test of --data-path's n words. Adds one group. */
+/* Add one group for the n words of --data-path; split 0, 1, 2 = train, valid, test. */
 MUST_CHECK int data_add_paths(struct data_groups *g, int n, char *const *words, const double share[3], int split,
                               struct err *e);
-/* One word of a --*-weighted-split-paths option. Adds one group. */
+/* Add one group for one word of a --*-weighted-split-paths option. */
 MUST_CHECK int data_add_group(struct data_groups *g, const char *text, struct err *e);
-/* A --*-weighted-split-paths-path file: one line of groups in quotes. */
+/* Add the groups of a --*-weighted-split-paths-path file, which has one line of groups in quotes. */
 MUST_CHECK int data_add_group_file(struct data_groups *g, const char *path, struct err *e);
 void data_groups_free(struct data_groups *g);
 
-/* The documents [*first, *end) of `n` that a part means; none when *first >= *end. */
+/* Compute the documents [*first, *end) of `n` that a part selects; none if *first >= *end. */
 void data_part_range(const struct data_part *p, int64_t n, int64_t *first, int64_t *end);
 
 #endif

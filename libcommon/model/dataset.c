@@ -1,5 +1,5 @@
 /*
- * dataset.c - from a sample's number to its tokens, through blend and indices
+ * dataset.c - get the tokens of a sample by its number, through blend and indices
  */
 #include "libcommon/model/dataset.h"
 
@@ -20,7 +20,7 @@ struct dataset {
     char *name;
     int n;
     struct dataset_part *part;
-    struct blend *blend;                /* NULL with one part */
+    struct blend *blend;                /* NULL if there is only one part */
     int64_t samples;
 };
 
@@ -33,7 +33,7 @@ static double *weights(const struct data_group *g)
     return w;
 }
 
-/* Open every part's data and count those that have documents. */
+/* Open every part's data and count the parts that have documents. */
 static int open_data(struct dataset *d, const struct data_group *g, int *n_filled, struct err *e)
 {
     *n_filled = 0;
@@ -92,7 +92,7 @@ int dataset_open(const struct data_group *g, const struct dataset_opts *o, struc
     d->n = g->n;
     d->part = xcalloc((size_t)g->n, sizeof *d->part);
     rc = open_data(d, g, &n_filled, e);
-    /* --split may leave a set out; a range that was asked for by name and is empty is a mistake. */
+    /* --split may leave a set empty, but an explicit range that is empty is a mistake. */
     if (rc == 0 && (n_filled > 0 || g->part[0].split < 0)) {
         rc = open_index(d, g, o, e);
         if (rc == 0) {
@@ -137,15 +137,15 @@ static int astray(const struct npy *a, int64_t i, struct err *e)
     return -1;
 }
 
-/* Sample k of a part. */
+/* A request for sample k of a part. */
 struct dataset_reading {
     const struct dataset_part *part;
     int64_t k, *tokens;
 };
 
 /*
- * The files were made by whoever ran first, so every step is checked as it is taken: a scan
- * of all of it at each start would cost more than training ever reads. For mapped_use().
+ * Read a sample. The index files were written by any program that ran first, so every step is checked here: checking
+ * all entries at each start would cost more than training ever reads. Called by mapped_use().
  */
 static int part_read(void *arg, struct err *e)
 {
@@ -183,7 +183,7 @@ static int part_read(void *arg, struct err *e)
     return 0;
 }
 
-/* What a file that shrank meanwhile gave was zeros in part. */
+/* Read a sample, and fail if a file was truncated in the meantime: reading it gave zeros in part. */
 static int part_get(const struct dataset_part *p, int64_t k, int64_t *tokens, struct err *e)
 {
     const struct gpt_index *x = &p->index;
@@ -206,7 +206,7 @@ int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err 
     assert(k >= 0 && k < d->samples);
     if (d->blend)
         blend_get(d->blend, k, &i, &k);
-    /* A blend's very last samples may ask a part for more than it has; n_samples stays clear of them. */
+    /* The last samples of a blend may exceed the samples of a part; the first n_samples do not. */
     if (k >= d->part[i].index.samples) {
         err_usage(e, "%s: sample %lld of %s asked for, it has %lld", d->name, (long long)k,
                   mmidx_prefix(d->part[i].data), (long long)d->part[i].index.samples);

@@ -1,5 +1,5 @@
 /*
- * family.c - a file of rules is read, line by line, and names are looked up in it
+ * family.c - parse a file of rules line by line, and look up names
  */
 #include "libcommon/model/family.h"
 
@@ -12,7 +12,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/model/family_builtin.h"
 
-/* A family has some dozens of rules with names of some dozens of characters. */
+/* A family has some dozens of rules, with names of some dozens of characters. */
 enum { FAMILY_MAX = 256, FILE_MAX_BYTES = 1 << 20, NAME_MAX_CHARS = 200, MODELS_MAX = 32 };
 
 struct family {
@@ -26,7 +26,7 @@ struct family {
 
 /* ---- names ---- */
 
-/* How many digits `s` begins with, as a number that an int holds; 0: none. */
+/* Returns the number of digits at the beginning of `s` if they form a number that fits into an int; else 0. */
 static size_t digits(const char *s)
 {
     size_t n = strspn(s, "0123456789");
@@ -34,7 +34,7 @@ static size_t digits(const char *s)
     return n < 10 ? n : 0;
 }
 
-/* Does the name fit the pattern? *layer: its number, -1: the pattern has none. */
+/* Returns true if the name matches the pattern. *layer receives its number, -1 if the pattern has none. */
 static bool fits(const char *pattern, const char *name, int *layer)
 {
     size_t before = strcspn(pattern, "*");
@@ -52,7 +52,10 @@ static bool fits(const char *pattern, const char *name, int *layer)
     return true;
 }
 
-/* "decoder.layers.*.mlp.x" as "decoder.layers.mlp.x". A number that leads the name cannot be left out. */
+/*
+ * Returns true if the name matches the pattern without its number: "decoder.layers.mlp.x" for
+ * "decoder.layers.*.mlp.x". A number at the beginning of the name cannot be omitted.
+ */
 static bool fits_stacked(const char *pattern, const char *name)
 {
     const char *star = strchr(pattern, '*');
@@ -62,7 +65,7 @@ static bool fits_stacked(const char *pattern, const char *name)
            strcmp(star + 2, name + before) == 0;
 }
 
-/* Is there a name that fits both? */
+/* Returns true if a name exists that matches both patterns. */
 static bool share_a_name(const char *a, const char *b)
 {
     int layer;
@@ -132,12 +135,13 @@ const char *family_layer_name(struct arena *a, const char *pattern, int layer)
     return arena_fmt(a, "%.*s%d%s", (int)(star - pattern), pattern, layer, star + 1);
 }
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
 struct family_reading {
     struct family *r;
     const char *at, *end;               /* the rest of the text */
-    int line, first;                    /* of the text; where the words at hand begin */
+    /* line: current line of the text; first: line on which the current words begin */
+    int line, first;
     struct err *e;
 };
 
@@ -156,8 +160,8 @@ static int refuse(const struct family_reading *x, int line, const char *fmt, ...
 }
 
 /*
- * The words of the next line that has some, and of lines behind it that begin with a blank; '#' begins a comment.
- * How many, 0: the end, -1: too many or too long.
+ * Get the words of the next line that has any, and of continuation lines, which begin with a blank. '#' begins a
+ * comment. Returns their number, 0 at the end, or -1 if there are too many words or one is too long.
  */
 enum { WORDS = 2 + FAMILY_SPELLINGS };
 
@@ -194,7 +198,7 @@ static int take_words(struct family_reading *x, const char **word)
     return n;
 }
 
-/* A name with at most one number, which is all of a component. */
+/* Check that a pattern is a name with at most one number, which must be a whole component. */
 static int check_pattern(const struct family_reading *x, int line, const char *p)
 {
     const char *star = strchr(p, '*');
@@ -212,7 +216,7 @@ static int check_pattern(const struct family_reading *x, int line, const char *p
     return 0;
 }
 
-/* "a.{b,c}.d" as "a.b.d" and "a.c.d". */
+/* Expand "a.{b,c}.d" to "a.b.d" and "a.c.d". */
 static int take_parts(struct family_reading *x, struct family_rule *r, const char *p)
 {
     size_t before = strcspn(p, "{");
@@ -237,7 +241,7 @@ static int take_parts(struct family_reading *x, struct family_rule *r, const cha
     return 0;
 }
 
-/* "concat_0,qkv,turned" */
+/* Parse a merge rule and its flags, such as "concat_0,qkv,turned". */
 static int take_merge(struct family_reading *x, struct family_rule *r, const char *word)
 {
     char text[NAME_MAX_CHARS + 1], *rest = text, *w;
@@ -258,7 +262,7 @@ static int take_merge(struct family_reading *x, struct family_rule *r, const cha
     return 0;
 }
 
-/* Do the words of a rule go together? */
+/* Check that the words of a rule are consistent. */
 static int check_rule(const struct family_reading *x, const struct family_rule *r)
 {
     bool numbered = is_numbered(r);
@@ -279,7 +283,7 @@ static int check_rule(const struct family_reading *x, const struct family_rule *
     return 0;
 }
 
-/* The earlier rule that has a name of this one. */
+/* Refuse a rule that shares a name with an earlier rule. */
 static int check_twice(const struct family_reading *x, const struct family_rule *r)
 {
     for (const struct family_rule *o = x->r->rule; o < r; o++) {
@@ -368,7 +372,7 @@ void family_free(struct family *r)
     free(r);
 }
 
-/* ---- which rules ---- */
+/* ---- choosing rules ---- */
 
 static struct family *open_builtin(int i, struct err *e)
 {

@@ -1,11 +1,11 @@
 /*
- * family_builtin.h - the files of rules/ as they are; the Makefile makes the table
+ * family_builtin.h - the unchanged contents of the files of rules/; the Makefile generates the table
  */
 #ifndef SHARDKIT_MODEL_FAMILY_BUILTIN_H
 #define SHARDKIT_MODEL_FAMILY_BUILTIN_H
 
 struct family_builtin {
-    const char *name, *text;            /* "llama"; the last one's is NULL */
+    const char *name, *text;            /* such as "llama"; NULL in the last element */
 };
 extern const struct family_builtin family_builtin_file[];
 

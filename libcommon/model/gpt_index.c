@@ -1,5 +1,5 @@
 /*
- * gpt_index.c - the three indices are built or read from the reference's cache files, to the byte
+ * gpt_index.c - build the three indices, or read the reference's cache files, with identical bytes
  */
 #include "libcommon/model/gpt_index.h"
 
@@ -41,7 +41,7 @@ struct sum {
     int64_t tokens;
 };
 
-/* For mapped_use(). */
+/* Called by mapped_use(). */
 static int sum_tokens(void *arg, struct err *e)
 {
     struct sum *s = arg;
@@ -67,7 +67,7 @@ static int check_spec(const struct mmidx *data, const struct gpt_index_spec *spe
     return 0;
 }
 
-/* Smallest E >= 1 with (E T - 1) / s >= ns, that is E T >= ns s + 1. */
+/* Compute the smallest E >= 1 with (E T - 1) / s >= ns, that is E T >= ns s + 1. */
 static int count_epochs(const struct mmidx *data, const struct gpt_index_spec *spec, struct gpt_index_plan *plan,
                         struct err *e)
 {
@@ -113,9 +113,9 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     last = spec->n_samples - plan->samples_before_last;
     per_epoch = (plan->tokens - 1) / spec->s;
     /*
-     * The reference stops here too. Epochs need not end where samples do: all of them together
-     * may hold one more than the whole ones and the last. Then last is per_epoch + 1, and one
-     * sample less ends with per_epoch, one more begins another epoch.
+     * The reference stops here, too. Epochs need not end at the end of a sample: all epochs together may hold one
+     * sample more than the previous ones and the last one counted separately. Then `last` is per_epoch + 1; with one
+     * sample less it would be per_epoch, and with one more another epoch would begin.
      */
     if (last > per_epoch) {
         err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
@@ -140,7 +140,10 @@ static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_
 
 /* ---- building ---- */
 
-/* Sizes follow from the plan; one that the machine has not is an error, not a crash. */
+/*
+ * Allocate memory. The size follows from the plan; if the machine does not have that much memory, this is an error
+ * and not a crash.
+ */
 static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct err *e)
 {
     uint64_t bytes;
@@ -154,13 +157,13 @@ static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct 
     return p;
 }
 
-/* The array is u32 until that could not count the samples any more. */
+/* Returns the type of shuffle_idx: u32, unless the number of samples does not fit. */
 static enum npy_type shuffle_type(const struct gpt_index_plan *plan)
 {
     return plan->samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
 }
 
-/* What fixes the three indices: a build is resumed for the same only. */
+/* The values that determine the three indices. A build is resumed only if they are the same. */
 struct build_of {
     char magic[8];
     int64_t first_doc, end_doc, n_samples, s, tokens, epochs, samples, before_last, data_docs;
@@ -169,14 +172,14 @@ struct build_of {
 };
 
 /*
- * Where a build stands. Arrays are made one after the other by one generator; each is written as soon as it is done.
- * With the array so far this is what is kept of a build that takes long: SHUFFLE-FILE.building, raw, for a later build
- * on the same kind of machine.
+ * The state of a build. The arrays are made one after the other with one generator; each is written when it is
+ * complete. For a long build, this struct and the current array are stored in SHUFFLE-FILE.building, as raw memory,
+ * for a later build on the same kind of machine.
  */
 struct build_at {
     struct build_of of;
-    uint32_t crc, kind;         /* of what follows, the array included; DOC, SAMPLE or SHUFFLE */
-    int64_t done;               /* entries of doc_idx and shuffle_idx that have their place; rows of sample_idx */
+    uint32_t crc, kind;         /* crc: checksum of the following members and the array; kind: DOC, SAMPLE or SHUFFLE */
+    int64_t done;               /* number of final entries of doc_idx and shuffle_idx, or rows of sample_idx */
     int64_t pos, offset;        /* where the next sample starts */
     struct mt19937 rng;
 };
@@ -186,11 +189,12 @@ struct building {
     const struct gpt_index_spec *spec;
     const struct gpt_index_plan *plan;
     char *const *path;          /* [N_KINDS] */
-    struct gpt_index_progress *progress;        /* NULL: nobody watches */
+    struct gpt_index_progress *progress;        /* NULL: no other thread needs it */
     struct build_at at;
-    void *array;                /* of at.kind */
-    const int32_t *doc;         /* while samples are cut */
-    double kept_s, keep_took_s;         /* by clock_s() */
+    void *array;                /* the array for at.kind */
+    const int32_t *doc;         /* doc_idx, while sample_idx is made */
+    /* by clock_s(): the time of the last partial result, and how long storing it took */
+    double kept_s, keep_took_s;
 };
 
 static int64_t entries(const struct building *b, uint32_t kind)
@@ -209,7 +213,7 @@ static char *record_path(const struct building *b)
     return str_fmt("%s.building", b->path[SHUFFLE]);
 }
 
-/* Rows that are not cut yet are not kept. */
+/* Returns the number of bytes of the array to store. Rows that are not computed yet are not stored. */
 static size_t kept_bytes(const struct building *b)
 {
     return (size_t)(b->at.kind == SAMPLE ? b->at.done : entries(b, b->at.kind)) * entry_size(b, b->at.kind);
@@ -223,7 +227,7 @@ static uint32_t record_crc(const struct build_at *at, const void *array, size_t 
     return crc_bytes(crc, array, n);
 }
 
-/* What a later build finds. That it cannot be written is no error: the index is what counts. */
+/* Store the partial result. If it cannot be written, that is not an error, because only the index matters. */
 static void keep(struct building *b)
 {
     char *path = record_path(b);
@@ -235,9 +239,9 @@ static void keep(struct building *b)
     free(path);
 }
 
-enum { STOP_KEEPS = 32 << 20 };         /* bytes */
+enum { STOP_KEEPS = 32 << 20 };         /* in bytes */
 
-/* Between two pieces of work: some milliseconds. */
+/* Called between two pieces of work, every few milliseconds. */
 static int tick(struct building *b, struct err *e)
 {
     struct gpt_index_progress *p = b->progress;
@@ -248,14 +252,14 @@ static int tick(struct building *b, struct err *e)
     atomic_store(&p->done, (b->at.kind > DOC ? entries(b, DOC) : 0) + (b->at.kind > SAMPLE ? entries(b, SAMPLE) : 0) +
                            b->at.done);
     if (atomic_load(&p->stop)) {
-        /* What takes longer to write has been kept now and then: who stops a run waits for nothing. */
+        /* A larger result is not stored now, so that a stop is not delayed; it has been stored from time to time. */
         if (kept_bytes(b) < STOP_KEEPS)
             keep(b);
         err_stop(e);
         return -1;
     }
     now = clock_s();
-    /* Keeping takes a tenth of the time at most. */
+    /* Storing takes at most a tenth of the time. */
     if (p->keep_s > 0 && (now - b->kept_s < p->keep_s || now - b->kept_s < 10 * b->keep_took_s))
         return 0;
     keep(b);
@@ -267,7 +271,7 @@ static int tick(struct building *b, struct err *e)
 enum { PIECE = 1 << 16, PIECE_DOCS = 1 << 12 };
 
 /*
- * Shuffle the first `first` entries of n and then the others, each apart, as numpy does; goes on behind b->at.done,
+ * Shuffle the first `first` entries of n and then the others separately, as numpy does. Continues at b->at.done,
  * which counts entries from the end of each part.
  */
 static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
@@ -290,7 +294,7 @@ static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
     return 0;
 }
 
-/* Documents of the range `epochs` times over, shuffled. */
+/* Make doc_idx: the documents of the range, `epochs` times, shuffled. */
 static int make_doc_idx(struct building *b, struct err *e)
 {
     const int64_t n = entries(b, DOC), per_epoch = range_docs(b->spec);
@@ -303,7 +307,10 @@ static int make_doc_idx(struct building *b, struct err *e)
     return shuffle(b, b->plan->separate ? n - per_epoch : n, n, e);
 }
 
-/* Rows (position in doc_idx, token in that document) where each sample starts. For mapped_use(). */
+/*
+ * Make sample_idx: rows (position in doc_idx, token in that document) at which each sample starts. Called by
+ * mapped_use().
+ */
 static int make_sample_idx(void *arg, struct err *e)
 {
     struct building *b = arg;
@@ -318,7 +325,7 @@ static int make_sample_idx(void *arg, struct err *e)
             int64_t left = mmidx_len(b->data, b->doc[pos]) - offset;
 
             remaining -= left;
-            if (remaining <= 0) {       /* on the sample's last token, the next one's first */
+            if (remaining <= 0) {       /* at the sample's last token, which is the next one's first */
                 offset += remaining + left - 1;
                 break;
             }
@@ -356,7 +363,7 @@ struct docs_copy {
     int32_t *to;
 };
 
-/* doc_idx as it was written, in memory. For mapped_use(). */
+/* Copy the written doc_idx to memory. Called by mapped_use(). */
 static int copy_docs(void *arg, struct err *e)
 {
     const struct docs_copy *c = arg;
@@ -393,7 +400,7 @@ static bool is_written(const struct building *b, int kind)
     return yes;
 }
 
-/* Take up what a build that was stopped has kept, if it was of the same indices; else begin at the first. */
+/* Continue a stopped build if it was for the same indices; otherwise begin with the first index. */
 static int take_up(struct building *b, struct err *e)
 {
     const struct build_of of = b->at.of;
@@ -427,7 +434,7 @@ static int take_up(struct building *b, struct err *e)
     return rc;
 }
 
-/* One index, written as soon as it is done. */
+/* Make one index and write it. */
 static int make(struct building *b, struct err *e)
 {
     const uint32_t kind = b->at.kind;
@@ -452,7 +459,7 @@ static int make(struct building *b, struct err *e)
     return rc;
 }
 
-/* One generator feeds both shuffles, in this order. */
+/* Build all indices. One generator is used for both shuffles, in this order. */
 static int build(const struct mmidx *data, const struct gpt_index_spec *spec, const struct gpt_index_plan *plan,
                  char *const path[N_KINDS], struct gpt_index_progress *progress, struct err *e)
 {
@@ -489,8 +496,8 @@ static int build(const struct mmidx *data, const struct gpt_index_spec *spec, co
 /* ---- opening ---- */
 
 /*
- * Another range of the same size shows in the documents themselves; they are shuffled, so
- * the first million tell. For mapped_use().
+ * Check that the documents are in the range: files for another range of the same size differ only in the documents
+ * themselves. They are shuffled, so checking the first million is sufficient. Called by mapped_use().
  */
 struct index_check {
     const struct npy *a;
@@ -528,7 +535,7 @@ static int open_all(const struct gpt_index_spec *spec, const struct gpt_index_pl
     return mapped_use(check_docs, &(struct index_check){ &x->doc, spec }, e);
 }
 
-/* Beside the data nothing can be written: say what else can be done. */
+/* Add a suggestion to the error if the folder of the data is not writable. */
 static void suggest_folder(struct err *e)
 {
     size_t n = strlen(e->msg);

@@ -1,4 +1,6 @@
-/* loss_scale.c - the scale's moves, and its object in checkpoints */
+/*
+ * loss_scale.c - updates of the scale, and its object in checkpoints
+ */
 #include "libcommon/model/loss_scale.h"
 
 #include <math.h>
@@ -41,7 +43,7 @@ enum loss_scale_event loss_scale_update(struct loss_scale *s, bool overflow)
 
 /* ---- in checkpoints ---- */
 
-/* A key that older versions do not write keeps what *v is. */
+/* Read a flag. If the key is missing, as in older versions, *v is unchanged. */
 static void read_flag(const struct pk *d, const char *key, bool *v)
 {
     int64_t i;
@@ -77,7 +79,7 @@ bool loss_scale_read(struct loss_scale *s, const struct pk *scaler)
     return true;
 }
 
-/* As JSON and Python's source say it: a whole minimum is an int. */
+/* Returns an int for a whole number, as JSON and Python's source do for the minimum. */
 static struct pk *whole_or_float(struct arena *a, double v)
 {
     return v == floor(v) && v < 1e15 ? pk_int(a, (int64_t)v) : pk_float(a, v);
@@ -87,7 +89,7 @@ struct pk *loss_scale_write(struct arena *a, const struct loss_scale *s)
 {
     struct pk *d = pk_dict(a);
 
-    /* In the order in which the class's constructor sets them. */
+    /* In the order in which the constructor of the class sets them. */
     pk_set_str(a, d, "cur_scale", pk_float(a, s->scale));
     pk_set_str(a, d, "dynamic", pk_bool(a, s->dynamic));
     if (!s->dynamic)

@@ -1,5 +1,5 @@
 /*
- * merge_parts.c - the lists of fused parameters are read into a table, sorted by name
+ * merge_parts.c - read the lists of fused parameters into a table, sorted by name
  */
 #include "libcommon/model/merge_parts.h"
 
@@ -9,12 +9,13 @@
 
 #include "libcommon/base/mem.h"
 
-enum { ENTRIES_MAX = 1 << 14, PARTS_MAX = 64 };       /* real ones: two or three a layer; of three parts */
+/* real lists have two or three entries per layer, each with three parts */
+enum { ENTRIES_MAX = 1 << 14, PARTS_MAX = 64 };
 static const int64_t ROWS_MAX = (int64_t)1 << 40;
 
 struct merge_parts_list {
     int n, cap;
-    struct merge_parts *entry;          /* by name */
+    struct merge_parts *entry;          /* sorted by name */
 };
 
 char *merge_parts_name(const char *text)
@@ -49,7 +50,7 @@ static int refuse(const char *pattern, const char *why, const char *file, struct
     return -1;
 }
 
-/* One pattern of an entry that is cut by rows. */
+/* Parse one pattern of an entry that is divided by rows. */
 static int take_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern, const char *file,
                         struct report *r)
 {

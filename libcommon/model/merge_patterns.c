@@ -1,8 +1,8 @@
 /*
- * merge_patterns.c - merge rules out of a checkpoint's own lists of regular expressions
+ * merge_patterns.c - merge rules from a checkpoint's own lists of regular expressions
  *
- * The few constructs that such lists use are matched here, anything else is refused by name
- * because a pattern misread is a tensor merged wrongly.
+ * The few constructs that such lists use are implemented here. All others are refused by name, because a
+ * misinterpreted pattern would merge a tensor incorrectly.
  */
 #include "libcommon/model/merge_patterns.h"
 
@@ -13,8 +13,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Real lists have a dozen patterns of fewer than 60 tokens, or a whole name for every parameter (AutoTP); a hostile one
- * must not cost minutes.
+ * Real lists have a dozen patterns of fewer than 60 tokens, or a whole name for every parameter (AutoTP). The limits
+ * prevent a malicious list from taking minutes.
  */
 enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
 
@@ -27,8 +27,9 @@ struct token {
 
 struct pattern {
     const char *text;           /* belongs to the info's tree */
-    char *name;                 /* "^...$" without any wildcard is this name; NULL: of another kind */
-    bool to_end;                /* ends in '$' */
+    /* the only name that "^...$" without wildcards matches; NULL: another kind of pattern */
+    char *name;
+    bool to_end;                /* the pattern ends in '$' */
     int n;
     struct token *tok;
 };
@@ -49,10 +50,13 @@ static const char *const list_keys[N_LISTS] = {
 
 struct merge_patterns {
     struct pattern_list list[N_LISTS];
-    struct merge_parts_list *fused;     /* NULL: not asked for */
+    struct merge_parts_list *fused;     /* NULL: not requested */
 };
 
-/* Tokens of `text`, or the character that is outside the subset (-1 in *bad: too long). */
+/*
+ * Compile `text` into tokens. Returns false if that is not possible; *bad is then the unsupported character, or -1 if
+ * the text is too long.
+ */
 static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 {
     p->text = text;
@@ -88,12 +92,12 @@ static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 }
 
 /*
- * re.match: does a prefix of `s` fit? All positions the pattern can be at are followed
- * together, so a pattern of many \d+ costs no more than length times length.
+ * Returns true if a prefix of `s` matches, like re.match. All possible positions in the pattern are tracked together,
+ * so the cost of a pattern with many \d+ is at most length times length.
  */
 static bool pattern_match(const struct pattern *p, const char *s)
 {
-    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: tokens before i have matched */
+    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: the tokens before i have matched */
 
     if (p->name)
         return strcmp(p->name, s) == 0;
@@ -112,7 +116,7 @@ static bool pattern_match(const struct pattern *p, const char *s)
             if (t->kind == TOK_ANY || (t->kind == TOK_CHAR && t->c == *s)) {
                 next[i + 1] = alive = true;
             } else if (t->kind == TOK_DIGITS && isdigit((unsigned char)*s)) {
-                /* One digit seen: \d+ may end here or go on. */
+                /* After one digit, \d+ may end or continue. */
                 next[i + 1] = next[i] = alive = true;
             }
         }
@@ -122,7 +126,7 @@ static bool pattern_match(const struct pattern *p, const char *s)
     }
 }
 
-/* How many patterns of a list match; *first is one of them. */
+/* Returns how many patterns of a list match; *first is the first one of them. */
 static int list_matches(const struct pattern_list *l, const char *name, const struct pattern **first)
 {
     int n = 0;
@@ -138,7 +142,7 @@ static bool list_has(const struct merge_patterns *p, int list, const char *name)
     return list_matches(&p->list[list], name, NULL) > 0;
 }
 
-/* The order of DeepSpeed's tests: replicated, average, two halves, else concatenation. */
+/* The tests are in DeepSpeed's order: replicated, average, two halves, else concatenation. */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
 {
     if (list_has(p, LIST_REPLICATED, param) || list_has(p, LIST_AVERAGE, param))
@@ -150,9 +154,9 @@ enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *
     return list_has(p, LIST_VOCAB, param) ? MERGE_VOCAB : MERGE_CAT0;
 }
 
-/* ---- reading a block ---- */
+/* ---- reading an info block ---- */
 
-/* One list into l; returns false when a pattern cannot be used. */
+/* Read one list into l. Returns false if a pattern cannot be used. */
 static bool list_read(struct pattern_list *l, const struct pk *info, const char *key,
                       const char *file, struct report *r)
 {
@@ -196,7 +200,7 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
     return ok;
 }
 
-/* Keys of the block that say nothing we can apply. */
+/* Check the keys of the block: report unknown ones, and fail for rules that are not supported. */
 static bool check_keys(const struct pk *info, bool fused, const char *file, struct report *r)
 {
     static const char *const known[] = {
@@ -244,7 +248,7 @@ static int n_matched(const struct pattern *p, const char *const *names, int n)
     return hits;
 }
 
-/* Patterns that match nothing, names that match twice, rules the table contradicts. */
+/* Report patterns that match nothing, names that match twice, and rules that contradict the table. */
 static void check_matches(const struct merge_patterns *p, const char *const *names, int n,
                           const char *file, struct report *r)
 {
@@ -261,7 +265,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
             if (list_matches(&p->list[l], names[i], &first) > 1)
                 report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, names[i],
                            "matches '%s' and another pattern of %s", first->text, list_keys[l]);
-        /* Halves are the block's own knowledge; a vocabulary is a concatenation either way. */
+        /* Only the block can specify halves, and a vocabulary is a concatenation in either case. */
         if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
             report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
                        "the checkpoint's patterns say %s, its name says %s: the patterns are followed",
@@ -269,7 +273,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
     }
 }
 
-/* Why the block cannot be used, or NULL. */
+/* Returns why the block cannot be used, or NULL. */
 static const char *defect(const struct merge_patterns *p, const char *const *names, int n)
 {
     const struct pattern_list *row = &p->list[LIST_ROW];
@@ -279,7 +283,7 @@ static const char *defect(const struct merge_patterns *p, const char *const *nam
         return "has no tensor-parallel patterns";
     for (int i = 0; i < row->n; i++)
         hits += n_matched(&row->pattern[i], names, n);
-    /* Megatron's first spelling lacked the wildcard before "dense_4h_to_h.weight". */
+    /* The first form of Megatron's list lacked the wildcard before "dense_4h_to_h.weight". */
     if (row->n && hits == 0)
         return "has row-parallel patterns that match no parameter (old un-anchored form?)";
     return NULL;

@@ -1,5 +1,5 @@
 /*
- * merge_patterns.h - how slices form a parameter, by the lists of universal_checkpoint_info
+ * merge_patterns.h - merge rules of parameters from the lists of universal_checkpoint_info
  */
 #ifndef SHARDKIT_MODEL_MERGE_PATTERNS_H
 #define SHARDKIT_MODEL_MERGE_PATTERNS_H
@@ -10,23 +10,23 @@
 #include "libcommon/model/params.h"
 
 /*
- * Patterns of a universal_checkpoint_info block; re.match semantics (anchored at the
- * start; at the end by '$'), subset: literals, with or without a backslash, '.', '\d+'.
+ * The patterns of a universal_checkpoint_info block. They have re.match semantics (anchored at the start, and at the
+ * end with '$'). Only a subset is supported: literals, with or without a backslash, '.', '\d+'.
  */
 struct merge_patterns;
 /*
- * No info block: NULL, silently. One without usable patterns (the un-anchored MD-uci
- * spelling, the empty block of --inject_missing_state) gives NULL and a WARNING: the
- * table applies. Codes: "pattern" (unsupported or ambiguous: ERROR; matches nothing, or
- * contradicts the table: WARNING), "universal_info" (unusable block, unknown key: WARNING;
- * a rule we do not have: ERROR). `names` are all parameters of the checkpoint.
- * fused: the caller joins fused parameters by their parts; else a block that has some is unusable, an ERROR.
+ * Read the patterns. Without an info block it returns NULL without a finding. A block without usable patterns (the
+ * un-anchored MD-uci form, the empty block of --inject_missing_state) gives NULL and a WARNING: then the table
+ * applies. Codes: "pattern" (unsupported or ambiguous: ERROR; matches nothing, or contradicts the table: WARNING),
+ * "universal_info" (unusable block, unknown key: WARNING; an unsupported rule: ERROR). `names` are all parameters of
+ * the checkpoint. fused: the caller can join fused parameters from their parts; if false, a block that has fused
+ * parameters is unusable, an ERROR.
  */
 struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n, bool fused,
                                           const char *file, struct report *r);
-void merge_patterns_free(struct merge_patterns *p);     /* NULL is fine */
+void merge_patterns_free(struct merge_patterns *p);     /* NULL is allowed */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param);
-/* How a fused parameter is joined; its rule has to be concat_0. NULL: it is none. */
+/* Returns the parts of a fused parameter, whose rule must be concat_0; NULL if it is not fused. */
 const struct merge_parts *merge_patterns_parts(const struct merge_patterns *p, const char *param);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * mt19937.h - numpy's RandomState as far as datasets use it: integer seed, shuffle
+ * mt19937.h - the part of numpy's RandomState that datasets use: integer seed, shuffle
  *
- * The stream is frozen in NumPy, so the order of samples made here is the order that the
- * Python trainers made. One generator belongs to one thread.
+ * NumPy guarantees that the stream does not change, so the order of samples is the same as in the Python trainers. A
+ * generator must be used by one thread only.
  */
 #ifndef SHARDKIT_MODEL_MT19937_H
 #define SHARDKIT_MODEL_MT19937_H
@@ -14,14 +14,15 @@ struct mt19937 {
     int pos;
 };
 
-/* RandomState(seed): the classic seeding by one integer. */
+/* Seed the generator like RandomState(seed): the classic seeding by one integer. */
 void mt19937_seed(struct mt19937 *r, uint32_t seed);
 uint32_t mt19937_next(struct mt19937 *r);
-/* 0 .. max, both included; draws nothing for 0. */
+/* Returns a number from 0 to max, both included. Draws nothing if max is 0. */
 uint64_t mt19937_interval(struct mt19937 *r, uint64_t max);
 /*
- * RandomState.shuffle of a one-dimensional array of n elements, from n - 1 to 0, in as many pieces as the caller likes:
- * each gives elements `from` down to `to` + 1 their place. from <= to draws nothing.
+ * Shuffle a one-dimensional array of n elements like RandomState.shuffle, which goes from n - 1 to 0. The caller may
+ * divide the work into any number of calls: each one determines the elements `from` down to `to` + 1. Draws nothing
+ * if from <= to.
  */
 void mt19937_shuffle_32(struct mt19937 *r, uint32_t *a, int64_t from, int64_t to);
 void mt19937_shuffle_64(struct mt19937 *r, uint64_t *a, int64_t from, int64_t to);

@@ -1,5 +1,5 @@
 /*
- * params.c - the table of a GPT's parameters, and names looked up in it
+ * params.c - the table of a GPT's parameters, and look-up of names in it
  */
 #include "libcommon/model/params.h"
 
@@ -34,7 +34,8 @@ int merge_rule_by_name(const char *name)
 /* ---- the table ---- */
 
 /*
- * key is module and tail: a merge rule goes by the tail alone where the module is called otherwise in some checkpoints.
+ * key is module and tail. Where some checkpoints have another name for the module, only the tail determines the merge
+ * rule.
  */
 #define KEY(module, end) .key = module end, .tail = end
 
@@ -71,7 +72,7 @@ static const struct param_row table[ROLE_N] = {
       { { "mlp.dense_4h_to_h.weight", HF_SAME }, { "mlp.c_proj.weight", HF_TRANSPOSE } } },
     { ROLE_DOWN_B, PLACE_BLOCK, KEY("", "mlp.dense_4h_to_h.bias"), MERGE_REPLICATED, 1, "h",
       { { "mlp.dense_4h_to_h.bias", HF_SAME }, { "mlp.c_proj.bias", HF_SAME } } },
-    /* No module at all: "74.weight", "74.bias". */
+    /* These names have no module: "74.weight", "74.bias". */
     { ROLE_FINAL_NORM_W, PLACE_FINAL, .key = "weight", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
       .hf = { { "ln_f.weight", HF_SAME }, { "ln_f.weight", HF_SAME } } },
     { ROLE_FINAL_NORM_B, PLACE_FINAL, .key = "bias", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
@@ -115,7 +116,7 @@ static bool is_final_layernorm(const char *param)
     return p > param && (strcmp(p, ".weight") == 0 || strcmp(p, ".bias") == 0);
 }
 
-/* A whole component: "xdense_h_to_4h.bias" is some other module. */
+/* Match whole components only: "xdense_h_to_4h.bias" belongs to another module. */
 static bool ends_in(const char *param, const char *tail)
 {
     size_t n = strlen(param), k = strlen(tail);

@@ -1,5 +1,5 @@
 /*
- * pipeline.c - weights of layers, and DeepSpeed's ways to balance them
+ * pipeline.c - weights of layers, and DeepSpeed's algorithms to balance them
  */
 #include "libcommon/model/pipeline.h"
 
@@ -25,7 +25,7 @@ enum pipeline_balance pipeline_balance_of(const char *ds_version)
 
 /* ---- before 0.12.5: bisection for the smallest bottleneck ---- */
 
-/* The first item at which the running sum reaches `sum`; n when none does. */
+/* Returns the first item at which the running sum reaches `sum`, or n if there is none. */
 static int first_reaching(const int *prefix, int n, double sum)
 {
     int lo = 0, hi = n;
@@ -42,9 +42,8 @@ static int first_reaching(const int *prefix, int n, double sum)
 }
 
 /*
- * Fill stages from the left, each up to `bottleneck`. An item whose sum meets the limit
- * exactly begins the next stage: the reference searches with bisect_left in inclusive sums,
- * so a stage ends before the item that reaches the limit.
+ * Fill stages from the left, each up to `bottleneck`. An item whose sum is exactly the limit begins the next stage:
+ * the reference searches with bisect_left in inclusive sums, so a stage ends before the item that reaches the limit.
  */
 static bool fill_greedily(const int *prefix, int n, int n_stages, double bottleneck, int *parts)
 {
@@ -81,7 +80,7 @@ static void cut_by_bottleneck(const int *prefix, int n, int n_stages, int *parts
 /* ---- since 0.12.5: dynamic programming over (items, stages) ---- */
 
 struct best {
-    double cost, max, min;      /* of the first i items in j stages */
+    double cost, max, min;      /* for the first i items in j stages */
     int from;                   /* where the last of these stages begins */
 };
 
@@ -89,7 +88,7 @@ static void try_from(struct best *b, const struct best *before, double part, int
 {
     double max = before->max > part ? before->max : part, min = before->min < part ? before->min : part;
 
-    /* Of equal cuts the one with the shortest last stage wins. */
+    /* Among equal partitions, the one with the shortest last stage is chosen. */
     if (b->cost >= max - min)
         *b = (struct best){ .cost = max - min, .max = max, .min = min, .from = from };
 }
@@ -128,9 +127,9 @@ void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_bal
 
 /* ---- specs ---- */
 
-enum { SPECS_MAX = 4096 };      /* the newer algorithm takes n * n * stages steps */
+enum { SPECS_MAX = 4096 };      /* the newer algorithm needs n * n * stages steps */
 
-/* The words of "type:a|b": 1 transformer, 2 embedding; 0: not understood. */
+/* Parse the words of "type:a|b". Returns the sum of 1 for transformer and 2 for embedding; 0 if invalid. */
 static int method_words(const char *method)
 {
     static const char *const words[] = { "transformer", "embedding" };
@@ -153,7 +152,7 @@ static int method_words(const char *method)
     return found;
 }
 
-/* What a method weighs specs by; the trainer looks at its lower-case spelling. */
+/* How a method weighs specs. Case is ignored, as in the trainer. */
 enum pipeline_rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
 static enum pipeline_rule rule_of(const char *method)
@@ -179,7 +178,10 @@ bool pipeline_method_genuine(const char *method)
     return pipeline_method_known(method) && rule_of(method) != RULE_COST && rule_of(method) != RULE_EVEN;
 }
 
-/* Equal numbers of specs. Before 0.10.1 the rest went to the last stage, since then one each to the first ones. */
+/*
+ * Distribute equal numbers of specs. Before 0.10.1 the last stage got the remainder, since then the first stages get
+ * one each.
+ */
 static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *parts)
 {
     int each = n / n_stages, rest = n % n_stages;
@@ -199,9 +201,9 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
 }
 
 /*
- * All layers cost the same, so a cut is a number of layers a stage, and any numbers are contiguous.
- * Giving one layer after the other to the stage that is cheapest so far makes the dearest stage as
- * cheap as it can be, the second dearest too, and so on: an exchange could only make a cheaper stage dearer.
+ * All layers cost the same, so a partition is a number of layers per stage, and any numbers are contiguous. Giving
+ * one layer after the other to the stage that is cheapest so far minimizes the cost of the most expensive stage, then
+ * of the second most expensive, and so on: moving a layer could only make a cheaper stage more expensive.
  */
 static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
 {
@@ -228,7 +230,10 @@ static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers
     return 0;
 }
 
-/* Layers alone count; the first and last stage, which hold more, get no rest where others can take it. */
+/*
+ * Distribute layers by number only. The first and the last stage, which hold more, get none of the remainder if the
+ * others can hold it.
+ */
 static void cut_evenly(int n_layers, int n_stages, int *layers)
 {
     const int rest = n_layers % n_stages, first = n_stages > 2 && rest <= n_stages - 2;
@@ -242,7 +247,10 @@ static int64_t gcd(int64_t a, int64_t b)
     return b ? gcd(b, a % b) : a;
 }
 
-/* Numbers of elements pass 32 bits; what the cut depends on is their proportion. */
+/*
+ * Set the weights from numbers of elements. These exceed 32 bits, so they are divided by their greatest common
+ * divisor; the partition depends only on their ratios.
+ */
 static int weigh_elements(const struct pipeline_specs *s, int *weight, struct err *e)
 {
     int64_t unit = gcd(gcd(s->embedding_elems, s->layer_elems), s->final_norm_elems);
@@ -259,7 +267,7 @@ static int weigh_elements(const struct pipeline_specs *s, int *weight, struct er
     return 0;
 }
 
-/* parts[0 .. n_stages] by the method. */
+/* Compute parts[0 .. n_stages] by the method. */
 static int cut_specs(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                      int *parts, struct err *e)
 {
@@ -285,7 +293,10 @@ static int cut_specs(const struct pipeline_specs *s, const char *method, enum pi
     return rc;
 }
 
-/* The embedding is first, the head last, and no stage is without a parameter: its optimizer would be empty. */
+/*
+ * Check that the embedding is in the first stage, the head in the last, and no stage is without a parameter, whose
+ * optimizer would be empty.
+ */
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
 {
     const int head = s->final_norm + 1;

@@ -1,13 +1,14 @@
 /*
- * pipeline.h - which layers a pipeline stage holds
+ * pipeline.h - the distribution of layers over pipeline stages
  *
- * DeepSpeed cuts the model's list of specs (docs/training.md, section 2.3). With "type:transformer" each layer
- * weighs one unit and function-only specs nothing; "type:transformer|embedding" gives the
- * embedding and the tied head a unit each; "parameters" weighs each spec by the elements
- * that one tensor rank trains in it; "uniform" deals out specs, functions included, by number.
- * "cost" and "even" are ours: arithmetic is weighed, or layers are counted, and the balancing below has no part in it.
- * How weights are dealt out changed in DeepSpeed 0.12.5, and how specs are by number in 0.10.1; all is here, because a
- * trainer that resumes computes the cut again and must find what the files hold.
+ * DeepSpeed divides the model's list of specs (docs/training.md, section 2.3). With "type:transformer" each layer
+ * weighs one unit and function-only specs nothing. "type:transformer|embedding" gives the embedding and the tied head
+ * one unit each. "parameters" weighs each spec by the elements that one tensor rank trains in it. "uniform"
+ * distributes specs, including functions, by number. "cost" and "even" are additions of this program: they weigh
+ * arithmetic or count layers, and do not use the balancing below.
+ * DeepSpeed changed how weights are balanced in 0.12.5, and how specs are distributed by number in 0.10.1. All
+ * variants are implemented here, because a trainer that resumes computes the partition again and must get the one in
+ * the files.
  */
 #ifndef SHARDKIT_MODEL_PIPELINE_H
 #define SHARDKIT_MODEL_PIPELINE_H
@@ -18,60 +19,61 @@
 #include "libcommon/base/err.h"
 
 enum pipeline_balance {
-    /* DeepSpeed < 0.10.1: bisects for the lightest heaviest stage; "uniform": the rest to the last */
+    /* DeepSpeed < 0.10.1: bisects for the smallest maximum of a stage; "uniform": the last stage gets the remainder */
     PIPELINE_BOTTLENECK,
-    PIPELINE_SPREAD,            /* >= 0.12.5: least difference between heaviest and lightest stage */
-    PIPELINE_BETWEEN,           /* bisects; "uniform" as since: the rest one each to the first stages */
+    PIPELINE_SPREAD,            /* >= 0.12.5: smallest difference between heaviest and lightest stage */
+    /* between these: bisects; "uniform" as in later versions: the first stages get one each of the remainder */
+    PIPELINE_BETWEEN,
 };
-/* By a checkpoint's ds_version; unknown ones ("", "0.0.0") count as new. */
+/* Returns the balancing of a checkpoint's ds_version; unknown versions ("", "0.0.0") count as new. */
 enum pipeline_balance pipeline_balance_of(const char *ds_version);
 
-/* Where things stand in the list of specs. */
+/* Positions in the list of specs. */
 struct pipeline_specs {
-    int n;                      /* all specs, functions included */
+    int n;                      /* number of all specs, including functions */
     int embedding;              /* 1 */
     int first_layer, n_layers;
-    int final_norm;             /* the tied head follows it */
+    int final_norm;             /* the tied head is the next one */
     /*
-     * For "parameters", elements of one tensor rank; 0: not known. The embedding's without its
-     * LayerNorm, which only the first stage's ranks would count: where that mattered they would
-     * cut otherwise than the rest, and no such run exists.
+     * For "parameters": the elements of one tensor rank; 0: unknown. The embedding's count excludes its LayerNorm,
+     * which only the ranks of the first stage would count. If that made a difference, they would compute another
+     * partition than the other ranks, and no such run exists.
      */
     int64_t embedding_elems, layer_elems, final_norm_elems;
-    /* For "cost": see pipeline_costs(); 0: not known. */
+    /* For "cost": see pipeline_costs(); 0: unknown. */
     double layer_cost, head_cost;
 };
 
 /*
- * What layers cost, in operations a token: a block 6h^2 + 2h^2 + 4hf + 4sh (24h^2 + 4sh where f = 4h), the
- * head 2hV, the embedding nothing: it is a look-up. Sizes that are not known (0) leave the costs unknown.
+ * Compute the costs of layers, in operations per token: a block 6h^2 + 2h^2 + 4hf + 4sh (24h^2 + 4sh if f = 4h), the
+ * head 2hV, the embedding nothing because it is a look-up. If a size is unknown (0), the costs are unknown.
  */
 void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq, int64_t V);
 
 /*
- * The larger cut: parts[0 .. n_stages] so that stage p owns items parts[p] .. parts[p+1]-1.
- * n > n_stages >= 1; weights are not negative.
+ * Partition n weighted items: parts[0 .. n_stages] is set so that stage p has items parts[p] .. parts[p+1]-1.
+ * Requires n > n_stages >= 1 and weights that are not negative.
  */
 void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_balance how, int *parts);
 
 /*
- * Is `method` one we know: "type:transformer", "type:transformer|embedding" (either order), "parameters", "uniform",
- * "cost", "even"?
+ * Returns true for a supported method: "type:transformer", "type:transformer|embedding" (either order), "parameters",
+ * "uniform", "cost", "even".
  */
 bool pipeline_method_known(const char *method);
-/* Does DeepSpeed know it, too? */
+/* Returns true if DeepSpeed supports the method, too. */
 bool pipeline_method_genuine(const char *method);
-/* The known ones, for messages. */
+/* The supported methods, for messages. */
 #define PIPELINE_METHODS "type:transformer, type:transformer|embedding, parameters, uniform, cost or even"
 
 /*
- * Transformer layers of each stage, layers[0 .. n_stages-1], by a method. "cost" makes the dearest stage
- * as cheap as can be, then evens out the others; of equal cuts, earlier stages get fewer layers,
- * since they keep more micro-batches in memory; each stage gets one at least. DeepSpeed's methods may
- * leave the first stage with the embedding alone, or the last with the head alone: then the
- * final LayerNorm is where the cut puts it. Returns its stage; -1 and ERR_USAGE when the method is
- * unknown or lacks the numbers it needs, there are fewer layers than stages, or the cut would put
- * the embedding behind the first stage or the head before the last, or leave a stage without a parameter.
+ * Compute the number of transformer layers of each stage, layers[0 .. n_stages-1], by a method. "cost" minimizes the
+ * cost of the most expensive stage, then equalizes the others; among equal partitions, it gives fewer layers to
+ * earlier stages, since they store more micro-batches; each stage gets at least one. DeepSpeed's methods may leave
+ * the first stage with only the embedding, or the last with only the head; the final LayerNorm is then in the stage
+ * to which the partition assigns it. Returns that stage. Returns -1 with ERR_USAGE if the method is unknown or the
+ * numbers that it needs are, if there are fewer layers than stages, or if the partition would not put the embedding
+ * into the first stage or the head into the last, or would leave a stage without a parameter.
  */
 MUST_CHECK int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeline_balance how,
                             int n_stages, int *layers, struct err *e);

@@ -1,4 +1,6 @@
-/* schedule_lr.c - warm-up, decay, and a schedule out of a checkpoint */
+/*
+ * schedule_lr.c - warm-up, decay, and reading a schedule from a checkpoint
+ */
 #include "libcommon/model/schedule_lr.h"
 
 #include <math.h>
@@ -34,8 +36,8 @@ void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens)
     lr->num_tokens = tokens;
     lr->num_steps += samples;
     /*
-     * As the reference: noted only when a step ends exactly where warm-up does. Else it stays 0,
-     * and decay by tokens counts from the run's beginning.
+     * As in the reference, the tokens are recorded only if a step ends exactly at the end of warm-up. Otherwise they
+     * stay 0, and decay by tokens counts from the beginning of the run.
      */
     if (lr->decay_tokens && lr->warmup_steps > 0 && (double)lr->num_steps == lr->warmup_steps)
         lr->warmup_tokens = tokens;
@@ -68,11 +70,14 @@ bool schedule_lr_read(struct schedule_lr *lr, const struct pk *lr_scheduler, con
         !pk_as_int(pk_get(lr_scheduler, "num_steps"), &got.num_steps))
         return false;
     got.style = (enum schedule_decay)schedule_style_of(style);
-    /* Older schedulers know no tokens; without --lr-decay-tokens they do not matter. */
+    /* Older schedulers have no tokens; without --lr-decay-tokens they are not used. */
     pk_as_int(pk_get(lr_scheduler, "num_tokens"), &got.num_tokens);
     pk_as_int(pk_get(lr_scheduler, "warmup_tokens"), &got.warmup_tokens);
     pk_as_int(pk_get(args, "lr_decay_tokens"), &got.decay_tokens);
-    /* What no trainer accepts (an imported model has zeros only) has no rate: it would be a quotient of zeros. */
+    /*
+     * A schedule that no trainer accepts has no rate: it would be a quotient of zeros. An imported model, for
+     * example, has only zeros.
+     */
     if ((double)got.decay_steps <= got.warmup_steps || (got.decay_tokens && got.decay_tokens <= got.warmup_tokens))
         return false;
     *lr = got;

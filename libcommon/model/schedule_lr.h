@@ -1,8 +1,8 @@
 /*
  * schedule_lr.h - the learning rate of a schedule (docs/training.md, section 4.2)
  *
- * In double, in the order of operations of the reference, so that values agree to the bit.
- * The trainer steps a schedule; converters ask a saved one what the rate was.
+ * Computed in double, in the reference's order of operations, so that values agree bit by bit. The trainer advances a
+ * schedule; converters compute the rate of a saved one.
  */
 #ifndef SHARDKIT_MODEL_SCHEDULE_LR_H
 #define SHARDKIT_MODEL_SCHEDULE_LR_H
@@ -16,26 +16,29 @@ enum schedule_decay { DECAY_CONSTANT, DECAY_LINEAR, DECAY_COSINE };
 
 struct schedule_lr {
     double max_lr, min_lr;
-    double warmup_steps;        /* samples; a fraction only with --lr-warmup-fraction */
-    int64_t decay_steps;        /* samples */
+    double warmup_steps;        /* in samples; not a whole number only with --lr-warmup-fraction */
+    int64_t decay_steps;        /* in samples */
     enum schedule_decay style;
-    int64_t decay_tokens;       /* --lr-decay-tokens; 0: decay by samples. Not in the scheduler's state. */
-    int64_t num_steps;          /* samples stepped so far: k */
-    int64_t num_tokens;         /* tokens at the last step */
-    int64_t warmup_tokens;      /* tokens when warm-up ended */
+    int64_t decay_tokens;       /* --lr-decay-tokens; 0: decay by samples. Not part of the scheduler's state. */
+    int64_t num_steps;          /* k: number of samples stepped so far */
+    int64_t num_tokens;         /* number of tokens at the last step */
+    int64_t warmup_tokens;      /* number of tokens at the end of warm-up */
 };
 
 double schedule_lr_now(const struct schedule_lr *lr);
-/* After an update. `tokens` as the reference has them then: without this step's own. */
+/*
+ * Advance the schedule after an update. `tokens` has the value of the reference at that time: it does not include
+ * this step's tokens.
+ */
 void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens);
 
-const char *schedule_style_name(enum schedule_decay style);     /* "cosine" */
-/* -1 when the reference does not know it either. */
+const char *schedule_style_name(enum schedule_decay style);     /* such as "cosine" */
+/* Returns -1 for a name that is unknown to the reference. */
 int schedule_style_of(const char *name);
 
 /*
- * The schedule of an mp_rank file: its lr_scheduler, and what `args` says of tokens. False, with *lr
- * untouched: there is none, it lacks what the rate depends on, or nothing decays in it.
+ * Read the schedule of an mp_rank file: its lr_scheduler, and the token counts in `args`. Returns false and leaves
+ * *lr unchanged if there is none, if a value that the rate depends on is missing, or if it has no decay.
  */
 bool schedule_lr_read(struct schedule_lr *lr, const struct pk *lr_scheduler, const struct pk *args);
 

@@ -1,7 +1,7 @@
 /*
- * topology.h - tensor x pipeline x data parallel, and the rank arithmetic on it
+ * topology.h - tensor x pipeline x data parallel sizes, and the rank arithmetic for them
  *
- * Axes are (pipe, data, model), row-major: global rank = (pp * DP + dp) * TP + tp.
+ * The axes are (pipe, data, model), in row-major order: global rank = (pp * DP + dp) * TP + tp.
  * File names use mp = pp * TP + tp and dp (docs/formats.md, section 4.1).
  */
 #ifndef SHARDKIT_MODEL_TOPOLOGY_H

@@ -1,5 +1,5 @@
 /*
- * zero.c - the piece of one parameter on one data-parallel rank
+ * zero.c - compute the piece of one parameter on one data-parallel rank
  */
 #include "libcommon/model/zero.h"
 

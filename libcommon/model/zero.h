@@ -1,8 +1,8 @@
 /*
- * zero.h - how BF16_Optimizer and ZeRO-1/2 cut flat groups over data-parallel ranks
+ * zero.h - how BF16_Optimizer and ZeRO-1/2 divide flat groups over data-parallel ranks
  *
- * One group's parameters stand one after the other in a flat buffer of S elements, padded to F = align_up(S, 2 * DP);
- * rank d owns [d * P, (d + 1) * P), P = F / DP (docs/formats.md, section 4.5).
+ * The parameters of a group are stored contiguously in a flat buffer of S elements, padded to F = align_up(S, 2 *
+ * DP); rank d owns [d * P, (d + 1) * P), P = F / DP (docs/formats.md, section 4.5).
  */
 #ifndef SHARDKIT_MODEL_ZERO_H
 #define SHARDKIT_MODEL_ZERO_H
@@ -18,8 +18,10 @@ static inline int64_t zero_flat_elems(int64_t sum, int dp)
 
 static inline int64_t zero_partition_elems(int64_t sum, int dp) { return zero_flat_elems(sum, dp) / dp; }
 
-/* The part of a parameter at flat [first, first + n) that rank d holds. Returns its elements
- * (0: none); *start is its offset inside the partition, *skip inside the parameter. */
+/*
+ * Compute the part of a parameter at flat [first, first + n) that rank d holds. Returns its number of elements (0:
+ * none). *start receives its offset in the partition, *skip that in the parameter.
+ */
 int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip);
 
 #endif
